@@ -1,0 +1,214 @@
+"""Settings: read once from ``WAKEBOARD_…`` variables and flags, checked together, then frozen.
+
+Knows no database and starts nothing. Every wrong value is reported, each in one line that names the
+variable, the value and what is allowed.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+from zoneinfo import available_timezones
+
+PREFIX = "WAKEBOARD_"
+SECRETS = frozenset({"database_url", "read_database_url", "heartbeat_url"})
+
+
+class SettingsError(ValueError):
+    """One or more settings are wrong; ``str()`` has one line for each."""
+
+
+def default_data_dir() -> Path:
+    """Return where the embedded cluster and keys live: ``/var/lib/wakeboard`` as root, else the user's data folder."""
+    if os.geteuid() == 0:
+        return Path("/var/lib/wakeboard")
+    home = os.environ.get("XDG_DATA_HOME") or str(Path("~").expanduser() / ".local" / "share")
+    return Path(home) / "wakeboard"
+
+
+def _number(low: float, high: float) -> Callable[[str], float]:
+    def read(text: str) -> float:
+        value = float(text)
+        if not low <= value <= high:
+            raise ValueError
+        return value
+
+    return read
+
+
+def _whole(low: int, high: int) -> Callable[[str], int]:
+    def read(text: str) -> int:
+        value = int(text)
+        if not low <= value <= high:
+            raise ValueError
+        return value
+
+    return read
+
+
+def _switch(text: str) -> bool:
+    words = {
+        "1": True,
+        "true": True,
+        "on": True,
+        "yes": True,
+        "0": False,
+        "false": False,
+        "off": False,
+        "no": False,
+    }
+    return words[text.strip().lower()]
+
+
+def _one_of(*words: str) -> Callable[[str], str]:
+    def read(text: str) -> str:
+        if text not in words:
+            raise ValueError
+        return text
+
+    return read
+
+
+def _zone(text: str) -> str:
+    if text not in available_timezones():
+        raise ValueError
+    return text
+
+
+def _bind(text: str) -> str:
+    host, colon, port = text.rpartition(":")
+    if not colon or not host or not 0 <= int(port) <= 65535:
+        raise ValueError
+    return text
+
+
+def _conninfo(text: str) -> str:
+    from psycopg import ProgrammingError
+    from psycopg.conninfo import conninfo_to_dict
+
+    try:
+        conninfo_to_dict(text)
+    except ProgrammingError as wrong:
+        raise ValueError from wrong
+    return text
+
+
+def _web_url(text: str) -> str:
+    if urlsplit(text).scheme not in ("http", "https"):
+        raise ValueError
+    return text
+
+
+def _folder(text: str) -> Path:
+    return Path(text).expanduser().absolute()
+
+
+def _setting(read: Callable[[str], Any], allowed: str, default: Any = None, factory: Any = None) -> Any:
+    metadata = {"read": read, "allowed": allowed}
+    if factory is not None:
+        return field(default_factory=factory, metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """All settings. Durations are in seconds, sizes in bytes; None means not set."""
+
+    database_url: str | None = _setting(
+        _conninfo, "a libpq URL or key=value string; unset starts the embedded server"
+    )
+    read_database_url: str | None = _setting(_conninfo, "a libpq URL of a replica for the pages")
+    data_dir: Path = _setting(_folder, "a folder", factory=default_data_dir)
+    app: str | None = _setting(str, "the name of a Python module with the handlers")
+    bind: str = _setting(_bind, "HOST:PORT with a port from 0 to 65535", "127.0.0.1:8080")
+    concurrency: int = _setting(
+        _whole(1, 1000), "a whole number from 1 to 1000", factory=lambda: max(2, os.cpu_count() or 2)
+    )
+    lease_seconds: float = _setting(_number(1, 86_400), "seconds from 1 to 86400", 30.0)
+    heartbeat_seconds: float = _setting(_number(0.25, 43_200), "seconds from lease/4 to lease/2", 0.0)
+    poll_seconds: float = _setting(_number(0.05, 3600), "seconds from 0.05 to 3600", 2.0)
+    shutdown_seconds: float = _setting(_number(0, 86_400), "seconds from 0 to 86400", 25.0)
+    kill_seconds: float = _setting(_number(0, 3600), "seconds from 0 to 3600", 5.0)
+    payload_bytes: int = _setting(_whole(2, 1_048_576), "a whole number of bytes from 2 to 1048576", 65_536)
+    timezone: str = _setting(_zone, "a time zone name such as Europe/Paris", "UTC")
+    environment: str | None = _setting(str, "a name and a colour, such as 'production red'")
+    log_format: str = _setting(_one_of("text", "json"), "text or json", "text")
+    allow_commands: bool = _setting(_switch, "1 or 0 (also on/off, yes/no, true/false)", False)
+    heartbeat_url: str | None = _setting(_web_url, "an http or https URL")
+    origins: Mapping[str, str] = field(default_factory=dict, compare=False)
+
+    @classmethod
+    def load(
+        cls, flags: Mapping[str, object] | None = None, environ: Mapping[str, str] | None = None
+    ) -> Settings:
+        """Return the settings from ``flags`` (None entries are unset), else the environment, else the defaults.
+
+        Raises SettingsError with one line per wrong value.
+        """
+        environ = os.environ if environ is None else environ
+        given = {name: value for name, value in (flags or {}).items() if value is not None}
+        values: dict[str, Any] = {}
+        origins: dict[str, str] = {}
+        wrong: list[str] = []
+        for entry in fields(cls):
+            if "read" not in entry.metadata:
+                continue
+            text, origin, label = _find(entry.name, given, environ)
+            origins[entry.name] = origin
+            if text is None:
+                continue
+            try:
+                values[entry.name] = entry.metadata["read"](text)
+            except (ValueError, KeyError):
+                shown = "***" if entry.name in SECRETS else repr(text)
+                wrong.append(f"{label} is {shown}; allowed: {entry.metadata['allowed']}.")
+        if wrong:
+            raise SettingsError("\n".join(wrong))
+        return _with_heartbeat(cls(**values, origins=origins))
+
+    def rows(self) -> list[dict[str, str | None]]:
+        """Return ``{"name", "value", "origin"}`` for each setting, secrets masked."""
+        rows = []
+        for name, origin in self.origins.items():
+            value = getattr(self, name)
+            shown = None if value is None else "***" if name in SECRETS else str(value)
+            rows.append({"name": PREFIX + name.upper(), "value": shown, "origin": origin})
+        return rows
+
+    def environment_variables(self) -> dict[str, str]:
+        """Return the settings as ``WAKEBOARD_…`` variables, for a process that we start."""
+        values = {name: getattr(self, name) for name in self.origins}
+        return {
+            PREFIX + name.upper(): ("1" if value is True else "0" if value is False else str(value))
+            for name, value in values.items()
+            if value is not None
+        }
+
+
+def _find(name: str, flags: Mapping[str, object], environ: Mapping[str, str]) -> tuple[str | None, str, str]:
+    """Return the text of one setting, where it came from, and what to call it in a message."""
+    variable = PREFIX + name.upper()
+    if name in flags:
+        return str(flags[name]), "flag", "--" + name.replace("_", "-")
+    if environ.get(variable, "") != "":
+        return environ[variable], "environment", variable
+    return None, "default", variable
+
+
+def _with_heartbeat(settings: Settings) -> Settings:
+    """Fill the default heartbeat (a third of the lease) or refuse one outside lease/4 … lease/2."""
+    from dataclasses import replace
+
+    lease, heartbeat = settings.lease_seconds, settings.heartbeat_seconds
+    if heartbeat == 0.0:
+        return replace(settings, heartbeat_seconds=lease / 3)
+    if not lease / 4 <= heartbeat <= lease / 2:
+        raise SettingsError(
+            f"WAKEBOARD_HEARTBEAT_SECONDS is {heartbeat:g}; allowed: from {lease / 4:g} to {lease / 2:g}, "
+            f"a quarter to a half of the lease of {lease:g} s."
+        )
+    return settings

@@ -1,0 +1,158 @@
+"""The one table of states, moves, verbs, roles and permissions.
+
+Everything that asks "may this happen?" reads it here: the SQL guards, the buttons, the command line,
+the tests and the README. This module imports nothing of ours and knows no database.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Status(StrEnum):
+    """What a run is right now. The values are those of ``job_runs.status``."""
+
+    QUEUED = "queued"
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    DEAD = "dead"
+    CANCELLED = "cancelled"
+
+
+class Outcome(StrEnum):
+    """How an attempt ended. The values are those of ``job_attempts.outcome``."""
+
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    TIMED_OUT = "timed_out"
+    CANCELLED = "cancelled"
+    LOST = "lost"
+    RELEASED = "released"
+
+
+class Role(StrEnum):
+    """What a person or token may do; a later role may do all that an earlier one may."""
+
+    VIEWER = "viewer"
+    OPERATOR = "operator"
+    ADMIN = "admin"
+
+    def covers(self, needed: Role) -> bool:
+        """Return whether this role may do what ``needed`` may do."""
+        ranks = list(Role)
+        return ranks.index(self) >= ranks.index(needed)
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """A state in words: what it means and what takes a run out of it."""
+
+    status: Status
+    meaning: str
+    leaves_by: str
+
+
+STATES: tuple[State, ...] = (
+    State(Status.QUEUED, "waits for its time or for a free worker", "claim, cancel"),
+    State(
+        Status.RUNNING, "a worker holds its lease and runs it", "succeed, fail, release, reap, cancel (asked)"
+    ),
+    State(Status.SUCCEEDED, "ended well", "– (run again makes a new run)"),
+    State(Status.FAILED, "failed, will be tried again at run_at", "claim, retry now, cancel"),
+    State(Status.DEAD, "failed and gave up: a person decides", "retry now"),
+    State(Status.CANCELLED, "a person decided against it", "retry now"),
+)
+
+CLAIMABLE = (Status.QUEUED, Status.FAILED)
+ENDED = (Status.SUCCEEDED, Status.DEAD, Status.CANCELLED)
+FAILURES = (Outcome.FAILED, Outcome.TIMED_OUT, Outcome.LOST)
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """One move of a run: who makes it, from where, to where (several when the row decides)."""
+
+    name: str
+    by: str
+    sources: tuple[Status, ...]
+    targets: tuple[Status, ...]
+
+
+MOVES: dict[str, Move] = {
+    move.name: move
+    for move in (
+        Move("enqueue", "anyone", (), (Status.QUEUED,)),
+        Move("claim", "worker", CLAIMABLE, (Status.RUNNING,)),
+        Move("renew", "worker", (Status.RUNNING,), (Status.RUNNING,)),
+        Move("succeed", "worker", (Status.RUNNING,), (Status.SUCCEEDED,)),
+        Move("fail", "worker", (Status.RUNNING,), (Status.FAILED, Status.DEAD, Status.CANCELLED)),
+        Move("release", "worker", (Status.RUNNING,), (Status.QUEUED, Status.CANCELLED)),
+        Move("reap", "worker", (Status.RUNNING,), (Status.FAILED, Status.DEAD, Status.CANCELLED)),
+        Move("cancel", "operator", (*CLAIMABLE, Status.RUNNING), (Status.CANCELLED, Status.RUNNING)),
+        Move(
+            "retry_now",
+            "operator",
+            (Status.FAILED, Status.QUEUED, Status.DEAD, Status.CANCELLED),
+            (Status.QUEUED, Status.FAILED),
+        ),
+        Move(
+            "release_lease",
+            "operator",
+            (Status.RUNNING,),
+            (Status.FAILED, Status.DEAD, Status.CANCELLED),
+        ),
+        Move("run_again", "operator", ENDED, (Status.QUEUED,)),
+    )
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Verb:
+    """What a person may ask for: its name in URLs, the words on its button, and the role it needs.
+
+    ``action`` is the name in the audit log; ``destructive`` verbs ask for confirmation first.
+    """
+
+    name: str
+    action: str
+    label: str
+    role: Role
+    move: str | None = None
+    destructive: bool = False
+
+
+VERBS: dict[str, Verb] = {
+    verb.action: verb
+    for verb in (
+        Verb("retry", "run.retry", "Retry", Role.OPERATOR, "retry_now"),
+        Verb("cancel", "run.cancel", "Cancel", Role.OPERATOR, "cancel", destructive=True),
+        Verb("again", "run.again", "Run again", Role.OPERATOR, "run_again"),
+        Verb("release", "lease.release", "Release lease", Role.OPERATOR, "release_lease", destructive=True),
+        Verb("run", "schedule.run", "Run now", Role.OPERATOR),
+        Verb("pause", "schedule.pause", "Pause", Role.OPERATOR),
+        Verb("resume", "schedule.resume", "Resume", Role.OPERATOR),
+        Verb("edit", "schedule.edit", "Edit", Role.ADMIN),
+        Verb("remove", "schedule.remove", "Remove", Role.ADMIN, destructive=True),
+        Verb("pause", "type.pause", "Pause", Role.OPERATOR),
+        Verb("resume", "type.resume", "Resume", Role.OPERATOR),
+        Verb("limit", "type.limit", "Limit", Role.OPERATOR),
+        Verb("drain", "worker.drain", "Drain", Role.OPERATOR),
+        Verb("stop", "worker.stop", "Stop", Role.ADMIN, destructive=True),
+        Verb("settle", "effect.settle", "Settle", Role.OPERATOR),
+        Verb("enqueue", "run.enqueue", "Enqueue", Role.OPERATOR),
+        Verb("user", "user.change", "Change user", Role.ADMIN),
+        Verb("token", "token.change", "Change token", Role.ADMIN),
+    )
+}
+
+
+def allowed(verb: Verb, status: Status) -> bool:
+    """Return whether ``verb`` has a move that leaves from ``status`` (verbs without a move: always)."""
+    return verb.move is None or status in MOVES[verb.move].sources
+
+
+def sql_list(values: tuple[StrEnum, ...]) -> str:
+    """Return ``'queued', 'failed'`` for a SQL ``IN (…)``; the values are constants of this module."""
+    return ", ".join(f"'{value.value}'" for value in values)
