@@ -1,0 +1,11 @@
+"""The PostgreSQL that Wakeboard starts itself when no database URL is given.
+
+Owns the cluster's folder, its server process and who may connect; knows nothing of the tables inside it.
+Imports neither SQLAlchemy nor the start-up code of the wheel that brings the PostgreSQL binaries.
+"""
+
+from worker.embedded.errors import EmbeddedError
+from worker.embedded.server import Server, binary, is_running, start, stop, url
+from worker.settings import default_data_dir
+
+__all__ = ["EmbeddedError", "Server", "binary", "default_data_dir", "is_running", "start", "stop", "url"]

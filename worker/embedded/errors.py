@@ -1,0 +1,5 @@
+"""The one error of the embedded server. Imports nothing."""
+
+
+class EmbeddedError(Exception):
+    """The embedded PostgreSQL cannot be used; ``str()`` is a sentence that says why and what to do."""
