@@ -23,7 +23,7 @@ class SettingsError(ValueError):
 
 
 def default_data_dir() -> Path:
-    """Return where the embedded cluster and keys live: ``/var/lib/wakeboard`` as root, else the user's data folder."""
+    """Return the folder of cluster and keys: ``/var/lib/wakeboard`` as root, else the user's data folder."""
     if os.geteuid() == 0:
         return Path("/var/lib/wakeboard")
     home = os.environ.get("XDG_DATA_HOME") or str(Path("~").expanduser() / ".local" / "share")
@@ -122,7 +122,7 @@ class Settings:
         _conninfo, "a libpq URL or key=value string; unset starts the embedded server"
     )
     read_database_url: str | None = _setting(_conninfo, "a libpq URL of a replica for the pages")
-    data_dir: Path = _setting(_folder, "a folder", factory=default_data_dir)
+    data_dir: Path = _setting(_folder, "a folder", factory=default_data_dir)  # noqa: RUF009
     app: str | None = _setting(str, "the name of a Python module with the handlers")
     bind: str = _setting(_bind, "HOST:PORT with a port from 0 to 65535", "127.0.0.1:8080")
     concurrency: int = _setting(
@@ -145,7 +145,7 @@ class Settings:
     def load(
         cls, flags: Mapping[str, object] | None = None, environ: Mapping[str, str] | None = None
     ) -> Settings:
-        """Return the settings from ``flags`` (None entries are unset), else the environment, else the defaults.
+        """Return the settings from ``flags`` (None is unset), else the environment, else the defaults.
 
         Raises SettingsError with one line per wrong value.
         """

@@ -1,0 +1,95 @@
+"""The audit log: who asked for what, when, from where, why, and what came of it. Append-only.
+
+Rows are written in the same transaction as the move they tell of; nothing here updates or deletes.
+"""
+
+from __future__ import annotations
+
+import getpass
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+
+from worker.states import Role
+
+Connection = psycopg.Connection[Any]
+
+RECORD = """
+INSERT INTO wakeboard.audit_log
+    (actor, role, source, action, target_type, target_id, reason, before, after, result, request_id, ip)
+VALUES (%s, %s, %s, %s, %s, %s, %s, %s::jsonb, %s::jsonb, %s, %s, %s)
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Actor:
+    """Somebody who acts: a person, a token, a terminal user or the engine itself.
+
+    ``source`` is 'web', 'api', 'cli' or 'engine'; ``ip`` and ``request_id`` are those of the HTTP request.
+    """
+
+    name: str
+    role: Role
+    source: str
+    ip: str | None = None
+    request_id: str | None = None
+
+
+ENGINE = Actor("engine", Role.ADMIN, "engine")
+NOBODY = Actor("anonymous", Role.VIEWER, "web")
+
+
+def terminal_actor() -> Actor:
+    """Return the actor of a command typed in a terminal: ``cli:<os user>``, with every right."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):
+        user = "unknown"
+    return Actor(f"cli:{user}", Role.ADMIN, "cli")
+
+
+def record(
+    connection: Connection,
+    actor: Actor,
+    action: str,
+    target_type: str | None = None,
+    target_id: object = None,
+    *,
+    reason: str | None = None,
+    before: Mapping[str, Any] | None = None,
+    after: Mapping[str, Any] | None = None,
+    result: str = "done",
+) -> None:
+    """Append one row on ``connection``, inside whatever transaction it is in.
+
+    ``result`` is 'done', 'asked', 'already', 'forbidden' (the state says no), 'denied' (the role says no),
+    'refused' (a cross-site request) or 'missing'. Text is cut to bounds a page can show.
+    """
+    values = (
+        _short(actor.name),
+        actor.role.value,
+        actor.source,
+        action,
+        target_type,
+        None if target_id is None else _short(str(target_id)),
+        _short(reason) if reason else None,
+        _json(before),
+        _json(after),
+        result,
+        actor.request_id,
+        actor.ip,
+    )
+    connection.execute(RECORD, values)
+
+
+def _short(text: str) -> str:
+    """Return ``text`` without control characters, at most 500 characters long."""
+    clean = "".join(c if c.isprintable() else " " for c in text[:500])
+    return clean.encode("utf-8", "replace").decode()
+
+
+def _json(value: Mapping[str, Any] | None) -> str | None:
+    return None if value is None else json.dumps(value, default=str)

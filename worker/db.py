@@ -1,0 +1,181 @@
+"""Connections to PostgreSQL, and the migrations: the only place that knows how a session is set up.
+
+psycopg connections serve the engine's moves; SQLAlchemy engines (imported only when asked for) serve pages
+and handlers' transactions. Every session sets its own time zone, isolation and time limits, so a role's
+or server's settings cannot change what our statements mean.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from importlib import resources
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+from psycopg import sql
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from alembic.config import Config
+    from sqlalchemy import Engine
+
+# A dead peer is noticed within about 15 s instead of the kernel's quarter of an hour.
+TRANSPORT: dict[str, Any] = {
+    "connect_timeout": 5,
+    "keepalives_idle": 5,
+    "keepalives_interval": 2,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 15_000,
+}
+SESSION = {
+    "timezone": "UTC",
+    "datestyle": "ISO",
+    "intervalstyle": "postgres",
+    "extra_float_digits": "1",
+    "bytea_output": "hex",
+    "search_path": "pg_catalog",
+    "default_transaction_isolation": "read committed",
+    "default_transaction_read_only": "off",
+    "idle_in_transaction_session_timeout": "30s",
+    "client_min_messages": "warning",
+}
+MIGRATION_LOCK = 7_229_190_501
+OLDEST_SERVER = 160_000
+
+
+class DatabaseError(Exception):
+    """The database cannot be used; ``str()`` is a sentence that says why and what to do."""
+
+
+def connect(
+    url: str,
+    *,
+    name: str,
+    autocommit: bool = True,
+    statement_timeout_seconds: float = 30,
+    lock_timeout_seconds: float = 5,
+) -> psycopg.Connection[tuple[Any, ...]]:
+    """Open a psycopg connection whose session is ours.
+
+    ``url`` is any libpq URL or key=value string (several hosts allowed: the writable one is chosen);
+    ``name`` appears as application_name. Raises DatabaseError when nothing answers or the server is too old.
+    """
+    connection = _open(url, name, autocommit)
+    if connection.info.server_version < OLDEST_SERVER:
+        version = connection.info.server_version // 10_000
+        connection.close()
+        raise DatabaseError(f"The server is PostgreSQL {version}; Wakeboard needs PostgreSQL 16 or newer.")
+    limits = {
+        "statement_timeout": f"{int(statement_timeout_seconds * 1000)}ms",
+        "lock_timeout": f"{int(lock_timeout_seconds * 1000)}ms",
+    }
+    configure(connection, SESSION | limits)
+    return connection
+
+
+def _open(url: str, name: str, autocommit: bool) -> psycopg.Connection[tuple[Any, ...]]:
+    given = psycopg.conninfo.conninfo_to_dict(url)
+    defaults = TRANSPORT | {"target_session_attrs": "read-write", "application_name": name}
+    extra = {key: value for key, value in defaults.items() if key not in given}
+    try:
+        return psycopg.connect(url, autocommit=autocommit, **extra)
+    except psycopg.OperationalError as failure:
+        reason = str(failure).strip().splitlines()[0]
+        raise DatabaseError(
+            f"The database does not answer: {reason}. Check WAKEBOARD_DATABASE_URL and that the server runs."
+        ) from failure
+
+
+def configure(connection: psycopg.Connection[Any], values: dict[str, str]) -> None:
+    """Set session variables on ``connection`` in one round trip."""
+    pairs = sql.SQL(", ").join(
+        sql.SQL("set_config({}, {}, false)").format(sql.Literal(key), sql.Literal(value))
+        for key, value in values.items()
+    )
+    autocommit = connection.autocommit
+    connection.execute(sql.SQL("SELECT {}").format(pairs))
+    if not autocommit:
+        connection.commit()
+
+
+def engine(
+    url: str, *, name: str, statement_timeout_seconds: float = 5, pool_size: int = 5, read_only: bool = False
+) -> Engine:
+    """Return a SQLAlchemy engine over ``connect``; sessions made for a replica may be read-only."""
+    from sqlalchemy import create_engine
+
+    target = "any" if read_only else "read-write"
+    given = psycopg.conninfo.conninfo_to_dict(url)
+    if "target_session_attrs" not in given:
+        url = psycopg.conninfo.make_conninfo(url, target_session_attrs=target)
+
+    def creator() -> psycopg.Connection[Any]:
+        return connect(url, name=name, autocommit=False, statement_timeout_seconds=statement_timeout_seconds)
+
+    return create_engine(
+        "postgresql+psycopg://", creator=creator, pool_size=pool_size, max_overflow=10, pool_pre_ping=True
+    )
+
+
+def alembic_config() -> Config:
+    """Return Alembic's configuration, which lives inside the package."""
+    from alembic.config import Config
+
+    config = Config()
+    config.set_main_option("script_location", str(resources.files("worker") / "migrations"))
+    return config
+
+
+def head_revision() -> str:
+    """Return the revision that this version of the program needs."""
+    from alembic.script import ScriptDirectory
+
+    head = ScriptDirectory.from_config(alembic_config()).get_current_head()
+    assert head is not None
+    return head
+
+
+def current_revision(connection: psycopg.Connection[Any]) -> str | None:
+    """Return the revision the database is at, None when it was never migrated."""
+    row = connection.execute("SELECT to_regclass('wakeboard.alembic_version') IS NOT NULL").fetchone()
+    if not row or not row[0]:
+        return None
+    row = connection.execute("SELECT version_num FROM wakeboard.alembic_version").fetchone()
+    return str(row[0]) if row else None
+
+
+@contextmanager
+def migration_lock(connection: psycopg.Connection[Any]) -> Iterator[None]:
+    """Hold the advisory lock under which one starter migrates and the others wait (up to 60 s)."""
+    configure(connection, {"lock_timeout": "60s", "statement_timeout": "0"})
+    connection.execute("SELECT pg_advisory_lock(%s)", (MIGRATION_LOCK,))
+    try:
+        yield
+    finally:
+        connection.execute("SELECT pg_advisory_unlock(%s)", (MIGRATION_LOCK,))
+
+
+def migrate(url: str) -> tuple[str | None, str]:
+    """Bring the schema to this version's revision; safe when several processes start at once.
+
+    Returns (revision before, revision after). Raises DatabaseError when the database is newer than we are.
+    """
+    from alembic import command
+    from alembic.script import ScriptDirectory
+
+    head = head_revision()
+    with connect(url, name="wakeboard migrate", lock_timeout_seconds=60) as lock, migration_lock(lock):
+        before = current_revision(lock)
+        if before == head:
+            return before, head
+        known = {script.revision for script in ScriptDirectory.from_config(alembic_config()).walk_revisions()}
+        if before is not None and before not in known:
+            raise DatabaseError(
+                f"The schema is at revision {before}, which this version does not know: "
+                "it was migrated by a newer Wakeboard. Install that version here too."
+            )
+        config = alembic_config()
+        config.attributes["url"] = url
+        command.upgrade(config, "head")
+    return before, head

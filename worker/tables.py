@@ -1,0 +1,534 @@
+"""The tables (schema ``wakeboard``) as typed SQLAlchemy Core objects, and nothing else.
+
+The whole contract with producers, workers and pages is here; migrations must end in exactly this
+(a test compares them). Times are ``timestamptz`` and finite, ids are ``bigint`` identity columns.
+Never imported by the supervisor: its statements are text in ``worker.transitions``.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import (
+    ARRAY,
+    BigInteger,
+    Boolean,
+    CheckConstraint,
+    Column,
+    DateTime,
+    Double,
+    ForeignKey,
+    Identity,
+    Index,
+    Integer,
+    MetaData,
+    PrimaryKeyConstraint,
+    SmallInteger,
+    Table,
+    Text,
+    UniqueConstraint,
+    text,
+)
+from sqlalchemy.dialects.postgresql import JSONB
+
+from worker.states import CLAIMABLE, ENDED, Outcome, Role, Status, sql_list
+
+SCHEMA = "wakeboard"
+NAMING = {
+    "pk": "%(table_name)s_pkey",
+    "fk": "%(table_name)s_%(column_0_name)s_fkey",
+    "ix": "%(table_name)s_%(column_0_name)s",
+}
+metadata = MetaData(schema=SCHEMA, naming_convention=NAMING)
+
+_ALL_STATUSES = sql_list(tuple(Status))
+_ALL_OUTCOMES = sql_list(tuple(Outcome))
+_ALL_ROLES = sql_list(tuple(Role))
+_JOB_TYPE = "job_type ~ '^[^[:cntrl:]]{1,200}$'"
+
+
+def _id() -> Column[int]:
+    return Column("id", BigInteger, Identity(always=False), primary_key=True)
+
+
+def _at(name: str, *, now: bool = False, required: bool = False) -> Column[object]:
+    """Return a ``timestamptz`` column; ``now`` gives it the database's clock as default."""
+    default = text("now()") if now else None
+    return Column(name, DateTime(timezone=True), server_default=default, nullable=not (now or required))
+
+
+def _finite(table: str, *names: str) -> CheckConstraint:
+    """Refuse ``infinity``: no client can read such a time back."""
+    rules = " AND ".join(f"({name} IS NULL OR isfinite({name}))" for name in names)
+    return CheckConstraint(rules, name=f"{table}_times_are_finite")
+
+
+job_definitions = Table(
+    "job_definitions",
+    metadata,
+    _id(),
+    Column("name", Text, nullable=False),
+    Column("job_type", Text, nullable=False),
+    Column("payload", JSONB, nullable=False, server_default=text("'{}'::jsonb")),
+    Column("schedule", Text),
+    Column("timezone", Text, nullable=False, server_default=text("'UTC'")),
+    Column("misfire", Text, nullable=False, server_default=text("'one'")),
+    Column("grace_seconds", Integer, nullable=False, server_default=text("60")),
+    Column("overlap", Text, nullable=False, server_default=text("'skip'")),
+    Column("max_attempts", Integer),
+    Column("timeout_seconds", Double),
+    Column("priority", SmallInteger, nullable=False, server_default=text("2")),
+    Column("enabled", Boolean, nullable=False, server_default=text("true")),
+    Column("error", Text),
+    _at("next_fire_at"),
+    _at("last_fire_at"),
+    _at("created_at", now=True),
+    _at("updated_at", now=True),
+    UniqueConstraint("name", name="job_definitions_name_key"),
+    CheckConstraint("name ~ '^[a-z0-9_-]{1,100}$'", name="job_definitions_name_is_plain"),
+    CheckConstraint(_JOB_TYPE, name="job_definitions_job_type_is_printable"),
+    CheckConstraint("misfire IN ('one', 'all', 'none')", name="job_definitions_misfire_is_known"),
+    CheckConstraint("overlap IN ('skip', 'allow', 'wait')", name="job_definitions_overlap_is_known"),
+    CheckConstraint("priority BETWEEN 0 AND 4", name="job_definitions_priority_is_0_to_4"),
+    CheckConstraint("grace_seconds BETWEEN 0 AND 31536000", name="job_definitions_grace_is_bounded"),
+    CheckConstraint("max_attempts > 0", name="job_definitions_max_attempts_is_positive"),
+    CheckConstraint("timeout_seconds > 0", name="job_definitions_timeout_is_positive"),
+    CheckConstraint(
+        "jsonb_typeof(payload) = 'object' AND length(payload::text) <= 1048576",
+        name="job_definitions_payload_is_a_small_object",
+    ),
+    _finite("job_definitions", "next_fire_at", "last_fire_at"),
+    Index("job_definitions_due", "next_fire_at", postgresql_where=text("enabled AND schedule IS NOT NULL")),
+)
+
+job_runs = Table(
+    "job_runs",
+    metadata,
+    _id(),
+    # No foreign key: a run outlives its definition, and must be able to say that it is gone.
+    Column("definition_id", BigInteger),
+    _at("scheduled_for"),
+    Column("job_type", Text, nullable=False),
+    Column("payload", JSONB, nullable=False, server_default=text("'{}'::jsonb")),
+    Column("priority", SmallInteger, nullable=False, server_default=text("2")),
+    _at("run_at", now=True),
+    Column("status", Text, nullable=False, server_default=text("'queued'")),
+    Column("attempts", Integer, nullable=False, server_default=text("0")),
+    Column("failures", Integer, nullable=False, server_default=text("0")),
+    Column("max_attempts", Integer),
+    Column("timeout_seconds", Double),
+    Column("lease_epoch", BigInteger, nullable=False, server_default=text("0")),
+    Column("locked_by", Text),
+    _at("locked_until"),
+    _at("started_at"),
+    _at("finished_at"),
+    _at("failed_at"),
+    Column("error_code", Text),
+    Column("last_error", Text),
+    Column("error_group", BigInteger),
+    _at("cancel_requested_at"),
+    Column("idempotency_key", Text),
+    Column("enqueued_by", Text),
+    Column("origin_run_id", BigInteger),
+    Column("traceparent", Text),
+    Column("progress_done", BigInteger),
+    Column("progress_total", BigInteger),
+    _at("created_at", now=True),
+    _at("updated_at", now=True),
+    CheckConstraint(f"status IN ({_ALL_STATUSES})", name="job_runs_status_is_known"),
+    CheckConstraint(_JOB_TYPE, name="job_runs_job_type_is_printable"),
+    CheckConstraint("priority BETWEEN 0 AND 4", name="job_runs_priority_is_0_to_4"),
+    CheckConstraint("attempts >= 0 AND failures >= 0", name="job_runs_counts_are_not_negative"),
+    CheckConstraint("max_attempts > 0", name="job_runs_max_attempts_is_positive"),
+    CheckConstraint("timeout_seconds > 0", name="job_runs_timeout_is_positive"),
+    CheckConstraint("length(idempotency_key) BETWEEN 1 AND 200", name="job_runs_key_is_short"),
+    CheckConstraint(
+        "jsonb_typeof(payload) = 'object' AND length(payload::text) <= 1048576",
+        name="job_runs_payload_is_a_small_object",
+    ),
+    CheckConstraint(
+        "(status = 'running') = (locked_by IS NOT NULL)"
+        " AND (locked_by IS NULL) = (locked_until IS NULL)"
+        " AND (status <> 'running' OR started_at IS NOT NULL)",
+        name="job_runs_only_running_holds_a_lease",
+    ),
+    CheckConstraint(
+        f"(status IN ({sql_list(ENDED)})) = (finished_at IS NOT NULL)",
+        name="job_runs_only_ended_is_finished",
+    ),
+    CheckConstraint(
+        "status NOT IN ('failed', 'dead') OR error_code IS NOT NULL",
+        name="job_runs_failure_has_a_code",
+    ),
+    _finite(
+        "job_runs",
+        "scheduled_for",
+        "run_at",
+        "locked_until",
+        "started_at",
+        "finished_at",
+        "failed_at",
+        "cancel_requested_at",
+    ),
+    # "Find the next runnable run" for one type, in the order in which it is claimed.
+    Index(
+        "job_runs_claimable",
+        "job_type",
+        "priority",
+        "run_at",
+        "id",
+        postgresql_where=text(f"status IN ({sql_list(CLAIMABLE)})"),
+    ),
+    # Leases that ended, running per type for its limit; as small as what runs now.
+    Index("job_runs_leased", "job_type", "locked_until", postgresql_where=text("status = 'running'")),
+    # Lists: newest first by status, by type; failures by code.
+    Index("job_runs_by_status", "status", "id"),
+    Index("job_runs_by_type", "job_type", "id"),
+    Index(
+        "job_runs_by_error",
+        "error_code",
+        "id",
+        postgresql_where=text("status IN ('failed', 'dead')"),
+    ),
+    Index(
+        "job_runs_by_definition",
+        "definition_id",
+        "id",
+        postgresql_where=text("definition_id IS NOT NULL"),
+    ),
+    Index(
+        "job_runs_fire_key",
+        "definition_id",
+        "scheduled_for",
+        unique=True,
+        postgresql_where=text("scheduled_for IS NOT NULL"),
+    ),
+    Index(
+        "job_runs_idempotency_key",
+        "idempotency_key",
+        unique=True,
+        postgresql_where=text("idempotency_key IS NOT NULL"),
+    ),
+)
+
+job_attempts = Table(
+    "job_attempts",
+    metadata,
+    # No foreign key: its check would run once per row of every finishing batch; attempts go with their run.
+    Column("run_id", BigInteger, nullable=False),
+    Column("attempt", Integer, nullable=False),
+    Column("lease_epoch", BigInteger, nullable=False),
+    Column("job_type", Text, nullable=False),
+    Column("worker_id", Text, nullable=False),
+    _at("due_at", required=True),
+    _at("started_at", required=True),
+    _at("finished_at", required=True),
+    Column("outcome", Text, nullable=False),
+    Column("error_code", Text),
+    Column("error", Text),
+    Column("error_group", BigInteger),
+    Column("traceback", Text),
+    Column("output_tail", Text),
+    Column("result", JSONB),
+    Column("note", Text),
+    Column("max_attempts", Integer),
+    Column("timeout_seconds", Double),
+    _at("next_run_at"),
+    _at("refused_at"),
+    Column("refused_outcome", Text),
+    PrimaryKeyConstraint("run_id", "lease_epoch", name="job_attempts_pkey"),
+    CheckConstraint(f"outcome IN ({_ALL_OUTCOMES})", name="job_attempts_outcome_is_known"),
+    # What failed lately, by code: as small as what fails.
+    Index(
+        "job_attempts_failures",
+        "finished_at",
+        "error_code",
+        postgresql_where=text("outcome IN ('failed', 'timed_out', 'lost')"),
+    ),
+)
+
+job_types = Table(
+    "job_types",
+    metadata,
+    Column("name", Text, primary_key=True),
+    Column("max_attempts", Integer, nullable=False, server_default=text("10")),
+    Column("timeout_seconds", Double, nullable=False, server_default=text("300")),
+    Column("lease_seconds", Double),
+    Column("backoff", Text, nullable=False, server_default=text("'exponential 10s cap 30m'")),
+    Column("max_running", Integer),
+    Column("max_running_operator", Integer),
+    Column("memory_mb", Integer),
+    Column("schedule", Text),
+    _at("paused_at"),
+    Column("paused_by", Text),
+    Column("paused_reason", Text),
+    _at("seen_at"),
+    _at("created_at", now=True),
+    CheckConstraint("max_running >= 0", name="job_types_max_running_is_not_negative"),
+    CheckConstraint("max_running_operator >= 0", name="job_types_operator_limit_is_not_negative"),
+)
+
+workers = Table(
+    "workers",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("name", Text),
+    Column("hostname", Text, nullable=False),
+    Column("pid", Integer, nullable=False),
+    Column("job_types", ARRAY(Text), nullable=False, server_default=text("'{}'")),
+    Column("concurrency", Integer, nullable=False),
+    Column("heartbeat_seconds", Double, nullable=False, server_default=text("10")),
+    Column("version", Text),
+    Column("is_tick", Boolean, nullable=False, server_default=text("false")),
+    Column("running", Integer, nullable=False, server_default=text("0")),
+    Column("memory_bytes", BigInteger),
+    _at("started_at", now=True),
+    _at("seen_at", now=True),
+    _at("idle_since"),
+    _at("drain_requested_at"),
+    _at("stop_requested_at"),
+    _at("stopping_at"),
+    _at("stopped_at"),
+    Index("workers_alive", "seen_at", postgresql_where=text("stopped_at IS NULL")),
+)
+
+effects = Table(
+    "effects",
+    metadata,
+    _id(),
+    Column("scope", Text, nullable=False),
+    Column("key", Text, nullable=False),
+    Column("run_id", BigInteger, nullable=False),
+    Column("attempt", Integer, nullable=False),
+    Column("lease_epoch", BigInteger, nullable=False),
+    Column("status", Text, nullable=False),
+    Column("result", JSONB),
+    Column("settled_by", Text),
+    _at("created_at", now=True),
+    _at("finished_at"),
+    UniqueConstraint("scope", "key", name="effects_scope_key"),
+    CheckConstraint("status IN ('started', 'done')", name="effects_status_is_known"),
+    Index("effects_by_run", "run_id"),
+    Index("effects_started", "created_at", postgresql_where=text("status = 'started'")),
+)
+
+missed_fires = Table(
+    "missed_fires",
+    metadata,
+    _id(),
+    Column("definition_id", BigInteger, ForeignKey(job_definitions.c.id, ondelete="CASCADE"), nullable=False),
+    _at("scheduled_for", required=True),
+    Column("reason", Text, nullable=False),
+    _at("noted_at", now=True),
+    UniqueConstraint("definition_id", "scheduled_for", name="missed_fires_fire_key"),
+    CheckConstraint("reason IN ('misfire', 'overlap', 'capped')", name="missed_fires_reason_is_known"),
+    Index("missed_fires_by_time", "noted_at"),
+)
+
+loops = Table(
+    "loops",
+    metadata,
+    Column("process_id", Text, nullable=False),
+    Column("name", Text, nullable=False),
+    Column("interval_seconds", Double, nullable=False),
+    _at("last_success_at", now=True),
+    Column("last_error", Text),
+    _at("last_error_at"),
+    Column("numbers", JSONB),
+    PrimaryKeyConstraint("process_id", "name", name="loops_pkey"),
+)
+
+run_output = Table(
+    "run_output",
+    metadata,
+    Column("run_id", BigInteger, ForeignKey(job_runs.c.id, ondelete="CASCADE"), primary_key=True),
+    Column("lease_epoch", BigInteger, nullable=False),
+    Column("tail", Text, nullable=False),
+    _at("updated_at", now=True),
+)
+
+audit_log = Table(
+    "audit_log",
+    metadata,
+    _id(),
+    _at("at", now=True),
+    Column("actor", Text, nullable=False),
+    Column("role", Text),
+    Column("source", Text, nullable=False),
+    Column("action", Text, nullable=False),
+    Column("target_type", Text),
+    Column("target_id", Text),
+    Column("reason", Text),
+    Column("before", JSONB),
+    Column("after", JSONB),
+    Column("result", Text, nullable=False, server_default=text("'done'")),
+    Column("request_id", Text),
+    Column("ip", Text),
+    Index("audit_log_by_target", "target_type", "target_id", "id"),
+    Index("audit_log_by_actor", "actor", "id"),
+)
+
+
+def _statistics(name: str, *indexes: Index) -> Table:
+    """Counts of attempts per minute, type, outcome and duration; deltas and roll-ups share the columns.
+
+    ``duration_bucket`` and ``wait_bucket`` are half powers of two of milliseconds (see
+    ``worker.statistics``), so percentiles of any window are a sum over few rows.
+    """
+    return Table(
+        name,
+        metadata,
+        _at("minute", required=True),
+        Column("job_type", Text, nullable=False),
+        Column("outcome", Text, nullable=False),
+        Column("duration_bucket", SmallInteger, nullable=False),
+        Column("wait_bucket", SmallInteger, nullable=False),
+        Column("runs", BigInteger, nullable=False),
+        Column("duration_ms", Double, nullable=False),
+        Column("duration_max_ms", Double, nullable=False),
+        Column("wait_ms", Double, nullable=False),
+        Column("wait_max_ms", Double, nullable=False),
+        *indexes,
+    )
+
+
+statistics_deltas = _statistics("statistics_deltas", Index("statistics_deltas_by_minute", "minute"))
+statistics_rollups = _statistics("statistics_rollups", Index("statistics_rollups_by_minute", "minute"))
+
+error_groups = Table(
+    "error_groups",
+    metadata,
+    _id(),
+    Column("fingerprint", Text, nullable=False),
+    Column("error_code", Text, nullable=False),
+    Column("job_type", Text, nullable=False),
+    Column("template", Text, nullable=False),
+    _at("first_seen_at", now=True),
+    _at("last_seen_at", now=True),
+    _at("muted_until"),
+    Column("muted_by", Text),
+    UniqueConstraint("fingerprint", name="error_groups_fingerprint_key"),
+)
+
+operations = Table(
+    "operations",
+    metadata,
+    _id(),
+    Column("verb", Text, nullable=False),
+    Column("filter", JSONB, nullable=False),
+    Column("as_of", DateTime(timezone=True), nullable=False),
+    Column("status", Text, nullable=False, server_default=text("'running'")),
+    Column("total", BigInteger, nullable=False, server_default=text("0")),
+    Column("done", BigInteger, nullable=False, server_default=text("0")),
+    Column("skipped", BigInteger, nullable=False, server_default=text("0")),
+    Column("per_minute", Integer),
+    Column("stop_above_percent", Integer),
+    Column("canary_run_id", BigInteger),
+    Column("cursor", BigInteger),
+    Column("actor", Text, nullable=False),
+    Column("reason", Text),
+    _at("created_at", now=True),
+    _at("finished_at"),
+)
+
+users = Table(
+    "users",
+    metadata,
+    _id(),
+    Column("name", Text, nullable=False),
+    Column("role", Text, nullable=False),
+    Column("password_hash", Text, nullable=False),
+    _at("created_at", now=True),
+    _at("disabled_at"),
+    _at("password_changed_at", now=True),
+    UniqueConstraint("name", name="users_name_key"),
+    CheckConstraint(f"role IN ({_ALL_ROLES})", name="users_role_is_known"),
+    CheckConstraint("name ~ '^[^[:cntrl:][:space:]]{1,100}$'", name="users_name_is_plain"),
+)
+
+sessions = Table(
+    "sessions",
+    metadata,
+    Column("id_hash", Text, primary_key=True),
+    Column("user_id", BigInteger, ForeignKey(users.c.id, ondelete="CASCADE")),
+    Column("actor", Text, nullable=False),
+    Column("role", Text, nullable=False),
+    Column("ip", Text),
+    _at("created_at", now=True),
+    _at("seen_at", now=True),
+    _at("expires_at", required=True),
+    CheckConstraint(f"role IN ({_ALL_ROLES})", name="sessions_role_is_known"),
+)
+
+login_links = Table(
+    "login_links",
+    metadata,
+    Column("token_hash", Text, primary_key=True),
+    Column("actor", Text, nullable=False),
+    _at("created_at", now=True),
+    _at("expires_at", required=True),
+    _at("used_at"),
+)
+
+login_failures = Table(
+    "login_failures",
+    metadata,
+    Column("subject", Text, primary_key=True),
+    Column("failures", Integer, nullable=False, server_default=text("1")),
+    _at("last_failed_at", now=True),
+)
+
+tokens = Table(
+    "tokens",
+    metadata,
+    _id(),
+    Column("name", Text, nullable=False),
+    Column("role", Text, nullable=False),
+    Column("token_hash", Text, nullable=False),
+    Column("created_by", Text),
+    _at("created_at", now=True),
+    _at("expires_at"),
+    _at("revoked_at"),
+    _at("used_at"),
+    UniqueConstraint("name", name="tokens_name_key"),
+    UniqueConstraint("token_hash", name="tokens_hash_key"),
+    CheckConstraint(f"role IN ({_ALL_ROLES})", name="tokens_role_is_known"),
+)
+
+saved_views = Table(
+    "saved_views",
+    metadata,
+    _id(),
+    Column("name", Text, nullable=False),
+    Column("page", Text, nullable=False),
+    Column("query", Text, nullable=False),
+    Column("created_by", Text, nullable=False),
+    _at("created_at", now=True),
+    UniqueConstraint("page", "name", name="saved_views_name_key"),
+)
+
+alert_rules = Table(
+    "alert_rules",
+    metadata,
+    _id(),
+    Column("name", Text, nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("settings", JSONB, nullable=False, server_default=text("'{}'::jsonb")),
+    Column("enabled", Boolean, nullable=False, server_default=text("true")),
+    Column("state", Text, nullable=False, server_default=text("'quiet'")),
+    _at("silenced_until"),
+    _at("fired_at"),
+    _at("sent_at"),
+    _at("created_at", now=True),
+    UniqueConstraint("name", name="alert_rules_name_key"),
+)
+
+installation = Table(
+    "installation",
+    metadata,
+    Column("id", Text, primary_key=True),
+    _at("created_at", now=True),
+)
+
+__all__ = [name for name, value in list(globals().items()) if isinstance(value, Table)] + [
+    "SCHEMA",
+    "metadata",
+]

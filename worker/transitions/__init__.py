@@ -1,0 +1,25 @@
+"""Every write to the queue: one move, one guarded statement, one function. See ``worker.states.MOVES``.
+
+``engine`` has the worker's moves as statements, ``operator`` the buttons on runs, ``definitions`` and
+``types`` the buttons on schedules and job types, ``enqueue`` the front door. Nothing here knows a page,
+and nothing outside of here changes a run.
+"""
+
+from worker.transitions import definitions, types
+from worker.transitions.answer import Answer
+from worker.transitions.enqueue import EnqueueError, NewRun, enqueue, enqueue_many
+from worker.transitions.operator import cancel, release_lease, retry_now, run_again
+
+__all__ = [
+    "Answer",
+    "EnqueueError",
+    "NewRun",
+    "cancel",
+    "definitions",
+    "enqueue",
+    "enqueue_many",
+    "release_lease",
+    "retry_now",
+    "run_again",
+    "types",
+]

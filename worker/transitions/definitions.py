@@ -1,0 +1,219 @@
+"""The moves of schedules: add (idempotent), pause, resume, run now, remove. Each writes its audit row.
+
+A definition says what should exist; its fires are made by ``worker.schedule``.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from worker.audit import Actor
+from worker.cron import Cron, check_timezone
+from worker.transitions.answer import Answer
+from worker.transitions.enqueue import EnqueueError, payload_limit, payload_text
+from worker.transitions.operator import WAKE_CHANNEL, Connection, Row, _row, act
+
+COLUMNS = (
+    "job_type, payload, schedule, timezone, misfire, grace_seconds, overlap, max_attempts, timeout_seconds, "
+    "priority, enabled, next_fire_at"
+)
+BY_NAME = f"SELECT id, {COLUMNS} FROM wakeboard.job_definitions WHERE name = %(name)s FOR UPDATE"
+NOW = "SELECT now()"
+
+SAVE = """
+INSERT INTO wakeboard.job_definitions (name, job_type, payload, schedule, timezone, misfire, grace_seconds,
+    overlap, max_attempts, timeout_seconds, priority, next_fire_at)
+VALUES (%(name)s, %(job_type)s, %(payload)s::jsonb, %(schedule)s, %(timezone)s, %(misfire)s,
+    %(grace_seconds)s, %(overlap)s, %(max_attempts)s, %(timeout_seconds)s, %(priority)s, %(next_fire_at)s)
+ON CONFLICT (name) DO UPDATE SET job_type = excluded.job_type, payload = excluded.payload,
+    schedule = excluded.schedule, timezone = excluded.timezone, misfire = excluded.misfire,
+    grace_seconds = excluded.grace_seconds, overlap = excluded.overlap, max_attempts = excluded.max_attempts,
+    timeout_seconds = excluded.timeout_seconds, priority = excluded.priority, error = NULL,
+    updated_at = now(),
+    next_fire_at = CASE
+        WHEN job_definitions.schedule IS NOT DISTINCT FROM excluded.schedule
+            AND job_definitions.timezone = excluded.timezone AND job_definitions.next_fire_at IS NOT NULL
+        THEN job_definitions.next_fire_at ELSE excluded.next_fire_at END
+RETURNING id
+"""
+PAUSE = """
+UPDATE wakeboard.job_definitions SET enabled = false, updated_at = now()
+WHERE name = %(name)s AND enabled RETURNING enabled
+"""
+RESUME = """
+UPDATE wakeboard.job_definitions SET enabled = true, next_fire_at = %(next_fire_at)s, updated_at = now()
+WHERE name = %(name)s AND NOT enabled RETURNING enabled
+"""
+RUN_NOW = """
+INSERT INTO wakeboard.job_runs
+    (definition_id, job_type, payload, priority, max_attempts, timeout_seconds, enqueued_by)
+SELECT id, job_type, payload, priority, max_attempts, timeout_seconds, %(actor)s
+FROM wakeboard.job_definitions WHERE name = %(name)s
+RETURNING id
+"""
+REMOVE = "DELETE FROM wakeboard.job_definitions WHERE name = %(name)s RETURNING id"
+
+
+class DefinitionError(ValueError):
+    """A definition is wrong; ``str()`` is a sentence that says what is allowed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """What should exist: a type, its payload and when it is due. Durations are in seconds."""
+
+    name: str
+    job_type: str
+    schedule: str | None
+    payload: dict[str, Any] = field(default_factory=dict)
+    timezone: str = "UTC"
+    misfire: str = "one"
+    grace_seconds: int = 60
+    overlap: str = "skip"
+    max_attempts: int | None = None
+    timeout_seconds: float | None = None
+    priority: int = 2
+
+    def checked(self) -> Definition:
+        """Return itself when every field is allowed. Raises DefinitionError with the reason."""
+        import re
+
+        if not re.fullmatch(r"[a-z0-9_-]{1,100}", self.name):
+            raise DefinitionError(
+                f"The name {self.name!r} is not allowed: use 1 to 100 of a-z, 0-9, '_' and '-'."
+            )
+        try:
+            if self.schedule is not None:
+                Cron.parse(self.schedule)
+            check_timezone(self.timezone)
+            payload_text(self.payload, payload_limit())
+        except (ValueError, EnqueueError) as wrong:
+            raise DefinitionError(str(wrong)) from wrong
+        for value, words, what in (
+            (self.misfire, ("one", "all", "none"), "misfire"),
+            (self.overlap, ("skip", "allow", "wait"), "overlap"),
+        ):
+            if value not in words:
+                raise DefinitionError(f"{what} is '{value}'; allowed: {', '.join(words)}.")
+        for number, what, low, high in (
+            (self.grace_seconds, "grace", 0, 31_536_000),
+            (self.max_attempts, "max_attempts", 1, 2**31 - 1),
+            (self.timeout_seconds, "timeout", 0.001, 315_360_000),
+            (self.priority, "priority", 0, 4),
+        ):
+            if number is not None and not low <= number <= high:
+                raise DefinitionError(f"{what} is {number:g}; allowed: {low:g} to {high:g}.")
+        return self
+
+
+def next_fire(connection: Connection, schedule: str | None, timezone: str) -> Any:
+    """Return the first fire after the database's now (aware datetime), None when there is none."""
+    if schedule is None:
+        return None
+    (now,) = connection.execute(NOW).fetchone() or (None,)
+    return Cron.parse(schedule).next_fire(timezone, now)
+
+
+def add(connection: Connection, definition: Definition, actor: Actor, reason: str | None = None) -> Answer:
+    """Create or change a definition; ``Answer.status`` is 'created', 'changed' or 'unchanged'.
+
+    A paused definition stays paused. Raises DefinitionError for a wrong field.
+    """
+    definition.checked()
+
+    def move() -> tuple[Answer, Row | None, Row | None]:
+        values = asdict(definition)
+        before = _row(connection, BY_NAME, values)
+        wanted = {key: value for key, value in values.items() if key != "name"}
+        known = None if before is None else {key: before[key] for key in wanted}
+        if known == wanted:
+            return (
+                Answer(definition.name, "unchanged", "already", f"Schedule {definition.name} is unchanged."),
+                known,
+                None,
+            )
+        fire = next_fire(connection, definition.schedule, definition.timezone)
+        saved = values | {"payload": json.dumps(definition.payload), "next_fire_at": fire}
+        connection.execute(SAVE.encode(), saved)
+        word = "created" if before is None else "changed"
+        return Answer(definition.name, word, "done", f"Schedule {definition.name} was {word}."), known, wanted
+
+    return act(connection, actor, "schedule.edit", ("schedule", definition.name), reason, move)
+
+
+def _missing(name: str) -> tuple[Answer, None, None]:
+    return Answer(name, None, "missing", f"There is no schedule '{name}'."), None, None
+
+
+def pause(connection: Connection, name: str, actor: Actor, reason: str | None = None) -> Answer:
+    """Stop a definition's fires; runs that exist stay as they are."""
+
+    def move() -> tuple[Answer, Row | None, Row | None]:
+        if _row(connection, BY_NAME, {"name": name}) is None:
+            return _missing(name)
+        if _row(connection, PAUSE, {"name": name}) is None:
+            return Answer(name, "paused", "already", f"Schedule {name} is already paused."), None, None
+        return (
+            Answer(name, "paused", "done", f"Schedule {name} is paused."),
+            {"enabled": True},
+            {"enabled": False},
+        )
+
+    return act(connection, actor, "schedule.pause", ("schedule", name), reason, move)
+
+
+def resume(connection: Connection, name: str, actor: Actor, reason: str | None = None) -> Answer:
+    """Let a definition fire again, from now on: what it would have fired meanwhile is not made up for."""
+
+    def move() -> tuple[Answer, Row | None, Row | None]:
+        row = _row(connection, BY_NAME, {"name": name})
+        if row is None:
+            return _missing(name)
+        fire = next_fire(connection, row["schedule"], row["timezone"])
+        if _row(connection, RESUME, {"name": name, "next_fire_at": fire}) is None:
+            return Answer(name, "enabled", "already", f"Schedule {name} is not paused."), None, None
+        return (
+            Answer(name, "enabled", "done", f"Schedule {name} fires again."),
+            {"enabled": False},
+            {"enabled": True},
+        )
+
+    return act(connection, actor, "schedule.resume", ("schedule", name), reason, move)
+
+
+def run_now(connection: Connection, name: str, actor: Actor, reason: str | None = None) -> Answer:
+    """Enqueue one run of a definition that is due now, beside its schedule. ``Answer.id`` is the run's id."""
+
+    def move() -> tuple[Answer, Row | None, Row | None]:
+        row = _row(connection, RUN_NOW, {"name": name, "actor": actor.name})
+        if row is None:
+            return _missing(name)
+        connection.execute("SELECT pg_notify(%s, '')", (WAKE_CHANNEL,))
+        return (
+            Answer(row["id"], "queued", "done", f"Run {row['id']} of {name} was enqueued."),
+            None,
+            {"run": row["id"]},
+        )
+
+    return act(connection, actor, "schedule.run", ("schedule", name), reason, move)
+
+
+def remove(connection: Connection, name: str, actor: Actor, reason: str | None = None) -> Answer:
+    """Remove a definition; its runs and their history stay."""
+
+    def move() -> tuple[Answer, Row | None, Row | None]:
+        before = _row(connection, BY_NAME, {"name": name})
+        if before is None or _row(connection, REMOVE, {"name": name}) is None:
+            return _missing(name)
+        return (
+            Answer(name, "removed", "done", f"Schedule {name} was removed; its history stays."),
+            before,
+            None,
+        )
+
+    return act(connection, actor, "schedule.remove", ("schedule", name), reason, move)
+
+
+__all__ = ["Definition", "DefinitionError", "add", "next_fire", "pause", "remove", "resume", "run_now"]

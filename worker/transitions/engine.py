@@ -1,0 +1,350 @@
+"""The worker's moves: claim, renew, succeed, fail, release, reap. One guarded statement each.
+
+Every statement names ``id``, ``lease_epoch``, ``locked_by`` and ``status = 'running'``, the last one
+written so that no index but the primary key fits (a plain comparison made the planner walk a status
+index: five times the cost at batch 500). A row that somebody else holds for a moment is skipped, never
+waited for, so one locked row cannot stop a batch; whoever is missing from the answer asks ``STANDING``.
+
+Placeholders are PostgreSQL's own (``$1``): the supervisor sends these texts through libpq, tests and
+the command line through ``psycopg.RawCursor``. Arrays run parallel, one entry per run.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+from worker.states import CLAIMABLE, Status, sql_list
+
+_RUNNING = f"(r.status || '') = '{Status.RUNNING.value}'"
+_CLAIMABLE = sql_list(CLAIMABLE)
+_FREED = "locked_by = NULL, locked_until = NULL, updated_at = now()"
+
+# What the worker that claims a run needs to know of it; the payload stays text, decoded in the child.
+_CLAIMED = """
+RETURNING r.id, r.lease_epoch, r.attempts, r.failures, r.job_type, r.payload::text, r.idempotency_key,
+    r.definition_id, r.scheduled_for::text, r.created_at::text, r.max_attempts, r.timeout_seconds,
+    r.traceparent
+"""
+_TAKEN = """
+UPDATE wakeboard.job_runs AS r
+SET status = 'running', lease_epoch = r.lease_epoch + 1, attempts = r.attempts + 1,
+    locked_by = $2, locked_until = clock_timestamp() + make_interval(secs => head.lease_seconds),
+    started_at = clock_timestamp(), cancel_requested_at = NULL, updated_at = now(),
+    progress_done = NULL, progress_total = NULL
+FROM head
+WHERE r.id = head.id
+"""
+
+
+@cache
+def claim(limit: int, *, oldest_first: bool = False) -> str:
+    """Return the statement that claims up to ``limit`` due runs of unlimited, unpaused types.
+
+    $1 text[] types, $2 worker id, $3 lease in seconds. Each type and priority is probed apart, so delayed
+    rows of a better priority are never walked; rows are locked inside the probe, because candidates cut
+    before the lock let a second worker starve. The limit is a literal: the planner guesses a bound one
+    as a tenth of the table. ``oldest_first`` ignores priority, so that nothing starves.
+    """
+    order = "picked.run_at, picked.id" if oldest_first else "picked.priority, picked.run_at, picked.id"
+    return f"""
+WITH head AS MATERIALIZED (
+    SELECT picked.id, picked.lease_seconds
+    FROM (
+        SELECT t.name, greatest(coalesce(t.lease_seconds, $3::float8), $3::float8) AS lease_seconds
+        FROM wakeboard.job_types AS t
+        WHERE t.name = ANY($1::text[]) AND t.paused_at IS NULL
+            AND coalesce(t.max_running_operator, t.max_running) IS NULL
+    ) AS wanted
+    CROSS JOIN (VALUES (0::smallint), (1::smallint), (2::smallint), (3::smallint), (4::smallint)) AS level (n)
+    CROSS JOIN LATERAL (
+        SELECT r.id, r.priority, r.run_at, wanted.lease_seconds
+        FROM wakeboard.job_runs AS r
+        WHERE r.job_type = wanted.name AND r.priority = level.n
+            AND r.status IN ({_CLAIMABLE}) AND r.run_at <= now()
+        ORDER BY r.run_at, r.id
+        LIMIT {limit:d}
+        FOR UPDATE OF r SKIP LOCKED
+    ) AS picked
+    ORDER BY {order}
+    LIMIT {limit:d}
+)
+{_TAKEN}{_CLAIMED}"""
+
+
+# The first of the two statements of a limited claim: in one alone, a stale snapshot let four workers
+# start sixteen under a limit of four. $1 type; the row lock is what makes the count that follows true.
+LOCK_LIMIT = """
+SELECT coalesce(max_running_operator, max_running)
+FROM wakeboard.job_types
+WHERE name = $1 AND paused_at IS NULL AND coalesce(max_running_operator, max_running) IS NOT NULL
+FOR UPDATE SKIP LOCKED
+"""
+
+
+@cache
+def claim_limited(limit: int) -> str:
+    """Return the statement that claims up to ``limit`` due runs of one limited type.
+
+    $1 type, $2 worker id, $3 lease in seconds, $4 how many of the type may run at once. Only to be sent
+    in the transaction that holds ``LOCK_LIMIT``.
+    """
+    return f"""
+WITH head AS MATERIALIZED (
+    SELECT picked.id, greatest(coalesce(t.lease_seconds, $3::float8), $3::float8) AS lease_seconds
+    FROM wakeboard.job_types AS t
+    CROSS JOIN LATERAL (
+        SELECT r.id
+        FROM wakeboard.job_runs AS r
+        WHERE r.job_type = $1::text AND r.status IN ({_CLAIMABLE}) AND r.run_at <= now()
+        ORDER BY r.priority, r.run_at, r.id
+        LIMIT greatest(0, least({limit:d}, $4::int - (
+            SELECT count(*) FROM wakeboard.job_runs AS busy
+            WHERE busy.job_type = $1::text AND busy.status = 'running'
+        )))
+        FOR UPDATE OF r SKIP LOCKED
+    ) AS picked
+    WHERE t.name = $1::text
+)
+{_TAKEN}{_CLAIMED}"""
+
+
+def _held(columns: str) -> str:
+    """Return the CTE that locks the rows the answers still own, skipping what somebody holds.
+
+    What is decided from the row as it was before the move is computed here, under the lock.
+    """
+    return f"""
+held AS MATERIALIZED (
+    SELECT r.id, {columns}
+    FROM answer AS a
+    JOIN wakeboard.job_runs AS r ON r.id = a.id
+    WHERE r.lease_epoch = a.epoch AND r.locked_by = $1 AND {_RUNNING}
+    FOR UPDATE OF r SKIP LOCKED
+)"""
+
+
+# $1 worker id, $2 ids, $3 epochs, $4 lease in seconds per run, $5/$6 progress done/total (NULL: not told).
+# Does not look at locked_until: a late renewal of a lease that nobody took is still ours.
+RENEW = f"""
+WITH answer AS MATERIALIZED (
+    SELECT * FROM unnest($2::bigint[], $3::bigint[], $4::float8[], $5::bigint[], $6::bigint[])
+        AS a (id, epoch, lease_seconds, done, total)
+), {_held("a.lease_seconds, a.done, a.total")}
+UPDATE wakeboard.job_runs AS r
+SET locked_until = clock_timestamp() + make_interval(secs => h.lease_seconds),
+    progress_done = coalesce(h.done, r.progress_done), progress_total = coalesce(h.total, r.progress_total)
+FROM held AS h
+WHERE r.id = h.id
+RETURNING r.id, r.cancel_requested_at IS NOT NULL
+"""
+
+# Half powers of two of milliseconds, 0 to 63: what worker.statistics turns back into percentiles.
+_BUCKET = "least(63, greatest(0, ceil(2 * ln(greatest(0.001, {ms})) / 0.6931471805599453 + 20)))::smallint"
+_COUNTED = f"""
+counted AS (
+    INSERT INTO wakeboard.statistics_deltas (minute, job_type, outcome, duration_bucket, wait_bucket,
+        runs, duration_ms, duration_max_ms, wait_ms, wait_max_ms)
+    SELECT date_trunc('minute', now()), job_type, outcome, duration_bucket, wait_bucket,
+        count(*), sum(duration_ms), max(duration_ms), sum(wait_ms), max(wait_ms)
+    FROM (
+        SELECT job_type, outcome, duration_ms, wait_ms,
+            {_BUCKET.format(ms="duration_ms")} AS duration_bucket,
+            {_BUCKET.format(ms="wait_ms")} AS wait_bucket
+        FROM (
+            SELECT job_type, outcome,
+                extract(epoch FROM finished_at - started_at)::float8 * 1000 AS duration_ms,
+                greatest(0, extract(epoch FROM started_at - due_at)::float8 * 1000) AS wait_ms
+            FROM history
+        ) AS timed
+    ) AS bucketed
+    GROUP BY job_type, outcome, duration_bucket, wait_bucket
+)"""
+
+
+def _history(columns: str, values: str, *, where: str = "") -> str:
+    """Return the CTE that writes the attempts of ``moved`` and names them ``history``."""
+    return f"""
+history AS (
+    INSERT INTO wakeboard.job_attempts
+        (run_id, attempt, lease_epoch, job_type, worker_id, due_at, started_at, finished_at, {columns})
+    SELECT id, attempt, epoch, job_type, worker_id, due_at, begun, ended, {values}
+    FROM moved{where}
+    RETURNING job_type, outcome, due_at, started_at, finished_at
+)"""
+
+
+# When an attempt began and ended: the database's clock less durations that the worker measured.
+_BEGUN_ENDED = """clock_timestamp() - make_interval(secs => a.ago + a.took) AS begun,
+        clock_timestamp() - make_interval(secs => a.ago) AS ended"""
+_OF_ATTEMPT = "r.id, r.attempts AS attempt, r.lease_epoch AS epoch, r.job_type, $1::text AS worker_id"
+
+# $1 worker id, $2 ids, $3 epochs, $4 seconds since each ended, $5 seconds each took, $6 results (JSON text),
+# $7 output tails, $8 notes, $9/$10 max_attempts and timeout used.
+SUCCEED = f"""
+WITH answer AS MATERIALIZED (
+    SELECT * FROM unnest($2::bigint[], $3::bigint[], $4::float8[], $5::float8[], $6::text[], $7::text[],
+        $8::text[], $9::int[], $10::float8[])
+        AS a (id, epoch, ago, took, result, output_tail, note, most, timeout)
+), {
+    _held("r.run_at AS due_at, a.result, a.output_tail, a.note, a.most, a.timeout, " + _BEGUN_ENDED)
+}, moved AS (
+    UPDATE wakeboard.job_runs AS r
+    SET status = 'succeeded', started_at = h.begun, finished_at = h.ended, {_FREED}
+    FROM held AS h
+    WHERE r.id = h.id
+    RETURNING {_OF_ATTEMPT}, h.due_at, h.begun, h.ended, h.result, h.output_tail, h.note, h.most, h.timeout
+), {
+    _history(
+        "outcome, result, output_tail, note, max_attempts, timeout_seconds",
+        "'succeeded', result::jsonb, output_tail, note, most, timeout",
+    )
+}, {_COUNTED}
+SELECT id FROM moved
+"""
+
+
+def _status_after(permanent: str, most: str) -> str:
+    """Return the SQL of where a failed attempt leaves its run: a cancel asked for wins, then giving up."""
+    return f"""CASE
+        WHEN r.cancel_requested_at IS NOT NULL THEN 'cancelled'
+        WHEN {permanent} OR r.failures + 1 >= {most} THEN 'dead'
+        ELSE 'failed' END AS status"""
+
+
+# $1 worker id, $2 ids, $3 epochs, $4 seconds since each ended, $5 seconds each took, $6 outcomes,
+# $7 error codes, $8 messages, $9 permanent, $10 delays in seconds before the next try, $11 tracebacks,
+# $12 output tails, $13 notes, $14/$15 max_attempts and timeout used.
+FAIL = f"""
+WITH answer AS MATERIALIZED (
+    SELECT * FROM unnest($2::bigint[], $3::bigint[], $4::float8[], $5::float8[], $6::text[], $7::text[],
+        $8::text[], $9::bool[], $10::float8[], $11::text[], $12::text[], $13::text[], $14::int[],
+        $15::float8[])
+        AS a (id, epoch, ago, took, outcome, code, message, permanent, delay, traceback, output_tail, note,
+              most, timeout)
+), {
+    _held(
+        "r.run_at AS due_at, a.outcome, a.code, a.message, a.delay, a.traceback, a.output_tail, a.note, "
+        f"a.most, a.timeout, {_status_after('a.permanent', 'a.most')}, {_BEGUN_ENDED}"
+    )
+}, moved AS (
+    UPDATE wakeboard.job_runs AS r
+    SET status = h.status,
+        failures = r.failures + CASE WHEN h.outcome = 'cancelled' THEN 0 ELSE 1 END,
+        run_at = CASE h.status WHEN 'failed' THEN now() + make_interval(secs => h.delay) ELSE r.run_at END,
+        finished_at = CASE h.status WHEN 'failed' THEN NULL ELSE h.ended END, started_at = h.begun,
+        failed_at = CASE WHEN h.outcome = 'cancelled' THEN r.failed_at ELSE h.ended END,
+        error_code = coalesce(h.code, r.error_code), last_error = coalesce(h.message, r.last_error), {_FREED}
+    FROM held AS h
+    WHERE r.id = h.id
+    RETURNING {_OF_ATTEMPT}, r.status, h.due_at, h.begun, h.ended, h.outcome, h.code, h.message, h.traceback,
+        h.output_tail, h.note, h.most, h.timeout, CASE h.status WHEN 'failed' THEN r.run_at END AS next_run_at
+), {
+    _history(
+        "outcome, error_code, error, traceback, output_tail, note, max_attempts, timeout_seconds, "
+        "next_run_at",
+        "outcome, code, message, traceback, output_tail, note, most, timeout, next_run_at",
+    )
+}, {_COUNTED}
+SELECT id, status, next_run_at::text FROM moved
+"""
+
+# $1 worker id, $2 ids, $3 epochs, $4 seconds since each ended, $5 seconds each took, $6 output tails,
+# $7 notes, $8 whether it had started. What never started costs nothing: no attempt, no row.
+RELEASE = f"""
+WITH answer AS MATERIALIZED (
+    SELECT * FROM unnest($2::bigint[], $3::bigint[], $4::float8[], $5::float8[], $6::text[], $7::text[],
+        $8::bool[])
+        AS a (id, epoch, ago, took, output_tail, note, started)
+), {
+    _held(
+        "r.run_at AS due_at, r.attempts AS attempt, a.output_tail, a.note, a.started, CASE WHEN "
+        f"r.cancel_requested_at IS NOT NULL THEN 'cancelled' ELSE 'queued' END AS status, {_BEGUN_ENDED}"
+    )
+}, moved AS (
+    UPDATE wakeboard.job_runs AS r
+    SET status = h.status, attempts = r.attempts - CASE WHEN h.started THEN 0 ELSE 1 END,
+        finished_at = CASE h.status WHEN 'cancelled' THEN h.ended END, {_FREED}
+    FROM held AS h
+    WHERE r.id = h.id
+    RETURNING r.id, h.attempt, r.lease_epoch AS epoch, r.job_type, $1::text AS worker_id, r.status, h.due_at,
+        h.begun, h.ended, h.output_tail, h.note, h.started
+), {_history("outcome, output_tail, note", "'released', output_tail, note", where=" WHERE started")}
+SELECT id, status FROM moved
+"""
+
+# How the rows stand that a batch did not answer for. $1 ids.
+STANDING = "SELECT id, lease_epoch, locked_by, status FROM wakeboard.job_runs WHERE id = ANY($1::bigint[])"
+
+# Runs that this process holds but does not know (a claim whose answer was lost). $1 worker id.
+HELD_BY_ME = "SELECT id, lease_epoch FROM wakeboard.job_runs WHERE status = 'running' AND locked_by = $1"
+
+# Cancels asked for among the runs one holds. $1 ids.
+CANCELS = """
+SELECT id, lease_epoch FROM wakeboard.job_runs
+WHERE id = ANY($1::bigint[]) AND cancel_requested_at IS NOT NULL AND (status || '') = 'running'
+"""
+
+# Leases that ended, oldest first. The policy is the type's as its workers published it: any reaper can
+# decide for any type. $1 how many.
+ENDED_LEASES = """
+SELECT r.id, r.lease_epoch, r.locked_by, r.job_type, r.failures,
+    coalesce(r.max_attempts, t.max_attempts, 10), coalesce(t.backoff, 'exponential 10s cap 30m')
+FROM wakeboard.job_runs AS r
+LEFT JOIN wakeboard.job_types AS t ON t.name = r.job_type
+WHERE r.status = 'running' AND r.locked_until < now()
+ORDER BY r.locked_until
+LIMIT $1
+"""
+
+
+def _reap(guard: str) -> str:
+    """Return the statement that takes runs from owners that have gone, while ``guard`` holds.
+
+    $1 ids, $2 epochs as read, $3 delays in seconds (used when it had failed before), $4 max_attempts, $5 why.
+    The epoch grows, so whatever the old owner still sends finds no row.
+    """
+    return f"""
+WITH answer AS MATERIALIZED (
+    SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::float8[], $4::int[]) AS a (id, epoch, delay, most)
+), held AS MATERIALIZED (
+    SELECT r.id, r.run_at AS due_at, r.locked_by AS worker_id, r.started_at AS begun, now() AS ended, a.most,
+        CASE WHEN r.failures = 0 THEN 0 ELSE a.delay END AS delay, {_status_after("false", "a.most")}
+    FROM answer AS a
+    JOIN wakeboard.job_runs AS r ON r.id = a.id
+    WHERE r.lease_epoch = a.epoch AND {_RUNNING} AND {guard}
+    FOR UPDATE OF r SKIP LOCKED
+), moved AS (
+    UPDATE wakeboard.job_runs AS r
+    SET status = h.status, lease_epoch = r.lease_epoch + 1, failures = r.failures + 1,
+        run_at = CASE h.status WHEN 'failed' THEN now() + make_interval(secs => h.delay) ELSE r.run_at END,
+        finished_at = CASE h.status WHEN 'failed' THEN NULL ELSE h.ended END,
+        failed_at = h.ended, error_code = 'lease_lost', last_error = $5::text, {_FREED}
+    FROM held AS h
+    WHERE r.id = h.id
+    RETURNING r.id, r.attempts AS attempt, r.lease_epoch - 1 AS epoch, r.job_type, h.worker_id, r.status,
+        h.due_at, h.begun, h.ended, h.most, CASE h.status WHEN 'failed' THEN r.run_at END AS next_run_at
+), {
+        _history(
+            "outcome, error_code, error, max_attempts, next_run_at",
+            "'lost', 'lease_lost', $5::text, most, next_run_at",
+        )
+    }, {_COUNTED}
+SELECT id, status, next_run_at::text, job_type, attempt, worker_id FROM moved
+"""
+
+
+REAP = _reap("r.locked_until < now()")
+# The operator's way: also when the worker has been silent for two heartbeats.
+RELEASE_LEASE = _reap(
+    """(r.locked_until < now() OR NOT EXISTS (
+        SELECT 1 FROM wakeboard.workers AS w
+        WHERE w.id = r.locked_by AND w.stopped_at IS NULL
+            AND w.seen_at > now() - make_interval(secs => 2 * w.heartbeat_seconds)
+    ))"""
+)
+
+# A stale worker's late answer, kept on the attempt that lost the lease. $1 run, $2 epoch, $3 outcome.
+NOTE_REFUSAL = """
+UPDATE wakeboard.job_attempts SET refused_at = now(), refused_outcome = $3
+WHERE run_id = $1 AND lease_epoch = $2 AND outcome = 'lost' AND refused_at IS NULL
+"""

@@ -1,0 +1,262 @@
+"""Enqueue: one row, or many, inside the caller's own transaction. No import of SQLAlchemy, no commit of ours.
+
+A key is the caller's name for a business event: the same key gives the same run, as long as that run is
+kept, whatever became of it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Protocol
+
+PAYLOAD_BYTES = 65_536
+ROUNDS = 5
+CHUNK = 1000
+
+INSERT = """
+INSERT INTO wakeboard.job_runs
+    (job_type, payload, run_at, idempotency_key, priority, max_attempts, enqueued_by, traceparent)
+VALUES (%s, %s::jsonb, coalesce(%s::timestamptz, now()) + make_interval(secs => %s), %s, %s, %s, %s, %s)
+ON CONFLICT (idempotency_key) WHERE idempotency_key IS NOT NULL DO NOTHING
+RETURNING id
+"""
+BY_KEY = "SELECT id, job_type FROM wakeboard.job_runs WHERE idempotency_key = %s"
+INSERT_MANY = """
+INSERT INTO wakeboard.job_runs
+    (job_type, payload, run_at, idempotency_key, priority, max_attempts, enqueued_by)
+SELECT job_type, payload::jsonb, coalesce(run_at, now()) + make_interval(secs => delay), key, priority,
+    most, who
+FROM unnest(%s::text[], %s::text[], %s::timestamptz[], %s::float8[], %s::text[], %s::smallint[], %s::int[],
+    %s::text[]) WITH ORDINALITY AS row (job_type, payload, run_at, delay, key, priority, most, who, place)
+ORDER BY place
+ON CONFLICT (idempotency_key) WHERE idempotency_key IS NOT NULL DO NOTHING
+RETURNING id, idempotency_key
+"""
+BY_KEYS = "SELECT idempotency_key, id, job_type FROM wakeboard.job_runs WHERE idempotency_key = ANY(%s)"
+
+
+class EnqueueError(ValueError):
+    """What was handed in cannot become a run; ``str()`` is a sentence that says why."""
+
+
+class _Target(Protocol):
+    def execute(self, statement: Any, /, *values: Any) -> Any: ...
+
+
+@dataclass(frozen=True, slots=True)
+class NewRun:
+    """A run to be enqueued. ``delay`` is in seconds (or a timedelta), ``run_at`` a datetime with a zone."""
+
+    job_type: str
+    payload: Mapping[str, Any] | None = None
+    run_at: datetime | None = None
+    delay: float | timedelta | None = None
+    key: str | None = None
+    priority: int = 2
+    max_attempts: int | None = None
+    enqueued_by: str | None = None
+
+    def columns(self, limit: int) -> tuple[Any, ...]:
+        """Return type, payload text, run_at, delay in seconds, key, priority, max_attempts, enqueued_by.
+
+        ``limit`` is the largest payload in bytes. Raises EnqueueError.
+        """
+        delay = self.delay.total_seconds() if isinstance(self.delay, timedelta) else self.delay
+        _check_type(self.job_type)
+        _check_key(self.key)
+        _check_times(self.run_at, delay)
+        if self.priority not in range(5):
+            raise EnqueueError(f"Priority {self.priority!r} is not known; allowed: 0 (first) to 4 (last).")
+        if self.max_attempts is not None and not 1 <= self.max_attempts <= 2**31 - 1:
+            raise EnqueueError(f"max_attempts is {self.max_attempts!r}; allowed: 1 or more.")
+        return (
+            self.job_type,
+            payload_text(self.payload, limit),
+            self.run_at,
+            float(delay or 0),
+            self.key,
+            self.priority,
+            self.max_attempts,
+            self.enqueued_by,
+        )
+
+
+def _check_type(job_type: str) -> None:
+    if not isinstance(job_type, str) or not 1 <= len(job_type) <= 200 or not _is_plain(job_type):
+        raise EnqueueError("A job type is text of 1 to 200 characters without control characters.")
+
+
+def _check_key(key: str | None) -> None:
+    if key is not None and (not isinstance(key, str) or not 1 <= len(key) <= 200 or not _is_plain(key)):
+        raise EnqueueError(
+            "An idempotency key is text of 1 to 200 characters without control characters, "
+            "such as 'invoice_charge:812'."
+        )
+
+
+def _check_times(run_at: datetime | None, delay: float | None) -> None:
+    if run_at is not None and delay is not None:
+        raise EnqueueError("Give run_at or delay, not both.")
+    if run_at is not None and run_at.tzinfo is None:
+        raise EnqueueError("run_at has no time zone; use datetime.now(timezone.utc) or another aware time.")
+    if delay is not None and not 0 <= delay <= 315_360_000:
+        raise EnqueueError(f"delay is {delay!r} seconds; allowed: 0 to ten years.")
+
+
+def _is_plain(text: str) -> bool:
+    """Return whether PostgreSQL can store ``text`` and a screen can show it on one line."""
+    return not any(c < " " or c == "\x7f" or "\ud800" <= c <= "\udfff" for c in text)
+
+
+def payload_text(payload: Mapping[str, Any] | None, limit: int) -> str:
+    """Return ``payload`` as JSON text of at most ``limit`` bytes. Raises EnqueueError with the reason."""
+    try:
+        text = json.dumps({} if payload is None else payload, allow_nan=False, separators=(",", ":"))
+    except (TypeError, ValueError, RecursionError) as wrong:
+        raise EnqueueError(f"The payload is not JSON: {wrong}.") from wrong
+    if not text.startswith("{"):
+        raise EnqueueError('The payload is not a JSON object; wrap it, for example {"value": …}.')
+    if len(text) > limit:
+        raise EnqueueError(
+            f"The payload has {len(text):,} bytes; allowed: {limit:,}. Store the data elsewhere and "
+            "enqueue its id (or raise WAKEBOARD_PAYLOAD_BYTES)."
+        )
+    if "\\u0000" in text or "\\ud8" in text.lower():
+        _check_text(payload)
+    return text
+
+
+def _check_text(value: object) -> None:
+    """Refuse text that PostgreSQL's jsonb cannot hold: NUL and halves of surrogate pairs."""
+    if isinstance(value, str) and ("\x00" in value or any("\ud800" <= c <= "\udfff" for c in value)):
+        raise EnqueueError("The payload holds text that PostgreSQL cannot store (NUL or half a character).")
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            _check_text(key)
+            _check_text(item)
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            _check_text(item)
+
+
+def payload_limit() -> int:
+    """Return the largest payload in bytes: ``WAKEBOARD_PAYLOAD_BYTES`` or 65,536."""
+    try:
+        return int(os.environ.get("WAKEBOARD_PAYLOAD_BYTES", PAYLOAD_BYTES))
+    except ValueError:
+        return PAYLOAD_BYTES
+
+
+def _runner(target: Any) -> Any:
+    """Return ``execute(sql, values) -> rows`` for whatever connection the caller holds.
+
+    SQLAlchemy connections are used through ``exec_driver_sql`` so that they know a transaction has begun.
+    """
+    if hasattr(target, "exec_driver_sql"):
+        return lambda statement, values: target.exec_driver_sql(statement, tuple(values)).fetchall()
+    if hasattr(target, "get_bind") and callable(getattr(target, "connection", None)):
+        return _runner(target.connection())
+    if hasattr(target, "execute") and hasattr(target, "pgconn"):
+        return lambda statement, values: target.cursor().execute(statement, values).fetchall()
+    raise EnqueueError(
+        f"Cannot enqueue through a {type(target).__name__}; hand over a SQLAlchemy connection or session, "
+        "a psycopg connection, or None."
+    )
+
+
+def enqueue(
+    target: Any,
+    job_type: str,
+    payload: Mapping[str, Any] | None = None,
+    *,
+    run_at: datetime | None = None,
+    delay: float | timedelta | None = None,
+    key: str | None = None,
+    priority: int = 2,
+    max_attempts: int | None = None,
+    enqueued_by: str | None = None,
+) -> int:
+    """Enqueue one run and return its id; with a known ``key``, return the id of the run that has it.
+
+    ``target`` is a SQLAlchemy connection or session or a psycopg connection, whose transaction the run
+    joins, or None for a connection of our own. ``delay`` is in seconds, ``run_at`` an aware datetime.
+    Raises EnqueueError when the run is refused, with a sentence that says why.
+    """
+    if target is None:
+        from worker.effects import own_connection
+
+        with own_connection() as connection:
+            return enqueue(
+                connection, job_type, payload, run_at=run_at, delay=delay, key=key, priority=priority,
+                max_attempts=max_attempts, enqueued_by=enqueued_by,
+            )  # fmt: skip
+    new = NewRun(job_type, payload, run_at, delay, key, priority, max_attempts, enqueued_by)
+    values = new.columns(payload_limit())
+    run = _runner(target)
+    for _ in range(ROUNDS):
+        rows = run(INSERT, [*values, None])
+        if rows:
+            return int(rows[0][0])
+        rows = run(BY_KEY, [key])
+        if rows:
+            return _same_type(rows[0][0], rows[0][1], job_type, str(key))
+    raise EnqueueError(f"The key '{key}' is being enqueued by others again and again; try once more.")
+
+
+def _same_type(run_id: int, found: str, wanted: str, key: str) -> int:
+    if found != wanted:
+        raise EnqueueError(f"The key '{key}' belongs to run {run_id} of type '{found}', not '{wanted}'.")
+    return int(run_id)
+
+
+def enqueue_many(target: Any, runs: Iterable[NewRun | Mapping[str, Any]]) -> list[int]:
+    """Enqueue many runs, a thousand to a statement, and return their ids in the order given.
+
+    Each entry is a NewRun or a mapping of its fields. Keys behave as in ``enqueue``. Raises EnqueueError
+    before anything is written when an entry is wrong, naming its place.
+    """
+    limit = payload_limit()
+    rows = []
+    for place, entry in enumerate(runs):
+        new = entry if isinstance(entry, NewRun) else NewRun(**entry)
+        try:
+            rows.append(new.columns(limit))
+        except EnqueueError as wrong:
+            raise EnqueueError(f"Run number {place + 1}: {wrong}") from wrong
+    if target is None:
+        from worker.effects import own_connection
+
+        with own_connection() as connection, connection.transaction():
+            return _insert_chunks(_runner(connection), rows)
+    return _insert_chunks(_runner(target), rows)
+
+
+def _insert_chunks(run: Any, rows: Sequence[tuple[Any, ...]]) -> list[int]:
+    return [
+        id_ for start in range(0, len(rows), CHUNK) for id_ in _insert_chunk(run, rows[start : start + CHUNK])
+    ]
+
+
+def _insert_chunk(run: Any, rows: Sequence[tuple[Any, ...]]) -> list[int]:
+    """Insert one chunk; rows whose key exists get the id of the run that has it."""
+    fresh = {row[4]: row for row in reversed(rows) if row[4] is not None}
+    for row in rows:
+        if row[4] is not None and fresh[row[4]][0] != row[0]:
+            raise EnqueueError(f"The key '{row[4]}' is given to type '{fresh[row[4]][0]}' and to '{row[0]}'.")
+    firsts = [row for row in rows if row[4] is None or fresh[row[4]] is row]
+    inserted = run(INSERT_MANY, [list(column) for column in zip(*firsts, strict=True)])
+    by_key = {key: id_ for id_, key in inserted if key is not None}
+    unkeyed = iter([id_ for id_, key in inserted if key is None])
+    unknown = {row[4]: row[0] for row in rows if row[4] is not None and row[4] not in by_key}
+    for _ in range(ROUNDS):
+        if not unknown:
+            break
+        for key, id_, found in run(BY_KEYS, [list(unknown)]):
+            by_key[key] = _same_type(id_, found, unknown.pop(key), key)
+    if unknown:
+        raise EnqueueError(f"The key '{next(iter(unknown))}' is being enqueued by others; try once more.")
+    return [int(next(unkeyed)) if row[4] is None else int(by_key[row[4]]) for row in rows]

@@ -1,0 +1,261 @@
+"""The operator's moves on runs: cancel, retry now, release a lease, run again. One guarded statement each.
+
+Each function checks the role, moves, and writes its audit row, all in one transaction of its own (or in
+the caller's). It answers in a sentence: what is so now, or why not.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import psycopg
+from psycopg.rows import dict_row
+
+from worker.audit import Actor, record
+from worker.backoff import Backoff
+from worker.states import CLAIMABLE, ENDED, VERBS, sql_list
+from worker.transitions.answer import Answer
+from worker.transitions.engine import RELEASE_LEASE
+
+Connection = psycopg.Connection[Any]
+Row = dict[str, Any]
+
+WAKE_CHANNEL = "wakeboard_wake"
+CANCEL_CHANNEL = "wakeboard_cancel"
+
+_BEFORE = """
+WITH before AS (
+    SELECT id, status, run_at, failures, lease_epoch, finished_at, cancel_requested_at, locked_by,
+        run_at > now() AS is_delayed
+    FROM wakeboard.job_runs WHERE id = %(id)s FOR UPDATE
+)"""
+_AFTER = """
+SELECT before.*, moved.status AS new_status, moved.run_at AS new_run_at,
+    to_char(before.finished_at, 'YYYY-MM-DD HH24:MI:SS "UTC"') AS finished_text
+FROM before LEFT JOIN moved ON true
+"""
+
+CANCEL = f"""{_BEFORE}, moved AS (
+    UPDATE wakeboard.job_runs AS r
+    SET status = CASE before.status WHEN 'running' THEN 'running' ELSE 'cancelled' END,
+        finished_at = CASE before.status WHEN 'running' THEN NULL ELSE now() END,
+        cancel_requested_at = now(), updated_at = now()
+    FROM before
+    WHERE r.id = before.id AND (before.status IN ({sql_list(CLAIMABLE)})
+        OR (before.status = 'running' AND before.cancel_requested_at IS NULL))
+    RETURNING r.status, r.run_at
+){_AFTER}"""
+
+RETRY_NOW = f"""{_BEFORE}, moved AS (
+    UPDATE wakeboard.job_runs AS r
+    SET status = CASE WHEN before.status IN ('dead', 'cancelled') THEN 'queued' ELSE before.status END,
+        failures = CASE WHEN before.status IN ('dead', 'cancelled') THEN 0 ELSE r.failures END,
+        run_at = now(), finished_at = NULL, cancel_requested_at = NULL, updated_at = now()
+    FROM before
+    WHERE r.id = before.id AND (before.status IN ('dead', 'cancelled')
+        OR (before.status IN ({sql_list(CLAIMABLE)}) AND before.is_delayed))
+    RETURNING r.status, r.run_at
+){_AFTER}"""
+
+RUN_AGAIN = f"""{_BEFORE}, moved AS (
+    INSERT INTO wakeboard.job_runs (definition_id, job_type, payload, priority, max_attempts,
+        timeout_seconds, enqueued_by, origin_run_id, traceparent)
+    SELECT r.definition_id, r.job_type, coalesce(%(payload)s::jsonb, r.payload), r.priority, r.max_attempts,
+        r.timeout_seconds, %(actor)s, r.id, r.traceparent
+    FROM wakeboard.job_runs AS r JOIN before ON before.id = r.id
+    WHERE before.status IN ({sql_list(ENDED)})
+    RETURNING id AS new_id, status, run_at
+)
+SELECT before.*, moved.new_id, moved.status AS new_status, moved.run_at AS new_run_at
+FROM before LEFT JOIN moved ON true
+"""
+
+LEASE = """
+SELECT r.status, r.lease_epoch, r.locked_by, r.failures, coalesce(r.max_attempts, t.max_attempts, 10) AS most,
+    coalesce(t.backoff, 'exponential 10s cap 30m') AS backoff
+FROM wakeboard.job_runs AS r LEFT JOIN wakeboard.job_types AS t ON t.name = r.job_type
+WHERE r.id = %(id)s FOR UPDATE OF r
+"""
+
+
+def _row(connection: Connection, statement: str, values: Row) -> Row | None:
+    """Return the one row of ``statement`` as a dictionary, None when there is none."""
+    with connection.cursor(row_factory=dict_row) as cursor:
+        row: Row | None = cursor.execute(statement.encode(), values).fetchone()
+        return row
+
+
+def permit(
+    connection: Connection, actor: Actor, action: str, target_type: str, target_id: int | str
+) -> Answer | None:
+    """Return None when ``actor`` may do ``action``, else the refusal, which is audited."""
+    verb = VERBS[action]
+    if actor.role.covers(verb.role):
+        return None
+    record(connection, actor, action, target_type, target_id, result="denied")
+    message = f"'{actor.name}' is a {actor.role}; to {verb.label.lower()} takes the role {verb.role}."
+    return Answer(target_id, None, "denied", message)
+
+
+def act(
+    connection: Connection,
+    actor: Actor,
+    action: str,
+    target: tuple[str, int | str],
+    reason: str | None,
+    move: Callable[[], tuple[Answer, Row | None, Row | None]],
+) -> Answer:
+    """Run ``move`` and its audit row in one transaction; the role is checked first.
+
+    ``move`` returns the answer and the state before and after, as the audit log shows them.
+    """
+    with connection.transaction():
+        refusal = permit(connection, actor, action, *target)
+        if refusal:
+            return refusal
+        answer, before, after = move()
+        record(
+            connection,
+            actor,
+            action,
+            *target,
+            reason=reason,
+            before=before,
+            after=after,
+            result=answer.result,
+        )
+        return answer
+
+
+def _state(row: Row, prefix: str = "") -> Row:
+    return {"status": row[f"{prefix}status"], "run_at": row[f"{prefix}run_at"]}
+
+
+def _missing(run_id: int) -> tuple[Answer, None, None]:
+    return (
+        Answer(run_id, None, "missing", f"There is no run {run_id}; it may have been removed by retention."),
+        None,
+        None,
+    )
+
+
+def cancel(connection: Connection, run_id: int, actor: Actor, reason: str | None = None) -> Answer:
+    """Cancel a run: at once when it waits; a running one is asked to stop and ends cancelled soon.
+
+    Returns 'done', 'asked' (running), 'already', 'forbidden' (it ended otherwise), 'denied' or 'missing'.
+    """
+
+    def move() -> tuple[Answer, Row | None, Row | None]:
+        row = _row(connection, CANCEL, {"id": run_id})
+        if row is None:
+            return _missing(run_id)
+        if row["new_status"] == "running":
+            connection.execute("SELECT pg_notify(%s, %s)", (CANCEL_CHANNEL, str(run_id)))
+            answer = Answer(run_id, "running", "asked", f"Run {run_id} was asked to stop.")
+        elif row["new_status"]:
+            answer = Answer(run_id, "cancelled", "done", f"Run {run_id} is cancelled.")
+        elif row["status"] == "running":
+            return (
+                Answer(run_id, "running", "already", f"Run {run_id} was already asked to stop."),
+                _state(row),
+                None,
+            )
+        elif row["status"] == "cancelled":
+            message = f"Run {run_id} was already cancelled at {row['finished_text']}."
+            return Answer(run_id, "cancelled", "already", message), _state(row), None
+        else:
+            message = f"Run {run_id} already ended: {row['status']} at {row['finished_text']}."
+            return Answer(run_id, row["status"], "forbidden", message), _state(row), None
+        after = _state(row, "new_") | ({"cancel_requested": True} if answer.result == "asked" else {})
+        return answer, _state(row), after
+
+    return act(connection, actor, "run.cancel", ("run", run_id), reason, move)
+
+
+def retry_now(connection: Connection, run_id: int, actor: Actor, reason: str | None = None) -> Answer:
+    """Make a run due now: from dead and cancelled with a fresh count of failures, from a backoff at once.
+
+    Returns 'done', 'already' (due already), 'forbidden' (running or succeeded), 'denied' or 'missing'.
+    """
+
+    def move() -> tuple[Answer, Row | None, Row | None]:
+        row = _row(connection, RETRY_NOW, {"id": run_id})
+        if row is None:
+            return _missing(run_id)
+        if row["new_status"]:
+            connection.execute("SELECT pg_notify(%s, '')", (WAKE_CHANNEL,))
+            answer = Answer(run_id, row["new_status"], "done", f"Run {run_id} is due now.")
+            return answer, _state(row), _state(row, "new_")
+        if row["status"] in CLAIMABLE:
+            return (
+                Answer(run_id, row["status"], "already", f"Run {run_id} is already due."),
+                _state(row),
+                None,
+            )
+        when = f" at {row['finished_text']}" if row["finished_text"] else ""
+        message = {
+            "running": f"Run {run_id} is running; cancel it first or wait for it to end.",
+            "succeeded": f"Run {run_id} already succeeded{when}; run it again to make a new run.",
+        }[row["status"]]
+        return Answer(run_id, row["status"], "forbidden", message), _state(row), None
+
+    return act(connection, actor, "run.retry", ("run", run_id), reason, move)
+
+
+def release_lease(connection: Connection, run_id: int, actor: Actor, reason: str | None = None) -> Answer:
+    """Take a run from a worker that is silent or whose lease has ended, as the reaper would.
+
+    Returns 'done', 'forbidden' (not running, or its worker is alive), 'denied' or 'missing'.
+    """
+
+    def move() -> tuple[Answer, Row | None, Row | None]:
+        lease = _row(connection, LEASE, {"id": run_id})
+        if lease is None:
+            return _missing(run_id)
+        if lease["status"] != "running":
+            message = f"Run {run_id} holds no lease: it is {lease['status']}."
+            return Answer(run_id, lease["status"], "forbidden", message), None, None
+        delay = Backoff.parse(lease["backoff"]).delay_seconds(lease["failures"] + 1)
+        why = f"lease released by {actor.name}: worker {lease['locked_by']} was silent"
+        values = ([run_id], [lease["lease_epoch"]], [delay], [lease["most"]], why)
+        moved = psycopg.RawCursor(connection).execute(RELEASE_LEASE.encode(), values).fetchone()
+        before = {"status": "running", "locked_by": lease["locked_by"]}
+        if moved is None:
+            message = f"The worker of run {run_id} is alive and renews its lease; cancel the run instead."
+            return Answer(run_id, "running", "forbidden", message), before, None
+        connection.execute("SELECT pg_notify(%s, '')", (WAKE_CHANNEL,))
+        after = {"status": moved[1], "run_at": moved[2]}
+        return (
+            Answer(run_id, moved[1], "done", f"Run {run_id} was taken back; it is {moved[1]} now."),
+            before,
+            after,
+        )
+
+    return act(connection, actor, "lease.release", ("run", run_id), reason, move)
+
+
+def run_again(
+    connection: Connection, run_id: int, actor: Actor, reason: str | None = None, payload: Row | None = None
+) -> Answer:
+    """Enqueue a new run like an ended one: same definition, type and payload; no key, no fire.
+
+    ``payload`` replaces the old one (admins only). ``Answer.id`` is the new run's. Returns 'done',
+    'forbidden' (the old one has not ended), 'denied' or 'missing'.
+    """
+
+    def move() -> tuple[Answer, Row | None, Row | None]:
+        if payload is not None and (refusal := permit(connection, actor, "schedule.edit", "run", run_id)):
+            return refusal, None, None
+        text = None if payload is None else json.dumps(payload)
+        row = _row(connection, RUN_AGAIN, {"id": run_id, "payload": text, "actor": actor.name})
+        if row is None:
+            return _missing(run_id)
+        if row["new_id"] is None:
+            message = f"Run {run_id} has not ended: it is {row['status']}. Retry or cancel it instead."
+            return Answer(run_id, row["status"], "forbidden", message), _state(row), None
+        message = f"Run {row['new_id']} was enqueued, like run {run_id}."
+        return Answer(row["new_id"], "queued", "done", message), _state(row), {"run": row["new_id"]}
+
+    return act(connection, actor, "run.again", ("run", run_id), reason, move)

@@ -1,0 +1,140 @@
+"""The moves of job types and of workers: pause, resume and limit a type; drain or stop a worker.
+
+Workers publish their policies here too (``publish``), never touching what operators decided.
+"""
+
+from __future__ import annotations
+
+from worker.audit import Actor
+from worker.transitions.answer import Answer
+from worker.transitions.operator import WAKE_CHANNEL, Connection, Row, _row, act
+
+BY_NAME = """
+SELECT name, paused_at, paused_reason, max_running, max_running_operator
+FROM wakeboard.job_types WHERE name = %(name)s FOR UPDATE
+"""
+PAUSE = """
+UPDATE wakeboard.job_types SET paused_at = now(), paused_by = %(actor)s, paused_reason = %(reason)s
+WHERE name = %(name)s AND paused_at IS NULL RETURNING name
+"""
+RESUME = """
+UPDATE wakeboard.job_types SET paused_at = NULL, paused_by = NULL, paused_reason = NULL
+WHERE name = %(name)s AND paused_at IS NOT NULL RETURNING name
+"""
+LIMIT = """
+UPDATE wakeboard.job_types SET max_running_operator = %(limit)s
+WHERE name = %(name)s AND max_running_operator IS DISTINCT FROM %(limit)s RETURNING name
+"""
+DRAIN = """
+UPDATE wakeboard.workers SET drain_requested_at = now()
+WHERE id = %(name)s AND stopped_at IS NULL AND drain_requested_at IS NULL RETURNING id
+"""
+STOP = """
+UPDATE wakeboard.workers SET stop_requested_at = now()
+WHERE id = %(name)s AND stopped_at IS NULL AND stop_requested_at IS NULL RETURNING id
+"""
+WORKER = "SELECT id, stopped_at FROM wakeboard.workers WHERE id = %(name)s"
+
+# $1 names, $2 max_attempts, $3 timeouts, $4 leases, $5 backoffs, $6 limits, $7 memory, $8 schedules.
+# Written only where something differs or the row was not seen for a minute, so that many workers that
+# start or beat at once do not queue for the same rows.
+PUBLISH = """
+INSERT INTO wakeboard.job_types AS t
+    (name, max_attempts, timeout_seconds, lease_seconds, backoff, max_running, memory_mb, schedule, seen_at)
+SELECT name, most, timeout, lease, backoff, max_running, memory, schedule, now()
+FROM unnest($1::text[], $2::int[], $3::float8[], $4::float8[], $5::text[], $6::int[], $7::int[], $8::text[])
+    AS policy (name, most, timeout, lease, backoff, max_running, memory, schedule)
+ORDER BY name
+ON CONFLICT (name) DO UPDATE SET max_attempts = excluded.max_attempts,
+    timeout_seconds = excluded.timeout_seconds, lease_seconds = excluded.lease_seconds,
+    backoff = excluded.backoff, max_running = excluded.max_running, memory_mb = excluded.memory_mb,
+    schedule = excluded.schedule, seen_at = now()
+WHERE t.seen_at IS NULL OR t.seen_at < now() - interval '1 minute'
+    OR (t.max_attempts, t.timeout_seconds, t.lease_seconds, t.backoff, t.max_running, t.memory_mb, t.schedule)
+    IS DISTINCT FROM (excluded.max_attempts, excluded.timeout_seconds, excluded.lease_seconds,
+        excluded.backoff, excluded.max_running, excluded.memory_mb, excluded.schedule)
+"""
+
+
+def _missing(name: str) -> tuple[Answer, None, None]:
+    message = f"There is no job type '{name}': no worker has ever registered it."
+    return Answer(name, None, "missing", message), None, None
+
+
+def pause(connection: Connection, name: str, actor: Actor, reason: str | None = None) -> Answer:
+    """Stop claims of a type over all workers; what runs goes on."""
+
+    def move() -> tuple[Answer, Row | None, Row | None]:
+        if _row(connection, BY_NAME, {"name": name}) is None:
+            return _missing(name)
+        if _row(connection, PAUSE, {"name": name, "actor": actor.name, "reason": reason}) is None:
+            return Answer(name, "paused", "already", f"Type {name} is already paused."), None, None
+        return Answer(name, "paused", "done", f"Type {name} is paused."), {"paused": False}, {"paused": True}
+
+    return act(connection, actor, "type.pause", ("type", name), reason, move)
+
+
+def resume(connection: Connection, name: str, actor: Actor, reason: str | None = None) -> Answer:
+    """Allow claims of a type again."""
+
+    def move() -> tuple[Answer, Row | None, Row | None]:
+        if _row(connection, BY_NAME, {"name": name}) is None:
+            return _missing(name)
+        if _row(connection, RESUME, {"name": name}) is None:
+            return Answer(name, "active", "already", f"Type {name} is not paused."), None, None
+        connection.execute("SELECT pg_notify(%s, '')", (WAKE_CHANNEL,))
+        return (
+            Answer(name, "active", "done", f"Type {name} is claimed again."),
+            {"paused": True},
+            {"paused": False},
+        )
+
+    return act(connection, actor, "type.resume", ("type", name), reason, move)
+
+
+def limit(
+    connection: Connection, name: str, most: int | None, actor: Actor, reason: str | None = None
+) -> Answer:
+    """Let at most ``most`` runs of a type run at once over all workers; None: the code's own limit."""
+
+    def move() -> tuple[Answer, Row | None, Row | None]:
+        row = _row(connection, BY_NAME, {"name": name})
+        if row is None:
+            return _missing(name)
+        if most is not None and not 0 <= most <= 1_000_000:
+            message = f"The limit is {most}; allowed: 0 to 1,000,000, or none."
+            return Answer(name, None, "invalid", message), None, None
+        before = {"max_running": row["max_running_operator"]}
+        words = "has no limit of its own" if most is None else f"runs at most {most} at once"
+        if _row(connection, LIMIT, {"name": name, "limit": most}) is None:
+            return Answer(name, "active", "already", f"Type {name} {words} already."), before, None
+        connection.execute("SELECT pg_notify(%s, '')", (WAKE_CHANNEL,))
+        return Answer(name, "active", "done", f"Type {name} {words} now."), before, {"max_running": most}
+
+    return act(connection, actor, "type.limit", ("type", name), reason, move)
+
+
+def _ask_worker(
+    connection: Connection, statement: str, action: str, worker_id: str, actor: Actor, reason: str | None
+) -> Answer:
+    def move() -> tuple[Answer, Row | None, Row | None]:
+        row = _row(connection, WORKER, {"name": worker_id})
+        if row is None:
+            return Answer(worker_id, None, "missing", f"There is no worker '{worker_id}'."), None, None
+        if row["stopped_at"] is not None:
+            return Answer(worker_id, "stopped", "already", f"Worker {worker_id} has stopped."), None, None
+        if _row(connection, statement, {"name": worker_id}) is None:
+            return Answer(worker_id, "asked", "already", f"Worker {worker_id} was already asked."), None, None
+        return Answer(worker_id, "asked", "asked", f"Worker {worker_id} was asked."), None, {"asked": True}
+
+    return act(connection, actor, action, ("worker", worker_id), reason, move)
+
+
+def drain(connection: Connection, worker_id: str, actor: Actor, reason: str | None = None) -> Answer:
+    """Ask a worker to claim nothing new; what runs goes on. It sees this at its next heartbeat."""
+    return _ask_worker(connection, DRAIN, "worker.drain", worker_id, actor, reason)
+
+
+def stop(connection: Connection, worker_id: str, actor: Actor, reason: str | None = None) -> Answer:
+    """Ask a worker to stop as SIGTERM would. It sees this at its next heartbeat."""
+    return _ask_worker(connection, STOP, "worker.stop", worker_id, actor, reason)
