@@ -8,6 +8,7 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+from contextlib import suppress
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -23,7 +24,7 @@ MAJOR = "18"
 SYSTEM_FOLDER = Path("/var/lib/wakeboard")
 
 
-def folder(data_dir: Path, owner: Identity) -> Path:
+def for_server(data_dir: Path, owner: Identity) -> Path:
     """Return the ``bin`` folder that ``owner`` can run; copies the binaries once when owner is not us.
 
     Raises EmbeddedError when the wheel is missing or no reachable place can hold the copy.
@@ -31,6 +32,13 @@ def folder(data_dir: Path, owner: Identity) -> Path:
     if not owner.foreign:
         return _wheel() / PACKAGE / INSTALL / "bin"
     return _copy(_copies(data_dir, owner)) / PACKAGE / INSTALL / "bin"
+
+
+def for_caller(data_dir: Path, owner: Identity) -> Path:
+    """Return the ``bin`` folder for our own use: the copy only where nobody but root could change it."""
+    if owner.foreign and _copies(data_dir, owner).stat().st_uid == 0:
+        return for_server(data_dir, owner)
+    return _wheel() / PACKAGE / INSTALL / "bin"
 
 
 def _wheel() -> Path:
@@ -45,12 +53,11 @@ def _wheel() -> Path:
 
 
 def _copies(data_dir: Path, owner: Identity) -> Path:
-    try:
+    with suppress(OSError):
         make_folders(SYSTEM_FOLDER)
-        if os.access(SYSTEM_FOLDER, os.W_OK) and not first_blocked(SYSTEM_FOLDER, owner):
+        writable = os.access(SYSTEM_FOLDER, os.W_OK)
+        if writable and SYSTEM_FOLDER.stat().st_uid == 0 and not first_blocked(SYSTEM_FOLDER, owner):
             return SYSTEM_FOLDER
-    except OSError:
-        pass
     require_reachable(data_dir, owner)
     return data_dir
 
@@ -82,12 +89,9 @@ def _write_copy(target: Path) -> None:
     shutil.copytree(source / PACKAGE / INSTALL, fresh / PACKAGE / INSTALL, ignore=unneeded, symlinks=True)
     if (source / LIBRARIES).is_dir():
         shutil.copytree(source / LIBRARIES, fresh / LIBRARIES, symlinks=True)
+    # pip keeps the installer's umask, so the files may be readable by root alone.
     for path in [fresh, *fresh.rglob("*")]:
         if not path.is_symlink():
-            path.chmod(0o755 if path.is_dir() or (os.access(path, os.X_OK) and _is_program(path)) else 0o644)
+            path.chmod(0o755 if path.stat().st_mode & 0o111 else 0o644)
     os.sync()
     fresh.rename(target)
-
-
-def _is_program(path: Path) -> bool:
-    return bool(path.stat().st_mode & 0o111)

@@ -19,10 +19,12 @@ from worker.embedded.places import SUPERUSER, Places
 
 LOG_DAYS = 5
 
-# Written into postgresql.conf at initdb, where an operator may change them.
+# Written into postgresql.conf at initdb, where an operator may change them. Dynamic shared memory is mapped
+# files because containers have a small /dev/shm, and logind empties it when an ordinary user logs out.
 SETTINGS = {
     "max_connections": "200",
     "shared_buffers": "128MB",
+    "dynamic_shared_memory_type": "mmap",
     "timezone": "UTC",
     "log_timezone": "UTC",
     "logging_collector": "on",

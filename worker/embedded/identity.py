@@ -10,10 +10,11 @@ import os
 import pwd
 import shutil
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from worker.embedded.errors import EmbeddedError
 
@@ -34,7 +35,7 @@ class Identity:
         """True when commands must change to this user first: we are root, the cluster is not."""
         return self.uid != os.geteuid()
 
-    def run(self, command: Sequence[str | Path], **options: object) -> subprocess.CompletedProcess[str]:
+    def run(self, command: Sequence[str | Path]) -> subprocess.CompletedProcess[str]:
         """Run ``command`` as this user with a clean environment; return it with its output as text.
 
         Raises EmbeddedError when the change of user is not permitted.
@@ -46,26 +47,21 @@ class Identity:
                 capture_output=True,
                 text=True,
                 errors="replace",
-                **self.options(),  # type: ignore[arg-type]
-                **options,  # type: ignore[call-overload]
+                **self.options(),
             )
         except OSError as failed:
             raise EmbeddedError(
                 f"Cannot run {command[0]} as the OS user {self.name}: {failed.strerror or failed}."
             ) from failed
 
-    def options(self) -> dict[str, object]:
+    def options(self) -> dict[str, Any]:
         """Return the ``subprocess`` options that run a command as this user, away from our environment."""
         # PGDATA, PGPORT, PGOPTIONS … of the caller would otherwise steer initdb and postgres.
-        options: dict[str, object] = {"env": clean_environment(), "cwd": "/", "umask": 0o077}
+        environment = {"PATH": "/usr/bin:/bin", "LC_ALL": "C", "TZ": "UTC"}
+        options: dict[str, Any] = {"env": environment, "cwd": "/", "umask": 0o077}
         if self.foreign:
             options |= {"user": self.uid, "group": self.gid, "extra_groups": []}
         return options
-
-
-def clean_environment() -> Mapping[str, str]:
-    """Return the environment for PostgreSQL's programs: English messages, UTC, none of our variables."""
-    return {"PATH": "/usr/bin:/bin", "LC_ALL": "C", "TZ": "UTC"}
 
 
 def of_uid(uid: int) -> Identity:
@@ -80,6 +76,22 @@ def of_uid(uid: int) -> Identity:
     return Identity(entry.pw_name, entry.pw_uid, entry.pw_gid)
 
 
+def holder(home: Path) -> int | None:
+    """Return the id of the OS user that the folder ``home`` belongs to, or None when it does not exist.
+
+    Raises EmbeddedError when we may not look.
+    """
+    try:
+        return home.lstat().st_uid
+    except FileNotFoundError:
+        return None
+    except OSError as failed:
+        raise EmbeddedError(
+            f"Cannot look into {home.parent}: {failed.strerror}. Run Wakeboard as the owner of that folder, "
+            "or set WAKEBOARD_DATA_DIR to a folder of your own."
+        ) from failed
+
+
 def owner(home: Path, *, create: bool = False) -> Identity:
     """Return the OS user of the cluster in the folder ``home``, which need not exist yet.
 
@@ -87,15 +99,8 @@ def owner(home: Path, *, create: bool = False) -> Identity:
     Raises EmbeddedError when the cluster belongs to somebody else and we are not root.
     """
     me = os.geteuid()
-    try:
-        uid = home.lstat().st_uid
-    except FileNotFoundError:
-        uid = me
-    except OSError as failed:
-        raise EmbeddedError(
-            f"Cannot look into {home.parent}: {failed.strerror}. Run Wakeboard as the owner of that folder, "
-            "or set WAKEBOARD_DATA_DIR to a folder of your own."
-        ) from failed
+    found = holder(home)
+    uid = me if found is None else found
     if me != 0 and uid != me:
         raise EmbeddedError(
             f"The database in {home} belongs to the OS user {_name(uid)}: run Wakeboard as that user, "

@@ -44,31 +44,39 @@ def starting(places: Places, deadline: float, tell: Callable[[str], None]) -> It
         os.close(held)
 
 
-def take_server_lock(places: Places) -> int | None:
-    """Return the open, locked ``server.lock`` for a new server to inherit, or None while one lives."""
+@contextmanager
+def server_lock(places: Places) -> Iterator[int | None]:
+    """Take ``server.lock`` and give its open file, for a new server to inherit; None while one lives."""
     opened = _open(places, "server.lock")
-    if _lock(opened, fcntl.LOCK_EX):
-        return opened
-    os.close(opened)
-    return None
+    try:
+        yield opened if _lock(opened, fcntl.LOCK_EX) else None
+    finally:
+        os.close(opened)
 
 
 def server_lives(places: Places) -> bool:
     """Tell whether any process of a server that we started is alive, ready or not."""
-    taken = take_server_lock(places)
-    if taken is not None:
-        os.close(taken)
-    return taken is None
+    with server_lock(places) as taken:
+        return taken is None
 
 
-def mark_use(places: Places) -> None:
-    """Note, until unmark_use() or the end of this process, that this process uses the server."""
+@contextmanager
+def mark_use(places: Places) -> Iterator[None]:
+    """Note, until unmark_use() or the end of this process, that it uses the server; not when the block fails.
+
+    Only for the holder of start.lock: stop() alone takes ``use.lock`` for itself, and holds start.lock too.
+    """
     key = str(places.home)
-    if key not in _marks:
-        opened = _open(places, "use.lock")
-        # Only stop() takes it alone, under start.lock, which the caller holds now.
-        fcntl.flock(opened, fcntl.LOCK_SH)
-        _marks[key] = opened
+    if key in _marks:
+        yield
+        return
+    _marks[key] = _open(places, "use.lock")
+    try:
+        fcntl.flock(_marks[key], fcntl.LOCK_SH)
+        yield
+    except BaseException:
+        unmark_use(places)
+        raise
 
 
 def unmark_use(places: Places) -> None:
