@@ -194,6 +194,12 @@ job_runs = Table(
         "id",
         postgresql_where=text("definition_id IS NOT NULL"),
     ),
+    # "Has the last run of this schedule ended?": as small as what is under way.
+    Index(
+        "job_runs_active_of_definition",
+        "definition_id",
+        postgresql_where=text("definition_id IS NOT NULL AND status IN ('queued', 'running', 'failed')"),
+    ),
     Index(
         "job_runs_fire_key",
         "definition_id",

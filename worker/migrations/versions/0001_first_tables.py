@@ -321,6 +321,14 @@ def upgrade() -> None:
         schema="wakeboard",
     )
     op.create_index(
+        "job_runs_active_of_definition",
+        "job_runs",
+        ["definition_id"],
+        unique=False,
+        schema="wakeboard",
+        postgresql_where=sa.text("definition_id IS NOT NULL AND status IN ('queued', 'running', 'failed')"),
+    )
+    op.create_index(
         "job_runs_by_definition",
         "job_runs",
         ["definition_id", "id"],
