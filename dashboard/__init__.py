@@ -1,0 +1,198 @@
+"""The dashboard: a server-rendered window onto the tables that ``worker`` owns.
+
+``create_app`` puts the rooms together. Reads only; every write is a function of ``worker``.
+"""
+
+from __future__ import annotations
+
+from datetime import tzinfo
+from functools import lru_cache
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+from zoneinfo import ZoneInfo, available_timezones
+
+from flask import Flask, g, request, url_for
+from flask.json.provider import DefaultJSONProvider
+from jinja2 import StrictUndefined
+from werkzeug.middleware.proxy_fix import ProxyFix
+from werkzeug.routing import BaseConverter, ValidationError
+
+from dashboard import answers, connection, errors, formats, live, security
+from dashboard.params import LARGEST_ID
+from dashboard.views import BLUEPRINTS
+from worker.settings import Settings
+from worker.states import VERBS
+
+LARGEST_BODY = 1_000_000
+LOCAL_HOSTS = ("localhost", "127.0.0.1", "[::1]")
+THEMES = ("light", "dark")
+DENSITIES = ("comfortable",)
+NAVIGATION = (
+    ("/", "Overview"),
+    ("/runs", "Runs"),
+    ("/errors", "Errors"),
+    ("/leases", "Leases"),
+    ("/schedules", "Schedules"),
+    ("/types", "Types"),
+    ("/workers", "Workers"),
+    ("/audit", "Audit"),
+)
+
+
+def ui_root() -> Path:
+    """Return the folder with ``templates`` and ``static``: inside the wheel, or the checkout's root.
+
+    Raises RuntimeError when neither is there.
+    """
+    here = Path(__file__).resolve().parent
+    for root in (here / "_ui", here.parent):
+        if (root / "templates" / "layout.html").is_file() and (root / "static").is_dir():
+            return root
+    raise RuntimeError("templates/ and static/ are not next to the package: reinstall wakeboard.")
+
+
+class IdConverter(BaseConverter):
+    """A row id in a path; anything a bigint cannot hold is an address that does not exist."""
+
+    regex = "[0-9]{1,40}"
+    part_isolating = True
+
+    def to_python(self, value: str) -> int:
+        """Return the id. Raises ValidationError, a 404, when it is out of range."""
+        if not 0 < int(value) <= LARGEST_ID:
+            raise ValidationError
+        return int(value)
+
+
+class JSON(DefaultJSONProvider):
+    """JSON as twins give it: keys in our order, text as it is, times in ISO 8601."""
+
+    sort_keys = False
+    ensure_ascii = False
+    default = staticmethod(formats.plain)
+
+
+def create_app(
+    settings: Settings,
+    *,
+    database_url: str | None = None,
+    hosts: tuple[str, ...] = (),
+    behind_tls_proxy: bool = False,
+) -> Flask:
+    """Return the WSGI app for ``settings``; nothing is connected before the first request.
+
+    ``database_url`` (libpq) stands for an embedded server whose address is not in the settings. ``hosts``
+    are further names the dashboard may be called by. Raises RuntimeError without any database URL.
+    """
+    url = database_url or settings.database_url
+    if url is None:
+        raise RuntimeError("The dashboard needs a database: set WAKEBOARD_DATABASE_URL or run wakeboard up.")
+    root = ui_root()
+    app = Flask("dashboard", template_folder=str(root / "templates"), static_folder=str(root / "static"))
+    app.json = JSON(app)
+    app.url_map.converters["id"] = IdConverter
+    app.config.update(
+        MAX_CONTENT_LENGTH=LARGEST_BODY,
+        MAX_FORM_MEMORY_SIZE=LARGEST_BODY,
+        MAX_FORM_PARTS=2000,
+        TRUSTED_HOSTS=_hosts(settings.bind, hosts),
+        SETTINGS=settings,
+    )
+    if behind_tls_proxy:
+        app.wsgi_app = ProxyFix(app.wsgi_app, x_for=1, x_proto=1, x_host=1)  # type: ignore[method-assign]
+    connection.install(app, url, settings.read_database_url)
+    errors.install(app)
+    _templates(app, settings)
+    security.install(app)
+    for blueprint in BLUEPRINTS:
+        app.register_blueprint(blueprint)
+    return app
+
+
+def _hosts(bind: str, more: tuple[str, ...]) -> list[str]:
+    host = bind.rpartition(":")[0]
+    own = () if host in ("0.0.0.0", "[::]", "") else (host,)
+    return list(dict.fromkeys((*own, *LOCAL_HOSTS, *more)))
+
+
+def _templates(app: Flask, settings: Settings) -> None:
+    """Set Jinja up: strict, escaping everything, with our filters and what the layout shows."""
+    app.jinja_options = {"undefined": StrictUndefined, "trim_blocks": True, "lstrip_blocks": True}
+    environment = app.jinja_env
+    environment.autoescape = True
+    environment.filters.update(formats.FILTERS)
+    environment.filters["local"] = lambda value: formats.local(value, g.zone)
+    environment.filters["clock"] = lambda value: formats.clock(value, g.zone)
+    environment.globals.update(
+        live=live.live, can=lambda action: security.can(VERBS[action]), verbs=VERBS, navigation=NAVIGATION
+    )
+    environment.globals["static"] = lambda name: url_for("static", filename=name, v=_fingerprint(app, name))
+    server_zone = ZoneInfo(settings.timezone)
+    ribbon = _ribbon(settings.environment)
+    app.before_request(lambda: setattr(g, "zone", _zone(server_zone)))
+    app.after_request(_forget_toast)
+
+    @app.context_processor
+    def shell() -> dict[str, Any]:
+        return {
+            "actor": g.get("actor"),
+            "zone": g.get("zone", server_zone),
+            "server_zone": settings.timezone,
+            "ribbon": ribbon,
+            "theme": _choice("theme", THEMES),
+            "density": _choice("density", DENSITIES),
+            "as_of": g.get("as_of"),
+            "waiting_toast": answers.waiting_toast(),
+            "section": _section(),
+        }
+
+
+@lru_cache(maxsize=64)
+def _file_fingerprint(path: Path) -> str:
+    return sha256(path.read_bytes()).hexdigest()[:12]
+
+
+def _fingerprint(app: Flask, name: str) -> str:
+    """Return what names this version of a static file, so that browsers may keep it for ever."""
+    assert app.static_folder is not None
+    return _file_fingerprint(Path(app.static_folder) / name)
+
+
+def _ribbon(environment: str | None) -> tuple[str, str] | None:
+    """Return (name, colour) of ``production red``; the colour is a class of the stylesheet."""
+    if not environment:
+        return None
+    name, _, colour = environment.rpartition(" ")
+    known = ("red", "orange", "amber", "yellow", "green", "blue", "purple", "grey")
+    return (name, colour) if name and colour in known else (environment, "grey")
+
+
+def _zone(server_zone: tzinfo) -> tzinfo:
+    """Return the zone in which this operator reads times: their own choice, else the server's."""
+    chosen = request.cookies.get("wakeboard_zone", "")
+    return ZoneInfo(chosen) if chosen in _zones() else server_zone
+
+
+@lru_cache(maxsize=1)
+def _zones() -> frozenset[str]:
+    return frozenset(available_timezones())
+
+
+def _choice(name: str, allowed: tuple[str, ...]) -> str:
+    chosen = request.cookies.get(f"wakeboard_{name}", "")
+    return chosen if chosen in allowed else ""
+
+
+def _section() -> str:
+    """Return the path of the navigation entry that the current page belongs to."""
+    first = "/" + request.path.strip("/").split("/")[0]
+    return first if any(first == path for path, _ in NAVIGATION) else ""
+
+
+def _forget_toast(response: Any) -> Any:
+    """Show what a 303 left behind only once."""
+    shown = response.mimetype == "text/html" and response.status_code == 200
+    if shown and answers.TOAST_COOKIE in request.cookies and "HX-Request" not in request.headers:
+        response.delete_cookie(answers.TOAST_COOKIE)
+    return response

@@ -1,0 +1,56 @@
+"""``python -m dashboard``: the dashboard alone, as ``wakeboard web`` starts it."""
+
+from __future__ import annotations
+
+import logging
+
+import click
+
+from dashboard import create_app, serve
+from worker.settings import Settings, SettingsError
+
+
+@click.command()
+@click.option("--bind", metavar="HOST:PORT", help="Where to listen (WAKEBOARD_BIND, 127.0.0.1:8080).")
+@click.option("--database-url", metavar="URL", help="The database (WAKEBOARD_DATABASE_URL).")
+@click.option("--host", "hosts", multiple=True, help="A further name people reach it by; repeatable.")
+@click.option("--behind-tls-proxy", is_flag=True, help="One proxy in front does TLS and sets X-Forwarded-*.")
+@click.option(
+    "--certificate", type=click.Path(exists=True, dir_okay=False), help="PEM file, for TLS of our own."
+)
+@click.option("--key", type=click.Path(exists=True, dir_okay=False), help="PEM file with its private key.")
+def main(
+    bind: str | None,
+    database_url: str | None,
+    hosts: tuple[str, ...],
+    behind_tls_proxy: bool,
+    certificate: str | None,
+    key: str | None,
+) -> None:
+    """Serve the dashboard until stopped. Exits with 2 when it may not listen there."""
+    try:
+        settings = Settings.load({"bind": bind, "database_url": database_url})
+    except SettingsError as wrong:
+        raise click.UsageError(str(wrong)) from wrong
+    if settings.database_url is None:
+        raise click.UsageError(
+            "No database: set WAKEBOARD_DATABASE_URL, or run everything with wakeboard up."
+        )
+    try:
+        serve.check_bind(
+            settings.bind, settings.database_url, encrypted=behind_tls_proxy or certificate is not None
+        )
+    except serve.RefusedBind as refused:
+        raise click.UsageError(str(refused)) from refused
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    serve.run(
+        lambda: create_app(settings, hosts=hosts, behind_tls_proxy=behind_tls_proxy),
+        settings.bind,
+        certificate=certificate,
+        key=key,
+        shutdown_seconds=min(10.0, settings.shutdown_seconds),
+    )
+
+
+if __name__ == "__main__":
+    main()

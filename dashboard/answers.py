@@ -1,0 +1,102 @@
+"""How an answer takes its shape: JSON, htmx or a page. Verbs and errors both go through here.
+
+The ``Answer`` is what ``worker``'s functions return; this module only gives it to the asker.
+"""
+
+from __future__ import annotations
+
+import json
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from typing import Literal
+from urllib.parse import urlsplit
+
+from flask import Response, abort, jsonify, make_response, redirect, render_template, request
+
+from dashboard.connection import FRESH_COOKIE, FRESH_SECONDS
+from worker.transitions import Answer
+
+TOAST_COOKIE = "wakeboard_toast"
+TONES = {"done": "done", "asked": "asked", "already": "already"}
+
+
+def wanted() -> Literal["json", "htmx", "page"]:
+    """Return the shape the current request asks for: its path, then htmx's header, then ``Accept``."""
+    if request.path.endswith((".json", ".csv")):
+        return "json"
+    if "HX-Request" in request.headers:
+        return "htmx"
+    best = request.accept_mimetypes.best_match(["text/html", "application/json"], default="text/html")
+    return "json" if best == "application/json" else "page"
+
+
+def local_path(address: str | None) -> str | None:
+    """Return ``address`` when it is a path on this site, else None: never another site's."""
+    if not address or not address.startswith("/") or address[1:2] in ("/", "\\"):
+        return None
+    if any(ord(character) < 33 or character in "\\\x7f" for character in address):
+        return None
+    parts = urlsplit(address)
+    return address if not parts.scheme and not parts.netloc else None
+
+
+def came_from() -> str | None:
+    """Return the path of the page on this site that the request was sent from."""
+    parts = urlsplit(request.referrer or "")
+    if parts.netloc != request.host:
+        return None
+    return local_path(parts.path + (f"?{parts.query}" if parts.query else ""))
+
+
+def respond(answer: Answer, back: str, *, clear_selection: bool = False) -> Response:
+    """Return ``answer`` as JSON, as htmx's toast and refresh, or as a 303 to where the asker was.
+
+    ``back`` is the local path to go to when the form named no ``next``. ``clear_selection`` empties the
+    check boxes of the page after a bulk verb. Denied, missing and invalid are errors for a page.
+    """
+    shape = wanted()
+    if shape == "json":
+        response = jsonify(answer.body())
+        response.status_code = answer.http_status
+    elif shape == "htmx":
+        response = _toast(answer)
+        response.headers["HX-Trigger"] = ("selection:clear, " if clear_selection else "") + "live:now"
+    elif answer.ok or answer.result == "forbidden":
+        response = see_other(local_path(request.form.get("next")) or back, answer.message, _tone(answer))
+    else:
+        abort(answer.http_status, answer.message)
+    if answer.changed:
+        response.set_cookie(FRESH_COOKIE, "1", max_age=FRESH_SECONDS, httponly=True, samesite="Lax")
+    return response
+
+
+def _toast(answer: Answer) -> Response:
+    """Return htmx's answer: a toast to swap in, or a refusal as text, which the script shows as one."""
+    if answer.ok:
+        return make_response(
+            render_template("_toast_partial.html", tone=_tone(answer), message=answer.message)
+        )
+    return Response(answer.message, status=answer.http_status, mimetype="text/plain")
+
+
+def _tone(answer: Answer) -> str:
+    return TONES.get(answer.result, "refused")
+
+
+def see_other(path: str, message: str | None = None, tone: str = "done") -> Response:
+    """Return a 303 to the local ``path``; ``message`` is shown there once, without any script."""
+    response = make_response(redirect(path, 303))
+    if message:
+        text = urlsafe_b64encode(json.dumps([tone, message[:500]]).encode()).decode()
+        response.set_cookie(
+            TOAST_COOKIE, text, max_age=60, httponly=True, samesite="Lax", secure=request.is_secure
+        )
+    return response
+
+
+def waiting_toast() -> tuple[str, str] | None:
+    """Return (tone, message) that the last 303 left for this page, if any."""
+    try:
+        tone, message = json.loads(urlsafe_b64decode(request.cookies.get(TOAST_COOKIE, "").encode()))
+        return (tone if tone in ("done", "asked", "already") else "refused", str(message))
+    except (ValueError, TypeError):
+        return None

@@ -1,0 +1,130 @@
+"""How a request reaches PostgreSQL: one read-only transaction to look, a short connection to act.
+
+Pages call ``reading()`` and ``as_of()``; verbs call ``writing()`` and hand the connection to ``worker``'s
+functions. No statement of ours writes here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import psycopg
+from flask import Flask, current_app, g, request
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from sqlalchemy import Connection, Engine, func, select
+
+from worker import db
+
+CONNECT_SECONDS = 3
+STATEMENT_SECONDS = 5
+# For this long after an own action a session reads the primary, so that it sees what it did.
+FRESH_SECONDS = 10
+FRESH_COOKIE = "wakeboard_fresh"
+
+
+@dataclass(frozen=True, slots=True)
+class Database:
+    """The engines of one dashboard process; equal when no replica is configured."""
+
+    primary: Engine
+    pages: Engine
+
+    @classmethod
+    def of(cls, url: str, read_url: str | None, pool_size: int = 10) -> Database:
+        """Return the engines for libpq URLs ``url`` and ``read_url``; nothing is connected yet."""
+        primary = db.engine(
+            _bounded(url),
+            name="wakeboard web",
+            statement_timeout_seconds=STATEMENT_SECONDS,
+            pool_size=pool_size,
+        )
+        if read_url is None:
+            return cls(primary, primary)
+        pages = db.engine(
+            _bounded(read_url),
+            name="wakeboard web",
+            statement_timeout_seconds=STATEMENT_SECONDS,
+            pool_size=pool_size,
+            read_only=True,
+        )
+        return cls(primary, pages)
+
+    def dispose(self) -> None:
+        """Close every pooled connection."""
+        self.primary.dispose()
+        self.pages.dispose()
+
+
+def _bounded(url: str) -> str:
+    """Return ``url`` with a connect timeout, unless the operator set one: a page must say 503 in time."""
+    if "connect_timeout" in conninfo_to_dict(url):
+        return url
+    return make_conninfo(url, connect_timeout=CONNECT_SECONDS)
+
+
+def database() -> Database:
+    """Return the engines of the running app."""
+    found = current_app.extensions["wakeboard_database"]
+    assert isinstance(found, Database)
+    return found
+
+
+def reading() -> Connection:
+    """Return this request's one REPEATABLE READ, READ ONLY transaction, opened at first use.
+
+    Raises DatabaseError or SQLAlchemy's OperationalError when the database does not answer.
+    """
+    if "reading" not in g:
+        engine = database().primary if FRESH_COOKIE in request.cookies else database().pages
+        g.reading = engine.connect().execution_options(
+            isolation_level="REPEATABLE READ", postgresql_readonly=True
+        )
+        g.as_of = g.reading.execute(select(func.now())).scalar_one()
+    connection = g.reading
+    assert isinstance(connection, Connection)
+    return connection
+
+
+def as_of() -> datetime:
+    """Return the database's clock at the start of this request's transaction (aware, UTC)."""
+    reading()
+    moment = g.as_of
+    assert isinstance(moment, datetime)
+    return moment
+
+
+@contextmanager
+def writing() -> Iterator[psycopg.Connection[Any]]:
+    """Yield an autocommit psycopg connection to the primary, for ``worker``'s functions.
+
+    It goes back to the pool afterwards, rolled back if its transaction was left open.
+    """
+    borrowed = database().primary.raw_connection()
+    connection = borrowed.driver_connection
+    assert isinstance(connection, psycopg.Connection)
+    connection.autocommit = True
+    try:
+        yield connection
+    finally:
+        if not connection.closed:
+            if connection.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
+                connection.rollback()
+            connection.autocommit = False
+        borrowed.close()
+
+
+def close_reading(_error: BaseException | None = None) -> None:
+    """End the request's transaction; registered as the app's teardown."""
+    connection = g.pop("reading", None)
+    if connection is not None:
+        connection.close()
+
+
+def install(app: Flask, url: str, read_url: str | None) -> None:
+    """Give ``app`` its engines and end each request's transaction."""
+    app.extensions["wakeboard_database"] = Database.of(url, read_url)
+    app.teardown_appcontext(close_reading)

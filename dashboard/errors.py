@@ -1,0 +1,117 @@
+"""What a person reads when something is wrong: one sentence, the request's id, never a stack trace.
+
+Every error goes through ``show``, in the shape the asker wants.
+"""
+
+from __future__ import annotations
+
+import logging
+
+import psycopg
+from flask import Flask, Response, g, jsonify, make_response, render_template, request
+from sqlalchemy import exc
+from werkzeug.exceptions import HTTPException
+
+from dashboard.answers import wanted
+from worker.db import DatabaseError
+
+log = logging.getLogger("wakeboard.web")
+
+AWAY = "The database does not answer, so this page has nothing to show. It is asked again with each request."
+SLOW = "The database took too long to answer this page. Narrow the filter or the time span and try again."
+BUSY = "All of the dashboard's database connections are in use. Try again in a few seconds."
+EMPTY = "The database has no Wakeboard tables of this version yet. Run: wakeboard db upgrade"
+TITLES = {
+    400: "That cannot be read",
+    401: "Sign in",
+    403: "Not allowed",
+    404: "Not found",
+    405: "Not that way",
+    409: "Not now",
+    413: "Too large",
+    429: "Too many tries",
+    500: "Something broke here",
+    503: "Database unreachable",
+}
+SENTENCES = {
+    404: "There is nothing at this address. It may have been removed by retention, or the id is mistyped.",
+    405: "This address does not take that method: GET shows, POST does.",
+    413: "The request is larger than 1 MB, which is the most the dashboard takes.",
+}
+
+
+def install(app: Flask) -> None:
+    """Register the handlers on ``app``."""
+    app.register_error_handler(HTTPException, _http)
+    app.register_error_handler(DatabaseError, _away)
+    app.register_error_handler(exc.SQLAlchemyError, _database)
+    app.register_error_handler(psycopg.Error, _database)
+    app.register_error_handler(Exception, _unexpected)
+
+
+def show(code: int, sentence: str) -> Response:
+    """Return the error ``code`` with ``sentence`` as JSON, as plain text for htmx, or as a page."""
+    title = TITLES.get(code, "Not done")
+    shape = wanted()
+    if shape == "json":
+        response = jsonify({"error": title, "message": sentence, "request_id": g.get("request_id", "")})
+    elif shape == "htmx":
+        response = Response(sentence, mimetype="text/plain")
+    else:
+        response = make_response(render_template("error.html", code=code, heading=title, sentence=sentence))
+    response.status_code = code
+    return response
+
+
+def _http(error: HTTPException) -> Response:
+    if error.response is not None:
+        return make_response(error.response)
+    code = error.code or 500
+    own = error.description if error.description != type(error).description else None
+    sentence = own or SENTENCES.get(code) or error.description or "This could not be done."
+    response = show(code, sentence)
+    if code == 401:
+        response.headers["WWW-Authenticate"] = "Bearer"
+    for name, value in error.get_headers():
+        if name.lower() in ("allow", "retry-after", "location"):
+            response.headers[name] = value
+    return response
+
+
+def _away(error: Exception) -> Response:
+    log.warning("database unreachable: %s", _first_line(error), extra={"request_id": g.get("request_id")})
+    response = show(503, AWAY)
+    response.headers["Retry-After"] = "2"
+    return response
+
+
+def _database(error: Exception) -> Response:
+    """Tell a database that is away, slow, busy or empty from a fault of ours."""
+    cause = getattr(error, "orig", None) or error
+    if isinstance(
+        cause,
+        psycopg.errors.UndefinedTable | psycopg.errors.InvalidSchemaName | psycopg.errors.UndefinedColumn,
+    ):
+        log.warning("schema missing: %s", _first_line(cause))
+        return show(503, EMPTY)
+    if isinstance(cause, psycopg.errors.QueryCanceled | psycopg.errors.LockNotAvailable):
+        log.warning("statement timeout: %s", request.path)
+        return show(503, SLOW)
+    if isinstance(cause, exc.TimeoutError):
+        log.warning("connection pool exhausted: %s", request.path)
+        return show(503, BUSY)
+    if isinstance(cause, psycopg.OperationalError | psycopg.InterfaceError):
+        return _away(cause)
+    return _unexpected(error)
+
+
+def _unexpected(error: Exception) -> Response:
+    request_id = g.get("request_id", "")
+    log.error("request failed: %s %s %s", request_id, request.method, request.path, exc_info=error)
+    return show(
+        500, "The dashboard made a mistake and wrote it to its log. Nothing was changed by this page."
+    )
+
+
+def _first_line(error: object) -> str:
+    return str(error).strip().split("\n", 1)[0]

@@ -1,0 +1,178 @@
+"""Pure functions that turn values into words: Jinja's filters, the CSV cells and the JSON values.
+
+No request, no database, no clock of our own: relative times are the browser's work.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime, tzinfo
+from decimal import Decimal
+from itertools import pairwise
+from typing import Any
+
+SECRET_KEYS = re.compile(
+    r"pass(word|wd|phrase)?$|secret|token|api[-_]?key|authorization|cookie|private[-_]?key|(^|_)dsn$|credential",
+    re.IGNORECASE,
+)
+SECRET_TEXT = (
+    (re.compile(r"(?i)\b(bearer\s+)[a-z0-9._~+/=-]{8,}"), r"\1•••"),
+    (re.compile(r"(?i)\b([a-z][a-z0-9+.-]*://)[^/\s:@]+:[^/\s@]+@"), r"\1•••@"),
+)
+HIDDEN = "•••"
+
+
+def iso(value: datetime) -> str:
+    """Return ISO 8601 in UTC, to the microsecond, as twins and ``datetime`` attributes give it."""
+    return value.astimezone(UTC).isoformat()
+
+
+def utc(value: datetime) -> str:
+    """Return ``2026-11-20 21:44:10 UTC``."""
+    return value.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def local(value: datetime, zone: tzinfo = UTC) -> str:
+    """Return ``2026-11-20 22:44:10 CET``: the time in ``zone``, which is always named."""
+    return value.astimezone(zone).strftime("%Y-%m-%d %H:%M:%S %Z")
+
+
+def clock(value: datetime, zone: tzinfo = UTC) -> str:
+    """Return ``22:44:10 CET``."""
+    return value.astimezone(zone).strftime("%H:%M:%S %Z")
+
+
+def number(value: int | float | Decimal) -> str:
+    """Return a count with narrow spaces between thousands: ``18 402``."""
+    return f"{value:,.0f}".replace(",", "\u202f")
+
+
+def percent(part: float, whole: float) -> str:
+    """Return ``99.6 %``; a whole of 0 is ``–``. Never rounds up to 100 nor down to 0."""
+    if not whole:
+        return "–"
+    share = 100 * part / whole
+    if 0 < share < 0.1:
+        return "< 0.1\u202f%"
+    if 99.9 < share < 100:
+        return "> 99.9\u202f%"
+    return f"{share:.1f}".removesuffix(".0") + "\u202f%"
+
+
+def duration(seconds: float | None) -> str:
+    """Return a length of time as people say it: ``12 ms``, ``30.0 s``, ``4 min 2 s``, ``3 h 12 min``."""
+    if seconds is None:
+        return "–"
+    if seconds < 0:
+        return f"-{duration(-seconds)}"
+    if seconds < 0.9995:
+        return f"{seconds * 1000:.0f} ms"
+    if seconds < 59.95:
+        return f"{seconds:.1f} s"
+    return _long(round(seconds))
+
+
+def _long(seconds: int) -> str:
+    units = (("d", 86_400), ("h", 3600), ("min", 60), ("s", 1))
+    for (name, size), (next_name, next_size) in pairwise(units):
+        if seconds >= size:
+            rest = seconds % size // next_size
+            return f"{seconds // size} {name} {rest} {next_name}" if rest else f"{seconds // size} {name}"
+    return f"{seconds} s"
+
+
+def between(start: datetime | None, end: datetime | None) -> str:
+    """Return the duration from ``start`` to ``end``; ``–`` when either is missing."""
+    return "–" if start is None or end is None else duration((end - start).total_seconds())
+
+
+def size(value: float | None) -> str:
+    """Return bytes as ``212 MB`` (powers of 1000)."""
+    if value is None:
+        return "–"
+    for name, unit in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if value >= unit:
+            return f"{value / unit:.3g} {name}"
+    return f"{value:.0f} B"
+
+
+def clip(value: str | None, length: int = 200) -> str:
+    """Return the first line of ``value``, at most ``length`` characters, with … when something is missing."""
+    if not value:
+        return ""
+    line = value.strip().split("\n", 1)[0]
+    return line if line == value and len(line) <= length else f"{line[: length - 1]}…"
+
+
+def plural(count: int, one: str, many: str | None = None) -> str:
+    """Return ``1 run`` or ``29 runs``."""
+    return f"{number(count)} {one if count == 1 else many or one + 's'}"
+
+
+def visible(value: str | None) -> str:
+    """Return ``value`` with control and bidirectional characters made visible, line breaks and tabs kept."""
+    if not value:
+        return ""
+    return re.sub(
+        r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]",
+        lambda found: f"\\u{ord(found[0]):04x}",
+        value.replace("\r\n", "\n"),
+    )
+
+
+def pretty(value: Any) -> str:
+    """Return JSON indented for reading."""
+    return visible(json.dumps(value, indent=2, ensure_ascii=False, default=str))
+
+
+def redact(value: Any) -> Any:
+    """Return ``value`` with what looks like a secret hidden, at any depth: by key name, and in text."""
+    if isinstance(value, Mapping):
+        return {key: HIDDEN if SECRET_KEYS.search(str(key)) else redact(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [redact(each) for each in value]
+    if isinstance(value, str):
+        for pattern, replacement in SECRET_TEXT:
+            value = pattern.sub(replacement, value)
+    return value
+
+
+def plain(value: Any) -> Any:
+    """Return ``value`` as JSON can carry it: datetimes as ISO text in UTC, decimals as numbers."""
+    if isinstance(value, datetime):
+        return iso(value)
+    if isinstance(value, Decimal):
+        return int(value) if value == value.to_integral_value() else float(value)
+    raise TypeError(f"{type(value).__name__} has no JSON form")
+
+
+def cell(value: Any) -> str:
+    """Return a CSV cell; text that a spreadsheet would run as a formula is led by an apostrophe."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float | Decimal):
+        return str(value)
+    if isinstance(value, datetime):
+        return iso(value)
+    shown = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    return f"'{shown}" if shown[:1] in ("=", "+", "-", "@", "\t", "\r") else shown
+
+
+FILTERS = {
+    "iso": iso,
+    "utc": utc,
+    "number": number,
+    "percent": percent,
+    "duration": duration,
+    "between": between,
+    "size": size,
+    "clip": clip,
+    "plural": plural,
+    "visible": visible,
+    "pretty": pretty,
+    "redact": redact,
+}

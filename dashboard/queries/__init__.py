@@ -1,0 +1,1 @@
+"""One function per question; each reads on the request's transaction and returns plain rows."""

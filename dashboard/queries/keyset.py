@@ -1,0 +1,62 @@
+"""Keyset pages: the next rows after a row, never a row number. Used by every list."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, RowMapping, Select, literal, tuple_
+
+from dashboard.params import Cursor, Filters, read_cursor
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """One page of a list; ``older`` and ``newer`` are cursors, None at either end."""
+
+    items: list[RowMapping]
+    older: str | None = None
+    newer: str | None = None
+
+    def twin(self, item: Callable[[RowMapping], Mapping[str, Any]] = dict) -> dict[str, Any]:
+        """Return the list's JSON body without ``as_of``: ``{"items", "next"}``, each row through ``item``."""
+        return {"items": [item(row) for row in self.items], "next": self.older}
+
+
+def keyset_page(
+    connection: Connection,
+    statement: Select[Any],
+    keys: Sequence[ColumnElement[Any]],
+    filters: Filters,
+    *,
+    ascending: bool = False,
+) -> Rows:
+    """Return the page of ``statement`` that ``filters`` (cursor, limit) asks for.
+
+    ``keys`` are selected, labelled by their column names, never NULL and together unique; rows come in
+    descending order of them, or ascending. Raises WrongFilter for a foreign cursor.
+    """
+    kinds = [key.type.python_type for key in keys]
+    cursor = read_cursor(filters.cursor_text, kinds) if filters.cursor_text else None
+    backwards = cursor is not None and cursor.direction == "newer"
+    rising = ascending != backwards
+    if cursor is not None:
+        here = tuple_(*keys)
+        there = tuple_(*(literal(value, key.type) for value, key in zip(cursor.keys, keys, strict=True)))
+        statement = statement.where(here > there if rising else here < there)
+    order = [key.asc() if rising else key.desc() for key in keys]
+    found = list(connection.execute(statement.order_by(*order).limit(filters.limit + 1)).mappings())
+    more, items = len(found) > filters.limit, found[: filters.limit]
+    if backwards:
+        items.reverse()
+    older = _cursor("older", items[-1:], keys) if (more or backwards) else None
+    newer = _cursor("newer", items[:1], keys) if (more if backwards else cursor is not None) else None
+    return Rows(items, older, newer)
+
+
+def _cursor(direction: str, rows: list[RowMapping], keys: Sequence[ColumnElement[Any]]) -> str | None:
+    """Return the cursor from the one row in ``rows``; None when the page is empty."""
+    if not rows:
+        return None
+    return Cursor(direction, tuple(rows[0][str(key.key)] for key in keys)).encode()

@@ -1,0 +1,190 @@
+"""Who may come in: closed by default, decided before any view runs.
+
+Host, cross-site, session or token, role; then the headers every response carries. Knows no page.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from ipaddress import ip_address
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+from flask import Flask, Response, abort, current_app, g, redirect, request
+from werkzeug.exceptions import Forbidden, Unauthorized
+
+from dashboard.answers import wanted
+from dashboard.connection import writing
+from worker import audit, users
+from worker.audit import NOBODY, Actor
+from worker.states import Role, Verb
+
+log = logging.getLogger("wakeboard.web")
+
+OPEN_PATHS = ("/login",)
+PROBES = ("/healthz", "/readyz", "/statusz", "/metrics")
+PREFERENCES = {f"wakeboard_{name}" for name in ("theme", "density", "zone", "toast", "fresh")}
+SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
+POLICY = (
+    "default-src 'self'; base-uri 'none'; object-src 'none'; form-action 'self'; frame-ancestors 'none'; "
+    "require-trusted-types-for 'script'; trusted-types htmx"
+)
+HEADERS = {
+    "Content-Security-Policy": POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), geolocation=(), microphone=(), payment=(), usb=()",
+    "X-Frame-Options": "DENY",
+}
+
+
+def install(app: Flask) -> None:
+    """Guard every request of ``app`` and mark every response."""
+    app.before_request(guard)
+    app.after_request(mark)
+
+
+def guard() -> Response | None:
+    """Let the request through, or answer it: runs before routing has any effect."""
+    g.request_id = secrets.token_hex(8)
+    g.actor = None
+    if "\0" in request.path or "%00" in request.query_string.decode("latin-1"):
+        abort(400, "The address contains a NUL character.")
+    request.host  # noqa: B018  raises for a host that is not trusted
+    if request.method not in SAFE_METHODS:
+        _refuse_other_sites()
+    if request.path.startswith("/static/") and request.method in SAFE_METHODS:
+        return None
+    if request.path in PROBES and request.method in SAFE_METHODS and _is_loopback():
+        return None
+    if request.path in OPEN_PATHS:
+        return None
+    g.actor = identify()
+    return None if g.actor else _sign_in()
+
+
+def _is_loopback() -> bool:
+    try:
+        return ip_address(request.remote_addr or "").is_loopback
+    except ValueError:
+        return False
+
+
+def identify() -> Actor | None:
+    """Return who asks, from the Bearer token or the session cookie; None when neither is valid."""
+    authorization = request.authorization
+    with writing() as connection:
+        if authorization is not None and authorization.type == "bearer":
+            found = users.authenticate_token(connection, authorization.token or "")
+        else:
+            cookie = request.cookies.get(cookie_name(connection))
+            found = users.authenticate_session(connection, cookie, touch=not is_poll()) if cookie else None
+    return _here(found) if found else None
+
+
+def _here(actor: Actor) -> Actor:
+    """Return ``actor`` as it acts in this request."""
+    source = "api" if request.authorization else "web"
+    return Actor(actor.name, actor.role, source, request.remote_addr, g.request_id)
+
+
+def is_poll() -> bool:
+    """Return whether the request comes from a timer and not from a person."""
+    return request.path.startswith("/_fragments/")
+
+
+def _sign_in() -> Response:
+    """Answer somebody unknown: 401 for programs, the login page for people."""
+    shape = wanted()
+    if shape == "page" and request.method in SAFE_METHODS:
+        here = request.full_path.rstrip("?")
+        return redirect(f"/login?next={quote(here, safe='')}", 303)  # type: ignore[return-value]
+    if shape == "htmx":
+        page = urlsplit(request.headers.get("HX-Current-URL", ""))
+        here = page.path + (f"?{page.query}" if page.query else "")
+        response = Response("Sign in again.", status=401, mimetype="text/plain")
+        response.headers["HX-Redirect"] = f"/login?next={quote(here or '/', safe='')}"
+        return response
+    raise Unauthorized("Sign in at /login, or send Authorization: Bearer <token> (wakeboard token create).")
+
+
+def _refuse_other_sites() -> None:
+    """Refuse a write that another site's page sent, by fetch metadata; raises Forbidden, audited."""
+    site = request.headers.get("Sec-Fetch-Site")
+    origin = request.headers.get("Origin")
+    if site is not None and site not in ("same-origin", "none"):
+        _cross_site(f"Sec-Fetch-Site: {site}")
+    if origin is not None and urlsplit(origin).netloc != request.host:
+        _cross_site(f"Origin: {origin}")
+    if site is None and origin is None and not _bearer_alone():
+        _cross_site("neither Sec-Fetch-Site nor Origin")
+
+
+def _bearer_alone() -> bool:
+    authorization = request.authorization
+    has_session = any("wakeboard_" in name for name in set(request.cookies) - PREFERENCES)
+    return authorization is not None and authorization.type == "bearer" and not has_session
+
+
+def _cross_site(why: str) -> None:
+    actor = Actor(NOBODY.name, NOBODY.role, "web", request.remote_addr, g.request_id)
+    note(actor, "cross_site", "page", request.path, reason=why, result="refused")
+    raise Forbidden(f"This request came from another site ({why}) and was refused. Use the page itself.")
+
+
+def note(actor: Actor, action: str, target_type: str, target_id: str, **more: Any) -> None:
+    """Write a refusal to the audit log; a database that is away must not turn it into an error."""
+    try:
+        with writing() as connection:
+            audit.record(connection, actor, action, target_type, target_id, **more)
+    except Exception:
+        log.warning("refusal not audited: %s %s by %s", action, target_id, actor.name, exc_info=True)
+
+
+def can(verb: Verb) -> bool:
+    """Return whether the signed-in actor's role covers ``verb``."""
+    actor: Actor | None = g.get("actor")
+    return actor is not None and actor.role.covers(verb.role)
+
+
+def require(verb: Verb) -> None:
+    """Raise Forbidden, audited as denied, unless the actor may use ``verb``."""
+    if not can(verb):
+        note(g.actor, verb.action, "page", request.path, result="denied")
+        raise Forbidden(
+            f"“{verb.label}” needs the role {verb.role.value}; you are {g.actor.name}, {g.actor.role.value}."
+        )
+
+
+def require_role(role: Role) -> None:
+    """Raise Forbidden unless the actor's role covers ``role``."""
+    if not g.actor.role.covers(role):
+        raise Forbidden(f"This needs the role {role.value}; you are {g.actor.name}, {g.actor.role.value}.")
+
+
+def cookie_name(connection: Any) -> str:
+    """Return the session cookie's name; it carries the installation's id because cookies ignore ports."""
+    name: str | None = current_app.extensions.get("wakeboard_cookie")
+    if name is None:
+        row = connection.execute("SELECT id FROM wakeboard.installation").fetchone()
+        name = current_app.extensions["wakeboard_cookie"] = f"wakeboard_{row[0]}"
+    return f"__Host-{name}" if request.is_secure else name
+
+
+def mark(response: Response) -> Response:
+    """Add the security headers, and no-store to everything that is not a versioned static file."""
+    for name, value in HEADERS.items():
+        response.headers.setdefault(name, value)
+    if request.is_secure:
+        response.headers["Strict-Transport-Security"] = "max-age=31536000; includeSubDomains"
+    response.headers["X-Request-Id"] = g.get("request_id", "")
+    if request.path.startswith("/static/") and response.status_code in (200, 304):
+        lasting = "public, max-age=31536000, immutable" if "v" in request.args else "public, max-age=3600"
+        response.headers["Cache-Control"] = lasting
+        return response
+    response.headers["Cache-Control"] = "no-store"
+    response.vary.update(("Cookie", "HX-Request", "Accept"))
+    return response

@@ -1,0 +1,96 @@
+"""An operator's verb as three answers of one address: GET asks, POST does, and each asker gets its own shape.
+
+The write is a function of ``worker``, which also checks the role and writes the audit row; this module finds
+the reason and the way back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from flask import Blueprint, Response, g, render_template, request
+from werkzeug.exceptions import BadRequest
+
+from dashboard.answers import came_from, local_path, respond
+from dashboard.connection import writing
+from dashboard.security import require
+from worker.states import VERBS, Verb
+from worker.transitions import Answer
+
+Act = Callable[..., Answer]
+Words = Callable[..., str]
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """A verb on a page: what it does, what its confirm page says, where to go back to.
+
+    ``act(connection, actor, reason, **path arguments)`` returns an Answer; ``says`` and ``back`` take the
+    path arguments. ``fields`` is a template with further inputs, filled from ``ask(**path arguments)``.
+    """
+
+    verb: Verb
+    act: Act
+    says: Words
+    back: Words
+    fields: str | None = None
+    ask: Callable[..., Mapping[str, Any]] | None = None
+
+
+def add_verb(
+    blueprint: Blueprint,
+    path: str,
+    action: str,
+    act: Act,
+    *,
+    says: Words,
+    back: Words,
+    fields: str | None = None,
+    ask: Callable[..., Mapping[str, Any]] | None = None,
+) -> None:
+    """Register ``GET path`` (the confirm page) and ``POST path`` (the verb) of ``action``, a key of VERBS."""
+    described = Action(VERBS[action], act, says, back, fields, ask)
+    name = action.replace(".", "_")
+    blueprint.add_url_rule(
+        path, f"{name}_ask", lambda **arguments: _ask(described, arguments), methods=["GET"]
+    )
+    blueprint.add_url_rule(path, name, lambda **arguments: _do(described, arguments), methods=["POST"])
+
+
+def _ask(action: Action, arguments: dict[str, Any]) -> str:
+    require(action.verb)
+    back = action.back(**arguments)
+    return render_template(
+        "confirm.html",
+        verb=action.verb,
+        says=action.says(**arguments),
+        back=local_path(request.args.get("next")) or came_from() or back,
+        fields=action.fields,
+        **(action.ask(**arguments) if action.ask else {}),
+    )
+
+
+def _do(action: Action, arguments: dict[str, Any]) -> Response:
+    reason = body().get("reason", "").strip()[:500] or None
+    with writing() as connection:
+        answer = action.act(connection, g.actor, reason, **arguments)
+    return respond(answer, came_from() or action.back(**arguments))
+
+
+def body() -> Mapping[str, str]:
+    """Return the fields of the current POST, from a form or a flat JSON object; values are text.
+
+    Raises BadRequest with a sentence when the JSON is not an object.
+    """
+    if not request.is_json:
+        return request.form
+    found = request.get_json(silent=True)
+    if not isinstance(found, dict):
+        raise BadRequest('The body must be a JSON object such as {"reason": "CRM is back"}.')
+    return {
+        name: value if isinstance(value, str) else str(value)
+        for name, value in found.items()
+        if value is not None
+    }

@@ -1,0 +1,84 @@
+"""The dashboard's test world: an app on a fresh database, and people with roles who are signed in to it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from html import unescape
+
+import pytest
+from flask import Flask
+from flask.testing import FlaskClient
+
+from dashboard import create_app
+from dashboard.connection import Database
+from tests.conftest import Connection
+from worker import users
+from worker.settings import Settings
+from worker.states import Role
+
+# As a browser that stays on our pages sends it.
+SAME_ORIGIN = {"HTTP_SEC_FETCH_SITE": "same-origin"}
+AsRole = Callable[[str], FlaskClient]
+
+
+@pytest.fixture
+def app(database: str) -> Iterator[Flask]:
+    """The dashboard on a fresh database."""
+    made = create_app(Settings.load({"database_url": database}, environ={}))
+    yield made
+    engines: Database = made.extensions["wakeboard_database"]
+    engines.dispose()
+
+
+@pytest.fixture
+def anonymous(app: Flask) -> FlaskClient:
+    """A browser that nobody signed in."""
+    client = app.test_client()
+    client.environ_base.update(SAME_ORIGIN)
+    return client
+
+
+@pytest.fixture
+def as_role(app: Flask, connection: Connection) -> AsRole:
+    """``as_role("viewer")``: a browser with a session of that role, for the person of the same name."""
+
+    def sign_in(role: str) -> FlaskClient:
+        client = app.test_client()
+        client.environ_base.update(SAME_ORIGIN)
+        cookie = users.open_session(connection, role, Role(role))
+        client.set_cookie(f"wakeboard_{users.install_id(connection)}", cookie)
+        return client
+
+    return sign_in
+
+
+@pytest.fixture
+def client(as_role: AsRole) -> FlaskClient:
+    """A browser signed in as an admin."""
+    return as_role("admin")
+
+
+def fragments_of(html: str) -> dict[str, str]:
+    """Return {fragment address: the tag the page says it has} of every live region of a page."""
+    found = {}
+    for opening in re.findall(r"<\w+ [^>]*\bdata-live\b[^>]*>", html):
+        address = re.search(r'hx-get="([^"]*)"', opening)
+        tag = re.search(r'hx-ptag="([^"]*)"', opening)
+        assert address and tag, opening
+        found[unescape(address[1])] = tag[1]
+    return found
+
+
+def assert_fragments_match(client: FlaskClient, path: str) -> None:
+    """Assert that every fragment of the page at ``path`` is, alone, exactly what the page shows."""
+    html = client.get(path).get_data(as_text=True)
+    fragments = fragments_of(html)
+    assert fragments, f"{path} has no live region"
+    for address, tag in fragments.items():
+        alone = client.get(address, headers={"HX-Request": "true"})
+        assert alone.status_code == 200, address
+        assert alone.get_data(as_text=True) in html, f"{address} differs from its page"
+        assert alone.headers["HX-PTag"] == tag
+        again = client.get(address, headers={"HX-Request": "true", "HX-PTag": tag})
+        assert again.status_code == 304, f"{address} is new although nothing changed"
