@@ -15,16 +15,20 @@ def include_name(name: str | None, kind: str, _parents: object) -> bool:
 def run() -> None:
     """Run the asked migrations on the database whose URL ``worker.db.migrate`` handed over."""
     url = context.config.attributes["url"]
-    with engine(url, name="wakeboard migrate", statement_timeout_seconds=0).begin() as connection:
-        connection.execute(text(f"CREATE SCHEMA IF NOT EXISTS {SCHEMA}"))
-        context.configure(
-            connection=connection,
-            target_metadata=metadata,
-            version_table_schema=SCHEMA,
-            include_schemas=True,
-            include_name=include_name,
-        )
-        context.run_migrations()
+    target = engine(url, name="wakeboard migrate", statement_timeout_seconds=0)
+    try:
+        with target.begin() as connection:
+            connection.execute(text(f"CREATE SCHEMA IF NOT EXISTS {SCHEMA}"))
+            context.configure(
+                connection=connection,
+                target_metadata=metadata,
+                version_table_schema=SCHEMA,
+                include_schemas=True,
+                include_name=include_name,
+            )
+            context.run_migrations()
+    finally:
+        target.dispose()
 
 
 run()
