@@ -1,0 +1,88 @@
+"""The test world: a real PostgreSQL, and a fresh migrated database for each test that asks for one.
+
+Under xdist the controlling process owns the server and hands its address to the test processes.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import psycopg
+import pytest
+
+from tests.servers import TestServer, test_server
+from worker import db
+
+# A developer's own settings must not steer the tests.
+for _name in [name for name in os.environ if name.startswith("WAKEBOARD_")]:
+    if _name != "WAKEBOARD_TEST_DATABASE_URL":
+        del os.environ[_name]
+
+Connection = psycopg.Connection[tuple[Any, ...]]
+_controller = ExitStack()
+_shared: list[TestServer] = []
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Start the server (in xdist's controller, once) and tell the test process ``node`` where it is."""
+    if not _shared:
+        _shared.append(_controller.enter_context(test_server()))
+    node.workerinput["server"] = _shared[0].handed_over()
+
+
+def pytest_unconfigure() -> None:
+    """Stop the server that the controller started."""
+    _controller.close()
+
+
+@pytest.fixture(scope="session")
+def server(request: pytest.FixtureRequest) -> Iterator[TestServer]:
+    """The PostgreSQL of this test run."""
+    handed = getattr(request.config, "workerinput", {}).get("server")
+    if handed:
+        yield TestServer(**handed)
+        return
+    with test_server() as started:
+        yield started
+
+
+@pytest.fixture
+def database(server: TestServer) -> Iterator[str]:
+    """The libpq URL of a fresh migrated database, whose owner is an ordinary role; dropped afterwards."""
+    name = server.create()
+    yield server.url(name)
+    server.drop(name)
+
+
+@pytest.fixture
+def empty_database(server: TestServer) -> Iterator[str]:
+    """The libpq URL of a fresh database that was never migrated."""
+    name = server.create(empty=True)
+    yield server.url(name)
+    server.drop(name)
+
+
+@pytest.fixture
+def connection(database: str) -> Iterator[Connection]:
+    """A connection to ``database`` as the product makes it; each statement commits by itself."""
+    with db.connect(database, name="wakeboard test") as opened:
+        yield opened
+
+
+@pytest.fixture
+def other(database: str) -> Iterator[Connection]:
+    """A second connection to the same ``database``: another worker, another operator."""
+    with db.connect(database, name="wakeboard other") as opened:
+        yield opened
+
+
+@pytest.fixture
+def superuser(server: TestServer, database: str) -> Iterator[Connection]:
+    """A superuser's connection to ``database``."""
+    name = psycopg.conninfo.conninfo_to_dict(database)["dbname"]
+    with db.connect(server.url(str(name), admin=True), name="wakeboard superuser") as opened:
+        yield opened

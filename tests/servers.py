@@ -1,0 +1,145 @@
+"""The PostgreSQL of a test run: one server, started once, stopped at the end whatever happens.
+
+Starts nothing by itself; the conftest asks. With ``WAKEBOARD_TEST_DATABASE_URL`` (a superuser's URL of any
+server) nothing is started, and every database made there is dropped again.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import psutil
+import psycopg
+from psycopg import sql
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from worker import embedded
+from worker.db import migrate
+
+PREFIX = "wakeboard-test-"
+# Throw-away data: durability would only cost time.
+SETTINGS = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off", "max_connections": "300"}
+
+
+@dataclass(frozen=True, slots=True)
+class TestServer:
+    """Where databases are made: ``user_url`` owns them, ``admin_url`` is a superuser; ``template`` is migrated."""
+
+    __test__ = False
+
+    user_url: str
+    admin_url: str
+    template: str
+    data_dir: str | None = None
+
+    def url(self, name: str, *, admin: bool = False) -> str:
+        """Return the libpq URL of the database ``name`` for its owner, or for the superuser."""
+        return with_database(self.admin_url if admin else self.user_url, name)
+
+    def create(self, *, empty: bool = False) -> str:
+        """Create a database, a clone of the migrated one or an empty one, and return its name."""
+        name = f"wbtest_{secrets.token_hex(6)}"
+        source = sql.Identifier("template0" if empty else self.template)
+        with self._maintenance() as connection:
+            connection.execute(
+                sql.SQL("CREATE DATABASE {} TEMPLATE {} STRATEGY file_copy").format(
+                    sql.Identifier(name), source
+                )
+            )
+        return name
+
+    def drop(self, name: str) -> None:
+        """Drop a database and whoever is connected to it."""
+        with self._maintenance() as connection:
+            connection.execute(
+                sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(name))
+            )
+
+    def handed_over(self) -> dict[str, str | None]:
+        """Return its fields as plain values, for another test process."""
+        return asdict(self)
+
+    def _maintenance(self) -> psycopg.Connection[tuple[object, ...]]:
+        return psycopg.connect(self.url("postgres"), autocommit=True)
+
+
+def with_database(url: str, name: str) -> str:
+    """Return ``url`` with another database, as a URL or key=value string like the one given."""
+    if "://" not in url:
+        return make_conninfo(url, dbname=name)
+    scheme, rest = url.split("://", 1)
+    there, question, query = rest.partition("?")
+    return f"{scheme}://{there.partition('/')[0]}/{name}{question}{query}"
+
+
+@contextmanager
+def test_server() -> Iterator[TestServer]:
+    """Give a server with a migrated template database; stop it (or drop what was made) at the end."""
+    given = os.environ.get("WAKEBOARD_TEST_DATABASE_URL")
+    with _somebody_elses(given) if given else _our_own() as server:
+        yield server
+
+
+@contextmanager
+def _somebody_elses(url: str) -> Iterator[TestServer]:
+    template = f"wbtest_template_{secrets.token_hex(6)}"
+    server = TestServer(url, url, template)
+    try:
+        _make_template(server)
+        yield server
+    finally:
+        server.drop(template)
+
+
+@contextmanager
+def _our_own() -> Iterator[TestServer]:
+    parent = _short_folder()
+    _remove_leftovers(parent)
+    data_dir = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=parent))
+    if os.geteuid() == 0:
+        data_dir.chmod(0o711)  # the server's own OS user has to pass
+    try:
+        embedded.start(data_dir, settings=SETTINGS)
+        admin = embedded.url(data_dir, user="postgres", database="postgres")
+        server = TestServer(embedded.url(data_dir), admin, "wbtest_template", str(data_dir))
+        _make_template(server)
+        yield server
+    finally:
+        _remove(data_dir)
+
+
+def _make_template(server: TestServer) -> None:
+    with psycopg.connect(server.url("postgres"), autocommit=True) as connection:
+        connection.execute(
+            sql.SQL("CREATE DATABASE {} TEMPLATE template0 ENCODING 'UTF8'").format(
+                sql.Identifier(server.template)
+            )
+        )
+    migrate(server.url(server.template))
+
+
+def _short_folder() -> Path:
+    """Return a folder whose sockets have short addresses, on a disk (``/tmp`` is memory on some machines)."""
+    folder = Path("/var/tmp")
+    return folder if os.access(folder, os.W_OK) else Path(tempfile.gettempdir())
+
+
+def _remove_leftovers(parent: Path) -> None:
+    """Remove what test runs left that were killed: their folders carry the number of a process that is gone."""
+    for folder in parent.glob(f"{PREFIX}*"):
+        number = folder.name.removeprefix(PREFIX).partition("-")[0]
+        mine = folder.stat().st_uid == os.geteuid()
+        if mine and number.isdigit() and not psutil.pid_exists(int(number)):
+            _remove(folder)
+
+
+def _remove(data_dir: Path) -> None:
+    embedded.stop(data_dir, only_if_unused=False)
+    shutil.rmtree(data_dir, ignore_errors=True)
