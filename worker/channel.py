@@ -1,0 +1,207 @@
+"""One libpq connection driven without blocking, for the supervisor's loop.
+
+A *script* is a generator that yields statements and is sent their rows: a claim is a script of one
+statement, a limited claim one of four. Statements are prepared on first use. Nothing here waits: the loop
+watches ``fileno()`` and calls ``pump()``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable
+from dataclasses import dataclass
+from time import monotonic
+from typing import Any
+
+import psycopg
+from psycopg import pq
+
+Rows = list[tuple[bytes | None, ...]]
+Params = tuple[bytes | None, ...]
+Statement = tuple[str, Params]
+Script = Generator[Statement, Rows, Any]
+
+# Longer than any statement limit of the session: what is still silent then is a dead peer.
+DEADLINE_SECONDS = 40.0
+_GOOD = (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK, pq.ExecStatus.EMPTY_QUERY)
+
+
+class StatementFailed(Exception):
+    """The server refused a statement; ``sqlstate`` says why, the connection lives."""
+
+    def __init__(self, message: str, sqlstate: str) -> None:
+        super().__init__(message)
+        self.sqlstate = sqlstate
+
+
+class ChannelLost(Exception):
+    """The connection is gone; what was under way may or may not have happened."""
+
+
+@dataclass(slots=True)
+class _Job:
+    script: Script
+    done: Callable[[Any], None]
+    failed: Callable[[Exception], None]
+    statement: Statement | None = None
+    preparing: bool = False
+    started_at: float = 0.0
+    error: StatementFailed | None = None
+
+
+class Channel:
+    """A connection on which one script runs at a time."""
+
+    def __init__(self, connection: psycopg.Connection[Any]) -> None:
+        connection.execute("SET plan_cache_mode = force_generic_plan")
+        self._connection = connection
+        self._pgconn = connection.pgconn
+        self._pgconn.nonblocking = 1
+        self._prepared: dict[str, bytes] = {}
+        self._job: _Job | None = None
+        self._rows: Rows = []
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a script is under way."""
+        return self._job is not None
+
+    def fileno(self) -> int:
+        """Return the socket to watch for reading."""
+        return self._pgconn.socket
+
+    def close(self) -> None:
+        """Close the connection; a script under way is told that the channel is lost."""
+        job, self._job = self._job, None
+        self._connection.close()
+        if job is not None:
+            job.failed(ChannelLost("the connection was closed"))
+
+    def run(self, script: Script, done: Callable[[Any], None], failed: Callable[[Exception], None]) -> None:
+        """Start ``script``; later ``done`` gets its return value, or ``failed`` the reason.
+
+        Raises RuntimeError when another script is under way.
+        """
+        if self._job is not None:
+            raise RuntimeError("this channel is busy")
+        self._job = _Job(script, done, failed)
+        self._advance(None)
+
+    def pump(self) -> list[tuple[str, str]]:
+        """Take what has arrived and go on; return notifications as (channel, payload).
+
+        Raises ChannelLost when the connection is gone (after telling the script).
+        """
+        try:
+            self._pgconn.flush()
+            self._pgconn.consume_input()
+            while self._job is not None and not self._pgconn.is_busy():
+                result = self._pgconn.get_result()
+                if result is None:
+                    self._statement_ended()
+                else:
+                    self._keep(result)
+            return self._notifications()
+        except psycopg.OperationalError as gone:
+            raise self._lost(str(gone)) from gone
+
+    def is_overdue(self) -> bool:
+        """Whether the server has been silent for longer than any statement may take."""
+        return self._job is not None and monotonic() - self._job.started_at > DEADLINE_SECONDS
+
+    def _lost(self, why: str) -> ChannelLost:
+        job, self._job = self._job, None
+        lost = ChannelLost(why.strip().splitlines()[0] if why.strip() else "the connection is gone")
+        self._connection.close()
+        if job is not None:
+            job.failed(lost)
+        return lost
+
+    def _notifications(self) -> list[tuple[str, str]]:
+        found = []
+        while (notice := self._pgconn.notifies()) is not None:
+            found.append((notice.relname.decode(), notice.extra.decode()))
+        return found
+
+    def _keep(self, result: pq.abc.PGresult) -> None:
+        """Collect a result's rows, or its error."""
+        assert self._job is not None
+        if result.status not in _GOOD:
+            state = (result.error_field(pq.DiagnosticField.SQLSTATE) or b"").decode()
+            message = (result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or b"no message").decode()
+            if self._pgconn.status != pq.ConnStatus.OK or state.startswith(("57P", "08")):
+                raise psycopg.OperationalError(message)
+            self._job.error = StatementFailed(message, state)
+            return
+        width = range(result.nfields)
+        self._rows.extend(
+            tuple(result.get_value(row, column) for column in width) for row in range(result.ntuples)
+        )
+
+    def _statement_ended(self) -> None:
+        """Execute what was prepared, or hand the rows to the script."""
+        assert self._job is not None and self._job.statement is not None
+        if self._job.error is not None:
+            error, self._job.error = self._job.error, None
+            if self._job.preparing:
+                self._prepared.pop(self._job.statement[0], None)
+            self._advance(None, error)
+        elif self._job.preparing:
+            self._job.preparing = False
+            self._execute(self._job.statement)
+        else:
+            rows, self._rows = self._rows, []
+            self._advance(rows)
+
+    def _advance(self, rows: Rows | None, error: StatementFailed | None = None) -> None:
+        """Let the script go on with ``rows`` (None: begin) or with ``error`` raised inside it."""
+        job = self._job
+        assert job is not None
+        self._rows = []
+        try:
+            if error is not None:
+                job.statement = job.script.throw(error)
+            else:
+                job.statement = next(job.script) if rows is None else job.script.send(rows)
+        except StopIteration as ended:
+            self._job = None
+            job.done(ended.value)
+        except StatementFailed as refused:
+            self._job = None
+            job.failed(refused)
+        else:
+            job.started_at = monotonic()
+            self._send(job)
+
+    def _send(self, job: _Job) -> None:
+        assert job.statement is not None
+        text = job.statement[0]
+        try:
+            if text in self._prepared:
+                self._execute(job.statement)
+                return
+            name = self._prepared[text] = b"wakeboard_%d" % len(self._prepared)
+            job.preparing = True
+            self._pgconn.send_prepare(name, text.encode())
+            self._pgconn.flush()
+        except psycopg.OperationalError as gone:
+            self._lost(str(gone))
+
+    def _execute(self, statement: Statement) -> None:
+        text, params = statement
+        self._pgconn.send_query_prepared(self._prepared[text], params)
+        self._pgconn.flush()
+
+
+def array(values: Iterable[object]) -> bytes:
+    """Return a PostgreSQL array literal of numbers, booleans, texts and Nones."""
+    return ("{" + ",".join(map(_element, values)) + "}").encode("utf-8", "replace")
+
+
+def _element(value: object) -> str:
+    if value is None:
+        return "NULL"
+    if isinstance(value, bool):
+        return "t" if value else "f"
+    if isinstance(value, str):
+        return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    return str(value)

@@ -1,0 +1,155 @@
+"""What this process holds: its claimed runs, their leases and how far each has come. Memory only.
+
+The loop adds and removes; the lease thread reads ids and stamps renewals. Times are CLOCK_BOOTTIME in
+nanoseconds, which goes on while a machine sleeps: the lease does too.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from worker.channel import Rows
+from worker.children import Assignment
+
+_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+FENCE = 0.9
+
+
+def boottime_ns() -> int:
+    """Return nanoseconds since boot, sleep included."""
+    return time.clock_gettime_ns(_CLOCK)
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """The rules of one job type, as registered. Durations are in seconds, ``backoff`` is its text."""
+
+    max_attempts: int = 10
+    timeout_seconds: float = 300.0
+    lease_seconds: float | None = None
+    backoff: str = "exponential 10s cap 30m"
+    memory_mb: int | None = None
+
+
+@dataclass(slots=True)
+class Held:
+    """One claimed run: who it is, what rules it, when its lease was last known to be ours."""
+
+    assignment: Assignment
+    failures: int
+    max_attempts: int
+    backoff: str
+    lease_seconds: float
+    leased_ns: int
+    slot: int | None = None
+    terminated_ns: int = 0
+    killed_ns: int = 0
+    cancel_asked_ns: int = 0
+    timed_out: bool = False
+    is_lost: bool = False
+    is_fenced: bool = False
+
+    @property
+    def run_id(self) -> int:
+        return self.assignment.run_id
+
+    @property
+    def lease_epoch(self) -> int:
+        return self.assignment.lease_epoch
+
+    def is_past_fence(self, now_ns: int) -> bool:
+        """Whether the lease may end before we could know: what runs must be stopped now."""
+        return now_ns - self.leased_ns > self.lease_seconds * FENCE * 1e9
+
+
+def held_from_row(
+    row: tuple[bytes | None, ...],
+    policies: dict[str, Policy],
+    *,
+    worker_id: str,
+    lease_seconds: float,
+    leased_ns: int,
+) -> Held:
+    """Return the Held of one row of a claim (the columns of ``engine.claim``)."""
+    texts = [None if value is None else value.decode() for value in row]
+    (
+        run_id,
+        epoch,
+        attempts,
+        failures,
+        job_type,
+        payload,
+        key,
+        definition,
+        fire,
+        created,
+        most,
+        timeout,
+        trace,
+    ) = texts
+    policy = policies.get(str(job_type), Policy())
+    assignment = Assignment(
+        run_id=int(str(run_id)),
+        lease_epoch=int(str(epoch)),
+        attempt=int(str(attempts)),
+        job_type=str(job_type),
+        payload=str(payload),
+        key=key,
+        definition_id=int(definition) if definition else None,
+        scheduled_for=fire,
+        enqueued_at=created,
+        timeout_seconds=float(timeout) if timeout else policy.timeout_seconds,
+        traceparent=trace,
+        worker_id=worker_id,
+    )
+    return Held(
+        assignment,
+        failures=int(str(failures)),
+        max_attempts=int(most) if most else policy.max_attempts,
+        backoff=policy.backoff,
+        lease_seconds=max(lease_seconds, policy.lease_seconds or 0.0),
+        leased_ns=leased_ns,
+    )
+
+
+class Holdings:
+    """The runs held, safe to read from the lease thread."""
+
+    def __init__(self) -> None:
+        self._held: dict[int, Held] = {}
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def __contains__(self, run_id: int) -> bool:
+        return run_id in self._held
+
+    def add(self, entries: Iterable[Held]) -> None:
+        """Hold what was claimed."""
+        with self._lock:
+            self._held.update((entry.run_id, entry) for entry in entries)
+
+    def get(self, run_id: int, lease_epoch: int | None = None) -> Held | None:
+        """Return the run when it is held (under that epoch)."""
+        entry = self._held.get(run_id)
+        return entry if entry and (lease_epoch is None or entry.lease_epoch == lease_epoch) else None
+
+    def drop(self, run_id: int, lease_epoch: int) -> None:
+        """Forget a run whose row no longer needs us."""
+        with self._lock:
+            if (entry := self._held.get(run_id)) and entry.lease_epoch == lease_epoch:
+                del self._held[run_id]
+
+    def all(self) -> list[Held]:
+        """Return a snapshot of everything held."""
+        with self._lock:
+            return list(self._held.values())
+
+    def unknown(self, rows: Rows) -> list[tuple[int, int]]:
+        """Return (id, epoch) of rows locked by us that we do not hold: claims whose answer was lost."""
+        found = [(int(row[0] or 0), int(row[1] or 0)) for row in rows]
+        return [(run_id, epoch) for run_id, epoch in found if self.get(run_id, epoch) is None]

@@ -1,0 +1,151 @@
+"""Keeping leases alive: a thread and a connection of its own, which depend on no user code and no finish.
+
+Every heartbeat it renews what is held, and every poll it looks whether a cancel was asked for. It answers
+per run: kept, busy (somebody holds the row for a moment: tried again at once), gone (told to the loop).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from time import monotonic
+from typing import Any
+
+import psycopg
+
+from worker import log
+from worker.db import DatabaseError, connect
+from worker.held import Held, Holdings, boottime_ns
+from worker.transitions import engine
+
+BUSY_TRIES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseLost:
+    """Somebody took the run over, or its row is gone."""
+
+    run_id: int
+    lease_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class CancelAsked:
+    """A person asked the run to stop."""
+
+    run_id: int
+    lease_epoch: int | None = None
+
+
+Told = LeaseLost | CancelAsked
+
+
+class LeaseKeeper:
+    """The renewing thread. ``tell`` must be safe to call from it."""
+
+    def __init__(
+        self,
+        url: str,
+        worker_id: str,
+        holdings: Holdings,
+        *,
+        heartbeat_seconds: float,
+        poll_seconds: float,
+        progress: Callable[[Held], tuple[int, int] | None],
+        tell: Callable[[Told], None],
+    ) -> None:
+        self._url = url
+        self._worker_id = worker_id
+        self._holdings = holdings
+        self._heartbeat_seconds = heartbeat_seconds
+        self._poll_seconds = min(poll_seconds, heartbeat_seconds)
+        self._progress = progress
+        self._tell = tell
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._keep, name="lease", daemon=True)
+        self._connection: psycopg.Connection[Any] | None = None
+        self.last_success = monotonic()
+
+    def start(self) -> None:
+        """Start renewing."""
+        self._thread.start()
+
+    def stop(self, timeout_seconds: float = 1.0) -> None:
+        """Stop renewing; the last child has gone."""
+        self._stopping.set()
+        self._thread.join(timeout_seconds)
+
+    def _keep(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                if self._connection is None:
+                    self._connection = connect(
+                        self._url, name="wakeboard lease", statement_timeout_seconds=5, lock_timeout_seconds=1
+                    )
+                self.step(self._connection)
+                self.last_success = monotonic()
+            except (psycopg.Error, DatabaseError) as failure:
+                log.warn("The leases could not be renewed; trying again.", error=str(failure).strip()[:200])
+                self._disconnect()
+            self._stopping.wait(self._poll_seconds)
+        self._disconnect()
+
+    def _disconnect(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def step(self, connection: psycopg.Connection[Any]) -> None:
+        """Renew what is due for renewal, then look for cancels among the rest."""
+        now = boottime_ns()
+        held = self._holdings.all()
+        limit = (self._heartbeat_seconds - self._poll_seconds / 2) * 1e9
+        due = [entry for entry in held if now - entry.leased_ns >= limit]
+        for _ in range(BUSY_TRIES):
+            if not due:
+                break
+            due = self._renew(connection, due)
+        self._look_for_cancels(connection, [entry.run_id for entry in held])
+
+    def _renew(self, connection: psycopg.Connection[Any], due: Sequence[Held]) -> list[Held]:
+        """Renew ``due``; return those whose row somebody else holds for a moment."""
+        sent_ns = boottime_ns()
+        progress = [self._progress(entry) for entry in due]
+        values = (
+            self._worker_id,
+            [entry.run_id for entry in due],
+            [entry.lease_epoch for entry in due],
+            [entry.lease_seconds for entry in due],
+            [None if told is None else told[0] for told in progress],
+            [None if told is None else told[1] for told in progress],
+        )
+        rows = psycopg.RawCursor(connection).execute(engine.RENEW.encode(), values).fetchall()
+        kept = {row[0] for row in rows}
+        for entry in due:
+            if entry.run_id in kept:
+                entry.leased_ns = sent_ns
+        return self._settle(connection, [entry for entry in due if entry.run_id not in kept])
+
+    def _settle(self, connection: psycopg.Connection[Any], missing: Sequence[Held]) -> list[Held]:
+        """Tell the loop which of ``missing`` are gone; return those that are merely busy."""
+        if not missing:
+            return []
+        ids = [entry.run_id for entry in missing]
+        rows = psycopg.RawCursor(connection).execute(engine.STANDING.encode(), (ids,)).fetchall()
+        standing = {row[0]: row for row in rows}
+        busy = []
+        for entry in missing:
+            row = standing.get(entry.run_id)
+            if row is None or row[1] != entry.lease_epoch:
+                self._tell(LeaseLost(entry.run_id, entry.lease_epoch))
+            elif row[3] == "running":
+                busy.append(entry)
+        return busy
+
+    def _look_for_cancels(self, connection: psycopg.Connection[Any], ids: Sequence[int]) -> None:
+        if not ids:
+            return
+        rows = psycopg.RawCursor(connection).execute(engine.CANCELS.encode(), (list(ids),)).fetchall()
+        for run_id, epoch in rows:
+            self._tell(CancelAsked(run_id, epoch))

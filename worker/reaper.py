@@ -1,0 +1,65 @@
+"""Taking back runs whose lease ended: their worker died, hung or was cut off.
+
+Any worker may decide for any type: the policies are in the database. Two statements: read what ended,
+then move it, guarded by the epoch as read.
+"""
+
+from __future__ import annotations
+
+from time import monotonic
+from typing import Any
+
+import psycopg
+
+from worker import log
+from worker.backoff import Backoff
+from worker.transitions import engine
+
+BATCH = 500
+WHY = "the worker fell silent and its lease ended"
+
+
+class Reaper:
+    """The reaping duty of one process. Durations are in seconds."""
+
+    def __init__(self, *, lease_seconds: float, heartbeat_seconds: float, waits_first: bool) -> None:
+        self._lease_seconds = lease_seconds
+        self._patience = heartbeat_seconds + 5.0
+        self._not_before = monotonic() + (self._patience if waits_first else 0.0)
+        self._offset: float | None = None
+
+    def reconnected(self) -> None:
+        """Wait a heartbeat and more: after an outage all leases look ended, and most will be renewed."""
+        self._not_before = monotonic() + self._patience
+
+    def step(self, connection: psycopg.Connection[Any]) -> dict[str, int]:
+        """Take back a batch of ended leases; return how many went where."""
+        if self._clock_has_jumped(connection) or monotonic() < self._not_before:
+            return {}
+        rows = psycopg.RawCursor(connection).execute(engine.ENDED_LEASES.encode(), (BATCH,)).fetchall()
+        if not rows:
+            return {}
+        delays = [Backoff.parse(row[6]).delay_seconds(row[4] + 1) for row in rows]
+        values = ([row[0] for row in rows], [row[1] for row in rows], delays, [row[5] for row in rows], WHY)
+        moved = psycopg.RawCursor(connection).execute(engine.REAP.encode(), values).fetchall()
+        counts: dict[str, int] = {}
+        for run_id, status, next_run_at, job_type, attempt, worker_id in moved:
+            counts[status] = counts.get(status, 0) + 1
+            log.move(
+                "reap", run_id=run_id, job_type=job_type, attempt=attempt, worker_id=worker_id,
+                error_code="lease_lost", status=status, next_run_at=next_run_at,
+            )  # fmt: skip
+        return counts
+
+    def _clock_has_jumped(self, connection: psycopg.Connection[Any]) -> bool:
+        """Compare the database's clock with ours: a jump by a quarter of a lease makes leases look ended."""
+        before = monotonic()
+        row = connection.execute("SELECT extract(epoch FROM clock_timestamp())::float8").fetchone()
+        offset = (row[0] if row else 0.0) - (before + monotonic()) / 2
+        known, self._offset = self._offset, offset
+        if known is None or abs(offset - known) <= self._lease_seconds / 4:
+            return False
+        log.warn("The database's clock jumped; leases are not taken back for a moment.",
+                 seconds=round(offset - known, 3))  # fmt: skip
+        self.reconnected()
+        return True

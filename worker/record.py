@@ -1,0 +1,252 @@
+"""From how a run ended to the statement that says so: outcomes are queued here and written in batches.
+
+The decision (succeeded, try again in 40 s, gave up) is pure; the row decides the rest under its lock.
+A batch that meets a row somebody holds leaves that row for the next try; a batch that the server refuses
+is sent again one by one, so a hostile answer hurts only its own run.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from time import monotonic
+
+from worker.backoff import Backoff
+from worker.channel import Rows, Script, StatementFailed, array
+from worker.held import Held, boottime_ns
+from worker.outcome import Answer
+from worker.transitions import engine
+
+BATCH = 500
+BUSY_PAUSE_SECONDS = 0.02
+
+
+@dataclass(slots=True)
+class Ended:
+    """One attempt that ended and waits to be written. ``move`` is 'succeed', 'fail' or 'release'."""
+
+    held: Held
+    move: str
+    answer: Answer
+    outcome: str
+    started: bool
+    ended_ns: int
+    took_seconds: float
+    delay_seconds: float = 0.0
+    tries: int = 0
+    not_before: float = 0.0
+
+    @property
+    def ago_seconds(self) -> float:
+        return max(0.0, (boottime_ns() - self.ended_ns) / 1e9)
+
+
+def decide(
+    held: Held, answer: Answer, *, took_seconds: float, ended_ns: int, is_stopping: bool
+) -> Ended | None:
+    """Return what to write for ``answer``, or None when ``transaction()`` has already written it.
+
+    ``is_stopping``: an attempt cut short because the worker stops is given back and costs nothing.
+    """
+    made = {"ended_ns": ended_ns, "took_seconds": took_seconds, "started": True}
+    if answer.kind == "committed":
+        return None
+    if answer.kind == "returned":
+        return Ended(held, "succeed", answer, "succeeded", **made)  # type: ignore[arg-type]
+    cut_short = answer.kind in ("cancelled", "crashed", "timed_out") and held.terminated_ns > 0
+    if held.timed_out and cut_short:
+        return _failed(held, _timed_out(held, answer), "timed_out", took_seconds, ended_ns)
+    if held.cancel_asked_ns and answer.kind in ("cancelled", "crashed", "timed_out"):
+        answer = replace(answer, error_code="cancelled", message="cancelled on request", permanent=False)
+        return _failed(held, answer, "cancelled", took_seconds, ended_ns)
+    if held.is_fenced and cut_short:
+        return _failed(held, _fenced(answer), "failed", took_seconds, ended_ns)
+    if is_stopping and cut_short:
+        return Ended(held, "release", answer, "released", **made)  # type: ignore[arg-type]
+    outcome = "timed_out" if answer.kind == "timed_out" else "failed"
+    return _failed(held, answer, outcome, took_seconds, ended_ns)
+
+
+def never_started(held: Held) -> Ended:
+    """Return the release of a run that no handler has seen: it costs no attempt."""
+    nothing = Answer(kind="cancelled")
+    return Ended(
+        held, "release", nothing, "released", started=False, ended_ns=boottime_ns(), took_seconds=0.0
+    )
+
+
+def _failed(held: Held, answer: Answer, outcome: str, took: float, ended_ns: int) -> Ended:
+    delay = Backoff.parse(held.backoff).delay_seconds(held.failures + 1)
+    if answer.retry_after_seconds is not None:
+        delay = max(1.0, answer.retry_after_seconds)
+    return Ended(held, "fail", answer, outcome, True, ended_ns, took, delay_seconds=delay)
+
+
+def _timed_out(held: Held, answer: Answer) -> Answer:
+    seconds = held.assignment.timeout_seconds
+    message = f"ran longer than its timeout of {seconds:g} s and was stopped"
+    return replace(answer, error_code="timed_out", message=message, permanent=False)
+
+
+def _fenced(answer: Answer) -> Answer:
+    message = "stopped by its own worker: the lease could not be renewed in time"
+    return replace(answer, error_code="lease_unconfirmed", message=message, permanent=False)
+
+
+class Recorder:
+    """The queue of ended attempts and the scripts that write them."""
+
+    def __init__(self, worker_id: str, written: Callable[[Ended, str, str | None], None],
+                 refused: Callable[[Ended], None]) -> None:  # fmt: skip
+        self._worker_id = worker_id
+        self._written = written
+        self._refused = refused
+        self._waiting: dict[str, deque[Ended]] = {"succeed": deque(), "fail": deque(), "release": deque()}
+        self._singly = 0
+
+    def __len__(self) -> int:
+        return sum(map(len, self._waiting.values()))
+
+    def add(self, ended: Ended) -> None:
+        """Queue an attempt to be written."""
+        self._waiting[ended.move].append(ended)
+
+    def next_batch(self) -> list[Ended]:
+        """Take what can be written by one statement now; empty when all wait for a moment."""
+        size = 1 if self._singly else BATCH
+        for queue in sorted(self._waiting.values(), key=len):
+            batch = _take(queue, size)
+            if batch:
+                self._singly = max(0, self._singly - 1)
+                return batch
+        return []
+
+    def give_back(self, batch: Sequence[Ended]) -> None:
+        """Put a batch back whose fate is unknown (the connection went): the epoch guards a second try."""
+        for ended in reversed(batch):
+            self._waiting[ended.move].appendleft(ended)
+
+    def refuse(self, batch: Sequence[Ended], error: StatementFailed) -> None:
+        """Answer the server's refusal of a batch: one by one, then without what a handler supplied."""
+        if len(batch) > 1:
+            self._singly = len(batch)
+            self.give_back(batch)
+            return
+        ended = batch[0]
+        ended.tries += 1
+        ended.not_before = monotonic() + min(5.0, 0.1 * ended.tries)
+        note = f"The answer could not be stored ({error.sqlstate}) and was left out."
+        ended.answer = replace(ended.answer, result=None, output_tail=None, traceback=None, note=note)
+        if ended.tries > 1:
+            ended.answer = replace(ended.answer, error_code="unrecordable", message=note)
+        self.give_back(batch)
+
+    def script(self, batch: Sequence[Ended]) -> Script:
+        """Return the script that writes ``batch`` (all of one move) and settles every row of it."""
+        statement, values = _STATEMENTS[batch[0].move]
+        rows: Rows = yield statement, (self._worker_id.encode(), *values(batch))
+        moved = {int(row[0] or 0): row for row in rows}
+        missing = [ended for ended in batch if ended.held.run_id not in moved]
+        for ended in batch:
+            if row := moved.get(ended.held.run_id):
+                self._written(ended, _text(row, 1) or "succeeded", _text(row, 2))
+        if missing:
+            standing = yield engine.STANDING, (array(ended.held.run_id for ended in missing),)
+            refused = self._settle(missing, standing)
+            for ended in refused:
+                yield engine.NOTE_REFUSAL, _refusal(ended)
+                self._refused(ended)
+
+    def _settle(self, missing: Sequence[Ended], standing: Rows) -> list[Ended]:
+        """Sort the rows that did not move: busy ones wait a moment; return those that are lost to us."""
+        rows = {int(row[0] or 0): row for row in standing}
+        lost = []
+        for ended in missing:
+            row = rows.get(ended.held.run_id)
+            if row is None or _text(row, 1) != str(ended.held.lease_epoch):
+                lost.append(ended)
+            elif _text(row, 3) != "running":
+                self._written(ended, _text(row, 3) or "", None)
+            else:
+                ended.tries += 1
+                ended.not_before = monotonic() + (BUSY_PAUSE_SECONDS if ended.tries > 2 else 0.0)
+                self.add(ended)
+        return lost
+
+
+def _take(queue: deque[Ended], size: int) -> list[Ended]:
+    now = monotonic()
+    batch: list[Ended] = []
+    for _ in range(min(len(queue), size)):
+        ended = queue.popleft()
+        (queue if ended.not_before > now else batch).append(ended)
+    return batch
+
+
+def _text(row: tuple[bytes | None, ...], column: int) -> str | None:
+    value = row[column] if column < len(row) else None
+    return None if value is None else value.decode()
+
+
+def _refusal(ended: Ended) -> tuple[bytes, bytes, bytes]:
+    held = ended.held
+    return str(held.run_id).encode(), str(held.lease_epoch).encode(), ended.outcome.encode()
+
+
+def _times(batch: Sequence[Ended]) -> tuple[bytes, bytes, bytes, bytes]:
+    """Return ids, epochs, seconds since each ended, seconds each took."""
+    return (
+        array(ended.held.run_id for ended in batch),
+        array(ended.held.lease_epoch for ended in batch),
+        array(round(ended.ago_seconds, 6) for ended in batch),
+        array(round(ended.took_seconds, 6) for ended in batch),
+    )
+
+
+def _rules(batch: Sequence[Ended]) -> tuple[bytes, bytes]:
+    return (
+        array(ended.held.max_attempts for ended in batch),
+        array(ended.held.assignment.timeout_seconds for ended in batch),
+    )
+
+
+def _succeed_values(batch: Sequence[Ended]) -> tuple[bytes, ...]:
+    return (
+        *_times(batch),
+        array(ended.answer.result for ended in batch),
+        array(ended.answer.output_tail for ended in batch),
+        array(ended.answer.note for ended in batch),
+        *_rules(batch),
+    )
+
+
+def _fail_values(batch: Sequence[Ended]) -> tuple[bytes, ...]:
+    return (
+        *_times(batch),
+        array(ended.outcome for ended in batch),
+        array(ended.answer.error_code or "unknown" for ended in batch),
+        array(ended.answer.message for ended in batch),
+        array(ended.answer.permanent for ended in batch),
+        array(round(ended.delay_seconds, 3) for ended in batch),
+        array(ended.answer.traceback for ended in batch),
+        array(ended.answer.output_tail for ended in batch),
+        array(ended.answer.note for ended in batch),
+        *_rules(batch),
+    )
+
+
+def _release_values(batch: Sequence[Ended]) -> tuple[bytes, ...]:
+    return (
+        *_times(batch),
+        array(ended.answer.output_tail for ended in batch),
+        array(ended.answer.note for ended in batch),
+        array(ended.started for ended in batch),
+    )
+
+
+_STATEMENTS: dict[str, tuple[str, Callable[[Sequence[Ended]], tuple[bytes, ...]]]] = {
+    "succeed": (engine.SUCCEED, _succeed_values),
+    "fail": (engine.FAIL, _fail_values),
+    "release": (engine.RELEASE, _release_values),
+}
