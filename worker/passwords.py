@@ -1,0 +1,60 @@
+"""Passwords: what is accepted as one, and its hash. Knows no database."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+
+from werkzeug.security import check_password_hash, generate_password_hash
+
+METHOD = "scrypt:32768:8:3"
+SHORTEST = 12
+LONGEST = 128
+# A hash that no password has: checking against it takes as long as checking a real one.
+NOBODY = f"{METHOD}$0000000000000000${'0' * 128}"
+# What is left of the commonest long passwords once digits and signs are taken off both ends.
+_COMMON = """
+    password passwords passw0rd passwort motdepasse contrasena letmein letmeinnow iloveyou iloveyouforever
+    welcome welcomehome administrator admin adminadmin administration superuser rootroot changeme
+    changemenow changeit secret topsecret secretsecret default master monkey dragon football baseball
+    basketball sunshine princess starwars superman batman trustno charlie michael jennifer computer
+    internet whatever qwerty qwertyuiop qwertyuiopasdf qwertyqwerty qwertzuiop azertyuiop asdfghjkl
+    asdfghjklasdf zxcvbnm zxcvbnmzxcvbnm qazwsx qazwsxedc qazwsxedcrfv qweasdzxc qweasdzxcqwe abcdefghijkl
+    abcdefghijklm abcdefgh abcabcabc abc testtest testtesttest testing passwordpassword mypassword
+    thisisapassword thisismypassword correcthorsebatterystaple wakeboard wakeboardwakeboard
+"""
+COMMON = frozenset(_COMMON.split())
+
+
+def complaint(password: str, name: str) -> str | None:
+    """Return a sentence saying why ``password`` is refused for the account ``name``, None when it is good."""
+    if not SHORTEST <= len(password) <= LONGEST:
+        return (
+            f"A password has {SHORTEST} to {LONGEST} characters; this one has {len(password)}. "
+            "Several words in a row are fine."
+        )
+    if "\0" in password:
+        return "A password cannot contain a NUL character."
+    core = re.sub(r"^[\W\d_]+|[\W\d_]+$", "", password).casefold()
+    plain = core.replace("0", "o").replace("@", "a").replace("$", "s").replace("3", "e").replace("1", "i")
+    if not core or {core, plain} & COMMON or len(set(password)) < 4:
+        return "This password is among the first that are guessed; choose another, such as several words."
+    if plain == name.casefold() or core == name.casefold():
+        return "This password is the account's name with additions; choose another."
+    return None
+
+
+def hash_of(password: str) -> str:
+    """Return the salted scrypt hash of ``password`` (about a third of a second)."""
+    return generate_password_hash(_normal(password), METHOD)
+
+
+def fits(password: str, password_hash: str | None) -> bool:
+    """Tell whether ``password`` belongs to ``password_hash``; None (no such account) takes as long."""
+    fitting = check_password_hash(password_hash or NOBODY, _normal(password[: LONGEST + 1]))
+    return fitting and password_hash is not None
+
+
+def _normal(password: str) -> str:
+    """Return one spelling of what different keyboards send for the same characters."""
+    return unicodedata.normalize("NFKC", password)

@@ -1,0 +1,116 @@
+"""Browser sessions and one-time login links: who is signed in, and until when.
+
+The browser holds a random text, the table only its hash; roles are read from the table at every request.
+The database's clock decides what has expired.
+"""
+
+from __future__ import annotations
+
+import secrets
+from hashlib import sha256
+from typing import Any
+
+import psycopg
+
+from worker.audit import Actor, record, terminal_actor
+from worker.states import Role
+
+Connection = psycopg.Connection[Any]
+
+SESSION_SECONDS = 12 * 3600
+IDLE_SECONDS = 30 * 60
+LINK_SECONDS = 15 * 60
+
+OPEN = """
+INSERT INTO wakeboard.sessions (id_hash, user_id, actor, role, ip, expires_at)
+VALUES (%s, %s, %s, %s, %s, now() + make_interval(secs => %s))
+"""
+_ALIVE = (
+    "s.id_hash = %(hash)s AND s.expires_at > now() AND s.seen_at > now() - make_interval(secs => %(idle)s)"
+)
+FIND = f"""
+SELECT s.actor, coalesce(u.role, s.role), s.ip, s.seen_at < now() - interval '20 seconds'
+FROM wakeboard.sessions AS s LEFT JOIN wakeboard.users AS u ON u.id = s.user_id
+WHERE {_ALIVE} AND (s.user_id IS NULL OR u.disabled_at IS NULL)
+"""
+TOUCH = f"UPDATE wakeboard.sessions AS s SET seen_at = now() WHERE {_ALIVE}"
+TIDY_SESSIONS = """
+DELETE FROM wakeboard.sessions WHERE expires_at < now() OR seen_at < now() - make_interval(secs => %s)
+"""
+TIDY_LINKS = "DELETE FROM wakeboard.login_links WHERE expires_at < now() - interval '1 day'"
+NEW_LINK = """
+INSERT INTO wakeboard.login_links (token_hash, actor, expires_at)
+VALUES (%s, %s, now() + make_interval(secs => %s))
+"""
+PEEK = "SELECT 1 FROM wakeboard.login_links WHERE token_hash = %s AND used_at IS NULL AND expires_at > now()"
+CONSUME = """
+UPDATE wakeboard.login_links SET used_at = now()
+WHERE token_hash = %s AND used_at IS NULL AND expires_at > now() RETURNING actor
+"""
+
+
+def hash_of(secret: str) -> str:
+    """Return what the tables keep of a random secret (256 bits need no salt and no slow hash)."""
+    return sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def open_session(
+    connection: Connection, actor_name: str, role: Role, user_id: int | None = None, ip: str | None = None
+) -> str:
+    """Return the cookie of a new session of 12 hours; ``user_id`` makes its role the user's at each request."""
+    cookie = secrets.token_urlsafe(32)
+    connection.execute(TIDY_SESSIONS, (IDLE_SECONDS,))
+    connection.execute(OPEN, (hash_of(cookie), user_id, actor_name, role.value, ip, SESSION_SECONDS))
+    return cookie
+
+
+def authenticate_session(connection: Connection, cookie: str, *, touch: bool = True) -> Actor | None:
+    """Return who holds ``cookie``, None when it is unknown, ended, idle for 30 minutes, or its user disabled.
+
+    ``touch`` is False for what a page asks by itself: only a person keeps a session alive.
+    """
+    values = {"hash": hash_of(cookie), "idle": IDLE_SECONDS}
+    row = connection.execute(FIND.encode(), values).fetchone()
+    if row is None:
+        return None
+    name, role, ip, is_stale = row
+    if touch and is_stale:
+        connection.execute(TOUCH.encode(), values)
+    return Actor(name, Role(role), "web", ip)
+
+
+def close_session(connection: Connection, cookie: str) -> bool:
+    """End the session of ``cookie``; tell whether there was one."""
+    gone = connection.execute("DELETE FROM wakeboard.sessions WHERE id_hash = %s", (hash_of(cookie),))
+    return gone.rowcount > 0
+
+
+def close_sessions_of(connection: Connection, user: str) -> int:
+    """End every session of the account ``user``; return how many there were."""
+    statement = """DELETE FROM wakeboard.sessions AS s USING wakeboard.users AS u
+        WHERE u.id = s.user_id AND u.name = %s"""
+    return connection.execute(statement, (user,)).rowcount
+
+
+def create_login_link(connection: Connection, os_user: str) -> str:
+    """Return the token of a login link for ``os_user``: single use, 15 minutes, the role admin."""
+    token = secrets.token_urlsafe(32)
+    with connection.transaction():
+        connection.execute(TIDY_LINKS)
+        connection.execute(NEW_LINK, (hash_of(token), f"link:{os_user}", LINK_SECONDS))
+        record(connection, terminal_actor(), "login.link", "session", f"link:{os_user}")
+    return token
+
+
+def peek_login_link(connection: Connection, token: str) -> bool:
+    """Tell whether ``token`` could be consumed now; changes nothing."""
+    return connection.execute(PEEK, (hash_of(token),)).fetchone() is not None
+
+
+def consume_login_link(connection: Connection, token: str) -> Actor | None:
+    """Use ``token`` up and return its actor ``link:<os user>``, None when it is unknown, used or too old.
+
+    The caller opens the session and writes the audit row.
+    """
+    row = connection.execute(CONSUME, (hash_of(token),)).fetchone()
+    return Actor(row[0], Role.ADMIN, "web") if row else None
