@@ -1,0 +1,287 @@
+"""One slot's process: takes assignments from its socket, runs them one after another, answers. The only room
+that runs user code.
+
+It writes nothing but its slot's page, its output and its socket, and may die at any instruction without
+losing an answer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import gc
+import json
+import os
+import signal
+import socket
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from types import CoroutineType, FrameType
+from typing import Any, NoReturn
+
+from worker.context import Context
+from worker.family import become_subreaper, die_with_parent
+from worker.hygiene import Hygiene
+from worker.outcome import (
+    OUTPUT_BYTES,
+    Answer,
+    Cancelled,
+    DeadlineExceeded,
+    answer_for_exception,
+    answer_for_return,
+    clean_text,
+)
+from worker.output import empty, read_tail
+from worker.registry import JOB_TYPES, JobType, load_app
+from worker.slotpage import SlotPage, boottime_ns
+from worker.wire import Assignment, Frames, Reported, answer_frame, read_assignments
+
+_RECEIVE_BYTES = 256 * 1024
+_FLUSH_NS = 2_000_000
+_SHORT_NS = 1_000_000
+_WORK_FD_FROM = 200
+_NOTHING = object()
+
+
+class _Leave(BaseException):
+    """SIGTERM came while no run was held."""
+
+
+class Child:
+    """The loop of one slot's process."""
+
+    def __init__(
+        self, slot: int, page: SlotPage, work: socket.socket, recycle_runs: int, recycle_mb: int
+    ) -> None:
+        """`work` is this child's end of the stream to the supervisor."""
+        self._slot, self._page, self._work = slot, page, work
+        self._runs_left = recycle_runs
+        self._current: tuple[int, int] | None = None
+        self._armed = self._idle = self._leaving = False
+        self._unsent_since = 0
+        self._expected_ns: dict[str, int] = {}
+        signal.signal(signal.SIGTERM, self._on_term)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        self._hygiene = Hygiene(work.fileno(), recycle_mb)
+
+    def serve(self) -> None:
+        """Work until the supervisor's end closes or this child should be replaced."""
+        frames = Frames()
+        with contextlib.suppress(_Leave, ConnectionError):
+            while not self._leaving:
+                data = self._receive()
+                if not data:
+                    break
+                for body in frames.feed(data):
+                    for assignment in read_assignments(body):
+                        if self._leaving:
+                            break
+                        self._run(assignment)
+                self._flush()
+        with contextlib.suppress(_Leave, OSError):
+            self._flush()
+
+    def _receive(self) -> bytes:
+        self._idle = True
+        try:
+            return b"" if self._leaving else self._work.recv(_RECEIVE_BYTES)
+        finally:
+            self._idle = False
+
+    def _on_term(self, _number: int, _frame: FrameType | None) -> None:
+        aimed_at = self._page.aimed_at()
+        if aimed_at is not None and aimed_at != self._current:
+            return
+        self._leaving = True
+        if self._armed:
+            self._armed = False
+            raise self._reason()
+        if self._idle:
+            self._idle = False
+            raise _Leave
+
+    def _reason(self) -> BaseException:
+        if boottime_ns() >= self._page.deadline_ns():
+            return DeadlineExceeded("The run passed its deadline and was stopped.")
+        return Cancelled("The run was stopped from outside.")
+
+    def _run(self, assignment: Assignment) -> None:
+        started_ns = boottime_ns()
+        if self._unsent_since and (
+            started_ns - self._unsent_since > _FLUSH_NS
+            or self._expected_ns.get(assignment.job_type, _SHORT_NS) >= _SHORT_NS
+        ):
+            self._flush()
+        self._current = (assignment.run_id, assignment.lease_epoch)
+        deadline_ns = started_ns + int(assignment.timeout_seconds * 1e9)
+        self._page.begin(assignment.run_id, assignment.lease_epoch, started_ns, deadline_ns)
+        answer = self._execute(assignment, started_ns)
+        finished_ns = boottime_ns()
+        answer = self._clean_up(assignment, answer, finished_ns - started_ns)
+        self._report(Reported(assignment.run_id, assignment.lease_epoch, started_ns, finished_ns, answer))
+        self._page.end()
+        self._current = None
+
+    def _execute(self, assignment: Assignment, started_ns: int) -> Answer:
+        job_type = JOB_TYPES.get(assignment.job_type)
+        if job_type is None:
+            return Answer(
+                "raised", "unknown_type", f"This worker has no handler called {assignment.job_type!r}."
+            )
+        try:
+            payload = json.loads(assignment.payload)
+        except (ValueError, RecursionError) as error:
+            return Answer(
+                "raised", "payload_unreadable", clean_text(f"The payload cannot be read: {error}", 500)
+            )
+        context = Context.for_assignment(assignment, payload, self._page, started_ns)
+        if context.cancelled:
+            return Answer("cancelled", "cancelled", "The run was asked to stop before its handler began.")
+        answer = self._call(job_type, context)
+        if context.committed:
+            return Answer(
+                "committed",
+                answer.error_code,
+                answer.message,
+                traceback=answer.traceback,
+                result=answer.result,
+            )
+        return answer
+
+    def _call(self, job_type: JobType, context: Context) -> Answer:
+        value: object = _NOTHING
+        try:
+            with (
+                contextlib.nullcontext() if job_type.memory_mb is None else _memory_limit(job_type.memory_mb)
+            ):
+                try:
+                    self._armed = True
+                    if self._leaving:
+                        raise self._reason()
+                    value = job_type.function(context)
+                    if type(value) is CoroutineType:
+                        coroutine, value = value, _NOTHING
+                        value = _run_async(coroutine)
+                finally:
+                    self._armed = False
+        except BaseException as error:
+            if value is _NOTHING or not isinstance(error, Cancelled | DeadlineExceeded):
+                return answer_for_exception(error, job_type.permanent)
+        return answer_for_return(value)
+
+    def _clean_up(self, assignment: Assignment, answer: Answer, run_ns: int) -> Answer:
+        if not self._hygiene.descriptors_whole():
+            self._leaving = True
+            answer = _closed_descriptors(answer)
+        elif self._hygiene.output_bytes:
+            answer = replace(answer, output_tail=read_tail(1, OUTPUT_BYTES))
+            empty(1)
+        reason = self._hygiene.tidy(run_ns / 1e9)
+        self._runs_left -= 1
+        if reason is not None or self._runs_left <= 0:
+            self._leaving = True
+        previous = self._expected_ns.get(assignment.job_type, 0)
+        self._expected_ns[assignment.job_type] = max(run_ns, previous - previous // 8)
+        return answer
+
+    def _report(self, reported: Reported) -> None:
+        frame = answer_frame(reported)
+        if not self._page.journal_append(frame):
+            self._flush()
+            self._page.journal_append(frame)
+        if not self._unsent_since:
+            self._unsent_since = reported.finished_ns
+
+    def _flush(self) -> None:
+        """Send what the journal holds; it is cleared after the send, so a death in between loses nothing."""
+        if self._unsent_since:
+            self._work.sendall(self._page.journal())
+            self._page.journal_clear()
+            self._unsent_since = 0
+
+
+def _run_async(coroutine: Any) -> object:
+    import asyncio
+
+    return asyncio.run(coroutine)
+
+
+@contextlib.contextmanager
+def _memory_limit(megabytes: int) -> Iterator[None]:
+    import resource
+
+    with open("/proc/self/statm", "rb") as statm:
+        now = int(statm.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    wanted = now + megabytes * 1024 * 1024
+    resource.setrlimit(resource.RLIMIT_AS, (wanted if hard < 0 else min(wanted, hard), hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+
+
+def _closed_descriptors(answer: Answer) -> Answer:
+    if answer.kind == "committed":
+        return answer
+    message = "The handler closed or replaced file descriptors that belong to the worker (0, 1, 2), so its answer cannot be trusted."
+    return Answer("crashed", "descriptors_closed", message, note=answer.message)
+
+
+def settle(parent: int, output: int) -> None:
+    """Make the process that was just forked or spawned a child: its own session, its signals, its streams,
+    its end.
+
+    `parent` is the template's process id, `output` the descriptor of the slot's output.
+    """
+    signal.set_wakeup_fd(-1)
+    with contextlib.suppress(PermissionError):
+        os.setsid()
+    die_with_parent(parent)
+    become_subreaper()
+    null = os.open(os.devnull, os.O_RDONLY)
+    for source, target in ((null, 0), (output, 1), (output, 2)):
+        os.dup2(source, target)
+    for fd in {null, output} - {0, 1, 2}:
+        os.close(fd)
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as score:
+        score.write("500")
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(encoding="utf-8", errors="backslashreplace", line_buffering=True)  # type: ignore[union-attr]
+    faulthandler.enable()
+
+
+def live(slot: int, pages: int, work: int, recycle_runs: int, recycle_mb: int) -> NoReturn:
+    """Serve `slot` with the descriptors of the slots' pages and of the work socket, then end this process."""
+    status = 70
+    try:
+        page = SlotPage(pages, slot)
+        os.close(pages)
+        gc.enable()
+        Child(slot, page, _high(work), recycle_runs, recycle_mb).serve()
+        status = 0
+    finally:
+        with contextlib.suppress(BaseException):
+            sys.stdout.flush()
+        os._exit(status)
+
+
+def _high(work: int) -> socket.socket:
+    """The socket on a descriptor that a handler closing or reusing the low ones does not meet."""
+    import fcntl
+
+    with contextlib.suppress(OSError):
+        high = fcntl.fcntl(work, fcntl.F_DUPFD_CLOEXEC, _WORK_FD_FROM)
+        os.close(work)
+        work = high
+    return socket.socket(fileno=work)
+
+
+def main(argument: str) -> NoReturn:
+    """Entry of a child that was started as a fresh process; `argument` is JSON made by the template."""
+    given = json.loads(argument)
+    settle(given["parent"], given["output"])
+    load_app(given["app"])
+    live(given["slot"], given["pages"], given["work"], given["recycle_runs"], given["recycle_mb"])

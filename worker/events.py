@@ -1,0 +1,93 @@
+"""What the supervisor's loop learns from its children. Data only. Times in nanoseconds on the clock of
+`slotpage.boottime_ns`."""
+
+from __future__ import annotations
+
+import os
+import signal
+from dataclasses import dataclass
+from typing import Any
+
+from worker.outcome import Answer
+from worker.wire import Assignment
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """The handlers are imported. `types`: the policy of each job type that can run here."""
+
+    types: list[dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class AppFailed:
+    """The handlers' module cannot be imported: one sentence, then the traceback. The template has ended."""
+
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Warned:
+    """One line an operator should read."""
+
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A run's attempt ended and its child answered."""
+
+    slot: int
+    assignment: Assignment
+    answer: Answer
+    started_ns: int
+    finished_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Died:
+    """A slot's child is gone with everything below it; the next `send` forks another.
+
+    `running` is what it had started and not ended (its attempt ends with `answer`; it began at `started_ns`),
+    `unstarted` what it was sent and never began, in order. A child that was replaced after its runs dies with
+    neither.
+    """
+
+    slot: int
+    text: str
+    running: Assignment | None
+    answer: Answer
+    unstarted: list[Assignment]
+    started_ns: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TemplateDied:
+    """The template is gone and its children with it; a `Died` follows for each slot that held work. `start()`
+    again."""
+
+    text: str
+
+
+Event = Ready | AppFailed | Warned | Finished | Died | TemplateDied
+
+
+def describe_status(status: int | None) -> str:
+    """The words for a wait status; None for a process whose end nobody could read."""
+    if status is None:
+        return "gone, its status unread"
+    if os.WIFSIGNALED(status):
+        number = os.WTERMSIG(status)
+        try:
+            return f"killed by signal {number} ({signal.Signals(number).name})"
+        except ValueError:
+            return f"killed by signal {number}"
+    return f"exited with status {os.waitstatus_to_exitcode(status)}"
+
+
+def crash_answer(status: int | None, text: str, output_tail: str) -> Answer:
+    """The answer of a run whose process died under it: `exited` when the process ended itself, else
+    `crashed`."""
+    exited = status is not None and os.WIFEXITED(status)
+    code, message = ("exited", f"{text} in the middle of the run") if exited else ("crashed", text)
+    return Answer("crashed", code, message, output_tail=output_tail or None)

@@ -1,0 +1,88 @@
+"""Family relations of processes: who adopts orphans, who dies with whom, who is whose child, and how a family
+ends.
+
+The only place that calls prctl. It knows nothing of runs, slots or sockets.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import sys
+import time
+from collections.abc import Collection
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+_LINUX = sys.platform == "linux"
+
+
+def _prctl(option: int, value: int) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(option, value, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), f"prctl({option}) failed: {os.strerror(ctypes.get_errno())}")
+
+
+def become_subreaper() -> None:
+    """Make this process adopt the orphans among its descendants (setsid and double fork included). Linux
+    only; else nothing."""
+    if _LINUX:
+        _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def die_with_parent(parent: int) -> None:
+    """Ask for SIGKILL when the parent's thread that forked us ends, and exit at once when `parent` is already
+    gone."""
+    if _LINUX:
+        _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(0)
+
+
+def outlive_parent() -> None:
+    """Take `die_with_parent` back: from here on this process cleans up itself when its parent is gone."""
+    if _LINUX:
+        _prctl(_PR_SET_PDEATHSIG, 0)
+
+
+def own_children() -> list[int]:
+    """Process ids of this process's children of all its threads, zombies included."""
+    if not _LINUX:
+        return []
+    pids: list[int] = []
+    for thread in os.listdir("/proc/self/task"):
+        with contextlib.suppress(OSError), open(f"/proc/self/task/{thread}/children", "rb") as listing:
+            pids.extend(int(pid) for pid in listing.read().split())
+    return pids
+
+
+def reap(pid: int) -> bool:
+    """True when child `pid` is gone: reaped now, or not a child of ours."""
+    try:
+        return os.waitpid(pid, os.WNOHANG)[0] != 0
+    except ChildProcessError:
+        return True
+
+
+def kill_children(spare: Collection[int], seconds: float) -> bool:
+    """Kill and reap every child but those in `spare`, and what their death re-parents to us, until none is
+    left.
+
+    `seconds` bounds the work (a process in uninterruptible sleep cannot be killed). False when something was
+    left. The kernel's listing may skip an entry while another one exits, so only a second empty one counts.
+    """
+    end = time.monotonic() + seconds
+    empty_listings = 0
+    while empty_listings < 2:
+        others = [pid for pid in own_children() if pid not in spare]
+        empty_listings = 0 if others else empty_listings + 1
+        for pid in others:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        if not all([reap(pid) for pid in others]):
+            time.sleep(0.0005)
+        if others and time.monotonic() > end:
+            return False
+    return True

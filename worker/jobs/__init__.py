@@ -1,0 +1,1 @@
+"""The built-in handlers, for people with no Python to write."""

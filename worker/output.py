@@ -1,0 +1,49 @@
+"""A slot's output file: memory that its child's standard output and error append to, readable also after the
+child's death."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import fcntl
+import os
+import sys
+
+from worker.outcome import clean_text
+from worker.slotpage import create_memory
+
+_KEEP_SIZE_PUNCH_HOLE = 3
+_LARGEST_BYTES = 1024 * 1024
+_KEPT_BYTES = 64 * 1024
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+def create_output(slot: int) -> int:
+    """Descriptor of a new, empty output file; every write through it appends."""
+    fd = create_memory(f"wakeboard-output-{slot}")
+    fcntl.fcntl(fd, fcntl.F_SETFL, fcntl.fcntl(fd, fcntl.F_GETFL) | os.O_APPEND)
+    return fd
+
+
+def read_tail(fd: int, limit: int) -> str:
+    """The last `limit` bytes of the output file `fd`, as text that is safe to show."""
+    size = os.fstat(fd).st_size
+    text = os.pread(fd, limit, max(size - limit, 0)).decode("utf-8", "replace")
+    return clean_text(text.lstrip("\ufffd") if size > limit else text, limit)
+
+
+def trim(fd: int) -> None:
+    """Give the memory of all but the last 64 kB back when the file holds more than 1 MB; its length stays."""
+    state = os.fstat(fd)
+    if state.st_blocks * 512 <= _LARGEST_BYTES:
+        return
+    end = max(state.st_size - _KEPT_BYTES, 0) // _PAGE_BYTES * _PAGE_BYTES
+    if sys.platform == "linux" and end:
+        libc = ctypes.CDLL(None, use_errno=True)
+        libc.fallocate(fd, _KEEP_SIZE_PUNCH_HOLE, ctypes.c_int64(0), ctypes.c_int64(end))
+
+
+def empty(fd: int) -> None:
+    """Forget everything written so far."""
+    with contextlib.suppress(OSError):
+        os.ftruncate(fd, 0)

@@ -1,0 +1,71 @@
+"""What importing the handlers left open in the template that must not cross a fork: threads and connections.
+Looks only."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import threading
+from collections.abc import Collection
+
+
+def hazards(own: Collection[int]) -> list[str]:
+    """One phrase for each second thread and each connected socket but those in `own` (descriptors)."""
+    return [*_threads(), *_connections(own)]
+
+
+def warning(found: list[str]) -> str:
+    """The one line that tells an operator what was found and what it costs."""
+    return (
+        f"Importing the handlers left {', '.join(found)} open, which a forked process cannot share; every child is "
+        "therefore started as a fresh process (slower). Start threads and connect inside the handlers instead."
+    )
+
+
+def _threads() -> list[str]:
+    named = [thread for thread in threading.enumerate() if thread is not threading.main_thread()]
+    found = [f"thread {thread.name!r} of module {_module_of(thread)}" for thread in named]
+    with contextlib.suppress(OSError):
+        unnamed = len(os.listdir("/proc/self/task")) - 1 - len(named)
+        if unnamed > 0:
+            found.append(f"{unnamed} thread(s) of a native library")
+    return found
+
+
+def _module_of(thread: threading.Thread) -> str:
+    target = getattr(thread, "_target", None)
+    return str(getattr(target, "__module__", None) or type(thread).__module__)
+
+
+def _connections(own: Collection[int]) -> list[str]:
+    found = []
+    with contextlib.suppress(OSError):
+        for name in os.listdir("/proc/self/fd"):
+            peer = None if int(name) in own or int(name) < 3 else _peer(int(name))
+            if peer is not None:
+                found.append(f"a connection to {peer} ({_owner(int(name))})")
+    return found
+
+
+def _peer(fd: int) -> str | None:
+    try:
+        copy = socket.socket(fileno=os.dup(fd))
+    except OSError:
+        return None
+    with copy:
+        try:
+            peer = copy.getpeername()
+        except OSError:
+            return None
+    return f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else str(peer or "a local socket")
+
+
+def _owner(fd: int) -> str:
+    import gc
+
+    for thing in gc.get_objects():
+        with contextlib.suppress(Exception):
+            if callable(getattr(type(thing), "fileno", None)) and thing.fileno() == fd:
+                return f"held by a {type(thing).__module__}.{type(thing).__qualname__}"
+    return "held by a native library"

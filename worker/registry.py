@@ -1,0 +1,178 @@
+"""What a job type is, and which ones this process knows. It runs nothing and opens nothing."""
+
+from __future__ import annotations
+
+import importlib
+import math
+import re
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from worker.backoff import Backoff
+from worker.durations import parse_duration
+
+DEFAULT_BACKOFF = "exponential 10s cap 30m"
+NAME_CHARACTERS = 200
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f]")
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True, slots=True)
+class JobType:
+    """One kind of work: the function that does it and the policy its author chose. Durations in seconds."""
+
+    name: str
+    function: Callable[..., Any]
+    max_attempts: int = 10
+    timeout_seconds: float = 300.0
+    backoff: str = DEFAULT_BACKOFF
+    permanent: tuple[type[BaseException], ...] = field(default=())
+    max_running: int | None = None
+    lease_seconds: float | None = None
+    memory_mb: int | None = None
+    schedule: str | None = None
+
+    def policy(self) -> dict[str, Any]:
+        """Everything but the function, in JSON's types; exceptions by name."""
+        return {
+            "name": self.name,
+            "max_attempts": self.max_attempts,
+            "timeout_seconds": self.timeout_seconds,
+            "backoff": self.backoff,
+            "permanent": [exception.__name__ for exception in self.permanent],
+            "max_running": self.max_running,
+            "lease_seconds": self.lease_seconds,
+            "memory_mb": self.memory_mb,
+            "schedule": self.schedule,
+        }
+
+
+JOB_TYPES: dict[str, JobType] = {}
+
+
+def job(
+    name: str,
+    *,
+    max_attempts: int = 10,
+    timeout: float | str = 300,
+    backoff: str = DEFAULT_BACKOFF,
+    permanent: tuple[type[BaseException], ...] = (),
+    max_running: int | None = None,
+    lease: float | str | None = None,
+    memory_mb: int | None = None,
+    schedule: str | None = None,
+) -> Callable[[_Function], _Function]:
+    """Register the decorated `def f(ctx)` or `async def f(ctx)` as the handler of job type `name`.
+
+    `timeout` and `lease` are seconds or text such as "5m"; `backoff` is the retry rule; exceptions in
+    `permanent` are not tried again; `max_running` bounds how many run at once over all workers; `memory_mb`
+    is what one run may allocate; `schedule` is cron text. The function stays callable. ValueError, in a
+    sentence, when a value cannot be.
+    """
+    _check_name(name)
+    if not isinstance(backoff, str):
+        raise ValueError(
+            f"Job type {name!r}: backoff={backoff!r} is not text; write a rule such as {DEFAULT_BACKOFF!r}."
+        )
+    Backoff.parse(backoff)
+    policy: dict[str, Any] = {
+        "max_attempts": _count(name, "max_attempts", max_attempts),
+        "timeout_seconds": _seconds(name, "timeout", timeout),
+        "backoff": backoff,
+        "permanent": _exceptions(name, permanent),
+        "max_running": None if max_running is None else _count(name, "max_running", max_running),
+        "lease_seconds": None if lease is None else _seconds(name, "lease", lease),
+        "memory_mb": None if memory_mb is None else _count(name, "memory_mb", memory_mb),
+        "schedule": _schedule(name, schedule),
+    }
+
+    def register(function: _Function) -> _Function:
+        _add(JobType(name, function, **policy))
+        return function
+
+    return register
+
+
+def load_app(module: str | None) -> None:
+    """Import the built-in handlers, then the handlers in `module` (None: none), the working folder last on
+    the path.
+
+    Last, so that a file of the user's that happens to be called like one of ours cannot take its place.
+    Whatever the import raises goes on to the caller.
+    """
+    importlib.import_module("worker.jobs")
+    if module is None:
+        return
+    folder = str(Path.cwd())
+    if folder not in sys.path:
+        sys.path.append(folder)
+    importlib.import_module(module)
+
+
+def _add(job_type: JobType) -> None:
+    other = JOB_TYPES.get(job_type.name)
+    if other is not None and _place(other.function) != _place(job_type.function):
+        raise ValueError(
+            f"Two handlers are called {job_type.name!r}: {_place(other.function)} and {_place(job_type.function)}. "
+            "Give one of them another name."
+        )
+    JOB_TYPES[job_type.name] = job_type
+
+
+def _place(function: Callable[..., Any]) -> str:
+    code = getattr(function, "__code__", None)
+    where = f" ({code.co_filename}:{code.co_firstlineno})" if code is not None else ""
+    module, name = getattr(function, "__module__", "?"), getattr(function, "__qualname__", repr(function))
+    return f"{module}.{name}{where}"
+
+
+def _check_name(name: object) -> None:
+    if not isinstance(name, str) or not 1 <= len(name) <= NAME_CHARACTERS or _CONTROL.search(name):
+        shown = (
+            repr(name) if not isinstance(name, str) or len(name) < 60 else f"one of {len(name)} characters"
+        )
+        raise ValueError(
+            f"A job type cannot be called {shown}: its name is text of 1 to {NAME_CHARACTERS} characters "
+            "without control characters, for example @job('send_invoice')."
+        )
+
+
+def _count(name: str, setting: str, value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value < 2**31:
+        raise ValueError(f"Job type {name!r}: {setting}={value!r} is not a whole number of 1 or more.")
+    return value
+
+
+def _seconds(name: str, setting: str, value: object) -> float:
+    advice = f"Job type {name!r}: {setting}={value!r} is not a duration above 0; write seconds (60) or text ('5m')."
+    if isinstance(value, str):
+        try:
+            value = parse_duration(value)
+        except ValueError as error:
+            raise ValueError(f"{advice} {error}") from None
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int | float)
+        or not math.isfinite(value)
+        or not 0 < value < 2**31
+    ):
+        raise ValueError(advice)
+    return float(value)
+
+
+def _exceptions(name: str, value: object) -> tuple[type[BaseException], ...]:
+    given = value if isinstance(value, tuple | list | set) else (value,)
+    if not all(isinstance(one, type) and issubclass(one, BaseException) for one in given):
+        raise ValueError(
+            f"Job type {name!r}: permanent={value!r} must hold exception classes, as (ValueError, KeyError)."
+        )
+    return tuple(given)
+
+
+def _schedule(name: str, value: object) -> str | None:
+    if value is not None and (not isinstance(value, str) or not value.strip()):
+        raise ValueError(f"Job type {name!r}: schedule={value!r} is not cron text such as '0 2 * * *'.")
+    return value

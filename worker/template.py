@@ -1,0 +1,220 @@
+"""The process that imports the handlers once and forks a child per slot on demand. It runs no handler and
+writes no row.
+
+It adopts and kills whatever its dead children leave behind, and ends with everything below it when the
+supervisor is gone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import json
+import os
+import select
+import signal
+import socket
+import sys
+import traceback
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from worker import child, preload
+from worker.family import become_subreaper, die_with_parent, kill_children, outlive_parent
+from worker.outcome import TRACEBACK_CHARACTERS, clean_text
+from worker.registry import JOB_TYPES, load_app
+
+MESSAGE_BYTES = 128 * 1024
+_TYPES_PER_MESSAGE = 50
+_SWEEP_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Member:
+    slot: int
+    generation: int
+
+
+class Template:
+    """The template's loop: fork, kill, watch for deaths."""
+
+    def __init__(self, given: dict[str, Any]) -> None:
+        """`given`: app, pages (descriptor), recycle_runs, recycle_mb, control (descriptor), parent (process
+        id)."""
+        self._given = given
+        self._control = socket.socket(fileno=given["control"])
+        self._members: dict[int, _Member] = {}
+        self._spawns = False
+        self._bell, self._bell_rope = socket.socketpair()
+        self._bell.setblocking(False)
+        self._bell_rope.setblocking(False)
+
+    def load(self) -> bool:
+        """Import the handlers and tell the supervisor what can run; False when the import failed."""
+        try:
+            load_app(self._given["app"])
+        except BaseException as error:
+            self._tell(told="failed", message=_import_failure(self._given["app"], error))
+            return False
+        hazards = preload.hazards({self._control.fileno(), self._bell.fileno(), self._bell_rope.fileno()})
+        self._spawns = bool(hazards)
+        if hazards:
+            self._tell(told="warned", message=preload.warning(hazards))
+        policies = [job_type.policy() for job_type in JOB_TYPES.values()]
+        for start in range(0, len(policies), _TYPES_PER_MESSAGE):
+            self._tell(told="types", types=policies[start : start + _TYPES_PER_MESSAGE])
+        self._tell(told="ready")
+        return True
+
+    def serve(self) -> None:
+        """Obey until the supervisor is gone, then end every descendant."""
+        signal.set_wakeup_fd(self._bell_rope.fileno(), warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        poll = select.poll()
+        poll.register(self._control, select.POLLIN)
+        poll.register(self._bell, select.POLLIN)
+        try:
+            while True:
+                ready = {fd for fd, _ in poll.poll()}
+                if self._bell.fileno() in ready:
+                    with contextlib.suppress(BlockingIOError):
+                        self._bell.recv(4096)
+                    self._bury()
+                if self._control.fileno() in ready and not self._obey():
+                    return
+        finally:
+            kill_children((), _SWEEP_SECONDS)
+
+    def _obey(self) -> bool:
+        try:
+            data, fds, _, _ = socket.recv_fds(self._control, MESSAGE_BYTES, 4)
+        except ConnectionError:
+            return False
+        if not data:
+            return False
+        order = json.loads(data)
+        if order["order"] == "fork":
+            self._fork(order["slot"], order["generation"], *fds)
+        else:
+            self._signal(order)
+        return True
+
+    def _signal(self, order: dict[str, Any]) -> None:
+        wanted = _Member(order["slot"], order["generation"])
+        for pid, member in self._members.items():
+            if member == wanted:
+                os.kill(pid, signal.SIGKILL if order["order"] == "kill" else signal.SIGTERM)
+
+    def _fork(self, slot: int, generation: int, work: int, output: int) -> None:
+        try:
+            pid = (
+                self._spawn_child(slot, work, output)
+                if self._spawns
+                else self._fork_child(slot, work, output)
+            )
+        except OSError as error:
+            self._tell(
+                told="died",
+                slot=slot,
+                generation=generation,
+                status=None,
+                text=f"it could not be started: {error}",
+            )
+            return
+        finally:
+            os.close(work)
+            os.close(output)
+        self._members[pid] = _Member(slot, generation)
+        self._tell(told="forked", slot=slot, generation=generation, pid=pid)
+
+    def _fork_child(self, slot: int, work: int, output: int) -> int:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        parent = os.getpid()
+        pid = os.fork()
+        if pid:
+            return pid
+        try:
+            child.settle(parent, output)
+            for end in (self._control, self._bell, self._bell_rope):
+                end.close()
+            child.live(
+                slot, self._given["pages"], work, self._given["recycle_runs"], self._given["recycle_mb"]
+            )
+        finally:
+            os._exit(70)
+
+    def _spawn_child(self, slot: int, work: int, output: int) -> int:
+        names = ("app", "pages", "recycle_runs", "recycle_mb")
+        given = {name: self._given[name] for name in names}
+        given |= {"slot": slot, "work": work, "output": output, "parent": os.getpid()}
+        kept = (work, output, self._given["pages"])
+        try:
+            for fd in kept:
+                os.set_inheritable(fd, True)
+            return os.posix_spawn(sys.executable, command("worker.child", given), os.environ)
+        finally:
+            os.set_inheritable(self._given["pages"], False)
+
+    def _bury(self) -> None:
+        """Reap the dead; when a child died, kill what it leaves to us before its death is told."""
+        dead: list[tuple[_Member, int]] = []
+        with contextlib.suppress(ChildProcessError):
+            while True:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+                if pid == 0:
+                    break
+                member = self._members.pop(pid, None)
+                if member is not None:
+                    dead.append((member, status))
+        kill_children(self._members.keys(), _SWEEP_SECONDS)
+        for member, status in dead:
+            self._tell(told="died", slot=member.slot, generation=member.generation, status=status, text=None)
+
+    def _tell(self, **message: Any) -> None:
+        with contextlib.suppress(ConnectionError):
+            self._control.send(json.dumps(message, ensure_ascii=False).encode("utf-8", "replace"))
+
+
+def command(module: str, given: dict[str, Any]) -> list[str]:
+    """Arguments that start `module`'s main with `given`, with neither the working folder nor a script folder
+    on its path."""
+    root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # noqa: PTH100, PTH120
+    program = (
+        f"import sys; sys.path[:] = [p for p in sys.path if p]; {root!r} in sys.path or sys.path.append({root!r}); "
+        f"from {module} import main; main(sys.argv[1])"
+    )
+    return [sys.executable, "-P", "-c", program, json.dumps(given)]
+
+
+def _import_failure(app: str | None, error: BaseException) -> str:
+    try:
+        text = "".join(traceback.format_exception(error))
+    except BaseException:
+        text = ""
+    name = type(error).__name__
+    return clean_text(
+        f"The handlers' module {app!r} cannot be imported: {name}: {error}\n{text}",
+        TRACEBACK_CHARACTERS,
+        keep="ends",
+    )
+
+
+def main(argument: str) -> NoReturn:
+    """Entry of the template process; `argument` is JSON made by `Children`."""
+    given = json.loads(argument)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    die_with_parent(given["parent"])
+    become_subreaper()
+    os.set_inheritable(given["pages"], False)
+    os.set_inheritable(given["control"], False)
+    template = Template(given)
+    loaded = template.load()
+    if loaded:
+        # A template killed with the supervisor could not sweep; from here on the closed socket tells it to.
+        outlive_parent()
+        gc.collect()
+        gc.freeze()
+        template.serve()
+    os._exit(0 if loaded else 1)
