@@ -57,7 +57,7 @@ def hash_of(secret: str) -> str:
 def open_session(
     connection: Connection, actor_name: str, role: Role, user_id: int | None = None, ip: str | None = None
 ) -> str:
-    """Return the cookie of a new session of 12 hours; ``user_id`` makes its role the user's at each request."""
+    """Return the cookie of a new session of 12 hours; with ``user_id`` its role is that user's, always."""
     cookie = secrets.token_urlsafe(32)
     connection.execute(TIDY_SESSIONS, (IDLE_SECONDS,))
     connection.execute(OPEN, (hash_of(cookie), user_id, actor_name, role.value, ip, SESSION_SECONDS))
