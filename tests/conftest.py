@@ -13,7 +13,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from tests.servers import TestServer, test_server
+from tests.servers import Server, running_server
 from worker import db
 
 # A developer's own settings must not steer the tests.
@@ -23,14 +23,14 @@ for _name in [name for name in os.environ if name.startswith("WAKEBOARD_")]:
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 _controller = ExitStack()
-_shared: list[TestServer] = []
+_shared: list[Server] = []
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
     """Start the server (in xdist's controller, once) and tell the test process ``node`` where it is."""
     if not _shared:
-        _shared.append(_controller.enter_context(test_server()))
+        _shared.append(_controller.enter_context(running_server()))
     node.workerinput["server"] = _shared[0].handed_over()
 
 
@@ -40,18 +40,18 @@ def pytest_unconfigure() -> None:
 
 
 @pytest.fixture(scope="session")
-def server(request: pytest.FixtureRequest) -> Iterator[TestServer]:
+def server(request: pytest.FixtureRequest) -> Iterator[Server]:
     """The PostgreSQL of this test run."""
     handed = getattr(request.config, "workerinput", {}).get("server")
     if handed:
-        yield TestServer(**handed)
+        yield Server(**handed)
         return
-    with test_server() as started:
+    with running_server() as started:
         yield started
 
 
 @pytest.fixture
-def database(server: TestServer) -> Iterator[str]:
+def database(server: Server) -> Iterator[str]:
     """The libpq URL of a fresh migrated database, whose owner is an ordinary role; dropped afterwards."""
     name = server.create()
     yield server.url(name)
@@ -59,7 +59,7 @@ def database(server: TestServer) -> Iterator[str]:
 
 
 @pytest.fixture
-def empty_database(server: TestServer) -> Iterator[str]:
+def empty_database(server: Server) -> Iterator[str]:
     """The libpq URL of a fresh database that was never migrated."""
     name = server.create(empty=True)
     yield server.url(name)
@@ -81,7 +81,7 @@ def other(database: str) -> Iterator[Connection]:
 
 
 @pytest.fixture
-def superuser(server: TestServer, database: str) -> Iterator[Connection]:
+def superuser(server: Server, database: str) -> Iterator[Connection]:
     """A superuser's connection to ``database``."""
     name = psycopg.conninfo.conninfo_to_dict(database)["dbname"]
     with db.connect(server.url(str(name), admin=True), name="wakeboard superuser") as opened:

@@ -18,7 +18,7 @@ from pathlib import Path
 import psutil
 import psycopg
 from psycopg import sql
-from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.conninfo import make_conninfo
 
 from worker import embedded
 from worker.db import migrate
@@ -29,10 +29,11 @@ SETTINGS = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "of
 
 
 @dataclass(frozen=True, slots=True)
-class TestServer:
-    """Where databases are made: ``user_url`` owns them, ``admin_url`` is a superuser; ``template`` is migrated."""
+class Server:
+    """Where databases are made: ``user_url`` owns them, ``admin_url`` is a superuser.
 
-    __test__ = False
+    ``template`` is the migrated database that others are cloned from.
+    """
 
     user_url: str
     admin_url: str
@@ -80,7 +81,7 @@ def with_database(url: str, name: str) -> str:
 
 
 @contextmanager
-def test_server() -> Iterator[TestServer]:
+def running_server() -> Iterator[Server]:
     """Give a server with a migrated template database; stop it (or drop what was made) at the end."""
     given = os.environ.get("WAKEBOARD_TEST_DATABASE_URL")
     with _somebody_elses(given) if given else _our_own() as server:
@@ -88,9 +89,9 @@ def test_server() -> Iterator[TestServer]:
 
 
 @contextmanager
-def _somebody_elses(url: str) -> Iterator[TestServer]:
+def _somebody_elses(url: str) -> Iterator[Server]:
     template = f"wbtest_template_{secrets.token_hex(6)}"
-    server = TestServer(url, url, template)
+    server = Server(url, url, template)
     try:
         _make_template(server)
         yield server
@@ -99,7 +100,7 @@ def _somebody_elses(url: str) -> Iterator[TestServer]:
 
 
 @contextmanager
-def _our_own() -> Iterator[TestServer]:
+def _our_own() -> Iterator[Server]:
     parent = _short_folder()
     _remove_leftovers(parent)
     data_dir = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=parent))
@@ -108,14 +109,14 @@ def _our_own() -> Iterator[TestServer]:
     try:
         embedded.start(data_dir, settings=SETTINGS)
         admin = embedded.url(data_dir, user="postgres", database="postgres")
-        server = TestServer(embedded.url(data_dir), admin, "wbtest_template", str(data_dir))
+        server = Server(embedded.url(data_dir), admin, "wbtest_template", str(data_dir))
         _make_template(server)
         yield server
     finally:
         _remove(data_dir)
 
 
-def _make_template(server: TestServer) -> None:
+def _make_template(server: Server) -> None:
     with psycopg.connect(server.url("postgres"), autocommit=True) as connection:
         connection.execute(
             sql.SQL("CREATE DATABASE {} TEMPLATE template0 ENCODING 'UTF8'").format(
@@ -132,7 +133,7 @@ def _short_folder() -> Path:
 
 
 def _remove_leftovers(parent: Path) -> None:
-    """Remove what test runs left that were killed: their folders carry the number of a process that is gone."""
+    """Remove what killed test runs left: their folders carry the number of a process that is gone."""
     for folder in parent.glob(f"{PREFIX}*"):
         number = folder.name.removeprefix(PREFIX).partition("-")[0]
         mine = folder.stat().st_uid == os.geteuid()
