@@ -39,7 +39,7 @@ def complaint(password: str, name: str) -> str | None:
     plain = core.replace("0", "o").replace("@", "a").replace("$", "s").replace("3", "e").replace("1", "i")
     if not core or {core, plain} & COMMON or len(set(password)) < 4:
         return "This password is among the first that are guessed; choose another, such as several words."
-    if plain == name.casefold() or core == name.casefold():
+    if len(name) > 2 and name.casefold() in core and len(core.replace(name.casefold(), "")) < 6:
         return "This password is the account's name with additions; choose another."
     return None
 
