@@ -4,6 +4,13 @@ Owns the cluster's folder, its server process and who may connect; knows nothing
 Imports neither SQLAlchemy nor the start-up code of the wheel that brings the PostgreSQL binaries.
 """
 
+import sys
+
+if sys.platform == "win32":  # no fcntl and no pwd there, so nothing below could be imported
+    raise ImportError(
+        "The embedded database runs on Linux and macOS, not on Windows: set WAKEBOARD_DATABASE_URL."
+    )
+
 from worker.embedded.errors import EmbeddedError
 from worker.embedded.server import Server, binary, is_running, start, stop, url
 from worker.settings import default_data_dir

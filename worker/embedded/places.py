@@ -56,10 +56,12 @@ class Places:
     def socket_folder(self) -> Path:
         """Below the data, or, when that is too long for a socket's address, below /tmp.
 
+        A comma separates hosts in a libpq URL, so such a path goes to /tmp too.
+
         Not below XDG_RUNTIME_DIR: that folder goes at logout, and a crontab line does not know it.
         """
         near = self.home / "socket"
-        if len(os.fsencode(near / f".s.PGSQL.{PORT}")) < SOCKET_BYTES:
+        if len(os.fsencode(near / f".s.PGSQL.{PORT}")) < SOCKET_BYTES and "," not in str(near):
             return near
         digest = hashlib.sha256(os.fsencode(self.data_dir)).hexdigest()[:16]
         return Path(f"/tmp/wakeboard-{self.owner.uid}-{digest}")

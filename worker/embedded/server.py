@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -114,7 +113,6 @@ def binary(name: str, data_dir: Path) -> Path:
 
 
 def _prepare(data_dir: Path) -> Places:
-    _refuse_windows()
     root = resolve(data_dir)
     identity.make_folders(root)
     owner = identity.owner(home(root), create=True)
@@ -125,21 +123,12 @@ def _prepare(data_dir: Path) -> Places:
 
 
 def _find(data_dir: Path, *, create: bool = False) -> Places:
-    _refuse_windows()
     root = resolve(data_dir)
     return Places(root, identity.owner(home(root), create=create))
 
 
 def _existing(data_dir: Path) -> Places | None:
-    _refuse_windows()
     return None if identity.holder(home(resolve(data_dir))) is None else _find(data_dir)
-
-
-def _refuse_windows() -> None:
-    if sys.platform == "win32":
-        raise EmbeddedError(
-            "The embedded database runs on Linux and macOS, not on Windows: set WAKEBOARD_DATABASE_URL."
-        )
 
 
 def _start(places: Places, deadline: float, tell: Teller, settings: Mapping[str, str]) -> bool:
