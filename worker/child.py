@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
-import gc
 import json
 import os
 import signal
@@ -17,6 +16,7 @@ import socket
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from types import CoroutineType, FrameType
 from typing import Any, NoReturn
 
@@ -56,7 +56,7 @@ class Child:
     ) -> None:
         """`work` is this child's end of the stream to the supervisor."""
         self._slot, self._page, self._work = slot, page, work
-        self._runs_left = recycle_runs
+        self._pid, self._runs_left = os.getpid(), recycle_runs
         self._current: tuple[int, int] | None = None
         self._armed = self._idle = self._leaving = False
         self._unsent_since = 0
@@ -91,8 +91,7 @@ class Child:
             self._idle = False
 
     def _on_term(self, _number: int, _frame: FrameType | None) -> None:
-        aimed_at = self._page.aimed_at()
-        if aimed_at is not None and aimed_at != self._current:
+        if not self._page.hits(self._current):
             return
         self._leaving = True
         if self._armed:
@@ -119,6 +118,10 @@ class Child:
         self._page.begin(assignment.run_id, assignment.lease_epoch, started_ns, deadline_ns)
         answer = self._execute(assignment, started_ns)
         finished_ns = boottime_ns()
+        if os.getpid() != self._pid:
+            os._exit(
+                0
+            )  # a process the handler forked came back out of it; the answer belongs to the other one
         answer = self._clean_up(assignment, answer, finished_ns - started_ns)
         self._report(Reported(assignment.run_id, assignment.lease_epoch, started_ns, finished_ns, answer))
         self._page.end()
@@ -212,8 +215,7 @@ def _run_async(coroutine: Any) -> object:
 def _memory_limit(megabytes: int) -> Iterator[None]:
     import resource
 
-    with open("/proc/self/statm", "rb") as statm:
-        now = int(statm.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+    now = int(Path("/proc/self/statm").read_bytes().split()[0]) * os.sysconf("SC_PAGE_SIZE")
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
     wanted = now + megabytes * 1024 * 1024
     resource.setrlimit(resource.RLIMIT_AS, (wanted if hard < 0 else min(wanted, hard), hard))
@@ -226,7 +228,10 @@ def _memory_limit(megabytes: int) -> Iterator[None]:
 def _closed_descriptors(answer: Answer) -> Answer:
     if answer.kind == "committed":
         return answer
-    message = "The handler closed or replaced file descriptors that belong to the worker (0, 1, 2), so its answer cannot be trusted."
+    message = (
+        "The handler closed or replaced file descriptors of the worker (standard output, standard error or "
+        "the supervisor's socket), so its answer cannot be trusted."
+    )
     return Answer("crashed", "descriptors_closed", message, note=answer.message)
 
 
@@ -237,6 +242,7 @@ def settle(parent: int, output: int) -> None:
     `parent` is the template's process id, `output` the descriptor of the slot's output.
     """
     signal.set_wakeup_fd(-1)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
     with contextlib.suppress(PermissionError):
         os.setsid()
     die_with_parent(parent)
@@ -246,8 +252,9 @@ def settle(parent: int, output: int) -> None:
         os.dup2(source, target)
     for fd in {null, output} - {0, 1, 2}:
         os.close(fd)
-    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as score:
-        score.write("500")
+    with contextlib.suppress(OSError):
+        # Out of memory, the kernel should take a handler, not the supervisor or the database.
+        Path("/proc/self/oom_score_adj").write_text("500")
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(encoding="utf-8", errors="backslashreplace", line_buffering=True)  # type: ignore[union-attr]
     faulthandler.enable()
@@ -259,7 +266,6 @@ def live(slot: int, pages: int, work: int, recycle_runs: int, recycle_mb: int) -
     try:
         page = SlotPage(pages, slot)
         os.close(pages)
-        gc.enable()
         Child(slot, page, _high(work), recycle_runs, recycle_mb).serve()
         status = 0
     finally:

@@ -34,7 +34,7 @@ from worker.family import become_subreaper
 from worker.leftovers import end_leftovers
 from worker.outcome import OUTPUT_BYTES
 from worker.output import create_output, empty, read_tail, trim
-from worker.slotpage import SlotPage, Started, create_pages
+from worker.slotpage import ANYTHING, NOTHING, SlotPage, Started, create_pages
 from worker.template import MESSAGE_BYTES, command
 from worker.wire import ANSWER_BYTES, Assignment, Frames, assignments_frame, read_answer
 
@@ -158,7 +158,10 @@ class Children:
                 self._events.append(self._bury(held, None, "not started: the template is not running"))
             return
         if not held.alive:
-            self._fork(held)
+            try:
+                self._fork(held)
+            except OSError as error:
+                self._events.append(self._bury(held, None, f"not started: {error}"))
         if assignments and held.work is not None:
             held.outgoing += assignments_frame(assignments)
             self._push(held)
@@ -198,7 +201,11 @@ class Children:
         idle.
         """
         held = self._slots[slot]
-        held.page.aim(held.page.started())
+        started = held.page.started()
+        if started is None:
+            held.page.aim(ANYTHING)
+        else:
+            held.page.aim(started.run_id, started.lease_epoch)
         self._order(held, "terminate")
 
     def kill(self, slot: int) -> None:
@@ -229,9 +236,10 @@ class Children:
     def stop(self) -> None:
         """Kill everything, reap the template, close every descriptor; at most about two seconds. Answers not
         collected are lost."""
-        if self._template is not None:
-            self._hang_up()
-            self._end_template(_STOP_SECONDS)
+        if self._selector.get_map() is None:
+            return
+        self._hang_up()
+        self._end_template(_STOP_SECONDS)
         for held in self._slots:
             self._close_work(held)
             held.page.close()
@@ -247,7 +255,7 @@ class Children:
         held.alive, held.pid, held.work = True, None, ours
         held.frames = Frames(ANSWER_BYTES)
         held.outgoing.clear()
-        held.page.aim(None)
+        held.page.aim(NOTHING)
         self._selector.register(ours, selectors.EVENT_READ, held)
         self._order(held, "fork", [theirs.detach(), os.dup(held.output)])
 

@@ -13,6 +13,7 @@ import signal
 import sys
 import time
 from collections.abc import Collection
+from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -52,9 +53,9 @@ def own_children() -> list[int]:
     if not _LINUX:
         return []
     pids: list[int] = []
-    for thread in os.listdir("/proc/self/task"):
-        with contextlib.suppress(OSError), open(f"/proc/self/task/{thread}/children", "rb") as listing:
-            pids.extend(int(pid) for pid in listing.read().split())
+    for thread in Path("/proc/self/task").iterdir():
+        with contextlib.suppress(OSError):
+            pids.extend(int(pid) for pid in (thread / "children").read_bytes().split())
     return pids
 
 
@@ -81,7 +82,7 @@ def kill_children(spare: Collection[int], seconds: float) -> bool:
         for pid in others:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
-        if not all([reap(pid) for pid in others]):
+        if sum(map(reap, others)) < len(others):
             time.sleep(0.0005)
         if others and time.monotonic() > end:
             return False

@@ -7,8 +7,8 @@ then.
 
 from __future__ import annotations
 
-import contextlib
 import os
+import resource
 import signal
 import sys
 import threading
@@ -20,7 +20,9 @@ from worker.family import kill_children
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _KILL_SECONDS = 2.0
 _RUNS_BETWEEN_LONG_LOOKS = 100
-_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD)
+_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD, signal.SIGALRM)
+_LIMITS = (resource.RLIMIT_NOFILE, resource.RLIMIT_AS, resource.RLIMIT_FSIZE, resource.RLIMIT_CPU)
+_NO_TIMER = (0.0, 0.0)
 
 
 class Hygiene:
@@ -35,6 +37,7 @@ class Hygiene:
         self._umask = os.umask(0o022)
         os.umask(self._umask)
         self._handlers = [(number, signal.getsignal(number)) for number in _SIGNALS]
+        self._limits = [(limit, resource.getrlimit(limit)) for limit in _LIMITS]
         self._streams = (sys.stdout, sys.stderr)
         self._threads = threading.active_count()
         self._work_fd = work_fd
@@ -77,35 +80,55 @@ class Hygiene:
         return None if kill_children((), _KILL_SECONDS) else "it left a process that could not be killed"
 
     def _restore(self) -> str | None:
-        try:
-            if os.getcwd() != self._folder:  # noqa: PTH109
-                os.chdir(self._folder)
-        except OSError:
-            with contextlib.suppress(OSError):
-                os.chdir(self._folder)
-                return None
-            return "its working folder is gone"
         if _environment() != self._environment:
             _restore_environment(self._environment)
         if os.umask(self._umask) != self._umask:
             os.umask(self._umask)
+        if (sys.stdout, sys.stderr) != self._streams:
+            sys.stdout, sys.stderr = self._streams
+        self._restore_signals()
+        try:
+            self._restore_limits()
+            self._return_to_folder()
+        except (OSError, ValueError) as error:
+            return f"it left a limit or a folder that cannot be put back: {error}"
+        return None
+
+    def _restore_signals(self) -> None:
+        if signal.getitimer(signal.ITIMER_REAL) != _NO_TIMER:
+            signal.setitimer(signal.ITIMER_REAL, 0)
         for number, handler in self._handlers:
             if signal.getsignal(number) is not handler:
                 signal.signal(number, handler)
         if signal.pthread_sigmask(signal.SIG_BLOCK, ()):
             signal.pthread_sigmask(signal.SIG_SETMASK, ())
-        if (sys.stdout, sys.stderr) != self._streams:
-            sys.stdout, sys.stderr = self._streams
-        return None
+
+    def _restore_limits(self) -> None:
+        for limit, wanted in self._limits:
+            if resource.getrlimit(limit) != wanted:
+                resource.setrlimit(limit, wanted)
+
+    def _return_to_folder(self) -> None:
+        try:
+            here = os.getcwd()  # noqa: PTH109
+        except OSError:
+            here = ""
+        if here != self._folder:
+            os.chdir(self._folder)
 
     def _long_look(self) -> str | None:
-        with contextlib.suppress(OSError):
-            if len(os.listdir("/proc/self/task")) != self._threads:
-                return "it left a thread running"
-            resident = int(Path("/proc/self/statm").read_bytes().split()[1]) * _PAGE_BYTES
-            if resident > self._recycle_bytes:
-                return f"it holds {resident // 1024 // 1024} MB"
-        return None
+        if sys.platform != "linux":
+            return None
+        if _count("/proc/self/task") != self._threads:
+            return "it left a thread running"
+        if _count("/proc/self/fd") > self._limits[0][1][0] // 2:
+            return "it left many files open"
+        resident = int(Path("/proc/self/statm").read_bytes().split()[1]) * _PAGE_BYTES
+        return f"it holds {resident // 1024 // 1024} MB" if resident > self._recycle_bytes else None
+
+
+def _count(folder: str) -> int:
+    return sum(1 for _ in Path(folder).iterdir())
 
 
 def _environment() -> dict[Any, Any]:

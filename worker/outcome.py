@@ -92,7 +92,7 @@ def clean_text(text: str, limit: int, *, keep: Literal["head", "ends", "tail"] =
     """
     length = str.__len__(text)
     if length <= limit:
-        return _UNSAFE.sub("\ufffd", text[:])
+        return _UNSAFE.sub("\ufffd", str.__str__(text))
     if keep == "head":
         return _UNSAFE.sub("\ufffd", str.__getitem__(text, slice(0, limit - 1))) + "…"
     if keep == "tail":
@@ -144,10 +144,7 @@ def _json_text(value: object) -> tuple[str | None, str | None]:
         text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
         size = len(text.encode("utf-8"))
     except BaseException as error:
-        return (
-            None,
-            f"The result was not kept: it is not JSON ({clean_text(type(error).__name__, 60)}: {_message(error, 200)}).",
-        )
+        return None, f"The result was not kept: it is not JSON ({_name(error)}: {_message(error, 200)})."
     if size > RESULT_BYTES:
         return None, f"The result was not kept: {size:,} bytes, and {RESULT_BYTES:,} is the most."
     if _ESCAPED_NUL.search(text):
@@ -155,11 +152,15 @@ def _json_text(value: object) -> tuple[str | None, str | None]:
     return text, None
 
 
+def _name(exception: BaseException) -> str:
+    return _guarded(lambda: clean_text(type(exception).__name__, CODE_CHARACTERS)) or "exception"
+
+
 def _message(exception: BaseException, limit: int = MESSAGE_CHARACTERS) -> str:
     try:
         return clean_text(str(exception), limit)
     except BaseException as error:
-        return f"(the exception's own text could not be read: {clean_text(type(error).__name__, 60)})"
+        return f"(the exception's own text could not be read: {_name(error)})"
 
 
 def _error_code(exception: BaseException, kind: Kind) -> str:
@@ -169,7 +170,7 @@ def _error_code(exception: BaseException, kind: Kind) -> str:
         code = _guarded(partial(look, exception))
         if code:
             return code
-    return _guarded(lambda: clean_text(type(exception).__name__, CODE_CHARACTERS)) or "exception"
+    return _name(exception)
 
 
 def _own_code(exception: BaseException) -> str | None:
@@ -246,11 +247,10 @@ def _real_cause(exception: BaseException) -> BaseException | None:
 
 def _one_traceback(exception: BaseException, joint: str) -> str:
     frames = _guarded(lambda: _frames(exception.__traceback__)) or ""
-    name = _guarded(lambda: clean_text(type(exception).__name__, CODE_CHARACTERS)) or "exception"
-    text = f"{frames}{name}: {_message(exception)}\n"
+    text = f"{frames}{_name(exception)}: {_message(exception)}\n"
     parts = _guarded(lambda: exception.exceptions) if isinstance(exception, BaseExceptionGroup) else ()
     for part in (parts or ())[:10]:
-        text += f"  + {type(part).__name__}: {_message(part, 300)}\n"
+        text += f"  + {_name(part)}: {_message(part, 300)}\n"
     return text + joint
 
 

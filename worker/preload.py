@@ -8,6 +8,7 @@ import os
 import socket
 import threading
 from collections.abc import Collection
+from pathlib import Path
 
 
 def hazards(own: Collection[int]) -> list[str]:
@@ -18,8 +19,8 @@ def hazards(own: Collection[int]) -> list[str]:
 def warning(found: list[str]) -> str:
     """The one line that tells an operator what was found and what it costs."""
     return (
-        f"Importing the handlers left {', '.join(found)} open, which a forked process cannot share; every child is "
-        "therefore started as a fresh process (slower). Start threads and connect inside the handlers instead."
+        f"Importing the handlers left {', '.join(found)} open, which a forked process cannot share; so every "
+        "child is a fresh process (slower to start). Start threads and connect inside the handlers instead."
     )
 
 
@@ -27,7 +28,7 @@ def _threads() -> list[str]:
     named = [thread for thread in threading.enumerate() if thread is not threading.main_thread()]
     found = [f"thread {thread.name!r} of module {_module_of(thread)}" for thread in named]
     with contextlib.suppress(OSError):
-        unnamed = len(os.listdir("/proc/self/task")) - 1 - len(named)
+        unnamed = len(list(Path("/proc/self/task").iterdir())) - 1 - len(named)
         if unnamed > 0:
             found.append(f"{unnamed} thread(s) of a native library")
     return found
@@ -41,10 +42,10 @@ def _module_of(thread: threading.Thread) -> str:
 def _connections(own: Collection[int]) -> list[str]:
     found = []
     with contextlib.suppress(OSError):
-        for name in os.listdir("/proc/self/fd"):
-            peer = None if int(name) in own or int(name) < 3 else _peer(int(name))
+        for fd in sorted(int(entry.name) for entry in Path("/proc/self/fd").iterdir()):
+            peer = None if fd in own or fd < 3 else _peer(fd)
             if peer is not None:
-                found.append(f"a connection to {peer} ({_owner(int(name))})")
+                found.append(f"a connection to {peer} ({_owner(fd)})")
     return found
 
 

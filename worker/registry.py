@@ -116,8 +116,8 @@ def _add(job_type: JobType) -> None:
     other = JOB_TYPES.get(job_type.name)
     if other is not None and _place(other.function) != _place(job_type.function):
         raise ValueError(
-            f"Two handlers are called {job_type.name!r}: {_place(other.function)} and {_place(job_type.function)}. "
-            "Give one of them another name."
+            f"Two handlers are called {job_type.name!r}: {_place(other.function)} and "
+            f"{_place(job_type.function)}. Give one of them another name."
         )
     JOB_TYPES[job_type.name] = job_type
 
@@ -147,7 +147,8 @@ def _count(name: str, setting: str, value: object) -> int:
 
 
 def _seconds(name: str, setting: str, value: object) -> float:
-    advice = f"Job type {name!r}: {setting}={value!r} is not a duration above 0; write seconds (60) or text ('5m')."
+    wrong = f"Job type {name!r}: {setting}={value!r} is not a duration above 0"
+    advice = f"{wrong}; write seconds (60) or text ('5m')."
     if isinstance(value, str):
         try:
             value = parse_duration(value)

@@ -22,6 +22,7 @@ _WORDS = 4096
 REGION_BYTES = 256 * 1024
 JOURNAL_BYTES = REGION_BYTES - _WORDS
 LARGEST = 2**62
+NOTHING, ANYTHING = 0, -1
 
 _CLOCK: int = time.CLOCK_BOOTTIME if sys.platform == "linux" else time.CLOCK_MONOTONIC
 
@@ -104,18 +105,19 @@ class SlotPage:
         """True when exactly this run was asked to stop."""
         return self._words[_CANCEL_RUN] == run_id and self._words[_CANCEL_EPOCH] == lease_epoch
 
-    def aim(self, started: Started | None) -> None:
-        """Supervisor: whom the next SIGTERM is meant for (None: whatever it finds), so that a late one hits
-        no bystander."""
-        self._words[_STOP_RUN] = 0
-        if started is not None:
-            self._words[_STOP_EPOCH] = started.lease_epoch
-            self._words[_STOP_RUN] = started.run_id
+    def aim(self, run_id: int, lease_epoch: int = 0) -> None:
+        """Supervisor: whom the next SIGTERM is meant for: a run, ANYTHING or NOTHING.
 
-    def aimed_at(self) -> tuple[int, int] | None:
-        """The run id and epoch that SIGTERM is meant for, None for whatever it finds."""
+        So a late signal hits no bystander, and one that a service manager sends to every process hits nobody.
+        """
+        self._words[_STOP_RUN] = 0
+        self._words[_STOP_EPOCH] = lease_epoch
+        self._words[_STOP_RUN] = run_id
+
+    def hits(self, current: tuple[int, int] | None) -> bool:
+        """Child: whether a SIGTERM that came is meant for `current` (run id, epoch)."""
         run_id = self._words[_STOP_RUN]
-        return (run_id, self._words[_STOP_EPOCH]) if run_id else None
+        return run_id == ANYTHING or (run_id, self._words[_STOP_EPOCH]) == current
 
     def set_progress(self, done: int, total: int) -> None:
         """Child: `done` of `total`, both 0 … LARGEST."""

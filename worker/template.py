@@ -181,7 +181,8 @@ def command(module: str, given: dict[str, Any]) -> list[str]:
     on its path."""
     root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # noqa: PTH100, PTH120
     program = (
-        f"import sys; sys.path[:] = [p for p in sys.path if p]; {root!r} in sys.path or sys.path.append({root!r}); "
+        "import sys; sys.path[:] = [folder for folder in sys.path if folder]; "
+        f"{root!r} in sys.path or sys.path.append({root!r}); "
         f"from {module} import main; main(sys.argv[1])"
     )
     return [sys.executable, "-P", "-c", program, json.dumps(given)]
@@ -204,7 +205,9 @@ def main(argument: str) -> NoReturn:
     """Entry of the template process; `argument` is JSON made by `Children`."""
     given = json.loads(argument)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    # A service manager signals every process; how to end is the supervisor's to say.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
     die_with_parent(given["parent"])
     become_subreaper()
     os.set_inheritable(given["pages"], False)
