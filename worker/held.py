@@ -7,20 +7,14 @@ nanoseconds, which goes on while a machine sleeps: the lease does too.
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from worker.channel import Rows
-from worker.children import Assignment
+from worker.slotpage import boottime_ns
+from worker.wire import Assignment
 
-_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 FENCE = 0.9
-
-
-def boottime_ns() -> int:
-    """Return nanoseconds since boot, sleep included."""
-    return time.clock_gettime_ns(_CLOCK)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +38,9 @@ class Held:
     backoff: str
     lease_seconds: float
     leased_ns: int
+    claimed_ns: int
     slot: int | None = None
+    is_slow: bool = True
     terminated_ns: int = 0
     killed_ns: int = 0
     cancel_asked_ns: int = 0
@@ -112,7 +108,11 @@ def held_from_row(
         backoff=policy.backoff,
         lease_seconds=max(lease_seconds, policy.lease_seconds or 0.0),
         leased_ns=leased_ns,
+        claimed_ns=leased_ns,
     )
+
+
+__all__ = ["Held", "Holdings", "Policy", "boottime_ns", "held_from_row"]
 
 
 class Holdings:

@@ -40,9 +40,10 @@ SELECT name FROM wakeboard.job_types
 WHERE name = ANY($1) AND paused_at IS NULL AND coalesce(max_running_operator, max_running) IS NOT NULL
 """
 LOOPS = """
-INSERT INTO wakeboard.loops (process_id, name, interval_seconds, last_success_at, last_error, last_error_at, numbers)
-SELECT $1, name, interval, now() - make_interval(secs => ago), error, CASE WHEN error IS NULL THEN NULL ELSE now() END,
-    numbers::jsonb
+INSERT INTO wakeboard.loops
+    (process_id, name, interval_seconds, last_success_at, last_error, last_error_at, numbers)
+SELECT $1, name, interval, now() - make_interval(secs => ago), error,
+    CASE WHEN error IS NULL THEN NULL ELSE now() END, numbers::jsonb
 FROM unnest($2::text[], $3::float8[], $4::float8[], $5::text[], $6::text[])
     AS loop (name, interval, ago, error, numbers)
 ON CONFLICT (process_id, name) DO UPDATE SET last_success_at = excluded.last_success_at,

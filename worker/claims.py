@@ -1,0 +1,198 @@
+"""What to claim next: how many, of which types, in which order. Decides; sends nothing.
+
+A run is claimed for a free slot. Only types whose runs are quick and may be retried are claimed ahead of
+need, at most a quarter of a second's worth per slot, so no claimed run waits behind a slow one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from worker.channel import Rows, Script, StatementFailed, array
+from worker.held import Held, Policy
+from worker.presence import BUSY, IDLE
+from worker.transitions import engine
+
+# One statement text per size, so that few are prepared; each is a literal LIMIT.
+SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 100, 150, 200, 300, 500)
+WINDOW = 64
+AHEAD_PER_SLOT = 300
+AHEAD_SECONDS = 0.25
+QUICK_SECONDS = 0.020
+SLOW_SHARE = 0.05
+MEMORY = 0.02
+OLDEST_EVERY = 5
+
+
+@dataclass(slots=True)
+class Pace:
+    """How long one type's runs take, remembered with a fading weight. New types count as slow."""
+
+    slow_share: float = 1.0
+    mean_seconds: float = QUICK_SECONDS
+    may_be_retried: bool = True
+
+    def observe(self, seconds: float) -> None:
+        """Take one run's duration into account."""
+        self.slow_share += MEMORY * ((seconds >= QUICK_SECONDS) - self.slow_share)
+        self.mean_seconds += MEMORY * (seconds - self.mean_seconds)
+
+    @property
+    def is_quick(self) -> bool:
+        """Whether 95 % of the runs take less than 20 ms and losing a start costs no run its only try."""
+        return self.may_be_retried and self.slow_share < SLOW_SHARE
+
+
+@dataclass(slots=True)
+class Load:
+    """What one slot was sent and has not reported."""
+
+    outstanding: int = 0
+    slow: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One claim to make: up to ``limit`` runs of ``types``, then of limited types while room is left."""
+
+    types: Sequence[str]
+    limit: int
+    oldest_first: bool = False
+    limited: Sequence[str] = ()
+
+
+@dataclass(slots=True)
+class Claims:
+    """The planning of one worker's claims."""
+
+    slots: int
+    types: list[str] = field(default_factory=list)
+    policies: dict[str, Policy] = field(default_factory=dict)
+    limited: list[str] = field(default_factory=list)
+    rounds: int = 0
+    _paces: dict[str, Pace] = field(default_factory=dict)
+
+    def learn(self, policies: Sequence[Mapping[str, object]]) -> None:
+        """Take over the types that the handlers registered."""
+        self.types = sorted(str(policy["name"]) for policy in policies)
+        names = ("max_attempts", "timeout_seconds", "lease_seconds", "backoff", "memory_mb")
+        self.policies = {
+            str(policy["name"]): Policy(**{name: policy[name] for name in names})  # type: ignore[arg-type]
+            for policy in policies
+        }
+
+    def observe(self, held: Held, seconds: float) -> None:
+        """Learn from one ended run."""
+        pace = self._paces.setdefault(held.assignment.job_type, Pace())
+        pace.observe(seconds)
+        if held.max_attempts == 1:
+            pace.may_be_retried = False
+
+    def is_quick(self, job_type: str) -> bool:
+        """Return whether runs of ``job_type`` may be claimed ahead."""
+        pace = self._paces.get(job_type)
+        return pace is not None and pace.is_quick
+
+    def plan(self, loads: Sequence[Load]) -> Plan | None:
+        """Return the next claim, None while the slots have enough."""
+        free = sum(load.outstanding == 0 for load in loads)
+        open_ = [load for load in loads if load.slow == 0]
+        quick = [name for name in self.types if self.is_quick(name)]
+        ahead = self._ahead(open_, quick)
+        if free and len(quick) < len(self.types):
+            return self._counted(Plan(self._window(self.types), _size(free), limited=self._rotated()))
+        if open_ and ahead and self.rounds % OLDEST_EVERY == OLDEST_EVERY - 1:
+            return self._counted(Plan(self._window(self.types), _size(len(open_)), oldest_first=True))
+        if ahead:
+            return self._counted(Plan(self._window(quick), _size(ahead)))
+        return None
+
+    def _counted(self, plan: Plan) -> Plan:
+        self.rounds += 1
+        if plan.limit and self.rounds % OLDEST_EVERY == 0 and not plan.oldest_first:
+            return Plan(plan.types, plan.limit, oldest_first=True, limited=plan.limited)
+        return plan
+
+    def _ahead(self, open_: Sequence[Load], quick: Sequence[str]) -> int:
+        """Return how many quick runs to claim ahead, 0 until half of what was ahead is used up."""
+        if not quick or not open_:
+            return 0
+        slowest = max(self._paces[name].mean_seconds for name in quick)
+        target = max(1, min(AHEAD_PER_SLOT, int(AHEAD_SECONDS / max(slowest, 1e-6))))
+        wanted = target * len(open_) - sum(load.outstanding for load in open_)
+        return wanted if wanted * 2 >= target * len(open_) else 0
+
+    def _window(self, names: Sequence[str]) -> Sequence[str]:
+        """Return at most 64 of ``names``, other ones each round."""
+        if len(names) <= WINDOW:
+            return names
+        start = (self.rounds * WINDOW) % len(names)
+        return [*names[start : start + WINDOW], *names[: max(0, start + WINDOW - len(names))]]
+
+    def _rotated(self) -> Sequence[str]:
+        start = self.rounds % len(self.limited) if self.limited else 0
+        return [*self.limited[start:], *self.limited[:start]][:8]
+
+
+def _size(wanted: int) -> int:
+    """Return the largest prepared size that does not exceed ``wanted``."""
+    return max(size for size in SIZES if size <= max(1, wanted))
+
+
+def claim_script(plan: Plan, worker_id: str, lease_seconds: float, *, announce: bool | None) -> Script:
+    """Return the script of one round of claims; its value is (rows, whether there may be more).
+
+    ``announce``: True publishes the worker as idle before claiming once more, False takes that back.
+    """
+    me, lease = worker_id.encode(), repr(lease_seconds).encode()
+    if announce is not None:
+        yield (IDLE if announce else BUSY), (me,)
+    statement = engine.claim(plan.limit, oldest_first=plan.oldest_first)
+    rows: Rows = yield statement, (array(plan.types), me, lease)
+    is_full = len(rows) >= plan.limit
+    for name in plan.limited:
+        room = plan.limit - len(rows)
+        if room <= 0:
+            break
+        more = yield from _limited(name, _size(room), me, lease)
+        is_full = is_full or len(more) >= room
+        rows = rows + more
+    return rows, is_full
+
+
+def busy_script(worker_id: str) -> Script:
+    """Return the script that takes back the word that the worker is idle."""
+    yield BUSY, (worker_id.encode(),)
+
+
+def _limited(name: str, limit: int, me: bytes, lease: bytes) -> Script:
+    """Claim from a type that may run only so often at once: count and claim under the type's lock."""
+    yield "BEGIN", ()
+    try:
+        locked: Rows = yield engine.LOCK_LIMIT, (name.encode(),)
+        rows: Rows = []
+        if locked:
+            rows = yield engine.claim_limited(limit), (name.encode(), me, lease, locked[0][0])
+        yield "COMMIT", ()
+    except StatementFailed:
+        yield "ROLLBACK", ()
+        raise
+    return rows
+
+
+def recovery_script(worker_id: str, unknown: object) -> Script:
+    """Return the script that gives back rows locked by us that we do not hold, after a connection error.
+
+    ``unknown`` is ``Holdings.unknown``. Its value is how many were given back.
+    """
+    me = worker_id.encode()
+    rows: Rows = yield engine.HELD_BY_ME, (me,)
+    found = unknown(rows)  # type: ignore[operator]
+    if not found:
+        return 0
+    zeros = array(0.0 for _ in found)
+    none = array(None for _ in found)
+    values = (array(i for i, _ in found), array(e for _, e in found), zeros, zeros, none, none)
+    yield engine.RELEASE, (me, *values, array(False for _ in found))
+    return len(found)

@@ -1,0 +1,118 @@
+"""The background duties of a worker process: one thread, one connection, one list of loops.
+
+Each duty is a function of a connection, run at its own interval. One that fails is logged, tried again
+and never stops the others; when each last succeeded is written to ``loops``, so that a loop which died
+while its process looks healthy can be seen.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from time import monotonic
+from typing import Any
+
+import psycopg
+
+from worker import log
+from worker.db import DatabaseError, connect
+from worker.presence import Beat
+
+RECONNECT_SECONDS = 1.0
+Connection = psycopg.Connection[Any]
+
+
+@dataclass(slots=True)
+class Duty:
+    """One loop: ``step`` every ``interval_seconds``; what it returns are numbers for the system page."""
+
+    name: str
+    interval_seconds: float
+    step: Callable[[Connection], Mapping[str, Any] | None]
+    due_at: float = 0.0
+    succeeded_at: float = field(default_factory=monotonic)
+    error: str | None = None
+    numbers: Mapping[str, Any] | None = None
+
+    def beat(self) -> Beat:
+        """Return how this loop stands."""
+        ago = monotonic() - self.succeeded_at
+        return Beat(self.name, self.interval_seconds, ago, self.error, self.numbers)
+
+
+class Duties:
+    """The thread that runs them."""
+
+    def __init__(self, url: str, duties: list[Duty], *, reconnected: Callable[[], None]) -> None:
+        self._url = url
+        self._duties = duties
+        self._reconnected = reconnected
+        self._connection: Connection | None = None
+        self._was_connected = False
+        self._stopping = threading.Event()
+        self._hurry = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="duties", daemon=True)
+        self.rounds = 0
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def stop(self, timeout_seconds: float = 2.0) -> None:
+        """End the thread after the step under way."""
+        self._stopping.set()
+        self._hurry.set()
+        self._thread.join(timeout_seconds)
+
+    def hurry(self, name: str) -> None:
+        """Run one duty as soon as the thread is free."""
+        for duty in self._duties:
+            if duty.name == name:
+                duty.due_at = 0.0
+        self._hurry.set()
+
+    def beats(self) -> list[Beat]:
+        """Return how each loop stands."""
+        return [duty.beat() for duty in self._duties]
+
+    def _work(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                self._connect()
+            except DatabaseError as failure:
+                log.warn(str(failure))
+                self._stopping.wait(RECONNECT_SECONDS)
+                continue
+            self._run_due()
+            self.rounds += 1
+            pause = min(duty.due_at for duty in self._duties) - monotonic()
+            self._hurry.wait(max(0.01, min(pause, 1.0)))
+            self._hurry.clear()
+        if self._connection is not None:
+            self._connection.close()
+
+    def _connect(self) -> None:
+        if self._connection is not None and not self._connection.closed:
+            return
+        self._connection = connect(self._url, name="wakeboard duties")
+        if self._was_connected:
+            self._reconnected()
+        self._was_connected = True
+
+    def _run_due(self) -> None:
+        assert self._connection is not None
+        for duty in self._duties:
+            if monotonic() < duty.due_at or self._stopping.is_set():
+                continue
+            duty.due_at = monotonic() + duty.interval_seconds
+            try:
+                numbers = duty.step(self._connection)
+                duty.numbers = numbers if numbers else duty.numbers
+                duty.succeeded_at, duty.error = monotonic(), None
+            except Exception as failure:
+                duty.error = str(failure).strip()[:500] or type(failure).__name__
+                log.warn("A duty failed and will be tried again.", duty=duty.name, error=duty.error)
+                if isinstance(failure, psycopg.OperationalError):
+                    self._connection.close()
+                    return

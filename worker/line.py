@@ -1,0 +1,93 @@
+"""A channel that comes back: opened by a short-lived thread, so that the loop never waits for a connect."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from time import monotonic
+
+import psycopg
+
+from worker import log
+from worker.channel import Channel
+from worker.db import DatabaseError, connect
+
+FIRST_PAUSE, LONGEST_PAUSE = 0.5, 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Connected:
+    """A line has a fresh connection."""
+
+    line: Line
+    channel: Channel
+
+
+@dataclass(frozen=True, slots=True)
+class NotConnected:
+    """An attempt to connect failed."""
+
+    line: Line
+    reason: str
+
+
+class Line:
+    """One named connection of the loop. ``tell`` must be safe to call from another thread."""
+
+    def __init__(
+        self,
+        url: str,
+        name: str,
+        tell: Callable[[Connected | NotConnected], None],
+        listens: Sequence[str] = (),
+    ) -> None:
+        self.url = url
+        self.name = name
+        self._tell = tell
+        self._listens = listens
+        self.channel: Channel | None = None
+        self._connecting = False
+        self._retry_at = 0.0
+        self._pause = FIRST_PAUSE
+
+    @property
+    def is_free(self) -> bool:
+        """Whether a script can be run now."""
+        return self.channel is not None and not self.channel.is_busy
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether no script is under way (connected or not)."""
+        return self.channel is None or not self.channel.is_busy
+
+    def ensure(self) -> None:
+        """Begin to connect when there is no connection and the pause is over."""
+        if self.channel is None and not self._connecting and monotonic() >= self._retry_at:
+            self._connecting = True
+            threading.Thread(target=self._open, name=f"connect {self.name}", daemon=True).start()
+
+    def _open(self) -> None:
+        try:
+            connection = connect(self.url, name=f"wakeboard {self.name}")
+            for channel in self._listens:
+                connection.execute(f'LISTEN "{channel}"'.encode())
+            self._tell(Connected(self, Channel(connection)))
+        except (DatabaseError, psycopg.Error) as failure:
+            self._tell(NotConnected(self, str(failure).strip()))
+
+    def adopt(self, channel: Channel) -> None:
+        """Use the connection that arrived."""
+        self.channel, self._connecting, self._pause = channel, False, FIRST_PAUSE
+
+    def failed(self, reason: str) -> None:
+        """Wait longer before the next try."""
+        self._connecting, self._retry_at = False, monotonic() + self._pause
+        self._pause = min(self._pause * 2, LONGEST_PAUSE)
+        log.warn(reason, connection=self.name)
+
+    def drop(self) -> None:
+        """Let go of a connection that is lost."""
+        channel, self.channel = self.channel, None
+        if channel is not None:
+            channel.close()
