@@ -58,6 +58,21 @@ def database(server: Server) -> Iterator[str]:
     server.drop(name)
 
 
+@pytest.fixture(scope="module")
+def shared_database(server: Server) -> Iterator[str]:
+    """The URL of a migrated database that a module's tests share: rows of other tests are in it."""
+    name = server.create()
+    yield server.url(name)
+    server.drop(name)
+
+
+@pytest.fixture(scope="module")
+def shared(shared_database: str) -> Iterator[Connection]:
+    """A connection to ``shared_database``, for tests that look at their own rows only."""
+    with db.connect(shared_database, name="wakeboard test") as opened:
+        yield opened
+
+
 @pytest.fixture
 def empty_database(server: Server) -> Iterator[str]:
     """The libpq URL of a fresh database that was never migrated."""
