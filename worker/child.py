@@ -14,6 +14,7 @@ import os
 import signal
 import socket
 import sys
+import traceback
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -42,6 +43,7 @@ _FLUSH_NS = 2_000_000
 _SHORT_NS = 1_000_000
 _WORK_FD_FROM = 200
 _NOTHING = object()
+_UNLIMITED = contextlib.nullcontext()
 
 
 class _Leave(BaseException):
@@ -156,9 +158,7 @@ class Child:
     def _call(self, job_type: JobType, context: Context) -> Answer:
         value: object = _NOTHING
         try:
-            with (
-                contextlib.nullcontext() if job_type.memory_mb is None else _memory_limit(job_type.memory_mb)
-            ):
+            with _UNLIMITED if job_type.memory_mb is None else _memory_limit(job_type.memory_mb):
                 try:
                     self._armed = True
                     if self._leaving:
@@ -175,13 +175,13 @@ class Child:
         return answer_for_return(value)
 
     def _clean_up(self, assignment: Assignment, answer: Answer, run_ns: int) -> Answer:
-        if not self._hygiene.descriptors_whole():
+        if not self._hygiene.descriptors_whole(run_ns):
             self._leaving = True
             answer = _closed_descriptors(answer)
         elif self._hygiene.output_bytes:
             answer = replace(answer, output_tail=read_tail(1, OUTPUT_BYTES))
             empty(1)
-        reason = self._hygiene.tidy(run_ns / 1e9)
+        reason = self._hygiene.tidy(run_ns)
         self._runs_left -= 1
         if reason is not None or self._runs_left <= 0:
             self._leaving = True
@@ -268,6 +268,8 @@ def live(slot: int, pages: int, work: int, recycle_runs: int, recycle_mb: int) -
         os.close(pages)
         Child(slot, page, _high(work), recycle_runs, recycle_mb).serve()
         status = 0
+    except BaseException:
+        traceback.print_exc()  # into the slot's output, which the supervisor reads after this process's death
     finally:
         with contextlib.suppress(BaseException):
             sys.stdout.flush()

@@ -323,13 +323,11 @@ class Children:
 
     def _finish(self, held: _Slot, body: bytes) -> None:
         """An answer; one that the journal repeats is no longer outstanding, and is passed over."""
-        reported = read_answer(body)
+        run_id, lease_epoch, started_ns, finished_ns, answer = read_answer(body)
         head = held.outstanding[0] if held.outstanding else None
-        if head and (head.run_id, head.lease_epoch) == (reported.run_id, reported.lease_epoch):
+        if head and head.run_id == run_id and head.lease_epoch == lease_epoch:
             held.outstanding.popleft()
-            self._events.append(
-                Finished(held.number, head, reported.answer, reported.started_ns, reported.finished_ns)
-            )
+            self._events.append(Finished(held.number, head, answer, started_ns, finished_ns))
 
     def _hear(self, mask: int) -> None:
         if mask & selectors.EVENT_WRITE:

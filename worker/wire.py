@@ -6,9 +6,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from operator import attrgetter
+from typing import Any, NamedTuple
 
-from worker.outcome import KINDS, PLAIN, Answer
+from worker.outcome import KINDS, PLAIN, Answer, Kind
 
 ANSWER_BYTES = 1024 * 1024
 
@@ -32,8 +33,7 @@ class Assignment:
     worker_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class Reported:
+class Reported(NamedTuple):
     """One answer as a child sent it. Times in nanoseconds on the clock of `slotpage.boottime_ns`."""
 
     run_id: int
@@ -76,14 +76,15 @@ def frame(body: bytes) -> bytes:
     return len(body).to_bytes(4, "big") + body
 
 
-_ASSIGNMENT_FIELDS = tuple(field.name for field in fields(Assignment))
+_row = attrgetter(*(field.name for field in fields(Assignment)))
+_decode = json.JSONDecoder().raw_decode
 _ANSWER_DEFAULTS = {field.name: field.default for field in fields(Answer) if field.name != "kind"}
 _TEXTS = ("error_code", "message", "traceback", "result", "output_tail", "note")
 
 
 def assignments_frame(assignments: Sequence[Assignment]) -> bytes:
     """The frame that hands `assignments` to a child, in order."""
-    rows = [[getattr(assignment, name) for name in _ASSIGNMENT_FIELDS] for assignment in assignments]
+    rows = list(map(_row, assignments))
     return frame(json.dumps(rows, separators=(",", ":")).encode("ascii"))
 
 
@@ -94,47 +95,37 @@ def read_assignments(body: bytes) -> list[Assignment]:
 
 def answer_frame(reported: Reported) -> bytes:
     """The frame that reports one answer; fields at their default do not travel."""
-    answer = reported.answer
-    row: list[Any] = [
-        reported.run_id,
-        reported.lease_epoch,
-        reported.started_ns,
-        reported.finished_ns,
-        answer.kind,
-    ]
-    if answer is not PLAIN[answer.kind]:
-        row.append(
-            {
-                name: value
-                for name in _ANSWER_DEFAULTS
-                if (value := getattr(answer, name)) != _ANSWER_DEFAULTS[name]
-            }
-        )
-    return frame(json.dumps(row, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "replace"))
+    run_id, lease_epoch, started_ns, finished_ns, answer = reported
+    head = f'[{run_id},{lease_epoch},{started_ns},{finished_ns},"{answer.kind}"'
+    if answer is PLAIN[answer.kind]:
+        return frame(f"{head}]".encode("ascii"))
+    values = ((name, getattr(answer, name)) for name in _ANSWER_DEFAULTS)
+    extras = {name: value for name, value in values if value != _ANSWER_DEFAULTS[name]}
+    text = json.dumps(extras, separators=(",", ":"), ensure_ascii=False)
+    return frame(f"{head},{text}]".encode("utf-8", "replace"))
 
 
 def read_answer(body: bytes) -> Reported:
-    """One reported answer. ValueError when the frame is anything else: the sender's process runs strangers'
-    code."""
+    """One reported answer. ValueError when the frame is anything else: its sender runs strangers' code."""
     try:
-        row = json.loads(body)
+        row: list[Any] = _decode(body.decode("utf-8"))[0]
         run_id, lease_epoch, started_ns, finished_ns, kind = row[:5]
-        extras = row[5] if len(row) > 5 else {}
-        whole = all(type(number) is int for number in (run_id, lease_epoch, started_ns, finished_ns))
-        if not whole or kind not in KINDS or not _fit(extras):
-            raise ValueError(body[:80])
-        return Reported(
-            run_id, lease_epoch, started_ns, finished_ns, Answer(kind, **extras) if extras else PLAIN[kind]
-        )
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
-        raise ValueError(f"A child sent something that is not an answer: {error}") from None
+        if not type(run_id) is type(lease_epoch) is type(started_ns) is type(finished_ns) is int:
+            raise ValueError("its numbers are none")
+        answer = PLAIN[kind] if len(row) == 5 else _answer(kind, row[5])
+        return Reported(run_id, lease_epoch, started_ns, finished_ns, answer)
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise ValueError(f"A child sent something that is not an answer: {error!r:.200}") from None
 
 
-def _fit(extras: dict[str, Any]) -> bool:
+def _answer(kind: Kind, extras: dict[str, Any]) -> Answer:
     after = extras.get("retry_after_seconds")
-    return (
-        extras.keys() <= _ANSWER_DEFAULTS.keys()
+    if not (
+        kind in KINDS
+        and extras.keys() <= _ANSWER_DEFAULTS.keys()
         and all(isinstance(extras.get(name), str | None) for name in _TEXTS)
         and isinstance(extras.get("permanent", False), bool)
         and (after is None or type(after) in (int, float))
-    )
+    ):
+        raise ValueError("its fields are none of an answer's")
+    return Answer(kind, **extras)
