@@ -228,8 +228,9 @@ def _collapse(expression: str) -> str:
 
 def _check_count(text: str, fields: list[str]) -> None:
     if len(fields) != len(FIELDS):
+        plural = "" if len(fields) == 1 else "s"
         raise CronError(
-            f"{text!r} has {len(fields)} fields, a schedule has five: {', '.join(FIELDS)}, "
+            f"{text!r} has {len(fields)} field{plural}, a schedule has five: {', '.join(FIELDS)}, "
             "as in '30 2 * * *' for 02:30 every day."
         )
 
