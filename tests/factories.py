@@ -163,7 +163,7 @@ def a_worker(
 ) -> str:
     """Insert a worker last seen ``seen`` from now (``-1 minute``: silent since); return its id."""
     values: Row = {
-        "id": id or f"w{next(_numbers)}", "hostname": "host1", "pid": 4321, "concurrency": 4,
+        "id": id or f"worker{next(_numbers)}", "hostname": "host1", "pid": 4321, "concurrency": 4,
         "job_types": ["mail"], "version": "0.1.0", "seen_at": from_now(seen),
     } | columns  # fmt: skip
     if idle:
