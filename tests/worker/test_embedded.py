@@ -16,6 +16,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -112,7 +113,9 @@ def family(pid: int) -> list[psutil.Process]:
 def kill_all(pid: int) -> None:
     everyone = family(pid)
     for process in everyone:
-        process.kill()
+        # The others may follow their postmaster before it is their turn.
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
     psutil.wait_procs(everyone, timeout=10)
 
 

@@ -40,7 +40,7 @@ def ask(places: Places) -> Answer:
 
 def _connect(places: Places) -> psycopg.Connection[tuple[int]]:
     there = places.url(user=SUPERUSER, database="postgres")
-    return psycopg.connect(  # type: ignore[return-value]
+    return psycopg.connect(
         there, autocommit=True, connect_timeout=CONNECT_SECONDS, application_name="wakeboard embedded"
     )
 
