@@ -1,0 +1,84 @@
+"""The command line: ``wakeboard …`` and ``python -m worker …``. A file per noun, loaded when it is asked for.
+
+Commands translate words into calls of ``worker``'s functions and answers into lines; they decide nothing.
+Exit code 0: done. 1: failed. 2: wrong use.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+import click
+
+from worker.cli.errors import explain
+from worker.cli.flags import Noun
+from worker.cli.printing import complain
+
+ROOMS = {
+    "up": "serving",
+    "worker": "serving",
+    "tick": "serving",
+    "web": "serving",
+    "enqueue": "enqueuing",
+    "runs": "runs",
+    "run": "runs",
+    "retry": "verbs",
+    "cancel": "verbs",
+    "again": "verbs",
+    "leases": "leases",
+    "release": "leases",
+    "schedule": "schedules",
+    "import-crontab": "crontabs",
+    "types": "types",
+    "user": "people",
+    "token": "people",
+    "login-link": "people",
+    "db": "database",
+    "doctor": "checks",
+    "config": "checks",
+}
+
+
+class House(Noun):
+    """The root: its commands are imported one by one, so that a worker process carries no other's modules."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names in the order of the help page."""
+        return list(ROOMS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return the command ``cmd_name``, None when there is none."""
+        if cmd_name not in ROOMS:
+            return None
+        room = import_module(f"worker.cli.{ROOMS[cmd_name]}")
+        found = getattr(room, cmd_name.replace("-", "_"))
+        assert isinstance(found, click.Command)
+        return found
+
+
+@click.group(cls=House, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(package_name="wakeboard", message="%(version)s")
+def cli() -> None:
+    """Wakeboard: background work on PostgreSQL, and a window onto it.
+
+    Every setting of `wakeboard config` is also a flag; --json prints for machines.
+    """
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command line and return its exit code; an error is one line on standard error, no traceback."""
+    try:
+        answer = cli.main(list(arguments), prog_name="wakeboard", standalone_mode=False)
+        sys.stdout.flush()
+    except (Exception, KeyboardInterrupt) as failure:
+        code, line = explain(failure)
+        complain(line)
+        return code
+    return answer if isinstance(answer, int) else 0
+
+
+def main() -> None:
+    """Run this process's command line and exit."""
+    sys.exit(run(sys.argv[1:]))

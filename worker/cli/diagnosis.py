@@ -1,0 +1,235 @@
+"""What ``doctor`` looks at: each check → findings, ok / warning / fail, with the mend. Changes nothing."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import psycopg
+
+from worker import db
+from worker.cli.reach import Connection, one, rows
+from worker.embedded.errors import EmbeddedError
+from worker.settings import Settings
+
+LEVELS = ("ok", "warning", "fail")
+APP_SECONDS = 30
+LONG_TRANSACTION_SECONDS = 300
+
+PRIVILEGES = """
+SELECT c.relname AS name FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
+WHERE n.nspname = 'wakeboard' AND c.relkind = 'r'
+    AND NOT (has_table_privilege(c.oid, 'SELECT') AND has_table_privilege(c.oid, 'INSERT')
+        AND (c.relname IN ('audit_log', 'alembic_version') OR has_table_privilege(c.oid, 'UPDATE')))
+ORDER BY 1
+"""
+INDEXES = """
+SELECT c.relname AS name, i.indisvalid AND i.indisready AS valid
+FROM pg_index AS i JOIN pg_class AS c ON c.oid = i.indexrelid JOIN pg_namespace AS n ON n.oid = c.relnamespace
+WHERE n.nspname = 'wakeboard'
+"""
+OLDEST = """
+SELECT pid, coalesce(application_name, '') AS name, extract(epoch FROM now() - xact_start)::float8 AS seconds
+FROM pg_stat_activity
+WHERE xact_start IS NOT NULL AND pid <> pg_backend_pid() AND datname = current_database()
+ORDER BY xact_start LIMIT 1
+"""
+WORKERS = """
+SELECT count(*) FILTER (WHERE seen_at > now() - make_interval(secs => 2 * heartbeat_seconds)) AS alive,
+    count(*) FILTER (WHERE seen_at <= now() - make_interval(secs => 2 * heartbeat_seconds)) AS silent
+FROM wakeboard.workers WHERE stopped_at IS NULL AND NOT is_tick
+"""
+UNSERVED = """
+SELECT count(*) AS schedules FROM wakeboard.job_definitions WHERE enabled AND schedule IS NOT NULL
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """The result of one check; ``mend`` says what to do when it is not ok."""
+
+    check: str
+    level: str
+    says: str
+    mend: str | None = None
+
+
+def examine(settings: Settings) -> list[Finding]:
+    """Return the findings on everything that can be looked at with these settings."""
+    changed = sum(origin != "default" for origin in settings.origins.values())
+    found = [
+        Finding("configuration", "ok", f"{changed} settings differ from the defaults (wakeboard config).")
+    ]
+    found += _embedded(settings)
+    found += _database(settings)
+    found += _app(settings)
+    return found
+
+
+def _embedded(settings: Settings) -> Iterator[Finding]:
+    if settings.database_url is not None:
+        return
+    from worker import embedded
+
+    folder = settings.data_dir
+    if not folder.exists():
+        yield Finding("embedded server", "warning", f"{folder} does not exist yet.", "Run: wakeboard up")
+        return
+    mode = folder.stat().st_mode & 0o777
+    if mode & 0o022:
+        yield Finding(
+            "embedded server",
+            "fail",
+            f"Others may write into {folder} (mode {mode:o}).",
+            f"chmod go-w {folder}",
+        )
+    running = embedded.is_running(folder)
+    word = "runs" if running else "does not run"
+    mend = None if running else "Run: wakeboard up"
+    yield Finding(
+        "embedded server", "ok" if running else "warning", f"It {word}, with its data in {folder}.", mend
+    )
+
+
+def _database(settings: Settings) -> Iterator[Finding]:
+    url = settings.database_url
+    try:
+        if url is None:
+            from worker import embedded
+
+            if not embedded.is_running(settings.data_dir):
+                return
+            url = embedded.url(settings.data_dir)
+        connection = db.connect(url, name="wakeboard doctor")
+    except (db.DatabaseError, EmbeddedError) as failure:
+        yield Finding("database", "fail", str(failure), "Start it, or correct WAKEBOARD_DATABASE_URL.")
+        return
+    with connection:
+        yield Finding("database", "ok", f"PostgreSQL {connection.info.server_version // 10_000} answers.")
+        for check in (_clock, _schema, _privileges, _indexes, _transactions, _workers):
+            yield from _guarded(check, connection)
+
+
+def _guarded(check: Callable[[Connection], Iterator[Finding]], connection: Connection) -> Iterator[Finding]:
+    try:
+        yield from check(connection)
+    except psycopg.Error as failure:
+        said = " ".join(str(failure).split("\n")[0].split())
+        yield Finding(
+            check.__name__.strip("_"), "fail", f"It cannot be checked: {said}.", "Run: wakeboard db upgrade"
+        )
+
+
+def _clock(connection: Connection) -> Iterator[Finding]:
+    before = time.time()
+    row = one(connection, "SELECT clock_timestamp() AS now")
+    assert row is not None
+    here = datetime.fromtimestamp((before + time.time()) / 2, UTC)
+    apart = abs((row["now"] - here).total_seconds())
+    mend = None if apart < 2 else "Synchronise this machine's clock (NTP); leases go by the database's clock."
+    yield Finding(
+        "clock", "ok" if apart < 2 else "warning", f"{apart:.2f} s from the database's clock.", mend
+    )
+
+
+def _schema(connection: Connection) -> Iterator[Finding]:
+    found, wanted = db.current_revision(connection), db.head_revision()
+    if found == wanted:
+        yield Finding("schema", "ok", f"It is at {found}, as this version needs.")
+    else:
+        yield Finding(
+            "schema",
+            "fail",
+            f"It is at {found or 'nothing'}; this version needs {wanted}.",
+            "Run: wakeboard db upgrade",
+        )
+
+
+def _privileges(connection: Connection) -> Iterator[Finding]:
+    lacking = [row["name"] for row in rows(connection, PRIVILEGES)]
+    if lacking:
+        yield Finding(
+            "privileges",
+            "fail",
+            f"This role may not use: {', '.join(lacking)}.",
+            "Use the role that owns the schema.",
+        )
+    else:
+        yield Finding("privileges", "ok", "This role may read and write the tables.")
+
+
+def _indexes(connection: Connection) -> Iterator[Finding]:
+    known = {row["name"]: row["valid"] for row in rows(connection, INDEXES)}
+    invalid = sorted(name for name, valid in known.items() if not valid)
+    if "job_runs_claimable" not in known:
+        yield Finding(
+            "indexes",
+            "fail",
+            "job_runs_claimable, which claims need, is missing.",
+            "Run: wakeboard db upgrade",
+        )
+    elif invalid:
+        mend = f"REINDEX INDEX CONCURRENTLY wakeboard.{invalid[0]}"
+        yield Finding("indexes", "fail", f"Not valid: {', '.join(invalid)}.", mend)
+    else:
+        yield Finding("indexes", "ok", f"All {len(known)} are valid.")
+
+
+def _transactions(connection: Connection) -> Iterator[Finding]:
+    oldest = one(connection, OLDEST)
+    if oldest is None or oldest["seconds"] < LONG_TRANSACTION_SECONDS:
+        yield Finding("transactions", "ok", "None is open for long.")
+        return
+    says = f"One of '{oldest['name']}' (pid {oldest['pid']}) has been open for {oldest['seconds']:.0f} s."
+    yield Finding(
+        "transactions",
+        "warning",
+        says,
+        f"End it, if nobody needs it: SELECT pg_terminate_backend({oldest['pid']})",
+    )
+
+
+def _workers(connection: Connection) -> Iterator[Finding]:
+    found, unserved = one(connection, WORKERS), one(connection, UNSERVED)
+    assert found is not None
+    assert unserved is not None
+    if found["alive"]:
+        silent = f", {found['silent']} silent" if found["silent"] else ""
+        yield Finding("workers", "ok", f"{found['alive']} alive{silent}.")
+        return
+    waiting = f" and {unserved['schedules']} schedules are enabled" if unserved["schedules"] else ""
+    yield Finding("workers", "warning", f"None is alive{waiting}.", "Run: wakeboard worker --app MODULE")
+
+
+def _app(settings: Settings) -> Iterator[Finding]:
+    """Import the app in a process of its own: importing a user's module may do anything."""
+    if settings.app is None:
+        yield Finding(
+            "app", "warning", "No module with handlers is set.", "Set WAKEBOARD_APP or use --app MODULE."
+        )
+        return
+    code = "import sys; from worker import registry as r; r.load_app(sys.argv[1]); print(len(r.JOB_TYPES))"
+    try:
+        done = subprocess.run(
+            [sys.executable, "-P", "-c", code, settings.app],
+            capture_output=True, text=True, timeout=APP_SECONDS, stdin=subprocess.DEVNULL, check=False,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        yield Finding(
+            "app",
+            "fail",
+            f"Importing {settings.app} takes over {APP_SECONDS} s.",
+            "Move slow work out of the import.",
+        )
+        return
+    if done.returncode == 0:
+        yield Finding("app", "ok", f"{settings.app} is importable: {done.stdout.split()[-1]} job types.")
+        return
+    last = (done.stderr.strip().splitlines() or ["it ended without a word"])[-1]
+    mend = f"Mend the module, or start in its folder (now {Path.cwd()})."
+    yield Finding("app", "fail", f"{settings.app} cannot be imported: {last}.", mend)

@@ -1,0 +1,84 @@
+"""Every failure of a command → its exit code and one sentence. Prints nothing."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from pathlib import Path
+
+import click
+import psycopg
+
+from worker.cron import CronError
+from worker.db import DatabaseError
+from worker.embedded.errors import EmbeddedError
+from worker.permission import AccountError
+from worker.settings import SettingsError
+from worker.transitions.definitions import DefinitionError
+from worker.transitions.enqueue import EnqueueError
+
+
+class Wrong(Exception):
+    """The command was used wrongly (exit code 2); ``str()`` is a sentence that says what is allowed."""
+
+
+class Failed(Exception):
+    """The command could not be done (exit code 1); ``str()`` is a sentence that says why."""
+
+
+WRONG_USE = (Wrong, SettingsError, EnqueueError, DefinitionError, CronError, AccountError)
+FAILED = (Failed, DatabaseError, EmbeddedError)
+NO_TABLES = (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName, psycopg.errors.UndefinedColumn)
+INTERRUPTED = 130
+
+
+def explain(failure: BaseException) -> tuple[int, str]:
+    """Return the exit code of ``failure`` and what to say (possibly nothing)."""
+    if isinstance(failure, click.exceptions.NoArgsIsHelpError):
+        return 2, failure.ctx.get_help() if failure.ctx else str(failure)
+    if isinstance(failure, click.UsageError):
+        where = failure.ctx.command_path if failure.ctx else "wakeboard"
+        return 2, f"{_sentence(failure.format_message())} See: {where} --help"
+    if isinstance(failure, click.ClickException):
+        return 2, _sentence(failure.format_message())
+    if isinstance(failure, WRONG_USE):
+        return 2, str(failure)
+    if isinstance(failure, FAILED):
+        return 1, str(failure)
+    if isinstance(failure, (KeyboardInterrupt, click.Abort)):
+        return INTERRUPTED, "Stopped."
+    if isinstance(failure, psycopg.Error):
+        return 1, _of_database(failure)
+    if isinstance(failure, BrokenPipeError):
+        # Whoever read our output has gone; at exit Python must not try to write the rest.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1, ""
+    if isinstance(failure, OSError):
+        return 1, _sentence(f"{failure.filename or 'The system'}: {failure.strerror or failure}")
+    return 1, _of_us(failure)
+
+
+def _of_database(failure: psycopg.Error) -> str:
+    said = " ".join(str(failure).split("\n")[0].split()) or type(failure).__name__
+    if isinstance(failure, NO_TABLES):
+        return f"The database lacks Wakeboard's tables or has older ones ({said}). Run: wakeboard db upgrade"
+    if isinstance(failure, psycopg.errors.InsufficientPrivilege):
+        return f"The database role may not do this ({said}). Use the role that owns the schema wakeboard."
+    if isinstance(failure, psycopg.errors.QueryCanceled):
+        return "The database took longer than 30 s and was asked to stop. Narrow the question."
+    if isinstance(failure, psycopg.DataError):
+        return f"The database refused a value ({said})."
+    return f"The database failed: {said}. Check it with: wakeboard doctor"
+
+
+def _of_us(failure: BaseException) -> str:
+    frames = traceback.extract_tb(failure.__traceback__)
+    where = f" at {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
+    said = " ".join(str(failure).split())
+    return f"This is a bug in Wakeboard: {type(failure).__name__}: {said}{where}. Please report it."
+
+
+def _sentence(text: str) -> str:
+    line = " ".join(text.split())
+    return line if line.endswith((".", "?", "!")) else line + "."

@@ -1,0 +1,98 @@
+"""What every command understands: each setting as a flag, and ``--json``. Reads settings, opens nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import MISSING, fields
+from typing import Any, TypeVar
+
+import click
+
+from worker.settings import Settings, default_data_dir
+
+META = "wakeboard.flags"
+JSON = "wakeboard.json"
+# Shown in the help of every command; the others in the help of what serves.
+SHOWN = ("database_url", "data_dir")
+_Decorated = TypeVar("_Decorated", bound=Callable[..., Any])
+
+
+def _remember(ctx: click.Context, parameter: click.Parameter, value: Any) -> Any:
+    if value is not None and parameter.name is not None:
+        ctx.meta.setdefault(META, {})[parameter.name.removeprefix("setting_")] = value
+    return value
+
+
+def _remember_json(ctx: click.Context, _parameter: click.Parameter, value: bool) -> bool:
+    ctx.meta[JSON] = value or ctx.meta.get(JSON, False)
+    return value
+
+
+def _setting_options(shown: tuple[str, ...]) -> list[click.Option]:
+    options = []
+    for entry in fields(Settings):
+        if "read" not in entry.metadata:
+            continue
+        default = entry.default if entry.default not in (MISSING, None, 0.0) else None
+        if entry.name == "data_dir":
+            default = default_data_dir()
+        usual = "" if default is None or isinstance(default, bool) else f" [{default}]"
+        switch = {"is_flag": True, "flag_value": "1"} if entry.type == "bool" else {"metavar": "VALUE"}
+        options.append(
+            click.Option(
+                ["--" + entry.name.replace("_", "-"), f"setting_{entry.name}"],
+                help=f"{entry.metadata['allowed']}{usual}",
+                hidden=entry.name not in shown,
+                expose_value=False,
+                callback=_remember,
+                default=None,
+                **switch,
+            )
+        )
+    return options
+
+
+def _add(command: click.Command, shown: tuple[str, ...]) -> None:
+    taken = {name for parameter in command.params for name in parameter.opts}
+    json = click.Option(
+        ["--json", "as_json"],
+        is_flag=True,
+        expose_value=False,
+        callback=_remember_json,
+        help="Print for machines.",
+    )
+    command.params += [o for o in [*_setting_options(shown), json] if not taken & set(o.opts)]
+
+
+class Verb(click.Command):
+    """A command with the flags that all commands have."""
+
+    def __init__(self, *args: Any, settings: tuple[str, ...] = SHOWN, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        _add(self, settings)
+
+
+class Noun(click.Group):
+    """A group of commands, which takes the same flags before the verb."""
+
+    command_class = Verb
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        _add(self, ())
+
+
+def settings(**given: object) -> Settings:
+    """Return the settings of the command that runs; ``given`` wins over flags. Raises SettingsError."""
+    flags = dict(click.get_current_context().meta.get(META, {}))
+    return Settings.load(flags | {name: value for name, value in given.items() if value is not None})
+
+
+def is_json() -> bool:
+    """Tell whether the command that runs was asked to print for machines."""
+    return bool(click.get_current_context().meta.get(JSON, False))
+
+
+def reason_option(command: _Decorated) -> _Decorated:
+    """Give a verb the option ``--reason``, which goes to the audit log."""
+    return click.option("--reason", metavar="TEXT", help="Why; goes to the audit log.")(command)

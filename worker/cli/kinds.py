@@ -1,0 +1,135 @@
+"""How words of the command line are read: ids, JSON, moments, durations. Every refusal is a sentence."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import click
+
+from worker.cli.errors import Wrong
+from worker.cli.flags import settings
+from worker.durations import parse_duration
+
+LARGEST_ID = 2**63 - 1
+# No payload may be larger, whatever the settings; a file of gigabytes is not read first.
+LARGEST_FILE = 8 * 1_048_576
+
+
+class RunId(click.ParamType[int]):
+    """The id of a run."""
+
+    name = "ID"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Return the id; fails for anything but a whole number from 1 to 2⁶³−1."""
+        text = str(value)
+        if not re.fullmatch(r"[0-9]{1,19}", text) or not 0 < int(text) <= LARGEST_ID:
+            self.fail(f"{text[:60]!r} is not a run id: a whole number from 1 to {LARGEST_ID}.", param, ctx)
+        return int(text)
+
+
+class Duration(click.ParamType[float]):
+    """A duration such as 5m, in seconds."""
+
+    name = "DURATION"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Return seconds."""
+        if isinstance(value, (int, float)):
+            return float(value)
+        try:
+            return parse_duration(str(value))
+        except ValueError as wrong:
+            self.fail(str(wrong), param, ctx)
+
+
+class Moment(click.ParamType[datetime]):
+    """A point in time with its zone, such as 2026-11-21T09:00+01:00."""
+
+    name = "TIME"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
+        """Return an aware datetime."""
+        found = _iso(str(value))
+        if found is None or found.tzinfo is None:
+            self.fail(
+                f"{str(value)[:60]!r} is not a time with a zone: write 2026-11-21T09:00Z or …T10:00+01:00.",
+                param,
+                ctx,
+            )
+        return found
+
+
+def _iso(text: str) -> datetime | None:
+    try:
+        return datetime.fromisoformat(text) if re.match(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", text) else None
+    except ValueError:
+        return None
+
+
+def past(text: str, now: datetime, name: str) -> datetime:
+    """Return the moment that ``text`` means: an age before ``now`` (24h, 7d) or an ISO time.
+
+    A time without an offset is in the zone of the settings. Raises Wrong, which calls it ``name``.
+    """
+    found = _iso(text)
+    if found is not None:
+        return found if found.tzinfo else found.replace(tzinfo=ZoneInfo(settings().timezone))
+    try:
+        return now - timedelta(seconds=parse_duration(text))
+    except ValueError as wrong:
+        raise Wrong(
+            f"{name} is {text[:60]!r}; allowed: an age such as 30m, 24h or 7d, "
+            "or a time such as 2026-11-21T08:30Z."
+        ) from wrong
+
+
+def json_object(text: str | None) -> dict[str, Any]:
+    """Return the JSON object in ``text``, in the file of ``@FILE``, or on standard input for ``-``.
+
+    Raises Wrong when it is not one.
+    """
+    if text is None:
+        return {}
+    source = _read(text)
+    try:
+        value = json.loads(source)
+    except (ValueError, RecursionError) as wrong:
+        place = f" ({wrong.msg} at character {wrong.pos})" if isinstance(wrong, json.JSONDecodeError) else ""
+        raise Wrong(
+            f"The payload is not JSON{place}: write it like '{{\"invoice_id\": 812}}', "
+            "@FILE or - for standard input."
+        ) from wrong
+    if not isinstance(value, dict):
+        raise Wrong('The payload is not a JSON object; wrap it, for example {"value": …}.')
+    return value
+
+
+def _read(text: str) -> str:
+    try:
+        if text == "-":
+            source = sys.stdin.buffer.read(LARGEST_FILE + 1)
+        elif text.startswith("@"):
+            with Path(text[1:]).open("rb") as file:
+                source = file.read(LARGEST_FILE + 1)
+        else:
+            return text
+    except OSError as wrong:
+        raise Wrong(f"The payload's file {text[1:]} cannot be read: {wrong.strerror}.") from wrong
+    if len(source) > LARGEST_FILE:
+        raise Wrong("The payload has more than 8 MiB; store the data elsewhere and enqueue its id.")
+    try:
+        return source.decode("utf-8-sig")
+    except UnicodeDecodeError as wrong:
+        raise Wrong("The payload is not UTF-8 text.") from wrong
+
+
+RUN_ID = RunId()
+DURATION = Duration()
+MOMENT = Moment()

@@ -1,0 +1,125 @@
+"""The questions that ``runs``, ``run``, ``leases`` and ``types`` ask: one function each. Never writes."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from worker.cli.filters import Where
+from worker.cli.reach import Connection, Row, one, rows
+
+RUN_COLUMNS = """
+    r.id, r.definition_id, r.scheduled_for, r.job_type, r.payload, r.priority, r.run_at, r.status, r.attempts,
+    r.failures, r.max_attempts, r.timeout_seconds, r.lease_epoch, r.locked_by, r.locked_until,
+    r.started_at, r.finished_at, r.failed_at, r.error_code, r.last_error, r.error_group,
+    r.cancel_requested_at, r.idempotency_key, r.enqueued_by, r.origin_run_id, r.traceparent, r.progress_done,
+    r.progress_total, r.created_at, r.updated_at"""
+
+_IS_ALIVE = "w.stopped_at IS NULL AND w.seen_at > now() - make_interval(secs => 2 * w.heartbeat_seconds)"
+
+RUN = f"""
+SELECT {RUN_COLUMNS}, d.name AS schedule, now() AS as_of
+FROM wakeboard.job_runs AS r LEFT JOIN wakeboard.job_definitions AS d ON d.id = r.definition_id
+WHERE r.id = %(id)s
+"""
+ATTEMPTS = """
+SELECT attempt, lease_epoch, worker_id, due_at, started_at, finished_at, outcome, error_code, error,
+    traceback, output_tail, result, note, max_attempts, timeout_seconds, next_run_at, refused_at,
+    refused_outcome, extract(epoch FROM finished_at - started_at)::float8 AS took_seconds
+FROM wakeboard.job_attempts WHERE run_id = %(id)s ORDER BY attempt, lease_epoch
+"""
+AUDIT = """
+SELECT at, actor, role, source, action, result, reason, before, after FROM wakeboard.audit_log
+WHERE target_type = 'run' AND target_id = %(id)s::text ORDER BY id
+"""
+WAITING = f"""
+SELECT r.run_at > now() AS is_delayed, r.status, r.run_at, t.name IS NOT NULL AS is_known,
+    t.paused_at, t.paused_by, t.paused_reason, coalesce(t.max_running_operator, t.max_running) AS most,
+    (SELECT count(*) FROM wakeboard.job_runs AS b
+        WHERE b.job_type = r.job_type AND b.status = 'running') AS running,
+    (SELECT count(*) FROM wakeboard.workers AS w
+        WHERE {_IS_ALIVE} AND r.job_type = ANY(w.job_types)) AS able,
+    (SELECT count(*) FROM wakeboard.workers AS w WHERE {_IS_ALIVE}) AS alive
+FROM wakeboard.job_runs AS r LEFT JOIN wakeboard.job_types AS t ON t.name = r.job_type
+WHERE r.id = %(id)s
+"""
+LEASES = f"""
+SELECT r.id, r.job_type, r.attempts AS attempt, r.locked_by AS worker, w.name AS worker_name, w.hostname,
+    w.pid, r.started_at, r.locked_until, extract(epoch FROM r.locked_until - now())::float8 AS seconds_left,
+    extract(epoch FROM now() - w.seen_at)::float8 AS seen_seconds_ago,
+    CASE WHEN r.locked_until < now() THEN 'ended' WHEN {_IS_ALIVE} THEN 'renewed' ELSE 'silent' END AS state,
+    r.cancel_requested_at
+FROM wakeboard.job_runs AS r LEFT JOIN wakeboard.workers AS w ON w.id = r.locked_by
+WHERE r.status = 'running' ORDER BY r.locked_until LIMIT 1000
+"""
+TYPES = f"""
+SELECT t.name, CASE WHEN t.paused_at IS NULL THEN 'active' ELSE 'paused' END AS state,
+    (SELECT count(*) FROM wakeboard.job_runs AS b
+        WHERE b.job_type = t.name AND b.status = 'running') AS running,
+    coalesce(t.max_running_operator, t.max_running) AS max_running, t.max_running AS max_running_code,
+    t.max_running_operator, t.max_attempts, t.timeout_seconds, t.lease_seconds, t.backoff, t.schedule,
+    (SELECT count(*) FROM wakeboard.workers AS w WHERE {_IS_ALIVE} AND t.name = ANY(w.job_types)) AS workers,
+    t.paused_at, t.paused_by, t.paused_reason, t.seen_at
+FROM wakeboard.job_types AS t ORDER BY t.name
+"""
+
+
+def database_now(connection: Connection) -> datetime:
+    """Return the database's clock."""
+    row = one(connection, "SELECT now() AS now")
+    assert row is not None
+    found: datetime = row["now"]
+    return found
+
+
+def runs(connection: Connection, where: Where, limit: int, before: int | None) -> list[Row]:
+    """Return up to ``limit`` runs that match, newest first, from below the id ``before`` on."""
+    if before is not None:
+        where.add("r.id < {value}", before)
+    wanted = f"WHERE {where.sql} ORDER BY r.id DESC LIMIT {limit:d}"
+    return rows(connection, f"SELECT {RUN_COLUMNS} FROM wakeboard.job_runs AS r {wanted}", where.values)
+
+
+def run(connection: Connection, run_id: int) -> Row | None:
+    """Return one run with its attempts, audit rows and why it waits (None when it does not)."""
+    values: dict[str, Any] = {"id": run_id}
+    found = one(connection, RUN, values)
+    if found is None:
+        return None
+    found["waits"] = waits(one(connection, WAITING, values))
+    found["history"] = rows(connection, ATTEMPTS, values)
+    found["audit"] = rows(connection, AUDIT, values)
+    return found
+
+
+def waits(row: Row | None) -> str | None:
+    """Return a sentence saying what a run waits for, None when it does not wait."""
+    if row is None or row["status"] not in ("queued", "failed"):
+        return None
+    if row["paused_at"] is not None:
+        why = f" ({row['paused_reason']})" if row["paused_reason"] else ""
+        return f"Its type was paused by {row['paused_by']}{why}."
+    if row["is_delayed"]:
+        backoff = "backoff after its failure" if row["status"] == "failed" else "its time"
+        return f"It waits for {backoff}: due at {row['run_at']:%Y-%m-%d %H:%M:%S} UTC."
+    if row["able"] == 0:
+        others = (
+            "no worker is alive"
+            if row["alive"] == 0
+            else f"none of {row['alive']} live workers runs its type"
+        )
+        never = "" if row["is_known"] else ", and no worker ever registered it"
+        return f"It is due, but {others}{never}."
+    if row["most"] is not None and row["running"] >= row["most"]:
+        return f"It is due, but {row['running']} of its type run and the limit is {row['most']}."
+    return f"It is due and waits for a free slot of {row['able']} worker{'s' if row['able'] > 1 else ''}."
+
+
+def leases(connection: Connection) -> list[Row]:
+    """Return what runs, the lease that ends first at the top: state is renewed, silent or ended."""
+    return rows(connection, LEASES)
+
+
+def types(connection: Connection) -> list[Row]:
+    """Return every job type with its policy, what operators decided and how many run."""
+    return rows(connection, TYPES)

@@ -1,0 +1,157 @@
+"""``schedule``: definitions of what runs when."""
+
+from __future__ import annotations
+
+import time
+from datetime import datetime, timedelta
+from itertools import islice, takewhile
+from typing import Any
+
+import click
+
+from worker.audit import terminal_actor
+from worker.cli import reach, reading
+from worker.cli.enqueuing import require_type
+from worker.cli.errors import Failed, Wrong
+from worker.cli.flags import Noun, is_json, reason_option, settings
+from worker.cli.kinds import DURATION, MOMENT, json_object
+from worker.cli.printing import answer, listing, say, verdicts
+from worker.cron import Cron
+from worker.transitions import definitions
+from worker.transitions.definitions import Definition
+
+COLUMNS = (
+    "name",
+    "state",
+    "schedule",
+    "timezone",
+    "job_type",
+    "next_fire_at",
+    "last_fire_at",
+    "misfire",
+    "overlap",
+)
+LIST = """
+SELECT name,
+    CASE WHEN NOT enabled THEN 'paused' WHEN error IS NOT NULL THEN 'error' ELSE 'enabled' END AS state,
+    schedule, timezone, job_type, payload, next_fire_at, last_fire_at, misfire, grace_seconds, overlap,
+    max_attempts, timeout_seconds, priority, enabled, error, created_at, updated_at
+FROM wakeboard.job_definitions ORDER BY name
+"""
+ONE = "SELECT schedule, timezone, enabled FROM wakeboard.job_definitions WHERE name = %(name)s"
+FIRES = 10
+MOST_FIRES = 1000
+# A schedule of a far day is looked for day by day; a preview gives up in time for a person.
+PREVIEW_SECONDS = 5
+
+
+@click.group(cls=Noun)
+def schedule() -> None:
+    """Schedules: add, list, preview, run, pause, resume, remove."""
+
+
+@schedule.command()
+@click.argument("name")
+@click.option("--type", "job_type", required=True, metavar="TYPE", help="The job type to run.")
+@click.option("--cron", required=True, metavar="TEXT", help="When, such as '30 2 * * *' or @daily.")
+@click.option(
+    "--timezone", default="UTC", metavar="ZONE", help="Whose wall clock, such as Europe/Paris [UTC]."
+)
+@click.option("--payload", metavar="JSON", help="A JSON object, @FILE, or - for standard input.")
+@click.option(
+    "--misfire",
+    type=click.Choice(["one", "all", "none"]),
+    default="one",
+    help="Fires missed: make up for… [one]",
+)
+@click.option("--grace", type=DURATION, default=60, help="Late by at most this is not missed [60s].")
+@click.option(
+    "--overlap",
+    type=click.Choice(["skip", "allow", "wait"]),
+    default="skip",
+    help="While the last run has not ended [skip].",
+)
+@click.option("--max-attempts", type=click.IntRange(1, 2**31 - 1), help="Instead of the type's own.")
+@click.option("--timeout", type=DURATION, help="Instead of the type's own.")
+@click.option("--priority", type=click.IntRange(0, 4), default=2, help="0 (first) to 4 (last) [2].")
+@click.option("--new-type", is_flag=True, help="Allow a type that no worker has registered yet.")
+@reason_option
+def add(
+    name: str, job_type: str, cron: str, timezone: str, payload: str | None, misfire: str, grace: float,
+    overlap: str, max_attempts: int | None, timeout: float | None, priority: int, new_type: bool,
+    reason: str | None,
+) -> int:  # fmt: skip
+    """Create or change a schedule; says created, changed or unchanged."""
+    definition = Definition(
+        name, job_type, cron, json_object(payload), timezone, misfire, round(grace), overlap, max_attempts,
+        timeout, priority,
+    )  # fmt: skip
+    definition.checked()
+    with reach.connection() as connection:
+        if not new_type:
+            require_type(connection, job_type)
+        return verdicts([definitions.add(connection, definition, terminal_actor(), reason)])
+
+
+@schedule.command("list")
+def list_() -> None:
+    """List schedules with their last and next fire."""
+    with reach.connection() as connection:
+        now = reading.database_now(connection)
+        listing(reach.rows(connection, LIST), COLUMNS, "There are no schedules.", as_of=now)
+
+
+def _verb(name: str, move: Any, text: str) -> None:
+    @schedule.command(name, help=text)
+    @click.argument("name")
+    @reason_option
+    def verb(name: str, reason: str | None) -> int:
+        with reach.connection() as connection:
+            return verdicts([move(connection, name, terminal_actor(), reason)])
+
+
+_verb("pause", definitions.pause, "Stop a schedule's fires; runs that exist stay as they are.")
+_verb("resume", definitions.resume, "Let a schedule fire again, from now on.")
+_verb("run", definitions.run_now, "Enqueue one run now, beside the schedule.")
+_verb("remove", definitions.remove, "Remove a schedule; its runs and their history stay.")
+
+
+@schedule.command()
+@click.argument("name")
+@click.option("--from", "start", type=MOMENT, help="From this time on [now].")
+@click.option("--to", "end", type=MOMENT, help="Up to this time [ten fires].")
+def preview(name: str, start: datetime | None, end: datetime | None) -> None:
+    """Print when a schedule will fire, and why where the clocks change."""
+    with reach.connection() as connection:
+        found = reach.one(connection, ONE, {"name": name})
+        start = start or reading.database_now(connection)
+    if found is None:
+        raise Failed(f"There is no schedule '{name}'. See: wakeboard schedule list")
+    if end is not None and end <= start:
+        raise Wrong("--to is not after --from.")
+    if found["schedule"] is None:
+        answer({"name": name, "items": []}, f"Schedule {name} has no time of its own: it runs when asked to.")
+        return
+    _show(name, found, start, end)
+
+
+def _show(name: str, found: reach.Row, start: datetime, end: datetime | None) -> None:
+    cron = Cron.parse(found["schedule"])
+    deadline = time.monotonic() + PREVIEW_SECONDS
+    # A moment before, so that a fire exactly at --from is among them.
+    fires = cron.fires(found["timezone"], start - timedelta(microseconds=1))
+    until = takewhile(lambda fire: (end is None or fire.at <= end) and time.monotonic() < deadline, fires)
+    items = [
+        {"at": fire.at, "local": fire.local.isoformat(sep=" ", timespec="seconds"), "note": fire.note}
+        for fire in islice(until, FIRES if end is None else MOST_FIRES)
+    ]
+    if not is_json():
+        paused = "" if found["enabled"] else " It is paused."
+        say(f"{cron.text} in {found['timezone']}: {cron.describe()}.{paused}")
+    listing(
+        items,
+        ("at", "local", "note"),
+        "It does not fire in this time.",
+        name=name,
+        timezone=settings().timezone,
+    )
