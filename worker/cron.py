@@ -144,7 +144,7 @@ class Cron:
         # Wall times read with fold=0, gaps collapsed to their end, never run backwards in UTC: the order
         # stands, and those before the wall time of `after` are over.
         now = after.astimezone(zone).replace(tzinfo=None, fold=0, second=0, microsecond=0)
-        walls = (wall for wall in self._wall_times(now.date()) if wall >= now)
+        walls = (wall for wall in self._wall_times(now.date()) if wall > now)
         for at, together in itertools.groupby(walls, key=lambda wall: _instant(wall, zone)):
             if at > after:
                 yield Fire(at=at, local=at.astimezone(zone), note=_wall_note(list(together), zone))

@@ -132,6 +132,15 @@ def test_asking_anew_from_any_minute_gives_the_next_fire_of_the_list(zone: str) 
                 assert Cron.parse(text).next_fire(zone, after) == next(at for at in known if at > after)
 
 
+def test_clocks_that_go_back_past_midnight_return_to_the_day_before() -> None:
+    # At 00:01 on Sunday, 7 November 2010, St John's went back to 23:01 on Saturday.
+    second_ten_past = utc(2010, 11, 7, 2, 40)
+    for minute in range(1, 90):
+        after = utc(2010, 11, 7, 2, 31) - minute * MINUTE
+        upcoming = Cron.parse("*/10 23 * * sat").fires("America/St_Johns", after)
+        assert second_ten_past in itertools.islice((fire.at for fire in upcoming), 8), after
+
+
 def test_a_time_swallowed_by_a_jump_fires_once_right_after_and_says_why() -> None:
     swallowed, following = fires("30 2 * * *", "America/New_York", utc(2026, 3, 8), 2)
     assert swallowed.at == utc(2026, 3, 8, 7)

@@ -130,6 +130,7 @@ def test_without_a_line_of_its_own_a_command_has_cron_s_shell_and_path() -> None
         "env": {"SHELL": "/bin/sh", "PATH": "/usr/bin:/bin"},
     }
     assert definition.timezone == "UTC"
+    assert taken("0 5 * * * backup%").payload["stdin"] == ""
 
 
 def test_variables_hold_from_their_line_on() -> None:
@@ -279,6 +280,7 @@ def test_names_stay_when_lines_come_go_and_move() -> None:
     moved = read("PATH=/bin\n# more\n@hourly new\n" + "\n".join(reversed(jobs)))
     assert {line.text: line.definition.name for line in moved[3:] if line.definition} == names
     assert taken("0  1\t* * *   /opt/a  ").name == names["0 1 * * * /opt/a"]
+    assert taken("@DAILY FOO=1 /opt/c").name == names["@daily FOO=1 /opt/c"]
 
 
 def test_equal_lines_are_both_taken_under_names_of_their_own() -> None:
