@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import secrets
 import selectors
 import socket
 import subprocess
@@ -31,7 +30,7 @@ from worker.events import (
     describe_status,
 )
 from worker.family import become_subreaper
-from worker.leftovers import end_leftovers
+from worker.leftovers import end_leftovers, new_mark
 from worker.outcome import OUTPUT_BYTES
 from worker.output import create_output, empty, read_tail, trim
 from worker.slotpage import ANYTHING, NOTHING, SlotPage, Started, create_pages
@@ -51,7 +50,6 @@ __all__ = [
     "Warned",
 ]
 
-FAMILY_VARIABLE = "_WAKEBOARD_FAMILY"
 _RECEIVE_BYTES = 256 * 1024
 _TRIM_SECONDS = 0.1
 _STOP_SECONDS = 1.5
@@ -99,8 +97,7 @@ class Children:
         self._control: socket.socket | None = None
         self._orders: deque[tuple[bytes, list[int]]] = deque()
         self._types: list[dict[str, Any]] = []
-        self._family = ""
-        self._sessions: set[int] = set()
+        self._mark = 0
         self._events: list[Event] = []
         self._failed = False
         self._trimmed_at = 0.0
@@ -111,7 +108,7 @@ class Children:
         if self._template is not None:
             raise RuntimeError("The template is running already; call stop() first.")
         become_subreaper()
-        self._family = secrets.token_hex(8)
+        self._mark = new_mark()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             given = {
@@ -119,6 +116,7 @@ class Children:
                 "pages": self._pages,
                 "control": theirs.fileno(),
                 "parent": os.getpid(),
+                "mark": self._mark,
                 "recycle_runs": self._recycle_runs,
                 "recycle_mb": self._recycle_mb,
             }
@@ -128,11 +126,10 @@ class Children:
                 stdout=2,
                 pass_fds=(theirs.fileno(), self._pages),
                 start_new_session=True,
-                env={**os.environ, **self._environment, FAMILY_VARIABLE: self._family},
+                env={**os.environ, **self._environment},
             )
         ours.setblocking(False)
         self._control, self._types, self._failed = ours, [], False
-        self._sessions = {self._template.pid}
         self._selector.register(ours, selectors.EVENT_READ, None)
 
     def fileno(self) -> int:
@@ -356,7 +353,6 @@ class Children:
             case "warned":
                 self._events.append(Warned(message["message"]))
             case "forked":
-                self._sessions.add(message["pid"])
                 self._slots[message["slot"]].pid = message["pid"]
             case "died":
                 held = self._slots[message["slot"]]
@@ -409,7 +405,7 @@ class Children:
         except subprocess.TimeoutExpired:
             template.kill()
             template.wait()
-        end_leftovers(self._family, FAMILY_VARIABLE, self._sessions, _SWEEP_SECONDS)
+        end_leftovers(self._mark, _SWEEP_SECONDS)
         code = template.returncode
         return describe_status(-code if code < 0 else code << 8)
 

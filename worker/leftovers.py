@@ -1,30 +1,49 @@
-"""Ends what a dead template leaves to the supervisor, its nearest subreaper, and nothing else that is a child
-of it."""
+"""Ends what a dead template leaves to the supervisor, its nearest subreaper, and no other child of it.
+
+What descends from a template is known by a mark that a new session, an empty environment and an exec leave in
+place: a soft limit of its own on the bytes of POSIX message queues.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import random
+import resource
 import signal
+import sys
 import time
-from collections.abc import Collection
 from pathlib import Path
 
 from worker.family import own_children, reap
 
+_USUAL_BYTES = 819_200
 
-def end_leftovers(family: str, variable: str, sessions: Collection[int], seconds: float) -> bool:
-    """Kill and reap, for at most `seconds`, every child of ours that descends from the template.
 
-    A descendant is known by `variable=family` in the environment it was started with, or by a session (its
-    own id or its session's) in `sessions`. Other children, such as a database server that we started, stay.
-    False when some are left.
+def new_mark() -> int:
+    """A limit that no other process is likely to have."""
+    if sys.platform != "linux":
+        return 0
+    hard = resource.getrlimit(resource.RLIMIT_MSGQUEUE)[1]
+    most = _USUAL_BYTES if hard == resource.RLIM_INFINITY else min(hard, _USUAL_BYTES)
+    return random.randrange(most // 2, max(most, 1))
+
+
+def wear(mark: int) -> None:
+    """Give this process and all its descendants to come the mark."""
+    if sys.platform == "linux":
+        resource.setrlimit(resource.RLIMIT_MSGQUEUE, (mark, resource.getrlimit(resource.RLIMIT_MSGQUEUE)[1]))
+
+
+def end_leftovers(mark: int, seconds: float) -> bool:
+    """Kill and reap, for at most `seconds`, every child of ours with the mark; False when some are left.
+
+    Other children, such as a database server that we started, stay.
     """
     end = time.monotonic() + seconds
     empty_listings = 0
-    mark = f"{variable}={family}".encode()
     while empty_listings < 2:
-        found = [pid for pid in own_children() if _descends(pid, mark, sessions)]
+        found = [pid for pid in own_children() if _wears(pid, mark)]
         empty_listings = 0 if found else empty_listings + 1
         for pid in found:
             with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -36,10 +55,9 @@ def end_leftovers(family: str, variable: str, sessions: Collection[int], seconds
     return True
 
 
-def _descends(pid: int, mark: bytes, sessions: Collection[int]) -> bool:
+def _wears(pid: int, mark: int) -> bool:
     with contextlib.suppress(OSError):
-        if pid in sessions or os.getsid(pid) in sessions:
-            return True
-    with contextlib.suppress(OSError):
-        return mark in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        for line in Path(f"/proc/{pid}/limits").read_text().splitlines():
+            if line.startswith("Max msgqueue size"):
+                return line.split()[3] == str(mark)
     return False

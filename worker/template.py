@@ -21,6 +21,7 @@ from typing import Any, NoReturn
 
 from worker import child, preload
 from worker.family import become_subreaper, die_with_parent, kill_children, outlive_parent
+from worker.leftovers import wear
 from worker.outcome import TRACEBACK_CHARACTERS, clean_text
 from worker.registry import JOB_TYPES, load_app
 
@@ -210,6 +211,7 @@ def main(argument: str) -> NoReturn:
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     die_with_parent(given["parent"])
     become_subreaper()
+    wear(given["mark"])
     os.set_inheritable(given["pages"], False)
     os.set_inheritable(given["control"], False)
     template = Template(given)

@@ -1,0 +1,127 @@
+"""Real children for a test, with the loop a supervisor would have around them."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import json
+import os
+import selectors
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from worker.children import Assignment, Children, Died, Event, Finished, Ready
+
+ROOT = str(Path(__file__).resolve().parents[2])
+APP = "tests.worker.nursery_app"
+_ids = itertools.count(2**31)
+_Event = TypeVar("_Event")
+
+
+def assign(
+    job_type: str, payload: Any = None, *, timeout: float = 60.0, text: str | None = None
+) -> Assignment:
+    """One run of `job_type`; `text` is a payload that is sent as it stands."""
+    body = json.dumps({} if payload is None else payload) if text is None else text
+    return Assignment(
+        next(_ids), 7, 3, job_type, body, "a key", 5, "2026-03-29T02:30:00+00:00", None, timeout, None, "w1"
+    )
+
+
+class Nursery:
+    """`Children` and their selector; every wait is for a condition and ends with an error after `patience`
+    seconds."""
+
+    def __init__(self, slots: int = 2, *, app: str = APP, patience: float = 20.0, **settings: Any) -> None:
+        self.children = Children(slots, app=app, environment={"PYTHONPATH": ROOT}, **settings)
+        self.events: list[Event] = []
+        self._patience = patience
+        self._selector = selectors.DefaultSelector()
+        self.children.register(self._selector)
+
+    def start(self) -> Nursery:
+        """Start the template and wait until it is ready."""
+        self.children.start()
+        self.wait_for(Ready)
+        return self
+
+    def wait_until(self, condition: Callable[[], object]) -> None:
+        """Run the loop until `condition()` is true."""
+        end = time.monotonic() + self._patience
+        while not condition():
+            assert time.monotonic() < end, f"waited in vain; so far: {self.events[-5:]}"
+            self._selector.select(0.02)
+            self.events += self.children.collect()
+
+    def wait_for(self, kind: type[_Event]) -> _Event:
+        """The next event of `kind`, taken out of `events`."""
+        self.wait_until(lambda: any(isinstance(event, kind) for event in self.events))
+        found = next(event for event in self.events if isinstance(event, kind))
+        self.events.remove(found)
+        return found
+
+    def run(self, *assignments: Assignment, slot: int = 0) -> list[Finished]:
+        """Send the assignments and wait until each is answered."""
+        self.children.send(slot, assignments)
+        return [self.wait_for(Finished) for _ in assignments]
+
+    def begin(self, *assignments: Assignment, slot: int = 0) -> None:
+        """Send the assignments and wait until the first has started."""
+        self.children.send(slot, assignments)
+        first = assignments[0].run_id
+        self.wait_until(lambda: (now := self.children.current(slot)) is not None and now.run_id == first)
+
+    def die(self, *assignments: Assignment, slot: int = 0) -> Died:
+        """Send the assignments and wait for the child's death."""
+        self.children.send(slot, assignments)
+        return self.wait_for(Died)
+
+    def pid(self, slot: int = 0) -> int:
+        """The process id of the slot's child."""
+        self.wait_until(lambda: self.children.pid(slot))
+        pid = self.children.pid(slot)
+        assert pid is not None
+        return pid
+
+
+def lives(pid: int) -> bool:
+    """True for a process that is there and no zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def wait_gone(pids: list[int], seconds: float = 5.0) -> list[int]:
+    """Those of `pids` that still live after at most `seconds`."""
+    end = time.monotonic() + seconds
+    while (left := [pid for pid in pids if lives(pid)]) and time.monotonic() < end:
+        time.sleep(0.005)
+    return left
+
+
+def descendants(pid: int) -> list[int]:
+    """Every process below `pid`, zombies included."""
+    parents: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+            parents.setdefault(int(fields[1]), []).append(int(entry.name))
+    found: list[int] = []
+    unseen = [pid]
+    while unseen:
+        below = parents.get(unseen.pop(), [])
+        found += below
+        unseen += below
+    return found
+
+
+def open_files() -> int:
+    """How many descriptors this process has open, those of forgotten objects apart."""
+    gc.collect()
+    return len(os.listdir("/proc/self/fd"))  # noqa: PTH208

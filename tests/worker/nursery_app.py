@@ -1,0 +1,247 @@
+"""Handlers that behave as badly as handlers do, for the tests of the children."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any, NoReturn
+
+from worker import Context, Permanent, Retryable, job
+from worker.outcome import Cancelled
+
+
+@job("nothing")
+def nothing(ctx: Context) -> None:
+    """End at once."""
+
+
+@job("echo")
+def echo(ctx: Context) -> Any:
+    """Print and return the payload."""
+    print(ctx.payload)
+    return ctx.payload
+
+
+@job("echo_async")
+async def echo_async(ctx: Context) -> Any:
+    """Return the payload after a turn of the event loop."""
+    await asyncio.sleep(0)
+    return ctx.payload
+
+
+@job("show")
+def show(ctx: Context) -> dict[str, Any]:
+    """What a process and its context look like from inside a run."""
+    mask = os.umask(0)
+    os.umask(mask)
+    return {
+        "pid": os.getpid(),
+        "folder": str(Path.cwd()),
+        "extra": os.environ.get("LEFT_BEHIND"),
+        "umask": mask,
+        "term": signal.getsignal(signal.SIGTERM) is signal.SIG_IGN,
+        "files": len(list(Path("/proc/self/fd").iterdir())),
+        "timer": signal.getitimer(signal.ITIMER_REAL)[0],
+        "attempt": ctx.attempt,
+        "key": ctx.key,
+        "scheduled_for": str(ctx.scheduled_for),
+        "session": os.getsid(0) == os.getpid(),
+        "hour_left": 0 < ctx.seconds_left <= 3600,
+    }
+
+
+@job("litter")
+def litter(ctx: Context) -> int:
+    """Change everything a run can leave behind."""
+    os.chdir("/")
+    os.environ["LEFT_BEHIND"] = "yes"
+    os.umask(0o077)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.alarm(1)
+    sys.stdout = open(os.devnull, "w")  # noqa: SIM115, PTH123
+    return os.getpid()
+
+
+@job("leave_thread")
+def leave_thread(ctx: Context) -> int:
+    """Leave a thread running."""
+    threading.Thread(target=time.sleep, args=(600,), daemon=True).start()
+    return os.getpid()
+
+
+@job("fail")
+def fail(ctx: Context) -> NoReturn:
+    """Raise what the payload names."""
+    match ctx.payload["how"]:
+        case "permanent":
+            raise Permanent("card_declined", "The bank said no.")
+        case "retryable":
+            raise Retryable("busy", "Later.", after=90)
+        case "system_exit":
+            sys.exit(0)
+        case "keyboard":
+            raise KeyboardInterrupt
+        case "generator":
+            raise GeneratorExit
+    raise ValueError("nothing named")
+
+
+@job("violent")
+def violent(ctx: Context) -> Any:
+    """Leave in the way the payload names."""
+    match ctx.payload["how"]:
+        case "exit":
+            os._exit(0)
+        case "abort":
+            os.abort()
+        case "segfault":
+            ctypes.string_at(0)
+        case "close":
+            os.closerange(0, 21)
+        case "close_everything":
+            os.closerange(0, 1024)
+        case "fork_and_return":
+            os.fork()
+            return os.getpid()
+    return None
+
+
+@job("wait")
+def wait(ctx: Context) -> None:
+    """Print, note the process id in the file that the payload names, and wait in small steps."""
+    print("waiting", flush=True)
+    note(ctx.payload, os.getpid())
+    while True:
+        time.sleep(0.01)
+
+
+@job("wait_async")
+async def wait_async(ctx: Context) -> None:
+    """Wait on the event loop."""
+    await asyncio.sleep(600)
+
+
+@job("polite")
+def polite(ctx: Context) -> None:
+    """Stop when asked."""
+    while True:
+        ctx.check()
+        time.sleep(0.002)
+
+
+@job("deaf")
+def deaf(ctx: Context) -> None:
+    """Spin, with SIGTERM ignored."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    note(ctx.payload, os.getpid())
+    while True:
+        pass
+
+
+@job("stuck_in_c")
+def stuck_in_c(ctx: Context) -> None:
+    """Sit in a C call that starts over after a signal."""
+    note(ctx.payload, os.getpid())
+    libc = ctypes.PyDLL(None)
+    while True:
+        libc.sleep(600)
+
+
+@job("stubborn")
+def stubborn(ctx: Context) -> str:
+    """Swallow the request to stop and finish."""
+    try:
+        while True:
+            time.sleep(0.01)
+    except Cancelled:
+        return "finished anyway"
+
+
+@job("escape")
+def escape(ctx: Context) -> None:
+    """Start processes that leave the family by every means, then end or wait as the payload says."""
+    folder = ctx.payload["folder"]
+    script = f"echo $$ > {folder}/$1; exec sleep 600"
+    for name in ("plain", "session", "cleared"):
+        prefix = {"plain": [], "session": ["setsid"], "cleared": ["env", "-i", "setsid"]}[name]
+        subprocess.Popen([*prefix, "/bin/sh", "-c", script, "sh", name])
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            Path(folder, "double").write_text(str(os.getpid()))
+            time.sleep(600)
+        os._exit(0)
+    while any(not Path(folder, name).exists() or not Path(folder, name).read_text() for name in ESCAPED):
+        time.sleep(0.005)
+    if ctx.payload.get("wait"):
+        note({"file": f"{folder}/child"}, os.getpid())
+        while True:
+            time.sleep(1)
+
+
+ESCAPED = ("plain", "session", "cleared", "double")
+
+
+@job("chatter")
+def chatter(ctx: Context) -> None:
+    """Write without end."""
+    while True:
+        os.write(1, b"all work and no play\n" * 1000)
+
+
+@job("say")
+def say(ctx: Context) -> None:
+    """Write what the payload holds in three ways."""
+    print(ctx.payload["text"])
+    ctx.log.info("logged\nin one line")
+    os.write(2, b"\xff\x00\x1b[31mraw\n")
+
+
+@job("hungry", memory_mb=64)
+def hungry(ctx: Context) -> int:
+    """Ask for more memory than allowed."""
+    return len(bytearray(256 * 1024 * 1024))
+
+
+@job("count")
+def count(ctx: Context) -> None:
+    """Report progress, beyond all bounds first."""
+    ctx.progress(-5, 10**30)
+    ctx.progress(3, 7)
+    while True:
+        ctx.check()
+        time.sleep(0.002)
+
+
+@job("committed")
+def committed(ctx: Context) -> NoReturn:
+    """Fail after the run was finished by its own transaction."""
+    ctx.committed = True
+    raise ValueError("after the commit")
+
+
+@job("grow")
+def grow(ctx: Context) -> int:
+    """Keep memory for good."""
+    HELD.append(bytearray(40 * 1024 * 1024))
+    time.sleep(0.02)
+    return os.getpid()
+
+
+HELD: list[bytearray] = []
+
+
+def note(payload: Any, number: int) -> None:
+    """Write `number` whole into the file that the payload names."""
+    if payload and "file" in payload:
+        part = Path(payload["file"] + ".part")
+        part.write_text(json.dumps(number))
+        part.rename(payload["file"])

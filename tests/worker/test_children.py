@@ -1,0 +1,420 @@
+"""What the supervisor sees of its children: answers, order, stop signals, deaths, replacement."""
+
+from __future__ import annotations
+
+import os
+import selectors
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.worker.nursery import APP, Nursery, assign, lives, wait_gone
+from worker.children import AppFailed, Assignment, Died, Finished, Ready, TemplateDied, Warned
+
+
+@pytest.fixture
+def nursery() -> Iterator[Nursery]:
+    """Two slots, ready."""
+    nursery = Nursery().start()
+    yield nursery
+    nursery.children.stop()
+
+
+def test_ready_names_every_type_with_its_policy() -> None:
+    nursery = Nursery()
+    nursery.children.start()
+    types = {policy["name"]: policy for policy in nursery.wait_for(Ready).types}
+    nursery.children.stop()
+    assert types["hungry"]["memory_mb"] == 64
+    assert types["nothing"]["backoff"] == "exponential 10s cap 30m"
+
+
+def test_runs_are_answered_in_the_order_they_were_sent(nursery: Nursery) -> None:
+    runs = [assign("echo", {"n": number}) for number in range(120)]
+    for start in range(0, 120, 40):
+        nursery.children.send(0, runs[start : start + 40])
+    answered = [nursery.wait_for(Finished) for _ in runs]
+    assert [finished.assignment for finished in answered] == runs
+    assert answered[7].answer.result == '{"n":7}'
+    assert answered[7].answer.output_tail == "{'n': 7}\n"
+    assert nursery.children.outstanding(0) == []
+    assert all(finished.started_ns <= finished.finished_ns for finished in answered)
+
+
+def test_a_handler_sees_its_run(nursery: Nursery) -> None:
+    [finished] = nursery.run(assign("show"))
+    shown = finished.answer.result
+    assert shown is not None
+    for part in (
+        '"attempt":3',
+        '"key":"a key"',
+        "2026-03-29 02:30:00+00:00",
+        '"session":true',
+        '"hour_left":true',
+    ):
+        assert part in shown
+
+
+def test_async_handlers_run(nursery: Nursery) -> None:
+    [finished] = nursery.run(assign("echo_async", {"a": 1}))
+    assert finished.answer.result == '{"a":1}'
+
+
+@pytest.mark.parametrize(
+    "text", ["1" * 5000, "[" * 2000 + "]" * 2000, "[" * 5000, "{", "", '{"a": 1e400}'[:8]]
+)
+def test_a_payload_that_cannot_be_read_fails_its_own_run_only(nursery: Nursery, text: str) -> None:
+    bad, good = nursery.run(assign("echo", text=text), assign("echo", {"fine": True}))
+    assert (bad.answer.kind, bad.answer.error_code) == ("raised", "payload_unreadable")
+    assert good.answer.kind == "returned"
+
+
+def test_a_type_without_a_handler_fails_the_run(nursery: Nursery) -> None:
+    [finished] = nursery.run(assign("nobody_knows"))
+    assert finished.answer.error_code == "unknown_type"
+
+
+def test_permanent_and_retryable_travel(nursery: Nursery) -> None:
+    permanent, retryable = nursery.run(
+        assign("fail", {"how": "permanent"}), assign("fail", {"how": "retryable"})
+    )
+    assert (permanent.answer.error_code, permanent.answer.permanent) == ("card_declined", True)
+    assert (retryable.answer.error_code, retryable.answer.retry_after_seconds) == ("busy", 90.0)
+
+
+@pytest.mark.parametrize("how", ["system_exit", "keyboard", "generator"])
+def test_leaving_by_an_exception_is_never_success(nursery: Nursery, how: str) -> None:
+    bad, good = nursery.run(assign("fail", {"how": how}), assign("nothing"))
+    assert bad.answer.kind == "raised"
+    assert good.answer.kind == "returned"
+
+
+@pytest.mark.parametrize(("how", "code"), [("exit", "exited"), ("abort", "crashed"), ("segfault", "crashed")])
+def test_a_process_that_ends_under_its_run_is_a_crash(nursery: Nursery, how: str, code: str) -> None:
+    first, second = assign("violent", {"how": how}), assign("nothing")
+    died = nursery.die(first, second)
+    assert (died.running, died.unstarted) == (first, [second])
+    assert (died.answer.kind, died.answer.error_code) == ("crashed", code)
+    assert nursery.run(second)[0].answer.kind == "returned"
+
+
+def test_a_segfault_leaves_its_traceback_in_the_output(nursery: Nursery) -> None:
+    died = nursery.die(assign("violent", {"how": "segfault"}))
+    assert died.text == "killed by signal 11 (SIGSEGV)"
+    assert "in violent" in (died.answer.output_tail or "")
+
+
+def test_closing_the_workers_descriptors_is_never_success(nursery: Nursery) -> None:
+    [finished] = nursery.run(assign("violent", {"how": "close"}))
+    assert (finished.answer.kind, finished.answer.error_code) == ("crashed", "descriptors_closed")
+    assert nursery.wait_for(Died).running is None
+    assert nursery.run(assign("nothing"))[0].answer.kind == "returned"
+
+
+def test_closing_every_descriptor_still_gives_one_answer_that_is_no_success(nursery: Nursery) -> None:
+    died = nursery.die(assign("violent", {"how": "close_everything"}))
+    assert died.running is None
+    assert nursery.wait_for(Finished).answer.error_code == "descriptors_closed"
+    assert nursery.run(assign("nothing"))[0].answer.kind == "returned"
+
+
+def test_a_fork_that_returns_from_the_handler_answers_once(nursery: Nursery) -> None:
+    finished, after = nursery.run(assign("violent", {"how": "fork_and_return"}), assign("nothing"))
+    assert finished.answer.result == str(nursery.pid())
+    assert after.answer.kind == "returned"
+
+
+def test_sigkill_of_a_child_is_told_at_once_and_its_slot_works_again(
+    nursery: Nursery, tmp_path: Path
+) -> None:
+    waiting, queued = assign("wait", {"file": str(tmp_path / "pid")}), assign("nothing")
+    nursery.begin(waiting, queued)
+    nursery.wait_until((tmp_path / "pid").exists)
+    killed_at = time.monotonic()
+    os.kill(nursery.pid(), signal.SIGKILL)
+    died = nursery.wait_for(Died)
+    assert time.monotonic() - killed_at < 1
+    assert died.answer.message == "killed by signal 9 (SIGKILL)"
+    assert (died.running, died.unstarted) == (waiting, [queued])
+    assert died.answer.output_tail == "waiting\n"
+    assert nursery.children.current(0) is None
+    assert nursery.run(queued)[0].answer.kind == "returned"
+
+
+def test_an_answer_not_sent_yet_survives_the_death_of_the_next_run(nursery: Nursery) -> None:
+    first, second, third = (
+        assign("violent", {"how": "nothing"}),
+        assign("violent", {"how": "exit"}),
+        assign("nothing"),
+    )
+    nursery.run(assign("violent", {"how": "nothing"}))
+    died = nursery.die(first, second, third)
+    assert (died.running, died.unstarted) == (second, [third])
+    answered = [event for event in nursery.events if isinstance(event, Finished)]
+    assert [(event.assignment, event.answer.kind) for event in answered] == [(first, "returned")]
+
+
+def test_the_answer_before_a_long_run_does_not_wait_for_it(nursery: Nursery) -> None:
+    nursery.children.send(0, [assign("nothing"), assign("wait")])
+    assert nursery.wait_for(Finished).assignment.job_type == "nothing"
+    nursery.wait_until(lambda: nursery.children.current(0))
+
+
+@pytest.mark.parametrize("job_type", ["wait", "wait_async", "polite"])
+def test_terminate_interrupts_and_returns_what_waited(nursery: Nursery, job_type: str) -> None:
+    running, queued = assign(job_type), assign("nothing")
+    nursery.begin(running, queued)
+    nursery.children.terminate(0)
+    finished, died = nursery.wait_for(Finished), nursery.wait_for(Died)
+    assert (finished.assignment, finished.answer.kind) == (running, "cancelled")
+    assert (died.running, died.unstarted) == (None, [queued])
+    assert nursery.run(queued)[0].answer.kind == "returned"
+
+
+def test_terminate_after_the_deadline_is_a_timeout(nursery: Nursery) -> None:
+    nursery.begin(assign("wait", timeout=0.01))
+    started = nursery.children.current(0)
+    assert started is not None
+    nursery.wait_until(lambda: time.clock_gettime_ns(time.CLOCK_BOOTTIME) > started.started_ns + 10_000_000)
+    nursery.children.terminate(0)
+    assert nursery.wait_for(Finished).answer.kind == "timed_out"
+
+
+def test_check_raises_past_the_deadline_without_any_signal(nursery: Nursery) -> None:
+    [finished] = nursery.run(assign("polite", timeout=0.05))
+    assert (finished.answer.kind, finished.answer.error_code) == ("timed_out", "timed_out")
+
+
+def test_ask_cancel_stops_a_polite_handler_and_keeps_its_child(nursery: Nursery) -> None:
+    run = assign("polite")
+    nursery.begin(run)
+    pid = nursery.pid()
+    nursery.children.ask_cancel(0, run.run_id, run.lease_epoch - 1)
+    nursery.children.ask_cancel(0, run.run_id, run.lease_epoch)
+    assert nursery.wait_for(Finished).answer.kind == "cancelled"
+    nursery.run(assign("nothing"))
+    assert nursery.pid() == pid
+
+
+def test_a_run_cancelled_before_its_start_never_calls_its_handler(nursery: Nursery) -> None:
+    first, second = assign("polite", timeout=0.2), assign("echo", {"never": 1})
+    nursery.begin(first, second)
+    nursery.children.ask_cancel(0, second.run_id, second.lease_epoch)
+    nursery.wait_for(Finished)
+    answer = nursery.wait_for(Finished).answer
+    assert (answer.kind, answer.output_tail) == ("cancelled", None)
+
+
+def test_a_handler_may_finish_although_it_was_told_to_stop(nursery: Nursery) -> None:
+    nursery.begin(assign("stubborn"))
+    nursery.children.terminate(0)
+    assert nursery.wait_for(Finished).answer.result == '"finished anyway"'
+    assert nursery.wait_for(Died).running is None
+
+
+def test_a_signal_that_comes_too_late_hits_no_bystander(nursery: Nursery) -> None:
+    over = assign("polite", timeout=0.05)
+    nursery.begin(over)
+    pid, page = nursery.pid(), nursery.children._slots[0].page
+    page.aim(over.run_id, over.lease_epoch)
+    nursery.wait_for(Finished)
+    bystander = assign("polite", timeout=0.5)
+    nursery.begin(bystander)
+    os.kill(pid, signal.SIGTERM)
+    assert nursery.wait_for(Finished).answer.kind == "timed_out"
+    assert lives(pid)
+
+
+def test_a_signal_to_every_process_of_the_service_ends_no_run(nursery: Nursery) -> None:
+    nursery.begin(assign("polite", timeout=0.5))
+    template = nursery.children._template
+    assert template is not None
+    for pid in (nursery.pid(), template.pid):
+        for number in (signal.SIGTERM, signal.SIGINT):
+            os.kill(pid, number)
+    assert nursery.wait_for(Finished).answer.kind == "timed_out"
+    assert template.poll() is None
+
+
+@pytest.mark.parametrize("job_type", ["deaf", "stuck_in_c"])
+def test_kill_ends_a_handler_that_nothing_else_ends(nursery: Nursery, tmp_path: Path, job_type: str) -> None:
+    run = assign(job_type, {"file": str(tmp_path / "pid")})
+    nursery.begin(run)
+    nursery.wait_until((tmp_path / "pid").exists)
+    nursery.children.terminate(0)
+    nursery.children.kill(0)
+    died = nursery.wait_for(Died)
+    assert (died.running, died.answer.error_code) == (run, "crashed")
+
+
+def test_kill_ends_a_child_that_is_stopped(nursery: Nursery) -> None:
+    nursery.begin(assign("wait"))
+    os.kill(nursery.pid(), signal.SIGSTOP)
+    nursery.children.kill(0)
+    assert "SIGKILL" in nursery.wait_for(Died).text
+
+
+def test_progress_is_seen_while_the_run_goes_on(nursery: Nursery) -> None:
+    run = assign("count", timeout=5)
+    assert nursery.children.progress(0) is None
+    nursery.begin(run)
+    nursery.wait_until(lambda: nursery.children.progress(0) == (3, 7))
+    nursery.children.ask_cancel(0, run.run_id, run.lease_epoch)
+    nursery.wait_for(Finished)
+    assert nursery.children.progress(0) is None
+
+
+def test_output_is_seen_while_the_run_goes_on(nursery: Nursery) -> None:
+    nursery.begin(assign("wait"))
+    nursery.wait_until(lambda: nursery.children.output_tail(0) == "waiting\n")
+
+
+def test_output_is_safe_to_show_and_belongs_to_its_run(nursery: Nursery) -> None:
+    text = "a\x00b\x1b[2J" + "x" * 20_000 + "end"
+    first, second = nursery.run(assign("say", {"text": text}), assign("nothing"))
+    tail = first.answer.output_tail
+    assert tail is not None
+    assert len(tail) <= 8192
+    assert "xend\n" in tail
+    assert "INFO logged\\nin one line\n" in tail
+    assert tail.endswith("\ufffd\ufffd\ufffd[31mraw\n")
+    assert second.answer.output_tail is None
+
+
+def test_a_print_loop_cannot_eat_memory(nursery: Nursery) -> None:
+    nursery.begin(assign("chatter"))
+    output = nursery.children._slots[0].output
+    nursery.wait_until(lambda: os.fstat(output).st_size > 200 * 1024 * 1024)
+    nursery.children.trim_output()
+    assert os.fstat(output).st_blocks * 512 < 100 * 1024 * 1024
+    assert nursery.children.output_tail(0).endswith("no play\n")
+
+
+def test_a_run_may_not_take_more_memory_than_its_type_allows(nursery: Nursery) -> None:
+    bad, good = nursery.run(assign("hungry"), assign("nothing"))
+    assert (bad.answer.kind, bad.answer.error_code) == ("raised", "MemoryError")
+    assert good.answer.kind == "returned"
+
+
+def test_what_happens_after_the_commit_does_not_change_the_outcome(nursery: Nursery) -> None:
+    [finished] = nursery.run(assign("committed"))
+    assert (finished.answer.kind, finished.answer.message) == ("committed", "after the commit")
+
+
+def test_a_child_is_replaced_after_its_share_of_runs_and_loses_none() -> None:
+    nursery = Nursery(1, recycle_runs=10).start()
+    todo = [assign("nothing") for _ in range(95)]
+    expected = list(todo)
+    done: list[Assignment] = []
+    deaths = 0
+    nursery.children.send(0, todo)
+    while len(done) < 95:
+        nursery.wait_until(lambda: nursery.events)
+        event = nursery.events.pop(0)
+        if isinstance(event, Died):
+            deaths += 1
+            assert event.running is None
+            nursery.children.send(0, event.unstarted)
+        elif isinstance(event, Finished):
+            done.append(event.assignment)
+    nursery.children.stop()
+    assert done == expected
+    assert deaths == 9
+
+
+def test_a_child_that_holds_too_much_memory_is_replaced() -> None:
+    nursery = Nursery(1, recycle_mb=100).start()
+    nursery.run(assign("grow"))
+    nursery.run(assign("grow"), assign("grow"))
+    assert nursery.wait_for(Died).running is None
+    nursery.children.stop()
+
+
+def test_when_the_template_dies_all_goes_with_it_and_start_brings_it_back(
+    nursery: Nursery, tmp_path: Path
+) -> None:
+    escape = assign("escape", {"folder": str(tmp_path), "wait": True})
+    nursery.begin(escape)
+    nursery.wait_until((tmp_path / "child").exists)
+    pids = [int(path.read_text()) for path in tmp_path.iterdir()]
+    queued = assign("nothing")
+    nursery.children.send(0, [queued])
+    template = nursery.children._template
+    assert template is not None
+    os.kill(template.pid, signal.SIGKILL)
+    assert "SIGKILL" in nursery.wait_for(TemplateDied).text
+    died = nursery.wait_for(Died)
+    assert (died.running, died.unstarted) == (escape, [queued])
+    assert len(pids) == 5
+    assert wait_gone(pids, 1) == []
+    nursery.children.send(1, [queued])
+    assert nursery.wait_for(Died).unstarted == [queued]
+    nursery.start()
+    assert nursery.run(queued)[0].answer.kind == "returned"
+
+
+def test_the_supervisors_other_children_outlive_the_template(nursery: Nursery) -> None:
+    other = os.spawnlp(os.P_NOWAIT, "sleep", "sleep", "600")
+    try:
+        nursery.begin(assign("wait"))
+        template = nursery.children._template
+        assert template is not None
+        os.kill(template.pid, signal.SIGKILL)
+        nursery.wait_for(Died)
+        assert lives(other)
+    finally:
+        os.kill(other, signal.SIGKILL)
+        os.waitpid(other, 0)
+
+
+def test_an_app_that_cannot_be_imported_is_one_clear_message() -> None:
+    nursery = Nursery(app="tests.worker.no_such_app")
+    nursery.children.start()
+    message = nursery.wait_for(AppFailed).message
+    assert message.startswith(
+        "The handlers' module 'tests.worker.no_such_app' cannot be imported: ModuleNotFoundError"
+    )
+    assert "Traceback" in message
+    nursery.children.stop()
+    assert not any(isinstance(event, TemplateDied) for event in nursery.events)
+
+
+@pytest.mark.parametrize("module", ["nursery_threaded_app", "nursery_connected_app"])
+def test_threads_and_connections_of_the_import_do_not_cross_a_fork(module: str) -> None:
+    nursery = Nursery(app=f"tests.worker.{module}")
+    nursery.children.start()
+    warned = nursery.wait_for(Warned).message
+    assert "\n" not in warned
+    assert module in warned or "a connection to 127.0.0.1:" in warned
+    [finished] = nursery.run(assign("lone"))
+    assert finished.answer.result == '"alone"'
+    nursery.begin(assign("lone_wait"))
+    nursery.children.kill(0)
+    assert "SIGKILL" in nursery.wait_for(Died).text
+    nursery.children.stop()
+
+
+def test_stop_leaves_no_process_and_no_descriptor(tmp_path: Path) -> None:
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    nursery = Nursery(app=APP).start()
+    nursery.begin(assign("escape", {"folder": str(tmp_path), "wait": True}))
+    nursery.wait_until((tmp_path / "child").exists)
+    pids = [int(path.read_text()) for path in tmp_path.iterdir()]
+    nursery.children.stop()
+    nursery.children.stop()
+    nursery._selector.close()
+    assert [pid for pid in pids if lives(pid)] == []
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+def test_one_registration_wakes_the_callers_loop(nursery: Nursery) -> None:
+    selector = selectors.DefaultSelector()
+    nursery.children.register(selector, "children")
+    nursery.children.send(0, [assign("nothing")])
+    [(key, _)] = selector.select(10)
+    assert key.data == "children"
+    nursery.wait_for(Finished)
+    assert selector.select(0) == []

@@ -1,0 +1,139 @@
+"""Nothing of a run outlives it, and nothing outlives the supervisor."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.worker.nursery import ROOT, Nursery, assign, descendants, lives, open_files, wait_gone
+from tests.worker.nursery_app import ESCAPED
+from worker.children import Died
+
+
+@pytest.fixture
+def nursery() -> Iterator[Nursery]:
+    """Two slots, ready."""
+    nursery = Nursery().start()
+    yield nursery
+    nursery.children.stop()
+
+
+def shown(nursery: Nursery) -> dict[str, object]:
+    """What a fresh run sees of its process."""
+    [finished] = nursery.run(assign("show"))
+    assert finished.answer.result is not None
+    seen: dict[str, object] = json.loads(finished.answer.result)
+    return seen
+
+
+def test_the_next_run_finds_the_process_as_the_first_did(nursery: Nursery) -> None:
+    before = shown(nursery)
+    nursery.run(assign("litter"))
+    assert shown(nursery) == before
+
+
+def test_a_thread_left_running_costs_the_child_but_not_the_answer(nursery: Nursery) -> None:
+    (first,) = nursery.run(assign("leave_thread"))
+    assert nursery.wait_for(Died).running is None
+    assert shown(nursery)["pid"] != int(first.answer.result or 0)
+
+
+def test_processes_that_escape_die_with_their_run(nursery: Nursery, tmp_path: Path) -> None:
+    [finished] = nursery.run(assign("escape", {"folder": str(tmp_path)}))
+    assert finished.answer.kind == "returned"
+    pids = [int((tmp_path / name).read_text()) for name in ESCAPED]
+    assert [pid for pid in pids if lives(pid)] == []
+    assert lives(nursery.pid())
+
+
+def test_processes_that_escape_die_with_a_kill(nursery: Nursery, tmp_path: Path) -> None:
+    nursery.begin(assign("escape", {"folder": str(tmp_path), "wait": True}))
+    nursery.begin(assign("wait"), slot=1)
+    nursery.wait_until((tmp_path / "child").exists)
+    pids = [int((tmp_path / name).read_text()) for name in ESCAPED]
+    assert len([pid for pid in pids if lives(pid)]) == 4
+    nursery.children.kill(0)
+    nursery.wait_for(Died)
+    assert [pid for pid in pids if lives(pid)] == []
+    assert lives(nursery.pid(1))
+
+
+def test_twenty_thousand_runs_leave_no_zombie_and_no_descriptor(nursery: Nursery) -> None:
+    before = shown(nursery)
+    nursery.run(assign("nothing"), slot=1)
+    files = open_files()
+    for _ in range(40):
+        for slot in (0, 1):
+            nursery.children.send(slot, [assign("nothing") for _ in range(250)])
+        nursery.wait_until(
+            lambda: not nursery.children.outstanding(0) and not nursery.children.outstanding(1)
+        )
+        nursery.events.clear()
+    assert shown(nursery)["files"] == before["files"]
+    assert open_files() == files
+    assert len(descendants(os.getpid())) == 3
+    assert all(lives(pid) for pid in descendants(os.getpid()))
+
+
+DRIVER = f"""
+import sys
+sys.path.insert(0, {ROOT!r})
+from tests.worker.nursery import Nursery, assign
+nursery = Nursery(3).start()
+for slot in range(2):
+    folder = sys.argv[1] + "/" + str(slot)
+    nursery.begin(assign("escape", {{"folder": folder, "wait": True}}), slot=slot)
+nursery.run(assign("nothing"), slot=2)
+from pathlib import Path
+nursery.wait_until(lambda: all(Path(sys.argv[1], str(slot), "child").exists() for slot in range(2)))
+print("up", flush=True)
+nursery.wait_until(lambda: False)
+"""
+
+
+def test_nothing_survives_a_supervisor_killed_with_sigkill(tmp_path: Path) -> None:
+    for turn in range(20):
+        folder = tmp_path / str(turn)
+        for slot in range(2):
+            (folder / str(slot)).mkdir(parents=True)
+        supervisor = subprocess.Popen(
+            [sys.executable, "-c", DRIVER, str(folder)], stdout=subprocess.PIPE, cwd=ROOT, text=True
+        )
+        assert supervisor.stdout is not None
+        with supervisor.stdout:
+            assert supervisor.stdout.readline() == "up\n"
+        below = [pid for pid in descendants(supervisor.pid) if lives(pid)]
+        assert len(below) == 1 + 3 + 2 * len(ESCAPED)
+        killed_at = time.monotonic()
+        supervisor.send_signal(signal.SIGKILL)
+        supervisor.wait()
+        assert wait_gone(below, 2.0) == []
+        assert time.monotonic() - killed_at < 2
+
+
+def test_nothing_survives_a_supervisor_killed_during_the_import(tmp_path: Path) -> None:
+    (tmp_path / "slow_app.py").write_text("import time; print('importing', flush=True); time.sleep(600)\n")
+    program = (
+        f"import sys, time; sys.path.insert(0, {ROOT!r})\n"
+        "from worker.children import Children\n"
+        "children = Children(1, app='slow_app'); children.start(); time.sleep(600)\n"
+    )
+    supervisor = subprocess.Popen(
+        [sys.executable, "-c", program], stderr=subprocess.PIPE, cwd=tmp_path, text=True
+    )
+    assert supervisor.stderr is not None
+    with supervisor.stderr:
+        assert supervisor.stderr.readline() == "importing\n"
+        below = descendants(supervisor.pid)
+        supervisor.kill()
+        supervisor.wait()
+        assert len(below) == 1
+        assert wait_gone(below, 2.0) == []
