@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo, available_timezones
 
-from flask import Flask, g, request, url_for
+from flask import Flask, g, request
 from flask.json.provider import DefaultJSONProvider
 from jinja2 import StrictUndefined
 from werkzeug.middleware.proxy_fix import ProxyFix
@@ -96,7 +96,7 @@ def create_app(
         MAX_CONTENT_LENGTH=LARGEST_BODY,
         MAX_FORM_MEMORY_SIZE=LARGEST_BODY,
         MAX_FORM_PARTS=2000,
-        TRUSTED_HOSTS=_hosts(settings.bind, hosts),
+        HOSTS=_hosts(settings.bind, hosts),
         SETTINGS=settings,
     )
     if behind_tls_proxy:
@@ -127,7 +127,7 @@ def _templates(app: Flask, settings: Settings) -> None:
     environment.globals.update(
         live=live.live, can=lambda action: security.can(VERBS[action]), verbs=VERBS, navigation=NAVIGATION
     )
-    environment.globals["static"] = lambda name: url_for("static", filename=name, v=_fingerprint(app, name))
+    environment.globals["static"] = lambda name: f"/static/{name}?v={_fingerprint(app, name)}"
     server_zone = ZoneInfo(settings.timezone)
     ribbon = _ribbon(settings.environment)
     app.before_request(lambda: setattr(g, "zone", _zone(server_zone)))
@@ -192,7 +192,7 @@ def _section() -> str:
 
 def _forget_toast(response: Any) -> Any:
     """Show what a 303 left behind only once."""
-    shown = response.mimetype == "text/html" and response.status_code == 200
+    shown = response.mimetype == "text/html" and response.status_code != 303
     if shown and answers.TOAST_COOKIE in request.cookies and "HX-Request" not in request.headers:
         response.delete_cookie(answers.TOAST_COOKIE)
     return response

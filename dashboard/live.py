@@ -84,7 +84,7 @@ def add_page(
 
 def _page(page: Page, arguments: dict[str, Any]) -> str:
     context = page.query(**arguments)
-    g.live = _Live(page, arguments, context)
+    g.live = _Live(page, arguments, {page.query: context})
     return render_template(page.template, **context)
 
 
@@ -142,11 +142,11 @@ def _lines(columns: Sequence[str], items: Sequence[Mapping[str, Any]]) -> Iterat
 
 @dataclass(frozen=True, slots=True)
 class _Live:
-    """The page being rendered, for ``live()``: its arguments and the context its query returned."""
+    """The page being rendered, for ``live()``: its arguments, and what each query returned."""
 
     page: Page
     arguments: Mapping[str, Any]
-    context: Context
+    contexts: dict[Query, Context]
 
 
 def live(fragment: str, element: str = "div", *, id: str, every: str = "2s", **attributes: str) -> Markup:
@@ -157,8 +157,9 @@ def live(fragment: str, element: str = "div", *, id: str, every: str = "2s", **a
     """
     current: _Live = g.live
     template, query = current.page.fragment(fragment)
-    own = query is not current.page.query
-    html = render_template(template, **(query(**current.arguments) if own else current.context))
+    if query not in current.contexts:
+        current.contexts[query] = query(**current.arguments)
+    html = render_template(template, **current.contexts[query])
     given = {
         "id": id,
         "data-live": "",

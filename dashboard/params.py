@@ -11,8 +11,9 @@ import binascii
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta, tzinfo
+from functools import partial
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -128,15 +129,11 @@ def _moment_text(value: Moment) -> str:
     return value.absolute.isoformat().replace("+00:00", "Z")
 
 
-def _viewer_moment(value: str) -> Moment:
-    return moment(value, getattr(g, "zone", UTC))
-
-
 TEXT = Field(text, f"text of 1 to {LONGEST_TEXT} characters")
 ID = Field(identifier, f"an id, a whole number from 1 to {LARGEST_ID}")
 STATUS = one_of([status.value for status in Status], many=True)
 MOMENT = Field(
-    _viewer_moment,
+    moment,
     "a time such as 2026-11-21T08:30Z, or an age such as 30m, 24h or 7d",
     canonical=_moment_text,
 )
@@ -259,7 +256,7 @@ def _order(name: str, fields: Mapping[str, Field]) -> tuple[int, str]:
 
 def _field(name: str, fields: Mapping[str, Field]) -> Field:
     prefix = name.split(".")[0] + "."
-    found = fields.get(name) or (fields.get(prefix) if len(name) > len(prefix) else None)
+    found = None if name == prefix else fields.get(name) or fields.get(prefix)
     if found is None:
         known = ", ".join(f"{each}<path>" if each.endswith(".") else each for each in fields) or "none"
         raise WrongFilter(f"There is no filter “{name[:100]}” here. Filters of this page: {known}.")
@@ -299,4 +296,8 @@ def _page_size(value: str | None, largest: int) -> int:
 def from_request(fields: Mapping[str, Field] | None = None) -> Filters:
     """Return the filters of the current request; a page without filters passes none and refuses all."""
     largest = LARGEST_EXPORT if request.path.endswith(".csv") else LARGEST_PAGE
-    return read_filters(request.args, fields or {}, largest=largest)
+    here = {
+        name: replace(how, read=partial(moment, zone=g.zone)) if how.read is moment else how
+        for name, how in (fields or {}).items()
+    }
+    return read_filters(request.args, here, largest=largest)

@@ -6,6 +6,7 @@ Host, cross-site, session or token, role; then the headers every response carrie
 from __future__ import annotations
 
 import logging
+import re
 import secrets
 from ipaddress import ip_address
 from typing import Any
@@ -53,7 +54,7 @@ def guard() -> Response | None:
     g.actor = None
     if "\0" in request.path or "%00" in request.query_string.decode("latin-1"):
         abort(400, "The address contains a NUL character.")
-    request.host  # noqa: B018  raises for a host that is not trusted
+    _refuse_other_names()
     if request.method not in SAFE_METHODS:
         _refuse_other_sites()
     if request.path.startswith("/static/") and request.method in SAFE_METHODS:
@@ -64,6 +65,16 @@ def guard() -> Response | None:
         return None
     g.actor = identify()
     return None if g.actor else _sign_in()
+
+
+def _refuse_other_names() -> None:
+    """Refuse a Host that is none of our names: a foreign name that resolves to us is an attack or a mistake.
+
+    Werkzeug's TRUSTED_HOSTS cannot name an IPv6 address, so the list is ours.
+    """
+    name = re.sub(r":[0-9]+$", "", request.host.lower())
+    if name not in current_app.config["HOSTS"]:
+        abort(400, f"The dashboard is not called “{name[:100]}”. Start it with --host NAME to allow a name.")
 
 
 def _is_loopback() -> bool:
@@ -169,8 +180,7 @@ def cookie_name(connection: Any) -> str:
     """Return the session cookie's name; it carries the installation's id because cookies ignore ports."""
     name: str | None = current_app.extensions.get("wakeboard_cookie")
     if name is None:
-        row = connection.execute("SELECT id FROM wakeboard.installation").fetchone()
-        name = current_app.extensions["wakeboard_cookie"] = f"wakeboard_{row[0]}"
+        name = current_app.extensions["wakeboard_cookie"] = f"wakeboard_{users.install_id(connection)}"
     return f"__Host-{name}" if request.is_secure else name
 
 

@@ -53,10 +53,12 @@ def add_verb(
     """Register ``GET path`` (the confirm page) and ``POST path`` (the verb) of ``action``, a key of VERBS."""
     described = Action(VERBS[action], act, says, back, fields, ask)
     name = action.replace(".", "_")
-    blueprint.add_url_rule(
-        path, f"{name}_ask", lambda **arguments: _ask(described, arguments), methods=["GET"]
-    )
-    blueprint.add_url_rule(path, name, lambda **arguments: _do(described, arguments), methods=["POST"])
+
+    # One rule for both methods: with two, Werkzeug answers 405 where an id is out of range.
+    def answer(**arguments: Any) -> Response | str:
+        return _do(described, arguments) if request.method == "POST" else _ask(described, arguments)
+
+    blueprint.add_url_rule(path, name, answer, methods=["GET", "POST"])
 
 
 def _ask(action: Action, arguments: dict[str, Any]) -> str:

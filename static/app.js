@@ -30,7 +30,7 @@
     const s = Math.max(0, Math.round(seconds))
     if (s < 60) return `${s} s`
     if (s < 3600) return `${Math.floor(s / 60)} min`
-    if (s < 36000) return `${Math.floor(s / 3600)} h ${Math.floor(s % 3600 / 60)} min`
+    if (s < 36000 && s % 3600 >= 60) return `${Math.floor(s / 3600)} h ${Math.floor(s % 3600 / 60)} min`
     if (s < 172800) return `${Math.floor(s / 3600)} h`
     return `${Math.floor(s / 86400)} d`
   }
@@ -66,7 +66,7 @@
   const stale = sentence => {
     const banner = find('#stale')
     banner.hidden = !sentence
-    if (sentence) find('span', banner).textContent = `${sentence} Shown is what was known at ${find('#updated').dataset.clock}.`
+    if (sentence) find('span', banner).textContent = `${sentence} Shown is what was known at ${find('#clock')?.textContent ?? 'an unknown time'}.`
   }
   const missed = status => {
     misses += 1
@@ -81,10 +81,9 @@
     const clock = headers.get('X-Wakeboard-Clock')
     if (!clock) return
     skew = Date.parse(headers.get('X-Wakeboard-As-Of')) - Date.now()
-    const updated = find('#updated')
-    updated.dataset.clock = clock
-    updated.textContent = `Updated ${clock}`
+    find('#clock').textContent = clock
   }
+  const sentence = ctx => (ctx.response.headers.get('Content-Type') || '').startsWith('text/plain') && ctx.text
   document.addEventListener('htmx:before:request', event => {
     const region = live(event.detail)
     if (region && (paused || document.hidden || frozen(region))) event.preventDefault()
@@ -96,7 +95,7 @@
   document.addEventListener('htmx:response:error', event => {
     const { status } = event.detail.ctx.response
     if (live(event.detail)) missed(status)
-    else if (status !== 401) toast(`That did not work (error ${status}). Nothing was changed.`)
+    else if (status !== 401) toast(sentence(event.detail.ctx) || `That did not work (error ${status}). Look at the list before you try again.`)
   })
   document.addEventListener('htmx:error', event => {
     if (!event.detail.ctx) return

@@ -145,6 +145,7 @@ add_page(
     twin=twin,
     fragments={
         "tiles": "overview/_tiles.html",
+        "succeeded": ("overview/_succeeded.html", find_hours),
         "done": ("overview/_done.html", find_hours),
         "attention": ("overview/_attention.html", find_troubles),
         "fires": ("overview/_fires.html", find_fires),
