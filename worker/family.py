@@ -33,11 +33,11 @@ def become_subreaper() -> None:
         _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
-def die_with_parent(parent: int) -> None:
-    """Ask for SIGKILL when the parent's thread that forked us ends, and exit at once when `parent` is already
-    gone."""
+def die_with_parent(parent: int, by: signal.Signals = signal.SIGKILL) -> None:
+    """Ask for the signal `by` when the parent's thread that forked us ends, and exit at once when `parent` is
+    already gone."""
     if _LINUX:
-        _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        _prctl(_PR_SET_PDEATHSIG, by)
     if os.getppid() != parent:
         os._exit(0)
 

@@ -63,7 +63,7 @@ def examine(settings: Settings) -> list[Finding]:
     """Return the findings on everything that can be looked at with these settings."""
     changed = sum(origin != "default" for origin in settings.origins.values())
     found = [
-        Finding("configuration", "ok", f"{changed} settings differ from the defaults (wakeboard config).")
+        Finding("configuration", "ok", f"Valid; changed from the defaults: {changed} (wakeboard config).")
     ]
     found += _embedded(settings)
     found += _database(settings)

@@ -13,6 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+from worker.family import die_with_parent
+
 WRONG_USE = 2
 FIRST_WAIT_SECONDS = 1.0
 LONGEST_WAIT_SECONDS = 30.0
@@ -35,8 +37,14 @@ class Sibling:
     def start(self) -> None:
         """Start it, in a group of its own so that a Ctrl-C in the terminal reaches us alone."""
         self.started = time.monotonic()
+        us = os.getpid()
         self.process = subprocess.Popen(
-            self.command, env=dict(self.environment), stdin=subprocess.DEVNULL, start_new_session=True
+            self.command,
+            env=dict(self.environment),
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+            # Should we be killed, it ends as after SIGTERM instead of holding the port for ever.
+            preexec_fn=lambda: die_with_parent(us, signal.SIGTERM),
         )
 
     def ended(self) -> int | None:
