@@ -137,7 +137,7 @@
     const { ctx, issueRequest, dropRequest } = event.detail
     const dialog = find('#confirm')
     const reason = find('input', dialog)
-    find('[data-say]', dialog).textContent = ctx.confirm
+    find('[data-say]', dialog).textContent = ctx.confirm.replace('{count}', () => { const count = select(); return count === 1 ? '1 run' : `${count} runs` })
     find('[value=yes]', dialog).textContent = ctx.sourceElement.dataset.does || 'Do it'
     reason.value = ''
     dialog.returnValue = 'keep'
