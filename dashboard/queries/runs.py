@@ -58,7 +58,8 @@ SECRET_INSIDE = (
 runs = job_runs.c
 is_running = runs.status == literal(Status.RUNNING.value, literal_execute=True)
 IS_LEASE_ENDED = and_(is_running, runs.locked_until < func.now())
-IS_SILENT = and_(is_running, ~exists().where(workers.c.id == runs.locked_by, ALIVE))
+_holder = select(literal(1)).where(workers.c.id == runs.locked_by, ALIVE).correlate(job_runs)
+IS_SILENT = and_(is_running, ~_holder.exists())
 MOST_ATTEMPTS = func.coalesce(runs.max_attempts, job_types.c.max_attempts, DEFAULT_ATTEMPTS)
 
 # The largest id so that it and all before it are older than :moment, found by halving: created_at has no
