@@ -1,0 +1,39 @@
+"""The captured output of the run that this process is in, seen from inside. Reads standard output, writes
+nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+import sys
+
+from worker.output import read_tail
+
+
+def captured_bytes() -> int | None:
+    """Return how much this process has written so far, None where standard output is not kept in a file."""
+    with contextlib.suppress(OSError, ValueError):
+        sys.stdout.flush()
+        status = os.fstat(1)
+        if stat.S_ISREG(status.st_mode):
+            return status.st_size
+    return None
+
+
+def captured_tail(limit: int, since: int = 0) -> str:
+    """Return the last ``limit`` bytes of the output after byte ``since``, safe to show, perhaps empty."""
+    size = captured_bytes()
+    if size is None or size <= since:
+        return ""
+    with contextlib.suppress(OSError):
+        return read_tail(1, min(limit, size - since))
+    return ""
+
+
+def last_line(limit: int, since: int = 0) -> str:
+    """Return the last line that is not blank of what was written after byte ``since``, at most ``limit``
+    characters of it."""
+    lines = [line.strip() for line in captured_tail(4 * limit, since).splitlines()]
+    return next((line[-limit:] for line in reversed(lines) if line), "")
