@@ -25,11 +25,15 @@ Row = dict[str, Any]
 WAKE_CHANNEL = "wakeboard_wake"
 CANCEL_CHANNEL = "wakeboard_cancel"
 
+# Sent before each move below. A lock waited for inside of the move's own statement is too late: the new row
+# is first made of the version that the statement began with, and the CHECKs refuse that mixture.
+LOCK = "SELECT 1 FROM wakeboard.job_runs WHERE id = %(id)s FOR UPDATE"
+
 _BEFORE = """
 WITH before AS (
     SELECT id, status, run_at, failures, lease_epoch, finished_at, cancel_requested_at, locked_by,
         run_at > now() AS is_delayed
-    FROM wakeboard.job_runs WHERE id = %(id)s FOR UPDATE
+    FROM wakeboard.job_runs WHERE id = %(id)s
 )"""
 _AFTER = """
 SELECT before.*, moved.status AS new_status, moved.run_at AS new_run_at,
@@ -85,6 +89,12 @@ def _row(connection: Connection, statement: str, values: Row) -> Row | None:
     with connection.cursor(row_factory=dict_row) as cursor:
         row: Row | None = cursor.execute(statement.encode(), values).fetchone()
         return row
+
+
+def _move(connection: Connection, statement: str, values: Row) -> Row | None:
+    """Lock the run ``values["id"]``, then send the move; return its row, None when there is no such run."""
+    connection.execute(LOCK, values)
+    return _row(connection, statement, values)
 
 
 def permit(
@@ -148,7 +158,7 @@ def cancel(connection: Connection, run_id: int, actor: Actor, reason: str | None
     """
 
     def move() -> tuple[Answer, Row | None, Row | None]:
-        row = _row(connection, CANCEL, {"id": run_id})
+        row = _move(connection, CANCEL, {"id": run_id})
         if row is None:
             return _missing(run_id)
         if row["new_status"] == "running":
@@ -181,7 +191,7 @@ def retry_now(connection: Connection, run_id: int, actor: Actor, reason: str | N
     """
 
     def move() -> tuple[Answer, Row | None, Row | None]:
-        row = _row(connection, RETRY_NOW, {"id": run_id})
+        row = _move(connection, RETRY_NOW, {"id": run_id})
         if row is None:
             return _missing(run_id)
         if row["new_status"]:
@@ -249,7 +259,7 @@ def run_again(
         if payload is not None and (refusal := permit(connection, actor, "schedule.edit", "run", run_id)):
             return refusal, None, None
         text = None if payload is None else json.dumps(payload)
-        row = _row(connection, RUN_AGAIN, {"id": run_id, "payload": text, "actor": actor.name})
+        row = _move(connection, RUN_AGAIN, {"id": run_id, "payload": text, "actor": actor.name})
         if row is None:
             return _missing(run_id)
         if row["new_id"] is None:
