@@ -112,8 +112,9 @@ def next_fire(connection: Connection, schedule: str | None, timezone: str) -> An
     """Return the first fire after the database's now (aware datetime), None when there is none."""
     if schedule is None:
         return None
-    (now,) = connection.execute(NOW).fetchone() or (None,)
-    return Cron.parse(schedule).next_fire(timezone, now)
+    row = connection.execute(NOW).fetchone()
+    assert row is not None
+    return Cron.parse(schedule).next_fire(timezone, row[0])
 
 
 def add(connection: Connection, definition: Definition, actor: Actor, reason: str | None = None) -> Answer:
