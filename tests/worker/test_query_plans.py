@@ -1,0 +1,109 @@
+"""The engine's hot statements on a large table take the indexes that were made for them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests import factories
+from tests.conftest import Connection
+from worker.transitions import engine
+
+IDS = "ARRAY[100, 200, 300]::bigint[], ARRAY[1, 1, 1]::bigint[]"
+NOTHING = "ARRAY[NULL, NULL, NULL]"
+SECONDS = "ARRAY[1, 1, 1]::float8[]"
+FINISHING = {
+    "renew": (engine.RENEW, f"'w1', {IDS}, {SECONDS}, {NOTHING}::bigint[], {NOTHING}::bigint[]"),
+    "succeed": (
+        engine.SUCCEED,
+        f"""'w1', {IDS}, {SECONDS}, {SECONDS}, {NOTHING}::text[], {NOTHING}::text[], {NOTHING}::text[],
+            {NOTHING}::int[], {NOTHING}::float8[]""",
+    ),
+    "fail": (
+        engine.FAIL,
+        f"""'w1', {IDS}, {SECONDS}, {SECONDS}, ARRAY['failed', 'failed', 'failed'], {NOTHING}::text[],
+            {NOTHING}::text[], ARRAY[false, false, false], {SECONDS}, {NOTHING}::text[], {NOTHING}::text[],
+            {NOTHING}::text[], ARRAY[10, 10, 10], {NOTHING}::float8[]""",
+    ),
+    "release": (
+        engine.RELEASE,
+        f"'w1', {IDS}, {SECONDS}, {SECONDS}, {NOTHING}::text[], {NOTHING}::text[], ARRAY[true, true, true]",
+    ),
+    "reap": (engine.REAP, f"{IDS}, {SECONDS}, ARRAY[10, 10, 10], 'silent'"),
+}
+
+
+@pytest.fixture(scope="module")
+def large(shared: Connection) -> Iterator[Connection]:
+    """50,000 runs of ten types in every status, 500 of them running, freshly analysed."""
+    for number in range(10):
+        factories.a_type(shared, f"type{number}", max_running=50 if number == 9 else None)
+    shared.execute("""
+        INSERT INTO wakeboard.job_runs (job_type, priority, status, run_at, locked_by, locked_until,
+            started_at, finished_at, error_code, lease_epoch)
+        SELECT 'type' || n % 10, n % 5, s.status, now() + make_interval(secs => n % 7200 - 3600),
+            CASE s.status WHEN 'running' THEN 'w' || n % 5 END,
+            CASE s.status WHEN 'running' THEN now() + interval '30 seconds' END,
+            CASE s.status WHEN 'running' THEN now() END,
+            CASE WHEN s.status IN ('succeeded', 'dead', 'cancelled') THEN now() END,
+            CASE WHEN s.status IN ('failed', 'dead') THEN 'smtp_down' END, 1
+        FROM generate_series(1, 50000) AS n
+        CROSS JOIN LATERAL (SELECT CASE WHEN n % 100 = 0 THEN 'running' WHEN n % 20 = 1 THEN 'queued'
+            WHEN n % 50 = 3 THEN 'failed' WHEN n % 50 = 7 THEN 'dead' WHEN n % 50 = 9 THEN 'cancelled'
+            ELSE 'succeeded' END AS status) AS s""")
+    shared.execute("ANALYZE")
+    yield shared
+
+
+def scans(plan: dict[str, Any]) -> Iterator[str]:
+    """Yield how each node of a plan reads ``job_runs``: the index's name, or the kind of scan."""
+    kind = plan["Node Type"]
+    if kind == "Bitmap Index Scan":
+        yield plan["Index Name"]
+    elif plan.get("Relation Name") == "job_runs" and "Scan" in kind and kind != "Bitmap Heap Scan":
+        yield plan.get("Index Name") or kind
+    for child in plan.get("Plans", []):
+        yield from scans(child)
+
+
+def reads(connection: Connection, statement: str, values: str, mode: str) -> set[str]:
+    """Return how ``statement`` reads ``job_runs`` when it is planned for any values, or for these."""
+    with connection.transaction():
+        connection.execute(f"SET LOCAL plan_cache_mode = force_{mode}_plan".encode())
+        connection.execute(f"PREPARE hot AS {statement}".encode())
+        try:
+            explain = f"EXPLAIN (FORMAT JSON) EXECUTE hot({values})"
+            (plan,) = connection.execute(explain.encode()).fetchone() or ([],)
+        finally:
+            connection.execute("DEALLOCATE hot")
+    return set(scans(plan[0]["Plan"]))
+
+
+@pytest.mark.parametrize("mode", ["generic", "custom"])
+@pytest.mark.parametrize("move", FINISHING)
+def test_an_answer_finds_its_runs_by_their_ids(large: Connection, move: str, mode: str) -> None:
+    assert reads(large, *FINISHING[move], mode) == {"job_runs_pkey"}
+
+
+@pytest.mark.parametrize("mode", ["generic", "custom"])
+@pytest.mark.parametrize("limit", [1, 10, 500])
+@pytest.mark.parametrize("oldest_first", [False, True])
+def test_a_claim_walks_the_claimable_runs_alone(
+    large: Connection, limit: int, mode: str, oldest_first: bool
+) -> None:
+    statement = engine.claim(limit, oldest_first=oldest_first)
+    values = "ARRAY['type0', 'type1', 'type2'], 'w1', 30"
+    assert reads(large, statement, values, mode) == {"job_runs_claimable", "job_runs_pkey"}
+
+
+@pytest.mark.parametrize("mode", ["generic", "custom"])
+def test_a_limited_claim_counts_what_runs_by_its_own_index(large: Connection, mode: str) -> None:
+    found = reads(large, engine.claim_limited(10), "'type9', 'w1', 30, 50", mode)
+    assert found == {"job_runs_claimable", "job_runs_leased", "job_runs_pkey"}
+
+
+@pytest.mark.parametrize("mode", ["generic", "custom"])
+def test_the_reaper_looks_at_leases_alone(large: Connection, mode: str) -> None:
+    assert reads(large, engine.ENDED_LEASES, "100", mode) == {"job_runs_leased"}
