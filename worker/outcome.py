@@ -1,7 +1,7 @@
 """What a handler's return or exception means: (returned | raised) → Answer. Pure: no clock, no process, no
 database.
 
-Handlers are strangers' code: an exception may lie in every attribute, so each look at one is guarded and cut.
+Handlers are strangers' code: an exception may lie in every attribute, so each look at one is guarded.
 """
 
 from __future__ import annotations
@@ -118,9 +118,9 @@ def answer_for_exception(
     """The answer for a handler that raised. `permanent_types` are the type's exceptions that trying again
     cannot mend."""
     kind: Kind = "raised"
-    if isinstance(exception, Cancelled):
+    if issubclass(type(exception), Cancelled):
         kind = "cancelled"
-    elif isinstance(exception, DeadlineExceeded):
+    elif issubclass(type(exception), DeadlineExceeded):
         kind = "timed_out"
     return Answer(
         kind,
@@ -200,17 +200,17 @@ def _http_status(exception: BaseException) -> str | None:
 
 
 def _is_permanent(exception: BaseException, permanent_types: tuple[type[BaseException], ...]) -> bool:
-    if isinstance(exception, Permanent):
+    if issubclass(type(exception), Permanent):
         return True
-    if isinstance(exception, Retryable):
+    if issubclass(type(exception), Retryable):
         return False
-    return bool(_guarded(lambda: isinstance(exception, permanent_types)))
+    return bool(_guarded(lambda: issubclass(type(exception), permanent_types)))
 
 
 def _retry_after(exception: BaseException) -> float | None:
-    if not isinstance(exception, Retryable):
+    if not issubclass(type(exception), Retryable):
         return None
-    seconds = _guarded(lambda: float(exception.after))  # type: ignore[arg-type]
+    seconds = _guarded(lambda: float(vars(exception)["after"]))
     return None if seconds is None or not 0 <= seconds <= 10 * 365 * 86_400 else seconds
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import itertools
 import json
-import os
 import selectors
 import time
 from collections.abc import Callable
@@ -46,6 +46,11 @@ class Nursery:
         self.children.start()
         self.wait_for(Ready)
         return self
+
+    def stop(self) -> None:
+        """Stop everything and close this loop."""
+        self.children.stop()
+        self._selector.close()
 
     def wait_until(self, condition: Callable[[], object]) -> None:
         """Run the loop until `condition()` is true."""
@@ -121,7 +126,11 @@ def descendants(pid: int) -> list[int]:
     return found
 
 
-def open_files() -> int:
-    """How many descriptors this process has open, those of forgotten objects apart."""
+def open_files() -> dict[str, str]:
+    """What each descriptor of this process leads to, those of forgotten objects apart."""
     gc.collect()
-    return len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+    found = {}
+    for entry in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            found[entry.name] = str(entry.readlink())
+    return found

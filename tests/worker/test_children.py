@@ -20,14 +20,14 @@ def nursery() -> Iterator[Nursery]:
     """Two slots, ready."""
     nursery = Nursery().start()
     yield nursery
-    nursery.children.stop()
+    nursery.stop()
 
 
 def test_ready_names_every_type_with_its_policy() -> None:
     nursery = Nursery()
     nursery.children.start()
     types = {policy["name"]: policy for policy in nursery.wait_for(Ready).types}
-    nursery.children.stop()
+    nursery.stop()
     assert types["hungry"]["memory_mb"] == 64
     assert types["nothing"]["backoff"] == "exponential 10s cap 30m"
 
@@ -320,7 +320,7 @@ def test_a_child_is_replaced_after_its_share_of_runs_and_loses_none() -> None:
             nursery.children.send(0, event.unstarted)
         elif isinstance(event, Finished):
             done.append(event.assignment)
-    nursery.children.stop()
+    nursery.stop()
     assert done == expected
     assert deaths == 9
 
@@ -330,7 +330,7 @@ def test_a_child_that_holds_too_much_memory_is_replaced() -> None:
     nursery.run(assign("grow"))
     nursery.run(assign("grow"), assign("grow"))
     assert nursery.wait_for(Died).running is None
-    nursery.children.stop()
+    nursery.stop()
 
 
 def test_when_the_template_dies_all_goes_with_it_and_start_brings_it_back(
@@ -378,7 +378,7 @@ def test_an_app_that_cannot_be_imported_is_one_clear_message() -> None:
         "The handlers' module 'tests.worker.no_such_app' cannot be imported: ModuleNotFoundError"
     )
     assert "Traceback" in message
-    nursery.children.stop()
+    nursery.stop()
     assert not any(isinstance(event, TemplateDied) for event in nursery.events)
 
 
@@ -394,7 +394,7 @@ def test_threads_and_connections_of_the_import_do_not_cross_a_fork(module: str) 
     nursery.begin(assign("lone_wait"))
     nursery.children.kill(0)
     assert "SIGKILL" in nursery.wait_for(Died).text
-    nursery.children.stop()
+    nursery.stop()
 
 
 def test_stop_leaves_no_process_and_no_descriptor(tmp_path: Path) -> None:
@@ -404,8 +404,7 @@ def test_stop_leaves_no_process_and_no_descriptor(tmp_path: Path) -> None:
     nursery.wait_until((tmp_path / "child").exists)
     pids = [int(path.read_text()) for path in tmp_path.iterdir()]
     nursery.children.stop()
-    nursery.children.stop()
-    nursery._selector.close()
+    nursery.stop()
     assert [pid for pid in pids if lives(pid)] == []
     assert len(list(Path("/proc/self/fd").iterdir())) == before
 

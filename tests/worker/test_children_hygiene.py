@@ -15,7 +15,7 @@ import pytest
 
 from tests.worker.nursery import ROOT, Nursery, assign, descendants, lives, open_files, wait_gone
 from tests.worker.nursery_app import ESCAPED
-from worker.children import Died
+from worker.children import Died, Finished
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def nursery() -> Iterator[Nursery]:
     """Two slots, ready."""
     nursery = Nursery().start()
     yield nursery
-    nursery.children.stop()
+    nursery.stop()
 
 
 def shown(nursery: Nursery) -> dict[str, object]:
@@ -66,21 +66,30 @@ def test_processes_that_escape_die_with_a_kill(nursery: Nursery, tmp_path: Path)
     assert lives(nursery.pid(1))
 
 
-def test_twenty_thousand_runs_leave_no_zombie_and_no_descriptor(nursery: Nursery) -> None:
+def test_twenty_thousand_runs_leave_no_zombie_and_no_descriptor() -> None:
+    nursery = Nursery(recycle_runs=3_000).start()
     before = shown(nursery)
     nursery.run(assign("nothing"), slot=1)
     files = open_files()
-    for _ in range(40):
-        for slot in (0, 1):
-            nursery.children.send(slot, [assign("nothing") for _ in range(250)])
-        nursery.wait_until(
-            lambda: not nursery.children.outstanding(0) and not nursery.children.outstanding(1)
-        )
+    left = {slot: [assign("nothing") for _ in range(10_000)] for slot in (0, 1)}
+    done = 0
+    while done < 20_000:
+        for slot, runs in left.items():
+            if runs and len(nursery.children.outstanding(slot)) < 300:
+                nursery.children.send(slot, [runs.pop() for _ in range(min(100, len(runs)))])
+        nursery.wait_until(lambda: nursery.events)
+        for event in nursery.events:
+            if isinstance(event, Died):
+                left[event.slot] += event.unstarted
+        done += sum(isinstance(event, Finished) for event in nursery.events)
         nursery.events.clear()
     assert shown(nursery)["files"] == before["files"]
-    assert open_files() == files
-    assert len(descendants(os.getpid())) == 3
-    assert all(lives(pid) for pid in descendants(os.getpid()))
+    nursery.run(assign("nothing"), slot=1)
+    assert len(open_files()) == len(files)
+    below = descendants(os.getpid())
+    assert len(below) == 3
+    assert all(lives(pid) for pid in below)
+    nursery.stop()
 
 
 DRIVER = f"""

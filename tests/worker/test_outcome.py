@@ -1,0 +1,292 @@
+"""What a return or an exception becomes; hostile exceptions become clean answers all the same."""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+from collections.abc import Callable
+from email.message import Message
+from typing import Any
+
+import psycopg.errors
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from worker.outcome import (
+    Answer,
+    Cancelled,
+    DeadlineExceeded,
+    Permanent,
+    Retryable,
+    answer_for_exception,
+    answer_for_return,
+    clean_text,
+)
+from worker.wire import Reported, answer_frame, read_answer
+
+
+def raised(action: Callable[[], object]) -> BaseException:
+    """The exception `action` raises, with its traceback."""
+    try:
+        action()
+    except BaseException as error:
+        return error
+    raise AssertionError("nothing was raised")
+
+
+def fail(error: BaseException, cause: BaseException | None = None) -> Callable[[], object]:
+    """A call that raises `error`."""
+
+    def action() -> None:
+        if cause is not None:
+            raise error from cause
+        raise error
+
+    return action
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [({"a": [1, "ä"]}, '{"a":[1,"ä"]}'), (0, "0"), ("", '""'), ("\\u0000", '"\\\\u0000"')]
+)
+def test_a_json_value_is_kept_as_text(value: object, text: str) -> None:
+    assert answer_for_return(value) == Answer("returned", result=text)
+
+
+def test_nothing_returned_is_nothing_kept() -> None:
+    assert answer_for_return(None) == Answer("returned")
+
+
+class _NoJson(dict[str, int]):
+    def items(self) -> Any:
+        raise SystemExit("no")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [object(), {1, 2}, float("nan"), "x" * 9000, "\ud800", "nul \x00", [10**5000], b"bytes", _NoJson(a=1)],
+)
+def test_a_result_that_cannot_be_kept_is_noted_and_still_a_success(value: object) -> None:
+    answer = answer_for_return(value)
+    assert (answer.kind, answer.result) == ("returned", None)
+    assert (answer.note or "").startswith("The result was not kept: ")
+
+
+def test_a_result_that_holds_itself_is_noted() -> None:
+    value: list[object] = []
+    value.append(value)
+    assert "Circular" in (answer_for_return(value).note or "")
+
+
+class _WithCode(Exception):
+    error_code: Any = "own_code"
+
+
+class _WithStatus(Exception):
+    status_code = 503
+
+
+class _Response:
+    status_code = 429
+
+
+class _WithResponse(Exception):
+    response = _Response()
+
+
+class _Wrapped(Exception):
+    orig = psycopg.errors.UniqueViolation()
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (_WithCode(), "own_code"),
+        (psycopg.errors.UniqueViolation("duplicate"), "23505"),
+        (_Wrapped(), "23505"),
+        (_WithStatus(), "http_503"),
+        (_WithResponse(), "http_429"),
+        (urllib.error.HTTPError("http://x", 404, "gone", Message(), None), "http_404"),
+        (SystemExit(200), "SystemExit"),
+        (OSError(13, "no"), "PermissionError"),
+        (Permanent("gone", "It is gone."), "gone"),
+        (Cancelled("stop"), "cancelled"),
+        (DeadlineExceeded("late"), "timed_out"),
+    ],
+)
+def test_the_error_code_is_the_most_telling_there_is(error: BaseException, code: str) -> None:
+    assert answer_for_exception(error).error_code == code
+
+
+def test_permanent_types_are_permanent_and_retryable_is_not() -> None:
+    assert answer_for_exception(Permanent("a", "b")).permanent
+    assert answer_for_exception(KeyError("x"), (LookupError,)).permanent
+    assert not answer_for_exception(ValueError("x"), (LookupError,)).permanent
+    assert not answer_for_exception(Retryable("x", after=5), (Retryable,)).permanent
+    assert answer_for_exception(Retryable("x", after=5)).retry_after_seconds == 5.0
+
+
+@pytest.mark.parametrize("after", [float("nan"), -1, "soon", [10**400], float("inf")])
+def test_a_retry_time_that_cannot_be_is_left_to_the_backoff(after: Any) -> None:
+    assert answer_for_exception(Retryable("x", after=after)).retry_after_seconds is None
+
+
+def test_the_traceback_names_the_line_and_the_cause() -> None:
+    answer = answer_for_exception(raised(fail(ValueError("outer"), KeyError("inner"))))
+    text = answer.traceback or ""
+    assert text.index("KeyError: 'inner'") < text.index("direct cause") < text.index("ValueError: outer")
+    assert "raise error from cause" in text
+
+
+class _StrRaises(Exception):
+    def __str__(self) -> str:
+        raise SystemExit("from __str__")
+
+
+class _StrIsBytes(Exception):
+    def __str__(self) -> str:
+        return b"bytes"  # type: ignore[return-value]
+
+
+class _StrIsHuge(Exception):
+    def __str__(self) -> str:
+        return "x" * 100_000_000
+
+
+class _EvilText(str):
+    def __len__(self) -> int:
+        return 1
+
+    def __getitem__(self, _key: object) -> str:
+        raise RuntimeError("no slice")
+
+
+class _StrIsEvil(Exception):
+    def __str__(self) -> str:
+        return _EvilText("y" * 5000)
+
+
+class _AttributesRaise(Exception):
+    def __getattribute__(self, name: str) -> Any:
+        raise RecursionError(name)
+
+
+class _LyingCause(Exception):
+    @property
+    def __cause__(self) -> BaseException:  # type: ignore[override]
+        raise MemoryError
+
+
+class _HugeCode(Exception):
+    error_code = "c" * 10_000 + "\x00"
+
+
+class _EvilMeta(type):
+    @property
+    def __name__(cls) -> str:  # type: ignore[override]
+        raise KeyboardInterrupt
+
+
+class _Nameless(Exception, metaclass=_EvilMeta):
+    pass
+
+
+class _OwnBase(BaseException):
+    pass
+
+
+def circle() -> BaseException:
+    """Two exceptions that are each other's cause."""
+    first, second = raised(fail(ValueError("first"))), raised(fail(KeyError("second")))
+    first.__cause__, second.__cause__ = second, first
+    return first
+
+
+def chain(length: int) -> BaseException:
+    """An exception with `length` causes behind it."""
+    error: BaseException = ValueError(0)
+    for number in range(1, length):
+        error = raised(fail(ValueError(number), error))
+    return error
+
+
+def deep(left: int = 900) -> None:
+    """Raise from 900 calls below."""
+    if left == 0:
+        raise ValueError("deep")
+    deep(left - 1)
+
+
+HOSTILE: list[Callable[[], BaseException]] = [
+    lambda: raised(fail(_StrRaises())),
+    lambda: raised(fail(_StrIsBytes())),
+    lambda: raised(fail(_StrIsHuge())),
+    lambda: raised(fail(_StrIsEvil())),
+    lambda: raised(fail(ValueError("nul \x00, bell \x07, screen \x1b[2J, turned \u202e"))),
+    lambda: raised(fail(ValueError("lone \ud800 surrogate"))),
+    circle,
+    lambda: chain(5000),
+    lambda: raised(fail(_OwnBase("base"))),
+    lambda: raised(fail(_AttributesRaise())),
+    lambda: raised(fail(_LyingCause("lying"))),
+    lambda: raised(fail(_HugeCode())),
+    lambda: raised(fail(_Nameless("nameless"))),
+    lambda: raised(deep),
+    lambda: ExceptionGroup("many", [ValueError(number) for number in range(10_000)]),
+    lambda: raised(fail(ValueError(lambda: 1, object()))),
+]
+
+
+@pytest.mark.parametrize("make", HOSTILE)
+def test_a_hostile_exception_gives_a_clean_answer(make: Callable[[], BaseException]) -> None:
+    answer = answer_for_exception(make())
+    assert answer.kind == "raised"
+    assert answer.error_code and len(answer.error_code) <= 100
+    assert answer.message is not None and len(answer.message) <= 2000
+    assert answer.traceback and len(answer.traceback.encode()) <= 33_000
+    for text in (answer.error_code, answer.message, answer.traceback):
+        assert not any(ord(c) < 32 and c not in "\n\t" for c in text)
+        assert not any("\ud800" <= c <= "\udfff" or c == "\u202e" for c in text)
+    assert read_answer(answer_frame(Reported(1, 1, 1, 2, answer))[4:]).answer == answer
+
+
+def test_a_deep_traceback_keeps_both_ends() -> None:
+    text = answer_for_exception(raised(deep)).traceback or ""
+    assert "in raised" in text
+    assert "frames left out" in text
+    assert text.endswith("ValueError: deep")
+
+
+@given(st.text(), st.integers(0, 50), st.sampled_from(["head", "ends", "tail"]))
+def test_cleaned_text_is_short_and_storable(text: str, limit: int, keep: Any) -> None:
+    cleaned = clean_text(text, limit, keep=keep)
+    assert len(cleaned) <= max(limit, 60)
+    assert "\x00" not in cleaned
+    cleaned.encode("utf-8")
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        "[1,1,1]",
+        '[1,1,1,2,"won"]',
+        '["1",1,1,2,"returned"]',
+        '[1,1,1,2,"raised",{"message":5}]',
+        '[1,1,1,2,"raised",{"unknown":"x"}]',
+        '[1,1,1,2,["raised"]]',
+        "{}",
+        "17",
+        "",
+        "[" * 5000,
+        "1" * 5000,
+        "\xff",
+    ],
+)
+def test_bytes_that_are_no_answer_are_refused(row: str) -> None:
+    with pytest.raises(ValueError, match="not an answer"):
+        read_answer(row.encode("latin-1"))
+
+
+def test_every_field_of_an_answer_travels() -> None:
+    answer = Answer("raised", "code", "message ä\n", True, 1.5, "trace", json.dumps({"a": 1}), "tail", "note")
+    assert read_answer(answer_frame(Reported(2**62, 5, 6, 7, answer))[4:]) == (2**62, 5, 6, 7, answer)

@@ -1,0 +1,111 @@
+"""What can be registered, and what is refused with a sentence."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from worker import Context, job
+from worker.registry import JOB_TYPES, load_app
+
+
+@pytest.fixture(autouse=True)
+def _own_registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    kept = dict(JOB_TYPES)
+    JOB_TYPES.clear()
+    yield
+    JOB_TYPES.clear()
+    JOB_TYPES.update(kept)
+
+
+def test_a_handler_stays_callable_and_its_policy_is_json() -> None:
+    @job("send", timeout="5m", lease="2m", permanent=(ValueError,), backoff="1m,5m", schedule="0 2 * * *")
+    def send(ctx: Context) -> str:
+        return f"sent {ctx.payload}"
+
+    assert send(Context(payload="it")) == "sent it"
+    assert JOB_TYPES["send"].permanent == (ValueError,)
+    assert JOB_TYPES["send"].policy() == {
+        "name": "send",
+        "max_attempts": 10,
+        "timeout_seconds": 300.0,
+        "backoff": "1m,5m",
+        "permanent": ["ValueError"],
+        "max_running": None,
+        "lease_seconds": 120.0,
+        "memory_mb": None,
+        "schedule": "0 2 * * *",
+    }
+
+
+def test_one_name_for_two_handlers_names_both_places() -> None:
+    @job("twice")
+    def first(ctx: Context) -> None: ...
+
+    with pytest.raises(
+        ValueError, match=r"called 'twice'.*first.*test_registry\.py:\d+.*second.*Give one of them"
+    ):
+
+        @job("twice")
+        def second(ctx: Context) -> None: ...
+
+    assert JOB_TYPES["twice"].function is first
+
+
+def test_registering_the_same_handler_again_is_no_conflict() -> None:
+    def handler(ctx: Context) -> None: ...
+
+    job("again")(handler)
+    job("again", max_attempts=2)(handler)
+    assert JOB_TYPES["again"].max_attempts == 2
+
+
+@pytest.mark.parametrize("name", ["", "x" * 201, "a\nb", "a\x00", 5, None])
+def test_a_name_that_cannot_be_is_refused(name: Any) -> None:
+    with pytest.raises(ValueError, match="A job type cannot be called"):
+        job(name)
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("max_attempts", 0),
+        ("max_attempts", True),
+        ("max_attempts", 2.5),
+        ("timeout", 0),
+        ("timeout", "soon"),
+        ("timeout", float("nan")),
+        ("timeout", float("inf")),
+        ("timeout", None),
+        ("lease", "-5s"),
+        ("backoff", "sometimes"),
+        ("backoff", 10),
+        ("permanent", ("ValueError",)),
+        ("permanent", 5),
+        ("max_running", 0),
+        ("memory_mb", -1),
+        ("schedule", "  "),
+        ("schedule", 5),
+    ],
+)
+def test_a_wrong_setting_is_a_sentence_at_decoration(setting: str, value: Any) -> None:
+    with pytest.raises(ValueError, match=r"\w+ \w+"):
+        job("wrong", **{setting: value})
+    assert "wrong" not in JOB_TYPES
+
+
+def test_the_working_folder_comes_last_on_the_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "worker.py").write_text("raise AssertionError\n")
+    (tmp_path / "my_first_jobs.py").write_text(
+        "from worker import job\n@job('mine')\ndef mine(ctx): return 'mine'\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    load_app("my_first_jobs")
+    assert sys.path[-1] == str(tmp_path)
+    assert "mine" in JOB_TYPES
+    monkeypatch.delitem(sys.modules, "my_first_jobs")
