@@ -1,6 +1,8 @@
 """The program's log: one line per move, as text for people or JSON for machines, on standard error.
 
-Whatever a producer or handler wrote reaches the log escaped, so no line can pretend to be another.
+Whatever a producer or handler wrote reaches the log escaped, so no line can pretend to be another. Moves
+come by the ten thousand a second and are formatted here, past ``logging``'s records; everything else that
+this process logs (libraries, warnings) goes through ``logging`` and ends in the same stream.
 """
 
 from __future__ import annotations
@@ -8,7 +10,9 @@ from __future__ import annotations
 import json
 import logging
 import sys
+from collections.abc import Callable
 from datetime import UTC, datetime
+from time import monotonic, time
 from typing import Any, Literal
 
 logger = logging.getLogger("wakeboard")
@@ -21,36 +25,67 @@ SHORT = {
     "error_code": "error",
     "next_delay_seconds": "next",
 }
+KEEP_SECONDS = 0.1
+KEEP_LINES = 200
+
+
+class _Lines:
+    """Lines on their way out: written together when they are many, or when a tenth of a second has passed."""
+
+    def __init__(self) -> None:
+        self.write_line: Callable[[int, str, dict[str, Any]], str] = text_line
+        self._kept: list[str] = []
+        self._since = 0.0
+
+    def add(self, line: str, *, at_once: bool) -> None:
+        if not self._kept:
+            self._since = monotonic()
+        self._kept.append(line)
+        if at_once or len(self._kept) >= KEEP_LINES or monotonic() - self._since >= KEEP_SECONDS:
+            self.flush()
+
+    def flush(self) -> None:
+        kept, self._kept = self._kept, []
+        if kept:
+            try:
+                sys.stderr.write("\n".join(kept) + "\n")
+                sys.stderr.flush()
+            except (OSError, ValueError):
+                pass  # A log that cannot be written (a full disk, a closed pipe) stops no work.
 
 
 def configure(format: Literal["text", "json"] | str = "text", *, level: int = logging.INFO) -> None:
     """Send the log to standard error in one of the two formats; a second call replaces the first."""
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonLines() if format == "json" else TextLines())
-    logger.handlers[:] = [handler]
+    _lines.write_line = json_line if format == "json" else text_line
+    logger.handlers[:] = [_Handler()]
     logger.setLevel(level)
     logger.propagate = False
 
 
 def move(event: str, **fields: object) -> None:
-    """Log one move of a run, schedule or worker: ``event`` is its name; None fields are left out."""
-    _log(logging.INFO, event, fields)
+    """Log one move of a run, schedule or worker: ``event`` is its name; None fields are left out.
+
+    The line may wait for a tenth of a second or until ``flush``.
+    """
+    if logger.isEnabledFor(logging.INFO):
+        _lines.add(_lines.write_line(logging.INFO, event, fields), at_once=False)
 
 
 def note(sentence: str, **fields: object) -> None:
     """Log that something happened which an operator may want to know."""
-    _log(logging.INFO, sentence, fields)
+    if logger.isEnabledFor(logging.INFO):
+        _lines.add(_lines.write_line(logging.INFO, sentence, fields), at_once=True)
 
 
 def warn(sentence: str, **fields: object) -> None:
     """Log something that an operator should look at."""
-    _log(logging.WARNING, sentence, fields)
+    if logger.isEnabledFor(logging.WARNING):
+        _lines.add(_lines.write_line(logging.WARNING, sentence, fields), at_once=True)
 
 
-def _log(level: int, event: str, fields: dict[str, object]) -> None:
-    if logger.isEnabledFor(level):
-        known = {name: value for name, value in fields.items() if value is not None}
-        logger.log(level, "%s", event, extra={"fields": known})
+def flush() -> None:
+    """Write what waits."""
+    _lines.flush()
 
 
 def escaped(text: str) -> str:
@@ -60,44 +95,57 @@ def escaped(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
-def _parts(record: logging.LogRecord) -> tuple[datetime, str, dict[str, Any]]:
-    """Return when, what and the fields of ``record``, an exception's text among them."""
-    fields = dict(getattr(record, "fields", {}))
-    if record.exc_info and record.exc_info[1] is not None:
-        fields["exception"] = logging.Formatter().formatException(record.exc_info)
-    return datetime.fromtimestamp(record.created, UTC), record.getMessage(), fields
+_clock_text: tuple[int, str] = (0, "")
 
 
-class TextLines(logging.Formatter):
-    """``12:00:01 claim run=48210 type=send_invoice attempt=1``, in the machine's local time."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        """Return one line."""
-        at, event, fields = _parts(record)
-        words = [at.astimezone().strftime("%H:%M:%S")]
-        if record.levelno >= logging.WARNING:
-            words.append(record.levelname)
-        words.append(escaped(event))
-        words += [f"{SHORT.get(name, name)}={_shown(name, value)}" for name, value in fields.items()]
-        return " ".join(words)
+def _local_time() -> str:
+    """Return the machine's local time to the second; computed once per second."""
+    global _clock_text
+    second = int(time())
+    if _clock_text[0] != second:
+        _clock_text = (second, datetime.fromtimestamp(second).strftime("%H:%M:%S"))
+    return _clock_text[1]
 
 
-def _shown(name: str, value: object) -> str:
+def text_line(level: int, event: str, fields: dict[str, Any]) -> str:
+    """Return ``12:00:01 claim run=48210 type=send_invoice attempt=1``, in the machine's local time."""
+    head = f"{_local_time()} {'WARNING ' if level >= logging.WARNING else ''}{escaped(event)}"
+    words = [
+        f"{SHORT.get(name, name)}={_shown(value)}" for name, value in fields.items() if value is not None
+    ]
+    return " ".join([head, *words])
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, int):
+        return str(value)
     if isinstance(value, float):
-        return f"{value:.3g}s" if name.endswith("_seconds") else f"{value:.6g}"
+        return f"{value:.3g}s"
     text = escaped(str(value))
-    return json.dumps(text, ensure_ascii=False) if not text or any(c in text for c in ' "=') else text
+    needs_quotes = not text or " " in text or '"' in text or "=" in text
+    return json.dumps(text, ensure_ascii=False) if needs_quotes else text
 
 
-class JsonLines(logging.Formatter):
-    """One JSON object per line: at (ISO, UTC), level, event, then the fields under their own names."""
+def json_line(level: int, event: str, fields: dict[str, Any]) -> str:
+    """Return one JSON object: at (ISO, UTC), level, event, then the fields under their own names."""
+    line: dict[str, Any] = {
+        "at": datetime.now(UTC).isoformat(timespec="milliseconds"),
+        "level": logging.getLevelName(level).lower(),
+        "event": event,
+    }
+    line.update((name, value) for name, value in fields.items() if value is not None)
+    return json.dumps(line, default=str)
 
-    def format(self, record: logging.LogRecord) -> str:
-        """Return one line."""
-        at, event, fields = _parts(record)
-        line = {
-            "at": at.isoformat(timespec="milliseconds"),
-            "level": record.levelname.lower(),
-            "event": event,
-        }
-        return json.dumps(line | fields, default=str)
+
+class _Handler(logging.Handler):
+    """Takes what others log through ``logging``."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write one record, an exception's text among its fields."""
+        fields = dict(getattr(record, "fields", {}))
+        if record.exc_info and record.exc_info[1] is not None:
+            fields["exception"] = logging.Formatter().formatException(record.exc_info)
+        _lines.add(_lines.write_line(record.levelno, record.getMessage(), fields), at_once=True)
+
+
+_lines = _Lines()

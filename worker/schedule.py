@@ -137,7 +137,8 @@ def _fire(connection: psycopg.Connection[Any], row: Mapping[str, Any]) -> None:
     if decision.missed:
         _miss(connection, row, decision.missed)
     last = decision.fire[-1] if decision.fire else None
-    connection.execute(ADVANCE, (following, last, None, row["id"]))
+    never = None if following else "This schedule never fires again: no such date comes."
+    connection.execute(ADVANCE, (following, last, never, row["id"]))
 
 
 def _due_instants(cron: Cron, row: Mapping[str, Any]) -> list[datetime]:

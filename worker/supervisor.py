@@ -130,6 +130,7 @@ class Supervisor:
         self._record()
         self._claim()
         self._decide_end()
+        log.flush()
 
     def stop(self, why: str = "asked") -> None:
         """Stop claiming; let what runs end until the deadline. A second call hurries."""
