@@ -94,10 +94,9 @@ def _report(items: list[dict[str, Any]], zone: str, dry_run: bool) -> None:
     if not items:
         say("There is no line with a command in it.")
     if taken:
-        when = "would run" if dry_run else "run"
         say(
-            f"Still active in cron: {_numbers(taken)}. They {when} twice until you comment them out there "
-            f"(crontab -e). Times are in the zone {zone}."
+            f"Still active in cron: {_numbers(taken)}. To keep cron from running the same once more, comment "
+            f"out there (crontab -e). Times are in the zone {zone}."
         )
     if refused:
         say(f"Left to cron alone: {_numbers(refused)}.")
@@ -119,6 +118,8 @@ def machine_zone() -> str:
         except OSError:
             continue
     for name in filter(None, places):
+        if name in ("Etc/UTC", "Etc/UCT", "Etc/Zulu"):
+            return "UTC"
         try:
             return check_timezone(name).key
         except ValueError:

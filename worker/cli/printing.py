@@ -60,7 +60,9 @@ def verdicts(answers: Sequence[Answer]) -> int:
     return 0 if all(each.ok for each in answers) else 1
 
 
-def listing(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], none: str, **more: Any) -> None:
+def listing(
+    rows: Sequence[Mapping[str, Any]], columns: Sequence[str], none: str, widest: int = WIDEST, **more: Any
+) -> None:
     """Print rows as an aligned table of ``columns``, or as ``{"items": […], …}``; ``none`` when empty."""
     if is_json():
         click.echo(json.dumps({**more, "items": list(rows)}, default=_plain))
@@ -69,7 +71,7 @@ def listing(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], none: str
         tell(none)
         return
     zone = ZoneInfo(settings().timezone)
-    table = [list(columns)] + [[cell(row[name], zone) for name in columns] for row in rows]
+    table = [list(columns)] + [[cell(row[name], zone, widest) for name in columns] for row in rows]
     widths = [max(len(line[place]) for line in table) for place in range(len(columns))]
     numeric = [
         all(isinstance(row[name], (int, float)) or row[name] is None for row in rows) for name in columns
@@ -93,7 +95,7 @@ def cell(value: Any, zone: ZoneInfo, widest: int = WIDEST) -> str:
     if isinstance(value, datetime):
         return moment(value, zone)
     if isinstance(value, float):
-        return f"{value:.1f}".removesuffix(".0")
+        return f"{value:.3g}" if abs(value) < 1 else f"{value:.1f}".removesuffix(".0")
     if isinstance(value, list):
         value = ", ".join(str(each) for each in value)
     text = json.dumps(value, ensure_ascii=False) if isinstance(value, dict) else str(value)

@@ -152,6 +152,7 @@ def _show(name: str, found: reach.Row, start: datetime, end: datetime | None) ->
         items,
         ("at", "local", "note"),
         "It does not fire in this time.",
+        500,
         name=name,
         timezone=settings().timezone,
     )
