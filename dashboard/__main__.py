@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import logging
+import sys
 
 import click
 
 from dashboard import create_app, serve
+from worker import log
 from worker.settings import Settings, SettingsError
 
 
@@ -30,19 +31,16 @@ def main(
     """Serve the dashboard until stopped. Exits with 2 when it may not listen there."""
     try:
         settings = Settings.load({"bind": bind, "database_url": database_url})
-    except SettingsError as wrong:
-        raise click.UsageError(str(wrong)) from wrong
-    if settings.database_url is None:
-        raise click.UsageError(
-            "No database: set WAKEBOARD_DATABASE_URL, or run everything with wakeboard up."
-        )
-    try:
-        serve.check_bind(
-            settings.bind, settings.database_url, encrypted=behind_tls_proxy or certificate is not None
-        )
-    except serve.RefusedBind as refused:
-        raise click.UsageError(str(refused)) from refused
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+        if settings.database_url is None:
+            raise SettingsError(
+                "No database: set WAKEBOARD_DATABASE_URL, or run everything with wakeboard up."
+            )
+        encrypted = behind_tls_proxy or certificate is not None
+        serve.check_bind(settings.bind, settings.database_url, encrypted=encrypted)
+    except (SettingsError, serve.RefusedBind) as refused:
+        click.echo(str(refused), err=True)
+        sys.exit(2)
+    log.configure(settings.log_format)
     serve.run(
         lambda: create_app(settings, hosts=hosts, behind_tls_proxy=behind_tls_proxy),
         settings.bind,

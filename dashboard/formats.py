@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping
 from datetime import UTC, datetime, tzinfo
 from decimal import Decimal
+from hashlib import blake2s
 from itertools import pairwise
 from typing import Any
 
@@ -122,6 +123,11 @@ def visible(value: str | None) -> str:
     )
 
 
+def anchor(value: str) -> str:
+    """Return an element id part for foreign text: stable, and safe whatever the text contains."""
+    return blake2s(value.encode("utf-8", "replace"), digest_size=6).hexdigest()
+
+
 def pretty(value: Any) -> str:
     """Return JSON indented for reading."""
     return visible(json.dumps(value, indent=2, ensure_ascii=False, default=str))
@@ -173,6 +179,7 @@ FILTERS = {
     "clip": clip,
     "plural": plural,
     "visible": visible,
+    "anchor": anchor,
     "pretty": pretty,
     "redact": redact,
 }

@@ -110,7 +110,7 @@ def run(
         "forwarded_allow_ips": "",
         "limit_request_line": 8190,
         "limit_request_fields": 60,
-        "when_ready": lambda _server: log.warning("dashboard listens on %s", bind),
+        "when_ready": lambda _server: log.info("dashboard listens on %s", bind),
     }
     if certificate:
         options |= {"certfile": certificate, "keyfile": key}

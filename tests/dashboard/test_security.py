@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
 from collections.abc import Iterator
 
+import psutil
 import pytest
 from flask import Flask
 from flask.testing import FlaskClient
@@ -437,3 +444,42 @@ def test_beyond_loopback_it_needs_tls_and_a_user(database: str, connection: Conn
             serve.check_bind(bind, database, encrypted=True)
     users.create_user(connection, BOSS, "vera", Role.ADMIN, PASSWORD)
     serve.check_bind("0.0.0.0:8080", database, encrypted=True)
+
+
+def environment(**more: str) -> dict[str, str]:
+    """Return this process' environment without settings of ours, plus ``more``."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("WAKEBOARD_")}
+    return {**clean, **more}
+
+
+def test_a_refused_address_is_one_line_and_never_opens(database: str) -> None:
+    command = [sys.executable, "-m", "dashboard", "--bind", "0.0.0.0:0", "--database-url", database]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=30, env=environment())
+    assert ended.returncode == 2
+    assert ended.stderr.count("\n") == 1 and ended.stderr.startswith("Refused to listen on 0.0.0.0:0")
+
+
+def test_the_served_dashboard_stops_at_a_signal_and_leaves_nothing(database: str) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        bind = f"127.0.0.1:{free.getsockname()[1]}"
+    command = [sys.executable, "-m", "dashboard", "--bind", bind]
+    with subprocess.Popen(
+        command,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(WAKEBOARD_DATABASE_URL=database, FLASK_DEBUG="1"),
+    ) as served:
+        try:
+            assert served.stderr is not None
+            assert bind in served.stderr.readline()
+            with urllib.request.urlopen(f"http://{bind}/healthz", timeout=20) as answer:
+                assert answer.status == 200
+            children = psutil.Process(served.pid).children(recursive=True)
+            assert children
+            served.send_signal(signal.SIGTERM)
+            assert served.wait(timeout=20) == 0
+            _, alive = psutil.wait_procs(children, timeout=5)
+            assert alive == []
+        finally:
+            served.kill()
