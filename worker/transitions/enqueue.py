@@ -11,7 +11,9 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Protocol
+from typing import Any
+
+from psycopg.rows import tuple_row
 
 PAYLOAD_BYTES = 65_536
 ROUNDS = 5
@@ -43,10 +45,6 @@ class EnqueueError(ValueError):
     """What was handed in cannot become a run; ``str()`` is a sentence that says why."""
 
 
-class _Target(Protocol):
-    def execute(self, statement: Any, /, *values: Any) -> Any: ...
-
-
 @dataclass(frozen=True, slots=True)
 class NewRun:
     """A run to be enqueued. ``delay`` is in seconds (or a timedelta), ``run_at`` a datetime with a zone."""
@@ -69,9 +67,10 @@ class NewRun:
         _check_type(self.job_type)
         _check_key(self.key)
         _check_times(self.run_at, delay)
-        if self.priority not in range(5):
+        _check_who(self.enqueued_by)
+        if not _is_whole(self.priority, 0, 4):
             raise EnqueueError(f"Priority {self.priority!r} is not known; allowed: 0 (first) to 4 (last).")
-        if self.max_attempts is not None and not 1 <= self.max_attempts <= 2**31 - 1:
+        if self.max_attempts is not None and not _is_whole(self.max_attempts, 1, 2**31 - 1):
             raise EnqueueError(f"max_attempts is {self.max_attempts!r}; allowed: 1 or more.")
         return (
             self.job_type,
@@ -98,6 +97,15 @@ def _check_key(key: str | None) -> None:
         )
 
 
+def _check_who(name: str | None) -> None:
+    if name is not None and (not isinstance(name, str) or len(name) > 200 or not _is_plain(name)):
+        raise EnqueueError("enqueued_by is text of at most 200 characters without control characters.")
+
+
+def _is_whole(number: object, low: int, high: int) -> bool:
+    return isinstance(number, int) and not isinstance(number, bool) and low <= number <= high
+
+
 def _check_times(run_at: datetime | None, delay: float | None) -> None:
     if run_at is not None and delay is not None:
         raise EnqueueError("Give run_at or delay, not both.")
@@ -115,7 +123,8 @@ def _is_plain(text: str) -> bool:
 def payload_text(payload: Mapping[str, Any] | None, limit: int) -> str:
     """Return ``payload`` as JSON text of at most ``limit`` bytes. Raises EnqueueError with the reason."""
     try:
-        text = json.dumps({} if payload is None else payload, allow_nan=False, separators=(",", ":"))
+        # Spaced as PostgreSQL writes jsonb, so that the CHECK on the table counts the same length.
+        text = json.dumps({} if payload is None else payload, allow_nan=False)
     except (TypeError, ValueError, RecursionError) as wrong:
         raise EnqueueError(f"The payload is not JSON: {wrong}.") from wrong
     if not text.startswith("{"):
@@ -125,7 +134,7 @@ def payload_text(payload: Mapping[str, Any] | None, limit: int) -> str:
             f"The payload has {len(text):,} bytes; allowed: {limit:,}. Store the data elsewhere and "
             "enqueue its id (or raise WAKEBOARD_PAYLOAD_BYTES)."
         )
-    if "\\u0000" in text or "\\ud8" in text.lower():
+    if "\\u0000" in text or "\\ud" in text:
         _check_text(payload)
     return text
 
@@ -161,7 +170,9 @@ def _runner(target: Any) -> Any:
     if hasattr(target, "get_bind") and callable(getattr(target, "connection", None)):
         return _runner(target.connection())
     if hasattr(target, "execute") and hasattr(target, "pgconn"):
-        return lambda statement, values: target.cursor().execute(statement, values).fetchall()
+        return lambda statement, values: (
+            target.cursor(row_factory=tuple_row).execute(statement, values).fetchall()
+        )
     raise EnqueueError(
         f"Cannot enqueue through a {type(target).__name__}; hand over a SQLAlchemy connection or session, "
         "a psycopg connection, or None."
