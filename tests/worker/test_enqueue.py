@@ -1,0 +1,303 @@
+"""The front door: one run, or many, inside the caller's own transaction."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import psycopg
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from psycopg.rows import dict_row
+from sqlalchemy import Engine
+from sqlalchemy.orm import Session
+
+from tests import factories
+from tests.conftest import Connection
+from worker import db
+from worker.transitions import EnqueueError, NewRun, enqueue, enqueue_many
+
+HOSTILE = "<script>alert('1')</script> \" ' \\ %s {} $1 ünï 🚨 \u202e"
+
+
+@pytest.fixture
+def engine(database: str) -> Iterator[Engine]:
+    made = db.engine(database, name="wakeboard test")
+    yield made
+    made.dispose()
+
+
+def count(connection: Connection) -> int:
+    (number,) = connection.execute("SELECT count(*) FROM wakeboard.job_runs").fetchone() or (0,)
+    return int(number)
+
+
+# One run
+
+
+def test_a_run_needs_no_more_than_a_type(shared: Connection) -> None:
+    found = factories.row(shared, enqueue(shared, "mail"))
+    assert (found["job_type"], found["payload"], found["status"]) == ("mail", {}, "queued")
+    assert (found["priority"], found["attempts"], found["max_attempts"]) == (2, 0, None)
+
+
+def test_a_run_keeps_all_that_was_asked(shared: Connection) -> None:
+    moment = datetime(2031, 3, 4, 5, 6, 7, 891011, UTC)
+    run = enqueue(
+        shared, HOSTILE, {"text": HOSTILE, "n": None}, run_at=moment, key=HOSTILE, priority=0, max_attempts=3,
+        enqueued_by=HOSTILE,
+    )  # fmt: skip
+    found = factories.row(shared, run)
+    assert found["payload"] == {"text": HOSTILE, "n": None}
+    assert found["job_type"] == found["idempotency_key"] == found["enqueued_by"] == HOSTILE
+    assert (found["run_at"], found["priority"], found["max_attempts"]) == (moment, 0, 3)
+
+
+@pytest.mark.parametrize("delay", [90, 90.0, timedelta(seconds=90)])
+def test_a_delay_counts_from_the_databases_now(shared: Connection, delay: float | timedelta) -> None:
+    run = enqueue(shared, "mail", delay=delay)
+    (away,) = shared.execute(
+        "SELECT extract(epoch FROM run_at - created_at)::float8 FROM wakeboard.job_runs WHERE id = %s", (run,)
+    ).fetchone() or (None,)
+    assert away == 90
+
+
+# The caller's transaction
+
+
+def through_psycopg(url: str) -> Any:
+    return psycopg.connect(url)
+
+
+def through_psycopg_with_dictionaries(url: str) -> Any:
+    return psycopg.connect(url, row_factory=dict_row)
+
+
+@pytest.mark.parametrize("connect", [through_psycopg, through_psycopg_with_dictionaries])
+@pytest.mark.parametrize("keep", [True, False])
+def test_a_run_joins_a_psycopg_transaction(
+    database: str, connection: Connection, connect: Callable[[str], Any], keep: bool
+) -> None:
+    with connect(database) as own:
+        enqueue(own, "mail", key="invoice:812")
+        enqueue(own, "mail", key="invoice:812")
+        enqueue_many(own, [NewRun("mail"), NewRun("mail", key="invoice:812")])
+        assert count(connection) == 0
+        own.commit() if keep else own.rollback()
+    assert count(connection) == (2 if keep else 0)
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_a_run_joins_a_sqlalchemy_connections_transaction(
+    engine: Engine, connection: Connection, keep: bool
+) -> None:
+    with engine.connect() as own:
+        enqueue(own, "mail")
+        enqueue_many(own, [{"job_type": "mail"}])
+        assert own.in_transaction()
+        assert count(connection) == 0
+        own.commit() if keep else own.rollback()
+    assert count(connection) == (2 if keep else 0)
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_a_run_joins_a_sqlalchemy_sessions_transaction(
+    engine: Engine, connection: Connection, keep: bool
+) -> None:
+    with Session(engine) as own:
+        enqueue(own, "mail")
+        enqueue_many(own, [NewRun("mail")])
+        assert count(connection) == 0
+        own.commit() if keep else own.rollback()
+    assert count(connection) == (2 if keep else 0)
+
+
+def test_a_savepoint_rolled_back_takes_its_runs_along(database: str, connection: Connection) -> None:
+    with psycopg.connect(database) as own:
+        kept = enqueue(own, "mail")
+        with own.transaction(force_rollback=True):
+            enqueue(own, "mail")
+    assert [one["id"] for one in factories.rows(connection, "job_runs")] == [kept]
+
+
+@pytest.mark.parametrize("target", ["a text", 7, object()])
+def test_nothing_but_a_connection_will_do(target: object) -> None:
+    with pytest.raises(EnqueueError, match="hand over a SQLAlchemy connection or session"):
+        enqueue(target, "mail")
+
+
+# Keys
+
+
+def test_the_same_key_gives_the_same_run_whatever_became_of_it(shared: Connection) -> None:
+    for number, status in enumerate(("queued", "running", "failed", "dead", "succeeded", "cancelled")):
+        run = factories.a_run(shared, status, idempotency_key=f"invoice:{number}")
+        assert enqueue(shared, "mail", key=f"invoice:{number}") == run
+        assert enqueue_many(shared, [{"job_type": "mail", "key": f"invoice:{number}"}]) == [run]
+
+
+def test_the_first_request_with_a_key_decides(shared: Connection) -> None:
+    run = enqueue(shared, "mail", {"n": 1}, key="first")
+    enqueue(shared, "mail", {"n": 2}, key="first", priority=0)
+    assert (factories.row(shared, run)["payload"], factories.row(shared, run)["priority"]) == ({"n": 1}, 2)
+
+
+def test_a_key_of_another_type_is_refused_by_the_run_that_has_it(shared: Connection) -> None:
+    run = enqueue(shared, "mail", key="taken")
+    with pytest.raises(EnqueueError, match=f"The key 'taken' belongs to run {run} of type 'mail', not 'sms'"):
+        enqueue(shared, "sms", key="taken")
+    with pytest.raises(EnqueueError, match=f"belongs to run {run} of type 'mail'"):
+        enqueue_many(shared, [NewRun("sms", key="taken")])
+
+
+def test_twenty_callers_at_once_with_one_key_get_one_run(database: str, connection: Connection) -> None:
+    together = threading.Barrier(20)
+
+    def call(number: int) -> int:
+        with psycopg.connect(database) as own:
+            together.wait()
+            return enqueue(own, "mail", {"n": number}, key="report:2026-W03")
+
+    with ThreadPoolExecutor(20) as pool:
+        assert len(set(pool.map(call, range(20)))) == 1
+    assert count(connection) == 1
+
+
+def test_a_key_whose_first_request_rolls_back_is_free_again(database: str, connection: Connection) -> None:
+    with psycopg.connect(database) as first:
+        lost = enqueue(first, "mail", key="k")
+        first.rollback()
+    assert enqueue(connection, "mail", key="k") != lost
+
+
+# Many
+
+
+def test_many_runs_come_back_in_the_order_given(shared: Connection) -> None:
+    wanted = [
+        NewRun("mail", {"n": n}, key=f"many:{n}" if n % 3 else None, priority=n % 5) for n in range(2500)
+    ]
+    ids = enqueue_many(shared, wanted)
+    payloads = {one["id"]: one["payload"]["n"] for one in factories.rows(shared, "job_runs", "payload ? 'n'")}
+    assert [payloads[run] for run in ids] == list(range(2500))
+
+
+def test_many_runs_may_repeat_a_key_among_themselves_and_across_calls(shared: Connection) -> None:
+    old = enqueue(shared, "mail", key="again:1")
+    ids = enqueue_many(
+        shared, [{"job_type": "mail", "key": f"again:{n}"} for n in (1, 2, 2)] + [{"job_type": "mail"}] * 2
+    )
+    assert ids[0] == old
+    assert ids[1] == ids[2]
+    assert len(set(ids)) == 4
+    assert enqueue_many(shared, [{"job_type": "mail", "key": "again:2"}]) == [ids[1]]
+
+
+def test_a_key_repeated_a_thousand_runs_later_is_still_one_run(shared: Connection) -> None:
+    ids = enqueue_many(
+        shared, [NewRun("mail", key="far"), *[NewRun("mail")] * 1500, NewRun("mail", key="far")]
+    )
+    assert ids[0] == ids[-1]
+
+
+def test_one_wrong_run_among_many_is_named_and_nothing_is_written(connection: Connection) -> None:
+    with pytest.raises(EnqueueError, match="Run number 3: Priority 9 is not known"):
+        enqueue_many(connection, [NewRun("mail"), NewRun("mail"), NewRun("mail", priority=9)])
+    with pytest.raises(EnqueueError, match="The key 'k' is given to type 'mail' and to 'sms'"):
+        enqueue_many(connection, [NewRun("mail", key="k"), NewRun("sms", key="k")])
+    assert count(connection) == 0
+
+
+def test_no_runs_are_no_trouble(shared: Connection) -> None:
+    assert enqueue_many(shared, []) == []
+
+
+# What is refused
+
+
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        ({"payload": [1]}, "not a JSON object"),
+        ({"payload": "{"}, "not a JSON object"),
+        ({"payload": {"n": float("nan")}}, "not JSON"),
+        ({"payload": {"n": float("inf")}}, "not JSON"),
+        ({"payload": {"n": object()}}, "not JSON"),
+        ({"payload": {("a", "b"): 1}}, "not JSON"),
+        ({"payload": {"text": "a\x00b"}}, "PostgreSQL cannot store"),
+        ({"payload": {"a\x00b": 1}}, "PostgreSQL cannot store"),
+        ({"payload": {"text": "\ud800"}}, "PostgreSQL cannot store"),
+        ({"payload": {"text": "\udbff"}}, "PostgreSQL cannot store"),
+        ({"payload": {"deep": [{"text": ("\udc80",)}]}}, "PostgreSQL cannot store"),
+        ({"payload": {"text": "x" * 65_536}}, "The payload has 65,548 bytes; allowed: 65,536"),
+        ({"job_type": ""}, "1 to 200 characters"),
+        ({"job_type": "x" * 201}, "1 to 200 characters"),
+        ({"job_type": "a\nb"}, "control characters"),
+        ({"job_type": "a\x00b"}, "control characters"),
+        ({"job_type": "\udc80"}, "control characters"),
+        ({"job_type": None}, "1 to 200 characters"),
+        ({"key": ""}, "1 to 200 characters"),
+        ({"key": "x" * 201}, "1 to 200 characters"),
+        ({"key": "a\x00b"}, "control characters"),
+        ({"key": 812}, "idempotency key is text"),
+        ({"priority": 5}, "0 .first. to 4 .last."),
+        ({"priority": -1}, "0 .first. to 4 .last."),
+        ({"priority": None}, "0 .first. to 4 .last."),
+        ({"priority": True}, "0 .first. to 4 .last."),
+        ({"max_attempts": 0}, "max_attempts is 0; allowed: 1 or more"),
+        ({"max_attempts": 2**31}, "max_attempts"),
+        ({"max_attempts": 1.5}, "max_attempts"),
+        ({"delay": -1}, "0 to ten years"),
+        ({"delay": float("nan")}, "0 to ten years"),
+        ({"delay": 1e300}, "0 to ten years"),
+        ({"run_at": datetime(2026, 1, 14)}, "no time zone"),
+        ({"run_at": datetime(2026, 1, 14, tzinfo=UTC), "delay": 1}, "not both"),
+        ({"enqueued_by": "a\x00b"}, "enqueued_by"),
+    ],
+)
+def test_nonsense_is_refused_in_a_sentence(shared: Connection, values: dict[str, Any], sentence: str) -> None:
+    before = count(shared)
+    with pytest.raises(EnqueueError, match=sentence):
+        enqueue(shared, **({"job_type": "mail"} | values))
+    with pytest.raises(EnqueueError, match=sentence):
+        enqueue_many(shared, [{"job_type": "mail"} | values])
+    assert count(shared) == before
+
+
+def test_the_limit_of_a_payload_is_a_setting(shared: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WAKEBOARD_PAYLOAD_BYTES", "20")
+    enqueue(shared, "mail", {"n": 1})
+    with pytest.raises(EnqueueError, match=r"allowed: 20\. Store the data elsewhere"):
+        enqueue(shared, "mail", {"text": "x" * 20})
+
+
+def test_the_largest_payload_of_all_is_refused_in_a_sentence_too(
+    shared: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WAKEBOARD_PAYLOAD_BYTES", "1048576")
+    with pytest.raises(EnqueueError, match="allowed: 1,048,576"):
+        enqueue(shared, "mail", {"list": [0] * 500_000})
+
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(-1e15, 1e15) | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.dictionaries(st.text(), values, max_size=4))
+def test_a_payload_comes_back_as_it_was_or_is_refused_in_a_sentence(
+    shared: Connection, payload: dict[str, Any]
+) -> None:
+    try:
+        run = enqueue(shared, "mail", payload)
+    except EnqueueError as refused:
+        assert "cannot store" in str(refused)
+        return
+    assert factories.row(shared, run)["payload"] == payload
