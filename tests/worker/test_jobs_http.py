@@ -1,0 +1,224 @@
+"""The built-in job type ``http``: one request against a real server, judged by its status."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+from worker.context import Context
+from worker.jobs.http import http_request, retry_after
+from worker.outcome import DeadlineExceeded, Permanent, Retryable
+
+
+class Provider(ThreadingHTTPServer):
+    """A server that answers with what the path says, and remembers what it was sent."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.seen: list[dict[str, Any]] = []
+        self.release = threading.Event()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}"
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: Provider
+
+    def answer(self) -> None:
+        length = int(self.headers.get("Content-Length", 0))
+        self.server.seen.append(
+            {
+                "method": self.command,
+                "path": self.path,
+                "headers": {name.lower(): value for name, value in self.headers.items()},
+                "body": self.rfile.read(length).decode(),
+            }
+        )
+        word, _, rest = self.path[1:].partition("/")
+        if word == "hang":
+            self.server.release.wait(20)
+            return
+        if word == "cut":
+            self.close_connection = True
+            return
+        self.send_response(int(word))
+        if word.startswith("3"):
+            self.send_header("Location", rest)
+        elif rest:
+            self.send_header("Retry-After", rest)
+        body = b"\n the reason why \x1b[31m\nmore"
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    do_GET = do_HEAD = do_POST = do_PUT = do_PATCH = do_DELETE = answer  # noqa: N815
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def provider() -> Iterator[Provider]:
+    server = Provider()
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+    thread.start()
+    yield server
+    server.release.set()
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.fixture(autouse=True)
+def allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The instructions come from the run itself; the tests of ``command`` tell of definitions."""
+    monkeypatch.setenv("WAKEBOARD_ALLOW_COMMANDS", "1")
+    for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "all_proxy"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def run(timeout: float = 20, key: str | None = None, **payload: Any) -> dict[str, int]:
+    return http_request(
+        Context(run_id=42, job_type="http", payload=payload, key=key, timeout_seconds=timeout)
+    )
+
+
+def test_a_request_is_sent_and_the_answer_is_in_the_output(
+    provider: Provider, capfd: pytest.CaptureFixture[str]
+) -> None:
+    headers = {"X-Team": "shop"}
+    assert run(url=f"{provider.url}/200", method="post", json={"order": 7}, headers=headers) == {
+        "status": 200
+    }
+    (seen,) = provider.seen
+    assert (seen["method"], json.loads(seen["body"])) == ("POST", {"order": 7})
+    assert seen["headers"]["content-type"] == "application/json"
+    assert seen["headers"]["x-team"] == "shop"
+    output = capfd.readouterr().out
+    assert output.startswith("200 OK\n")
+    assert "the reason why" in output
+    assert "\x1b" not in output
+
+
+def test_every_attempt_sends_the_same_idempotency_key(provider: Provider) -> None:
+    run(url=f"{provider.url}/204", method="POST", body="hello", key="order:7:paid")
+    run(url=f"{provider.url}/204", method="POST")
+    keys = [seen["headers"]["idempotency-key"] for seen in provider.seen]
+    assert keys == ["order:7:paid", "run-42"]
+
+
+@pytest.mark.parametrize("status", [500, 502, 503, 504, 408, 409, 425, 429])
+def test_a_provider_in_trouble_is_tried_again(provider: Provider, status: int) -> None:
+    with pytest.raises(Retryable, match="the reason why") as failed:
+        run(url=f"{provider.url}/{status}")
+    assert failed.value.error_code == f"http_{status}"
+    assert failed.value.after is None
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 410, 422])
+def test_a_refusal_is_not_tried_again(provider: Provider, status: int) -> None:
+    with pytest.raises(Permanent, match=str(status)) as failed:
+        run(url=f"{provider.url}/{status}")
+    assert failed.value.error_code == f"http_{status}"
+
+
+def test_the_pause_that_a_provider_asks_for_is_kept(provider: Provider) -> None:
+    with pytest.raises(Retryable) as failed:
+        run(url=f"{provider.url}/429/120")
+    assert failed.value.after == 120
+
+
+@pytest.mark.parametrize(
+    ("header", "seconds"),
+    [
+        (None, None),
+        ("0", 0),
+        ("120", 120),
+        ("999999999", 86_400),
+        ("Sat, 03 Jan 2026 12:02:00 GMT", 120),
+        ("Sat, 03 Jan 2026 11:00:00 GMT", 0),
+        ("-5", None),
+        ("soon", None),
+        ("Sat, 99 Jan 2026 11:00:00 GMT", None),
+        ("1e99", None),
+    ],
+)
+def test_retry_after_is_seconds_or_a_date(header: str | None, seconds: float | None) -> None:
+    assert retry_after(header, datetime(2026, 1, 3, 12, 0, tzinfo=UTC)) == seconds
+
+
+def test_a_provider_that_does_not_answer_is_a_timeout(provider: Provider) -> None:
+    with pytest.raises(Retryable) as failed:
+        run(url=f"{provider.url}/hang", timeout=0.8)
+    assert failed.value.error_code == "http_timeout"
+
+
+def test_a_provider_that_is_away_or_hangs_up_is_unreachable(provider: Provider) -> None:
+    for url in (f"{provider.url}/cut", "http://127.0.0.1:1/"):
+        with pytest.raises(Retryable, match="cannot be reached") as failed:
+            run(url=url)
+        assert failed.value.error_code == "http_unreachable"
+
+
+def test_no_request_is_sent_after_the_deadline(provider: Provider) -> None:
+    with pytest.raises(DeadlineExceeded):
+        run(url=f"{provider.url}/200", timeout=0.0)
+    assert provider.seen == []
+
+
+def test_a_get_follows_a_redirect_and_keeps_its_secrets_from_other_hosts(provider: Provider) -> None:
+    other = f"http://localhost:{provider.server_port}/200"
+    assert run(url=f"{provider.url}/302/{other}", headers={"Authorization": "Bearer x"}) == {"status": 200}
+    first, second = provider.seen
+    assert first["headers"]["authorization"] == "Bearer x"
+    assert "authorization" not in second["headers"]
+    assert run(url=f"{provider.url}/307//200", headers={"Authorization": "Bearer x"}) == {"status": 200}
+    assert provider.seen[-1]["headers"]["authorization"] == "Bearer x"
+
+
+def test_a_post_is_not_repeated_at_another_address(provider: Provider) -> None:
+    with pytest.raises(Retryable) as failed:
+        run(url=f"{provider.url}/302//200", method="POST", body="x")
+    assert failed.value.error_code == "http_302"
+    assert len(provider.seen) == 1
+
+
+@pytest.mark.parametrize("target", ["file:///etc/passwd", "ftp://127.0.0.1/x"])
+def test_a_redirect_leads_to_no_other_scheme(provider: Provider, target: str) -> None:
+    with pytest.raises(Retryable) as failed:
+        run(url=f"{provider.url}/302/{target}")
+    assert failed.value.error_code == "http_302"
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        {},
+        {"url": "file:///etc/passwd"},
+        {"url": "ftp://example.com/"},
+        {"url": "http://"},
+        {"url": "http://exa mple.com/"},
+        {"url": "http://example.com/\r\nX: 1"},
+        {"url": "http://[::1"},
+        {"url": "http://example.com:99999/"},
+        {"url": 7},
+        {"url": "http://example.com/", "method": "BREW"},
+        {"url": "http://example.com/", "headers": {"A": "b\r\nC: d"}},
+        {"url": "http://example.com/", "headers": {"A": 1}},
+        {"url": "http://example.com/", "body": "x", "json": {}},
+        {"url": "http://example.com/", "argv": ["ls"]},
+    ],
+)
+def test_instructions_that_make_no_sense_are_dead_with_a_sentence(payload: dict[str, Any]) -> None:
+    with pytest.raises(Permanent, match="cannot be followed") as refused:
+        run(**payload)
+    assert refused.value.error_code == "instructions_unreadable"

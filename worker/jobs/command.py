@@ -1,0 +1,160 @@
+"""The job type ``command``: one program with its arguments, as cron would run it, with a lease and a history.
+
+``{"argv": ["/bin/sh", "-c", "…"], "env": {…}, "stdin": "…", "cwd": "…"}``. No shell unless argv names one.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO, Any
+
+from worker.captured import captured_bytes, last_line
+from worker.context import Context
+from worker.jobs.instructions import Instructions, instructions, text_of, texts_of, unreadable
+from worker.registry import job
+
+FIELDS = ("argv", "env", "stdin", "cwd")
+_LOOK_SECONDS = 0.5
+_LINE_CHARACTERS = 500
+
+
+class CommandFailed(Exception):
+    """The program ended badly or could not be started; ``error_code`` says how."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.error_code = code
+
+
+@job("command")
+def command(context: Context) -> dict[str, int]:
+    """Run the definition's program to its end and return ``{"exit": 0}``.
+
+    Raises CommandFailed with ``exit_<n>``, ``signal_<NAME>``, ``command_not_found`` or
+    ``command_not_started``. When the run is stopped, the program's process group gets SIGTERM.
+    """
+    found = instructions(context, FIELDS)
+    before = captured_bytes() or 0
+    with _standard_input(found) as stdin, _started(context, found, stdin) as process:
+        status = _wait(context, process)
+    if status != 0:
+        raise _failure(status, last_line(_LINE_CHARACTERS, before))
+    return {"exit": 0}
+
+
+def _argv(found: Instructions) -> list[str]:
+    argv = found.get("argv")
+    if not isinstance(argv, list) or not argv or not argv[0]:
+        raise unreadable('\'argv\' must be a list of texts, such as ["/usr/bin/backup", "--all"]')
+    if not all(isinstance(word, str) and "\x00" not in word for word in argv):
+        raise unreadable("every word of 'argv' must be text")
+    return argv
+
+
+def environment(context: Context, given: dict[str, str]) -> dict[str, str]:
+    """Return what the program sees: cron's few variables, the ``given`` ones, and which run it is.
+
+    Nothing of the worker's own environment goes along, so neither does its database's password.
+    """
+    user = pwd.getpwuid(os.geteuid())
+    cron = {
+        "PATH": "/usr/local/bin:/usr/bin:/bin",
+        "HOME": user.pw_dir,
+        "LOGNAME": user.pw_name,
+        "USER": user.pw_name,
+        "SHELL": "/bin/sh",
+    }
+    run = {
+        "WAKEBOARD_RUN_ID": str(context.run_id),
+        "WAKEBOARD_ATTEMPT": str(context.attempt),
+        "WAKEBOARD_KEY": context.key or f"run-{context.run_id}",
+        "WAKEBOARD_SCHEDULED_FOR": context.scheduled_for.isoformat() if context.scheduled_for else "",
+    }
+    return cron | given | run
+
+
+@contextmanager
+def _standard_input(found: Instructions) -> Iterator[IO[bytes] | int]:
+    """Give the text of ``stdin`` as a file, so that a program that never reads it cannot block us."""
+    given = text_of(found, "stdin")
+    if given is None:
+        yield subprocess.DEVNULL
+        return
+    with tempfile.TemporaryFile() as file:
+        file.write(given.encode("utf-8", "replace"))
+        file.seek(0)
+        yield file
+
+
+@contextmanager
+def _started(context: Context, found: Instructions, stdin: Any) -> Iterator[subprocess.Popen[bytes]]:
+    """Start the program in a process group of its own; leaving early stops that group and waits for it."""
+    argv, variables = _argv(found), environment(context, texts_of(found, "env"))
+    folder = _folder(found, variables["HOME"])
+    sys.stdout.flush()
+    try:
+        process = subprocess.Popen(argv, stdin=stdin, cwd=folder, env=variables, process_group=0)
+    except FileNotFoundError as missing:
+        raise CommandFailed(
+            "command_not_found", f"There is no program '{argv[0]}' on this host."
+        ) from missing
+    except (OSError, ValueError) as refused:
+        raise CommandFailed("command_not_started", f"'{argv[0]}' cannot be started: {refused}.") from refused
+    try:
+        yield process
+    except BaseException:
+        _stop(process)
+        raise
+
+
+def _folder(found: Instructions, home: str) -> str:
+    given = text_of(found, "cwd")
+    if given is not None and not Path(given).is_dir():
+        raise CommandFailed("command_not_started", f"There is no folder '{given}' on this host to run in.")
+    return given or (home if Path(home).is_dir() else "/")
+
+
+def _wait(context: Context, process: subprocess.Popen[bytes]) -> int:
+    """Wait for the program; raises Cancelled or DeadlineExceeded soon after the run should stop."""
+    if not hasattr(os, "pidfd_open"):
+        while True:
+            with suppress(subprocess.TimeoutExpired):
+                return process.wait(_LOOK_SECONDS)
+            context.check()
+    ended = os.pidfd_open(process.pid)
+    try:
+        while not select.select([ended], [], [], _LOOK_SECONDS)[0]:
+            context.check()
+    finally:
+        os.close(ended)
+    return process.wait()
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    """Ask the group to end and wait as long as the supervisor lets us; a second interruption kills it."""
+    try:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGTERM)
+        process.wait()
+    except BaseException:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        raise
+
+
+def _failure(status: int, line: str) -> CommandFailed:
+    if status < 0:
+        name = signal.Signals(-status).name if -status in set(signal.Signals) else str(-status)
+        code, what = f"signal_{name}", f"The command was ended by signal {-status} ({name})"
+    else:
+        code, what = f"exit_{status}", f"The command ended with exit status {status}"
+    return CommandFailed(code, f"{what}: {line}" if line else f"{what} and printed nothing.")

@@ -1,0 +1,171 @@
+"""The job type ``http``: one request, judged by its status.
+
+``{"url": "https://…", "method": "POST", "headers": {…}, "json": …, "body": "…"}``. The run's idempotency key
+travels as the header ``Idempotency-Key``, the same for every attempt.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import email.utils
+import http.client
+import json
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import IO, Any
+from urllib.parse import urlsplit
+
+from worker import __version__
+from worker.context import Context
+from worker.jobs.instructions import Instructions, instructions, text_of, texts_of, unreadable
+from worker.outcome import Permanent, Retryable, clean_text
+from worker.registry import job
+
+FIELDS = ("url", "method", "headers", "body", "json")
+TRY_AGAIN = frozenset({408, 409, 425, 429})
+METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
+SCHEMES = ("http", "https")
+_HEAD_BYTES = 2_048
+_LONGEST_WAIT_SECONDS = 86_400.0
+_MARGIN_SECONDS = 0.5
+# What a redirect to another host may take along: nothing that says who we are.
+_HARMLESS = frozenset({"accept", "accept-language", "user-agent"})
+
+
+@job("http")
+def http_request(context: Context) -> dict[str, int]:
+    """Send the definition's request and return ``{"status": n}`` for an answer below 400.
+
+    Raises Permanent or Retryable with ``http_<status>``, Retryable with ``http_timeout`` or
+    ``http_unreachable``. ``Retry-After`` is honoured up to a day.
+    """
+    request = _request(context, instructions(context, FIELDS))
+    context.check()
+    timeout = max(0.1, context.seconds_left - _MARGIN_SECONDS)
+    try:
+        with _opener().open(request, timeout=timeout) as answer:
+            _show(answer.status, answer.reason, answer.read(_HEAD_BYTES))
+            return {"status": int(answer.status)}
+    except urllib.error.HTTPError as refused:
+        with refused:
+            raise _refusal(request.full_url, refused) from None
+    except TimeoutError as late:
+        raise Retryable("http_timeout", f"{_host(request)} did not answer within {timeout:.0f} s.") from late
+    except (OSError, http.client.HTTPException) as failure:
+        raise _unreachable(request, failure) from failure
+
+
+def _request(context: Context, found: Instructions) -> urllib.request.Request:
+    url, method = text_of(found, "url") or "", (text_of(found, "method", "GET") or "GET").upper()
+    if method not in METHODS:
+        raise unreadable(f"the method is '{method[:20]}'; allowed: {', '.join(METHODS)}")
+    data, content_type = _body(found)
+    headers = {
+        "User-Agent": f"wakeboard/{__version__}",
+        "Idempotency-Key": context.key or f"run-{context.run_id}",
+        **({"Content-Type": content_type} if data is not None else {}),
+        **texts_of(found, "headers"),
+    }
+    _check_url(url)
+    if any(c < " " or c == "\x7f" for name, value in headers.items() for c in name + value):
+        raise unreadable("a header holds a line break or another control character")
+    return urllib.request.Request(url, data, headers, method=method)
+
+
+def _check_url(url: str) -> None:
+    try:
+        parts = urlsplit(url)
+        allowed = parts.scheme in SCHEMES and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        allowed = False
+    if not allowed or not url.isascii() or any(c <= " " or c == "\x7f" for c in url):
+        raise unreadable("'url' must be an address such as https://example.com/hook, http or https")
+
+
+def _body(found: Instructions) -> tuple[bytes | None, str]:
+    body = text_of(found, "body")
+    if "json" in found:
+        if body is not None:
+            raise unreadable("give 'json' or 'body', not both")
+        return json.dumps(found["json"]).encode(), "application/json"
+    return (None if body is None else body.encode("utf-8", "replace")), "text/plain; charset=utf-8"
+
+
+class _Redirects(urllib.request.HTTPRedirectHandler):
+    """Follows what is safe to repeat, never to another scheme than http(s), and gives no secret away."""
+
+    def redirect_request(
+        self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: Any, newurl: str
+    ) -> urllib.request.Request | None:
+        """Return the next request; None makes the redirect itself the answer."""
+        if urlsplit(newurl).scheme not in SCHEMES or (
+            req.get_method() not in ("GET", "HEAD") and code != 303
+        ):
+            return None
+        following = super().redirect_request(req, fp, code, msg, headers, newurl)
+        if following is not None and urlsplit(newurl)[:2] != urlsplit(req.full_url)[:2]:
+            following.headers = {k: v for k, v in following.headers.items() if k.lower() in _HARMLESS}
+        return following
+
+
+def _opener() -> urllib.request.OpenerDirector:
+    opener = urllib.request.OpenerDirector()
+    handlers: tuple[Callable[[], urllib.request.BaseHandler], ...] = (
+        urllib.request.ProxyHandler,
+        urllib.request.HTTPHandler,
+        urllib.request.HTTPSHandler,
+        urllib.request.HTTPDefaultErrorHandler,
+        urllib.request.HTTPErrorProcessor,
+        _Redirects,
+    )
+    for handler in handlers:
+        opener.add_handler(handler())
+    return opener
+
+
+def _show(status: int, reason: str, head: bytes) -> str:
+    """Print what came back, and return the first line of its body."""
+    text = clean_text(head.decode("utf-8", "replace"), _HEAD_BYTES)
+    sys.stdout.write(f"{status} {reason}\n{text}\n")
+    return next((line.strip()[:300] for line in text.splitlines() if line.strip()), "")
+
+
+def _refusal(url: str, answer: urllib.error.HTTPError) -> Permanent | Retryable:
+    head = b""
+    with contextlib.suppress(OSError, http.client.HTTPException):
+        head = answer.read(_HEAD_BYTES)
+    line = _show(answer.code, answer.reason, head)
+    what = f"{urlsplit(url).hostname} answered {answer.code} {answer.reason}" + (f": {line}" if line else ".")
+    if 400 <= answer.code < 500 and answer.code not in TRY_AGAIN:
+        return Permanent(f"http_{answer.code}", what)
+    return Retryable(f"http_{answer.code}", what, after=retry_after(answer.headers.get("Retry-After")))
+
+
+def retry_after(value: str | None, now: datetime | None = None) -> float | None:
+    """Return the seconds that a Retry-After header asks for (a number or a date), at most a day."""
+    if value is None:
+        return None
+    try:
+        seconds = float(value) if value.strip().isdigit() else _seconds_until(value, now or datetime.now(UTC))
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return min(max(0.0, seconds), _LONGEST_WAIT_SECONDS)
+
+
+def _seconds_until(date: str, now: datetime) -> float:
+    at = email.utils.parsedate_to_datetime(date)
+    return (at.replace(tzinfo=at.tzinfo or UTC) - now).total_seconds()
+
+
+def _host(request: urllib.request.Request) -> str:
+    return urlsplit(request.full_url).netloc.rpartition("@")[2]
+
+
+def _unreachable(request: urllib.request.Request, failure: Exception) -> Retryable:
+    reason = failure.reason if isinstance(failure, urllib.error.URLError) else failure
+    if isinstance(reason, TimeoutError):
+        return Retryable("http_timeout", f"{_host(request)} did not answer in time.")
+    return Retryable("http_unreachable", f"{_host(request)} cannot be reached: {reason}.")
