@@ -1,0 +1,124 @@
+"""The list of a worker's background duties, and the one that speaks for the worker itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from time import monotonic
+from typing import Any
+
+from worker import schedule, statistics
+from worker.claims import Claims
+from worker.duties import Connection, Duties, Duty
+from worker.held import Holdings
+from worker.lease import LeaseKeeper
+from worker.live_output import LiveOutput
+from worker.presence import Beat, Presence
+from worker.reaper import Reaper
+from worker.settings import Settings
+
+PRESENCE_SECONDS = 2.0
+SCHEDULE_SECONDS = 1.0
+REAP_SECONDS = 5.0
+MERGE_SECONDS = 60.0
+LIVE_OUTPUT_SECONDS = 2.0
+FORGET_SECONDS = 3600.0
+
+
+class Background:
+    """Reaping, firing, presence and the rest, on a thread of their own.
+
+    ``registered`` and ``stop_wanted`` are called from that thread when the worker's row stands and when a
+    person wants the worker gone.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        settings: Settings,
+        presence: Presence,
+        claims: Claims,
+        holdings: Holdings,
+        lease: LeaseKeeper,
+        *,
+        read_output: Callable[[int], str],
+        waits_before_reaping: bool,
+        registered: Callable[[], None],
+        stop_wanted: Callable[[], None],
+        claimed_at: Callable[[], float],
+    ) -> None:
+        self._settings = settings
+        self._presence = presence
+        self._claims = claims
+        self._holdings = holdings
+        self._lease = lease
+        self._registered = registered
+        self._stop_wanted = stop_wanted
+        self._claimed_at = claimed_at
+        self._live_output = LiveOutput(read_output)
+        self._reaper = Reaper(
+            lease_seconds=settings.lease_seconds, heartbeat_seconds=settings.heartbeat_seconds,
+            waits_first=waits_before_reaping,
+        )  # fmt: skip
+        self._duties = Duties(url, self._list(), reconnected=self._reaper.reconnected)
+        self._policies: Sequence[dict[str, Any]] | None = None
+        self.is_registered = False
+        self.is_draining = False
+        self.is_stopping = False
+
+    @property
+    def rounds(self) -> int:
+        """How often the duties have been looked at."""
+        return self._duties.rounds
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._duties.start()
+
+    def stop(self) -> None:
+        """End the thread."""
+        self._duties.stop()
+
+    def publish(self, policies: Sequence[dict[str, Any]]) -> None:
+        """The handlers are known: register the worker as soon as the database answers."""
+        self._policies = policies
+        self._duties.hurry("presence")
+
+    def _list(self) -> list[Duty]:
+        settings = self._settings
+        return [
+            Duty("presence", min(settings.heartbeat_seconds, PRESENCE_SECONDS), self._be_present),
+            Duty("schedule", SCHEDULE_SECONDS, schedule.step),
+            Duty("reap", min(REAP_SECONDS, settings.lease_seconds / 2), self._reaper.step),
+            Duty("statistics", MERGE_SECONDS, statistics.merge),
+            Duty("live output", LIVE_OUTPUT_SECONDS, self._show_output),
+            Duty("forget", FORGET_SECONDS, self._presence.forget_old),
+        ]
+
+    def _show_output(self, connection: Connection) -> None:
+        self._live_output.step(connection, self._holdings.all())
+
+    def _be_present(self, connection: Connection) -> None:
+        """Say that the process lives, and hear what people want of it."""
+        if self._policies is None:
+            return
+        if not self.is_registered:
+            self._presence.register(connection, self._policies)
+            schedule.sync_registered(connection, self._policies)
+            self._claims.limited = self._presence.limited_types(connection)
+            self.is_registered = True
+            self._registered()
+            return
+        wanted = self._presence.seen(connection, len(self._holdings), is_stopping=self.is_stopping)
+        self._presence.publish(connection, self._policies)
+        self._claims.limited = self._presence.limited_types(connection)
+        self._presence.beat(connection, [*self._duties.beats(), *self._loop_beats()])
+        self.is_draining = wanted.drain
+        if wanted.stop and not self.is_stopping:
+            self._stop_wanted()
+
+    def _loop_beats(self) -> list[Beat]:
+        now, poll = monotonic(), self._settings.poll_seconds
+        return [
+            Beat("claim", poll, now - self._claimed_at()),
+            Beat("renew", poll, now - self._lease.last_success),
+        ]

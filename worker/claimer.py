@@ -1,0 +1,123 @@
+"""The claiming side of the loop: when to ask, whether to be told, and what an empty answer means.
+
+NOTIFY is a hint: after a claim that was not full the worker publishes itself idle, claims once more, and
+waits for a notification or the next poll. Once claims come back full it takes that back, because every
+enqueue pays for an idle worker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from time import monotonic
+
+from worker import log
+from worker.channel import Rows, StatementFailed
+from worker.claims import Claims, Plan, busy_script, claim_script, recovery_script
+from worker.held import Holdings, boottime_ns
+from worker.line import Line
+from worker.slots import Slots
+
+NEVER = -1
+
+
+class Claimer:
+    """Sends claims on one line and hands the rows to the slots. Durations are in seconds."""
+
+    def __init__(
+        self,
+        line: Line,
+        claims: Claims,
+        slots: Slots,
+        holdings: Holdings,
+        *,
+        worker_id: str,
+        lease_seconds: float,
+        poll_seconds: float,
+        rounds: Callable[[], int],
+    ) -> None:
+        """``rounds`` counts how often the background duties have run."""
+        self._line = line
+        self._claims = claims
+        self._slots = slots
+        self._holdings = holdings
+        self._worker_id = worker_id
+        self._lease_seconds = lease_seconds
+        self._poll_seconds = poll_seconds
+        self._rounds = rounds
+        self._is_hungry = True
+        self._is_idle = False
+        self._announcement: bool | None = None
+        self._next_poll = 0.0
+        self._empty_since_round = NEVER
+        self.answered_at = monotonic()
+
+    @property
+    def is_drained(self) -> bool:
+        """Whether a claim came back empty after what was due had been fired, and nothing ended since."""
+        return self._empty_since_round >= 1
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether no claim is under way."""
+        return self._line.is_quiet
+
+    def wake(self) -> None:
+        """Somebody said that there may be work."""
+        self._is_hungry = True
+
+    def look_again(self, *, now: bool) -> None:
+        """A run ended: there may be room under a limit, and a drained table must be looked at once more."""
+        self._empty_since_round = NEVER
+        self._is_hungry = self._is_hungry or now
+
+    def connected(self) -> None:
+        """The line has a fresh connection: give back what was claimed for nobody, publish anew."""
+        self._is_hungry, self._is_idle, self._announcement = True, False, None
+        assert self._line.channel is not None
+        script = recovery_script(self._worker_id, self._holdings.unknown)
+        self._line.channel.run(script, self._gave_back, self._failed)
+
+    def _gave_back(self, count: int) -> None:
+        if count:
+            log.note("Gave back claims whose answer was lost.", count=count)
+
+    def step(self) -> None:
+        """Send the next claim when somebody may be waiting and a slot is free."""
+        if not self._line.is_free or not (self._is_hungry or monotonic() >= self._next_poll):
+            return
+        plan = self._claims.plan(self._slots.loads)
+        if plan is None:
+            self._take_back_idle()
+        else:
+            self._send(plan)
+
+    def _send(self, plan: Plan) -> None:
+        assert self._line.channel is not None
+        announce, self._announcement = self._announcement, None
+        self._is_hungry = False
+        self._next_poll = monotonic() + self._poll_seconds
+        sent_ns, round_ = boottime_ns(), self._rounds()
+        script = claim_script(plan, self._worker_id, self._lease_seconds, announce=announce)
+
+        def done(answer: tuple[Rows, bool]) -> None:
+            rows, is_full = answer
+            self.answered_at = monotonic()
+            self._slots.take(rows, sent_ns)
+            self._empty_since_round = NEVER if rows else round_
+            # Published as idle first, then claimed once more: nothing that came in between can be missed.
+            self._is_hungry = self._is_hungry or is_full or not self._is_idle
+            if is_full == self._is_idle:
+                self._is_idle = self._announcement = not is_full
+
+        self._line.channel.run(script, done, self._failed)
+
+    def _take_back_idle(self) -> None:
+        """Every slot is busy: producers need not notify this worker."""
+        if self._announcement is False and self._line.channel is not None:
+            self._announcement = None
+            self._line.channel.run(busy_script(self._worker_id), lambda _: None, self._failed)
+
+    def _failed(self, failure: Exception) -> None:
+        self._is_idle, self._announcement = False, None
+        if isinstance(failure, StatementFailed):
+            log.warn("The database refused a claim.", error=str(failure), sqlstate=failure.sqlstate)

@@ -1,0 +1,123 @@
+"""The slots of one worker: what each was sent, what came back, and what that means for the run.
+
+Joins the children (processes) with the holdings (leases). Sends no statement: ended attempts go to
+whoever was given as ``ended``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from worker import log
+from worker.channel import Rows
+from worker.children import Children, Died, Finished
+from worker.claims import Claims, Load
+from worker.held import Held, Holdings, boottime_ns, held_from_row
+from worker.outcome import Answer
+from worker.record import Ended, decide, never_started
+
+
+class Slots:
+    """The slots, their loads and their runs."""
+
+    def __init__(
+        self,
+        children: Children,
+        holdings: Holdings,
+        claims: Claims,
+        *,
+        worker_id: str,
+        lease_seconds: float,
+        ended: Callable[[Ended], None],
+        committed: Callable[[Held, float], None],
+    ) -> None:
+        """``ended`` takes what must be written, ``committed`` what ``transaction()`` has written already."""
+        self._children = children
+        self._holdings = holdings
+        self._claims = claims
+        self._worker_id = worker_id
+        self._lease_seconds = lease_seconds
+        self._ended = ended
+        self._committed = committed
+        self.loads = [Load() for _ in range(claims.slots)]
+        self.is_stopping = False
+
+    def take(self, rows: Rows, sent_ns: int) -> None:
+        """Hold what a claim that was sent at ``sent_ns`` returned, and hand it to the children."""
+        chosen: dict[int, list[Held]] = {}
+        claimed = []
+        for row in rows:
+            held = held_from_row(
+                row, self._claims.policies, worker_id=self._worker_id, lease_seconds=self._lease_seconds,
+                leased_ns=sent_ns,
+            )  # fmt: skip
+            held.is_slow = not self._claims.is_quick(held.assignment.job_type)
+            held.slot = self._choose(held)
+            chosen.setdefault(held.slot, []).append(held)
+            claimed.append(held)
+            log.move(
+                "claim", run_id=held.run_id, job_type=held.assignment.job_type,
+                attempt=held.assignment.attempt, worker_id=self._worker_id,
+            )  # fmt: skip
+        self._holdings.add(claimed)
+        for slot, group in chosen.items():
+            self._children.send(slot, [held.assignment for held in group])
+
+    def _choose(self, held: Held) -> int:
+        """Return the slot with the least to do; one that has a slow run only when there is no other."""
+        loads = self.loads
+        slot = min(range(len(loads)), key=lambda n: (loads[n].slow, loads[n].outstanding))
+        loads[slot].outstanding += 1
+        loads[slot].slow += held.is_slow
+        return slot
+
+    def _free(self, slot: int, run_id: int, lease_epoch: int) -> Held | None:
+        """Take a run off its slot; None when it is not there (any more)."""
+        held = self._holdings.get(run_id, lease_epoch)
+        if held is None or held.slot is None:
+            return None
+        self.loads[slot].outstanding -= 1
+        self.loads[slot].slow -= held.is_slow
+        held.slot = None
+        return held
+
+    def finished(self, event: Finished) -> None:
+        """A child answered."""
+        held = self._free(event.slot, event.assignment.run_id, event.assignment.lease_epoch)
+        if held is not None:
+            seconds = max(0.0, (event.finished_ns - event.started_ns) / 1e9)
+            self._claims.observe(held, seconds)
+            self._settle(held, event.answer, seconds, event.finished_ns)
+
+    def died(self, event: Died) -> None:
+        """A child is gone: what it ran has ended, what it never began goes back."""
+        now = boottime_ns()
+        if event.running is not None:
+            held = self._free(event.slot, event.running.run_id, event.running.lease_epoch)
+            if held is not None:
+                seconds = max(0.0, (now - event.started_ns) / 1e9) if event.started_ns else 0.0
+                self._settle(held, event.answer, seconds, now)
+        for assignment in event.unstarted:
+            held = self._free(event.slot, assignment.run_id, assignment.lease_epoch)
+            if held is not None:
+                self._ended(never_started(held))
+
+    def _settle(self, held: Held, answer: Answer, seconds: float, ended_ns: int) -> None:
+        ended = decide(held, answer, took_seconds=seconds, ended_ns=ended_ns, is_stopping=self.is_stopping)
+        if ended is None:
+            self._holdings.drop(held.run_id, held.lease_epoch)
+            self._committed(held, seconds)
+        else:
+            self._ended(ended)
+
+    def progress(self, held: Held) -> tuple[int, int] | None:
+        """Return how far a run has come, when it is the one its slot runs. Safe from any thread."""
+        slot = held.slot
+        started = None if slot is None else self._children.current(slot)
+        if slot is None or started is None or started.run_id != held.run_id:
+            return None
+        return self._children.progress(slot)
+
+    def tail(self, slot: int) -> str:
+        """Return what a slot's run has printed so far. Safe from any thread."""
+        return self._children.output_tail(slot)
