@@ -288,8 +288,11 @@ def test_a_print_loop_cannot_eat_memory(nursery: Nursery) -> None:
     nursery.begin(assign("chatter"))
     output = nursery.children._slots[0].output
     nursery.wait_until(lambda: os.fstat(output).st_size > 200 * 1024 * 1024)
+    pid = nursery.pid()
+    os.kill(pid, signal.SIGSTOP)
+    nursery.wait_until(lambda: "State:\tT" in Path(f"/proc/{pid}/status").read_text())
     nursery.children.trim_output()
-    assert os.fstat(output).st_blocks * 512 < 100 * 1024 * 1024
+    assert os.fstat(output).st_blocks * 512 <= 1024 * 1024
     assert nursery.children.output_tail(0).endswith("no play\n")
 
 
@@ -326,10 +329,12 @@ def test_a_child_is_replaced_after_its_share_of_runs_and_loses_none() -> None:
 
 
 def test_a_child_that_holds_too_much_memory_is_replaced() -> None:
-    nursery = Nursery(1, recycle_mb=100).start()
-    nursery.run(assign("grow"))
-    nursery.run(assign("grow"), assign("grow"))
-    assert nursery.wait_for(Died).running is None
+    nursery = Nursery(1, recycle_mb=300).start()
+    pids = [nursery.run(assign("grow"))[0].answer.result for _ in range(4)]
+    assert len(set(pids)) == 1
+    died = nursery.die(*[assign("grow") for _ in range(10)])
+    assert died.running is None
+    assert died.unstarted
     nursery.stop()
 
 
