@@ -1,8 +1,6 @@
-"""The handler that `benchmarks/children.py` runs."""
+"""The handler of the benchmarks: nothing at all."""
 
-from __future__ import annotations
-
-from worker import Context, job
+from wakeboard import Context, job
 
 
 @job("noop")
