@@ -1,4 +1,7 @@
-"""The name handler authors import: ``from wakeboard import job, enqueue, Context``. It is ``worker``'s front door."""
+"""The name handler authors import: ``from wakeboard import job, enqueue, Context``.
+
+It is ``worker``'s front door.
+"""
 
 from worker import Context, Permanent, Retryable, enqueue, enqueue_many, job
 
