@@ -1,0 +1,406 @@
+"""The operator's verbs in a terminal: what they print, what they change, and with which code they end."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import Connection
+from tests.factories import a_run, a_type, a_worker, row, rows
+from worker import cli, users
+
+HOSTILE = "bad\x1b[31m\r\nrun 1 is fine"
+
+
+@dataclass(frozen=True)
+class Said:
+    """What a command answered."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+Command = Callable[..., Said]
+
+
+@pytest.fixture
+def wakeboard(database: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    """Run a command line on ``database`` in this process."""
+    monkeypatch.setenv("WAKEBOARD_DATABASE_URL", database)
+
+    def run(*words: object) -> Said:
+        capsys.readouterr()
+        code = cli.run([str(word) for word in words])
+        return Said(code, *capsys.readouterr())
+
+    return run
+
+
+def test_enqueue_prints_the_id_and_the_same_key_prints_the_same(
+    wakeboard: Command, connection: Connection
+) -> None:
+    a_type(connection, "mail")
+    first = wakeboard("enqueue", "mail", "--payload", '{"to": "a@example.com"}', "--key", "k1")
+    assert (first.code, first.err) == (0, "")
+    assert wakeboard("enqueue", "mail", "--key", "k1").out == first.out
+    run = row(connection, int(first.out))
+    assert run["payload"] == {"to": "a@example.com"}
+    assert run["enqueued_by"].startswith("cli:")
+
+
+def test_enqueue_takes_a_file_and_a_delay_and_answers_machines(
+    wakeboard: Command, connection: Connection, tmp_path: Path
+) -> None:
+    (tmp_path / "p.json").write_text('{"n": 1}')
+    said = wakeboard(
+        "enqueue", "mail", "--new-type", "--payload", f"@{tmp_path}/p.json", "--in", "5m", "--json"
+    )
+    (run,) = rows(connection, "job_runs", "run_at > now() + interval '4 minutes'")
+    assert said.json == {"id": run["id"]}
+    assert run["payload"] == {"n": 1}
+
+
+def test_enqueue_refuses_a_type_nobody_registered_and_names_what_is_near(
+    wakeboard: Command, connection: Connection
+) -> None:
+    a_type(connection, "send_invoice")
+    said = wakeboard("enqueue", "send_invoise")
+    assert said.code == 2
+    assert "send_invoice" in said.err
+    assert "--new-type" in said.err
+    assert rows(connection, "job_runs") == []
+
+
+WRONG_USES = [
+    ("enqueue", "mail", "--new-type", "--payload", "nonsense"),
+    ("enqueue", "mail", "--new-type", "--payload", "[1]"),
+    ("enqueue", "mail", "--new-type", "--payload", '{"n": NaN}'),
+    ("enqueue", "mail", "--new-type", "--payload", '{"n": "\\u0000"}'),
+    ("enqueue", "mail", "--new-type", "--payload", '{"n": "' + "x" * 70_000 + '"}'),
+    ("enqueue", "mail", "--new-type", "--payload", "@/no/such/file"),
+    ("enqueue", "mail", "--new-type", "--in", "soon"),
+    ("enqueue", "mail", "--new-type", "--at", "2030-01-01T00:00"),
+    ("enqueue", "mail", "--new-type", "--in", "5m", "--at", "2030-01-01T00:00Z"),
+    ("enqueue", "mail", "--new-type", "--key", "x" * 201),
+    ("enqueue", "mail", "--new-type", "--priority", "5"),
+    ("enqueue", "mail", "--new-type", "--max-attempts", "0"),
+    ("enqueue", "a\nb", "--new-type"),
+    ("enqueue", "nobody_knows_it"),
+    ("runs", "--status", "faled"),
+    ("runs", "--since", "yesterday"),
+    ("runs", "--attempts", "many"),
+    ("runs", "colour=red"),
+    ("runs", "red"),
+    ("runs", "--limit", "0"),
+    ("run", "12345678901234567890123"),
+    ("run", "-1"),
+    ("run", "one"),
+    ("retry",),
+    ("cancel", "0"),
+    ("types", "limit", "mail", "-1"),
+    ("types", "limit", "mail", "1.5"),
+    ("schedule", "add", "nightly", "--type", "mail", "--new-type", "--cron", "61 * * * *"),
+    (
+        "schedule",
+        "add",
+        "nightly",
+        "--type",
+        "mail",
+        "--new-type",
+        "--cron",
+        "@daily",
+        "--timezone",
+        "Mars/Base",
+    ),
+    ("schedule", "add", "Night ly", "--type", "mail", "--new-type", "--cron", "@daily"),
+    ("schedule", "add", "nightly", "--type", "nobody_knows_it", "--cron", "@daily"),
+    ("schedule", "add", "nightly", "--type", "mail", "--new-type", "--cron", "@daily", "--misfire", "two"),
+    ("import-crontab", "/no/such/file"),
+    ("user", "add", "bob", "--role", "king"),
+    ("token", "create", "ci", "--role", "viewer", "--days", "0"),
+    ("token", "revoke", "ci"),
+    ("--lease-seconds", "0", "config"),
+    ("config", "--bind", "nowhere"),
+    ("runs", "--database-url", "postgresql://[oops"),
+    ("nonsense",),
+    ("runs", "--nonsense"),
+]
+
+
+@pytest.mark.parametrize("words", WRONG_USES, ids=lambda words: " ".join(words)[:60].encode("unicode_escape"))
+def test_wrong_use_is_one_line_and_the_code_2(
+    words: tuple[str, ...], wakeboard: Command, connection: Connection
+) -> None:
+    said = wakeboard(*words)
+    assert (said.code, said.out) == (2, "")
+    assert len(said.err.strip()) > 20
+    assert said.err.count("\n") == 1
+    assert "Traceback" not in said.err
+    assert rows(connection, "job_runs") == rows(connection, "job_definitions") == []
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("run", "5"), ("retry", "5"), ("cancel", "5"), ("again", "5"), ("release", "5"),
+        ("types", "pause", "mail"), ("schedule", "pause", "x"), ("schedule", "preview", "x"),
+        ("runs", "--database-url", "postgresql://127.0.0.1:1/x"),
+    ],
+    ids=" ".join,
+)  # fmt: skip
+def test_what_is_not_there_is_one_line_and_the_code_1(words: tuple[str, ...], wakeboard: Command) -> None:
+    said = wakeboard(*words)
+    assert (said.code, said.out) == (1, "")
+    assert said.err.count("\n") == 1
+
+
+def test_a_database_without_tables_is_told_what_to_run(empty_database: str, wakeboard: Command) -> None:
+    said = wakeboard("runs", "--database-url", empty_database)
+    assert said.code == 1
+    assert "wakeboard db upgrade" in said.err
+    assert wakeboard("db", "check", "--database-url", empty_database).code == 1
+    assert wakeboard("db", "upgrade", "--database-url", empty_database).code == 0
+    assert wakeboard("db", "upgrade", "--database-url", empty_database, "--json").json["changed"] is False
+    assert wakeboard("runs", "--database-url", empty_database).code == 0
+
+
+def ids(said: Said) -> list[int]:
+    return [item["id"] for item in said.json["items"]]
+
+
+def test_each_filter_finds_its_runs(wakeboard: Command, connection: Connection) -> None:
+    dead = a_run(connection, "dead", error_code="smtp_down", last_error="greeting 100%_ odd")
+    mail = a_run(connection, payload={"customer": {"id": 7}}, idempotency_key="k1")
+    bill = a_run(connection, job_type="bill", payload={"n": "x"})
+    running = a_run(connection, "running", locked_by="w9")
+    for words, found in [
+        ((), [running, bill, mail, dead]),
+        (("--status", "dead"), [dead]),
+        (("--status", "dead,running"), [running, dead]),
+        (("status=dead",), [dead]),
+        (("--type", "bill"), [bill]),
+        (("--error", "smtp_down"), [dead]),
+        (("--worker", "w9"), [running]),
+        (("--key", "k1"), [mail]),
+        (("--payload", "customer.id=7"), [mail]),
+        (("payload.customer.id=7",), [mail]),
+        (("payload.customer.id=8",), []),
+        (("--q", "100%_"), [dead]),
+        (("--q", "1%odd"), []),
+        (("--since", "1h", "--until", "2999-01-01T00:00Z", "--type", "bill"), [bill]),
+        (("--until", "3000d"), []),
+        (("--type", "no_such"), []),
+    ]:
+        assert ids(wakeboard("runs", "--json", *words)) == found, words
+    assert dead in ids(wakeboard("runs", "--attempts", "1", "--json"))
+    assert mail not in ids(wakeboard("runs", "--attempts", "1", "--json"))
+
+
+def test_a_list_goes_on_where_it_ended(wakeboard: Command, connection: Connection) -> None:
+    made = [a_run(connection) for _ in range(5)]
+    first = wakeboard("runs", "--limit", "2", "--json").json
+    second = wakeboard("runs", "--limit", "3", "--cursor", first["next"], "--json").json
+    assert [item["id"] for item in first["items"] + second["items"]] == made[::-1]
+    assert second["next"] is None
+
+
+def test_hostile_text_cannot_act_on_the_terminal(wakeboard: Command, connection: Connection) -> None:
+    run = a_run(connection, "dead", error_code="smtp_down", last_error=HOSTILE, payload={"p": HOSTILE})
+    for words in (("runs",), ("run", run)):
+        said = wakeboard(*words)
+        assert said.code == 0
+        assert "\x1b" not in said.out
+        assert "\r" not in said.out
+        assert not any(line.startswith("run 1") for line in said.out.splitlines())
+    assert wakeboard("run", run, "--json").json["last_error"] == HOSTILE
+
+
+def test_a_run_shows_attempts_audit_and_why_it_waits(wakeboard: Command, connection: Connection) -> None:
+    a_type(connection, "mail")
+    run = a_run(connection, "failed", run_at="10 minutes")
+    assert "backoff" in wakeboard("run", run, "--json").json["waits"]
+    assert wakeboard("retry", run, "--reason", "the server is back").code == 0
+    assert "no worker is alive" in wakeboard("run", run, "--json").json["waits"]
+    a_worker(connection, job_types=["bill"])
+    assert "none of 1 live workers" in wakeboard("run", run, "--json").json["waits"]
+    a_worker(connection, job_types=["mail"])
+    assert "free slot" in wakeboard("run", run, "--json").json["waits"]
+    wakeboard("types", "limit", "mail", "0")
+    assert "limit is 0" in wakeboard("run", run, "--json").json["waits"]
+    wakeboard("types", "pause", "mail", "--reason", "month end")
+    assert "month end" in wakeboard("run", run, "--json").json["waits"]
+    said = wakeboard("run", run)
+    assert "the server is back" in said.out
+    assert "smtp_down" in said.out
+
+
+def test_verbs_say_what_is_so_now_and_are_audited(wakeboard: Command, connection: Connection) -> None:
+    run = a_run(connection)
+    assert wakeboard("cancel", run, "--reason", "twice").out == f"Run {run} is cancelled.\n"
+    assert "already cancelled" in wakeboard("cancel", run).out
+    assert row(connection, run)["status"] == "cancelled"
+    assert wakeboard("again", run).code == 0
+    assert wakeboard("retry", run, "--json").json["status"] == "queued"
+    audit = rows(connection, "audit_log", "target_id = %s", str(run), order="id")
+    assert [entry["action"] for entry in audit] == ["run.cancel", "run.cancel", "run.again", "run.retry"]
+    assert {entry["source"] for entry in audit} == {"cli"}
+    assert audit[0]["reason"] == "twice"
+
+
+def test_of_many_the_ones_that_cannot_be_make_the_code_1(wakeboard: Command, connection: Connection) -> None:
+    waiting, done = a_run(connection), a_run(connection, "succeeded")
+    said = wakeboard("cancel", waiting, done)
+    assert said.code == 1
+    assert "is cancelled" in said.out
+    assert "already ended" in said.err
+    lines = wakeboard("retry", waiting, done, "--json").out.splitlines()
+    assert [json.loads(line)["changed"] for line in lines] == [True, False]
+
+
+def test_leases_tell_a_silent_worker_from_a_living_one(wakeboard: Command, connection: Connection) -> None:
+    a_worker(connection, "alive")
+    a_worker(connection, "gone", seen="-5 minutes")
+    runs = {name: a_run(connection, "running", locked_by=name) for name in ("alive", "gone")}
+    found = {item["id"]: item["state"] for item in wakeboard("leases", "--json").json["items"]}
+    assert found == {runs["alive"]: "renewed", runs["gone"]: "silent"}
+    assert wakeboard("release", runs["alive"]).code == 1
+    assert wakeboard("release", runs["gone"]).code == 0
+    assert row(connection, runs["gone"])["status"] == "failed"
+
+
+def test_a_schedule_is_created_changed_and_left_alone(wakeboard: Command, connection: Connection) -> None:
+    a_type(connection, "mail")
+    add = ("schedule", "add", "nightly", "--type", "mail", "--json", "--cron")
+    assert wakeboard(*add, "0 2 * * *").json["status"] == "created"
+    assert wakeboard(*add, "0 2 * * *").json["status"] == "unchanged"
+    assert wakeboard(*add, "0 3 * * *", "--timeout", "5m").json["status"] == "changed"
+    (made,) = rows(connection, "job_definitions")
+    assert (made["schedule"], made["timeout_seconds"]) == ("0 3 * * *", 300)
+    assert wakeboard("schedule", "pause", "nightly").code == 0
+    assert wakeboard("schedule", "list", "--json").json["items"][0]["enabled"] is False
+    run = wakeboard("schedule", "run", "nightly", "--json").json["id"]
+    assert row(connection, run)["definition_id"] == made["id"]
+    assert wakeboard("schedule", "remove", "nightly").code == 0
+    assert rows(connection, "job_definitions") == []
+
+
+def test_a_preview_says_what_the_change_of_clocks_does(wakeboard: Command, connection: Connection) -> None:
+    a_type(connection, "mail")
+    wakeboard("schedule", "add", "n", "--type", "mail", "--cron", "30 2 * * *", "--timezone", "Europe/Paris")
+    march = ("--from", "2026-03-28T00:00Z", "--to", "2026-03-30T12:00Z")
+    items = wakeboard("schedule", "preview", "n", "--json", *march).json["items"]
+    assert [item["at"] for item in items] == [
+        "2026-03-28T01:30:00Z", "2026-03-29T01:00:00Z", "2026-03-30T00:30:00Z",
+    ]  # fmt: skip
+    assert "does not exist" in items[1]["note"]
+    assert items[1]["note"] in wakeboard("schedule", "preview", "n", *march).out
+    assert len(wakeboard("schedule", "preview", "n", "--json").json["items"]) == 10
+
+
+CRONTAB = (
+    "# nightly\nMAILTO=me@example.com\n0 3 * * * echo nightly\n61 * * * * nonsense\n@hourly echo hourly\n"
+)
+
+
+def test_a_crontab_is_imported_line_by_line_and_twice_changes_nothing(
+    wakeboard: Command, connection: Connection, tmp_path: Path
+) -> None:
+    file = tmp_path / "crontab"
+    file.write_text(CRONTAB)
+    said = wakeboard("import-crontab", file, "--dry-run")
+    assert said.code == 0
+    assert "line 4: refused" in said.out
+    assert rows(connection, "job_definitions") == rows(connection, "audit_log") == []
+    said = wakeboard("import-crontab", file, "--json")
+    assert [(item["line"], item["result"]) for item in said.json["items"]] == [
+        (2, "noted"), (3, "created"), (4, "refused"), (5, "created"),
+    ]  # fmt: skip
+    assert said.json["active_in_cron"] == [3, 4, 5]
+    made = rows(connection, "job_definitions")
+    assert {(each["job_type"], each["max_attempts"], each["overlap"]) for each in made} == {
+        ("command", 1, "skip")
+    }
+    again = wakeboard("import-crontab", file)
+    assert again.out.count(": unchanged ") == 2
+    assert "Still active in cron: lines 3, 5." in again.out
+    assert rows(connection, "job_definitions") == made
+
+
+def test_people_and_tokens_are_made_in_a_terminal(
+    wakeboard: Command, connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import io
+    import sys
+
+    def typed(text: str) -> None:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+
+    typed("tea and biscuits at four\n")
+    assert wakeboard("user", "add", "alice", "--role", "operator", "--password-stdin").code == 0
+    assert users.check_password(connection, "alice", "tea and biscuits at four", None)
+    typed("short\n")
+    said = wakeboard("user", "passwd", "alice", "--password-stdin")
+    assert (said.code, "12 to 128" in said.err) == (2, True)
+    assert wakeboard("user", "role", "alice", "--role", "viewer").code == 0
+    assert wakeboard("user", "disable", "alice").code == 0
+    assert wakeboard("user", "list", "--json").json["items"][0]["disabled_at"] is not None
+    assert "password_hash" not in wakeboard("user", "list", "--json").out
+    token = wakeboard("token", "create", "ci", "--role", "viewer", "--json").json["token"]
+    assert users.authenticate_token(connection, token)
+    assert token not in wakeboard("token", "list").out
+    assert wakeboard("token", "revoke", "ci").code == 0
+
+
+def test_a_login_link_leads_to_the_dashboard(wakeboard: Command, connection: Connection) -> None:
+    said = wakeboard("login-link", "--bind", "0.0.0.0:8099", "--json").json
+    assert said["url"] == f"http://127.0.0.1:8099/login?token={said['token']}"
+    assert users.peek_login_link(connection, said["token"])
+
+
+def test_settings_are_listed_with_their_origin_and_secrets_masked(wakeboard: Command, database: str) -> None:
+    said = wakeboard("config", "--poll-seconds", "3", "--json")
+    found = {item["name"]: (item["value"], item["origin"]) for item in said.json["items"]}
+    assert found["WAKEBOARD_POLL_SECONDS"] == ("3.0", "flag")
+    assert found["WAKEBOARD_DATABASE_URL"] == ("***", "environment")
+    assert database not in said.out
+
+
+def test_flags_may_stand_before_the_verb(wakeboard: Command, connection: Connection) -> None:
+    a_run(connection)
+    assert len(wakeboard("--json", "runs").json["items"]) == 1
+
+
+def test_doctor_finds_what_is_broken_and_says_the_mend(
+    wakeboard: Command, superuser: Connection, tmp_path: Path
+) -> None:
+    assert wakeboard("doctor").code == 0
+    superuser.execute("DROP INDEX wakeboard.job_runs_claimable")
+    said = wakeboard("doctor", "--json", "--app", "no_such_module")
+    failed = {item["check"]: item["mend"] for item in said.json["items"] if item["level"] == "fail"}
+    assert said.code == 1
+    assert set(failed) == {"indexes", "app"}
+    assert all(failed.values())
+
+
+def test_doctor_says_when_the_database_is_away(wakeboard: Command) -> None:
+    said = wakeboard("doctor", "--json", "--database-url", "postgresql://127.0.0.1:1/x")
+    assert said.code == 1
+    assert said.json["result"] == "fail"
+
+
+@pytest.mark.parametrize("name", [*cli.ROOMS])
+def test_every_command_explains_itself(name: str, wakeboard: Command) -> None:
+    said = wakeboard(name, "--help")
+    assert said.code == 0
+    assert "--json" in said.out
+    assert "--database-url" in said.out or "Commands:" in said.out

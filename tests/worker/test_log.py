@@ -1,0 +1,68 @@
+"""The log: one line per move, whatever is in it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from worker import log
+
+
+def printed_by(capsys: pytest.CaptureFixture[str]) -> str:
+    """Return the lines logged so far; those of ordinary moves are kept back for a moment."""
+    log.flush()
+    return capsys.readouterr().err
+
+
+HOSTILE = "a\r\n2026 login ok\x1b[31m\u202eevil\u2028x"
+
+
+def test_a_move_is_one_line_for_people(capsys: pytest.CaptureFixture[str]) -> None:
+    log.configure("text")
+    log.move("claim", run_id=48210, job_type="send_invoice", attempt=1, worker_id="host-1", error_code=None)
+    line = printed_by(capsys)
+    assert line[8:] == " claim run=48210 type=send_invoice attempt=1 worker=host-1\n"
+
+
+def test_durations_carry_their_unit(capsys: pytest.CaptureFixture[str]) -> None:
+    log.configure("text")
+    log.move("fail", duration_seconds=1.23456, next_delay_seconds=10.0)
+    assert printed_by(capsys).endswith("fail took=1.23s next=10s\n")
+
+
+@pytest.mark.parametrize("format", ["text", "json"])
+def test_hostile_text_stays_on_its_line_and_cannot_colour_it(
+    format: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log.configure(format)
+    log.move("fail", job_type=HOSTILE, error_code=HOSTILE)
+    log.note(HOSTILE)
+    log.warn("lone surrogate \ud800")
+    printed = printed_by(capsys)
+    assert printed.count("\n") == len(printed.splitlines()) == 3
+    assert "\x1b" not in printed
+    assert "\u202e" not in printed
+
+
+def test_a_move_is_one_json_object_for_machines(capsys: pytest.CaptureFixture[str]) -> None:
+    log.configure("json")
+    log.move("succeed", run_id=7, job_type=HOSTILE, duration_seconds=0.25)
+    line = json.loads(printed_by(capsys))
+    assert line["event"] == "succeed"
+    assert line["level"] == "info"
+    assert (line["run_id"], line["job_type"], line["duration_seconds"]) == (7, HOSTILE, 0.25)
+    assert line["at"].endswith("+00:00")
+
+
+def test_a_value_with_spaces_is_quoted(capsys: pytest.CaptureFixture[str]) -> None:
+    log.configure("text")
+    log.warn("Odd.", why='two words and a "quote"', empty="")
+    assert printed_by(capsys).endswith('WARNING Odd. why="two words and a \\"quote\\"" empty=""\n')
+
+
+def test_configuring_twice_prints_once(capsys: pytest.CaptureFixture[str]) -> None:
+    log.configure("text")
+    log.configure("text")
+    log.note("Hello.")
+    assert printed_by(capsys).count("Hello.") == 1
