@@ -154,12 +154,14 @@ def test_a_file_of_the_users_called_worker_does_not_take_our_place(
 
 def test_a_reader_that_goes_away_is_no_error(database: str, connection: Connection) -> None:
     connection.execute(MANY)
+    # Python's unbuffered output would lose the rest without a word.
+    surroundings = processes.surroundings(database, {"PYTHONUNBUFFERED": ""})
     command = [sys.executable, "-m", "worker", "runs", "--limit", "900", "--json"]
     asked = subprocess.Popen(
         command,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        env=processes.surroundings(database),
+        env=surroundings,
         text=True,
     )
     assert asked.stdout is not None
