@@ -27,6 +27,8 @@ CAP = 10_000
 HOURS = 24
 GROUPS = 20
 FIRES = 8
+# An hour is settled this long after it began: late batches have committed, a replica has caught up.
+SETTLED = timedelta(minutes=90)
 
 runs = job_runs.c
 STUCK = and_(runs.status == Status.RUNNING, runs.locked_until < func.now())
@@ -89,7 +91,7 @@ def _capped(statement: Select[Any]) -> Any:
 def counts(connection: Connection) -> Counts:
     """Return the numbers of the overview's tiles."""
     in_state = {
-        status.value: _capped(select(literal(1)).where(runs.status == status.value))
+        status.value: _capped(_newest(status))
         for status in (Status.QUEUED, Status.RUNNING, Status.FAILED, Status.DEAD)
     }
     alive = select(func.coalesce(func.sum(workers.c.concurrency), 0), func.count()).where(ALIVE)
@@ -108,6 +110,16 @@ def counts(connection: Connection) -> Counts:
     slots, living = connection.execute(alive).one()
     oldest = connection.execute(OLDEST_DUE).scalar_one_or_none()
     return Counts(**row._mapping, oldest_due_at=oldest, slots=slots, workers=living)
+
+
+def _newest(status: Status, *columns: Any) -> Select[Any]:
+    """Select runs in ``status``, newest first, so that only job_runs_by_status gives the order.
+
+    With a plain equality and a LIMIT the planner expects to meet matches everywhere and walks the table or
+    the primary key, past millions of rows when the matches lie at the other end.
+    """
+    within = and_(runs.status >= status.value, runs.status <= status.value)
+    return select(*(columns or (literal(1),))).where(within).order_by(runs.status.desc(), runs.id.desc())
 
 
 def _recent(moment: Any) -> Any:
@@ -143,9 +155,27 @@ class Hour:
         return self.good + self.bad
 
 
-def hours(connection: Connection, now: datetime) -> list[Hour]:
-    """Return the attempts that ended in each of the last 24 clock hours, oldest first, none left out."""
+def hours(connection: Connection, now: datetime, closed: dict[datetime, tuple[int, int]]) -> list[Hour]:
+    """Return the attempts that ended in each of the last 24 clock hours, oldest first, none left out.
+
+    ``closed`` keeps (good, bad) of hours that cannot change any more, from one call to the next: a busy
+    day is 200,000 rows of statistics, its last hour 9,000.
+    """
     first = now.replace(minute=0, second=0, microsecond=0) - timedelta(hours=HOURS - 1)
+    starts = [first + timedelta(hours=step) for step in range(HOURS)]
+    missing = next((start for start in starts if start not in closed), starts[-1])
+    known = closed | _summed(connection, missing)
+    for start in list(closed):
+        if start < first:
+            closed.pop(start, None)
+    for start in starts:
+        if start + SETTLED < now:
+            closed[start] = known.get(start, (0, 0))
+    return [Hour(start, *known.get(start, (0, 0))) for start in starts]
+
+
+def _summed(connection: Connection, first: datetime) -> dict[datetime, tuple[int, int]]:
+    """Return (good, bad) by clock hour from ``first`` on; hours without attempts are left out."""
     failed = [outcome.value for outcome in FAILURES]
     parts = [
         select(table.c.minute, table.c.outcome, table.c.runs).where(table.c.minute >= first)
@@ -160,9 +190,7 @@ def hours(connection: Connection, now: datetime) -> list[Hour]:
             func.sum(case((both.c.outcome.in_(failed), both.c.runs), else_=0)).label("bad"),
         ).group_by(hour)
     ).all()
-    known = {row.hour: (int(row.good), int(row.bad)) for row in found}
-    starts = [first + timedelta(hours=step) for step in range(HOURS)]
-    return [Hour(start, *known.get(start, (0, 0))) for start in starts]
+    return {row.hour: (int(row.good), int(row.bad)) for row in found}
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,10 +205,11 @@ class Trouble:
 
 def troubles(connection: Connection) -> list[Trouble]:
     """Return what needs a person, worst first: stuck, dead, failing; grouped by type, at most 20 lines."""
+    stuck = select(runs.job_type, runs.locked_until.label("moment")).where(STUCK)
     parts = [
-        _grouped("stuck", 0, STUCK, runs.locked_until),
-        _grouped("dead", 1, runs.status == Status.DEAD, runs.finished_at),
-        _grouped("failed", 2, runs.status == Status.FAILED, runs.failed_at),
+        _grouped("stuck", 0, stuck),
+        _grouped("dead", 1, _newest(Status.DEAD, runs.job_type, runs.finished_at.label("moment"))),
+        _grouped("failed", 2, _newest(Status.FAILED, runs.job_type, runs.failed_at.label("moment"))),
     ]
     every = union_all(*parts).subquery()
     found = connection.execute(
@@ -189,11 +218,9 @@ def troubles(connection: Connection) -> list[Trouble]:
     return [Trouble(row.state, row.job_type, row.runs, row.since_at) for row in found]
 
 
-def _grouped(state: str, rank: int, condition: Any, moment: Any) -> Select[Any]:
-    """Return count and first time by type of the newest CAP runs that match ``condition``."""
-    newest = (
-        select(runs.job_type, moment.label("moment")).where(condition).order_by(runs.id.desc()).limit(CAP)
-    ).subquery()
+def _grouped(state: str, rank: int, matching: Select[Any]) -> Select[Any]:
+    """Return count and first ``moment`` by type of the first CAP + 1 rows of ``matching``."""
+    newest = matching.limit(CAP + 1).subquery()
     return select(
         literal(state).label("state"),
         literal(rank, Integer).label("rank"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from flask import Blueprint, g
+from flask import Blueprint, current_app, g
 
 from dashboard import params
 from dashboard.connection import as_of, reading
@@ -29,9 +29,10 @@ def find() -> dict[str, Any]:
 
 def find_hours() -> dict[str, Any]:
     """Return the bars of the last 24 hours, and their sums."""
+    closed = current_app.extensions.setdefault("wakeboard_closed_hours", {})
     bars = [
         replace(hour, label=hour.start_at.astimezone(g.zone).strftime("%a %H:%M"))
-        for hour in overview.hours(reading(), as_of())
+        for hour in overview.hours(reading(), as_of(), closed)
     ]
     return {"bars": bars, "good": sum(bar.good for bar in bars), "bad": sum(bar.bad for bar in bars)}
 

@@ -124,8 +124,9 @@ def test_every_hour_has_its_bar_and_its_numbers(client: FlaskClient, connection:
                 VALUES (date_trunc('hour', now()) - %s::interval, 'x', %s, 1, 1, %s, 1, 1, 1, 1)""".encode(),
                 (ago, outcome, count),
             )
-    body = client.get("/overview.json").get_json()
-    assert len(body["hours"]) == overview.HOURS
+    for _ in range(2):
+        body = client.get("/overview.json").get_json()
+        assert len(body["hours"]) == overview.HOURS
     assert [(hour["succeeded"], hour["failed"]) for hour in body["hours"][-3:]] == [(10, 2), (0, 0), (14, 0)]
     assert (body["succeeded_24h"], body["failed_24h"]) == (24, 2)
 
@@ -158,6 +159,8 @@ def test_the_overview_never_reads_the_whole_table(
         """INSERT INTO wakeboard.job_runs (job_type, status, finished_at)
         SELECT 'x', 'succeeded', now() FROM generate_series(1, 20000)"""
     )
+    # Nearly all queued at the far end of the table: where a plain equality makes the planner walk it all.
+    runs(connection, "queued", 60_000)
     connection.execute("ANALYZE wakeboard.job_runs")
     asked: list[tuple[str, Any]] = []
     engine = app.extensions["wakeboard_database"].primary
@@ -169,7 +172,7 @@ def test_the_overview_never_reads_the_whole_table(
     assert len(looked_at_runs) >= 3
     for sql, values in looked_at_runs:
         plan = connection.execute(f"EXPLAIN {sql}".encode(), values).fetchall()
-        assert not any("Seq Scan on job_runs" in line[0] for line in plan), plan
+        assert not any("Seq Scan on job_runs" in line[0] or "job_runs_pkey" in line[0] for line in plan), plan
 
 
 def test_statusz_raises_the_alarm_when_nobody_keeps_the_schedules(
