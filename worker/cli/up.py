@@ -125,7 +125,7 @@ def _serve(settings: Settings, family: Family, wish: Wish, dashboard_flags: Sequ
     extra = _prepare_demo(str(settings.database_url)) if demo else []
     environment = os.environ | settings.environment_variables()
     for number, command in enumerate(extra, 1):
-        family.add(f"demo's helper {number}", command, environment)
+        family.add(f"demo's server {number}", command, environment)
     family.add("worker", reach.ourselves("worker"), environment)
     dashboard = [sys.executable, "-P", "-m", "dashboard", *dashboard_flags]
     family.add("dashboard", dashboard, environment)
