@@ -38,6 +38,14 @@ NAVIGATION = (
     ("/workers", "Workers"),
     ("/audit", "Audit"),
 )
+# At the foot of every page; shown as far as this version has them.
+MORE_PAGES = (
+    ("/night", "Last night"),
+    ("/effects", "Effects"),
+    ("/alerts", "Alerts"),
+    ("/system", "System"),
+    ("/demo", "Demo shop"),
+)
 
 
 def ui_root() -> Path:
@@ -107,6 +115,8 @@ def create_app(
     security.install(app)
     for blueprint in BLUEPRINTS:
         app.register_blueprint(blueprint)
+    served = {str(rule) for rule in app.url_map.iter_rules()}
+    app.config["MORE_PAGES"] = [page for page in MORE_PAGES if page[0] in served]
     return app
 
 
@@ -140,6 +150,7 @@ def _templates(app: Flask, settings: Settings) -> None:
             "zone": g.get("zone", server_zone),
             "server_zone": settings.timezone,
             "ribbon": ribbon,
+            "more_pages": app.config["MORE_PAGES"],
             "theme": _choice("theme", THEMES),
             "density": _choice("density", DENSITIES),
             "as_of": g.get("as_of"),
