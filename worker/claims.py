@@ -60,6 +60,7 @@ class Plan:
     limit: int
     oldest_first: bool = False
     limited: Sequence[str] = ()
+    round: int = 0
 
 
 @dataclass(slots=True)
@@ -95,24 +96,25 @@ class Claims:
         return pace is not None and pace.is_quick
 
     def plan(self, loads: Sequence[Load]) -> Plan | None:
-        """Return the next claim, None while the slots have enough."""
+        """Return the next claim, None while the slots have enough.
+
+        Limited types are claimed beside the others for free slots, and with every fifth claim when quick
+        runs keep all slots busy.
+        """
         free = sum(load.outstanding == 0 for load in loads)
         open_ = [load for load in loads if load.slow == 0]
-        quick = [name for name in self.types if self.is_quick(name)]
+        quick = [name for name in self.types if self.is_quick(name) and name not in self.limited]
         ahead = self._ahead(open_, quick)
         if free and len(quick) < len(self.types):
-            return self._counted(Plan(self._window(self.types), _size(free), limited=self._rotated()))
-        if open_ and ahead and self.rounds % OLDEST_EVERY == OLDEST_EVERY - 1:
-            return self._counted(Plan(self._window(self.types), _size(len(open_)), oldest_first=True))
-        if ahead:
-            return self._counted(Plan(self._window(quick), _size(ahead)))
-        return None
+            return self._plan(self.types, free, self._rotated())
+        if ahead and self.rounds % OLDEST_EVERY == OLDEST_EVERY - 1:
+            return self._plan(self.types, len(open_), self._rotated())
+        return self._plan(quick, ahead) if ahead else None
 
-    def _counted(self, plan: Plan) -> Plan:
+    def _plan(self, types: Sequence[str], wanted: int, limited: Sequence[str] = ()) -> Plan:
+        """Count the round; every fifth claim goes by age alone."""
         self.rounds += 1
-        if plan.limit and self.rounds % OLDEST_EVERY == 0 and not plan.oldest_first:
-            return Plan(plan.types, plan.limit, oldest_first=True, limited=plan.limited)
-        return plan
+        return Plan(types, _size(wanted), self.rounds % OLDEST_EVERY == 0, limited, self.rounds)
 
     def _ahead(self, open_: Sequence[Load], quick: Sequence[str]) -> int:
         """Return how many quick runs to claim ahead, 0 until half of what was ahead is used up."""
@@ -122,13 +124,6 @@ class Claims:
         target = max(1, min(AHEAD_PER_SLOT, int(AHEAD_SECONDS / max(slowest, 1e-6))))
         wanted = target * len(open_) - sum(load.outstanding for load in open_)
         return wanted if wanted * 2 >= target * len(open_) else 0
-
-    def _window(self, names: Sequence[str]) -> Sequence[str]:
-        """Return at most 64 of ``names``, other ones each round."""
-        if len(names) <= WINDOW:
-            return names
-        start = (self.rounds * WINDOW) % len(names)
-        return [*names[start : start + WINDOW], *names[: max(0, start + WINDOW - len(names))]]
 
     def _rotated(self) -> Sequence[str]:
         start = self.rounds % len(self.limited) if self.limited else 0
@@ -140,6 +135,14 @@ def _size(wanted: int) -> int:
     return max(size for size in SIZES if size <= max(1, wanted))
 
 
+def window(names: Sequence[str], round_: int) -> Sequence[str]:
+    """Return at most 64 of ``names``, other ones each round: a claim's cost grows with the types it asks."""
+    if len(names) <= WINDOW:
+        return names
+    start = (round_ * WINDOW) % len(names)
+    return [*names[start : start + WINDOW], *names[: max(0, start + WINDOW - len(names))]]
+
+
 def claim_script(plan: Plan, worker_id: str, lease_seconds: float, *, announce: bool | None) -> Script:
     """Return the script of one round of claims; its value is (rows, whether there may be more).
 
@@ -148,8 +151,12 @@ def claim_script(plan: Plan, worker_id: str, lease_seconds: float, *, announce: 
     me, lease = worker_id.encode(), repr(lease_seconds).encode()
     if announce is not None:
         yield (IDLE if announce else BUSY), (me,)
+    types = plan.types
+    if len(types) > WINDOW:
+        found: Rows = yield engine.TYPES_WITH_WORK, ()
+        types = window(sorted({(row[0] or b"").decode() for row in found} & set(types)), plan.round)
     statement = engine.claim(plan.limit, oldest_first=plan.oldest_first)
-    rows: Rows = yield statement, (array(plan.types), me, lease)
+    rows: Rows = yield statement, (array(types), me, lease)
     is_full = len(rows) >= plan.limit
     for name in plan.limited:
         room = plan.limit - len(rows)

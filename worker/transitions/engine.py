@@ -71,6 +71,20 @@ WITH head AS MATERIALIZED (
 {_TAKEN}{_CLAIMED}"""
 
 
+# Which types have something to claim, now or later: jumps from type to type in the claim's own index.
+TYPES_WITH_WORK = f"""
+WITH RECURSIVE found AS (
+    (SELECT r.job_type FROM wakeboard.job_runs AS r WHERE r.status IN ({_CLAIMABLE})
+     ORDER BY r.job_type LIMIT 1)
+    UNION ALL
+    SELECT (SELECT r.job_type FROM wakeboard.job_runs AS r
+            WHERE r.status IN ({_CLAIMABLE}) AND r.job_type > found.job_type
+            ORDER BY r.job_type LIMIT 1)
+    FROM found WHERE found.job_type IS NOT NULL
+)
+SELECT job_type FROM found WHERE job_type IS NOT NULL
+"""
+
 # The first of the two statements of a limited claim: in one alone, a stale snapshot let four workers
 # start sixteen under a limit of four. $1 type; the row lock is what makes the count that follows true.
 LOCK_LIMIT = """
