@@ -12,7 +12,7 @@ from typing import Any
 from worker.audit import Actor
 from worker.cron import Cron, check_timezone
 from worker.transitions.answer import Answer
-from worker.transitions.enqueue import EnqueueError, payload_limit, payload_text
+from worker.transitions.enqueue import EnqueueError, check_type, payload_limit, payload_text
 from worker.transitions.operator import WAKE_CHANNEL, Connection, Row, _row, act
 
 COLUMNS = (
@@ -85,6 +85,7 @@ class Definition:
                 f"The name {self.name!r} is not allowed: use 1 to 100 of a-z, 0-9, '_' and '-'."
             )
         try:
+            check_type(self.job_type)
             if self.schedule is not None:
                 Cron.parse(self.schedule)
             check_timezone(self.timezone)

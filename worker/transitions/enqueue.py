@@ -64,7 +64,7 @@ class NewRun:
         ``limit`` is the largest payload in bytes. Raises EnqueueError.
         """
         delay = self.delay.total_seconds() if isinstance(self.delay, timedelta) else self.delay
-        _check_type(self.job_type)
+        check_type(self.job_type)
         _check_key(self.key)
         _check_times(self.run_at, delay)
         _check_who(self.enqueued_by)
@@ -84,7 +84,8 @@ class NewRun:
         )
 
 
-def _check_type(job_type: str) -> None:
+def check_type(job_type: str) -> None:
+    """Raise EnqueueError unless ``job_type`` can name a job type."""
     if not isinstance(job_type, str) or not 1 <= len(job_type) <= 200 or not _is_plain(job_type):
         raise EnqueueError("A job type is text of 1 to 200 characters without control characters.")
 
