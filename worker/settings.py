@@ -108,10 +108,10 @@ def _folder(text: str) -> Path:
 
 
 def _setting(read: Callable[[str], Any], allowed: str, default: Any = None, factory: Any = None) -> Any:
-    metadata = {"read": read, "allowed": allowed}
-    if factory is not None:
-        return field(default_factory=factory, metadata=metadata)
-    return field(default=default, metadata=metadata)
+    options: dict[str, Any] = {"default": default} if factory is None else {"default_factory": factory}
+    # Addresses carry passwords, and a repr ends up in tracebacks.
+    shown = read not in (_conninfo, _web_url)
+    return field(**options, repr=shown, metadata={"read": read, "allowed": allowed})
 
 
 @dataclass(frozen=True, slots=True)
