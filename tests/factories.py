@@ -176,9 +176,9 @@ def a_worker(
 
 def a_definition(connection: Connection, name: str | None = None, **columns: Any) -> int:
     """Insert a definition (every night at two, due tomorrow unless said otherwise); return its id."""
+    given = f"nightly-{next(_numbers)}" if name is None else name
     values: Row = {
-        "name": name or f"nightly-{next(_numbers)}", "job_type": "mail", "schedule": "0 2 * * *",
-        "next_fire_at": "1 day",
+        "name": given, "job_type": "mail", "schedule": "0 2 * * *", "next_fire_at": "1 day",
     } | columns  # fmt: skip
     for column in ("next_fire_at", "last_fire_at"):
         if isinstance(values.get(column), str):

@@ -1,0 +1,176 @@
+"""Schedules: adding one twice is adding it once, and each verb says what is so now."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+import pytest
+
+from tests import factories
+from tests.conftest import Connection
+from worker.audit import Actor
+from worker.states import Role
+from worker.transitions import definitions
+from worker.transitions.definitions import Definition, DefinitionError
+
+ADMIN = Actor("root", Role.ADMIN, "cli")
+OPERATOR = Actor("alice", Role.OPERATOR, "web")
+HOSTILE = "<script>alert('1')</script> \" ' \\ %s {} $1 ünï 🚨"
+NIGHTLY = Definition(
+    "nightly", "clean_up", "0 2 * * *", {"text": HOSTILE, "n": [1, None]}, "Europe/Paris", "all", 120, "wait",
+    3, 60.0, 1,
+)  # fmt: skip
+
+
+def the(connection: Connection, name: str = "nightly") -> factories.Row:
+    (found,) = factories.rows(connection, "job_definitions", "name = %s", name)
+    return found
+
+
+def now(connection: Connection) -> datetime:
+    (value,) = connection.execute("SELECT now()").fetchone() or (None,)
+    assert isinstance(value, datetime)
+    return value
+
+
+def test_what_is_added_is_what_is_there(connection: Connection) -> None:
+    answer = definitions.add(connection, NIGHTLY, ADMIN)
+    assert (answer.result, answer.status) == ("done", "created")
+    found = the(connection)
+    for name in ("job_type", "schedule", "payload", "timezone", "misfire", "grace_seconds", "overlap",
+                 "max_attempts", "timeout_seconds", "priority"):  # fmt: skip
+        assert found[name] == getattr(NIGHTLY, name)
+    assert found["enabled"]
+    assert found["next_fire_at"] > now(connection)
+
+
+def test_adding_twice_changes_nothing(connection: Connection) -> None:
+    definitions.add(connection, NIGHTLY, ADMIN)
+    before = the(connection)
+    answer = definitions.add(connection, NIGHTLY, ADMIN)
+    assert (answer.result, answer.status, answer.ok) == ("already", "unchanged", True)
+    assert the(connection) == before
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"job_type": "other"}, {"payload": {}}, {"schedule": "0 3 * * *"}, {"schedule": None},
+        {"timezone": "UTC"}, {"misfire": "none"}, {"grace_seconds": 1}, {"overlap": "skip"},
+        {"max_attempts": None}, {"timeout_seconds": None}, {"priority": 4},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_any_change_is_a_change(connection: Connection, change: dict[str, Any]) -> None:
+    definitions.add(connection, NIGHTLY, ADMIN)
+    assert definitions.add(connection, replace(NIGHTLY, **change), ADMIN).status == "changed"
+    ((name, value),) = change.items()
+    assert the(connection)[name] == value
+    assert definitions.add(connection, replace(NIGHTLY, **change), ADMIN).status == "unchanged"
+
+
+def test_a_change_elsewhere_keeps_a_fire_that_is_due(connection: Connection) -> None:
+    definitions.add(connection, NIGHTLY, ADMIN)
+    connection.execute("UPDATE wakeboard.job_definitions SET next_fire_at = now() - interval '5 minutes'")
+    due = the(connection)["next_fire_at"]
+    definitions.add(connection, replace(NIGHTLY, priority=0), ADMIN)
+    assert the(connection)["next_fire_at"] == due
+    definitions.add(connection, replace(NIGHTLY, schedule="0 3 * * *"), ADMIN)
+    assert the(connection)["next_fire_at"] > now(connection)
+
+
+def test_a_definition_without_a_schedule_never_fires(connection: Connection) -> None:
+    definitions.add(connection, Definition("by-hand", "clean_up", None), ADMIN)
+    assert the(connection, "by-hand")["next_fire_at"] is None
+    assert definitions.run_now(connection, "by-hand", OPERATOR).result == "done"
+
+
+def test_a_paused_schedule_stays_paused_when_it_is_changed(connection: Connection) -> None:
+    definitions.add(connection, NIGHTLY, ADMIN)
+    assert [definitions.pause(connection, "nightly", OPERATOR).result for _ in range(2)] == [
+        "done",
+        "already",
+    ]
+    definitions.add(connection, replace(NIGHTLY, schedule="0 3 * * *"), ADMIN)
+    assert not the(connection)["enabled"]
+
+
+def test_a_resumed_schedule_fires_from_now_on(connection: Connection) -> None:
+    definitions.add(connection, NIGHTLY, ADMIN)
+    definitions.pause(connection, "nightly", OPERATOR)
+    connection.execute("UPDATE wakeboard.job_definitions SET next_fire_at = now() - interval '9 days'")
+    assert [definitions.resume(connection, "nightly", OPERATOR).result for _ in range(2)] == [
+        "done",
+        "already",
+    ]
+    found = the(connection)
+    assert found["enabled"]
+    assert found["next_fire_at"] > now(connection)
+
+
+def test_run_now_makes_one_run_beside_the_schedule(connection: Connection, other: Connection) -> None:
+    definitions.add(connection, NIGHTLY, ADMIN)
+    fire = the(connection)["next_fire_at"]
+    other.execute("LISTEN wakeboard_wake")
+    answer = definitions.run_now(connection, "nightly", OPERATOR)
+    run = factories.row(connection, int(answer.id))
+    for name in ("job_type", "payload", "priority", "max_attempts", "timeout_seconds"):
+        assert run[name] == getattr(NIGHTLY, name)
+    assert (run["definition_id"], run["scheduled_for"], run["enqueued_by"]) == (
+        the(connection)["id"], None, "alice",
+    )  # fmt: skip
+    assert the(connection)["next_fire_at"] == fire
+    assert list(other.notifies(timeout=10, stop_after=1))
+
+
+def test_a_removed_schedule_leaves_its_history(connection: Connection) -> None:
+    definitions.add(connection, NIGHTLY, ADMIN)
+    run = int(definitions.run_now(connection, "nightly", OPERATOR).id)
+    assert [definitions.remove(connection, "nightly", ADMIN).result for _ in range(2)] == ["done", "missing"]
+    assert factories.rows(connection, "job_definitions") == []
+    assert factories.status(connection, run) == "queued"
+    (removal,) = factories.rows(connection, "audit_log", "action = 'schedule.remove' AND result = 'done'")
+    assert removal["before"]["schedule"] == "0 2 * * *"
+
+
+@pytest.mark.parametrize("verb", ["pause", "resume", "run_now", "remove"])
+def test_a_schedule_that_does_not_exist_is_missing(connection: Connection, verb: str) -> None:
+    answer = getattr(definitions, verb)(connection, f"none {HOSTILE}", ADMIN)
+    assert (answer.result, answer.http_status) == ("missing", 404)
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"name": "Nightly"}, "1 to 100 of a-z"),
+        ({"name": "nightly\n"}, "1 to 100 of a-z"),
+        ({"name": ""}, "1 to 100 of a-z"),
+        ({"job_type": ""}, "1 to 200 characters"),
+        ({"job_type": "a\x00b"}, "1 to 200 characters"),
+        ({"schedule": "61 * * * *"}, "61"),
+        ({"schedule": "every night"}, "."),
+        ({"schedule": ""}, "."),
+        ({"timezone": "Europe/Atlantis"}, "Europe/Atlantis"),
+        ({"timezone": "../../etc/passwd"}, "passwd"),
+        ({"payload": []}, "not a JSON object"),
+        ({"payload": {"text": "\x00"}}, "cannot store"),
+        ({"payload": {"text": "x" * 70_000}}, "allowed: 65,536"),
+        ({"misfire": "twice"}, "misfire is 'twice'; allowed: one, all, none"),
+        ({"overlap": "queue"}, "overlap is 'queue'; allowed: skip, allow, wait"),
+        ({"grace_seconds": -1}, "grace is -1"),
+        ({"max_attempts": 0}, "max_attempts is 0"),
+        ({"timeout_seconds": 0.0}, "timeout is 0"),
+        ({"timeout_seconds": float("nan")}, "timeout is nan"),
+        ({"priority": 5}, "priority is 5; allowed: 0 to 4"),
+    ],
+    ids=str,
+)
+def test_nonsense_is_refused_in_a_sentence_and_nothing_is_written(
+    shared: Connection, change: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(DefinitionError, match=sentence):
+        definitions.add(shared, replace(NIGHTLY, **change), ADMIN)
+    assert factories.rows(shared, "job_definitions") == []
+    assert factories.rows(shared, "audit_log") == []

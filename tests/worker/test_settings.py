@@ -1,0 +1,124 @@
+"""Settings: where each comes from, and what a wrong one says."""
+
+from __future__ import annotations
+
+from dataclasses import FrozenInstanceError
+from pathlib import Path
+
+import pytest
+
+from worker.settings import Settings, SettingsError, default_data_dir
+
+
+def load(**variables: str) -> Settings:
+    return Settings.load(environ={f"WAKEBOARD_{name.upper()}": value for name, value in variables.items()})
+
+
+def test_nothing_set_is_enough() -> None:
+    settings = load()
+    assert settings.database_url is None
+    assert (settings.bind, settings.lease_seconds, settings.heartbeat_seconds) == ("127.0.0.1:8080", 30, 10)
+    assert settings.concurrency >= 2
+    assert settings.data_dir == default_data_dir()
+    assert not settings.allow_commands
+
+
+def test_a_flag_wins_over_the_environment_and_that_over_the_default() -> None:
+    settings = Settings.load({"poll_seconds": 7, "bind": None}, {"WAKEBOARD_POLL_SECONDS": "9"})
+    assert settings.poll_seconds == 7
+    origins = {row["name"]: row["origin"] for row in settings.rows()}
+    assert origins["WAKEBOARD_POLL_SECONDS"] == "flag"
+    assert origins["WAKEBOARD_BIND"] == "default"
+    assert {row["origin"] for row in load(bind="[::1]:80").rows()} == {"default", "environment"}
+
+
+def test_an_empty_variable_is_not_set() -> None:
+    assert load(poll_seconds="").poll_seconds == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("lease_seconds", "0"),
+        ("lease_seconds", "nan"),
+        ("lease_seconds", "inf"),
+        ("lease_seconds", "30s"),
+        ("poll_seconds", "-1"),
+        ("shutdown_seconds", "1e9"),
+        ("kill_seconds", "five"),
+        ("concurrency", "0"),
+        ("concurrency", "2.5"),
+        ("payload_bytes", "1"),
+        ("payload_bytes", "1048577"),
+        ("timezone", "Europe/Atlantis"),
+        ("timezone", "../../etc/passwd"),
+        ("bind", "8080"),
+        ("bind", ":8080"),
+        ("bind", "127.0.0.1:65536"),
+        ("bind", "127.0.0.1:http"),
+        ("log_format", "xml"),
+        ("allow_commands", "maybe"),
+        ("heartbeat_url", "file:///etc/passwd"),
+        ("heartbeat_seconds", "31"),
+    ],
+)
+def test_a_wrong_value_is_named_with_what_is_allowed(name: str, value: str) -> None:
+    with pytest.raises(SettingsError) as wrong:
+        load(**{name: value})
+    assert len(str(wrong.value).splitlines()) == 1
+    assert f"WAKEBOARD_{name.upper()} is " in str(wrong.value)
+    assert "allowed: " in str(wrong.value)
+
+
+def test_every_wrong_value_is_told_at_once() -> None:
+    with pytest.raises(SettingsError) as wrong:
+        load(lease_seconds="x", concurrency="y", bind="z")
+    assert len(str(wrong.value).splitlines()) == 3
+
+
+def test_a_wrong_flag_is_named_as_a_flag() -> None:
+    with pytest.raises(SettingsError, match=r"--poll-seconds is 'often'; allowed: seconds from 0\.05 to"):
+        Settings.load({"poll_seconds": "often"}, {})
+
+
+@pytest.mark.parametrize(
+    ("heartbeat", "fits"), [("7.5", True), ("15", True), ("7.4", False), ("15.1", False)]
+)
+def test_a_heartbeat_is_a_quarter_to_a_half_of_the_lease(heartbeat: str, fits: bool) -> None:
+    if fits:
+        assert load(heartbeat_seconds=heartbeat).heartbeat_seconds == float(heartbeat)
+        return
+    with pytest.raises(
+        SettingsError, match=r"allowed: from 7\.5 to 15, a quarter to a half of the lease of 30"
+    ):
+        load(heartbeat_seconds=heartbeat)
+
+
+def test_a_password_is_never_shown() -> None:
+    settings = load(database_url="postgresql://u:s3cret@db/w", heartbeat_url="https://hc.example/s3cret")
+    assert "s3cret" not in str(settings.rows())
+    with pytest.raises(SettingsError) as wrong:
+        load(database_url="postgresql://u:s3cret@db/w?nonsense=1")
+    assert "s3cret" not in str(wrong.value)
+    assert "s3cret" not in repr(settings)
+
+
+@pytest.mark.parametrize(
+    "url", ["postgresql://a:1,b:2/w?target_session_attrs=any", "host=/tmp dbname='my db'", "postgres://u@/w"]
+)
+def test_any_libpq_address_will_do(url: str) -> None:
+    assert load(database_url=url).database_url == url
+
+
+def test_settings_go_to_a_process_that_we_start_as_they_are() -> None:
+    settings = load(database_url="host=/tmp", allow_commands="on", data_dir="/srv/w", concurrency="3")
+    assert Settings.load(environ=settings.environment_variables()) == settings
+
+
+def test_settings_do_not_change() -> None:
+    with pytest.raises(FrozenInstanceError):
+        load().poll_seconds = 1.0  # type: ignore[misc]
+
+
+def test_a_folder_may_start_at_home() -> None:
+    assert load(data_dir="~/w").data_dir == Path("~/w").expanduser()
