@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -34,6 +35,13 @@ def wait_until(condition: Callable[[], T], seconds: float = 10, sentence: str | 
             raise AssertionError(f"Waited {seconds:g} s in vain: {what}. Last answer: {answer!r}")
         time.sleep(PAUSE_SECONDS)
     return answer
+
+
+def free_port() -> int:
+    """Return a TCP port of 127.0.0.1 that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 def wait_until_blocked(
@@ -116,17 +124,18 @@ def wakeboard(
     database: str | None = None,
     environment: dict[str, str] | None = None,
     folder: Path | None = None,
+    program: Path | None = None,
 ) -> Iterator[Wakeboard]:
     """Run ``wakeboard <words>`` while the block lasts; afterwards it and every descendant are gone.
 
     ``database`` is the libpq URL it works on; ``environment`` adds variables; ``folder`` is where it starts
-    (its output file is elsewhere).
+    (its output file is elsewhere); ``program`` is another installation's ``wakeboard``.
     """
     with tempfile.TemporaryDirectory(prefix="wakeboard-") as place:
         output = Path(place) / "output"
         with output.open("wb") as file:
             process = subprocess.Popen(
-                _command(words),
+                [str(program), *words] if program else _command(words),
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=subprocess.STDOUT,
