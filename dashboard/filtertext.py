@@ -44,5 +44,5 @@ def write_line(filters: Filters) -> str:
 def _quoted(value: str, *, alone: bool = False) -> str:
     """Return ``value`` so that it is read as one word; a quote in it cannot be written and becomes ``'``."""
     value = value.replace('"', "'")
-    needed = re.search(r"\s", value) or (alone and ":" in value)
+    needed = re.search(r":|\s\s|^\s|\s$|[^\S ]", value) if alone else re.search(r"\s", value)
     return f'"{value}"' if needed or not value else value

@@ -1,15 +1,14 @@
 """What the list of runs asks: which runs match, how these stand, how many there are, what is new.
 
 Runs are found by their ids first, on an index, and read by their ids afterwards: a live list reads the rows
-it shows and searches nothing. Filters that no index serves walk from the newest run back; the statement
-timeout bounds them.
+it shows and searches nothing. Filters that no index serves look at WINDOW runs a request, newest first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy import (
@@ -24,30 +23,32 @@ from sqlalchemy import (
     and_,
     any_,
     cast,
-    exists,
+    false,
     func,
     literal,
     or_,
     select,
-    text,
+    true,
     union_all,
 )
 
 from dashboard.formats import SECRET_KEYS
-from dashboard.params import LARGEST_ID, Filters, WrongFilter
+from dashboard.params import LARGEST_ID, Cursor, Filters, WrongFilter, read_cursor
 from dashboard.queries.keyset import Rows, keyset_page
 from dashboard.queries.overview import ALIVE
 from worker.states import Status
 from worker.tables import job_attempts, job_definitions, job_runs, job_types, workers
 
 CAP = 10_000
+# How many runs one request looks at for filters that no index serves; the cursor leads on to the next ones.
+WINDOW = 20_000
+WALKING = ("q", "attempts", "worker", "since", "until")
+LOOKED_AT = ("id", "created_at", "attempts", "locked_by", "payload", "last_error", "error_code", "job_type")
 # The pill says "100+ new" past this; nobody needs to know by how much.
 MOST_NEW = 100
 MOST_TYPES = 500
 DEFAULT_ATTEMPTS = 10
 FAILING = (Status.FAILED.value, Status.DEAD.value)
-# A run's created_at is when its transaction began, its id is given later: ids may run ahead by this much.
-ID_SLACK = timedelta(hours=1)
 
 # Payloads that may hold a secret; wider than the pattern that hides values, since it sees one text.
 SECRET_INSIDE = (
@@ -62,31 +63,18 @@ _holder = select(literal(1)).where(workers.c.id == runs.locked_by, ALIVE).correl
 IS_SILENT = and_(is_running, ~_holder.exists())
 MOST_ATTEMPTS = func.coalesce(runs.max_attempts, job_types.c.max_attempts, DEFAULT_ATTEMPTS)
 
-# The largest id so that it and all before it are older than :moment, found by halving: created_at has no
-# index of its own, but grows with the id.
-_LAST_BEFORE = text("""
-WITH RECURSIVE search (low, high) AS (
-    SELECT greatest(min(id), 1) - 1, max(id) FROM wakeboard.job_runs
-    UNION ALL
-    SELECT CASE WHEN probe.created_at < :moment THEN probe.id ELSE low END,
-        CASE WHEN probe.created_at < :moment THEN high ELSE low + (high - low + 1) / 2 - 1 END
-    FROM search CROSS JOIN LATERAL (
-        SELECT r.id, r.created_at FROM wakeboard.job_runs AS r
-        WHERE r.id >= low + (high - low + 1) / 2 ORDER BY r.id LIMIT 1
-    ) AS probe
-    WHERE low < high
-)
-SELECT low FROM search WHERE low >= high
-""")
-
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """The runs that filters ask for, as a select of ``id``; it ``walks`` when no index bounds the work."""
+    """The runs that filters ask for, as a select of ``id``.
+
+    ``window`` selects the ids that this request looks at, when some filter has to look at each run: at most
+    WINDOW of them from the cursor on. None when indexes find the runs, however many there are.
+    """
 
     statement: Select[Any]
     id: ColumnElement[int]
-    walks: bool
+    window: Select[Any] | None = None
 
 
 def search(connection: Connection, filters: Filters, now: datetime, *, sees_payloads: bool) -> Search:
@@ -95,19 +83,31 @@ def search(connection: Connection, filters: Filters, now: datetime, *, sees_payl
     Without a status, ``error`` looks among the runs that fail now: failed and dead. Who does not
     see secrets in payloads (``sees_payloads``) cannot find runs by them either. Raises WrongFilter.
     """
-    conditions = [
-        *_times(connection, filters, now),
-        *_plain(filters),
-        *_walking(connection, filters, sees_payloads),
-    ]
-    walks = any(filters.get(name) for name in ("q", "attempts", "worker")) or bool(
-        filters.starting("payload.")
-    )
-    arms = [and_(*arm, *conditions) for arm in _states(filters)]
+    arms = [and_(true(), *arm, *_plain(filters)) for arm in _states(filters)]
+    if any(filters.get(name) for name in WALKING) or filters.starting("payload."):
+        return _walk(filters, arms, lambda run: _walking(connection, run, filters, now, sees_payloads))
     if len(arms) == 1:
-        return Search(select(runs.id).where(arms[0]), runs.id, walks)
+        return Search(select(runs.id).where(arms[0]), runs.id)
     each = union_all(*(select(runs.id).where(arm) for arm in arms)).subquery()
-    return Search(select(each.c.id), each.c.id, walks)
+    return Search(select(each.c.id), each.c.id)
+
+
+def _walk(
+    filters: Filters, arms: list[Any], conditions: Callable[[Any], list[ColumnElement[bool]]]
+) -> Search:
+    """Return the search that looks at each of the next WINDOW runs in the direction of the cursor."""
+    looked_at = [select(*(runs[name] for name in LOOKED_AT)).where(arm) for arm in arms]
+    source = looked_at[0].subquery() if len(arms) == 1 else union_all(*looked_at).subquery()
+    cursor = read_cursor(filters.cursor_text, [int]) if filters.cursor_text else None
+    order = source.c.id.desc()
+    ahead = select(source)
+    if cursor is not None:
+        newer = cursor.direction == "newer"
+        ahead = ahead.where(source.c.id > cursor.keys[0] if newer else source.c.id < cursor.keys[0])
+        order = source.c.id.asc() if newer else order
+    near = ahead.order_by(order).limit(WINDOW).subquery()
+    matching = select(near.c.id).where(*conditions(near.c))
+    return Search(matching, near.c.id, ahead.with_only_columns(source.c.id).order_by(order))
 
 
 def _states(filters: Filters) -> list[list[ColumnElement[bool]]]:
@@ -119,70 +119,80 @@ def _states(filters: Filters) -> list[list[ColumnElement[bool]]]:
     return [[runs.status == literal(each, literal_execute=True)] for each in wanted] or [[]]
 
 
-def _times(connection: Connection, filters: Filters, now: datetime) -> list[ColumnElement[bool]]:
-    found: list[ColumnElement[bool]] = []
-    if since := filters.get("since"):
-        moment = since.at(now)
-        found += [runs.created_at >= moment, runs.id > _last_before(connection, moment - ID_SLACK)]
-    if until := filters.get("until"):
-        moment = until.at(now)
-        found += [runs.created_at < moment, runs.id <= _last_before(connection, moment + ID_SLACK)]
-    return found
-
-
-def _last_before(connection: Connection, moment: datetime) -> int:
-    return connection.execute(_LAST_BEFORE, {"moment": moment}).scalar_one_or_none() or 0
-
-
 def _plain(filters: Filters) -> list[ColumnElement[bool]]:
     """Return the filters that are a comparison with an indexed column."""
     columns = {"type": runs.job_type, "error": runs.error_code, "key": runs.idempotency_key}
     return [column == filters.get(name) for name, column in columns.items() if filters.get(name)]
 
 
-def _walking(connection: Connection, filters: Filters, sees_payloads: bool) -> list[ColumnElement[bool]]:
-    """Return the filters that have to look at each run."""
+def _walking(
+    connection: Connection, run: Any, filters: Filters, now: datetime, sees_payloads: bool
+) -> list[ColumnElement[bool]]:
+    """Return the filters that have to look at each ``run`` (columns LOOKED_AT)."""
     found: list[ColumnElement[bool]] = []
+    if since := filters.get("since"):
+        found.append(run.created_at >= since.at(now))
+    if until := filters.get("until"):
+        found.append(run.created_at < until.at(now))
     if attempts := filters.get("attempts"):
         low, high = attempts
-        found.append(runs.attempts >= low if high is None else runs.attempts.between(low, high))
+        found.append(run.attempts >= low if high is None else run.attempts.between(low, high))
     if worker := filters.get("worker"):
-        found.append(_worked_on_by(connection, worker))
+        found.append(_worked_on_by(connection, run, worker))
     for path, value in filters.starting("payload.").items():
         if not sees_payloads and SECRET_KEYS.search(path):
             raise WrongFilter(f"“payload.{path}” is hidden from viewers; it takes the role operator.")
-        found.append(runs.payload[tuple(path.split("."))].astext == value)
+        found.append(run.payload[tuple(path.split("."))].astext == value)
     if words := filters.get("q"):
-        found.append(_mentions(words, sees_payloads))
+        found.append(_mentions(run, words, sees_payloads))
     return found
 
 
-def _worked_on_by(connection: Connection, worker: str) -> ColumnElement[bool]:
+def _worked_on_by(connection: Connection, run: Any, worker: str) -> ColumnElement[bool]:
     """Match what a worker holds or has held; a worker is named by its id, its name or its host."""
     named = select(workers.c.id).where(or_(workers.c.name == worker, workers.c.hostname == worker))
     ids = literal([worker, *connection.execute(named).scalars()], ARRAY(Text))
     attempts = job_attempts.c
-    held = exists().where(attempts.run_id == runs.id, attempts.worker_id == any_(ids))
-    return or_(runs.locked_by == any_(ids), held)
+    # A scalar with a limit is probed once per run; EXISTS would be hashed, by reading every attempt there is.
+    held = select(true()).where(attempts.run_id == run.id, attempts.worker_id == any_(ids)).limit(1)
+    return or_(run.locked_by == any_(ids), func.coalesce(held.scalar_subquery(), false()))
 
 
-def _mentions(words: str, sees_payloads: bool) -> ColumnElement[bool]:
+def _mentions(run: Any, words: str, sees_payloads: bool) -> ColumnElement[bool]:
     """Match text in payload, error or type, and the run's own number."""
-    payload = cast(runs.payload, Text)
+    payload = cast(run.payload, Text)
     in_payload = payload.icontains(words, autoescape=True)
     if not sees_payloads:
         in_payload = and_(in_payload, ~payload.regexp_match(SECRET_INSIDE, flags="i"))
-    places = [in_payload, *(c.icontains(words, autoescape=True) for c in (runs.last_error, runs.error_code))]
-    places.append(runs.job_type.icontains(words, autoescape=True))
+    columns = (run.last_error, run.error_code, run.job_type)
+    places = [in_payload, *(column.icontains(words, autoescape=True) for column in columns)]
     if words.isascii() and words.isdecimal() and int(words) <= LARGEST_ID:
-        places.append(runs.id == int(words))
+        places.append(run.id == int(words))
     return or_(*places)
 
 
 def page(connection: Connection, found: Search, filters: Filters, *, payloads: bool = False) -> Rows:
-    """Return one page of the runs of ``found``, newest first, as ``shown`` reads them."""
+    """Return one page of the runs of ``found``, newest first, as ``shown`` reads them.
+
+    A search that stopped at the end of its window goes on from there: its cursor leads past the rows.
+    """
     ids = keyset_page(connection, found.statement, [found.id], filters)
+    if found.window is not None:
+        ids = _beyond(connection, found.window, ids, filters)
     return replace(ids, items=shown(connection, [row["id"] for row in ids.items], payloads=payloads))
+
+
+def _beyond(connection: Connection, window: Select[Any], rows: Rows, filters: Filters) -> Rows:
+    """Return ``rows`` with cursors that lead on where the window ended and back where it began."""
+    last: int | None = connection.execute(window.offset(WINDOW - 1).limit(1)).scalar_one_or_none()
+    cursor = read_cursor(filters.cursor_text, [int]) if filters.cursor_text else None
+    if cursor is not None and cursor.direction == "newer":
+        onward = Cursor("newer", (last,)).encode() if last else None
+        behind = Cursor("older", (min(cursor.keys[0] + 1, LARGEST_ID),)).encode()
+        return replace(rows, newer=rows.newer or onward, older=rows.older or behind)
+    onward = Cursor("older", (last,)).encode() if last else None
+    back = Cursor("newer", (cursor.keys[0] - 1,)).encode() if cursor else None
+    return replace(rows, older=rows.older or onward, newer=rows.newer or back)
 
 
 def shown(connection: Connection, ids: Sequence[int], *, payloads: bool = False) -> list[RowMapping]:
@@ -210,10 +220,10 @@ def shown(connection: Connection, ids: Sequence[int], *, payloads: bool = False)
 
 
 def count(connection: Connection, found: Search) -> int | None:
-    """Return how many runs match, at most CAP + 1; None when counting would walk the table."""
-    if found.walks:
+    """Return how many runs match, at most CAP + 1; None when counting would look at each run."""
+    if found.window is not None:
         return None
-    return _count(connection, found.statement, CAP)
+    return _count(connection, found, found.statement, CAP)
 
 
 def newcomers(connection: Connection, found: Search, ids: Sequence[int], *, full: bool) -> int:
@@ -224,11 +234,13 @@ def newcomers(connection: Connection, found: Search, ids: Sequence[int], *, full
     statement = found.statement.where(found.id != all_(literal(list(ids), ARRAY(BigInteger))))
     if full and ids:
         statement = statement.where(found.id > min(ids))
-    return _count(connection, statement, MOST_NEW)
+    return _count(connection, found, statement, MOST_NEW)
 
 
-def _count(connection: Connection, statement: Select[Any], most: int) -> int:
-    capped = select(func.count()).select_from(statement.limit(most + 1).subquery())
+def _count(connection: Connection, found: Search, statement: Select[Any], most: int) -> int:
+    """Count in the order of the list, which is an index's, so that it stops early."""
+    newest = statement.order_by(found.id.desc()).limit(most + 1)
+    capped = select(func.count()).select_from(newest.subquery())
     return int(connection.execute(capped).scalar_one())
 
 

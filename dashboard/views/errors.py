@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from hashlib import blake2s
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 from flask import Blueprint, g
 
@@ -20,9 +20,10 @@ from dashboard.queries.errors import Group, Window
 
 blueprint = Blueprint("errors", __name__)
 
-DEFAULT_WINDOW = params.Moment(before_now=timedelta(hours=24))
+DEFAULT_WINDOW = timedelta(hours=24)
 LONGEST_WINDOW = timedelta(days=92)
-AGES = (("1h", "1 hour"), ("24h", "24 hours"), ("7d", "7 days"), ("30d", "30 days"))
+# Values as the canonical query string writes them.
+AGES = (("1h", "1 hour"), ("1d", "24 hours"), ("7d", "7 days"), ("30d", "30 days"))
 COLUMNS = ["error_code", "job_type", "count", "failed", "dead", "first_seen_at", "last_seen_at", "message"]
 WINDOW_FIELDS = {"type": params.TEXT, "since": params.MOMENT, "until": params.MOMENT}
 FIELDS = {"error": params.TEXT, **WINDOW_FIELDS}
@@ -46,8 +47,10 @@ def window(filters: params.Filters, code: str | None = None) -> Window:
 
     Raises WrongFilter when it is empty or too long to count.
     """
-    until = filters.get("until").at(as_of()) if filters.get("until") else as_of() + timedelta(seconds=1)
-    since = filters.get("since", DEFAULT_WINDOW).at(until if filters.get("until") else as_of())
+    now = as_of()
+    # Attempts that end within this very microsecond belong to the page too.
+    until = filters.get("until").at(now) if filters.get("until") else now + timedelta(seconds=1)
+    since = filters.get("since").at(now) if filters.get("since") else until - DEFAULT_WINDOW
     if not since < until:
         raise params.WrongFilter("“since” is not before “until”: nothing can have failed in between.")
     if until - since > LONGEST_WINDOW:
@@ -97,7 +100,7 @@ def find_code(code: str) -> dict[str, Any]:
         "runs_link": runs_link,
         "types": runs.type_names(reading()),
         "ages": AGES,
-        "path": f"/errors/{code}",
+        "path": f"/errors/{quote(code)}",
     }
 
 

@@ -22,9 +22,10 @@ from worker.tables import job_runs
 blueprint = Blueprint("runs", __name__)
 
 PATH = "/runs"
+# Values as the canonical query string writes them.
 AGES = (
     ("1h", "the last hour"),
-    ("24h", "the last 24 hours"),
+    ("1d", "the last 24 hours"),
     ("7d", "the last 7 days"),
     ("30d", "the last 30 days"),
 )
@@ -80,6 +81,8 @@ def find() -> dict[str, Any]:
         "address": _address(filters, rows),
         "line": write_line(filters),
         "count": _counted(found, rows) if request.path == PATH else "",
+        "goes_on": found.window is not None and rows.older is not None and len(rows.items) < filters.limit,
+        "window": runs.WINDOW,
         "types": runs.type_names(reading()),
         "ages": AGES,
         "states": STATES,

@@ -1,0 +1,127 @@
+"""Verbs on a selection: each run by its own guard, its own audit row, and one honest sentence for all."""
+
+from __future__ import annotations
+
+import pytest
+from flask.testing import FlaskClient
+
+from tests.conftest import Connection
+from tests.dashboard.conftest import AsRole
+from tests.factories import a_run, rows, status
+
+JSON = {"Accept": "application/json"}
+HTMX = {"HX-Request": "true"}
+
+
+def test_a_selection_is_retried_and_each_run_is_audited_with_the_reason(
+    client: FlaskClient, connection: Connection
+) -> None:
+    chosen = [a_run(connection, "dead") for _ in range(3)]
+    other = a_run(connection, "dead")
+    answer = client.post("/runs/bulk/retry", data={"run": chosen, "reason": "CRM is back"}, headers=JSON)
+    body = answer.get_json()
+    assert (answer.status_code, body["done"], body["skipped"], body["changed"]) == (200, 3, 0, True)
+    assert body["message"] == "3 runs due now."
+    assert [status(connection, run) for run in (*chosen, other)] == ["queued"] * 3 + ["dead"]
+    audited = rows(connection, "audit_log", "action = 'run.retry'")
+    assert [(row["target_id"], row["reason"], row["actor"]) for row in audited] == [
+        (str(run), "CRM is back", "admin") for run in chosen
+    ]
+
+
+def test_a_mixed_selection_says_how_many_were_left_and_why(
+    client: FlaskClient, connection: Connection
+) -> None:
+    queued, running = a_run(connection), a_run(connection, "running")
+    ended, gone = a_run(connection, "succeeded"), 999_999
+    answer = client.post("/runs/bulk/cancel", json={"run": [queued, running, ended, gone]}, headers=JSON)
+    body = answer.get_json()
+    assert (body["done"], body["asked"], body["skipped"]) == (1, 1, 2)
+    assert body["message"].startswith(
+        "1 run cancelled, 1 run asked to stop. "
+        "Left as they are: 1 in a state that does not allow it, 1 not there any more. "
+    )
+    assert [item["run"] for item in body["items"]] == [queued, running, ended, gone]
+    assert [item["changed"] for item in body["items"]] == [True, True, False, False]
+
+
+def test_a_selection_that_forbids_it_all_is_a_conflict(client: FlaskClient, connection: Connection) -> None:
+    run = a_run(connection, "succeeded")
+    answer = client.post("/runs/bulk/retry", data={"run": run}, headers=JSON)
+    assert (answer.status_code, answer.get_json()["changed"]) == (409, False)
+    assert "run it again" in answer.get_json()["message"]
+
+
+def test_htmx_gets_a_toast_and_the_boxes_are_cleared(client: FlaskClient, connection: Connection) -> None:
+    run = a_run(connection, "dead")
+    answer = client.post("/runs/bulk/retry", data={"run": run}, headers=HTMX)
+    assert answer.status_code == 200 and b"1 run due now." in answer.data
+    assert answer.headers["HX-Trigger"] == "selection:clear, live:now"
+
+
+def test_a_form_goes_back_to_the_list_it_came_from(client: FlaskClient, connection: Connection) -> None:
+    run = a_run(connection, "dead")
+    headers = {"Referer": "http://localhost/runs?status=dead"}
+    answer = client.post("/runs/bulk/retry", data={"run": run}, headers=headers)
+    assert (answer.status_code, answer.location) == (303, "/runs?status=dead")
+    assert "1 run due now." in client.get(answer.location).get_data(as_text=True)
+
+
+def test_without_a_script_a_selection_is_confirmed_on_a_page(
+    client: FlaskClient, connection: Connection
+) -> None:
+    runs = [a_run(connection), a_run(connection)]
+    page = client.get("/runs/bulk/cancel", query_string={"run": runs}).get_data(as_text=True)
+    assert "Cancel 2 runs?" in page
+    for run in runs:
+        assert f'name="run" value="{run}"' in page
+        assert status(connection, run) == "queued"
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        ({}, "No run is selected"),
+        ({"run": ["x"]}, "A run id is a whole number"),
+        ({"run": ["99999999999999999999999"]}, "A run id is a whole number"),
+        ({"run": [str(n) for n in range(1, 202)]}, "at most 200"),
+    ],
+)
+def test_a_selection_that_cannot_be_is_refused_whole(
+    client: FlaskClient, connection: Connection, data: dict[str, list[str]], words: str
+) -> None:
+    run = a_run(connection)
+    for answer in (
+        client.post("/runs/bulk/cancel", data=data, headers=JSON),
+        client.get("/runs/bulk/cancel", query_string=data, headers=JSON),
+    ):
+        assert answer.status_code == 400 and words in answer.get_json()["message"]
+    assert status(connection, run) == "queued"
+
+
+def test_a_body_that_is_no_selection_is_refused(client: FlaskClient) -> None:
+    bodies: tuple[object, ...] = ([], {"run": 7}, {"runs": [7]})
+    for body in bodies:
+        assert client.post("/runs/bulk/retry", json=body, headers=JSON).status_code == 400
+
+
+def test_an_unknown_verb_is_not_there(client: FlaskClient) -> None:
+    assert client.get("/runs/bulk/delete").status_code == 404
+    assert client.post("/runs/bulk/delete").status_code == 404
+
+
+def test_a_viewer_may_not_and_it_is_kept_in_the_audit_log(as_role: AsRole, connection: Connection) -> None:
+    run = a_run(connection)
+    viewer = as_role("viewer")
+    assert viewer.post("/runs/bulk/cancel", data={"run": run}, headers=JSON).status_code == 403
+    assert viewer.get(f"/runs/bulk/cancel?run={run}").status_code == 403
+    assert status(connection, run) == "queued"
+    assert {row["result"] for row in rows(connection, "audit_log", "action = 'run.cancel'")} == {"denied"}
+
+
+def test_a_run_named_twice_is_acted_on_once(client: FlaskClient, connection: Connection) -> None:
+    run = a_run(connection, "dead")
+    body = client.post("/runs/bulk/again", data={"run": [run, run]}, headers=JSON).get_json()
+    assert body["done"] == 1
+    (made,) = rows(connection, "job_runs", "origin_run_id = %s", run)
+    assert body["items"][0]["id"] == made["id"]

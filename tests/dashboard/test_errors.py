@@ -1,0 +1,195 @@
+"""Errors by code and type: what is counted, over which window, and how it leads to the runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from flask import Flask
+from flask.testing import FlaskClient
+from sqlalchemy import event
+
+from dashboard.queries import errors
+from tests.conftest import Connection
+from tests.dashboard.conftest import assert_fragments_match
+from tests.factories import a_run, a_type, age, an_attempt
+
+HOSTILE = "<img src=x onerror=alert(1)>\u202e\"'/?#"
+
+
+def groups(client: FlaskClient, query: str = "", path: str = "/errors") -> dict[tuple[str, str], Any]:
+    answer = client.get(f"{path}.json?{query}")
+    assert answer.status_code == 200, answer.get_json()
+    items = answer.get_json()["items"]
+    return {(item["error_code"], item["job_type"]): item for item in items}
+
+
+def failure(connection: Connection, code: str, ago: str, run: int = 1, **columns: Any) -> None:
+    number = connection.execute("SELECT count(*) + 100 FROM wakeboard.job_attempts").fetchone()
+    assert number
+    an_attempt(
+        connection, run, attempt=number[0], lease_epoch=number[0], error_code=code,
+        **{"outcome": "failed", "finished_at": f"-{ago}", **columns},
+    )  # fmt: skip
+
+
+def test_a_house_without_failures_says_so(client: FlaskClient) -> None:
+    assert "No failures here" in client.get("/errors").get_data(as_text=True)
+    assert client.get("/errors.json").get_json()["items"] == []
+    assert "No failure with this code" in client.get("/errors/BOOM").get_data(as_text=True)
+
+
+def test_failures_are_counted_by_code_and_type(client: FlaskClient, connection: Connection) -> None:
+    failure(connection, "http_503", "3 hours", error="first")
+    failure(connection, "http_503", "1 hour", error="newest", outcome="timed_out")
+    failure(connection, "http_503", "2 hours", job_type="report", outcome="lost")
+    failure(connection, "40P01", "5 minutes")
+    failure(connection, "40P01", "2 days")
+    failure(connection, "nothing", "1 hour", outcome="cancelled")
+    found = groups(client)
+    counts = {key: item["count"] for key, item in found.items()}
+    assert counts == {("http_503", "mail"): 2, ("http_503", "report"): 1, ("40P01", "mail"): 1}
+    busiest = found["http_503", "mail"]
+    assert busiest["message"] == "newest" and busiest["first_seen_at"] < busiest["last_seen_at"]
+    assert sum(busiest["buckets"]) == 2 and len(busiest["buckets"]) == 24
+    assert groups(client, "since=7d")["40P01", "mail"]["count"] == 2
+    assert set(groups(client, "type=report")) == {("http_503", "report")}
+    assert set(groups(client, "error=40P01")) == {("40P01", "mail")}
+    assert set(groups(client, "since=7d&until=1d")) == {("40P01", "mail")}
+
+
+def test_a_failure_stands_in_the_bar_of_its_time(client: FlaskClient, connection: Connection) -> None:
+    failure(connection, "x", "30 minutes")
+    failure(connection, "x", "1410 minutes")
+    buckets = groups(client)["x", "mail"]["buckets"]
+    assert (buckets[0], buckets[23], sum(buckets)) == (1, 1, 2)
+
+
+def test_runs_that_fail_now_are_counted_even_when_they_failed_long_ago(
+    client: FlaskClient, connection: Connection
+) -> None:
+    dead = a_run(connection, "dead", error_code="KeyError", last_error="no vat")
+    age(connection, dead, "9 days")
+    a_run(connection, "failed", error_code="KeyError")
+    a_run(connection, "succeeded", error_code="KeyError")
+    item = groups(client)["KeyError", "mail"]
+    assert (item["dead"], item["failed"]) == (1, 1)
+    page = client.get("/errors").get_data(as_text=True)
+    assert 'href="/runs?status=dead&amp;type=mail&amp;error=KeyError"' in page
+    (shown,) = client.get("/runs.json?status=dead&type=mail&error=KeyError").get_json()["items"]
+    assert shown["id"] == dead
+
+
+def test_an_old_failure_still_shows_its_message(client: FlaskClient, connection: Connection) -> None:
+    dead = a_run(connection, "dead", error_code="KeyError", last_error="no vat")
+    age(connection, dead, "9 days")
+    item = groups(client)["KeyError", "mail"]
+    assert (item["count"], item["dead"], item["message"], item["last_seen_at"]) == (0, 1, "no vat", None)
+
+
+def test_one_code_has_its_newest_failures_and_a_trace(client: FlaskClient, connection: Connection) -> None:
+    run = a_run(connection)
+    failure(connection, "40P01", "2 hours", run, error="deadlock", traceback="File crm.py, line 88")
+    failure(connection, "40P01", "1 hour", run, outcome="lost", error="deadlock again")
+    failure(connection, "other", "1 hour", run, error="unrelated")
+    page = client.get("/errors/40P01").get_data(as_text=True)
+    for words in ("File crm.py, line 88", "deadlock again", f"/runs/{run}", "status=failed%2Cdead"):
+        assert words in page
+    assert "unrelated" not in page
+    body = client.get("/errors/40P01.json").get_json()
+    assert [each["error"] for each in body["newest"]] == ["deadlock again", "deadlock"]
+    assert set(groups(client, path="/errors/40P01")) == {("40P01", "mail")}
+
+
+def test_a_code_with_slashes_has_its_page(client: FlaskClient, connection: Connection) -> None:
+    failure(connection, "urn:x/y z", "1 hour", error="odd")
+    page = client.get("/errors").get_data(as_text=True)
+    assert 'href="/errors/urn%3Ax/y%20z"' in page
+    assert "odd" in client.get("/errors/urn%3Ax/y%20z").get_data(as_text=True)
+
+
+@pytest.mark.parametrize(
+    "query", ["status=dead", "since=tomorrow", "since=1h&until=2h", "since=400d", "cursor=x&since=0x"]
+)
+def test_a_window_that_cannot_be_is_refused(client: FlaskClient, query: str) -> None:
+    for path in ("/errors", "/errors.json", "/errors.csv", "/errors/BOOM", "/_fragments/errors/groups"):
+        assert client.get(f"{path}?{query}").status_code == 400, path
+
+
+def test_the_groups_come_as_csv(client: FlaskClient, connection: Connection) -> None:
+    failure(connection, "40P01", "1 hour", error="=cmd")
+    head, line = client.get("/errors.csv").get_data(as_text=True).splitlines()
+    assert head == "error_code,job_type,count,failed,dead,first_seen_at,last_seen_at,message"
+    assert line.startswith("40P01,mail,1,0,0,") and line.endswith(",'=cmd")
+
+
+def test_what_is_shown_live_is_what_is_shown_at_first(client: FlaskClient, connection: Connection) -> None:
+    a_type(connection, "mail")
+    failure(connection, "40P01", "1 hour", error="deadlock")
+    a_run(connection, "dead")
+    for path in ("/errors", "/errors?type=mail", "/errors/40P01", "/errors/40P01?since=7d"):
+        assert_fragments_match(client, path)
+
+
+def test_counting_stops_at_its_cap_and_says_so(
+    client: FlaskClient, connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(errors, "CAP", 3)
+    for number in range(4):
+        failure(connection, "x", f"{number + 1} minutes")
+    assert groups(client)["x", "mail"]["count"] == 3
+    assert "newest 3 failures" in client.get("/errors").get_data(as_text=True)
+
+
+def test_hostile_text_stays_text(client: FlaskClient, connection: Connection) -> None:
+    failure(connection, HOSTILE, "1 hour", error=HOSTILE, traceback=HOSTILE, job_type=HOSTILE)
+    a_run(connection, "dead", error_code=HOSTILE, job_type=HOSTILE, last_error=HOSTILE)
+    listed = client.get("/errors").get_data(as_text=True)
+    link = listed.split('<a class="mono" href="')[1].split('"')[0]
+    page = client.get(link.split("?since")[0])
+    assert page.status_code == 200
+    for html in (listed, page.get_data(as_text=True)):
+        assert "<img src=x" not in html and "\u202e" not in html and "&lt;img src=x" in html
+
+
+def test_secrets_are_in_no_shape_of_the_pages(client: FlaskClient, connection: Connection) -> None:
+    url = "https://app:hunter2@crm.example.com"
+    failure(connection, "x", "1 hour", error=url, traceback=url)
+    for path in ("/errors", "/errors.json", "/errors.csv", "/errors/x", "/errors/x.json"):
+        assert b"hunter2" not in client.get(path).data, path
+
+
+def test_no_page_of_errors_reads_a_whole_table(
+    app: Flask, client: FlaskClient, connection: Connection
+) -> None:
+    connection.execute(
+        """INSERT INTO wakeboard.job_runs (job_type, status, finished_at, error_code)
+        SELECT 'type' || n % 9, CASE WHEN n % 50 = 0 THEN 'dead' ELSE 'succeeded' END, now(), 'code' || n % 7
+        FROM generate_series(1, 50000) AS n"""
+    )
+    connection.execute(
+        """INSERT INTO wakeboard.job_attempts (run_id, attempt, lease_epoch, job_type, worker_id, due_at,
+            started_at, finished_at, outcome, error_code, error)
+        SELECT id, 1, 1, job_type, 'w1', now(), now(), now() - (id % 9000) * interval '1 min',
+            CASE WHEN id % 10 = 0 THEN 'failed' ELSE 'succeeded' END, error_code, 'no'
+        FROM wakeboard.job_runs"""
+    )
+    connection.execute("ANALYZE wakeboard.job_runs, wakeboard.job_attempts")
+    asked: list[tuple[str, Any]] = []
+    engine = app.extensions["wakeboard_database"].primary
+    event.listen(
+        engine, "before_cursor_execute", lambda _c, _cursor, sql, values, *_: asked.append((sql, values))
+    )
+    for path in (
+        "/errors",
+        "/errors?since=1h",
+        "/errors?type=type3&error=code3",
+        "/errors/code3",
+        "/errors/no",
+    ):
+        assert client.get(path).status_code == 200
+    looked_at = [(sql, values) for sql, values in asked if "job_runs" in sql or "job_attempts" in sql]
+    assert len(looked_at) >= 15
+    for sql, values in looked_at:
+        plan = [line for (line,) in connection.execute(f"EXPLAIN {sql}".encode(), values).fetchall()]
+        assert not any("Seq Scan on job_" in line for line in plan), "\n".join([sql, *plan])

@@ -1,0 +1,384 @@
+"""One run: why it stands as it does, what was tried, what people did, and the verbs' three answers."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+from html import unescape
+
+import pytest
+from flask.testing import FlaskClient
+
+from dashboard.lanes import WIDTH, lanes
+from tests.conftest import Connection
+from tests.dashboard.conftest import AsRole, assert_fragments_match
+from tests.factories import a_definition, a_run, a_type, a_worker, age, an_attempt, insert, row, rows, status
+from worker.states import VERBS, Status, allowed
+
+HOSTILE = "<img src=x onerror=alert(1)>\u202e\"'"
+JSON = {"Accept": "application/json"}
+HTMX = {"HX-Request": "true"}
+
+
+def words(client: FlaskClient, path: str) -> str:
+    """The text of a page's middle as a reader sees it."""
+    answer = client.get(path)
+    assert answer.status_code == 200, answer.get_data(as_text=True)[-3000:]
+    middle = answer.get_data(as_text=True).split("<main")[1].split("</main>")[0]
+    return " ".join(unescape(re.sub(r"<[^>]+>", " ", middle)).split())
+
+
+@pytest.mark.parametrize("number", ["7", "12345678901234567890123", "0"])
+def test_a_run_that_is_not_there_is_said_so(client: FlaskClient, number: str) -> None:
+    for path in (f"/runs/{number}", f"/runs/{number}.json", f"/_fragments/runs/{number}/attempts"):
+        assert client.get(path).status_code == 404
+    assert "retention" in words_of_error(client, f"/runs/{number}")
+
+
+def words_of_error(client: FlaskClient, path: str) -> str:
+    return client.get(path).get_data(as_text=True)
+
+
+def test_a_page_of_one_run_takes_no_filters(client: FlaskClient, connection: Connection) -> None:
+    assert client.get(f"/runs/{a_run(connection)}?status=dead").status_code == 400
+
+
+def test_a_delayed_run_says_when_it_is_due(client: FlaskClient, connection: Connection) -> None:
+    a_worker(connection)
+    run = a_run(connection, run_at="1 hour")
+    assert "Waits for its time: due" in words(client, f"/runs/{run}")
+
+
+def test_a_run_that_backs_off_says_after_which_failure_and_by_which_rule(
+    client: FlaskClient, connection: Connection
+) -> None:
+    a_worker(connection)
+    a_type(connection, "mail", backoff="1m,5m", max_attempts=4)
+    run = a_run(connection, "failed", attempts=2, failures=2)
+    shown = words(client, f"/runs/{run}")
+    assert "Backing off after failure 2 of 4 ( smtp_down ): next try" in shown
+    assert "1 m, 5 m, then always the last" in shown or "1 min, 5 min, then always the last" in shown
+
+
+def test_a_run_of_a_paused_type_says_who_paused_it_and_why(
+    client: FlaskClient, connection: Connection
+) -> None:
+    a_type(connection, "mail", paused_by="anna", paused_reason="CRM is down")
+    connection.execute("UPDATE wakeboard.job_types SET paused_at = now()")
+    shown = words(client, f"/runs/{a_run(connection)}")
+    assert "was paused by anna" in shown and "“CRM is down”" in shown
+
+
+def test_a_run_that_no_worker_can_take_says_so(client: FlaskClient, connection: Connection) -> None:
+    run = a_run(connection)
+    assert "No worker is alive at all" in words(client, f"/runs/{run}")
+    a_worker(connection, job_types=["report"])
+    a_worker(connection, seen="-10 minutes")
+    assert "No live worker runs this type. 1 worker is alive" in words(client, f"/runs/{run}")
+    a_worker(connection)
+    assert "No live worker" not in words(client, f"/runs/{run}")
+
+
+def test_a_run_behind_its_types_limit_names_the_limit(client: FlaskClient, connection: Connection) -> None:
+    a_worker(connection, "w1")
+    a_type(connection, "mail", max_running=5, max_running_operator=2)
+    run = a_run(connection)
+    a_run(connection, "running")
+    assert "The limit is reached" not in words(client, f"/runs/{run}")
+    a_run(connection, "running")
+    assert "The limit is reached: 2 of 2 runs of this type are running" in words(client, f"/runs/{run}")
+
+
+def test_a_due_run_counts_only_what_is_claimed_before_it(client: FlaskClient, connection: Connection) -> None:
+    a_worker(connection)
+    run = a_run(connection, run_at="-1 minute")
+    assert "Nothing is in its way" in words(client, f"/runs/{run}")
+    a_run(connection, run_at="-2 minutes")
+    a_run(connection, priority=0)
+    a_run(connection, priority=4, run_at="-1 hour")
+    a_run(connection, run_at="1 minute", priority=0)
+    a_run(connection, job_type="report", run_at="-1 hour")
+    assert "2 due runs of this type come before it" in words(client, f"/runs/{run}")
+
+
+def test_full_workers_are_said_to_be_full(client: FlaskClient, connection: Connection) -> None:
+    a_worker(connection, concurrency=2, running=2)
+    assert "All 2 slots of 1 worker for this type are busy" in words(client, f"/runs/{a_run(connection)}")
+
+
+def test_a_running_run_names_its_worker_its_progress_and_what_it_prints(
+    client: FlaskClient, connection: Connection
+) -> None:
+    a_worker(connection, "w1", name="w-7")
+    run = a_run(connection, "running", progress_done=70, progress_total=100)
+    insert(
+        connection,
+        "run_output",
+        {"run_id": run, "lease_epoch": 1, "tail": "page 3 of 12"},
+        returning="run_id",
+    )
+    shown = words(client, f"/runs/{run}")
+    for part in ("on worker w-7", "70 of 100", "Output so far page 3 of 12"):
+        assert part in shown
+    connection.execute("UPDATE wakeboard.run_output SET lease_epoch = 0")
+    assert "page 3 of 12" not in words(client, f"/runs/{run}")
+
+
+def test_a_lease_that_ended_is_loud_and_offers_release(client: FlaskClient, connection: Connection) -> None:
+    a_worker(connection, "w1")
+    run = a_run(connection, "running", locked_until="-1 minute")
+    assert "Stuck: its lease ended" in words(client, f"/runs/{run}")
+    assert f"/leases/{run}/release" in client.get(f"/runs/{run}").get_data(as_text=True)
+    assert client.get(f"/runs/{run}.json").get_json()["stuck"] is True
+
+
+def test_a_run_that_was_asked_to_stop_says_since_when(client: FlaskClient, connection: Connection) -> None:
+    a_worker(connection, "w1")
+    run = a_run(connection, "running", cancel_requested_at="-5 seconds")
+    page = client.get(f"/runs/{run}").get_data(as_text=True)
+    assert "Asked to stop" in page and "It was already asked to stop" in page
+
+
+@pytest.mark.parametrize(
+    ("columns", "sentence"),
+    [
+        ({"attempts": 10, "failures": 10}, "10 of 10 attempts failed"),
+        ({"attempts": 1, "failures": 1}, "its handler said that trying again cannot help"),
+    ],
+)
+def test_a_dead_run_says_why_it_gave_up(
+    client: FlaskClient, connection: Connection, columns: dict[str, int], sentence: str
+) -> None:
+    run = a_run(connection, "dead", **columns)
+    assert sentence in words(client, f"/runs/{run}")
+
+
+def test_each_attempt_tells_its_story(client: FlaskClient, connection: Connection) -> None:
+    a_worker(connection, "db1-77", name="w-7")
+    run = a_run(connection, "succeeded", attempts=0)
+    an_attempt(
+        connection, run, outcome="failed", error_code="40P01", error="deadlock", traceback="File crm.py",
+        output_tail="page 1", finished_at="-10 minutes", started_at="-11 minutes", next_run_at="-6 minutes",
+    )  # fmt: skip
+    an_attempt(
+        connection, run, attempt=2, lease_epoch=2, worker_id="db1-77", outcome="lost",
+        error_code="lease_lost", finished_at="-5 minutes", next_run_at="-5 minutes", refused_at="-4 minutes",
+        refused_outcome="succeeded",
+    )  # fmt: skip
+    an_attempt(connection, run, attempt=3, lease_epoch=3, result={"rows": 1204}, note="slow provider")
+    shown = words(client, f"/runs/{run}")
+    for part in (
+        "Attempt 1 failed", "40P01 deadlock", "after 4 min (backoff)", "Trace File crm.py", "Output page 1",
+        "worker w-7", "a lost lease is taken over without a wait", "with “succeeded”, too late",
+        '"rows": 1204', "slow provider",
+    ):  # fmt: skip
+        assert part in shown
+    assert shown.index("Attempt 3 succ") < shown.index("Attempt 2 lost") < shown.index("Attempt 1 failed")
+    history = client.get(f"/runs/{run}.json").get_json()["history"]
+    assert [attempt["outcome"] for attempt in history] == ["succeeded", "lost", "failed"]
+
+
+def test_the_facts_name_where_the_run_came_from(client: FlaskClient, connection: Connection) -> None:
+    definition = a_definition(connection, "nightly")
+    run = a_run(
+        connection, definition_id=definition, idempotency_key="invoice:812", enqueued_by="shop",
+        timeout_seconds=90, origin_run_id=4711, payload={"invoice_id": 812},
+    )  # fmt: skip
+    shown = words(client, f"/runs/{run}")
+    for part in (
+        "Schedule nightly",
+        "Key invoice:812",
+        "by shop",
+        "1 min 30 s",
+        "run 4711",
+        '"invoice_id": 812',
+    ):
+        assert part in shown
+    connection.execute("DELETE FROM wakeboard.job_definitions")
+    assert "removed" in words(client, f"/runs/{run}")
+
+
+def test_what_was_done_once_is_listed(client: FlaskClient, connection: Connection) -> None:
+    run = a_run(connection, "dead")
+    insert(
+        connection, "effects",
+        {"scope": f"run:{run}", "key": "charge", "run_id": run, "attempt": 1, "lease_epoch": 1,
+         "status": "started"},
+    )  # fmt: skip
+    assert "charge begun, not confirmed" in words(client, f"/runs/{run}")
+
+
+def test_the_audit_trail_tells_who_did_what_and_why(as_role: AsRole, connection: Connection) -> None:
+    run = a_run(connection, "dead")
+    operator = as_role("operator")
+    operator.post(f"/runs/{run}/retry", data={"reason": "CRM is back"})
+    shown = words(operator, f"/runs/{run}")
+    trail = shown[shown.index("Audit trail") :]
+    assert "operator web Retry dead → queued CRM is back" in trail
+
+
+def test_run_again_links_both_ways(client: FlaskClient, connection: Connection) -> None:
+    run = a_run(connection, "succeeded", payload={"n": 1})
+    made = client.post(f"/runs/{run}/again", headers=JSON).get_json()["id"]
+    assert f"Run again as {made}" in words(client, f"/runs/{run}")
+    assert f"Made from run {run}" in words(client, f"/runs/{made}")
+    assert client.get(f"/runs/{run}.json").get_json()["descendants"] == [made]
+
+
+@pytest.mark.parametrize("state", [status.value for status in Status])
+def test_what_the_page_shows_live_is_what_it_shows_at_first(
+    client: FlaskClient, connection: Connection, state: str
+) -> None:
+    a_worker(connection, "w1")
+    run = a_run(connection, state)
+    if state == "running":
+        # A running attempt's bar grows; everything else on the page stands still.
+        age(connection, run, "1 minute")
+        connection.execute("UPDATE wakeboard.job_runs SET locked_until = now() + interval '1 hour'")
+    assert_fragments_match(client, f"/runs/{run}")
+
+
+def test_the_verbs_on_the_page_are_those_its_state_allows(
+    client: FlaskClient, connection: Connection
+) -> None:
+    a_worker(connection, "w1")
+    for state in Status:
+        run = a_run(connection, state.value)
+        page = client.get(f"/runs/{run}").get_data(as_text=True)
+        offered = set(re.findall(r'<button id="do-(\w+)"', page))
+        names = ("run.retry", "run.cancel", "run.again")
+        assert offered == {VERBS[name].name for name in names if allowed(VERBS[name], state)}
+
+
+def test_a_viewer_sees_everything_but_may_do_nothing(as_role: AsRole, connection: Connection) -> None:
+    run = a_run(connection, "dead")
+    viewer = as_role("viewer")
+    page = viewer.get(f"/runs/{run}").get_data(as_text=True)
+    assert "Gave up" in page and "Needs the role operator" in page and "hx-post" not in page
+    for verb in ("retry", "cancel", "again"):
+        assert viewer.post(f"/runs/{run}/{verb}", headers=JSON).status_code == 403
+        assert viewer.get(f"/runs/{run}/{verb}").status_code == 403
+    assert status(connection, run) == "dead"
+
+
+@pytest.mark.parametrize(
+    ("state", "verb", "code", "after"),
+    [
+        ("dead", "retry", 200, "queued"),
+        ("failed", "retry", 200, "failed"),
+        ("queued", "retry", 200, "queued"),
+        ("running", "retry", 409, "running"),
+        ("succeeded", "retry", 409, "succeeded"),
+        ("queued", "cancel", 200, "cancelled"),
+        ("running", "cancel", 202, "running"),
+        ("cancelled", "cancel", 200, "cancelled"),
+        ("dead", "cancel", 409, "dead"),
+        ("succeeded", "again", 200, "succeeded"),
+        ("queued", "again", 409, "queued"),
+    ],
+)
+def test_a_verb_answers_a_program_with_its_code_and_a_sentence(
+    client: FlaskClient, connection: Connection, state: str, verb: str, code: int, after: str
+) -> None:
+    run = a_run(connection, state)
+    answer = client.post(f"/runs/{run}/{verb}", headers=JSON)
+    assert (answer.status_code, status(connection, run)) == (code, after)
+    assert set(answer.get_json()) == {"id", "status", "changed", "message"}
+    assert answer.get_json()["message"].endswith(".")
+
+
+def test_a_verb_answers_a_page_and_a_form(client: FlaskClient, connection: Connection) -> None:
+    run = a_run(connection, "dead")
+    toast = client.post(f"/runs/{run}/retry", headers=HTMX)
+    assert (toast.status_code, toast.headers["HX-Trigger"]) == (200, "live:now")
+    assert f"Run {run} is due now." in toast.get_data(as_text=True)
+    late = client.post(f"/runs/{run}/again", headers=HTMX)
+    assert late.status_code == 409 and late.mimetype == "text/plain"
+    form = client.post(f"/runs/{run}/cancel", data={"next": "/runs?status=dead"})
+    assert (form.status_code, form.location) == (303, "/runs?status=dead")
+
+
+def test_a_verb_on_a_run_that_is_gone_is_a_404(client: FlaskClient) -> None:
+    for verb in ("retry", "cancel", "again"):
+        assert client.post(f"/runs/77/{verb}", headers=JSON).status_code == 404
+
+
+def test_the_confirm_page_changes_nothing(client: FlaskClient, connection: Connection) -> None:
+    run = a_run(connection)
+    assert f"Cancel run {run}?" in client.get(f"/runs/{run}/cancel").get_data(as_text=True)
+    assert status(connection, run) == "queued"
+
+
+def test_an_admin_may_run_again_with_another_payload(as_role: AsRole, connection: Connection) -> None:
+    run = a_run(connection, "succeeded", payload={"n": 1, "token": "hunter2"})
+    admin = as_role("admin")
+    confirm = admin.get(f"/runs/{run}/again").get_data(as_text=True)
+    assert '<textarea name="payload"' in confirm and "hunter2" not in confirm
+    by_form = admin.post(f"/runs/{run}/again", data={"payload": '{"n": 2}'}, headers=JSON).get_json()["id"]
+    by_json = admin.post(f"/runs/{run}/again", json={"payload": {"n": 3}}, headers=JSON).get_json()["id"]
+    same = admin.post(f"/runs/{run}/again", data={"payload": " "}, headers=JSON).get_json()["id"]
+    assert [row(connection, made)["payload"] for made in (by_form, by_json, same)] == [
+        {"n": 2}, {"n": 3}, {"n": 1, "token": "hunter2"},
+    ]  # fmt: skip
+    for wrong in ("{", "[1]", "7"):
+        answer = admin.post(f"/runs/{run}/again", data={"payload": wrong}, headers=JSON)
+        assert answer.status_code == 400
+    assert as_role("operator").post(f"/runs/{run}/again", data={"payload": "{}"}).status_code == 403
+    assert "textarea" not in as_role("operator").get(f"/runs/{run}/again").get_data(as_text=True)
+    assert len(rows(connection, "job_runs", "origin_run_id = %s", run)) == 3
+
+
+def test_hostile_text_stays_text_in_every_place(client: FlaskClient, connection: Connection) -> None:
+    a_type(connection, HOSTILE, paused_by=HOSTILE, paused_reason=HOSTILE)
+    connection.execute("UPDATE wakeboard.job_types SET paused_at = now()")
+    texts = {"error_code": HOSTILE, "error": HOSTILE, "traceback": HOSTILE, "output_tail": HOSTILE}
+    for state in ("queued", "running", "dead", "failed"):
+        run = a_run(
+            connection, state, job_type=HOSTILE, error_code=HOSTILE, last_error=HOSTILE, attempts=1,
+            enqueued_by=HOSTILE, traceparent=HOSTILE, payload={HOSTILE: HOSTILE},
+            **({"locked_by": HOSTILE} if state == "running" else {}),
+        )  # fmt: skip
+        an_attempt(
+            connection,
+            run,
+            attempt=9,
+            lease_epoch=9,
+            worker_id=HOSTILE,
+            outcome="failed",
+            note=HOSTILE,
+            **texts,
+        )
+        client.post(f"/runs/{run}/cancel", data={"reason": HOSTILE})
+        page = client.get(f"/runs/{run}").get_data(as_text=True)
+        assert "<img src=x" not in page and "\u202e" not in page
+        assert "&lt;img src=x" in page
+
+
+def test_secrets_are_in_no_shape_of_the_page(client: FlaskClient, connection: Connection) -> None:
+    url = "postgres://app:hunter2@db/shop"
+    run = a_run(connection, "dead", payload={"db_password": "hunter2", "list": [url]}, last_error=url)
+    an_attempt(
+        connection, run, attempt=11, lease_epoch=11, outcome="failed", error=url, traceback=url,
+        output_tail="Authorization: Bearer hunter2hunter2", result={"token": "hunter2"},
+    )  # fmt: skip
+    for path in (f"/runs/{run}", f"/runs/{run}.json", f"/_fragments/runs/{run}/attempts"):
+        assert b"hunter2" not in client.get(path).data, path
+
+
+def test_attempts_are_laid_out_in_time() -> None:
+    noon = datetime(2026, 11, 21, 12, tzinfo=UTC)
+
+    def attempt(number: int, start: int, end: int) -> dict[str, object]:
+        at = {"started_at": noon + timedelta(seconds=start), "finished_at": noon + timedelta(seconds=end)}
+        return {"attempt": number, "outcome": "failed", **at}
+
+    now = noon + timedelta(seconds=100)
+    bars = lanes([attempt(2, 50, 60), attempt(1, 0, 25)], (3, noon + timedelta(seconds=90)), now)
+    assert [bar.attempt for bar in bars] == [1, 2, 3]
+    assert [bar.outcome for bar in bars] == ["failed", "failed", "running"]
+    assert bars[0].x == 0 and bars[0].width == pytest.approx(WIDTH / 4, abs=5)
+    assert bars[1].x == pytest.approx(WIDTH / 2, abs=5)
+    assert bars[2].x + bars[2].width <= WIDTH
+    (instant,) = lanes([attempt(1, 0, 0)], None, now)
+    assert 0 < instant.width <= WIDTH
+    assert lanes([], None, now) == []

@@ -1,0 +1,369 @@
+"""The list of runs: what each filter finds, what stays in place, what is new, and what is never shown."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from html import unescape
+from typing import Any
+
+import pytest
+from flask import Flask
+from flask.testing import FlaskClient
+from sqlalchemy import event
+
+from dashboard.queries import runs
+from dashboard.views.runs import row_verb
+from tests.conftest import Connection
+from tests.dashboard.conftest import AsRole, assert_fragments_match, fragments_of
+from tests.factories import a_definition, a_run, a_type, a_worker, age, an_attempt
+from worker.states import Status, allowed
+
+HOSTILE = "<img src=x onerror=alert(1)>\u202e\"'"
+
+
+def listed(client: FlaskClient, query: str = "") -> list[int]:
+    answer = client.get(f"/runs.json?{query}")
+    assert answer.status_code == 200, answer.get_json()
+    return [item["id"] for item in answer.get_json()["items"]]
+
+
+def html(client: FlaskClient, path: str = "/runs") -> str:
+    answer = client.get(path)
+    assert answer.status_code == 200
+    return answer.get_data(as_text=True)
+
+
+def live_list(page: str) -> str:
+    (address,) = fragments_of(page)
+    return address
+
+
+def rows_in(page: str) -> list[int]:
+    return [int(found) for found in re.findall(r'<tr id="run-(\d+)"', page)]
+
+
+def test_an_empty_list_says_how_a_run_comes_to_be(client: FlaskClient) -> None:
+    assert "There are no runs yet" in html(client)
+    assert "No run matches" in html(client, "/runs?status=dead")
+
+
+def test_a_row_says_what_failed_how_often_and_when_it_goes_on(
+    client: FlaskClient, connection: Connection
+) -> None:
+    a_type(connection, "mail", max_attempts=4)
+    run = a_run(connection, "failed", attempts=2, failures=2, last_error="connection refused")
+    page = html(client)
+    row = page[page.index(f'id="run-{run}"') :].split("</tr>")[0]
+    for words in ("failed", "smtp_down", "connection refused", ">2/4<", "next try", f"/runs/{run}/retry"):
+        assert words in row
+
+
+def test_a_run_whose_lease_ended_or_whose_worker_is_silent_is_stuck(
+    client: FlaskClient, connection: Connection
+) -> None:
+    a_worker(connection, "alive")
+    a_worker(connection, "silent", seen="-5 minutes")
+    held = a_run(connection, "running", locked_by="alive")
+    late = a_run(connection, "running", locked_by="alive", locked_until="-1 second")
+    orphan = a_run(connection, "running", locked_by="silent")
+    stuck = {item["id"]: item["stuck"] for item in client.get("/runs.json").get_json()["items"]}
+    assert stuck == {held: False, late: True, orphan: True}
+    assert html(client).count('class="badge stuck"') == 2
+
+
+def test_the_twin_carries_every_column_of_a_run(client: FlaskClient, connection: Connection) -> None:
+    definition = a_definition(connection, "nightly")
+    run = a_run(connection, "succeeded", definition_id=definition, payload={"invoice_id": 812})
+    body = client.get("/runs.json").get_json()
+    (item,) = body["items"]
+    columns = connection.execute(
+        "SELECT column_name FROM information_schema.columns"
+        " WHERE table_schema = 'wakeboard' AND table_name = 'job_runs'"
+    ).fetchall()
+    assert {name for (name,) in columns} <= set(item)
+    assert (item["id"], item["definition"], item["payload"]) == (run, "nightly", {"invoice_id": 812})
+    assert body["next"] is None and body["as_of"]
+
+
+def test_the_list_comes_as_csv_with_its_filters(client: FlaskClient, connection: Connection) -> None:
+    a_run(connection, "dead", last_error="=1+1")
+    a_run(connection, "queued")
+    lines = client.get("/runs.csv?status=dead").get_data(as_text=True).splitlines()
+    assert len(lines) == 2
+    assert lines[0].startswith("id,status,job_type") and ",'=1+1," in lines[1]
+
+
+def test_each_filter_finds_its_runs_and_no_others(client: FlaskClient, connection: Connection) -> None:
+    w = a_worker(connection, "db1-77", name="w-7")
+    queued = a_run(connection, "queued", job_type="report", payload={"customer": {"id": 7}, "note": "100%"})
+    running = a_run(connection, "running", locked_by=w, idempotency_key="invoice:812")
+    failed = a_run(connection, "failed", error_code="40P01", attempts=3, failures=3)
+    dead = a_run(connection, "dead", error_code="40P01", last_error="deadlock detected", attempts=10)
+    old = a_run(connection, "succeeded", job_type="report")
+    age(connection, old, "3 days")
+    expected: dict[str, Iterable[int]] = {
+        "": [old, dead, failed, running, queued],
+        "status=failed": [failed],
+        "status=failed,dead": [dead, failed],
+        "status=dead&status=queued": [dead, queued],
+        "type=report": [old, queued],
+        "type=report&status=queued": [queued],
+        "error=40P01": [dead, failed],
+        "error=40P01&status=dead": [dead],
+        "key=invoice:812": [running],
+        "worker=db1-77": [running],
+        "worker=w-7": [running],
+        "worker=w1": [old, dead, failed],
+        "attempts=3": [failed],
+        "attempts=3%2B": [dead, failed],
+        "attempts=2-9": [failed],
+        "since=1h": [dead, failed, running, queued],
+        "until=1d": [old],
+        "since=7d&until=1d": [old],
+        "payload.customer.id=7": [queued],
+        "q=DEADLOCK": [dead],
+        "q=100%25": [queued],
+        "q=0%25": [queued],
+        "q=1%250": [],
+        "type=no_such_type": [],
+        "worker=nobody": [],
+        "key=nothing": [],
+        "status=dead&q=deadlock&type=mail": [dead],
+    }
+    found = {query: listed(client, query) for query in expected}
+    assert found == {query: sorted(ids, reverse=True) for query, ids in expected.items()}
+
+
+def test_a_worker_is_found_by_what_it_did_and_not_only_by_what_it_holds(
+    client: FlaskClient, connection: Connection
+) -> None:
+    run = a_run(connection, "queued")
+    an_attempt(connection, run, worker_id="db2-99", outcome="lost", error_code="lease_lost")
+    assert listed(client, "worker=db2-99") == [run]
+
+
+@pytest.mark.parametrize(
+    "query",
+    ["colour=red", "status=broken", "since=yesterday", "attempts=many", "attempts=-1", "cursor=x", "limit=0"],
+)
+def test_a_wrong_filter_is_a_sentence_and_not_an_empty_list(client: FlaskClient, query: str) -> None:
+    for path in ("/runs", "/runs.json", "/runs.csv", "/_fragments/runs/list"):
+        assert client.get(f"{path}?{query}").status_code == 400
+    message = client.get(f"/runs.json?{query}").get_json()["message"]
+    assert query.split("=")[0] in message and message.endswith(".")
+
+
+@pytest.mark.parametrize("shown", ["x", "1-x", "1--2", "99999999999999999999999", "-".join(["1"] * 201)])
+def test_a_fragment_for_rows_that_cannot_be_is_refused(client: FlaskClient, shown: str) -> None:
+    assert client.get(f"/_fragments/runs/list?shown={shown}").status_code == 400
+
+
+def test_pages_walk_down_the_list_and_back(client: FlaskClient, connection: Connection) -> None:
+    made = [a_run(connection, "queued" if n % 3 else "dead") for n in range(23)][::-1]
+    seen: list[int] = []
+    cursor = ""
+    while True:
+        body = client.get(f"/runs.json?status=queued,dead&limit=5{cursor}").get_json()
+        seen += [item["id"] for item in body["items"]]
+        if body["next"] is None:
+            break
+        cursor = f"&cursor={body['next']}"
+    assert seen == made
+
+
+def test_newer_and_older_lead_along_the_same_rows(client: FlaskClient, connection: Connection) -> None:
+    made = [a_run(connection) for _ in range(60)][::-1]
+    first = html(client)
+    older = re.search(r'rel="next" href="([^"]+)"', first)
+    assert older and rows_in(first) == made[:50]
+    second = html(client, unescape(older[1]))
+    newer = re.search(r'rel="prev" href="([^"]+)"', second)
+    assert newer and rows_in(second) == made[50:]
+    assert rows_in(html(client, unescape(newer[1]))) == made[:50]
+
+
+def test_a_search_goes_on_where_its_window_ended(
+    client: FlaskClient, connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runs, "WINDOW", 5)
+    oldest = a_run(connection, "dead", last_error="the needle")
+    others = [a_run(connection, "dead") for _ in range(11)]
+    newest = a_run(connection, "dead", last_error="a needle")
+    assert listed(client, "q=needle") == [newest]
+    pages, cursor = [], ""
+    for _ in range(5):
+        body = client.get(f"/runs.json?q=needle{cursor}").get_json()
+        pages.append([item["id"] for item in body["items"]])
+        if body["next"] is None:
+            break
+        cursor = f"&cursor={body['next']}"
+    assert pages == [[newest], [], [oldest]]
+    assert "5 runs were searched" in html(client, "/runs?q=needle")
+    assert others[0] not in listed(client, "q=needle")
+
+
+def test_counting_stops_at_its_cap(
+    client: FlaskClient, connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runs, "CAP", 8)
+    for _ in range(8):
+        a_run(connection)
+    assert "8 match" in html(client, "/runs?limit=5")
+    a_run(connection)
+    assert "8+ match" in html(client, "/runs?limit=5")
+
+
+def test_the_live_list_shows_the_same_as_its_page(client: FlaskClient, connection: Connection) -> None:
+    a_worker(connection, "w1")
+    for status in Status:
+        a_run(connection, status.value)
+    for query in ("", "?status=failed,dead", "?q=mail", "?limit=2", "?status=queued&type=nothing"):
+        assert_fragments_match(client, f"/runs{query}")
+
+
+def test_a_new_run_is_a_pill_and_never_a_row_under_the_reader(
+    client: FlaskClient, connection: Connection
+) -> None:
+    first = a_run(connection)
+    address = live_list(html(client, "/runs?status=queued"))
+    a_run(connection, "dead")
+    second = a_run(connection)
+    fragment = html(client, address)
+    assert rows_in(fragment) == [first]
+    assert "1 new – show" in fragment and 'href="/runs?status=queued"' in fragment
+    assert rows_in(html(client, "/runs?status=queued")) == [second, first]
+
+
+def test_an_old_run_that_fails_now_is_announced_in_the_list_of_failures(
+    client: FlaskClient, connection: Connection
+) -> None:
+    old = a_run(connection)
+    a_run(connection, "dead")
+    address = live_list(html(client, "/runs?status=dead"))
+    assert "new – show" not in html(client, address)
+    connection.execute(
+        "UPDATE wakeboard.job_runs SET status = 'dead', finished_at = now(), error_code = 'x' WHERE id = %s",
+        (old,),
+    )
+    assert "1 new – show" in html(client, address)
+
+
+def test_what_is_older_than_a_full_page_is_not_new(client: FlaskClient, connection: Connection) -> None:
+    for _ in range(5):
+        a_run(connection)
+    assert "new – show" not in html(client, live_list(html(client, "/runs?limit=3")))
+
+
+def test_a_row_stays_where_it_is_when_its_run_moves_on(client: FlaskClient, connection: Connection) -> None:
+    one, two, three = (a_run(connection, "dead") for _ in range(3))
+    address = live_list(html(client, "/runs?status=dead"))
+    assert client.post(f"/runs/{two}/retry").status_code == 303
+    fragment = html(client, address)
+    assert rows_in(fragment) == [three, two, one]
+    row = fragment[fragment.index(f'id="run-{two}"') :].split("</tr>")[0]
+    assert "badge queued" in row
+
+
+def test_every_row_offers_a_verb_that_its_state_allows() -> None:
+    for status in Status:
+        assert allowed(row_verb(status.value), status)
+
+
+def test_a_viewer_reads_and_finds_the_verbs_switched_off(as_role: AsRole, connection: Connection) -> None:
+    a_run(connection, "dead")
+    page = html(as_role("viewer"))
+    assert 'disabled title="Needs the role operator"' in page
+    assert "formaction" not in page
+
+
+def test_a_typed_line_becomes_an_address_and_the_address_a_line(
+    client: FlaskClient, connection: Connection
+) -> None:
+    answer = client.get("/runs/find", query_string={"text": 'status:dead type:"send mail" no answer'})
+    assert (answer.status_code, answer.location) == (
+        303,
+        "/runs?status=dead&type=send%20mail&q=no%20answer",
+    )
+    assert 'value="status:dead type:&#34;send mail&#34; no answer"' in html(client, answer.location)
+    assert client.get("/runs/find?text=%2348210").location == "/runs/48210"
+    assert client.get("/runs/find?text=colour:red").status_code == 400
+    assert client.get("/runs/find").location == "/runs"
+
+
+def test_hostile_text_stays_text(client: FlaskClient, connection: Connection) -> None:
+    a_run(
+        connection,
+        "dead",
+        job_type=HOSTILE,
+        error_code=HOSTILE,
+        last_error=HOSTILE,
+        idempotency_key=HOSTILE,
+        payload={HOSTILE: HOSTILE},
+    )
+    page = html(client) + html(client, "/runs?q=%3Cimg")
+    assert "<img src=x" not in page and "\u202e" not in page
+    assert "&lt;img src=x" in page
+
+
+def test_secrets_are_in_no_shape_of_the_list(client: FlaskClient, connection: Connection) -> None:
+    a_run(
+        connection,
+        "dead",
+        payload={"password": "hunter2", "nested": [{"api_key": "hunter2"}]},
+        last_error="GET https://user:hunter2@crm.example.com failed",
+    )
+    for path in ("/runs", "/runs.json", "/runs.csv", "/runs.json?q=hunter2"):
+        assert b"hunter2" not in client.get(path).data, path
+
+
+def test_a_viewer_cannot_find_a_run_by_its_secret(as_role: AsRole, connection: Connection) -> None:
+    run = a_run(connection, payload={"password": "hunter2"})
+    plain = a_run(connection, payload={"name": "hunter2"})
+    assert listed(as_role("operator"), "q=hunter2") == [plain, run]
+    assert listed(as_role("viewer"), "q=hunter2") == [plain]
+    assert as_role("viewer").get("/runs.json?payload.password=hunter2").status_code == 400
+
+
+@pytest.fixture
+def many_runs(connection: Connection) -> None:
+    connection.execute(
+        """INSERT INTO wakeboard.job_runs (job_type, status, finished_at, failed_at, error_code, run_at,
+            created_at, started_at, payload, idempotency_key)
+        SELECT 'type' || n % 20, status, CASE WHEN status <> 'failed' THEN now() END, now(),
+            CASE WHEN status <> 'succeeded' THEN 'code' || n % 7 END, now(),
+            now() - (50000 - n) * interval '10 s', now(), jsonb_build_object('n', n), 'k' || n
+        FROM (SELECT n, CASE WHEN n % 97 = 0 THEN 'dead' WHEN n % 61 = 0 THEN 'failed' ELSE 'succeeded' END
+            AS status FROM generate_series(1, 50000) AS n) AS made"""
+    )
+    connection.execute(
+        """INSERT INTO wakeboard.job_attempts (run_id, attempt, lease_epoch, job_type, worker_id, due_at,
+            started_at, finished_at, outcome)
+        SELECT id, 1, 1, job_type, 'w1', now(), now(), now(), 'succeeded' FROM wakeboard.job_runs"""
+    )
+    connection.execute("ANALYZE wakeboard.job_runs, wakeboard.job_attempts")
+
+
+@pytest.mark.usefixtures("many_runs")
+def test_no_list_reads_the_whole_table(app: Flask, client: FlaskClient, connection: Connection) -> None:
+    asked: list[tuple[str, Any]] = []
+    engine = app.extensions["wakeboard_database"].primary
+    event.listen(
+        engine, "before_cursor_execute", lambda _c, _cursor, sql, values, *_: asked.append((sql, values))
+    )
+    queries = (
+        "", "status=dead", "status=failed,dead", "type=type3", "type=type3&status=dead", "error=code3",
+        "error=code3&type=type3", "error=code3&status=dead", "key=k812", "since=1h", "since=2d&until=1d",
+        "status=dead&since=1h", "worker=w1", "worker=nobody", "attempts=3", "payload.n=812", "q=812",
+        "q=nothing&status=dead,failed", "type=nothing", "error=nothing", "status=running,queued",
+    )  # fmt: skip
+    for query in queries:
+        page = html(client, f"/runs?{query}")
+        html(client, live_list(page))
+    looked_at = {(sql, str(values)): values for sql, values in asked if "job_runs" in sql}
+    assert len(looked_at) > 2 * len(queries)
+    for (sql, shown), values in looked_at.items():
+        plan = connection.execute(f"EXPLAIN {sql}".encode(), values).fetchall()
+        lines = [line for (line,) in plan]
+        wrong = [line for line in lines if re.search(r"Seq Scan on job_(runs|attempts)", line)]
+        assert not wrong, "\n".join([sql, shown, *lines])
