@@ -154,12 +154,17 @@ def test_wrong_use_is_one_line_and_the_code_2(
     [
         ("run", "5"), ("retry", "5"), ("cancel", "5"), ("again", "5"), ("release", "5"),
         ("types", "pause", "mail"), ("schedule", "pause", "x"), ("schedule", "preview", "x"),
-        ("runs", "--database-url", "postgresql://127.0.0.1:1/x"),
     ],
     ids=" ".join,
 )  # fmt: skip
-def test_what_is_not_there_is_one_line_and_the_code_1(words: tuple[str, ...], wakeboard: Command) -> None:
+def test_what_does_not_exist_is_wrong_use_in_one_line(words: tuple[str, ...], wakeboard: Command) -> None:
     said = wakeboard(*words)
+    assert (said.code, said.out) == (2, "")
+    assert said.err.count("\n") == 1
+
+
+def test_a_database_that_does_not_answer_is_one_line_and_the_code_1(wakeboard: Command) -> None:
+    said = wakeboard("runs", "--database-url", "postgresql://127.0.0.1:1/x")
     assert (said.code, said.out) == (1, "")
     assert said.err.count("\n") == 1
 

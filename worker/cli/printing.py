@@ -48,8 +48,9 @@ def answer(value: Mapping[str, Any], sentence: str) -> None:
 
 
 def verdicts(answers: Sequence[Answer]) -> int:
-    """Print the answers of a verb, one line each, and return the exit code: 1 when one was not done.
+    """Print the answers of a verb, one line each, and return the exit code.
 
+    2 when a target does not exist (wrong use), else 1 when one was not done, else 0.
     What was refused goes to standard error, in JSON to standard output like the rest.
     """
     for each in answers:
@@ -57,6 +58,8 @@ def verdicts(answers: Sequence[Answer]) -> int:
             answer({**each.body(), "result": each.result}, each.message)
         else:
             tell(each.message)
+    if any(each.result in ("missing", "invalid") for each in answers):
+        return 2
     return 0 if all(each.ok for each in answers) else 1
 
 

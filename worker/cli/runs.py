@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 import click
 
 from worker.cli import filters, reach, reading
-from worker.cli.errors import Failed
+from worker.cli.errors import Wrong
 from worker.cli.flags import Verb, is_json, settings
 from worker.cli.kinds import RUN_ID
 from worker.cli.printing import answer, cell, listing, say, tell
@@ -88,7 +88,7 @@ def run(run_id: int) -> None:
     with reach.connection() as connection:
         found = reading.run(connection, run_id)
     if found is None:
-        raise Failed(f"There is no run {run_id}; it may have been removed by retention.")
+        raise Wrong(f"There is no run {run_id}; it may have been removed by retention.")
     if is_json():
         answer(found, "")
         return

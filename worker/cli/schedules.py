@@ -12,7 +12,7 @@ import click
 from worker.audit import terminal_actor
 from worker.cli import reach, reading
 from worker.cli.enqueuing import require_type
-from worker.cli.errors import Failed, Wrong
+from worker.cli.errors import Wrong
 from worker.cli.flags import Noun, is_json, reason_option, settings
 from worker.cli.kinds import DURATION, MOMENT, json_object
 from worker.cli.printing import answer, listing, say, verdicts
@@ -126,7 +126,7 @@ def preview(name: str, start: datetime | None, end: datetime | None) -> None:
         found = reach.one(connection, ONE, {"name": name})
         start = start or reading.database_now(connection)
     if found is None:
-        raise Failed(f"There is no schedule '{name}'. See: wakeboard schedule list")
+        raise Wrong(f"There is no schedule '{name}'. See: wakeboard schedule list")
     if end is not None and end <= start:
         raise Wrong("--to is not after --from.")
     if found["schedule"] is None:
