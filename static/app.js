@@ -45,6 +45,7 @@
       const text = worded(element, now)
       if (element.textContent !== text) element.textContent = text
     }
+    for (const bar of all('meter[data-until]')) bar.value = Math.max(0, (Date.parse(bar.dataset.until) - now) / 1000)
   }
   setInterval(() => { if (!document.hidden) tick() }, 1000)
 

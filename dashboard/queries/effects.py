@@ -1,0 +1,57 @@
+"""What the page of effects asks: which effects were begun and never confirmed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import Connection, literal, select
+
+from dashboard.params import Filters
+from dashboard.queries.keyset import Rows, keyset_page
+from worker.states import Status
+from worker.tables import effects, job_runs
+
+runs = job_runs.c
+
+
+def page(connection: Connection, filters: Filters) -> Rows:
+    """Return effects begun by attempts that no longer run, newest first.
+
+    Rows carry id, scope, key, run_id, attempt, lease_epoch, status, created_at, and of the run (NULL where it
+    is gone) job_type and run_status.
+    """
+    columns = effects.c
+    is_still_at_it = (
+        select(literal(1))
+        .where(
+            runs.id == columns.run_id,
+            runs.status == literal(Status.RUNNING.value, literal_execute=True),
+            runs.lease_epoch == columns.lease_epoch,
+        )
+        .correlate(effects)
+        .exists()
+    )
+    statement: Any = (
+        select(
+            columns.id,
+            columns.scope,
+            columns.key,
+            columns.run_id,
+            columns.attempt,
+            columns.lease_epoch,
+            columns.status,
+            columns.created_at,
+            runs.job_type,
+            runs.status.label("run_status"),
+        )
+        .select_from(effects)
+        .outerjoin(job_runs, runs.id == columns.run_id)
+        .where(columns.status == literal("started", literal_execute=True), ~is_still_at_it)
+    )
+    if key := filters.get("key"):
+        statement = statement.where(columns.key.icontains(key, autoescape=True))
+    if job_type := filters.get("type"):
+        statement = statement.where(runs.job_type == job_type)
+    if run_id := filters.get("run"):
+        statement = statement.where(columns.run_id == run_id)
+    return keyset_page(connection, statement, [columns.created_at, columns.id], filters)

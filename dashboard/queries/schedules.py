@@ -1,0 +1,163 @@
+"""What the pages of schedules ask: definitions, their latest runs, their missed fires, what people did.
+
+Nothing here reads cron text: words and next fires are made by the view.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import Any
+
+from sqlalchemy import (
+    ARRAY,
+    BigInteger,
+    ColumnElement,
+    Connection,
+    RowMapping,
+    and_,
+    func,
+    literal,
+    or_,
+    select,
+    true,
+)
+
+from dashboard.params import Filters
+from dashboard.queries.keyset import Rows, keyset_page
+from worker.tables import audit_log, job_definitions, job_runs, missed_fires
+
+LATEST = 20
+MOST_SHOWN = 50
+MISSED_HOURS = 24
+CAP = 1000
+# A fire is made within seconds of its time while any worker lives; this late it is worth a look.
+OVERDUE = timedelta(minutes=1)
+
+STATES = ("enabled", "paused", "overdue", "unreadable", "by hand")
+
+definitions = job_definitions.c
+runs = job_runs.c
+IS_OVERDUE = and_(
+    definitions.enabled, definitions.schedule.is_not(None), definitions.next_fire_at < func.now() - OVERDUE
+)
+_IN_STATE: dict[str, ColumnElement[bool]] = {
+    "enabled": and_(definitions.enabled, definitions.schedule.is_not(None), definitions.error.is_(None)),
+    "paused": ~definitions.enabled,
+    "overdue": IS_OVERDUE,
+    "unreadable": definitions.error.is_not(None),
+    "by hand": definitions.schedule.is_(None),
+}
+_columns = (*(column for column in definitions if column.name != "payload"), IS_OVERDUE.label("is_overdue"))
+
+
+# With "=" and the order by id alone the planner walks the primary key back from the newest run, which is all
+# of the table for a schedule that has not fired for long: only job_runs_by_definition gives this order.
+_NEWEST_FIRST = (runs.definition_id.desc(), runs.id.desc())
+
+
+def _made_by(definition_id: ColumnElement[int]) -> ColumnElement[bool]:
+    return runs.definition_id.between(definition_id, definition_id)
+
+
+def page(connection: Connection, filters: Filters) -> Rows:
+    """Return definitions by name: the columns of job_definitions without payload, and is_overdue."""
+    statement: Any = select(*_columns)
+    if wanted := filters.get("state"):
+        statement = statement.where(or_(*(_IN_STATE[state] for state in wanted)))
+    if job_type := filters.get("type"):
+        statement = statement.where(definitions.job_type == job_type)
+    if words := filters.get("q"):
+        statement = statement.where(definitions.name.icontains(words, autoescape=True))
+    return keyset_page(connection, statement, [definitions.name], filters, ascending=True)
+
+
+def one(connection: Connection, name: str) -> RowMapping | None:
+    """Return the definition ``name``, payload included, with is_overdue; None when there is none."""
+    statement = select(job_definitions, IS_OVERDUE.label("is_overdue")).where(definitions.name == name)
+    return connection.execute(statement).mappings().one_or_none()
+
+
+def latest_runs(connection: Connection, ids: Sequence[int]) -> dict[int, list[RowMapping]]:
+    """Return by definition id the LATEST runs of each, oldest first: id, status, the times, error_code."""
+    wanted = select(func.unnest(literal(list(ids), ARRAY(BigInteger))).label("id")).subquery()
+    newest = (
+        select(
+            runs.id,
+            runs.definition_id,
+            runs.status,
+            runs.scheduled_for,
+            runs.run_at,
+            runs.started_at,
+            runs.finished_at,
+            runs.failed_at,
+            runs.error_code,
+        )
+        .where(_made_by(wanted.c.id))
+        .order_by(*_NEWEST_FIRST)
+        .limit(LATEST)
+        .lateral()
+    )
+    statement: Any = select(newest).select_from(wanted.join(newest, true())).order_by(newest.c.id)
+    found: dict[int, list[RowMapping]] = {each: [] for each in ids}
+    for row in connection.execute(statement).mappings():
+        found[row["definition_id"]].append(row)
+    return found
+
+
+def missed_lately(connection: Connection) -> Mapping[int, int]:
+    """Return by definition id how many fires were noted as missed in MISSED_HOURS, of the newest CAP."""
+    missed = missed_fires.c
+    recent = (
+        select(missed.definition_id)
+        .where(missed.noted_at >= func.now() - timedelta(hours=MISSED_HOURS))
+        .order_by(missed.noted_at.desc())
+        .limit(CAP)
+    ).subquery()
+    statement = select(recent.c.definition_id, func.count()).group_by(recent.c.definition_id)
+    return {row[0]: row[1] for row in connection.execute(statement)}
+
+
+def missed_of(connection: Connection, definition_id: int) -> list[RowMapping]:
+    """Return the newest missed fires of a definition, latest first, at most MOST_SHOWN."""
+    missed = missed_fires.c
+    statement = (
+        select(missed_fires)
+        .where(missed.definition_id == definition_id)
+        .order_by(missed.scheduled_for.desc())
+        .limit(MOST_SHOWN)
+    )
+    return list(connection.execute(statement).mappings())
+
+
+def runs_of(connection: Connection, definition_id: int) -> list[RowMapping]:
+    """Return the newest runs of a definition, newest first, at most LATEST: the columns a table shows."""
+    columns = [column for column in runs if column.name != "payload"]
+    statement = (
+        select(*columns)
+        .where(_made_by(literal(definition_id, BigInteger)))
+        .order_by(*_NEWEST_FIRST)
+        .limit(LATEST)
+    )
+    return list(connection.execute(statement).mappings())
+
+
+def type_names(connection: Connection) -> list[str]:
+    """Return the job types that definitions name."""
+    return list(
+        connection.execute(
+            select(definitions.job_type).distinct().order_by(definitions.job_type).limit(CAP)
+        ).scalars()
+    )
+
+
+def audit(connection: Connection, name: str) -> list[RowMapping]:
+    """Return what people did to a definition, newest first, at most MOST_SHOWN."""
+    rows = audit_log.c
+    statement = (
+        select(audit_log)
+        .where(rows.target_type == "schedule", rows.target_id == name)
+        .order_by(rows.id.desc())
+        .limit(MOST_SHOWN)
+    )
+    return list(connection.execute(statement).mappings())

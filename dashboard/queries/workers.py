@@ -1,0 +1,58 @@
+"""What the page of workers asks: every process that claims runs, and how it stands."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from sqlalchemy import Connection, Integer, case, func, literal, or_, select
+
+from dashboard.params import Filters
+from dashboard.queries.keyset import Rows, keyset_page
+from dashboard.queries.overview import ALIVE
+from worker.tables import workers
+
+# In the order in which they are listed.
+STATES = ("silent", "stopping", "draining", "busy", "idle", "stopped")
+# Unless asked for, workers that stopped longer ago are left out: ticks alone make one each minute.
+RECENTLY = timedelta(hours=1)
+
+columns = workers.c
+_rank = case(
+    *(
+        (condition, literal(rank, Integer, literal_execute=True))
+        for rank, condition in (
+            (5, columns.stopped_at.is_not(None)),
+            (0, ~ALIVE),
+            (1, or_(columns.stopping_at.is_not(None), columns.stop_requested_at.is_not(None))),
+            (2, columns.drain_requested_at.is_not(None)),
+            (3, columns.running > 0),
+        )
+    ),
+    else_=literal(4, Integer, literal_execute=True),
+).label("rank")
+
+
+def page(connection: Connection, filters: Filters) -> Rows:
+    """Return workers, silent ones first: the columns of workers and rank, an index of STATES.
+
+    Without a filter by state, those that stopped more than RECENTLY ago are left out.
+    """
+    statement: Any = select(workers, _rank)
+    if wanted := filters.get("state"):
+        statement = statement.where(_rank.in_([STATES.index(state) for state in wanted]))
+    else:
+        lately = columns.stopped_at >= func.now() - RECENTLY
+        statement = statement.where(or_(columns.stopped_at.is_(None), lately))
+    if words := filters.get("q"):
+        named = (columns.id, columns.name, columns.hostname)
+        statement = statement.where(or_(*(each.icontains(words, autoescape=True) for each in named)))
+    if job_type := filters.get("type"):
+        statement = statement.where(columns.job_types.contains([job_type]))
+    return keyset_page(connection, statement, [_rank, columns.id], filters, ascending=True)
+
+
+def versions(connection: Connection) -> list[str]:
+    """Return the versions that live workers run."""
+    statement = select(columns.version).distinct().where(ALIVE, columns.version.is_not(None))
+    return sorted(connection.execute(statement).scalars())

@@ -1,0 +1,84 @@
+"""A schedule in words: when it fires, in its own zone and in UTC, and what is odd about it. Pure.
+
+What cannot be read is told as a sentence, never raised: a page must show a broken schedule too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from functools import lru_cache
+from itertools import islice
+from typing import Any
+from zoneinfo import ZoneInfo
+
+from worker.cron import Cron, Fire
+from worker.zones import check_timezone
+
+PREVIEW = 10
+MISFIRES = {
+    "one": "the latest of them is made up for",
+    "all": "all of them are made up for, up to 100",
+    "none": "none of them is made up for",
+}
+OVERLAPS = {
+    "skip": "the fire is skipped",
+    "allow": "another run starts beside it",
+    "wait": "one run is made when it has ended",
+}
+REASONS = {
+    "misfire": "it was later than the grace allows",
+    "overlap": "the run before had not ended",
+    "capped": "more than 100 fires were due at once",
+}
+
+
+@lru_cache(maxsize=1000)
+def in_words(schedule: str | None) -> str:
+    """Return ``At 02:30 every day``; without a schedule ``By hand only``."""
+    if schedule is None:
+        return "By hand only"
+    try:
+        return Cron.parse(schedule).describe()
+    except ValueError as wrong:
+        return f"Cannot be read: {wrong}"
+
+
+def state(definition: Mapping[Any, Any]) -> tuple[str, str]:
+    """Return (colour, word) of a definition's badge."""
+    if definition["error"]:
+        return "failed", "cannot fire"
+    if not definition["enabled"]:
+        return "paused", "paused"
+    if definition["schedule"] is None:
+        return "queued", "by hand"
+    return ("stuck", "overdue") if definition["is_overdue"] else ("succeeded", "on")
+
+
+def in_zone(moment: datetime | None, timezone: str) -> str:
+    """Return ``Sat 21 Nov 02:30 CET``, followed by `` = 01:30 UTC`` where the zone is another."""
+    if moment is None:
+        return ""
+    there = moment.astimezone(_zone(timezone))
+    text = there.strftime("%a %-d %b %H:%M %Z")
+    if there.utcoffset() == moment.astimezone(UTC).utcoffset():
+        return text
+    here = moment.astimezone(UTC)
+    return f"{text} = {here:%H:%M} UTC" if here.date() == there.date() else f"{text} = {here:%a %H:%M} UTC"
+
+
+def _zone(timezone: str) -> ZoneInfo:
+    try:
+        return check_timezone(timezone)
+    except ValueError:
+        return ZoneInfo("UTC")
+
+
+def preview(schedule: str | None, timezone: str, after: datetime) -> list[Fire]:
+    """Return the next fires after ``after``, with what is odd about each; none when it cannot be read."""
+    if schedule is None:
+        return []
+    try:
+        return list(islice(Cron.parse(schedule).fires(timezone, after), PREVIEW))
+    except (ValueError, OverflowError):
+        return []

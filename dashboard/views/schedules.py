@@ -1,0 +1,174 @@
+"""Views of schedules: when each fires, what came of the last fires, and the verbs run, pause and resume."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from flask import Blueprint, abort
+from sqlalchemy import RowMapping
+
+from dashboard import params, schedulewords
+from dashboard.changes import changes
+from dashboard.connection import as_of, reading
+from dashboard.formats import redact
+from dashboard.live import add_page
+from dashboard.queries import schedules
+from dashboard.verbs import add_verb
+from worker.tables import job_definitions
+from worker.transitions import definitions
+
+blueprint = Blueprint("schedules", __name__)
+
+PATH = "/schedules"
+ONE = f"{PATH}/<name>"
+FIELDS = {
+    "state": params.one_of(schedules.STATES, many=True),
+    "type": params.TEXT,
+    "q": params.TEXT,
+}
+COLUMNS = [
+    "name", "job_type", "schedule", "words", "timezone", "enabled", "error", "next_fire_at", "last_fire_at",
+    "last_run_id", "last_run_status", "missed_24h", "misfire", "grace_seconds", "overlap",
+]  # fmt: skip
+
+
+def find() -> dict[str, Any]:
+    """Return the definitions of the page with their latest runs and missed fires."""
+    filters = params.from_request(FIELDS)
+    rows = schedules.page(reading(), filters)
+    return {
+        "filters": filters,
+        "rows": rows,
+        "latest": schedules.latest_runs(reading(), [row["id"] for row in rows.items]),
+        "missed": schedules.missed_lately(reading()),
+        "states": schedules.STATES,
+        "types": schedules.type_names(reading()),
+        "words": schedulewords,
+    }
+
+
+def twin(context: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the list's JSON body."""
+
+    def item(row: RowMapping) -> dict[str, Any]:
+        latest = context["latest"][row["id"]]
+        last = latest[-1] if latest else None
+        return {
+            **{name: row[name] for name in COLUMNS if name in row},
+            "words": schedulewords.in_words(row["schedule"]),
+            "last_run_id": last["id"] if last else None,
+            "last_run_status": last["status"] if last else None,
+            "missed_24h": context["missed"].get(row["id"], 0),
+        }
+
+    body: dict[str, Any] = context["rows"].twin(item)
+    return body
+
+
+def _found(name: str) -> RowMapping:
+    params.from_request()
+    definition = schedules.one(reading(), name)
+    if definition is None:
+        abort(404, f"There is no schedule “{name[:100]}”; it may have been removed. Its runs are under Runs.")
+    return definition
+
+
+def find_one(name: str) -> dict[str, Any]:
+    """Return one definition."""
+    return {"definition": _found(name), "words": schedulewords}
+
+
+def find_fires(name: str) -> dict[str, Any]:
+    """Return the next fires of one definition: when, and what is odd about them."""
+    definition = _found(name)
+    fires = schedulewords.preview(definition["schedule"], definition["timezone"], as_of())
+    return {"definition": definition, "fires": fires, "words": schedulewords}
+
+
+def find_history(name: str) -> dict[str, Any]:
+    """Return the latest runs of one definition and the fires it missed."""
+    definition = _found(name)
+    return {
+        "definition": definition,
+        "runs": schedules.runs_of(reading(), definition["id"]),
+        "missed": schedules.missed_of(reading(), definition["id"]),
+        "words": schedulewords,
+    }
+
+
+def find_audit(name: str) -> dict[str, Any]:
+    """Return what people did to one definition."""
+    _found(name)
+    return {"rows": schedules.audit(reading(), name), "changes": changes}
+
+
+def twin_of_one(context: Mapping[str, Any]) -> dict[str, Any]:
+    """Return ``/schedules/<name>.json``: the definition, its next fires, missed fires, runs and audit."""
+    definition: RowMapping = context["definition"]
+    fires = schedulewords.preview(definition["schedule"], definition["timezone"], as_of())
+    history = find_history(definition["name"])
+    return {
+        **{column.name: definition[column.name] for column in job_definitions.c},
+        "payload": redact(definition["payload"]),
+        "words": schedulewords.in_words(definition["schedule"]),
+        "next_fires": [{"at": fire.at, "local": fire.local.isoformat(), "note": fire.note} for fire in fires],
+        "missed_fires": [dict(row) for row in history["missed"]],
+        "runs": [dict(row) | {"last_error": redact(row["last_error"])} for row in history["runs"]],
+        "audit": [_redacted(row) for row in schedules.audit(reading(), definition["name"])],
+    }
+
+
+def _redacted(row: RowMapping) -> dict[str, Any]:
+    return dict(row) | {"before": redact(row["before"]), "after": redact(row["after"])}
+
+
+add_page(
+    blueprint,
+    PATH,
+    "schedules/page.html",
+    find,
+    twin=twin,
+    columns=COLUMNS,
+    fragments={"list": "schedules/_list.html"},
+)
+add_page(
+    blueprint,
+    ONE,
+    "schedule/page.html",
+    find_one,
+    twin=twin_of_one,
+    fragments={
+        "state": "schedule/_state.html",
+        "fires": ("schedule/_fires.html", find_fires),
+        "history": ("schedule/_history.html", find_history),
+        "audit": ("schedule/_audit.html", find_audit),
+    },
+)
+
+add_verb(
+    blueprint,
+    f"{ONE}/run",
+    "schedule.run",
+    lambda connection, actor, reason, name: definitions.run_now(connection, name, actor, reason),
+    says=lambda name: f"Enqueue one run of {name} now? Its schedule goes on as before.",
+    back=lambda name: f"{PATH}/{name}",
+)
+add_verb(
+    blueprint,
+    f"{ONE}/pause",
+    "schedule.pause",
+    lambda connection, actor, reason, name: definitions.pause(connection, name, actor, reason),
+    says=lambda name: f"Pause {name}? It does not fire until it is resumed; runs that exist stay.",
+    back=lambda name: f"{PATH}/{name}",
+)
+add_verb(
+    blueprint,
+    f"{ONE}/resume",
+    "schedule.resume",
+    lambda connection, actor, reason, name: definitions.resume(connection, name, actor, reason),
+    says=lambda name: (
+        f"Let {name} fire again, from now on? What it would have fired meanwhile is not made up for."
+    ),
+    back=lambda name: f"{PATH}/{name}",
+)

@@ -1,0 +1,145 @@
+"""Views of job types: what each may do, what operators decided, how it goes; pause, resume and limit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import quote
+
+import psycopg
+from flask import Blueprint, abort
+from sqlalchemy import RowMapping
+
+from dashboard import params
+from dashboard.connection import as_of, reading
+from dashboard.formats import number
+from dashboard.live import add_page
+from dashboard.queries import types as query
+from dashboard.verbs import add_verb, body
+from dashboard.views.run import describe
+from worker.audit import Actor
+from worker.transitions import Answer, types
+
+blueprint = Blueprint("types", __name__)
+
+PATH = "/types"
+ONE = f"{PATH}/<path:name>"
+LARGEST_LIMIT = 1_000_000
+FIELDS = {"state": params.one_of(query.STATES, many=True), "q": params.TEXT}
+COLUMNS = [
+    "name", "state", "queued", "running", "failed", "dead", "max_running", "max_running_operator", "workers",
+    "max_attempts", "timeout_seconds", "lease_seconds", "backoff", "median_seconds", "p95_seconds",
+    "succeeded_24h", "last_failure_run_id", "last_failure_code", "last_failure_at", "paused_at", "paused_by",
+    "paused_reason", "schedule", "seen_at",
+]  # fmt: skip
+
+
+def find() -> dict[str, Any]:
+    """Return the types of the page and what is counted about them."""
+    filters = params.from_request(FIELDS)
+    rows = query.page(reading(), filters)
+    return {
+        "filters": filters,
+        "rows": rows,
+        "numbers": query.numbers(reading(), [row["name"] for row in rows.items], as_of()),
+        "unregistered": query.unregistered(reading()),
+        "states": query.STATES,
+        "capped": capped,
+        "rule": describe,
+        "path_of": path_of,
+        "nothing": {"load": query.Load(), "pace": query.Pace()},
+    }
+
+
+def capped(count: int, *, is_cut: bool = False) -> str:
+    """Return a count as text; one that stopped before the end says so: ``1 000+``."""
+    return number(min(count, query.CAP)) + "+" if is_cut or count > query.CAP else number(count)
+
+
+def path_of(name: str) -> str:
+    """Return the path of type ``name``, whatever characters are in it."""
+    return f"{PATH}/{quote(name, safe='')}"
+
+
+def twin(context: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the list's JSON body; ``next`` and ``unregistered`` beside the items."""
+    numbers: query.Numbers = context["numbers"]
+
+    def item(row: RowMapping) -> dict[str, Any]:
+        name = row["name"]
+        load, pace = numbers.loads.get(name, query.Load()), numbers.paces.get(name, query.Pace())
+        failure = numbers.failures.get(name)
+        return {
+            **{column: row[column] for column in COLUMNS if column in row},
+            "state": "active" if row["paused_at"] is None else "paused",
+            "queued": load.queued,
+            "running": load.running,
+            "failed": load.failed,
+            "dead": load.dead,
+            "workers": numbers.workers.get(name, 0),
+            "median_seconds": pace.median,
+            "p95_seconds": pace.p95,
+            "succeeded_24h": pace.runs,
+            "last_failure_run_id": failure.run_id if failure else None,
+            "last_failure_code": failure.error_code if failure else None,
+            "last_failure_at": failure.finished_at if failure else None,
+        }
+
+    return {**context["rows"].twin(item), "unregistered": context["unregistered"]}
+
+
+add_page(
+    blueprint,
+    PATH,
+    "types/page.html",
+    find,
+    twin=twin,
+    columns=COLUMNS,
+    fragments={"list": "types/_list.html"},
+)
+
+
+def _limit(connection: psycopg.Connection[Any], actor: Actor, reason: str | None, name: str) -> Answer:
+    """Set the limit that the request brings: a whole number, or none for the code's own."""
+    given = body().get("limit", "").strip()
+    if given in ("", "none"):
+        return types.limit(connection, name, None, actor, reason)
+    try:
+        most = int(params.whole(0, LARGEST_LIMIT).read(given))
+    except ValueError:
+        abort(400, f"The limit is “{given[:60]}”; allowed: 0 to {LARGEST_LIMIT}, or none.")
+    return types.limit(connection, name, most, actor, reason)
+
+
+def _ask_limit(name: str) -> dict[str, Any]:
+    return {"type": query.one(reading(), name), "largest": LARGEST_LIMIT}
+
+
+add_verb(
+    blueprint,
+    f"{ONE}/pause",
+    "type.pause",
+    lambda connection, actor, reason, name: types.pause(connection, name, actor, reason),
+    says=lambda name: (
+        f"Pause type {name}? No worker starts a run of it until it is resumed; what runs goes on."
+    ),
+    back=lambda name: PATH,
+)
+add_verb(
+    blueprint,
+    f"{ONE}/resume",
+    "type.resume",
+    lambda connection, actor, reason, name: types.resume(connection, name, actor, reason),
+    says=lambda name: f"Let workers start runs of type {name} again?",
+    back=lambda name: PATH,
+)
+add_verb(
+    blueprint,
+    f"{ONE}/limit",
+    "type.limit",
+    _limit,
+    says=lambda name: f"How many runs of type {name} may run at once, over all workers?",
+    back=lambda name: PATH,
+    fields="types/_limit.html",
+    ask=_ask_limit,
+)
