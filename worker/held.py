@@ -15,6 +15,8 @@ from worker.slotpage import boottime_ns
 from worker.wire import Assignment
 
 FENCE = 0.9
+# Ten years: a row may hold any number above 0, Infinity and NaN among them, which no deadline can be made of.
+LONGEST_SECONDS = 315_360_000.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +99,7 @@ def held_from_row(
         definition_id=int(definition) if definition else None,
         scheduled_for=fire,
         enqueued_at=created,
-        timeout_seconds=float(timeout) if timeout else policy.timeout_seconds,
+        timeout_seconds=_bounded(float(timeout)) if timeout else policy.timeout_seconds,
         traceparent=trace,
         worker_id=worker_id,
     )
@@ -112,37 +114,45 @@ def held_from_row(
     )
 
 
+def _bounded(seconds: float) -> float:
+    return seconds if seconds < LONGEST_SECONDS else LONGEST_SECONDS
+
+
 __all__ = ["Held", "Holdings", "Policy", "boottime_ns", "held_from_row"]
 
 
 class Holdings:
-    """The runs held, safe to read from the lease thread."""
+    """The attempts held, safe to read from the lease thread.
+
+    Kept by run and epoch: a run that was taken from us may come back to us while its old attempt still runs.
+    """
 
     def __init__(self) -> None:
-        self._held: dict[int, Held] = {}
+        self._held: dict[tuple[int, int], Held] = {}
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
         return len(self._held)
 
-    def __contains__(self, run_id: int) -> bool:
-        return run_id in self._held
-
     def add(self, entries: Iterable[Held]) -> None:
         """Hold what was claimed."""
         with self._lock:
-            self._held.update((entry.run_id, entry) for entry in entries)
+            self._held.update(((entry.run_id, entry.lease_epoch), entry) for entry in entries)
 
-    def get(self, run_id: int, lease_epoch: int | None = None) -> Held | None:
-        """Return the run when it is held (under that epoch)."""
-        entry = self._held.get(run_id)
-        return entry if entry and (lease_epoch is None or entry.lease_epoch == lease_epoch) else None
+    def get(self, run_id: int, lease_epoch: int) -> Held | None:
+        """Return the attempt when it is held."""
+        return self._held.get((run_id, lease_epoch))
+
+    def latest(self, run_id: int) -> Held | None:
+        """Return the run's newest attempt that is held."""
+        with self._lock:
+            epochs = [epoch for held_id, epoch in self._held if held_id == run_id]
+        return self.get(run_id, max(epochs)) if epochs else None
 
     def drop(self, run_id: int, lease_epoch: int) -> None:
-        """Forget a run whose row no longer needs us."""
+        """Forget an attempt whose row no longer needs us."""
         with self._lock:
-            if (entry := self._held.get(run_id)) and entry.lease_epoch == lease_epoch:
-                del self._held[run_id]
+            self._held.pop((run_id, lease_epoch), None)
 
     def all(self) -> list[Held]:
         """Return a snapshot of everything held."""

@@ -30,7 +30,8 @@ class Limits:
 
     def cancel(self, run_id: int, lease_epoch: int | None) -> None:
         """Tell a held run that a person wants it to stop."""
-        held = self._holdings.get(run_id, lease_epoch)
+        latest = self._holdings.latest(run_id) if lease_epoch is None else None
+        held = latest if lease_epoch is None else self._holdings.get(run_id, lease_epoch)
         if held is None or held.slot is None or held.cancel_asked_ns:
             return
         held.cancel_asked_ns = boottime_ns()
