@@ -20,6 +20,9 @@ from worker.transitions import engine
 
 BATCH = 500
 BUSY_PAUSE_SECONDS = 0.02
+REFUSED_PAUSE_SECONDS = 0.2
+# SQLSTATE classes that speak of what was sent: data, integrity, program limits. All others pass by.
+UNSTORABLE = ("22", "23", "54")
 
 
 @dataclass(slots=True)
@@ -102,6 +105,7 @@ class Recorder:
         self._worker_id = worker_id
         self._written = written
         self._refused = refused
+        # In the order of their turns: the one written last waits for the others.
         self._waiting: dict[str, deque[Ended]] = {"succeed": deque(), "fail": deque(), "release": deque()}
         self._singly = 0
 
@@ -115,9 +119,10 @@ class Recorder:
     def next_batch(self) -> list[Ended]:
         """Take what can be written by one statement now; empty when all wait for a moment."""
         size = 1 if self._singly else BATCH
-        for queue in sorted(self._waiting.values(), key=len):
-            batch = _take(queue, size)
+        for move in list(self._waiting):
+            batch = _take(self._waiting[move], size)
             if batch:
+                self._waiting[move] = self._waiting.pop(move)
                 self._singly = max(0, self._singly - 1)
                 return batch
         return []
@@ -128,7 +133,16 @@ class Recorder:
             self._waiting[ended.move].appendleft(ended)
 
     def refuse(self, batch: Sequence[Ended], error: StatementFailed) -> None:
-        """Answer the server's refusal of a batch: one by one, then without what a handler supplied."""
+        """Answer the server's refusal of a batch: one by one, then without what a handler supplied.
+
+        A refusal that does not speak of the data (a lock or statement timeout, a full disk) costs no answer:
+        the batch waits a moment.
+        """
+        if not error.sqlstate.startswith(UNSTORABLE):
+            for ended in batch:
+                ended.not_before = monotonic() + REFUSED_PAUSE_SECONDS
+            self.give_back(batch)
+            return
         if len(batch) > 1:
             self._singly = len(batch)
             self.give_back(batch)
