@@ -59,6 +59,8 @@ class Channel:
         self._prepared: dict[str, bytes] = {}
         self._job: _Job | None = None
         self._rows: Rows = []
+        self._descriptor = self._pgconn.socket
+        self.is_lost = False
 
     @property
     def is_busy(self) -> bool:
@@ -66,8 +68,8 @@ class Channel:
         return self._job is not None
 
     def fileno(self) -> int:
-        """Return the socket to watch for reading."""
-        return self._pgconn.socket
+        """Return the socket to watch for reading; it stays open until ``close``."""
+        return self._descriptor
 
     def close(self) -> None:
         """Close the connection; a script under way is told that the channel is lost."""
@@ -84,7 +86,10 @@ class Channel:
         if self._job is not None:
             raise RuntimeError("this channel is busy")
         self._job = _Job(script, done, failed)
-        self._advance(None)
+        try:
+            self._advance(None)
+        except psycopg.OperationalError as gone:
+            self._lost(str(gone))
 
     def pump(self) -> list[tuple[str, str]]:
         """Take what has arrived and go on; return notifications as (channel, payload).
@@ -111,7 +116,7 @@ class Channel:
     def _lost(self, why: str) -> ChannelLost:
         job, self._job = self._job, None
         lost = ChannelLost(why.strip().splitlines()[0] if why.strip() else "the connection is gone")
-        self._connection.close()
+        self.is_lost = True
         if job is not None:
             job.failed(lost)
         return lost
@@ -175,16 +180,13 @@ class Channel:
     def _send(self, job: _Job) -> None:
         assert job.statement is not None
         text = job.statement[0]
-        try:
-            if text in self._prepared:
-                self._execute(job.statement)
-                return
-            name = self._prepared[text] = b"wakeboard_%d" % len(self._prepared)
-            job.preparing = True
-            self._pgconn.send_prepare(name, text.encode())
-            self._pgconn.flush()
-        except psycopg.OperationalError as gone:
-            self._lost(str(gone))
+        if text in self._prepared:
+            self._execute(job.statement)
+            return
+        name = self._prepared[text] = b"wakeboard_%d" % len(self._prepared)
+        job.preparing = True
+        self._pgconn.send_prepare(name, text.encode())
+        self._pgconn.flush()
 
     def _execute(self, statement: Statement) -> None:
         text, params = statement

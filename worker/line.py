@@ -54,7 +54,7 @@ class Line:
     @property
     def is_free(self) -> bool:
         """Whether a script can be run now."""
-        return self.channel is not None and not self.channel.is_busy
+        return self.channel is not None and not self.channel.is_busy and not self.channel.is_lost
 
     @property
     def is_quiet(self) -> bool:
