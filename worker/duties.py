@@ -80,8 +80,8 @@ class Duties:
         while not self._stopping.is_set():
             try:
                 self._connect()
-            except DatabaseError as failure:
-                log.warn(str(failure))
+            except (DatabaseError, psycopg.Error) as failure:
+                log.warn(str(failure).strip())
                 self._stopping.wait(RECONNECT_SECONDS)
                 continue
             self._run_due()
