@@ -43,18 +43,24 @@ class Slots:
         self.is_stopping = False
 
     def take(self, rows: Rows, sent_ns: int) -> None:
-        """Hold what a claim that was sent at ``sent_ns`` returned, and hand it to the children."""
+        """Hold what a claim that was sent at ``sent_ns`` returned, and hand it to the children.
+
+        An answer that came when the worker had begun to stop, or the lease may be about to end, goes back.
+        """
         chosen: dict[int, list[Held]] = {}
-        claimed = []
+        claimed, came_too_late = [], []
         for row in rows:
             held = held_from_row(
                 row, self._claims.policies, worker_id=self._worker_id, lease_seconds=self._lease_seconds,
                 leased_ns=sent_ns,
             )  # fmt: skip
+            claimed.append(held)
+            if self.is_stopping or held.is_past_fence(boottime_ns()):
+                came_too_late.append(held)
+                continue
             held.is_slow = not self._claims.is_quick(held.assignment.job_type)
             held.slot = self._choose(held)
             chosen.setdefault(held.slot, []).append(held)
-            claimed.append(held)
             log.move(
                 "claim", run_id=held.run_id, job_type=held.assignment.job_type,
                 attempt=held.assignment.attempt, worker_id=self._worker_id,
@@ -62,6 +68,8 @@ class Slots:
         self._holdings.add(claimed)
         for slot, group in chosen.items():
             self._children.send(slot, [held.assignment for held in group])
+        for held in came_too_late:
+            self._ended(never_started(held))
 
     def _choose(self, held: Held) -> int:
         """Return the slot with the least to do; one that has a slow run only when there is no other."""
