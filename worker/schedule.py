@@ -19,7 +19,7 @@ from psycopg.rows import dict_row
 from worker import log
 from worker.audit import ENGINE
 from worker.cron import Cron
-from worker.transitions.definitions import Definition, DefinitionError, add
+from worker.transitions.definitions import Definition, add
 
 BATCH = 200
 CATCH_UP_CAP = 100
@@ -182,7 +182,7 @@ def sync_registered(connection: psycopg.Connection[Any], policies: Sequence[Mapp
             continue
         try:
             _write_registered(connection, name, policy, is_new=known is None)
-        except DefinitionError as wrong:
+        except ValueError as wrong:
             log.warn("A registered schedule was refused.", schedule=name, error=str(wrong))
 
 
@@ -195,6 +195,6 @@ def _write_registered(
     Cron.parse(policy["schedule"])
     connection.execute(
         "UPDATE wakeboard.job_definitions SET schedule = %s, next_fire_at = NULL, last_fire_at = NULL,"
-        " updated_at = now() WHERE name = %s",
+        " error = NULL, updated_at = now() WHERE name = %s",
         (policy["schedule"], name),
     )
