@@ -54,7 +54,7 @@ class Claimer:
     @property
     def is_drained(self) -> bool:
         """Whether a claim came back empty after what was due had been fired, and nothing ended since."""
-        return self._empty_since_round >= 1
+        return self._empty_since_round >= 1 and not self._is_hungry and self.is_quiet
 
     @property
     def is_quiet(self) -> bool:
@@ -103,7 +103,8 @@ class Claimer:
             rows, is_full = answer
             self.answered_at = monotonic()
             self._slots.take(rows, sent_ns)
-            self._empty_since_round = NEVER if rows else round_
+            # Hungry by now: something ended or was enqueued after the claim had looked.
+            self._empty_since_round = NEVER if rows or self._is_hungry else round_
             # Published as idle first, then claimed once more: nothing that came in between can be missed.
             self._is_hungry = self._is_hungry or is_full or not self._is_idle
             if is_full == self._is_idle:

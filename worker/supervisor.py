@@ -157,7 +157,9 @@ class Supervisor:
             if (is_clear and self._claimer.is_quiet) or monotonic() - self._stop_at >= deadline:
                 self._exit_code = 0
         elif self._until_drained and is_clear:
-            is_over = self._claims_end is not None and monotonic() >= self._claims_end
+            is_over = self._background.is_draining or (
+                self._claims_end is not None and monotonic() >= self._claims_end
+            )
             if self._claimer.is_drained or (is_over and self._claimer.is_quiet):
                 self._exit_code = 0
 
@@ -168,7 +170,7 @@ class Supervisor:
         self._children.register(self._selector, lambda: None)
         signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda signum, _: self.stop(signal.Signals(signum).name))
+            signal.signal(number, self._on_signal)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         signal.signal(signal.SIGPIPE, signal.SIG_IGN)
         self._children.start()
@@ -176,6 +178,10 @@ class Supervisor:
         self._background.start()
         slots, app = self._settings.concurrency, self._settings.app
         log.note("Worker started.", worker_id=self.worker_id, slots=slots, app=app)
+
+    def _on_signal(self, number: int, _frame: object) -> None:
+        """Only take note: the loop may be in the middle of writing its log, which is not reentrant."""
+        self._tell(lambda: self.stop(signal.Signals(number).name))
 
     def _end(self) -> None:
         """Leave nothing behind: children first, then threads and connections."""
@@ -319,10 +325,10 @@ class Supervisor:
         """Look at what time brings: lost connections, limits of runs, restarts, the shutdown deadline."""
         now = self._watched_at = monotonic()
         for line in (self._claim_line, self._finish_line):
-            if line.channel is not None and line.channel.is_overdue():
+            if line.channel is not None and (line.channel.is_lost or line.channel.is_overdue()):
                 self._selector.unregister(line.channel.fileno())
                 line.drop()
-                log.warn("The database has not answered for too long; opening another connection.")
+                log.warn("The database does not answer; opening another connection.", connection=line.name)
             line.ensure()
         self._limits.step()
         if self._restart_at is not None and now >= self._restart_at and not self._is_stopping:
