@@ -49,7 +49,7 @@ async def serve(host: str, port: int, keep: Keep) -> asyncio.Server:
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             await _Conversation(reader, writer, keep).run()
-        except (OSError, TimeoutError, asyncio.IncompleteReadError, ValueError):
+        except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
             pass
         finally:
             writer.close()
@@ -144,16 +144,24 @@ def read(content: bytes, sender: str, recipients: list[str]) -> Mail:
         part = message.get_body(("plain", "html"))
         body = part.get_content() if part is not None else ""
         names = [attachment.get_filename() or "unnamed" for attachment in message.iter_attachments()]
-    except (LookupError, ValueError, AttributeError):
+    except Exception:  # The parser of hostile mail raises what it likes.
         body, names = content.decode("utf-8", "replace"), []
     return Mail(
-        _clean(message["Message-ID"])[:300] or None,
+        _header(message, "Message-ID")[:300] or None,
         sender,
         recipients,
-        _clean(message["Subject"])[:300],
-        _clean(body)[:20_000],
+        _header(message, "Subject")[:300],
+        _clean(body).replace("\r\n", "\n")[:20_000],
         [_clean(name)[:200] for name in names],
     )
+
+
+def _header(message: EmailMessage, name: str) -> str:
+    """Return a header's text, empty when it is missing or cannot be read."""
+    try:
+        return _clean(message[name])
+    except Exception:  # As above: "Message-ID: <" is an IndexError.
+        return ""
 
 
 def _clean(text: object) -> str:
