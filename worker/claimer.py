@@ -61,6 +61,11 @@ class Claimer:
         """Whether no claim is under way."""
         return self._line.is_quiet
 
+    @property
+    def seconds_to_poll(self) -> float:
+        """Seconds until the next claim is due anyway; 0 when one is wanted now."""
+        return 0.0 if self._is_hungry else max(0.0, self._next_poll - monotonic())
+
     def wake(self) -> None:
         """Somebody said that there may be work."""
         self._is_hungry = True

@@ -35,7 +35,7 @@ from worker.slots import Slots
 from worker.transitions.operator import CANCEL_CHANNEL, WAKE_CHANNEL
 from worker.writer import Writer, log_end
 
-WATCH_SECONDS = 0.05
+WATCH_SECONDS, RESTING_SECONDS = 0.05, 0.5
 RESTART_PAUSE, BROKEN_APP_PAUSE = 1.0, 30.0
 # What the last writes and the end of the process take off the shutdown time.
 LAST_WRITES_SECONDS = 1.0
@@ -118,7 +118,7 @@ class Supervisor:
         self._start()
         try:
             while self._exit_code is None:
-                self.step(WATCH_SECONDS)
+                self.step(self._pause_seconds())
             return self._exit_code
         finally:
             self._end()
@@ -138,6 +138,12 @@ class Supervisor:
             self._claimer.step()
         self._decide_end()
         log.flush()
+
+    def _pause_seconds(self) -> float:
+        """Return how long the loop may sleep: briefly while something runs, else until the next poll."""
+        if len(self._holdings) or self._is_stopping or not self._writer.is_clear:
+            return WATCH_SECONDS
+        return max(WATCH_SECONDS, min(RESTING_SECONDS, self._claimer.seconds_to_poll))
 
     def _may_claim(self) -> bool:
         return (
