@@ -17,6 +17,7 @@ import socket
 import sys
 import traceback
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NoReturn
 
 from worker import child, preload
@@ -190,6 +191,14 @@ def command(module: str, given: dict[str, Any]) -> list[str]:
 
 
 def _import_failure(app: str | None, error: BaseException) -> str:
+    """Say why `app` cannot be imported; the traceback goes along unless there is just no such module."""
+    missing = error.name if isinstance(error, ModuleNotFoundError) else None
+    if missing and f"{app}.".startswith(f"{missing}."):
+        return clean_text(
+            f"The handlers' module {app!r} cannot be imported: ModuleNotFoundError: {error}. It is looked "
+            f"for on Python's path and in {Path.cwd()}; name another with --app or WAKEBOARD_APP.",
+            TRACEBACK_CHARACTERS,
+        )
     try:
         text = "".join(traceback.format_exception(error))
     except BaseException:
