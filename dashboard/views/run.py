@@ -134,7 +134,10 @@ add_page(
 
 def _again(connection: psycopg.Connection[Any], actor: Actor, reason: str | None, run_id: int) -> Answer:
     """Run again, with the payload of the request if it brings one (admins)."""
-    return transitions.run_again(connection, run_id, actor, reason, payload=_payload())
+    try:
+        return transitions.run_again(connection, run_id, actor, reason, payload=_payload())
+    except transitions.EnqueueError as wrong:
+        abort(400, f"{wrong} Nothing was enqueued.")
 
 
 def _payload() -> dict[str, Any] | None:

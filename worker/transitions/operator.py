@@ -6,7 +6,6 @@ the caller's). It answers in a sentence: what is so now, or why not.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from typing import Any
 
@@ -18,6 +17,7 @@ from worker.backoff import Backoff
 from worker.states import CLAIMABLE, ENDED, VERBS, sql_list
 from worker.transitions.answer import Answer
 from worker.transitions.engine import RELEASE_LEASE
+from worker.transitions.enqueue import payload_limit, payload_text
 
 Connection = psycopg.Connection[Any]
 Row = dict[str, Any]
@@ -252,13 +252,14 @@ def run_again(
     """Enqueue a new run like an ended one: same definition, type and payload; no key, no fire.
 
     ``payload`` replaces the old one (admins only). ``Answer.id`` is the new run's. Returns 'done',
-    'forbidden' (the old one has not ended), 'denied' or 'missing'.
+    'forbidden' (the old one has not ended), 'denied' or 'missing'. Raises EnqueueError for a payload that
+    is too large or that PostgreSQL cannot hold.
     """
 
     def move() -> tuple[Answer, Row | None, Row | None]:
         if payload is not None and (refusal := permit(connection, actor, "schedule.edit", "run", run_id)):
             return refusal, None, None
-        text = None if payload is None else json.dumps(payload)
+        text = None if payload is None else payload_text(payload, payload_limit())
         row = _move(connection, RUN_AGAIN, {"id": run_id, "payload": text, "actor": actor.name})
         if row is None:
             return _missing(run_id)
