@@ -105,7 +105,7 @@ class Backoff:
         """Say the rule in one line for people, as pages print it."""
         first = format_duration(self.steps[0])
         if self.kind == "fixed":
-            return f"always {first} after a failure"
+            return f"{first} each time"
         if self.kind == "list":
             return f"{self._listed()} (±20 %)"
         shown = ", ".join(format_duration(self._nominal(failures)) for failures in (1, 2, 3))
@@ -114,7 +114,7 @@ class Backoff:
 
     def _listed(self) -> str:
         shown = ", ".join(format_duration(step) for step in self.steps)
-        return f"always {shown}" if len(self.steps) == 1 else f"{shown}, then always the last"
+        return f"{shown} each time" if len(self.steps) == 1 else f"{shown}, then always the last"
 
 
 def _delay(duration: str, rule: str) -> float:

@@ -105,11 +105,11 @@ def test_the_rule_is_kept_as_written_apart_from_case_and_spaces() -> None:
 @pytest.mark.parametrize(
     ("text", "line"),
     [
-        ("fixed 30s", "always 30 s after a failure"),
+        ("fixed 30s", "30 s each time"),
         (DEFAULT_BACKOFF, "10 s, 20 s, 40 s and so on, doubling, at most 30 m (±20 %)"),
         ("quadratic 10s", "10 s, 40 s, 1 m 30 s and so on, failures² × 10 s, at most 30 d (±20 %)"),
         ("1m,5m,2h", "1 m, 5 m, 2 h, then always the last (±20 %)"),
-        ("1s", "always 1 s (±20 %)"),
+        ("1s", "1 s each time (±20 %)"),
     ],
 )
 def test_one_line_tells_an_operator_what_will_happen(text: str, line: str) -> None:
