@@ -375,16 +375,30 @@ def test_the_supervisors_other_children_outlive_the_template(nursery: Nursery) -
         os.waitpid(other, 0)
 
 
-def test_an_app_that_cannot_be_imported_is_one_clear_message() -> None:
+def test_an_app_that_does_not_exist_is_one_line() -> None:
     nursery = Nursery(app="tests.worker.no_such_app")
     nursery.children.start()
     message = nursery.wait_for(AppFailed).message
     assert message.startswith(
         "The handlers' module 'tests.worker.no_such_app' cannot be imported: ModuleNotFoundError"
     )
-    assert "Traceback" in message
+    assert "WAKEBOARD_APP" in message
+    assert "\n" not in message
     nursery.stop()
     assert not any(isinstance(event, TemplateDied) for event in nursery.events)
+
+
+def test_an_app_that_fails_while_it_is_imported_shows_where(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "broken_shop.py").write_text("import no_such_library\n")
+    nursery = Nursery(app="broken_shop")
+    nursery.children.start()
+    message = nursery.wait_for(AppFailed).message
+    assert message.startswith("The handlers' module 'broken_shop' cannot be imported: ModuleNotFoundError")
+    assert "import no_such_library" in message
+    nursery.stop()
 
 
 @pytest.mark.parametrize("module", ["nursery_threaded_app", "nursery_connected_app"])
