@@ -17,12 +17,15 @@ from sqlalchemy import text
 
 from tests import factories
 from tests.conftest import Connection
-from tests.processes import wait_until, wait_until_blocked
+from tests.processes import wait_until, wait_until_blocked, wakeboard
 from worker import own_connection as own
+from worker.audit import Actor
 from worker.context import Context
 from worker.effects import LeaseLost, Unconfirmed
 from worker.finishing import TransactionEnded
 from worker.outcome import Cancelled, Retryable
+from worker.states import Role
+from worker.transitions.effects import settle
 from worker.transitions.enqueue import enqueue
 
 
@@ -411,6 +414,54 @@ def test_outside_of_a_worker_the_same_handler_remembers_in_memory(
     assert mails.sent == 2
 
 
+# -- an operator decides -----------------------------------------------------------------------------
+
+OPERATOR = Actor("olga", Role.OPERATOR, "web")
+
+
+def unconfirmed(connection: Connection) -> tuple[int, Context]:
+    """An effect whose attempt died half-way, and the run's next attempt."""
+    context = running(connection)
+    with pytest.raises(Cancelled):
+        context.once("mail", dies_half_way)
+    return ledger(connection)[-1]["id"], next_attempt(connection, context)
+
+
+def test_an_operator_who_saw_that_it_happened_ends_the_question(connection: Connection, mails: Mails) -> None:
+    effect, later = unconfirmed(connection)
+    answer = settle(connection, effect, OPERATOR, happened=True, reason="it is in the sent folder")
+    assert (answer.result, answer.status) == ("done", "done")
+    assert later.once("mail", mails.send, if_unconfirmed="redo") is None
+    assert mails.sent == 0
+    assert settle(connection, effect, OPERATOR, happened=True).result == "already"
+    assert "settled by olga" in settle(connection, effect, OPERATOR, happened=False).message
+
+
+def test_an_operator_who_saw_that_it_did_not_happen_lets_the_next_attempt_make_it(
+    connection: Connection, mails: Mails
+) -> None:
+    effect, later = unconfirmed(connection)
+    assert settle(connection, effect, OPERATOR, happened=False).result == "done"
+    assert later.once("mail", mails.send)["mail"] == 1
+    assert settle(connection, effect, OPERATOR, happened=True).result == "missing"
+    rows = connection.execute("SELECT actor, result FROM wakeboard.audit_log ORDER BY id").fetchall()
+    assert rows == [("olga", "done"), ("olga", "missing")]
+
+
+def test_an_effect_that_is_being_made_cannot_be_settled(connection: Connection) -> None:
+    def meanwhile() -> str:
+        return settle(connection, ledger(connection)[0]["id"], OPERATOR, happened=False).result
+
+    assert running(connection).once("mail", meanwhile) == "forbidden"
+
+
+def test_who_may_only_look_settles_nothing(connection: Connection) -> None:
+    effect, _ = unconfirmed(connection)
+    viewer = Actor("victor", Role.VIEWER, "web")
+    assert settle(connection, effect, viewer, happened=True).result == "denied"
+    assert ledger(connection)[0]["status"] == "started"
+
+
 # -- transaction() -----------------------------------------------------------------------------------
 
 
@@ -693,3 +744,49 @@ def test_a_handlers_connection_has_its_roles_own_search_path(connection: Connect
         connection.execute(
             psycopg.sql.SQL("ALTER ROLE {} RESET search_path").format(psycopg.sql.Identifier(role[0]))
         )
+
+
+# -- in a real worker --------------------------------------------------------------------------------
+
+HANDLERS = """
+import os, signal
+from wakeboard import job
+
+@job("pay", max_attempts=1)
+def pay(ctx):
+    print("paying")
+    with ctx.transaction() as connection:
+        connection.exec_driver_sql("INSERT INTO orders VALUES (%s, 'PAID')", (ctx.payload["order"],))
+    if ctx.payload["then"] == "raise":
+        raise RuntimeError("too late to matter")
+    os.kill(os.getpid(), signal.SIGKILL)
+
+@job("mail", max_attempts=3, backoff="fixed 1s")
+def mail(ctx):
+    def send():
+        with open(ctx.payload["mailbox"], "a") as mailbox:
+            mailbox.write("sent\\n")
+        if ctx.attempt == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+    return ctx.once("mail", send)
+"""
+
+
+def test_a_real_worker_lets_what_was_committed_stand_and_a_killed_mail_unsent_twice(
+    orders: Connection, database: str, tmp_path: Path
+) -> None:
+    (tmp_path / "shop_handlers.py").write_text(HANDLERS)
+    mailbox = tmp_path / "mailbox"
+    pays = [enqueue(orders, "pay", {"order": n, "then": then}) for n, then in ((1, "raise"), (2, "die"))]
+    mail = enqueue(orders, "mail", {"mailbox": str(mailbox)})
+    with wakeboard("worker", "--app", "shop_handlers", database=database, folder=tmp_path):
+        wait_until(
+            lambda: all(factories.status(orders, run_id) == "succeeded" for run_id in (*pays, mail)), 30
+        )
+    assert orders.execute("SELECT id FROM orders ORDER BY id").fetchall() == [(1,), (2,)]
+    for run_id in pays:
+        (attempt,) = factories.attempts(orders, run_id)
+        assert (attempt["outcome"], attempt["output_tail"]) == ("succeeded", "paying\n")
+    assert mailbox.read_text() == "sent\n"
+    assert [one["outcome"] for one in factories.attempts(orders, mail)] == ["failed", "succeeded"]
+    assert [row["status"] for row in ledger(orders)] == ["started"]
