@@ -31,7 +31,7 @@ def prepare(url: str) -> list[list[str]]:
         past.write(connection)
         past.leave_stuck(connection)
         _define(connection, ports["http"])
-        enqueue(connection, "import_catalogue", key="import:first", enqueued_by="demo")
+        enqueue(connection, "import_catalogue", delay=75, key="import:first", enqueued_by="demo")
     street = [sys.executable, "-P", "-m", "worker.jobs.demo.street"]
     return [[*street, "--smtp", str(ports["smtp"]), "--http", str(ports["http"])]]
 

@@ -57,7 +57,7 @@ def place(connection: Connection, sku: str) -> int:
 def first_steps(order: int, sku: str) -> list[NewRun]:
     """Return the runs that a new order starts with."""
     return [
-        NewRun("check_address", {"order": order}, key=f"address:{order}"),
+        NewRun("check_address", {"order": order}, key=f"address:{order}", priority=3),
         NewRun("charge_card", {"order": order, "cents": PRODUCTS[sku][1]}, key=f"charge:{order}", priority=1),
         NewRun("sync_stock", {"sku": sku}),
     ]
@@ -84,7 +84,7 @@ def charge_card(context: Context) -> None:
         raise Permanent(reason, f"The bank refused to pay order {order} ({refused.code} {reason}).") from None
     with context.transaction() as connection:
         connection.exec_driver_sql(_PAY, {"id": order, "charge": charge["id"]})
-        enqueue(connection, "send_invoice", {"order": order}, key=f"invoice:{order}")
+        enqueue(connection, "send_invoice", {"order": order}, key=f"invoice:{order}", priority=1)
 
 
 def _charge(context: Context) -> Any:
