@@ -160,14 +160,14 @@ def _templates(app: Flask, settings: Settings) -> None:
 
 
 @lru_cache(maxsize=64)
-def _file_fingerprint(path: Path) -> str:
-    return sha256(path.read_bytes()).hexdigest()[:12]
+def _file_fingerprint(folder: str, name: str) -> str:
+    return sha256((Path(folder) / name).read_bytes()).hexdigest()[:12]
 
 
 def _fingerprint(app: Flask, name: str) -> str:
     """Return what names this version of a static file, so that browsers may keep it for ever."""
     assert app.static_folder is not None
-    return _file_fingerprint(Path(app.static_folder) / name)
+    return _file_fingerprint(app.static_folder, name)
 
 
 def _ribbon(environment: str | None) -> tuple[str, str] | None:

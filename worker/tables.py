@@ -194,6 +194,7 @@ job_runs = Table(
         "id",
         postgresql_where=text("definition_id IS NOT NULL"),
     ),
+    Index("job_runs_by_origin", "origin_run_id", postgresql_where=text("origin_run_id IS NOT NULL")),
     # "Has the last run of this schedule ended?": as small as what is under way.
     Index(
         "job_runs_active_of_definition",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import Connection, RowMapping, Text, cast, func, select
+from sqlalchemy import Connection, RowMapping, func, select
 
 from dashboard.queries.runs import IS_LEASE_ENDED, IS_SILENT, MOST_ATTEMPTS
 from worker.tables import (
@@ -95,16 +95,9 @@ def audit(connection: Connection, run_id: int) -> list[RowMapping]:
 
 
 def descendants(connection: Connection, run_id: int) -> list[Any]:
-    """Return the ids of runs made from this one by "run again", oldest first; the audit trail names them."""
-    rows = audit_log.c
-    named = cast(rows.after["run"].astext, Text)
-    statement = (
-        select(named)
-        .where(rows.target_type == "run", rows.target_id == str(run_id), rows.action == "run.again")
-        .where(rows.result == "done", rows.after.has_key("run"))
-        .order_by(rows.id)
-        .limit(MOST_SHOWN)
-    )
+    """Return the ids of runs made from this one by "run again", oldest first."""
+    runs = job_runs.c
+    statement = select(runs.id).where(runs.origin_run_id == run_id).order_by(runs.id).limit(MOST_SHOWN)
     return list(connection.execute(statement).scalars())
 
 

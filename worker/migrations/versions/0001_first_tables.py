@@ -321,6 +321,14 @@ def upgrade() -> None:
         schema="wakeboard",
     )
     op.create_index(
+        "job_runs_by_origin",
+        "job_runs",
+        ["origin_run_id"],
+        unique=False,
+        schema="wakeboard",
+        postgresql_where=sa.text("origin_run_id IS NOT NULL"),
+    )
+    op.create_index(
         "job_runs_active_of_definition",
         "job_runs",
         ["definition_id"],
