@@ -15,6 +15,9 @@ from typing import Any
 import psycopg
 from psycopg import pq
 
+from worker.db import configure
+from worker.transitions.engine import PLANNING
+
 Rows = list[tuple[bytes | None, ...]]
 Params = tuple[bytes | None, ...]
 Statement = tuple[str, Params]
@@ -52,7 +55,7 @@ class Channel:
     """A connection on which one script runs at a time."""
 
     def __init__(self, connection: psycopg.Connection[Any]) -> None:
-        connection.execute("SET plan_cache_mode = force_generic_plan")
+        configure(connection, PLANNING)
         self._connection = connection
         self._pgconn = connection.pgconn
         self._pgconn.nonblocking = 1

@@ -15,7 +15,7 @@ from typing import Any
 import psycopg
 
 from worker import log
-from worker.db import DatabaseError, connect
+from worker.db import DatabaseError, configure, connect
 from worker.held import Held, Holdings, boottime_ns
 from worker.transitions import engine
 
@@ -80,9 +80,7 @@ class LeaseKeeper:
         while not self._stopping.is_set():
             try:
                 if self._connection is None:
-                    self._connection = connect(
-                        self._url, name="wakeboard lease", statement_timeout_seconds=5, lock_timeout_seconds=1
-                    )
+                    self._connection = self._connect()
                 self.step(self._connection)
                 self.last_success = monotonic()
             except (psycopg.Error, DatabaseError) as failure:
@@ -90,6 +88,13 @@ class LeaseKeeper:
                 self._disconnect()
             self._stopping.wait(self._poll_seconds)
         self._disconnect()
+
+    def _connect(self) -> psycopg.Connection[Any]:
+        connection = connect(
+            self._url, name="wakeboard lease", statement_timeout_seconds=5, lock_timeout_seconds=1
+        )
+        configure(connection, engine.PLANNING)
+        return connection
 
     def _disconnect(self) -> None:
         if self._connection is not None:
