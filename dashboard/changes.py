@@ -31,12 +31,13 @@ def changes(before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -
     """
     old, new = redact(dict(before or {})), redact(dict(after or {}))
     if after is None:
-        phrases = [f"{_name(key)} {_value(value)}" for key, value in old.items() if value not in (None, {})]
+        keys = [key for key, value in old.items() if value is not None]
     else:
         keys = [key for key in dict.fromkeys((*old, *new)) if key in new and old.get(key) != new[key]]
-        if "status" in keys:
-            keys = [key for key in keys if key != "run_at"]
-        phrases = [_phrase(key, old, new) for key in keys]
+    if "status" in keys:
+        # A move of the status moves the time as well: the status says it.
+        keys = [key for key in keys if key != "run_at"]
+    phrases = [f"{_name(k)} {_value(old[k])}" if after is None else _phrase(k, old, new) for k in keys]
     more = len(phrases) - MOST
     return phrases[:MOST] + ([f"and {more} more"] if more > 0 else [])
 

@@ -56,11 +56,11 @@ def state(definition: Mapping[Any, Any]) -> tuple[str, str]:
 
 
 def in_zone(moment: datetime | None, timezone: str) -> str:
-    """Return ``Sat 21 Nov 02:30 CET``, followed by `` = 01:30 UTC`` where the zone is another."""
+    """Return ``Sat 21 Nov 2026 02:30 CET``, followed by `` = 01:30 UTC`` where the zone is another."""
     if moment is None:
         return ""
     there = moment.astimezone(_zone(timezone))
-    text = there.strftime("%a %-d %b %H:%M %Z")
+    text = there.strftime("%a %-d %b %Y %H:%M %Z")
     if there.utcoffset() == moment.astimezone(UTC).utcoffset():
         return text
     here = moment.astimezone(UTC)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import Connection, literal, select
+from sqlalchemy import Connection, RowMapping, literal, select
 
 from dashboard.params import Filters
 from dashboard.queries.keyset import Rows, keyset_page
@@ -55,3 +55,9 @@ def page(connection: Connection, filters: Filters) -> Rows:
     if run_id := filters.get("run"):
         statement = statement.where(columns.run_id == run_id)
     return keyset_page(connection, statement, [columns.created_at, columns.id], filters)
+
+
+def one(connection: Connection, effect_id: int) -> RowMapping | None:
+    """Return the ledger's row ``effect_id``; None when it is gone."""
+    statement = select(effects).where(effects.c.id == effect_id)
+    return connection.execute(statement).mappings().one_or_none()

@@ -152,12 +152,12 @@ def type_names(connection: Connection) -> list[str]:
 
 
 def audit(connection: Connection, name: str) -> list[RowMapping]:
-    """Return what people did to a definition, newest first, at most MOST_SHOWN."""
+    """Return what people did to a definition, newest first, at most LATEST."""
     rows = audit_log.c
     statement = (
         select(audit_log)
         .where(rows.target_type == "schedule", rows.target_id == name)
         .order_by(rows.id.desc())
-        .limit(MOST_SHOWN)
+        .limit(LATEST)
     )
     return list(connection.execute(statement).mappings())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import Connection, Integer, case, func, literal, or_, select
+from sqlalchemy import Connection, Integer, any_, case, func, literal, or_, select
 
 from dashboard.params import Filters
 from dashboard.queries.keyset import Rows, keyset_page
@@ -48,7 +48,7 @@ def page(connection: Connection, filters: Filters) -> Rows:
         named = (columns.id, columns.name, columns.hostname)
         statement = statement.where(or_(*(each.icontains(words, autoescape=True) for each in named)))
     if job_type := filters.get("type"):
-        statement = statement.where(columns.job_types.contains([job_type]))
+        statement = statement.where(literal(job_type) == any_(columns.job_types))
     return keyset_page(connection, statement, [_rank, columns.id], filters, ascending=True)
 
 

@@ -5,12 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from flask import Blueprint
+import psycopg
+from flask import Blueprint, abort
 
 from dashboard import params
 from dashboard.connection import reading
 from dashboard.live import add_page
 from dashboard.queries import effects
+from dashboard.verbs import add_verb, body
+from worker.audit import Actor
+from worker.transitions import Answer
+from worker.transitions.effects import settle
 
 blueprint = Blueprint("effects", __name__)
 
@@ -42,4 +47,24 @@ add_page(
     twin=twin,
     columns=COLUMNS,
     fragments={"list": "effects/_list.html"},
+)
+
+
+def _settle(connection: psycopg.Connection[Any], actor: Actor, reason: str | None, effect_id: int) -> Answer:
+    """Settle an effect as the request says: ``happened`` is yes or no."""
+    happened = body().get("happened", "").strip().lower()
+    if happened not in ("yes", "no", "true", "false"):
+        abort(400, "Say whether it happened: happened must be yes or no. Nothing was changed.")
+    return settle(connection, effect_id, actor, happened=happened in ("yes", "true"), reason=reason)
+
+
+add_verb(
+    blueprint,
+    f"{PATH}/<id:effect_id>/settle",
+    "effect.settle",
+    _settle,
+    says=lambda effect_id: "Did it happen? Look at the receiving side first: what you say here is believed.",
+    back=lambda effect_id: PATH,
+    fields="effects/_settle.html",
+    ask=lambda effect_id: {"effect": effects.one(reading(), effect_id)},
 )

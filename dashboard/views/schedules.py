@@ -99,8 +99,8 @@ def find_history(name: str) -> dict[str, Any]:
 
 def find_audit(name: str) -> dict[str, Any]:
     """Return what people did to one definition."""
-    _found(name)
-    return {"rows": schedules.audit(reading(), name), "changes": changes}
+    definition = _found(name)
+    return {"definition": definition, "rows": schedules.audit(reading(), name), "changes": changes}
 
 
 def twin_of_one(context: Mapping[str, Any]) -> dict[str, Any]:

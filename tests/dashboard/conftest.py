@@ -70,6 +70,18 @@ def fragments_of(html: str) -> dict[str, str]:
     return found
 
 
+def assert_shown_as_text(client: FlaskClient, path: str) -> None:
+    """Assert that the page at ``path`` shows hostile names as text, with their invisible characters visible.
+
+    Attributes may carry them as they are: nobody reads those.
+    """
+    answer = client.get(path)
+    assert answer.status_code == 200, path
+    html = answer.get_data(as_text=True)
+    assert "<img src=x" not in html, path
+    assert "\u202e" not in re.sub(r'="[^"]*"', "", html), path
+
+
 def assert_fragments_match(client: FlaskClient, path: str) -> None:
     """Assert that every fragment of the page at ``path`` is, alone, exactly what the page shows."""
     html = client.get(path).get_data(as_text=True)

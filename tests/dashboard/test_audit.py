@@ -1,0 +1,163 @@
+"""The audit log: who did what, why and what came of it; found by every filter, never changed."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from flask.testing import FlaskClient
+
+from dashboard.changes import changes
+from tests.conftest import Connection
+from tests.dashboard.conftest import AsRole, assert_fragments_match, assert_shown_as_text, fragments_of
+from tests.factories import a_definition, a_run, from_now, insert
+
+JSON = {"Accept": "application/json"}
+HOSTILE = "<img src=x onerror=alert(1)>\u202e\"'"
+
+
+def an_entry(connection: Connection, **columns: Any) -> int:
+    values = {"actor": "anna", "role": "operator", "source": "web", "action": "run.retry", "result": "done"}
+    return int(insert(connection, "audit_log", values | columns))
+
+
+def listed(client: FlaskClient, query: str = "") -> list[int]:
+    return [each["id"] for each in client.get(f"/audit.json{query}").get_json()["items"]]
+
+
+def test_an_empty_log_says_what_it_keeps(client: FlaskClient) -> None:
+    assert "Nobody has done anything yet" in client.get("/audit").get_data(as_text=True)
+
+
+def test_what_an_operator_does_is_told_in_words(client: FlaskClient, connection: Connection) -> None:
+    run = a_run(connection, "dead")
+    a_definition(connection, "nightly")
+    client.post(f"/runs/{run}/retry", data={"reason": "CRM is back"}, headers=JSON)
+    client.post("/schedules/nightly/pause", headers=JSON)
+    client.post(f"/runs/{a_run(connection, 'succeeded')}/cancel", headers=JSON)
+    page = client.get("/audit").get_data(as_text=True)
+    assert "status dead → queued" in page and "CRM is back" in page and f'href="/runs/{run}"' in page
+    assert "enabled yes → no" in page and 'href="/schedules/nightly"' in page
+    assert "stays: status succeeded" in page and "forbidden" in page
+
+
+def test_every_filter_finds_its_rows(client: FlaskClient, connection: Connection) -> None:
+    old = an_entry(connection, at=from_now("-2 days"))
+    ben = an_entry(connection, actor="ben")
+    drain = an_entry(connection, action="worker.drain", target_type="worker", target_id="w-7", result="asked")
+    run = an_entry(connection, target_type="run", target_id="48210")
+    assert listed(client) == [run, drain, ben, old]
+    assert listed(client, "?who=ben") == [ben]
+    assert listed(client, "?what=worker.drain") == listed(client, "?result=asked") == [drain]
+    assert listed(client, "?target=run:48210") == listed(client, "?target=run 48210") == [run]
+    assert listed(client, "?target=worker") == [drain]
+    assert listed(client, "?since=24h") == [run, drain, ben]
+    assert listed(client, "?until=24h") == [old]
+    assert listed(client, "?since=24h&who=nobody") == []
+
+
+def test_a_time_is_found_among_many_rows(client: FlaskClient, connection: Connection) -> None:
+    connection.execute(
+        """INSERT INTO wakeboard.audit_log (at, actor, source, action)
+        SELECT now() - (3000 - i) * interval '1 minute', 'anna', 'web', 'login'
+        FROM generate_series(1, 3000) AS i"""
+    )
+    assert len(listed(client, "?since=90m&limit=200")) in (90, 91)
+    assert len(listed(client, "?until=2930m&limit=200")) in (69, 70)
+
+
+@pytest.mark.parametrize(
+    ("query", "says"),
+    [
+        ("result=maybe", "one of done, asked"),
+        ("target=RUN-7", "one thing such as run:48210"),
+        ("since=yesterday", "an age such as"),
+        ("actor=anna", "who, what, target, result, since, until"),
+        ("cursor=x", "cursor"),
+    ],
+)
+def test_a_wrong_filter_is_refused_in_a_sentence(client: FlaskClient, query: str, says: str) -> None:
+    answer = client.get(f"/audit.json?{query}")
+    assert answer.status_code == 400 and says in answer.get_data(as_text=True)
+
+
+def test_pages_follow_each_other(client: FlaskClient, connection: Connection) -> None:
+    made = [an_entry(connection) for _ in range(5)]
+    first = client.get("/audit.json?limit=2&who=anna").get_json()
+    second = client.get(f"/audit.json?limit=2&who=anna&cursor={first['next']}").get_json()
+    assert [each["id"] for each in first["items"] + second["items"]] == made[:0:-1]
+
+
+def test_news_are_counted_and_move_nothing(client: FlaskClient, connection: Connection) -> None:
+    an_entry(connection)
+    an_entry(connection, actor="ben")
+    assert_fragments_match(client, "/audit?who=ben")
+    (address,) = fragments_of(client.get("/audit?who=ben").get_data(as_text=True))
+    an_entry(connection)
+    assert client.get(address).get_data(as_text=True).strip() == ""
+    an_entry(connection, actor="ben")
+    news = client.get(address).get_data(as_text=True)
+    assert "1 new – show" in news and 'href="/audit?who=ben"' in news
+    assert client.get("/_fragments/audit/news?after=x").status_code == 400
+
+
+def test_foreign_text_is_shown_as_text(client: FlaskClient, connection: Connection) -> None:
+    for kind in ("run", "schedule", "type", "worker", "page"):
+        an_entry(
+            connection, actor=HOSTILE, action=HOSTILE, target_type=kind, target_id=HOSTILE, reason=HOSTILE,
+            before={"name": "x"}, after={"name": HOSTILE, HOSTILE: HOSTILE}, ip=HOSTILE,
+        )  # fmt: skip
+    an_entry(connection, after={"run": HOSTILE})
+    assert_shown_as_text(client, "/audit")
+    assert len(listed(client, f"?target=schedule:{quote(HOSTILE)}")) == 1
+
+
+def test_secrets_of_a_changed_payload_are_hidden(client: FlaskClient, connection: Connection) -> None:
+    an_entry(
+        connection, before={"payload": {"password": "old-one"}}, after={"payload": {"password": "new-one"}}
+    )
+    for path in ("/audit", "/audit.json", "/audit.csv"):
+        body = client.get(path).get_data(as_text=True)
+        assert "old-one" not in body and "new-one" not in body, path
+
+
+def test_the_csv_has_a_line_per_row(client: FlaskClient, connection: Connection) -> None:
+    entry = an_entry(connection, reason="=1+1")
+    head, line = client.get("/audit.csv").get_data(as_text=True).splitlines()
+    assert head.startswith("id,at,actor,") and line.startswith(f"{entry},") and "'=1+1" in line
+
+
+def test_viewers_read_the_log(as_role: AsRole, connection: Connection) -> None:
+    an_entry(connection)
+    assert as_role("viewer").get("/audit").status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "words"),
+    [
+        (None, None, []),
+        (
+            {"status": "failed", "run_at": "x"},
+            {"status": "queued", "run_at": "y"},
+            ["status failed → queued"],
+        ),
+        ({"max_running": None}, {"max_running": 4}, ["limit none → 4"]),
+        ({"enabled": True}, {"enabled": False}, ["enabled yes → no"]),
+        ({"status": "dead"}, {"run": 7}, ["run 7"]),
+        (None, {"asked": True}, ["asked"]),
+        ({"status": "succeeded"}, None, ["status succeeded"]),
+        (
+            {"run_at": "2026-11-20 21:44:10.123+00:00"},
+            {"run_at": "2026-11-20T21:50:10Z"},
+            ["due 2026-11-20 21:44:10 UTC → 2026-11-20 21:50:10 UTC"],
+        ),
+        ({"a": 1}, {"a": 1, "b": "x" * 200}, ["b " + "x" * 79 + "…"]),
+    ],
+)
+def test_a_change_in_words(before: Any, after: Any, words: list[str]) -> None:
+    assert changes(before, after) == words
+
+
+def test_many_changes_are_cut_short() -> None:
+    assert changes({}, {str(n): n for n in range(9)})[-1] == "and 3 more"

@@ -1,0 +1,81 @@
+"""What the pages of nouns ask of a large table of runs: by an index, wherever the matches lie."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from flask import Flask
+from flask.testing import FlaskClient
+from sqlalchemy import event
+
+from tests.conftest import Connection
+from tests.factories import a_definition, a_run, a_type
+
+BIG = ("Seq Scan on job_runs", "Seq Scan on job_attempts", "Seq Scan on audit_log")
+PATHS = (
+    "/leases",
+    "/leases?type=mail",
+    "/schedules",
+    "/schedules/idle",
+    "/types",
+    "/effects",
+    "/audit?since=1h",
+)
+
+
+@pytest.fixture
+def much(connection: Connection) -> None:
+    """50,000 runs of one schedule and type that ended, and few that matter, at the old end."""
+    busy = a_definition(connection, "busy")
+    a_definition(connection, "idle")
+    a_type(connection, "mail")
+    a_type(connection, "rare")
+    for status in ("queued", "running", "failed", "dead"):
+        a_run(connection, status, job_type="rare")
+    connection.execute(
+        """INSERT INTO wakeboard.job_runs (job_type, definition_id, status, attempts, started_at, finished_at)
+        SELECT 'mail', %s, 'succeeded', 1, now(), now() FROM generate_series(1, 50000)""",
+        (busy,),
+    )
+    connection.execute(
+        """INSERT INTO wakeboard.job_attempts
+            (run_id, attempt, lease_epoch, job_type, worker_id, due_at, started_at, finished_at, outcome)
+        SELECT id, 1, 1, 'mail', 'w1', now(), now(), now(), 'succeeded' FROM wakeboard.job_runs
+        WHERE status = 'succeeded'"""
+    )
+    connection.execute(
+        """INSERT INTO wakeboard.effects (scope, key, run_id, attempt, lease_epoch, status)
+        SELECT 'run:' || id, 'mail', id, 1, 1, 'done' FROM wakeboard.job_runs LIMIT 20000"""
+    )
+    connection.execute(
+        """INSERT INTO wakeboard.audit_log (at, actor, source, action)
+        SELECT now() - (20000 - i) * interval '1 minute', 'anna', 'web', 'login'
+        FROM generate_series(1, 20000) AS i"""
+    )
+    connection.execute(
+        "ANALYZE wakeboard.job_runs, wakeboard.job_attempts, wakeboard.effects, wakeboard.audit_log"
+    )
+
+
+@pytest.mark.usefixtures("much")
+def test_no_page_walks_a_large_table(app: Flask, client: FlaskClient, connection: Connection) -> None:
+    asked: list[tuple[str, str, Any]] = []
+    here = ""
+    engine = app.extensions["wakeboard_database"].primary
+    event.listen(
+        engine,
+        "before_cursor_execute",
+        lambda _c, _cursor, sql, values, *_: asked.append((here, sql, values)),
+    )
+    for here in PATHS:
+        assert client.get(here).status_code == 200
+    looked = [
+        one for one in asked if any(table in one[1] for table in ("job_runs", "job_attempts", "audit_log"))
+    ]
+    assert {path for path, _, _ in looked} == set(PATHS)
+    for path, sql, values in looked:
+        plan = "\n".join(line[0] for line in connection.execute(f"EXPLAIN {sql}".encode(), values).fetchall())
+        assert not any(walk in plan for walk in BIG), f"{path}\n{sql}\n{plan}"
+        # Back from the newest run to the few at the old end is the whole table too.
+        assert "Backward using job_runs_pkey" not in plan, f"{path}\n{sql}\n{plan}"

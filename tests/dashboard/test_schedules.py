@@ -1,0 +1,202 @@
+"""Schedules: when each fires in words, what came of it, what it missed, and the verbs."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from flask.testing import FlaskClient
+
+from dashboard import schedulewords
+from tests.conftest import Connection
+from tests.dashboard.conftest import AsRole, assert_fragments_match, assert_shown_as_text
+from tests.factories import a_definition, a_run, insert, row, rows
+
+JSON = {"Accept": "application/json"}
+HOSTILE = "<img src=x onerror=alert(1)>\u202e\"'"
+
+
+def item(client: FlaskClient, name: str) -> dict[str, Any]:
+    items = client.get(f"/schedules.json?q={name}").get_json()["items"]
+    return next(dict(each) for each in items if each["name"] == name)
+
+
+def definition(connection: Connection, name: str) -> dict[str, Any]:
+    return rows(connection, "job_definitions", "name = %s", name)[0]
+
+
+def test_an_empty_list_says_how_to_make_one(client: FlaskClient) -> None:
+    page = client.get("/schedules").get_data(as_text=True)
+    assert "There are no schedules yet" in page and "wakeboard import-crontab" in page
+
+
+def test_a_schedule_says_when_in_words_and_in_both_zones(client: FlaskClient, connection: Connection) -> None:
+    a_definition(connection, "nightly", schedule="30 2 * * *", timezone="Europe/Berlin")
+    connection.execute(
+        "UPDATE wakeboard.job_definitions SET next_fire_at = '2126-01-10 01:30+00' WHERE name = 'nightly'"
+    )
+    page = client.get("/schedules").get_data(as_text=True)
+    assert "At 02:30 every day" in page
+    assert "Thu 10 Jan 2126 02:30 CET = 01:30 UTC" in page
+    assert item(client, "nightly")["words"] == "At 02:30 every day"
+
+
+def test_the_latest_runs_are_squares_that_link(client: FlaskClient, connection: Connection) -> None:
+    mine = a_definition(connection, "mine")
+    made = [a_run(connection, "succeeded", definition_id=mine) for _ in range(21)]
+    dead = a_run(connection, "dead", definition_id=mine)
+    a_run(connection, "cancelled", definition_id=a_definition(connection, "other"))
+    page = client.get("/schedules?q=mine").get_data(as_text=True)
+    strip = page.split('<span class="strip">')[1].split("</span>")[0]
+    assert strip.count("<a ") == 20
+    assert f'<a class="dead" href="/runs/{dead}"' in strip
+    assert f'href="/runs/{made[1]}"' not in strip and f'href="/runs/{made[2]}"' in strip
+    found = item(client, "mine")
+    assert (found["last_run_id"], found["last_run_status"]) == (dead, "dead")
+
+
+def test_missed_fires_are_counted_and_explained(client: FlaskClient, connection: Connection) -> None:
+    mine = a_definition(connection, "mine")
+    for minute, reason in enumerate(("misfire", "overlap", "capped")):
+        insert(
+            connection,
+            "missed_fires",
+            {
+                "definition_id": mine,
+                "scheduled_for": datetime(2026, 1, 1, 2, minute, tzinfo=UTC),
+                "reason": reason,
+            },
+        )
+    assert item(client, "mine")["missed_24h"] == 3
+    page = client.get("/schedules/mine").get_data(as_text=True)
+    for words in schedulewords.REASONS.values():
+        assert words in page
+    assert "Thu 1 Jan 2026 02:01 UTC" in page
+
+
+def test_a_schedule_that_cannot_be_read_shows_why_and_hurts_no_other(
+    client: FlaskClient, connection: Connection
+) -> None:
+    a_definition(connection, "good")
+    a_definition(connection, "bad", schedule="99 * * * *", error="The minute field '99' is out of range.")
+    page = client.get("/schedules").get_data(as_text=True)
+    assert "cannot fire" in page and "out of range" in page and "At 02:00 every day" in page
+    one = client.get("/schedules/bad").get_data(as_text=True)
+    assert "It does not fire:" in one and "No fire is to come" in one
+
+
+def test_an_overdue_fire_is_told(client: FlaskClient, connection: Connection) -> None:
+    a_definition(connection, "late", next_fire_at="-10 minutes")
+    assert "overdue" in client.get("/schedules").get_data(as_text=True)
+    assert "A fire is overdue" in client.get("/schedules/late").get_data(as_text=True)
+    assert [each["name"] for each in client.get("/schedules.json?state=overdue").get_json()["items"]] == [
+        "late"
+    ]
+
+
+def test_filters_narrow_the_list(client: FlaskClient, connection: Connection) -> None:
+    a_definition(connection, "on", job_type="report")
+    a_definition(connection, "off", enabled=False)
+    a_definition(connection, "hand", schedule=None, next_fire_at=None)
+
+    def names(query: str) -> list[str]:
+        return [each["name"] for each in client.get(f"/schedules.json?{query}").get_json()["items"]]
+
+    assert names("state=enabled") == ["on"]
+    assert names("state=paused") == ["off"]
+    assert names("state=by hand") == ["hand"]
+    assert names("type=report") == ["on"]
+    assert names("q=AN") == ["hand"]
+    assert client.get("/schedules.json?state=late").status_code == 400
+    assert client.get("/schedules.json?status=dead").status_code == 400
+
+
+def test_one_schedule_hides_secrets_of_its_payload(client: FlaskClient, connection: Connection) -> None:
+    a_definition(connection, "mine", payload={"path": "/var", "api_key": "sk-12345"})
+    page = client.get("/schedules/mine").get_data(as_text=True)
+    assert "/var" in page and "sk-12345" not in page
+    body = client.get("/schedules/mine.json").get_json()
+    assert body["payload"] == {"path": "/var", "api_key": "•••"}
+    assert len(body["next_fires"]) == 10
+
+
+def test_a_change_of_the_clocks_is_noted_beside_its_fire() -> None:
+    fires = schedulewords.preview("30 2 * * *", "Europe/Berlin", datetime(2027, 3, 27, 12, tzinfo=UTC))
+    assert fires[0].note is not None and "02:30 does not exist" in fires[0].note
+    assert fires[1].note is None
+
+
+def test_words_never_fail_whatever_a_definition_says() -> None:
+    moment = datetime(2026, 7, 1, 23, 30, tzinfo=UTC)
+    assert schedulewords.in_words("nonsense").startswith("Cannot be read:")
+    assert schedulewords.preview("nonsense", "UTC", moment) == []
+    assert schedulewords.preview("* * * * *", "Not/AZone", moment) == []
+    assert schedulewords.in_zone(moment, "Not/AZone") == "Wed 1 Jul 2026 23:30 UTC"
+    assert schedulewords.in_zone(moment, "Europe/Berlin") == "Thu 2 Jul 2026 01:30 CEST = Wed 23:30 UTC"
+
+
+def test_foreign_text_is_shown_as_text(client: FlaskClient, connection: Connection) -> None:
+    mine = a_definition(
+        connection, "mine", job_type=HOSTILE, payload={HOSTILE: HOSTILE}, error=HOSTILE, schedule=HOSTILE
+    )
+    a_run(connection, "dead", definition_id=mine, job_type=HOSTILE, error_code=HOSTILE, last_error=HOSTILE)
+    assert_shown_as_text(client, "/schedules")
+    assert_shown_as_text(client, "/schedules/mine")
+
+
+def test_live_regions_are_the_page(client: FlaskClient, connection: Connection) -> None:
+    mine = a_definition(connection, "mine")
+    a_run(connection, "failed", definition_id=mine)
+    a_run(connection, "running", definition_id=mine)
+    assert_fragments_match(client, "/schedules?state=enabled")
+    assert_fragments_match(client, "/schedules/mine")
+
+
+def test_an_unknown_schedule_is_a_sentence(client: FlaskClient) -> None:
+    for path in ("/schedules/none", "/schedules/none.json", "/_fragments/schedules/none/history"):
+        answer = client.get(path)
+        assert answer.status_code == 404 and "There is no schedule" in answer.get_data(as_text=True)
+    assert client.post("/schedules/none/run", json={}, headers=JSON).status_code == 404
+
+
+def test_the_csv_has_a_line_per_schedule(client: FlaskClient, connection: Connection) -> None:
+    a_definition(connection, "mine")
+    head, line = client.get("/schedules.csv").get_data(as_text=True).splitlines()
+    assert head.startswith("name,job_type,schedule,words,") and line.startswith(
+        "mine,mail,0 2 * * *,At 02:00"
+    )
+
+
+def test_run_now_makes_one_run(client: FlaskClient, connection: Connection) -> None:
+    mine = a_definition(connection, "mine")
+    assert "Enqueue one run of mine now?" in client.get("/schedules/mine/run").get_data(as_text=True)
+    answer = client.post("/schedules/mine/run", json={"reason": "the report was wrong"}, headers=JSON)
+    assert answer.status_code == 200
+    made = row(connection, answer.get_json()["id"])
+    assert (made["definition_id"], made["status"], made["enqueued_by"]) == (mine, "queued", "admin")
+    page = client.get("/schedules/mine").get_data(as_text=True)
+    assert "the report was wrong" in page and "by hand: admin" in page
+
+
+def test_pause_and_resume_are_each_other_undone(client: FlaskClient, connection: Connection) -> None:
+    a_definition(connection, "mine", next_fire_at="-1 day")
+    asked = client.post("/schedules/mine/pause", headers={"HX-Request": "true"})
+    assert asked.status_code == 200 and "Schedule mine is paused." in asked.get_data(as_text=True)
+    assert definition(connection, "mine")["enabled"] is False
+    assert "It is paused" in client.get("/schedules/mine").get_data(as_text=True)
+    again = client.post("/schedules/mine/pause", json={}, headers=JSON)
+    assert (again.status_code, again.get_json()["changed"]) == (200, False)
+    back = client.post("/schedules/mine/resume", data={"next": "/schedules"})
+    assert (back.status_code, back.location) == (303, "/schedules")
+    after = definition(connection, "mine")
+    assert after["enabled"] and after["next_fire_at"] > datetime.now(UTC)
+    assert "enabled no → yes" in client.get("/schedules/mine").get_data(as_text=True)
+
+
+def test_a_viewer_may_not_touch_schedules(as_role: AsRole, connection: Connection) -> None:
+    a_definition(connection, "mine")
+    viewer = as_role("viewer")
+    for verb in ("run", "pause", "resume"):
+        assert viewer.get(f"/schedules/mine/{verb}").status_code == 403
+        assert viewer.post(f"/schedules/mine/{verb}", json={}, headers=JSON).status_code == 403
+    assert rows(connection, "job_runs") == [] and definition(connection, "mine")["enabled"]
