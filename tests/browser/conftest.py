@@ -5,55 +5,24 @@ Skipped where no Chromium is installed. Every page collects what the browser com
 
 from __future__ import annotations
 
-import os
 import shutil
-import signal
-import socket
-import subprocess
-import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
 
+from tests.browser.places import Dashboard, listen, profile, serving
 from tests.conftest import Connection
-from worker import users
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-
-
-@dataclass
-class Dashboard:
-    """A dashboard process; ``url`` has no slash at its end."""
-
-    url: str
-    process: subprocess.Popen[str]
-
-    def stop(self) -> None:
-        """End it as an operator would, and wait."""
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGTERM)
-            self.process.wait(timeout=30)
+QUIET = ("--no-sandbox", "--disable-background-networking", "--disable-component-update", "--no-first-run")
 
 
 @pytest.fixture
 def dashboard(database: str) -> Iterator[Dashboard]:
     """The dashboard on ``database``, as ``wakeboard web`` runs it."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        bind = f"127.0.0.1:{free.getsockname()[1]}"
-    process = subprocess.Popen(
-        [sys.executable, "-m", "dashboard", "--bind", bind],
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "WAKEBOARD_DATABASE_URL": database},
-    )
-    assert process.stderr is not None
-    assert bind in process.stderr.readline()
-    served = Dashboard(f"http://{bind}", process)
-    yield served
-    served.stop()
+    with serving(database) as served:
+        yield served
 
 
 @pytest.fixture(scope="session")
@@ -62,7 +31,7 @@ def chromium() -> Iterator[Browser]:
     if CHROMIUM is None:
         pytest.skip("no Chromium is installed")
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=list(QUIET))
         yield browser
         browser.close()
 
@@ -70,14 +39,8 @@ def chromium() -> Iterator[Browser]:
 @pytest.fixture
 def context(chromium: Browser, dashboard: Dashboard, connection: Connection) -> Iterator[BrowserContext]:
     """A browser profile that is signed in as an admin named anna."""
-    from worker.states import Role
-
-    opened = chromium.new_context(base_url=dashboard.url, viewport={"width": 1440, "height": 860})
-    cookie = users.open_session(connection, "anna", Role.ADMIN)
-    name = f"wakeboard_{users.install_id(connection)}"
-    opened.add_cookies([{"name": name, "value": cookie, "url": dashboard.url}])
-    yield opened
-    opened.close()
+    with profile(chromium, dashboard.url, connection) as opened:
+        yield opened
 
 
 @pytest.fixture
@@ -87,9 +50,6 @@ def complaints() -> list[str]:
 
 
 @pytest.fixture
-def page(context: BrowserContext, complaints: list[str]) -> Page:
+def page(context: BrowserContext, dashboard: Dashboard, complaints: list[str]) -> Page:
     """A tab of ``context``."""
-    opened = context.new_page()
-    opened.on("console", lambda message: complaints.append(f"{message.type}: {message.text}"))
-    opened.on("pageerror", lambda error: complaints.append(f"uncaught: {error}"))
-    return opened
+    return listen(context.new_page(), dashboard.url, complaints)

@@ -7,7 +7,7 @@ import re
 import pytest
 from playwright.sync_api import BrowserContext, Page, expect
 
-from tests.browser.conftest import Dashboard
+from tests.browser.places import Dashboard
 from tests.conftest import Connection
 
 pytestmark = pytest.mark.browser

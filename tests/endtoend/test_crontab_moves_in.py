@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import Connection
-from tests.endtoend.conftest import Household, wait_for_end
+from tests.endtoend.household import Household, wait_for_end
 from tests.endtoend.visitor import Visitor
 from tests.factories import rows
 from tests.processes import run_wakeboard, wait_until

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import Connection
-from tests.endtoend.conftest import APP, ENDED, QUICK
+from tests.endtoend.household import APP, ENDED, QUICK
 from tests.factories import Row, rows
 from tests.processes import Wakeboard, wait_until, wakeboard
 

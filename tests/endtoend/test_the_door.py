@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import Connection
-from tests.endtoend.conftest import Household, enqueue, wait_for_end
+from tests.endtoend.household import Household, enqueue, wait_for_end
 from tests.endtoend.visitor import JSON, OTHER_SITE, Visitor
 from tests.factories import a_run, status
 from tests.processes import run_wakeboard, wait_until

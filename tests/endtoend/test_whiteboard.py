@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from tests.conftest import Connection
-from tests.endtoend.conftest import QUICK, Household, enqueue, wait_for_end
+from tests.endtoend.household import QUICK, Household, enqueue, wait_for_end
 from tests.endtoend.visitor import Visitor
 from tests.factories import attempts, row
 from tests.processes import wait_until

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.conftest import Connection
-from tests.endtoend.conftest import Household, enqueue, wait_for_end
+from tests.endtoend.household import Household, enqueue, wait_for_end
 from tests.endtoend.visitor import JSON, Visitor
 from tests.factories import a_run, rows
 from tests.processes import run_wakeboard

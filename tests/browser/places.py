@@ -1,0 +1,82 @@
+"""A dashboard to look at, a browser profile to look with, and what the browser complains about."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from playwright.sync_api import Browser, BrowserContext, Page
+
+from tests.conftest import Connection
+from worker import users
+from worker.states import Role
+
+
+@dataclass
+class Dashboard:
+    """A dashboard process; ``url`` has no slash at its end."""
+
+    url: str
+    process: subprocess.Popen[str]
+
+    def stop(self) -> None:
+        """End it as an operator would, and wait."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+            self.process.wait(timeout=30)
+
+
+@contextmanager
+def serving(database: str) -> Iterator[Dashboard]:
+    """Run the dashboard on ``database``, as ``wakeboard web`` does, while the block lasts."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        bind = f"127.0.0.1:{free.getsockname()[1]}"
+    process = subprocess.Popen(
+        [sys.executable, "-m", "dashboard", "--bind", bind],
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "WAKEBOARD_DATABASE_URL": database},
+    )
+    assert process.stderr is not None
+    assert bind in process.stderr.readline()
+    served = Dashboard(f"http://{bind}", process)
+    try:
+        yield served
+    finally:
+        served.stop()
+
+
+@contextmanager
+def profile(
+    browser: Browser, url: str, connection: Connection, role: Role = Role.ADMIN, **options: Any
+) -> Iterator[BrowserContext]:
+    """Open a browser profile in which anna is signed in as ``role``; ``options`` are Playwright's."""
+    opened = browser.new_context(base_url=url, **({"viewport": {"width": 1440, "height": 860}} | options))
+    cookie = users.open_session(connection, "anna", role)
+    name = f"wakeboard_{users.install_id(connection)}"
+    opened.add_cookies([{"name": name, "value": cookie, "url": url}])
+    try:
+        yield opened
+    finally:
+        opened.close()
+
+
+def listen(page: Page, url: str, complaints: list[str]) -> Page:
+    """Add to ``complaints`` what ``page`` logs, throws, blocks, or asks of others than ``url``; return it."""
+
+    def asked(address: str) -> None:
+        if not address.startswith((f"{url}/", "data:", "blob:")):
+            complaints.append(f"asked another site: {address}")
+
+    page.on("console", lambda message: complaints.append(f"{message.type}: {message.text}"))
+    page.on("pageerror", lambda error: complaints.append(f"uncaught: {error}"))
+    page.on("request", lambda request: asked(request.url))
+    return page
