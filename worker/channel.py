@@ -25,6 +25,11 @@ Script = Generator[Statement, Rows, Any]
 
 # Longer than any statement limit of the session: what is still silent then is a dead peer.
 DEADLINE_SECONDS = 40.0
+# Plans know the table as large as it was when they were made; on a new installation it grows by the second.
+PLANS_SECONDS = 5.0
+# The server goes down, the connection broke, it became read-only (a demoted primary), or it does not know
+# our prepared statements any more (a pooler): another connection is needed.
+USELESS = ("57P", "08", "25006", "26000")
 _GOOD = (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK, pq.ExecStatus.EMPTY_QUERY)
 
 
@@ -63,7 +68,9 @@ class Channel:
         self._job: _Job | None = None
         self._rows: Rows = []
         self._descriptor = self._pgconn.socket
+        self._planned_at = monotonic()
         self.is_lost = False
+        self.wants_write = False
 
     @property
     def is_busy(self) -> bool:
@@ -88,6 +95,9 @@ class Channel:
         """
         if self._job is not None:
             raise RuntimeError("this channel is busy")
+        if monotonic() - self._planned_at >= PLANS_SECONDS:
+            self._planned_at = monotonic()
+            script = _planned_anew(script)
         self._job = _Job(script, done, failed)
         try:
             self._advance(None)
@@ -100,7 +110,7 @@ class Channel:
         Raises ChannelLost when the connection is gone (after telling the script).
         """
         try:
-            self._pgconn.flush()
+            self._flush()
             self._pgconn.consume_input()
             while self._job is not None and not self._pgconn.is_busy():
                 result = self._pgconn.get_result()
@@ -127,7 +137,7 @@ class Channel:
     def _notifications(self) -> list[tuple[str, str]]:
         found = []
         while (notice := self._pgconn.notifies()) is not None:
-            found.append((notice.relname.decode(), notice.extra.decode()))
+            found.append((notice.relname.decode(), notice.extra.decode("utf-8", "replace")))
         return found
 
     def _keep(self, result: pq.abc.PGresult) -> None:
@@ -136,7 +146,7 @@ class Channel:
         if result.status not in _GOOD:
             state = (result.error_field(pq.DiagnosticField.SQLSTATE) or b"").decode()
             message = (result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or b"no message").decode()
-            if self._pgconn.status != pq.ConnStatus.OK or state.startswith(("57P", "08")):
+            if self._pgconn.status != pq.ConnStatus.OK or state.startswith(USELESS):
                 raise psycopg.OperationalError(message)
             self._job.error = StatementFailed(message, state)
             return
@@ -189,12 +199,22 @@ class Channel:
         name = self._prepared[text] = b"wakeboard_%d" % len(self._prepared)
         job.preparing = True
         self._pgconn.send_prepare(name, text.encode())
-        self._pgconn.flush()
+        self._flush()
 
     def _execute(self, statement: Statement) -> None:
         text, params = statement
         self._pgconn.send_query_prepared(self._prepared[text], params)
-        self._pgconn.flush()
+        self._flush()
+
+    def _flush(self) -> None:
+        """Send what the socket takes; ``wants_write`` says that the loop must watch it for the rest."""
+        self.wants_write = self._pgconn.flush() == 1
+
+
+def _planned_anew(script: Script) -> Script:
+    """Return ``script`` with the session's plans forgotten before its first statement."""
+    yield "DISCARD PLANS", ()
+    return (yield from script)
 
 
 def array(values: Iterable[object]) -> bytes:

@@ -15,11 +15,13 @@ from typing import Any
 import psycopg
 
 from worker import log
-from worker.db import DatabaseError, configure, connect
+from worker.db import configure, connect
 from worker.held import Held, Holdings, boottime_ns
 from worker.transitions import engine
+from worker.watchdog import Watchdog
 
 BUSY_TRIES = 3
+STATEMENT_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +68,7 @@ class LeaseKeeper:
         self._thread = threading.Thread(target=self._keep, name="lease", daemon=True)
         self._connection: psycopg.Connection[Any] | None = None
         self.last_success = monotonic()
+        self.watchdog = Watchdog(2 * STATEMENT_SECONDS)
 
     def start(self) -> None:
         """Start renewing."""
@@ -81,9 +84,10 @@ class LeaseKeeper:
             try:
                 if self._connection is None:
                     self._connection = self._connect()
-                self.step(self._connection)
+                with self.watchdog.over(self._connection):
+                    self.step(self._connection)
                 self.last_success = monotonic()
-            except (psycopg.Error, DatabaseError) as failure:
+            except Exception as failure:
                 log.warn("The leases could not be renewed; trying again.", error=str(failure).strip()[:200])
                 self._disconnect()
             self._stopping.wait(self._poll_seconds)
@@ -91,9 +95,13 @@ class LeaseKeeper:
 
     def _connect(self) -> psycopg.Connection[Any]:
         connection = connect(
-            self._url, name="wakeboard lease", statement_timeout_seconds=5, lock_timeout_seconds=1
+            self._url,
+            name="wakeboard lease",
+            statement_timeout_seconds=STATEMENT_SECONDS,
+            lock_timeout_seconds=1,
         )
-        configure(connection, engine.PLANNING)
+        # One plan per heartbeat costs nothing, and none is made for a table that has grown since.
+        configure(connection, engine.PLANNING | {"plan_cache_mode": "force_custom_plan"})
         return connection
 
     def _disconnect(self) -> None:
@@ -130,10 +138,15 @@ class LeaseKeeper:
         for entry in due:
             if entry.run_id in kept:
                 entry.leased_ns = sent_ns
-        return self._settle(connection, [entry for entry in due if entry.run_id not in kept])
+        return self._settle(connection, [entry for entry in due if entry.run_id not in kept], sent_ns)
 
-    def _settle(self, connection: psycopg.Connection[Any], missing: Sequence[Held]) -> list[Held]:
-        """Tell the loop which of ``missing`` are gone; return those that are merely busy."""
+    def _settle(
+        self, connection: psycopg.Connection[Any], missing: Sequence[Held], sent_ns: int
+    ) -> list[Held]:
+        """Tell the loop which of ``missing`` are gone; return those that are merely busy.
+
+        A row that our own attempt has ended (by ``transaction()``) needs no lease: code after it may go on.
+        """
         if not missing:
             return []
         ids = [entry.run_id for entry in missing]
@@ -142,10 +155,12 @@ class LeaseKeeper:
         busy = []
         for entry in missing:
             row = standing.get(entry.run_id)
-            if row is None or row[1] != entry.lease_epoch:
+            if row is None or row[1] != entry.lease_epoch or row[2] not in (None, self._worker_id):
                 self._tell(LeaseLost(entry.run_id, entry.lease_epoch))
             elif row[3] == "running":
                 busy.append(entry)
+            else:
+                entry.leased_ns = sent_ns
         return busy
 
     def _look_for_cancels(self, connection: psycopg.Connection[Any], ids: Sequence[int]) -> None:
