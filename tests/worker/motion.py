@@ -151,6 +151,15 @@ def truth(path: Path) -> list[Line]:
     ]
 
 
+def wait_until_started(path: Path, *ids: int, seconds: float = 15) -> None:
+    """Wait until the handlers of the runs have begun: a claimed run may not have reached its child yet."""
+    wait_until(
+        lambda: set(ids) <= {line.run_id for line in truth(path) if line.word == "start"},
+        seconds,
+        f"the handlers of runs {ids} begin",
+    )
+
+
 def most_at_once(lines: Sequence[Line]) -> int:
     """Return how many stretches from start to end overlapped at most."""
     running = most = 0

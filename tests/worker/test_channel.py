@@ -1,0 +1,180 @@
+"""The connection that never waits: scripts, refusals, losses."""
+
+from __future__ import annotations
+
+import json
+import select
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any
+
+import psycopg
+import pytest
+
+from tests.factories import Connection, a_run
+from tests.processes import wait_until
+from worker import db
+from worker.channel import Channel, ChannelLost, Rows, Script, StatementFailed, array
+from worker.transitions import engine
+
+
+@pytest.fixture
+def channel(database: str) -> Iterator[Channel]:
+    """A channel of its own on the test's database."""
+    opened = Channel(db.connect(database, name="wakeboard channel"))
+    yield opened
+    opened.close()
+
+
+def outcome(channel: Channel, script: Script) -> Any:
+    """Run a script to its end; return its value or what it failed with."""
+    told: list[Any] = []
+    channel.run(script, told.append, told.append)
+    while not told:
+        select.select([channel.fileno()], [], [], 10)
+        channel.pump()
+    return told[0]
+
+
+def ask(statement: str, *values: bytes | None) -> Script:
+    rows: Rows = yield statement, values
+    return rows
+
+
+def test_a_script_is_sent_the_rows_of_each_statement(channel: Channel) -> None:
+    def script() -> Script:
+        one: Rows = yield "SELECT 1 + $1::int", (b"1",)
+        two: Rows = yield "SELECT $1::text || '!', NULL", (one[0][0],)
+        return two
+
+    assert outcome(channel, script()) == [(b"2!", None)]
+    assert outcome(channel, script()) == [(b"2!", None)], "prepared statements are used again"
+
+
+def test_an_empty_script_ends_at_once(channel: Channel) -> None:
+    def script() -> Script:
+        return "nothing"
+        yield
+
+    assert outcome(channel, script()) == "nothing"
+    assert not channel.is_busy
+
+
+def test_a_refused_statement_reaches_the_script_and_the_connection_lives(channel: Channel) -> None:
+    def script() -> Script:
+        try:
+            yield "SELECT 1 / $1::int", (b"0",)
+        except StatementFailed as failure:
+            return failure.sqlstate
+        return "no error"
+
+    assert outcome(channel, script()) == "22012"
+    failure = outcome(channel, ask("SELECT no_such_column"))
+    assert isinstance(failure, StatementFailed)
+    assert failure.sqlstate == "42703"
+    assert outcome(channel, ask("SELECT 1")) == [(b"1",)]
+
+
+def test_a_refused_statement_inside_a_transaction_is_rolled_back(channel: Channel) -> None:
+    def script() -> Script:
+        yield "BEGIN", ()
+        try:
+            yield "SELECT 1 / 0", ()
+        except StatementFailed:
+            yield "ROLLBACK", ()
+            raise
+
+    assert isinstance(outcome(channel, script()), StatementFailed)
+    assert outcome(channel, ask("SELECT 1")) == [(b"1",)]
+
+
+def test_plans_are_made_anew_now_and_then(channel: Channel, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("worker.channel.PLANS_SECONDS", 0.0)
+    for _ in range(3):
+        assert outcome(channel, ask("SELECT 1")) == [(b"1",)]
+    generic = outcome(channel, ask("SELECT sum(generic_plans)::int FROM pg_prepared_statements"))
+    assert int(generic[0][0]) >= 3
+
+
+def test_one_script_at_a_time(channel: Channel) -> None:
+    channel.run(ask("SELECT pg_sleep(0.01)"), lambda _: None, lambda _: None)
+    with pytest.raises(RuntimeError, match="busy"):
+        channel.run(ask("SELECT 1"), lambda _: None, lambda _: None)
+
+
+def test_notifications_come_with_their_payload(channel: Channel, connection: Connection) -> None:
+    outcome(channel, ask('LISTEN "wakeboard_wake"'))
+    connection.execute("SELECT pg_notify('wakeboard_wake', 'now')")
+    assert wait_until(channel.pump, 5) == [("wakeboard_wake", "now")]
+
+
+@pytest.mark.parametrize("when", ["while idle", "under way"])
+def test_a_killed_session_is_told_to_the_script_and_to_the_loop(
+    channel: Channel, connection: Connection, superuser: Connection, when: str
+) -> None:
+    (pid,) = outcome(channel, ask("SELECT pg_backend_pid()"))[0]
+    told: list[Any] = []
+    if when == "under way":
+        channel.run(ask("SELECT pg_sleep(60)"), told.append, told.append)
+    superuser.execute("SELECT pg_terminate_backend(%s)", (int(pid),))
+    wait_until(lambda: not rows_of(superuser, int(pid)), 5, "the session is gone")
+    if when == "while idle":
+        channel.run(ask("SELECT 1"), told.append, told.append)
+    with pytest.raises(ChannelLost):
+        while True:
+            select.select([channel.fileno()], [], [], 5)
+            channel.pump()
+    assert isinstance(told[0], ChannelLost)
+    assert channel.is_lost
+    assert channel.fileno() >= 0
+    assert not channel.is_busy
+
+
+def rows_of(connection: Connection, pid: int) -> bool:
+    return connection.execute("SELECT 1 FROM pg_stat_activity WHERE pid = %s", (pid,)).fetchone() is not None
+
+
+def test_a_closed_connection_is_told_when_a_script_is_sent(database: str) -> None:
+    raw = db.connect(database, name="wakeboard channel")
+    channel = Channel(raw)
+    told: list[Any] = []
+    raw.close()
+    channel.run(ask("SELECT 1"), told.append, told.append)
+    assert isinstance(told[0], ChannelLost)
+    assert channel.is_lost
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [1, 2, None],
+        [1.5, 1e-05, 1e300],
+        [True, False, None],
+        ["a", 'q"uote', "back\\slash", "NULL", "{,}", "", "é"],
+    ],
+)
+def test_arrays_arrive_as_they_were_sent(channel: Channel, values: list[Any]) -> None:
+    kind = {int: "bigint", float: "float8", bool: "boolean", str: "text"}[type(values[0])]
+    found = outcome(channel, ask(f"SELECT to_json(u) FROM unnest($1::{kind}[]) AS u", array(values)))
+    assert [None if one is None else json.loads(one) for (one,) in found] == values
+
+
+@pytest.mark.parametrize("count", [0, 300])
+def test_plans_made_on_a_small_table_find_rows_by_their_key(connection: Connection, count: int) -> None:
+    for _ in range(count):
+        a_run(connection, "running")
+    if count:
+        connection.execute("ANALYZE wakeboard.job_runs")
+    db.configure(connection, engine.PLANNING)
+    for name in ("SUCCEED", "FAIL", "RELEASE", "RENEW", "REAP"):
+        statement = f"EXPLAIN (GENERIC_PLAN) {getattr(engine, name)}"
+        plan = [one[0] for one in psycopg.RawCursor(connection).execute(statement.encode()).fetchall()]
+        scans = [
+            (line.strip(), after.strip())
+            for line, after in pairwise(plan)
+            if " on job_runs" in line and "Scan" in line
+        ]
+        assert scans
+        for scan, condition in scans:
+            assert "job_runs_pkey" in scan, (name, plan)
+            assert condition.startswith("Index Cond: (id = "), (name, plan)

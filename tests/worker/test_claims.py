@@ -1,0 +1,124 @@
+"""What a worker claims next: what its slots can take, ahead of need only what is quick and may be retried."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from worker.claims import SIZES, WINDOW, Claims, Load, window
+from worker.held import Held, held_from_row
+
+POLICY = {"timeout_seconds": 300.0, "lease_seconds": None, "backoff": "fixed 1s", "memory_mb": None}
+
+
+def claims(*names: str, slots: int = 2, max_attempts: int = 10) -> Claims:
+    made = Claims(slots)
+    made.learn([POLICY | {"name": name, "max_attempts": max_attempts} for name in names])
+    return made
+
+
+def held(made: Claims, job_type: str, most: int | None = None) -> Held:
+    head = (b"1", b"1", b"1", b"0", job_type.encode(), b"{}", None, None, None, b"2026-01-01")
+    limit = None if most is None else b"%d" % most
+    return held_from_row(
+        (*head, limit, None, None), made.policies, worker_id="w", lease_seconds=30, leased_ns=0
+    )
+
+
+def learn_quick(made: Claims, job_type: str, most: int | None = None) -> None:
+    for _ in range(300):
+        made.observe(held(made, job_type, most), 0.001)
+
+
+def loads(*outstanding: int, slow: Sequence[int] = ()) -> list[Load]:
+    return [Load(count, count if number in slow else 0) for number, count in enumerate(outstanding)]
+
+
+def test_a_new_type_is_claimed_for_free_slots_alone() -> None:
+    made = claims("mail")
+    plan = made.plan(loads(0, 0))
+    assert plan is not None
+    assert (plan.limit, list(plan.types)) == (2, ["mail"])
+    assert made.plan(loads(1, 1, slow=(0, 1))) is None
+
+
+def test_quick_runs_are_claimed_ahead_but_no_more_than_a_quarter_of_a_seconds_worth() -> None:
+    made = claims("mail")
+    learn_quick(made, "mail")
+    plan = made.plan(loads(0, 0))
+    assert plan is not None
+    assert 2 < plan.limit <= 2 * 250
+    assert made.plan(loads(250, 250)) is None
+
+
+def test_nothing_quick_waits_behind_a_slow_run() -> None:
+    made = claims("mail", "report")
+    learn_quick(made, "mail")
+    assert made.plan(loads(1, 1, slow=(0, 1))) is None
+
+
+def test_one_slow_run_in_ten_makes_a_type_slow_again() -> None:
+    made = claims("mail")
+    learn_quick(made, "mail")
+    assert made.is_quick("mail")
+    for _ in range(10):
+        for number in range(10):
+            made.observe(held(made, "mail"), 0.001 if number else 0.5)
+    assert not made.is_quick("mail")
+
+
+@pytest.mark.parametrize("by", ["type", "run"])
+def test_what_may_start_only_once_is_never_claimed_ahead(by: str) -> None:
+    made = claims("mail", max_attempts=1 if by == "type" else 10)
+    learn_quick(made, "mail", most=1 if by == "run" else None)
+    assert not made.is_quick("mail")
+    assert made.plan(loads(1, 1, slow=(0, 1))) is None
+
+
+def test_a_limited_type_is_asked_for_even_when_it_is_quick() -> None:
+    made = claims("mail")
+    learn_quick(made, "mail")
+    made.limited = ["mail"]
+    plan = made.plan(loads(0, 0))
+    assert plan is not None
+    assert list(plan.limited) == ["mail"]
+
+
+def test_limited_types_get_their_turn_while_quick_ones_keep_every_slot_busy() -> None:
+    made = claims("mail", "report")
+    learn_quick(made, "mail")
+    made.limited = ["report"]
+    plans = [made.plan(loads(1, 1)) for _ in range(10)]
+    assert sum(bool(plan and plan.limited) for plan in plans) == 2
+
+
+def test_one_claim_in_five_goes_by_age() -> None:
+    made = claims("mail")
+    plans = [made.plan(loads(0, 0)) for _ in range(20)]
+    assert sum(bool(plan and plan.oldest_first) for plan in plans) == 4
+
+
+def test_limits_are_of_few_sizes_and_never_more_than_wanted() -> None:
+    for free in range(1, 40):
+        plan = claims("mail", slots=free).plan(loads(*[0] * free))
+        assert plan is not None
+        assert plan.limit in SIZES
+        assert plan.limit <= free
+
+
+def test_every_type_is_asked_in_turn_when_there_are_many() -> None:
+    names = [f"type{number:04d}" for number in range(1000)]
+    seen = {name for round_ in range(-(-1000 // WINDOW)) for name in window(names, round_)}
+    assert seen == set(names)
+    assert max(len(window(names, round_)) for round_ in range(50)) == WINDOW
+
+
+def test_a_timeout_without_an_end_is_bounded() -> None:
+    made = claims("mail")
+    head = (b"1", b"1", b"1", b"0", b"mail", b"{}", None, None, None, b"2026-01-01", None)
+    for text in (b"Infinity", b"NaN", b"1e300"):
+        entry = held_from_row(
+            (*head, text, None), made.policies, worker_id="w", lease_seconds=30, leased_ns=0
+        )
+        assert entry.assignment.timeout_seconds == 315_360_000

@@ -1,0 +1,111 @@
+"""Taking back what was lost: at once where it is safe, later where every lease only looks ended."""
+
+from __future__ import annotations
+
+import threading
+
+from tests.factories import Connection, a_run, a_type, attempts, end_lease, row, status
+from worker import db
+from worker.reaper import Reaper
+
+
+def reaper(*, waits_first: bool = False, lease_seconds: float = 30) -> Reaper:
+    return Reaper(lease_seconds=lease_seconds, heartbeat_seconds=lease_seconds / 3, waits_first=waits_first)
+
+
+def test_a_first_loss_is_due_again_at_once(connection: Connection) -> None:
+    run_id = a_run(connection, "running")
+    end_lease(connection, run_id)
+    assert reaper().step(connection) == {"failed": 1}
+    found = row(connection, run_id)
+    (lost,) = attempts(connection, run_id)
+    assert (found["status"], found["failures"], found["error_code"]) == ("failed", 1, "lease_lost")
+    assert connection.execute("SELECT run_at <= now() FROM wakeboard.job_runs").fetchone() == (True,)
+    assert (lost["outcome"], lost["worker_id"]) == ("lost", "w1")
+
+
+def test_a_later_loss_waits_by_the_types_own_rule(connection: Connection) -> None:
+    a_type(connection, backoff="fixed 1h")
+    run_id = a_run(connection, "running", failures=2, attempts=3, lease_epoch=3)
+    end_lease(connection, run_id)
+    reaper().step(connection)
+    found = connection.execute(
+        "SELECT run_at > now() + interval '59 minutes' FROM wakeboard.job_runs WHERE id = %s", (run_id,)
+    ).fetchone()
+    assert found == (True,)
+
+
+def test_the_last_loss_is_the_end(connection: Connection) -> None:
+    a_type(connection, max_attempts=3)
+    run_id = a_run(connection, "running", failures=2, attempts=3, lease_epoch=3)
+    end_lease(connection, run_id)
+    assert reaper().step(connection) == {"dead": 1}
+
+
+def test_a_lease_that_has_not_ended_is_left_alone(connection: Connection) -> None:
+    run_id = a_run(connection, "running")
+    assert reaper().step(connection) == {}
+    assert status(connection, run_id) == "running"
+
+
+def test_a_reaper_that_has_just_come_or_reconnected_is_patient(connection: Connection) -> None:
+    run_id = a_run(connection, "running")
+    end_lease(connection, run_id)
+    assert reaper(waits_first=True).step(connection) == {}
+    back_again = reaper()
+    back_again.reconnected()
+    assert back_again.step(connection) == {}
+    assert status(connection, run_id) == "running"
+
+
+def test_a_jump_of_the_databases_clock_takes_nothing_back(connection: Connection) -> None:
+    run_id = a_run(connection, "running")
+    careful = reaper()
+    careful.step(connection)
+    connection.execute("CREATE SCHEMA jumped")
+    connection.execute(
+        "CREATE FUNCTION jumped.clock_timestamp() RETURNS timestamptz LANGUAGE sql"
+        " AS $$ SELECT pg_catalog.clock_timestamp() + interval '1 hour' $$"
+    )
+    connection.execute("SET search_path = jumped, pg_catalog")
+    end_lease(connection, run_id)
+    assert careful.step(connection) == {}
+    assert careful.step(connection) == {}, "it goes on waiting"
+    assert status(connection, run_id) == "running"
+
+
+def test_reapers_that_meet_take_each_run_once(connection: Connection, database: str) -> None:
+    ids = [a_run(connection, "running") for _ in range(40)]
+    for run_id in ids:
+        end_lease(connection, run_id)
+    counted: list[int] = []
+
+    def reap() -> None:
+        with db.connect(database, name="wakeboard reaper") as mine:
+            counted.append(reaper().step(mine).get("failed", 0))
+
+    threads = [threading.Thread(target=reap) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sum(counted) == 40
+    assert all(len(attempts(connection, run_id)) == 1 for run_id in ids)
+
+
+def test_a_locked_row_is_left_for_the_next_time(connection: Connection, other: Connection) -> None:
+    locked, free = a_run(connection, "running"), a_run(connection, "running")
+    for run_id in (locked, free):
+        end_lease(connection, run_id)
+    with other.transaction():
+        other.execute("SELECT 1 FROM wakeboard.job_runs WHERE id = %s FOR UPDATE", (locked,))
+        assert reaper().step(connection) == {"failed": 1}
+        assert (status(connection, locked), status(connection, free)) == ("running", "failed")
+    assert reaper().step(connection) == {"failed": 1}
+
+
+def test_a_type_that_no_worker_ever_registered_is_decided_by_the_defaults(connection: Connection) -> None:
+    run_id = a_run(connection, "running", job_type="forgotten")
+    end_lease(connection, run_id)
+    assert reaper().step(connection) == {"failed": 1}
+    assert attempts(connection, run_id)[0]["max_attempts"] == 10

@@ -1,0 +1,126 @@
+"""Numbers of the past: nothing is counted twice or lost, percentiles are honest."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.factories import Connection, a_run, a_type, claim, fail, succeed
+from worker import db, statistics
+from worker.statistics import bucket_seconds, percentile
+
+SUM = (
+    "SELECT coalesce(sum(runs), 0)::int, coalesce(sum(duration_ms), 0)::float8, max(duration_max_ms)"
+    " FROM wakeboard."
+)
+
+
+def sums(connection: Connection) -> tuple[int, float, float | None]:
+    """Return runs, duration and longest over deltas and roll-ups together."""
+    parts = [
+        connection.execute(f"{SUM}statistics_{name}".encode()).fetchone() for name in ("deltas", "rollups")
+    ]
+    longest = [part[2] for part in parts if part and part[2] is not None]
+    return (
+        sum(part[0] for part in parts if part),
+        sum(part[1] for part in parts if part),
+        max(longest) if longest else None,
+    )
+
+
+def work(connection: Connection) -> None:
+    """Let thirty runs end, a third of them in failure, in the past minute."""
+    a_type(connection)
+    for _ in range(30):
+        a_run(connection)
+    held = [one.held for one in claim(connection, limit=30)]
+    for number, one in enumerate(held):
+        if number % 3:
+            succeed(connection, one, took=0.01 * number)
+        else:
+            fail(connection, one, took=0.5)
+    connection.execute("UPDATE wakeboard.statistics_deltas SET minute = minute - interval '1 minute'")
+
+
+def test_merging_keeps_every_sum(connection: Connection) -> None:
+    work(connection)
+    before = sums(connection)
+    assert before[0] == 30
+    assert statistics.merge(connection)["rows"] > 0
+    assert sums(connection) == pytest.approx(before)
+    assert connection.execute("SELECT count(*) FROM wakeboard.statistics_deltas").fetchone() == (0,)
+    outcomes = connection.execute(
+        "SELECT outcome, sum(runs)::int FROM wakeboard.statistics_rollups GROUP BY 1 ORDER BY 1"
+    ).fetchall()
+    assert outcomes == [("failed", 10), ("succeeded", 20)]
+
+
+def test_the_minute_under_way_is_left_alone(connection: Connection) -> None:
+    a_type(connection)
+    a_run(connection)
+    (one,) = claim(connection)
+    succeed(connection, one.held)
+    connection.execute("UPDATE wakeboard.statistics_deltas SET minute = date_trunc('minute', now())")
+    statistics.merge(connection)
+    assert connection.execute("SELECT sum(runs)::int FROM wakeboard.statistics_deltas").fetchone() == (1,)
+
+
+def test_processes_that_merge_at_once_count_nothing_twice(connection: Connection, database: str) -> None:
+    work(connection)
+    before = sums(connection)
+
+    def merge() -> None:
+        with db.connect(database, name="wakeboard merger") as mine:
+            statistics.merge(mine)
+
+    threads = [threading.Thread(target=merge) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sums(connection) == pytest.approx(before)
+
+
+def test_a_late_delta_is_added_to_its_minute(connection: Connection) -> None:
+    work(connection)
+    statistics.merge(connection)
+    connection.execute("UPDATE wakeboard.job_types SET name = 'other'")
+    work(connection)
+    statistics.merge(connection)
+    assert sums(connection)[0] == 60
+
+
+@given(st.lists(st.floats(0.0005, 900), min_size=1, max_size=200), st.floats(0.01, 1))
+def test_a_percentile_is_right_to_within_half_a_power_of_two(seconds: list[float], share: float) -> None:
+    buckets: dict[int, int] = {}
+    for one in seconds:
+        bucket = next(b for b in range(64) if one <= bucket_seconds(b))
+        buckets[bucket] = buckets.get(bucket, 0) + 1
+    found = percentile(buckets, share)
+    ordered = sorted(seconds)
+    exact = ordered[min(len(ordered), max(1, -(-int(share * len(ordered) * 1e9) // 10**9))) - 1]
+    assert found is not None
+    assert exact <= found * 1.0001
+    assert found <= exact * 2**0.5 * 1.0001
+
+
+def test_the_database_and_the_page_agree_on_buckets(connection: Connection) -> None:
+    a_type(connection)
+    for took in (0.001, 0.5, 7.3):
+        a_run(connection)
+        (one,) = claim(connection, limit=1)
+        succeed(connection, one.held, took=took)
+    found = connection.execute(
+        "SELECT duration_max_ms, duration_bucket FROM wakeboard.statistics_deltas"
+    ).fetchall()
+    for longest, bucket in found:
+        assert (
+            bucket_seconds(bucket) * 1000 / 2**0.5 * 0.99 <= longest <= bucket_seconds(bucket) * 1000 * 1.01
+        )
+
+
+def test_no_runs_have_no_percentile() -> None:
+    assert percentile({}, 0.5) is None

@@ -1,0 +1,151 @@
+"""SIGTERM: what may end ends, the rest goes back unharmed, and the process is gone in time."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from functools import partial
+from pathlib import Path
+
+import psutil
+
+from tests.factories import Connection, attempts, row, rows
+from tests.processes import wait_until
+from tests.worker.motion import (
+    LEASE,
+    a_worker,
+    counts,
+    insert,
+    insert_many,
+    outcomes,
+    truth,
+    wait_until_started,
+)
+
+FOUR = {"CONCURRENCY": 4, "KILL_SECONDS": 0.5}
+
+
+def test_a_deploy_lets_end_what_can_and_gives_the_rest_back(
+    database: str, connection: Connection, tmp_path: Path
+) -> None:
+    record = tmp_path / "truth"
+    with a_worker(database, ready=connection, TRUTH=record, SHUTDOWN_SECONDS=4, **FOUR) as worker:
+        short = insert_many(connection, "patient", 2, {"seconds": 1.5})
+        long = insert_many(connection, "patient", 1, {"seconds": 60})
+        deaf = insert(connection, "deaf_for_long", {"pids": str(tmp_path / "pids")}, max_attempts=1)
+        wait_until_started(record, *short, *long)
+        wait_until(lambda: (tmp_path / "pids").exists())
+        waiting = insert_many(connection, "quick", 20)
+        family = worker.family()
+        asked = time.monotonic()
+        assert worker.terminate(10) == 0, worker.output
+        assert time.monotonic() - asked < 4 + 1
+    assert counts(connection, short) == {"succeeded": 2}
+    assert counts(connection, [*long, deaf, *waiting]) == {"queued": 22}
+    for run_id in [*long, deaf]:
+        found = row(connection, run_id)
+        assert outcomes(connection, run_id) == ["released"]
+        assert (found["attempts"], found["failures"]) == (1, 0)
+    for run_id in waiting:
+        assert (row(connection, run_id)["attempts"], attempts(connection, run_id)) == (0, [])
+    assert not [
+        member for member in family if member.is_running() and member.status() != psutil.STATUS_ZOMBIE
+    ]
+    (stood,) = rows(connection, "workers")
+    assert stood["stopped_at"] is not None
+    assert stood["stopping_at"] is not None
+
+
+def test_leases_are_renewed_until_the_last_run_has_ended(
+    database: str, connection: Connection, tmp_path: Path
+) -> None:
+    record = tmp_path / "truth"
+    with a_worker(database, ready=connection, TRUTH=record, SHUTDOWN_SECONDS=20) as worker:
+        run_id = insert(connection, "patient", {"seconds": 2 * LEASE})
+        wait_until_started(record, run_id)
+        worker.process.send_signal(signal.SIGTERM)
+
+        def ended() -> bool:
+            found = row(connection, run_id)
+            now = connection.execute("SELECT now()").fetchone()
+            assert now is not None
+            assert found["status"] != "running" or found["locked_until"] > now[0], "the lease ran out"
+            return bool(found["status"] == "succeeded")
+
+        wait_until(ended, 15, f"the run ends: {row(connection, run_id)}")
+        assert worker.wait() == 0
+    assert outcomes(connection, run_id) == ["succeeded"]
+
+
+def test_what_was_claimed_ahead_and_not_started_goes_back_without_a_trace(
+    database: str, connection: Connection, tmp_path: Path
+) -> None:
+    record = tmp_path / "truth"
+    with a_worker(database, ready=connection, TRUTH=record, SHUTDOWN_SECONDS=2) as worker:
+        learn = insert_many(connection, "quick", 300)
+        wait_until(lambda: counts(connection, learn) == {"succeeded": 300}, 30)
+        ids = insert_many(connection, "quick", 20_000)
+        wait_until(lambda: counts(connection, ids).get("succeeded", 0) > 100, 30)
+        assert worker.terminate(10) == 0, worker.output
+    found = counts(connection, ids)
+    assert set(found) == {"queued", "succeeded"}
+    starts = [line.run_id for line in truth(record) if line.word == "start"]
+    assert len(starts) == len(set(starts)) == 300 + found["succeeded"]
+    untouched = connection.execute(
+        "SELECT count(*) FROM wakeboard.job_runs WHERE status = 'queued' AND (attempts, failures) <> (0, 0)"
+    ).fetchone()
+    assert untouched == (0,)
+
+
+def test_a_second_signal_hurries(database: str, connection: Connection, tmp_path: Path) -> None:
+    record = tmp_path / "truth"
+    with a_worker(database, ready=connection, TRUTH=record, SHUTDOWN_SECONDS=60) as worker:
+        run_id = insert(connection, "patient", {"seconds": 60})
+        wait_until_started(record, run_id)
+        worker.process.send_signal(signal.SIGTERM)
+        worker.wait_for("Stopping")
+        worker.process.send_signal(signal.SIGTERM)
+        asked = time.monotonic()
+        assert worker.wait(10) == 0
+        assert time.monotonic() - asked < 5
+    assert row(connection, run_id)["status"] == "queued"
+    assert outcomes(connection, run_id) == ["released"]
+
+
+def test_an_idle_worker_stops_at_once(database: str, connection: Connection) -> None:
+    with a_worker(database, ready=connection, SHUTDOWN_SECONDS=60) as worker:
+        asked = time.monotonic()
+        worker.process.send_signal(signal.SIGINT)
+        assert worker.wait(20) == 0
+        assert time.monotonic() - asked < 8
+        assert "Traceback" not in worker.output
+
+
+def test_signals_under_load_leave_nothing_running(database: str, connection: Connection) -> None:
+    stop = threading.Event()
+
+    def keep_coming() -> None:
+        from worker import db
+
+        with db.connect(database, name="wakeboard producer") as producer:
+            while not stop.is_set():
+                insert_many(producer, "quick", 5)
+
+    producer = threading.Thread(target=keep_coming)
+    producer.start()
+    try:
+        for _ in range(4):
+            with a_worker(database, ready=connection, SHUTDOWN_SECONDS=3) as worker:
+                (started,) = rows(connection, "workers", "stopped_at IS NULL")
+                wait_until(partial(rows, connection, "job_attempts", "worker_id = %s", started["id"]), 20)
+                assert worker.terminate(10) == 0, worker.output
+                assert "Traceback" not in worker.output
+            left = connection.execute(
+                "SELECT count(*) FROM wakeboard.job_runs WHERE status = 'running'"
+            ).fetchone()
+            assert left == (0,)
+    finally:
+        stop.set()
+        producer.join()
+    assert not rows(connection, "job_attempts", "outcome <> 'succeeded'")

@@ -1,0 +1,134 @@
+"""``tick``: a crontab line wakes it, it does what is due, and it is gone."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from tests import factories
+from tests.factories import Connection, from_now, row, rows
+from tests.processes import ROOT, run_wakeboard, surroundings, wait_until, wakeboard
+from tests.worker.motion import (
+    LEASE,
+    SHORT,
+    a_worker,
+    counts,
+    insert,
+    insert_many,
+    outcomes,
+    truth,
+    wait_until_started,
+)
+
+
+def tick(database: str, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    return run_wakeboard("tick", *words, database=database, environment=SHORT | variables)
+
+
+def test_a_tick_runs_what_is_due_and_ends(database: str, connection: Connection) -> None:
+    ids = insert_many(connection, "quick", 30)
+    later = insert(connection, "quick", run_at=from_now("1 hour"))
+    done = tick(database)
+    assert done.returncode == 0, done.stderr
+    assert counts(connection, ids) == {"succeeded": 30}
+    assert row(connection, later)["status"] == "queued"
+    (stood,) = rows(connection, "workers")
+    assert stood["is_tick"]
+    assert stood["stopped_at"] is not None
+
+
+def test_a_tick_with_nothing_to_do_ends_at_once(database: str) -> None:
+    began = time.monotonic()
+    assert tick(database).returncode == 0
+    assert time.monotonic() - began < 15
+
+
+def test_a_tick_fires_the_schedules_that_are_due_and_runs_them(database: str, connection: Connection) -> None:
+    definition = factories.insert(
+        connection,
+        "job_definitions",
+        {"name": "hourly", "job_type": "quick", "schedule": "0 * * * *", "next_fire_at": "2020-01-01T00:00Z"},
+    )
+    assert tick(database).returncode == 0
+    (fired,) = rows(connection, "job_runs", "definition_id = %s", definition)
+    assert fired["status"] == "succeeded"
+    assert fired["scheduled_for"].minute == 0
+
+
+def test_a_tick_follows_what_its_runs_enqueue_to_the_end(database: str, connection: Connection) -> None:
+    first = insert(connection, "chain", {"links": 6})
+    done = tick(database)
+    assert done.returncode == 0, done.stderr
+    found = rows(connection, "job_runs", "job_type = 'chain'")
+    assert [one["status"] for one in found] == ["succeeded"] * 7
+    assert found[0]["id"] == first
+
+
+def test_a_tick_stops_claiming_in_time_and_waits_for_what_runs(
+    database: str, connection: Connection, tmp_path: Path
+) -> None:
+    record = tmp_path / "truth"
+    words = ("--for", "3")
+    long = insert(connection, "patient", {"seconds": 4})
+    others = insert_many(connection, "patient", 30, {"seconds": 0.5})
+    done = tick(database, *words, TRUTH=str(record))
+    assert done.returncode == 0, done.stderr
+    assert row(connection, long)["status"] == "succeeded"
+    found = counts(connection, others)
+    assert set(found) <= {"queued", "succeeded"}
+    assert found["queued"] > 0
+    lines = truth(record)
+    assert max(line.at for line in lines if line.word == "end") > max(
+        line.at for line in lines if line.word == "start"
+    )
+
+
+def test_ticks_may_overlap(database: str, connection: Connection, tmp_path: Path) -> None:
+    record = tmp_path / "truth"
+    ids = insert_many(connection, "patient", 40, {"seconds": 0.05})
+    environment = surroundings(database, SHORT | {"TRUTH": str(record)})
+    command = [sys.executable, "-m", "worker", "tick"]
+    ticks = [
+        subprocess.Popen(
+            command, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        for _ in range(3)
+    ]
+    assert [one.wait(60) for one in ticks] == [0, 0, 0]
+    assert counts(connection, ids) == {"succeeded": 40}
+    starts = [line.run_id for line in truth(record) if line.word == "start"]
+    assert sorted(starts) == sorted(ids)
+
+
+def test_a_tick_takes_over_the_run_of_a_dead_worker(
+    database: str, connection: Connection, tmp_path: Path
+) -> None:
+    record = tmp_path / "truth"
+    with a_worker(database, ready=connection, TRUTH=record) as worker:
+        run_id = insert(connection, "patient", {"seconds": 1})
+        wait_until_started(record, run_id)
+        worker.kill()
+    wait_until(lambda: rows(connection, "job_runs", "locked_until < now()"), LEASE + 5, "the lease ends")
+    assert tick(database).returncode == 0
+    assert row(connection, run_id)["status"] == "succeeded"
+    assert outcomes(connection, run_id) == ["lost", "succeeded"]
+
+
+def test_a_tick_leaves_what_is_not_due_and_what_is_paused(database: str, connection: Connection) -> None:
+    connection.execute("INSERT INTO wakeboard.job_types (name, paused_at) VALUES ('quick', now())")
+    run_id = insert(connection, "quick")
+    assert tick(database).returncode == 0
+    assert row(connection, run_id)["status"] == "queued"
+
+
+def test_a_tick_obeys_sigterm(database: str, connection: Connection, tmp_path: Path) -> None:
+    record = tmp_path / "truth"
+    run_id = insert(connection, "patient", {"seconds": 60})
+    environment = SHORT | {"TRUTH": str(record), "WAKEBOARD_SHUTDOWN_SECONDS": "2"}
+    with wakeboard("tick", database=database, environment=environment) as started:
+        wait_until_started(record, run_id, seconds=30)
+        assert started.terminate(10) == 0, started.output
+    assert row(connection, run_id)["status"] == "queued"
+    assert outcomes(connection, run_id) == ["released"]
