@@ -1,0 +1,153 @@
+"""Renewing: what is ours is kept, what is locked is tried again, what is lost is told."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.factories import Connection, a_run, a_type, claim, end_lease, reap, row, succeed
+from tests.worker.motion import OPERATOR
+from worker import transitions
+from worker.held import Held, Holdings, boottime_ns
+from worker.lease import CancelAsked, LeaseKeeper, LeaseLost
+from worker.wire import Assignment
+
+
+def held(run_id: int, epoch: int, *, age_seconds: float = 10) -> Held:
+    assignment = Assignment(run_id, epoch, 1, "mail", "{}", None, None, None, None, 300.0, None, "w1")
+    then = boottime_ns() - int(age_seconds * 1e9)
+    return Held(assignment, 0, 10, "fixed 1s", 30.0, leased_ns=then, claimed_ns=then)
+
+
+class Keeper:
+    """A keeper whose steps the test makes, and what it told."""
+
+    def __init__(self, database: str, *entries: Held, progress: tuple[int, int] | None = None) -> None:
+        self.told: list[Any] = []
+        self.holdings = Holdings()
+        self.holdings.add(entries)
+        self.keeper = LeaseKeeper(
+            database, "w1", self.holdings, heartbeat_seconds=10, poll_seconds=2,
+            progress=lambda _: progress, tell=self.told.append,
+        )  # fmt: skip
+
+
+def running(connection: Connection, count: int = 1) -> list[Held]:
+    a_type(connection)
+    for _ in range(count):
+        a_run(connection)
+    return [held(one.id, one.epoch) for one in claim(connection, limit=count, lease_seconds=5)]
+
+
+def seconds_left(connection: Connection, run_id: int) -> float:
+    found = connection.execute(
+        "SELECT extract(epoch FROM locked_until - now())::float8 FROM wakeboard.job_runs WHERE id = %s",
+        (run_id,),
+    ).fetchone()
+    assert found is not None
+    return float(found[0])
+
+
+def test_a_heartbeat_moves_the_end_of_the_lease_and_shows_progress(
+    connection: Connection, database: str
+) -> None:
+    (one,) = running(connection)
+    before = one.leased_ns
+    Keeper(database, one, progress=(3, 10)).keeper.step(connection)
+    assert seconds_left(connection, one.run_id) > 25
+    assert one.leased_ns > before
+    found = row(connection, one.run_id)
+    assert (found["progress_done"], found["progress_total"]) == (3, 10)
+
+
+def test_a_fresh_lease_is_not_renewed_yet(connection: Connection, database: str) -> None:
+    (one,) = running(connection)
+    one.leased_ns = boottime_ns()
+    Keeper(database, one).keeper.step(connection)
+    assert seconds_left(connection, one.run_id) < 6
+
+
+def test_a_late_renewal_of_a_lease_that_nobody_took_is_still_ours(
+    connection: Connection, database: str
+) -> None:
+    (one,) = running(connection)
+    end_lease(connection, one.run_id)
+    Keeper(database, one).keeper.step(connection)
+    assert seconds_left(connection, one.run_id) > 25
+
+
+def test_a_run_taken_by_somebody_else_is_told_as_lost(connection: Connection, database: str) -> None:
+    lost, kept = running(connection, 2)
+    end_lease(connection, lost.run_id)
+    reap(connection, (lost.run_id, lost.lease_epoch))
+    made = Keeper(database, lost, kept)
+    made.keeper.step(connection)
+    assert made.told == [LeaseLost(lost.run_id, lost.lease_epoch)]
+    assert seconds_left(connection, kept.run_id) > 25
+
+
+def test_a_run_whose_row_is_gone_is_told_as_lost(connection: Connection, database: str) -> None:
+    (one,) = running(connection)
+    connection.execute("DELETE FROM wakeboard.job_runs")
+    made = Keeper(database, one)
+    made.keeper.step(connection)
+    assert made.told == [LeaseLost(one.run_id, one.lease_epoch)]
+
+
+def test_a_run_that_ended_by_its_own_attempt_is_not_lost(connection: Connection, database: str) -> None:
+    (one,) = running(connection)
+    succeed(connection, (one.run_id, one.lease_epoch))
+    made = Keeper(database, one)
+    made.keeper.step(connection)
+    assert made.told == []
+
+
+def test_one_locked_row_stops_no_other_renewal(
+    connection: Connection, other: Connection, database: str
+) -> None:
+    locked, free = running(connection, 2)
+    before = locked.leased_ns
+    made = Keeper(database, locked, free)
+    with other.transaction():
+        other.execute("SELECT 1 FROM wakeboard.job_runs WHERE id = %s FOR UPDATE", (locked.run_id,))
+        made.keeper.step(connection)
+        assert locked.leased_ns == before, "what was not renewed does not count as renewed"
+        assert made.told == []
+        assert seconds_left(connection, free.run_id) > 25
+    made.keeper.step(connection)
+    assert locked.leased_ns > before
+
+
+def test_a_cancel_is_seen_without_any_notification(connection: Connection, database: str) -> None:
+    asked, untouched = running(connection, 2)
+    transitions.cancel(connection, asked.run_id, OPERATOR)
+    made = Keeper(database, asked, untouched)
+    made.keeper.step(connection)
+    assert made.told == [CancelAsked(asked.run_id, asked.lease_epoch)]
+
+
+@pytest.mark.parametrize(("age", "is_past"), [(26.0, False), (27.5, True)])
+def test_the_fence_stands_at_nine_tenths_of_the_lease(age: float, is_past: bool) -> None:
+    assert held(1, 1, age_seconds=age).is_past_fence(boottime_ns()) == is_past
+
+
+def test_the_fence_counts_from_before_the_renewal_was_sent(connection: Connection, database: str) -> None:
+    (one,) = running(connection)
+    before = boottime_ns()
+    Keeper(database, one).keeper.step(connection)
+    after = boottime_ns()
+    assert before <= one.leased_ns <= after
+    until = seconds_left(connection, one.run_id)
+    assert until <= 30, "the database counts from later than we do"
+
+
+def test_two_attempts_of_one_run_are_held_apart() -> None:
+    holdings = Holdings()
+    old, new = held(7, 1), held(7, 3)
+    holdings.add([old])
+    holdings.add([new])
+    assert (holdings.get(7, 1), holdings.get(7, 3), holdings.latest(7)) == (old, new, new)
+    holdings.drop(7, 3)
+    assert (holdings.latest(7), len(holdings)) == (old, 1)
+    assert holdings.unknown([(b"7", b"1"), (b"7", b"3"), (b"8", b"1")]) == [(7, 3), (8, 1)]

@@ -1,0 +1,229 @@
+"""Writing down how attempts ended: what is decided, in which turn it is written, and what a refusal costs."""
+
+from __future__ import annotations
+
+import select
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.factories import Connection, a_run, a_type, attempts, claim, end_lease, reap, row, status
+from worker import db
+from worker.channel import Channel, StatementFailed
+from worker.held import Held, boottime_ns
+from worker.outcome import PLAIN, Answer, Kind
+from worker.record import Ended, Recorder, decide, never_started
+from worker.wire import Assignment
+
+
+def held(run_id: int = 1, epoch: int = 1, **columns: Any) -> Held:
+    assignment = Assignment(run_id, epoch, 1, "mail", "{}", None, None, None, None, 300.0, None, "w1")
+    now = boottime_ns()
+    values: dict[str, Any] = {
+        "failures": 0, "max_attempts": 10, "backoff": "fixed 7s", "lease_seconds": 30.0, "leased_ns": now,
+        "claimed_ns": now,
+    }  # fmt: skip
+    return Held(assignment, **(values | columns))
+
+
+def decided(kind: Kind, *, is_stopping: bool = False, **columns: Any) -> Ended:
+    ended = decide(
+        held(**columns), Answer(kind, error_code="code"), took_seconds=1, ended_ns=boottime_ns(),
+        is_stopping=is_stopping,
+    )  # fmt: skip
+    assert ended is not None
+    return ended
+
+
+# ---- the decision -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "columns", "is_stopping", "move", "outcome"),
+    [
+        ("returned", {}, False, "succeed", "succeeded"),
+        ("returned", {"terminated_ns": 1, "timed_out": True}, True, "succeed", "succeeded"),
+        ("raised", {}, False, "fail", "failed"),
+        ("raised", {}, True, "fail", "failed"),
+        ("crashed", {}, True, "fail", "failed"),
+        ("crashed", {"terminated_ns": 1, "timed_out": True}, False, "fail", "timed_out"),
+        ("timed_out", {}, False, "fail", "timed_out"),
+        ("cancelled", {"cancel_asked_ns": 1}, False, "fail", "cancelled"),
+        ("crashed", {"cancel_asked_ns": 1, "terminated_ns": 1}, False, "fail", "cancelled"),
+        ("crashed", {"terminated_ns": 1, "is_fenced": True}, False, "fail", "failed"),
+        ("cancelled", {"terminated_ns": 1}, True, "release", "released"),
+        ("crashed", {"terminated_ns": 1}, True, "release", "released"),
+        ("cancelled", {"terminated_ns": 1, "cancel_asked_ns": 1}, True, "fail", "cancelled"),
+    ],
+)
+def test_how_an_attempt_ended_is_decided_by_what_was_done_to_it(
+    kind: Kind, columns: dict[str, Any], is_stopping: bool, move: str, outcome: str
+) -> None:
+    ended = decided(kind, is_stopping=is_stopping, **columns)
+    assert (ended.move, ended.outcome) == (move, outcome)
+
+
+def test_what_a_transaction_has_finished_is_not_written_again() -> None:
+    assert decide(held(), PLAIN["committed"], took_seconds=1, ended_ns=1, is_stopping=False) is None
+
+
+def test_the_delay_is_the_types_rule_or_what_the_handler_asked_for() -> None:
+    assert decided("raised").delay_seconds == 7
+    answer = Answer("raised", error_code="busy", retry_after_seconds=90)
+    ended = decide(held(), answer, took_seconds=1, ended_ns=1, is_stopping=False)
+    assert ended is not None
+    assert ended.delay_seconds == 90
+
+
+# ---- turns ------------------------------------------------------------------------------------------
+
+
+def recorder() -> tuple[Recorder, list[tuple[int, str]], list[int]]:
+    written: list[tuple[int, str]] = []
+    refused: list[int] = []
+    made = Recorder(
+        "w1",
+        lambda ended, status, _: written.append((ended.held.run_id, status)),
+        lambda ended: refused.append(ended.held.run_id),
+    )
+    return made, written, refused
+
+
+def test_no_kind_of_answer_waits_for_the_others() -> None:
+    made, _, _ = recorder()
+    moves = []
+    for _ in range(6):
+        for _ in range(3):
+            made.add(decided("returned"))
+        made.add(decided("raised"))
+        moves.append(made.next_batch()[0].move)
+    assert moves.count("fail") == moves.count("succeed") == 3
+
+
+def test_a_refusal_that_is_not_about_the_data_costs_no_answer() -> None:
+    made, _, _ = recorder()
+    answer = Answer("returned", result='{"kept": true}', output_tail="kept")
+    ended = decide(held(), answer, took_seconds=1, ended_ns=1, is_stopping=False)
+    assert ended is not None
+    for state in ("55P03", "57014", "40P01", "53100", "25006"):
+        made.refuse([ended], StatementFailed("no", state))
+    assert ended.answer == answer
+    assert made.next_batch() == [], "it waits a moment"
+    assert len(made) == 5
+
+
+# ---- the database -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def channel(database: str) -> Iterator[Channel]:
+    opened = Channel(db.connect(database, name="wakeboard finish"))
+    yield opened
+    opened.close()
+
+
+def write(channel: Channel, made: Recorder, *, rounds: int = 50) -> None:
+    """Write as the worker's loop does, until nothing waits."""
+    for _ in range(rounds):
+        batch = made.next_batch()
+        if not batch:
+            if not len(made):
+                return
+            select.select([], [], [], 0.02)
+            continue
+        told: list[Any] = []
+        channel.run(made.script(batch), told.append, told.append)
+        while not told:
+            select.select([channel.fileno()], [], [], 10)
+            channel.pump()
+        if isinstance(told[0], StatementFailed):
+            made.refuse(batch, told[0])
+
+
+def running(connection: Connection, count: int) -> list[Held]:
+    a_type(connection)
+    for _ in range(count):
+        a_run(connection)
+    return [held(one.id, one.epoch) for one in claim(connection, limit=count)]
+
+
+def succeeded(one: Held, **answer: Any) -> Ended:
+    ended = decide(
+        one, Answer("returned", **answer), took_seconds=1, ended_ns=boottime_ns(), is_stopping=False
+    )
+    assert ended is not None
+    return ended
+
+
+@pytest.mark.parametrize("result", ['"\\u0000"', '{"broken":', "NaN", '"\\ud800"'])
+def test_an_answer_that_postgresql_refuses_hurts_only_itself(
+    channel: Channel, connection: Connection, result: str
+) -> None:
+    made, written, _ = recorder()
+    ones = running(connection, 8)
+    for number, one in enumerate(ones):
+        made.add(succeeded(one, result=result if number == 3 else '{"fine": 1}'))
+    write(channel, made)
+    assert sorted(written) == [(one.run_id, "succeeded") for one in ones]
+    for number, one in enumerate(ones):
+        (attempt,) = attempts(connection, one.run_id)
+        assert attempt["result"] == (None if number == 3 else {"fine": 1})
+        assert bool(attempt["note"]) == (number == 3)
+
+
+def test_a_row_that_somebody_holds_is_written_as_soon_as_it_is_free(
+    channel: Channel, connection: Connection, other: Connection
+) -> None:
+    made, written, _ = recorder()
+    locked, free = running(connection, 2)
+    made.add(succeeded(locked))
+    made.add(succeeded(free))
+    with other.transaction():
+        other.execute("SELECT 1 FROM wakeboard.job_runs WHERE id = %s FOR UPDATE", (locked.run_id,))
+        write(channel, made, rounds=5)
+        assert written == [(free.run_id, "succeeded")]
+        assert status(connection, locked.run_id) == "running"
+    write(channel, made)
+    assert status(connection, locked.run_id) == "succeeded"
+
+
+def test_an_answer_that_comes_too_late_is_refused_and_noted(channel: Channel, connection: Connection) -> None:
+    made, written, refused = recorder()
+    lost, kept = running(connection, 2)
+    end_lease(connection, lost.run_id)
+    reap(connection, (lost.run_id, lost.lease_epoch))
+    before = row(connection, lost.run_id)
+    made.add(succeeded(lost))
+    made.add(succeeded(kept))
+    write(channel, made)
+    assert (refused, written) == ([lost.run_id], [(kept.run_id, "succeeded")])
+    assert row(connection, lost.run_id) == before
+    (attempt,) = attempts(connection, lost.run_id)
+    assert (attempt["outcome"], attempt["refused_outcome"]) == ("lost", "succeeded")
+    assert attempt["refused_at"] is not None
+
+
+def test_an_answer_written_before_its_connection_broke_is_not_written_twice(
+    channel: Channel, connection: Connection
+) -> None:
+    made, written, refused = recorder()
+    (one,) = running(connection, 1)
+    ended = succeeded(one)
+    made.add(ended)
+    write(channel, made)
+    made.give_back([ended])
+    write(channel, made)
+    assert written == [(one.run_id, "succeeded")] * 2
+    assert not refused
+    assert len(attempts(connection, one.run_id)) == 1
+
+
+def test_what_never_started_leaves_no_trace(channel: Channel, connection: Connection) -> None:
+    made, written, _ = recorder()
+    (one,) = running(connection, 1)
+    made.add(never_started(one))
+    write(channel, made)
+    found = row(connection, one.run_id)
+    assert (found["status"], found["attempts"], attempts(connection, one.run_id)) == ("queued", 0, [])
+    assert written == [(one.run_id, "queued")]

@@ -1,0 +1,375 @@
+"""Schedules: each due instant becomes one run or one missed fire, whoever looks, however late."""
+
+from __future__ import annotations
+
+import threading
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from typing import Any
+
+import psycopg
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests import factories
+from tests.factories import Connection, Row, a_definition, a_run, rows
+from worker import db, schedule
+from worker.audit import Actor
+from worker.schedule import Decision, sort_fires
+from worker.states import Role
+from worker.transitions import definitions
+from worker.transitions.definitions import Definition
+
+NOW = datetime(2026, 3, 1, 12, 0, 30, tzinfo=UTC)
+ADMIN = Actor("ada", Role.ADMIN, "cli")
+
+
+def minutes_ago(*minutes: int) -> list[datetime]:
+    """Return the full minutes so many minutes before noon; noon itself is 30 s ago."""
+    return [NOW.replace(second=0) - timedelta(minutes=number) for number in minutes]
+
+
+def sort(due: list[datetime], **how: Any) -> Decision:
+    given: dict[str, Any] = {"misfire": "one", "grace_seconds": 60, "overlap": "allow", "is_under_way": False}
+    return sort_fires(due, NOW, **(given | how))
+
+
+# ---- the decision -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("misfire", "due", "fired", "missed"),
+    [
+        ("one", [0], [0], []),
+        ("one", [5, 4, 3], [3], [5, 4]),
+        ("one", [3, 2, 0], [2, 0], [3]),
+        ("none", [3, 2, 0], [0], [3, 2]),
+        ("none", [3, 2], [], [3, 2]),
+        ("all", [3, 2, 0], [3, 2, 0], []),
+        ("one", [], [], []),
+    ],
+)
+def test_what_is_late_follows_the_misfire_rule(
+    misfire: str, due: list[int], fired: list[int], missed: list[int]
+) -> None:
+    decision = sort(minutes_ago(*due), misfire=misfire)
+    assert decision.fire == minutes_ago(*fired)
+    assert decision.missed == [(at, "misfire") for at in minutes_ago(*missed)]
+
+
+def test_late_by_no_more_than_the_grace_is_on_time() -> None:
+    (due,) = minutes_ago(10)
+    lateness = int((NOW - due).total_seconds())
+    assert sort([due], misfire="none", grace_seconds=lateness).fire == [due]
+    assert sort([due], misfire="none", grace_seconds=lateness - 1).fire == []
+
+
+def test_all_stops_at_the_cap_and_says_so() -> None:
+    due = minutes_ago(*range(250, 0, -1))
+    decision = sort(due, misfire="all")
+    late = [at for at in due if at < NOW - timedelta(seconds=60)]
+    assert decision.fire[:100] == late[-100:]
+    assert {reason for _, reason in decision.missed} == {"capped"}
+    assert len(decision.fire) + len(decision.missed) == 250
+
+
+@pytest.mark.parametrize(
+    ("overlap", "is_under_way", "fired", "missed", "waits"),
+    [
+        ("skip", False, 1, 2, False),
+        ("skip", True, 0, 3, False),
+        ("allow", True, 3, 0, False),
+        ("allow", False, 3, 0, False),
+        ("wait", True, 0, 0, True),
+        ("wait", False, 1, 2, False),
+    ],
+)
+def test_what_overlaps_follows_the_overlap_rule(
+    overlap: str, is_under_way: bool, fired: int, missed: int, waits: bool
+) -> None:
+    decision = sort(minutes_ago(3, 2, 1), misfire="all", overlap=overlap, is_under_way=is_under_way)
+    assert (len(decision.fire), len(decision.missed), decision.waits) == (fired, missed, waits)
+    assert {reason for _, reason in decision.missed} <= {"overlap"}
+
+
+@given(
+    st.lists(st.integers(0, 10_000), unique=True, max_size=150),
+    st.sampled_from(["one", "all", "none"]),
+    st.sampled_from(["skip", "allow", "wait"]),
+    st.booleans(),
+    st.integers(0, 86_400),
+)
+def test_no_instant_is_lost_or_told_twice(
+    minutes: list[int], misfire: str, overlap: str, is_under_way: bool, grace: int
+) -> None:
+    due = sorted(minutes_ago(*minutes))
+    decision = sort(due, misfire=misfire, overlap=overlap, is_under_way=is_under_way, grace_seconds=grace)
+    told = decision.fire + [at for at, _ in decision.missed]
+    assert decision.waits or sorted(told) == due
+    assert not (decision.waits and told)
+
+
+# ---- the database -----------------------------------------------------------------------------------
+
+
+def fired(connection: Connection, definition: int) -> list[Row]:
+    return rows(connection, "job_runs", "definition_id = %s", definition, order="scheduled_for")
+
+
+def missed(connection: Connection, definition: int) -> list[Row]:
+    return rows(connection, "missed_fires", "definition_id = %s", definition, order="scheduled_for")
+
+
+def now(connection: Connection) -> datetime:
+    (value,) = connection.execute("SELECT now()").fetchone() or (None,)
+    assert isinstance(value, datetime)
+    return value
+
+
+def definition(connection: Connection, definition_id: int) -> Row:
+    (found,) = rows(connection, "job_definitions", "id = %s", definition_id)
+    return found
+
+
+def every_minute(connection: Connection, ago: str = "-5 minutes", **columns: Any) -> int:
+    """Insert an every-minute schedule whose next fire was ``ago``, on the full minute."""
+    made = a_definition(connection, schedule="* * * * *", **columns)
+    connection.execute(
+        "UPDATE wakeboard.job_definitions SET next_fire_at = date_trunc('minute', now() + %s::interval)"
+        " WHERE id = %s",
+        (ago, made),
+    )
+    return made
+
+
+def test_a_fire_carries_the_definitions_rules_into_its_run(connection: Connection) -> None:
+    made = every_minute(
+        connection, "0 minutes", name="report", job_type="mail", payload={"to": "all"}, priority=1,
+        max_attempts=3, timeout_seconds=7.5,
+    )  # fmt: skip
+    assert schedule.step(connection) == {"due": 1}
+    (run,) = fired(connection, made)
+    wanted = ("mail", {"to": "all"}, 1, 3, 7.5, "schedule:report", "queued")
+    names = ("job_type", "payload", "priority", "max_attempts", "timeout_seconds", "enqueued_by", "status")
+    assert tuple(run[name] for name in names) == wanted
+    after = definition(connection, made)
+    assert after["last_fire_at"] == run["scheduled_for"]
+    assert after["next_fire_at"] == run["scheduled_for"] + timedelta(minutes=1)
+    assert schedule.step(connection) == {"due": 0}
+
+
+def test_schedulers_that_race_fire_each_instant_once(connection: Connection, database: str) -> None:
+    made = [every_minute(connection, overlap="allow", misfire="all") for _ in range(20)]
+    barrier = threading.Barrier(3)
+
+    def step_thrice() -> None:
+        with db.connect(database, name="wakeboard scheduler") as mine:
+            barrier.wait()
+            for _ in range(3):
+                schedule.step(mine)
+
+    threads = [threading.Thread(target=step_thrice) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for one in made:
+        instants = [run["scheduled_for"] for run in fired(connection, one)]
+        assert len(instants) == len(set(instants)) >= 6
+        assert {later - earlier for earlier, later in pairwise(instants)} == {timedelta(minutes=1)}
+        assert not missed(connection, one)
+
+
+def test_what_is_not_fired_is_a_missed_fire(connection: Connection) -> None:
+    made = every_minute(connection, "-10 minutes", misfire="none", grace_seconds=0)
+    schedule.step(connection)
+    told = missed(connection, made)
+    assert not fired(connection, made)
+    assert len(told) in (10, 11)
+    assert {one["reason"] for one in told} == {"misfire"}
+    assert definition(connection, made)["next_fire_at"] > told[-1]["scheduled_for"]
+
+
+def test_a_schedule_that_skips_makes_one_run_at_a_time(connection: Connection) -> None:
+    made = every_minute(connection, "0 minutes")
+    a_run(connection, "failed", definition_id=made)
+    schedule.step(connection)
+    assert len(fired(connection, made)) == 1, "a run in its backoff is under way"
+    assert [one["reason"] for one in missed(connection, made)] == ["overlap"]
+
+
+def test_a_schedule_that_waits_keeps_its_fire_until_the_run_has_ended(connection: Connection) -> None:
+    made = every_minute(connection, "-3 minutes", overlap="wait")
+    running = a_run(connection, "running", definition_id=made)
+    before = definition(connection, made)["next_fire_at"]
+    schedule.step(connection)
+    assert definition(connection, made)["next_fire_at"] == before
+    assert len(fired(connection, made)) == 1
+    assert factories.succeed(connection, (running, 1)) == [running]
+    schedule.step(connection)
+    runs = [one for one in fired(connection, made) if one["scheduled_for"]]
+    assert len(runs) == 1
+    assert [one["reason"] for one in missed(connection, made)] == ["overlap"] * len(missed(connection, made))
+    assert len(missed(connection, made)) in (3, 4)
+    assert definition(connection, made)["next_fire_at"] > before
+
+
+def test_a_definition_inserted_by_hand_gets_its_first_fire(connection: Connection) -> None:
+    made = factories.insert(
+        connection, "job_definitions", {"name": "by-hand", "job_type": "mail", "schedule": "* * * * *"}
+    )
+    schedule.step(connection)
+    assert not fired(connection, made)
+    found = definition(connection, made)["next_fire_at"]
+    assert now(connection) - timedelta(seconds=5) < found <= now(connection) + timedelta(minutes=1)
+
+
+@pytest.mark.parametrize(
+    ("columns", "word"),
+    [
+        ({"timezone": "Mars/Base"}, "Mars/Base"),
+        ({"schedule": "61 * * * *"}, "61"),
+        ({"schedule": "0 0 1--100000000 * *"}, ""),
+        ({"schedule": "x" * 10_000}, ""),
+        ({"schedule": "0 0 31 2 *"}, "never"),
+        ({"schedule": "* * * * *", "next_fire_at": "0001-01-01T00:00Z"}, ""),
+    ],
+)
+def test_a_definition_that_cannot_be_read_shows_its_error_and_hurts_no_other(
+    connection: Connection, columns: Row, word: str
+) -> None:
+    values = {"name": "odd", "job_type": "mail", "schedule": "0 * * * *", "next_fire_at": "2026-01-01T00:00Z"}
+    odd = factories.insert(connection, "job_definitions", values | columns)
+    well = every_minute(connection, "0 minutes")
+    schedule.step(connection)
+    assert len(fired(connection, well)) == 1
+    found = definition(connection, odd)
+    assert word in (found["error"] or "")
+    assert found["error"] or found["next_fire_at"]
+    if found["error"]:
+        assert found["next_fire_at"] is None
+    assert schedule.step(connection) == {"due": 0}, "it is not looked at again and again"
+
+
+def test_a_disabled_definition_does_not_fire(connection: Connection) -> None:
+    made = every_minute(connection, enabled=False)
+    assert schedule.step(connection) == {"due": 0}
+    assert not fired(connection, made)
+
+
+def test_resuming_starts_from_now(connection: Connection) -> None:
+    definitions.add(connection, Definition("report", "mail", "* * * * *"), ADMIN)
+    definitions.pause(connection, "report", ADMIN)
+    connection.execute("UPDATE wakeboard.job_definitions SET next_fire_at = now() - interval '2 hours'")
+    definitions.resume(connection, "report", ADMIN)
+    schedule.step(connection)
+    (found,) = rows(connection, "job_definitions")
+    assert not fired(connection, found["id"])
+    assert not missed(connection, found["id"])
+
+
+def test_a_fire_and_its_run_are_one_transaction(connection: Connection) -> None:
+    made = every_minute(connection, "0 minutes")
+    before = definition(connection, made)
+    connection.execute(
+        "ALTER TABLE wakeboard.job_runs ADD CONSTRAINT full_disk CHECK (enqueued_by NOT LIKE 'schedule:%%')"
+    )
+    with pytest.raises(psycopg.errors.CheckViolation):
+        schedule.step(connection)
+    assert definition(connection, made) == before
+    connection.execute("ALTER TABLE wakeboard.job_runs DROP CONSTRAINT full_disk")
+    schedule.step(connection)
+    assert len(fired(connection, made)) == 1
+
+
+def test_a_fire_that_exists_already_is_not_made_twice(connection: Connection) -> None:
+    made = every_minute(connection, "0 minutes", overlap="allow")
+    at = definition(connection, made)["next_fire_at"]
+    schedule.step(connection)
+    connection.execute("UPDATE wakeboard.job_definitions SET next_fire_at = %s WHERE id = %s", (at, made))
+    schedule.step(connection)
+    assert [one["scheduled_for"] for one in fired(connection, made)].count(at) == 1
+
+
+def test_after_a_long_outage_the_next_fire_is_ahead_and_the_work_bounded(connection: Connection) -> None:
+    made = every_minute(connection, "-30 days", misfire="all", overlap="allow")
+    schedule.step(connection)
+    runs = fired(connection, made)
+    assert 100 <= len(runs) <= 102
+    assert len(missed(connection, made)) <= schedule.LOOK_BACK
+    assert definition(connection, made)["next_fire_at"] > now(connection) - timedelta(seconds=5)
+
+
+def test_many_definitions_that_wait_hold_up_no_other(connection: Connection) -> None:
+    connection.execute(
+        "INSERT INTO wakeboard.job_definitions (name, job_type, schedule, overlap, next_fire_at)"
+        " SELECT 'waits-' || n, 'mail', '* * * * *', 'wait', now() - interval '1 hour'"
+        " FROM generate_series(1, %s) AS n",
+        (schedule.BATCH + 10,),
+    )
+    connection.execute(
+        "INSERT INTO wakeboard.job_runs (job_type, definition_id)"
+        " SELECT 'mail', id FROM wakeboard.job_definitions"
+    )
+    well = every_minute(connection, "0 minutes")
+    for _ in range(3):
+        schedule.step(connection)
+    assert len(fired(connection, well)) == 1
+
+
+# ---- schedules in code ------------------------------------------------------------------------------
+
+
+def registered(text: str, name: str = "send report") -> list[dict[str, Any]]:
+    return [{"name": name, "schedule": text}, {"name": "mail", "schedule": None}]
+
+
+def test_a_schedule_in_code_becomes_a_definition_once(connection: Connection) -> None:
+    schedule.sync_registered(connection, registered("0 2 * * *"))
+    (made,) = rows(connection, "job_definitions")
+    assert (made["name"], made["job_type"], made["schedule"]) == ("send-report", "send report", "0 2 * * *")
+    assert made["enabled"]
+    schedule.sync_registered(connection, registered("0 2 * * *"))
+    assert rows(connection, "job_definitions") == [made]
+    audit = connection.execute("SELECT count(*) FROM wakeboard.audit_log").fetchone()
+    assert audit == (1,)
+
+
+def test_a_changed_schedule_in_code_moves_the_next_fire_and_nothing_else(connection: Connection) -> None:
+    schedule.sync_registered(connection, registered("0 2 * * *"))
+    connection.execute(
+        "UPDATE wakeboard.job_definitions SET enabled = false, grace_seconds = 5, priority = 0"
+    )
+    schedule.sync_registered(connection, registered("30 4 * * *"))
+    (made,) = rows(connection, "job_definitions")
+    assert (made["schedule"], made["enabled"]) == ("30 4 * * *", False)
+    assert (made["grace_seconds"], made["priority"]) == (5, 0)
+    definitions.resume(connection, "send-report", ADMIN)
+    (made,) = rows(connection, "job_definitions")
+    assert (made["next_fire_at"].hour, made["next_fire_at"].minute) == (4, 30)
+
+
+def test_what_an_operator_changed_stays_until_the_code_changes(connection: Connection) -> None:
+    schedule.sync_registered(connection, registered("0 2 * * *"))
+    factories.a_type(connection, "send report", schedule="0 2 * * *")
+    connection.execute("UPDATE wakeboard.job_definitions SET schedule = '15 3 * * *'")
+    schedule.sync_registered(connection, registered("0 2 * * *"))
+    assert [one["schedule"] for one in rows(connection, "job_definitions")] == ["15 3 * * *"]
+    schedule.sync_registered(connection, registered("0 6 * * *"))
+    assert [one["schedule"] for one in rows(connection, "job_definitions")] == ["0 6 * * *"]
+
+
+def test_an_unreadable_schedule_in_code_stops_nobody_and_can_be_mended(connection: Connection) -> None:
+    schedule.sync_registered(connection, registered("0 2 * * *"))
+    schedule.sync_registered(connection, [*registered("not cron"), *registered("0 5 * * *", "other")])
+    assert {one["name"] for one in rows(connection, "job_definitions")} == {"send-report", "other"}
+    connection.execute(
+        "UPDATE wakeboard.job_definitions SET schedule = 'broken', error = 'cannot be read',"
+        " next_fire_at = NULL WHERE name = 'send-report'"
+    )
+    schedule.sync_registered(connection, registered("0 3 * * *"))
+    schedule.step(connection)
+    (mended,) = rows(connection, "job_definitions", "name = 'send-report'")
+    assert mended["error"] is None
+    assert mended["next_fire_at"].hour == 3
