@@ -15,6 +15,7 @@ from worker.live_output import LiveOutput
 from worker.presence import Beat, Presence
 from worker.reaper import Reaper
 from worker.settings import Settings
+from worker.watchdog import Watchdog
 
 PRESENCE_SECONDS = 2.0
 SCHEDULE_SECONDS = 1.0
@@ -66,6 +67,11 @@ class Background:
         self.is_stopping = False
 
     @property
+    def watchdog(self) -> Watchdog:
+        """What the loop looks at, so that a silent database cannot hold the duties for ever."""
+        return self._duties.watchdog
+
+    @property
     def rounds(self) -> int:
         """How often the duties have been looked at."""
         return self._duties.rounds
@@ -102,8 +108,8 @@ class Background:
         if self._policies is None:
             return
         if not self.is_registered:
-            self._presence.register(connection, self._policies)
             schedule.sync_registered(connection, self._policies)
+            self._presence.register(connection, self._policies)
             self._claims.limited = self._presence.limited_types(connection)
             self.is_registered = True
             self._registered()

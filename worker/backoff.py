@@ -101,6 +101,14 @@ class Backoff:
         )
         return min(base * growth, self.cap_seconds)
 
+    @classmethod
+    def parse_or_default(cls, text: str) -> Self:
+        """Return the rule of ``text``, or the default when it cannot be read: a newer worker published it."""
+        try:
+            return cls.parse(text)
+        except ValueError:
+            return cls.parse(DEFAULT_BACKOFF)
+
     def describe(self) -> str:
         """Say the rule in one line for people, as pages print it."""
         first = format_duration(self.steps[0])

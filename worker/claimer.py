@@ -7,17 +7,21 @@ enqueue pays for an idle worker.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from time import monotonic
 
 from worker import log
-from worker.channel import Rows, StatementFailed
-from worker.claims import Claims, Plan, busy_script, claim_script, recovery_script
+from worker.channel import StatementFailed
+from worker.claims import Claimed, Claims, Plan, busy_script, claim_script, recovery_script
 from worker.held import Holdings, boottime_ns
 from worker.line import Line
 from worker.slots import Slots
 
 NEVER = -1
+REFUSED_PAUSE_SECONDS = 0.2
+# By then a claim that an old connection left under way has ended, one way or the other.
+SETTLED_SECONDS = 35.0
 
 
 class Claimer:
@@ -48,6 +52,8 @@ class Claimer:
         self._is_idle = False
         self._announcement: bool | None = None
         self._next_poll = 0.0
+        self._not_before = 0.0
+        self._recover_at = math.inf
         self._empty_since_round = NEVER
         self.answered_at = monotonic()
 
@@ -78,7 +84,12 @@ class Claimer:
     def connected(self) -> None:
         """The line has a fresh connection: give back what was claimed for nobody, publish anew."""
         self._is_hungry, self._is_idle, self._announcement = True, False, None
+        self._recover()
+        self._recover_at = monotonic() + SETTLED_SECONDS
+
+    def _recover(self) -> None:
         assert self._line.channel is not None
+        self._recover_at = math.inf
         script = recovery_script(self._worker_id, self._holdings.unknown)
         self._line.channel.run(script, self._gave_back, self._failed)
 
@@ -86,9 +97,19 @@ class Claimer:
         if count:
             log.note("Gave back claims whose answer was lost.", count=count)
 
+    def pause(self, seconds: float) -> None:
+        """Claim nothing for a while."""
+        self._not_before = monotonic() + seconds
+
     def step(self) -> None:
         """Send the next claim when somebody may be waiting and a slot is free."""
-        if not self._line.is_free or not (self._is_hungry or monotonic() >= self._next_poll):
+        now = monotonic()
+        if not self._line.is_free or now < self._not_before:
+            return
+        if now >= self._recover_at:
+            self._recover()
+            return
+        if not self._is_hungry and now < self._next_poll:
             return
         plan = self._claims.plan(self._slots.loads)
         if plan is None:
@@ -104,8 +125,8 @@ class Claimer:
         sent_ns, round_ = boottime_ns(), self._rounds()
         script = claim_script(plan, self._worker_id, self._lease_seconds, announce=announce)
 
-        def done(answer: tuple[Rows, bool]) -> None:
-            rows, is_full = answer
+        def done(claimed: Claimed) -> None:
+            rows, is_full = claimed.rows, claimed.is_full
             self.answered_at = monotonic()
             self._slots.take(rows, sent_ns)
             # Hungry by now: something ended or was enqueued after the claim had looked.
@@ -114,6 +135,8 @@ class Claimer:
             self._is_hungry = self._is_hungry or is_full or not self._is_idle
             if is_full == self._is_idle:
                 self._is_idle = self._announcement = not is_full
+            if claimed.failure is not None:
+                self._failed(claimed.failure)
 
         self._line.channel.run(script, done, self._failed)
 
@@ -126,4 +149,7 @@ class Claimer:
     def _failed(self, failure: Exception) -> None:
         self._is_idle, self._announcement = False, None
         if isinstance(failure, StatementFailed):
+            # A claim among the refused statements may have been committed: look for runs that nobody holds.
+            self._recover_at = monotonic()
+            self.pause(REFUSED_PAUSE_SECONDS)
             log.warn("The database refused a claim.", error=str(failure), sqlstate=failure.sqlstate)

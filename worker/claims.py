@@ -6,7 +6,7 @@ need, at most a quarter of a second's worth per slot, so no claimed run waits be
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from worker.channel import Rows, Script, StatementFailed, array
@@ -135,37 +135,75 @@ def _size(wanted: int) -> int:
     return max(size for size in SIZES if size <= max(1, wanted))
 
 
-def window(names: Sequence[str], round_: int) -> Sequence[str]:
-    """Return at most 64 of ``names``, other ones each round: a claim's cost grows with the types it asks."""
-    if len(names) <= WINDOW:
-        return names
-    start = (round_ * WINDOW) % len(names)
-    return [*names[start : start + WINDOW], *names[: max(0, start + WINDOW - len(names))]]
+def windows(names: Sequence[str], round_: int) -> Iterator[Sequence[str]]:
+    """Yield ``names`` 64 at a time, others first each round: a claim's cost grows with the types it asks."""
+    start = (round_ * WINDOW) % len(names) if len(names) > WINDOW else 0
+    turned = [*names[start:], *names[:start]]
+    for place in range(0, len(turned), WINDOW):
+        yield turned[place : place + WINDOW]
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """What one round of claims brought: the rows are ours even when a later statement was refused."""
+
+    rows: Rows
+    is_full: bool
+    failure: StatementFailed | None = None
 
 
 def claim_script(plan: Plan, worker_id: str, lease_seconds: float, *, announce: bool | None) -> Script:
-    """Return the script of one round of claims; its value is (rows, whether there may be more).
+    """Return the script of one round of claims; its value is a Claimed.
 
     ``announce``: True publishes the worker as idle before claiming once more, False takes that back.
     """
     me, lease = worker_id.encode(), repr(lease_seconds).encode()
     if announce is not None:
         yield (IDLE if announce else BUSY), (me,)
-    types = plan.types
-    if len(types) > WINDOW:
+    rows: Rows = []
+    # In turns: a backlog of either kind leaves the other every second round.
+    turns = (_unlimited, _limited_types) if plan.round % 2 else (_limited_types, _unlimited)
+    failure: StatementFailed | None = None
+    is_full = False
+    for turn in turns:
+        if len(rows) < plan.limit:
+            size = _size(plan.limit - len(rows))
+            try:
+                more: Rows = yield from turn(plan, size, me, lease)
+            except StatementFailed as refused:
+                failure = refused
+            else:
+                rows, is_full = rows + more, is_full or len(more) >= size
+    return Claimed(rows, is_full, failure)
+
+
+def _unlimited(plan: Plan, limit: int, me: bytes, lease: bytes) -> Script:
+    """Claim from the types without a limit, a window of them at a time until one has something."""
+    names: Sequence[str] = plan.types
+    if len(names) > WINDOW:
         found: Rows = yield engine.TYPES_WITH_WORK, ()
-        types = window(sorted({(row[0] or b"").decode() for row in found} & set(types)), plan.round)
-    statement = engine.claim(plan.limit, oldest_first=plan.oldest_first)
-    rows: Rows = yield statement, (array(types), me, lease)
-    is_full = len(rows) >= plan.limit
+        names = sorted({(row[0] or b"").decode() for row in found} & set(names))
+    statement = engine.claim(limit, oldest_first=plan.oldest_first)
+    for some in windows(names, plan.round):
+        rows: Rows = yield statement, (array(some), me, lease)
+        if rows:
+            return rows
+    return []
+
+
+def _limited_types(plan: Plan, limit: int, me: bytes, lease: bytes) -> Script:
+    """Claim from the types with a limit, one after the other; what is claimed is ours whatever follows."""
+    rows: Rows = []
     for name in plan.limited:
-        room = plan.limit - len(rows)
-        if room <= 0:
+        if len(rows) >= limit:
             break
-        more = yield from _limited(name, _size(room), me, lease)
-        is_full = is_full or len(more) >= room
-        rows = rows + more
-    return rows, is_full
+        try:
+            rows = rows + (yield from _limited(name, _size(limit - len(rows)), me, lease))
+        except StatementFailed:
+            if not rows:
+                raise
+            break
+    return rows
 
 
 def busy_script(worker_id: str) -> Script:

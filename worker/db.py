@@ -29,6 +29,7 @@ TRANSPORT: dict[str, Any] = {
     "tcp_user_timeout": 15_000,
 }
 SESSION = {
+    "client_encoding": "UTF8",
     "timezone": "UTC",
     "datestyle": "ISO",
     "intervalstyle": "postgres",

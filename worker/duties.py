@@ -16,8 +16,10 @@ from typing import Any
 import psycopg
 
 from worker import log
+from worker.channel import DEADLINE_SECONDS, USELESS
 from worker.db import DatabaseError, connect
 from worker.presence import Beat
+from worker.watchdog import Watchdog
 
 RECONNECT_SECONDS = 1.0
 Connection = psycopg.Connection[Any]
@@ -54,6 +56,7 @@ class Duties:
         self._hurry = threading.Event()
         self._thread = threading.Thread(target=self._work, name="duties", daemon=True)
         self.rounds = 0
+        self.watchdog = Watchdog(DEADLINE_SECONDS)
 
     def start(self) -> None:
         """Start the thread."""
@@ -107,12 +110,18 @@ class Duties:
                 continue
             duty.due_at = monotonic() + duty.interval_seconds
             try:
-                numbers = duty.step(self._connection)
+                with self.watchdog.over(self._connection):
+                    numbers = duty.step(self._connection)
                 duty.numbers = numbers if numbers else duty.numbers
                 duty.succeeded_at, duty.error = monotonic(), None
             except Exception as failure:
                 duty.error = str(failure).strip()[:500] or type(failure).__name__
                 log.warn("A duty failed and will be tried again.", duty=duty.name, error=duty.error)
-                if isinstance(failure, psycopg.OperationalError):
+                if isinstance(failure, psycopg.OperationalError) or _is_useless(failure):
                     self._connection.close()
                     return
+
+
+def _is_useless(failure: Exception) -> bool:
+    """Whether the connection that ``failure`` came from can never work again."""
+    return isinstance(failure, psycopg.Error) and (failure.sqlstate or "").startswith(USELESS)

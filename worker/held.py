@@ -72,7 +72,7 @@ def held_from_row(
     leased_ns: int,
 ) -> Held:
     """Return the Held of one row of a claim (the columns of ``engine.claim``)."""
-    texts = [None if value is None else value.decode() for value in row]
+    texts = [None if value is None else value.decode("utf-8", "replace") for value in row]
     (
         run_id,
         epoch,

@@ -23,6 +23,7 @@ class Reaper:
     """The reaping duty of one process. Durations are in seconds."""
 
     def __init__(self, *, lease_seconds: float, heartbeat_seconds: float, waits_first: bool) -> None:
+        """``waits_first``: give other workers time to renew before the first look (a tick has no time)."""
         self._lease_seconds = lease_seconds
         self._patience = heartbeat_seconds + 5.0
         self._not_before = monotonic() + (self._patience if waits_first else 0.0)
@@ -36,10 +37,12 @@ class Reaper:
         """Take back a batch of ended leases; return how many went where."""
         if self._clock_has_jumped(connection) or monotonic() < self._not_before:
             return {}
+        if self._server_is_new(connection):
+            return {}
         rows = psycopg.RawCursor(connection).execute(engine.ENDED_LEASES.encode(), (BATCH,)).fetchall()
         if not rows:
             return {}
-        delays = [Backoff.parse(row[6]).delay_seconds(row[4] + 1) for row in rows]
+        delays = [Backoff.parse_or_default(row[6]).delay_seconds(row[4] + 1) for row in rows]
         values = ([row[0] for row in rows], [row[1] for row in rows], delays, [row[5] for row in rows], WHY)
         moved = psycopg.RawCursor(connection).execute(engine.REAP.encode(), values).fetchall()
         counts: dict[str, int] = {}
@@ -50,6 +53,13 @@ class Reaper:
                 error_code="lease_lost", status=status, next_run_at=next_run_at,
             )  # fmt: skip
         return counts
+
+    def _server_is_new(self, connection: psycopg.Connection[Any]) -> bool:
+        """Whether the server started a moment ago: the leases that ended while it was down may be renewed."""
+        row = connection.execute(
+            "SELECT pg_postmaster_start_time() > now() - make_interval(secs => %s)", (self._patience,)
+        ).fetchone()
+        return bool(row and row[0])
 
     def _clock_has_jumped(self, connection: psycopg.Connection[Any]) -> bool:
         """Compare the database's clock with ours: a jump by a quarter of a lease makes leases look ended."""

@@ -19,6 +19,8 @@ from worker.outcome import Answer
 from worker.transitions import engine
 
 BATCH = 500
+# What one statement carries; the socket takes it in pieces while the loop goes on.
+BATCH_CHARACTERS = 1_000_000
 BUSY_PAUSE_SECONDS = 0.02
 REFUSED_PAUSE_SECONDS = 0.2
 # SQLSTATE classes that speak of what was sent: data, integrity, program limits. All others pass by.
@@ -152,6 +154,8 @@ class Recorder:
         ended.not_before = monotonic() + min(5.0, 0.1 * ended.tries)
         note = f"The answer could not be stored ({error.sqlstate}) and was left out."
         ended.answer = replace(ended.answer, result=None, output_tail=None, traceback=None, note=note)
+        if ended.tries > 2:
+            ended.took_seconds, ended.delay_seconds = 0.0, min(ended.delay_seconds, 3600.0)
         if ended.tries > 1:
             ended.answer = replace(ended.answer, error_code="unrecordable", message=note)
         self.give_back(batch)
@@ -172,13 +176,18 @@ class Recorder:
                 yield engine.NOTE_REFUSAL, _refusal(ended)
                 self._refused(ended)
 
+    def _is_taken(self, row: tuple[bytes | None, ...], held: Held) -> bool:
+        """Whether somebody else owns the run now; after a failover that lost a claim, under our own epoch."""
+        owner = _text(row, 2)
+        return _text(row, 1) != str(held.lease_epoch) or (owner is not None and owner != self._worker_id)
+
     def _settle(self, missing: Sequence[Ended], standing: Rows) -> list[Ended]:
         """Sort the rows that did not move: busy ones wait a moment; return those that are lost to us."""
         rows = {int(row[0] or 0): row for row in standing}
         lost = []
         for ended in missing:
             row = rows.get(ended.held.run_id)
-            if row is None or _text(row, 1) != str(ended.held.lease_epoch):
+            if row is None or self._is_taken(row, ended.held):
                 lost.append(ended)
             elif _text(row, 3) != "running":
                 self._written(ended, _text(row, 3) or "", None)
@@ -190,17 +199,26 @@ class Recorder:
 
 
 def _take(queue: deque[Ended], size: int) -> list[Ended]:
+    """Take up to ``size`` answers that may be written now, and about ``BATCH_CHARACTERS`` of their texts."""
     now = monotonic()
     batch: list[Ended] = []
+    room = BATCH_CHARACTERS
     for _ in range(min(len(queue), size)):
         ended = queue.popleft()
-        (queue if ended.not_before > now else batch).append(ended)
+        if ended.not_before > now:
+            queue.append(ended)
+            continue
+        batch.append(ended)
+        answer = ended.answer
+        room -= sum(len(text) for text in (answer.result, answer.output_tail, answer.traceback) if text)
+        if room <= 0:
+            break
     return batch
 
 
 def _text(row: tuple[bytes | None, ...], column: int) -> str | None:
     value = row[column] if column < len(row) else None
-    return None if value is None else value.decode()
+    return None if value is None else value.decode("utf-8", "replace")
 
 
 def _refusal(ended: Ended) -> tuple[bytes, bytes, bytes]:

@@ -19,7 +19,7 @@ from psycopg.rows import dict_row
 from worker import log
 from worker.audit import ENGINE
 from worker.cron import Cron
-from worker.transitions.definitions import Definition, add
+from worker.transitions.definitions import Definition, add, next_fire
 
 BATCH = 200
 CATCH_UP_CAP = 100
@@ -31,6 +31,10 @@ SELECT id, name, job_type, schedule, timezone, misfire, grace_seconds, overlap, 
 FROM wakeboard.job_definitions
 WHERE enabled AND schedule IS NOT NULL
     AND (next_fire_at <= now() OR (next_fire_at IS NULL AND error IS NULL AND last_fire_at IS NULL))
+    AND NOT (overlap = 'wait' AND next_fire_at IS NOT NULL AND EXISTS (
+        SELECT 1 FROM wakeboard.job_runs AS r
+        WHERE r.definition_id = job_definitions.id AND r.status IN ('queued', 'running', 'failed')
+    ))
 ORDER BY next_fire_at NULLS FIRST
 LIMIT %s
 FOR UPDATE SKIP LOCKED
@@ -169,10 +173,13 @@ def _miss(
 def sync_registered(connection: psycopg.Connection[Any], policies: Sequence[Mapping[str, Any]]) -> None:
     """Write the definition of each type registered with ``@job(schedule=…)`` when its text has changed.
 
-    Whether it is enabled, and every field an operator may have edited, stays as it is.
+    Changed since it was last published, that is: what an operator has edited or removed stays so, and
+    whether it is enabled is never touched. To be called before the policies are published again.
     """
+    rows = connection.execute("SELECT name, schedule FROM wakeboard.job_types").fetchall()
+    published: dict[str, str | None] = {row[0]: row[1] for row in rows}
     for policy in policies:
-        if not policy.get("schedule"):
+        if not policy.get("schedule") or published.get(policy["name"]) == policy["schedule"]:
             continue
         name = re.sub(r"[^a-z0-9_-]+", "-", policy["name"].lower()).strip("-")[:100] or "schedule"
         known = connection.execute(
@@ -192,9 +199,12 @@ def _write_registered(
     if is_new:
         add(connection, Definition(name, policy["name"], policy["schedule"]), ENGINE, "registered in code")
         return
-    Cron.parse(policy["schedule"])
+    row = connection.execute(
+        "SELECT timezone FROM wakeboard.job_definitions WHERE name = %s", (name,)
+    ).fetchone()
+    following = next_fire(connection, policy["schedule"], row[0] if row else "UTC")
     connection.execute(
-        "UPDATE wakeboard.job_definitions SET schedule = %s, next_fire_at = NULL, last_fire_at = NULL,"
-        " error = NULL, updated_at = now() WHERE name = %s",
-        (policy["schedule"], name),
+        "UPDATE wakeboard.job_definitions SET schedule = %s, next_fire_at = %s, error = NULL,"
+        " updated_at = now() WHERE name = %s",
+        (policy["schedule"], following, name),
     )

@@ -16,6 +16,9 @@ from worker.held import Held, Holdings, boottime_ns, held_from_row
 from worker.outcome import Answer
 from worker.record import Ended, decide, never_started
 
+IDLE_DEATHS = 3
+PAUSE_SECONDS = 1.0
+
 
 class Slots:
     """The slots, their loads and their runs."""
@@ -30,8 +33,12 @@ class Slots:
         lease_seconds: float,
         ended: Callable[[Ended], None],
         committed: Callable[[Held, float], None],
+        pause: Callable[[float], None],
     ) -> None:
-        """``ended`` takes what must be written, ``committed`` what ``transaction()`` has written already."""
+        """``ended`` takes what must be written, ``committed`` what ``transaction()`` has written already;
+        ``pause`` stops claims for so many seconds."""
+        self._pause = pause
+        self._idle_deaths = 0
         self._children = children
         self._holdings = holdings
         self._claims = claims
@@ -93,6 +100,7 @@ class Slots:
         """A child answered."""
         held = self._free(event.slot, event.assignment.run_id, event.assignment.lease_epoch)
         if held is not None:
+            self._idle_deaths = 0
             seconds = max(0.0, (event.finished_ns - event.started_ns) / 1e9)
             self._claims.observe(held, seconds)
             self._settle(held, event.answer, seconds, event.finished_ns)
@@ -105,10 +113,19 @@ class Slots:
             if held is not None:
                 seconds = max(0.0, (now - event.started_ns) / 1e9) if event.started_ns else 0.0
                 self._settle(held, event.answer, seconds, now)
+        elif event.unstarted:
+            self._died_idle(event)
         for assignment in event.unstarted:
             held = self._free(event.slot, assignment.run_id, assignment.lease_epoch)
             if held is not None:
                 self._ended(never_started(held))
+
+    def _died_idle(self, event: Died) -> None:
+        """A child that dies before it starts anything, again and again, must not spin: say so and wait."""
+        self._idle_deaths += 1
+        if self._idle_deaths >= IDLE_DEATHS:
+            log.warn("Processes for handlers end before they start a run; waiting a moment.", how=event.text)
+            self._pause(PAUSE_SECONDS)
 
     def _settle(self, held: Held, answer: Answer, seconds: float, ended_ns: int) -> None:
         ended = decide(held, answer, took_seconds=seconds, ended_ns=ended_ns, is_stopping=self.is_stopping)

@@ -40,7 +40,9 @@ RESTART_PAUSE, BROKEN_APP_PAUSE = 1.0, 30.0
 # What the last writes and the end of the process take off the shutdown time.
 LAST_WRITES_SECONDS = 1.0
 EXIT_SECONDS = 0.4
-USE_ERROR = 2
+FAILED, USE_ERROR = 1, 2
+# How long a tick waits for a database that does not answer, before it leaves the work to the next one.
+PATIENCE_SECONDS = 60.0
 
 
 class Supervisor:
@@ -68,6 +70,7 @@ class Supervisor:
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._selector = selectors.DefaultSelector()
         self._watched_at = 0.0
+        self._began_at = monotonic()
         self._restart_at: float | None = None
         self._stop_at: float | None = None
         self._exit_code: int | None = None
@@ -90,6 +93,7 @@ class Supervisor:
         self._slots = Slots(
             self._children, self._holdings, self._claims, worker_id=me, lease_seconds=lease_seconds,
             ended=self._writer.add, committed=self._committed,
+            pause=lambda seconds: self._claimer.pause(seconds),
         )  # fmt: skip
         self._lease = LeaseKeeper(
             url, me, self._holdings, heartbeat_seconds=settings.heartbeat_seconds, poll_seconds=poll_seconds,
@@ -125,6 +129,7 @@ class Supervisor:
 
     def step(self, timeout_seconds: float) -> None:
         """Wait for something to happen, at most ``timeout_seconds``, then hear, watch, record and claim."""
+        self._watch_writing()
         for key, _ in self._selector.select(timeout_seconds):
             key.data()
         for event in self._children.collect():
@@ -167,7 +172,9 @@ class Supervisor:
                 self._claims_end is not None and monotonic() >= self._claims_end
             )
             if self._claimer.is_drained or (is_over and self._claimer.is_quiet):
-                self._exit_code = 0
+                self._exit_code = 0 if self._background.is_registered else FAILED
+            elif not self._background.is_registered and monotonic() - self._began_at >= PATIENCE_SECONDS:
+                self._exit_code = FAILED
 
     # ---- beginning and end --------------------------------------------------------------------------
 
@@ -262,6 +269,17 @@ class Supervisor:
         if line is self._claim_line:
             self._claimer.connected()
 
+    def _watch_writing(self) -> None:
+        """Watch a line for writing while its socket has not taken all of a statement yet."""
+        for line in (self._claim_line, self._finish_line):
+            channel = line.channel
+            if channel is None or channel.is_lost:
+                continue
+            wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if channel.wants_write else 0)
+            key = self._selector.get_key(channel.fileno())
+            if key.events != wanted:
+                self._selector.modify(channel.fileno(), wanted, key.data)
+
     def _pump(self, line: Line) -> None:
         """Let a connection go on; losing it is a sentence in the log and a new one soon."""
         channel = line.channel
@@ -272,7 +290,7 @@ class Supervisor:
             for name, payload in channel.pump():
                 if name == WAKE_CHANNEL:
                     self._claimer.wake()
-                elif name == CANCEL_CHANNEL and payload.isdigit():
+                elif name == CANCEL_CHANNEL and payload.isascii() and payload.isdigit() and len(payload) < 20:
                     self._limits.cancel(int(payload), None)
         except ChannelLost as lost:
             self._selector.unregister(descriptor)
@@ -336,6 +354,9 @@ class Supervisor:
                 line.drop()
                 log.warn("The database does not answer; opening another connection.", connection=line.name)
             line.ensure()
+        for watchdog in (self._lease.watchdog, self._background.watchdog):
+            if watchdog.check():
+                log.warn("The database has not answered a thread for too long; its connection was shut.")
         self._limits.step()
         if self._restart_at is not None and now >= self._restart_at and not self._is_stopping:
             self._restart_at = None

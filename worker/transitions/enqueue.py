@@ -34,7 +34,7 @@ SELECT job_type, payload::jsonb, coalesce(run_at, now()) + make_interval(secs =>
     most, who
 FROM unnest(%s::text[], %s::text[], %s::timestamptz[], %s::float8[], %s::text[], %s::smallint[], %s::int[],
     %s::text[]) WITH ORDINALITY AS row (job_type, payload, run_at, delay, key, priority, most, who, place)
-ORDER BY place
+ORDER BY key NULLS FIRST, place
 ON CONFLICT (idempotency_key) WHERE idempotency_key IS NOT NULL DO NOTHING
 RETURNING id, idempotency_key
 """
@@ -248,9 +248,14 @@ def enqueue_many(target: Any, runs: Iterable[NewRun | Mapping[str, Any]]) -> lis
 
 
 def _insert_chunks(run: Any, rows: Sequence[tuple[Any, ...]]) -> list[int]:
-    return [
-        id_ for start in range(0, len(rows), CHUNK) for id_ in _insert_chunk(run, rows[start : start + CHUNK])
-    ]
+    """Insert in the order of the keys, so that two callers with the same keys never wait for each other."""
+    order = sorted(range(len(rows)), key=lambda place: rows[place][4] or "")
+    ids = [0] * len(rows)
+    for start in range(0, len(order), CHUNK):
+        places = order[start : start + CHUNK]
+        for place, id_ in zip(places, _insert_chunk(run, [rows[place] for place in places]), strict=True):
+            ids[place] = id_
+    return ids
 
 
 def _insert_chunk(run: Any, rows: Sequence[tuple[Any, ...]]) -> list[int]:

@@ -227,7 +227,7 @@ def release_lease(connection: Connection, run_id: int, actor: Actor, reason: str
         if lease["status"] != "running":
             message = f"Run {run_id} holds no lease: it is {lease['status']}."
             return Answer(run_id, lease["status"], "forbidden", message), None, None
-        delay = Backoff.parse(lease["backoff"]).delay_seconds(lease["failures"] + 1)
+        delay = Backoff.parse_or_default(lease["backoff"]).delay_seconds(lease["failures"] + 1)
         why = f"lease released by {actor.name}: worker {lease['locked_by']} was silent"
         values = ([run_id], [lease["lease_epoch"]], [delay], [lease["most"]], why)
         moved = psycopg.RawCursor(connection).execute(RELEASE_LEASE.encode(), values).fetchone()
