@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 from playwright.sync_api import Page, expect
 
 from tests.conftest import Connection
-from tests.factories import a_run, rows, status
+from tests.factories import a_run, an_attempt, rows, status
 from tests.processes import wait_until
 
 pytestmark = pytest.mark.browser
 
 LIVE = 15_000
-
-
-def next_polls(page: Page, fragment: str, count: int = 3) -> None:
-    """Wait until the browser has asked ``count`` times for a fragment and has put the answers in."""
-    for _ in range(count):
-        with page.expect_response(lambda response: fragment in response.url, timeout=LIVE):
-            pass
-    page.evaluate("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+# Each time the list wants to update itself and is held back.
+COUNT_UPDATES = """() => {
+  window.held = 0
+  document.addEventListener('htmx:before:request', event => { if (event.defaultPrevented) window.held += 1 })
+}"""
+CANCEL = "UPDATE wakeboard.job_runs SET status = 'cancelled', finished_at = now() WHERE id = %s"
+SUCCEED = "UPDATE wakeboard.job_runs SET status = 'succeeded', finished_at = now() WHERE id = %s"
 
 
 def shown(page: Page) -> list[str]:
@@ -48,9 +45,11 @@ def test_a_checked_row_stays_the_same_run_while_the_world_goes_on(
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url))
     a_run(connection, "dead", job_type="other")
-    connection.execute("UPDATE wakeboard.job_runs SET status = 'cancelled', finished_at = now() WHERE id = %s", (runs[4],))
-    # Three intervals of the list's own poll: it stands still on purpose.
-    page.wait_for_timeout(6500)
+    connection.execute(
+        "UPDATE wakeboard.job_runs SET status = 'cancelled', finished_at = now() WHERE id = %s", (runs[4],)
+    )
+    page.evaluate(COUNT_UPDATES)
+    page.wait_for_function("window.held >= 3", timeout=LIVE)
     assert [url for url in asked if "/_fragments/runs/" in url] == []
     assert (shown(page), checked(page)) == (before, [str(runs[2])])
     page.click("[data-do=clear]")
@@ -60,27 +59,39 @@ def test_a_checked_row_stays_the_same_run_while_the_world_goes_on(
     assert complaints == []
 
 
-def test_an_opened_part_and_the_focus_survive_live_updates(
+def test_an_opened_trace_and_the_focus_survive_three_more_failures(
     page: Page, connection: Connection, complaints: list[str]
 ) -> None:
-    run_id = a_run(connection, "running", locked_until="10 minutes", payload={"invoice": 812})
+    run_id = a_run(connection, "running", attempts=2, lease_epoch=2, locked_until="10 minutes")
+    again = "UPDATE wakeboard.job_runs SET attempts = %s, lease_epoch = %s WHERE id = %s"
+    a_failure(connection, run_id, 2)
+    connection.execute(again, (3, 3, run_id))
     page.goto(f"/runs/{run_id}")
-    closed = page.locator("main details:not([open])").first
-    if closed.count():
-        closed.locator("summary").click()
-    opened = page.locator("main details[open]").count()
-    assert opened
-    page.focus(f"[data-verbs] button")
-    focused = page.evaluate("document.activeElement.id")
-    assert focused
-    for step in (10, 20, 30):
-        connection.execute("UPDATE wakeboard.job_runs SET progress_done = %s, progress_total = 30 WHERE id = %s", (step, run_id))
-        page.evaluate("htmx.trigger(document, 'live:now')")
-        next_polls(page, "/_fragments/runs/", 1)
-    expect(page.locator("main")).to_contain_text("30", timeout=LIVE)
-    assert page.locator("main details[open]").count() == opened
-    assert page.evaluate("document.activeElement.id") == focused
+    trace = page.locator("#attempts details", has_text="line 2 of the trace")
+    trace.locator("summary").click()
+    expect(trace.locator("pre")).to_be_visible()
+    name = trace.get_attribute("id")
+    for attempt in (3, 4, 5):
+        a_failure(connection, run_id, attempt)
+        connection.execute(again, (attempt + 1, attempt + 1, run_id))
+        expect(page.locator("#attempts")).to_contain_text(f"no answer at try {attempt}", timeout=LIVE)
+        assert page.evaluate("document.activeElement.parentElement.id") == name
+        expect(trace.locator("pre")).to_be_visible()
+        assert page.locator("#attempts details[open]").count() == 1
     assert complaints == []
+
+
+def a_failure(connection: Connection, run_id: int, attempt: int) -> None:
+    an_attempt(
+        connection,
+        run_id,
+        attempt=attempt,
+        lease_epoch=attempt,
+        outcome="failed",
+        error_code="smtp_down",
+        error=f"no answer at try {attempt}",
+        traceback=f"line {attempt} of the trace",
+    )
 
 
 def test_rows_in_focus_keep_it_while_their_neighbours_change(
@@ -89,7 +100,9 @@ def test_rows_in_focus_keep_it_while_their_neighbours_change(
     page.goto("/runs")
     page.focus(f"#to-{runs[1]}")
     for run_id in (runs[0], runs[2], runs[4]):
-        connection.execute("UPDATE wakeboard.job_runs SET status = 'cancelled', finished_at = now() WHERE id = %s", (run_id,))
+        connection.execute(
+            "UPDATE wakeboard.job_runs SET status = 'cancelled', finished_at = now() WHERE id = %s", (run_id,)
+        )
         expect(page.locator(f"#run-{run_id}")).to_contain_text("cancelled", timeout=LIVE)
         assert page.evaluate("document.activeElement.id") == f"to-{runs[1]}"
 
@@ -168,14 +181,8 @@ def test_a_verb_that_comes_too_late_says_so_and_shows_what_is(
 ) -> None:
     page.goto("/runs")
     page.click("#pause")
-    connection.execute(
-        "UPDATE wakeboard.job_runs SET status = 'succeeded', finished_at = now() WHERE id = %s", (runs[0],)
-    )
+    connection.execute(SUCCEED, (runs[0],))
     page.focus(f"#to-{runs[0]}")
     page.keyboard.press("c")
-    confirm = page.locator("#confirm [value=yes]")
-    if confirm.is_visible():
-        confirm.click()
-    else:
-        page.keyboard.press("r")
+    page.click("#confirm [value=yes]")
     expect(page.locator("#toasts .refused")).to_contain_text(f"Run {runs[0]} already")

@@ -27,7 +27,9 @@ def household(chromium: Browser, shared_database: str) -> Iterator[Household]:
 
 
 @pytest.fixture
-def page(chromium: Browser, household: Household, shared: Connection, complaints: list[str]) -> Iterator[Page]:
+def page(
+    chromium: Browser, household: Household, shared: Connection, complaints: list[str]
+) -> Iterator[Page]:
     """A tab in which anna is signed in."""
     with profile(chromium, household.url, shared) as opened:
         yield listen(opened.new_page(), household.url, complaints)
