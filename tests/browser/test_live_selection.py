@@ -49,7 +49,7 @@ def test_a_checked_row_stays_the_same_run_while_the_world_goes_on(
         "UPDATE wakeboard.job_runs SET status = 'cancelled', finished_at = now() WHERE id = %s", (runs[4],)
     )
     page.evaluate(COUNT_UPDATES)
-    page.wait_for_function("window.held >= 3", timeout=LIVE)
+    wait_until(lambda: page.evaluate("window.held >= 3"), 20, "three updates were held back")
     assert [url for url in asked if "/_fragments/runs/" in url] == []
     assert (shown(page), checked(page)) == (before, [str(runs[2])])
     page.click("[data-do=clear]")
