@@ -41,8 +41,10 @@ def wait(ctx: Context, seconds: float, *, checks: bool) -> None:
 
 @job("quick", backoff="fixed 0.1s")
 def quick(ctx: Context) -> Any:
-    """Return the payload's answer."""
+    """Return the payload's answer, once the file ``gate`` exists when one is named."""
     tell("start", ctx)
+    while "gate" in ctx.payload and not Path(ctx.payload["gate"]).exists():
+        time.sleep(0.005)
     return ctx.payload.get("answer")
 
 
@@ -180,3 +182,12 @@ def four_at_a_time(ctx: Context) -> None:
 def stubborn_failure(ctx: Context) -> NoReturn:
     """Fail each time."""
     raise ConnectionError("the mail server did not answer")
+
+
+@job("long_after_commit", timeout=30)
+def long_after_commit(ctx: Context) -> None:
+    """Commit the end of the run, then go on for longer than the lease."""
+    with ctx.transaction():
+        pass
+    wait(ctx, ctx.payload["seconds"], checks=False)
+    Path(ctx.payload["file"]).touch()
