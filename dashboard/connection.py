@@ -15,8 +15,9 @@ from typing import Any
 import psycopg
 from flask import Flask, current_app, g, request
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
-from sqlalchemy import Connection, Engine, func, select
+from sqlalchemy import Connection, Engine, event, func, select
 
+from dashboard.stored import make_readable
 from worker import db
 
 CONNECT_SECONDS = 3
@@ -126,5 +127,7 @@ def close_reading(_error: BaseException | None = None) -> None:
 
 def install(app: Flask, url: str, read_url: str | None) -> None:
     """Give ``app`` its engines and end each request's transaction."""
-    app.extensions["wakeboard_database"] = Database.of(url, read_url)
+    engines = app.extensions["wakeboard_database"] = Database.of(url, read_url)
+    for engine in {engines.primary, engines.pages}:
+        event.listen(engine, "connect", make_readable)
     app.teardown_appcontext(close_reading)

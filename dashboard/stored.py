@@ -1,0 +1,58 @@
+"""What PostgreSQL holds and Python cannot read: times beyond the calendar, JSON too deep, numbers too long.
+
+Any producer may insert such a row. A page shows it as near as it can; it must not hide all the others.
+"""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+import psycopg
+from psycopg.adapt import Buffer, Loader
+from psycopg.types.json import set_json_loads
+
+# A day inside of what Python knows, so that every time zone can show them.
+EARLIEST = datetime(1, 1, 2, tzinfo=UTC)
+LATEST = datetime(9999, 12, 30, tzinfo=UTC)
+LONGEST_NUMBER = 400
+UNREADABLE = {"unreadable": "This JSON is nested too deep to show; the row in the database has it whole."}
+
+
+def make_readable(connection: psycopg.Connection[Any], _record: object = None) -> None:
+    """Teach ``connection`` to read every row that the tables can hold; listens to an engine's "connect"."""
+    types = connection.adapters.types
+    inner = connection.adapters.get_loader(types["timestamptz"].oid, psycopg.pq.Format.TEXT) or Loader
+
+    class Times(Loader):
+        """Reads a ``timestamptz``; one that Python has no date for becomes EARLIEST or LATEST."""
+
+        def __init__(self, oid: int, context: psycopg.abc.AdaptContext | None = None) -> None:
+            super().__init__(oid, context)
+            self._inner = inner(oid, context)
+
+        def load(self, data: Buffer) -> datetime:
+            try:
+                found: datetime = self._inner.load(data)
+            except psycopg.DataError:
+                text = bytes(data)
+                return EARLIEST if text.endswith(b" BC") or text.startswith(b"-") else LATEST
+            return min(max(found, EARLIEST), LATEST)
+
+    connection.adapters.register_loader("timestamptz", Times)
+    set_json_loads(read_json, connection)
+
+
+def read_json(text: str | bytes) -> Any:
+    """Return the value of JSON ``text``; numbers too long stay text, too deep JSON is UNREADABLE."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        return UNREADABLE
+    except ValueError:
+        return json.loads(text, parse_int=_whole)
+
+
+def _whole(digits: str) -> int | str:
+    return int(digits) if len(digits) <= LONGEST_NUMBER else digits
