@@ -6,6 +6,7 @@ No request, no database, no clock of our own: relative times are the browser's w
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime, tzinfo
@@ -14,15 +15,27 @@ from hashlib import blake2s
 from itertools import pairwise
 from typing import Any
 
-SECRET_KEYS = re.compile(
-    r"pass(word|wd|phrase)?$|secret|token|api[-_]?key|authorization|cookie|private[-_]?key|(^|_)dsn$|credential",
-    re.IGNORECASE,
-)
-SECRET_TEXT = (
-    (re.compile(r"(?i)\b(bearer\s+)[a-z0-9._~+/=-]{8,}"), r"\1•••"),
-    (re.compile(r"(?i)\b([a-z][a-z0-9+.-]*://)[^/\s:@]+:[^/\s@]+@"), r"\1•••@"),
+# The names under which people keep secrets.
+_NAME = r"(?:passw(?:or)?d|passphrase|pwd|secret|token|api[-_]?key|private[-_]?key|credential)"
+SECRET_KEYS = re.compile(rf"{_NAME}|pass$|authorization|cookie|dsn", re.IGNORECASE)
+# In text each is a head that stays and a secret behind it. What can begin anywhere has bounded repetitions: a
+# megabyte of text is read once, not once a letter.
+_VALUE = r"""(?:"[^"\r\n]*"|'[^'\r\n]*'|[^\s"'&;,)}\]]+)"""
+SECRET_TEXT = tuple(
+    re.compile(head + secret, re.IGNORECASE)
+    for head, secret in (
+        (r"\b(bearer\s+)", r"[a-z0-9._~+/=-]{8,}"),
+        (r"\b((?:authorization|cookie|x-api-key)\s{0,3}:\s{0,3})", r"""(?!bearer\s)[^\s"'][^\r\n"']*"""),
+        # The user's name goes with the password: redis://:secret@host, https://token@host.
+        (r"\b([a-z][a-z0-9+.-]{0,30}://)", r"""(?:[^/\s:@"']*:[^\s/"']*|[^/\s?#:@"']+)(?=@)"""),
+        # PGPASSWORD=…, ?token=…, --password …, and JSON or a dictionary printed into text.
+        (rf"({_NAME}[\w-]{{0,40}}=)", _VALUE),
+        (rf"((?<![\w-])--?[\w-]{{0,40}}{_NAME}[\w-]{{0,40}}\s{{1,3}})", _VALUE),
+        (rf"""((?:{_NAME}|authorization|cookie)[\w-]{{0,40}}["']\s{{0,3}}:\s{{0,3}})""", _VALUE),
+    )
 )
 HIDDEN = "•••"
+DEEPEST = 50
 
 
 def iso(value: datetime) -> str:
@@ -64,7 +77,7 @@ def percent(part: float, whole: float) -> str:
 
 def duration(seconds: float | None) -> str:
     """Return a length of time as people say it: ``12 ms``, ``30.0 s``, ``4 min 2 s``, ``3 h 12 min``."""
-    if seconds is None:
+    if seconds is None or not math.isfinite(seconds):
         return "–"
     if seconds < 0:
         return f"-{duration(-seconds)}"
@@ -133,15 +146,20 @@ def pretty(value: Any) -> str:
     return visible(json.dumps(value, indent=2, ensure_ascii=False, default=str))
 
 
-def redact(value: Any) -> Any:
-    """Return ``value`` with what looks like a secret hidden, at any depth: by key name, and in text."""
+def redact(value: Any, depth: int = DEEPEST) -> Any:
+    """Return ``value`` with what looks like a secret hidden, by key and in text; ``…`` below ``depth``."""
+    if isinstance(value, Mapping | list | tuple) and depth == 0:
+        return "…"
     if isinstance(value, Mapping):
-        return {key: HIDDEN if SECRET_KEYS.search(str(key)) else redact(each) for key, each in value.items()}
+        return {
+            key: HIDDEN if SECRET_KEYS.search(str(key)) else redact(each, depth - 1)
+            for key, each in value.items()
+        }
     if isinstance(value, list | tuple):
-        return [redact(each) for each in value]
+        return [redact(each, depth - 1) for each in value]
     if isinstance(value, str):
-        for pattern, replacement in SECRET_TEXT:
-            value = pattern.sub(replacement, value)
+        for pattern in SECRET_TEXT:
+            value = pattern.sub(rf"\1{HIDDEN}", value)
     return value
 
 

@@ -6,6 +6,7 @@ it shows and searches nothing. Filters that no index serves look at WINDOW runs 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -50,11 +51,15 @@ MOST_TYPES = 500
 DEFAULT_ATTEMPTS = 10
 FAILING = (Status.FAILED.value, Status.DEAD.value)
 
-# Payloads that may hold a secret; wider than the pattern that hides values, since it sees one text.
-SECRET_INSIDE = (
-    r"pass(word|wd|phrase)|secret|token|api[-_]?key|authorization|cookie|private[-_]?key|dsn|credential"
-    r"|bearer |://[^/\s]*@"
+# Payloads and messages in which something is hidden from viewers: a search must not tell what it says.
+# At least what dashboard.formats hides; PostgreSQL's own grammar.
+_SECRET_NAME = r"passw|passphrase|pwd|secret|token|api[-_]?key|private[-_]?key|credential"
+SECRET_INSIDE = rf"""{_SECRET_NAME}|pass[\\"]|authorization|cookie|dsn|bearer|://[^/\s]*@"""
+SECRET_SAID = (
+    rf"""({_SECRET_NAME}|authorization|cookie)[\w-]*\s*[=:"']|-[\w-]*({_SECRET_NAME})[\w-]*\s"""
+    r"|bearer|://[^/\s]*@"
 )
+MOST_STEPS = 50
 
 runs = job_runs.c
 is_running = runs.status == literal(Status.RUNNING.value, literal_execute=True)
@@ -140,12 +145,21 @@ def _walking(
     if worker := filters.get("worker"):
         found.append(_worked_on_by(connection, run, worker))
     for path, value in filters.starting("payload.").items():
-        if not sees_payloads and SECRET_KEYS.search(path):
-            raise WrongFilter(f"“payload.{path}” is hidden from viewers; it takes the role operator.")
-        found.append(run.payload[tuple(path.split("."))].astext == value)
+        found.append(_holds(run, path.split("."), value, sees_payloads))
     if words := filters.get("q"):
         found.append(_mentions(run, words, sees_payloads))
     return found
+
+
+def _holds(run: Any, steps: list[str], value: str, sees_payloads: bool) -> ColumnElement[bool]:
+    """Match payloads with ``value`` behind ``steps``. Raises WrongFilter for what viewers may not ask."""
+    if len(steps) > MOST_STEPS:
+        raise WrongFilter(f"“payload.” is followed by {len(steps)} names; it must be at most {MOST_STEPS}.")
+    hidden = any(SECRET_KEYS.search(step) for step in steps) or re.search(SECRET_INSIDE, value, re.IGNORECASE)
+    if not sees_payloads and hidden:
+        asked = ".".join(steps)[:100]
+        raise WrongFilter(f"“payload.{asked}” with that value is hidden from viewers: ask an operator.")
+    return cast(run.payload.op("#>>")(literal(steps, ARRAY(Text))), Text) == value
 
 
 def _worked_on_by(connection: Connection, run: Any, worker: str) -> ColumnElement[bool]:
@@ -160,12 +174,12 @@ def _worked_on_by(connection: Connection, run: Any, worker: str) -> ColumnElemen
 
 def _mentions(run: Any, words: str, sees_payloads: bool) -> ColumnElement[bool]:
     """Match text in payload, error or type, and the run's own number."""
-    payload = cast(run.payload, Text)
-    in_payload = payload.icontains(words, autoescape=True)
+    payload, error = cast(run.payload, Text), run.last_error
+    columns = (payload, error, run.error_code, run.job_type)
+    places = [column.icontains(words, autoescape=True) for column in columns]
     if not sees_payloads:
-        in_payload = and_(in_payload, ~payload.regexp_match(SECRET_INSIDE, flags="i"))
-    columns = (run.last_error, run.error_code, run.job_type)
-    places = [in_payload, *(column.icontains(words, autoescape=True) for column in columns)]
+        places[0] = and_(places[0], ~payload.regexp_match(SECRET_INSIDE, flags="i"))
+        places[1] = and_(places[1], ~error.regexp_match(SECRET_SAID, flags="i"))
     if words.isascii() and words.isdecimal() and int(words) <= LARGEST_ID:
         places.append(run.id == int(words))
     return or_(*places)

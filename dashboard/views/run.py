@@ -14,7 +14,7 @@ from sqlalchemy import RowMapping
 
 from dashboard import params
 from dashboard.connection import as_of, reading
-from dashboard.formats import SECRET_KEYS, redact
+from dashboard.formats import redact
 from dashboard.lanes import lanes
 from dashboard.live import add_page
 from dashboard.queries import run as query
@@ -114,8 +114,12 @@ def twin(context: Mapping[str, Any]) -> dict[str, Any]:
         "waits_for": asdict(context["obstacles"]) if context["obstacles"] else None,
         "history": [row | {name: redact(row[name]) for name in hidden} for row in history],
         "descendants": [int(each) for each in context["descendants"]],
-        "audit": [dict(row) for row in query.audit(reading(), run["id"])],
+        "audit": [_hidden(row) for row in query.audit(reading(), run["id"])],
     }
+
+
+def _hidden(row: RowMapping) -> dict[str, Any]:
+    return dict(row) | {"before": redact(row["before"]), "after": redact(row["after"])}
 
 
 add_page(
@@ -156,7 +160,7 @@ def _payload() -> dict[str, Any] | None:
 
 def _ask_again(run_id: int) -> dict[str, Any]:
     run = query.one(reading(), run_id)
-    secret = run is not None and bool(SECRET_KEYS.search(json.dumps(run["payload"])))
+    secret = run is not None and redact(run["payload"]) != run["payload"]
     return {"run": run, "may_edit": g.actor.role.covers(Role.ADMIN), "has_secrets": secret}
 
 
