@@ -16,7 +16,7 @@ from flask import Flask, g, request
 from flask.json.provider import DefaultJSONProvider
 from jinja2 import StrictUndefined
 from werkzeug.middleware.proxy_fix import ProxyFix
-from werkzeug.routing import BaseConverter, ValidationError
+from werkzeug.routing import BaseConverter, PathConverter, ValidationError
 
 from dashboard import answers, connection, errors, formats, live, security
 from dashboard.params import LARGEST_ID
@@ -73,12 +73,26 @@ class IdConverter(BaseConverter):
         return int(value)
 
 
+class NameConverter(PathConverter):
+    """A name that users gave, in a path: any text, with slashes, in front and doubled too."""
+
+    regex = ".+?"
+    part_isolating = False
+
+
 class JSON(DefaultJSONProvider):
     """JSON as twins give it: keys in our order, text as it is, times in ISO 8601."""
 
     sort_keys = False
     ensure_ascii = False
     default = staticmethod(formats.plain)
+
+    def loads(self, s: str | bytes, **kwargs: Any) -> Any:
+        """Return the value of JSON ``s``. Raises ValueError, also for JSON nested too deep to read."""
+        try:
+            return super().loads(s, **kwargs)
+        except RecursionError as deep:
+            raise ValueError("nested too deep") from deep
 
 
 def create_app(
@@ -99,7 +113,9 @@ def create_app(
     root = ui_root()
     app = Flask("dashboard", template_folder=str(root / "templates"), static_folder=str(root / "static"))
     app.json = JSON(app)
-    app.url_map.converters["id"] = IdConverter
+    app.url_map.converters.update(id=IdConverter, path=NameConverter)
+    # A type may be called "a//b"; merged, a verb on it would reach the type "a/b".
+    app.url_map.merge_slashes = False
     app.config.update(
         MAX_CONTENT_LENGTH=LARGEST_BODY,
         MAX_FORM_MEMORY_SIZE=LARGEST_BODY,

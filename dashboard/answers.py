@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from typing import Literal
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from flask import Response, abort, jsonify, make_response, redirect, render_template, request
 
@@ -35,13 +35,21 @@ def local_path(address: str | None) -> str | None:
         return None
     if any(ord(character) < 33 or character in "\\\x7f" for character in address):
         return None
-    parts = urlsplit(address)
+    parts = parts_of(address)
     return address if not parts.scheme and not parts.netloc else None
+
+
+def parts_of(address: str) -> SplitResult:
+    """Return the parts of an address from a header; what is no address at all has none."""
+    try:
+        return urlsplit(address)
+    except ValueError:
+        return urlsplit("")
 
 
 def came_from() -> str | None:
     """Return the path of the page on this site that the request was sent from."""
-    parts = urlsplit(request.referrer or "")
+    parts = parts_of(request.referrer or "")
     if parts.netloc != request.host:
         return None
     return local_path(parts.path + (f"?{parts.query}" if parts.query else ""))
@@ -98,5 +106,5 @@ def waiting_toast() -> tuple[str, str] | None:
     try:
         tone, message = json.loads(urlsafe_b64decode(request.cookies.get(TOAST_COOKIE, "").encode()))
         return (tone if tone in ("done", "asked", "already") else "refused", str(message))
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, RecursionError):
         return None

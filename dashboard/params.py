@@ -28,6 +28,9 @@ LARGEST_PAGE = 200
 LARGEST_EXPORT = 10_000
 LARGEST_ID = 2**63 - 1
 LONGEST_TEXT = 500
+# Pages add and take away months from a time, and show it in any zone.
+EARLIEST = datetime(1900, 1, 1, tzinfo=UTC)
+LATEST = datetime(9000, 1, 1, tzinfo=UTC)
 
 
 class WrongFilter(BadRequest):
@@ -112,7 +115,10 @@ def moment(value: str, zone: tzinfo = UTC) -> Moment:
         if not re.match(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", value):
             raise ValueError
         found = datetime.fromisoformat(value)
-        return Moment(absolute=(found if found.tzinfo else found.replace(tzinfo=zone)).astimezone(UTC))
+        found = (found if found.tzinfo else found.replace(tzinfo=zone)).astimezone(UTC)
+        if not EARLIEST <= found <= LATEST:
+            raise ValueError
+        return Moment(absolute=found)
     except OverflowError as wrong:
         raise ValueError from wrong
 

@@ -10,12 +10,12 @@ import re
 import secrets
 from ipaddress import ip_address
 from typing import Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 from flask import Flask, Response, abort, current_app, g, redirect, request
 from werkzeug.exceptions import Forbidden, Unauthorized
 
-from dashboard.answers import wanted
+from dashboard.answers import parts_of, wanted
 from dashboard.connection import writing
 from worker import audit, users
 from worker.audit import NOBODY, Actor
@@ -98,8 +98,7 @@ def identify() -> Actor | None:
 
 def _here(actor: Actor) -> Actor:
     """Return ``actor`` as it acts in this request."""
-    source = "api" if request.authorization else "web"
-    return Actor(actor.name, actor.role, source, request.remote_addr, g.request_id)
+    return Actor(actor.name, actor.role, actor.source, request.remote_addr, g.request_id)
 
 
 def is_poll() -> bool:
@@ -114,7 +113,7 @@ def _sign_in() -> Response:
         here = request.full_path.rstrip("?")
         return redirect(f"/login?next={quote(here, safe='')}", 303)  # type: ignore[return-value]
     if shape == "htmx":
-        page = urlsplit(request.headers.get("HX-Current-URL", ""))
+        page = parts_of(request.headers.get("HX-Current-URL", ""))
         here = page.path + (f"?{page.query}" if page.query else "")
         response = Response("Sign in again.", status=401, mimetype="text/plain")
         response.headers["HX-Redirect"] = f"/login?next={quote(here or '/', safe='')}"
@@ -128,7 +127,7 @@ def _refuse_other_sites() -> None:
     origin = request.headers.get("Origin")
     if site is not None and site not in ("same-origin", "none"):
         _cross_site(f"Sec-Fetch-Site: {site}")
-    if origin is not None and urlsplit(origin).netloc != request.host:
+    if origin is not None and parts_of(origin).netloc != request.host:
         _cross_site(f"Origin: {origin}")
     if site is None and origin is None and not _bearer_alone():
         _cross_site("neither Sec-Fetch-Site nor Origin")

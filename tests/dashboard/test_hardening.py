@@ -1,0 +1,212 @@
+"""What attackers, odd clients and hostile rows did to the dashboard once, each held to its mend."""
+
+from __future__ import annotations
+
+import json
+from base64 import urlsafe_b64encode
+from time import perf_counter
+
+import pytest
+from flask.testing import FlaskClient
+
+from dashboard import formats
+from tests.conftest import Connection
+from tests.dashboard.conftest import AsRole
+
+FAILED = """
+INSERT INTO wakeboard.job_runs (job_type, payload, status, error_code, last_error)
+VALUES ('sync', %s, 'failed', 'BOOM', %s) RETURNING id
+"""
+
+
+def add_run(connection: Connection, payload: str = "{}", last_error: str = "no answer") -> int:
+    """Insert a failed run as any producer could and return its id."""
+    row = connection.execute(FAILED, (payload, last_error)).fetchone()
+    assert row
+    return int(row[0])
+
+
+def pages_of(run_id: int) -> list[str]:
+    """Return the addresses that show the run."""
+    return ["/", "/runs", "/runs.json", "/runs.csv", f"/runs/{run_id}", f"/runs/{run_id}.json", "/metrics"]
+
+
+# Rows that any producer may insert
+
+
+@pytest.mark.parametrize("column", ["run_at", "created_at", "updated_at"])
+@pytest.mark.parametrize("moment", ["20000-01-01", "4000-01-01 BC", "9999-12-31 23:59:59+00", "0001-01-01"])
+def test_a_time_beyond_the_calendar_hides_no_page(
+    client: FlaskClient, connection: Connection, column: str, moment: str
+) -> None:
+    run_id = add_run(connection)
+    connection.execute(f"UPDATE wakeboard.job_runs SET {column} = '{moment}'".encode())
+    client.set_cookie("wakeboard_zone", "Pacific/Kiritimati")
+    for address in pages_of(run_id):
+        assert client.get(address).status_code == 200, address
+    assert client.post(f"/runs/{run_id}/cancel").status_code == 303
+
+
+@pytest.mark.parametrize(
+    "payload",
+    ['{"a": 1e5000}', '{"a": ' + "[" * 2000 + "]" * 2000 + "}", '{"a": ' + "[" * 900 + "]" * 900 + "}"],
+    ids=["a number of 5000 digits", "2000 deep", "900 deep"],
+)
+def test_json_that_python_cannot_read_hides_no_page(
+    client: FlaskClient, connection: Connection, payload: str
+) -> None:
+    run_id = add_run(connection, payload)
+    for address in [*pages_of(run_id), f"/runs/{run_id}/again"]:
+        assert client.get(address).status_code == 200, address
+
+
+def test_a_timeout_that_is_no_number_hides_no_page(client: FlaskClient, connection: Connection) -> None:
+    run_id = add_run(connection)
+    for value in ("NaN", "Infinity"):
+        connection.execute(f"UPDATE wakeboard.job_runs SET timeout_seconds = '{value}'".encode())
+        assert client.get(f"/runs/{run_id}").status_code == 200
+
+
+@pytest.mark.parametrize(
+    "part", ["a.", "a-", "token", 'token="', "-token ", "a://b:", "cookie:", "bearer ", "- "]
+)
+def test_hiding_secrets_takes_no_longer_for_text_made_to_be_slow(part: str) -> None:
+    began = perf_counter()
+    formats.redact(part * (300_000 // len(part)))
+    assert perf_counter() - began < 10, "quadratic: this took minutes"
+
+
+# What is hidden
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "redis://:hunter2@cache/0",
+        "postgres://u:hun@hunter2@db/x",
+        "https://hunter2@github.com/x",
+        "PGPASSWORD=hunter2 pg_dump",
+        "mysqldump --password hunter2 shop",
+        'tried {"api_key": "hunter2"}',
+        "tried {'x_token': 'hunter2'}",
+        "Authorization: Basic hunter2",
+        "Cookie: a=b; sid=hunter2",
+        "GET /x?token=hunter2&y=1",
+    ],
+)
+def test_secrets_in_text_are_shown_to_nobody_and_found_by_no_viewer(
+    as_role: AsRole, connection: Connection, said: str
+) -> None:
+    run_id = add_run(connection, json.dumps({"command": said}), said)
+    viewer = as_role("viewer")
+    for address in pages_of(run_id):
+        assert "hunter2" not in viewer.get(address).get_data(as_text=True), address
+    assert viewer.get("/runs.json?q=hunter2").get_json()["items"] == []
+    assert len(as_role("operator").get("/runs.json?q=hunter2").get_json()["items"]) == 1
+
+
+@pytest.mark.parametrize("name", ["password", "passwords", "password_hash", "smtp_pass", "PGPASSWORD", "Dsn"])
+def test_a_secret_is_known_by_its_name(as_role: AsRole, connection: Connection, name: str) -> None:
+    run_id = add_run(connection, json.dumps({name: {"value": "hunter2"}}))
+    viewer = as_role("viewer")
+    for address in pages_of(run_id):
+        assert "hunter2" not in viewer.get(address).get_data(as_text=True), address
+    assert viewer.get("/runs.json?q=hunter2").get_json()["items"] == []
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        "payload.password=hunter2",
+        "payload.password.0=hunter2",
+        "payload.smtp_pass.value=hunter2",
+        "payload.db=%7B%22password%22%3A+%22hunter2%22%7D",
+        "payload.url=redis%3A%2F%2F%3Ahunter2%40cache",
+    ],
+)
+def test_a_viewer_cannot_guess_what_is_hidden(as_role: AsRole, asked: str) -> None:
+    answer = as_role("viewer").get(f"/runs.json?{asked}")
+    assert answer.status_code == 400 and "hidden from viewers" in answer.get_json()["message"]
+    assert as_role("operator").get(f"/runs.json?{asked}").status_code == 200
+
+
+def test_a_viewer_cannot_spell_a_hidden_name_in_another_way(as_role: AsRole, connection: Connection) -> None:
+    add_run(connection, '{"password": "hunter2"}')
+    for name in ("pass%5Cword", "%22pass%22word", "pa%22ssword%22"):
+        found = as_role("viewer").get(f"/runs.json?payload.{name}=hunter2")
+        assert found.status_code == 400 or found.get_json()["items"] == [], name
+
+
+@pytest.mark.parametrize("name", ["a{", "}", 'a"b', "a\\", "a,b", " ", "", "ä☃", "NULL"])
+def test_a_payload_is_found_by_whatever_its_names_are(
+    as_role: AsRole, connection: Connection, name: str
+) -> None:
+    run_id = add_run(connection, json.dumps({"in": {name: "812"}}))
+    add_run(connection, '{"in": {"a": "812"}}')
+    found = as_role("operator").get("/runs.json", query_string={f"payload.in.{name}": "812"})
+    assert [row["id"] for row in found.get_json()["items"]] == [run_id]
+
+
+# Requests that were a mistake of ours
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "/errors?until=0001-01-01",
+        "/audit?since=0001-01-01",
+        "/audit?until=9999-12-31",
+        "/errors/x?since=9999-12-31",
+    ],
+)
+def test_a_time_that_cannot_be_counted_with_is_a_wrong_filter(client: FlaskClient, address: str) -> None:
+    assert client.get(address).status_code == 400
+
+
+def test_a_payload_path_without_end_is_a_wrong_filter(client: FlaskClient) -> None:
+    assert client.get("/runs?payload." + "a." * 700 + "a=1").status_code == 400
+
+
+@pytest.mark.parametrize("body", ['{"payload": ' + "[" * 30_000, '{"payload": ' + "9" * 5000 + "}"])
+@pytest.mark.parametrize("path", ["/runs/{}/retry", "/runs/bulk/retry", "/runs/{}/again"])
+def test_a_body_made_to_be_unreadable_is_refused(
+    as_role: AsRole, connection: Connection, path: str, body: str
+) -> None:
+    answer = as_role("admin").post(
+        path.format(add_run(connection)), data=body, content_type="application/json"
+    )
+    assert answer.status_code == 400
+
+
+def test_headers_that_are_no_addresses_are_refused_or_ignored(
+    as_role: AsRole, anonymous: FlaskClient, connection: Connection
+) -> None:
+    run_id, operator = add_run(connection), as_role("operator")
+    assert operator.post(f"/runs/{run_id}/cancel", headers={"Origin": "http://["}).status_code == 403
+    assert operator.get(f"/runs/{run_id}/cancel", headers={"Referer": "http://[x"}).status_code == 200
+    assert operator.post(f"/runs/{run_id}/cancel", headers={"Referer": "http://[x"}).status_code == 303
+    headers = {"HX-Request": "true", "HX-Current-URL": "http://["}
+    assert anonymous.get("/", headers=headers).headers["HX-Redirect"] == "/login?next=%2F"
+
+
+def test_a_forged_message_breaks_no_page(anonymous: FlaskClient) -> None:
+    anonymous.set_cookie("wakeboard_toast", urlsafe_b64encode(b"[" * 2500).decode())
+    assert anonymous.get("/login").status_code == 200
+
+
+# One address, one thing
+
+
+def test_a_verb_reaches_the_type_it_names_and_no_other(client: FlaskClient, connection: Connection) -> None:
+    connection.execute("INSERT INTO wakeboard.job_types (name) VALUES ('a/b'), ('a//b'), ('/a')")
+    assert client.post("/types/a%2F%2Fb/pause").status_code == 303
+    assert client.post("/types/%2Fa/pause").status_code == 303
+    paused = "SELECT name FROM wakeboard.job_types WHERE paused_at IS NOT NULL ORDER BY name"
+    assert connection.execute(paused).fetchall() == [("/a",), ("a//b",)]
+
+
+def test_an_act_by_session_is_never_audited_as_one_by_token(as_role: AsRole, connection: Connection) -> None:
+    run_id = add_run(connection)
+    as_role("operator").post(f"/runs/{run_id}/cancel", headers={"Authorization": "Basic eDp5"})
+    source = "SELECT source FROM wakeboard.audit_log WHERE action = 'run.cancel'"
+    assert connection.execute(source).fetchone() == ("web",)
