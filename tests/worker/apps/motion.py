@@ -41,11 +41,17 @@ def wait(ctx: Context, seconds: float, *, checks: bool) -> None:
 
 @job("quick", backoff="fixed 0.1s")
 def quick(ctx: Context) -> Any:
-    """Return the payload's answer, once the file ``gate`` exists when one is named."""
+    """Return the payload's answer."""
+    tell("start", ctx)
+    return ctx.payload.get("answer")
+
+
+@job("swift", backoff="fixed 0.1s")
+def swift(ctx: Context) -> None:
+    """End at once, or when the file ``gate`` exists if one is named."""
     tell("start", ctx)
     while "gate" in ctx.payload and not Path(ctx.payload["gate"]).exists():
         time.sleep(0.005)
-    return ctx.payload.get("answer")
 
 
 @job("patient", backoff="fixed 0.1s", timeout=60)
