@@ -15,7 +15,7 @@ import sys
 import time
 from pathlib import Path
 
-from worker.children import Assignment, Children, Finished, Ready
+from worker.processes.children import Assignment, Children, Finished, Ready
 
 SLOTS = 2
 HERE = str(Path(__file__).resolve().parent)

@@ -17,8 +17,9 @@ from werkzeug.exceptions import Forbidden, Unauthorized
 
 from dashboard.answers import parts_of, wanted
 from dashboard.connection import writing
-from worker import audit, users
+from worker import audit
 from worker.audit import NOBODY, Actor
+from worker.people import users
 from worker.states import Role, Verb
 
 log = logging.getLogger("wakeboard.web")

@@ -14,12 +14,12 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from worker.outcome import Cancelled, DeadlineExceeded
-from worker.slotpage import LARGEST, SlotPage, boottime_ns
+from worker.processes.slotpage import LARGEST, SlotPage, boottime_ns
 
 if TYPE_CHECKING:
     import logging
 
-    from worker.wire import Assignment
+    from worker.processes.wire import Assignment
 
 _SECOND = 1_000_000_000
 

@@ -17,9 +17,9 @@ from psycopg.pq import TransactionStatus
 from sqlalchemy import create_engine, event
 from sqlalchemy.pool import StaticPool
 
-from worker.captured import captured_tail
 from worker.effects import LeaseLost
 from worker.own_connection import drop, held, joined, joining
+from worker.processes.captured import captured_tail
 from worker.transitions.engine import SUCCEED
 
 if TYPE_CHECKING:

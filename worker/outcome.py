@@ -255,7 +255,7 @@ def _one_traceback(exception: BaseException, joint: str) -> str:
 
 
 def _frames(trace: TracebackType | None) -> str:
-    while trace is not None and trace.tb_frame.f_globals.get("__name__") == "worker.child":
+    while trace is not None and trace.tb_frame.f_globals.get("__name__") == "worker.processes.child":
         trace = trace.tb_next
     if trace is None:
         return ""

@@ -19,21 +19,21 @@ from typing import Any
 import psycopg
 
 from worker import log
-from worker.background import Background
-from worker.channel import Channel, ChannelLost
-from worker.children import AppFailed, Children, Died, Event, Finished, Ready, TemplateDied, Warned
-from worker.claimer import Claimer
-from worker.claims import Claims
 from worker.db import DatabaseError, connect
-from worker.held import Held, Holdings
-from worker.lease import CancelAsked, LeaseKeeper, LeaseLost
-from worker.limits import Limits
-from worker.line import Connected, Line, NotConnected
-from worker.presence import Presence, new_worker_id
+from worker.duties.background import Background
+from worker.duties.lease import CancelAsked, LeaseKeeper, LeaseLost
+from worker.duties.presence import Presence, new_worker_id
+from worker.loop.channel import Channel, ChannelLost
+from worker.loop.claimer import Claimer
+from worker.loop.claims import Claims
+from worker.loop.held import Held, Holdings
+from worker.loop.limits import Limits
+from worker.loop.line import Connected, Line, NotConnected
+from worker.loop.slots import Slots
+from worker.loop.writer import Writer, log_end
+from worker.processes.children import AppFailed, Children, Died, Event, Finished, Ready, TemplateDied, Warned
 from worker.settings import Settings
-from worker.slots import Slots
 from worker.transitions.operator import CANCEL_CHANNEL, WAKE_CHANNEL
-from worker.writer import Writer, log_end
 
 WATCH_SECONDS, RESTING_SECONDS = 0.05, 0.5
 RESTART_PAUSE, BROKEN_APP_PAUSE = 1.0, 30.0

@@ -10,8 +10,9 @@ from flask import Blueprint, Response, abort, g, redirect, render_template, requ
 from dashboard.answers import local_path, see_other
 from dashboard.connection import writing
 from dashboard.security import cookie_name, identify
-from worker import audit, users
+from worker import audit
 from worker.audit import Actor
+from worker.people import users
 
 blueprint = Blueprint("login", __name__)
 

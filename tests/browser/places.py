@@ -15,7 +15,7 @@ from typing import Any
 from playwright.sync_api import Browser, BrowserContext, Page
 
 from tests.conftest import Connection
-from worker import users
+from worker.people import users
 from worker.states import Role
 
 

@@ -13,7 +13,7 @@ from flask.testing import FlaskClient
 from dashboard import create_app
 from dashboard.connection import Database
 from tests.conftest import Connection
-from worker import users
+from worker.people import users
 from worker.settings import Settings
 from worker.states import Role
 

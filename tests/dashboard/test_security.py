@@ -21,8 +21,8 @@ from dashboard.security import PROBES
 from dashboard.verbs import add_verb
 from tests.conftest import Connection
 from tests.dashboard.conftest import AsRole
-from worker import users
 from worker.audit import Actor
+from worker.people import users
 from worker.settings import Settings
 from worker.states import Role
 from worker.transitions import retry_now

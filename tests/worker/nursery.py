@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from worker.children import Assignment, Children, Died, Event, Finished, Ready
+from worker.processes.children import Assignment, Children, Died, Event, Finished, Ready
 
 ROOT = str(Path(__file__).resolve().parents[2])
 APP = "tests.worker.nursery_app"

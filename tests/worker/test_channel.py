@@ -14,7 +14,7 @@ import pytest
 from tests.factories import Connection, a_run
 from tests.processes import wait_until
 from worker import db
-from worker.channel import Channel, ChannelLost, Rows, Script, StatementFailed, array
+from worker.loop.channel import Channel, ChannelLost, Rows, Script, StatementFailed, array
 from worker.transitions import engine
 
 
@@ -89,7 +89,7 @@ def test_a_refused_statement_inside_a_transaction_is_rolled_back(channel: Channe
 
 
 def test_plans_are_made_anew_now_and_then(channel: Channel, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("worker.channel.PLANS_SECONDS", 0.0)
+    monkeypatch.setattr("worker.loop.channel.PLANS_SECONDS", 0.0)
     for _ in range(3):
         assert outcome(channel, ask("SELECT 1")) == [(b"1",)]
     generic = outcome(channel, ask("SELECT sum(generic_plans)::int FROM pg_prepared_statements"))

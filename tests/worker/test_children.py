@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.worker.nursery import APP, Nursery, assign, lives, wait_gone
-from worker.children import AppFailed, Assignment, Died, Finished, Ready, TemplateDied, Warned
+from worker.processes.children import AppFailed, Assignment, Died, Finished, Ready, TemplateDied, Warned
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ import pytest
 
 from tests.worker.nursery import ROOT, Nursery, assign, descendants, lives, open_files, wait_gone
 from tests.worker.nursery_app import ESCAPED
-from worker.children import Died, Finished
+from worker.processes.children import Died, Finished
 
 
 @pytest.fixture
@@ -132,7 +132,7 @@ def test_nothing_survives_a_supervisor_killed_during_the_import(tmp_path: Path) 
     (tmp_path / "slow_app.py").write_text("import time; print('importing', flush=True); time.sleep(600)\n")
     program = (
         f"import sys, time; sys.path.insert(0, {ROOT!r})\n"
-        "from worker.children import Children\n"
+        "from worker.processes.children import Children\n"
         "children = Children(1, app='slow_app'); children.start(); time.sleep(600)\n"
     )
     supervisor = subprocess.Popen(

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from worker.claims import SIZES, WINDOW, Claims, Load, windows
-from worker.held import Held, held_from_row
+from worker.loop.claims import SIZES, WINDOW, Claims, Load, windows
+from worker.loop.held import Held, held_from_row
 
 POLICY = {"timeout_seconds": 300.0, "lease_seconds": None, "backoff": "fixed 1s", "memory_mb": None}
 

@@ -12,7 +12,8 @@ import pytest
 
 from tests.conftest import Connection
 from tests.factories import a_run, a_type, a_worker, row, rows
-from worker import cli, users
+from worker import cli
+from worker.people import users
 
 HOSTILE = "bad\x1b[31m\r\nrun 1 is fine"
 

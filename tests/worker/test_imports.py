@@ -47,22 +47,12 @@ def offenders(folder: Path, *forbidden: str, but: tuple[str, ...] = ()) -> list[
 
 def test_the_worker_knows_neither_flask_nor_the_dashboard() -> None:
     assert offenders(WORKER, "flask", "jinja2") == []
-    assert offenders(WORKER, "werkzeug", but=("worker.passwords",)) == []
+    assert offenders(WORKER, "werkzeug", but=("worker.people.passwords",)) == []
     assert offenders(WORKER, "dashboard", but=FRONT_DOORS) == []
 
 
 def test_the_dashboard_never_sees_the_worker_at_work() -> None:
-    motion = (
-        "supervisor",
-        "child",
-        "children",
-        "template",
-        "reaper",
-        "lease",
-        "schedule",
-        "duties",
-        "effects",
-    )
+    motion = ("supervisor", "loop", "processes", "duties", "schedule", "effects")
     rooms = (*motion, "cli", "jobs", "embedded")
     shop = ("dashboard.views.demo",)  # The example shop's own page shows its inbox.
     assert offenders(DASHBOARD, *(f"worker.{name}" for name in rooms), but=shop) == []
@@ -106,7 +96,7 @@ def test_the_tables_import_the_states_alone() -> None:
         "import wakeboard",
         "import worker.transitions",
         "import worker.supervisor",
-        "import worker.child",
+        "import worker.processes.child",
     ],
 )
 def test_a_light_process_loads_neither_sqlalchemy_nor_flask(statement: str) -> None:

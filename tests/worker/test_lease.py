@@ -9,9 +9,9 @@ import pytest
 from tests.factories import Connection, a_run, a_type, claim, end_lease, reap, row, succeed
 from tests.worker.motion import OPERATOR
 from worker import transitions
-from worker.held import Held, Holdings, boottime_ns
-from worker.lease import CancelAsked, LeaseKeeper, LeaseLost
-from worker.wire import Assignment
+from worker.duties.lease import CancelAsked, LeaseKeeper, LeaseLost
+from worker.loop.held import Held, Holdings, boottime_ns
+from worker.processes.wire import Assignment
 
 
 def held(run_id: int, epoch: int, *, age_seconds: float = 10) -> Held:

@@ -23,7 +23,7 @@ from worker.outcome import (
     answer_for_return,
     clean_text,
 )
-from worker.wire import Reported, answer_frame, read_answer
+from worker.processes.wire import Reported, answer_frame, read_answer
 
 
 def raised(action: Callable[[], object]) -> BaseException:

@@ -6,7 +6,7 @@ import threading
 
 from tests.factories import Connection, a_run, a_type, attempts, end_lease, row, status
 from worker import db
-from worker.reaper import Reaper
+from worker.duties.reaper import Reaper
 
 
 def reaper(*, waits_first: bool = False, lease_seconds: float = 30) -> Reaper:

@@ -10,11 +10,11 @@ import pytest
 
 from tests.factories import Connection, a_run, a_type, attempts, claim, end_lease, reap, row, status
 from worker import db
-from worker.channel import Channel, StatementFailed
-from worker.held import Held, boottime_ns
+from worker.loop.channel import Channel, StatementFailed
+from worker.loop.held import Held, boottime_ns
+from worker.loop.record import Ended, Recorder, decide, never_started
 from worker.outcome import PLAIN, Answer, Kind
-from worker.record import Ended, Recorder, decide, never_started
-from worker.wire import Assignment
+from worker.processes.wire import Assignment
 
 
 def held(run_id: int = 1, epoch: int = 1, **columns: Any) -> Held:

@@ -9,8 +9,9 @@ from werkzeug import security
 
 from tests.conftest import Connection
 from tests.factories import rows
-from worker import db, passwords, users
+from worker import db
 from worker.audit import Actor, terminal_actor
+from worker.people import passwords, users
 from worker.states import Role
 
 PASSWORD = "tea and biscuits at four"

@@ -13,7 +13,7 @@ import psycopg
 from worker.cron import CronError
 from worker.db import DatabaseError
 from worker.embedded.errors import EmbeddedError
-from worker.permission import AccountError
+from worker.people.permission import AccountError
 from worker.settings import SettingsError
 from worker.transitions.definitions import DefinitionError
 from worker.transitions.enqueue import EnqueueError

@@ -8,12 +8,12 @@ from ipaddress import ip_address
 
 import click
 
-from worker import users
 from worker.audit import terminal_actor
 from worker.cli import reach
 from worker.cli.errors import Wrong
 from worker.cli.flags import Noun, Verb, settings
 from worker.cli.printing import answer, listing, tell
+from worker.people import users
 from worker.states import Role
 
 ROLE = click.option(

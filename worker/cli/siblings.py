@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from worker.family import die_with_parent
+from worker.processes.family import die_with_parent
 
 WRONG_USE = 2
 FIRST_WAIT_SECONDS = 1.0

@@ -22,8 +22,8 @@ from worker.cli import people, reach
 from worker.cli.errors import Wrong
 from worker.cli.printing import answer, tell
 from worker.cli.siblings import Family
+from worker.people.users import create_login_link
 from worker.settings import Settings
-from worker.users import create_login_link
 
 READY_SECONDS = 60
 LOOK_SECONDS = 0.1

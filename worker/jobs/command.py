@@ -17,9 +17,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
-from worker.captured import captured_bytes, last_line
 from worker.context import Context
 from worker.jobs.instructions import Instructions, instructions, text_of, texts_of, unreadable
+from worker.processes.captured import captured_bytes, last_line
 from worker.registry import job
 
 FIELDS = ("argv", "env", "stdin", "cwd")

@@ -16,10 +16,10 @@ from typing import Any
 import psycopg
 
 from worker import log
-from worker.channel import DEADLINE_SECONDS, USELESS
 from worker.db import DatabaseError, connect
-from worker.presence import Beat
-from worker.watchdog import Watchdog
+from worker.duties.presence import Beat
+from worker.duties.watchdog import Watchdog
+from worker.loop.channel import DEADLINE_SECONDS, USELESS
 
 RECONNECT_SECONDS = 1.0
 Connection = psycopg.Connection[Any]

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from worker import log
-from worker.channel import Rows
-from worker.children import Children, Died, Finished
-from worker.claims import Claims, Load
-from worker.held import Held, Holdings, boottime_ns, held_from_row
+from worker.loop.channel import Rows
+from worker.loop.claims import Claims, Load
+from worker.loop.held import Held, Holdings, boottime_ns, held_from_row
+from worker.loop.record import Ended, decide, never_started
 from worker.outcome import Answer
-from worker.record import Ended, decide, never_started
+from worker.processes.children import Children, Died, Finished
 
 IDLE_DEATHS = 3
 PAUSE_SECONDS = 1.0

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from worker.held import Held, Holdings, boottime_ns
-from worker.slotpage import Started
+from worker.loop.held import Held, Holdings, boottime_ns
+from worker.processes.slotpage import Started
 
 
 class _Processes(Protocol):

@@ -18,7 +18,8 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from worker.events import (
+from worker.outcome import OUTPUT_BYTES
+from worker.processes.events import (
     AppFailed,
     Died,
     Event,
@@ -29,13 +30,12 @@ from worker.events import (
     crash_answer,
     describe_status,
 )
-from worker.family import become_subreaper
-from worker.leftovers import end_leftovers, new_mark
-from worker.outcome import OUTPUT_BYTES
-from worker.output import create_output, empty, read_tail, trim
-from worker.slotpage import ANYTHING, NOTHING, SlotPage, Started, create_pages
-from worker.template import MESSAGE_BYTES, command
-from worker.wire import ANSWER_BYTES, Assignment, Frames, assignments_frame, read_answer
+from worker.processes.family import become_subreaper
+from worker.processes.leftovers import end_leftovers, new_mark
+from worker.processes.output import create_output, empty, read_tail, trim
+from worker.processes.slotpage import ANYTHING, NOTHING, SlotPage, Started, create_pages
+from worker.processes.template import MESSAGE_BYTES, command
+from worker.processes.wire import ANSWER_BYTES, Assignment, Frames, assignments_frame, read_answer
 
 __all__ = [
     "AppFailed",
@@ -121,7 +121,7 @@ class Children:
                 "recycle_mb": self._recycle_mb,
             }
             self._template = subprocess.Popen(
-                command("worker.template", given),
+                command("worker.processes.template", given),
                 stdin=subprocess.DEVNULL,
                 stdout=2,
                 pass_fds=(theirs.fileno(), self._pages),

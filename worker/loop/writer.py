@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from worker import log
-from worker.channel import StatementFailed
-from worker.held import Held, Holdings
-from worker.line import Line
-from worker.record import Ended, Recorder
+from worker.loop.channel import StatementFailed
+from worker.loop.held import Held, Holdings
+from worker.loop.line import Line
+from worker.loop.record import Ended, Recorder
 
 _EVENTS = {"dead": "dead", "cancelled": "cancelled", "queued": "release", "succeeded": "succeed"}
 

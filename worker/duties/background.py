@@ -7,15 +7,15 @@ from time import monotonic
 from typing import Any
 
 from worker import schedule, statistics
-from worker.claims import Claims
-from worker.duties import Connection, Duties, Duty
-from worker.held import Holdings
-from worker.lease import LeaseKeeper
-from worker.live_output import LiveOutput
-from worker.presence import Beat, Presence
-from worker.reaper import Reaper
+from worker.duties.lease import LeaseKeeper
+from worker.duties.live_output import LiveOutput
+from worker.duties.presence import Beat, Presence
+from worker.duties.reaper import Reaper
+from worker.duties.thread import Connection, Duties, Duty
+from worker.duties.watchdog import Watchdog
+from worker.loop.claims import Claims
+from worker.loop.held import Holdings
 from worker.settings import Settings
-from worker.watchdog import Watchdog
 
 PRESENCE_SECONDS = 2.0
 SCHEDULE_SECONDS = 1.0

@@ -9,7 +9,7 @@ import os
 import stat
 import sys
 
-from worker.output import read_tail
+from worker.processes.output import read_tail
 
 
 def captured_bytes() -> int | None:

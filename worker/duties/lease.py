@@ -16,9 +16,9 @@ import psycopg
 
 from worker import log
 from worker.db import configure, connect
-from worker.held import Held, Holdings, boottime_ns
+from worker.duties.watchdog import Watchdog
+from worker.loop.held import Held, Holdings, boottime_ns
 from worker.transitions import engine
-from worker.watchdog import Watchdog
 
 BUSY_TRIES = 3
 STATEMENT_SECONDS = 5.0

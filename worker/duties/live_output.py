@@ -7,7 +7,7 @@ from typing import Any
 
 import psycopg
 
-from worker.held import Held, boottime_ns
+from worker.loop.held import Held, boottime_ns
 
 SHOWN_AFTER_SECONDS = 2.0
 

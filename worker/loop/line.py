@@ -10,8 +10,8 @@ from time import monotonic
 import psycopg
 
 from worker import log
-from worker.channel import Channel
 from worker.db import DatabaseError, connect
+from worker.loop.channel import Channel
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 10.0
 

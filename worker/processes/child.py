@@ -22,8 +22,6 @@ from types import CoroutineType, FrameType
 from typing import Any, NoReturn
 
 from worker.context import Context
-from worker.family import become_subreaper, die_with_parent
-from worker.hygiene import Hygiene
 from worker.outcome import (
     OUTPUT_BYTES,
     Answer,
@@ -33,10 +31,12 @@ from worker.outcome import (
     answer_for_return,
     clean_text,
 )
-from worker.output import empty, read_tail
+from worker.processes.family import become_subreaper, die_with_parent
+from worker.processes.hygiene import Hygiene
+from worker.processes.output import empty, read_tail
+from worker.processes.slotpage import SlotPage, boottime_ns
+from worker.processes.wire import Assignment, Frames, Reported, answer_frame, read_assignments
 from worker.registry import JOB_TYPES, JobType, load_app
-from worker.slotpage import SlotPage, boottime_ns
-from worker.wire import Assignment, Frames, Reported, answer_frame, read_assignments
 
 _RECEIVE_BYTES = 256 * 1024
 _FLUSH_NS = 2_000_000

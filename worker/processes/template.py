@@ -20,10 +20,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from worker import child, preload
-from worker.family import become_subreaper, die_with_parent, kill_children, outlive_parent
-from worker.leftovers import wear
 from worker.outcome import TRACEBACK_CHARACTERS, clean_text
+from worker.processes import child, preload
+from worker.processes.family import become_subreaper, die_with_parent, kill_children, outlive_parent
+from worker.processes.leftovers import wear
 from worker.registry import JOB_TYPES, load_app
 
 MESSAGE_BYTES = 128 * 1024
@@ -154,7 +154,7 @@ class Template:
         try:
             for fd in kept:
                 os.set_inheritable(fd, True)
-            return os.posix_spawn(sys.executable, command("worker.child", given), os.environ)
+            return os.posix_spawn(sys.executable, command("worker.processes.child", given), os.environ)
         finally:
             os.set_inheritable(self._given["pages"], False)
 

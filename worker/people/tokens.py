@@ -10,8 +10,8 @@ import psycopg
 from psycopg.rows import dict_row
 
 from worker.audit import Actor, record
-from worker.permission import AccountError, require
-from worker.sessions import hash_of
+from worker.people.permission import AccountError, require
+from worker.people.sessions import hash_of
 from worker.states import Role
 
 Connection = psycopg.Connection[Any]

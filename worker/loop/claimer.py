@@ -12,11 +12,11 @@ from collections.abc import Callable
 from time import monotonic
 
 from worker import log
-from worker.channel import StatementFailed
-from worker.claims import Claimed, Claims, Plan, busy_script, claim_script, recovery_script
-from worker.held import Holdings, boottime_ns
-from worker.line import Line
-from worker.slots import Slots
+from worker.loop.channel import StatementFailed
+from worker.loop.claims import Claimed, Claims, Plan, busy_script, claim_script, recovery_script
+from worker.loop.held import Holdings, boottime_ns
+from worker.loop.line import Line
+from worker.loop.slots import Slots
 
 NEVER = -1
 REFUSED_PAUSE_SECONDS = 0.2

@@ -10,7 +10,7 @@ import os
 import sys
 
 from worker.outcome import clean_text
-from worker.slotpage import create_memory
+from worker.processes.slotpage import create_memory
 
 _KEEP_SIZE_PUNCH_HOLE = 3
 _LARGEST_BYTES = 1024 * 1024

@@ -10,9 +10,9 @@ import threading
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from worker.channel import Rows
-from worker.slotpage import boottime_ns
-from worker.wire import Assignment
+from worker.loop.channel import Rows
+from worker.processes.slotpage import boottime_ns
+from worker.processes.wire import Assignment
 
 FENCE = 0.9
 # Ten years: a row may hold any number above 0, Infinity and NaN among them, which no deadline can be made of.

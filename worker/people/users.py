@@ -12,10 +12,10 @@ from typing import Any
 import psycopg
 from psycopg.rows import dict_row
 
-from worker import passwords, throttle
 from worker.audit import Actor, record
-from worker.permission import AccountError, require
-from worker.sessions import (
+from worker.people import passwords, throttle
+from worker.people.permission import AccountError, require
+from worker.people.sessions import (
     authenticate_session,
     close_session,
     close_sessions_of,
@@ -24,9 +24,9 @@ from worker.sessions import (
     open_session,
     peek_login_link,
 )
+from worker.people.throttle import TooManyAttempts
+from worker.people.tokens import authenticate_token, create_token, list_tokens, revoke_token
 from worker.states import Role
-from worker.throttle import TooManyAttempts
-from worker.tokens import authenticate_token, create_token, list_tokens, revoke_token
 
 Connection = psycopg.Connection[Any]
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from time import monotonic
 
 from worker.backoff import Backoff
-from worker.channel import Rows, Script, StatementFailed, array
-from worker.held import Held, boottime_ns
+from worker.loop.channel import Rows, Script, StatementFailed, array
+from worker.loop.held import Held, boottime_ns
 from worker.outcome import Answer
 from worker.transitions import engine
 

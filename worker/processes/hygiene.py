@@ -16,7 +16,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from worker.family import kill_children
+from worker.processes.family import kill_children
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _KILL_SECONDS = 2.0

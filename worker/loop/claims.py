@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from worker.channel import Rows, Script, StatementFailed, array
-from worker.held import Held, Policy
-from worker.presence import BUSY, IDLE
+from worker.duties.presence import BUSY, IDLE
+from worker.loop.channel import Rows, Script, StatementFailed, array
+from worker.loop.held import Held, Policy
 from worker.transitions import engine
 
 # One statement text per size, so that few are prepared; each is a literal LIMIT.

@@ -15,7 +15,7 @@ import sys
 import time
 from pathlib import Path
 
-from worker.family import own_children, reap
+from worker.processes.family import own_children, reap
 
 _USUAL_BYTES = 819_200
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from worker.outcome import Answer
-from worker.wire import Assignment
+from worker.processes.wire import Assignment
 
 
 @dataclass(frozen=True, slots=True)

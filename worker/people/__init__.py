@@ -1,0 +1,1 @@
+"""Who may act: users, passwords, sessions, tokens and login links."""
