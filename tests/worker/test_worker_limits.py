@@ -5,8 +5,6 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
-import pytest
-
 from tests.factories import Connection, attempts, row, rows
 from tests.processes import wait_until
 from tests.worker.motion import (
@@ -18,6 +16,7 @@ from tests.worker.motion import (
     most_at_once,
     truth,
     wait_until_all,
+    wait_until_registered,
     wait_until_started,
     wait_until_status,
 )
@@ -28,18 +27,20 @@ from worker.states import Role
 ADMIN = Actor("ada", Role.ADMIN, "web")
 
 
-@pytest.mark.parametrize(("job_type", "most"), [("one_at_a_time", 1), ("four_at_a_time", 4)])
-def test_a_limit_holds_over_all_workers(
-    database: str, connection: Connection, tmp_path: Path, job_type: str, most: int
-) -> None:
+def test_limits_hold_over_all_workers(database: str, connection: Connection, tmp_path: Path) -> None:
     record = tmp_path / "truth"
     with (
-        a_worker(database, ready=connection, TRUTH=record, CONCURRENCY=6),
-        a_worker(database, ready=connection, TRUTH=record, CONCURRENCY=6),
+        a_worker(database, TRUTH=record, CONCURRENCY=6) as first,
+        a_worker(database, TRUTH=record, CONCURRENCY=6) as second,
     ):
-        ids = insert_many(connection, job_type, 40, {"seconds": 0.1})
-        wait_until_all(connection, ids, "succeeded", 60)
-    assert most_at_once(truth(record)) == most
+        for worker in (first, second):
+            wait_until_registered(connection, worker)
+        ones = insert_many(connection, "one_at_a_time", 20, {"seconds": 0.1})
+        fours = insert_many(connection, "four_at_a_time", 40, {"seconds": 0.2})
+        wait_until_all(connection, [*ones, *fours], "succeeded", 60)
+    lines = truth(record)
+    assert most_at_once([line for line in lines if line.run_id in ones]) == 1
+    assert most_at_once([line for line in lines if line.run_id in fours]) == 4
 
 
 def test_a_limited_type_that_has_become_quick_is_still_claimed(database: str, connection: Connection) -> None:
