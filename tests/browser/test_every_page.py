@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Response
+from playwright.sync_api import Browser, Page, Response, ViewportSize
 
 from dashboard import create_app
 from tests.browser.places import Dashboard, listen, profile, serving
@@ -18,6 +18,8 @@ from worker.settings import Settings
 
 pytestmark = pytest.mark.browser
 
+DESK: ViewportSize = {"width": 1440, "height": 860}
+PHONE: ViewportSize = {"width": 390, "height": 844}
 AXE = Path(__file__).parent.parent / "vendor" / "axe-4.14.1.min.js"
 # The shop of the demo is open in the demo alone.
 NOT_PAGES = re.compile(r"^/(_fragments|static|demo)\b|\.(json|csv)$|^/(healthz|readyz|statusz|metrics)$")
@@ -59,6 +61,18 @@ class World:
     dashboard: Dashboard
     connection: Connection
     addresses: list[str]
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What one page was like."""
+
+    address: str
+    status: int
+    headings: int
+    complaints: list[str]
+    barriers: list[str]
+    phone_width: int
 
 
 @pytest.fixture(scope="module")
@@ -121,47 +135,50 @@ def fill(rule: str, filling: dict[str, list[str]]) -> list[str]:
     return [re.sub(r"<[^>]+>", value, rule) for value in (given if rule.count("/") == 2 else given[:1])]
 
 
-def test_no_page_is_blocked_complains_or_asks_another_site(
-    world: World, chromium: Browser, complaints: list[str]
-) -> None:
-    assert len(world.addresses) > 30
+@pytest.fixture(scope="module")
+def walk(world: World, chromium: Browser) -> list[Seen]:
+    """What was found on a walk through every page: on a desk, in the light and the dark, on a phone."""
     with profile(chromium, world.dashboard.url, world.connection) as opened:
-        page = listen(opened.new_page(), world.dashboard.url, complaints)
-        for address in world.addresses:
-            answer = page.goto(address)
-            if answer is None or answer.status != 200:
-                complaints.append(f"not 200: {address}")
-            if page.locator("h1").count() != 1:
-                complaints.append(f"not one h1: {address}")
-            if page.locator("[data-live]").count():
-                with page.expect_response("**/_fragments/**"):
-                    page.evaluate("htmx.trigger(document, 'live:now')")
-    assert not complaints, "\n".join(complaints)
-
-
-def test_no_page_scrolls_sideways_on_a_phone(world: World, chromium: Browser) -> None:
-    wide, phone = [], {"width": 390, "height": 844}
-    with profile(chromium, world.dashboard.url, world.connection, viewport=phone) as opened:
-        page = opened.new_page()
-        for address in world.addresses:
-            page.goto(address)
-            width = page.evaluate("document.documentElement.scrollWidth")
-            wide += [f"{address}: {width}"] if width > 390 else []
-    assert not wide, "\n".join(wide)
-
-
-def test_axe_finds_nothing_in_the_light_and_in_the_dark(world: World, chromium: Browser) -> None:
-    found: list[str] = []
-    # The checker is put in from outside, which the policy of our pages would refuse.
-    with profile(chromium, world.dashboard.url, world.connection, bypass_csp=True) as opened:
         opened.add_init_script(path=AXE)
-        page = opened.new_page()
-        for address in world.addresses:
-            page.emulate_media(color_scheme="light")
-            page.goto(address)
-            found += [f"{address}: {violation}" for violation in page.evaluate(VIOLATIONS)]
-            page.emulate_media(color_scheme="dark")
-            found += [f"dark {address}: {violation}" for violation in page.evaluate(VIOLATIONS, COLOURS)]
+        complaints: list[str] = []
+        page = listen(opened.new_page(), world.dashboard.url, complaints)
+        return [look(page, address, complaints) for address in world.addresses]
+
+
+def look(page: Page, address: str, complaints: list[str]) -> Seen:
+    """Return what is to be seen at ``address``; empties ``complaints``."""
+    answer = page.goto(address)
+    if page.locator("[data-live]").count():
+        with page.expect_response("**/_fragments/**"):
+            page.evaluate("htmx.trigger(document, 'live:now')")
+    headings = page.locator("h1").count()
+    said, barriers = list(complaints), page.evaluate(VIOLATIONS)
+    page.emulate_media(color_scheme="dark")
+    barriers += [f"in the dark: {each}" for each in page.evaluate(VIOLATIONS, COLOURS)]
+    page.emulate_media(color_scheme="light")
+    page.set_viewport_size(PHONE)
+    width = page.evaluate("document.documentElement.scrollWidth")
+    page.set_viewport_size(DESK)
+    # What the checker itself did is not the page's doing.
+    complaints.clear()
+    return Seen(address, answer.status if answer else 0, headings, said, barriers, width)
+
+
+def test_every_page_is_there_under_one_heading(walk: list[Seen]) -> None:
+    assert len(walk) > 30
+    assert [seen for seen in walk if (seen.status, seen.headings) != (200, 1)] == []
+
+
+def test_no_page_is_blocked_complains_or_asks_another_site(walk: list[Seen]) -> None:
+    assert {seen.address: seen.complaints for seen in walk if seen.complaints} == {}
+
+
+def test_no_page_scrolls_sideways_on_a_phone(walk: list[Seen]) -> None:
+    assert {seen.address: seen.phone_width for seen in walk if seen.phone_width > PHONE["width"]} == {}
+
+
+def test_axe_finds_nothing_in_the_light_and_in_the_dark(walk: list[Seen]) -> None:
+    found = [f"{seen.address}: {barrier}" for seen in walk for barrier in seen.barriers]
     assert not found, "\n".join(found)
 
 

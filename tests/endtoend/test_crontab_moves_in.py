@@ -57,19 +57,16 @@ def imported(household: Household, folder: Path, command: Callable[..., Any]) ->
     return {item["line"]: item["name"] for item in items if item["name"]}
 
 
-def test_a_dry_run_says_everything_and_changes_nothing(
-    household: Household, folder: Path, empty_database: str
-) -> None:
-    run_wakeboard("db", "upgrade", database=empty_database)
+def test_a_dry_run_says_everything_and_changes_nothing(folder: Path, database: str) -> None:
     words = ("import-crontab", str(folder / "crontab"), "--dry-run", "--json")
-    said = run_wakeboard(*words, database=empty_database)
+    said = run_wakeboard(*words, database=database)
     assert said.returncode == 0, said.stderr
     results = {item["line"]: item["result"] for item in json.loads(said.stdout)["items"]}
     assert results == {
         2: "noted", 4: "created", 5: "created", 6: "created", 7: "created", 8: "created",
         9: "refused", 10: "refused", 11: "created", 12: "created",
     }  # fmt: skip
-    listed = run_wakeboard("schedule", "list", "--json", database=empty_database)
+    listed = run_wakeboard("schedule", "list", "--json", database=database)
     assert json.loads(listed.stdout)["items"] == []
 
 
