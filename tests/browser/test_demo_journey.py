@@ -6,6 +6,7 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 from tests.browser.places import listen
+from tests.browser.test_every_page import AXE, VIOLATIONS
 from tests.endtoend.demo_house import empty_home, running_demo
 from tests.endtoend.test_demo import RETRY_SECONDS, assert_ctrl_c_leaves_nothing
 
@@ -15,6 +16,7 @@ pytestmark = pytest.mark.browser
 def test_the_printed_link_leads_to_a_retry_that_succeeds(chromium: Browser, complaints: list[str]) -> None:
     with empty_home(None) as home, running_demo(home) as demo:
         context = chromium.new_context()
+        context.add_init_script(path=AXE)
         page = listen(context.new_page(), demo.url, complaints)
         page.goto(demo.link)
         page.click("main button")
@@ -26,6 +28,8 @@ def test_the_printed_link_leads_to_a_retry_that_succeeds(chromium: Browser, comp
         expect(page.locator("#state")).to_contain_text("Succeeded", timeout=RETRY_SECONDS * 1000)
         for address in ("/", "/demo", "/errors", "/schedules", "/workers"):
             page.goto(demo.url + address)
-        context.close()
         assert complaints == []
+        page.goto(f"{demo.url}/demo")
+        assert page.evaluate(VIOLATIONS) == []
+        context.close()
         assert_ctrl_c_leaves_nothing(demo)

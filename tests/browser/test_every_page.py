@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -162,6 +163,12 @@ def look(page: Page, address: str, complaints: list[str]) -> Seen:
     # What the checker itself did is not the page's doing.
     complaints.clear()
     return Seen(address, answer.status if answer else 0, headings, said, barriers, width)
+
+
+def test_the_checker_is_the_published_one() -> None:
+    (line,) = [line for line in (AXE.parent / "vendor.txt").read_text().splitlines() if line[0] != "#"]
+    name, *_, published = line.split()
+    assert (name, published) == (AXE.name, sha256(AXE.read_bytes()).hexdigest())
 
 
 def test_every_page_is_there_under_one_heading(walk: list[Seen]) -> None:
