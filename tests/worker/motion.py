@@ -186,6 +186,13 @@ def now() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
+def is_alive(pid: int) -> bool:
+    """Whether the process runs; one that has ended and waits to be reaped does not."""
+    with suppress(psutil.NoSuchProcess):
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    return False
+
+
 def freeze(worker: Wakeboard) -> list[psutil.Process]:
     """Stop the clock of a worker and of everything below it, as a paused machine would."""
     family = [psutil.Process(worker.pid), *worker.family()]

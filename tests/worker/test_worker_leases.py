@@ -11,7 +11,7 @@ from typing import Any
 
 import psutil
 
-from tests.factories import Connection, attempts, row, rows
+from tests.factories import Connection, attempts, from_now, row, rows
 from tests.processes import run_wakeboard, wait_until
 from tests.worker.motion import (
     LEASE,
@@ -22,6 +22,7 @@ from tests.worker.motion import (
     freeze,
     insert,
     insert_many,
+    is_alive,
     most_at_once,
     now,
     outcomes,
@@ -97,7 +98,7 @@ def test_the_children_of_a_killed_worker_die_with_it(
         pids = [*map(int, (tmp_path / "pids").read_text().split()), *(m.pid for m in worker.family())]
         worker.process.send_signal(signal.SIGKILL)
         worker.process.wait()
-        wait_until(lambda: not any(map(psutil.pid_exists, pids)), 2, "nothing of the worker is left")
+        wait_until(lambda: not any(map(is_alive, pids)), 4, "nothing of the worker is left")
 
 
 def test_a_frozen_worker_comes_back_too_late_and_is_refused(
@@ -193,7 +194,7 @@ def test_a_worker_that_cannot_renew_stops_its_runs_before_the_lease_ends(
                 "SELECT extract(epoch FROM locked_until - clock_timestamp())::float8 FROM wakeboard.job_runs"
             ).fetchone()
             seconds_left = lease_end[0]
-            wait_until(lambda: not psutil.pid_exists(start.pid), seconds_left + 1, "the child is killed")
+            wait_until(lambda: not is_alive(start.pid), seconds_left + 1, "the child is killed")
             (left,) = superuser.execute(
                 "SELECT extract(epoch FROM locked_until - clock_timestamp())::float8 FROM wakeboard.job_runs"
             ).fetchone() or (None,)
@@ -204,6 +205,20 @@ def test_a_worker_that_cannot_renew_stops_its_runs_before_the_lease_ends(
         again = insert(connection, "quick")
         wait_until_status(connection, again, "succeeded")
         assert worker.process.poll() is None
+
+
+def test_a_claim_that_had_to_wait_for_longer_than_its_lease_costs_no_attempt(
+    database: str, connection: Connection, superuser: Connection
+) -> None:
+    with a_worker(database, ready=connection):
+        run_id = insert(connection, "patient", {"seconds": 0.3}, run_at=from_now("1 second"))
+        with superuser.transaction():
+            superuser.execute("LOCK TABLE wakeboard.job_runs IN ACCESS EXCLUSIVE MODE")
+            began = time.monotonic()
+            wait_until(lambda: time.monotonic() - began > 1 + 1.5 * LEASE, 10)
+        wait_until_status(connection, run_id, "succeeded")
+    assert outcomes(connection, run_id) == ["succeeded"]
+    assert row(connection, run_id)["attempts"] == 1
 
 
 def test_results_wait_out_a_locked_table(

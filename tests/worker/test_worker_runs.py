@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -18,6 +17,7 @@ from tests.worker.motion import (
     claim_ahead,
     insert,
     insert_many,
+    is_alive,
     outcomes,
     wait_until_all,
     wait_until_status,
@@ -34,13 +34,6 @@ def worker(shared_database: str) -> Iterator[Wakeboard]:
     ):
         yield started
         assert started.process.poll() is None, started.output
-
-
-def is_alive(pid: int) -> bool:
-    """Whether the process runs (a zombie does not)."""
-    with suppress(psutil.NoSuchProcess):
-        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
-    return False
 
 
 def test_a_plain_insert_is_a_run_that_succeeds_in_three_seconds(
