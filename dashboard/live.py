@@ -82,6 +82,16 @@ def add_page(
     return page
 
 
+def rows_twin(item: Callable[[Any], Mapping[str, Any]]) -> Twin:
+    """Return the twin of a list: its context's ``rows``, each as ``item`` gives it, and the next cursor."""
+
+    def twin(context: Any) -> Mapping[str, Any]:
+        body: Mapping[str, Any] = context["rows"].twin(item)
+        return body
+
+    return twin
+
+
 def _page(page: Page, arguments: dict[str, Any]) -> str:
     context = page.query(**arguments)
     g.live = _Live(page, arguments, {page.query: context})

@@ -14,7 +14,7 @@ from dashboard import params
 from dashboard.changes import changes
 from dashboard.connection import as_of, reading
 from dashboard.formats import anchor, redact
-from dashboard.live import FRAGMENTS, add_page
+from dashboard.live import FRAGMENTS, add_page, rows_twin
 from dashboard.queries import audit
 from worker.tables import audit_log
 from worker.transitions.answer import HTTP
@@ -95,18 +95,12 @@ def item(row: RowMapping) -> dict[str, Any]:
     return dict(row) | {"before": redact(row["before"]), "after": redact(row["after"])}
 
 
-def twin(context: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the list's JSON body."""
-    body: dict[str, Any] = context["rows"].twin(item)
-    return body
-
-
 add_page(
     blueprint,
     PATH,
     "audit/page.html",
     find,
-    twin=twin,
+    twin=rows_twin(item),
     columns=COLUMNS,
     fragments={"news": ("audit/_news.html", find_news)},
 )

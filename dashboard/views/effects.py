@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import psycopg
@@ -10,7 +9,7 @@ from flask import Blueprint, abort
 
 from dashboard import params
 from dashboard.connection import reading
-from dashboard.live import add_page
+from dashboard.live import add_page, rows_twin
 from dashboard.queries import effects
 from dashboard.verbs import add_verb, body
 from worker.audit import Actor
@@ -33,18 +32,12 @@ def find() -> dict[str, Any]:
     return {"filters": filters, "rows": effects.page(reading(), filters)}
 
 
-def twin(context: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the list's JSON body."""
-    body: dict[str, Any] = context["rows"].twin(lambda row: {name: row[name] for name in COLUMNS})
-    return body
-
-
 add_page(
     blueprint,
     PATH,
     "effects/page.html",
     find,
-    twin=twin,
+    twin=rows_twin(lambda row: {name: row[name] for name in COLUMNS}),
     columns=COLUMNS,
     fragments={"list": "effects/_list.html"},
 )

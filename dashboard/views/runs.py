@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from typing import Any
 
 from flask import Blueprint, Response, abort, g, redirect, request
@@ -13,7 +12,7 @@ from dashboard import params
 from dashboard.connection import as_of, reading
 from dashboard.filtertext import read_line, write_line
 from dashboard.formats import clip, number, redact
-from dashboard.live import FRAGMENTS, add_page
+from dashboard.live import FRAGMENTS, add_page, rows_twin
 from dashboard.queries import runs
 from dashboard.queries.keyset import Rows
 from worker.states import VERBS, Role, Status, Verb, allowed
@@ -152,12 +151,6 @@ def item(row: RowMapping) -> dict[str, Any]:
     return found | {"definition": row["definition"], "stuck": row["is_lease_ended"] or row["is_silent"]}
 
 
-def twin(context: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the list's JSON body."""
-    rows: Rows = context["rows"]
-    return rows.twin(item)
-
-
 @blueprint.get("/runs/find")
 def from_line() -> Response:
     """Send the operator from a typed line to the address that means it; ``#48210`` goes to that run."""
@@ -173,7 +166,7 @@ add_page(
     PATH,
     "runs/page.html",
     find,
-    twin=twin,
+    twin=rows_twin(item),
     columns=COLUMNS,
     fragments={"list": "runs/_list.html"},
 )

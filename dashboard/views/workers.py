@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from flask import Blueprint
@@ -10,7 +9,7 @@ from sqlalchemy import RowMapping
 
 from dashboard import params
 from dashboard.connection import reading
-from dashboard.live import add_page
+from dashboard.live import add_page, rows_twin
 from dashboard.queries import workers
 from dashboard.verbs import add_verb
 from worker.transitions import types
@@ -69,18 +68,12 @@ def item(row: RowMapping) -> dict[str, Any]:
     return {name: row[name] if name in row else workers.STATES[row["rank"]] for name in COLUMNS}
 
 
-def twin(context: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the list's JSON body."""
-    body: dict[str, Any] = context["rows"].twin(item)
-    return body
-
-
 add_page(
     blueprint,
     PATH,
     "workers/page.html",
     find,
-    twin=twin,
+    twin=rows_twin(item),
     columns=COLUMNS,
     fragments={"list": "workers/_list.html"},
 )
