@@ -115,7 +115,12 @@ def engine(
         return connect(url, name=name, autocommit=False, statement_timeout_seconds=statement_timeout_seconds)
 
     return create_engine(
-        "postgresql+psycopg://", creator=creator, pool_size=pool_size, max_overflow=10, pool_pre_ping=True
+        "postgresql+psycopg://",
+        creator=creator,
+        pool_size=pool_size,
+        max_overflow=10,
+        pool_pre_ping=True,
+        hide_parameters=True,
     )
 
 

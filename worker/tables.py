@@ -56,9 +56,12 @@ def _at(name: str, *, now: bool = False, required: bool = False) -> Column[objec
 
 
 def _finite(table: str, *names: str) -> CheckConstraint:
-    """Refuse ``infinity``: no client can read such a time back."""
-    rules = " AND ".join(f"({name} IS NULL OR isfinite({name}))" for name in names)
-    return CheckConstraint(rules, name=f"{table}_times_are_finite")
+    """Refuse ``infinity`` and years that programs cannot read back."""
+    years = "BETWEEN '0001-01-02 00:00:00+00' AND '9999-12-30 00:00:00+00'"
+    return CheckConstraint(
+        " AND ".join(f"({name} IS NULL OR {name} {years})" for name in names),
+        name=f"{table}_times_are_finite",
+    )
 
 
 job_definitions = Table(
@@ -90,7 +93,9 @@ job_definitions = Table(
     CheckConstraint("priority BETWEEN 0 AND 4", name="job_definitions_priority_is_0_to_4"),
     CheckConstraint("grace_seconds BETWEEN 0 AND 31536000", name="job_definitions_grace_is_bounded"),
     CheckConstraint("max_attempts > 0", name="job_definitions_max_attempts_is_positive"),
-    CheckConstraint("timeout_seconds > 0", name="job_definitions_timeout_is_positive"),
+    CheckConstraint(
+        "timeout_seconds > 0 AND timeout_seconds < 'Infinity'", name="job_definitions_timeout_is_positive"
+    ),
     CheckConstraint(
         "jsonb_typeof(payload) = 'object' AND length(payload::text) <= 1048576",
         name="job_definitions_payload_is_a_small_object",
@@ -138,7 +143,9 @@ job_runs = Table(
     CheckConstraint("priority BETWEEN 0 AND 4", name="job_runs_priority_is_0_to_4"),
     CheckConstraint("attempts >= 0 AND failures >= 0", name="job_runs_counts_are_not_negative"),
     CheckConstraint("max_attempts > 0", name="job_runs_max_attempts_is_positive"),
-    CheckConstraint("timeout_seconds > 0", name="job_runs_timeout_is_positive"),
+    CheckConstraint(
+        "timeout_seconds > 0 AND timeout_seconds < 'Infinity'", name="job_runs_timeout_is_positive"
+    ),
     CheckConstraint("length(idempotency_key) BETWEEN 1 AND 200", name="job_runs_key_is_short"),
     CheckConstraint(
         "jsonb_typeof(payload) = 'object' AND length(payload::text) <= 1048576",
@@ -167,6 +174,8 @@ job_runs = Table(
         "finished_at",
         "failed_at",
         "cancel_requested_at",
+        "created_at",
+        "updated_at",
     ),
     # "Find the next runnable run" for one type, in the order in which it is claimed.
     Index(
@@ -294,6 +303,9 @@ workers = Table(
     _at("stop_requested_at"),
     _at("stopping_at"),
     _at("stopped_at"),
+    CheckConstraint(
+        "heartbeat_seconds > 0 AND heartbeat_seconds < 'Infinity'", name="workers_heartbeat_is_positive"
+    ),
     Index("workers_alive", "seen_at", postgresql_where=text("stopped_at IS NULL")),
 )
 

@@ -31,6 +31,11 @@ def pages_of(run_id: int) -> list[str]:
     return ["/", "/runs", "/runs.json", "/runs.csv", f"/runs/{run_id}", f"/runs/{run_id}.json", "/metrics"]
 
 
+def unchecked(connection: Connection, rule: str) -> None:
+    """Take a CHECK away, as a table restored from elsewhere may lack it: the pages must not depend on it."""
+    connection.execute(f"ALTER TABLE wakeboard.job_runs DROP CONSTRAINT job_runs_{rule}".encode())
+
+
 # Rows that any producer may insert
 
 
@@ -40,6 +45,7 @@ def test_a_time_beyond_the_calendar_hides_no_page(
     client: FlaskClient, connection: Connection, column: str, moment: str
 ) -> None:
     run_id = add_run(connection)
+    unchecked(connection, "times_are_finite")
     connection.execute(f"UPDATE wakeboard.job_runs SET {column} = '{moment}'".encode())
     client.set_cookie("wakeboard_zone", "Pacific/Kiritimati")
     for address in pages_of(run_id):
@@ -62,6 +68,7 @@ def test_json_that_python_cannot_read_hides_no_page(
 
 def test_a_timeout_that_is_no_number_hides_no_page(client: FlaskClient, connection: Connection) -> None:
     run_id = add_run(connection)
+    unchecked(connection, "timeout_is_positive")
     for value in ("NaN", "Infinity"):
         connection.execute(f"UPDATE wakeboard.job_runs SET timeout_seconds = '{value}'".encode())
         assert client.get(f"/runs/{run_id}").status_code == 200

@@ -204,3 +204,23 @@ def test_an_attempt_that_ended_in_no_known_way_is_refused(shared: Connection) ->
     run = factories.a_run(shared)
     with pytest.raises(psycopg.errors.CheckViolation, match="outcome_is_known"):
         factories.an_attempt(shared, run, outcome="vanished")
+
+
+@pytest.mark.parametrize("moment", ["infinity", "20000-01-01", "4000-01-01 BC"])
+@pytest.mark.parametrize("column", ["run_at", "created_at", "updated_at"])
+def test_a_time_that_no_program_can_read_back_is_refused(
+    connection: Connection, column: str, moment: str
+) -> None:
+    with pytest.raises(psycopg.errors.CheckViolation, match="times_are_finite"):
+        connection.execute(
+            f"INSERT INTO wakeboard.job_runs (job_type, {column}) VALUES ('mail', %s)".encode(), (moment,)
+        )
+
+
+@pytest.mark.parametrize("seconds", ["NaN", "Infinity", "0", "-1"])
+def test_a_timeout_that_never_comes_is_refused(connection: Connection, seconds: str) -> None:
+    with pytest.raises(psycopg.errors.CheckViolation, match="timeout_is_positive"):
+        connection.execute(
+            "INSERT INTO wakeboard.job_runs (job_type, timeout_seconds) VALUES ('mail', %s::float8)",
+            (seconds,),
+        )

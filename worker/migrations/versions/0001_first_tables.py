@@ -232,13 +232,15 @@ def upgrade() -> None:
         sa.CheckConstraint("name ~ '^[a-z0-9_-]{1,100}$'", name="job_definitions_name_is_plain"),
         sa.CheckConstraint("overlap IN ('skip', 'allow', 'wait')", name="job_definitions_overlap_is_known"),
         sa.CheckConstraint(
-            "(next_fire_at IS NULL OR isfinite(next_fire_at)) AND (last_fire_at IS NULL OR isfinite(last_fire_at))",
+            "(next_fire_at IS NULL OR next_fire_at BETWEEN '0001-01-02 00:00:00+00' AND '9999-12-30 00:00:00+00') AND (last_fire_at IS NULL OR last_fire_at BETWEEN '0001-01-02 00:00:00+00' AND '9999-12-30 00:00:00+00')",
             name="job_definitions_times_are_finite",
         ),
         sa.CheckConstraint("grace_seconds BETWEEN 0 AND 31536000", name="job_definitions_grace_is_bounded"),
         sa.CheckConstraint("max_attempts > 0", name="job_definitions_max_attempts_is_positive"),
         sa.CheckConstraint("priority BETWEEN 0 AND 4", name="job_definitions_priority_is_0_to_4"),
-        sa.CheckConstraint("timeout_seconds > 0", name="job_definitions_timeout_is_positive"),
+        sa.CheckConstraint(
+            "timeout_seconds > 0 AND timeout_seconds < 'Infinity'", name="job_definitions_timeout_is_positive"
+        ),
         sa.PrimaryKeyConstraint("id", name=op.f("job_definitions_pkey")),
         sa.UniqueConstraint("name", name="job_definitions_name_key"),
         schema="wakeboard",
@@ -309,14 +311,16 @@ def upgrade() -> None:
             "status NOT IN ('failed', 'dead') OR error_code IS NOT NULL", name="job_runs_failure_has_a_code"
         ),
         sa.CheckConstraint(
-            "(scheduled_for IS NULL OR isfinite(scheduled_for)) AND (run_at IS NULL OR isfinite(run_at)) AND (locked_until IS NULL OR isfinite(locked_until)) AND (started_at IS NULL OR isfinite(started_at)) AND (finished_at IS NULL OR isfinite(finished_at)) AND (failed_at IS NULL OR isfinite(failed_at)) AND (cancel_requested_at IS NULL OR isfinite(cancel_requested_at))",
+            "(scheduled_for IS NULL OR scheduled_for BETWEEN '0001-01-02 00:00:00+00' AND '9999-12-30 00:00:00+00') AND (run_at IS NULL OR run_at BETWEEN '0001-01-02 00:00:00+00' AND '9999-12-30 00:00:00+00') AND (locked_until IS NULL OR locked_until BETWEEN '0001-01-02 00:00:00+00' AND '9999-12-30 00:00:00+00') AND (started_at IS NULL OR started_at BETWEEN '0001-01-02 00:00:00+00' AND '9999-12-30 00:00:00+00') AND (finished_at IS NULL OR finished_at BETWEEN '0001-01-02 00:00:00+00' AND '9999-12-30 00:00:00+00') AND (failed_at IS NULL OR failed_at BETWEEN '0001-01-02 00:00:00+00' AND '9999-12-30 00:00:00+00') AND (cancel_requested_at IS NULL OR cancel_requested_at BETWEEN '0001-01-02 00:00:00+00' AND '9999-12-30 00:00:00+00') AND (created_at IS NULL OR created_at BETWEEN '0001-01-02 00:00:00+00' AND '9999-12-30 00:00:00+00') AND (updated_at IS NULL OR updated_at BETWEEN '0001-01-02 00:00:00+00' AND '9999-12-30 00:00:00+00')",
             name="job_runs_times_are_finite",
         ),
         sa.CheckConstraint("attempts >= 0 AND failures >= 0", name="job_runs_counts_are_not_negative"),
         sa.CheckConstraint("length(idempotency_key) BETWEEN 1 AND 200", name="job_runs_key_is_short"),
         sa.CheckConstraint("max_attempts > 0", name="job_runs_max_attempts_is_positive"),
         sa.CheckConstraint("priority BETWEEN 0 AND 4", name="job_runs_priority_is_0_to_4"),
-        sa.CheckConstraint("timeout_seconds > 0", name="job_runs_timeout_is_positive"),
+        sa.CheckConstraint(
+            "timeout_seconds > 0 AND timeout_seconds < 'Infinity'", name="job_runs_timeout_is_positive"
+        ),
         sa.PrimaryKeyConstraint("id", name=op.f("job_runs_pkey")),
         schema="wakeboard",
     )
@@ -562,6 +566,9 @@ def upgrade() -> None:
         sa.Column("stop_requested_at", sa.DateTime(timezone=True), nullable=True),
         sa.Column("stopping_at", sa.DateTime(timezone=True), nullable=True),
         sa.Column("stopped_at", sa.DateTime(timezone=True), nullable=True),
+        sa.CheckConstraint(
+            "heartbeat_seconds > 0 AND heartbeat_seconds < 'Infinity'", name="workers_heartbeat_is_positive"
+        ),
         sa.PrimaryKeyConstraint("id", name=op.f("workers_pkey")),
         schema="wakeboard",
     )
