@@ -167,7 +167,7 @@ def test_rows_that_no_handler_can_read_fail_alone(worker: Wakeboard, shared: Con
     assert shared.execute(statement, (poison,)).fetchall() == [("payload_unreadable",)] * 2
 
 
-@pytest.mark.parametrize("timeout", ["Infinity", "NaN", "1e300", "1e-300"])
+@pytest.mark.parametrize("timeout", ["1e300", "1e-300"])
 def test_a_timeout_that_no_clock_knows_hurts_no_neighbour(
     worker: Wakeboard, shared: Connection, timeout: str
 ) -> None:
