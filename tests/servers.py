@@ -57,8 +57,8 @@ class Server:
         return name
 
     def drop(self, name: str) -> None:
-        """Drop a database and whoever is connected to it."""
-        with self._maintenance() as connection:
+        """Drop a database and whoever is connected to it, autovacuum included (a superuser's right)."""
+        with psycopg.connect(self.url("postgres", admin=True), autocommit=True) as connection:
             connection.execute(
                 sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(name))
             )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -11,6 +10,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.worker.nursery import ROOT, Nursery, assign, descendants, lives, open_files, wait_gone
@@ -86,9 +86,10 @@ def test_twenty_thousand_runs_leave_no_zombie_and_no_descriptor() -> None:
     assert shown(nursery)["files"] == before["files"]
     nursery.run(assign("nothing"), slot=1)
     assert len(open_files()) == len(files)
-    below = descendants(os.getpid())
-    assert len(below) == 3
-    assert all(lives(pid) for pid in below)
+    children = {nursery.pid(0), nursery.pid(1)}
+    template = psutil.Process(nursery.pid(0)).ppid()
+    assert set(descendants(template)) == children, "nothing else is left, not even a zombie"
+    assert all(lives(pid) for pid in children)
     nursery.stop()
 
 
