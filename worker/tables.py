@@ -252,6 +252,8 @@ job_attempts = Table(
     Column("refused_outcome", Text),
     PrimaryKeyConstraint("run_id", "lease_epoch", name="job_attempts_pkey"),
     CheckConstraint(f"outcome IN ({_ALL_OUTCOMES})", name="job_attempts_outcome_is_known"),
+    # Late answers of stale workers: as small as what was refused.
+    Index("job_attempts_refused", "refused_at", postgresql_where=text("refused_at IS NOT NULL")),
     # What failed lately, by code: as small as what fails.
     Index(
         "job_attempts_failures",
@@ -273,6 +275,9 @@ job_types = Table(
     Column("max_running_operator", Integer),
     Column("memory_mb", Integer),
     Column("schedule", Text),
+    # How long ended runs are kept, where an operator wants other days than the settings' own.
+    Column("keep_succeeded_days", Integer),
+    Column("keep_dead_days", Integer),
     _at("paused_at"),
     Column("paused_by", Text),
     Column("paused_reason", Text),
@@ -280,6 +285,10 @@ job_types = Table(
     _at("created_at", now=True),
     CheckConstraint("max_running >= 0", name="job_types_max_running_is_not_negative"),
     CheckConstraint("max_running_operator >= 0", name="job_types_operator_limit_is_not_negative"),
+    CheckConstraint(
+        "keep_succeeded_days BETWEEN 1 AND 36500 AND keep_dead_days BETWEEN 1 AND 36500",
+        name="job_types_kept_days_are_bounded",
+    ),
 )
 
 workers = Table(
@@ -292,6 +301,7 @@ workers = Table(
     Column("job_types", ARRAY(Text), nullable=False, server_default=text("'{}'")),
     Column("concurrency", Integer, nullable=False),
     Column("heartbeat_seconds", Double, nullable=False, server_default=text("10")),
+    Column("lease_seconds", Double),
     Column("version", Text),
     Column("is_tick", Boolean, nullable=False, server_default=text("false")),
     Column("running", Integer, nullable=False, server_default=text("0")),
@@ -533,11 +543,47 @@ alert_rules = Table(
     Column("settings", JSONB, nullable=False, server_default=text("'{}'::jsonb")),
     Column("enabled", Boolean, nullable=False, server_default=text("true")),
     Column("state", Text, nullable=False, server_default=text("'quiet'")),
+    # What the last look found: numbers and the sentence that a person reads.
+    Column("found", JSONB),
+    _at("checked_at"),
     _at("silenced_until"),
     _at("fired_at"),
+    _at("recovered_at"),
     _at("sent_at"),
     _at("created_at", now=True),
+    _at("updated_at", now=True),
     UniqueConstraint("name", name="alert_rules_name_key"),
+    CheckConstraint("state IN ('quiet', 'firing')", name="alert_rules_state_is_known"),
+    CheckConstraint("jsonb_typeof(settings) = 'object'", name="alert_rules_settings_are_an_object"),
+)
+
+# What was told to people, or tried: one row per message and channel.
+alert_messages = Table(
+    "alert_messages",
+    metadata,
+    _id(),
+    Column("rule_id", BigInteger, ForeignKey(alert_rules.c.id, ondelete="CASCADE")),
+    Column("kind", Text, nullable=False),
+    Column("channel", Text, nullable=False),
+    Column("subject", Text, nullable=False),
+    Column("body", JSONB, nullable=False),
+    Column("run_id", BigInteger),
+    Column("tries", Integer, nullable=False, server_default=text("0")),
+    Column("error", Text),
+    _at("created_at", now=True),
+    _at("claimed_until"),
+    _at("sent_at"),
+    _at("gave_up_at"),
+    CheckConstraint(
+        "kind IN ('firing', 'recovered', 'reminder', 'test')", name="alert_messages_kind_is_known"
+    ),
+    CheckConstraint("channel IN ('mail', 'webhook')", name="alert_messages_channel_is_known"),
+    Index("alert_messages_by_rule", "rule_id", "id"),
+    Index(
+        "alert_messages_waiting",
+        "created_at",
+        postgresql_where=text("sent_at IS NULL AND gave_up_at IS NULL"),
+    ),
 )
 
 installation = Table(
@@ -545,6 +591,10 @@ installation = Table(
     metadata,
     Column("id", Text, primary_key=True),
     _at("created_at", now=True),
+    # The dead man's switch: when WAKEBOARD_HEARTBEAT_URL was last called, and what it answered.
+    _at("pinged_at"),
+    Column("ping_error", Text),
+    _at("backed_up_at"),
 )
 
 __all__ = [name for name, value in list(globals().items()) if isinstance(value, Table)] + [

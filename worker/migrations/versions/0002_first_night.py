@@ -1,0 +1,98 @@
+"""What the first night needs: alerts that are sent, days to keep, refused answers, the last backup."""
+
+import sqlalchemy as sa
+from alembic import op
+from sqlalchemy.dialects.postgresql import JSONB
+
+revision = "0002"
+down_revision = "0001"
+branch_labels = None
+depends_on = None
+
+SCHEMA = "wakeboard"
+NEW_COLUMNS = {
+    "job_types": (
+        sa.Column("keep_succeeded_days", sa.Integer()),
+        sa.Column("keep_dead_days", sa.Integer()),
+    ),
+    "workers": (sa.Column("lease_seconds", sa.Double()),),
+    "alert_rules": (
+        sa.Column("found", JSONB()),
+        sa.Column("checked_at", sa.DateTime(timezone=True)),
+        sa.Column("recovered_at", sa.DateTime(timezone=True)),
+        sa.Column("updated_at", sa.DateTime(timezone=True), server_default=sa.text("now()"), nullable=False),
+    ),
+    "installation": (
+        sa.Column("pinged_at", sa.DateTime(timezone=True)),
+        sa.Column("ping_error", sa.Text()),
+        sa.Column("backed_up_at", sa.DateTime(timezone=True)),
+    ),
+}
+
+
+def upgrade() -> None:
+    for table, columns in NEW_COLUMNS.items():
+        for column in columns:
+            op.add_column(table, column, schema=SCHEMA)
+    op.create_check_constraint(
+        "job_types_kept_days_are_bounded",
+        "job_types",
+        "keep_succeeded_days BETWEEN 1 AND 36500 AND keep_dead_days BETWEEN 1 AND 36500",
+        schema=SCHEMA,
+    )
+    op.create_check_constraint(
+        "alert_rules_state_is_known", "alert_rules", "state IN ('quiet', 'firing')", schema=SCHEMA
+    )
+    op.create_check_constraint(
+        "alert_rules_settings_are_an_object",
+        "alert_rules",
+        "jsonb_typeof(settings) = 'object'",
+        schema=SCHEMA,
+    )
+    op.create_index(
+        "job_attempts_refused",
+        "job_attempts",
+        ["refused_at"],
+        schema=SCHEMA,
+        postgresql_where=sa.text("refused_at IS NOT NULL"),
+    )
+    _create_alert_messages()
+
+
+def _create_alert_messages() -> None:
+    op.create_table(
+        "alert_messages",
+        sa.Column("id", sa.BigInteger(), sa.Identity(always=False), nullable=False),
+        sa.Column("rule_id", sa.BigInteger()),
+        sa.Column("kind", sa.Text(), nullable=False),
+        sa.Column("channel", sa.Text(), nullable=False),
+        sa.Column("subject", sa.Text(), nullable=False),
+        sa.Column("body", JSONB(), nullable=False),
+        sa.Column("run_id", sa.BigInteger()),
+        sa.Column("tries", sa.Integer(), server_default=sa.text("0"), nullable=False),
+        sa.Column("error", sa.Text()),
+        sa.Column("created_at", sa.DateTime(timezone=True), server_default=sa.text("now()"), nullable=False),
+        sa.Column("claimed_until", sa.DateTime(timezone=True)),
+        sa.Column("sent_at", sa.DateTime(timezone=True)),
+        sa.Column("gave_up_at", sa.DateTime(timezone=True)),
+        sa.CheckConstraint(
+            "kind IN ('firing', 'recovered', 'reminder', 'test')", name="alert_messages_kind_is_known"
+        ),
+        sa.CheckConstraint("channel IN ('mail', 'webhook')", name="alert_messages_channel_is_known"),
+        sa.ForeignKeyConstraint(
+            ["rule_id"],
+            [f"{SCHEMA}.alert_rules.id"],
+            name="alert_messages_rule_id_fkey",
+            ondelete="CASCADE",
+        ),
+        sa.PrimaryKeyConstraint("id", name="alert_messages_pkey"),
+        schema=SCHEMA,
+    )
+    op.create_index("alert_messages_by_rule", "alert_messages", ["rule_id", "id"], schema=SCHEMA)
+    op.create_index(
+        "alert_messages_waiting",
+        "alert_messages",
+        ["created_at"],
+        schema=SCHEMA,
+        postgresql_where=sa.text("sent_at IS NULL AND gave_up_at IS NULL"),
+    )
