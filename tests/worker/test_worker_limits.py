@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from functools import partial
 from pathlib import Path
+
+import pytest
 
 from tests.factories import Connection, attempts, row, rows
 from tests.processes import wait_until
@@ -83,15 +86,18 @@ def test_nothing_of_a_paused_type_starts(database: str, connection: Connection, 
         assert worker.process.poll() is None
 
 
+@pytest.mark.parametrize("job_type", ["only_try", "one_at_a_time"])
 def test_better_priorities_start_first_and_every_fifth_claim_goes_by_age(
-    database: str, connection: Connection, tmp_path: Path
+    database: str, connection: Connection, tmp_path: Path, job_type: str
 ) -> None:
     record = tmp_path / "truth"
-    connection.execute("INSERT INTO wakeboard.job_types (name, paused_at) VALUES ('only_try', now())")
-    old = insert_many(connection, "only_try", 8)
+    connection.execute("INSERT INTO wakeboard.job_types (name, paused_at) VALUES (%s, now())", (job_type,))
+    at_once = {"seconds": 0}
+    old = insert_many(connection, job_type, 8, at_once)
     urgent = connection.execute(
-        "INSERT INTO wakeboard.job_runs (job_type, priority) SELECT 'only_try', 0 FROM generate_series(1, 30)"
-        " RETURNING id"
+        "INSERT INTO wakeboard.job_runs (job_type, payload, priority)"
+        " SELECT %s, %s::jsonb, 0 FROM generate_series(1, 30) RETURNING id",
+        (job_type, json.dumps(at_once)),
     ).fetchall()
     connection.execute("UPDATE wakeboard.job_types SET paused_at = NULL")
     with a_worker(database, ready=connection, TRUTH=record, CONCURRENCY=1):

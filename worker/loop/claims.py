@@ -198,7 +198,8 @@ def _limited_types(plan: Plan, limit: int, me: bytes, lease: bytes) -> Script:
         if len(rows) >= limit:
             break
         try:
-            rows = rows + (yield from _limited(name, _size(limit - len(rows)), me, lease))
+            statement = engine.claim_limited(_size(limit - len(rows)), oldest_first=plan.oldest_first)
+            rows = rows + (yield from _limited(name, statement, me, lease))
         except StatementFailed:
             if not rows:
                 raise
@@ -211,14 +212,14 @@ def busy_script(worker_id: str) -> Script:
     yield BUSY, (worker_id.encode(),)
 
 
-def _limited(name: str, limit: int, me: bytes, lease: bytes) -> Script:
+def _limited(name: str, statement: str, me: bytes, lease: bytes) -> Script:
     """Claim from a type that may run only so often at once: count and claim under the type's lock."""
     yield "BEGIN", ()
     try:
         locked: Rows = yield engine.LOCK_LIMIT, (name.encode(),)
         rows: Rows = []
         if locked:
-            rows = yield engine.claim_limited(limit), (name.encode(), me, lease, locked[0][0])
+            rows = yield statement, (name.encode(), me, lease, locked[0][0])
         yield "COMMIT", ()
     except StatementFailed:
         yield "ROLLBACK", ()

@@ -45,6 +45,12 @@ FROM head
 WHERE r.id = head.id
 """
 
+_LEVELS = "(VALUES (0::smallint), (1::smallint), (2::smallint), (3::smallint), (4::smallint)) AS level (n)"
+
+
+def _order(oldest_first: bool) -> str:
+    return "picked.run_at, picked.id" if oldest_first else "picked.priority, picked.run_at, picked.id"
+
 
 @cache
 def claim(limit: int, *, oldest_first: bool = False) -> str:
@@ -55,7 +61,6 @@ def claim(limit: int, *, oldest_first: bool = False) -> str:
     before the lock let a second worker starve. The limit is a literal: the planner guesses a bound one
     as a tenth of the table. ``oldest_first`` ignores priority, so that nothing starves.
     """
-    order = "picked.run_at, picked.id" if oldest_first else "picked.priority, picked.run_at, picked.id"
     return f"""
 WITH head AS MATERIALIZED (
     SELECT picked.id, picked.lease_seconds
@@ -65,7 +70,7 @@ WITH head AS MATERIALIZED (
         WHERE t.name = ANY($1::text[]) AND t.paused_at IS NULL
             AND coalesce(t.max_running_operator, t.max_running) IS NULL
     ) AS wanted
-    CROSS JOIN (VALUES (0::smallint), (1::smallint), (2::smallint), (3::smallint), (4::smallint)) AS level (n)
+    CROSS JOIN {_LEVELS}
     CROSS JOIN LATERAL (
         SELECT r.id, r.priority, r.run_at, wanted.lease_seconds
         FROM wakeboard.job_runs AS r
@@ -75,7 +80,7 @@ WITH head AS MATERIALIZED (
         LIMIT {limit:d}
         FOR UPDATE OF r SKIP LOCKED
     ) AS picked
-    ORDER BY {order}
+    ORDER BY {_order(oldest_first)}
     LIMIT {limit:d}
 )
 {_TAKEN}{_CLAIMED}"""
@@ -106,28 +111,35 @@ FOR UPDATE SKIP LOCKED
 
 
 @cache
-def claim_limited(limit: int) -> str:
+def claim_limited(limit: int, *, oldest_first: bool = False) -> str:
     """Return the statement that claims up to ``limit`` due runs of one limited type.
 
     $1 type, $2 worker id, $3 lease in seconds, $4 how many of the type may run at once. Only to be sent
-    in the transaction that holds ``LOCK_LIMIT``.
+    in the transaction that holds ``LOCK_LIMIT``. Priorities are probed apart, as in ``claim``.
     """
     return f"""
-WITH head AS MATERIALIZED (
-    SELECT picked.id, greatest(coalesce(t.lease_seconds, $3::float8), $3::float8) AS lease_seconds
-    FROM wakeboard.job_types AS t
-    CROSS JOIN LATERAL (
-        SELECT r.id
-        FROM wakeboard.job_runs AS r
-        WHERE r.job_type = $1::text AND r.status IN ({_CLAIMABLE}) AND r.run_at <= now()
-        ORDER BY r.priority, r.run_at, r.id
-        LIMIT greatest(0, least({limit:d}, $4::int - (
+WITH room AS MATERIALIZED (
+    SELECT greatest(coalesce(t.lease_seconds, $3::float8), $3::float8) AS lease_seconds,
+        greatest(0, least({limit:d}, $4::int - (
             SELECT count(*) FROM wakeboard.job_runs AS busy
             WHERE busy.job_type = $1::text AND busy.status = 'running'
-        )))
+        ))) AS runs
+    FROM wakeboard.job_types AS t
+    WHERE t.name = $1::text
+), head AS MATERIALIZED (
+    SELECT picked.id, (SELECT room.lease_seconds FROM room) AS lease_seconds
+    FROM {_LEVELS}
+    CROSS JOIN LATERAL (
+        SELECT r.id, r.priority, r.run_at
+        FROM wakeboard.job_runs AS r
+        WHERE r.job_type = $1::text AND r.priority = level.n
+            AND r.status IN ({_CLAIMABLE}) AND r.run_at <= now()
+        ORDER BY r.run_at, r.id
+        LIMIT (SELECT room.runs FROM room)
         FOR UPDATE OF r SKIP LOCKED
     ) AS picked
-    WHERE t.name = $1::text
+    ORDER BY {_order(oldest_first)}
+    LIMIT (SELECT room.runs FROM room)
 )
 {_TAKEN}{_CLAIMED}"""
 
