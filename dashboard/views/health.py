@@ -17,6 +17,7 @@ from prometheus_client.registry import Collector
 from dashboard.connection import as_of, reading, writing
 from dashboard.queries import health, overview
 from worker import db
+from worker.liveness import Loop
 
 blueprint = Blueprint("health", __name__)
 
@@ -48,7 +49,7 @@ def statusz() -> tuple[Response, int]:
     )
 
 
-def _loop(loop: health.Loop) -> dict[str, Any]:
+def _loop(loop: Loop) -> dict[str, Any]:
     return {
         "process": loop.process_id,
         "loop": loop.name,

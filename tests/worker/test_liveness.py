@@ -1,0 +1,84 @@
+"""Which loop is late, asked of rows as workers leave them behind."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.factories import Connection
+from worker.liveness import is_abandoned, late_loops, loops
+
+
+def worker(connection: Connection, name: str, seen_seconds_ago: float = 0, stopped: bool = False) -> None:
+    connection.execute(
+        """INSERT INTO wakeboard.workers (id, hostname, pid, concurrency, seen_at, stopped_at)
+        VALUES (%s, 'host', 7, 2, now() - make_interval(secs => %s), CASE WHEN %s THEN now() END)""",
+        (name, seen_seconds_ago, stopped),
+    )
+
+
+def loop(connection: Connection, process: str, name: str, ago_seconds: float, interval: float = 2) -> None:
+    connection.execute(
+        """INSERT INTO wakeboard.loops (process_id, name, interval_seconds, last_success_at, numbers)
+        VALUES (%s, %s, %s, now() - make_interval(secs => %s), '{"moved": 3}')""",
+        (process, name, interval, ago_seconds),
+    )
+
+
+def late(connection: Connection) -> list[tuple[str, str]]:
+    return [(found.process_id, found.name) for found in late_loops(connection)]
+
+
+def test_a_loop_is_late_after_three_rounds_and_five_seconds(connection: Connection) -> None:
+    worker(connection, "w1")
+    loop(connection, "w1", "claim", 10.5)
+    loop(connection, "w1", "reap", 12)
+    loop(connection, "w1", "statistics", 180, interval=60)
+    assert late(connection) == [("w1", "reap")]
+    assert [found.name for found in loops(connection)] == ["claim", "reap", "statistics"]
+    (found,) = late_loops(connection)
+    assert (found.hostname, found.pid, found.numbers) == ("host", 7, {"moved": 3})
+    assert 12 <= found.ago_seconds < 60
+
+
+def test_a_killed_process_is_late_until_it_is_known_to_be_gone(connection: Connection) -> None:
+    worker(connection, "killed", seen_seconds_ago=599)
+    worker(connection, "alive")
+    loop(connection, "killed", "claim", 599)
+    assert late(connection) == [("killed", "claim")]
+    connection.execute("UPDATE wakeboard.workers SET seen_at = now() - interval '601 s' WHERE id = 'killed'")
+    assert late(connection) == []
+
+
+def test_the_last_process_of_all_stays_late_however_long_it_is_silent(connection: Connection) -> None:
+    worker(connection, "killed", seen_seconds_ago=86_400)
+    loop(connection, "killed", "claim", 86_400)
+    assert late(connection) == [("killed", "claim")]
+
+
+def test_a_process_that_said_goodbye_is_never_late(connection: Connection) -> None:
+    worker(connection, "stopped", stopped=True)
+    loop(connection, "stopped", "claim", 60)
+    assert loops(connection) == []
+
+
+def test_a_loop_without_a_workers_row_is_watched_for_ten_minutes(connection: Connection) -> None:
+    loop(connection, "alone", "alerts", 60)
+    assert late(connection) == [("alone", "alerts")]
+    connection.execute("UPDATE wakeboard.loops SET last_success_at = now() - interval '11 min'")
+    assert loops(connection) == []
+
+
+@pytest.mark.parametrize(
+    ("enabled", "seen_seconds_ago", "abandoned"),
+    [(True, 170, False), (True, 190, True), (False, 190, False)],
+)
+def test_schedules_that_nobody_keeps_for_three_minutes_are_abandoned(
+    connection: Connection, enabled: bool, seen_seconds_ago: float, abandoned: bool
+) -> None:
+    connection.execute(
+        """INSERT INTO wakeboard.job_definitions (name, job_type, schedule, enabled, updated_at)
+        VALUES ('nightly', 'x', '0 2 * * *', %s, now() - interval '1 h')""",
+        (enabled,),
+    )
+    worker(connection, "w1", seen_seconds_ago)
+    assert is_abandoned(connection) is abandoned

@@ -1,0 +1,83 @@
+"""Who is late: every loop of every process against the database's clock, and whether anybody is there at all.
+
+A healthy-looking process whose listener or scheduler died silently is the commonest outage of job systems;
+here it is a row that grows old. Reads only. The texts are plain SQL, so that the dashboard asks the same
+question through its own connection.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import psycopg
+
+# A loop is late after missing three rounds and this much more, so that one slow statement is no alarm.
+MARGIN_SECONDS = 5
+# A silent process is known to be gone after this long, once another has worked since then.
+GONE_SECONDS = 600
+SILENCE_SECONDS = 180
+
+# A process that said goodbye has no rows. One that only fell silent stays late until it is known to be gone:
+# the last process of all never is, because then nothing works. Rows without a worker are read for a while.
+LOOPS = f"""
+SELECT l.process_id, w.hostname, w.pid, l.name, l.interval_seconds, l.last_success_at,
+    extract(epoch FROM now() - l.last_success_at)::float8 AS ago_seconds,
+    l.last_success_at < now() - make_interval(secs => 3 * l.interval_seconds + {MARGIN_SECONDS}) AS late,
+    l.last_error, l.last_error_at, l.numbers
+FROM wakeboard.loops AS l LEFT JOIN wakeboard.workers AS w ON w.id = l.process_id
+WHERE CASE
+    WHEN w.id IS NULL THEN l.last_success_at > now() - make_interval(secs => {GONE_SECONDS})
+    WHEN w.stopped_at IS NOT NULL THEN false
+    WHEN w.seen_at > now() - make_interval(secs => {GONE_SECONDS}) THEN true
+    ELSE NOT EXISTS (
+        SELECT FROM wakeboard.workers AS later
+        WHERE later.seen_at > w.seen_at + make_interval(secs => {GONE_SECONDS})
+    )
+END
+ORDER BY l.process_id, l.name
+"""
+LATE_LOOPS = f"SELECT * FROM ({LOOPS}) AS loop WHERE late"
+ABANDONED = f"""
+SELECT EXISTS (
+        SELECT FROM wakeboard.job_definitions
+        WHERE enabled AND schedule IS NOT NULL
+            AND updated_at < now() - make_interval(secs => {SILENCE_SECONDS})
+    ) AND NOT EXISTS (
+        SELECT FROM wakeboard.workers WHERE seen_at > now() - make_interval(secs => {SILENCE_SECONDS})
+    )
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """One background duty of one process, and how long ago it last succeeded."""
+
+    process_id: str
+    hostname: str | None
+    pid: int | None
+    name: str
+    interval_seconds: float
+    last_success_at: datetime
+    ago_seconds: float
+    late: bool
+    last_error: str | None
+    last_error_at: datetime | None
+    numbers: dict[str, Any] | None
+
+
+def loops(connection: psycopg.Connection[Any]) -> list[Loop]:
+    """Return the loops of every process that is not known to be gone, by process and name."""
+    return [Loop(*row) for row in connection.execute(LOOPS.encode()).fetchall()]
+
+
+def late_loops(connection: psycopg.Connection[Any]) -> list[Loop]:
+    """Return the loops that missed three rounds, of processes that are not known to be gone."""
+    return [Loop(*row) for row in connection.execute(LATE_LOOPS.encode()).fetchall()]
+
+
+def is_abandoned(connection: psycopg.Connection[Any]) -> bool:
+    """Return whether schedules are enabled and no worker or tick came for three minutes."""
+    row = connection.execute(ABANDONED.encode()).fetchone()
+    return bool(row and row[0])
