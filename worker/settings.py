@@ -15,7 +15,19 @@ from urllib.parse import urlsplit
 from zoneinfo import available_timezones
 
 PREFIX = "WAKEBOARD_"
-SECRETS = frozenset({"database_url", "read_database_url", "heartbeat_url"})
+SECRETS = frozenset(
+    {
+        "database_url",
+        "read_database_url",
+        "heartbeat_url",
+        "smtp_url",
+        "alert_webhook_url",
+        "alert_webhook_secret",
+    }
+)
+
+MAIL_SCHEMES = ("smtp", "smtp+starttls", "smtps")
+SHORTEST_SECRET = 16
 
 
 class SettingsError(ValueError):
@@ -103,6 +115,36 @@ def _web_url(text: str) -> str:
     return text
 
 
+def _mail_server(text: str) -> str:
+    parts = urlsplit(text)
+    if parts.scheme not in MAIL_SCHEMES or not parts.hostname or parts.path.strip("/") or parts.query:
+        raise ValueError
+    if parts.port == 0:
+        raise ValueError
+    return text
+
+
+def _addresses(text: str) -> str:
+    found = [address.strip() for address in text.split(",")]
+    for address in found:
+        name, _, host = address.rpartition("@")
+        if not name or not host or any(c <= " " or c in "<>,;\x7f" for c in address):
+            raise ValueError
+    return ", ".join(found)
+
+
+def _address(text: str) -> str:
+    if "," in text:
+        raise ValueError
+    return _addresses(text)
+
+
+def _secret(text: str) -> str:
+    if len(text) < SHORTEST_SECRET:
+        raise ValueError
+    return text
+
+
 def _folder(text: str) -> Path:
     return Path(text).expanduser().absolute()
 
@@ -110,7 +152,7 @@ def _folder(text: str) -> Path:
 def _setting(read: Callable[[str], Any], allowed: str, default: Any = None, factory: Any = None) -> Any:
     options: dict[str, Any] = {"default": default} if factory is None else {"default_factory": factory}
     # Addresses carry passwords, and a repr ends up in tracebacks.
-    shown = read not in (_conninfo, _web_url)
+    shown = read not in (_conninfo, _web_url, _mail_server, _secret)
     return field(**options, repr=shown, metadata={"read": read, "allowed": allowed})
 
 
@@ -139,6 +181,14 @@ class Settings:
     log_format: str = _setting(_one_of("text", "json"), "text or json", "text")
     allow_commands: bool = _setting(_switch, "1 or 0 (also on/off, yes/no, true/false)", False)
     heartbeat_url: str | None = _setting(_web_url, "an http or https URL")
+    public_url: str | None = _setting(_web_url, "the dashboard's http or https URL, for links in messages")
+    alert_mail: str | None = _setting(_addresses, "mail addresses, separated by commas")
+    alert_from: str | None = _setting(_address, "one mail address; unset: wakeboard@ this host's name")
+    smtp_url: str | None = _setting(
+        _mail_server, "smtp://, smtp+starttls:// or smtps://[user:password@]host[:port]"
+    )
+    alert_webhook_url: str | None = _setting(_web_url, "an http or https URL")
+    alert_webhook_secret: str | None = _setting(_secret, f"{SHORTEST_SECRET} characters or more")
     origins: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     @classmethod
@@ -168,7 +218,7 @@ class Settings:
                 wrong.append(f"{label} is {shown}; allowed: {entry.metadata['allowed']}.")
         if wrong:
             raise SettingsError("\n".join(wrong))
-        return _with_heartbeat(cls(**values, origins=origins))
+        return _with_channels(_with_heartbeat(cls(**values, origins=origins)))
 
     def rows(self) -> list[dict[str, str | None]]:
         """Return ``{"name", "value", "origin"}`` for each setting, secrets masked."""
@@ -211,4 +261,17 @@ def _with_heartbeat(settings: Settings) -> Settings:
             f"WAKEBOARD_HEARTBEAT_SECONDS is {heartbeat:g}; allowed: from {lease / 4:g} to {lease / 2:g}, "
             f"a quarter to a half of the lease of {lease:g} s."
         )
+    return settings
+
+
+def _with_channels(settings: Settings) -> Settings:
+    """Refuse half a channel: mail without a server, a webhook that nobody could tell from a forged one."""
+    for given, wanted, why in (
+        ("alert_mail", "smtp_url", "which mail server takes alerts"),
+        ("alert_webhook_url", "alert_webhook_secret", "the key that signs alerts"),
+    ):
+        if getattr(settings, given) is not None and getattr(settings, wanted) is None:
+            raise SettingsError(
+                f"{PREFIX}{given.upper()} is set and {PREFIX}{wanted.upper()} is not; set it too: it says {why}."
+            )
     return settings

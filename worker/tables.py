@@ -543,6 +543,9 @@ alert_rules = Table(
     Column("settings", JSONB, nullable=False, server_default=text("'{}'::jsonb")),
     Column("enabled", Boolean, nullable=False, server_default=text("true")),
     Column("state", Text, nullable=False, server_default=text("'quiet'")),
+    # What people believe after the last message, and how often the state has changed since then.
+    Column("told", Text, nullable=False, server_default=text("'quiet'")),
+    Column("turns", Integer, nullable=False, server_default=text("0")),
     # What the last look found: numbers and the sentence that a person reads.
     Column("found", JSONB),
     _at("checked_at"),
@@ -553,7 +556,9 @@ alert_rules = Table(
     _at("created_at", now=True),
     _at("updated_at", now=True),
     UniqueConstraint("name", name="alert_rules_name_key"),
-    CheckConstraint("state IN ('quiet', 'firing')", name="alert_rules_state_is_known"),
+    CheckConstraint(
+        "state IN ('quiet', 'firing') AND told IN ('quiet', 'firing')", name="alert_rules_state_is_known"
+    ),
     CheckConstraint("jsonb_typeof(settings) = 'object'", name="alert_rules_settings_are_an_object"),
 )
 

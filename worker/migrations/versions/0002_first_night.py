@@ -17,6 +17,8 @@ NEW_COLUMNS = {
     ),
     "workers": (sa.Column("lease_seconds", sa.Double()),),
     "alert_rules": (
+        sa.Column("told", sa.Text(), server_default=sa.text("'quiet'"), nullable=False),
+        sa.Column("turns", sa.Integer(), server_default=sa.text("0"), nullable=False),
         sa.Column("found", JSONB()),
         sa.Column("checked_at", sa.DateTime(timezone=True)),
         sa.Column("recovered_at", sa.DateTime(timezone=True)),
@@ -28,6 +30,17 @@ NEW_COLUMNS = {
         sa.Column("backed_up_at", sa.DateTime(timezone=True)),
     ),
 }
+
+# One rule of each kind, once: what an operator changes or removes afterwards stays so.
+FIRST_RULES = (
+    "no_worker",
+    "late_loop",
+    "queue_age",
+    "dead_runs",
+    "failures_rise",
+    "missed_runs",
+    "stuck_leases",
+)
 
 
 def upgrade() -> None:
@@ -41,7 +54,10 @@ def upgrade() -> None:
         schema=SCHEMA,
     )
     op.create_check_constraint(
-        "alert_rules_state_is_known", "alert_rules", "state IN ('quiet', 'firing')", schema=SCHEMA
+        "alert_rules_state_is_known",
+        "alert_rules",
+        "state IN ('quiet', 'firing') AND told IN ('quiet', 'firing')",
+        schema=SCHEMA,
     )
     op.create_check_constraint(
         "alert_rules_settings_are_an_object",
@@ -57,6 +73,11 @@ def upgrade() -> None:
         postgresql_where=sa.text("refused_at IS NOT NULL"),
     )
     _create_alert_messages()
+    for kind in FIRST_RULES:
+        op.execute(
+            f"INSERT INTO {SCHEMA}.alert_rules (name, kind) VALUES ('{kind}', '{kind}')"
+            " ON CONFLICT (name) DO NOTHING"
+        )
 
 
 def _create_alert_messages() -> None:
