@@ -42,7 +42,8 @@ metadata = MetaData(schema=SCHEMA, naming_convention=NAMING)
 _ALL_STATUSES = sql_list(tuple(Status))
 _ALL_OUTCOMES = sql_list(tuple(Outcome))
 _ALL_ROLES = sql_list(tuple(Role))
-_JOB_TYPE = "job_type ~ '^[^[:cntrl:]]{1,200}$'"
+# A counted repetition in one pattern says the same and costs 15 µs a row instead of 0.6.
+_JOB_TYPE = "length(job_type) BETWEEN 1 AND 200 AND job_type !~ '[[:cntrl:]]'"
 
 
 def _id() -> Column[int]:
@@ -83,6 +84,10 @@ job_definitions = Table(
     Column("error", Text),
     _at("next_fire_at"),
     _at("last_fire_at"),
+    # Fires up to here are settled. Where next_fire_at is NULL, the next fire is the first one after this.
+    Column("settled_at", DateTime(timezone=True), nullable=False, server_default=text("clock_timestamp()")),
+    # What fell due by rules that were edited before anybody fired it; written by a trigger, see migration 0002.
+    Column("unsettled", JSONB),
     _at("created_at", now=True),
     _at("updated_at", now=True),
     UniqueConstraint("name", name="job_definitions_name_key"),
@@ -100,8 +105,10 @@ job_definitions = Table(
         "jsonb_typeof(payload) = 'object' AND length(payload::text) <= 1048576",
         name="job_definitions_payload_is_a_small_object",
     ),
-    _finite("job_definitions", "next_fire_at", "last_fire_at"),
+    CheckConstraint("jsonb_typeof(unsettled) = 'array'", name="job_definitions_unsettled_is_a_list"),
+    _finite("job_definitions", "next_fire_at", "last_fire_at", "settled_at"),
     Index("job_definitions_due", "next_fire_at", postgresql_where=text("enabled AND schedule IS NOT NULL")),
+    Index("job_definitions_unsettled", "id", postgresql_where=text("unsettled IS NOT NULL")),
 )
 
 job_runs = Table(
@@ -346,9 +353,13 @@ missed_fires = Table(
     Column("definition_id", BigInteger, ForeignKey(job_definitions.c.id, ondelete="CASCADE"), nullable=False),
     _at("scheduled_for", required=True),
     Column("reason", Text, nullable=False),
+    # Set where one row stands for very many fires: all from scheduled_for to before this.
+    _at("until_at"),
     _at("noted_at", now=True),
     UniqueConstraint("definition_id", "scheduled_for", name="missed_fires_fire_key"),
-    CheckConstraint("reason IN ('misfire', 'overlap', 'capped')", name="missed_fires_reason_is_known"),
+    CheckConstraint(
+        "reason IN ('misfire', 'overlap', 'capped', 'paused')", name="missed_fires_reason_is_known"
+    ),
     Index("missed_fires_by_time", "noted_at"),
 )
 

@@ -1,0 +1,132 @@
+"""What a claim costs when very many runs stand ahead that may not be claimed.
+
+    python benchmarks/claims.py [--ahead 150000] [--claims 200]
+
+Starts a PostgreSQL of its own with default durability. Each line is the worker's own claim of ten runs of a
+type that may be claimed, with so many older runs in front: none; of a paused type; of a type at its limit;
+of the same type, of a better priority but a later date. Beside it the plain way to write a claim, on an index
+on `(run_at)`, which has to walk what stands ahead. Runs are given back outside of the clock. Printed are the
+statement's median, 95th percentile and largest value in milliseconds, and the median of its commit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import statistics
+import tempfile
+from pathlib import Path
+from time import perf_counter
+
+import psycopg
+
+from worker import embedded
+from worker.db import configure, connect, migrate
+from worker.transitions import engine
+
+OPEN, AHEAD = "open", "ahead"
+BATCH = 10
+PLAIN = """
+UPDATE wakeboard.job_runs AS r
+SET status = 'running', lease_epoch = r.lease_epoch + 1, attempts = r.attempts + 1, locked_by = $1,
+    locked_until = clock_timestamp() + interval '30 seconds', started_at = clock_timestamp()
+WHERE r.id = ANY (ARRAY(
+    SELECT c.id FROM wakeboard.job_runs AS c
+    WHERE c.status IN ('queued', 'failed') AND c.run_at <= now() AND c.job_type NOT IN (
+        SELECT t.name FROM wakeboard.job_types AS t WHERE t.paused_at IS NOT NULL OR t.max_running = 0)
+    ORDER BY c.run_at LIMIT 10 FOR UPDATE SKIP LOCKED))
+RETURNING r.id, r.lease_epoch
+"""
+PLAIN_INDEX = "CREATE INDEX by_run_at ON wakeboard.job_runs (run_at) WHERE status IN ('queued', 'failed')"
+SCENES = {
+    "nothing ahead": ("queued", "now() - interval '1 day'", 2, "", 0),
+    "of a paused type": (AHEAD, "now() - interval '1 day'", 2, "paused_at = now()", 1),
+    "of a type at its limit": (AHEAD, "now() - interval '1 day'", 2, "max_running = 0", 1),
+    "delayed, of better priority": (OPEN, "now() + interval '1 day'", 0, "", 1),
+}
+
+
+def fill(connection: psycopg.Connection, scene: str, ahead: int) -> None:
+    """Make 2,000 due runs of the open type behind ``ahead`` runs that may not be claimed."""
+    job_type, run_at, priority, policy, factor = SCENES[scene]
+    connection.execute("TRUNCATE wakeboard.job_runs, wakeboard.run_output, wakeboard.job_types")
+    connection.execute("INSERT INTO wakeboard.job_types (name) VALUES ('open'), ('ahead')")
+    if policy:
+        connection.execute(f"UPDATE wakeboard.job_types SET {policy} WHERE name = 'ahead'".encode())
+    connection.execute(
+        f"INSERT INTO wakeboard.job_runs (job_type, priority, run_at)"
+        f" SELECT %s, %s, {run_at} + n * interval '1 ms' FROM generate_series(1, %s) AS n".encode(),
+        (job_type, priority, ahead * factor),
+    )
+    connection.execute(
+        "INSERT INTO wakeboard.job_runs (job_type) SELECT 'open' FROM generate_series(1, 2000)"
+    )
+    connection.execute("VACUUM ANALYZE wakeboard.job_runs")
+    connection.execute("CHECKPOINT")
+
+
+def measure(
+    connection: psycopg.Connection, statement: str, values: tuple[object, ...], claims: int
+) -> list[tuple[float, float]]:
+    """Return (statement, commit) of each of ``claims`` claims in ms; the runs are given back in between."""
+    cursor, times = psycopg.RawCursor(connection), []
+    for number in range(claims + 20):
+        connection.execute("BEGIN")
+        began = perf_counter()
+        rows = cursor.execute(statement.encode(), values, prepare=True).fetchall()
+        claimed = perf_counter()
+        connection.execute("COMMIT")
+        committed = perf_counter()
+        if len(rows) != BATCH:
+            raise SystemExit(f"not a result: {len(rows)} runs were claimed, not {BATCH}")
+        if number >= 20:
+            times.append(((claimed - began) * 1000, (committed - claimed) * 1000))
+        connection.execute(
+            "UPDATE wakeboard.job_runs SET status = 'queued', locked_by = NULL, locked_until = NULL"
+            " WHERE id = ANY(%s)",
+            ([row[0] for row in rows],),
+        )
+    return times
+
+
+def tell(name: str, times: list[tuple[float, float]]) -> None:
+    """Print one line of the table."""
+    claims = sorted(claim for claim, _ in times)
+    median, late, most = statistics.median(claims), claims[int(len(claims) * 0.95)], claims[-1]
+    commit = statistics.median(commit for _, commit in times)
+    print(f"  {name:9} {median:7.2f} {late:7.2f} {most:7.2f}   commit {commit:5.2f}", flush=True)
+
+
+def main() -> None:
+    """Run every scene both ways."""
+    options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    options.add_argument("--ahead", type=int, default=150_000)
+    options.add_argument("--claims", type=int, default=200)
+    chosen = options.parse_args()
+    folder = Path(tempfile.mkdtemp(prefix="wakeboard-bench-", dir="/var/tmp"))
+    folder.chmod(0o711)
+    server = embedded.start(folder / "d")
+    try:
+        migrate(server.url)
+        with (
+            connect(server.url, name="benchmark", statement_timeout_seconds=600) as ours,
+            connect(server.url, name="benchmark", statement_timeout_seconds=600) as plain,
+        ):
+            configure(ours, engine.PLANNING)
+            print(f"claim of {BATCH}, ms: median, 95 %, most")
+            for scene in SCENES:
+                fill(ours, scene, chosen.ahead)
+                print(f"{chosen.ahead if SCENES[scene][4] else 0:,} runs {scene}")
+                names = ["open", "ahead"]
+                tell("wakeboard", measure(ours, engine.claim(BATCH), (names, "w1", 30.0), chosen.claims))
+                # Only now: a planner that sees both indexes may take the wrong one for ours.
+                plain.execute(PLAIN_INDEX)
+                tell("plain", measure(plain, PLAIN, ("w1",), chosen.claims))
+                plain.execute("DROP INDEX wakeboard.by_run_at")
+    finally:
+        print(embedded.stop(folder / "d", only_if_unused=False))
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()
