@@ -12,6 +12,7 @@ import logging
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
+from threading import RLock
 from time import monotonic, time
 from typing import Any, Literal
 
@@ -36,16 +37,19 @@ class _Lines:
         self.write_line: Callable[[int, str, dict[str, Any]], str] = text_line
         self._kept: list[str] = []
         self._since = 0.0
+        self._lock = RLock()
 
     def add(self, line: str, *, at_once: bool) -> None:
-        if not self._kept:
-            self._since = monotonic()
-        self._kept.append(line)
+        with self._lock:
+            if not self._kept:
+                self._since = monotonic()
+            self._kept.append(line)
         if at_once or len(self._kept) >= KEEP_LINES or monotonic() - self._since >= KEEP_SECONDS:
             self.flush()
 
     def flush(self) -> None:
-        kept, self._kept = self._kept, []
+        with self._lock:
+            kept, self._kept = self._kept, []
         if kept:
             try:
                 sys.stderr.write("\n".join(kept) + "\n")
