@@ -22,6 +22,8 @@ RESULT_BYTES = 8_192
 OUTPUT_BYTES = 8_192
 _CHAIN_LINKS = 16
 _FRAMES_EACH_END = 24
+# A traceback begins with the handler's own code.
+_OUR_ROOMS = ("worker.invoke", "worker.processes.child", "worker.pool.handling", "contextlib")
 
 _T = TypeVar("_T")
 Kind = Literal["returned", "raised", "timed_out", "cancelled", "crashed", "committed"]
@@ -255,7 +257,7 @@ def _one_traceback(exception: BaseException, joint: str) -> str:
 
 
 def _frames(trace: TracebackType | None) -> str:
-    while trace is not None and trace.tb_frame.f_globals.get("__name__") == "worker.processes.child":
+    while trace is not None and trace.tb_frame.f_globals.get("__name__") in _OUR_ROOMS:
         trace = trace.tb_next
     if trace is None:
         return ""

@@ -18,19 +18,12 @@ import traceback
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from types import CoroutineType, FrameType
-from typing import Any, NoReturn
+from types import FrameType
+from typing import NoReturn
 
 from worker.context import Context
-from worker.outcome import (
-    OUTPUT_BYTES,
-    Answer,
-    Cancelled,
-    DeadlineExceeded,
-    answer_for_exception,
-    answer_for_return,
-    clean_text,
-)
+from worker.invoke import invoke
+from worker.outcome import OUTPUT_BYTES, Answer, Cancelled, DeadlineExceeded, clean_text
 from worker.processes.family import become_subreaper, die_with_parent
 from worker.processes.hygiene import Hygiene
 from worker.processes.output import empty, read_tail
@@ -42,16 +35,32 @@ _RECEIVE_BYTES = 256 * 1024
 _FLUSH_NS = 2_000_000
 _SHORT_NS = 1_000_000
 _WORK_FD_FROM = 200
-_NOTHING = object()
-_UNLIMITED = contextlib.nullcontext()
 
 
 class _Leave(BaseException):
     """SIGTERM came while no run was held."""
 
 
+class _Window:
+    """Open while the handler's own code runs: a SIGTERM meant for it is raised into it, and only then."""
+
+    __slots__ = ("_child",)
+
+    def __init__(self, child: Child) -> None:
+        self._child = child
+
+    def __enter__(self) -> None:
+        self._child.armed = True
+        if self._child.leaving:
+            self._child.armed = False
+            raise self._child.reason()
+
+    def __exit__(self, *_error: object) -> None:
+        self._child.armed = False
+
+
 class Child:
-    """The loop of one slot's process."""
+    """The loop of one slot's process. `armed`: a SIGTERM may be raised; `leaving`: this child should end."""
 
     def __init__(
         self, slot: int, page: SlotPage, work: socket.socket, recycle_runs: int, recycle_mb: int
@@ -60,9 +69,10 @@ class Child:
         self._slot, self._page, self._work = slot, page, work
         self._pid, self._runs_left = os.getpid(), recycle_runs
         self._current: tuple[int, int] | None = None
-        self._armed = self._idle = self._leaving = False
+        self.armed = self._idle = self.leaving = False
         self._unsent_since = 0
         self._expected_ns: dict[str, int] = {}
+        self._window = _Window(self)
         signal.signal(signal.SIGTERM, self._on_term)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -72,13 +82,13 @@ class Child:
         """Work until the supervisor's end closes or this child should be replaced."""
         frames = Frames()
         with contextlib.suppress(_Leave, ConnectionError):
-            while not self._leaving:
+            while not self.leaving:
                 data = self._receive()
                 if not data:
                     break
                 for body in frames.feed(data):
                     for assignment in read_assignments(body):
-                        if self._leaving:
+                        if self.leaving:
                             break
                         self._run(assignment)
                 self._flush()
@@ -88,22 +98,23 @@ class Child:
     def _receive(self) -> bytes:
         self._idle = True
         try:
-            return b"" if self._leaving else self._work.recv(_RECEIVE_BYTES)
+            return b"" if self.leaving else self._work.recv(_RECEIVE_BYTES)
         finally:
             self._idle = False
 
     def _on_term(self, _number: int, _frame: FrameType | None) -> None:
         if not self._page.hits(self._current):
             return
-        self._leaving = True
-        if self._armed:
-            self._armed = False
-            raise self._reason()
+        self.leaving = True
+        if self.armed:
+            self.armed = False
+            raise self.reason()
         if self._idle:
             self._idle = False
             raise _Leave
 
-    def _reason(self) -> BaseException:
+    def reason(self) -> BaseException:
+        """What to raise into the handler that runs: its deadline has passed, or somebody wants it gone."""
         if boottime_ns() >= self._page.deadline_ns():
             return DeadlineExceeded("The run passed its deadline and was stopped.")
         return Cancelled("The run was stopped from outside.")
@@ -156,27 +167,19 @@ class Child:
         return answer
 
     def _call(self, job_type: JobType, context: Context) -> Answer:
-        value: object = _NOTHING
-        try:
-            with _UNLIMITED if job_type.memory_mb is None else _memory_limit(job_type.memory_mb):
-                try:
-                    self._armed = True
-                    if self._leaving:
-                        raise self._reason()
-                    value = job_type.function(context)
-                    if type(value) is CoroutineType:
-                        coroutine, value = value, _NOTHING
-                        value = _run_async(coroutine)
-                finally:
-                    self._armed = False
-        except BaseException as error:
-            if value is _NOTHING or not isinstance(error, Cancelled | DeadlineExceeded):
-                return answer_for_exception(error, job_type.permanent)
-        return answer_for_return(value)
+        megabytes = job_type.memory_mb
+        return invoke(
+            job_type, context, window=self._window if megabytes is None else self._limited(megabytes)
+        )
+
+    @contextlib.contextmanager
+    def _limited(self, megabytes: int) -> Iterator[None]:
+        with _memory_limit(megabytes), self._window:
+            yield
 
     def _clean_up(self, assignment: Assignment, answer: Answer, run_ns: int) -> Answer:
         if not self._hygiene.descriptors_whole(run_ns):
-            self._leaving = True
+            self.leaving = True
             answer = _closed_descriptors(answer)
         elif self._hygiene.output_bytes:
             answer = replace(answer, output_tail=read_tail(1, OUTPUT_BYTES))
@@ -184,7 +187,7 @@ class Child:
         reason = self._hygiene.tidy(run_ns)
         self._runs_left -= 1
         if reason is not None or self._runs_left <= 0:
-            self._leaving = True
+            self.leaving = True
         previous = self._expected_ns.get(assignment.job_type, 0)
         self._expected_ns[assignment.job_type] = max(run_ns, previous - previous // 8)
         return answer
@@ -203,12 +206,6 @@ class Child:
             self._work.sendall(self._page.journal())
             self._page.journal_clear()
             self._unsent_since = 0
-
-
-def _run_async(coroutine: Any) -> object:
-    import asyncio
-
-    return asyncio.run(coroutine)
 
 
 @contextlib.contextmanager

@@ -1,0 +1,51 @@
+"""The one place where a handler is called: by the database worker's child, by the in-process pool, inline.
+
+Turns whatever the handler does into an Answer. It decides nothing, writes nothing and keeps nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from types import CoroutineType
+from typing import Any
+
+from worker.context import Context
+from worker.outcome import Answer, Cancelled, DeadlineExceeded, answer_for_exception, answer_for_return
+from worker.registry import JobType
+
+_NOTHING = object()
+_OPEN: AbstractContextManager[Any] = nullcontext()
+
+
+def run_async(coroutine: Any) -> object:
+    """Run the coroutine of an `async def` handler in an event loop of its own; returns what it returns."""
+    import asyncio
+
+    return asyncio.run(coroutine)
+
+
+def invoke(
+    job_type: JobType,
+    context: Context,
+    *,
+    window: AbstractContextManager[Any] = _OPEN,
+    await_it: Callable[[Any], object] = run_async,
+) -> Answer:
+    """Call the handler of `job_type` with `context` and return how it ended; it never raises.
+
+    `window` is open exactly while the handler's own code runs: it may raise `Cancelled` or
+    `DeadlineExceeded` into it. Raised after the handler has returned, they change nothing any more.
+    `await_it` runs the coroutine of an async handler.
+    """
+    value: object = _NOTHING
+    try:
+        with window:
+            value = job_type.function(context)
+            if type(value) is CoroutineType:
+                coroutine, value = value, _NOTHING
+                value = await_it(coroutine)
+    except BaseException as error:
+        if value is _NOTHING or not isinstance(error, Cancelled | DeadlineExceeded):
+            return answer_for_exception(error, job_type.permanent)
+    return answer_for_return(value)
