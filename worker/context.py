@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import logging
 
     from worker.processes.wire import Assignment
+    from worker.remembered import Remembered
 
 _SECOND = 1_000_000_000
 
@@ -48,9 +49,11 @@ class Context:
         traceparent: str | None = None,
         page: SlotPage | None = None,
         started_ns: int | None = None,
+        remembered: Remembered | None = None,
     ) -> None:
         """`scheduled_for` and `enqueued_at` are ISO texts; `started_ns` is on the clock of `boottime_ns`
-        (None: now)."""
+        (None: now); `remembered` is what earlier attempts of the same run did once, outside of the database
+        worker."""
         self.run_id = run_id
         self.job_type = job_type
         self.attempt = attempt
@@ -66,6 +69,7 @@ class Context:
         self._scheduled_for = scheduled_for
         self._enqueued_at = enqueued_at
         self._page = page
+        self._remembered = remembered
         self._cancel_asked = False
         self._started_ns = boottime_ns() if started_ns is None else started_ns
         self._deadline_ns = self._started_ns + int(timeout_seconds * _SECOND)
@@ -133,6 +137,15 @@ class Context:
             raise Cancelled("The run was asked to stop.")
         if boottime_ns() >= self._deadline_ns:
             raise DeadlineExceeded(f"The run passed its deadline of {self.timeout_seconds:g} s.")
+
+    @property
+    def remembered(self) -> Remembered:
+        """What `once()` keeps of this run where there is no table for it."""
+        if self._remembered is None:
+            from worker.remembered import Remembered
+
+            self._remembered = Remembered()
+        return self._remembered
 
     def progress(self, done: int, total: int) -> None:
         """Show how far the run is: `done` of `total`, whole numbers, cut to 0 … 2^62."""

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from inspect import isawaitable
 from typing import TYPE_CHECKING, Any, Literal
-from weakref import WeakKeyDictionary
 
 import psycopg
 from psycopg.pq import TransactionStatus
@@ -24,6 +23,7 @@ from worker.db import DatabaseError
 from worker.ledger import Entry, Holder
 from worker.outcome import Retryable
 from worker.own_connection import drop, joined, own_connection
+from worker.remembered import PROCESS_KEYS, Remembered
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -38,8 +38,7 @@ _ROUNDS = 5
 _DONE_SECONDS = 30.0
 
 Scope = Literal["run", "global"]
-_in_memory: WeakKeyDictionary[Context, dict[str, Any]] = WeakKeyDictionary()
-_in_memory_global: dict[str, Any] = {}
+_process = Remembered(PROCESS_KEYS)
 
 
 class LeaseLost(Exception):
@@ -81,7 +80,7 @@ def once(
     """
     _check(key, scope, if_unconfirmed)
     if not context.worker_id:
-        return _once_in_memory(context, key, function, scope)
+        return _once_in_memory(context, key, function, scope, if_unconfirmed)
     holder = Holder(context.run_id, context.attempt, context.lease_epoch, context.worker_id)
     ledger_scope = f"run:{context.run_id}" if scope == "run" else "global"
     for _ in range(_ROUNDS):
@@ -118,14 +117,35 @@ def _check(key: object, scope: object, if_unconfirmed: object) -> None:
         raise ValueError(f"if_unconfirmed is 'skip', 'redo' or a callable, not {if_unconfirmed!r}.")
 
 
-def _once_in_memory(context: Context, key: str, function: Callable[[], Any], scope: str) -> Any:
-    """Remember for as long as the context (or, with scope "global", the process) lives."""
-    known = _in_memory_global if scope == "global" else _in_memory.setdefault(context, {})
-    if key not in known:
-        value = _called(function)
-        known[key] = None
-        known[key] = json.loads(_result_text(value, key))
-    return known[key]
+def _once_in_memory(
+    context: Context,
+    key: str,
+    function: Callable[[], Any],
+    scope: str,
+    decision: str | Callable[[Unconfirmed], Any],
+) -> Any:
+    """Remember for as long as the run (or, with scope "global", the process) lives."""
+    memory = _process if scope == "global" else context.remembered
+    before = memory.take(key, context.run_id, context.attempt)
+    if before is not None and before.state == "done":
+        return before.result
+    if before is not None and before.state == "making":
+        raise Retryable("effect_in_progress", f"The effect '{key}' is being made by run {before.run_id}.")
+    if before is not None and decision == "skip":
+        memory.put(key, before)
+        context.log.warning("The effect '%s' was cut short and never confirmed; it is not made again.", key)
+        return None
+    value = None
+    if before is not None and callable(decision):
+        with memory.as_it_was(key, before):
+            value = decision(Unconfirmed(key, scope, before.run_id, before.attempt, before.started_at))
+    if value is None:
+        with memory.making(key, context.run_id, context.attempt):
+            value = _called(function)
+    memory.done(key, context.run_id, context.attempt, None)
+    result = json.loads(_result_text(value, key))
+    memory.done(key, context.run_id, context.attempt, result)
+    return result
 
 
 def _must_hold(holder: Holder) -> None:
