@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import json
+import mmap
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -207,8 +209,52 @@ def say(ctx: Context) -> None:
 
 @job("hungry", memory_mb=64)
 def hungry(ctx: Context) -> int:
-    """Ask for more memory than allowed."""
-    return len(bytearray(256 * 1024 * 1024))
+    """Ask for more memory in one piece than any run of the type could be allowed."""
+    return len(bytearray(1024 * 1024 * 1024))
+
+
+@job("maps_much", memory_mb=64)
+def maps_much(ctx: Context) -> int:
+    """Map a large file and reserve a wide space, as databases and other languages' runtimes do."""
+    with tempfile.TemporaryFile() as file:
+        file.truncate(2 * 2**30)
+        mapped = mmap.mmap(file.fileno(), 2 * 2**30, prot=mmap.PROT_READ)
+        reserved = mmap.mmap(-1, 2 * 2**30, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, prot=0)
+        return len(mapped) + len(reserved)
+
+
+@job("keep")
+def keep(ctx: Context) -> None:
+    """Keep memory that the next run finds taken."""
+    MAPPED.append(taken(ctx.payload["megabytes"]))
+
+
+@job("family", memory_mb=500)
+def family(ctx: Context) -> None:
+    """Hold memory, and as much in a forked process."""
+    MAPPED.append(taken(ctx.payload["megabytes"]))
+    if os.fork() == 0:
+        MAPPED.append(taken(ctx.payload["megabytes"]))
+        time.sleep(600)
+    while True:
+        time.sleep(0.01)
+
+
+MAPPED: list[mmap.mmap] = []
+
+
+def taken(megabytes: int) -> mmap.mmap:
+    """Private memory that is really in use, to the byte."""
+    memory = mmap.mmap(-1, megabytes * 2**20, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    for page in range(0, len(memory), 4096):
+        memory[page] = 1
+    return memory
+
+
+@job("nap")
+def nap(ctx: Context) -> None:
+    """Take about a millisecond."""
+    time.sleep(0.001)
 
 
 @job("count")

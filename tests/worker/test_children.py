@@ -92,7 +92,9 @@ def test_leaving_by_an_exception_is_never_success(nursery: Nursery, how: str) ->
     assert good.answer.kind == "returned"
 
 
-@pytest.mark.parametrize(("how", "code"), [("exit", "exited"), ("abort", "crashed"), ("segfault", "crashed")])
+@pytest.mark.parametrize(
+    ("how", "code"), [("exit", "exited"), ("abort", "signal_SIGABRT"), ("segfault", "signal_SIGSEGV")]
+)
 def test_a_process_that_ends_under_its_run_is_a_crash(nursery: Nursery, how: str, code: str) -> None:
     first, second = assign("violent", {"how": how}), assign("nothing")
     died = nursery.die(first, second)
@@ -137,7 +139,8 @@ def test_sigkill_of_a_child_is_told_at_once_and_its_slot_works_again(
     os.kill(nursery.pid(), signal.SIGKILL)
     died = nursery.wait_for(Died)
     assert time.monotonic() - killed_at < 1
-    assert died.answer.message == "killed by signal 9 (SIGKILL)"
+    assert (died.answer.error_code, died.answer.message) == ("killed", "killed by signal 9 (SIGKILL)")
+    assert not died.by_order
     assert (died.running, died.unstarted) == (waiting, [queued])
     assert died.answer.output_tail == "waiting\n"
     assert nursery.children.current(0) is None
@@ -247,7 +250,7 @@ def test_kill_ends_a_handler_that_nothing_else_ends(nursery: Nursery, tmp_path: 
     nursery.children.terminate(0)
     nursery.children.kill(0)
     died = nursery.wait_for(Died)
-    assert (died.running, died.answer.error_code) == (run, "crashed")
+    assert (died.running, died.answer.error_code, died.by_order) == (run, "killed", True)
 
 
 def test_kill_ends_a_child_that_is_stopped(nursery: Nursery) -> None:
@@ -298,8 +301,73 @@ def test_a_print_loop_cannot_eat_memory(nursery: Nursery) -> None:
 
 def test_a_run_may_not_take_more_memory_than_its_type_allows(nursery: Nursery) -> None:
     bad, good = nursery.run(assign("hungry"), assign("nothing"))
-    assert (bad.answer.kind, bad.answer.error_code) == ("raised", "MemoryError")
+    assert (bad.answer.kind, bad.answer.error_code) == ("raised", "memory_limit")
+    assert "memory_mb=64" in (bad.answer.message or "")
     assert good.answer.kind == "returned"
+
+
+def test_memory_that_is_only_reserved_or_shared_with_a_file_is_not_counted(nursery: Nursery) -> None:
+    [mapped] = nursery.run(assign("maps_much"))
+    assert mapped.answer.kind == "returned"
+
+
+def test_the_memory_of_a_run_is_what_it_and_its_processes_took_since_it_began(nursery: Nursery) -> None:
+    nursery.run(assign("keep", {"megabytes": 30}))
+    nursery.begin(assign("family", {"megabytes": 20}))
+    nursery.wait_until(lambda: (nursery.children.memory(0, 0) or 0) > 30 * 2**20)
+    held = nursery.children.memory(0, 0) or 0
+    assert held < 50 * 2**20, "twenty by itself, twenty by a process that it forked, and no page twice"
+
+
+def test_memory_is_unknown_while_nothing_runs_and_for_types_without_a_limit(nursery: Nursery) -> None:
+    assert nursery.children.memory(0, 0) is None
+    nursery.begin(assign("polite"))
+    assert nursery.children.memory(0, 0) is None
+
+
+def test_a_kill_meant_for_a_run_that_has_ended_spares_the_next_one(nursery: Nursery) -> None:
+    over, bystander = assign("polite", timeout=0.05), assign("polite", timeout=30)
+    nursery.begin(over)
+    nursery.wait_for(Finished)
+    nursery.begin(bystander)
+    pid = nursery.pid()
+    nursery.children.kill(0, over.run_id, over.lease_epoch)
+    nursery.children.ask_cancel(0, bystander.run_id, bystander.lease_epoch)
+    assert nursery.wait_for(Finished).answer.kind == "cancelled"
+    nursery.run(assign("nothing"))
+    assert nursery.pid() == pid
+
+
+def test_kills_that_race_with_the_ends_of_short_runs_never_hit_another_run(nursery: Nursery) -> None:
+    hit = spared = 0
+    for number in range(60):
+        nursery.children.send(0, [assign("nap") for _ in range(6)])
+        seen, end = None, time.monotonic() + 20
+        while seen is None and nursery.children.outstanding(0) and time.monotonic() < end:
+            seen = nursery.children.current(0)
+            nursery.events += nursery.children.collect() if seen is None else []
+        if seen is None:
+            continue
+        kill_at = seen.started_ns + number * 50_000
+        while time.clock_gettime_ns(time.CLOCK_BOOTTIME) < kill_at:
+            pass
+        nursery.children.kill(0, seen.run_id, seen.lease_epoch)
+        nursery.wait_until(lambda: not nursery.children.outstanding(0))
+        deaths = [event for event in nursery.events if isinstance(event, Died)]
+        # None: it had answered, and was killed before it could begin the next one.
+        assert all(died.running is None or died.running.run_id == seen.run_id for died in deaths)
+        hit, spared = hit + len(deaths), spared + (not deaths)
+        nursery.events.clear()
+    assert hit, "some kills found their run"
+    assert spared, "some runs had ended first"
+
+
+def test_a_kill_finds_its_run_although_its_child_was_stopped_before(nursery: Nursery) -> None:
+    run = assign("wait")
+    nursery.begin(run)
+    os.kill(nursery.pid(), signal.SIGSTOP)
+    nursery.children.kill(0, run.run_id, run.lease_epoch)
+    assert nursery.wait_for(Died).running == run
 
 
 def test_what_happens_after_the_commit_does_not_change_the_outcome(nursery: Nursery) -> None:

@@ -31,17 +31,21 @@ class Pace:
 
     slow_share: float = 1.0
     mean_seconds: float = QUICK_SECONDS
-    may_be_retried: bool = True
+    only_try_share: float = 0.0
 
-    def observe(self, seconds: float) -> None:
-        """Take one run's duration into account."""
+    def observe(self, seconds: float, *, is_only_try: bool = False) -> None:
+        """Take one run's duration into account, and whether a lost start would have cost it its only try.
+
+        One such run stops claims ahead until some 150 others have ended.
+        """
+        self.only_try_share = 1.0 if is_only_try else self.only_try_share * (1 - MEMORY)
         self.slow_share += MEMORY * ((seconds >= QUICK_SECONDS) - self.slow_share)
         self.mean_seconds += MEMORY * (seconds - self.mean_seconds)
 
     @property
     def is_quick(self) -> bool:
         """Whether 95 % of the runs take less than 20 ms and losing a start costs no run its only try."""
-        return self.may_be_retried and self.slow_share < SLOW_SHARE
+        return self.only_try_share < SLOW_SHARE and self.slow_share < SLOW_SHARE
 
 
 @dataclass(slots=True)
@@ -86,9 +90,7 @@ class Claims:
     def observe(self, held: Held, seconds: float) -> None:
         """Learn from one ended run."""
         pace = self._paces.setdefault(held.assignment.job_type, Pace())
-        pace.observe(seconds)
-        if held.max_attempts == 1:
-            pace.may_be_retried = False
+        pace.observe(seconds, is_only_try=held.max_attempts == 1)
 
     def is_quick(self, job_type: str) -> bool:
         """Return whether runs of ``job_type`` may be claimed ahead."""

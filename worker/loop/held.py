@@ -49,6 +49,9 @@ class Held:
     timed_out: bool = False
     is_lost: bool = False
     is_fenced: bool = False
+    memory_mb: int | None = None
+    # What it held when that was too much, in bytes.
+    memory_bytes: int = 0
 
     @property
     def run_id(self) -> int:
@@ -111,6 +114,7 @@ def held_from_row(
         lease_seconds=max(lease_seconds, policy.lease_seconds or 0.0),
         leased_ns=leased_ns,
         claimed_ns=leased_ns,
+        memory_mb=policy.memory_mb,
     )
 
 

@@ -65,6 +65,8 @@ def decide(
     if held.cancel_asked_ns and answer.kind in ("cancelled", "crashed", "timed_out"):
         answer = replace(answer, error_code="cancelled", message="cancelled on request", permanent=False)
         return _failed(held, answer, "cancelled", took_seconds, ended_ns)
+    if held.memory_bytes and cut_short:
+        return _failed(held, _too_heavy(held, answer), "failed", took_seconds, ended_ns)
     if held.is_fenced and cut_short:
         return _failed(held, _fenced(answer), "failed", took_seconds, ended_ns)
     if is_stopping and cut_short:
@@ -81,6 +83,13 @@ def never_started(held: Held) -> Ended:
     )
 
 
+def bystander(held: Held, answer: Answer, *, took_seconds: float, ended_ns: int) -> Ended:
+    """Return the release of a run whose process was killed for another run's sake: it costs no failure."""
+    note = "its process was ended for the sake of another run; this costs the run nothing"
+    given = replace(answer, note=note)
+    return Ended(held, "release", given, "released", True, ended_ns, took_seconds)
+
+
 def _failed(held: Held, answer: Answer, outcome: str, took: float, ended_ns: int) -> Ended:
     delay = Backoff.parse(held.backoff).delay_seconds(held.failures + 1)
     if answer.retry_after_seconds is not None:
@@ -92,6 +101,12 @@ def _timed_out(held: Held, answer: Answer) -> Answer:
     seconds = held.assignment.timeout_seconds
     message = f"ran longer than its timeout of {seconds:g} s and was stopped"
     return replace(answer, error_code="timed_out", message=message, permanent=False)
+
+
+def _too_heavy(held: Held, answer: Answer) -> Answer:
+    used = held.memory_bytes / 2**20
+    message = f"held {used:,.0f} MB of memory, where its type may hold {held.memory_mb:,} MB, and was killed"
+    return replace(answer, error_code="memory_limit", message=message, permanent=False)
 
 
 def _fenced(answer: Answer) -> Answer:

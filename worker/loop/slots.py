@@ -12,7 +12,7 @@ from worker import log
 from worker.loop.channel import Rows
 from worker.loop.claims import Claims, Load
 from worker.loop.held import Held, Holdings, boottime_ns, held_from_row
-from worker.loop.record import Ended, decide, never_started
+from worker.loop.record import Ended, bystander, decide, never_started
 from worker.outcome import Answer
 from worker.processes.children import Children, Died, Finished
 
@@ -112,7 +112,10 @@ class Slots:
             held = self._free(event.slot, event.running.run_id, event.running.lease_epoch)
             if held is not None:
                 seconds = max(0.0, (now - event.started_ns) / 1e9) if event.started_ns else 0.0
-                self._settle(held, event.answer, seconds, now)
+                if event.by_order and not held.killed_ns:
+                    self._ended(bystander(held, event.answer, took_seconds=seconds, ended_ns=now))
+                else:
+                    self._settle(held, event.answer, seconds, now)
         elif event.unstarted:
             self._died_idle(event)
         for assignment in event.unstarted:

@@ -26,6 +26,7 @@ from worker.invoke import invoke
 from worker.outcome import OUTPUT_BYTES, Answer, Cancelled, DeadlineExceeded, clean_text
 from worker.processes.family import become_subreaper, die_with_parent
 from worker.processes.hygiene import Hygiene
+from worker.processes.memory import bursts_refused, held_bytes
 from worker.processes.output import empty, read_tail
 from worker.processes.slotpage import SlotPage, boottime_ns
 from worker.processes.wire import Assignment, Frames, Reported, answer_frame, read_assignments
@@ -168,13 +169,15 @@ class Child:
 
     def _call(self, job_type: JobType, context: Context) -> Answer:
         megabytes = job_type.memory_mb
-        return invoke(
-            job_type, context, window=self._window if megabytes is None else self._limited(megabytes)
-        )
+        if megabytes is None:
+            return invoke(job_type, context, window=self._window)
+        self._page.set_held_before(held_bytes())
+        answer = invoke(job_type, context, window=self._limited(megabytes))
+        return _refused_memory(answer, megabytes) if answer.error_code == "MemoryError" else answer
 
     @contextlib.contextmanager
     def _limited(self, megabytes: int) -> Iterator[None]:
-        with _memory_limit(megabytes), self._window:
+        with bursts_refused(megabytes), self._window:
             yield
 
     def _clean_up(self, assignment: Assignment, answer: Answer, run_ns: int) -> Answer:
@@ -208,18 +211,9 @@ class Child:
             self._unsent_since = 0
 
 
-@contextlib.contextmanager
-def _memory_limit(megabytes: int) -> Iterator[None]:
-    import resource
-
-    now = int(Path("/proc/self/statm").read_bytes().split()[0]) * os.sysconf("SC_PAGE_SIZE")
-    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
-    wanted = now + megabytes * 1024 * 1024
-    resource.setrlimit(resource.RLIMIT_AS, (wanted if hard < 0 else min(wanted, hard), hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+def _refused_memory(answer: Answer, megabytes: int) -> Answer:
+    message = f"asked for far more memory than its type may hold (memory_mb={megabytes})"
+    return replace(answer, error_code="memory_limit", message=message)
 
 
 def _closed_descriptors(answer: Answer) -> Answer:

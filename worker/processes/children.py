@@ -11,6 +11,7 @@ import contextlib
 import json
 import os
 import selectors
+import signal
 import socket
 import subprocess
 import time
@@ -32,6 +33,7 @@ from worker.processes.events import (
 )
 from worker.processes.family import become_subreaper
 from worker.processes.leftovers import end_leftovers, new_mark
+from worker.processes.memory import Shortage, family_bytes
 from worker.processes.output import create_output, empty, read_tail, trim
 from worker.processes.slotpage import ANYTHING, NOTHING, SlotPage, Started, create_pages
 from worker.processes.template import MESSAGE_BYTES, command
@@ -64,7 +66,8 @@ class _Slot:
         self.page = SlotPage(pages, number)
         self.output = create_output(number)
         self.generation = 0
-        self.alive = False
+        self.alive = self.is_condemned = False
+        self.reason: str | None = None
         self.pid: int | None = None
         self.work: socket.socket | None = None
         self.frames = Frames(ANSWER_BYTES)
@@ -101,6 +104,7 @@ class Children:
         self._events: list[Event] = []
         self._failed = False
         self._trimmed_at = 0.0
+        self._shortage = Shortage()
 
     def start(self) -> None:
         """Start the template; returns at once, `Ready` or `AppFailed` follows from `collect`. RuntimeError
@@ -175,6 +179,7 @@ class Children:
                     self._drain(key.data)
         if time.monotonic() - self._trimmed_at > _TRIM_SECONDS:
             self.trim_output()
+            self._shortage.look()
         events, self._events = self._events, []
         return events
 
@@ -205,9 +210,27 @@ class Children:
             held.page.aim(started.run_id, started.lease_epoch)
         self._order(held, "terminate")
 
-    def kill(self, slot: int) -> None:
-        """SIGKILL for the slot's child and everything below it."""
-        self._order(self._slots[slot], "kill")
+    def kill(self, slot: int, run_id: int | None = None, lease_epoch: int = 0) -> None:
+        """SIGKILL for the slot's child and everything below it.
+
+        With a run: only if the child, stopped for that look, still runs it; one that began in between is
+        spared. Without a run whatever runs there dies, and its `Died` says `by_order`.
+        """
+        held = self._slots[slot]
+        held.is_condemned = held.is_condemned or run_id is None
+        self._order(held, "kill", run=None if run_id is None else [run_id, lease_epoch])
+
+    def memory(self, slot: int, limit: int) -> int | None:
+        """Bytes that the slot's run and everything it started hold beyond what its child held before.
+
+        None when nothing runs or that is not known yet. Exact only beyond `limit` bytes: below it, what
+        several processes share may count more than once.
+        """
+        held = self._slots[slot]
+        before = held.page.held_before()
+        if held.pid is None or held.page.started() is None or not before:
+            return None
+        return max(0, family_bytes(held.pid, before + limit) - before)
 
     def progress(self, slot: int) -> tuple[int, int] | None:
         """(done, total) of what the slot runs now; None when nothing runs or it reported none."""
@@ -250,16 +273,19 @@ class Children:
         ours.setblocking(False)
         held.generation += 1
         held.alive, held.pid, held.work = True, None, ours
+        held.is_condemned, held.reason = False, None
         held.frames = Frames(ANSWER_BYTES)
         held.outgoing.clear()
         held.page.aim(NOTHING)
         self._selector.register(ours, selectors.EVENT_READ, held)
         self._order(held, "fork", [theirs.detach(), os.dup(held.output)])
 
-    def _order(self, held: _Slot, order: str, fds: Sequence[int] = ()) -> None:
+    def _order(
+        self, held: _Slot, order: str, fds: Sequence[int] = (), run: Sequence[int] | None = None
+    ) -> None:
         if not held.alive or self._control is None:
             return
-        message = {"order": order, "slot": held.number, "generation": held.generation}
+        message = {"order": order, "slot": held.number, "generation": held.generation, "run": run}
         self._orders.append((json.dumps(message).encode(), list(fds)))
         self._send_orders()
 
@@ -314,6 +340,7 @@ class Children:
                 self._finish(held, body)
         except ValueError as error:
             self._events.append(Warned(f"The child of slot {held.number} is killed: {error}"))
+            held.reason = f"killed because it sent what is no answer: {error}"
             self._order(held, "kill")
             return False
         return True
@@ -379,7 +406,11 @@ class Children:
         held.page.journal_clear()
         empty(held.output)
         began_ns = started.started_ns if started is not None and running is not None else 0
-        return Died(held.number, text, running, crash_answer(status, text, tail), unstarted, began_ns)
+        answer = crash_answer(
+            status, text, tail, out_of_memory=self._shortage.has_struck(), reason=held.reason
+        )
+        by_order = held.is_condemned and status == signal.SIGKILL
+        return Died(held.number, text, running, answer, unstarted, began_ns, by_order)
 
     def _close_work(self, held: _Slot) -> None:
         if held.work is not None:

@@ -50,7 +50,7 @@ class Died:
 
     `running` is what it had started and not ended (its attempt ends with `answer`; it began at `started_ns`),
     `unstarted` what it was sent and never began, in order. A child that was replaced after its runs dies with
-    neither.
+    neither. `by_order`: the supervisor had it killed, perhaps for the sake of a run that came before.
     """
 
     slot: int
@@ -59,6 +59,7 @@ class Died:
     answer: Answer
     unstarted: list[Assignment]
     started_ns: int = 0
+    by_order: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,17 +78,35 @@ def describe_status(status: int | None) -> str:
     if status is None:
         return "gone, its status unread"
     if os.WIFSIGNALED(status):
-        number = os.WTERMSIG(status)
-        try:
-            return f"killed by signal {number} ({signal.Signals(number).name})"
-        except ValueError:
-            return f"killed by signal {number}"
+        return f"killed by signal {os.WTERMSIG(status)} ({_signal_name(status)})"
     return f"exited with status {os.waitstatus_to_exitcode(status)}"
 
 
-def crash_answer(status: int | None, text: str, output_tail: str) -> Answer:
-    """The answer of a run whose process died under it: `exited` when the process ended itself, else
-    `crashed`."""
-    exited = status is not None and os.WIFEXITED(status)
-    code, message = ("exited", f"{text} in the middle of the run") if exited else ("crashed", text)
+def _signal_name(status: int) -> str:
+    number = os.WTERMSIG(status)
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return str(number)
+
+
+def crash_answer(
+    status: int | None, text: str, output_tail: str, *, out_of_memory: bool = False, reason: str | None = None
+) -> Answer:
+    """The answer of a run whose process died under it, by wait status.
+
+    The code is `exited` for a process that ended itself, `out_of_memory` or `killed` for SIGKILL (the kernel
+    was `out_of_memory` at that moment, or not), `signal_<NAME>` for other signals, `crashed` for an end that
+    nobody could read. `reason`: why we killed it, which is `crashed` too.
+    """
+    code, message = "crashed", text
+    if reason is not None:
+        message = reason
+    elif status is not None and os.WIFEXITED(status):
+        code, message = "exited", f"{text} in the middle of the run"
+    elif status is not None and os.WIFSIGNALED(status):
+        code = f"signal_{_signal_name(status)}"
+        if os.WTERMSIG(status) == signal.SIGKILL:
+            code = "out_of_memory" if out_of_memory else "killed"
+            message = f"{text}: the kernel had run out of memory" if out_of_memory else text
     return Answer("crashed", code, message, output_tail=output_tail or None)

@@ -23,7 +23,7 @@ _KILL_SECONDS = 2.0
 _RUNS_BETWEEN_LONG_LOOKS = 100
 _SHORT_NS, _LONG_NS = 1_000_000, 10_000_000
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD, signal.SIGALRM)
-_LIMITS = (resource.RLIMIT_NOFILE, resource.RLIMIT_AS)
+_LIMITS = (resource.RLIMIT_NOFILE, resource.RLIMIT_AS, resource.RLIMIT_DATA)
 _NO_TIMER = (0.0, 0.0)
 # The functions under the signal module's: without their enumerations a look costs a tenth.
 _look: Any = importlib.import_module("_signal")

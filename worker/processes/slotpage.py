@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 _RUN_ID, _EPOCH, _STARTED, _DEADLINE = 0, 1, 2, 3
 _CANCEL_RUN, _CANCEL_EPOCH, _STOP_RUN, _STOP_EPOCH = 4, 5, 6, 7
-_DONE, _TOTAL, _JOURNAL_LENGTH = 8, 9, 10
+_DONE, _TOTAL, _JOURNAL_LENGTH, _HELD_BEFORE = 8, 9, 10, 11
 _WORDS = 4096
 REGION_BYTES = 256 * 1024
 JOURNAL_BYTES = REGION_BYTES - _WORDS
@@ -77,7 +77,7 @@ class SlotPage:
         words[_RUN_ID] = run_id
         words[_EPOCH] = lease_epoch
         words[_DEADLINE] = deadline_ns
-        words[_DONE] = words[_TOTAL] = 0
+        words[_DONE] = words[_TOTAL] = words[_HELD_BEFORE] = 0
         words[_STARTED] = started_ns
 
     def end(self) -> None:
@@ -127,6 +127,14 @@ class SlotPage:
     def progress(self) -> tuple[int, int]:
         """(done, total); (0, 0) when the run reported none."""
         return self._words[_DONE], self._words[_TOTAL]
+
+    def set_held_before(self, held_bytes: int) -> None:
+        """Child: what this process holds in memory before the handler of the running run begins."""
+        self._words[_HELD_BEFORE] = held_bytes
+
+    def held_before(self) -> int:
+        """Bytes that the child held before the running run; 0 while that is not known."""
+        return self._words[_HELD_BEFORE]
 
     def journal_append(self, frame: bytes) -> bool:
         """Child: keep an answer until it is sent; False when the journal is full."""

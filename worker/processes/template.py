@@ -15,6 +15,7 @@ import select
 import signal
 import socket
 import sys
+import time
 import traceback
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,11 +25,14 @@ from worker.outcome import TRACEBACK_CHARACTERS, clean_text
 from worker.processes import child, preload
 from worker.processes.family import become_subreaper, die_with_parent, kill_children, outlive_parent
 from worker.processes.leftovers import wear
+from worker.processes.slotpage import SlotPage
 from worker.registry import JOB_TYPES, load_app
 
 MESSAGE_BYTES = 128 * 1024
 _TYPES_PER_MESSAGE = 50
 _SWEEP_SECONDS = 1.0
+# A child in the middle of a disk's work stops only afterwards; others must not wait for it.
+_STOP_SECONDS = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +108,27 @@ class Template:
     def _signal(self, order: dict[str, Any]) -> None:
         wanted = _Member(order["slot"], order["generation"])
         for pid, member in self._members.items():
-            if member == wanted:
-                os.kill(pid, signal.SIGKILL if order["order"] == "kill" else signal.SIGTERM)
+            if member != wanted:
+                continue
+            if order["order"] == "terminate":
+                os.kill(pid, signal.SIGTERM)
+            elif order["run"] is None or self._stopped_in(pid, order["slot"], *order["run"]):
+                os.kill(pid, signal.SIGKILL)
+            else:
+                os.kill(pid, signal.SIGCONT)
+
+    def _stopped_in(self, pid: int, slot: int, run_id: int, lease_epoch: int) -> bool:
+        """Stop a child and say whether it is in that run: stopped, it cannot go on to the next meanwhile."""
+        os.kill(pid, signal.SIGSTOP)
+        end = time.monotonic() + _STOP_SECONDS
+        while hasattr(os, "waitid") and time.monotonic() < end:
+            if os.waitid(os.P_PID, pid, os.WSTOPPED | os.WEXITED | os.WNOHANG | os.WNOWAIT):
+                break
+            time.sleep(0.0002)
+        page = SlotPage(self._given["pages"], slot)
+        started = page.started()
+        page.close()
+        return started is not None and (started.run_id, started.lease_epoch) == (run_id, lease_epoch)
 
     def _fork(self, slot: int, generation: int, work: int, output: int) -> None:
         try:
