@@ -36,6 +36,7 @@ ROOMS = {
     "token": "people",
     "login-link": "people",
     "db": "database",
+    "rehearse": "rehearsing",
     "doctor": "checks",
     "config": "checks",
 }
