@@ -21,6 +21,7 @@ import psycopg
 from worker import log
 from worker.db import DatabaseError, connect
 from worker.duties.background import Background
+from worker.duties.hearing import Hearing
 from worker.duties.lease import CancelAsked, LeaseKeeper, LeaseLost
 from worker.duties.presence import Presence, new_worker_id
 from worker.loop.channel import Channel, ChannelLost
@@ -87,7 +88,11 @@ class Supervisor:
         self._limits = Limits(
             self._children, self._holdings, settings.concurrency, kill_seconds=settings.kill_seconds
         )
-        self._claim_line = Line(url, "claim", self._tell, listens=(WAKE_CHANNEL, CANCEL_CHANNEL))
+        self._hearing = Hearing(
+            me, poll_seconds=poll_seconds, listen_anew=lambda: self._tell(self._listen_anew)
+        )
+        listens = (WAKE_CHANNEL, CANCEL_CHANNEL, self._hearing.channel)
+        self._claim_line = Line(url, "claim", self._tell, listens=listens)
         self._finish_line = Line(url, "finish", self._tell)
         self._writer = Writer(self._finish_line, self._holdings, me, wrote=self._wrote)
         self._slots = Slots(
@@ -108,7 +113,7 @@ class Supervisor:
             read_output=self._slots.tail, waits_before_reaping=not self._until_drained,
             registered=lambda: self._tell(self._claimer.wake),
             stop_wanted=lambda: self._tell(lambda: self.stop("asked from the dashboard")),
-            claimed_at=lambda: self._claimer.answered_at,
+            claim_beat=lambda: self._claimer.beat(), listen=self._hearing.step,
         )  # fmt: skip
         self._claimer = Claimer(
             self._claim_line, self._claims, self._slots, self._holdings, worker_id=me,
@@ -141,6 +146,8 @@ class Supervisor:
         self._writer.step()
         if self._may_claim():
             self._claimer.step()
+        elif self._restart_at is None:
+            self._claimer.well()
         self._decide_end()
         log.flush()
 
@@ -267,6 +274,7 @@ class Supervisor:
         line.adopt(channel)
         self._selector.register(channel.fileno(), selectors.EVENT_READ, lambda: self._pump(line))
         if line is self._claim_line:
+            self._hearing.connected(is_pooled=line.is_pooled)
             self._claimer.connected()
 
     def _watch_writing(self) -> None:
@@ -285,19 +293,28 @@ class Supervisor:
         channel = line.channel
         if channel is None:
             return
-        descriptor = channel.fileno()
         try:
             for name, payload in channel.pump():
                 if name == WAKE_CHANNEL:
                     self._claimer.wake()
                 elif name == CANCEL_CHANNEL and payload.isascii() and payload.isdigit() and len(payload) < 20:
                     self._limits.cancel(int(payload), None)
+                elif name == self._hearing.channel:
+                    self._hearing.heard(payload)
         except ChannelLost as lost:
-            self._selector.unregister(descriptor)
-            line.drop()
-            log.warn(
-                "A database connection was lost; opening another.", connection=line.name, error=str(lost)
-            )
+            self._drop(line, "A database connection was lost; opening another.", str(lost))
+
+    def _drop(self, line: Line, why: str, error: str | None = None) -> None:
+        assert line.channel is not None
+        self._selector.unregister(line.channel.fileno())
+        line.drop()
+        log.warn(why, connection=line.name, error=error)
+
+    def _listen_anew(self) -> None:
+        """Open another connection for what hears nothing, unless a claim is still under way on it."""
+        channel = self._claim_line.channel
+        if self._hearing.is_waiting and channel is not None and not channel.is_busy:
+            self._drop(self._claim_line, "No notification arrives; opening another connection.")
 
     def _hear(self, event: Event) -> None:
         """Take in what the children say."""
@@ -332,6 +349,7 @@ class Supervisor:
         print(message, file=sys.stderr)  # noqa: T201
         if self._claims.types:
             self._restart_at = monotonic() + BROKEN_APP_PAUSE
+            self._claimer.hindered(message)
         else:
             self._exit_code = USE_ERROR
 
@@ -350,9 +368,7 @@ class Supervisor:
         now = self._watched_at = monotonic()
         for line in (self._claim_line, self._finish_line):
             if line.channel is not None and (line.channel.is_lost or line.channel.is_overdue()):
-                self._selector.unregister(line.channel.fileno())
-                line.drop()
-                log.warn("The database does not answer; opening another connection.", connection=line.name)
+                self._drop(line, "The database does not answer; opening another connection.")
             line.ensure()
         for watchdog in (self._lease.watchdog, self._background.watchdog):
             if watchdog.check():

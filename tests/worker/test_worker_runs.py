@@ -226,5 +226,15 @@ def test_every_loop_tells_of_itself(worker: Wakeboard, shared: Connection) -> No
     def names() -> set[str]:
         return {one[0] for one in shared.execute("SELECT name FROM wakeboard.loops").fetchall()}
 
-    wanted = {"presence", "schedule", "reap", "statistics", "live output", "forget", "claim", "renew"}
+    wanted = {
+        "presence",
+        "schedule",
+        "reap",
+        "statistics",
+        "live output",
+        "forget",
+        "claim",
+        "renew",
+        "listen",
+    }
     wait_until(lambda: names() >= wanted, 10, "all loops have told")

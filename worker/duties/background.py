@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from time import monotonic
 from typing import Any
 
 from worker import schedule, statistics
+from worker.duties.hearing import LISTEN_SECONDS
 from worker.duties.lease import LeaseKeeper
 from worker.duties.live_output import LiveOutput
 from worker.duties.presence import Beat, Presence
@@ -29,7 +30,8 @@ class Background:
     """Reaping, firing, presence and the rest, on a thread of their own.
 
     ``registered`` and ``stop_wanted`` are called from that thread when the worker's row stands and when a
-    person wants the worker gone.
+    person wants the worker gone; ``listen`` proves that notifications arrive, ``claim_beat`` tells how the
+    loop itself stands.
     """
 
     def __init__(
@@ -45,7 +47,8 @@ class Background:
         waits_before_reaping: bool,
         registered: Callable[[], None],
         stop_wanted: Callable[[], None],
-        claimed_at: Callable[[], float],
+        claim_beat: Callable[[], Beat],
+        listen: Callable[[Connection], Mapping[str, Any]],
     ) -> None:
         self._settings = settings
         self._presence = presence
@@ -54,7 +57,8 @@ class Background:
         self._lease = lease
         self._registered = registered
         self._stop_wanted = stop_wanted
-        self._claimed_at = claimed_at
+        self._claim_beat = claim_beat
+        self._listen = listen
         self._live_output = LiveOutput(read_output)
         self._reaper = Reaper(
             lease_seconds=settings.lease_seconds, heartbeat_seconds=settings.heartbeat_seconds,
@@ -95,6 +99,7 @@ class Background:
             Duty("presence", min(settings.heartbeat_seconds, PRESENCE_SECONDS), self._be_present),
             Duty("schedule", SCHEDULE_SECONDS, schedule.step),
             Duty("reap", min(REAP_SECONDS, settings.lease_seconds / 2), self._reaper.step),
+            Duty("listen", LISTEN_SECONDS, self._listen, due_at=monotonic() + LISTEN_SECONDS / 4),
             Duty("statistics", MERGE_SECONDS, statistics.merge),
             Duty("live output", LIVE_OUTPUT_SECONDS, self._show_output),
             Duty("forget", FORGET_SECONDS, self._presence.forget_old),
@@ -117,14 +122,7 @@ class Background:
         wanted = self._presence.seen(connection, len(self._holdings), is_stopping=self.is_stopping)
         self._presence.publish(connection, self._policies)
         self._claims.limited = self._presence.limited_types(connection)
-        self._presence.beat(connection, [*self._duties.beats(), *self._loop_beats()])
+        self._presence.beat(connection, [*self._duties.beats(), self._claim_beat(), self._lease.beat()])
         self.is_draining = wanted.drain
         if wanted.stop and not self.is_stopping:
             self._stop_wanted()
-
-    def _loop_beats(self) -> list[Beat]:
-        now, poll = monotonic(), self._settings.poll_seconds
-        return [
-            Beat("claim", poll, now - self._claimed_at()),
-            Beat("renew", poll, now - self._lease.last_success),
-        ]

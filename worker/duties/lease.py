@@ -16,6 +16,7 @@ import psycopg
 
 from worker import log
 from worker.db import configure, connect
+from worker.duties.presence import Beat
 from worker.duties.watchdog import Watchdog
 from worker.loop.held import Held, Holdings, boottime_ns
 from worker.transitions import engine
@@ -67,8 +68,13 @@ class LeaseKeeper:
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._keep, name="lease", daemon=True)
         self._connection: psycopg.Connection[Any] | None = None
-        self.last_success = monotonic()
+        self._succeeded_at = monotonic()
+        self._error: str | None = None
         self.watchdog = Watchdog(2 * STATEMENT_SECONDS)
+
+    def beat(self) -> Beat:
+        """Return how the renewing stands."""
+        return Beat("renew", self._poll_seconds, monotonic() - self._succeeded_at, self._error)
 
     def start(self) -> None:
         """Start renewing."""
@@ -86,8 +92,9 @@ class LeaseKeeper:
                     self._connection = self._connect()
                 with self.watchdog.over(self._connection):
                     self.step(self._connection)
-                self.last_success = monotonic()
+                self._succeeded_at, self._error = monotonic(), None
             except Exception as failure:
+                self._error = str(failure).strip()[:500]
                 log.warn("The leases could not be renewed; trying again.", error=str(failure).strip()[:200])
                 self._disconnect()
             self._stopping.wait(self._poll_seconds)
@@ -113,6 +120,10 @@ class LeaseKeeper:
         """Renew what is due for renewal, then look for cancels among the rest."""
         now = boottime_ns()
         held = self._holdings.all()
+        if not held:
+            # A connection that broke while nothing ran must not be found out by the first heartbeat.
+            connection.execute("SELECT 1")
+            return
         limit = (self._heartbeat_seconds - self._poll_seconds / 2) * 1e9
         due = [entry for entry in held if now - entry.leased_ns >= limit]
         for _ in range(BUSY_TRIES):

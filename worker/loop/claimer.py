@@ -12,6 +12,7 @@ from collections.abc import Callable
 from time import monotonic
 
 from worker import log
+from worker.duties.presence import Beat
 from worker.loop.channel import StatementFailed
 from worker.loop.claims import Claimed, Claims, Plan, busy_script, claim_script, recovery_script
 from worker.loop.held import Holdings, boottime_ns
@@ -55,7 +56,20 @@ class Claimer:
         self._not_before = 0.0
         self._recover_at = math.inf
         self._empty_since_round = NEVER
-        self.answered_at = monotonic()
+        self._succeeded_at = monotonic()
+        self._error: str | None = None
+
+    def beat(self) -> Beat:
+        """Return how the claims stand. The loop itself sets the time: when it hangs, the claims are late."""
+        return Beat("claim", self._poll_seconds, monotonic() - self._succeeded_at, self._error)
+
+    def well(self) -> None:
+        """All is as it should be: a claim was answered, or none is due (slots busy, worker draining)."""
+        self._succeeded_at, self._error = monotonic(), None
+
+    def hindered(self, why: str) -> None:
+        """Claims cannot be made until somebody mends ``why``."""
+        self._error = why
 
     @property
     def is_drained(self) -> bool:
@@ -113,6 +127,7 @@ class Claimer:
             return
         plan = self._claims.plan(self._slots.loads)
         if plan is None:
+            self.well()
             self._take_back_idle()
         else:
             self._send(plan)
@@ -127,7 +142,7 @@ class Claimer:
 
         def done(claimed: Claimed) -> None:
             rows, is_full = claimed.rows, claimed.is_full
-            self.answered_at = monotonic()
+            self.well()
             self._slots.take(rows, sent_ns)
             # Hungry by now: something ended or was enqueued after the claim had looked.
             self._empty_since_round = NEVER if rows or self._is_hungry else round_
@@ -148,6 +163,7 @@ class Claimer:
 
     def _failed(self, failure: Exception) -> None:
         self._is_idle, self._announcement = False, None
+        self._error = str(failure)
         if isinstance(failure, StatementFailed):
             # A claim among the refused statements may have been committed: look for runs that nobody holds.
             self._recover_at = monotonic()

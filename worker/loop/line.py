@@ -11,6 +11,7 @@ import psycopg
 
 from worker import log
 from worker.db import DatabaseError, connect
+from worker.duties.hearing import is_pooled
 from worker.loop.channel import Channel
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 10.0
@@ -47,6 +48,7 @@ class Line:
         self._tell = tell
         self._listens = listens
         self.channel: Channel | None = None
+        self.is_pooled = False
         self._connecting = False
         self._retry_at = 0.0
         self._pause = FIRST_PAUSE
@@ -72,6 +74,7 @@ class Line:
             connection = connect(self.url, name=f"wakeboard {self.name}")
             for channel in self._listens:
                 connection.execute(f'LISTEN "{channel}"'.encode())
+            self.is_pooled = bool(self._listens) and is_pooled(connection)
             self._tell(Connected(self, Channel(connection)))
         except (DatabaseError, psycopg.Error) as failure:
             self._tell(NotConnected(self, str(failure).strip()))

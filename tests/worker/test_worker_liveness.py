@@ -1,0 +1,178 @@
+"""What a worker tells of its own loops, and what others see when it cannot tell any more."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.factories import Connection, row
+from tests.middleman import Middleman, between
+from tests.processes import wait_until, wakeboard
+from tests.worker.motion import (
+    SHORT,
+    a_worker,
+    insert,
+    insert_many,
+    wait_until_idle,
+    wait_until_registered,
+    wait_until_status,
+)
+from worker.liveness import Loop, late_loops, loops
+
+
+def late(connection: Connection) -> set[str]:
+    return {found.name for found in late_loops(connection)}
+
+
+def loop(connection: Connection, name: str) -> Loop | None:
+    return next((found for found in loops(connection) if found.name == name), None)
+
+
+def hears(connection: Connection) -> str | None:
+    found = loop(connection, "listen")
+    return None if found is None or not found.numbers else str(found.numbers["hears"])
+
+
+def ago(connection: Connection, name: str) -> float:
+    found = loop(connection, name)
+    assert found is not None
+    return found.ago_seconds
+
+
+def watch_for(seconds: float, holds: Callable[[], bool]) -> None:
+    """Look for ``seconds`` that something holds all the time."""
+    end = time.monotonic() + seconds
+    wait_until(lambda: not holds() or time.monotonic() > end, seconds + 5)
+    assert time.monotonic() > end, "it did not hold all the time"
+
+
+def listening_pid(connection: Connection) -> int | None:
+    found = connection.execute(
+        "SELECT pid FROM pg_stat_activity WHERE application_name = 'wakeboard claim'"
+        " AND datname = current_database()"
+    ).fetchone()
+    return found[0] if found else None
+
+
+def test_a_worker_that_hears_its_own_notification_says_so(database: str, connection: Connection) -> None:
+    with a_worker(database, ready=connection):
+        wait_until(lambda: hears(connection) == "notifications", 20, "the listening is proven")
+        assert late(connection) == set()
+
+
+def test_a_subscription_that_was_lost_in_silence_is_made_anew(database: str, connection: Connection) -> None:
+    with between(database) as middleman, a_worker(middleman.url, ready=connection, POLL_SECONDS=30) as worker:
+        wait_until(lambda: hears(connection) == "notifications", 20, "the listening is proven")
+        old = listening_pid(connection)
+        middleman.forget_subscriptions()
+        wait_until(lambda: listening_pid(connection) not in (None, old), 30, "another connection listens")
+        wait_until_idle(connection, worker)
+        wait_until_status(connection, insert(connection, "quick"), "succeeded", seconds=3)
+        assert "No notification arrives" in worker.output
+
+
+def test_a_worker_that_hears_nothing_is_late_with_listening_and_works_on(
+    database: str, connection: Connection
+) -> None:
+    with between(database) as middleman, a_worker(middleman.url, ready=connection):
+        wait_until(lambda: hears(connection) == "notifications", 20, "the listening is proven")
+        middleman.swallows_notifications = True
+        wait_until(lambda: late(connection) == {"listen"}, 45, "the listening is late")
+        found = loop(connection, "listen")
+        assert found is not None and "did not come back" in str(found.last_error)
+        wait_until_status(connection, insert(connection, "quick"), "succeeded")
+        middleman.swallows_notifications = False
+        wait_until(lambda: not late(connection), 30, "the listening is on time again")
+
+
+def pooled(middleman: Middleman) -> None:
+    """Make it what a pooler in transaction mode is: no server process of one's own, no notifications."""
+    middleman.hides_the_server = middleman.swallows_notifications = True
+
+
+def test_behind_a_pooler_that_passes_no_notification_on_polling_is_told_and_is_no_failure(
+    database: str, connection: Connection
+) -> None:
+    with between(database) as middleman:
+        pooled(middleman)
+        with a_worker(middleman.url, ready=connection):
+            says = "nothing through the pooler; polls every 0.2 s"
+            wait_until(lambda: hears(connection) == says, 20, "the polling is told")
+            opened = middleman.connections
+            first = ago(connection, "listen")
+            wait_until(lambda: ago(connection, "listen") < first, 20, "the next proof is tried")
+            wait_until_status(connection, insert(connection, "quick"), "succeeded")
+            found = loop(connection, "listen")
+            assert found is not None and (found.late, found.last_error) == (False, None)
+            assert middleman.connections == opened
+
+
+def test_a_pooler_that_passes_notifications_on_is_as_good_as_none(
+    database: str, connection: Connection
+) -> None:
+    with between(database) as middleman:
+        middleman.hides_the_server = True
+        with a_worker(middleman.url, ready=connection):
+            wait_until(lambda: hears(connection) == "notifications", 20, "the listening is proven")
+
+
+def test_claims_are_not_late_while_long_runs_keep_every_slot_busy(
+    database: str, connection: Connection
+) -> None:
+    with a_worker(database, ready=connection, POLL_SECONDS=0.5):
+        for run_id in insert_many(connection, "patient", 2, {"seconds": 40}):
+            wait_until_status(connection, run_id, "running")
+        wait_until(lambda: loop(connection, "claim"), 10)
+        watch_for(9, lambda: ago(connection, "claim") < 3)
+        assert late(connection) == set()
+
+
+def test_claims_are_not_late_while_a_worker_drains(database: str, connection: Connection) -> None:
+    with a_worker(database, ready=connection, POLL_SECONDS=0.5) as worker:
+        wait_until(lambda: loop(connection, "claim"), 10)
+        name = wait_until_registered(connection, worker)
+        connection.execute("UPDATE wakeboard.workers SET drain_requested_at = now() WHERE id = %s", (name,))
+        watch_for(9, lambda: ago(connection, "claim") < 3)
+        run_id = insert(connection, "quick")
+        watch_for(1, lambda: row(connection, run_id)["status"] == "queued")
+
+
+def test_a_frozen_worker_is_late_with_everything(database: str, connection: Connection) -> None:
+    with a_worker(database, ready=connection) as worker:
+        wait_until(lambda: loop(connection, "claim"), 10)
+        worker.freeze()
+        try:
+            wait_until(lambda: late(connection) >= {"claim", "renew", "schedule", "presence"}, 30)
+        finally:
+            worker.thaw()
+        wait_until(lambda: not late(connection), 30, "it is on time again")
+
+
+def test_a_worker_whose_loop_hangs_is_late_with_claims_though_its_threads_go_on(
+    database: str, connection: Connection, tmp_path: Path
+) -> None:
+    program = tmp_path / "wakeboard"
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m tests.worker.apps.hanging "$@"\n')
+    program.chmod(0o755)
+    with wakeboard("worker", database=database, environment=SHORT, program=program) as worker:
+        wait_until_registered(connection, worker)
+        wait_until(lambda: loop(connection, "claim"), 10)
+        worker.process.send_signal(signal.SIGUSR1)
+        wait_until(lambda: "claim" in late(connection), 30, "the claims are late")
+        assert not late(connection) & {"schedule", "presence", "renew", "reap"}
+        wait_until(lambda: "listen" in late(connection), 45, "nobody hears the notifications")
+
+
+def test_a_killed_worker_is_late_and_one_that_ends_in_order_is_not(
+    database: str, connection: Connection
+) -> None:
+    with a_worker(database, ready=connection) as killed, a_worker(database, ready=connection) as stopped:
+        name = wait_until_registered(connection, killed)
+        wait_until(lambda: len({found.process_id for found in loops(connection)}) == 2, 10)
+        stopped.terminate()
+        killed.kill()
+        wait_until(lambda: "claim" in late(connection), 30, "the killed worker's claims are late")
+        assert {found.process_id for found in late_loops(connection)} == {name}

@@ -1,0 +1,83 @@
+"""Proof that notifications arrive: the worker sends one to itself through another connection.
+
+A subscription can be gone while its connection looks well (a half-open socket, a proxy, a pooler). Polling
+finds the work all the same, only later, so nobody would notice. Runs on the duties' thread; ``heard`` and
+``connected`` are called from the loop.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import psycopg
+
+LISTEN_SECONDS = 8.0
+PATIENCE_SECONDS = 2.0
+# A pooler that passed nothing on so far hardly begins to: the other duties need not wait for it.
+POOLED_PATIENCE_SECONDS = 0.25
+MOST_TRIES_APART = 32
+
+
+class NotHeard(Exception):
+    """A notification to oneself did not come back; ``str()`` says what follows."""
+
+
+class Hearing:
+    """The proof for one process. ``listen_anew`` must be safe to call from the duties' thread."""
+
+    def __init__(self, worker_id: str, *, poll_seconds: float, listen_anew: Callable[[], None]) -> None:
+        self.channel = f"wakeboard_hear_{worker_id[-8:]}"
+        self._poll_seconds = poll_seconds
+        self._listen_anew = listen_anew
+        self._came = threading.Event()
+        self._sent = 0
+        self._failures = 0
+        self._is_pooled = False
+        self._has_heard = False
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether the last notification to ourselves has not come back."""
+        return not self._came.is_set()
+
+    def connected(self, *, is_pooled: bool) -> None:
+        """A fresh connection listens; ``is_pooled``: something other than the server answered for it."""
+        self._is_pooled, self._has_heard = is_pooled, False
+
+    def heard(self, payload: str) -> None:
+        """Our own notification came back."""
+        if payload == str(self._sent):
+            self._has_heard = True
+            self._came.set()
+
+    def step(self, connection: psycopg.Connection[Any]) -> dict[str, str]:
+        """Send a notification through ``connection`` and wait for it; raise NotHeard when it does not come.
+
+        Behind a pooler that never passed one on there is nothing to mend: that is said, and is no failure.
+        """
+        hopeless = self._is_pooled and not self._has_heard
+        self._came.clear()
+        self._sent += 1
+        connection.execute("SELECT pg_notify(%s, %s)", (self.channel, str(self._sent)))
+        if self._came.wait(POOLED_PATIENCE_SECONDS if hopeless else PATIENCE_SECONDS):
+            self._failures = 0
+            return {"hears": "notifications"}
+        if self._is_pooled and not self._has_heard:
+            return {"hears": f"nothing through the pooler; polls every {self._poll_seconds:g} s"}
+        self._failures += 1
+        if self._failures & (self._failures - 1) == 0 or self._failures % MOST_TRIES_APART == 0:
+            self._listen_anew()
+        raise NotHeard(
+            "A notification to this worker did not come back; until one does it finds work by polling."
+        )
+
+
+def is_pooled(connection: psycopg.Connection[Any]) -> bool:
+    """Return whether another process than the one that answered the connect runs the statements.
+
+    A pooler invents the number that it tells at the connect, because no one server process belongs to it.
+    """
+    row = connection.execute("SELECT pg_catalog.pg_backend_pid()").fetchone()
+    return row is None or row[0] != connection.info.backend_pid
