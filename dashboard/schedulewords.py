@@ -28,8 +28,9 @@ OVERLAPS = {
 }
 REASONS = {
     "misfire": "it was later than the grace allows",
-    "overlap": "the run before had not ended",
+    "overlap": "the run before had not ended, or a later fire took its place",
     "capped": "more than 100 fires were due at once",
+    "paused": "the schedule was paused before any worker fired it",
 }
 
 

@@ -160,12 +160,20 @@ class Cron:
                 missing = None
 
     def _minutes_to_look_at(self, zone: ZoneInfo, moment: datetime) -> Iterator[tuple[datetime, datetime]]:
-        """Give each minute with the one before it, in the zone, but for hours and days without a match."""
+        """Give each minute that may match with an earlier one, in the zone.
+
+        Where the clocks change it is each minute with the one right before it; elsewhere, and they are most,
+        minutes, hours and days without a match are left out.
+        """
         while True:
             first, last = (moment - _MINUTE).astimezone(zone), (moment + 59 * _MINUTE).astimezone(zone)
-            if offset_of(first) != offset_of(last) or self._in_hour(first) or self._in_hour(last):
+            if offset_of(first) != offset_of(last):
                 locals_ = [first, *((moment + minute * _MINUTE).astimezone(zone) for minute in range(60))]
                 yield from itertools.pairwise(locals_)
+            elif self._in_hour(first) or self._in_hour(last):
+                for minute in range(60):
+                    if (first.minute + 1 + minute) % 60 in self._minutes:
+                        yield first, (moment + minute * _MINUTE).astimezone(zone)
             moment += 60 * _MINUTE
             # From the day before: clocks that go back at midnight return to it.
             day = next(self._dates(last.date() - _DAY), None)

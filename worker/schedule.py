@@ -1,16 +1,15 @@
 """Firing schedules: what is due becomes a run or a missed fire, and the next fire is set, in one transaction.
 
 Any number of processes may do this at once: definitions are locked with skip locked, and a fire is unique
-by (definition, instant). What to do with each due instant is decided by ``sort_fires``, which is pure.
+by (definition, instant). Which instants are due, and which of them fire, is decided by ``worker.due``.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import datetime, timedelta
-from itertools import islice
+from datetime import datetime
+from time import monotonic
 from typing import Any
 
 import psycopg
@@ -18,20 +17,22 @@ from psycopg.rows import dict_row
 
 from worker import log
 from worker.audit import ENGINE
-from worker.cron import Cron
+from worker.due import Decision, Due, Missed, find_due, sort_fires
 from worker.transitions.definitions import Definition, add, next_fire
 
 BATCH = 200
-CATCH_UP_CAP = 100
-# An every-minute schedule after two and a half days; what is older is told as one missed fire.
-LOOK_BACK = 3600
+# After a long outage one look would take as long as all of it; the rest stays due for the next look.
+MOST_SECONDS = 0.5
+# Of the newest runs of a definition, the one that ended last is among so many.
+NEWEST = 20
 
 DUE = """
-SELECT id, name, job_type, schedule, timezone, misfire, grace_seconds, overlap, next_fire_at, now() AS now
+SELECT id, name, job_type, schedule, timezone, enabled, misfire, grace_seconds, overlap, next_fire_at,
+    settled_at, unsettled, now() AS now
 FROM wakeboard.job_definitions
-WHERE enabled AND schedule IS NOT NULL
-    AND (next_fire_at <= now() OR (next_fire_at IS NULL AND error IS NULL AND last_fire_at IS NULL))
-    AND NOT (overlap = 'wait' AND next_fire_at IS NOT NULL AND EXISTS (
+WHERE (unsettled IS NOT NULL OR (enabled AND schedule IS NOT NULL
+        AND (next_fire_at <= now() OR (next_fire_at IS NULL AND error IS NULL))))
+    AND NOT (overlap = 'wait' AND enabled AND (unsettled IS NOT NULL OR next_fire_at IS NOT NULL) AND EXISTS (
         SELECT 1 FROM wakeboard.job_runs AS r
         WHERE r.definition_id = job_definitions.id AND r.status IN ('queued', 'running', 'failed')
     ))
@@ -45,6 +46,13 @@ SELECT EXISTS (
     WHERE definition_id = %s AND status IN ('queued', 'running', 'failed')
 )
 """
+# Between, not =, lets the planner use the index that has the newest runs of a definition in order.
+LAST_RUN = """
+SELECT created_at, finished_at FROM (
+    SELECT created_at, finished_at FROM wakeboard.job_runs WHERE definition_id BETWEEN %(id)s AND %(id)s
+    ORDER BY definition_id DESC, id DESC LIMIT %(newest)s
+) AS newest WHERE finished_at IS NOT NULL ORDER BY finished_at DESC LIMIT 1
+"""
 FIRE = """
 INSERT INTO wakeboard.job_runs (definition_id, scheduled_for, job_type, payload, priority, max_attempts,
     timeout_seconds, enqueued_by)
@@ -55,118 +63,85 @@ ON CONFLICT (definition_id, scheduled_for) WHERE scheduled_for IS NOT NULL DO NO
 RETURNING id, scheduled_for
 """
 MISS = """
-INSERT INTO wakeboard.missed_fires (definition_id, scheduled_for, reason)
-SELECT %s, fire, reason FROM unnest(%s::timestamptz[], %s::text[]) AS missed (fire, reason)
+INSERT INTO wakeboard.missed_fires (definition_id, scheduled_for, reason, until_at)
+SELECT %(id)s, fire, reason, until
+FROM unnest(%(fires)s::timestamptz[], %(reasons)s::text[], %(untils)s::timestamptz[])
+    AS missed (fire, reason, until)
+WHERE NOT EXISTS (
+    SELECT 1 FROM wakeboard.job_runs WHERE definition_id = %(id)s AND scheduled_for = missed.fire
+)
 ON CONFLICT (definition_id, scheduled_for) DO NOTHING
 """
 ADVANCE = """
 UPDATE wakeboard.job_definitions
-SET next_fire_at = %s, last_fire_at = coalesce(%s, last_fire_at), error = %s
+SET next_fire_at = %s, last_fire_at = coalesce(%s, last_fire_at), error = %s, unsettled = NULL,
+    settled_at = greatest(settled_at, now())
 WHERE id = %s
 """
-
-
-@dataclass(slots=True)
-class Decision:
-    """What becomes of the due instants of one definition."""
-
-    fire: list[datetime] = field(default_factory=list)
-    missed: list[tuple[datetime, str]] = field(default_factory=list)
-    waits: bool = False
-
-
-def sort_fires(
-    due: Sequence[datetime],
-    now: datetime,
-    *,
-    misfire: str,
-    grace_seconds: int,
-    overlap: str,
-    is_under_way: bool,
-    cap: int = CATCH_UP_CAP,
-) -> Decision:
-    """Decide for each due instant (ascending, at or before ``now``) whether it fires.
-
-    Late by at most the grace: it fires. Later: the misfire policy (one: the latest of them; all: up to
-    ``cap``, the latest; none). Then the overlap rule: 'skip' lets one run exist at a time, 'wait' keeps one
-    instant until the last run has ended, 'allow' lets all through.
-    """
-    if overlap == "wait":
-        if is_under_way:
-            return Decision(waits=True)
-        return Decision(fire=list(due[-1:]), missed=[(fire, "overlap") for fire in due[:-1]])
-    limit = now - timedelta(seconds=grace_seconds)
-    late = [fire for fire in due if fire < limit]
-    kept = {"one": late[-1:], "all": late[-cap:], "none": []}[misfire]
-    reason = "capped" if misfire == "all" else "misfire"
-    decision = Decision(kept + [fire for fire in due if fire >= limit])
-    decision.missed = [(fire, reason) for fire in late[: len(late) - len(kept)]]
-    if overlap == "skip":
-        room = 0 if is_under_way else 1
-        decision.missed += [(fire, "overlap") for fire in decision.fire[room:]]
-        decision.fire = decision.fire[:room]
-    return decision
+WAIT = "UPDATE wakeboard.job_definitions SET next_fire_at = coalesce(next_fire_at, %s) WHERE id = %s"
 
 
 def step(connection: psycopg.Connection[Any]) -> dict[str, int]:
-    """Fire what is due; return how many definitions were looked at."""
+    """Fire what is due; return how many definitions were settled."""
+    settled, stop_at = 0, monotonic() + MOST_SECONDS
     with connection.transaction(), connection.cursor(row_factory=dict_row) as cursor:
-        rows = cursor.execute(DUE, (BATCH,)).fetchall()
-        for row in rows:
-            _fire(connection, row)
-    return {"due": len(rows)}
+        for row in cursor.execute(DUE, (BATCH,)).fetchall():
+            _settle(connection, row)
+            settled += 1
+            if monotonic() > stop_at:
+                break
+    return {"due": settled}
 
 
-def _fire(connection: psycopg.Connection[Any], row: Mapping[str, Any]) -> None:
+def _settle(connection: psycopg.Connection[Any], row: Mapping[str, Any]) -> None:
     """Settle one due definition; one that cannot be read shows its error and hurts no other."""
-    try:
-        cron = Cron.parse(row["schedule"])
-        following = cron.next_fire(row["timezone"], row["now"])
-        due = _due_instants(cron, row)
-    except (ValueError, OverflowError) as wrong:
-        connection.execute(ADVANCE, (None, None, str(wrong)[:500], row["id"]))
-        log.warn("A schedule cannot be read and does not fire.", schedule=row["name"], error=str(wrong)[:200])
-        return
-    row_under_way = connection.execute(UNDER_WAY, (row["id"],)).fetchone()
-    decision = sort_fires(
-        due, row["now"], misfire=row["misfire"], grace_seconds=row["grace_seconds"], overlap=row["overlap"],
-        is_under_way=bool(row_under_way and row_under_way[0]),
-    )  # fmt: skip
+    due = find_due(row)
+    if due.error:
+        log.warn("A schedule does not fire.", schedule=row["name"], error=due.error[:200])
+    decision = _decide(connection, row, due)
     if decision.waits:
+        connection.execute(WAIT, (due.instants[0], row["id"]))
         return
-    for run_id, fire in connection.execute(FIRE, (decision.fire, row["id"])).fetchall():
+    if decision.fire:
+        _fire(connection, row, decision.fire)
+    reason = "capped" if row["misfire"] == "all" else "misfire"
+    missed: list[Missed] = [(first, reason, until) for first, until in due.untold]
+    missed += [(fire, reason, None) for fire, reason in decision.missed]
+    missed += [(fire, "paused", None) for fire in due.paused]
+    if missed:
+        _miss(connection, row, missed)
+    last = decision.fire[-1] if decision.fire else None
+    connection.execute(ADVANCE, (due.following, last, due.error, row["id"]))
+
+
+def _decide(connection: psycopg.Connection[Any], row: Mapping[str, Any], due: Due) -> Decision:
+    if not due.instants:
+        return Decision()
+    under_way = connection.execute(UNDER_WAY, (row["id"],)).fetchone()
+    waited: tuple[datetime, datetime] | None = None
+    if row["overlap"] == "wait":
+        waited = connection.execute(LAST_RUN, {"id": row["id"], "newest": NEWEST}).fetchone()
+    return sort_fires(
+        due.instants, row["now"], misfire=row["misfire"], grace_seconds=row["grace_seconds"],
+        overlap=row["overlap"], is_under_way=bool(under_way and under_way[0]), waited=waited,
+    )  # fmt: skip
+
+
+def _fire(connection: psycopg.Connection[Any], row: Mapping[str, Any], fires: Sequence[datetime]) -> None:
+    for run_id, fire in connection.execute(FIRE, (list(fires), row["id"])).fetchall():
         log.move(
             "fire", run_id=run_id, job_type=row["job_type"], schedule=row["name"], scheduled_for=str(fire)
         )
-    if decision.missed:
-        _miss(connection, row, decision.missed)
-    last = decision.fire[-1] if decision.fire else None
-    never = None if following else "This schedule never fires again: no such date comes."
-    connection.execute(ADVANCE, (following, last, never, row["id"]))
 
 
-def _due_instants(cron: Cron, row: Mapping[str, Any]) -> list[datetime]:
-    """Return the instants from ``next_fire_at`` to now, the latest ``LOOK_BACK`` of them at most."""
-    if row["next_fire_at"] is None:
-        return []
-    first, now = row["next_fire_at"], row["now"]
-    following = islice(cron.fires(row["timezone"], first), LOOK_BACK)
-    due = [first]
-    for fire in following:
-        if fire.at > now:
-            return due
-        due.append(fire.at)
-    recent = (fire.at for fire in cron.fires(row["timezone"], now - timedelta(days=1)))
-    return [first, *(at for at in islice(recent, LOOK_BACK) if first < at <= now)]
-
-
-def _miss(
-    connection: psycopg.Connection[Any], row: Mapping[str, Any], missed: Sequence[tuple[datetime, str]]
-) -> None:
-    connection.execute(MISS, (row["id"], [fire for fire, _ in missed], [reason for _, reason in missed]))
+def _miss(connection: psycopg.Connection[Any], row: Mapping[str, Any], missed: Sequence[Missed]) -> None:
+    fires, reasons, untils = zip(*missed, strict=True)
+    connection.execute(
+        MISS, {"id": row["id"], "fires": list(fires), "reasons": list(reasons), "untils": list(untils)}
+    )
     log.warn(
-        "A schedule missed fires.", schedule=row["name"], count=len(missed), reason=missed[-1][1],
-        first=str(missed[0][0]), last=str(missed[-1][0]),
+        "A schedule missed fires.", schedule=row["name"], count=len(missed),
+        reasons=",".join(sorted(set(reasons))), first=str(min(fires)), last=str(max(fires)),
     )  # fmt: skip
 
 

@@ -86,7 +86,7 @@ job_definitions = Table(
     _at("last_fire_at"),
     # Fires up to here are settled. Where next_fire_at is NULL, the next fire is the first one after this.
     Column("settled_at", DateTime(timezone=True), nullable=False, server_default=text("clock_timestamp()")),
-    # What fell due by rules that were edited before anybody fired it; written by a trigger, see migration 0002.
+    # What fell due by a rule that was edited before anybody fired it; written by a trigger (migration 0002).
     Column("unsettled", JSONB),
     _at("created_at", now=True),
     _at("updated_at", now=True),
@@ -586,6 +586,7 @@ alert_messages = Table(
     Column("run_id", BigInteger),
     Column("tries", Integer, nullable=False, server_default=text("0")),
     Column("error", Text),
+    Column("answer", Text),
     _at("created_at", now=True),
     _at("claimed_until"),
     _at("sent_at"),

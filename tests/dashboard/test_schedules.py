@@ -57,7 +57,7 @@ def test_the_latest_runs_are_squares_that_link(client: FlaskClient, connection: 
 
 def test_missed_fires_are_counted_and_explained(client: FlaskClient, connection: Connection) -> None:
     mine = a_definition(connection, "mine")
-    for minute, reason in enumerate(("misfire", "overlap", "capped")):
+    for minute, reason in enumerate(schedulewords.REASONS):
         insert(
             connection,
             "missed_fires",
@@ -67,7 +67,7 @@ def test_missed_fires_are_counted_and_explained(client: FlaskClient, connection:
                 "reason": reason,
             },
         )
-    assert item(client, "mine")["missed_24h"] == 3
+    assert item(client, "mine")["missed_24h"] == len(schedulewords.REASONS)
     page = client.get("/schedules/mine").get_data(as_text=True)
     for words in schedulewords.REASONS.values():
         assert words in page

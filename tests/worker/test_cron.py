@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from worker.cron import ALIASES, Cron, CronError, Fire, check_timezone
@@ -323,6 +323,7 @@ _valid_days = st.sampled_from(["*", "1-7", "*/2", "15,L", "LW", "31"])
 _valid_times = st.sampled_from(["*", "*/7", "0", "3-9", "5,10", "1-20/3"])
 
 
+@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(st.one_of(st.lists(_fields, min_size=5, max_size=5).map(" ".join), st.text(max_size=30)))
 def test_any_text_is_either_refused_with_a_sentence_or_can_be_explained_and_asked(text: str) -> None:
     try:
@@ -334,7 +335,7 @@ def test_any_text_is_either_refused_with_a_sentence_or_can_be_explained_and_aske
         cron.next_fire("America/New_York", utc(2026, 3, 7))
 
 
-@settings(max_examples=50)
+@settings(max_examples=50, suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(
     st.builds(
         "{} {} {} * {}".format, _valid_times, _valid_times, _valid_days, st.sampled_from(["*", "1-5", "sun"])

@@ -16,7 +16,7 @@ from tests import factories
 from tests.factories import Connection, Row, a_definition, a_run, rows
 from worker import db, schedule
 from worker.audit import Actor
-from worker.schedule import Decision, sort_fires
+from worker.due import LOOK_BACK, Decision, sort_fires
 from worker.states import Role
 from worker.transitions import definitions
 from worker.transitions.definitions import Definition
@@ -75,22 +75,59 @@ def test_all_stops_at_the_cap_and_says_so() -> None:
 
 
 @pytest.mark.parametrize(
-    ("overlap", "is_under_way", "fired", "missed", "waits"),
+    ("overlap", "is_under_way", "misfire", "due", "fired", "misfired", "overlapped"),
     [
-        ("skip", False, 1, 2, False),
-        ("skip", True, 0, 3, False),
-        ("allow", True, 3, 0, False),
-        ("allow", False, 3, 0, False),
-        ("wait", True, 0, 0, True),
-        ("wait", False, 1, 2, False),
+        # One run at a time: it is for the latest fire that counts.
+        ("skip", False, "one", [3, 2, 1], [1], [3, 2], []),
+        ("skip", False, "one", [3, 2, 0], [0], [3], [2]),
+        ("skip", False, "all", [3, 2, 0], [0], [], [3, 2]),
+        ("skip", False, "all", [3, 2], [2], [], [3]),
+        ("skip", False, "none", [3, 2, 0], [0], [3, 2], []),
+        ("skip", False, "none", [3, 2], [], [3, 2], []),
+        ("skip", True, "one", [3, 2, 0], [], [3], [2, 0]),
+        ("skip", True, "none", [3, 0], [], [3], [0]),
+        # Nothing was under way, so an outage is an outage for a schedule that waits, too.
+        ("wait", False, "one", [3, 2, 0], [0], [3], [2]),
+        ("wait", False, "none", [3, 2], [], [3, 2], []),
+        ("wait", False, "all", [3, 2], [2], [], [3]),
+        ("allow", True, "one", [3, 2, 0], [2, 0], [3], []),
+        ("allow", True, "all", [3, 2, 0], [3, 2, 0], [], []),
+        ("allow", False, "none", [3, 2, 0], [0], [3, 2], []),
     ],
 )
-def test_what_overlaps_follows_the_overlap_rule(
-    overlap: str, is_under_way: bool, fired: int, missed: int, waits: bool
+def test_the_misfire_rule_says_what_counts_and_the_overlap_rule_what_of_it_runs(
+    overlap: str,
+    is_under_way: bool,
+    misfire: str,
+    due: list[int],
+    fired: list[int],
+    misfired: list[int],
+    overlapped: list[int],
 ) -> None:
-    decision = sort(minutes_ago(3, 2, 1), misfire="all", overlap=overlap, is_under_way=is_under_way)
-    assert (len(decision.fire), len(decision.missed), decision.waits) == (fired, missed, waits)
-    assert {reason for _, reason in decision.missed} <= {"overlap"}
+    decision = sort(minutes_ago(*due), misfire=misfire, overlap=overlap, is_under_way=is_under_way)
+    reason = "capped" if misfire == "all" else "misfire"
+    assert decision.fire == minutes_ago(*fired)
+    assert decision.missed == [
+        *((at, reason) for at in minutes_ago(*misfired)),
+        *((at, "overlap") for at in minutes_ago(*overlapped)),
+    ]
+    assert not decision.waits
+
+
+def test_a_schedule_that_waits_settles_nothing_while_a_run_is_under_way() -> None:
+    decision = sort(minutes_ago(3, 2, 0), overlap="wait", is_under_way=True)
+    assert (decision.fire, decision.missed, decision.waits) == ([], [], True)
+
+
+@pytest.mark.parametrize("misfire", ["one", "all", "none"])
+def test_what_waited_for_a_run_is_as_late_as_the_time_since_its_end(misfire: str) -> None:
+    began, ended, long_ago = minutes_ago(20, 0, 9)
+    due = minutes_ago(25, 15, 10)
+    after_the_run = sort(due, misfire=misfire, overlap="wait", waited=(began, ended))
+    assert after_the_run.fire == minutes_ago(10), "10 and 15 waited; 25 was missed before the run began"
+    assert (minutes_ago(15)[0], "overlap") in after_the_run.missed
+    after_an_outage = sort(due, misfire=misfire, overlap="wait", waited=(began, long_ago))
+    assert after_an_outage.fire == ([] if misfire == "none" else minutes_ago(10))
 
 
 @given(
@@ -202,6 +239,8 @@ def test_a_schedule_that_skips_makes_one_run_at_a_time(connection: Connection) -
 def test_a_schedule_that_waits_keeps_its_fire_until_the_run_has_ended(connection: Connection) -> None:
     made = every_minute(connection, "-3 minutes", overlap="wait")
     running = a_run(connection, "running", definition_id=made)
+    factories.age(connection, running, "10 minutes")
+    connection.execute("UPDATE wakeboard.job_runs SET locked_until = now() + interval '30 seconds'")
     before = definition(connection, made)["next_fire_at"]
     schedule.step(connection)
     assert definition(connection, made)["next_fire_at"] == before
@@ -219,10 +258,11 @@ def test_a_definition_inserted_by_hand_gets_its_first_fire(connection: Connectio
     made = factories.insert(
         connection, "job_definitions", {"name": "by-hand", "job_type": "mail", "schedule": "* * * * *"}
     )
+    inserted = now(connection)
     schedule.step(connection)
-    assert not fired(connection, made)
     found = definition(connection, made)["next_fire_at"]
     assert now(connection) - timedelta(seconds=5) < found <= now(connection) + timedelta(minutes=1)
+    assert all(run["scheduled_for"] >= inserted.replace(second=0) for run in fired(connection, made))
 
 
 @pytest.mark.parametrize(
@@ -297,7 +337,7 @@ def test_after_a_long_outage_the_next_fire_is_ahead_and_the_work_bounded(connect
     schedule.step(connection)
     runs = fired(connection, made)
     assert 100 <= len(runs) <= 102
-    assert len(missed(connection, made)) <= schedule.LOOK_BACK
+    assert len(missed(connection, made)) <= LOOK_BACK
     assert definition(connection, made)["next_fire_at"] > now(connection) - timedelta(seconds=5)
 
 

@@ -20,7 +20,7 @@ COLUMNS = (
     "priority, enabled, next_fire_at"
 )
 BY_NAME = f"SELECT id, {COLUMNS} FROM wakeboard.job_definitions WHERE name = %(name)s FOR UPDATE"
-NOW = "SELECT now()"
+NOW = "SELECT clock_timestamp()"
 
 SAVE = """
 INSERT INTO wakeboard.job_definitions (name, job_type, payload, schedule, timezone, misfire, grace_seconds,

@@ -35,7 +35,9 @@ BEGIN
     END IF;
     NEW.settled_at := moment;
     NEW.updated_at := moment;
-    IF NEW.next_fire_at IS NOT DISTINCT FROM OLD.next_fire_at THEN
+    IF NEW.next_fire_at IS NOT DISTINCT FROM OLD.next_fire_at AND (OLD.next_fire_at <= moment
+        OR (OLD.schedule, OLD.timezone) IS DISTINCT FROM (NEW.schedule, NEW.timezone))
+    THEN
         NEW.next_fire_at := NULL;
     END IF;
     IF NEW.error IS NOT DISTINCT FROM OLD.error THEN
@@ -128,11 +130,38 @@ def upgrade() -> None:
         postgresql_where=sa.text("refused_at IS NOT NULL"),
     )
     _create_alert_messages()
+    _follow_schedule_edits()
     for kind in FIRST_RULES:
         op.execute(
             f"INSERT INTO {SCHEMA}.alert_rules (name, kind) VALUES ('{kind}', '{kind}')"
             " ON CONFLICT (name) DO NOTHING"
         )
+
+
+def _follow_schedule_edits() -> None:
+    rules = {
+        ("job_definitions", "times_are_finite"): " AND ".join(
+            FINITE.format(name) for name in ("next_fire_at", "last_fire_at", "settled_at")
+        ),
+        ("missed_fires", "reason_is_known"): "reason IN ('misfire', 'overlap', 'capped', 'paused')",
+    }
+    for (table, name), rule in rules.items():
+        op.drop_constraint(f"{table}_{name}", table, schema=SCHEMA)
+        op.create_check_constraint(f"{table}_{name}", table, rule, schema=SCHEMA)
+    op.create_check_constraint(
+        "job_definitions_unsettled_is_a_list",
+        "job_definitions",
+        "jsonb_typeof(unsettled) = 'array'",
+        schema=SCHEMA,
+    )
+    op.create_index(
+        "job_definitions_unsettled",
+        "job_definitions",
+        ["id"],
+        schema=SCHEMA,
+        postgresql_where=sa.text("unsettled IS NOT NULL"),
+    )
+    op.execute(FOLLOW_EDITS)
 
 
 def _create_alert_messages() -> None:
@@ -147,6 +176,7 @@ def _create_alert_messages() -> None:
         sa.Column("run_id", sa.BigInteger()),
         sa.Column("tries", sa.Integer(), server_default=sa.text("0"), nullable=False),
         sa.Column("error", sa.Text()),
+        sa.Column("answer", sa.Text()),
         sa.Column("created_at", sa.DateTime(timezone=True), server_default=sa.text("now()"), nullable=False),
         sa.Column("claimed_until", sa.DateTime(timezone=True)),
         sa.Column("sent_at", sa.DateTime(timezone=True)),
