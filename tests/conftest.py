@@ -21,6 +21,7 @@ for _name in [name for name in os.environ if name.startswith("WAKEBOARD_")]:
     if _name != "WAKEBOARD_TEST_DATABASE_URL":
         del os.environ[_name]
 
+pytest_plugins = ("tests.faults.reporting",)
 Connection = psycopg.Connection[tuple[Any, ...]]
 _controller = ExitStack()
 _shared: list[Server] = []

@@ -1,0 +1,79 @@
+"""Looks at the runs twice a second while a fault is on, from a thread and a session of its own.
+
+It sees what is over when a row ends: a run that kept running after its lease, an epoch that fell.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import psycopg
+
+from tests.faults.invariants import epochs_fell
+from worker import db
+
+EVERY_SECONDS = 0.5
+OVERDUE = """
+SELECT id, extract(epoch FROM now() - locked_until)::float8 FROM wakeboard.job_runs
+WHERE status = 'running' AND locked_until < now() - make_interval(secs => %s)
+"""
+# Changed a moment ago: what this look may compare with the look before.
+EPOCHS = """
+SELECT id, lease_epoch FROM wakeboard.job_runs
+WHERE updated_at > now() - interval '5 seconds' OR status = 'running'
+"""
+
+
+class Sampler:
+    """Collects violations of I5 and I6; ``reclaim_seconds``: how long after its lease a run may still run."""
+
+    def __init__(self, url: str, *, reclaim_seconds: float, awake_seconds: Callable[[], float]) -> None:
+        """``awake_seconds``: since when there has been a worker that could take runs back."""
+        self._url = url
+        self._reclaim_seconds = reclaim_seconds
+        self._awake_seconds = awake_seconds
+        self._epochs: dict[int, int] = {}
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._look, name="sampler", daemon=True)
+        self.violations: set[str] = set()
+        self.looks = 0
+        self.longest_overdue_seconds = 0.0
+
+    def start(self) -> None:
+        """Begin to look."""
+        self._thread.start()
+
+    def stop(self) -> list[str]:
+        """Stop looking; return what was seen."""
+        self._stopping.set()
+        self._thread.join(10)
+        never = [] if self.looks else ["I5: nobody looked: the sampler never reached the database"]
+        return sorted(self.violations) + never
+
+    def _look(self) -> None:
+        connection: psycopg.Connection[Any] | None = None
+        while not self._stopping.wait(EVERY_SECONDS):
+            try:
+                if connection is None:
+                    connection = db.connect(self._url, name="wakeboard sampler")
+                self.look(connection)
+            except (psycopg.Error, OSError):
+                # The database is what some rows take away; what matters is how it stands when it is back.
+                if connection is not None:
+                    connection.close()
+                connection = None
+        if connection is not None:
+            connection.close()
+
+    def look(self, connection: psycopg.Connection[Any]) -> None:
+        """Take one sample."""
+        overdue = connection.execute(OVERDUE, (self._reclaim_seconds,)).fetchall()
+        if self._awake_seconds() > self._reclaim_seconds:
+            self.violations |= {f"I5: run {run_id} still runs long after its lease" for run_id, _ in overdue}
+            self.longest_overdue_seconds = max([self.longest_overdue_seconds, *(late for _, late in overdue)])
+        seen = dict(connection.execute(EPOCHS).fetchall())
+        self.violations |= set(epochs_fell(self._epochs, seen))
+        self._epochs |= seen
+        self.looks += 1
