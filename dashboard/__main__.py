@@ -8,6 +8,7 @@ import click
 
 from dashboard import create_app, serve
 from worker import log
+from worker.alerts.sentinel import Sentinel
 from worker.settings import Settings, SettingsError
 
 
@@ -41,12 +42,14 @@ def main(
         click.echo(str(refused), err=True)
         sys.exit(2)
     log.configure(settings.log_format)
+    url = settings.database_url
     serve.run(
         lambda: create_app(settings, hosts=hosts, behind_tls_proxy=behind_tls_proxy),
         settings.bind,
         certificate=certificate,
         key=key,
         shutdown_seconds=min(10.0, settings.shutdown_seconds),
+        make_sentinel=lambda stage: Sentinel(url, settings, stage),
     )
 
 

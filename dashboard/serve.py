@@ -6,6 +6,7 @@ Never Werkzeug's own server, whose debugger runs code. Connections open after th
 from __future__ import annotations
 
 import logging
+import tempfile
 from collections.abc import Callable
 from ipaddress import ip_address
 from typing import Any
@@ -15,6 +16,7 @@ from flask import Flask
 from gunicorn.app.base import BaseApplication
 
 from worker import db
+from worker.alerts.sentinel import Sentinel
 
 log = logging.getLogger("wakeboard.web")
 
@@ -88,10 +90,12 @@ def run(
     certificate: str | None = None,
     key: str | None = None,
     shutdown_seconds: float = 10,
+    make_sentinel: Callable[[int], Sentinel] | None = None,
 ) -> None:
     """Serve until a signal says stop; returns never, gunicorn exits the process.
 
-    ``certificate`` and ``key`` are paths of PEM files for TLS of our own.
+    ``certificate`` and ``key`` are paths of PEM files for TLS of our own. ``make_sentinel`` gives each worker
+    process its watcher; its argument is the descriptor of a file that the processes share.
     """
     options: dict[str, Any] = {
         "bind": [bind],
@@ -112,6 +116,24 @@ def run(
         "limit_request_fields": 60,
         "when_ready": lambda _server: log.info("dashboard listens on %s", bind),
     }
+    if make_sentinel is not None:
+        options |= _watched(make_sentinel)
     if certificate:
         options |= {"certfile": certificate, "keyfile": key}
     Served(make_app, options).run()
+
+
+def _watched(make_sentinel: Callable[[int], Sentinel]) -> dict[str, Any]:
+    """Return the hooks that start a sentinel in each worker process, after the fork, and end it there."""
+    stage = tempfile.TemporaryFile()  # noqa: SIM115 (open as long as the process lives)
+    standing: list[Sentinel] = []
+
+    def begin(_worker: Any) -> None:
+        standing.append(make_sentinel(stage.fileno()))
+        standing[-1].start()
+
+    def end(_server: Any, _worker: Any) -> None:
+        while standing:
+            standing.pop().stop()
+
+    return {"post_worker_init": begin, "worker_exit": end}

@@ -272,6 +272,7 @@ def _with_channels(settings: Settings) -> Settings:
     ):
         if getattr(settings, given) is not None and getattr(settings, wanted) is None:
             raise SettingsError(
-                f"{PREFIX}{given.upper()} is set and {PREFIX}{wanted.upper()} is not; set it too: it says {why}."
+                f"{PREFIX}{given.upper()} is set and {PREFIX}{wanted.upper()} is not; "
+                f"set it too: it says {why}."
             )
     return settings

@@ -8,6 +8,7 @@ from typing import Any
 
 from worker import schedule, statistics
 from worker.duties.hearing import LISTEN_SECONDS
+from worker.duties.alerts import ALERTS_SECONDS, Alerts
 from worker.duties.lease import LeaseKeeper
 from worker.duties.live_output import LiveOutput
 from worker.duties.presence import Beat, Presence
@@ -101,6 +102,7 @@ class Background:
             Duty("reap", min(REAP_SECONDS, settings.lease_seconds / 2), self._reaper.step),
             Duty("listen", LISTEN_SECONDS, self._listen, due_at=monotonic() + LISTEN_SECONDS / 4),
             Duty("statistics", MERGE_SECONDS, statistics.merge),
+            Duty("alerts", ALERTS_SECONDS, Alerts(settings).step),
             Duty("live output", LIVE_OUTPUT_SECONDS, self._show_output),
             Duty("forget", FORGET_SECONDS, self._presence.forget_old),
         ]

@@ -1,5 +1,5 @@
-"""The built-in handlers, for people with no Python to write. Importing the package registers both types."""
+"""The built-in handlers, for people with no Python to write. Importing the package registers the types."""
 
-from worker.jobs import command, http
+from worker.jobs import alert, command, http
 
-__all__ = ["command", "http"]
+__all__ = ["alert", "command", "http"]

@@ -1,0 +1,121 @@
+"""One message, sent by one process at a time: the row is claimed, sent outside of any transaction, recorded.
+
+The row is the ledger, shared by runs of type ``alert`` and by the web process, so either may go on where the
+other stopped. Nobody can know whether a mail server that took a message before its sender died delivered it:
+such a message is sent again, says that it may be a repeat, and carries the same id. A missed alarm is worse.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import psycopg
+
+from worker.alerts.channels import Channels, NotSent, Outgoing
+from worker.db import DatabaseError
+
+Connection = psycopg.Connection[Any]
+# Longer than any channel takes, so that a claim which ended means that its process died.
+CLAIM_SECONDS = 120
+WAITS = (10, 30, 60, 300, 900, 1800, 3600)
+MOST_TRIES = len(WAITS) + 1
+# After this long without a try a message that waits for a worker is taken by the web process.
+PATIENCE_SECONDS = 120
+RECORD_SECONDS = 20.0
+
+CLAIM = f"""
+UPDATE wakeboard.alert_messages AS m
+SET claimed_until = now() + interval '{CLAIM_SECONDS} seconds', tries = m.tries + 1, error = NULL
+FROM (
+    SELECT id, tries > 0 AND error IS NULL AS is_repeat FROM wakeboard.alert_messages
+    WHERE id = %(id)s AND sent_at IS NULL AND gave_up_at IS NULL
+      AND (claimed_until IS NULL OR claimed_until <= now())
+    FOR UPDATE
+) AS before
+WHERE m.id = before.id
+RETURNING m.channel, m.subject, m.body, m.tries, before.is_repeat
+"""
+STANDING = """
+SELECT sent_at IS NOT NULL, gave_up_at IS NOT NULL,
+    greatest(0, extract(epoch FROM claimed_until - now()))::float8
+FROM wakeboard.alert_messages WHERE id = %(id)s
+"""
+SENT = """
+UPDATE wakeboard.alert_messages SET sent_at = now(), claimed_until = NULL, error = NULL, answer = %(words)s
+WHERE id = %(id)s AND sent_at IS NULL
+"""
+FAILED = """
+UPDATE wakeboard.alert_messages SET error = %(words)s,
+    claimed_until = now() + make_interval(secs => %(wait)s),
+    gave_up_at = CASE WHEN %(over)s THEN now() END
+WHERE id = %(id)s AND sent_at IS NULL
+"""
+# What nobody is at: the web's own, and a worker's that no worker has touched for a while.
+WAITING = f"""
+SELECT id, run_id FROM wakeboard.alert_messages
+WHERE sent_at IS NULL AND gave_up_at IS NULL AND (claimed_until IS NULL OR claimed_until <= now())
+  AND (run_id IS NULL OR coalesce(claimed_until, created_at) < now() - interval '{PATIENCE_SECONDS} seconds')
+ORDER BY created_at LIMIT %(most)s
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """What came of a try. ``wait_seconds``: how long until the next one makes sense."""
+
+    result: Literal["sent", "already", "busy", "failed", "gave_up", "missing"]
+    words: str
+    wait_seconds: float = 0.0
+
+
+def deliver(connection: Connection, channels: Channels, message_id: int) -> Delivery:
+    """Send one message unless it is sent, given up or in another process's hands."""
+    row = connection.execute(CLAIM.encode(), {"id": message_id}).fetchone()
+    if row is None:
+        return _standing(connection, message_id)
+    channel, subject, body, tries, is_repeat = row
+    name = f"alert.{body.get('installation') or 'wakeboard'}.{message_id}"
+    try:
+        words = channels.send(channel, Outgoing(name, subject, body, is_repeat))
+    except NotSent as failure:
+        return _failed(connection, message_id, tries, str(failure))
+    _record(connection, message_id, words)
+    return Delivery("sent", words)
+
+
+def waiting(connection: Connection, most: int = 20) -> list[tuple[int, int | None]]:
+    """Return (message, its run) of what the web process should send now, oldest first."""
+    return [(row[0], row[1]) for row in connection.execute(WAITING.encode(), {"most": most}).fetchall()]
+
+
+def _standing(connection: Connection, message_id: int) -> Delivery:
+    row = connection.execute(STANDING.encode(), {"id": message_id}).fetchone()
+    if row is None:
+        return Delivery("missing", f"There is no message {message_id}; retention may have removed it.")
+    if row[0]:
+        return Delivery("already", "It was sent already.")
+    if row[1]:
+        return Delivery("gave_up", "It was given up after too many tries.")
+    return Delivery("busy", "Another process is at it, or its next try is not due yet.", row[2] or 1.0)
+
+
+def _failed(connection: Connection, message_id: int, tries: int, words: str) -> Delivery:
+    over = tries >= MOST_TRIES
+    wait = WAITS[min(tries, len(WAITS)) - 1]
+    connection.execute(FAILED.encode(), {"id": message_id, "words": words, "wait": wait, "over": over})
+    return Delivery("gave_up" if over else "failed", words, wait)
+
+
+def _record(connection: Connection, message_id: int, words: str) -> None:
+    """Write that it was accepted, again and again while the database is away, within bounds."""
+    until = time.monotonic() + RECORD_SECONDS
+    while True:
+        try:
+            connection.execute(SENT.encode(), {"id": message_id, "words": words})
+            return
+        except (psycopg.OperationalError, DatabaseError):
+            if connection.closed or time.monotonic() > until:
+                raise
+            time.sleep(0.5)

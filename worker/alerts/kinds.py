@@ -1,0 +1,167 @@
+"""What a rule may watch: one table of kinds, their settings with bounds, and who looks. Pure.
+
+The web process watches what could go wrong because no worker lives; workers watch the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from worker.durations import format_duration, parse_duration
+from worker.settings import Settings
+
+Watcher = Literal["web", "worker"]
+Unit = Literal["count", "times", "seconds", "switch"]
+# The type of the runs that deliver messages: a rule never counts its own messengers.
+JOB_TYPE = "alert"
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One number of a rule. Bounds are inclusive; ``switch`` is 0 or 1, ``seconds`` a duration."""
+
+    name: str
+    label: str
+    unit: Unit
+    default: float
+    low: float
+    high: float
+
+    def read(self, text: str) -> float:
+        """Return the value that a person wrote. Raises ValueError with a sentence: what is allowed."""
+        try:
+            value = parse_duration(text) if self.unit == "seconds" else float(text.strip())
+        except ValueError as wrong:
+            raise ValueError(f"{self.label} is “{text[:40]}”; allowed: {self.allowed}.") from wrong
+        # The bounds first: neither infinity nor a number that is none has a whole part.
+        is_within = self.low <= value <= self.high
+        if not is_within or (self.unit in ("count", "switch") and value != int(value)):
+            raise ValueError(f"{self.label} is “{text[:40]}”; allowed: {self.allowed}.")
+        return value
+
+    @property
+    def allowed(self) -> str:
+        """What may be written, in words."""
+        if self.unit == "switch":
+            return "1 or 0"
+        return f"{self.shown(self.low)} to {self.shown(self.high)}"
+
+    def shown(self, value: float) -> str:
+        """Return a value as ``read`` takes it."""
+        return format_duration(value).replace(" ", "") if self.unit == "seconds" else f"{value:g}"
+
+
+WINDOW = Setting("window_seconds", "At most one message in", "seconds", 900, 60, 86_400)
+REMIND = Setting("remind_seconds", "Remind while it lasts, every (0: never)", "seconds", 14_400, 0, 604_800)
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One question that can be watched: its words, who asks it how often, its own settings."""
+
+    name: str
+    title: str
+    meaning: str
+    watcher: Watcher
+    page: str
+    own: tuple[Setting, ...] = ()
+    every_seconds: float = 15.0
+
+    @property
+    def settings(self) -> tuple[Setting, ...]:
+        """All settings of a rule of this kind."""
+        return (*self.own, WINDOW, REMIND)
+
+    def values(self, given: Mapping[str, Any]) -> dict[str, float]:
+        """Return every setting's value: the rule's own where it is within bounds, else the default."""
+        return {each.name: _within(each, given.get(each.name)) for each in self.settings}
+
+
+def _within(setting: Setting, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return setting.default
+    return value if setting.low <= value <= setting.high else setting.default
+
+
+def _within_hours() -> Setting:
+    return Setting("within_seconds", "Look back", "seconds", 3600, 60, 604_800)
+
+
+KINDS: dict[str, Kind] = {
+    kind.name: kind
+    for kind in (
+        Kind(
+            "no_worker",
+            "No worker for waiting work",
+            "Due runs of a type that no live worker takes, or schedules that nobody fires.",
+            "web",
+            "/workers",
+            (Setting("waited_seconds", "Due for longer than", "seconds", 120, 10, 86_400),),
+        ),
+        Kind(
+            "late_loop",
+            "A loop is late",
+            "A background duty of a process has missed three rounds: it may have died in a healthy process.",
+            "web",
+            "/system",
+        ),
+        Kind(
+            "queue_age",
+            "The queue grows old",
+            "The oldest due run of a type that is not paused has waited too long.",
+            "web",
+            "/runs?status=queued",
+            (Setting("waited_seconds", "Waits longer than", "seconds", 600, 10, 604_800),),
+        ),
+        Kind(
+            "dead_runs",
+            "Dead runs",
+            "Runs that gave up and wait for a person.",
+            "worker",
+            "/runs?status=dead",
+            (Setting("count", "From this many", "count", 1, 1, 1_000_000), _within_hours()),
+        ),
+        Kind(
+            "failures_rise",
+            "Failures rise",
+            "Failed attempts of the last hour against the median of the same hour of the seven days before.",
+            "worker",
+            "/errors",
+            (
+                Setting("factor", "More than so many times the usual", "times", 3, 1, 1000),
+                Setting("count", "And from this many", "count", 10, 1, 1_000_000),
+            ),
+            every_seconds=60.0,
+        ),
+        Kind(
+            "missed_runs",
+            "Missed runs",
+            "A schedule did not run when it should have.",
+            "worker",
+            "/schedules",
+            (
+                _within_hours(),
+                Setting("overlaps", "Count those skipped because the last one still ran", "switch", 1, 0, 1),
+            ),
+        ),
+        Kind(
+            "stuck_leases",
+            "Stuck leases",
+            "Runs whose lease ended and that nobody has taken back.",
+            "worker",
+            "/leases",
+            (
+                Setting("ended_seconds", "Ended for longer than", "seconds", 60, 10, 86_400),
+                Setting("count", "From this many", "count", 1, 1, 1_000_000),
+            ),
+        ),
+    )
+}
+
+
+def configured(settings: Settings) -> tuple[str, ...]:
+    """Return the channels that ``settings`` name: of ``mail`` and ``webhook``."""
+    given = (("mail", settings.alert_mail), ("webhook", settings.alert_webhook_url))
+    return tuple(name for name, value in given if value)

@@ -1,0 +1,123 @@
+"""The words of a message: a subject, a text for mail, a JSON body for machines. Pure.
+
+A message carries names and counts, never a payload nor the text of an error: mail boxes and chat rooms are
+read by more people than the pages.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+from worker.alerts.judge import Memory, News
+from worker.alerts.kinds import KINDS
+from worker.alerts.questions import Finding, name_of
+
+VERSION = 1
+SUBJECT_CHARACTERS = 200
+Cause = News | Literal["test"]
+WORDS = {"firing": "fires", "recovered": "has recovered", "reminder": "still fires", "test": "is only tested"}
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a message comes from: the installation's id, its name on the ribbon, the address of its pages."""
+
+    installation: str = ""
+    environment: str | None = None
+    public_url: str | None = None
+
+    def link(self, path: str) -> str | None:
+        """Return the address of a page, None when nobody said where the pages are."""
+        return None if self.public_url is None else self.public_url.rstrip("/") + path
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """What is sent: one line, and a body whose ``text`` is the mail's."""
+
+    subject: str
+    body: dict[str, Any]
+
+
+def words(
+    rule: str, kind: str, cause: Cause, finding: Finding | None, memory: Memory, place: Place, now: datetime
+) -> Words:
+    """Return the message about ``rule``. ``now`` is the database's clock, an aware datetime."""
+    title = KINDS[kind].title if kind in KINDS else kind
+    name = f"[{name_of(place.environment)}] " if place.environment else ""
+    subject = f"{name}{title}: {WORDS[cause]}"[:SUBJECT_CHARACTERS]
+    link = place.link(KINDS[kind].page if kind in KINDS else "/alerts")
+    sentence = _sentence(cause, finding)
+    lines = [sentence, *_history(cause, memory), *_links(link, place), _footer(rule)]
+    return Words(
+        subject,
+        {
+            "version": VERSION,
+            "rule": rule,
+            "kind": kind,
+            "title": title,
+            "cause": cause,
+            "state": memory.state,
+            "sentence": sentence,
+            **({} if finding is None else _numbers(finding)),
+            "fired_at": _iso(memory.fired_at),
+            "recovered_at": _iso(memory.recovered_at),
+            "at": _iso(now),
+            "environment": place.environment,
+            "installation": place.installation,
+            "link": link,
+            "text": "\n\n".join(line for line in lines if line),
+        },
+    )
+
+
+def _sentence(cause: Cause, finding: Finding | None) -> str:
+    if cause == "test":
+        return "This is a test: somebody pressed the button to see whether messages arrive. Nothing is wrong."
+    return finding.sentence if finding is not None else ""
+
+
+def _numbers(finding: Finding) -> dict[str, Any]:
+    return {
+        "value": finding.value,
+        "limit": finding.limit,
+        "unit": finding.unit,
+        "names": [name_of(name) for name in finding.names],
+    }
+
+
+def _history(cause: Cause, memory: Memory) -> list[str]:
+    if cause == "test":
+        return []
+    told = []
+    if cause == "recovered" and memory.fired_at is not None and memory.recovered_at is not None:
+        told.append(f"It fired at {_clock(memory.fired_at)} and recovered at {_clock(memory.recovered_at)}.")
+    elif memory.fired_at is not None:
+        told.append(f"It fires since {_clock(memory.fired_at)}.")
+    if memory.turns > 1:
+        told.append(f"It has changed {memory.turns} times since the last message.")
+    return told
+
+
+def _links(link: str | None, place: Place) -> list[str]:
+    return [] if link is None else [f"Look: {link}\nSilence or change the rule: {place.link('/alerts')}"]
+
+
+def _footer(rule: str) -> str:
+    return f"Wakeboard, rule {name_of(rule)}"
+
+
+def _iso(moment: datetime | None) -> str | None:
+    return None if moment is None else moment.astimezone(UTC).isoformat()
+
+
+def _clock(moment: datetime) -> str:
+    return moment.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def stored(body: dict[str, Any]) -> str:
+    """Return a body as JSON text that PostgreSQL can keep."""
+    return json.dumps(body, ensure_ascii=False).replace("\\u0000", "\\u2400")

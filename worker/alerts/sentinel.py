@@ -1,0 +1,158 @@
+"""The watcher inside the web process, for what goes wrong when no worker lives: three threads.
+
+One looks at rules and says that it lives, one sends messages, one notices when the database is silent and
+needs no database for that. None of them serves a page, and no page waits for them.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import psycopg
+
+from worker import log
+from worker.alerts.channels import Channels
+from worker.alerts.delivery import SENT, deliver, waiting
+from worker.alerts.heartbeat import Heartbeat
+from worker.alerts.outage import Outage
+from worker.alerts.watch import Watch, post
+from worker.audit import ENGINE
+from worker.db import DatabaseError, connect
+from worker.settings import Settings
+from worker.transitions import cancel
+
+Connection = psycopg.Connection[Any]
+LOOK_SECONDS = 15.0
+POST_SECONDS = 2.0
+OUTAGE_SECONDS = 3.0
+STATEMENT_SECONDS = 10
+
+BEAT = """
+INSERT INTO wakeboard.loops (process_id, name, interval_seconds, last_success_at)
+VALUES (%s, 'alerts', %s, now())
+ON CONFLICT (process_id, name)
+DO UPDATE SET last_success_at = now(), interval_seconds = excluded.interval_seconds
+"""
+FORGET = "DELETE FROM wakeboard.loops WHERE process_id = %s"
+OURS = "SELECT DISTINCT process_id FROM wakeboard.loops WHERE starts_with(process_id, %s)"
+REQUEUED = "SELECT status FROM wakeboard.job_runs WHERE id = %s"
+
+
+class Sentinel:
+    """The watcher of one web process. ``stage`` is a file that its sibling processes share, see Outage."""
+
+    def __init__(self, url: str, settings: Settings, stage: int) -> None:
+        """Nothing is started or connected before ``start``; ``url`` is the primary's."""
+        self._url = url
+        self._settings = settings
+        self._watch = Watch("web", settings)
+        self._heartbeat = Heartbeat(settings.heartbeat_url)
+        self.outage = Outage(settings, stage)
+        self._prefix = f"web-{socket.gethostname()[:60]}-"
+        self.process_id = f"{self._prefix}{secrets.token_hex(3)}-{os.getpid()}"
+        self._stopping = threading.Event()
+        self._threads = [
+            threading.Thread(
+                target=self._connected, args=(LOOK_SECONDS, self._look), name="alerts", daemon=True
+            ),
+            threading.Thread(
+                target=self._connected, args=(POST_SECONDS, self._post), name="post", daemon=True
+            ),
+            threading.Thread(target=self._notice, name="outage", daemon=True),
+        ]
+
+    def start(self) -> None:
+        """Start watching."""
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self, timeout_seconds: float = 3.0) -> None:
+        """End the threads after the step under way and take the loop's row away."""
+        self._stopping.set()
+        for thread in self._threads:
+            thread.join(timeout_seconds)
+        with suppress(DatabaseError, psycopg.Error), self._open() as connection:
+            connection.execute(FORGET, (self.process_id,))
+
+    def _open(self) -> Connection:
+        return connect(self._url, name="wakeboard alerts", statement_timeout_seconds=STATEMENT_SECONDS)
+
+    def _connected(self, every_seconds: float, step: Callable[[Connection], None]) -> None:
+        """Call ``step`` every so often with a connection, opened again whenever it was lost."""
+        connection: Connection | None = None
+        while not self._stopping.is_set():
+            try:
+                if connection is None or connection.closed:
+                    connection = self._open()
+                step(connection)
+            except (DatabaseError, psycopg.OperationalError) as failure:
+                log.warn("The alerts cannot reach the database.", error=str(failure).strip()[:300])
+                _close(connection)
+                connection = None
+            except Exception as failure:
+                log.warn("A step of the alerts failed and will be tried again.", error=str(failure)[:300])
+            self._stopping.wait(every_seconds)
+        _close(connection)
+
+    def _look(self, connection: Connection) -> None:
+        connection.execute("SELECT 1")
+        self.outage.answered()
+        self._watch.step(connection)
+        self._heartbeat.step(connection)
+        self._forget_dead_siblings(connection)
+        connection.execute(BEAT, (self.process_id, LOOK_SECONDS))
+
+    def _forget_dead_siblings(self, connection: Connection) -> None:
+        """Take away the rows of web processes of this host that were killed: nobody waits for them."""
+        for (process_id,) in connection.execute(OURS, (self._prefix,)).fetchall():
+            number = process_id.rpartition("-")[2]
+            if number.isdigit() and not _lives(int(number)):
+                connection.execute(FORGET, (process_id,))
+
+    def _post(self, connection: Connection) -> None:
+        while self.outage.history:
+            told = self.outage.history[0]
+            message_id = post(connection, None, told.cause, told.channel, told.words.subject, told.words.body)
+            connection.execute(SENT.encode(), {"id": message_id, "words": told.answer})
+            self.outage.history.pop(0)
+        for message_id, run_id in waiting(connection):
+            done = deliver(connection, Channels(self._settings), message_id)
+            if done.result == "sent" and run_id is not None:
+                self._call_off(connection, run_id)
+            if done.result in ("failed", "gave_up"):
+                log.warn("An alert could not be sent.", message=message_id, error=done.words)
+
+    def _call_off(self, connection: Connection, run_id: int) -> None:
+        """Cancel the waiting run of a message that was sent here: no worker came for it in time."""
+        row = connection.execute(REQUEUED, (run_id,)).fetchone()
+        if row is not None and row[0] in ("queued", "failed"):
+            cancel(connection, run_id, ENGINE, "the web process delivered the message")
+
+    def _notice(self) -> None:
+        while not self._stopping.wait(OUTAGE_SECONDS):
+            try:
+                self.outage.step()
+            except Exception as failure:
+                log.warn("A step of the alerts failed and will be tried again.", error=str(failure)[:300])
+
+
+def _close(connection: Connection | None) -> None:
+    if connection is not None:
+        with suppress(psycopg.Error):
+            connection.close()
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except (PermissionError, OverflowError):
+        pass
+    return True

@@ -1,0 +1,179 @@
+"""Looking at rules: any number of processes may, each rule is looked at by one of them at a time.
+
+State, messages and the runs that deliver them are written in one transaction; nothing is sent here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any
+
+import psycopg
+from psycopg.rows import dict_row
+
+from worker import log
+from worker.alerts import questions
+from worker.alerts.judge import Memory, News, judge
+from worker.alerts.kinds import JOB_TYPE, KINDS, Watcher, configured
+from worker.alerts.messages import Place, stored, words
+from worker.alerts.questions import Finding
+from worker.settings import Settings
+from worker.transitions.enqueue import enqueue
+
+Connection = psycopg.Connection[Any]
+Row = Mapping[str, Any]
+# Workers' rules that no worker has looked at for this long are looked at by the web process.
+NEGLECTED_SECONDS = 120
+QUESTION_TIMEOUT = "3s"
+MOST_TOLD_NAMES = 200
+
+DUE = f"""
+SELECT r.id FROM wakeboard.alert_rules AS r
+JOIN unnest(%(kinds)s::text[], %(every)s::float8[], %(mine)s::bool[]) AS k (kind, every, mine) USING (kind)
+WHERE r.enabled AND CASE
+    WHEN k.mine THEN coalesce(r.checked_at, '-infinity') < now() - make_interval(secs => 0.9 * k.every)
+    ELSE coalesce(r.checked_at, r.created_at) < now() - make_interval(secs => {NEGLECTED_SECONDS} + k.every)
+END
+"""
+LOCK = f"""
+SELECT r.*, now() AS now,
+    (SELECT i.id FROM wakeboard.installation AS i ORDER BY i.created_at LIMIT 1) AS place
+FROM wakeboard.alert_rules AS r WHERE r.id = %(id)s AND r.id IN ({DUE}) FOR UPDATE OF r SKIP LOCKED
+"""
+SAVE = """
+UPDATE wakeboard.alert_rules SET state = %(state)s, told = %(told)s, turns = %(turns)s,
+    fired_at = %(fired_at)s, recovered_at = %(recovered_at)s, sent_at = %(sent_at)s,
+    found = %(found)s::jsonb, checked_at = now()
+WHERE id = %(id)s
+"""
+PUZZLED = """
+UPDATE wakeboard.alert_rules SET checked_at = now(),
+    found = coalesce(found, '{}'::jsonb) || jsonb_build_object('error', %(error)s::text)
+WHERE id = %(id)s
+"""
+POST = """
+INSERT INTO wakeboard.alert_messages (rule_id, kind, channel, subject, body)
+VALUES (%(rule_id)s, %(kind)s, %(channel)s, %(subject)s, %(body)s::jsonb) RETURNING id
+"""
+CARRIED = "UPDATE wakeboard.alert_messages SET run_id = %(run_id)s WHERE id = %(id)s"
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """Who looks, and with which settings: the kinds that are theirs and the channels that they may fill."""
+
+    watcher: Watcher
+    settings: Settings
+
+    def step(self, connection: Connection) -> dict[str, int]:
+        """Look at every rule that is due and free; return how many were looked at, fire and were told."""
+        numbers = {"looked": 0, "firing": 0, "messages": 0}
+        for (rule_id,) in connection.execute(DUE.encode(), self._kinds()).fetchall():
+            with connection.transaction():
+                found = self._look(connection, rule_id)
+            if found is not None:
+                numbers["looked"] += 1
+                numbers["firing"] += found[0]
+                numbers["messages"] += found[1]
+        return numbers
+
+    def _kinds(self) -> Row:
+        """Return the kinds that this watcher looks at; the web process also those that workers neglect."""
+        chosen = [kind for kind in KINDS.values() if self.watcher in ("web", kind.watcher)]
+        return {
+            "kinds": [kind.name for kind in chosen],
+            "every": [kind.every_seconds for kind in chosen],
+            "mine": [kind.watcher == self.watcher for kind in chosen],
+        }
+
+    def _look(self, connection: Connection, rule_id: int) -> tuple[bool, int] | None:
+        """Look at one rule inside a transaction; return (fires, messages), None when others are at it."""
+        with connection.cursor(row_factory=dict_row) as cursor:
+            row = cursor.execute(LOCK.encode(), {"id": rule_id, **self._kinds()}).fetchone()
+        if row is None:
+            return None
+        finding = _asked(connection, row)
+        if finding is None:
+            return row["state"] == "firing", 0
+        return finding.firing, self._decide(connection, row, finding)
+
+    def _decide(self, connection: Connection, row: Row, found: Finding) -> int:
+        """Write what the rule remembers now and the messages that follow; return how many these are."""
+        channels, values = configured(self.settings), KINDS[row["kind"]].values(row["settings"])
+        before, told = memory_of(row), list((row["found"] or {}).get("told_names", ()))
+        after, news = judge(
+            before,
+            row["now"],
+            firing=found.firing,
+            is_news=not set(found.names) <= set(told),
+            window_seconds=values["window_seconds"],
+            remind_seconds=values["remind_seconds"],
+            can_tell=bool(channels),
+        )
+        if after.state != before.state:
+            sentence = "An alert fires." if found.firing else "An alert has recovered."
+            log.warn(sentence, rule=row["name"], found=found.sentence)
+        if news is not None:
+            told = list(dict.fromkeys([*(told if before.told == "firing" else []), *found.names]))
+            # The words tell of the changes that this message settles.
+            turns = before.turns + (after.state != before.state)
+            self._post(connection, row, news, found, replace(after, turns=turns))
+        kept = {**found.stored(), "told_names": told[:MOST_TOLD_NAMES]}
+        connection.execute(SAVE.encode(), {"id": row["id"], "found": stored(kept), **asdict(after)})
+        return len(channels) if news else 0
+
+    def _post(self, connection: Connection, row: Row, news: News, found: Finding, memory: Memory) -> None:
+        """Write a message for each channel, and the run that delivers it where workers do that."""
+        place = place_of(self.settings, row["place"])
+        text = words(row["name"], row["kind"], news, found, memory, place, row["now"])
+        for channel in configured(self.settings):
+            message_id = post(connection, row["id"], news, channel, text.subject, text.body)
+            if self.watcher == "worker":
+                key, payload = f"{JOB_TYPE}:{message_id}", {"message_id": message_id}
+                run_id = enqueue(connection, JOB_TYPE, payload, key=key, priority=0, enqueued_by="alerts")
+                connection.execute(CARRIED, {"id": message_id, "run_id": run_id})
+
+
+def post(
+    connection: Connection, rule_id: int | None, cause: str, channel: str, subject: str, body: dict[str, Any]
+) -> int:
+    """Write one message and return its id."""
+    values = {"rule_id": rule_id, "kind": cause, "channel": channel, "subject": subject, "body": stored(body)}
+    row = connection.execute(POST, values).fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+def place_of(settings: Settings, installation: str | None) -> Place:
+    """Return where messages of these settings come from."""
+    return Place(installation or "", _ribbon(settings.environment), settings.public_url)
+
+
+def memory_of(row: Row) -> Memory:
+    """Return what the rule of ``row`` (of alert_rules) remembers."""
+    return Memory(**{each.name: row[each.name] for each in fields(Memory)})
+
+
+def _ribbon(environment: str | None) -> str | None:
+    """Return the name in ``production red``."""
+    name, _, colour = (environment or "").rpartition(" ")
+    return (name or colour) or None
+
+
+def _asked(connection: Connection, row: Row) -> Finding | None:
+    """Return the finding; None, and the reason on the rule, when the question cannot be answered in time."""
+    try:
+        with connection.transaction():
+            connection.execute("SELECT set_config('statement_timeout', %s, true)", (QUESTION_TIMEOUT,))
+            return questions.ask(connection, row["kind"], KINDS[row["kind"]].values(row["settings"]))
+    except psycopg.Error as failure:
+        if connection.closed:
+            raise
+        reason = str(failure).strip().splitlines()[0][:300]
+        log.warn("An alert's question was not answered.", rule=row["name"], error=reason)
+        connection.execute(PUZZLED, {"id": row["id"], "error": reason})
+        return None
+
+
+__all__ = ["Watch", "memory_of", "place_of", "post"]
