@@ -156,6 +156,9 @@ def _setting(read: Callable[[str], Any], allowed: str, default: Any = None, fact
     return field(**options, repr=shown, metadata={"read": read, "allowed": allowed})
 
 
+_DAYS = "whole days from 1 to 36500, or 0 for ever, that"
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
     """All settings. Durations are in seconds, sizes in bytes; None means not set."""
@@ -179,6 +182,9 @@ class Settings:
     timezone: str = _setting(_zone, "a time zone name such as Europe/Paris", "UTC")
     environment: str | None = _setting(str, "a name and a colour, such as 'production red'")
     log_format: str = _setting(_one_of("text", "json"), "text or json", "text")
+    keep_succeeded_days: int = _setting(_whole(0, 36_500), f"{_DAYS} succeeded runs are kept", 14)
+    keep_dead_days: int = _setting(_whole(0, 36_500), f"{_DAYS} dead and cancelled runs are kept", 90)
+    keep_audit_days: int = _setting(_whole(0, 36_500), f"{_DAYS} audit rows are kept", 365)
     allow_commands: bool = _setting(_switch, "1 or 0 (also on/off, yes/no, true/false)", False)
     heartbeat_url: str | None = _setting(_web_url, "an http or https URL")
     public_url: str | None = _setting(_web_url, "the dashboard's http or https URL, for links in messages")

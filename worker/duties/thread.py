@@ -68,11 +68,11 @@ class Duties:
         self._hurry.set()
         self._thread.join(timeout_seconds)
 
-    def hurry(self, name: str) -> None:
-        """Run one duty as soon as the thread is free."""
+    def hurry(self, name: str, *, in_seconds: float = 0.0) -> None:
+        """Run one duty in ``in_seconds``, as soon as the thread is free then."""
         for duty in self._duties:
             if duty.name == name:
-                duty.due_at = 0.0
+                duty.due_at = monotonic() + in_seconds
         self._hurry.set()
 
     def beats(self) -> list[Beat]:
