@@ -7,8 +7,8 @@ from time import monotonic
 from typing import Any
 
 from worker import schedule, statistics
-from worker.duties.hearing import LISTEN_SECONDS
 from worker.duties.alerts import ALERTS_SECONDS, Alerts
+from worker.duties.hearing import LISTEN_SECONDS
 from worker.duties.lease import LeaseKeeper
 from worker.duties.live_output import LiveOutput
 from worker.duties.presence import Beat, Presence
@@ -17,6 +17,8 @@ from worker.duties.thread import Connection, Duties, Duty
 from worker.duties.watchdog import Watchdog
 from worker.loop.claims import Claims
 from worker.loop.held import Holdings
+from worker.retention.keep import Keep
+from worker.retention.sweep import LOOK_SECONDS, Retention
 from worker.settings import Settings
 
 PRESENCE_SECONDS = 2.0
@@ -65,6 +67,7 @@ class Background:
             lease_seconds=settings.lease_seconds, heartbeat_seconds=settings.heartbeat_seconds,
             waits_first=waits_before_reaping,
         )  # fmt: skip
+        self._retention = Retention(Keep.from_settings(settings), presence.worker_id)
         self._duties = Duties(url, self._list(), reconnected=self._reaper.reconnected)
         self._policies: Sequence[dict[str, Any]] | None = None
         self.is_registered = False
@@ -105,10 +108,18 @@ class Background:
             Duty("alerts", ALERTS_SECONDS, Alerts(settings).step),
             Duty("live output", LIVE_OUTPUT_SECONDS, self._show_output),
             Duty("forget", FORGET_SECONDS, self._presence.forget_old),
+            Duty("retention", LOOK_SECONDS, self._retain),
         ]
 
     def _show_output(self, connection: Connection) -> None:
         self._live_output.step(connection, self._holdings.all())
+
+    def _retain(self, connection: Connection) -> Mapping[str, Any]:
+        """Remove what was kept for long enough, a slice at a time: the other duties come in between."""
+        numbers = self._retention.step(connection)
+        if self._retention.pause_seconds is not None:
+            self._duties.hurry("retention", in_seconds=self._retention.pause_seconds)
+        return numbers
 
     def _be_present(self, connection: Connection) -> None:
         """Say that the process lives, and hear what people want of it."""
