@@ -1,8 +1,21 @@
 """The name handler authors import: ``from wakeboard import job, enqueue, Context``.
 
-It is ``worker``'s front door.
+It is ``worker``'s front door, and as light: a name is looked up when it is first used.
 """
 
-from worker import Context, Permanent, Retryable, enqueue, enqueue_many, job
+from __future__ import annotations
 
-__all__ = ["Context", "Permanent", "Retryable", "enqueue", "enqueue_many", "job"]
+from typing import TYPE_CHECKING, Any
+
+import worker
+
+if TYPE_CHECKING:
+    from worker import Context, Permanent, Pool, Retryable, enqueue, enqueue_many, job, run_now
+
+__all__ = ["Context", "Permanent", "Pool", "Retryable", "enqueue", "enqueue_many", "job", "run_now"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in __all__:
+        return getattr(worker, name)
+    raise AttributeError(f"module 'wakeboard' has no attribute {name!r}")

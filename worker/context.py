@@ -49,11 +49,9 @@ class Context:
         traceparent: str | None = None,
         page: SlotPage | None = None,
         started_ns: int | None = None,
-        remembered: Remembered | None = None,
     ) -> None:
         """`scheduled_for` and `enqueued_at` are ISO texts; `started_ns` is on the clock of `boottime_ns`
-        (None: now); `remembered` is what earlier attempts of the same run did once, outside of the database
-        worker."""
+        (None: now)."""
         self.run_id = run_id
         self.job_type = job_type
         self.attempt = attempt
@@ -69,7 +67,7 @@ class Context:
         self._scheduled_for = scheduled_for
         self._enqueued_at = enqueued_at
         self._page = page
-        self._remembered = remembered
+        self._remembered: Remembered | None = None
         self._cancel_asked = False
         self._started_ns = boottime_ns() if started_ns is None else started_ns
         self._deadline_ns = self._started_ns + int(timeout_seconds * _SECOND)

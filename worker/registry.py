@@ -96,6 +96,27 @@ def job(
     return register
 
 
+def type_of(handler: str | Callable[..., Any]) -> JobType:
+    """Return the job type that `handler` (its name, or the decorated function itself) was registered as.
+
+    LookupError, in a sentence, when this process knows none.
+    """
+    if isinstance(handler, str):
+        found = JOB_TYPES.get(handler)
+        if found is not None:
+            return found
+        known = ", ".join(sorted(JOB_TYPES)) or "none"
+        raise LookupError(
+            f"No handler is registered for {handler!r}; known: {known}. Import its module first."
+        )
+    for found in JOB_TYPES.values():
+        if found.function is handler:
+            return found
+    raise LookupError(
+        f"{_place(handler)} is not a handler; decorate it, for example with @job('send_invoice')."
+    )
+
+
 def load_app(module: str | None) -> None:
     """Import the built-in handlers, then the handlers in `module` (None: none), the working folder last on
     the path.

@@ -1,0 +1,38 @@
+"""One handler, here and now, in the caller's thread: for tests. No queue, no retry, no database."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from worker.context import Context
+from worker.invoke import invoke
+from worker.outcome import Answer
+from worker.registry import type_of
+from worker.transitions.enqueue import NewRun, payload_limit
+
+
+def run_now(
+    handler: str | Callable[..., Any],
+    payload: Mapping[str, Any] | None = None,
+    *,
+    key: str | None = None,
+    attempt: int = 1,
+) -> Answer:
+    """Run a handler as an engine would and return the Answer that the engine would judge.
+
+    `handler` is a type's name or the decorated function; `payload` and `key` are as for `enqueue`; `attempt`
+    is what `ctx.attempt` says. `once()` remembers in memory, `check()` knows the type's timeout. Raises
+    LookupError for an unknown handler and EnqueueError for a payload or key that cannot be.
+    """
+    job_type = type_of(handler)
+    _, text, *_ = NewRun(job_type.name, payload, key=key).columns(payload_limit())
+    context = Context(
+        payload=json.loads(text),
+        job_type=job_type.name,
+        attempt=attempt,
+        key=key,
+        timeout_seconds=job_type.timeout_seconds,
+    )
+    return invoke(job_type, context)
