@@ -12,10 +12,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from time import monotonic
 
-from worker.backoff import Backoff
 from worker.loop.channel import Rows, Script, StatementFailed, array
 from worker.loop.held import Held, boottime_ns
 from worker.outcome import Answer
+from worker.retrying import delay_seconds
 from worker.transitions import engine
 
 BATCH = 500
@@ -91,9 +91,7 @@ def bystander(held: Held, answer: Answer, *, took_seconds: float, ended_ns: int)
 
 
 def _failed(held: Held, answer: Answer, outcome: str, took: float, ended_ns: int) -> Ended:
-    delay = Backoff.parse(held.backoff).delay_seconds(held.failures + 1)
-    if answer.retry_after_seconds is not None:
-        delay = max(1.0, answer.retry_after_seconds)
+    delay = delay_seconds(answer, held.backoff, held.failures + 1)
     return Ended(held, "fail", answer, outcome, True, ended_ns, took, delay_seconds=delay)
 
 
