@@ -1,4 +1,4 @@
-"""Views of job types: what each may do, what operators decided, how it goes; pause, resume and limit."""
+"""Views of job types: what each may do, what operators decided, how it goes; pause, resume, limit, keep."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ COLUMNS = [
     "name", "state", "queued", "running", "failed", "dead", "max_running", "max_running_operator", "workers",
     "max_attempts", "timeout_seconds", "lease_seconds", "backoff", "median_seconds", "p95_seconds",
     "succeeded_24h", "last_failure_run_id", "last_failure_code", "last_failure_at", "paused_at", "paused_by",
-    "paused_reason", "schedule", "seen_at",
+    "paused_reason", "schedule", "keep_succeeded_days", "keep_dead_days", "seen_at",
 ]  # fmt: skip
 
 
@@ -111,6 +111,26 @@ def _limit(connection: psycopg.Connection[Any], actor: Actor, reason: str | None
     return types.limit(connection, name, most, actor, reason)
 
 
+def _keep(connection: psycopg.Connection[Any], actor: Actor, reason: str | None, name: str) -> Answer:
+    """Set the days that the request brings; what it does not name stays, empty is the settings' own."""
+    given = {key: _days(body()[key]) for key in ("succeeded_days", "dead_days") if key in body()}
+    return types.keep(connection, name, actor, reason, **given)
+
+
+def _days(text: str) -> int | None:
+    """Return a number of days, None for the settings' own. Answers 400 when it is neither."""
+    if text.strip() in ("", "none"):
+        return None
+    try:
+        return int(params.whole(1, types.MOST_DAYS).read(text.strip()))
+    except ValueError:
+        abort(400, f"The days are “{text[:60]}”; allowed: 1 to {types.MOST_DAYS}, or none.")
+
+
+def _ask_keep(name: str) -> dict[str, Any]:
+    return {"type": query.one(reading(), name), "largest": types.MOST_DAYS}
+
+
 def _ask_limit(name: str) -> dict[str, Any]:
     return {"type": query.one(reading(), name), "largest": LARGEST_LIMIT}
 
@@ -142,4 +162,14 @@ add_verb(
     back=lambda name: PATH,
     fields="types/_limit.html",
     ask=_ask_limit,
+)
+add_verb(
+    blueprint,
+    f"{ONE}/keep",
+    "type.keep",
+    _keep,
+    says=lambda name: f"For how many days are ended runs of type {name} kept?",
+    back=lambda name: PATH,
+    fields="types/_keep.html",
+    ask=_ask_keep,
 )

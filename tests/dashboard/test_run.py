@@ -13,6 +13,8 @@ from dashboard.lanes import WIDTH, lanes
 from tests.conftest import Connection
 from tests.dashboard.conftest import AsRole, assert_fragments_match
 from tests.factories import a_definition, a_run, a_type, a_worker, age, an_attempt, insert, row, rows, status
+from worker.retention.keep import Keep
+from worker.retention.sweep import Retention
 from worker.states import VERBS, Status, allowed
 
 HOSTILE = "<img src=x onerror=alert(1)>\u202e\"'"
@@ -296,6 +298,17 @@ def test_a_verb_answers_a_page_and_a_form(client: FlaskClient, connection: Conne
     assert late.status_code == 409 and late.mimetype == "text/plain"
     form = client.post(f"/runs/{run}/cancel", data={"next": "/runs?status=dead"})
     assert (form.status_code, form.location) == (303, "/runs?status=dead")
+
+
+def test_the_page_of_a_removed_run_says_that_retention_may_have_removed_it(
+    client: FlaskClient, connection: Connection
+) -> None:
+    run_id = a_run(connection, "dead", finished_at="-100 days")
+    assert client.get(f"/runs/{run_id}").status_code == 200
+    Retention(Keep(14, 90, 365), "w1").step(connection)
+    gone = client.get(f"/runs/{run_id}")
+    assert gone.status_code == 404
+    assert f"There is no run {run_id}: it never was, or retention has removed it." in gone.text
 
 
 def test_a_verb_on_a_run_that_is_gone_is_a_404(client: FlaskClient) -> None:

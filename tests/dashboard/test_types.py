@@ -185,6 +185,44 @@ def test_a_limit_that_is_no_number_changes_nothing(client: FlaskClient, connecti
     assert stored(connection)["max_running_operator"] == 3
 
 
+def test_days_of_its_own_are_set_shown_and_taken_away(client: FlaskClient, connection: Connection) -> None:
+    a_type(connection)
+    assert "For how many days are ended runs of type mail kept?" in client.get("/types/mail/keep").text
+    back = client.post("/types/mail/keep", data={"succeeded_days": "3", "dead_days": "", "next": "/types"})
+    assert (back.status_code, back.location) == (303, "/types")
+    page = client.get("/types").text
+    assert "keeps succeeded runs 3 days</span>" in page
+    answer = client.post("/types/mail/keep", json={"dead_days": 400}, headers=JSON).get_json()
+    assert answer["message"] == (
+        "Type mail keeps succeeded runs for 3 days, dead and cancelled ones for 400 days now."
+    )
+    found = item(client, "mail")
+    assert (found["keep_succeeded_days"], found["keep_dead_days"]) == (3, 400)
+    client.post("/types/mail/keep", data={"succeeded_days": "", "dead_days": ""})
+    assert stored(connection)["keep_succeeded_days"] is None and stored(connection)["keep_dead_days"] is None
+    last = rows(connection, "audit_log", "action = 'type.keep' AND result = 'done'")[-1]
+    assert last["before"] == {"succeeded_days": 3, "dead_days": 400}
+    again = client.post("/types/mail/keep", data={"succeeded_days": ""}, headers=JSON)
+    assert (again.status_code, again.get_json()["changed"]) == (200, False)
+
+
+def test_days_that_are_no_number_of_days_change_nothing(client: FlaskClient, connection: Connection) -> None:
+    a_type(connection, keep_dead_days=3)
+    for wrong in ("-1", "0", "many", "1.5", "36501", "٣"):
+        answer = client.post("/types/mail/keep", data={"dead_days": wrong}, headers=JSON)
+        assert answer.status_code == 400 and "allowed: 1 to 36500" in answer.get_data(as_text=True), wrong
+    assert stored(connection)["keep_dead_days"] == 3
+
+
+def test_only_an_admin_says_for_how_long_runs_are_kept(as_role: AsRole, connection: Connection) -> None:
+    a_type(connection)
+    operator = as_role("operator")
+    assert "Needs the role admin" in operator.get("/types").get_data(as_text=True)
+    assert operator.get("/types/mail/keep").status_code == 403
+    assert operator.post("/types/mail/keep", data={"dead_days": "1"}).status_code == 403
+    assert stored(connection)["keep_dead_days"] is None
+
+
 def test_an_unknown_type_is_a_sentence(client: FlaskClient) -> None:
     answer = client.post("/types/none/pause", headers=JSON)
     assert answer.status_code == 404 and "no worker has ever registered it" in answer.get_json()["message"]

@@ -111,6 +111,9 @@ WRONG_USES = [
     ("types", "limit", "mail", "-1"),
     ("types", "limit", "mail", "1.5"),
     ("schedule", "add", "nightly", "--type", "mail", "--new-type", "--cron", "61 * * * *"),
+    ("types", "keep", "mail"),
+    ("types", "keep", "mail", "--dead", "0"),
+    ("types", "keep", "mail", "--succeeded", "for ever"),
     (
         "schedule",
         "add",
@@ -251,6 +254,24 @@ def test_a_run_shows_attempts_audit_and_why_it_waits(wakeboard: Command, connect
 
 
 def test_verbs_say_what_is_so_now_and_are_audited(wakeboard: Command, connection: Connection) -> None:
+def test_a_type_keeps_its_runs_for_days_of_its_own(wakeboard: Command, connection: Connection) -> None:
+    a_type(connection, "mail")
+
+    def days() -> tuple[int | None, int | None]:
+        (found,) = wakeboard("types", "list", "--json").json["items"]
+        return found["keep_succeeded_days"], found["keep_dead_days"]
+
+    assert wakeboard("types", "keep", "mail", "--succeeded", "3", "--dead", "9").code == 0
+    assert days() == (3, 9)
+    said = wakeboard("types", "keep", "mail", "--dead", "10")
+    assert "Type mail keeps succeeded runs for 3 days, dead and cancelled ones for 10 days now." in said.out
+    assert wakeboard("types", "keep", "mail", "--default", "--dead", "1").code == 0
+    assert days() == (None, 1)
+    wakeboard("types", "keep", "mail", "--default")
+    assert days() == (None, None)
+    assert "no worker has ever registered it" in wakeboard("types", "keep", "nobody", "--default").err
+
+
     run = a_run(connection)
     assert wakeboard("cancel", run, "--reason", "twice").out == f"Run {run} is cancelled.\n"
     assert "already cancelled" in wakeboard("cancel", run).out

@@ -562,6 +562,7 @@ def test_a_type_nobody_registered_cannot_be_paused(shared: Connection) -> None:
     for move in moves:
         assert move(shared, "no such type", OPERATOR).result == "missing"
     assert transitions.types.limit(shared, "no such type", 1, OPERATOR).result == "missing"
+    assert transitions.types.keep(shared, "no such type", ADMIN, dead_days=1).result == "missing"
 
 
 def test_pausing_limiting_and_resuming_twice_is_no_trouble(shared: Connection, job_type: str) -> None:
@@ -571,6 +572,21 @@ def test_pausing_limiting_and_resuming_twice_is_no_trouble(shared: Connection, j
     assert [types.limit(shared, job_type, 4, OPERATOR).result for _ in range(2)] == ["done", "already"]
     assert types.limit(shared, job_type, -1, OPERATOR).result == "invalid"
     assert types.limit(shared, job_type, 10**7, OPERATOR).result == "invalid"
+
+
+def test_days_to_keep_are_an_admins_and_what_is_not_named_stays(shared: Connection, job_type: str) -> None:
+    keep = transitions.types.keep
+    assert keep(shared, job_type, OPERATOR, succeeded_days=3).result == "denied"
+    first = [keep(shared, job_type, ADMIN, succeeded_days=3).result for _ in range(2)]
+    assert first == ["done", "already"]
+    assert keep(shared, job_type, ADMIN, dead_days=7).changed
+    for wrong in (0, -1, 36_501):
+        assert keep(shared, job_type, ADMIN, dead_days=wrong).result == "invalid"
+    (found,) = factories.rows(shared, "job_types", "name = %s", job_type)
+    assert (found["keep_succeeded_days"], found["keep_dead_days"]) == (3, 7)
+    assert keep(shared, job_type, ADMIN, succeeded_days=None, dead_days=None).changed
+    (found,) = factories.rows(shared, "job_types", "name = %s", job_type)
+    assert (found["keep_succeeded_days"], found["keep_dead_days"]) == (None, None)
 
 
 def test_a_worker_is_asked_once_to_drain_and_to_stop(shared: Connection) -> None:

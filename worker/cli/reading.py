@@ -59,7 +59,7 @@ SELECT t.name, CASE WHEN t.paused_at IS NULL THEN 'active' ELSE 'paused' END AS 
     coalesce(t.max_running_operator, t.max_running) AS max_running, t.max_running AS max_running_code,
     t.max_running_operator, t.max_attempts, t.timeout_seconds, t.lease_seconds, t.backoff, t.schedule,
     (SELECT count(*) FROM wakeboard.workers AS w WHERE {_IS_ALIVE} AND t.name = ANY(w.job_types)) AS workers,
-    t.paused_at, t.paused_by, t.paused_reason, t.seen_at
+    t.paused_at, t.paused_by, t.paused_reason, t.keep_succeeded_days, t.keep_dead_days, t.seen_at
 FROM wakeboard.job_types AS t ORDER BY t.name
 """
 

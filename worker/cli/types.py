@@ -20,13 +20,15 @@ COLUMNS = (
     "max_attempts",
     "timeout_seconds",
     "backoff",
+    "keep_succeeded_days",
+    "keep_dead_days",
     "seen_at",
 )
 
 
 @click.group(cls=Noun)
 def types() -> None:
-    """Job types: list, pause, resume, limit."""
+    """Job types: list, pause, resume, limit, keep."""
 
 
 @types.command("list")
@@ -68,3 +70,29 @@ def limit(name: str, most: str, reason: str | None) -> int:
     with reach.connection() as connection:
         value = None if most == "none" else int(most)
         return verdicts([moves.limit(connection, name, value, terminal_actor(), reason)])
+
+
+DAYS = click.IntRange(1, moves.MOST_DAYS)
+
+
+@types.command()
+@click.argument("name")
+@click.option("--succeeded", type=DAYS, metavar="DAYS", help="Keep succeeded runs for so long.")
+@click.option("--dead", type=DAYS, metavar="DAYS", help="Keep dead and cancelled runs for so long.")
+@click.option("--default", "is_default", is_flag=True, help="Return what is not given to the settings' own.")
+@reason_option
+def keep(name: str, succeeded: int | None, dead: int | None, is_default: bool, reason: str | None) -> int:
+    """Keep ended runs of a type for days of its own; what is not given stays as it is."""
+    if succeeded is None and dead is None and not is_default:
+        raise Wrong("Say for how long: --succeeded DAYS, --dead DAYS, or --default for the settings' own.")
+    rest: moves.Same | None = None if is_default else "same"
+    with reach.connection() as connection:
+        answer = moves.keep(
+            connection,
+            name,
+            terminal_actor(),
+            reason,
+            succeeded_days=rest if succeeded is None else succeeded,
+            dead_days=rest if dead is None else dead,
+        )
+        return verdicts([answer])

@@ -1,16 +1,18 @@
-"""The moves of job types and of workers: pause, resume and limit a type; drain or stop a worker.
+"""The moves of job types and of workers: pause, resume, limit and keep a type; drain or stop a worker.
 
 Workers publish their policies here too (``publish``), never touching what operators decided.
 """
 
 from __future__ import annotations
 
+from typing import Literal
+
 from worker.audit import Actor
 from worker.transitions.answer import Answer
 from worker.transitions.operator import WAKE_CHANNEL, Connection, Row, _row, act
 
 BY_NAME = """
-SELECT name, paused_at, paused_reason, max_running, max_running_operator
+SELECT name, paused_at, paused_reason, max_running, max_running_operator, keep_succeeded_days, keep_dead_days
 FROM wakeboard.job_types WHERE name = %(name)s FOR UPDATE
 """
 PAUSE = """
@@ -24,6 +26,12 @@ WHERE name = %(name)s AND paused_at IS NOT NULL RETURNING name
 LIMIT = """
 UPDATE wakeboard.job_types SET max_running_operator = %(limit)s
 WHERE name = %(name)s AND max_running_operator IS DISTINCT FROM %(limit)s RETURNING name
+"""
+KEEP = """
+UPDATE wakeboard.job_types SET keep_succeeded_days = %(succeeded)s, keep_dead_days = %(dead)s
+WHERE name = %(name)s
+    AND (keep_succeeded_days, keep_dead_days) IS DISTINCT FROM (%(succeeded)s::int, %(dead)s::int)
+RETURNING name
 """
 DRAIN = """
 UPDATE wakeboard.workers SET drain_requested_at = now()
@@ -54,6 +62,10 @@ WHERE t.seen_at IS NULL OR t.seen_at < now() - interval '1 minute'
     IS DISTINCT FROM (excluded.max_attempts, excluded.timeout_seconds, excluded.lease_seconds,
         excluded.backoff, excluded.max_running, excluded.memory_mb, excluded.schedule)
 """
+
+# How long ended runs of a type may be kept, in days; and "leave that as it is".
+MOST_DAYS = 36_500
+Same = Literal["same"]
 
 
 def _missing(name: str) -> tuple[Answer, None, None]:
@@ -112,6 +124,49 @@ def limit(
         return Answer(name, "active", "done", f"Type {name} {words} now."), before, {"max_running": most}
 
     return act(connection, actor, "type.limit", ("type", name), reason, move)
+
+
+def keep(
+    connection: Connection,
+    name: str,
+    actor: Actor,
+    reason: str | None = None,
+    *,
+    succeeded_days: int | Same | None = "same",
+    dead_days: int | Same | None = "same",
+) -> Answer:
+    """Keep ended runs of a type for days of its own: succeeded ones, and dead and cancelled ones.
+
+    1 to MOST_DAYS; None: the workers' settings decide; 'same': as it is.
+    """
+
+    def move() -> tuple[Answer, Row | None, Row | None]:
+        row = _row(connection, BY_NAME, {"name": name})
+        if row is None:
+            return _missing(name)
+        before = {"succeeded_days": row["keep_succeeded_days"], "dead_days": row["keep_dead_days"]}
+        given = {"succeeded_days": succeeded_days, "dead_days": dead_days}
+        after = before | {key: days for key, days in given.items() if days != "same"}
+        for days in after.values():
+            if days is not None and not 1 <= days <= MOST_DAYS:
+                message = f"The days are {days}; allowed: 1 to {MOST_DAYS}, or none for the settings' own."
+                return Answer(name, None, "invalid", message), None, None
+        words = f"Type {name} keeps {_kept(after)}"
+        values = {"name": name, "succeeded": after["succeeded_days"], "dead": after["dead_days"]}
+        if _row(connection, KEEP, values) is None:
+            return Answer(name, "active", "already", f"{words} already."), before, None
+        return Answer(name, "active", "done", f"{words} now."), before, after
+
+    return act(connection, actor, "type.keep", ("type", name), reason, move)
+
+
+def _kept(days: Row) -> str:
+    """Return in words for how long, such as ``succeeded runs for 30 days, dead ones as the settings say``."""
+    told = {
+        key: "as the settings say" if value is None else f"for {value} day{'' if value == 1 else 's'}"
+        for key, value in days.items()
+    }
+    return f"succeeded runs {told['succeeded_days']}, dead and cancelled ones {told['dead_days']}"
 
 
 def _ask_worker(
