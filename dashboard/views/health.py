@@ -15,7 +15,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
 from dashboard.connection import as_of, reading, writing
-from dashboard.queries import health, overview
+from dashboard.queries import alerts, health, leases, overview
 from worker import db
 from worker.liveness import Loop
 
@@ -81,11 +81,17 @@ class _Tables(Collector):
             ("workers", "Workers that are alive.", counts.workers),
             ("missed_fires_24h", "Fires that schedules did not keep in 24 h.", counts.missed),
             ("unconfirmed_effects", "Effects that only a person can confirm.", counts.unconfirmed),
+            (
+                "refused_answers_24h",
+                f"Late answers of stale workers refused in 24 h, counted up to {leases.COUNTED_REFUSED + 1}.",
+                leases.refused_count(reading()),
+            ),
             ("oldest_due_seconds", "How long the oldest due run has waited.", _waited(counts)),
         ):
             yield GaugeMetricFamily(f"wakeboard_{name}", says, value=value)
         yield from _attempts()
         yield _loops()
+        yield _alerts()
 
 
 def _by_state(counts: overview.Counts) -> Metric:
@@ -119,4 +125,11 @@ def _loops() -> Metric:
     )
     for loop in health.duties(reading()):
         family.add_metric([loop.process_id, loop.name], (as_of() - loop.last_success_at).total_seconds())
+    return family
+
+
+def _alerts() -> Metric:
+    family = GaugeMetricFamily("wakeboard_alerts_firing", "1 while an alert rule fires.", labels=["rule"])
+    for rule, fires in alerts.states(reading()):
+        family.add_metric([rule], float(fires))
     return family

@@ -11,7 +11,8 @@ from dashboard import params
 from dashboard.connection import as_of, reading
 from dashboard.formats import duration, number, plural
 from dashboard.live import add_page
-from dashboard.queries import overview
+from dashboard.queries import alerts, overview
+from worker.alerts.kinds import KINDS
 
 blueprint = Blueprint("overview", __name__)
 
@@ -38,10 +39,12 @@ def find_hours() -> dict[str, Any]:
 
 
 def find_troubles() -> dict[str, Any]:
-    """Return what needs a person: runs by type and state, missed fires, open effects, paused types."""
+    """Return what needs a person: runs by type and state, missed fires, open effects, alerts, pauses."""
     return {
         "troubles": overview.troubles(reading()),
         "paused": overview.paused_types(reading()),
+        "alerts": alerts.firing(reading()),
+        "kinds": KINDS,
         "counts": overview.counts(reading()),
         "capped": capped,
     }

@@ -52,10 +52,12 @@ UPDATE wakeboard.alert_messages SET error = %(words)s,
     gave_up_at = CASE WHEN %(over)s THEN now() END
 WHERE id = %(id)s AND sent_at IS NULL
 """
-# What nobody is at: the web's own, and a worker's that no worker has touched for a while.
+# What nobody is at: the web's own, and a worker's that no worker has touched for a while. A test is over when
+# its only try is.
 WAITING = f"""
 SELECT id, run_id FROM wakeboard.alert_messages
-WHERE sent_at IS NULL AND gave_up_at IS NULL AND (claimed_until IS NULL OR claimed_until <= now())
+WHERE sent_at IS NULL AND gave_up_at IS NULL AND kind <> 'test'
+  AND (claimed_until IS NULL OR claimed_until <= now())
   AND (run_id IS NULL OR coalesce(claimed_until, created_at) < now() - interval '{PATIENCE_SECONDS} seconds')
 ORDER BY created_at LIMIT %(most)s
 """

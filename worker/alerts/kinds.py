@@ -49,8 +49,10 @@ class Setting:
         return f"{self.shown(self.low)} to {self.shown(self.high)}"
 
     def shown(self, value: float) -> str:
-        """Return a value as ``read`` takes it."""
-        return format_duration(value).replace(" ", "") if self.unit == "seconds" else f"{value:g}"
+        """Return a value as ``read`` takes it, to the same number."""
+        plain = f"{value:.10g}"
+        words = format_duration(value).replace(" ", "") if self.unit == "seconds" else plain
+        return words if self.unit != "seconds" or parse_duration(words) == value else plain
 
 
 WINDOW = Setting("window_seconds", "At most one message in", "seconds", 900, 60, 86_400)

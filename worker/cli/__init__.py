@@ -32,6 +32,7 @@ ROOMS = {
     "schedule": "schedules",
     "import-crontab": "crontabs",
     "types": "types",
+    "alerts": "alerts",
     "user": "people",
     "token": "people",
     "login-link": "people",

@@ -1,0 +1,70 @@
+"""``alerts``: what is watched and how it stands; send a test, silence a rule for a while."""
+
+from __future__ import annotations
+
+import click
+
+from worker.alerts import trial
+from worker.alerts.kinds import KINDS
+from worker.audit import terminal_actor
+from worker.cli import reach, reading
+from worker.cli.flags import Noun, reason_option, settings
+from worker.cli.kinds import DURATION
+from worker.cli.printing import listing, verdicts
+from worker.transitions import alerts as moves
+from worker.transitions.answer import Answer
+
+COLUMNS = ("name", "state", "found", "fired_at", "sent_at", "checked_at", "silenced_until")
+RULES = """
+SELECT id, name, kind, enabled, state, found ->> 'sentence' AS found, fired_at, recovered_at, sent_at,
+    checked_at, silenced_until, coalesce(silenced_until > now(), false) AS is_silenced
+FROM wakeboard.alert_rules ORDER BY state, name
+"""
+
+
+@click.group(cls=Noun)
+def alerts() -> None:
+    """Alert rules: list, test, silence."""
+
+
+@alerts.command("list")
+def list_() -> None:
+    """List the rules, those that fire first."""
+    with reach.connection() as connection:
+        now = reading.database_now(connection)
+        rows = [{**row, "state": moves.state_of(row)} for row in reach.rows(connection, RULES)]
+        listing(rows, COLUMNS, "There is no alert rule.", as_of=now)
+
+
+@alerts.command()
+@click.argument("name", required=False)
+@click.option("--channel", type=click.Choice(("mail", "webhook")), help="This channel alone.")
+@reason_option
+def test(name: str | None, channel: str | None, reason: str | None) -> int:
+    """Send a test message now, from this terminal's settings, and say what was answered."""
+    name = name or next(iter(KINDS))
+    with reach.connection() as connection:
+        rule_id = moves.rule_id(connection, name)
+        if rule_id is None:
+            return verdicts([_unknown(name)])
+        chosen = settings()
+        return verdicts([trial.test(connection, chosen, rule_id, terminal_actor(), reason, channel=channel)])
+
+
+@alerts.command()
+@click.argument("name")
+@click.option("--for", "seconds", type=DURATION, default="1h", help="How long, such as 1h; 0 ends it. [1h]")
+@reason_option
+def silence(name: str, seconds: float, reason: str | None) -> int:
+    """Send nothing about a rule for a while; it is still looked at."""
+    with reach.connection() as connection:
+        rule_id = moves.rule_id(connection, name)
+        if rule_id is None:
+            return verdicts([_unknown(name)])
+        return verdicts([moves.silence(connection, rule_id, seconds, terminal_actor(), reason)])
+
+
+def _unknown(name: str) -> Answer:
+    return Answer(
+        name, None, "missing", f"There is no alert rule '{name[:60]}'; list them: wakeboard alerts list"
+    )
