@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,9 +14,10 @@ import psutil
 
 from worker.processes.family import die_with_parent
 from worker.rehearsal import traces
-from worker.rehearsal.patience import Patience
+from worker.rehearsal.patience import Patience, RehearsalError
 
 SLOTS = 4
+LAST_LINES = 5
 KILL_SECONDS = 1.0
 SHUTDOWN_SECONDS = 15.0
 LEASE_SECONDS = 4.0
@@ -39,6 +39,11 @@ class Member:
 
     process: subprocess.Popen[bytes]
     log: Path
+
+    def require_alive(self) -> None:
+        """Raise RehearsalError when it has ended although nobody told it to."""
+        if self.process.poll() is not None:
+            raise RehearsalError(f"A worker ended by itself, with code {self.process.returncode}.")
 
     def terminate(self) -> None:
         """Ask it to stop, as a deploy does."""
@@ -92,7 +97,8 @@ class Crew:
         return traces.workers_of(self.folder)
 
     def last_words(self) -> str:
-        """Return the last line that the latest worker printed, or ''."""
-        with suppress(IndexError, OSError):
-            return self.members[-1].log.read_text(errors="replace").strip().splitlines()[-1]
-        return ""
+        """Return the last lines that the latest worker printed."""
+        if not self.members:
+            return "(no worker was started)"
+        lines = self.members[-1].log.read_text(errors="replace").strip().splitlines()
+        return "\n".join(lines[-LAST_LINES:])

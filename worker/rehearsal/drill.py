@@ -84,7 +84,7 @@ def _carry_out(
         try:
             taken, left = drill.measured()
         except RehearsalError as stuck:
-            raise RehearsalError(f"{stuck} The last worker's last line: {drill.crew.last_words()}") from None
+            raise RehearsalError(f"{stuck} What it printed last:\n{drill.crew.last_words()}") from None
     return taken, left + server.left() + here.left()
 
 
@@ -180,6 +180,7 @@ class Drill:
         worker = self.crew.start()
 
         def is_under_way() -> str:
+            worker.require_alive()
             row = self._row(_WORKER, worker.process.pid)
             is_so = row and self.mailbox.held == SLOTS == self._number(_CLAIMS, row[0])
             return str(row[0]) if row and is_so else ""
