@@ -8,14 +8,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import lru_cache
-from itertools import islice
 from typing import Any
 from zoneinfo import ZoneInfo
 
 from worker.cron import Cron, Fire
+from worker.preview import preview as preview_of
 from worker.zones import check_timezone
 
-PREVIEW = 10
+# A page does not wait for a schedule of a far day.
+PREVIEW_SECONDS = 0.5
 MISFIRES = {
     "one": "the latest of them is made up for",
     "all": "all of them are made up for, up to 100",
@@ -80,6 +81,6 @@ def preview(schedule: str | None, timezone: str, after: datetime) -> list[Fire]:
     if schedule is None:
         return []
     try:
-        return list(islice(Cron.parse(schedule).fires(timezone, after), PREVIEW))
+        return preview_of(Cron.parse(schedule), timezone, after, seconds=PREVIEW_SECONDS)
     except (ValueError, OverflowError):
         return []

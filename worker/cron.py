@@ -110,6 +110,11 @@ class Cron:
             _days=days,
         )
 
+    @property
+    def days(self) -> CronSim | None:
+        """The fields as cronsim read them, for who asks about days alone; None when no day ever matches."""
+        return self._days
+
     def describe(self) -> str:
         """Say the schedule in words, as in "At 02:30 every day"."""
         if self.text.lower() in ALIASES:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import time
 from datetime import datetime, timedelta
-from itertools import islice, takewhile
 from typing import Any
 
 import click
@@ -17,6 +15,8 @@ from worker.cli.flags import Noun, is_json, reason_option, settings
 from worker.cli.kinds import DURATION, MOMENT, json_object
 from worker.cli.printing import answer, listing, say, verdicts
 from worker.cron import Cron
+from worker.preview import FIRES
+from worker.preview import preview as preview_of
 from worker.transitions import definitions
 from worker.transitions.definitions import Definition
 
@@ -39,10 +39,7 @@ SELECT name,
 FROM wakeboard.job_definitions ORDER BY name
 """
 ONE = "SELECT schedule, timezone, enabled FROM wakeboard.job_definitions WHERE name = %(name)s"
-FIRES = 10
 MOST_FIRES = 1000
-# A schedule of a far day is looked for day by day; a preview gives up in time for a person.
-PREVIEW_SECONDS = 5
 
 
 @click.group(cls=Noun)
@@ -121,7 +118,7 @@ _verb("remove", definitions.remove, "Remove a schedule; its runs and their histo
 @click.option("--from", "start", type=MOMENT, help="From this time on [now].")
 @click.option("--to", "end", type=MOMENT, help="Up to this time [ten fires].")
 def preview(name: str, start: datetime | None, end: datetime | None) -> None:
-    """Print when a schedule will fire, and why where the clocks change."""
+    """Print when a schedule will fire, and why where a fire is odd: clocks, missing days, either day."""
     with reach.connection() as connection:
         found = reach.one(connection, ONE, {"name": name})
         start = start or reading.database_now(connection)
@@ -137,13 +134,17 @@ def preview(name: str, start: datetime | None, end: datetime | None) -> None:
 
 def _show(name: str, found: reach.Row, start: datetime, end: datetime | None) -> None:
     cron = Cron.parse(found["schedule"])
-    deadline = time.monotonic() + PREVIEW_SECONDS
     # A moment before, so that a fire exactly at --from is among them.
-    fires = cron.fires(found["timezone"], start - timedelta(microseconds=1))
-    until = takewhile(lambda fire: (end is None or fire.at <= end) and time.monotonic() < deadline, fires)
+    fires = preview_of(
+        cron,
+        found["timezone"],
+        start - timedelta(microseconds=1),
+        until=end,
+        most=FIRES if end is None else MOST_FIRES,
+    )
     items = [
         {"at": fire.at, "local": fire.local.isoformat(sep=" ", timespec="seconds"), "note": fire.note}
-        for fire in islice(until, FIRES if end is None else MOST_FIRES)
+        for fire in fires
     ]
     if not is_json():
         paused = "" if found["enabled"] else " It is paused."
