@@ -18,7 +18,8 @@ from worker.retention.zones import Zone, Zones
 Connection = psycopg.Connection[Any]
 
 LOOK_ROWS = 2000
-REMOVE_ROWS = 500
+# Small, because a claim that comes meanwhile shares the processors with the batch.
+REMOVE_ROWS = 200
 # Ids that one look may pass. Under a long open snapshot removed rows stay in the index, and a look that
 # asked for rows alone would walk over all of them at once.
 LOOK_IDS = 20_000
@@ -106,14 +107,18 @@ def policy(connection: Connection, keep: Keep) -> Keep:
     return keep.with_types(connection.execute(POLICIES).fetchall())
 
 
-def remove_batch(connection: Connection, keep: Keep, zones: Zones, cursor: int) -> Batch:
-    """Remove the next expired runs behind the id ``cursor``, inside the caller's transaction."""
+def remove_batch(connection: Connection, keep: Keep, zones: Zones, cursor: int, *, backlog: bool) -> Batch:
+    """Remove the next expired runs behind the id ``cursor``, inside the caller's transaction.
+
+    ``backlog``: the batch before was full, so this one probably will be, and looks no further than that.
+    """
     if keep.shortest_days is None:
         return Batch(None)
     now = _number(connection, NOW) or 0.0
     from_id, known_to = zones.next(cursor, now)
     to_id = from_id + LOOK_IDS if known_to is None else min(known_to, from_id + LOOK_IDS)
-    found = _look(connection, keep, from_id, to_id)
+    most = REMOVE_ROWS if backlog else LOOK_ROWS
+    found = _look(connection, keep, from_id, to_id, most)
     if not found.rows and known_to is None:
         following = connection.execute(NEXT_ID, (from_id,)).fetchone()
         if following is None:
@@ -123,16 +128,16 @@ def remove_batch(connection: Connection, keep: Keep, zones: Zones, cursor: int) 
         # Whatever was enqueued later than the newest run that may go cannot have ended before it.
         return Batch(None, oldest_at=found.oldest_at)
     runs, attempts = remove(connection, found.ids or [], found.ends or [])
-    is_cut = known_to is None or found.rows == LOOK_ROWS or len(found.ids or []) == REMOVE_ROWS
+    is_cut = known_to is None or found.rows == most or len(found.ids or []) == REMOVE_ROWS
     # Never past the newest id: what comes later was not looked at.
     end = found.last_id if is_cut and found.last_id is not None else to_id
     zones.put(from_id, _zone(found, end, runs, now, keep.shortest_days))
     return Batch(end, runs, attempts, found.oldest_at)
 
 
-def _look(connection: Connection, keep: Keep, from_id: int, to_id: int) -> Found:
+def _look(connection: Connection, keep: Keep, from_id: int, to_id: int, most: int) -> Found:
     values = {
-        "from_id": from_id, "to_id": to_id, "rows": LOOK_ROWS, "most": REMOVE_ROWS,
+        "from_id": from_id, "to_id": to_id, "rows": most, "most": REMOVE_ROWS,
         "succeeded": keep.succeeded_days, "dead": keep.dead_days, "shortest": keep.shortest_days,
     }  # fmt: skip
     row = connection.execute(LOOK, values).fetchone()
