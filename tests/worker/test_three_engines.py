@@ -1,0 +1,76 @@
+"""One handler, three engines: inline, in a pool, in the database worker."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from tests.factories import Connection, attempts
+from tests.processes import ROOT, run_wakeboard, surroundings
+from tests.worker.apps import invoices
+from tests.worker.pooled import PATIENCE_SECONDS
+from worker import Pool, enqueue, run_now
+from worker.pool import NoResult
+
+GOOD = {"invoice_id": 812, "lines": [1900, 99]}
+BAD = {"invoice_id": 813, "lines": []}
+
+
+def inline() -> list[tuple[str | None, str | None]]:
+    answers = [run_now(invoices.total, payload, key="k") for payload in (GOOD, BAD)]
+    return [(answer.result, answer.error_code) for answer in answers]
+
+
+def pooled() -> list[tuple[str | None, str | None]]:
+    with Pool(1) as pool:
+        tickets = [pool.submit("total", payload) for payload in (GOOD, BAD)]
+        results = []
+        for ticket in tickets:
+            try:
+                results.append((json.dumps(ticket.result(PATIENCE_SECONDS)), None))
+            except NoResult as ended:
+                results.append((None, ended.error_code))
+        return results
+
+
+def test_the_same_handler_answers_the_same_inline_in_a_pool_and_in_the_table(
+    database: str, connection: Connection
+) -> None:
+    expected = [("1999", None), (None, "no_lines")]
+    assert inline() == pooled() == expected
+    ids = [enqueue(connection, "total", payload) for payload in (GOOD, BAD)]
+    connection.commit()
+    done = run_wakeboard(
+        "tick", database=database, environment={"WAKEBOARD_APP": "tests.worker.apps.invoices"}
+    )
+    assert done.returncode == 0, done.stderr
+    in_the_table = [attempts(connection, run_id)[0] for run_id in ids]
+    found = [
+        (None if one["result"] is None else json.dumps(one["result"]), one["error_code"])
+        for one in in_the_table
+    ]
+    assert found == expected
+
+
+def test_an_inline_run_is_told_of_its_type_its_attempt_and_its_key() -> None:
+    answer = run_now("who", {}, key="who:1", attempt=3)
+    assert json.loads(str(answer.result)) == ["who", 3, "who:1", True]
+
+
+def test_an_inline_run_refuses_what_enqueue_refuses() -> None:
+    with pytest.raises(ValueError, match="not JSON"):
+        run_now("who", {"x": object()})
+    with pytest.raises(LookupError, match="No handler is registered"):
+        run_now("nobody")
+
+
+@pytest.mark.parametrize("engine", ["worker.supervisor", "worker.processes.child"])
+def test_a_worker_loads_no_pool(engine: str) -> None:
+    said = subprocess.run(
+        [sys.executable, "-c", f"import sys, {engine}; print('worker.pool' in sys.modules)"],
+        cwd=ROOT, env=surroundings(None), capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert said.stdout == "False\n", said.stderr
