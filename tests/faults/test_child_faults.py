@@ -24,6 +24,7 @@ from tests.worker.motion import is_alive
 
 Measured = Callable[[str], None]
 HANG_TIMEOUT = 2.0
+HANGS_AT_ONCE = 12
 PARENT_TIMEOUT = 1.0
 
 
@@ -69,9 +70,9 @@ def test_a_killed_child_costs_its_attempt_and_nothing_else(
 )
 def test_a_hanging_handler_ends_at_its_timeout(house: House, scale: Scale, measured: Measured) -> None:
     ways = list(islice(cycle(("stopped", "loop", "in C", "deaf")), scale.times(8, 100)))
-    house.worker(CONCURRENCY=8)
-    for number in range(0, len(ways), 8):
-        batch = {house.enqueue("hang", {"way": way}): way for way in ways[number : number + 8]}
+    house.worker(CONCURRENCY=HANGS_AT_ONCE)
+    for number in range(0, len(ways), HANGS_AT_ONCE):
+        batch = {house.enqueue("hang", {"way": way}): way for way in ways[number : number + HANGS_AT_ONCE]}
         for line in house.wait_until_started(list(batch)):
             if batch[line.run_id] == "stopped":
                 os.kill(line.pid, signal.SIGSTOP)
@@ -197,7 +198,7 @@ def _twelve(file: Path) -> list[int]:
     expected="every child and grandchild is gone within 2 s",
 )
 def test_no_child_outlives_its_supervisor(house: House, scale: Scale, measured: Measured) -> None:
-    rounds = scale.times(2, 20)
+    rounds = scale.times(2, 15)
     gone: list[float] = []
     children = 0
     for _ in range(rounds):
