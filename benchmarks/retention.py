@@ -122,8 +122,11 @@ def numbers(connection: psycopg.Connection) -> state.Pass:
 def show(window: Window) -> None:
     """Print a line of the table."""
     cells = [percentile(values, share) for values in (window.pickups, window.claims) for share in (0.5, 0.95)]
-    print(f"{window.name:8} {window.seconds:8.1f} s   pick-up p50 {cells[0]:7.2f}  p95 {cells[1]:7.2f}"
-          f"   claim p50 {cells[2]:6.2f}  p95 {cells[3]:6.2f} ms   n={len(window.pickups)}", flush=True)  # fmt: skip
+    print(
+        f"{window.name:8} {window.seconds:8.1f} s   pick-up p50 {cells[0]:7.2f}  p95 {cells[1]:7.2f}"
+        f"   claim p50 {cells[2]:6.2f}  p95 {cells[3]:6.2f} ms   n={len(window.pickups)}",
+        flush=True,
+    )
 
 
 def run(url: str, options: argparse.Namespace, log: Path) -> None:

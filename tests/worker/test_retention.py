@@ -22,8 +22,8 @@ from tests.factories import (
     rows,
     status,
 )
-from tests.processes import wait_until, wait_until_blocked
-from tests.worker.motion import a_worker
+from tests.processes import run_wakeboard, wait_until, wait_until_blocked
+from tests.worker.motion import SHORT, a_worker
 from worker import db, ledger, transitions
 from worker.audit import Actor, record
 from worker.retention import leftovers, runs, state
@@ -42,7 +42,7 @@ def finish(connection: Connection, retention: Retention) -> dict[str, Any]:
     numbers = dict(retention.step(connection))
     while retention.pause_seconds is not None:
         numbers = dict(retention.step(connection))
-    assert numbers["room"] is None, numbers
+    assert numbers["finished_at"] is not None and numbers["backlog"] is False, numbers
     return numbers
 
 
@@ -462,7 +462,8 @@ def test_a_pass_whose_worker_died_is_finished_by_another(connection: Connection)
     state.create(connection)
     left = state.Pass(owner="dead", room="runs", cursor=min(kept(connection)) + 9, started_at=1.0)
     state.store(connection, left)
-    assert Retention(USUAL, "w2").step(connection)["owner"] == "dead"
+    assert Retention(USUAL, "w2").step(connection)["removed_runs"] == 0
+    assert len(kept(connection)) == 20
     make_due(connection, "31 seconds")
     assert finish(connection, Retention(USUAL, "w2"))["removed_runs"] == 10
 
@@ -593,3 +594,16 @@ def test_a_worker_removes_what_expired_and_tells_it(connection: Connection, data
         )  # fmt: skip
         worker.wait_for("Removed what was kept for long enough.")
         assert worker.output.count("Removed what was kept for long enough.") == 1
+
+
+def test_ticks_get_through_together_though_each_lives_for_a_moment(
+    connection: Connection, database: str
+) -> None:
+    many(connection, 600, days=20)
+
+    def tick_and_wait() -> bool:
+        assert run_wakeboard("tick", database=database, environment=SHORT).returncode == 0
+        make_due(connection, "1 minute")
+        return kept(connection) == set()
+
+    assert any(tick_and_wait() for _ in range(5))

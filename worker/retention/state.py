@@ -67,14 +67,19 @@ class Pass:
         return cls(**known, removed=removed)
 
     def numbers(self) -> dict[str, Any]:
-        """Return what the row and the system page show."""
-        found: dict[str, Any] = {
-            name: getattr(self, name) for name in self.__slots__ if name not in ("removed", "work_seconds")
+        """Return what the shared row holds; ``read`` takes it back."""
+        return {"owner": self.owner, "room": self.room, "cursor": self.cursor} | self.shown()
+
+    def shown(self) -> dict[str, Any]:
+        """Return what people are told; kinds of which nothing went are left out, but for runs."""
+        times = ("started_at", "finished_at", "oldest_ended_at")
+        counts = {"runs": 0, "attempts": 0} | {name: count for name, count in self.removed.items() if count}
+        return {
+            **{name: _text(getattr(self, name)) for name in times},
+            "backlog": self.backlog,
+            "work_seconds": round(self.work_seconds, 3),
+            **{f"removed_{name}": count for name, count in counts.items()},
         }
-        for name in ("started_at", "finished_at", "oldest_ended_at"):
-            found[name] = _text(found[name])
-        found["work_seconds"] = round(self.work_seconds, 3)
-        return found | {f"removed_{name}": count for name, count in self.removed.items()}
 
     def count(self, name: str, rows: int) -> None:
         """Add to what was removed."""

@@ -53,13 +53,13 @@ class Retention:
         if found is None:
             state.create(connection)
         elif not state.is_due(found[0], found[1], self._worker_id):
-            return found[0].numbers()
+            return found[0].shown()
         began = monotonic()
         while (current := self._batch(connection)) is not None and current.room is not None:
             if (elapsed := monotonic() - began) >= SLICE_SECONDS:
                 self.pause_seconds = PAUSE * elapsed
-                return current.numbers()
-        return current.numbers() if current else {}
+                return current.shown()
+        return current.shown() if current else {}
 
     def _batch(self, connection: Connection) -> Pass | None:
         """Do one batch of the pass in one transaction; None when another worker is at it."""
@@ -109,4 +109,4 @@ class Retention:
 def _told(current: Pass) -> dict[str, Any]:
     """Return what a pass did, as its line in the log says it: what it found nothing of is left out."""
     counts = {name: count for name, count in current.removed.items() if count}
-    return counts | {"seconds": round(current.work_seconds, 2)}
+    return {"runs": 0} | counts | {"seconds": round(current.work_seconds, 2)}
