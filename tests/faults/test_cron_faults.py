@@ -1,0 +1,277 @@
+"""Schedules when clocks change, machines are off, texts are hostile and schedulers die in the middle."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+import tracemalloc
+from collections import Counter
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from random import Random
+from typing import Any
+
+import pytest
+
+from tests.factories import Connection, a_definition, rows
+from tests.faults.invariants import i10_fires_are_kept_once
+from tests.faults.rows import Scale, fault
+from tests.processes import ROOT, surroundings
+from tests.worker import cron_oracle
+from worker import schedule
+from worker.cron import Cron, CronError
+from worker.due import CATCH_UP_CAP
+
+Measured = Callable[[str], None]
+FIRST_YEAR, AFTER_LAST_YEAR = 2008, 2028
+MINUTE = timedelta(minutes=1)
+HOSTILE = {
+    "a list that never ends": "1," * 5_000 + "1 * * * *",
+    "a range of a hundred million": "0 0 1--100000000 * *",
+    "a range without the sign": "0 0 1-100000000 * *",
+    "ten thousand digits": "0" * 10_000,
+    "ten thousand fields": "* " * 5_000,
+    "500 names": "0 0 * * " + ",".join(["sun"] * 500),
+    "Arabic digits": "٣٠ ٢ * * *",
+    "a step of a trillion": "*/999999999999 * * * *",
+    "a step of nothing": "*/0 * * * *",
+    "lists in lists": "1,,2,(3,(4)) * * * *",
+    "ranges in ranges": "1-5-9 * * * *",
+    "a null byte": "\0 * * * *",
+}
+NEVER = {
+    "31 February": "0 0 31 2 *",
+    "30 February": "*/5 * 30 2 *",
+    "31st of short months": "0 0 31 4,6,9,11 *",
+}
+STORABLE = [text for text in (*HOSTILE.values(), *NEVER.values()) if "\0" not in text]
+# A scheduler that steps until it is killed; it says when it begins, so that no kill comes too early.
+STEPPER = """
+import sys
+from worker import db, schedule
+with db.connect(sys.argv[1], name="wakeboard scheduler") as connection:
+    print("ready", flush=True)
+    while True:
+        schedule.step(connection)
+"""
+
+
+def now(connection: Connection) -> datetime:
+    (value,) = connection.execute("SELECT now()").fetchone() or (None,)
+    assert isinstance(value, datetime)
+    return value
+
+
+def due_since(connection: Connection, since: datetime, **columns: Any) -> int:
+    """Insert a schedule of which nothing is settled since a time; return its id."""
+    return a_definition(connection, settled_at=since, **columns, next_fire_at=None)
+
+
+@fault(
+    "F47",
+    injected="20 years of clock changes in 12 zones, against an oracle that looks at UTC minutes",
+    expected="the same list of fires, 0 differences",
+)
+def test_twenty_years_in_twelve_zones_are_as_the_oracle_says(scale: Scale, measured: Measured) -> None:
+    years = range(scale.times(AFTER_LAST_YEAR - 1, FIRST_YEAR), AFTER_LAST_YEAR)
+    zones = cron_oracle.ZONES if scale.full else cron_oracle.ZONES[:2]
+    texts = cron_oracle.WALL_TIMES + cron_oracle.INTERVALS
+    compared, differing = 0, Counter[str]()
+    for zone in zones:
+        for text in texts:
+            start, end = (datetime(year, 1, 1, tzinfo=UTC) for year in (years.start, years.stop))
+            ours = (fire.at for fire in Cron.parse(text).fires(zone, start - MINUTE))
+            for wanted in cron_oracle.fires(text, zone, start, end):
+                compared += 1
+                if next(ours) != wanted:
+                    differing[f"{text} in {zone}, first at {wanted}"] += 1
+                    break
+            else:
+                differing[f"{text} in {zone}, after the end"] += next(ours, end) < end
+    measured(
+        f"{compared:,} fires of {len(texts)} schedules × {len(zones)} zones × {len(years)} years: "
+        f"{sum(differing.values())} differences"
+    )
+    assert not +differing
+
+
+@fault(
+    "F47",
+    injected="schedules with fires in gaps, folds and on a skipped day, settled by the scheduler",
+    expected="each slot of the oracle once, as a run or a missed fire",
+)
+def test_the_scheduler_settles_the_slots_of_odd_days_once(connection: Connection, measured: Measured) -> None:
+    cases = [
+        ("30 2 * 3 *", "America/New_York", 2026), ("30 1 * 11 *", "America/New_York", 2025),
+        ("30 2 * 3,10 *", "Europe/Paris", 2025), ("15 2 * 4,10 *", "Australia/Lord_Howe", 2025),
+        ("30 9 29-31 12 *", "Pacific/Apia", 2011), ("30 2 * 2,3 *", "Africa/Casablanca", 2026),
+        ("30 6 * * *", "Asia/Kathmandu", 2026), ("*/15 * 8 3 *", "America/New_York", 2026),
+        ("*/15 * 1 11 *", "America/New_York", 2026),
+    ]  # fmt: skip
+    wanted: dict[int, list[datetime]] = {}
+    for text, zone, year in cases:
+        start = datetime(year, 1, 1, tzinfo=UTC)
+        made = due_since(connection, start, schedule=text, timezone=zone, misfire="all", overlap="allow")
+        schedule.step(connection)
+        until = rows(connection, "job_definitions", "id = %s", made)[0]["settled_at"]
+        wanted[made] = [
+            at for at in cron_oracle.fires(text, zone, start, until + MINUTE) if start < at <= until
+        ]
+    measured(f"{sum(map(len, wanted.values())):,} slots of {len(cases)} schedules")
+    assert i10_fires_are_kept_once(connection, wanted) == []
+
+
+@fault(
+    "F48",
+    injected="an outage of 36 h for every misfire policy",
+    expected="runs as the policy says, all capped at 100 and told",
+)
+@pytest.mark.parametrize(
+    ("misfire", "text", "runs"),
+    [
+        ("one", "*/5 * * * *", 1), ("none", "*/5 * * * *", 0), ("all", "*/5 * * * *", CATCH_UP_CAP),
+        ("all", "0 * * * *", 36),
+    ],
+)  # fmt: skip
+def test_an_outage_of_a_day_and_a_half_follows_the_policy(
+    connection: Connection, measured: Measured, misfire: str, text: str, runs: int
+) -> None:
+    since = now(connection).replace(second=0, microsecond=0) - timedelta(hours=36)
+    made = due_since(connection, since, schedule=text, misfire=misfire, overlap="allow", grace_seconds=90)
+    began = time.monotonic()
+    schedule.step(connection)
+    took = time.monotonic() - began
+    settled = rows(connection, "job_definitions", "id = %s", made)[0]["settled_at"]
+    slots = [at for at in cron_oracle.fires(text, "UTC", since, settled + MINUTE) if since < at <= settled]
+    punctual = [at for at in slots if at >= settled - timedelta(seconds=90)]
+    late = slots[: len(slots) - len(punctual)]
+    fired = rows(connection, "job_runs", "definition_id = %s", made, order="scheduled_for")
+    missed = rows(connection, "missed_fires", "definition_id = %s", made)
+    kept = late[len(late) - min(runs, len(late)) :]
+    assert [run["scheduled_for"] for run in fired] == kept + punctual
+    assert {one["reason"] for one in missed} <= {"capped" if misfire == "all" else "misfire"}
+    assert i10_fires_are_kept_once(connection, {made: slots}) == []
+    measured(
+        f"{misfire}: {len(fired)} runs and {len(missed)} missed fires of {len(slots)} slots in {took:.2f} s"
+    )
+
+
+@fault(
+    "F49",
+    injected="hostile and impossible schedules, alone and among 1,000 that are due",
+    expected="refused or never within 50 ms and 10 MB; a tick at most 1 s",
+)
+def test_hostile_schedules_cost_next_to_nothing(
+    connection: Connection, scale: Scale, measured: Measured
+) -> None:
+    slowest, largest = 0.0, 0
+    for name, text in (HOSTILE | NEVER).items():
+        began = time.perf_counter()
+        assert is_refused_or_never(text), name
+        slowest = max(slowest, time.perf_counter() - began)
+        tracemalloc.start()
+        is_refused_or_never(text)
+        largest = max(largest, tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    good = scale.times(200, 1000) - len(STORABLE)
+    connection.execute(
+        "INSERT INTO wakeboard.job_definitions (name, job_type, schedule, timezone, next_fire_at)"
+        " SELECT 'hostile-' || n, 'mail', text, 'UTC', NULL"
+        " FROM unnest(%s::text[]) WITH ORDINALITY AS given (text, n)"
+        " UNION ALL SELECT 'good-' || n, 'mail', '* * * * *', 'Europe/Paris', date_trunc('minute', now())"
+        " FROM generate_series(1, %s) AS n",
+        (STORABLE, good),
+    )
+    longest, began_all = 0.0, time.monotonic()
+    while True:
+        began = time.monotonic()
+        if not schedule.step(connection)["due"]:
+            break
+        longest = max(longest, time.monotonic() - began)
+    took = time.monotonic() - began_all
+    measured(
+        f"{len(HOSTILE) + len(NEVER)} texts: slowest {slowest * 1000:.1f} ms, {largest / 2**20:.2f} MB; "
+        f"{good + len(STORABLE):,} due: longest tick {longest:.2f} s, all in {took:.1f} s"
+    )
+    assert len(rows(connection, "job_runs")) >= good
+    assert len(rows(connection, "job_definitions", "error IS NOT NULL")) == len(STORABLE)
+    assert slowest < 0.05
+    assert largest < 10 * 2**20
+    assert longest < 1
+
+
+def is_refused_or_never(text: str) -> bool:
+    try:
+        return Cron.parse(text).next_fire("Europe/Paris", datetime(2026, 1, 1, tzinfo=UTC)) is None
+    except CronError:
+        return True
+
+
+@fault(
+    "F50",
+    injected="a zone that nobody knows, written by SQL",
+    expected="that schedule shows an error, the others fire in the same tick",
+)
+def test_an_unknown_zone_stops_its_own_schedule_alone(connection: Connection, measured: Measured) -> None:
+    # Oldest first: the broken ones are looked at before the good one.
+    for number, zone in enumerate(("Mars/Base", "../../etc/passwd", "", "x" * 10_000, "posix/UTC", "Europe")):
+        a_definition(connection, f"broken-{number}", timezone=zone, next_fire_at="-1 hour")
+    well = a_definition(connection, "well", next_fire_at="0 seconds")
+    schedule.step(connection)
+    broken = rows(connection, "job_definitions", "name LIKE 'broken-%%'")
+    assert all("not a known time zone" in one["error"] for one in broken)
+    (run,) = rows(connection, "job_runs")
+    assert run["definition_id"] == well
+    late = (run["created_at"] - run["scheduled_for"]).total_seconds()
+    measured(
+        f"{len(broken)} unknown zones told; the good schedule's run was written {late:.2f} s after its time"
+    )
+    assert schedule.step(connection) == {"due": 0}
+
+
+@fault(
+    "F51",
+    injected="kill -9 of a scheduler at random instants while it fires",
+    expected="no slot lost, none fired twice",
+)
+def test_a_scheduler_killed_at_any_instant_loses_no_slot(
+    connection: Connection, database: str, scale: Scale, chance: Random, measured: Measured
+) -> None:
+    kills, interrupted, slots = scale.times(8, 200), 0, 0
+    for _ in range(kills):
+        since = now(connection).replace(second=0, microsecond=0) - timedelta(hours=1)
+        made = [
+            due_since(connection, since, schedule="* * * * *", misfire="all", overlap="allow")
+            for _ in range(10)
+        ]
+        kill_while_it_fires(database, chance.uniform(0, 0.1))
+        interrupted += schedule.step(connection)["due"] > 0
+        settled = {row["id"]: row["settled_at"] for row in rows(connection, "job_definitions")}
+        wanted = {one: minutes_between(since, settled[one]) for one in made}
+        slots += sum(map(len, wanted.values()))
+        assert i10_fires_are_kept_once(connection, wanted) == []
+        connection.execute("UPDATE wakeboard.job_definitions SET enabled = false")
+    measured(f"{kills} kills, {interrupted} of them before the fires stood; {slots:,} slots, 0 lost, 0 twice")
+
+
+def kill_while_it_fires(database: str, seconds: float) -> None:
+    """Start a scheduler and kill it so long after its first step began."""
+    stepper = subprocess.Popen(
+        [sys.executable, "-c", STEPPER, database], cwd=ROOT, env=surroundings(None), stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    assert stepper.stdout is not None
+    with stepper.stdout:
+        assert stepper.stdout.readline() == b"ready\n"
+        # Not a wait for anything: the instant of the kill is the fault.
+        time.sleep(seconds)
+        os.kill(stepper.pid, signal.SIGKILL)
+        stepper.wait()
+
+
+def minutes_between(since: datetime, until: datetime) -> list[datetime]:
+    """Return the full minutes after ``since``, itself one, up to ``until``."""
+    return [since + n * MINUTE for n in range(1, (until - since) // MINUTE + 1)]
