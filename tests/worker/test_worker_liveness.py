@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import sys
 import time
@@ -9,8 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.factories import Connection, row
+from tests.factories import a_worker as a_worker_row
 from tests.middleman import Middleman, between
-from tests.processes import wait_until, wakeboard
+from tests.processes import run_wakeboard, wait_until, wakeboard
 from tests.worker.motion import (
     SHORT,
     a_worker,
@@ -176,3 +178,20 @@ def test_a_killed_worker_is_late_and_one_that_ends_in_order_is_not(
         killed.kill()
         wait_until(lambda: "claim" in late(connection), 30, "the killed worker's claims are late")
         assert {found.process_id for found in late_loops(connection)} == {name}
+
+
+def test_doctor_names_each_late_loop_with_its_mend(database: str, connection: Connection) -> None:
+    a_worker_row(connection, "w1", hostname="db1", pid=77)
+    for name, error in (("listen", None), ("claim", "no such module")):
+        connection.execute(
+            """INSERT INTO wakeboard.loops (process_id, name, interval_seconds, last_success_at, last_error)
+            VALUES ('w1', %s, 2, now() - interval '1 min', %s)""",
+            (name, error),
+        )
+    said = run_wakeboard("doctor", "--json", database=database)
+    found = [each for each in json.loads(said.stdout)["items"] if each["check"] == "loops"]
+    assert said.returncode == 1 and [each["level"] for each in found] == ["fail", "fail"]
+    assert "'claim' of db1:77 last succeeded 6" in found[0]["says"] and "no such module" in found[0]["says"]
+    assert "restart the worker" in found[0]["mend"] and "session mode" in found[1]["mend"]
+    connection.execute("UPDATE wakeboard.loops SET last_success_at = now()")
+    assert "loops: All are on time." in run_wakeboard("doctor", database=database).stdout

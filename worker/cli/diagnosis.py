@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psycopg
 
-from worker import db
+from worker import db, liveness
 from worker.cli.reach import Connection, one, rows
 from worker.embedded.errors import EmbeddedError
 from worker.settings import Settings
@@ -111,7 +111,7 @@ def _database(settings: Settings) -> Iterator[Finding]:
         return
     with connection:
         yield Finding("database", "ok", f"PostgreSQL {connection.info.server_version // 10_000} answers.")
-        for check in (_clock, _schema, _privileges, _indexes, _transactions, _workers):
+        for check in (_clock, _schema, _privileges, _indexes, _transactions, _workers, _loops):
             yield from _guarded(check, connection)
 
 
@@ -204,6 +204,35 @@ def _workers(connection: Connection) -> Iterator[Finding]:
         return
     waiting = f" and {unserved['schedules']} schedules are enabled" if unserved["schedules"] else ""
     yield Finding("workers", "warning", f"None is alive{waiting}.", "Run: wakeboard worker --app MODULE")
+
+
+def _loops(connection: Connection) -> Iterator[Finding]:
+    """Name each loop that is late, and whether anybody keeps the schedules."""
+    late = liveness.late_loops(connection)
+    for loop in late:
+        place = f"{loop.hostname}:{loop.pid}" if loop.hostname else loop.process_id
+        error = f" Its last error: {loop.last_error}" if loop.last_error else ""
+        says = f"'{loop.name}' of {place} last succeeded {loop.ago_seconds:.0f} s ago.{error}"
+        yield Finding("loops", "fail", says, _mend_of(loop))
+    if liveness.is_abandoned(connection):
+        says = f"Schedules are enabled and no worker or tick came for {liveness.SILENCE_SECONDS} s."
+        yield Finding(
+            "loops", "fail", says, "Run: wakeboard worker --app MODULE, or wakeboard tick from cron"
+        )
+    elif not late:
+        yield Finding("loops", "ok", "All are on time.")
+
+
+def _mend_of(loop: liveness.Loop) -> str:
+    """Return what brings a late loop back."""
+    if loop.name == "listen":
+        return (
+            "Nothing is lost, work only begins later: let the worker reach the server directly, or through a "
+            "pooler in session mode."
+        )
+    if loop.name == "claim":
+        return "Look at the worker's log (a module that cannot be imported?), then restart the worker."
+    return "If its process is alive, restart it: its log says why; if it is gone, start another worker."
 
 
 def _app(settings: Settings) -> Iterator[Finding]:
