@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import hmac
 import json
@@ -22,12 +23,12 @@ SECRET = "a secret of more than sixteen letters"
 
 
 class Mailbox:
-    """A mail server. ``refuse`` is what it answers instead of taking a mail; ``hold`` makes it wait."""
+    """A mail server. ``refuse`` is what it answers instead of taking a mail; ``hold`` makes it wait
+    with its answer after it took one."""
 
     def __init__(self) -> None:
         self.letters: list[EmailMessage] = []
         self.refuse: str | None = None
-        self.arrived = threading.Event()
         self.hold: threading.Event | None = None
         self.port = free_port()
         self._controller = Controller(self, hostname="127.0.0.1", port=self.port)
@@ -43,7 +44,6 @@ class Mailbox:
 
     async def handle_DATA(self, _server: SMTP, _session: Session, envelope: Envelope) -> str:  # noqa: N802
         """Take a mail, or not."""
-        self.arrived.set()
         if self.refuse is not None:
             return self.refuse
         content = envelope.content
@@ -51,6 +51,8 @@ class Mailbox:
         letter = message_from_bytes(content, policy=policy.default)
         assert isinstance(letter, EmailMessage)
         self.letters.append(letter)
+        while self.hold is not None and not self.hold.is_set():
+            await asyncio.sleep(0.02)
         return "250 taken"
 
     def start(self) -> None:

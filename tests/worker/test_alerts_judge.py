@@ -1,8 +1,9 @@
-"""When people are told: one message a window, nobody left with an old fear. Pure, so every sequence is told."""
+"""When people are told: one message a window, nobody left with an old fear."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -116,7 +117,7 @@ def test_no_rule_tells_twice_in_a_window_and_people_come_to_believe_what_is_so(
         memory, news = judge(memory, now, firing=firing, window_seconds=window, remind_seconds=remind)
         if news is not None:
             sent.append(now)
-    assert all((b - a).total_seconds() >= window for a, b in zip(sent, sent[1:], strict=False))
+    assert all((b - a).total_seconds() >= window for a, b in pairwise(sent))
     memory, _ = judge(
         memory, now + timedelta(seconds=window), firing=firing, window_seconds=window, remind_seconds=remind
     )

@@ -16,6 +16,8 @@ Watcher = Literal["web", "worker"]
 Unit = Literal["count", "times", "seconds", "switch"]
 # The type of the runs that deliver messages: a rule never counts its own messengers.
 JOB_TYPE = "alert"
+# What the web process tells from its own memory, for no rule can be read then.
+OUTAGE = "database"
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +163,13 @@ KINDS: dict[str, Kind] = {
         ),
     )
 }
+
+
+def title_of(kind: str) -> str:
+    """Return what a kind is called in messages."""
+    if kind == OUTAGE:
+        return "The database does not answer"
+    return KINDS[kind].title if kind in KINDS else kind
 
 
 def configured(settings: Settings) -> tuple[str, ...]:

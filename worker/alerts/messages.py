@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from typing import Any, Literal
 
 from worker.alerts.judge import Memory, News
-from worker.alerts.kinds import KINDS
+from worker.alerts.kinds import KINDS, title_of
 from worker.alerts.questions import Finding, name_of
 
 VERSION = 1
@@ -46,7 +46,7 @@ def words(
     rule: str, kind: str, cause: Cause, finding: Finding | None, memory: Memory, place: Place, now: datetime
 ) -> Words:
     """Return the message about ``rule``. ``now`` is the database's clock, an aware datetime."""
-    title = KINDS[kind].title if kind in KINDS else kind
+    title = title_of(kind)
     name = f"[{name_of(place.environment)}] " if place.environment else ""
     subject = f"{name}{title}: {WORDS[cause]}"[:SUBJECT_CHARACTERS]
     link = place.link(KINDS[kind].page if kind in KINDS else "/alerts")

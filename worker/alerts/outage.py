@@ -18,13 +18,12 @@ from typing import Any
 from worker import log
 from worker.alerts.channels import Channels, NotSent, Outgoing
 from worker.alerts.judge import Memory, judge
-from worker.alerts.kinds import WINDOW, configured
+from worker.alerts.kinds import OUTAGE, WINDOW, configured
 from worker.alerts.messages import Words, words
 from worker.alerts.questions import Finding
 from worker.alerts.watch import place_of
 from worker.settings import Settings
 
-RULE = "database"
 # Longer than a restart takes, and than the wait of a statement that is given up.
 PATIENCE_SECONDS = 45.0
 REMIND_SECONDS = 3600.0
@@ -56,7 +55,7 @@ class Outage:
         self._settings = settings
         self._stage = stage
         self._patience_seconds = patience_seconds
-        self._window_seconds = window_seconds
+        self.window_seconds = window_seconds
         self._clock = clock
         self._answered = monotonic()
         self._answered_at = clock()
@@ -77,7 +76,7 @@ class Outage:
             before,
             self._clock(),
             firing=firing,
-            window_seconds=self._window_seconds,
+            window_seconds=self.window_seconds,
             remind_seconds=REMIND_SECONDS,
         )
         if news is not None and not self._tell(news, after):
@@ -106,7 +105,7 @@ class Outage:
         )
         finding = Finding(news != "recovered", sentence, 0, 0, "seconds")
         place = place_of(self._settings, None)
-        text = words(RULE, RULE, news, finding, memory, place, self._clock())
+        text = words(OUTAGE, OUTAGE, news, finding, memory, place, self._clock())
         name = f"alert.database.{int(self._clock().timestamp())}.{os.getpid()}"
         accepted = False
         for channel in configured(self._settings):
@@ -115,7 +114,7 @@ class Outage:
                 self.history.append(Told(news, channel, text, answer))
                 accepted = True
             except NotSent as failure:
-                log.warn("An alert could not be sent.", rule=RULE, channel=channel, error=str(failure))
+                log.warn("An alert could not be sent.", rule=OUTAGE, channel=channel, error=str(failure))
         return accepted
 
     def _read(self) -> Memory:

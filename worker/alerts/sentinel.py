@@ -20,7 +20,7 @@ from worker import log
 from worker.alerts.channels import Channels
 from worker.alerts.delivery import SENT, deliver, waiting
 from worker.alerts.heartbeat import Heartbeat
-from worker.alerts.outage import Outage
+from worker.alerts.outage import PATIENCE_SECONDS, Outage
 from worker.alerts.watch import Watch, post
 from worker.audit import ENGINE
 from worker.db import DatabaseError, connect
@@ -47,19 +47,30 @@ REQUEUED = "SELECT status FROM wakeboard.job_runs WHERE id = %s"
 class Sentinel:
     """The watcher of one web process. ``stage`` is a file that its sibling processes share, see Outage."""
 
-    def __init__(self, url: str, settings: Settings, stage: int) -> None:
-        """Nothing is started or connected before ``start``; ``url`` is the primary's."""
+    def __init__(
+        self,
+        url: str,
+        settings: Settings,
+        stage: int,
+        *,
+        look_seconds: float = LOOK_SECONDS,
+        patience_seconds: float = PATIENCE_SECONDS,
+    ) -> None:
+        """Nothing is started or connected before ``start``; ``url`` is the primary's. The database is said
+        not to answer after ``patience_seconds`` of silence."""
         self._url = url
         self._settings = settings
         self._watch = Watch("web", settings)
         self._heartbeat = Heartbeat(settings.heartbeat_url)
-        self.outage = Outage(settings, stage)
+        self._look_seconds = look_seconds
+        self.looks = 0
+        self.outage = Outage(settings, stage, patience_seconds=patience_seconds)
         self._prefix = f"web-{socket.gethostname()[:60]}-"
         self.process_id = f"{self._prefix}{secrets.token_hex(3)}-{os.getpid()}"
         self._stopping = threading.Event()
         self._threads = [
             threading.Thread(
-                target=self._connected, args=(LOOK_SECONDS, self._look), name="alerts", daemon=True
+                target=self._connected, args=(self._look_seconds, self._look), name="alerts", daemon=True
             ),
             threading.Thread(
                 target=self._connected, args=(POST_SECONDS, self._post), name="post", daemon=True
@@ -106,7 +117,8 @@ class Sentinel:
         self._watch.step(connection)
         self._heartbeat.step(connection)
         self._forget_dead_siblings(connection)
-        connection.execute(BEAT, (self.process_id, LOOK_SECONDS))
+        self.looks += 1
+        connection.execute(BEAT, (self.process_id, self._look_seconds))
 
     def _forget_dead_siblings(self, connection: Connection) -> None:
         """Take away the rows of web processes of this host that were killed: nobody waits for them."""
