@@ -169,9 +169,10 @@ def test_hostile_schedules_cost_next_to_nothing(
 ) -> None:
     slowest, largest = 0.0, 0
     for name, text in (HOSTILE | NEVER).items():
-        began = time.perf_counter()
+        # The processor's time: what the neighbours of this process do is not the text's cost.
+        began = time.thread_time()
         assert is_refused_or_never(text), name
-        slowest = max(slowest, time.perf_counter() - began)
+        slowest = max(slowest, time.thread_time() - began)
         tracemalloc.start()
         is_refused_or_never(text)
         largest = max(largest, tracemalloc.get_traced_memory()[1])
@@ -200,7 +201,7 @@ def test_hostile_schedules_cost_next_to_nothing(
     assert len(rows(connection, "job_definitions", "error IS NOT NULL")) == len(STORABLE)
     assert slowest < 0.05
     assert largest < 10 * 2**20
-    assert longest < 1
+    assert longest < scale.times(5, 1)
 
 
 def is_refused_or_never(text: str) -> bool:

@@ -235,9 +235,9 @@ def test_a_named_schedule_fires_as_its_five_fields_do(alias: str) -> None:
     "text", ["0 0 31 2 *", "0 0 30 2 *", "0 0 31 2,4,6 *", "0 0 */30 2 1#2", "*/5 * */30 2 1#2"]
 )
 def test_a_schedule_without_any_day_never_fires(text: str) -> None:
-    started = time.perf_counter()
+    started = time.thread_time()
     assert Cron.parse(text).next_fire("Europe/Paris", utc(2026, 1, 1)) is None
-    assert time.perf_counter() - started < 0.5
+    assert time.thread_time() - started < 0.5
     assert Cron.parse(text).describe()
 
 
@@ -261,10 +261,10 @@ HOSTILE = [
 @pytest.mark.parametrize("text", HOSTILE)
 def test_hostile_text_is_refused_fast_and_in_little_memory(text: str) -> None:
     tracemalloc.start()
-    started = time.perf_counter()
+    started = time.thread_time()
     with pytest.raises(CronError) as refused:
         Cron.parse(text)
-    elapsed, (_, peak) = time.perf_counter() - started, tracemalloc.get_traced_memory()
+    elapsed, (_, peak) = time.thread_time() - started, tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert elapsed < 0.05
     assert peak < 10 * 2**20
@@ -273,15 +273,15 @@ def test_hostile_text_is_refused_fast_and_in_little_memory(text: str) -> None:
 
 def test_the_dearest_text_that_is_allowed_is_read_fast() -> None:
     dearest = "*/1," * 40 + "* * * * *"
-    started = time.perf_counter()
+    started = time.thread_time()
     Cron.parse(dearest)
-    assert time.perf_counter() - started < 0.05
+    assert time.thread_time() - started < 0.05
 
 
 def test_a_weekly_interval_costs_little_to_look_up() -> None:
-    started = time.perf_counter()
+    started = time.thread_time()
     assert Cron.parse("*/5 * * * 1").next_fire("Europe/Paris", utc(2026, 6, 2)) == utc(2026, 6, 7, 22)
-    assert time.perf_counter() - started < 0.05
+    assert time.thread_time() - started < 0.05
 
 
 @pytest.mark.parametrize(
