@@ -106,7 +106,7 @@ class Supervisor:
         )  # fmt: skip
         self._presence = Presence(
             me, name=name, concurrency=settings.concurrency, heartbeat_seconds=settings.heartbeat_seconds,
-            is_tick=self._until_drained,
+            lease_seconds=lease_seconds, is_tick=self._until_drained,
         )  # fmt: skip
         self._background = Background(
             url, settings, self._presence, self._claims, self._holdings, self._lease,

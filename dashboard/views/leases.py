@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from flask import Blueprint
@@ -9,31 +10,27 @@ from sqlalchemy import RowMapping
 
 from dashboard import params
 from dashboard.connection import reading
-from dashboard.live import add_page, rows_twin
+from dashboard.live import add_page
 from dashboard.queries import leases
+from dashboard.queries.keyset import Rows
 from dashboard.queries.runs import type_names
 from dashboard.verbs import add_verb
 from worker import transitions
+from worker.leases import NAMES, STATES, takeover
 
 blueprint = Blueprint("leases", __name__)
 
 PATH = "/leases"
 FIELDS = {
-    "state": params.one_of(leases.STATES, many=True),
+    "state": params.one_of(NAMES, many=True),
     "type": params.TEXT,
     "worker": params.TEXT,
 }
 COLUMNS = [
     "id", "state", "job_type", "attempts", "lease_epoch", "locked_by", "worker_name", "worker_hostname",
-    "worker_pid", "worker_seen_at", "started_at", "locked_until", "cancel_requested_at",
+    "worker_pid", "worker_seen_at", "started_at", "renewed_at", "locked_until", "lease_seconds",
+    "takeover_at", "takers", "cancel_requested_at",
 ]  # fmt: skip
-# By state: the badge's colour and word.
-BADGES = {
-    "ended": ("stuck", "lease ended"),
-    "silent": ("stuck", "worker silent"),
-    "stopping": ("running", "cancel asked"),
-    "renewed": ("running", "renewed"),
-}
 
 
 def find() -> dict[str, Any]:
@@ -42,15 +39,35 @@ def find() -> dict[str, Any]:
     return {
         "filters": filters,
         "rows": leases.page(reading(), filters),
-        "states": leases.STATES,
-        "badges": BADGES,
+        "states": STATES,
+        "takeover": takeover,
         "types": type_names(reading()),
+    }
+
+
+def find_refused() -> dict[str, Any]:
+    """Return the late answers that were refused in 24 h."""
+    params.from_request(FIELDS)
+    return {
+        "refused": leases.refused(reading()),
+        "count": leases.refused_count(reading()),
+        "most": leases.COUNTED_REFUSED,
     }
 
 
 def item(row: RowMapping) -> dict[str, Any]:
     """Return a lease as the twin gives it."""
-    return {name: row[name] if name in row else leases.STATES[row["rank"]] for name in COLUMNS}
+    return {name: row[name] if name in row else NAMES[row["rank"]] for name in COLUMNS}
+
+
+def twin(context: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the twin: the leases of the page, and the late answers that were refused in 24 h."""
+    rows: Rows = context["rows"]
+    return {
+        **rows.twin(item),
+        "refused_24h": leases.refused_count(reading()),
+        "refused": [dict(row) for row in leases.refused(reading())],
+    }
 
 
 add_page(
@@ -58,9 +75,9 @@ add_page(
     PATH,
     "leases/page.html",
     find,
-    twin=rows_twin(item),
+    twin=twin,
     columns=COLUMNS,
-    fragments={"list": "leases/_list.html"},
+    fragments={"list": "leases/_list.html", "refused": ("leases/_refused.html", find_refused)},
 )
 
 add_verb(

@@ -17,12 +17,14 @@ from dashboard.connection import as_of, reading
 from dashboard.formats import redact
 from dashboard.lanes import lanes
 from dashboard.live import add_page
+from dashboard.queries import leases
 from dashboard.queries import run as query
 from dashboard.queries.waiting import CAP, obstacles
 from dashboard.verbs import add_verb, body
 from worker import transitions
 from worker.audit import Actor
 from worker.backoff import Backoff
+from worker.leases import NAMES, STATES, takeover
 from worker.states import CLAIMABLE, ENDED, VERBS, Role, Status, allowed
 from worker.tables import job_attempts, job_runs
 from worker.transitions import Answer
@@ -45,10 +47,14 @@ def find(run_id: int) -> dict[str, Any]:
     """Return the run, why it stands as it does, and what may be done with it."""
     run = _found(run_id)
     waits = Status(run["status"]) in CLAIMABLE
+    lease = leases.standing(reading(), run_id) if run["status"] == Status.RUNNING else None
     return {
         "run": run,
         "is_due": run["run_at"] <= as_of(),
         "is_stuck": run["is_lease_ended"] or run["is_silent"],
+        "lease": lease,
+        "lease_state": None if lease is None else STATES[lease["rank"]],
+        "takeover": None if lease is None else takeover(NAMES[lease["rank"]], lease["takers"]),
         "is_spent": run["failures"] >= run["most_attempts"],
         "obstacles": obstacles(reading(), run) if waits else None,
         "cap": CAP,
@@ -111,11 +117,21 @@ def twin(context: Mapping[str, Any]) -> dict[str, Any]:
         "last_error": redact(run["last_error"]),
         "definition": run["definition"],
         "stuck": context["is_stuck"],
+        "lease": _lease(context),
         "waits_for": asdict(context["obstacles"]) if context["obstacles"] else None,
         "history": [row | {name: redact(row[name]) for name in hidden} for row in history],
         "descendants": [int(each) for each in context["descendants"]],
         "audit": [_hidden(row) for row in query.audit(reading(), run["id"])],
     }
+
+
+def _lease(context: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return how the lease of a running run stands, None when it does not run."""
+    if context["lease"] is None:
+        return None
+    names = ("worker_seen_at", "renewed_at", "locked_until", "lease_seconds", "takeover_at", "takers")
+    found = {name: context["lease"][name] for name in names}
+    return {"state": context["lease_state"].name, **found}
 
 
 def _hidden(row: RowMapping) -> dict[str, Any]:

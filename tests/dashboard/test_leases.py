@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+from typing import Any
+
 from flask.testing import FlaskClient
 
 from tests.conftest import Connection
 from tests.dashboard.conftest import AsRole, assert_fragments_match, assert_shown_as_text
-from tests.factories import a_run, a_worker, age, end_lease, rows, status
+from tests.factories import a_run, a_type, a_worker, age, an_attempt, end_lease, from_now, rows, status
+from worker.leases import STATES
 
 JSON = {"Accept": "application/json"}
 HOSTILE = "<img src=x onerror=alert(1)>\u202e\"'"
@@ -25,6 +29,8 @@ def test_leases_in_danger_come_first(client: FlaskClient, connection: Connection
     a_worker(connection, "alive")
     a_worker(connection, "gone", seen="-1 hour")
     renewed = a_run(connection, "running", locked_by="alive")
+    a_worker(connection, "leaving", stopping_at="-1 second")
+    leaving = a_run(connection, "running", locked_by="leaving")
     asked = a_run(connection, "running", locked_by="alive", cancel_requested_at="-1 second")
     silent = a_run(connection, "running", locked_by="gone")
     ended = a_run(connection, "running", locked_by="alive", locked_until="-1 minute")
@@ -32,10 +38,123 @@ def test_leases_in_danger_come_first(client: FlaskClient, connection: Connection
     assert list(states(client).items()) == [
         (ended, "ended"),
         (silent, "silent"),
-        (asked, "stopping"),
+        (asked, "cancelling"),
+        (leaving, "stopping"),
         (renewed, "renewed"),
     ]
     assert 'data-attention="2"' in client.get("/leases").get_data(as_text=True)
+
+
+def item(client: FlaskClient, run_id: int) -> dict[str, Any]:
+    (found,) = [each for each in client.get("/leases.json").get_json()["items"] if each["id"] == run_id]
+    return dict(found)
+
+
+def moment(text: str) -> datetime:
+    return datetime.fromisoformat(text)
+
+
+def test_the_age_of_a_renewal_is_known_from_the_end_of_the_lease(
+    client: FlaskClient, connection: Connection
+) -> None:
+    a_type(connection, "slow", lease_seconds=120)
+    a_worker(connection, "brief", lease_seconds=12, heartbeat_seconds=4)
+    a_worker(connection, "old", lease_seconds=None, heartbeat_seconds=5)
+    lengths = {
+        a_run(connection, "running", locked_by="brief", locked_until="9 seconds"): (12, 3),
+        a_run(connection, "running", job_type="slow", locked_by="brief", locked_until="80 seconds"): (
+            120,
+            40,
+        ),
+        a_run(connection, "running", locked_by="old", locked_until="10 seconds"): (15, 5),
+        a_run(connection, "running", locked_by="nobody", locked_until="20 seconds"): (30, 10),
+    }
+    body = client.get("/leases.json").get_json()
+    for each in body["items"]:
+        seconds, age_seconds = lengths[each["id"]]
+        assert each["lease_seconds"] == seconds
+        age_found = (moment(body["as_of"]) - moment(each["renewed_at"])).total_seconds()
+        assert abs(age_found - age_seconds) < 2, each
+
+
+def test_a_lease_in_danger_says_who_takes_it_over_and_by_when(
+    client: FlaskClient, connection: Connection
+) -> None:
+    a_worker(connection, "gone", seen="-1 hour", lease_seconds=30)
+    run = a_run(connection, "running", locked_by="gone", locked_until="20 seconds")
+    page = client.get("/leases").get_data(as_text=True)
+    assert "No other worker is alive: start one" in page
+    assert "taken over by" not in page
+    a_worker(connection, "one")
+    assert "The other live worker takes it over" in client.get("/leases").get_data(as_text=True)
+    a_worker(connection, "two")
+    a_worker(connection, "ended", stopped_at="-1 second")
+    page = client.get("/leases").get_data(as_text=True)
+    assert "The first of 2 other live workers takes it over" in page
+    assert "taken over by" in page
+    found = item(client, run)
+    assert found["takers"] == 2
+    assert (moment(found["takeover_at"]) - moment(found["locked_until"])).total_seconds() == 5
+
+
+def test_the_page_of_the_run_says_the_same(client: FlaskClient, connection: Connection) -> None:
+    a_worker(connection, "alive", lease_seconds=30)
+    a_worker(connection, "gone", seen="-1 hour")
+    fine = a_run(connection, "running", locked_by="alive", locked_until="25 seconds")
+    silent = a_run(connection, "running", locked_by="gone", locked_until="25 seconds")
+    page = client.get(f"/runs/{fine}").get_data(as_text=True)
+    assert "Lease: renewed, renewed" in page
+    assert "takes it over" not in page
+    page = client.get(f"/runs/{silent}").get_data(as_text=True)
+    assert "The other live worker takes it over" in page
+    assert "Lease: worker silent, renewed" in page
+    for run in (fine, silent):
+        on_its_page = client.get(f"/runs/{run}.json").get_json()["lease"]
+        in_the_list = item(client, run)
+        assert on_its_page.pop("renewed_at") and on_its_page == {
+            name: in_the_list[name] for name in on_its_page
+        }
+    assert client.get(f"/runs/{a_run(connection)}.json").get_json()["lease"] is None
+
+
+def test_late_answers_that_were_refused_are_counted_and_lead_to_their_attempts(
+    client: FlaskClient, connection: Connection
+) -> None:
+    assert "refused in 24 h: 0" in client.get("/leases").get_data(as_text=True)
+    run = a_run(connection, "succeeded", job_type=HOSTILE, attempts=2, lease_epoch=3)
+    connection.execute("DELETE FROM wakeboard.job_attempts WHERE run_id = %s", (run,))
+    lost = {"outcome": "lost", "error_code": "lease_lost", "error": "gone", "worker_id": HOSTILE}
+    an_attempt(
+        connection, run, **lost, lease_epoch=1, refused_at=from_now("-1 hour"), refused_outcome="succeeded"
+    )
+    an_attempt(
+        connection,
+        run,
+        **lost,
+        attempt=2,
+        lease_epoch=2,
+        refused_at=from_now("-25 hours"),
+        refused_outcome="failed",
+    )
+    page = client.get("/leases").get_data(as_text=True)
+    assert "refused in 24 h: 1" in page
+    assert f'href="/runs/{run}#attempt-1"' in page
+    assert "#attempt-2" not in page
+    body = client.get("/leases.json").get_json()
+    assert (body["refused_24h"], [one["run_id"] for one in body["refused"]]) == (1, [run])
+    assert "wakeboard_refused_answers_24h 1.0" in client.get("/metrics").get_data(as_text=True)
+    own = client.get(f"/runs/{run}").get_data(as_text=True)
+    assert own.count("too late: the answer was refused") == 2
+    assert 'id="attempt-1"' in own
+    assert_fragments_match(client, "/leases")
+    assert_shown_as_text(client, "/leases")
+
+
+def test_every_state_is_explained_on_the_page(client: FlaskClient) -> None:
+    page = client.get("/leases").get_data(as_text=True)
+    for state in STATES:
+        assert f"<dt>{state.title}</dt>" in page
+        assert state.meaning in page
 
 
 def test_filters_narrow_the_list(client: FlaskClient, connection: Connection) -> None:
@@ -51,7 +170,7 @@ def test_filters_narrow_the_list(client: FlaskClient, connection: Connection) ->
 def test_an_unknown_state_is_refused_in_a_sentence(client: FlaskClient) -> None:
     answer = client.get("/leases.json?state=lost")
     assert answer.status_code == 400
-    assert "ended, silent, stopping, renewed" in answer.get_data(as_text=True)
+    assert "ended, silent, cancelling, stopping, renewed" in answer.get_data(as_text=True)
 
 
 def test_pages_of_leases_follow_each_other_across_states(client: FlaskClient, connection: Connection) -> None:

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from tests.conftest import Connection
-from tests.factories import a_run, a_type, a_worker, row, rows
+from tests.factories import a_run, a_type, a_worker, an_attempt, from_now, row, rows
 from worker import cli
+from worker.leases import STATES
 from worker.people import users
 
 HOSTILE = "bad\x1b[31m\r\nrun 1 is fine"
@@ -110,10 +111,10 @@ WRONG_USES = [
     ("cancel", "0"),
     ("types", "limit", "mail", "-1"),
     ("types", "limit", "mail", "1.5"),
-    ("schedule", "add", "nightly", "--type", "mail", "--new-type", "--cron", "61 * * * *"),
     ("types", "keep", "mail"),
     ("types", "keep", "mail", "--dead", "0"),
     ("types", "keep", "mail", "--succeeded", "for ever"),
+    ("schedule", "add", "nightly", "--type", "mail", "--new-type", "--cron", "61 * * * *"),
     (
         "schedule",
         "add",
@@ -253,7 +254,6 @@ def test_a_run_shows_attempts_audit_and_why_it_waits(wakeboard: Command, connect
     assert "smtp_down" in said.out
 
 
-def test_verbs_say_what_is_so_now_and_are_audited(wakeboard: Command, connection: Connection) -> None:
 def test_a_type_keeps_its_runs_for_days_of_its_own(wakeboard: Command, connection: Connection) -> None:
     a_type(connection, "mail")
 
@@ -272,6 +272,7 @@ def test_a_type_keeps_its_runs_for_days_of_its_own(wakeboard: Command, connectio
     assert "no worker has ever registered it" in wakeboard("types", "keep", "nobody", "--default").err
 
 
+def test_verbs_say_what_is_so_now_and_are_audited(wakeboard: Command, connection: Connection) -> None:
     run = a_run(connection)
     assert wakeboard("cancel", run, "--reason", "twice").out == f"Run {run} is cancelled.\n"
     assert "already cancelled" in wakeboard("cancel", run).out
@@ -300,9 +301,31 @@ def test_leases_tell_a_silent_worker_from_a_living_one(wakeboard: Command, conne
     runs = {name: a_run(connection, "running", locked_by=name) for name in ("alive", "gone")}
     found = {item["id"]: item["state"] for item in wakeboard("leases", "--json").json["items"]}
     assert found == {runs["alive"]: "renewed", runs["gone"]: "silent"}
+    said = wakeboard("leases").out
+    assert "The other live worker takes it over" in said
+    assert "RENEWED_SECONDS_AGO" in said
     assert wakeboard("release", runs["alive"]).code == 1
     assert wakeboard("release", runs["gone"]).code == 0
     assert row(connection, runs["gone"])["status"] == "failed"
+
+
+def test_leases_count_late_answers_that_were_refused_and_list_them(
+    wakeboard: Command, connection: Connection
+) -> None:
+    assert wakeboard("leases", "--json").json["refused_24h"] == 0
+    assert "No late answer was refused" in wakeboard("leases", "--refused").err
+    run_id = a_run(connection, "succeeded", attempts=2, lease_epoch=2)
+    connection.execute("DELETE FROM wakeboard.job_attempts WHERE run_id = %s", (run_id,))
+    late = {"refused_at": from_now("-1 hour"), "refused_outcome": "succeeded"}
+    an_attempt(connection, run_id, outcome="lost", error_code="lease_lost", error="gone", **late)
+    assert "Late answers refused in 24 h: 1" in wakeboard("leases").out
+    (found,) = wakeboard("leases", "--refused", "--json").json["items"]
+    assert (found["id"], found["refused_outcome"]) == (run_id, "succeeded")
+
+
+def test_the_help_of_leases_explains_each_state(wakeboard: Command) -> None:
+    said = " ".join(wakeboard("leases", "--help").out.split())
+    assert all(f"{state.name}: {state.meaning}".lower() in said.lower() for state in STATES)
 
 
 def test_a_schedule_is_created_changed_and_left_alone(wakeboard: Command, connection: Connection) -> None:

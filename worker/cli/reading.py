@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
+from worker import leases as lease_words
 from worker.cli.filters import Where
 from worker.cli.reach import Connection, Row, one, rows
 
@@ -15,7 +16,7 @@ RUN_COLUMNS = """
     r.cancel_requested_at, r.idempotency_key, r.enqueued_by, r.origin_run_id, r.traceparent, r.progress_done,
     r.progress_total, r.created_at, r.updated_at"""
 
-_IS_ALIVE = "w.stopped_at IS NULL AND w.seen_at > now() - make_interval(secs => 2 * w.heartbeat_seconds)"
+_IS_ALIVE = lease_words.IS_HEARD
 
 RUN = f"""
 SELECT {RUN_COLUMNS}, d.name AS schedule, now() AS as_of
@@ -47,10 +48,18 @@ LEASES = f"""
 SELECT r.id, r.job_type, r.attempts AS attempt, r.locked_by AS worker, w.name AS worker_name, w.hostname,
     w.pid, r.started_at, r.locked_until, extract(epoch FROM r.locked_until - now())::float8 AS seconds_left,
     extract(epoch FROM now() - w.seen_at)::float8 AS seen_seconds_ago,
-    CASE WHEN r.locked_until < now() THEN 'ended' WHEN {_IS_ALIVE} THEN 'renewed' ELSE 'silent' END AS state,
-    r.cancel_requested_at
+    extract(epoch FROM now() - ({lease_words.RENEWED_AT}))::float8 AS renewed_seconds_ago,
+    {lease_words.STATE} AS state, {lease_words.SECONDS} AS lease_seconds,
+    {lease_words.RENEWED_AT} AS renewed_at, {lease_words.TAKEOVER_AT} AS takeover_at,
+    {lease_words.TAKERS} AS takers, r.cancel_requested_at
 FROM wakeboard.job_runs AS r LEFT JOIN wakeboard.workers AS w ON w.id = r.locked_by
-WHERE r.status = 'running' ORDER BY r.locked_until LIMIT 1000
+LEFT JOIN wakeboard.job_types AS t ON t.name = r.job_type
+WHERE r.status = 'running' ORDER BY {lease_words.RANK}, r.locked_until, r.id LIMIT 1000
+"""
+REFUSED = """
+SELECT run_id AS id, job_type, attempt, worker_id AS worker, refused_at, refused_outcome
+FROM wakeboard.job_attempts WHERE refused_at > now() - interval '24 hours'
+ORDER BY refused_at DESC, run_id DESC LIMIT 1000
 """
 TYPES = f"""
 SELECT t.name, CASE WHEN t.paused_at IS NULL THEN 'active' ELSE 'paused' END AS state,
@@ -116,8 +125,13 @@ def waits(row: Row | None) -> str | None:
 
 
 def leases(connection: Connection) -> list[Row]:
-    """Return what runs, the lease that ends first at the top: state is renewed, silent or ended."""
+    """Return what runs, what is in danger at the top; ``state`` is one of ``worker.leases.NAMES``."""
     return rows(connection, LEASES)
+
+
+def refused(connection: Connection) -> list[Row]:
+    """Return the late answers of stale workers that were refused in 24 hours, newest first."""
+    return rows(connection, REFUSED)
 
 
 def types(connection: Connection) -> list[Row]:

@@ -21,8 +21,8 @@ from worker.transitions.types import PUBLISH
 
 REGISTER = """
 INSERT INTO wakeboard.workers
-    (id, name, hostname, pid, job_types, concurrency, heartbeat_seconds, version, is_tick)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)
+    (id, name, hostname, pid, job_types, concurrency, heartbeat_seconds, lease_seconds, version, is_tick)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
 ON CONFLICT (id) DO UPDATE SET seen_at = now(), job_types = excluded.job_types
 """
 SEEN = """
@@ -93,11 +93,18 @@ class Presence:
     """Writes the rows of one worker process."""
 
     def __init__(
-        self, worker_id: str, *, name: str | None, concurrency: int, heartbeat_seconds: float, is_tick: bool
+        self,
+        worker_id: str,
+        *,
+        name: str | None,
+        concurrency: int,
+        heartbeat_seconds: float,
+        lease_seconds: float,
+        is_tick: bool,
     ) -> None:
         self.worker_id = worker_id
         self._facts = (name, socket.gethostname(), os.getpid())
-        self._shape = (concurrency, heartbeat_seconds, __version__, is_tick)
+        self._shape = (concurrency, heartbeat_seconds, lease_seconds, __version__, is_tick)
         self._job_types: list[str] = []
 
     def register(self, connection: psycopg.Connection[Any], policies: Sequence[Mapping[str, Any]]) -> None:

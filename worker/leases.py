@@ -1,0 +1,85 @@
+"""How the lease of a running run stands: in words, and in the SQL that says so. Opens no connection.
+
+The command line, the pages and their twins all ask here, so that they cannot disagree. The SQL speaks of a
+run ``r``, its type ``t`` and its worker ``w`` (each of the latter two may be missing: outer joins).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseState:
+    """One state: its name in filters and JSON, its words on a page, what it means.
+
+    ``in_danger``: the run may be taken from its worker.
+    """
+
+    name: str
+    title: str
+    meaning: str
+    in_danger: bool = False
+
+
+# In the order in which they are listed: what needs a person comes first.
+STATES: tuple[LeaseState, ...] = (
+    LeaseState(
+        "ended", "lease ended", "nobody renewed it in time: the next worker that looks takes it over", True
+    ),
+    LeaseState(
+        "silent",
+        "worker silent",
+        "its worker was not heard for two heartbeats: it is taken over when its lease ends, or by Release",
+        True,
+    ),
+    LeaseState("cancelling", "cancel asked", "its worker is alive and was told to stop it"),
+    LeaseState(
+        "stopping", "worker stopping", "its worker ends soon, and gives back what has not ended by then"
+    ),
+    LeaseState("renewed", "renewed", "its worker is alive and renews the lease at every heartbeat"),
+)
+NAMES = tuple(state.name for state in STATES)
+
+# A worker is heard until it misses two heartbeats; from then on operators may take its leases.
+IS_HEARD = "w.stopped_at IS NULL AND w.seen_at >= now() - make_interval(secs => 2 * w.heartbeat_seconds)"
+
+# Its place in STATES.
+RANK = f"""CASE
+    WHEN r.locked_until < now() THEN 0
+    WHEN ({IS_HEARD}) IS NOT TRUE THEN 1
+    WHEN r.cancel_requested_at IS NOT NULL THEN 2
+    WHEN w.stopping_at IS NOT NULL OR w.stop_requested_at IS NOT NULL THEN 3
+    ELSE 4 END"""
+STATE = f"(ARRAY{list(NAMES)!r})[1 + {RANK}]"
+
+# How long a renewal holds: the longer of the type's lease and the worker's. A worker of an earlier version
+# does not say; a lease is by default three heartbeats long.
+SECONDS = "coalesce(greatest(t.lease_seconds, w.lease_seconds), 3 * w.heartbeat_seconds, 30)"
+_RENEWED_AT = f"(r.locked_until - make_interval(secs => {SECONDS}))"
+# NULL when that would lie ahead: the worker's own lease is longer than anybody has published.
+RENEWED_AT = f"CASE WHEN {_RENEWED_AT} <= now() + interval '1 second' THEN {_RENEWED_AT} END"
+
+# Every worker looks for ended leases this often, or each half of its own lease when that is less.
+REAP_SECONDS = 5.0
+TAKEOVER_AT = f"r.locked_until + make_interval(secs => least({REAP_SECONDS}, {SECONDS} / 2))"
+
+# Who could take it over now: live workers other than the one that holds it.
+TAKERS = """(SELECT count(*) FROM wakeboard.workers AS o
+    WHERE o.id IS DISTINCT FROM r.locked_by AND o.stopped_at IS NULL
+        AND o.seen_at >= now() - make_interval(secs => 2 * o.heartbeat_seconds))"""
+
+
+def takeover(state: str, takers: int) -> str | None:
+    """Return who takes a lease over, in a sentence; None for states in which nobody is about to.
+
+    ``takers``: how many other workers are alive.
+    """
+    if state not in ("ended", "silent"):
+        return None
+    if takers == 0:
+        return "No other worker is alive: start one, it takes over what has ended."
+    others = (
+        "The other live worker takes" if takers == 1 else f"The first of {takers} other live workers takes"
+    )
+    return f"{others} it over, as a lost attempt."
