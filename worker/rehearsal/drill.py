@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -26,6 +27,7 @@ RECEIPTS = 100
 REFUSED_EVERY = 5
 # How many mails have been accepted when the worker is stopped, and when the next one is killed.
 STOP_AFTER, KILL_AFTER = 30, 60
+LONG_RUNS = {"patient": "count_patiently", "deaf": "count_deafly"}
 STEP_SECONDS, END_SECONDS, LINGER_SECONDS = 30.0, 60.0, 5.0
 # Two waits of a cancel, TERM and KILL, and what a busy machine may add.
 CANCEL_SECONDS = 2 * KILL_SECONDS + 3
@@ -125,12 +127,13 @@ class Drill:
         taken |= self.stop_midway()
         taken |= self.kill_midway()
         last = self.crew.start()
-        taken |= {"cancelled": self.cancel_work(), "cancel_seconds": CANCEL_SECONDS}
+        asked_at, ids = self.cancel_work()
         self.say("Waiting for the lost runs: they are taken over once their leases have ended.")
         self.patience.sees(lambda: not self._number(_OPEN), END_SECONDS)
         self.say("Every run has ended." if not self._number(_OPEN) else "Some runs do not end.")
         last.terminate()
         last.exit_code(self.patience)
+        taken |= {"cancelled": self.stopped(asked_at, ids), "cancel_seconds": CANCEL_SECONDS}
         return taken | self.records(), self.left()
 
     def enqueue(self) -> frozenset[int]:
@@ -190,16 +193,18 @@ class Drill:
         )
         return worker, name
 
-    def cancel_work(self) -> list[Stopped]:
-        """Cancel a run that looks whether it should stop, and one that does not; return how they ended."""
-        files = {how: self.crew.folder / how for how in ("patient", "deaf")}
-        kinds = {"patient": "count_patiently", "deaf": "count_deafly"}
+    def cancel_work(self) -> tuple[float, dict[str, int]]:
+        """Cancel a run that looks whether it should stop, and one that hears nothing.
+
+        Return when that was (seconds since 1970, as files have it) and the ids of the runs by kind.
+        """
         runs = [
-            NewRun(kinds[how], {"file": str(file)}, priority=0, enqueued_by=US) for how, file in files.items()
+            NewRun(job_type, {"file": str(self._sign(how))}, priority=0, enqueued_by=US)
+            for how, job_type in LONG_RUNS.items()
         ]
-        ids = dict(zip(files, enqueue_many(self.connection, runs), strict=True))
+        ids = dict(zip(LONG_RUNS, enqueue_many(self.connection, runs), strict=True))
         self.patience.until(
-            "the long runs are at work", lambda: all(map(_exists, files.values())), STEP_SECONDS
+            "the long runs are at work", lambda: all(self._sign(how).exists() for how in ids), STEP_SECONDS
         )
         asked_at = time.time()
         for run_id in ids.values():
@@ -207,12 +212,19 @@ class Drill:
         self.patience.sees(
             lambda: all(self._status(run_id) == "cancelled" for run_id in ids.values()), STEP_SECONDS
         )
-        ended = [
-            Stopped(how, self._status(ids[how]), max(0.0, file.stat().st_mtime - asked_at))
-            for how, file in files.items()
-        ]
         self.say("Two long runs were cancelled, one of which hears nothing.")
-        return ended
+        return asked_at, ids
+
+    def stopped(self, asked_at: float, ids: dict[str, int]) -> list[Stopped]:
+        """Return how the cancelled runs ended: asked last, so that whatever went on working is seen."""
+        return [
+            Stopped(how, self._status(run_id), max(0.0, self._sign(how).stat().st_mtime - asked_at))
+            for how, run_id in ids.items()
+        ]
+
+    def _sign(self, how: str) -> Path:
+        """Return the file that the long run touches while it works."""
+        return self.crew.folder / how
 
     def records(self) -> dict[str, Any]:
         """Return what the tables and the mailbox say of the receipts."""
@@ -240,10 +252,6 @@ class Drill:
 
     def _row(self, statement: str, *values: object) -> tuple[Any, ...] | None:
         return self.connection.execute(statement.encode(), values).fetchone()
-
-
-def _exists(file: Any) -> bool:
-    return bool(file.exists())
 
 
 def _refused() -> range:
