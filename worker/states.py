@@ -138,7 +138,7 @@ VERBS: dict[str, Verb] = {
         Verb("pause", "type.pause", "Pause", Role.OPERATOR),
         Verb("resume", "type.resume", "Resume", Role.OPERATOR),
         Verb("limit", "type.limit", "Limit", Role.OPERATOR),
-        Verb("keep", "type.keep", "Keep", Role.ADMIN),
+        Verb("keep", "type.keep", "Set days", Role.ADMIN),
         Verb("drain", "worker.drain", "Drain", Role.OPERATOR),
         Verb("stop", "worker.stop", "Stop", Role.ADMIN, destructive=True),
         Verb("settle", "effect.settle", "Settle", Role.OPERATOR),
