@@ -96,11 +96,13 @@ def job(
     return register
 
 
-def type_of(handler: str | Callable[..., Any]) -> JobType:
+def type_of(handler: str | JobType | Callable[..., Any]) -> JobType:
     """Return the job type that `handler` (its name, or the decorated function itself) was registered as.
 
-    LookupError, in a sentence, when this process knows none.
+    A JobType is its own answer, registered or not. LookupError, in a sentence, when this process knows none.
     """
+    if isinstance(handler, JobType):
+        return handler
     if isinstance(handler, str):
         found = JOB_TYPES.get(handler)
         if found is not None:

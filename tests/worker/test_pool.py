@@ -119,6 +119,19 @@ def test_an_unfinished_key_gives_the_ticket_it_has_and_is_free_afterwards(gate: 
         assert answer(pool.submit(gate, {"n": 2}, key="invoice:1")) == 2
 
 
+def test_a_job_type_that_nobody_registered_runs_too_and_can_be_quiet(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    log.configure("text")
+    private = JobType("private", lambda ctx: ctx.payload["n"], max_attempts=1)
+    broken = JobType("broken", raising(OSError("down")), max_attempts=1)
+    with Pool(1, log_every_move=False) as pool:
+        assert answer(pool.submit(private, {"n": 7})) == 7
+        assert outcome(pool.submit(broken)) == ("dead", "OSError")
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "dead run=2 type=broken" in line
+
+
 # -- one knob ------------------------------------------------------------------------------------------
 
 

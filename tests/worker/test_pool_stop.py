@@ -276,7 +276,8 @@ def program(rest: str) -> subprocess.Popen[str]:
     """Start a Python program of its own that has the handlers of PROGRAM."""
     return subprocess.Popen(
         [sys.executable, "-c", PROGRAM + rest],
-        cwd=ROOT, env=surroundings(None), text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        cwd=ROOT, env=surroundings(None), text=True,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
 
 

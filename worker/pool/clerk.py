@@ -22,10 +22,16 @@ class Clerk:
     """The hands of one pool."""
 
     def __init__(
-        self, board: Board, name: str, handoff: Handoff | None, longest_delay_seconds: float
+        self,
+        board: Board,
+        name: str,
+        handoff: Handoff | None,
+        longest_delay_seconds: float,
+        *,
+        log_every_move: bool,
     ) -> None:
         """`handoff` takes what is to wait longer than `longest_delay_seconds`, and what would be dropped."""
-        self._board, self._name = board, name
+        self._board, self._name, self._log_every_move = board, name, log_every_move
         self._handoff, self._longest_delay_seconds = handoff, longest_delay_seconds
 
     def hands_off(self, delay_seconds: float) -> bool:
@@ -124,6 +130,8 @@ class Clerk:
     ) -> None:
         """Log one move of a job; `took` and `next_delay` in seconds."""
         is_well = event in ("claim", "succeed")
+        if is_well and not self._log_every_move:
+            return
         log.move(
             event, run_id=ticket.id, job_type=ticket.job_type, attempt=ticket.attempts, worker_id=self._name,
             duration_seconds=took, error_code=None if is_well else ticket.error_code,

@@ -23,7 +23,7 @@ from worker.pool.metrics import PoolMetrics, Running
 from worker.pool.report import Report
 from worker.pool.staff import Staff
 from worker.pool.ticket import Ticket
-from worker.registry import type_of
+from worker.registry import JobType, type_of
 from worker.transitions.enqueue import EnqueueError, NewRun, payload_limit
 
 Full = Literal["block", "error", "drop"]
@@ -55,6 +55,7 @@ class Pool:
         kept_failures: int = 100,
         most_abandoned: int | None = None,
         name: str = "pool",
+        log_every_move: bool = True,
     ) -> None:
         """`concurrency` jobs run at once and `capacity` more wait; when so many are unfinished, `submit()`
         blocks, raises PoolFull ("error") or drops the new job ("drop").
@@ -64,7 +65,8 @@ class Pool:
         would be dropped. A handler is waited for `grace_seconds` past its deadline or a cancel, then given
         up; `most_abandoned` (as many as `concurrency`) such threads are replaced. `shutdown_seconds` is the
         deadline of `wait()`, `kept_failures` how many final failures `failures()` remembers. Threads start
-        with the first job. Raises ValueError, in a sentence.
+        with the first job. Without `log_every_move` only what goes wrong is logged. Raises ValueError, in a
+        sentence.
         """
         _check_counts(concurrency=concurrency, capacity=capacity)
         if full not in ("block", "error", "drop"):
@@ -78,7 +80,7 @@ class Pool:
             grace_seconds=grace_seconds,
             kept_failures=kept_failures,
         )
-        self._clerk = Clerk(self._board, name, handoff, longest_delay_seconds)
+        self._clerk = Clerk(self._board, name, handoff, longest_delay_seconds, log_every_move=log_every_move)
         self._staff = Staff(
             self._board,
             name,
@@ -96,7 +98,7 @@ class Pool:
 
     def submit(
         self,
-        handler: str | Callable[..., Any],
+        handler: str | JobType | Callable[..., Any],
         payload: Mapping[str, Any] | None = None,
         *,
         key: str | None = None,
@@ -105,8 +107,9 @@ class Pool:
     ) -> Ticket:
         """Hand in a job; returns at once unless the pool is full and blocks, then after `timeout` seconds.
 
-        `handler` is a type's name or the decorated function; payload, key and delay (seconds) are as for
-        `enqueue`: JSON, copied now. While a job with the same key is unfinished, its ticket is the answer.
+        `handler` is a type's name, the decorated function or a JobType that nobody registered; payload, key
+        and delay (seconds) are as for `enqueue`: JSON, copied now. While a job with the same key is
+        unfinished, its ticket is the answer.
         Raises PoolFull, PoolStopped (also while it waits for room), LookupError for an unknown handler, and
         EnqueueError for a payload, key or delay that cannot be. A handler that submits to its own full pool
         never waits: it would wait for itself.
