@@ -1,18 +1,25 @@
 """The dead man's switch: WAKEBOARD_HEARTBEAT_URL is called each minute while every loop is well.
 
-Over all processes together once a minute: whoever moves ``installation.pinged_at`` calls. The call is made on
-a thread of its own and its answer written at the next step, so a slow receiver holds nobody up.
+Over all processes together once a minute: whoever moves ``installation.pinged_at`` calls. A call may be lost,
+the next one comes in a minute: so it is a pool's, and its answer is written at the next step. A slow receiver
+holds nobody up, and a call that hangs (in the resolver, where no timeout of ours reaches) is given up.
 """
 
 from __future__ import annotations
 
-import threading
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 
 from worker.liveness import is_abandoned, late_loops
+from worker.outcome import Permanent
+from worker.registry import JobType
 
+if TYPE_CHECKING:
+    from worker.context import Context
+    from worker.pool import Pool, Ticket
+
+TIMEOUT_SECONDS, GRACE_SECONDS = 20.0, 5.0
 EVERY_SECONDS = 58
 Connection = psycopg.Connection[Any]
 TURN = f"""
@@ -27,28 +34,43 @@ class Heartbeat:
 
     def __init__(self, url: str | None) -> None:
         self._url = url
-        self._calling: threading.Thread | None = None
-        self._error: str | None = None
+        self._pool: Pool | None = None
+        self._last: Ticket | None = None
 
     def step(self, connection: Connection) -> None:
         """Note how the last call went; make the next when it is time and every loop is well."""
-        if self._url is None or (self._calling is not None and self._calling.is_alive()):
+        if self._url is None or (self._last is not None and not self._last.has_ended):
             return
-        if self._calling is not None:
-            self._calling = None
-            connection.execute(ANSWERED, (self._error, self._error))
+        if self._last is not None:
+            error, self._last = self._last.last_error, None
+            connection.execute(ANSWERED, (error, error))
         if late_loops(connection) or is_abandoned(connection):
             return
         if connection.execute(TURN.encode()).fetchone() is not None:
-            self._calling = threading.Thread(target=self._call, name="heartbeat", daemon=True)
-            self._calling.start()
+            self._last = self._calls().submit(CALL, {"url": self._url})
 
-    def _call(self) -> None:
-        from worker.alerts.channels import NotSent, call, host_of
+    def _calls(self) -> Pool:
+        if self._pool is None:
+            from worker.pool import Pool
 
-        assert self._url is not None
-        try:
-            status = call(self._url)
-            self._error = None if 200 <= status < 300 else f"{host_of(self._url)} answered {status}."
-        except NotSent as failure:
-            self._error = str(failure)
+            self._pool = Pool(
+                1,
+                capacity=1,
+                full="drop",
+                grace_seconds=GRACE_SECONDS,
+                name="heartbeat",
+                log_every_move=False,
+            )
+        return self._pool
+
+
+def _call(ctx: Context) -> None:
+    from worker.alerts.channels import call, host_of
+
+    url = ctx.payload["url"]
+    status = call(url)
+    if not 200 <= status < 300:
+        raise Permanent("heartbeat_refused", f"{host_of(url)} answered {status}.")
+
+
+CALL = JobType("heartbeat", _call, max_attempts=1, timeout_seconds=TIMEOUT_SECONDS)
