@@ -1,0 +1,33 @@
+"""Handlers for the rows about cancelling: one that ends on time, one that listens, one that is deaf."""
+
+from __future__ import annotations
+
+import time
+
+from tests.faults.apps.handlers import BACKOFF, deaf
+from tests.faults.truth import now, tell
+from worker import Context, job
+
+__all__ = ["deaf", "listener", "punctual"]
+
+
+@job("punctual", backoff=BACKOFF, timeout=60, max_attempts=50)
+def punctual(ctx: Context) -> None:
+    """End at ``at`` seconds since boot, looking every millisecond whether to stop."""
+    tell("start", ctx)
+    while now() < ctx.payload["at"]:
+        ctx.check()
+        time.sleep(0.001)
+    tell("end", ctx)
+
+
+@job("listener", backoff=BACKOFF, timeout=300, max_attempts=50)
+def listener(ctx: Context) -> None:
+    """Wait until told to stop, and tell when that was."""
+    tell("start", ctx)
+    try:
+        while True:
+            ctx.check()
+            time.sleep(0.001)
+    finally:
+        tell("told", ctx)
