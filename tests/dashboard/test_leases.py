@@ -10,6 +10,7 @@ from flask.testing import FlaskClient
 from tests.conftest import Connection
 from tests.dashboard.conftest import AsRole, assert_fragments_match, assert_shown_as_text
 from tests.factories import a_run, a_type, a_worker, age, an_attempt, end_lease, from_now, rows, status
+from tests.processes import ROOT
 from worker.leases import STATES
 
 JSON = {"Accept": "application/json"}
@@ -150,9 +151,11 @@ def test_late_answers_that_were_refused_are_counted_and_lead_to_their_attempts(
     assert_shown_as_text(client, "/leases")
 
 
-def test_every_state_is_explained_on_the_page(client: FlaskClient) -> None:
+def test_every_state_is_explained_on_the_page_and_in_the_docs(client: FlaskClient) -> None:
     page = client.get("/leases").get_data(as_text=True)
+    docs = (ROOT / "docs" / "leases.md").read_text()
     for state in STATES:
+        assert f"| `{state.name}` |" in docs
         assert f"<dt>{state.title}</dt>" in page
         assert state.meaning in page
 

@@ -101,6 +101,23 @@ def test_the_children_of_a_killed_worker_die_with_it(
         wait_until(lambda: not any(map(is_alive, pids)), 4, "nothing of the worker is left")
 
 
+def test_a_command_dies_with_its_worker_although_every_process_is_killed_at_once(
+    database: str, connection: Connection
+) -> None:
+    with a_worker(database, ready=connection, ALLOW_COMMANDS=1) as worker:
+        insert(connection, "command", {"argv": ["/bin/sleep", "617"]})
+        (sleeper,) = wait_until(
+            lambda: [each for each in worker.family() if each.name() == "sleep"], 15, "the command runs"
+        )
+        ours = [each for each in worker.family() if each.pid != sleeper.pid]
+        # Stopped first, so that none of them can sweep up after another.
+        for process in [psutil.Process(worker.pid), *ours]:
+            process.suspend()
+        for process in [psutil.Process(worker.pid), *ours]:
+            process.kill()
+        wait_until(lambda: not is_alive(sleeper.pid), 4, "the command is gone")
+
+
 def test_a_frozen_worker_comes_back_too_late_and_is_refused(
     database: str, connection: Connection, tmp_path: Path
 ) -> None:

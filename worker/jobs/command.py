@@ -14,12 +14,14 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
 from worker.context import Context
 from worker.jobs.instructions import Instructions, instructions, text_of, texts_of, unreadable
 from worker.processes.captured import captured_bytes, last_line
+from worker.processes.family import die_with_parent
 from worker.registry import job
 
 FIELDS = ("argv", "env", "stdin", "cwd")
@@ -97,12 +99,19 @@ def _standard_input(found: Instructions) -> Iterator[IO[bytes] | int]:
 
 @contextmanager
 def _started(context: Context, found: Instructions, stdin: Any) -> Iterator[subprocess.Popen[bytes]]:
-    """Start the program in a process group of its own; leaving early stops that group and waits for it."""
+    """Start the program in a process group of its own; leaving early stops that group and waits for it.
+
+    The program dies with this process, also where nobody is left to sweep: when every process of the worker
+    is killed at the same instant.
+    """
     argv, variables = _argv(found), environment(context, texts_of(found, "env"))
     folder = _folder(found, variables["HOME"])
     sys.stdout.flush()
     try:
-        process = subprocess.Popen(argv, stdin=stdin, cwd=folder, env=variables, process_group=0)
+        process = subprocess.Popen(
+            argv, stdin=stdin, cwd=folder, env=variables, process_group=0,
+            preexec_fn=partial(die_with_parent, os.getpid()),
+        )  # fmt: skip
     except FileNotFoundError as missing:
         raise CommandFailed(
             "command_not_found", f"There is no program '{argv[0]}' on this host."
