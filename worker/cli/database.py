@@ -1,4 +1,4 @@
-"""``db``: migrations, and the embedded server's URL, shell and stop."""
+"""``db``: migrations, and the embedded server's URL, shell, backup, restore and stop."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import shutil
 import click
 
 from worker import db as databases
-from worker.cli import reach
+from worker.cli import backups, reach
 from worker.cli.errors import Failed, Wrong
 from worker.cli.flags import Noun, settings
 from worker.cli.printing import answer
@@ -16,7 +16,11 @@ from worker.cli.printing import answer
 
 @click.group(cls=Noun)
 def db() -> None:
-    """The database: upgrade, check, url, shell, stop."""
+    """The database: upgrade, check, url, shell, backup, restore, stop."""
+
+
+db.add_command(backups.backup)
+db.add_command(backups.restore)
 
 
 @db.command()

@@ -8,6 +8,7 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psutil
 import psycopg
@@ -19,6 +20,11 @@ CONNECT_SECONDS = 5
 POSTMASTER = "SELECT split_part(pg_read_file('postmaster.pid'), E'\\n', 1)::int"
 OTHERS = """SELECT count(*) FROM pg_stat_activity
             WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()"""
+
+
+SESSIONS = """SELECT coalesce(nullif(application_name, ''), 'a program without a name'), pid
+              FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()
+              ORDER BY backend_start"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +44,7 @@ def ask(places: Places) -> Answer:
     return Answer(True)
 
 
-def _connect(places: Places) -> psycopg.Connection[tuple[int]]:
+def _connect(places: Places) -> psycopg.Connection[tuple[Any, ...]]:
     there = places.url(user=SUPERUSER, database="postgres")
     return psycopg.connect(
         there, autocommit=True, connect_timeout=CONNECT_SECONDS, application_name="wakeboard embedded"
@@ -58,7 +64,7 @@ def furnish(places: Places) -> int:
             admin.execute(sql.SQL("CREATE DATABASE {} OWNER {} TEMPLATE template0").format(*names))
         row = admin.execute(POSTMASTER).fetchone()
     assert row is not None
-    return row[0]
+    return int(row[0])
 
 
 def postmaster(places: Places) -> int | None:
@@ -89,6 +95,15 @@ def is_postmaster(pid: int | None, places: Places) -> bool:
     except psutil.Error:
         return False
     return bool(words) and Path(words[0]).name == "postgres" and str(places.cluster) in words
+
+
+def sessions(places: Places) -> list[tuple[str, int]]:
+    """Return (application, server process) of each client session but ours, oldest first.
+
+    Raises psycopg.Error when the server does not answer.
+    """
+    with _connect(places) as admin:
+        return [(str(row[0]), int(row[1])) for row in admin.execute(SESSIONS).fetchall()]
 
 
 def other_sessions(places: Places) -> int:

@@ -56,7 +56,7 @@ def start(
     deadline = time.monotonic() + wait_seconds
     tell = Teller(progress)
     try:
-        places = _prepare(data_dir)
+        places = prepare(data_dir)
         with locks.starting(places, deadline, tell), locks.mark_use(places):
             started = _start(places, deadline, tell, settings or {})
             pid = contact.furnish(places)
@@ -74,7 +74,7 @@ def stop(data_dir: Path, *, only_if_unused: bool = True) -> str:
 
     Raises EmbeddedError when it does not stop in a minute.
     """
-    places = _existing(data_dir)
+    places = existing(data_dir)
     if places is None:
         return "The embedded database was not running."
     deadline = time.monotonic() + STOP_SECONDS
@@ -83,9 +83,9 @@ def stop(data_dir: Path, *, only_if_unused: bool = True) -> str:
         pid = contact.postmaster(places)
         if pid is None:
             return _say_not_running(places)
-        if only_if_unused and (reason := _used(places)):
+        if only_if_unused and (reason := why_used(places)):
             return f"The embedded database was left running because {reason}."
-        return _stop(places, pid, deadline)
+        return end(places, pid, deadline)
 
 
 def url(data_dir: Path, *, user: str = ROLE, database: str = DATABASE) -> str:
@@ -93,18 +93,18 @@ def url(data_dir: Path, *, user: str = ROLE, database: str = DATABASE) -> str:
 
     The default user owns the database and is no superuser; ``postgres`` is the superuser.
     """
-    return _find(data_dir).url(user=user, database=database)
+    return find(data_dir).url(user=user, database=database)
 
 
 def is_running(data_dir: Path) -> bool:
     """Tell whether the server of ``data_dir`` accepts connections now."""
-    places = _existing(data_dir)
+    places = existing(data_dir)
     return places is not None and contact.ask(places).ready
 
 
 def binary(name: str, data_dir: Path) -> Path:
     """Return the path of a PostgreSQL program (``psql``, ``pg_dump`` …); raises EmbeddedError if unknown."""
-    places = _find(data_dir, create=True)
+    places = find(data_dir, create=True)
     path = binaries.for_caller(places.data_dir, places.owner) / name
     if not path.is_file():
         known = ", ".join(sorted(program.name for program in path.parent.iterdir()))
@@ -112,7 +112,8 @@ def binary(name: str, data_dir: Path) -> Path:
     return path
 
 
-def _prepare(data_dir: Path) -> Places:
+def prepare(data_dir: Path) -> Places:
+    """Return the places of ``data_dir``, its folders made and owned as they must be."""
     root = resolve(data_dir)
     identity.make_folders(root)
     owner = identity.owner(home(root), create=True)
@@ -122,13 +123,15 @@ def _prepare(data_dir: Path) -> Places:
     return places
 
 
-def _find(data_dir: Path, *, create: bool = False) -> Places:
+def find(data_dir: Path, *, create: bool = False) -> Places:
+    """Return the places of ``data_dir``, whether anything is there or not."""
     root = resolve(data_dir)
     return Places(root, identity.owner(home(root), create=create))
 
 
-def _existing(data_dir: Path) -> Places | None:
-    return None if identity.holder(home(resolve(data_dir))) is None else _find(data_dir)
+def existing(data_dir: Path) -> Places | None:
+    """Return the places of ``data_dir``, None when no cluster was ever made there."""
+    return None if identity.holder(home(resolve(data_dir))) is None else find(data_dir)
 
 
 def _start(places: Places, deadline: float, tell: Teller, settings: Mapping[str, str]) -> bool:
@@ -189,7 +192,7 @@ def _launch(places: Places, lock: int, tell: Teller, settings: Mapping[str, str]
         os.close(output)
 
 
-def _used(places: Places) -> str:
+def why_used(places: Places) -> str:
     """Return why the server is still needed, or ''. A session just closed is given a moment to go."""
     patience = time.monotonic() + GRACE_SECONDS
     try:
@@ -204,7 +207,8 @@ def _used(places: Places) -> str:
     return "another Wakeboard process uses it" if locks.used_by_others(places) else ""
 
 
-def _stop(places: Places, pid: int, deadline: float) -> str:
+def end(places: Places, pid: int, deadline: float) -> str:
+    """Stop the postmaster ``pid``, for the holder of start.lock; raises EmbeddedError at ``deadline``."""
     with suppress(ProcessLookupError):
         os.kill(pid, signal.SIGINT)
     while locks.server_lives(places) or contact.is_postmaster(pid, places):
