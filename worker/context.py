@@ -50,8 +50,8 @@ class Context:
         page: SlotPage | None = None,
         started_ns: int | None = None,
     ) -> None:
-        """`scheduled_for` and `enqueued_at` are ISO texts; `started_ns` is on the clock of `boottime_ns`
-        (None: now)."""
+        """`scheduled_for` and `enqueued_at` are ISO texts, the first may end in a zone's name in brackets;
+        `started_ns` is on the clock of `boottime_ns` (None: now)."""
         self.run_id = run_id
         self.job_type = job_type
         self.attempt = attempt
@@ -94,8 +94,9 @@ class Context:
 
     @cached_property
     def scheduled_for(self) -> datetime | None:
-        """The time its schedule meant, None for a run without one."""
-        return None if self._scheduled_for is None else datetime.fromisoformat(self._scheduled_for)
+        """The time its schedule meant, on the wall clock of the schedule's zone, so that `.date()` is the day
+        it meant; None for a run without a schedule."""
+        return None if self._scheduled_for is None else _in_its_zone(self._scheduled_for)
 
     @cached_property
     def enqueued_at(self) -> datetime | None:
@@ -178,6 +179,20 @@ class Context:
         effects: Any = importlib.import_module("worker.effects")
         manager: AbstractContextManager[Any] = effects.transaction(self)
         return manager
+
+
+def _in_its_zone(text: str) -> datetime:
+    """Read an ISO time that may end in a zone's name, as in 2026-03-08 07:00:00+00[America/New_York]."""
+    time, _, zone = text.rstrip("]").partition("[")
+    moment = datetime.fromisoformat(time)
+    if not zone:
+        return moment
+    from worker.zones import check_timezone
+
+    try:
+        return moment.astimezone(check_timezone(zone))
+    except ValueError:  # The zone was edited to one that nobody knows, after the fire.
+        return moment
 
 
 def _counter(value: float) -> int:

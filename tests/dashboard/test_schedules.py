@@ -74,6 +74,27 @@ def test_missed_fires_are_counted_and_explained(client: FlaskClient, connection:
     assert "Thu 1 Jan 2026 02:01 UTC" in page
 
 
+def test_one_line_that_stands_for_many_missed_fires_says_until_when(
+    client: FlaskClient, connection: Connection
+) -> None:
+    fire = {"scheduled_for": "2026-01-01T02:00Z", "until_at": "2026-01-20T03:00Z", "reason": "misfire"}
+    insert(connection, "missed_fires", {"definition_id": a_definition(connection, "mine"), **fire})
+    page = client.get("/schedules/mine").get_data(as_text=True)
+    assert "and all others before Tue 20 Jan 2026 03:00 UTC" in page
+    assert (
+        client.get("/schedules/mine.json").get_json()["missed_fires"][0]["until_at"].startswith("2026-01-20")
+    )
+
+
+def test_odd_fires_are_explained_on_the_page_and_in_its_twin(
+    client: FlaskClient, connection: Connection
+) -> None:
+    a_definition(connection, "mine", schedule="0 9 31 * *")
+    assert "have no 31st" in client.get("/schedules/mine").get_data(as_text=True).replace("has no", "have no")
+    notes = [fire["note"] for fire in client.get("/schedules/mine.json").get_json()["next_fires"]]
+    assert sum("no 31st" in (note or "") for note in notes) >= 4
+
+
 def test_a_schedule_that_cannot_be_read_shows_why_and_hurts_no_other(
     client: FlaskClient, connection: Connection
 ) -> None:

@@ -16,6 +16,7 @@ from tests import factories
 from tests.factories import Connection, Row, a_definition, a_run, rows
 from worker import db, schedule
 from worker.audit import Actor
+from worker.context import Context
 from worker.due import LOOK_BACK, Decision, sort_fires
 from worker.states import Role
 from worker.transitions import definitions
@@ -196,6 +197,33 @@ def test_a_fire_carries_the_definitions_rules_into_its_run(connection: Connectio
     assert schedule.step(connection) == {"due": 0}
 
 
+@pytest.mark.parametrize(
+    ("timezone", "local"),
+    [
+        ("America/New_York", "2026-03-08 03:00:00-04:00"),
+        ("Asia/Kathmandu", "2026-03-08 12:45:00+05:45"),
+        ("UTC", "2026-03-08 07:00:00+00:00"),
+        ("Mars/Base", "2026-03-08 07:00:00+00:00"),
+    ],
+)
+def test_a_fire_carries_its_local_day_into_the_handler(
+    connection: Connection, timezone: str, local: str
+) -> None:
+    factories.a_type(connection)
+    made = a_definition(connection, timezone=timezone)
+    a_run(connection, definition_id=made, scheduled_for="2026-03-08 07:00+00")
+    ((claimed),) = factories.claim(connection)
+    assert str(Context(scheduled_for=claimed.scheduled_for).scheduled_for) == local
+
+
+def test_a_run_whose_schedule_is_gone_or_never_was_still_starts(connection: Connection) -> None:
+    factories.a_type(connection)
+    a_run(connection, definition_id=4711, scheduled_for="2026-03-08 07:00+00")
+    a_run(connection, definition_id=a_definition(connection))
+    found = [Context(scheduled_for=one.scheduled_for).scheduled_for for one in factories.claim(connection)]
+    assert sorted(map(str, found)) == ["2026-03-08 07:00:00+00:00", "None"]
+
+
 def test_schedulers_that_race_fire_each_instant_once(connection: Connection, database: str) -> None:
     made = [every_minute(connection, overlap="allow", misfire="all") for _ in range(20)]
     barrier = threading.Barrier(3)
@@ -334,11 +362,27 @@ def test_a_fire_that_exists_already_is_not_made_twice(connection: Connection) ->
 
 def test_after_a_long_outage_the_next_fire_is_ahead_and_the_work_bounded(connection: Connection) -> None:
     made = every_minute(connection, "-30 days", misfire="all", overlap="allow")
+    first = definition(connection, made)["next_fire_at"]
     schedule.step(connection)
-    runs = fired(connection, made)
+    runs, told = fired(connection, made), missed(connection, made)
     assert 100 <= len(runs) <= 102
-    assert len(missed(connection, made)) <= LOOK_BACK
+    assert len(runs) + len(told) == LOOK_BACK + 1
     assert definition(connection, made)["next_fire_at"] > now(connection) - timedelta(seconds=5)
+    (many,) = [one for one in told if one["until_at"]]
+    oldest = min(one["scheduled_for"] for one in told if one is not many)
+    assert (many["scheduled_for"], many["until_at"]) == (first, oldest), "one row stands for all the rest"
+
+
+def test_a_rare_schedule_makes_up_for_the_latest_hundred_after_years(connection: Connection) -> None:
+    made = a_definition(connection, schedule="0 * * * *", misfire="all", overlap="allow")
+    connection.execute(
+        "UPDATE wakeboard.job_definitions SET next_fire_at = date_trunc('hour', now()) - interval '1800 days'"
+    )
+    schedule.step(connection)
+    instants = [run["scheduled_for"] for run in fired(connection, made)]
+    assert len(instants) in (100, 101)
+    assert instants[-1] - instants[0] == timedelta(hours=len(instants) - 1)
+    assert now(connection) - instants[-1] < timedelta(hours=2)
 
 
 def test_many_definitions_that_wait_hold_up_no_other(connection: Connection) -> None:

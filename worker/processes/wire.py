@@ -17,7 +17,7 @@ ANSWER_BYTES = 1024 * 1024
 @dataclass(frozen=True, slots=True)
 class Assignment:
     """One claimed run on its way to a child. `payload` is JSON text (decoded in the child); times are ISO
-    texts."""
+    texts, `scheduled_for` with its schedule's zone in brackets."""
 
     run_id: int
     lease_epoch: int

@@ -29,11 +29,16 @@ _RUNNING = f"(r.status || '') = '{Status.RUNNING.value}'"
 _CLAIMABLE = sql_list(CLAIMABLE)
 _FREED = "locked_by = NULL, locked_until = NULL, updated_at = now()"
 
-# What the worker that claims a run needs to know of it; the payload stays text, decoded in the child.
+# What the worker that claims a run needs to know of it; the payload stays text, decoded in the child. A fire
+# carries its schedule's zone, in the brackets of RFC 9557: its handler wants to know the local day.
 _CLAIMED = """
 RETURNING r.id, r.lease_epoch, r.attempts, r.failures, r.job_type, r.payload::text, r.idempotency_key,
-    r.definition_id, r.scheduled_for::text, r.created_at::text, r.max_attempts, r.timeout_seconds,
-    r.traceparent
+    r.definition_id,
+    CASE WHEN r.scheduled_for IS NOT NULL THEN r.scheduled_for::text || coalesce((
+        SELECT '[' || left(d.timezone, 64) || ']' FROM wakeboard.job_definitions AS d
+        WHERE d.id = r.definition_id
+    ), '') END,
+    r.created_at::text, r.max_attempts, r.timeout_seconds, r.traceparent
 """
 _TAKEN = """
 UPDATE wakeboard.job_runs AS r
