@@ -1,9 +1,10 @@
 """How fast expired runs go, and what a worker's pick-up of new runs feels of it.
 
 A PostgreSQL of its own with default durability holds expired runs, each with its attempt, and kept ones. One
-worker runs no-op handlers, which an enqueuer inserts one by one; retention is that worker's own duty. Three
-windows: before the pass, while it lasts, after it. Pick-up is the time from the insert to the handler's
-start, by the database's rows; claim is the worker's own claim statement, sent here on an empty type.
+worker runs no-op handlers, which an enqueuer inserts one by one. The duty runs here, where it can be halted:
+windows without and with it alternate, because a shared machine is not the same from minute to minute. Then it
+goes on to the end. Pick-up is the time from the insert to the handler's start, by the database's rows; claim
+is the worker's own claim statement, sent here on an empty type.
 """
 
 from __future__ import annotations
@@ -16,8 +17,10 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from time import monotonic, perf_counter, sleep
 
@@ -26,10 +29,13 @@ import psycopg
 from worker import embedded
 from worker.db import connect, migrate
 from worker.retention import state
+from worker.retention.keep import Keep
+from worker.retention.sweep import RUNS, Retention
 from worker.transitions import engine
 
 HERE = Path(__file__).resolve().parent
 EXPIRED_DAYS, KEPT_DAYS = 20, 5
+OWNER = "benchmark"
 FILL = """
 WITH made AS (
     INSERT INTO wakeboard.job_runs (job_type, payload, status, attempts, lease_epoch, started_at, created_at,
@@ -46,7 +52,7 @@ SELECT id, 1, 1, 'noop', 'past', finished_at, finished_at, finished_at, 'succeed
 PICKUPS = """
 SELECT extract(epoch FROM a.started_at - r.created_at)::float8 * 1000
 FROM wakeboard.job_runs AS r JOIN wakeboard.job_attempts AS a ON a.run_id = r.id
-WHERE r.id > %s AND r.id <= %s
+WHERE r.id > %s AND r.created_at BETWEEN %s AND %s
 """
 SIZES = """
 SELECT relname, pg_total_relation_size(relid) / 1048576.0, n_live_tup, n_dead_tup, autovacuum_count
@@ -55,18 +61,36 @@ FROM pg_stat_user_tables WHERE relname IN ('job_runs', 'job_attempts') ORDER BY 
 
 
 @dataclass
-class Window:
-    """What was measured in one stretch of time."""
+class Measured:
+    """What was measured in the windows of one kind; times are milliseconds."""
 
-    name: str
-    seconds: float = 0.0
     pickups: list[float] = field(default_factory=list)
     claims: list[float] = field(default_factory=list)
+    removed: int = 0
+    seconds: float = 0.0
 
 
-def newest(connection: psycopg.Connection) -> int:
-    """Return the highest id."""
-    return connection.execute("SELECT max(id) FROM wakeboard.job_runs").fetchone()[0]
+class Sweeper:
+    """The retention duty on a thread, which can be halted."""
+
+    def __init__(self, url: str) -> None:
+        self.is_on = threading.Event()
+        self.removed = 0
+        self.is_through = threading.Event()
+        self._url = url
+        self._thread = threading.Thread(target=self._work, daemon=True)
+        self._thread.start()
+
+    def _work(self) -> None:
+        duty = Retention(Keep(14, 90, 365), OWNER)
+        with connect(self._url, name="retention") as connection:
+            while not self.is_through.is_set():
+                self.is_on.wait()
+                told = duty.step(connection)
+                self.removed = told.get("removed_runs", self.removed)
+                if duty.pause_seconds is None and told.get("finished_at"):
+                    self.is_through.set()
+                sleep(duty.pause_seconds or 0.1)
 
 
 def enqueue(url: str, per_second: float, stop: threading.Event) -> None:
@@ -76,23 +100,27 @@ def enqueue(url: str, per_second: float, stop: threading.Event) -> None:
             connection.execute("INSERT INTO wakeboard.job_runs (job_type) VALUES ('noop')")
 
 
-def measure(url: str, name: str, over: Callable[[float], bool]) -> Window:
-    """Measure until ``over(seconds so far)`` is true."""
-    window, began = Window(name), monotonic()
-    with connect(url, name="measure") as connection:
-        connection.execute("SET plan_cache_mode = force_generic_plan")
-        cursor = psycopg.RawCursor(connection)
-        first = newest(connection)
-        while not over(monotonic() - began):
-            at = perf_counter()
-            cursor.execute(engine.claim(10), (["empty"], "probe", 30.0), prepare=True).fetchall()
-            window.claims.append((perf_counter() - at) * 1000)
-            sleep(0.02)
-        window.seconds = monotonic() - began
-        last = newest(connection)
-        sleep(1)
-        window.pickups = [row[0] for row in connection.execute(PICKUPS, (first, last))]
-    return window
+def clock(connection: psycopg.Connection) -> datetime:
+    """Return the database's clock."""
+    return connection.execute("SELECT clock_timestamp()").fetchone()[0]
+
+
+def measure(
+    connection: psycopg.Connection, sweeper: Sweeper, seconds: float, first: int, into: Measured
+) -> None:
+    """Measure for ``seconds``, and add to ``into``; ``first``: the highest id of the past."""
+    cursor = psycopg.RawCursor(connection)
+    since, began, removed = clock(connection), monotonic(), sweeper.removed
+    while monotonic() - began < seconds and not sweeper.is_through.is_set():
+        at = perf_counter()
+        cursor.execute(engine.claim(10), (["empty"], "probe", 30.0), prepare=True).fetchall()
+        into.claims.append((perf_counter() - at) * 1000)
+        sleep(0.02)
+    into.seconds += monotonic() - began
+    into.removed += sweeper.removed - removed
+    until = clock(connection)
+    sleep(0.5)
+    into.pickups += [row[0] for row in connection.execute(PICKUPS, (first, since, until))]
 
 
 def percentile(values: list[float], share: float) -> float:
@@ -108,72 +136,81 @@ def sizes(connection: psycopg.Connection, when: str) -> None:
               f"{vacuums} autovacuums", flush=True)  # fmt: skip
 
 
-def postpone(connection: psycopg.Connection) -> None:
-    """Say that a pass has just been made, so that the worker begins none."""
-    state.create(connection)
-    state.store(connection, state.Pass(owner="nobody", finished_at=1.0))
+def own(connection: psycopg.Connection) -> None:
+    """Say that the pass is under way here, so that the worker leaves it alone."""
+    connection.execute(
+        "UPDATE wakeboard.loops SET last_success_at = now() WHERE process_id = %s", (state.PROCESS_ID,)
+    )
 
 
-def numbers(connection: psycopg.Connection) -> state.Pass:
-    """Return where the pass stands."""
-    return state.read(connection)[0]
-
-
-def show(window: Window) -> None:
+def show(name: str, found: Measured) -> None:
     """Print a line of the table."""
-    cells = [percentile(values, share) for values in (window.pickups, window.claims) for share in (0.5, 0.95)]
+    cells = [percentile(values, share) for values in (found.pickups, found.claims) for share in (0.5, 0.95)]
     print(
-        f"{window.name:8} {window.seconds:8.1f} s   pick-up p50 {cells[0]:7.2f}  p95 {cells[1]:7.2f}"
-        f"   claim p50 {cells[2]:6.2f}  p95 {cells[3]:6.2f} ms   n={len(window.pickups)}",
+        f"{name:8} {found.seconds:6.0f} s  pick-up p50 {cells[0]:7.2f}  p95 {cells[1]:7.2f}"
+        f"   claim p50 {cells[2]:6.2f}  p95 {cells[3]:6.2f} ms   {len(found.pickups):6} runs picked up"
+        f"  {found.removed / found.seconds:6.0f} removed/s",
         flush=True,
     )
 
 
+@contextmanager
+def busy(url: str, rate: float, log: Path) -> Iterator[None]:
+    """Have a worker run what an enqueuer inserts."""
+    environment = os.environ | {"WAKEBOARD_DATABASE_URL": url, "PYTHONPATH": str(HERE)}
+    stop = threading.Event()
+    producer = threading.Thread(target=enqueue, args=(url, rate, stop))
+    command = [sys.executable, "-m", "worker", "worker", "--app", "noop_app"]
+    with log.open("wb") as output:
+        worker = subprocess.Popen(command, env=environment, stdout=output, stderr=output)
+    try:
+        producer.start()
+        yield
+    finally:
+        stop.set()
+        worker.terminate()
+        worker.wait(40)
+        producer.join()
+
+
+def fill(connection: psycopg.Connection, runs: int, kept: int) -> int:
+    """Write the past; return its highest id."""
+    connection.execute("INSERT INTO wakeboard.job_types (name) VALUES ('noop'), ('empty')")
+    connection.execute(FILL, {"runs": runs, "days": EXPIRED_DAYS})
+    connection.execute(FILL, {"runs": kept, "days": KEPT_DAYS})
+    connection.execute("VACUUM ANALYZE")
+    connection.execute("CHECKPOINT")
+    return connection.execute("SELECT max(id) FROM wakeboard.job_runs").fetchone()[0]
+
+
 def run(url: str, options: argparse.Namespace, log: Path) -> None:
-    """Fill, then measure the three windows."""
+    """Fill, alternate, go on to the end."""
     with connect(url, name="benchmark", statement_timeout_seconds=1800) as connection:
-        began = monotonic()
-        connection.execute("INSERT INTO wakeboard.job_types (name) VALUES ('noop'), ('empty')")
-        connection.execute(FILL, {"runs": options.runs, "days": EXPIRED_DAYS})
-        connection.execute(FILL, {"runs": options.kept, "days": KEPT_DAYS})
-        connection.execute("VACUUM ANALYZE")
-        connection.execute("CHECKPOINT")
-        postpone(connection)
-        print(f"filled in {monotonic() - began:.0f} s", flush=True)
-        sizes(connection, "before")
-        environment = os.environ | {"WAKEBOARD_DATABASE_URL": url, "PYTHONPATH": str(HERE)}
-        stop = threading.Event()
-        producer = threading.Thread(target=enqueue, args=(url, options.rate, stop))
-        with log.open("wb") as output:
-            worker = subprocess.Popen(
-                [sys.executable, "-m", "worker", "worker", "--app", "noop_app"],
-                env=environment, stdout=output, stderr=output,
-            )  # fmt: skip
-        try:
-            producer.start()
+        first = fill(connection, options.runs, options.kept)
+        connection.execute("SET plan_cache_mode = force_generic_plan")
+        state.create(connection)
+        state.store(connection, state.Pass(owner=OWNER, room=RUNS))
+        sizes(connection, "filled")
+        with busy(url, options.rate, log):
             sleep(10)
-            show(measure(url, "before", lambda seconds: seconds > options.seconds))
-            connection.execute("UPDATE wakeboard.loops SET last_success_at = now() - interval '3 hours'"
-                               " WHERE process_id = %s", (state.PROCESS_ID,))  # fmt: skip
-            while numbers(connection).room is None:
-                sleep(0.1)
-            show(measure(url, "during", lambda _: numbers(connection).room is None))
-            done = numbers(connection)
-            print(f"removed {done.removed}, work {done.work_seconds:.1f} s", flush=True)
-            sizes(connection, "after the pass")
-            show(measure(url, "after", lambda seconds: seconds > options.seconds))
-            sizes(connection, f"{options.seconds} s later")
-        finally:
-            stop.set()
-            worker.terminate()
-            worker.wait(40)
-            producer.join()
+            own(connection)
+            sweeper = Sweeper(url)
+            without, during = Measured(), Measured()
+            for number in range(2 * options.rounds):
+                own(connection)
+                (sweeper.is_on.set if number % 2 else sweeper.is_on.clear)()
+                measure(connection, sweeper, options.seconds, first, during if number % 2 else without)
+            show("without", without)
+            show("with", during)
+            sweeper.is_on.set()
+            began, removed = monotonic(), sweeper.removed
+            sweeper.is_through.wait()
+            print(f"the other {sweeper.removed - removed:,} in {monotonic() - began:.0f} s", flush=True)
+        sizes(connection, "removed")
         connection.execute("VACUUM wakeboard.job_runs, wakeboard.job_attempts")
         sizes(connection, "vacuumed")
-        left = connection.execute(
-            "SELECT count(*) FROM wakeboard.job_runs WHERE finished_at < now() - interval '14 days'"
-        ).fetchone()[0]
-        print(f"expired runs left: {left}", flush=True)
+        statement = "SELECT count(*) FROM wakeboard.job_runs WHERE finished_at < now() - interval '14 days'"
+        print(f"expired runs left: {connection.execute(statement).fetchone()[0]}", flush=True)
 
 
 def main() -> None:
@@ -182,7 +219,8 @@ def main() -> None:
     options.add_argument("--runs", type=int, default=1_000_000, help="expired runs")
     options.add_argument("--kept", type=int, default=100_000, help="ended runs that stay")
     options.add_argument("--rate", type=float, default=50, help="runs enqueued per second")
-    options.add_argument("--seconds", type=int, default=40, help="length of the windows before and after")
+    options.add_argument("--seconds", type=int, default=10, help="length of a window")
+    options.add_argument("--rounds", type=int, default=10, help="pairs of windows")
     chosen = options.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="wakeboard-bench-", dir="/var/tmp"))
     folder.chmod(0o711)

@@ -19,7 +19,7 @@ Connection = psycopg.Connection[Any]
 
 LOOK_ROWS = 2000
 # Small, because a claim that comes meanwhile shares the processors with the batch.
-REMOVE_ROWS = 200
+REMOVE_ROWS = 400
 # Ids that one look may pass. Under a long open snapshot removed rows stay in the index, and a look that
 # asked for rows alone would walk over all of them at once.
 LOOK_IDS = 20_000
@@ -29,7 +29,6 @@ POLICIES = """
 SELECT name, keep_succeeded_days, keep_dead_days FROM wakeboard.job_types
 WHERE keep_succeeded_days IS NOT NULL OR keep_dead_days IS NOT NULL ORDER BY name
 """
-NOW = "SELECT extract(epoch FROM now())::float8"
 NEXT_ID = "SELECT r.id FROM wakeboard.job_runs AS r WHERE r.id > %s ORDER BY r.id LIMIT 1"
 # By the primary key: an index on the end of runs would cost every finish. Who has not ended, or is kept for
 # ever, has no expires_at. A stretch is cut behind the last run that fits into one removal.
@@ -107,14 +106,16 @@ def policy(connection: Connection, keep: Keep) -> Keep:
     return keep.with_types(connection.execute(POLICIES).fetchall())
 
 
-def remove_batch(connection: Connection, keep: Keep, zones: Zones, cursor: int, *, backlog: bool) -> Batch:
+def remove_batch(
+    connection: Connection, keep: Keep, zones: Zones, cursor: int, *, now: float, backlog: bool
+) -> Batch:
     """Remove the next expired runs behind the id ``cursor``, inside the caller's transaction.
 
-    ``backlog``: the batch before was full, so this one probably will be, and looks no further than that.
+    ``now``: the transaction's, in seconds. ``backlog``: the batch before was full, so this one probably will
+    be, and looks no further than that.
     """
     if keep.shortest_days is None:
         return Batch(None)
-    now = _number(connection, NOW) or 0.0
     from_id, known_to = zones.next(cursor, now)
     to_id = from_id + LOOK_IDS if known_to is None else min(known_to, from_id + LOOK_IDS)
     most = REMOVE_ROWS if backlog else LOOK_ROWS
@@ -171,8 +172,3 @@ def remove(connection: Connection, ids: list[int], ends: list[datetime]) -> tupl
     half = len(ids) // 2
     first, second = remove(connection, ids[:half], ends[:half]), remove(connection, ids[half:], ends[half:])
     return first[0] + second[0], first[1] + second[1]
-
-
-def _number(connection: Connection, statement: str) -> float | None:
-    row = connection.execute(statement.encode()).fetchone()
-    return row[0] if row else None

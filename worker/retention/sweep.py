@@ -21,9 +21,9 @@ Connection = psycopg.Connection[Any]
 
 # How often a worker looks whether a pass is due.
 LOOK_SECONDS = 60.0
-# A slice, and the pause after it in times of what it took: a quarter of one processor at most.
+# A slice, and the pause after it in times of what it took: a third of one processor at most.
 SLICE_SECONDS = 0.02
-PAUSE = 3.0
+PAUSE = 2.0
 RUNS = "runs"
 # For one batch. The planner would walk the whole table where a plan was made while it was small (see
 # engine.PLANNING); a removal that is lost in a crash is made again, so nobody waits for the disk.
@@ -73,7 +73,7 @@ class Retention:
             if current.room is None:
                 current = Pass(room=RUNS, started_at=now)
             current.owner = self._worker_id
-            self._advance(connection, current)
+            self._advance(connection, current, now)
             current.work_seconds += monotonic() - began
             if current.room is None:
                 current.finished_at = now
@@ -82,7 +82,7 @@ class Retention:
             log.note("Removed what was kept for long enough.", **_told(current))
         return current
 
-    def _advance(self, connection: Connection, current: Pass) -> None:
+    def _advance(self, connection: Connection, current: Pass, now: float) -> None:
         """Remove one batch of what the pass is at, and go to the next room when nothing is left there."""
         keep = runs.policy(connection, self._keep)
         if keep != self._keep:
@@ -94,7 +94,9 @@ class Retention:
             current.count(current.room, gone.rows)
             removed, cursor = gone.rows, gone.cursor
         else:
-            batch = runs.remove_batch(connection, keep, self._zones, current.cursor, backlog=current.backlog)
+            batch = runs.remove_batch(
+                connection, keep, self._zones, current.cursor, now=now, backlog=current.backlog
+            )
             current.count("runs", batch.runs)
             current.count("attempts", batch.attempts)
             current.oldest_ended_at = earliest((self._zones.oldest_at, batch.oldest_at))
