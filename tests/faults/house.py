@@ -29,7 +29,8 @@ APP = "tests.faults.apps.handlers"
 LEASE_SECONDS = 2.0
 KILL_SECONDS = 1.0
 SHUTDOWN_SECONDS = 5.0
-# A reaper looks every five seconds, and waits a heartbeat and five seconds when it has just come.
+# A reaper looks every second, and waits a heartbeat and five seconds when it has just come.
+PATIENCE_SECONDS = 6.0
 RECLAIM_SECONDS = 10.0
 SETTINGS = {
     "APP": APP,
@@ -52,16 +53,15 @@ class House:
         self.truth_file = folder / "truth"
         self.acknowledged: dict[int, str] = {}
         self.processes: list[Wakeboard] = []
-        self._awake_since: dict[int, float] = {}
+        self._workers: dict[int, float] = {}
+        self._frozen: frozenset[int] = frozenset()
         self.was_checked = False
         self.reclaim_seconds = RECLAIM_SECONDS
         self._mark = secrets.token_hex(16)
         self._temporary = folder / "temporary"
         self._temporary.mkdir()
         self._stack = stack
-        self.sampler = Sampler(
-            database, reclaim_seconds=self.reclaim_seconds, awake_seconds=self.awake_seconds
-        )
+        self.sampler = Sampler(database, reclaim_seconds=self.reclaim_seconds, is_attended=self.is_attended)
 
     def start(self, *words: str, database: str | None = None, **settings: object) -> Wakeboard:
         """Start ``wakeboard <words>``; it ends with the house.
@@ -80,7 +80,7 @@ class House:
         )
         self.processes.append(started)
         if words[0] in ("worker", "up"):
-            self._awake_since[started.pid] = now()
+            self._workers[started.pid] = now()
         return started
 
     def worker(
@@ -124,10 +124,11 @@ class House:
         ).fetchone()
         return found[0] if found else None
 
-    def awake_seconds(self) -> float:
-        """Return for how long the longest awake worker has been neither dead nor frozen."""
+    def is_attended(self) -> bool:
+        """Whether a worker is awake and has been started long enough ago to take back ended leases."""
         living = {each.pid for each in self.processes if each.process.poll() is None}
-        return max((now() - at for pid, at in self._awake_since.copy().items() if pid in living), default=0.0)
+        able = living & self._workers.copy().keys() - self._frozen
+        return any(now() - self._workers[pid] > PATIENCE_SECONDS for pid in able)
 
     def enqueue(self, job_type: str, payload: object = None, **columns: Any) -> int:
         """Enqueue a run as any program would, by INSERT; return its id."""
@@ -202,7 +203,7 @@ class House:
 
     def freeze(self, process: Wakeboard, *, children: bool = True) -> list[psutil.Process]:
         """Stop the clock of a worker and, unless said otherwise, of everything below it."""
-        self._awake_since.pop(process.pid, None)
+        self._frozen |= {process.pid}
         family = [psutil.Process(process.pid), *(process.family() if children else [])]
         for member in family:
             with suppress(psutil.NoSuchProcess):
@@ -214,7 +215,7 @@ class House:
         for member in reversed(family):
             with suppress(psutil.NoSuchProcess):
                 member.send_signal(signal.SIGCONT)
-        self._awake_since |= {one.pid: now() for one in self.processes if one.pid in {m.pid for m in family}}
+        self._frozen -= {member.pid for member in family}
 
     def close_down(self, seconds: float = 35) -> None:
         """Ask every living process to stop, as a deploy would, and wait; each must end with exit code 0."""

@@ -54,8 +54,8 @@ class FaultRow:
 
 
 def in_order(rows: Sequence[FaultRow]) -> list[FaultRow]:
-    """Return the rows by number, F2 before F10."""
-    return sorted(rows, key=lambda row: (int("".join(filter(str.isdigit, row.number)) or 0), row.injected))
+    """Return the rows by letter and number, F2 before F10."""
+    return sorted(rows, key=lambda row: (row.number[0], int(row.number[1:]), row.injected))
 
 
 def as_markdown(rows: Sequence[FaultRow]) -> str:

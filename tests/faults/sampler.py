@@ -12,6 +12,7 @@ from typing import Any
 import psycopg
 
 from tests.faults.invariants import epochs_fell
+from tests.faults.truth import now
 from worker import db
 
 EVERY_SECONDS = 0.5
@@ -29,11 +30,12 @@ WHERE updated_at > now() - interval '5 seconds' OR status = 'running'
 class Sampler:
     """Collects violations of I5 and I6; ``reclaim_seconds``: how long after its lease a run may still run."""
 
-    def __init__(self, url: str, *, reclaim_seconds: float, awake_seconds: Callable[[], float]) -> None:
-        """``awake_seconds``: since when there has been a worker that could take runs back."""
+    def __init__(self, url: str, *, reclaim_seconds: float, is_attended: Callable[[], bool]) -> None:
+        """``is_attended``: whether some worker is awake and long enough there to take runs back."""
         self._url = url
         self._reclaim_seconds = reclaim_seconds
-        self._awake_seconds = awake_seconds
+        self._is_attended = is_attended
+        self._attended_since: float | None = None
         self._epochs: dict[int, int] = {}
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._look, name="sampler", daemon=True)
@@ -69,15 +71,21 @@ class Sampler:
 
     def look(self, connection: psycopg.Connection[Any]) -> None:
         """Take one sample."""
-        overdue = connection.execute(OVERDUE).fetchall()
-        if self._awake_seconds() > self._reclaim_seconds:
-            self.violations |= {
-                f"I5: run {run_id} still runs long after its lease"
-                for run_id, late in overdue
-                if late > self._reclaim_seconds
-            }
-            self.longest_overdue_seconds = max([self.longest_overdue_seconds, *(late for _, late in overdue)])
+        attended = self._attended_seconds()
+        for run_id, late in connection.execute(OVERDUE).fetchall():
+            neglected = min(late, attended)
+            self.longest_overdue_seconds = max(self.longest_overdue_seconds, neglected)
+            if neglected > self._reclaim_seconds:
+                self.violations.add(f"I5: run {run_id} still runs long after its lease")
         seen = dict(connection.execute(EPOCHS).fetchall())
         self.violations |= set(epochs_fell(self._epochs, seen))
         self._epochs |= seen
         self.looks += 1
+
+    def _attended_seconds(self) -> float:
+        """Return for how long, without a gap, somebody could have taken back what is overdue."""
+        if not self._is_attended():
+            self._attended_since = None
+            return 0.0
+        self._attended_since = self._attended_since or now()
+        return now() - self._attended_since
