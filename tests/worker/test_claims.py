@@ -52,6 +52,25 @@ def test_quick_runs_are_claimed_ahead_but_no_more_than_a_quarter_of_a_seconds_wo
     assert made.plan(loads(250, 250)) is None
 
 
+def test_one_run_with_a_single_try_stops_claims_ahead_of_its_type_for_a_while() -> None:
+    made = claims("mail")
+    learn_quick(made, "mail")
+    made.observe(held(made, "mail", 1), 0.001)
+    assert not made.is_quick("mail")
+    for _ in range(100):
+        made.observe(held(made, "mail"), 0.001)
+    assert not made.is_quick("mail")
+    learn_quick(made, "mail")
+    assert made.is_quick("mail")
+
+
+def test_a_type_whose_runs_have_now_and_then_a_single_try_is_not_claimed_ahead() -> None:
+    made = claims("mail")
+    for number in range(1000):
+        made.observe(held(made, "mail", 1 if number % 50 == 0 else None), 0.001)
+        assert not made.is_quick("mail")
+
+
 def test_nothing_quick_waits_behind_a_slow_run() -> None:
     made = claims("mail", "report")
     learn_quick(made, "mail")

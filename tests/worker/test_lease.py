@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import psycopg
 import pytest
 
 from tests.factories import Connection, a_run, a_type, claim, end_lease, reap, row, succeed
 from tests.worker.motion import OPERATOR
-from worker import transitions
+from worker import db, transitions
 from worker.duties.lease import CancelAsked, LeaseKeeper, LeaseLost
 from worker.loop.held import Held, Holdings, boottime_ns
 from worker.processes.wire import Assignment
@@ -151,3 +152,17 @@ def test_two_attempts_of_one_run_are_held_apart() -> None:
     holdings.drop(7, 3)
     assert (holdings.latest(7), len(holdings)) == (old, 1)
     assert holdings.unknown([(b"7", b"1"), (b"7", b"3"), (b"8", b"1")]) == [(7, 3), (8, 1)]
+
+
+def test_a_connection_that_broke_is_found_out_while_nothing_is_held(
+    database: str, connection: Connection
+) -> None:
+    keeper = Keeper(database).keeper
+    with db.connect(database, name="wakeboard idle lease") as own:
+        keeper.step(own)
+        connection.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+            " WHERE application_name = 'wakeboard idle lease'"
+        )
+        with pytest.raises(psycopg.OperationalError):
+            keeper.step(own)

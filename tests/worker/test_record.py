@@ -12,7 +12,7 @@ from tests.factories import Connection, a_run, a_type, attempts, claim, end_leas
 from worker import db
 from worker.loop.channel import Channel, StatementFailed
 from worker.loop.held import Held, boottime_ns
-from worker.loop.record import Ended, Recorder, decide, never_started
+from worker.loop.record import Ended, Recorder, bystander, decide, never_started
 from worker.outcome import PLAIN, Answer, Kind
 from worker.processes.wire import Assignment
 
@@ -52,6 +52,15 @@ def decided(kind: Kind, *, is_stopping: bool = False, **columns: Any) -> Ended:
         ("cancelled", {"cancel_asked_ns": 1}, False, "fail", "cancelled"),
         ("crashed", {"cancel_asked_ns": 1, "terminated_ns": 1}, False, "fail", "cancelled"),
         ("crashed", {"terminated_ns": 1, "is_fenced": True}, False, "fail", "failed"),
+        ("crashed", {"terminated_ns": 1, "memory_bytes": 1, "memory_mb": 1}, True, "fail", "failed"),
+        (
+            "crashed",
+            {"terminated_ns": 1, "memory_bytes": 1, "memory_mb": 1, "cancel_asked_ns": 1},
+            False,
+            "fail",
+            "cancelled",
+        ),
+        ("returned", {"terminated_ns": 1, "memory_bytes": 1, "memory_mb": 1}, False, "succeed", "succeeded"),
         ("cancelled", {"terminated_ns": 1}, True, "release", "released"),
         ("crashed", {"terminated_ns": 1}, True, "release", "released"),
         ("cancelled", {"terminated_ns": 1, "cancel_asked_ns": 1}, True, "fail", "cancelled"),
@@ -62,6 +71,19 @@ def test_how_an_attempt_ended_is_decided_by_what_was_done_to_it(
 ) -> None:
     ended = decided(kind, is_stopping=is_stopping, **columns)
     assert (ended.move, ended.outcome) == (move, outcome)
+
+
+def test_a_run_that_was_too_heavy_says_by_how_much() -> None:
+    ended = decided("crashed", terminated_ns=1, memory_bytes=900 * 2**20, memory_mb=500)
+    assert ended.answer.error_code == "memory_limit"
+    assert ended.answer.message == "held 900 MB of memory, where its type may hold 500 MB, and was killed"
+    assert not ended.answer.permanent
+
+
+def test_a_run_whose_process_was_killed_for_another_is_given_back_and_says_why() -> None:
+    ended = bystander(held(), Answer("crashed", "killed"), took_seconds=1, ended_ns=boottime_ns())
+    assert (ended.move, ended.outcome, ended.started) == ("release", "released", True)
+    assert "another run" in (ended.answer.note or "")
 
 
 def test_what_a_transaction_has_finished_is_not_written_again() -> None:

@@ -18,6 +18,7 @@ from tests.worker.motion import (
     REAPED_WITHIN,
     SHORT,
     a_worker,
+    claim_ahead,
     counts,
     freeze,
     insert,
@@ -312,3 +313,28 @@ def alive(connection: Connection, way: str) -> bool:
             (f"wakeboard {way}",),
         ).fetchone()
     )
+
+
+def test_a_run_whose_process_is_killed_for_another_one_is_given_back_at_no_cost(
+    database: str, connection: Connection, superuser: Connection, tmp_path: Path
+) -> None:
+    record, gate = tmp_path / "truth", tmp_path / "gate"
+    with a_worker(database, ready=connection, TRUTH=record) as worker:
+        ids = claim_ahead(connection, gate)
+        begun = {line.run_id for line in truth(record)}
+        held = rows(connection, "job_runs", "status = 'running' AND id = ANY(%s)", ids)
+        behind = next(one["id"] for one in held if one["id"] not in begun)
+        with superuser.transaction():
+            superuser.execute("SELECT 1 FROM wakeboard.job_runs WHERE id = %s FOR UPDATE", (behind,))
+            released = wait_until(
+                lambda: rows(connection, "job_attempts", "outcome = 'released'"),
+                20,
+                f"what stands before the run that cannot be renewed is stopped:\n{worker.output}",
+            )
+        gate.touch()
+        wait_until_all(connection, ids, "succeeded", 30)
+        assert worker.process.poll() is None
+    assert released[0]["run_id"] in begun
+    assert "another run" in released[0]["note"]
+    costs = {one["failures"] for one in rows(connection, "job_runs", "id = ANY(%s)", ids)}
+    assert costs == {0}, "nobody paid for it"
