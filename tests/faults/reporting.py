@@ -103,7 +103,7 @@ class Teller:
             Path(self._file).write_text(as_markdown(rows))
         if self._full:
             terminalreporter.section("faults")
-            for line in _table(rows, terminalreporter._tw.fullwidth):
+            for line in as_text(rows, terminalreporter._tw.fullwidth):
                 terminalreporter.write_line(line)
         broken = [row.number for row in rows if row.verdict == "BROKEN"]
         held = sum(row.verdict == "held" for row in rows)
@@ -115,7 +115,7 @@ def _reason(report: pytest.TestReport) -> str:
     return str(report.longrepr[2]) if isinstance(report.longrepr, tuple) else "–"
 
 
-def _table(rows: Sequence[FaultRow], width: int) -> list[str]:
+def as_text(rows: Sequence[FaultRow], width: int) -> list[str]:
     """Return the table as lines of text that fit ``width`` characters; long cells run over several lines."""
     column = max(20, (width - 36) // 3)
     widths = (5, column, column, column, 8, 4, 10)

@@ -159,6 +159,29 @@ def test_a_file_that_is_no_backup_changes_nothing(folder: Path) -> None:
     assert [path.name for path in data.iterdir() if path.name.startswith("restore-")] == []
 
 
+def test_a_backup_of_a_folder_without_a_database_makes_none_and_says_so(folder: Path) -> None:
+    said = command(folder / "elsewhere", "db", "backup", str(folder / "x.dump"))
+    assert said.returncode == 1 and "set WAKEBOARD_DATA_DIR" in said.stderr
+    assert list(folder.iterdir()) == []
+
+
+def test_a_cluster_that_does_not_start_gives_way_to_the_one_before(folder: Path) -> None:
+    data = data_dir(folder)
+    with connected(data) as connection:
+        (run_id,) = insert_many(connection, "quick", 1)
+    fresh = data_dir(folder, "b")
+    embedded.stop(fresh, only_if_unused=False)
+    aside = embedded.exchange(data, fresh)
+    (data / "postgres" / "data" / "global" / "pg_control").unlink()
+    with pytest.raises(embedded.EmbeddedError):
+        embedded.start(data)
+    broken = embedded.put_back(data, aside)
+    assert broken.name.startswith("data.failed-")
+    embedded.start(data)
+    with connected(data) as connection:
+        assert row(connection, run_id)["status"] == "queued"
+
+
 def test_with_a_database_url_both_name_the_servers_own_programs(database: str, folder: Path) -> None:
     for words, program in ((("db", "backup"), "pg_dump"), (("db", "restore", "x"), "pg_restore")):
         said = run_wakeboard(

@@ -39,6 +39,11 @@ def backup(file: Path | None, force: bool) -> None:
 
     chosen = settings()
     _require_embedded(chosen, 'pg_dump --format=custom --file=FILE "$WAKEBOARD_DATABASE_URL"')
+    if not embedded.has_cluster(chosen.data_dir):
+        # A fresh, empty one would be made and backed up, and the right one never.
+        raise Failed(
+            f"There is no database in {chosen.data_dir}: set WAKEBOARD_DATA_DIR to the folder that up uses."
+        )
     url = reach.database_url(chosen)
     target = _own_file(chosen) if file is None else file.absolute()
     with databases.connect(url, name="wakeboard backup") as connection:

@@ -13,10 +13,20 @@ if sys.platform == "win32":  # no fcntl and no pwd there, so nothing below could
 
 from worker.embedded.errors import EmbeddedError
 from worker.embedded.exchange import exchange, put_back, sessions
-from worker.embedded.server import Server, binary, is_running, start, stop, url
+from worker.embedded.server import Server, binary, has_cluster, is_running, start, stop, url
 from worker.settings import default_data_dir
 
 __all__ = [
-    "EmbeddedError", "Server", "binary", "default_data_dir", "exchange", "is_running", "put_back", "sessions",
-    "start", "stop", "url",
-]  # fmt: skip
+    "EmbeddedError",
+    "Server",
+    "binary",
+    "default_data_dir",
+    "exchange",
+    "has_cluster",
+    "is_running",
+    "put_back",
+    "sessions",
+    "start",
+    "stop",
+    "url",
+]

@@ -102,6 +102,12 @@ def is_running(data_dir: Path) -> bool:
     return places is not None and contact.ask(places).ready
 
 
+def has_cluster(data_dir: Path) -> bool:
+    """Tell whether a database was ever made in ``data_dir``, running or not."""
+    places = existing(data_dir)
+    return places is not None and places.cluster.exists()
+
+
 def binary(name: str, data_dir: Path) -> Path:
     """Return the path of a PostgreSQL program (``psql``, ``pg_dump`` …); raises EmbeddedError if unknown."""
     places = find(data_dir, create=True)

@@ -39,8 +39,8 @@ def held_bytes(pid: int | str = "self") -> int:
 def family_bytes(pid: int, limit: int) -> int:
     """Bytes that process `pid` and all its descendants hold together.
 
-    Beyond `limit` what they share is counted once, and the part of it that processes outside share, such as the
-    handlers' modules, not at all. That takes the kernel about ten milliseconds to say.
+    Beyond `limit` what they share is counted once, and the part of it that processes outside share, such as
+    the handlers' modules, not at all. That takes the kernel about ten milliseconds to say.
     """
     family = [pid, *_descendants(pid)]
     held = sum(map(held_bytes, family))
