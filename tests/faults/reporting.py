@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.faults.rows import FaultRow, as_markdown, in_order
+from tests.faults.rows import HEADINGS, FaultRow, as_markdown, in_order
 
 VERDICTS = {"passed": "held", "failed": "BROKEN", "skipped": "not run"}
 
@@ -66,11 +66,30 @@ class Teller:
         self._config = config
         self._rows: dict[str, FaultRow] = {}
         self._seconds: dict[str, float] = {}
+        self._titles: dict[str, str] = {}
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        """Learn what is to come (under xdist the test processes know it, and only the ends are told)."""
+        for item in session.items:
+            marker = item.get_closest_marker("fault")
+            if marker:
+                self._titles[item.nodeid] = f"{marker.args[0]}: {marker.kwargs['injected']}"
+
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        """Say which row begins."""
+        if self._full and nodeid in self._titles:
+            begun = list(self._titles).index(nodeid) + 1
+            self._say(f"{begun}/{len(self._titles)} {self._titles[nodeid]}")
+
+    def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, str] | None:
+        """Print no dot for a row that has a line of its own."""
+        own_line = self._full and report.passed and report.when == "call"
+        return ("passed", "", "PASSED") if own_line and _told(report) else None
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Take a row from its report, and tell it when it has ended."""
-        told: dict[str, Any] = dict(report.user_properties)
-        if "fault" not in told:
+        told = _told(report)
+        if not told:
             return
         self._seconds[report.nodeid] = self._seconds.get(report.nodeid, 0.0) + report.duration
         if report.when == "call" or report.outcome != "passed":
@@ -82,17 +101,16 @@ class Teller:
                 seed=str(told.get("seed", "–")),
             )
         if report.when == "teardown" and self._full:
-            self._line(self._row(report.nodeid))
+            row = self._row(report.nodeid)
+            self._say(f"  {row.verdict} after {row.seconds:.0f} s, seed {row.seed}: {row.measured}")
 
     def _row(self, nodeid: str) -> FaultRow:
         return replace(self._rows[nodeid], seconds=self._seconds[nodeid])
 
-    def _line(self, row: FaultRow) -> None:
+    def _say(self, words: str) -> None:
         terminal: Any = self._config.pluginmanager.get_plugin("terminalreporter")
         terminal.ensure_newline()
-        terminal.write_line(
-            f"{row.number} {row.verdict} after {row.seconds:.0f} s, seed {row.seed}: {row.measured}"
-        )
+        terminal.write_line(words, flush=True)
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         """Print the table after a full run, one line otherwise; write it where it was asked for."""
@@ -103,12 +121,18 @@ class Teller:
             Path(self._file).write_text(as_markdown(rows))
         if self._full:
             terminalreporter.section("faults")
-            for line in as_text(rows, terminalreporter._tw.fullwidth):
+            for line in as_text(rows, max(100, terminalreporter._tw.fullwidth)):
                 terminalreporter.write_line(line)
         broken = [row.number for row in rows if row.verdict == "BROKEN"]
         held = sum(row.verdict == "held" for row in rows)
         words = f", broken: {', '.join(broken)}" if broken else ""
         terminalreporter.write_line(f"{held} of {len(rows)} fault rows held{words}.")
+
+
+def _told(report: pytest.TestReport) -> dict[str, Any]:
+    """Return what a row's test told, nothing of any other test."""
+    told: dict[str, Any] = dict(report.user_properties)
+    return told if "fault" in told else {}
 
 
 def _reason(report: pytest.TestReport) -> str:
@@ -118,11 +142,9 @@ def _reason(report: pytest.TestReport) -> str:
 def as_text(rows: Sequence[FaultRow], width: int) -> list[str]:
     """Return the table as lines of text that fit ``width`` characters; long cells run over several lines."""
     column = max(20, (width - 36) // 3)
-    widths = (5, column, column, column, 8, 4, 10)
-    lines = [
-        _line(("fault", "injected", "expected", "measured", "verdict", "s", "seed"), widths),
-        "─" * sum(widths),
-    ]
+    widths = (6, column, column, column, 8, 5, 7)
+    headings = [heading.replace("seconds", "s") for heading in HEADINGS]
+    lines = [_line(headings, widths), "─" * sum(widths)]
     for row in rows:
         cells = [textwrap.wrap(cell, size - 1) or [""] for cell, size in zip(row.cells, widths, strict=True)]
         for number in range(max(map(len, cells))):

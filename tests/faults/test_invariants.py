@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Callable
+import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from tests.faults.reporting import as_text
 from tests.faults.rows import FaultRow, Scale, as_markdown, in_order
 from tests.faults.sampler import Sampler
 from tests.faults.truth import Line
-from tests.processes import wait_until
+from tests.processes import ROOT, wait_until
 from worker import db
 
 HASH = truth.hash_of({})
@@ -317,6 +317,15 @@ def test_a_full_run_does_more_than_a_small_one() -> None:
     assert (Scale(full=False).times(10, 200), Scale(full=True).times(10, 200)) == (10, 200)
 
 
-def test_a_row_repeats_with_its_seed(request: pytest.FixtureRequest) -> None:
-    given: Callable[[], object] = lambda: request.getfixturevalue("chance").random()  # noqa: E731
-    assert given() != 0
+def test_a_row_that_does_not_exist_is_told() -> None:
+    asked = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "--collect-only",
+        "--faults-only=F999",
+        str(Path(__file__).parent),
+    ]
+    done = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == pytest.ExitCode.USAGE_ERROR
+    assert "There is no fault row F999. There are: F01, F02," in done.stderr

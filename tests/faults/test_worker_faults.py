@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import urllib.error
+import urllib.request
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from random import Random
@@ -11,6 +13,7 @@ from typing import Any
 
 from tests.factories import rows
 from tests.faults.house import KILL_SECONDS, LEASE_SECONDS, RECLAIM_SECONDS, SHUTDOWN_SECONDS, House
+from tests.faults.invariants import i14_silence_is_visible
 from tests.faults.rows import Scale, fault
 from tests.faults.truth import now
 from tests.processes import Wakeboard, wait_until
@@ -22,6 +25,8 @@ Measured = Callable[[str], None]
 OPERATOR = Actor("olivia", Role.OPERATOR, "web")
 # A lease ends, a reaper that looks each second takes it back, and five seconds for a busy machine.
 REQUEUED_WITHIN = LEASE_SECONDS + 1 + 5
+# The bound within which any loss of contact has to be noticed.
+SEEN_WITHIN = 30
 MINUTE = timedelta(minutes=1)
 # How long after its time a fire may be written on a busy machine.
 LATEST_FIRE_SECONDS = 30
@@ -284,3 +289,39 @@ def test_frozen_and_thawed_schedulers_keep_every_fire_once(
     )
     assert overdue <= RECLAIM_SECONDS
     house.check(fires=fires)
+
+
+@fault(
+    "I14",
+    injected="the only worker frozen, its dashboard left running",
+    expected="the status page says 503 in time, and 200 again soon after the thaw",
+)
+def test_a_frozen_worker_is_seen_on_the_status_page(house: House, measured: Measured) -> None:
+    worker = house.worker()
+    address = house.web()
+    hidden: list[str] = []
+
+    def says(code: int) -> bool:
+        found = status_of(f"{address}/statusz")
+        hidden.extend(i14_silence_is_visible(house.connection, found))
+        return found == code
+
+    wait_until(lambda: says(200), 30, "all duties are on time")
+    family, frozen_at = house.freeze(worker), now()
+    wait_until(lambda: says(503), 60, "the silence is seen")
+    seen_after, thawed_at = now() - frozen_at, now()
+    house.thaw(family)
+    wait_until(lambda: says(200), 60, "all duties are on time again")
+    measured(f"503 after {seen_after:.1f} s, 200 again {now() - thawed_at:.1f} s after the thaw")
+    assert seen_after <= SEEN_WITHIN
+    assert hidden == []
+    house.check()
+
+
+def status_of(url: str) -> int:
+    """Return the status code that the address answers with."""
+    try:
+        with urllib.request.urlopen(url, timeout=10) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as refusal:
+        return refusal.code
