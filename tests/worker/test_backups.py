@@ -18,6 +18,8 @@ from tests.factories import row
 from tests.processes import Wakeboard, run_wakeboard, wait_until, wakeboard
 from tests.worker.motion import SHORT, insert_many, wait_until_registered, wait_until_status
 from worker import db, embedded
+from worker.embedded import locks
+from worker.embedded.server import find
 from worker.transitions import enqueue
 
 ENOUGH_SECONDS = 120
@@ -38,7 +40,7 @@ def folder() -> Iterator[Path]:
 def data_dir(folder: Path, name: str = "a") -> Path:
     """Start an embedded database without fsync, with its tables."""
     url = embedded.start(folder / name, settings={"fsync": "off"}).url
-    embedded.server.locks.unmark_use(embedded.server.find(folder / name))
+    locks.unmark_use(find(folder / name))
     db.migrate(url)
     return folder / name
 

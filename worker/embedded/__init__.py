@@ -17,16 +17,6 @@ from worker.embedded.server import Server, binary, has_cluster, is_running, star
 from worker.settings import default_data_dir
 
 __all__ = [
-    "EmbeddedError",
-    "Server",
-    "binary",
-    "default_data_dir",
-    "exchange",
-    "has_cluster",
-    "is_running",
-    "put_back",
-    "sessions",
-    "start",
-    "stop",
-    "url",
-]
+    "EmbeddedError", "Server", "binary", "default_data_dir", "exchange", "has_cluster", "is_running",
+    "put_back", "sessions", "start", "stop", "url",
+]  # fmt: skip
