@@ -216,4 +216,4 @@ def test_importing_the_built_in_jobs_registers_them_and_nothing_of_the_demo() ->
         "print(sorted(r.JOB_TYPES), 'worker.jobs.demo' in sys.modules)"
     )
     answer = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True)
-    assert answer.stdout == "['command', 'http'] False\n"
+    assert answer.stdout == "['alert', 'command', 'http'] False\n"
