@@ -116,20 +116,27 @@ def changes(zone: str, start: datetime, end: datetime) -> tuple[datetime, ...]:
 
 def every_minute(text: str, zone: str, start: datetime, end: datetime) -> Iterator[datetime]:
     """Give the fires in [start, end) by looking at each UTC minute; `start` is an ordinary moment."""
-    fields, place = read(text), ZoneInfo(zone)
-    moment = start
+    fields = read(text)
+    for moment, wall, reached in _wall_minutes(zone, start, end):
+        if fields.at(wall) if fields.by_elapsed_time else any(map(fields.at, reached)):
+            yield moment
+
+
+# Every schedule is asked about the same stretches of a zone: the slow part is done once for all of them.
+@functools.lru_cache(maxsize=128)
+def _wall_minutes(
+    zone: str, start: datetime, end: datetime
+) -> list[tuple[datetime, datetime, tuple[datetime, ...]]]:
+    """Return each UTC minute of [start, end) with its wall time, and the wall minutes that are reached then for
+    the first time: one, many after a jump, none in a repeat."""
+    place, moment, found = ZoneInfo(zone), start, []
     latest = (start - MINUTE).astimezone(place).replace(tzinfo=None)
     while moment < end:
         wall = moment.astimezone(place).replace(tzinfo=None, fold=0)
-        if fields.by_elapsed_time:
-            fires = fields.at(wall)
-        else:
-            # Wall minutes that are reached now for the first time: one, many after a jump, none in a repeat.
-            new = (wall - latest) // MINUTE
-            fires = any(fields.at(wall - minute * MINUTE) for minute in range(new))
-        if fires:
-            yield moment
+        reached = tuple(wall - minute * MINUTE for minute in range((wall - latest) // MINUTE))
+        found.append((moment, wall, reached))
         latest, moment = max(latest, wall), moment + MINUTE
+    return found
 
 
 def fires(text: str, zone: str, start: datetime, end: datetime) -> Iterator[datetime]:
