@@ -75,8 +75,9 @@ def once(
     ``if_unconfirmed`` says what to do when an earlier attempt died half-way: "skip" returns None and leaves
     the row for an operator, "redo" calls again, a callable looks at the provider and returns the result, or
     None when it was not done. What ``function`` raises goes on; after an ordinary exception the effect
-    counts as not done. Raises Retryable('effect_in_progress') while another attempt is at it, LeaseLost when
-    this one lost its run, TypeError for a result that is not JSON of at most 8 kB (the effect is done then).
+    counts as not done (MemoryError is none: it cuts a run short). Raises Retryable('effect_in_progress')
+    while another attempt is at it, LeaseLost when this one lost its run, TypeError for a result that is not
+    JSON of at most 8 kB (the effect is done then).
     """
     _check(key, scope, if_unconfirmed)
     if not context.worker_id:
@@ -187,6 +188,9 @@ def _settle(
 def _perform(context: Context, holder: Holder, entry_id: int, key: str, function: Callable[[], Any]) -> Any:
     try:
         value = _called(function)
+    except MemoryError:
+        # How ``memory_mb`` ends a run that asks for too much: not the provider's answer, so nobody knows.
+        raise
     except Exception as error:
         _take_back(holder, entry_id, error)
         raise

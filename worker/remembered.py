@@ -61,16 +61,17 @@ class Remembered:
 
     @contextmanager
     def making(self, key: str, run_id: int, attempt: int) -> Iterator[None]:
-        """The block makes the effect. An ordinary exception: it did not happen; cut short: nobody knows."""
+        """The block makes the effect. An ordinary exception: it did not happen; cut short (by
+        MemoryError too): nobody knows."""
         started_at = datetime.now(UTC)
         try:
             yield
-        except Exception:
-            with self._lock:
-                self._kept.pop(key, None)
-            raise
-        except BaseException:
-            self.put(key, Kept("unconfirmed", run_id, attempt, started_at))
+        except BaseException as error:
+            if isinstance(error, Exception) and not isinstance(error, MemoryError):
+                with self._lock:
+                    self._kept.pop(key, None)
+            else:
+                self.put(key, Kept("unconfirmed", run_id, attempt, started_at))
             raise
 
     @contextmanager

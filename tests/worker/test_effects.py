@@ -138,6 +138,27 @@ def test_an_effect_that_raised_counts_as_not_made_and_is_tried_again(
     assert next_attempt(connection, context).once("mail", mails.send)["mail"] == 1
 
 
+def test_an_effect_that_ran_out_of_memory_is_unconfirmed_and_not_made_again(
+    connection: Connection, mails: Mails
+) -> None:
+    context = running(connection)
+
+    def sends_and_then_wants_too_much() -> None:
+        mails.send()
+        raise MemoryError
+
+    with pytest.raises(MemoryError):
+        context.once("mail", sends_and_then_wants_too_much)
+    assert [row["status"] for row in ledger(connection)] == ["started"]
+    assert next_attempt(connection, context).once("mail", mails.send) is None
+    assert mails.sent == 1
+    without_a_worker = Context()
+    with pytest.raises(MemoryError):
+        without_a_worker.once("mail", sends_and_then_wants_too_much)
+    assert without_a_worker.once("mail", mails.send) is None
+    assert mails.sent == 2
+
+
 def test_an_unconfirmed_effect_is_skipped_and_left_for_an_operator(
     connection: Connection, mails: Mails, capfd: pytest.CaptureFixture[str]
 ) -> None:
