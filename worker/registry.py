@@ -119,20 +119,31 @@ def type_of(handler: str | JobType | Callable[..., Any]) -> JobType:
     )
 
 
-def load_app(module: str | None) -> None:
+def load_app(module: str | None) -> int:
     """Import the built-in handlers, then the handlers in `module` (None: none), the working folder last on
-    the path.
+    the path; return how many job types `module` added.
 
     Last, so that a file of the user's that happens to be called like one of ours cannot take its place.
     Whatever the import raises goes on to the caller.
     """
     importlib.import_module("worker.jobs")
     if module is None:
-        return
+        return 0
+    before = len(JOB_TYPES)
     folder = str(Path.cwd())
     if folder not in sys.path:
         sys.path.append(folder)
     importlib.import_module(module)
+    return len(JOB_TYPES) - before
+
+
+def without_handlers(module: str) -> str:
+    """Say that `module` was imported and no handler was found in it: most likely it is another module."""
+    place = getattr(sys.modules[module], "__file__", None) or "a folder without __init__.py"
+    return (
+        f"The handlers' module {module!r} ({place}) has no handler. Decorate one with @job('its_type'), or "
+        "name another module with --app or WAKEBOARD_APP."
+    )
 
 
 def _add(job_type: JobType) -> None:

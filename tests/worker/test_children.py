@@ -469,6 +469,29 @@ def test_an_app_that_fails_while_it_is_imported_shows_where(
     nursery.stop()
 
 
+def test_a_users_jobs_py_is_found_although_a_folder_of_ours_is_called_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "jobs.py").write_text("from worker import job\n\n\n@job('mine')\ndef mine(ctx): return 1\n")
+    nursery = Nursery(app="jobs")
+    nursery.children.start()
+    assert "mine" in {policy["name"] for policy in nursery.wait_for(Ready).types}
+    assert not [event for event in nursery.events if isinstance(event, Warned)]
+    nursery.stop()
+
+
+def test_an_app_without_a_handler_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "idle_shop.py").write_text("PRICE = 3\n")
+    nursery = Nursery(app="idle_shop")
+    nursery.children.start()
+    message = nursery.wait_for(Warned).message
+    nursery.wait_for(Ready)
+    assert message.startswith(f"The handlers' module 'idle_shop' ({tmp_path}/idle_shop.py) has no handler.")
+    nursery.stop()
+
+
 @pytest.mark.parametrize("module", ["nursery_threaded_app", "nursery_connected_app"])
 def test_threads_and_connections_of_the_import_do_not_cross_a_fork(module: str) -> None:
     nursery = Nursery(app=f"tests.worker.{module}")

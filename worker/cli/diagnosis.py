@@ -242,7 +242,10 @@ def _app(settings: Settings) -> Iterator[Finding]:
             "app", "warning", "No module with handlers is set.", "Set WAKEBOARD_APP or use --app MODULE."
         )
         return
-    code = "import sys; from worker import registry as r; r.load_app(sys.argv[1]); print(len(r.JOB_TYPES))"
+    code = (
+        "import sys; from worker import registry as r; added = r.load_app(sys.argv[1]); "
+        "print(added, '' if added else r.without_handlers(sys.argv[1]))"
+    )
     try:
         done = subprocess.run(
             [sys.executable, "-P", "-c", code, settings.app],
@@ -257,7 +260,13 @@ def _app(settings: Settings) -> Iterator[Finding]:
         )
         return
     if done.returncode == 0:
-        yield Finding("app", "ok", f"{settings.app} is importable: {done.stdout.split()[-1]} job types.")
+        number, _, complaint = (done.stdout.strip().splitlines() or ["0 "])[-1].partition(" ")
+        if complaint:
+            mend = f"If it is a file of yours, start in its folder (now {Path.cwd()})."
+            yield Finding("app", "fail", complaint, mend)
+        else:
+            kinds = "1 job type" if number == "1" else f"{number} job types"
+            yield Finding("app", "ok", f"{settings.app} is importable: {kinds} of its own.")
         return
     last = (done.stderr.strip().splitlines() or ["it ended without a word"])[-1]
     mend = f"Mend the module, or start in its folder (now {Path.cwd()})."

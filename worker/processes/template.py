@@ -26,7 +26,7 @@ from worker.processes import child, preload
 from worker.processes.family import become_subreaper, die_with_parent, kill_children, outlive_parent
 from worker.processes.leftovers import wear
 from worker.processes.slotpage import SlotPage
-from worker.registry import JOB_TYPES, load_app
+from worker.registry import JOB_TYPES, load_app, without_handlers
 
 MESSAGE_BYTES = 128 * 1024
 _TYPES_PER_MESSAGE = 50
@@ -57,11 +57,14 @@ class Template:
 
     def load(self) -> bool:
         """Import the handlers and tell the supervisor what can run; False when the import failed."""
+        app = self._given["app"]
         try:
-            load_app(self._given["app"])
+            added = load_app(app)
         except BaseException as error:
-            self._tell(told="failed", message=_import_failure(self._given["app"], error))
+            self._tell(told="failed", message=_import_failure(app, error))
             return False
+        if app is not None and added == 0:
+            self._tell(told="warned", message=without_handlers(app))
         hazards = preload.hazards({self._control.fileno(), self._bell.fileno(), self._bell_rope.fileno()})
         self._spawns = bool(hazards)
         if hazards:
@@ -204,7 +207,8 @@ class Template:
 def command(module: str, given: dict[str, Any]) -> list[str]:
     """Arguments that start `module`'s main with `given`, with neither the working folder nor a script folder
     on its path."""
-    root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # noqa: PTH100, PTH120
+    # The folder that holds the package, never one inside it: there our jobs would be taken for the user's.
+    root = str(Path(__file__).absolute().parents[2])
     program = (
         "import sys; sys.path[:] = [folder for folder in sys.path if folder]; "
         f"{root!r} in sys.path or sys.path.append({root!r}); "

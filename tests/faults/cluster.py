@@ -1,0 +1,50 @@
+"""A PostgreSQL server of a row's own, which the row may crash, stop and start as it likes."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+
+from tests.processes import wait_until
+from tests.servers import Server, own_server
+from worker import embedded
+
+# Commits reach the operating system, which is not what crashes here.
+SETTINGS = {"fsync": "off", "full_page_writes": "off", "max_connections": "100"}
+
+
+class Cluster:
+    """The server of ``server``, and the ways in which it can go and come back."""
+
+    def __init__(self, server: Server) -> None:
+        assert server.data_dir is not None
+        self.server = server
+        self._folder = Path(server.data_dir)
+
+    def crash(self) -> None:
+        """End it as ``pg_ctl -m immediate stop`` does: no checkpoint, no goodbye; the next start recovers."""
+        (pid_file,) = self._folder.rglob("postmaster.pid")
+        postmaster = psutil.Process(int(pid_file.read_text().split()[0]))
+        os.kill(postmaster.pid, signal.SIGQUIT)
+        psutil.wait_procs([postmaster], timeout=10)
+        wait_until(lambda: not embedded.is_running(self._folder), 10, "the server is gone")
+
+    def stop(self) -> None:
+        """End it as ``pg_ctl -m fast stop`` does: every session is cut, what they did is rolled back."""
+        embedded.stop(self._folder, only_if_unused=False)
+
+    def start(self) -> None:
+        """Start it and wait until it takes connections."""
+        embedded.start(self._folder, settings=SETTINGS)
+
+
+@contextmanager
+def own_cluster() -> Iterator[Cluster]:
+    """Give a cluster that nobody else uses; it is gone at the end."""
+    with own_server(SETTINGS) as server:
+        yield Cluster(server)

@@ -1,0 +1,390 @@
+"""Faults of the database: crashed, stopped, its sessions cut, its rows and tables locked. Group B.
+
+Every row has the same server of this file's own, and a database on it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from random import Random
+from typing import Any
+
+import psutil
+import psycopg
+import pytest
+
+from tests.endtoend.visitor import JSON, Visitor
+from tests.factories import rows
+from tests.faults.clockwork import every
+from tests.faults.cluster import Cluster, own_cluster
+from tests.faults.house import LEASE_SECONDS, RECLAIM_SECONDS, Connection, House
+from tests.faults.invariants import NAMES_OF_TESTS
+from tests.faults.rows import Scale, fault
+from tests.faults.truth import Line, now
+from tests.processes import wait_until
+from worker import db, enqueue
+from worker.audit import Actor
+from worker.people.tokens import create_token
+from worker.states import Role
+
+Measured = Callable[[str], None]
+ADMIN = Actor("anna", Role.ADMIN, "test")
+# After a recovery a worker tries to connect again at least so often.
+RESUMED_WITHIN = 10
+# A child is killed at 0.9 of its lease; what is beyond the lease is the time until we see it gone.
+SEEN_SECONDS = 0.5
+AT_ONCE = 4
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    """The server of this file, which its rows may stop."""
+    with own_cluster() as made:
+        yield made
+
+
+@pytest.fixture
+def database(cluster: Cluster) -> Iterator[str]:
+    """A fresh database on the server of this file; ``house`` stands on it."""
+    name = cluster.server.create()
+    yield cluster.server.url(name)
+    cluster.start()
+    cluster.server.drop(name)
+
+
+class Feeder:
+    """Enqueues about a hundred runs a second, whether or not the database takes them."""
+
+    def __init__(self, house: House, chance: Random) -> None:
+        self._house = house
+        self._chance = chance
+        self.accepted = 0
+        self.refused = 0
+
+    def feed(self, seconds: float) -> None:
+        """Go on for ``seconds``; what the database refuses was told to nobody."""
+        every(0.25, now() + seconds, self._enqueue)
+
+    def _enqueue(self) -> None:
+        try:
+            self._house.enqueue_many("effect", 15, {"seconds": self._chance.uniform(0, 0.05)})
+            self._house.enqueue_many("note", 10)
+            self.accepted += 25
+        except psycopg.OperationalError:
+            self.refused += 1
+
+
+def left_to_a_person(house: House) -> int:
+    """Return how many effects were begun and never confirmed."""
+    return len(rows(house.connection, "effects", "status = 'started'"))
+
+
+def late_words(truth: Sequence[Line]) -> list[Line]:
+    """Return what handlers told after a later attempt of the same run had begun."""
+    begun: dict[int, Line] = {}
+    late = []
+    for line in sorted(truth, key=lambda line: line.at):
+        latest = begun.get(line.run_id)
+        if latest is not None and line.attempt < latest.attempt:
+            late.append(line)
+        elif line.word == "start":
+            begun[line.run_id] = line
+    return late
+
+
+def is_gone(pid: int) -> bool:
+    """Whether the process has ended."""
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+def resumed_after(house: House) -> float:
+    """Enqueue a run and return how many seconds later it starts."""
+    asked_at = now()
+    (line,) = house.wait_until_started([house.enqueue("note")], 60)
+    return line.at - asked_at
+
+
+@fault(
+    "F19",
+    injected="PostgreSQL crashed (immediate stop) under 100 runs/s, down for up to 2 leases, started again",
+    expected="workers stay; work goes on within 10 s; nothing acknowledged is lost, nothing twice",
+)
+def test_a_crashed_database_costs_only_time(
+    house: House, cluster: Cluster, scale: Scale, chance: Random, measured: Measured
+) -> None:
+    workers, feeder = house.workers(2), Feeder(house, chance)
+    resumed = []
+    for _ in range(scale.times(1, 4)):
+        feeder.feed(chance.uniform(1, 2))
+        cluster.crash()
+        feeder.feed(chance.uniform(0.3, 2 * LEASE_SECONDS))
+        cluster.start()
+        house.reconnect()
+        resumed.append(resumed_after(house))
+    house.settle(60)
+    measured(
+        f"{len(resumed)} crashes, work went on after {max(resumed):.1f} s at most; {feeder.accepted} runs "
+        f"accepted, {feeder.refused} INSERTs refused; attempts {house.outcomes()}; "
+        f"{left_to_a_person(house)} effects left to a person"
+    )
+    assert feeder.refused
+    assert max(resumed) <= RESUMED_WITHIN
+    assert house.counts().keys() == {"succeeded"}
+    assert all(worker.process.poll() is None for worker in workers), "the workers stay"
+    house.check()
+
+
+@fault(
+    "F20",
+    injected="PostgreSQL stopped (fast) for 2 leases under handlers that end meanwhile and that do not",
+    expected="what ends is kept and written; what goes on is killed within its lease and says no more",
+)
+def test_what_runs_while_the_database_is_stopped_ends_or_is_killed_in_time(
+    house: House, cluster: Cluster, measured: Measured
+) -> None:
+    house.workers(2)
+    short = house.enqueue_many("slow", AT_ONCE, {"seconds": 1.2})
+    long = house.enqueue_many("slow_at_first", AT_ONCE)
+    house.wait_until_started([*short, *long])
+    pids = [line.pid for line in house.truth("start") if line.run_id in long]
+    stopped_at = now()
+    cluster.stop()
+    wait_until(lambda: all(map(is_gone, pids)), 3 * LEASE_SECONDS, "handlers without a lease are killed")
+    killed_after = now() - stopped_at
+    wait_until(lambda: now() - stopped_at >= 2 * LEASE_SECONDS, 3 * LEASE_SECONDS)
+    cluster.start()
+    house.reconnect()
+    resumed = resumed_after(house)
+    house.settle(30)
+    measured(
+        f"handlers killed {killed_after:.2f} s after the stop (lease {LEASE_SECONDS:g} s); work went on "
+        f"{resumed:.1f} s after the start; attempts {house.outcomes()}; "
+        f"{len(late_words(house.truth()))} late words"
+    )
+    assert killed_after <= LEASE_SECONDS + SEEN_SECONDS
+    assert {one["attempts"] for one in rows(house.connection, "job_runs", "id = ANY(%s)", short)} == {1}
+    assert house.counts() == {"succeeded": 2 * AT_ONCE + 1}
+    assert resumed <= RESUMED_WITHIN
+    assert not late_words(house.truth())
+    house.check()
+
+
+SESSIONS = """
+SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND backend_type = 'client backend'
+    AND application_name LIKE 'wakeboard%%' AND application_name <> ALL(%s) ORDER BY pid
+"""
+
+
+class Producer:
+    """A program that enqueues by the product's own function, on a session that is cut like the others."""
+
+    def __init__(self, house: House) -> None:
+        self._house = house
+        self._connection: Connection | None = None
+        self.accepted = 0
+        self.told: list[str] = []
+
+    def enqueue(self) -> None:
+        """Enqueue one run; an error is what the program is told, and it connects again."""
+        payload = {"seconds": 0.0, "n": self.accepted}
+        try:
+            if self._connection is None or self._connection.closed:
+                self._connection = db.connect(self._house.database, name="wakeboard producer")
+            run_id = enqueue(self._connection, "effect", payload)
+        except (psycopg.OperationalError, db.DatabaseError) as told:
+            self.told.append(str(told))
+        else:
+            self._house.acknowledge(run_id, payload)
+            self.accepted += 1
+
+    def close(self) -> None:
+        """Disconnect."""
+        if self._connection is not None:
+            self._connection.close()
+
+
+@fault(
+    "F21",
+    injected="pg_terminate_backend of a random session of workers, handlers and producers, every 0.2 s",
+    expected="no run fails for it; producers are told clearly; what they were given exists",
+)
+def test_cut_sessions_cost_no_run(house: House, scale: Scale, chance: Random, measured: Measured) -> None:
+    house.workers(2)
+    producer = Producer(house)
+    cut = 0
+
+    def cut_one() -> None:
+        nonlocal cut
+        found = house.connection.execute(SESSIONS, (list(NAMES_OF_TESTS),)).fetchall()
+        if found:
+            house.connection.execute("SELECT pg_terminate_backend(%s)", chance.choice(found))
+            cut += 1
+
+    def step() -> None:
+        house.enqueue_many("note", 4)
+        house.enqueue_many("slow", 1, {"seconds": chance.uniform(0, 3)})
+        producer.enqueue()
+        if chance.random() < 0.5:
+            cut_one()
+
+    every(0.1, now() + scale.times(4, 20), step)
+    producer.close()
+    house.settle(60)
+    without_sessions = rows(
+        house.connection, "job_attempts", "job_type <> 'effect' AND outcome <> 'succeeded'"
+    )
+    measured(
+        f"{cut} sessions cut; {house.counts()}; attempts {house.outcomes()}, of which "
+        f"{len(without_sessions)} failures of handlers without a session of their own; "
+        f"{producer.accepted} enqueued by the function, {len(producer.told)} refusals; {left_to_a_person(house)} effects left to a person"
+    )
+    assert house.counts().keys() == {"succeeded"}
+    assert not without_sessions
+    assert all(producer.told), "each refusal says why"
+    house.check()
+
+
+def ends_between(house: House, ids: Sequence[int], begin: float, end: float) -> int:
+    """Return how many of the runs' handlers ended in a stretch of time."""
+    wanted = set(ids)
+    return sum(line.run_id in wanted and begin <= line.at < end for line in house.truth("end"))
+
+
+@fault(
+    "F34",
+    injected="the row of one running run held by SELECT … FOR UPDATE for 2 leases",
+    expected="no other run is taken back; throughput at least 80 %",
+)
+def test_a_locked_run_stops_no_other(house: House, measured: Measured) -> None:
+    house.workers(2)
+    gate = house.folder / "gate"
+    standing = house.enqueue_many("gated", AT_ONCE, {"gate": str(gate)})
+    house.wait_until_started(standing)
+    window = 2 * LEASE_SECONDS
+    passing = house.enqueue_many("slow", 100, {"seconds": 0.05})
+
+    def feed() -> None:
+        passing.extend(house.enqueue_many("slow", 20, {"seconds": 0.05}))
+
+    house.wait_until_started(passing[:20])
+    before = now()
+    every(0.25, before + window, feed)
+    with db.connect(house.database, name="wakeboard other", autocommit=False) as other:
+        other.execute("SELECT FROM wakeboard.job_runs WHERE id = %s FOR UPDATE", (standing[0],))
+        during = now()
+        every(0.25, during + window, feed)
+        other.rollback()
+    after = now()
+    gate.touch()
+    house.settle(60)
+    usual = ends_between(house, passing, before, before + window) / window
+    held = ends_between(house, passing, during, after) / (after - during)
+    others = rows(house.connection, "job_attempts", "run_id <> %s AND outcome <> 'succeeded'", standing[0])
+    of_it = [one["outcome"] for one in rows(house.connection, "job_attempts", "run_id = %s", standing[0])]
+    measured(
+        f"{usual:.0f} runs/s before, {held:.0f} while the row was held ({held / usual:.0%}); the held run's "
+        f"attempts {sorted(of_it)}, {len(others)} attempts of others failed or lost"
+    )
+    assert not others
+    assert held >= 0.8 * usual
+    assert house.counts() == {"succeeded": len(standing) + len(passing)}
+    house.check()
+
+
+@fault(
+    "F35",
+    injected="LOCK TABLE job_runs IN ACCESS EXCLUSIVE MODE for 2 leases",
+    expected="what runs is killed within its lease and says no more; work goes on within 10 s",
+)
+def test_a_locked_table_fences_what_runs(house: House, scale: Scale, measured: Measured) -> None:
+    house.workers(2)
+    long = house.enqueue_many("slow_at_first", AT_ONCE)
+    short = house.enqueue_many("slow", AT_ONCE, {"seconds": 1.2})
+    house.wait_until_started([*long, *short])
+    pids = [line.pid for line in house.truth("start") if line.run_id in long]
+    with db.connect(
+        house.database, name="wakeboard other", autocommit=False, lock_timeout_seconds=30
+    ) as other:
+        other.execute("LOCK TABLE wakeboard.job_runs IN ACCESS EXCLUSIVE MODE")
+        locked_at = now()
+        wait_until(lambda: all(map(is_gone, pids)), 3 * LEASE_SECONDS, "handlers without a lease are killed")
+        killed_after = now() - locked_at
+        # Twice the lease, or longer than a claim waits for a lock.
+        wait_until(lambda: now() - locked_at >= scale.times(2 * LEASE_SECONDS, 6), 10)
+        other.rollback()
+    released_at = now()
+    resumed = resumed_after(house)
+    house.wait_until_status(long, "succeeded", 30)
+    recovered = now() - released_at
+    house.settle(30)
+    measured(
+        f"handlers killed {killed_after:.2f} s after the lock (lease {LEASE_SECONDS:g} s); a new run started "
+        f"{resumed:.1f} s, the killed ones had succeeded {recovered:.1f} s after the release; attempts "
+        f"{house.outcomes()}; {len(late_words(house.truth()))} late words"
+    )
+    assert killed_after <= LEASE_SECONDS + SEEN_SECONDS
+    assert recovered <= RECLAIM_SECONDS
+    assert not late_words(house.truth())
+    assert house.counts().keys() == {"succeeded"}
+    house.check()
+
+
+def p95(values: Sequence[float]) -> float:
+    """Return the value below which 95 % of the values lie."""
+    return sorted(values)[int(0.95 * (len(values) - 1))]
+
+
+def pickups(house: House, seconds: float) -> list[float]:
+    """Enqueue 200 runs a second, ten at a time; return how many seconds later each handler started."""
+    sent: dict[int, float] = {}
+
+    def feed() -> None:
+        at = now()
+        sent.update(dict.fromkeys(house.enqueue_many("note", 10), at))
+
+    every(0.05, now() + seconds, feed)
+    return [line.at - sent[line.run_id] for line in house.wait_until_started(list(sent))]
+
+
+@fault(
+    "F36",
+    injected="a REPEATABLE READ snapshot held while thousands of runs come and go",
+    expected="a run starts (p95) within 5 times as long as before, or 50 ms; /system names the transaction",
+)
+def test_an_old_snapshot_slows_no_claim(house: House, scale: Scale, measured: Measured) -> None:
+    house.workers(2)
+    reader = Visitor(house.web(), create_token(house.connection, ADMIN, "reader", Role.VIEWER))
+    churn, seconds = scale.times(2_000, 30_000), scale.times(2, 8)
+    pickups(house, 1)
+    before = p95(pickups(house, seconds))
+    with db.connect(house.database, name="report", autocommit=False) as report:
+        report.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        report.execute("SELECT count(*) FROM wakeboard.job_runs")
+        began_at = now()
+        for _ in range(churn // 1_000):
+            house.enqueue_many("note", 1_000)
+        house.settle(120)
+        under = p95(pickups(house, seconds))
+        held = now() - began_at
+        told = wait_until(lambda: oldest_transaction(reader), 10, "the status page names the transaction")
+        report.rollback()
+    house.settle(30)
+    measured(
+        f"started after {before * 1000:.0f} ms (p95) before, {under * 1000:.0f} ms with {churn} runs gone "
+        f"through under a snapshot of {held:.0f} s; /system names '{told['name']}', "
+        f"{told['seconds']:.0f} s old"
+    )
+    assert under <= max(5 * before, 0.05)
+    assert told["name"] == "report"
+    assert told["seconds"] == pytest.approx(held, abs=5)
+    house.check()
+
+
+def oldest_transaction(reader: Visitor) -> dict[str, Any]:
+    """Return what the system page says of the oldest transaction."""
+    told = json.loads(reader.get("/system.json", JSON).text)["oldest_transaction"]
+    return dict(told or {})
