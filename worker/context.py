@@ -191,7 +191,8 @@ def _in_its_zone(text: str) -> datetime:
 
     try:
         return moment.astimezone(check_timezone(zone))
-    except ValueError:  # The zone was edited to one that nobody knows, after the fire.
+    # The zone was edited to one that nobody knows, or the local day is none of the calendar's.
+    except (ValueError, OverflowError):
         return moment
 
 

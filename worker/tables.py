@@ -149,6 +149,14 @@ job_runs = Table(
     CheckConstraint(_JOB_TYPE, name="job_runs_job_type_is_printable"),
     CheckConstraint("priority BETWEEN 0 AND 4", name="job_runs_priority_is_0_to_4"),
     CheckConstraint("attempts >= 0 AND failures >= 0", name="job_runs_counts_are_not_negative"),
+    # A claim adds one to two of them: a single row without room would make it fail for its whole type.
+    CheckConstraint(
+        "attempts < 1000000000 AND failures < 1000000000 AND lease_epoch < 1000000000000000000",
+        name="job_runs_counts_have_room",
+    ),
+    CheckConstraint(
+        "length(traceparent) <= 200 AND length(enqueued_by) <= 200", name="job_runs_origin_is_short"
+    ),
     CheckConstraint("max_attempts > 0", name="job_runs_max_attempts_is_positive"),
     CheckConstraint(
         "timeout_seconds > 0 AND timeout_seconds < 'Infinity'", name="job_runs_timeout_is_positive"

@@ -31,6 +31,13 @@ def engine(database: str) -> Iterator[Engine]:
     made.dispose()
 
 
+def nested(levels: int) -> Any:
+    inner: Any = 0
+    for _ in range(levels):
+        inner = [inner]
+    return inner
+
+
 def count(connection: Connection) -> int:
     (number,) = connection.execute("SELECT count(*) FROM wakeboard.job_runs").fetchone() or (0,)
     return int(number)
@@ -233,12 +240,18 @@ def test_no_runs_are_no_trouble(shared: Connection) -> None:
         ({"payload": {"text": "\ud800"}}, "PostgreSQL cannot store"),
         ({"payload": {"text": "\udbff"}}, "PostgreSQL cannot store"),
         ({"payload": {"deep": [{"text": ("\udc80",)}]}}, "PostgreSQL cannot store"),
+        ({"payload": {"list": nested(500)}}, "nested deeper than 500 levels"),
+        ({"payload": {"list": nested(5_000)}}, "not JSON"),
+        ({"payload": {"n": 10**5_000}}, "not JSON"),
+        ({"payload": {"n": [5e-324] * 4_000}}, "written without exponents; allowed: 1,048,576"),
         ({"payload": {"text": "x" * 65_536}}, "The payload has 65,548 bytes; allowed: 65,536"),
         ({"job_type": ""}, "1 to 200 characters"),
         ({"job_type": "x" * 201}, "1 to 200 characters"),
         ({"job_type": "a\nb"}, "control characters"),
         ({"job_type": "a\x00b"}, "control characters"),
         ({"job_type": "\udc80"}, "control characters"),
+        ({"job_type": "a\x85b"}, "control characters"),
+        ({"job_type": "a\u2028b"}, "control characters"),
         ({"job_type": None}, "1 to 200 characters"),
         ({"key": ""}, "1 to 200 characters"),
         ({"key": "x" * 201}, "1 to 200 characters"),
@@ -255,6 +268,9 @@ def test_no_runs_are_no_trouble(shared: Connection) -> None:
         ({"delay": float("nan")}, "0 to ten years"),
         ({"delay": 1e300}, "0 to ten years"),
         ({"run_at": datetime(2026, 1, 14)}, "no time zone"),
+        ({"run_at": "2026-01-14T00:00:00Z"}, "no time zone"),
+        ({"run_at": datetime.max.replace(tzinfo=UTC)}, "allowed: the years 1 to 9999"),
+        ({"run_at": datetime.min.replace(tzinfo=UTC)}, "allowed: the years 1 to 9999"),
         ({"run_at": datetime(2026, 1, 14, tzinfo=UTC), "delay": 1}, "not both"),
         ({"enqueued_by": "a\x00b"}, "enqueued_by"),
     ],
@@ -275,12 +291,18 @@ def test_the_limit_of_a_payload_is_a_setting(shared: Connection, monkeypatch: py
         enqueue(shared, "mail", {"text": "x" * 20})
 
 
+@pytest.mark.parametrize("setting", ["1048576", "30000000"])
 def test_the_largest_payload_of_all_is_refused_in_a_sentence_too(
-    shared: Connection, monkeypatch: pytest.MonkeyPatch
+    shared: Connection, monkeypatch: pytest.MonkeyPatch, setting: str
 ) -> None:
-    monkeypatch.setenv("WAKEBOARD_PAYLOAD_BYTES", "1048576")
+    monkeypatch.setenv("WAKEBOARD_PAYLOAD_BYTES", setting)
     with pytest.raises(EnqueueError, match="allowed: 1,048,576"):
         enqueue(shared, "mail", {"list": [0] * 500_000})
+
+
+def test_a_payload_may_be_deep_and_hold_numbers_of_any_size(shared: Connection) -> None:
+    payload = {"list": nested(499), "n": [10**4_299, 5e-324, 1e22, -(2**70)]}
+    assert factories.row(shared, enqueue(shared, "mail", payload))["payload"] == payload
 
 
 values = st.recursive(

@@ -128,6 +128,11 @@ def test_many_runs_in_one_statement_wake_once_and_a_roll_back_wakes_nobody(
     [
         ("queued", {"job_type": ""}, "job_type_is_printable"),
         ("queued", {"job_type": "x" * 201}, "job_type_is_printable"),
+        ("queued", {"attempts": 2**31 - 1}, "counts_have_room"),
+        ("queued", {"failures": 2**31 - 1}, "counts_have_room"),
+        ("queued", {"lease_epoch": 2**63 - 1}, "counts_have_room"),
+        ("queued", {"traceparent": "x" * 201}, "origin_is_short"),
+        ("queued", {"enqueued_by": "x" * 201}, "origin_is_short"),
         ("queued", {"job_type": "a\nb"}, "job_type_is_printable"),
         ("queued", {"priority": 5}, "priority_is_0_to_4"),
         ("queued", {"attempts": -1}, "counts_are_not_negative"),

@@ -8,14 +8,28 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from itertools import chain
 from typing import Any
 
 from psycopg.rows import tuple_row
 
 PAYLOAD_BYTES = 65_536
+# What the CHECK on the table allows, and so the most that the setting can.
+TABLE_CHARACTERS = 1_048_576
+# Python's decoder gives up somewhat below a thousand, depending on who calls it.
+DEEPEST = 500
+# The longest number of JSON that a float makes: 5e-324 written out.
+_WRITTEN_OUT = 326
+# Halves of surrogate pairs, which no encoding has, and what PostgreSQL counts among the controls.
+_UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
+_UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+# The times that the table takes: every time zone can show them.
+_FIRST_TIME, _LAST_TIME = datetime(1, 1, 2, tzinfo=UTC), datetime(9999, 12, 30, tzinfo=UTC)
 ROUNDS = 5
 CHUNK = 1000
 
@@ -110,15 +124,17 @@ def _is_whole(number: object, low: int, high: int) -> bool:
 def _check_times(run_at: datetime | None, delay: float | None) -> None:
     if run_at is not None and delay is not None:
         raise EnqueueError("Give run_at or delay, not both.")
-    if run_at is not None and run_at.tzinfo is None:
+    if run_at is not None and (not isinstance(run_at, datetime) or run_at.utcoffset() is None):
         raise EnqueueError("run_at has no time zone; use datetime.now(timezone.utc) or another aware time.")
+    if run_at is not None and not _FIRST_TIME <= run_at < _LAST_TIME:
+        raise EnqueueError(f"run_at is {run_at}; allowed: the years 1 to 9999 but for their ends.")
     if delay is not None and not 0 <= delay <= 315_360_000:
         raise EnqueueError(f"delay is {delay!r} seconds; allowed: 0 to ten years.")
 
 
 def _is_plain(text: str) -> bool:
     """Return whether PostgreSQL can store ``text`` and a screen can show it on one line."""
-    return not any(c < " " or c == "\x7f" or "\ud800" <= c <= "\udfff" for c in text)
+    return _UNPRINTABLE.search(text) is None
 
 
 def payload_text(payload: Mapping[str, Any] | None, limit: int) -> str:
@@ -135,28 +151,58 @@ def payload_text(payload: Mapping[str, Any] | None, limit: int) -> str:
             f"The payload has {len(text):,} bytes; allowed: {limit:,}. Store the data elsewhere and "
             "enqueue its id (or raise WAKEBOARD_PAYLOAD_BYTES)."
         )
-    if "\\u0000" in text or "\\ud" in text:
-        _check_text(payload)
+    if _wants_a_look(text):
+        _check_values(payload, len(text))
     return text
 
 
-def _check_text(value: object) -> None:
-    """Refuse text that PostgreSQL's jsonb cannot hold: NUL and halves of surrogate pairs."""
-    if isinstance(value, str) and ("\x00" in value or any("\ud800" <= c <= "\udfff" for c in value)):
-        raise EnqueueError("The payload holds text that PostgreSQL cannot store (NUL or half a character).")
+def _wants_a_look(text: str) -> bool:
+    """Return whether JSON ``text`` may hold what ``_check_values`` refuses, which costs far more to ask."""
+    return (
+        "\\u0000" in text
+        or "\\ud" in text
+        or text.count("{") + text.count("[") > DEEPEST
+        or (len(text) * _WRITTEN_OUT > TABLE_CHARACTERS and ("e+" in text or "e-" in text))
+    )
+
+
+def _check_values(payload: object, length: int) -> None:
+    """Refuse what JSON has and jsonb, or whoever reads it, has not; ``length`` is that of the JSON text.
+
+    jsonb holds neither NUL nor halves of surrogate pairs, and writes numbers out: 1e+300 in 301 characters.
+    """
+    level: Sequence[object] = [payload]
+    for _ in range(DEEPEST + 1):
+        if any(isinstance(value, str) and _UNSTORABLE.search(value) for value in level):
+            raise EnqueueError(
+                "The payload holds text that PostgreSQL cannot store (NUL or half a character)."
+            )
+        length += sum(_added_characters(value) for value in level if isinstance(value, float))
+        level = [part for value in level for part in _parts(value)]
+    if level:
+        raise EnqueueError(f"The payload is nested deeper than {DEEPEST} levels; flatten it.")
+    if length > TABLE_CHARACTERS:
+        raise EnqueueError(
+            f"The payload has {length:,} characters where its numbers are written without exponents; "
+            f"allowed: {TABLE_CHARACTERS:,}. Send such numbers as text."
+        )
+
+
+def _parts(value: object) -> Iterable[object]:
     if isinstance(value, Mapping):
-        for key, item in value.items():
-            _check_text(key)
-            _check_text(item)
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            _check_text(item)
+        return chain(value.keys(), value.values())
+    return value if isinstance(value, (list, tuple)) else ()
+
+
+def _added_characters(number: float) -> int:
+    short = float.__repr__(number)
+    return len(f"{Decimal(short):f}") - len(short)
 
 
 def payload_limit() -> int:
-    """Return the largest payload in bytes: ``WAKEBOARD_PAYLOAD_BYTES`` or 65,536."""
+    """Return the largest payload in bytes: ``WAKEBOARD_PAYLOAD_BYTES`` or 65,536, never above 1 MiB."""
     try:
-        return int(os.environ.get("WAKEBOARD_PAYLOAD_BYTES", PAYLOAD_BYTES))
+        return min(int(os.environ.get("WAKEBOARD_PAYLOAD_BYTES", PAYLOAD_BYTES)), TABLE_CHARACTERS)
     except ValueError:
         return PAYLOAD_BYTES
 

@@ -94,6 +94,12 @@ FIRST_RULES = (
     "stuck_leases",
 )
 JOB_TYPE = "length(job_type) BETWEEN 1 AND 200 AND job_type !~ '[[:cntrl:]]'"
+RUN_RULES = {
+    "job_runs_counts_have_room": (
+        "attempts < 1000000000 AND failures < 1000000000 AND lease_epoch < 1000000000000000000"
+    ),
+    "job_runs_origin_is_short": "length(traceparent) <= 200 AND length(enqueued_by) <= 200",
+}
 
 
 def upgrade() -> None:
@@ -122,6 +128,8 @@ def upgrade() -> None:
         name = f"{table}_job_type_is_printable"
         op.drop_constraint(name, table, schema=SCHEMA)
         op.create_check_constraint(name, table, JOB_TYPE, schema=SCHEMA)
+    for name, rule in RUN_RULES.items():
+        op.create_check_constraint(name, "job_runs", rule, schema=SCHEMA)
     op.create_index(
         "job_attempts_refused",
         "job_attempts",
