@@ -15,11 +15,15 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
+import psutil
+
 from tests.factories import rows
 from tests.faults.house import House
 from tests.faults.rows import Scale, fault
 from tests.faults.truth import Line
 from tests.processes import wait_until
+from tests.worker.motion import is_alive
+from worker import db
 from worker.audit import Actor
 from worker.states import Role
 from worker.transitions import cancel, retry_now
@@ -122,15 +126,16 @@ def settle_what_is_unconfirmed(house: House, told: Mapping[int, Case]) -> int:
     return len(listed)
 
 
-def tell_measures(measured: Measured, house: House, told: Mapping[int, Case], left: int) -> None:
+def tell_measures(
+    measured: Measured, house: House, told: Mapping[int, Case], left: int, more: str = ""
+) -> None:
     """State what came of all the cases."""
     made = Counter(line.run_id for line in house.truth("made"))
-    again = sum(made[run_id] > 1 for run_id in told)
+    twice = sum(made[run_id] > 1 for run_id in told)
     ways = len({case.way for case in told.values()})
-    asked_for = sum(case.effects > 1 for case in told.values())
     measured(
-        f"{len(told)} runs in {ways} ways: every effect as often as its author chose; {left} left to a "
-        f"person and settled, {again} made twice where {asked_for} were to be; attempts {house.outcomes()}"
+        f"{len(told)} runs in {ways} ways: each effect as often as its author chose ({twice} twice, by redo), "
+        f"{left} left to a person and settled; attempts {house.outcomes()}{more}"
     )
 
 
@@ -210,3 +215,78 @@ def reopen_cancelled(house: House) -> None:
     """Retry what was cancelled, as a person would who wanted the worker's hands off it for a moment."""
     for one in rows(house.connection, "job_runs", "status = 'cancelled'"):
         assert retry_now(house.connection, one["id"], OPERATOR).ok
+
+
+class Doomed:
+    """A worker and the runs that fill it, each in the midst of its effect."""
+
+    def __init__(self, house: House, way: str, chance: Random, scale: Scale) -> None:
+        self.gate = house.folder / f"gate of {way}"
+        chosen = cases(way, chance, scale)
+        self.worker = house.worker(APP=APP, CONCURRENCY=len(chosen))
+        self.cases = {enqueue(house, case, "waits at the gate", gate=str(self.gate)): case for case in chosen}
+        self.pids = [line.pid for line in wait_until_between(house, self.cases)]
+
+
+@fault(
+    "E1",
+    injected="workers die in the midst of once(): supervisor or all killed, self-fence, frozen",
+    expected="the next owner gets the third answer; who wakes and goes on is refused, and what it did is known",
+)
+def test_an_effect_that_its_workers_death_cut_off_is_never_guessed(
+    house: House, scale: Scale, chance: Random, measured: Measured
+) -> None:
+    alone, together, asleep, sleepwalker, fenced = (
+        Doomed(house, way, chance, scale)
+        for way in ("supervisor killed", "all killed", "frozen", "frozen, goes on", "self-fence")
+    )
+    told = {run_id: case for one in (alone, together, asleep, fenced) for run_id, case in one.cases.items()}
+    os.kill(alone.worker.pid, signal.SIGKILL)
+    for pid in [together.worker.pid, *(member.pid for member in together.worker.family())]:
+        os.kill(pid, signal.SIGKILL)
+    frozen = {one: house.freeze(one.worker) for one in (asleep, sleepwalker)}
+    with db.connect(house.database, name="wakeboard other") as locker, locker.transaction():
+        locker.execute("SELECT FROM wakeboard.job_runs WHERE id = ANY(%s) FOR UPDATE", (list(fenced.cases),))
+        wait_until(lambda: not any(map(is_alive, fenced.pids)), 20, "the worker stops what it cannot renew")
+    # The worker that fenced itself is alive and well: it takes back what the others held.
+    wait_until(lambda: house.counts().keys() == {"succeeded"}, 60, "every run has ended well")
+    codes = {
+        one["run_id"]: one["error_code"] for one in rows(house.connection, "job_attempts", "attempt = 1")
+    }
+    assert {codes[run_id] for run_id in fenced.cases} == {"lease_unconfirmed"}
+    assert {code for run_id, code in codes.items() if run_id not in fenced.cases} == {"lease_lost"}
+    assert_third_answers(house, told)
+    # Awake, a worker stops its handlers: those that have not moved yet never will.
+    house.thaw([member for member in frozen[asleep] if member.pid not in asleep.pids])
+    wait_until(lambda: not any(map(is_alive, asleep.pids)), 20, "the woken worker stops its handlers")
+    assert_third_answers(house, told)
+    twice = wake_and_go_on(house, sleepwalker, frozen[sleepwalker])
+    more = (
+        f"; of {len(sleepwalker.cases)} that woke and went on after their successors, {twice} made it twice"
+    )
+    tell_measures(measured, house, told, settle_what_is_unconfirmed(house, told), more)
+    house.check(but_for=("I2",))
+
+
+def wake_and_go_on(house: House, sleepwalker: Doomed, family: list[psutil.Process]) -> int:
+    """Let handlers that were taken over long ago finish their effect before their supervisor wakes.
+
+    No fence reaches the world outside: one that had not happened happens now. The ledger keeps what is known.
+    Return how many were made twice.
+    """
+    sleepwalker.gate.touch()
+    house.thaw(family[1:])
+
+    def both_are_over() -> bool:
+        over = Counter(line.run_id for line in house.truth("over"))
+        return all(over[run_id] == 2 for run_id in sleepwalker.cases)
+
+    wait_until(both_are_over, 20, "both attempts of each run are over")
+    house.thaw(family[:1])
+    made = Counter(line.run_id for line in house.truth("made"))
+    ledger = {one["run_id"]: one for one in rows(house.connection, "effects")}
+    for run_id, case in sleepwalker.cases.items():
+        assert made[run_id] == 1 + case.is_made_again, case
+        assert ledger[run_id]["status"] == "done", case
+        assert ledger[run_id]["attempt"] == (1 if case.decision == "skip" else 2), case
+    return sum(count > 1 for run_id, count in made.items() if run_id in sleepwalker.cases)
