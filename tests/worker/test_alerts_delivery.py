@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -15,6 +16,7 @@ from tests.factories import a_definition, a_run, a_worker, age, from_now, insert
 from tests.processes import free_port, wait_until
 from tests.receivers import SECRET, Mailbox, Receiver, mailbox, receiver
 from worker import db
+from worker import own_connection as own
 from worker.alerts import channels as channels_module
 from worker.alerts import delivery
 from worker.alerts.channels import Channels, NotSent, Outgoing, signature
@@ -137,6 +139,7 @@ def test_a_rule_is_looked_at_no_more_often_than_its_kind_says(connection: Connec
 
 
 def test_the_web_process_looks_at_what_workers_neglect(connection: Connection) -> None:
+    connection.execute("UPDATE wakeboard.alert_rules SET created_at = now()")
     web = Watch("web", settings())
     assert web.step(connection)["looked"] == 3
     Watch("worker", settings()).step(connection)
@@ -358,11 +361,13 @@ def test_the_web_process_takes_what_no_worker_has_touched_for_two_minutes(connec
 
 
 @pytest.fixture
-def as_a_handler(database: str, monkeypatch: pytest.MonkeyPatch, mailbox: Mailbox) -> Mailbox:
-    """The environment in which handlers run."""
+def as_a_handler(database: str, monkeypatch: pytest.MonkeyPatch, mailbox: Mailbox) -> Iterator[Mailbox]:
+    """The environment in which handlers run, and their process's connection, closed at the end."""
     for name, value in {**mailbox.environment, "WAKEBOARD_DATABASE_URL": database}.items():
         monkeypatch.setenv(name, value)
-    return mailbox
+    own.drop()
+    yield mailbox
+    own.drop()
 
 
 def test_the_job_sends_its_message_and_tells_the_answer(
