@@ -134,7 +134,7 @@ def tell_measures(
     twice = sum(made[run_id] > 1 for run_id in told)
     ways = len({case.way for case in told.values()})
     measured(
-        f"{len(told)} runs in {ways} ways: each effect as often as its author chose ({twice} twice, by redo), "
+        f"{len(told)} runs in {ways} ways: effects as often as their authors chose ({twice} twice, by redo), "
         f"{left} left to a person and settled; attempts {house.outcomes()}{more}"
     )
 
@@ -231,7 +231,7 @@ class Doomed:
 @fault(
     "E1",
     injected="workers die in the midst of once(): supervisor or all killed, self-fence, frozen",
-    expected="the next owner gets the third answer; who wakes and goes on is refused, and what it did is known",
+    expected="the next owner gets the third answer; who wakes and goes on is refused, what it did is known",
 )
 def test_an_effect_that_its_workers_death_cut_off_is_never_guessed(
     house: House, scale: Scale, chance: Random, measured: Measured
