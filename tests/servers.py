@@ -10,7 +10,7 @@ import os
 import secrets
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -84,7 +84,7 @@ def with_database(url: str, name: str) -> str:
 def running_server() -> Iterator[Server]:
     """Give a server with a migrated template database; stop it (or drop what was made) at the end."""
     given = os.environ.get("WAKEBOARD_TEST_DATABASE_URL")
-    with _somebody_elses(given) if given else _our_own() as server:
+    with _somebody_elses(given) if given else own_server() as server:
         yield server
 
 
@@ -100,14 +100,15 @@ def _somebody_elses(url: str) -> Iterator[Server]:
 
 
 @contextmanager
-def _our_own() -> Iterator[Server]:
+def own_server(settings: Mapping[str, str] = SETTINGS) -> Iterator[Server]:
+    """Give a server that nobody else uses, with a migrated template database; it is gone at the end."""
     parent = _short_folder()
     _remove_leftovers(parent)
     data_dir = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=parent))
     if os.geteuid() == 0:
         data_dir.chmod(0o711)  # the server's own OS user has to pass
     try:
-        embedded.start(data_dir, settings=SETTINGS)
+        embedded.start(data_dir, settings=settings)
         admin = embedded.url(data_dir, user="postgres", database="postgres")
         server = Server(embedded.url(data_dir), admin, "wbtest_template", str(data_dir))
         _make_template(server)

@@ -63,6 +63,11 @@ class House:
         self._stack = stack
         self.sampler = Sampler(database, reclaim_seconds=self.reclaim_seconds, is_attended=self.is_attended)
 
+    def reconnect(self) -> None:
+        """Open the house's own connection anew: its database was away."""
+        self.connection.close()
+        self.connection = self._stack.enter_context(db.connect(self.database, name="wakeboard test"))
+
     def start(self, *words: str, database: str | None = None, **settings: object) -> Wakeboard:
         """Start ``wakeboard <words>``; it ends with the house.
 
@@ -71,12 +76,20 @@ class House:
         return self._start(words, settings, database)
 
     def _start(
-        self, words: Sequence[str], settings: Mapping[str, object], database: str | None = None
+        self,
+        words: Sequence[str],
+        settings: Mapping[str, object],
+        database: str | None = None,
+        environment: Mapping[str, str] | None = None,
     ) -> Wakeboard:
         given = {f"WAKEBOARD_{name}": str(value) for name, value in (SETTINGS | dict(settings)).items()}
         world = {PLACE: str(self.truth_file), "HOUSE": self._mark, "TMPDIR": str(self._temporary)}
         started = self._stack.enter_context(
-            wakeboard(*words, database=database or self.database, environment=given | world)
+            wakeboard(
+                *words,
+                database=database or self.database,
+                environment=given | world | dict(environment or {}),
+            )
         )
         self.processes.append(started)
         if words[0] in ("worker", "up"):
@@ -84,10 +97,15 @@ class House:
         return started
 
     def worker(
-        self, *words: str, database: str | None = None, wait: bool = True, **settings: object
+        self,
+        *words: str,
+        database: str | None = None,
+        environment: Mapping[str, str] | None = None,
+        wait: bool = True,
+        **settings: object,
     ) -> Wakeboard:
-        """Start a worker with short leases; ``wait`` until it is registered."""
-        started = self._start(("worker", *words), settings, database)
+        """Start a worker with short leases and ``wait`` until it is registered; ``environment`` is added."""
+        started = self._start(("worker", *words), settings, database, environment)
         if wait:
             self.wait_until_registered(started)
         return started
@@ -172,6 +190,10 @@ class House:
 
         wait_until(lambda: len(firsts()) == len(set(ids)), seconds, f"{len(ids)} handlers begin")
         return list(firsts().values())
+
+    def wait_until_status(self, ids: Sequence[int], status: str, seconds: float = 30) -> None:
+        """Wait until each of the runs has ``status``."""
+        wait_until(lambda: self.counts(ids) == {status: len(ids)}, seconds, f"{len(ids)} runs are {status}")
 
     def counts(self, ids: Sequence[int] | None = None) -> dict[str, int]:
         """Return how many runs have each status, of all or of some."""

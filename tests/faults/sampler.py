@@ -49,10 +49,11 @@ class Sampler:
 
     def stop(self) -> list[str]:
         """Stop looking; return what was seen."""
+        died = self._thread.ident is not None and not self._thread.is_alive() and not self._stopping.is_set()
         self._stopping.set()
         self._thread.join(10)
-        never = [] if self.looks else ["I5: nobody looked: the sampler never reached the database"]
-        return sorted(self.violations) + never
+        blind = [] if self.looks and not died else ["I5: nobody looked: the sampler saw nothing, or died"]
+        return sorted(self.violations) + blind
 
     def _look(self) -> None:
         connection: psycopg.Connection[Any] | None = None
@@ -61,8 +62,10 @@ class Sampler:
                 if connection is None:
                     connection = db.connect(self._url, name="wakeboard sampler")
                 self.look(connection)
-            except (psycopg.Error, OSError):
-                # The database is what some rows take away; what matters is how it stands when it is back.
+            except (psycopg.Error, db.DatabaseError, OSError):
+                # The database is what some rows take away; what matters is how it stands when it is back,
+                # and nobody can take a run back before that.
+                self._attended_since = None
                 if connection is not None:
                     connection.close()
                 connection = None
