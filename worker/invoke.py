@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from contextvars import copy_context
 from types import CoroutineType
 from typing import Any
 
@@ -19,10 +20,20 @@ _OPEN: AbstractContextManager[Any] = nullcontext()
 
 
 def run_async(coroutine: Any) -> object:
-    """Run the coroutine of an `async def` handler in an event loop of its own; returns what it returns."""
+    """Run the coroutine of an `async def` handler in an event loop of its own; returns what it returns.
+
+    Where the caller's thread has a loop running (a notebook, an async test), another thread runs it.
+    """
     import asyncio
 
-    return asyncio.run(coroutine)
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(coroutine)
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(1) as apart:
+        return apart.submit(copy_context().run, asyncio.run, coroutine).result()
 
 
 def invoke(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 import sys
@@ -58,6 +59,13 @@ def test_the_same_handler_answers_the_same_inline_in_a_pool_and_in_the_table(
 def test_an_inline_run_is_told_of_its_type_its_attempt_and_its_key() -> None:
     answer = run_now("who", {}, key="who:1", attempt=3)
     assert json.loads(str(answer.result)) == ["who", 3, "who:1", True]
+
+
+def test_an_async_handler_runs_inline_where_an_event_loop_runs_already() -> None:
+    async def notebook() -> str | None:
+        return run_now("who", {}, key="who:2").result
+
+    assert json.loads(str(asyncio.run(notebook()))) == ["who", 1, "who:2", True]
 
 
 def test_an_inline_run_refuses_what_enqueue_refuses() -> None:
