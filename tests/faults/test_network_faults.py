@@ -38,6 +38,8 @@ CLAIM, INSERT_RUN, WRITE_ATTEMPT = (
 NOTICED_WITHIN = 30.0
 REQUEUED_WITHIN = LEASE_SECONDS + 1 + 5
 BACK_WITHIN = 5.0
+# A claim's transaction may stand still for five seconds; ten more for a busy machine.
+UNLOCKED_WITHIN = 15.0
 
 
 @pytest.fixture
@@ -197,3 +199,45 @@ def test_a_caller_who_got_no_answer_may_ask_again(
         ("run.retry", asked, asked),
     }
     house.check()
+
+
+@fault(
+    "F25",
+    injected="a worker falls silent inside the transaction of a limited claim, its rows and its type locked",
+    expected="the server ends that session by itself; another worker claims the run",
+)
+def test_a_worker_that_falls_silent_while_it_claims_keeps_no_run_from_others(
+    house: House, middleman: Middleman, measured: Measured
+) -> None:
+    silent_at: list[float] = []
+
+    def fall_silent(name: str, text: str) -> Way | None:
+        if name != CLAIM_LINE or "room AS MATERIALIZED" not in text:
+            return None
+        silent_at.append(now())
+        return Way.SILENT
+
+    middleman.cuts = fall_silent
+    house.worker(database=middleman.url)
+    run_id = house.enqueue("one_at_a_time", {"seconds": 0})
+    wait_until(lambda: silent_at, 30, "a claim is cut")
+    house.worker()
+    wait_until(lambda: sessions(house, CLAIM_LINE, "idle in transaction"), 10, "the locks are held")
+    (line,) = house.wait_until_started([run_id], 60)
+    took = line.at - silent_at[0]
+    middleman.heal()
+    more = house.enqueue_many("one_at_a_time", 3, {"seconds": 0})
+    house.settle(60)
+    measured(f"claimed by another {took:.1f} s later; {len(more)} more of the type run after the cure")
+    assert took <= UNLOCKED_WITHIN
+    house.check(limits={"one_at_a_time": 1})
+
+
+def sessions(house: House, name: str, state: str = "%") -> list[int]:
+    """Return the server processes of the sessions of this name, in this state."""
+    found = house.connection.execute(
+        "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND application_name = %s"
+        " AND state LIKE %s",
+        (name, state),
+    ).fetchall()
+    return [pid for (pid,) in found]

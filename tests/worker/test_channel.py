@@ -130,6 +130,24 @@ def test_a_killed_session_is_told_to_the_script_and_to_the_loop(
     assert not channel.is_busy
 
 
+def test_a_transaction_that_stands_still_is_ended_by_the_server_and_told(
+    channel: Channel, superuser: Connection
+) -> None:
+    assert outcome(channel, ask("SHOW idle_in_transaction_session_timeout")) == [(b"5s",)]
+    (pid,) = outcome(channel, ask("SELECT pg_backend_pid()"))[0]
+    outcome(channel, ask("SET idle_in_transaction_session_timeout = '100ms'"))
+    outcome(channel, ask("BEGIN"))
+    wait_until(lambda: not rows_of(superuser, int(pid)), 5, "the session is gone")
+    told: list[Any] = []
+    channel.run(ask("SELECT 1"), told.append, told.append)
+    with pytest.raises(ChannelLost):
+        while True:
+            select.select([channel.fileno()], [], [], 5)
+            channel.pump()
+    assert isinstance(told[0], ChannelLost)
+    assert channel.is_lost
+
+
 def rows_of(connection: Connection, pid: int) -> bool:
     return connection.execute("SELECT 1 FROM pg_stat_activity WHERE pid = %s", (pid,)).fetchone() is not None
 

@@ -25,11 +25,15 @@ Script = Generator[Statement, Rows, Any]
 
 # Longer than any statement limit of the session: what is still silent then is a dead peer.
 DEADLINE_SECONDS = 40.0
+# A claim from a limited type holds the type's lock and its rows between two of its statements: a worker that
+# falls silent just then keeps them from all others for so long.
+BETWEEN_STATEMENTS = {"idle_in_transaction_session_timeout": "5s"}
 # Plans know the table as large as it was when they were made; on a new installation it grows by the second.
 PLANS_SECONDS = 5.0
-# The server goes down, the connection broke, it became read-only (a demoted primary), or it does not know
-# our prepared statements any more (a pooler): another connection is needed.
-USELESS = ("57P", "08", "25006", "26000")
+# The server goes down, the connection broke, it became read-only (a demoted primary), it was ended because a
+# transaction stood still, or it does not know our prepared statements any more (a pooler): another connection
+# is needed.
+USELESS = ("57P", "08", "25006", "25P03", "26000")
 _GOOD = (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK, pq.ExecStatus.EMPTY_QUERY)
 
 
@@ -60,7 +64,7 @@ class Channel:
     """A connection on which one script runs at a time."""
 
     def __init__(self, connection: psycopg.Connection[Any]) -> None:
-        configure(connection, PLANNING)
+        configure(connection, PLANNING | BETWEEN_STATEMENTS)
         self._connection = connection
         self._pgconn = connection.pgconn
         self._pgconn.nonblocking = 1
@@ -122,9 +126,9 @@ class Channel:
         except psycopg.OperationalError as gone:
             raise self._lost(str(gone)) from gone
 
-    def is_overdue(self) -> bool:
-        """Whether the server has been silent for longer than any statement may take."""
-        return self._job is not None and monotonic() - self._job.started_at > DEADLINE_SECONDS
+    def is_overdue(self, seconds: float = DEADLINE_SECONDS) -> bool:
+        """Whether a statement has had no answer for ``seconds``, by default for longer than any may take."""
+        return self._job is not None and monotonic() - self._job.started_at > seconds
 
     def _lost(self, why: str) -> ChannelLost:
         job, self._job = self._job, None
