@@ -41,13 +41,22 @@ STATES: tuple[LeaseState, ...] = (
 )
 NAMES = tuple(state.name for state in STATES)
 
-# A worker is heard until it misses two heartbeats; from then on operators may take its leases.
-IS_HEARD = "w.stopped_at IS NULL AND w.seen_at >= now() - make_interval(secs => 2 * w.heartbeat_seconds)"
+
+def is_heard(worker: str) -> str:
+    """Return the SQL that says whether a worker is heard; ``worker`` is the name of its row in the query.
+
+    It is heard until it misses two heartbeats; from then on operators may take its leases.
+    """
+    silent_since = f"now() - make_interval(secs => 2 * {worker}.heartbeat_seconds)"
+    return f"({worker}.stopped_at IS NULL AND {worker}.seen_at >= {silent_since})"
+
+
+IS_HEARD = is_heard("w")
 
 # Its place in STATES.
 RANK = f"""CASE
     WHEN r.locked_until < now() THEN 0
-    WHEN ({IS_HEARD}) IS NOT TRUE THEN 1
+    WHEN {IS_HEARD} IS NOT TRUE THEN 1
     WHEN r.cancel_requested_at IS NOT NULL THEN 2
     WHEN w.stopping_at IS NOT NULL OR w.stop_requested_at IS NOT NULL THEN 3
     ELSE 4 END"""
@@ -65,9 +74,8 @@ REAP_SECONDS = 5.0
 TAKEOVER_AT = f"r.locked_until + make_interval(secs => least({REAP_SECONDS}, {SECONDS} / 2))"
 
 # Who could take it over now: live workers other than the one that holds it.
-TAKERS = """(SELECT count(*) FROM wakeboard.workers AS o
-    WHERE o.id IS DISTINCT FROM r.locked_by AND o.stopped_at IS NULL
-        AND o.seen_at >= now() - make_interval(secs => 2 * o.heartbeat_seconds))"""
+TAKERS = f"""(SELECT count(*) FROM wakeboard.workers AS o
+    WHERE o.id IS DISTINCT FROM r.locked_by AND {is_heard("o")})"""
 
 
 def takeover(state: str, takers: int) -> str | None:

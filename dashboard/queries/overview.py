@@ -9,8 +9,23 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Connection, Integer, Select, and_, case, func, literal, or_, select, text, union_all
+from sqlalchemy import (
+    Boolean,
+    Connection,
+    Integer,
+    Select,
+    and_,
+    case,
+    func,
+    literal,
+    literal_column,
+    or_,
+    select,
+    text,
+    union_all,
+)
 
+from worker import leases
 from worker.states import FAILURES, Outcome, Status
 from worker.tables import (
     effects,
@@ -32,11 +47,7 @@ SETTLED = timedelta(minutes=90)
 
 runs = job_runs.c
 STUCK = and_(runs.status == Status.RUNNING, runs.locked_until < func.now())
-# A worker is silent once it missed two heartbeats; operators may then take its leases.
-ALIVE = and_(
-    workers.c.stopped_at.is_(None),
-    workers.c.seen_at >= func.now() - func.make_interval(0, 0, 0, 0, 0, 0, 2 * workers.c.heartbeat_seconds),
-)
+ALIVE = literal_column(leases.is_heard(str(workers)), Boolean())
 
 # The first due row of every type and priority, found by jumping along job_runs_claimable: as many index
 # probes as there are types with work, however long the queue is.

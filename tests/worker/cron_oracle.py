@@ -127,8 +127,8 @@ def every_minute(text: str, zone: str, start: datetime, end: datetime) -> Iterat
 def _wall_minutes(
     zone: str, start: datetime, end: datetime
 ) -> list[tuple[datetime, datetime, tuple[datetime, ...]]]:
-    """Return each UTC minute of [start, end) with its wall time, and the wall minutes that are reached then for
-    the first time: one, many after a jump, none in a repeat."""
+    """Return each UTC minute of [start, end) with its wall time, and the wall minutes that are reached then
+    for the first time: one, many after a jump, none in a repeat."""
     place, moment, found = ZoneInfo(zone), start, []
     latest = (start - MINUTE).astimezone(place).replace(tzinfo=None)
     while moment < end:

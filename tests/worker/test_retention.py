@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -594,6 +595,17 @@ def test_a_worker_removes_what_expired_and_tells_it(connection: Connection, data
         )  # fmt: skip
         worker.wait_for("Removed what was kept for long enough.")
         assert worker.output.count("Removed what was kept for long enough.") == 1
+
+
+def test_a_pass_that_finds_nothing_to_remove_is_not_worth_a_line(
+    connection: Connection, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "wakeboard")
+    assert sweep(connection)["removed_runs"] == 0
+    assert "Removed" not in capsys.readouterr().err
+    many(connection, 1, days=20)
+    assert sweep(connection)["removed_runs"] == 1
+    assert "Removed what was kept for long enough. runs=1" in capsys.readouterr().err
 
 
 def test_ticks_get_through_together_though_each_lives_for_a_moment(

@@ -15,6 +15,7 @@ import psycopg
 from worker import db, liveness
 from worker.cli.reach import Connection, one, rows
 from worker.embedded.errors import EmbeddedError
+from worker.leases import IS_HEARD
 from worker.settings import Settings
 
 LEVELS = ("ok", "warning", "fail")
@@ -39,10 +40,9 @@ FROM pg_stat_activity
 WHERE xact_start IS NOT NULL AND pid <> pg_backend_pid() AND datname = current_database()
 ORDER BY xact_start LIMIT 1
 """
-WORKERS = """
-SELECT count(*) FILTER (WHERE seen_at > now() - make_interval(secs => 2 * heartbeat_seconds)) AS alive,
-    count(*) FILTER (WHERE seen_at <= now() - make_interval(secs => 2 * heartbeat_seconds)) AS silent
-FROM wakeboard.workers WHERE stopped_at IS NULL AND NOT is_tick
+WORKERS = f"""
+SELECT count(*) FILTER (WHERE {IS_HEARD}) AS alive, count(*) FILTER (WHERE NOT {IS_HEARD}) AS silent
+FROM wakeboard.workers AS w WHERE w.stopped_at IS NULL AND NOT w.is_tick
 """
 UNSERVED = """
 SELECT count(*) AS schedules FROM wakeboard.job_definitions WHERE enabled AND schedule IS NOT NULL

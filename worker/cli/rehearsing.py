@@ -21,7 +21,7 @@ from worker.rehearsal.findings import Finding, Report
 def rehearse(without_effects: bool) -> int:
     """Rehearse the worst day: 100 receipts by real mail, 20 refused at first, a worker stopped, one killed.
 
-    Takes half a minute on a database of its own, never on the one that --database-url names. Prints what was
+    Takes up to a minute on a database of its own, never on the one that --database-url names. Prints what was
     expected and what was measured; exit code 1 when a line is not so.
     """
     from worker import rehearsal

@@ -40,7 +40,7 @@ def family_bytes(pid: int, limit: int) -> int:
     """Bytes that process `pid` and all its descendants hold together.
 
     Beyond `limit` what they share is counted once, and the part of it that processes outside share, such as
-    the handlers' modules, not at all. That takes the kernel about ten milliseconds to say.
+    the handlers' modules, not at all. That takes the kernel tens of milliseconds to say on a busy machine.
     """
     family = [pid, *_descendants(pid)]
     held = sum(map(held_bytes, family))

@@ -94,10 +94,11 @@ def _database(here: Ground, patience: Patience) -> str:
     """Return the URL of a migrated database. Raises EmbeddedError, or KeyboardInterrupt."""
     try:
         url = here.start_database()
-    except EmbeddedError:
+    except EmbeddedError as failed:
         # In a terminal Ctrl-C ends initdb too, which looks like a failure.
         patience.check()
-        raise
+        own = f"(A rehearsal makes its folder in {here.folder.parent}, whatever WAKEBOARD_DATA_DIR says.)"
+        raise EmbeddedError(f"{failed} {own}") from failed
     patience.check()
     db.migrate(url)
     return url

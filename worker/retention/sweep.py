@@ -78,7 +78,7 @@ class Retention:
             if current.room is None:
                 current.finished_at = now
             state.store(connection, current)
-        if current.room is None:
+        if current.room is None and any(current.removed.values()):
             log.note("Removed what was kept for long enough.", **_told(current))
         return current
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from functools import cache
 
+from worker.leases import IS_HEARD
 from worker.states import CLAIMABLE, Status, sql_list
 
 # Session settings that these statements are written for. Plans are made once, perhaps on the empty table of a
@@ -385,10 +386,8 @@ SELECT id, status, next_run_at::text, job_type, attempt, worker_id FROM moved
 REAP = _reap("r.locked_until < now()")
 # The operator's way: also when the worker has been silent for two heartbeats.
 RELEASE_LEASE = _reap(
-    """(r.locked_until < now() OR NOT EXISTS (
-        SELECT 1 FROM wakeboard.workers AS w
-        WHERE w.id = r.locked_by AND w.stopped_at IS NULL
-            AND w.seen_at > now() - make_interval(secs => 2 * w.heartbeat_seconds)
+    f"""(r.locked_until < now() OR NOT EXISTS (
+        SELECT 1 FROM wakeboard.workers AS w WHERE w.id = r.locked_by AND {IS_HEARD}
     ))"""
 )
 
