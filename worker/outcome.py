@@ -18,6 +18,7 @@ from typing import Literal, TypeVar
 MESSAGE_CHARACTERS = 2_000
 CODE_CHARACTERS = 100
 TRACEBACK_CHARACTERS = 32_000
+TRACEBACK_BYTES = 32_768
 RESULT_BYTES = 8_192
 OUTPUT_BYTES = 8_192
 _CHAIN_LINKS = 16
@@ -218,7 +219,18 @@ def _retry_after(exception: BaseException) -> float | None:
 
 def _traceback(exception: BaseException) -> str:
     parts = [_one_traceback(link, joint) for link, joint in _chain(exception)]
-    return clean_text("".join(reversed(parts)).rstrip("\n"), TRACEBACK_CHARACTERS, keep="ends")
+    text = clean_text("".join(reversed(parts)).rstrip("\n"), TRACEBACK_CHARACTERS, keep="ends")
+    return _ends_within(text, TRACEBACK_BYTES)
+
+
+def _ends_within(text: str, limit: int) -> str:
+    """Both ends of `text`, of at most `limit` bytes together with the mark between them."""
+    encoded = text.encode("utf-8")
+    if len(encoded) <= limit:
+        return text
+    gap = "\n… the middle is left out …\n"
+    half = (limit - len(gap.encode("utf-8"))) // 2
+    return encoded[:half].decode("utf-8", "ignore") + gap + encoded[-half:].decode("utf-8", "ignore")
 
 
 def _chain(exception: BaseException) -> Iterator[tuple[BaseException, str]]:

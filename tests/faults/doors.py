@@ -23,7 +23,7 @@ from worker.transitions import EnqueueError
 
 Door = Callable[[dict[str, Any]], int | None]
 TYPE = "echo"
-# PostgreSQL's own refusals of data: class 22 is data that it cannot read, 23 a rule of the table, 54 its limits.
+# PostgreSQL's own refusals: class 22 is data that it cannot read, 23 a rule of the table, 54 its limits.
 REFUSALS = ("22", "23", "54")
 SENTENCE = re.compile(r"[A-Z].*[.…)]", re.DOTALL)
 
@@ -42,7 +42,7 @@ def room() -> Iterator[None]:
 
 
 def as_stored(value: Any) -> Any:
-    """Return ``value`` as PostgreSQL gives it back: numbers written out, so that a large float is a whole one."""
+    """Return ``value`` as PostgreSQL gives it back: its numbers written out, large floats as whole ones."""
     if isinstance(value, float):
         written = f"{Decimal(repr(value)):f}"
         return float(written) + 0.0 if "." in written else int(written)

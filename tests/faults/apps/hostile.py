@@ -13,7 +13,7 @@ from worker import Context, job
 # Half of all characters are what makes trouble: NUL, controls, halves of pairs, marks that turn text around.
 ODD = '\x00\x07\x1b\r\n\x7f\x85"\\\ud800\udbff\udc80\udfff\u2028\u202e\ufeff\ufffd\uffff\U0010ffff'
 NUMBERS = (0, -0.0, 1e16, 1e308, 5e-324, float("nan"), float("inf"), float("-inf"), 2**64, -(10**400))
-LARGE = (8_000, 8_193, 100_000, 20 * 2**20)
+LARGE = (2_000, 2_731, 100_000, 7 * 2**20)
 
 
 def nested(levels: int) -> Any:
@@ -136,8 +136,8 @@ class Impostor(Exception):
     orig = property(lambda self: self)
     response = property(lambda self: self)
     status_code = property(lambda self: True)
-    __cause__ = property(lambda self: self)  # type: ignore[assignment]
-    __class__ = property(lambda self: int)  # type: ignore[assignment]
+    __cause__ = property(lambda self: self)
+    __class__ = property(lambda self: int)
 
 
 class Unpicklable(Exception):
@@ -174,6 +174,14 @@ def _long_chain() -> NoReturn:
     raise error
 
 
+def _wide_chain() -> NoReturn:
+    error: BaseException = ValueError("🚨" * 3_000)
+    for _ in range(20):
+        error, older = ValueError("🚨" * 3_000), error
+        error.__context__ = older
+    raise error
+
+
 def _deep_group() -> NoReturn:
     group: BaseException = ValueError("\x00" * 5_000)
     for number in range(500):
@@ -207,7 +215,8 @@ FAILURES: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "a circle of causes": (_circle, "ValueError"),
     "5,000 causes": (_long_chain, "ValueError"),
-    "groups in groups": (_deep_group, "BaseExceptionGroup"),
+    "20 contexts of wide characters": (_wide_chain, "ValueError"),
+    "groups in groups": (_deep_group, "ExceptionGroup"),
     "recursion without end": (_unending, "RecursionError"),
     "unpicklable": (_raiser(lambda: Unpicklable(1, 2)), "Unpicklable"),
     "a BaseException": (_raiser(Rebel), "Rebel"),
