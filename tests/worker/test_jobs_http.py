@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+from urllib.parse import quote, unquote
 
 import pytest
 
@@ -23,6 +24,7 @@ class Provider(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.seen: list[dict[str, Any]] = []
         self.release = threading.Event()
+        self.date: str | None = None
 
     @property
     def url(self) -> str:
@@ -53,12 +55,15 @@ class _Handler(BaseHTTPRequestHandler):
         if word.startswith("3"):
             self.send_header("Location", rest)
         elif rest:
-            self.send_header("Retry-After", rest)
+            self.send_header("Retry-After", unquote(rest))
         body = b"\n the reason why \x1b[31m\nmore"
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(body)
+
+    def date_time_string(self, timestamp: float | None = None) -> str:
+        return self.server.date or super().date_time_string(timestamp)
 
     do_GET = do_HEAD = do_POST = do_PUT = do_PATCH = do_DELETE = answer  # noqa: N815
 
@@ -135,6 +140,16 @@ def test_the_pause_that_a_provider_asks_for_is_kept(provider: Provider) -> None:
     with pytest.raises(Retryable) as failed:
         run(url=f"{provider.url}/429/120")
     assert failed.value.after == 120
+
+
+@pytest.mark.parametrize(("date", "waits"), [("Sat, 03 Jan 2026 12:00:00 GMT", 120), ("no date", 0)])
+def test_a_date_to_wait_for_is_measured_by_the_clock_of_who_says_it(
+    provider: Provider, date: str, waits: int
+) -> None:
+    provider.date = date
+    with pytest.raises(Retryable) as failed:
+        run(url=f"{provider.url}/429/{quote('Sat, 03 Jan 2026 12:02:00 GMT')}")
+    assert failed.value.after == waits
 
 
 @pytest.mark.parametrize(

@@ -141,7 +141,17 @@ def _refusal(url: str, answer: urllib.error.HTTPError) -> Permanent | Retryable:
     what = f"{urlsplit(url).hostname} answered {answer.code} {answer.reason}" + (f": {line}" if line else ".")
     if 400 <= answer.code < 500 and answer.code not in TRY_AGAIN:
         return Permanent(f"http_{answer.code}", what)
-    return Retryable(f"http_{answer.code}", what, after=retry_after(answer.headers.get("Retry-After")))
+    wait = retry_after(answer.headers.get("Retry-After"), _said_at(answer.headers.get("Date")))
+    return Retryable(f"http_{answer.code}", what, after=wait)
+
+
+def _said_at(date: str | None) -> datetime | None:
+    """Return when the server answered, by the clock that its Retry-After goes by: ours may be wrong."""
+    try:
+        at = email.utils.parsedate_to_datetime(date or "")
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return at.replace(tzinfo=at.tzinfo or UTC)
 
 
 def retry_after(value: str | None, now: datetime | None = None) -> float | None:
