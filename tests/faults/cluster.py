@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -28,11 +28,23 @@ class Cluster:
 
     def crash(self) -> None:
         """End it as ``pg_ctl -m immediate stop`` does: no checkpoint, no goodbye; the next start recovers."""
-        (pid_file,) = self._folder.rglob("postmaster.pid")
-        postmaster = psutil.Process(int(pid_file.read_text().split()[0]))
+        postmaster = self._postmaster()
         os.kill(postmaster.pid, signal.SIGQUIT)
         psutil.wait_procs([postmaster], timeout=10)
         wait_until(lambda: not embedded.is_running(self._folder), 10, "the server is gone")
+
+    def lose_power(self) -> None:
+        """End every one of its processes at once, with SIGKILL."""
+        postmaster = self._postmaster()
+        everything = [postmaster, *postmaster.children(recursive=True)]
+        for process in everything:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        psutil.wait_procs(everything, timeout=10)
+
+    def _postmaster(self) -> psutil.Process:
+        (pid_file,) = self._folder.rglob("postmaster.pid")
+        return psutil.Process(int(pid_file.read_text().split()[0]))
 
     def stop(self) -> None:
         """End it as ``pg_ctl -m fast stop`` does: every session is cut, what they did is rolled back."""

@@ -1,8 +1,5 @@
-"""Every way to die between an effect's *started* and its *done*, and a commit that comes too late.
-
-Each run makes one effect. Its first attempt meets its end right before or right after the effect; the truth
-file knows which. The next attempt gets the third answer, *started, never confirmed*, and does with it what
-its author chose: leave it to a person, do it again, or look.
+"""Every way for handlers and workers to die between an effect's *started* and its *done*, and a commit that
+comes too late.
 """
 
 from __future__ import annotations
@@ -10,7 +7,7 @@ from __future__ import annotations
 import os
 import signal
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
@@ -18,125 +15,25 @@ from typing import Any
 import psutil
 
 from tests.factories import rows
+from tests.faults.cutoff import (
+    APP,
+    OPERATOR,
+    Case,
+    Measured,
+    assert_third_answers,
+    cases,
+    enqueue,
+    settle_what_is_unconfirmed,
+    tell_measures,
+    wait_until_between,
+)  # fmt: skip
 from tests.faults.house import House
 from tests.faults.rows import Scale, fault
 from tests.faults.truth import Line
 from tests.processes import wait_until
 from tests.worker.motion import is_alive
 from worker import db
-from worker.audit import Actor
-from worker.states import Role
 from worker.transitions import cancel, retry_now
-from worker.transitions.effects import settle
-
-Measured = Callable[[str], None]
-APP = "tests.faults.apps.effects"
-OPERATOR = Actor("olivia", Role.OPERATOR, "web")
-DECISIONS = ("skip", "redo", "look")
-UNCONFIRMED = """
-SELECT e.id, e.run_id FROM wakeboard.effects AS e JOIN wakeboard.job_runs AS r ON r.id = e.run_id
-WHERE e.status = 'started' AND NOT (r.status = 'running' AND r.lease_epoch = e.lease_epoch)
-"""
-
-
-@dataclass(frozen=True, slots=True)
-class Case:
-    """One run: whether its effect happened before the end came, and what its author decided."""
-
-    way: str
-    happens: bool
-    decision: str
-
-    @property
-    def is_made_again(self) -> bool:
-        """Whether the next attempt makes the effect."""
-        return self.decision == "redo" or (self.decision == "look" and not self.happens)
-
-    @property
-    def effects(self) -> int:
-        """How often the effect happens in all."""
-        return self.happens + self.is_made_again
-
-    @property
-    def kept(self) -> object:
-        """What ``once`` gives the next attempt."""
-        if self.is_made_again:
-            return {"attempt": 2}
-        return "found" if self.decision == "look" else None
-
-    @property
-    def status(self) -> str:
-        """What the ledger says at the end."""
-        return "started" if self.decision == "skip" else "done"
-
-
-def cases(way: str, chance: Random, scale: Scale) -> list[Case]:
-    """Return a run for each decision, with the effect made before the end or not; both at full scale."""
-    both = [Case(way, happens, decision) for happens in (True, False) for decision in DECISIONS]
-    chosen = [chance.choice((one, other)) for one, other in zip(both[:3], both[3:], strict=True)]
-    return scale.times(chosen, both)
-
-
-def enqueue(house: House, case: Case, behaviour: str, job_type: str = "delicate", **columns: Any) -> int:
-    """Enqueue the run of a case; its handler ends as ``behaviour`` says."""
-    payload = {"way": behaviour, "happens": case.happens, "decision": case.decision}
-    gate = {"gate": columns.pop("gate")} if "gate" in columns else {}
-    return house.enqueue(job_type, payload | gate, **columns)
-
-
-def wait_until_between(house: House, ids: Iterable[int], seconds: float = 30) -> list[Line]:
-    """Wait until all of the runs are in the midst of their effect; return their lines."""
-    wanted = set(ids)
-
-    def those() -> list[Line]:
-        return [line for line in house.truth("between") if line.run_id in wanted]
-
-    wait_until(lambda: {line.run_id for line in those()} == wanted, seconds, "effects are being made")
-    return those()
-
-
-def assert_third_answers(house: House, told: Mapping[int, Case]) -> None:
-    """Each run's effect happened exactly as often as its case says, and ledger and handler know it."""
-    made = Counter(line.run_id for line in house.truth("made"))
-    ledger = {one["run_id"]: one for one in rows(house.connection, "effects")}
-    results = {
-        one["run_id"]: one["result"]
-        for one in rows(house.connection, "job_attempts", "outcome = 'succeeded'")
-    }
-    for run_id, case in told.items():
-        about = f"run {run_id}, {case}"
-        assert made[run_id] == case.effects, about
-        assert results[run_id] == {"kept": case.kept}, about
-        assert (ledger[run_id]["status"], ledger[run_id]["run_id"]) == (case.status, run_id), about
-        assert ledger[run_id]["attempt"] == (1 if case.status == "started" else 2), about
-
-
-def settle_what_is_unconfirmed(house: House, told: Mapping[int, Case]) -> int:
-    """Let a person look and settle each effect that is left; return how many. Then nothing is left."""
-    listed = house.connection.execute(UNCONFIRMED).fetchall()
-    assert {run_id for _, run_id in listed} == {
-        run_id for run_id, case in told.items() if case.status == "started"
-    }
-    for effect_id, run_id in listed:
-        answer = settle(house.connection, effect_id, OPERATOR, happened=told[run_id].happens, reason="looked")
-        assert answer.result == "done"
-    assert house.connection.execute(UNCONFIRMED).fetchall() == []
-    audited = rows(house.connection, "audit_log", "action = 'effect.settle' AND reason = 'looked'")
-    assert len(audited) == len(listed)
-    return len(listed)
-
-
-def tell_measures(
-    measured: Measured, house: House, told: Mapping[int, Case], left: int, more: str = ""
-) -> None:
-    """State what came of all the cases."""
-    made = Counter(line.run_id for line in house.truth("made"))
-    twice = sum(made[run_id] > 1 for run_id in told)
-    ways = len({case.way for case in told.values()})
-    measured(
-        f"{len(told)} runs in {ways} ways: effects as often as their authors chose ({twice} twice, by redo), "
-        f"{left} left to a person and settled; attempts {house.outcomes()}{more}"
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,6 +165,12 @@ def test_an_effect_that_its_workers_death_cut_off_is_never_guessed(
     house.check(but_for=("I2",))
 
 
+def both_attempts_are_over(house: House, ids: Iterable[int]) -> bool:
+    """Whether two attempts of each of the runs have left their handlers."""
+    over = Counter(line.run_id for line in house.truth("over"))
+    return all(over[run_id] == 2 for run_id in ids)
+
+
 def wake_and_go_on(house: House, sleepwalker: Doomed, family: list[psutil.Process]) -> int:
     """Let handlers that were taken over long ago finish their effect before their supervisor wakes.
 
@@ -276,12 +179,7 @@ def wake_and_go_on(house: House, sleepwalker: Doomed, family: list[psutil.Proces
     """
     sleepwalker.gate.touch()
     house.thaw(family[1:])
-
-    def both_are_over() -> bool:
-        over = Counter(line.run_id for line in house.truth("over"))
-        return all(over[run_id] == 2 for run_id in sleepwalker.cases)
-
-    wait_until(both_are_over, 20, "both attempts of each run are over")
+    wait_until(lambda: both_attempts_are_over(house, sleepwalker.cases), 20, "both attempts of each are over")
     house.thaw(family[:1])
     made = Counter(line.run_id for line in house.truth("made"))
     ledger = {one["run_id"]: one for one in rows(house.connection, "effects")}
@@ -290,3 +188,59 @@ def wake_and_go_on(house: House, sleepwalker: Doomed, family: list[psutil.Proces
         assert ledger[run_id]["status"] == "done", case
         assert ledger[run_id]["attempt"] == (1 if case.decision == "skip" else 2), case
     return sum(count > 1 for run_id, count in made.items() if run_id in sleepwalker.cases)
+
+
+BOOKINGS = "CREATE TABLE public.bookings (run_id bigint, attempt int)"
+# A booking and the end of its run, of one transaction: the row versions carry its number.
+TOGETHER = """
+SELECT b.run_id, b.attempt, b.xmin = a.xmin FROM public.bookings AS b
+JOIN wakeboard.job_attempts AS a ON a.run_id = b.run_id AND a.outcome = 'succeeded'
+    AND a.attempt = b.attempt
+"""
+
+
+@fault(
+    "E2",
+    injected="transaction() held open by frozen handlers past the lease, thawed; killed before the commit",
+    expected="the stale commit is refused, its writes absent; the later ones there, one commit with the end",
+)
+def test_a_stale_transaction_writes_nothing_and_a_later_one_ends_with_its_run(
+    house: House, scale: Scale, chance: Random, measured: Measured
+) -> None:
+    house.connection.execute(BOOKINGS)
+    count = scale.times(4, 10)
+    gate = house.folder / "gate"
+    sleeper = house.worker(APP=APP, CONCURRENCY=2 * count)
+    stale = house.enqueue_many("booking", count, {"gate": str(gate)})
+    lines = wait_until_between(house, stale)
+    family = house.freeze(sleeper)
+    house.worker(APP=APP, CONCURRENCY=count)
+    killed = house.enqueue_many("booking", count, {"gate": str(house.folder / "never opened")})
+    for line in wait_until_between(house, killed):
+        os.kill(line.pid, signal.SIGKILL)
+    house.settle(60)
+    gate.touch()
+    before = house.connection.execute(TOGETHER).fetchall()
+    house.thaw([member for member in family if member.pid in {line.pid for line in lines}])
+    wait_until(lambda: both_attempts_are_over(house, stale), 20, "the stale attempts are over")
+    house.thaw(family)
+    late = "refused_at IS NOT NULL AND run_id = ANY(%s)"
+    wait_until(
+        lambda: len(rows(house.connection, "job_attempts", late, stale)) == count,
+        20,
+        "late answers are noted",
+    )
+    together = house.connection.execute(TOGETHER).fetchall()
+    booked = house.connection.execute("SELECT 1 FROM public.bookings").fetchall()
+    measured(
+        f"{count} stale commits refused, {count} cut by a kill; {len(booked)} bookings for {2 * count} runs, "
+        f"all of the second attempts, {sum(same for *_, same in together)} in one commit with the run's end"
+    )
+    assert before == together
+    assert sorted((run_id, attempt) for run_id, attempt, _ in together) == [
+        (run_id, 2) for run_id in sorted([*stale, *killed])
+    ]
+    assert all(same for *_, same in together)
+    assert len(booked) == 2 * count
+    assert {line.attempt for line in house.truth("committed")} == {2}
+    house.check()
