@@ -67,6 +67,17 @@ class Middleman:
         """From now on, not a byte passes on the connections of these names (none given: on any)."""
         self._silent = lambda name: not names or name in names
 
+    def strand(self, name: str) -> None:
+        """From now on, not a byte passes on the open connections of this name; new ones work."""
+        for link in self._links:
+            link.is_silent = link.is_silent or link.name == name
+
+    def refuse(self) -> None:
+        """Hang up on everybody, and let nobody in."""
+        self.refuses = True
+        for link in self._links:
+            link.close()
+
     def heal(self) -> None:
         """Pass everything on again; what was held back comes late."""
         self.refuses, self.cuts, self.delay_seconds = False, lambda name, text: None, lambda: 0.0

@@ -38,6 +38,8 @@ from worker.transitions.operator import CANCEL_CHANNEL, WAKE_CHANNEL
 
 WATCH_SECONDS, RESTING_SECONDS = 0.05, 0.5
 RESTART_PAUSE, BROKEN_APP_PAUSE = 1.0, 30.0
+# Between two proofs of hearing, so that the second failure in a row finds a silent claim.
+SILENT_CLAIM_SECONDS = 7.0
 # What the last writes and the end of the process take off the shutdown time.
 LAST_WRITES_SECONDS = 1.0
 EXIT_SECONDS = 0.4
@@ -311,9 +313,15 @@ class Supervisor:
         log.warn(why, connection=line.name, error=error)
 
     def _listen_anew(self) -> None:
-        """Open another connection for what hears nothing, unless a claim is still under way on it."""
+        """Open another connection for what hears nothing, unless a claim got under way on it just now.
+
+        The notification was sent through another connection, so the database answers: a claim that is silent
+        for long waits on a connection that is half open.
+        """
         channel = self._claim_line.channel
-        if self._hearing.is_waiting and channel is not None and not channel.is_busy:
+        if channel is None or not self._hearing.is_waiting:
+            return
+        if not channel.is_busy or channel.is_overdue(SILENT_CLAIM_SECONDS):
             self._drop(self._claim_line, "No notification arrives; opening another connection.")
 
     def _hear(self, event: Event) -> None:

@@ -7,21 +7,23 @@ that has already happened, which is what an application can know least about.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from random import Random
 from typing import Any
 
+import psutil
 import psycopg
 import pytest
 
-from tests.faults.house import LEASE_SECONDS, House
+from tests.faults.house import House
 from tests.faults.rows import Scale, fault
-from tests.faults.truth import now
+from tests.faults.truth import Line, now
 from tests.middleman import Middleman, Way, between
 from tests.processes import wait_until
 from worker import db
 from worker.audit import Actor
+from worker.liveness import late_loops, loops
 from worker.states import Role
 from worker.transitions import Answer, cancel, enqueue, retry_now
 
@@ -36,8 +38,13 @@ CLAIM, INSERT_RUN, WRITE_ATTEMPT = (
 )
 # The bounds of the table: a dead connection is noticed, a lease is taken back, a worker is back after a cure.
 NOTICED_WITHIN = 30.0
-REQUEUED_WITHIN = LEASE_SECONDS + 1 + 5
+LONG_LEASE_SECONDS = 4.0
+# A reaper looks twice in a lease, and five seconds are for a busy machine.
+TAKEN_OVER_WITHIN = LONG_LEASE_SECONDS / 2 + 5
 BACK_WITHIN = 5.0
+POLL_SECONDS = 1.0
+# How much later than a poll a run may start while other tests keep the machine busy.
+SLACK_SECONDS = 3.0
 # A claim's transaction may stand still for five seconds; ten more for a busy machine.
 UNLOCKED_WITHIN = 15.0
 
@@ -241,3 +248,175 @@ def sessions(house: House, name: str, state: str = "%") -> list[int]:
         (name, state),
     ).fetchall()
     return [pid for (pid,) in found]
+
+
+def remaining_lease_ends(house: House, ids: Sequence[int]) -> dict[int, float]:
+    """Return when the lease of each of the runs ends, in seconds since boot."""
+    found = house.connection.execute(
+        "SELECT id, extract(epoch FROM locked_until - clock_timestamp())::float8 FROM wakeboard.job_runs"
+        " WHERE id = ANY(%s)",
+        (list(ids),),
+    ).fetchall()
+    return {run_id: now() + seconds for run_id, seconds in found}
+
+
+def is_late(house: House, worker_id: str) -> bool:
+    """Whether the status page shows a loop of this worker as late."""
+    return any(loop.process_id == worker_id for loop in late_loops(house.connection))
+
+
+@fault(
+    "F23",
+    injected="one of 2 workers cut off: its connections stay open and say nothing; at last they are refused",
+    expected="its handlers killed before their leases end, their runs taken over, back at work soon after",
+)
+def test_a_worker_that_is_cut_off_stops_before_others_take_over(
+    house: House, middleman: Middleman, scale: Scale, chance: Random, measured: Measured
+) -> None:
+    cut_off = house.worker(database=middleman.url, LEASE_SECONDS=LONG_LEASE_SECONDS)
+    name = house.id_of(cut_off)
+    assert name is not None
+    ids = house.enqueue_many("slow_at_first", 4)
+    starts = house.wait_until_started(ids)
+    other = house.worker(LEASE_SECONDS=LONG_LEASE_SECONDS)
+    wait_until(lambda: house.is_attended(), 30, "the other worker takes back what is lost")
+    moment = now() + chance.uniform(0, LONG_LEASE_SECONDS)
+    wait_until(lambda: now() >= moment, 10)
+    middleman.fall_silent()
+    silent_at = now()
+    ends = remaining_lease_ends(house, ids)
+    killed: dict[int, float] = {}
+
+    def all_are_killed() -> bool:
+        killed.update(
+            {line.run_id: now() for line in starts if line.run_id not in killed and not lives(line)}
+        )
+        return len(killed) == len(ids)
+
+    wait_until(all_are_killed, 30, "the handlers of the cut off worker are killed")
+    house.settle(60)
+    second = {line.run_id: line.at for line in house.truth("start") if line.attempt == 2}
+    spare = min(ends[run_id] - killed[run_id] for run_id in ids)
+    waited = max(second[run_id] - ends[run_id] for run_id in ids)
+    wait_until(lambda: is_late(house, name), NOTICED_WITHIN, "the silence is seen")
+    seen_after = now() - silent_at
+    until = silent_at + scale.times(6, 42)
+    wait_until(lambda: now() >= until, 60)
+    middleman.refuse()
+    refused_until = now() + scale.times(2, 12)
+    wait_until(lambda: now() >= refused_until, 60)
+    assert other.terminate() == 0
+    more = house.enqueue_many("note", 4)
+    healed_at = now()
+    middleman.heal()
+    back_after = max(line.at for line in house.wait_until_started(more)) - healed_at
+    wait_until(lambda: not is_late(house, name), 30, "all its loops are on time again")
+    house.settle(30)
+    measured(
+        f"killed {spare:.2f} s before the lease ended at the latest, taken over {waited:.1f} s after its end "
+        f"at most (lease {LONG_LEASE_SECONDS:g} s); seen as late after {seen_after:.0f} s; at work "
+        f"{back_after:.1f} s after a cut of {healed_at - silent_at:.0f} s; attempts {house.outcomes()}"
+    )
+    assert spare > 0
+    assert waited <= TAKEN_OVER_WITHIN
+    assert seen_after <= NOTICED_WITHIN
+    assert back_after <= BACK_WITHIN
+    assert cut_off.process.poll() is None
+    assert house.outcomes() == {"lost": 4, "succeeded": 8}
+    house.check()
+
+
+def lives(line: Line) -> bool:
+    """Whether the process that told this line is there still."""
+    return psutil.pid_exists(line.pid) and psutil.Process(line.pid).status() != psutil.STATUS_ZOMBIE
+
+
+def wait_until_heard(house: House, worker_id: str) -> None:
+    """Wait until the worker says that its own notifications arrive."""
+
+    def hears() -> bool:
+        found = [
+            each for each in loops(house.connection) if (each.process_id, each.name) == (worker_id, "listen")
+        ]
+        return any(each.numbers and each.numbers["hears"] == "notifications" for each in found)
+
+    wait_until(hears, 30, "the listening is proven")
+
+
+def pickups(house: House, is_over: Callable[[], bool], seconds: float) -> list[float]:
+    """Enqueue one run after the other until ``is_over``; return how long each waited for its start."""
+    waited: list[float] = []
+
+    def one_more() -> bool:
+        enqueued_at = now()
+        (line,) = house.wait_until_started([house.enqueue("note")])
+        waited.append(line.at - enqueued_at)
+        return is_over()
+
+    wait_until(one_more, seconds, "runs are picked up until it is over")
+    return waited
+
+
+def listen_is_late(house: House) -> bool:
+    """Whether the status page shows the listening as late, and nothing else."""
+    return {loop.name for loop in late_loops(house.connection)} == {"listen"}
+
+
+@fault(
+    "F24",
+    injected="the notifications to a worker lost: on its open connection, or on every one of its connections",
+    expected="polling finds the work in time; another connection is opened; deaf for long is late",
+)
+def test_a_worker_that_hears_nothing_finds_its_work_by_polling(
+    house: House, middleman: Middleman, scale: Scale, measured: Measured
+) -> None:
+    worker = house.worker(database=middleman.url, POLL_SECONDS=POLL_SECONDS)
+    wait_until_heard(house, str(house.id_of(worker)))
+    old = sessions(house, CLAIM_LINE)
+    deaf_at = now()
+    if scale.full:
+        middleman.swallows_notifications = True
+        waited = pickups(house, lambda: listen_is_late(house), 60)
+        seen = f"late on the status page after {now() - deaf_at:.0f} s, "
+    else:
+        middleman.forget_subscriptions()
+        waited, seen = [], ""
+    waited += pickups(house, lambda: sessions(house, CLAIM_LINE) not in ([], old), NOTICED_WITHIN)
+    rebuilt_after = now() - deaf_at
+    middleman.swallows_notifications = False
+    cured_at = now()
+    wait_until(lambda: not late_loops(house.connection), 30, "the listening is on time again")
+    measured(
+        f"{len(waited)} runs picked up after {max(waited):.2f} s at most (poll {POLL_SECONDS:g} s); {seen}"
+        f"another connection within {rebuilt_after:.0f} s, heard {now() - cured_at:.0f} s after the cure"
+    )
+    assert max(waited) <= POLL_SECONDS + scale.times(SLACK_SECONDS, 0.5)
+    assert "No notification arrives" in worker.output
+    house.check()
+
+
+@fault(
+    "F24",
+    injected="the connection on which a worker claims and listens goes half open, all others work",
+    expected="another worker goes on picking up in time; the connection is replaced",
+)
+def test_a_claim_that_is_never_answered_is_not_waited_for(
+    house: House, middleman: Middleman, scale: Scale, measured: Measured
+) -> None:
+    half_open = house.worker(database=middleman.url, POLL_SECONDS=POLL_SECONDS)
+    other = house.worker(POLL_SECONDS=POLL_SECONDS)
+    middleman.strand(CLAIM_LINE)
+    stranded_at = now()
+    waited = pickups(house, lambda: "No notification arrives" in half_open.output, NOTICED_WITHIN + 10)
+    replaced_after = now() - stranded_at
+    house.settle(30)
+    assert other.terminate() == 0
+    alone = pickups(house, lambda: True, 10)
+    measured(
+        f"{len(waited)} runs picked up by another after {max(waited):.2f} s at most (poll "
+        f"{POLL_SECONDS:g} s); replaced after {replaced_after:.0f} s; alone it picked up after {alone[0]:.2f} s"
+    )
+    assert replaced_after <= NOTICED_WITHIN
+    assert max(waited + alone) <= POLL_SECONDS + scale.times(SLACK_SECONDS, 0.5)
+    middleman.heal()
+    house.check()

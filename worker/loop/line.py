@@ -14,7 +14,8 @@ from worker.db import DatabaseError, connect
 from worker.duties.hearing import is_pooled
 from worker.loop.channel import Channel
 
-FIRST_PAUSE, LONGEST_PAUSE = 0.5, 10.0
+# Within five seconds of the end of an outage, however long it was, a worker is at work again.
+FIRST_PAUSE, LONGEST_PAUSE = 0.5, 4.0
 
 
 @dataclass(frozen=True, slots=True)
