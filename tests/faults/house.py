@@ -92,7 +92,7 @@ class House:
             )
         )
         self.processes.append(started)
-        if words[0] in ("worker", "up"):
+        if words[0] == "worker":
             self._workers[started.pid] = now()
         return started
 
@@ -128,6 +128,13 @@ class House:
         """Run a tick to its end: it takes back ended leases at once and runs what is due."""
         started = self.start("tick")
         assert started.wait(120) == 0, started.output
+
+    def up(self, *words: str, **settings: object) -> Wakeboard:
+        """Start ``wakeboard up`` and wait until it says where it is; from then on its worker is there."""
+        started = self.start("up", "--port", "0", *words, **settings)
+        started.wait_for("Wakeboard is at", 90)
+        self._workers[started.pid] = now()
+        return started
 
     def wait_until_registered(self, worker: Wakeboard, seconds: float = 30) -> str:
         """Wait until the worker's row stands; return its id."""

@@ -1,4 +1,7 @@
-"""The embedded PostgreSQL on real processes: dirty starts, dead starters, foreign users, long recoveries."""
+"""The embedded PostgreSQL on real processes: how it starts, stops, refuses and explains itself.
+
+What happens to it when something dies or somebody else knocks are rows F68 to F71 of the fault table.
+"""
 
 from __future__ import annotations
 
@@ -12,136 +15,50 @@ import signal
 import stat
 import subprocess
 import sys
-import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import psycopg
 import pytest
 
+from tests.embedded_servers import (
+    AS_ROOT,
+    FAST,
+    START,
+    START_SECONDS,
+    as_nobody,
+    ask,
+    kill_all,
+    launch,
+    lives,
+    long_folder,
+    run,
+    server_user,
+    short_folder,
+    socket_folder,
+    tear_pid_files,
+)
+from tests.processes import wait_until
 from worker import embedded
 from worker.embedded import EmbeddedError
-from worker.embedded.identity import Identity, first_blocked, holder
-
-ROOT = Path(__file__).parents[2]
-AS_ROOT = os.geteuid() == 0
-FAST = {"fsync": "off"}
-START_SECONDS = 30
+from worker.embedded.identity import Identity, first_blocked
 
 only_root = pytest.mark.skipif(not AS_ROOT, reason="needs root to become another OS user")
-
-START = "from worker import embedded; s = embedded.start(D, settings={'fsync': 'off'})\n"
-# The interpreter may lie where only root can read, so everything is imported before the change of user.
-BECOME_NOBODY = """
-import os, pwd, sys, psycopg, psutil, encodings.idna
-from worker import embedded
-nobody = pwd.getpwnam("nobody")
-os.setgroups([]); os.setresgid(*[nobody.pw_gid] * 3); os.setresuid(*[nobody.pw_uid] * 3)
-os.environ["HOME"] = str(D.parent)
-"""
 
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
     """A folder with a short path that every OS user may pass through but not list."""
-    made = Path(tempfile.mkdtemp(prefix="wb-", dir="/tmp"))
-    made.chmod(0o711)
-    yield made
-    for home in [*made.rglob("postgres")]:
-        embedded.stop(home.parent, only_if_unused=False)
-        shutil.rmtree(socket_folder(home.parent), ignore_errors=True)
-    shutil.rmtree(made)
+    with short_folder() as made:
+        yield made
 
 
 @pytest.fixture
 def data_dir(folder: Path) -> Path:
     return folder / "d"
-
-
-def socket_folder(data_dir: Path) -> Path:
-    """Return the folder of the socket of ``data_dir`` as its URL names it."""
-    return Path(str(psycopg.conninfo.conninfo_to_dict(embedded.url(data_dir))["host"]))
-
-
-def script(data_dir: Path, code: str) -> list[str]:
-    return [sys.executable, "-c", f"from pathlib import Path; D = Path({str(data_dir)!r})\n{code}"]
-
-
-def launch(data_dir: Path, code: str) -> subprocess.Popen[str]:
-    """Start a Python process that leads its own group, as a shell's foreground command does."""
-    return subprocess.Popen(
-        script(data_dir, code),
-        cwd=ROOT,
-        text=True,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        start_new_session=True,
-    )
-
-
-def run(data_dir: Path, code: str) -> str:
-    """Run Python code in another process and return what it prints; its failure is the test's."""
-    done = subprocess.run(script(data_dir, code), cwd=ROOT, text=True, capture_output=True, timeout=60)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
-
-
-def server_user(data_dir: Path) -> int:
-    uid = holder(data_dir / "postgres")
-    assert uid is not None
-    return uid
-
-
-def lives(pid: int) -> bool:
-    """Tell whether the process runs; one that ended and waits for init to notice does not."""
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
-
-
-def family(pid: int) -> list[psutil.Process]:
-    postmaster = psutil.Process(pid)
-    return [postmaster, *postmaster.children(recursive=True)]
-
-
-def kill_all(pid: int) -> None:
-    everyone = family(pid)
-    for process in everyone:
-        # The others may follow their postmaster before it is their turn.
-        with suppress(psutil.NoSuchProcess):
-            process.kill()
-    psutil.wait_procs(everyone, timeout=10)
-
-
-def eventually(condition: Callable[[], bool], seconds: float = 10) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.02)
-
-
-def ask(url: str, question: str) -> object:
-    with psycopg.connect(url) as session:
-        row = session.execute(question).fetchone()
-    assert row is not None
-    return row[0]
-
-
-def modes(path: Path) -> dict[str, int]:
-    return {str(parent): stat.S_IMODE(parent.stat().st_mode) for parent in [path, *path.parents]}
-
-
-def foreign_process(data_dir: Path) -> subprocess.Popen[bytes]:
-    """A process of the very user that runs the server: the hardest one to tell from a postmaster."""
-    if AS_ROOT:
-        return subprocess.Popen(["/bin/sleep", "600"], user=server_user(data_dir), cwd="/")
-    return subprocess.Popen(["/bin/sleep", "600"])
 
 
 # --- what a server is
@@ -252,30 +169,15 @@ def test_windows_is_refused_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None
 # --- the starter goes, the server stays
 
 
-@pytest.mark.parametrize("end", ["exit", "SIGTERM", "SIGINT to the group", "SIGKILL to the group"])
-def test_the_server_survives_the_process_that_started_it(data_dir: Path, end: str) -> None:
-    starter = launch(data_dir, START + "print('ready', flush=True); input()")
-    assert starter.stdout and starter.stdout.readline() == "ready\n"
-
-    with psycopg.connect(embedded.url(data_dir)) as session:
-        if end == "exit":
-            starter.communicate("\n")
-        elif end == "SIGTERM":
-            starter.terminate()
-        else:
-            os.killpg(starter.pid, signal.SIGINT if "INT" in end else signal.SIGKILL)
-        starter.communicate()
-        assert session.execute("SELECT 1").fetchone() == (1,)
-
-    assert embedded.stop(data_dir) == "The embedded database was stopped."
-    assert not embedded.is_running(data_dir)
-
-
 def test_a_started_server_is_no_child_of_its_starter(data_dir: Path) -> None:
-    server = embedded.start(data_dir, settings=FAST)
+    told = run(
+        data_dir,
+        START + "import os, psutil\n"
+        "mine = [child.pid for child in psutil.Process().children(recursive=True)]\n"
+        "print(s.pid in mine, os.getsid(s.pid) == os.getsid(0))",
+    )
 
-    assert psutil.Process(server.pid) not in psutil.Process().children(recursive=True)
-    assert os.getsid(server.pid) != os.getsid(0)
+    assert told == "False False"
 
 
 def test_five_starters_at_once_make_one_cluster(data_dir: Path) -> None:
@@ -358,58 +260,12 @@ def assert_starts_whole(data_dir: Path) -> None:
     assert ask(server.url, "SELECT n FROM kept") == 7
 
 
-def test_a_crash_of_every_server_process_loses_no_committed_row(data_dir: Path) -> None:
-    lose_power(data_dir)
-
-    assert_starts_whole(data_dir)
-
-
-def test_a_stale_process_id_that_a_stranger_has_now_does_not_stop_the_start(data_dir: Path) -> None:
-    lose_power(data_dir)
-    stranger = foreign_process(data_dir)
-    try:
-        pid_file = data_dir / "postgres/data/postmaster.pid"
-        lines = pid_file.read_text().split("\n")
-        pid_file.write_text("\n".join([str(stranger.pid), *lines[1:]]))
-        lock = data_dir / "postgres/socket/.s.PGSQL.5432.lock"
-        lock.write_text("\n".join([str(stranger.pid), *lock.read_text().split("\n")[1:]]))
-
-        assert_starts_whole(data_dir)
-        assert embedded.stop(data_dir) == "The embedded database was stopped."
-        assert stranger.poll() is None
-    finally:
-        stranger.kill()
-        stranger.wait()
-
-
 @pytest.mark.parametrize("torn", ["", "12", "not a number\n\0\0\0", "-1\n/nowhere\n"])
 def test_a_torn_process_id_file_does_not_stop_the_start(data_dir: Path, torn: str) -> None:
     lose_power(data_dir)
-    (data_dir / "postgres/data/postmaster.pid").write_text(torn)
-    (data_dir / "postgres/socket/.s.PGSQL.5432.lock").write_text(torn)
+    tear_pid_files(data_dir, torn)
 
     assert_starts_whole(data_dir)
-
-
-def test_leftover_sockets_and_torn_files_of_ours_do_not_stop_the_start(data_dir: Path) -> None:
-    lose_power(data_dir)
-    for name in ["postgres/start.lock", "postgres/server.lock", "postgres/use.lock", "postgres/startup.log"]:
-        (data_dir / name).write_text("{torn")
-    for name in ["pg_hba.conf", "pg_ident.conf", "pg_hba.conf.new"]:
-        (data_dir / name).write_text("local all")
-    assert (data_dir / "postgres/socket/.s.PGSQL.5432").is_socket()
-
-    assert_starts_whole(data_dir)
-
-
-def test_an_interrupted_first_start_is_begun_again(data_dir: Path) -> None:
-    embedded.start(data_dir, settings=FAST)
-    embedded.stop(data_dir)
-    (data_dir / "postgres/data").rename(data_dir / "postgres/data.new")
-    (data_dir / "postgres/data.new/PG_VERSION").unlink()
-
-    assert embedded.start(data_dir, settings=FAST).started_here
-    assert not (data_dir / "postgres/data.new").exists()
 
 
 def test_a_start_waits_for_the_children_of_a_killed_postmaster(data_dir: Path) -> None:
@@ -450,7 +306,7 @@ def test_a_recovery_of_more_than_ten_seconds_is_waited_for_and_told(data_dir: Pa
     told: list[str] = []
     begun = time.monotonic()
     thread, found = start_aside(data_dir, told, settings=held_by(gate))
-    eventually(lambda: time.monotonic() - begun > 11, seconds=12)
+    wait_until(lambda: time.monotonic() - begun > 11, seconds=12)
     assert thread.is_alive() and not found
 
     gate.touch()
@@ -499,38 +355,6 @@ def test_a_starter_waits_only_so_long_for_another(data_dir: Path) -> None:
 # --- other OS users
 
 
-def as_nobody(data_dir: Path, code: str) -> str:
-    return run(data_dir, BECOME_NOBODY + code)
-
-
-CONNECT = """
-try:
-    psycopg.connect(URL)
-    print("connected")
-except psycopg.OperationalError as refused:
-    print("refused", refused)
-"""
-
-
-@only_root
-def test_another_os_user_cannot_reach_the_socket(data_dir: Path) -> None:
-    for user in ["wakeboard", "postgres"]:
-        url = embedded.start(data_dir, settings=FAST).url.replace("wakeboard@", f"{user}@")
-        assert as_nobody(data_dir, f"URL = {url!r}" + CONNECT).startswith("refused")
-
-
-@only_root
-def test_another_os_user_is_refused_even_with_the_sockets_folder_open(data_dir: Path) -> None:
-    server = embedded.start(data_dir, settings=FAST)
-    for path in [data_dir / "postgres", data_dir / "postgres/socket"]:
-        path.chmod(0o711)
-    (data_dir / "postgres/socket/.s.PGSQL.5432").chmod(0o777)
-
-    for user in ["wakeboard", "postgres", "nobody"]:
-        url = server.url.replace("wakeboard@", f"{user}@")
-        assert "Peer authentication failed" in as_nobody(data_dir, f"URL = {url!r}" + CONNECT)
-
-
 @only_root
 def test_another_os_user_gets_a_sentence_that_names_the_owner(data_dir: Path) -> None:
     embedded.start(data_dir, settings=FAST)
@@ -549,19 +373,6 @@ def test_the_client_refuses_a_server_of_another_os_user(data_dir: Path) -> None:
 
 
 @only_root
-def test_root_runs_the_server_as_a_system_user_and_widens_no_folder(data_dir: Path) -> None:
-    before = modes(data_dir.parent), modes(Path(sys.prefix))
-    server = embedded.start(data_dir, settings=FAST)
-
-    assert psutil.Process(server.pid).username() == "wakeboard"
-    assert psutil.Process(server.pid).gids().real == pwd.getpwnam("wakeboard").pw_gid
-    assert modes(data_dir.parent) == before[0] and modes(Path(sys.prefix)) == before[1]
-    assert stat.S_IMODE((data_dir / "postgres/socket").stat().st_mode) == 0o700
-    assert stat.S_IMODE((data_dir / "postgres/data").stat().st_mode) == 0o700
-    assert data_dir.stat().st_uid == 0
-
-
-@only_root
 def test_a_closed_parent_stays_closed_and_is_named(folder: Path) -> None:
     closed = folder / "closed"
     closed.mkdir(mode=0o700)
@@ -570,21 +381,6 @@ def test_a_closed_parent_stays_closed_and_is_named(folder: Path) -> None:
         embedded.start(closed / "d", settings=FAST)
 
     assert stat.S_IMODE(closed.stat().st_mode) == 0o700
-
-
-def long_folder(folder: Path) -> Path:
-    return folder / ("long" * 30) / "d"
-
-
-def test_a_path_too_long_for_a_socket_gets_a_private_folder_in_tmp(folder: Path) -> None:
-    server = embedded.start(long_folder(folder), settings=FAST)
-    place = socket_folder(long_folder(folder))
-
-    assert ask(server.url, "SELECT 1") == 1
-    assert place.parent == Path("/tmp") and stat.S_IMODE(place.stat().st_mode) == 0o700
-    assert place.stat().st_uid == server_user(long_folder(folder))
-    if AS_ROOT:
-        assert as_nobody(folder, f"URL = {server.url!r}" + CONNECT).startswith("refused")
 
 
 @only_root
@@ -604,24 +400,6 @@ def test_a_socket_folder_that_somebody_else_made_is_refused(folder: Path, trap: 
             embedded.start(long_folder(folder), settings=FAST)
     finally:
         place.unlink() if trap == "link" else place.rmdir()
-
-
-@only_root
-def test_a_lock_file_that_another_user_holds_in_tmp_delays_nothing(data_dir: Path) -> None:
-    shared = Path("/tmp/.lockfile")
-    was_there = shared.exists()
-    code = "\nimport fcntl\nf = open('/tmp/.lockfile', 'a'); fcntl.flock(f, fcntl.LOCK_EX)\n"
-    other = launch(data_dir, BECOME_NOBODY + code + "print('held', flush=True); input()")
-    try:
-        assert other.stdout and other.stdout.readline() == "held\n"
-        begun = time.monotonic()
-        assert embedded.start(data_dir, settings=FAST).started_here
-        assert time.monotonic() - begun < START_SECONDS
-    finally:
-        other.kill()
-        other.communicate()
-        if not was_there:
-            shared.unlink(missing_ok=True)
 
 
 @only_root
