@@ -76,7 +76,10 @@ def percent(part: float, whole: float) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """Return a length of time as people say it: ``12 ms``, ``30.0 s``, ``4 min 2 s``, ``3 h 12 min``."""
+    """Return a length of time as people say it: ``12 ms``, ``3.4 s``, ``4 min 2 s``, ``3 h 12 min``.
+
+    Whole seconds, as people set them, have no decimal: ``30 s``.
+    """
     if seconds is None or not math.isfinite(seconds):
         return "–"
     if seconds < 0:
@@ -84,7 +87,7 @@ def duration(seconds: float | None) -> str:
     if seconds < 0.9995:
         return f"{seconds * 1000:.0f} ms"
     if seconds < 59.95:
-        return f"{seconds:.1f} s"
+        return f"{seconds:.0f} s" if seconds == int(seconds) else f"{seconds:.1f} s"
     return _long(round(seconds))
 
 
@@ -95,6 +98,15 @@ def _long(seconds: int) -> str:
             rest = seconds % size // next_size
             return f"{seconds // size} {name} {rest} {next_name}" if rest else f"{seconds // size} {name}"
     return f"{seconds} s"
+
+
+def moment(value: object) -> datetime | None:
+    """Return the time that an ISO text of JSON names, None when it is none or knows no zone."""
+    try:
+        found = datetime.fromisoformat(value) if isinstance(value, str) else None
+    except ValueError:
+        return None
+    return found if found is not None and found.tzinfo is not None else None
 
 
 def between(start: datetime | None, end: datetime | None) -> str:
@@ -192,6 +204,7 @@ FILTERS = {
     "number": number,
     "percent": percent,
     "duration": duration,
+    "moment": moment,
     "between": between,
     "size": size,
     "clip": clip,

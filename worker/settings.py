@@ -236,8 +236,14 @@ class Settings:
         return rows
 
     def environment_variables(self) -> dict[str, str]:
-        """Return the settings as ``WAKEBOARD_…`` variables, for a process that we start."""
-        values = {name: getattr(self, name) for name in self.origins}
+        """Return the settings as ``WAKEBOARD_…`` variables, for a process that we start; it finds defaults
+        itself, and says so where it lists its settings."""
+        plain = type(self).load({}, environ={})
+        values = {
+            name: getattr(self, name)
+            for name, origin in self.origins.items()
+            if origin != "default" or getattr(self, name) != getattr(plain, name)
+        }
         return {
             PREFIX + name.upper(): ("1" if value is True else "0" if value is False else str(value))
             for name, value in values.items()

@@ -16,6 +16,7 @@ from dashboard.connection import as_of, reading
 from dashboard.formats import anchor, redact
 from dashboard.live import FRAGMENTS, add_page, rows_twin
 from dashboard.queries import audit
+from worker.states import VERBS
 from worker.tables import audit_log
 from worker.transitions.answer import HTTP
 
@@ -24,6 +25,13 @@ blueprint = Blueprint("audit", __name__)
 PATH = "/audit"
 RESULTS = (*HTTP, "refused")
 AGES = (("1h", "the last hour"), ("24h", "the last 24 hours"), ("7d", "the last 7 days"))
+# What people do that is no verb of a page.
+WORDS = {
+    "login": "Sign in",
+    "login.password": "Sign in by password",
+    "login.link": "Login link",
+    "logout": "Sign out",
+}
 COLUMNS = [column.name for column in audit_log.c]
 
 
@@ -58,6 +66,7 @@ def find() -> dict[str, Any]:
         "ages": AGES,
         "changes": changes,
         "link_of": link_of,
+        "word_of": word_of,
     }
 
 
@@ -76,6 +85,14 @@ def find_news() -> dict[str, Any]:
     return {"filters": filters, "new": audit.newcomers(reading(), filters, as_of(), known)}
 
 
+def word_of(row: Mapping[Any, Any]) -> str:
+    """Return what was done, in a word or two."""
+    action = str(row["action"])
+    if action == "schedule.edit" and row["before"] is None and row["after"] and row["result"] == "done":
+        return "Add"
+    return VERBS[action].label if action in VERBS else WORDS.get(action, action)
+
+
 def link_of(row: Mapping[Any, Any]) -> str | None:
     """Return the page of the thing that an audit row is about, None when it has none."""
     kind, name = row["target_type"], row["target_id"]
@@ -87,6 +104,8 @@ def link_of(row: Mapping[Any, Any]) -> str | None:
         return f"/schedules/{quote(name, safe='')}"
     if kind == "type":
         return f"/types#type-{anchor(name)}"
+    if kind == "alert":
+        return f"/alerts#rule-{name}" if re.fullmatch(r"[0-9]{1,19}", name) else None
     return f"/workers#worker-{quote(name, safe='')}" if kind == "worker" else None
 
 

@@ -29,11 +29,27 @@ MANY_DEAD_ROWS = 100_000
 # What is text and yet no address: the rest of the texts is shown to those who may act.
 PLAIN_TEXTS = ("timezone", "environment", "log_format", "app")
 
+# What each loop does; a worker of another version may have others.
+LOOPS = {
+    "alerts": "looks at the rules of /alerts and writes their messages",
+    "claim": "takes due runs. Late: the worker hangs, cannot reach the database, or cannot import its module",
+    "forget": "removes workers that ended or fell silent a week ago",
+    "listen": "hears at once that work has come. Late: work begins at the next poll instead",
+    "live output": "shows what handlers print while they run",
+    "presence": "says that the worker is alive",
+    "reap": "takes back runs whose lease ended, of whichever worker",
+    "renew": "keeps the leases of what runs. Late: its runs will be taken over",
+    "retention": "removes what was kept for long enough",
+    "schedule": "fires what is due",
+    "statistics": "adds up the numbers of the charts",
+}
+
 
 def find() -> dict[str, Any]:
     """Return what does not change while one looks: settings and versions."""
     params.from_request()
     return {
+        "loop_words": LOOPS,
         "settings": _settings(),
         "versions": {
             "wakeboard": __version__,

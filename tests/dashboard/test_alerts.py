@@ -149,7 +149,7 @@ def test_the_test_button_sends_now_and_shows_what_was_answered(
     assert answer.status_code == 200
     assert "accepted the mail" in answer.get_json()["message"]
     assert "answered 204" in answer.get_json()["message"]
-    assert [letter["Subject"] for letter in mailbox.letters] == ["Dead runs: is only tested"]
+    assert [letter["Subject"] for letter in mailbox.letters] == ["Test, nothing is wrong: Dead runs"]
     assert receiver.bodies()[0]["cause"] == "test"
     page = told.get("/alerts").get_data(as_text=True)
     assert page.count(">sent</span>") == 2

@@ -42,6 +42,16 @@ def test_what_an_operator_does_is_told_in_words(client: FlaskClient, connection:
     assert "stays: status succeeded" in page and "forbidden" in page
 
 
+def test_what_is_no_verb_of_a_page_has_a_word_too(client: FlaskClient, connection: Connection) -> None:
+    an_entry(connection, action="login.link", target_type="session", target_id="link:anna")
+    an_entry(
+        connection, action="schedule.edit", after={"priority": 2}, target_type="schedule", target_id="new"
+    )
+    an_entry(connection, action="alert.silence", target_type="alert", target_id="3")
+    page = client.get("/audit").get_data(as_text=True)
+    assert ">Login link</td>" in page and ">Add</td>" in page and 'href="/alerts#rule-3"' in page
+
+
 def test_every_filter_finds_its_rows(client: FlaskClient, connection: Connection) -> None:
     old = an_entry(connection, at=from_now("-2 days"))
     ben = an_entry(connection, actor="ben")

@@ -203,7 +203,8 @@ def test_pages_walk_to_the_end_and_back_without_losing_or_repeating_a_row(
     ("seconds", "words"),
     [
         (0.0123, "12 ms"),
-        (30, "30.0 s"),
+        (30, "30 s"),
+        (30.04, "30.0 s"),
         (242, "4 min 2 s"),
         (11_520, "3 h 12 min"),
         (172_800, "2 d"),

@@ -54,6 +54,16 @@ def test_a_late_loop_comes_first_with_its_error_and_its_numbers(
     assert "All 2 are on time" in client.get("/system").get_data(as_text=True)
 
 
+def test_numbers_of_a_loop_are_told_as_people_read_them(client: FlaskClient, connection: Connection) -> None:
+    ended = {"finished_at": "2026-11-21T15:19:20+00:00", "noted_at": "soon", "work_seconds": 0.092}
+    a_loop(connection, "retention", 1, numbers=ended | {"backlog": True, "late": False, "runs": 12000})
+    page = client.get("/_fragments/system/loops").get_data(as_text=True)
+    assert 'finished <strong><time datetime="2026-11-21T15:19:20+00:00"' in page
+    assert "work <strong>92 ms</strong>" in page and "backlog <strong>yes</strong>" in page
+    assert "noted at <strong>soon</strong>" in page and "True" not in page
+    assert "removes what was kept for long enough" in client.get("/system").get_data(as_text=True)
+
+
 def test_an_empty_house_says_what_to_start(client: FlaskClient) -> None:
     assert "No process works here" in client.get("/system").get_data(as_text=True)
 

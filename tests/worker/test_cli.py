@@ -417,6 +417,14 @@ def test_a_login_link_leads_to_the_dashboard(wakeboard: Command, connection: Con
     assert users.peek_login_link(connection, said["token"])
 
 
+def test_a_login_link_leads_to_where_people_reach_the_pages(
+    wakeboard: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WAKEBOARD_PUBLIC_URL", "https://jobs.example.org/")
+    assert wakeboard("login-link").out.startswith("https://jobs.example.org/login?token=")
+    assert wakeboard("login-link", "--bind", "127.0.0.1:8099").out.startswith("http://127.0.0.1:8099/login")
+
+
 def test_settings_are_listed_with_their_origin_and_secrets_masked(wakeboard: Command, database: str) -> None:
     said = wakeboard("config", "--poll-seconds", "3", "--json")
     found = {item["name"]: (item["value"], item["origin"]) for item in said.json["items"]}

@@ -18,7 +18,7 @@ from worker.alerts.questions import Finding, name_of
 VERSION = 1
 SUBJECT_CHARACTERS = 200
 Cause = News | Literal["test"]
-WORDS = {"firing": "fires", "recovered": "has recovered", "reminder": "still fires", "test": "is only tested"}
+WORDS = {"firing": "fires", "recovered": "has recovered", "reminder": "still fires"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,9 @@ def words(
     """Return the message about ``rule``. ``now`` is the database's clock, an aware datetime."""
     title = title_of(kind)
     name = f"[{name_of(place.environment)}] " if place.environment else ""
-    subject = f"{name}{title}: {WORDS[cause]}"[:SUBJECT_CHARACTERS]
+    # On a lock screen a test must not look like the alarm.
+    head = f"Test, nothing is wrong: {title}" if cause == "test" else f"{title}: {WORDS[cause]}"
+    subject = f"{name}{head}"[:SUBJECT_CHARACTERS]
     link = place.link(KINDS[kind].page if kind in KINDS else "/alerts")
     sentence = _sentence(cause, finding)
     lines = [sentence, *_history(cause, memory), *_links(link, place), _footer(rule)]

@@ -130,8 +130,13 @@ def revoke(name: str) -> None:
 
 @click.command(cls=Verb, settings=("database_url", "data_dir", "bind"))
 def login_link() -> None:
-    """Print a fresh login link: single use, 15 minutes, the role admin."""
-    address = base_address(settings().bind)
+    """Print a fresh login link: single use, 15 minutes, the role admin.
+
+    It leads to WAKEBOARD_PUBLIC_URL when that is set and no --bind is given.
+    """
+    own = settings()
+    is_public = own.public_url and own.origins["bind"] != "flag"
+    address = str(own.public_url).rstrip("/") if is_public else base_address(own.bind)
     with reach.connection() as connection:
         made = users.create_login_link(connection, os_user())
     answer({"url": f"{address}/login?token={made}", "token": made}, f"{address}/login?token={made}")
