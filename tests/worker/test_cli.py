@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import Connection
-from tests.factories import a_run, a_type, a_worker, an_attempt, from_now, row, rows
+from tests.factories import a_run, a_type, a_worker, an_attempt, from_now, insert, row, rows
 from worker import cli
 from worker.leases import STATES
 from worker.people import users
@@ -109,6 +109,9 @@ WRONG_USES = [
     ("run", "one"),
     ("retry",),
     ("cancel", "0"),
+    ("effects", "settle", "1"),
+    ("effects", "settle", "one", "--as", "done"),
+    ("effects", "settle", "1", "--as", "perhaps"),
     ("types", "limit", "mail", "-1"),
     ("types", "limit", "mail", "1.5"),
     ("types", "keep", "mail"),
@@ -159,6 +162,7 @@ def test_wrong_use_is_one_line_and_the_code_2(
     [
         ("run", "5"), ("retry", "5"), ("cancel", "5"), ("again", "5"), ("release", "5"),
         ("types", "pause", "mail"), ("schedule", "pause", "x"), ("schedule", "preview", "x"),
+        ("effects", "settle", "5", "--as", "done"),
     ],
     ids=" ".join,
 )  # fmt: skip
@@ -326,6 +330,61 @@ def test_leases_count_late_answers_that_were_refused_and_list_them(
 def test_the_help_of_leases_explains_each_state(wakeboard: Command) -> None:
     said = " ".join(wakeboard("leases", "--help").out.split())
     assert all(f"{state.name}: {state.meaning}".lower() in said.lower() for state in STATES)
+
+
+def an_effect(connection: Connection, run_id: int, key: str, **columns: Any) -> int:
+    values = {
+        "scope": f"run:{run_id}", "key": key, "run_id": run_id, "attempt": 1, "lease_epoch": 1,
+        "status": "started",
+    }  # fmt: skip
+    return int(insert(connection, "effects", values | columns))
+
+
+def test_unconfirmed_effects_are_listed_and_those_being_made_are_not(
+    wakeboard: Command, connection: Connection
+) -> None:
+    assert "Every effect is confirmed" in wakeboard("effects", "list").err
+    dead, running = a_run(connection, "dead"), a_run(connection, "running", lease_epoch=2, attempts=2)
+    cut_off = an_effect(connection, dead, "mail")
+    of_the_attempt_before = an_effect(connection, running, "before", lease_epoch=1)
+    an_effect(connection, running, "now", lease_epoch=2)
+    an_effect(connection, dead, "confirmed", status="done")
+    of_nobody = an_effect(connection, 999_999, HOSTILE, scope="global")
+    found = wakeboard("effects", "list", "--json").json["items"]
+    assert [item["id"] for item in found] == [of_nobody, of_the_attempt_before, cut_off]
+    assert [item["run_status"] for item in found] == [None, "running", "dead"]
+    (mine,) = wakeboard("effects", "list", "--run", dead, "--json").json["items"]
+    assert (mine["id"], mine["key"], mine["counts_for"]) == (cut_off, "mail", "this run alone")
+    said = wakeboard("effects", "list").out
+    assert "every run" in said
+    assert "\x1b" not in said
+
+
+def test_a_person_settles_effects_in_a_terminal_and_it_is_audited(
+    wakeboard: Command, connection: Connection
+) -> None:
+    run = a_run(connection, "dead")
+    sent, unsent = an_effect(connection, run, "mail"), an_effect(connection, run, "invoice")
+    said = wakeboard("effects", "settle", sent, "--as", "done", "--reason", "it is in the sent folder")
+    assert said.out == f"Effect 'mail' of run {run} is settled as done; it will not be made again.\n"
+    assert wakeboard("effects", "settle", unsent, "--as", "not-made", "--json").json["result"] == "done"
+    again = wakeboard("effects", "settle", sent, "--as", "not-made")
+    assert (again.code, "is done already, settled by" in again.out) == (0, True)
+    (stored,) = rows(connection, "effects")
+    assert (stored["id"], stored["status"]) == (sent, "done")
+    audit = rows(connection, "audit_log", "action = 'effect.settle'", order="id")
+    assert [entry["reason"] for entry in audit] == ["it is in the sent folder", None, None]
+    assert {entry["source"] for entry in audit} == {"cli"}
+    assert wakeboard("effects", "list", "--json").json["items"] == []
+
+
+def test_an_effect_that_is_being_made_is_not_settled_in_a_terminal(
+    wakeboard: Command, connection: Connection
+) -> None:
+    effect = an_effect(connection, a_run(connection, "running"), "mail")
+    said = wakeboard("effects", "settle", effect, "--as", "not-made")
+    assert (said.code, "right now" in said.err) == (1, True)
+    assert len(rows(connection, "effects")) == 1
 
 
 def test_a_schedule_is_created_changed_and_left_alone(wakeboard: Command, connection: Connection) -> None:

@@ -32,6 +32,7 @@ ROOMS = {
     "schedule": "schedules",
     "import-crontab": "crontabs",
     "types": "types",
+    "effects": "effects",
     "alerts": "alerts",
     "user": "people",
     "token": "people",

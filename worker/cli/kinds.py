@@ -21,16 +21,21 @@ LARGEST_ID = 2**63 - 1
 LARGEST_FILE = 8 * 1_048_576
 
 
-class RunId(click.ParamType[int]):
-    """The id of a run."""
+class RowId(click.ParamType[int]):
+    """The id of a row of the kind ``noun``."""
 
     name = "ID"
+
+    def __init__(self, noun: str) -> None:
+        self._noun = noun
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         """Return the id; fails for anything but a whole number from 1 to 2⁶³−1."""
         text = str(value)
         if not re.fullmatch(r"[0-9]{1,19}", text) or not 0 < int(text) <= LARGEST_ID:
-            self.fail(f"{text[:60]!r} is not a run id: a whole number from 1 to {LARGEST_ID}.", param, ctx)
+            self.fail(
+                f"{text[:60]!r} is not {self._noun} id: a whole number from 1 to {LARGEST_ID}.", param, ctx
+            )
         return int(text)
 
 
@@ -130,6 +135,7 @@ def _read(text: str) -> str:
         raise Wrong("The payload is not UTF-8 text.") from wrong
 
 
-RUN_ID = RunId()
+RUN_ID = RowId("a run")
+EFFECT_ID = RowId("an effect")
 DURATION = Duration()
 MOMENT = Moment()

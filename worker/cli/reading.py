@@ -1,4 +1,4 @@
-"""The questions that ``runs``, ``run``, ``leases`` and ``types`` ask: one function each. Never writes."""
+"""The questions that the nouns which list runs, leases, types and effects ask. Never writes."""
 
 from __future__ import annotations
 
@@ -71,6 +71,15 @@ SELECT t.name, CASE WHEN t.paused_at IS NULL THEN 'active' ELSE 'paused' END AS 
     t.paused_at, t.paused_by, t.paused_reason, t.keep_succeeded_days, t.keep_dead_days, t.seen_at
 FROM wakeboard.job_types AS t ORDER BY t.name
 """
+UNCONFIRMED = """
+SELECT e.id, e.key, e.scope, e.run_id, r.job_type, e.attempt, e.lease_epoch, e.status, e.created_at,
+    CASE e.scope WHEN 'global' THEN 'every run' ELSE 'this run alone' END AS counts_for,
+    r.status AS run_status
+FROM wakeboard.effects AS e LEFT JOIN wakeboard.job_runs AS r ON r.id = e.run_id
+WHERE e.status = 'started' AND (r.id IS NULL OR r.status <> 'running' OR r.lease_epoch <> e.lease_epoch)
+    AND (%(run_id)s::bigint IS NULL OR e.run_id = %(run_id)s)
+ORDER BY e.created_at DESC, e.id DESC LIMIT 1000
+"""
 
 
 def database_now(connection: Connection) -> datetime:
@@ -137,3 +146,8 @@ def refused(connection: Connection) -> list[Row]:
 def types(connection: Connection) -> list[Row]:
     """Return every job type with its policy, what operators decided and how many run."""
     return rows(connection, TYPES)
+
+
+def unconfirmed_effects(connection: Connection, run_id: int | None = None) -> list[Row]:
+    """Return effects begun by attempts that no longer run, newest first; of ``run_id`` alone when given."""
+    return rows(connection, UNCONFIRMED, {"run_id": run_id})
