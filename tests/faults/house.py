@@ -129,7 +129,7 @@ class House:
         started = self.start("tick")
         assert started.wait(120) == 0, started.output
 
-    def up(self, *words: str, **settings: object) -> Wakeboard:
+    def up(self, *words: str, **settings: Any) -> Wakeboard:
         """Start ``wakeboard up`` and wait until it says where it is; from then on its worker is there."""
         started = self.start("up", "--port", "0", *words, **settings)
         started.wait_for("Wakeboard is at", 90)

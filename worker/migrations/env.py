@@ -4,6 +4,7 @@ from alembic import context
 from sqlalchemy import text
 
 from worker.db import engine
+from worker.migrations.locks import take_every_table
 from worker.tables import SCHEMA, metadata
 
 
@@ -17,7 +18,8 @@ def run() -> None:
     url = context.config.attributes["url"]
     target = engine(url, name="wakeboard migrate", statement_timeout_seconds=0)
     try:
-        with target.begin() as connection:
+        with target.connect() as connection:
+            take_every_table(connection)
             connection.execute(text(f"CREATE SCHEMA IF NOT EXISTS {SCHEMA}"))
             context.configure(
                 connection=connection,
@@ -27,6 +29,7 @@ def run() -> None:
                 include_name=include_name,
             )
             context.run_migrations()
+            connection.commit()
     finally:
         target.dispose()
 
