@@ -13,14 +13,27 @@ from typing import Any
 
 import psycopg
 
+from worker.leases import IS_HEARD, is_heard
+
 # A loop is late after missing three rounds and this much more, so that one slow statement is no alarm.
 MARGIN_SECONDS = 5
 # A silent process is known to be gone after this long, once another has worked since then.
 GONE_SECONDS = 600
 SILENCE_SECONDS = 180
 
-# A process that said goodbye has no rows. One that only fell silent stays late until it is known to be gone:
-# the last process of all never is, because then nothing works. Rows without a worker are read for a while.
+# A silent worker has been replaced when as many of the same host, name and types were started since it was
+# last seen as fell silent since: a service that was killed and started again, not one of two that is missing.
+_SAME = """same.hostname = w.hostname AND same.name IS NOT DISTINCT FROM w.name
+            AND same.job_types @> w.job_types AND same.stopped_at IS NULL"""
+REPLACED = f"""NOT {IS_HEARD} AND NOT w.is_tick AND (
+        SELECT count(*) FILTER (WHERE same.started_at > w.seen_at)
+            >= count(*) FILTER (WHERE NOT {is_heard("same")})
+        FROM wakeboard.workers AS same WHERE {_SAME} AND same.seen_at >= w.seen_at AND NOT same.is_tick
+    )"""
+
+# A process that said goodbye has no rows. One that only fell silent stays late until it has been replaced or
+# is known to be gone: the last process of all never is, because then nothing works. Rows without a worker are
+# read for a while.
 LOOPS = f"""
 SELECT l.process_id, w.hostname, w.pid, l.name, l.interval_seconds, l.last_success_at,
     extract(epoch FROM now() - l.last_success_at)::float8 AS ago_seconds,
@@ -30,7 +43,7 @@ FROM wakeboard.loops AS l LEFT JOIN wakeboard.workers AS w ON w.id = l.process_i
 WHERE CASE
     WHEN w.id IS NULL THEN l.last_success_at > now() - make_interval(secs => {GONE_SECONDS})
     WHEN w.stopped_at IS NOT NULL THEN false
-    WHEN w.seen_at > now() - make_interval(secs => {GONE_SECONDS}) THEN true
+    WHEN w.seen_at > now() - make_interval(secs => {GONE_SECONDS}) THEN NOT ({REPLACED})
     ELSE NOT EXISTS (
         SELECT FROM wakeboard.workers AS later
         WHERE later.seen_at > w.seen_at + make_interval(secs => {GONE_SECONDS})

@@ -73,7 +73,7 @@ class Supervisor:
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._selector = selectors.DefaultSelector()
         self._watched_at = 0.0
-        self._began_at = monotonic()
+        self._began_at = self._stepped_at = monotonic()
         self._restart_at: float | None = None
         self._stop_at: float | None = None
         self._exit_code: int | None = None
@@ -104,6 +104,7 @@ class Supervisor:
         )  # fmt: skip
         self._lease = LeaseKeeper(
             url, me, self._holdings, heartbeat_seconds=settings.heartbeat_seconds, poll_seconds=poll_seconds,
+            patience_seconds=lease_seconds, loop_silent_seconds=lambda: monotonic() - self._stepped_at,
             progress=self._slots.progress, tell=self._tell,
         )  # fmt: skip
         self._presence = Presence(
@@ -136,6 +137,7 @@ class Supervisor:
 
     def step(self, timeout_seconds: float) -> None:
         """Wait for something to happen, at most ``timeout_seconds``, then hear, watch, record and claim."""
+        self._stepped_at = monotonic()
         self._watch_writing()
         for key, _ in self._selector.select(timeout_seconds):
             key.data()

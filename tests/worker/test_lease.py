@@ -10,7 +10,7 @@ import pytest
 from tests.factories import Connection, a_run, a_type, claim, end_lease, reap, row, succeed
 from tests.worker.motion import OPERATOR
 from worker import db, transitions
-from worker.duties.lease import CancelAsked, LeaseKeeper, LeaseLost
+from worker.duties.lease import CancelAsked, LeaseKeeper, LeaseLost, LoopHangs
 from worker.loop.held import Held, Holdings, boottime_ns
 from worker.processes.wire import Assignment
 
@@ -28,9 +28,11 @@ class Keeper:
         self.told: list[Any] = []
         self.holdings = Holdings()
         self.holdings.add(entries)
+        self.loop_silent_seconds = 0.5
         self.keeper = LeaseKeeper(
-            database, "w1", self.holdings, heartbeat_seconds=10, poll_seconds=2,
-            progress=lambda _: progress, tell=self.told.append,
+            database, "w1", self.holdings, heartbeat_seconds=10, poll_seconds=2, patience_seconds=30,
+            loop_silent_seconds=lambda: self.loop_silent_seconds, progress=lambda _: progress,
+            tell=self.told.append,
         )  # fmt: skip
 
 
@@ -67,6 +69,18 @@ def test_a_fresh_lease_is_not_renewed_yet(connection: Connection, database: str)
     one.leased_ns = boottime_ns()
     Keeper(database, one).keeper.step(connection)
     assert seconds_left(connection, one.run_id) < 6
+
+
+def test_nothing_is_renewed_while_the_loop_hangs(connection: Connection, database: str) -> None:
+    (one,) = running(connection)
+    made = Keeper(database, one)
+    made.loop_silent_seconds = 31
+    with pytest.raises(LoopHangs, match="hangs for 31 s"):
+        made.keeper.step(connection)
+    assert seconds_left(connection, one.run_id) < 6
+    made.loop_silent_seconds = 29
+    made.keeper.step(connection)
+    assert seconds_left(connection, one.run_id) > 25
 
 
 def test_a_late_renewal_of_a_lease_that_nobody_took_is_still_ours(

@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import pytest
 
 from tests.factories import Connection
 from worker.liveness import is_abandoned, late_loops, loops
 
 
-def worker(connection: Connection, name: str, seen_seconds_ago: float = 0, stopped: bool = False) -> None:
+def worker(
+    connection: Connection,
+    name: str,
+    seen_seconds_ago: float = 0,
+    stopped: bool = False,
+    started_seconds_ago: float = 3600,
+    host: str = "host",
+    types: Sequence[str] = ("mail",),
+) -> None:
     connection.execute(
-        """INSERT INTO wakeboard.workers (id, hostname, pid, concurrency, seen_at, stopped_at)
-        VALUES (%s, 'host', 7, 2, now() - make_interval(secs => %s), CASE WHEN %s THEN now() END)""",
-        (name, seen_seconds_ago, stopped),
+        """INSERT INTO wakeboard.workers
+        (id, hostname, pid, concurrency, seen_at, stopped_at, started_at, job_types)
+        VALUES (%s, %s, 7, 2, now() - make_interval(secs => %s), CASE WHEN %s THEN now() END,
+            now() - make_interval(secs => %s), %s)""",
+        (name, host, seen_seconds_ago, stopped, started_seconds_ago, list(types)),
     )
 
 
@@ -46,6 +59,48 @@ def test_a_killed_process_is_late_until_it_is_known_to_be_gone(connection: Conne
     loop(connection, "killed", "claim", 599)
     assert late(connection) == [("killed", "claim")]
     connection.execute("UPDATE wakeboard.workers SET seen_at = now() - interval '601 s' WHERE id = 'killed'")
+    assert late(connection) == []
+
+
+def test_a_killed_worker_that_was_started_again_is_no_alarm_any_more(connection: Connection) -> None:
+    worker(connection, "killed", seen_seconds_ago=30)
+    loop(connection, "killed", "claim", 30)
+    worker(connection, "beside it")
+    assert late(connection) == [("killed", "claim")], "the other one was there before"
+    worker(connection, "successor", started_seconds_ago=25)
+    assert late(connection) == []
+
+
+@pytest.mark.parametrize(
+    "differently",
+    [{"host": "another"}, {"types": ["reports"]}, {"stopped": True}, {"started_seconds_ago": 40}],
+)
+def test_what_is_no_successor_leaves_a_killed_worker_late(
+    connection: Connection, differently: dict[str, Any]
+) -> None:
+    worker(connection, "killed", seen_seconds_ago=30)
+    loop(connection, "killed", "claim", 30)
+    worker(connection, "started", **({"started_seconds_ago": 25} | differently))
+    assert late(connection) == [("killed", "claim")]
+
+
+def test_of_two_killed_workers_one_successor_replaces_one(connection: Connection) -> None:
+    for name, seconds in (("first", 31), ("second", 30)):
+        worker(connection, name, seen_seconds_ago=seconds)
+        loop(connection, name, "claim", seconds)
+    worker(connection, "successor", started_seconds_ago=25)
+    assert late(connection) == [("first", "claim")]
+    worker(connection, "another", started_seconds_ago=24)
+    assert late(connection) == []
+
+
+def test_a_successor_that_was_killed_too_is_late_with_the_one_it_replaced(connection: Connection) -> None:
+    worker(connection, "killed", seen_seconds_ago=60)
+    loop(connection, "killed", "claim", 60)
+    worker(connection, "successor", started_seconds_ago=50, seen_seconds_ago=30)
+    loop(connection, "successor", "claim", 30)
+    assert late(connection) == [("killed", "claim"), ("successor", "claim")]
+    worker(connection, "third", started_seconds_ago=25)
     assert late(connection) == []
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from tests.factories import Connection, row
+from tests.factories import Connection, attempts, row
 from tests.factories import a_worker as a_worker_row
 from tests.middleman import Middleman, between
 from tests.processes import run_wakeboard, wait_until, wakeboard
@@ -160,12 +160,35 @@ def test_a_frozen_worker_is_late_with_everything(database: str, connection: Conn
         wait_until(lambda: not late(connection), 30, "it is on time again")
 
 
+def the_hanging_one(folder: Path) -> Path:
+    """Return a ``wakeboard`` command whose loop hangs at SIGUSR1."""
+    program = folder / "wakeboard"
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m tests.worker.apps.hanging "$@"\n')
+    program.chmod(0o755)
+    return program
+
+
+def test_a_worker_whose_loop_hangs_keeps_its_runs_from_nobody(
+    database: str, connection: Connection, tmp_path: Path
+) -> None:
+    hanging = wakeboard("worker", database=database, environment=SHORT, program=the_hanging_one(tmp_path))
+    with hanging as worker:
+        name = wait_until_registered(connection, worker)
+        run_id = insert(connection, "patient", {"seconds": 1})
+        wait_until_status(connection, run_id, "running")
+        worker.process.send_signal(signal.SIGUSR1)
+        wait_until(lambda: "renew" in late(connection), 30, "its leases are late")
+        assert "its runs are left to others" in worker.output
+        with a_worker(database):
+            wait_until_status(connection, run_id, "succeeded", seconds=30)
+    (lost, _) = attempts(connection, run_id)
+    assert (lost["outcome"], lost["worker_id"]) == ("lost", name)
+
+
 def test_a_worker_whose_loop_hangs_is_late_with_claims_though_its_threads_go_on(
     database: str, connection: Connection, tmp_path: Path
 ) -> None:
-    program = tmp_path / "wakeboard"
-    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m tests.worker.apps.hanging "$@"\n')
-    program.chmod(0o755)
+    program = the_hanging_one(tmp_path)
     with wakeboard("worker", database=database, environment=SHORT, program=program) as worker:
         wait_until_registered(connection, worker)
         wait_until(lambda: loop(connection, "claim"), 10)
@@ -200,5 +223,12 @@ def test_doctor_names_each_late_loop_with_its_mend(database: str, connection: Co
     assert said.returncode == 1 and [each["level"] for each in found] == ["fail", "fail"]
     assert "'claim' of db1:77 last succeeded 6" in found[0]["says"] and "no such module" in found[0]["says"]
     assert "restart the worker" in found[0]["mend"] and "session mode" in found[1]["mend"]
+    for name in ("reap", "renew", "schedule"):
+        a_loop_row = "INSERT INTO wakeboard.loops (process_id, name, interval_seconds, last_success_at)"
+        connection.execute(f"{a_loop_row} VALUES ('w1', %s, 2, now() - interval '1 min')", (name,))
+    said = run_wakeboard("doctor", "--json", database=database)
+    [found] = [each for each in json.loads(said.stdout)["items"] if each["check"] == "loops"]
+    assert "db1:77 stands still or is gone" in found["says"] and "claim, listen, reap, renew" in found["says"]
+    assert "no such module" in found["says"] and "restart it" in found["mend"]
     connection.execute("UPDATE wakeboard.loops SET last_success_at = now()")
     assert "loops: All are on time." in run_wakeboard("doctor", database=database).stdout

@@ -44,8 +44,17 @@ class CancelAsked:
 Told = LeaseLost | CancelAsked
 
 
+class LoopHangs(Exception):
+    """The loop that watches the runs has not moved for so long that they have to be left to other workers."""
+
+
 class LeaseKeeper:
-    """The renewing thread. ``tell`` must be safe to call from it."""
+    """The renewing thread. ``tell`` must be safe to call from it.
+
+    It renews only while the loop moves: ``loop_silent_seconds`` tells how long ago the loop last did, and
+    beyond ``patience_seconds`` (a lease) nothing is renewed. A loop that hangs records no result, sees no
+    timeout and stops no run, so a lease that went on for ever would keep its runs from everybody.
+    """
 
     def __init__(
         self,
@@ -55,6 +64,8 @@ class LeaseKeeper:
         *,
         heartbeat_seconds: float,
         poll_seconds: float,
+        patience_seconds: float,
+        loop_silent_seconds: Callable[[], float],
         progress: Callable[[Held], tuple[int, int] | None],
         tell: Callable[[Told], None],
     ) -> None:
@@ -63,6 +74,8 @@ class LeaseKeeper:
         self._holdings = holdings
         self._heartbeat_seconds = heartbeat_seconds
         self._poll_seconds = min(poll_seconds, heartbeat_seconds)
+        self._patience_seconds = patience_seconds
+        self._loop_silent_seconds = loop_silent_seconds
         self._progress = progress
         self._tell = tell
         self._stopping = threading.Event()
@@ -117,13 +130,20 @@ class LeaseKeeper:
             self._connection = None
 
     def step(self, connection: psycopg.Connection[Any]) -> None:
-        """Renew what is due for renewal, then look for cancels among the rest."""
+        """Renew what is due for renewal, then look for cancels among the rest.
+
+        Raises LoopHangs, or psycopg.Error.
+        """
         now = boottime_ns()
         held = self._holdings.all()
         if not held:
             # A connection that broke while nothing ran must not be found out by the first heartbeat.
             connection.execute("SELECT 1")
             return
+        if (silent := self._loop_silent_seconds()) > self._patience_seconds:
+            raise LoopHangs(
+                f"the worker's loop has not moved for {silent:.0f} s: its runs are left to others"
+            )
         limit = (self._heartbeat_seconds - self._poll_seconds / 2) * 1e9
         due = [entry for entry in held if now - entry.leased_ns >= limit]
         for _ in range(BUSY_TRIES):
