@@ -8,9 +8,12 @@ import subprocess
 import sys
 import time
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from itertools import takewhile
+from itertools import repeat, takewhile
+from multiprocessing import get_context
 from random import Random
 from typing import Any
 
@@ -48,14 +51,20 @@ NEVER = {
     "31st of short months": "0 0 31 4,6,9,11 *",
 }
 STORABLE = [text for text in (*HOSTILE.values(), *NEVER.values()) if "\0" not in text]
-# A scheduler that steps until it is killed; it says when it begins, so that no kill comes too early.
+# Starts a scheduler for each line it reads, which steps until it is killed: it says its process when it
+# begins, so that no kill comes too early.
 STEPPER = """
-import sys
+import os, sys
 from worker import db, schedule
-with db.connect(sys.argv[1], name="wakeboard scheduler") as connection:
-    print("ready", flush=True)
-    while True:
-        schedule.step(connection)
+for _ in sys.stdin:
+    if pid := os.fork():
+        os.waitpid(pid, 0)
+        print("killed", pid, flush=True)
+        continue
+    with db.connect(sys.argv[1], name="wakeboard scheduler") as connection:
+        print(os.getpid(), flush=True)
+        while True:
+            schedule.step(connection)
 """
 
 
@@ -80,21 +89,30 @@ def test_twenty_years_in_twelve_zones_are_as_the_oracle_says(scale: Scale, measu
     years = range(scale.times(AFTER_LAST_YEAR - 1, FIRST_YEAR), AFTER_LAST_YEAR)
     zones = cron_oracle.ZONES if scale.full else cron_oracle.ZONES[:2]
     texts = cron_oracle.WALL_TIMES + cron_oracle.INTERVALS
-    compared, differing = 0, list[str]()
-    for zone in zones:
-        for text in texts:
-            for start, end in stretches(text, zone, years):
-                wanted = list(cron_oracle.fires(text, zone, start, end))
-                later = (fire.at for fire in Cron.parse(text).fires(zone, start - MINUTE))
-                found = list(takewhile(lambda at, end=end: at < end, later))  # type: ignore[misc]
-                compared += len(wanted)
-                if found != wanted:
-                    differing.append(f"{text} in {zone}, first at {min(set(found) ^ set(wanted))}")
+    # One process for each processor: nothing else of the row wants any.
+    with ProcessPoolExecutor(os.cpu_count(), mp_context=get_context("spawn")) as processes:
+        found = list(processes.map(compared_with_the_oracle, zones, repeat(years)))
+    compared = sum(count for count, _ in found)
+    differing = [told for _, each in found for told in each]
     measured(
         f"{compared:,} fires of {len(texts)} schedules × {len(zones)} zones × {len(years)} years: "
         f"{len(differing)} differences"
     )
     assert not differing
+
+
+def compared_with_the_oracle(zone: str, years: range) -> tuple[int, list[str]]:
+    """Return how many fires of all schedules were compared in a zone, and a sentence for each difference."""
+    compared, differing = 0, list[str]()
+    for text in cron_oracle.WALL_TIMES + cron_oracle.INTERVALS:
+        for start, end in stretches(text, zone, years):
+            wanted = list(cron_oracle.fires(text, zone, start, end))
+            later = (fire.at for fire in Cron.parse(text).fires(zone, start - MINUTE))
+            found = list(takewhile(lambda at, end=end: at < end, later))  # type: ignore[misc]
+            compared += len(wanted)
+            if found != wanted:
+                differing.append(f"{text} in {zone}, first at {min(set(found) ^ set(wanted))}")
+    return compared, differing
 
 
 def stretches(text: str, zone: str, years: range) -> list[tuple[datetime, datetime]]:
@@ -251,35 +269,46 @@ def test_a_scheduler_killed_at_any_instant_loses_no_slot(
     connection: Connection, database: str, scale: Scale, chance: Random, measured: Measured
 ) -> None:
     kills, interrupted, slots = scale.times(8, 200), 0, 0
-    for _ in range(kills):
-        since = now(connection).replace(second=0, microsecond=0) - timedelta(hours=1)
-        made = [
-            due_since(connection, since, schedule="* * * * *", misfire="all", overlap="allow")
-            for _ in range(10)
-        ]
-        kill_while_it_fires(database, chance.uniform(0, 0.1))
-        interrupted += schedule.step(connection)["due"] > 0
-        settled = {row["id"]: row["settled_at"] for row in rows(connection, "job_definitions")}
-        wanted = {one: minutes_between(since, settled[one]) for one in made}
-        slots += sum(map(len, wanted.values()))
-        assert i10_fires_are_kept_once(connection, wanted) == []
-        connection.execute("UPDATE wakeboard.job_definitions SET enabled = false")
+    with schedulers(database) as kill_while_it_fires:
+        for _ in range(kills):
+            since = now(connection).replace(second=0, microsecond=0) - timedelta(hours=1)
+            made = [
+                due_since(connection, since, schedule="* * * * *", misfire="all", overlap="allow")
+                for _ in range(10)
+            ]
+            kill_while_it_fires(chance.uniform(0, 0.1))
+            interrupted += schedule.step(connection)["due"] > 0
+            known = rows(connection, "job_definitions", "id = ANY(%s)", made)
+            settled = {row["id"]: row["settled_at"] for row in known}
+            wanted = {one: minutes_between(since, settled[one]) for one in made}
+            slots += sum(map(len, wanted.values()))
+            assert i10_fires_are_kept_once(connection, wanted) == []
+            connection.execute("UPDATE wakeboard.job_definitions SET enabled = false WHERE enabled")
     measured(f"{kills} kills, {interrupted} of them before the fires stood; {slots:,} slots, 0 lost, 0 twice")
 
 
-def kill_while_it_fires(database: str, seconds: float) -> None:
-    """Start a scheduler and kill it so long after its first step began."""
+@contextmanager
+def schedulers(database: str) -> Iterator[Callable[[float], None]]:
+    """Give what starts a scheduler and kills it so many seconds after its first step began."""
     stepper = subprocess.Popen(
-        [sys.executable, "-c", STEPPER, database], cwd=ROOT, env=surroundings(None), stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
+        [sys.executable, "-c", STEPPER, database], cwd=ROOT, env=surroundings(None), stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
     )  # fmt: skip
-    assert stepper.stdout is not None
-    with stepper.stdout:
-        assert stepper.stdout.readline() == b"ready\n"
+    assert stepper.stdin is not None and stepper.stdout is not None
+    asked, told = stepper.stdin, stepper.stdout
+
+    def kill_while_it_fires(seconds: float) -> None:
+        asked.write("\n")
+        asked.flush()
+        pid = int(told.readline())
         # Not a wait for anything: the instant of the kill is the fault.
         time.sleep(seconds)
-        os.kill(stepper.pid, signal.SIGKILL)
-        stepper.wait()
+        os.kill(pid, signal.SIGKILL)
+        assert told.readline() == f"killed {pid}\n"
+
+    with asked, told:
+        yield kill_while_it_fires
+    stepper.wait(30)
 
 
 def minutes_between(since: datetime, until: datetime) -> list[datetime]:

@@ -37,7 +37,7 @@ PAGES_OF_A_CLAIM = 1_000
 def test_eight_workers_never_start_a_fifth(
     house: House, scale: Scale, chance: Random, measured: Measured
 ) -> None:
-    seconds = scale.times(6, 60)
+    seconds = scale.times(6, 35)
     workers = house.workers(WORKERS, APP=APP, CONCURRENCY=2)
     work = 0.05
     began = time.monotonic()
@@ -48,7 +48,7 @@ def test_eight_workers_never_start_a_fifth(
         nonlocal killed
         if house.counts(ids[-400:]).get("queued", 0) < 100:
             ids.extend(house.enqueue_many("four_at_a_time", 200, {"seconds": work}))
-        if time.monotonic() - began > 20 * (killed + 1):
+        if time.monotonic() - began > 10 * (killed + 1):
             killed += 1
             victim = workers.pop(chance.randrange(len(workers)))
             victim.kill()
