@@ -14,6 +14,7 @@ import psycopg
 import pytest
 
 from dashboard import create_app
+from tests import factories
 from tests.factories import rows
 from tests.faults.clockwork import every
 from tests.faults.cluster import Cluster, own_cluster
@@ -27,6 +28,7 @@ from worker.audit import Actor
 from worker.people.tokens import create_token
 from worker.settings import Settings
 from worker.states import Role
+from worker.transitions import engine
 
 Measured = Callable[[str], None]
 ADMIN = Actor("anna", Role.ADMIN, "test")
@@ -35,6 +37,9 @@ RESUMED_WITHIN = 10
 # A child is killed at 0.9 of its lease; what is beyond the lease is the time until we see it gone.
 SEEN_SECONDS = 0.5
 AT_ONCE = 4
+PROBES = """
+INSERT INTO wakeboard.job_runs (job_type, payload) SELECT 'mail', '{}' FROM generate_series(1, %s)
+"""
 
 
 @pytest.fixture(scope="module")
@@ -118,7 +123,7 @@ def test_a_crashed_database_costs_only_time(
 ) -> None:
     workers, feeder = house.workers(2), Feeder(house, chance)
     resumed = []
-    for _ in range(scale.times(1, 4)):
+    for _ in range(scale.times(1, 3)):
         feeder.feed(chance.uniform(1, 2))
         cluster.crash()
         feeder.feed(chance.uniform(0.3, 2 * LEASE_SECONDS))
@@ -231,7 +236,7 @@ def test_cut_sessions_cost_no_run(house: House, scale: Scale, chance: Random, me
         if chance.random() < 0.5:
             cut_one()
 
-    every(0.1, now() + scale.times(4, 20), step)
+    every(0.1, now() + scale.times(4, 15), step)
     producer.close()
     house.settle(60)
     without_sessions = rows(
@@ -339,45 +344,60 @@ def p95(values: Sequence[float]) -> float:
     return sorted(values)[int(0.95 * (len(values) - 1))]
 
 
-def pickups(house: House, seconds: float) -> list[float]:
-    """Enqueue 200 runs a second, ten at a time; return how many seconds later each handler started."""
-    sent: dict[int, float] = {}
+def come_and_go(connection: Connection, count: int) -> None:
+    """Let so many runs of the type ``mail`` be enqueued, claimed and finished, by the worker's statements."""
+    for _ in range(count // 500):
+        connection.execute(PROBES, (500,))
+        held = [one.held for one in factories.claim(connection, limit=500)]
+        factories.succeed(connection, *held)
 
-    def feed() -> None:
-        at = now()
-        sent.update(dict.fromkeys(house.enqueue_many("note", 10), at))
 
-    every(0.05, now() + seconds, feed)
-    return [line.at - sent[line.run_id] for line in house.wait_until_started(list(sent))]
+def claim_seconds(connection: Connection) -> float:
+    """Return how long a claim of eight due runs takes (p95 of 30); each is taken back at once."""
+
+    def claim_once() -> float:
+        with connection.transaction(force_rollback=True):
+            began = now()
+            assert len(factories.claim(connection, limit=8)) == 8
+            return now() - began
+
+    return p95([claim_once() for _ in range(30)])
 
 
 @fault(
     "F36",
-    injected="a REPEATABLE READ snapshot held while thousands of runs come and go",
-    expected="a run starts (p95) within 5 times as long as before, or 50 ms; /system names the transaction",
+    injected="a REPEATABLE READ snapshot held while 60,000 runs come and go, as in 5 minutes of 200 a second",
+    expected="a claim takes at most (p95) 5 times as long, or 50 ms; /system names the transaction",
 )
-def test_an_old_snapshot_slows_no_claim(house: House, scale: Scale, measured: Measured) -> None:
+def test_an_old_snapshot_slows_claims_within_bounds(
+    house: House, scale: Scale, chance: Random, measured: Measured
+) -> None:
     house.workers(2)
-    churn, seconds = scale.times(1_000, 20_000), scale.times(1, 4)
-    pickups(house, 1)
-    before = p95(pickups(house, seconds))
-    with db.connect(house.database, name="report", autocommit=False) as report:
+    factories.a_type(house.connection)
+    gone = scale.times(5_000, 60_000)
+    with (
+        db.connect(house.database, name="wakeboard other") as other,
+        db.connect(house.database, name="report", autocommit=False) as report,
+    ):
+        db.configure(other, engine.PLANNING)
+        db.configure(report, {"idle_in_transaction_session_timeout": "0"})
+        come_and_go(other, 1_000)
+        other.execute(PROBES, (8,))
+        before = claim_seconds(other)
         report.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         report.execute("SELECT count(*) FROM wakeboard.job_runs")
         began_at = now()
-        for _ in range(churn // 1_000):
-            house.enqueue_many("note", 1_000)
-        house.settle(120)
+        come_and_go(other, gone)
+        Feeder(house, chance).feed(1)
         # Dead rows stay for as long as the snapshot does; a neighbour's burst on the machine passes.
-        under = min(p95(pickups(house, seconds)) for _ in range(2))
-        held = now() - began_at
-        told = oldest_transaction(house)
+        under = min(claim_seconds(other) for _ in range(3))
+        told, held = oldest_transaction(house), now() - began_at
         report.rollback()
-    house.settle(30)
+        other.execute("DELETE FROM wakeboard.job_runs WHERE job_type = 'mail'")
+    house.settle(60)
     measured(
-        f"started after {before * 1000:.0f} ms (p95) before, {under * 1000:.0f} ms with {churn} runs gone "
-        f"through under a snapshot of {held:.0f} s; /system names '{told['name']}', "
-        f"{told['seconds']:.0f} s old"
+        f"a claim took {before * 1000:.1f} ms (p95) before, {under * 1000:.1f} ms after {gone} runs had "
+        f"gone by in {held:.0f} s; /system names '{told['name']}', {told['seconds']:.0f} s old"
     )
     assert under <= max(5 * before, 0.05)
     assert told["name"] == "report"

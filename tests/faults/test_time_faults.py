@@ -101,7 +101,7 @@ def test_wrong_wall_clocks_change_nothing(
 
     # Longer than two leases, so that every worker looks for ended ones while others' are renewed.
     long = house.enqueue_many("slow", count, {"seconds": 4.5})
-    every(0.5, now() + scale.times(3, 10), step)
+    every(0.5, now() + scale.times(3, 7), step)
     fires = clockwork.stop()
     started = deviations(house, due)
     house.settle(60)
@@ -146,7 +146,7 @@ def test_a_jumping_wall_clock_moves_no_deadline(
 ) -> None:
     clock = WallClock(library, house.folder / "clock")
     house.worker(APP=APP, CONCURRENCY=8, environment=clock.environment)
-    rounds = scale.times(1, 3)
+    rounds = scale.times(1, 2)
     patient: list[int] = []
     endless: list[int] = []
     due: dict[int, float] = {}
