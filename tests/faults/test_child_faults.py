@@ -69,7 +69,7 @@ def test_a_killed_child_costs_its_attempt_and_nothing_else(
     expected="leases kept; each killed at its timeout + KILL_SECONDS ± 1 s",
 )
 def test_a_hanging_handler_ends_at_its_timeout(house: House, scale: Scale, measured: Measured) -> None:
-    ways = list(islice(cycle(("stopped", "loop", "in C", "deaf")), scale.times(8, 100)))
+    ways = list(islice(cycle(("stopped", "loop", "in C", "deaf")), scale.times(8, 60)))
     house.worker(CONCURRENCY=HANGS_AT_ONCE)
     for number in range(0, len(ways), HANGS_AT_ONCE):
         batch = {house.enqueue("hang", {"way": way}): way for way in ways[number : number + HANGS_AT_ONCE]}
@@ -198,7 +198,7 @@ def _twelve(file: Path) -> list[int]:
     expected="every child and grandchild is gone within 2 s",
 )
 def test_no_child_outlives_its_supervisor(house: House, scale: Scale, measured: Measured) -> None:
-    rounds = scale.times(2, 15)
+    rounds = scale.times(2, 10)
     gone: list[float] = []
     children = 0
     for _ in range(rounds):

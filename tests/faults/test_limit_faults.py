@@ -10,12 +10,11 @@ from typing import Any
 
 from psycopg import RawCursor
 
+from tests.faults.burial import bury
 from tests.faults.house import Connection, House
 from tests.faults.invariants import most_at_once
 from tests.faults.rows import Scale, fault
-from tests.faults.truth import now
 from tests.processes import wait_until
-from tests.worker.motion import is_alive
 from worker import db, transitions
 from worker.audit import Actor
 from worker.states import Role
@@ -68,21 +67,6 @@ def test_eight_workers_never_start_a_fifth(
     )
     assert most == LIMIT
     house.check(limits={"four_at_a_time": LIMIT})
-
-
-def bury(house: House) -> bool:
-    """Tell the truth file of handlers that died without a word; whether those of dead workers all have."""
-    lines = house.truth()
-    ended = {(line.run_id, line.attempt) for line in lines if line.word == "end"}
-    silent = [one for one in lines if one.word == "start" and (one.run_id, one.attempt) not in ended]
-    for one in silent:
-        if not is_alive(one.pid):
-            told = f"end {one.run_id} {one.attempt} {one.pid} {now():.6f} {one.job_type} {one.payload_hash}\n"
-            with house.truth_file.open("a") as file:
-                file.write(told)
-    living = [each for each in house.processes if each.process.poll() is None]
-    children = {member.pid for each in living for member in each.family()}
-    return all(one.pid in children for one in silent if is_alive(one.pid))
 
 
 @fault(

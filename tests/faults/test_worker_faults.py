@@ -12,6 +12,7 @@ from random import Random
 from typing import Any
 
 from tests.factories import rows
+from tests.faults.burial import bury
 from tests.faults.clockwork import Clockwork, every
 from tests.faults.house import KILL_SECONDS, LEASE_SECONDS, RECLAIM_SECONDS, SHUTDOWN_SECONDS, House
 from tests.faults.invariants import i14_silence_is_visible
@@ -45,7 +46,7 @@ def clock(house: House) -> datetime:
 def test_killed_workers_cost_only_time(
     house: House, scale: Scale, chance: Random, measured: Measured
 ) -> None:
-    runs, seconds = scale.times(150, 2000), scale.times(9, 60)
+    runs, seconds = scale.times(150, 2000), scale.times(9, 40)
     workers = house.workers(4)
     house.enqueue_many("effect", runs, {"seconds": seconds * 14 / runs})
     killed: dict[str, datetime] = {}
@@ -60,6 +61,8 @@ def test_killed_workers_cost_only_time(
 
     every(3, now() + seconds, kill_one)
     began = now()
+    for each in workers:
+        house.wait_until_registered(each)
     house.settle(120)
     lost = rows(house.connection, "job_attempts", "outcome = 'lost'")
     waited = [(one["finished_at"] - killed[one["worker_id"]]).total_seconds() for one in lost]
@@ -146,7 +149,7 @@ class Operator:
 def test_a_rolling_deploy_breaks_nothing(
     house: House, scale: Scale, chance: Random, measured: Measured
 ) -> None:
-    seconds = scale.times(10, 45)
+    seconds = scale.times(10, 30)
     workers = house.workers(3)
     clockwork, operator = Clockwork(house), Operator(house, chance)
     ways: list[str] = []
@@ -169,6 +172,7 @@ def test_a_rolling_deploy_breaks_nothing(
 
     def step() -> None:
         nonlocal replaced
+        bury(house)
         feed()
         if now() - replaced > 3:
             replaced = now()
@@ -176,6 +180,9 @@ def test_a_rolling_deploy_breaks_nothing(
 
     every(0.5, until, step)
     fires, began = clockwork.stop(), now()
+    # Only who has begun can be asked to stop in order.
+    for each in workers:
+        house.wait_until_registered(each)
     house.settle(120)
     took = now() - began
     measured(
