@@ -213,6 +213,19 @@ def hungry(ctx: Context) -> int:
     return len(bytearray(1024 * 1024 * 1024))
 
 
+class ArrayMemoryError(MemoryError):
+    """What libraries raise that have more to say about it."""
+
+
+@job("hungry_array", memory_mb=64)
+def hungry_array(ctx: Context) -> int:
+    """Ask for too much through a library with an error of its own."""
+    try:
+        return hungry(ctx)
+    except MemoryError:
+        raise ArrayMemoryError("Unable to allocate 1.00 GiB for an array") from None
+
+
 @job("maps_much", memory_mb=64)
 def maps_much(ctx: Context) -> int:
     """Map a large file and reserve a wide space, as databases and other languages' runtimes do."""

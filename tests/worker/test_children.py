@@ -300,9 +300,12 @@ def test_a_print_loop_cannot_eat_memory(nursery: Nursery) -> None:
 
 
 def test_a_run_may_not_take_more_memory_than_its_type_allows(nursery: Nursery) -> None:
-    bad, good = nursery.run(assign("hungry"), assign("nothing"))
-    assert (bad.answer.kind, bad.answer.error_code) == ("raised", "memory_limit")
-    assert "memory_mb=64" in (bad.answer.message or "")
+    bad, worse, good = nursery.run(assign("hungry"), assign("hungry_array"), assign("nothing"))
+    for answer in (bad.answer, worse.answer):
+        assert (answer.kind, answer.error_code) == ("raised", "memory_limit")
+        assert "memory_mb=64" in (answer.message or "")
+    assert "in hungry" in (bad.answer.traceback or "")
+    assert "ArrayMemoryError: Unable to allocate 1.00 GiB for an array" in (worse.answer.traceback or "")
     assert good.answer.kind == "returned"
 
 

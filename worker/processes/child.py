@@ -38,6 +38,15 @@ _SHORT_NS = 1_000_000
 _WORK_FD_FROM = 200
 
 
+class MemoryRefused(MemoryError):
+    """The handler's own MemoryError, which is its cause, under the code of the limit that it met."""
+
+    error_code = "memory_limit"
+
+    def __init__(self, megabytes: int) -> None:
+        super().__init__(f"asked for far more memory than its type may hold (memory_mb={megabytes})")
+
+
 class _Leave(BaseException):
     """SIGTERM came while no run was held."""
 
@@ -168,17 +177,19 @@ class Child:
         return answer
 
     def _call(self, job_type: JobType, context: Context) -> Answer:
-        megabytes = job_type.memory_mb
-        if megabytes is None:
+        if job_type.memory_mb is None:
             return invoke(job_type, context, window=self._window)
         self._page.set_held_before(held_bytes())
-        answer = invoke(job_type, context, window=self._limited(megabytes))
-        return _refused_memory(answer, megabytes) if answer.error_code == "MemoryError" else answer
+        return invoke(job_type, context, window=self._limited(job_type.memory_mb))
 
     @contextlib.contextmanager
     def _limited(self, megabytes: int) -> Iterator[None]:
-        with bursts_refused(megabytes), self._window:
-            yield
+        """The window, in which a burst of memory is refused, and every kind of MemoryError says so."""
+        try:
+            with bursts_refused(megabytes), self._window:
+                yield
+        except MemoryError as error:
+            raise MemoryRefused(megabytes) from error
 
     def _clean_up(self, assignment: Assignment, answer: Answer, run_ns: int) -> Answer:
         if not self._hygiene.descriptors_whole(run_ns):
@@ -209,11 +220,6 @@ class Child:
             self._work.sendall(self._page.journal())
             self._page.journal_clear()
             self._unsent_since = 0
-
-
-def _refused_memory(answer: Answer, megabytes: int) -> Answer:
-    message = f"asked for far more memory than its type may hold (memory_mb={megabytes})"
-    return replace(answer, error_code="memory_limit", message=message)
 
 
 def _closed_descriptors(answer: Answer) -> Answer:
