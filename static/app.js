@@ -198,7 +198,8 @@
   document.addEventListener('selection:clear', clear)
 
   const copy = async button => {
-    const text = button.dataset.copy || location.href
+    const from = document.getElementById(button.dataset.copyFrom)
+    const text = from?.textContent || button.dataset.copy || location.href
     try {
       await navigator.clipboard.writeText(text)
       toast('Copied.')

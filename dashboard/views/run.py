@@ -14,7 +14,7 @@ from sqlalchemy import RowMapping
 
 from dashboard import params
 from dashboard.connection import as_of, reading
-from dashboard.formats import redact
+from dashboard.formats import pretty, redact
 from dashboard.lanes import lanes
 from dashboard.live import add_page
 from dashboard.queries import leases
@@ -32,6 +32,8 @@ from worker.transitions import Answer
 blueprint = Blueprint("run", __name__)
 
 PATH = "/runs/<id:run_id>"
+# How much of the payload before is shown behind an empty field, in characters.
+MOST_BEFORE = 4_000
 VERB_NAMES = ("run.retry", "run.cancel", "run.again")
 
 
@@ -176,8 +178,13 @@ def _payload() -> dict[str, Any] | None:
 
 def _ask_again(run_id: int) -> dict[str, Any]:
     run = query.one(reading(), run_id)
-    secret = run is not None and redact(run["payload"]) != run["payload"]
-    return {"run": run, "may_edit": g.actor.role.covers(Role.ADMIN), "has_secrets": secret}
+    if run is None or not g.actor.role.covers(Role.ADMIN):
+        return {"before": None, "has_secrets": False}
+    shown = redact(run["payload"])
+    before = pretty(shown)
+    if len(before) > MOST_BEFORE:
+        before = f"{before[:MOST_BEFORE]}…"
+    return {"before": before, "has_secrets": shown != run["payload"]}
 
 
 add_verb(

@@ -200,6 +200,18 @@ def test_the_facts_name_where_the_run_came_from(client: FlaskClient, connection:
     assert "removed" in words(client, f"/runs/{run}")
 
 
+def test_a_large_payload_is_on_its_page_once_and_begun_behind_the_empty_field(
+    client: FlaskClient, connection: Connection
+) -> None:
+    run = a_run(connection, "succeeded", payload={"list": ["needle", *range(10_000), "the last"]})
+    html = client.get(f"/runs/{run}").get_data(as_text=True)
+    assert (html.count("needle"), html.count("the last")) == (1, 1)
+    assert 'data-copy-from="payload"' in html
+    asked = client.get(f"/runs/{run}/again").get_data(as_text=True)
+    assert (asked.count("needle"), asked.count("the last")) == (1, 0)
+    assert len(asked) < 20_000
+
+
 def test_what_was_done_once_is_listed(client: FlaskClient, connection: Connection) -> None:
     run = a_run(connection, "dead")
     insert(
