@@ -24,6 +24,7 @@ from tests.faults.cutoff import (
     cases,
     enqueue,
     settle_what_is_unconfirmed,
+    take_back,
     tell_measures,
     wait_until_between,
 )  # fmt: skip
@@ -218,6 +219,7 @@ def test_a_stale_transaction_writes_nothing_and_a_later_one_ends_with_its_run(
     killed = house.enqueue_many("booking", count, {"gate": str(house.folder / "never opened")})
     for line in wait_until_between(house, killed):
         os.kill(line.pid, signal.SIGKILL)
+    take_back(house, stale)
     house.settle(60)
     gate.touch()
     before = house.connection.execute(TOGETHER).fetchall()

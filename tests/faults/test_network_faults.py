@@ -16,6 +16,7 @@ import psutil
 import psycopg
 import pytest
 
+from tests.factories import rows
 from tests.faults.house import House
 from tests.faults.rows import Scale, fault
 from tests.faults.truth import Line, now
@@ -403,8 +404,9 @@ def test_a_worker_that_hears_nothing_finds_its_work_by_polling(
 def test_a_claim_that_is_never_answered_is_not_waited_for(
     house: House, middleman: Middleman, scale: Scale, measured: Measured
 ) -> None:
-    half_open = house.worker(database=middleman.url, POLL_SECONDS=POLL_SECONDS)
+    half_open = house.worker(database=middleman.url, wait=False, POLL_SECONDS=POLL_SECONDS)
     other = house.worker(POLL_SECONDS=POLL_SECONDS)
+    house.wait_until_registered(half_open)
     middleman.strand(CLAIM_LINE)
     stranded_at = now()
     waited = pickups(house, lambda: "No notification arrives" in half_open.output, NOTICED_WITHIN + 10)
@@ -414,9 +416,36 @@ def test_a_claim_that_is_never_answered_is_not_waited_for(
     alone = pickups(house, lambda: True, 10)
     measured(
         f"{len(waited)} runs picked up by another after {max(waited):.2f} s at most (poll "
-        f"{POLL_SECONDS:g} s); replaced after {replaced_after:.0f} s; alone it picked up after {alone[0]:.2f} s"
+        f"{POLL_SECONDS:g} s); replaced after {replaced_after:.0f} s; alone picked up after {alone[0]:.2f} s"
     )
     assert replaced_after <= NOTICED_WITHIN
     assert max(waited + alone) <= POLL_SECONDS + scale.times(SLACK_SECONDS, 0.5)
     middleman.heal()
+    house.check()
+
+
+@fault(
+    "F26",
+    injected="a link that takes up to 230 ms in each direction, under a lease of 3 s (a tenth of the usual)",
+    expected="no lease lost, work goes on",
+)
+def test_a_slow_and_jittery_link_loses_no_lease(
+    house: House, middleman: Middleman, scale: Scale, chance: Random, measured: Measured
+) -> None:
+    seconds = scale.times(5, 15)
+    worker = house.worker(database=middleman.url, LEASE_SECONDS=3)
+    middleman.delay_seconds = lambda: max(0.0, chance.uniform(-0.17, 0.23))
+    long = house.enqueue_many("slow", 2, {"seconds": seconds})
+    house.wait_until_started(long)
+    short = [*house.enqueue_many("effect", 5), *house.enqueue_many("note", 10 * seconds)]
+    began = now()
+    house.settle(120)
+    took = now() - began
+    measured(
+        f"{len(short)} runs beside {len(long)} of {seconds} s took {took:.0f} s; attempts "
+        f"{house.outcomes()}; {worker.output.count('WARNING')} warnings"
+    )
+    others = rows(house.connection, "job_attempts", "outcome <> 'succeeded'")
+    assert [(one["job_type"], one["outcome"], one["error_code"], one["error"]) for one in others] == []
+    assert house.counts() == {"succeeded": len(short) + len(long)}
     house.check()

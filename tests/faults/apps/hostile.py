@@ -65,6 +65,9 @@ def _no_json(chance: random.Random) -> Any:
 class Liar(dict[str, Any]):
     """A dictionary that dies of being looked at."""
 
+    def __init__(self) -> None:
+        super().__init__(secret=1)
+
     def items(self) -> Any:
         """Refuse to be serialised."""
         raise SystemExit("the result is nobody's business")
