@@ -346,15 +346,55 @@ def test_a_try_that_was_refused_is_no_repeat(connection: Connection, mailbox: Ma
     assert mailbox.letters[0]["Subject"] == "Dead runs: fires"
 
 
-def test_the_web_process_takes_what_no_worker_has_touched_for_two_minutes(connection: Connection) -> None:
+def test_who_does_not_know_the_channel_spends_none_of_its_tries(
+    connection: Connection, mailbox: Mailbox, receiver: Receiver
+) -> None:
+    message = a_message(connection, "mail", run_id=7)
+    done = delivery.deliver(connection, Channels(settings(receiver)), message)
+    assert done.result == "busy" and "knows no channel “mail”" in done.words and done.wait_seconds > 60
+    connection.execute("UPDATE wakeboard.alert_messages SET created_at = now() - interval '3 min'")
+    assert delivery.waiting(connection, Channels(settings(receiver))) == []
+    assert delivery.waiting(connection, Channels(settings(mailbox))) == [(message, 7)]
+    assert delivery.deliver(connection, Channels(settings(mailbox)), message).result == "sent"
+    assert [row["tries"] for row in messages(connection)] == [1] and len(mailbox.letters) == 1
+
+
+def test_a_message_whose_senders_all_died_is_not_repeated_for_ever(
+    connection: Connection, mailbox: Mailbox
+) -> None:
+    message = a_message(connection, tries=delivery.MOST_TRIES, claimed_until=from_now("-1 second"))
+    done = delivery.deliver(connection, Channels(settings(mailbox)), message)
+    assert done.result == "gave_up" and mailbox.letters == []
+    [row] = messages(connection)
+    assert row["gave_up_at"] is not None and "it may have arrived" in row["error"]
+
+
+def test_the_web_process_tells_what_no_worker_has_a_channel_for(
+    connection: Connection, mailbox: Mailbox
+) -> None:
+    a_run(connection, "dead")
+    Watch("worker", settings()).step(connection)
+    web = Watch("web", settings(mailbox))
+    assert (web.step(connection)["messages"], rule(connection)["state"]) == (0, "firing")
+    connection.execute(
+        "UPDATE wakeboard.alert_rules SET fired_at = now() - interval '3 min' WHERE state = 'firing'"
+    )
+    assert web.step(connection)["messages"] == 1
+    assert (messages(connection)[0]["run_id"], rule(connection)["told"]) == (None, "firing")
+    assert web.step(connection)["messages"] == 0
+
+
+def test_the_web_process_takes_what_no_worker_has_touched_for_two_minutes(
+    connection: Connection, mailbox: Mailbox
+) -> None:
     run_id = a_run(connection, job_type="alert")
     own = a_message(connection)
     fresh = a_message(connection, run_id=run_id)
     old = a_message(connection, run_id=run_id, created_at=from_now("-3 minutes"))
     a_message(connection, run_id=run_id, created_at=from_now("-1 hour"), claimed_until=from_now("-1 minute"))
     a_message(connection, created_at=from_now("-1 hour"), claimed_until=from_now("1 minute"))
-    assert [message for message, _ in delivery.waiting(connection)] == [old, own]
-    assert fresh not in [message for message, _ in delivery.waiting(connection)]
+    found = [message for message, _ in delivery.waiting(connection, Channels(settings(mailbox)))]
+    assert found == [old, own] and fresh not in found
 
 
 # The job

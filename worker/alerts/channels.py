@@ -136,19 +136,23 @@ def _login(parts: SplitResult) -> dict[str, str]:
 def _within(seconds: float, peer: Callable[[], socket.socket | None]) -> Iterator[None]:
     """End a conversation that takes longer than ``seconds`` in all: a socket's own limit is for each word."""
 
-    def end() -> None:
-        with suppress(OSError, AttributeError):
-            found = peer()
-            if found is not None:
-                found.shutdown(socket.SHUT_RDWR)
+    is_over = threading.Event()
 
-    timer = threading.Timer(seconds, end)
-    timer.daemon = True
-    timer.start()
+    def end() -> None:
+        # Again and again: at the end of its time a connection may only just have been opened.
+        wait = seconds
+        while not is_over.wait(wait):
+            wait = 0.1
+            with suppress(OSError, AttributeError):
+                found = peer()
+                if found is not None:
+                    found.shutdown(socket.SHUT_RDWR)
+
+    threading.Thread(target=end, name="deadline", daemon=True).start()
     try:
         yield
     finally:
-        timer.cancel()
+        is_over.set()
 
 
 def _why(failure: Exception, seconds: float) -> str:
@@ -185,9 +189,9 @@ def _webhook(settings: Settings, message: Outgoing) -> str:
 
 def _mail(settings: Settings, message: Outgoing) -> str:
     url = urlsplit(str(settings.smtp_url))
-    letter = _letter(settings, message)
     server: smtplib.SMTP | None = None
     try:
+        letter = _letter(settings, message)
         server = _connected(url)
         with _within(MAIL_SECONDS, lambda: server.sock if server else None):
             if url.scheme == "smtp+starttls":

@@ -31,15 +31,23 @@ SET claimed_until = now() + interval '{CLAIM_SECONDS} seconds', tries = m.tries 
 FROM (
     SELECT id, tries > 0 AND error IS NULL AS is_repeat FROM wakeboard.alert_messages
     WHERE id = %(id)s AND sent_at IS NULL AND gave_up_at IS NULL
+      AND channel = ANY(%(channels)s) AND tries < {MOST_TRIES}
       AND (claimed_until IS NULL OR claimed_until <= now())
     FOR UPDATE
 ) AS before
 WHERE m.id = before.id
 RETURNING m.channel, m.subject, m.body, m.tries, before.is_repeat
 """
+# The process of every try ended in its midst: one more would be the next repeat of many.
+EXHAUSTED = f"""
+UPDATE wakeboard.alert_messages SET gave_up_at = now(),
+    error = coalesce(error, 'Each of {MOST_TRIES} processes ended while it sent this; it may have arrived.')
+WHERE id = %(id)s AND sent_at IS NULL AND gave_up_at IS NULL AND tries >= {MOST_TRIES}
+  AND claimed_until <= now()
+"""
 STANDING = """
 SELECT sent_at IS NOT NULL, gave_up_at IS NOT NULL,
-    greatest(0, extract(epoch FROM claimed_until - now()))::float8
+    greatest(0, extract(epoch FROM claimed_until - now()))::float8, channel
 FROM wakeboard.alert_messages WHERE id = %(id)s
 """
 SENT = """
@@ -56,7 +64,7 @@ WHERE id = %(id)s AND sent_at IS NULL
 # its only try is.
 WAITING = f"""
 SELECT id, run_id FROM wakeboard.alert_messages
-WHERE sent_at IS NULL AND gave_up_at IS NULL AND kind <> 'test'
+WHERE sent_at IS NULL AND gave_up_at IS NULL AND kind <> 'test' AND channel = ANY(%(channels)s)
   AND (claimed_until IS NULL OR claimed_until <= now())
   AND (run_id IS NULL OR coalesce(claimed_until, created_at) < now() - interval '{PATIENCE_SECONDS} seconds')
 ORDER BY created_at LIMIT %(most)s
@@ -73,10 +81,13 @@ class Delivery:
 
 
 def deliver(connection: Connection, channels: Channels, message_id: int) -> Delivery:
-    """Send one message unless it is sent, given up or in another process's hands."""
-    row = connection.execute(CLAIM.encode(), {"id": message_id}).fetchone()
+    """Send one message unless it is sent, given up, in another process's hands, or for a channel that only
+    others know."""
+    values = {"id": message_id, "channels": list(channels.names)}
+    row = connection.execute(CLAIM.encode(), values).fetchone()
     if row is None:
-        return _standing(connection, message_id)
+        connection.execute(EXHAUSTED.encode(), values)
+        return _standing(connection, channels, message_id)
     channel, subject, body, tries, is_repeat = row
     name = f"alert.{body.get('installation') or 'wakeboard'}.{message_id}"
     try:
@@ -87,12 +98,13 @@ def deliver(connection: Connection, channels: Channels, message_id: int) -> Deli
     return Delivery("sent", words)
 
 
-def waiting(connection: Connection, most: int = 20) -> list[tuple[int, int | None]]:
-    """Return (message, its run) of what the web process should send now, oldest first."""
-    return [(row[0], row[1]) for row in connection.execute(WAITING.encode(), {"most": most}).fetchall()]
+def waiting(connection: Connection, channels: Channels, most: int = 20) -> list[tuple[int, int | None]]:
+    """Return (message, its run) of what the web process should send now by ``channels``, oldest first."""
+    values = {"most": most, "channels": list(channels.names)}
+    return [(row[0], row[1]) for row in connection.execute(WAITING.encode(), values).fetchall()]
 
 
-def _standing(connection: Connection, message_id: int) -> Delivery:
+def _standing(connection: Connection, channels: Channels, message_id: int) -> Delivery:
     row = connection.execute(STANDING.encode(), {"id": message_id}).fetchone()
     if row is None:
         return Delivery("missing", f"There is no message {message_id}; retention may have removed it.")
@@ -100,6 +112,10 @@ def _standing(connection: Connection, message_id: int) -> Delivery:
         return Delivery("already", "It was sent already.")
     if row[1]:
         return Delivery("gave_up", "It was given up after too many tries.")
+    if row[3] not in channels.names:
+        # No try of the message's: whoever knows the channel goes on with it.
+        words = f"This process knows no channel “{row[3]}”: its WAKEBOARD_ALERT_… are not set."
+        return Delivery("busy", words, PATIENCE_SECONDS)
     return Delivery("busy", "Another process is at it, or its next try is not due yet.", row[2] or 1.0)
 
 

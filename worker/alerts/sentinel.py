@@ -133,8 +133,9 @@ class Sentinel:
             message_id = post(connection, None, told.cause, told.channel, told.words.subject, told.words.body)
             connection.execute(SENT.encode(), {"id": message_id, "words": told.answer})
             self.outage.history.pop(0)
-        for message_id, run_id in waiting(connection):
-            done = deliver(connection, Channels(self._settings), message_id)
+        channels = Channels(self._settings)
+        for message_id, run_id in waiting(connection, channels):
+            done = deliver(connection, channels, message_id)
             if done.result == "sent" and run_id is not None:
                 self._call_off(connection, run_id)
             if done.result in ("failed", "gave_up"):

@@ -23,7 +23,8 @@ from worker.transitions.enqueue import enqueue
 
 Connection = psycopg.Connection[Any]
 Row = Mapping[str, Any]
-# Workers' rules that no worker has looked at for this long are looked at by the web process.
+# Workers' rules that no worker has looked at for this long are looked at by the web process; so are those of
+# whose change no worker has told for as long, be it that none knows a channel.
 NEGLECTED_SECONDS = 120
 QUESTION_TIMEOUT = "3s"
 MOST_TOLD_NAMES = 200
@@ -33,7 +34,10 @@ SELECT r.id FROM wakeboard.alert_rules AS r
 JOIN unnest(%(kinds)s::text[], %(every)s::float8[], %(mine)s::bool[]) AS k (kind, every, mine) USING (kind)
 WHERE r.enabled AND CASE
     WHEN k.mine THEN coalesce(r.checked_at, '-infinity') < now() - make_interval(secs => 0.9 * k.every)
-    ELSE coalesce(r.checked_at, r.created_at) < now() - make_interval(secs => {NEGLECTED_SECONDS} + k.every)
+    WHEN coalesce(r.checked_at, r.created_at) < now() - make_interval(secs => {NEGLECTED_SECONDS} + k.every)
+        THEN true
+    ELSE %(can_tell)s AND r.state <> r.told AND coalesce(r.silenced_until, '-infinity') < now()
+        AND greatest(r.fired_at, r.recovered_at) < now() - make_interval(secs => {NEGLECTED_SECONDS})
 END
 """
 LOCK = f"""
@@ -85,6 +89,7 @@ class Watch:
             "kinds": [kind.name for kind in chosen],
             "every": [kind.every_seconds for kind in chosen],
             "mine": [kind.watcher == self.watcher for kind in chosen],
+            "can_tell": bool(configured(self.settings)),
         }
 
     def _look(self, connection: Connection, rule_id: int) -> tuple[bool, int] | None:
