@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,6 +21,8 @@ from worker.settings import Settings
 LEVELS = ("ok", "warning", "fail")
 APP_SECONDS = 30
 LONG_TRANSACTION_SECONDS = 300
+# So many late loops of one process are one trouble, not many.
+MANY_LOOPS = 4
 
 PRIVILEGES = """
 SELECT c.relname AS name FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
@@ -209,11 +211,11 @@ def _workers(connection: Connection) -> Iterator[Finding]:
 def _loops(connection: Connection) -> Iterator[Finding]:
     """Name each loop that is late, and whether anybody keeps the schedules."""
     late = liveness.late_loops(connection)
-    for loop in late:
-        place = f"{loop.hostname}:{loop.pid}" if loop.hostname else loop.process_id
-        error = f" Its last error: {loop.last_error}" if loop.last_error else ""
-        says = f"'{loop.name}' of {place} last succeeded {loop.ago_seconds:.0f} s ago.{error}"
-        yield Finding("loops", "fail", says, _mend_of(loop))
+    for place, loops in _by_process(late).items():
+        if len(loops) >= MANY_LOOPS:
+            yield _stands_still(place, loops)
+            continue
+        yield from (_late(place, loop) for loop in loops)
     if liveness.is_abandoned(connection):
         says = f"Schedules are enabled and no worker or tick came for {liveness.SILENCE_SECONDS} s."
         yield Finding(
@@ -221,6 +223,30 @@ def _loops(connection: Connection) -> Iterator[Finding]:
         )
     elif not late:
         yield Finding("loops", "ok", "All are on time.")
+
+
+def _by_process(loops: Iterable[liveness.Loop]) -> dict[str, list[liveness.Loop]]:
+    found: dict[str, list[liveness.Loop]] = {}
+    for loop in loops:
+        place = f"{loop.hostname}:{loop.pid}" if loop.hostname else loop.process_id
+        found.setdefault(place, []).append(loop)
+    return found
+
+
+def _stands_still(place: str, loops: Sequence[liveness.Loop]) -> Finding:
+    """Say in one line what many late loops of one process come to."""
+    names = ", ".join(sorted(loop.name for loop in loops))
+    error = next((f" A last error: {loop.last_error}" for loop in loops if loop.last_error), "")
+    seconds = max(loop.ago_seconds for loop in loops)
+    says = f"{place} stands still or is gone, for {seconds:.0f} s. Late: {names}.{error}"
+    mend = "If that process is alive, restart it: its log says why; if it is gone, start another."
+    return Finding("loops", "fail", says, mend)
+
+
+def _late(place: str, loop: liveness.Loop) -> Finding:
+    error = f" Its last error: {loop.last_error}" if loop.last_error else ""
+    says = f"'{loop.name}' of {place} last succeeded {loop.ago_seconds:.0f} s ago.{error}"
+    return Finding("loops", "fail", says, _mend_of(loop))
 
 
 def _mend_of(loop: liveness.Loop) -> str:
