@@ -14,7 +14,7 @@ import pytest
 from tests.factories import rows
 from tests.faults.apps.clocks import TIMEOUT_SECONDS
 from tests.faults.clockwork import Clockwork, every
-from tests.faults.house import KILL_SECONDS, House
+from tests.faults.house import KILL_SECONDS, PATIENCE_SECONDS, House
 from tests.faults.invariants import LATE
 from tests.faults.rows import Scale, fault
 from tests.faults.truth import Line, now
@@ -99,8 +99,8 @@ def test_wrong_wall_clocks_change_nothing(
         clockwork.add(1, chance.randrange(1, 4))
         due.update(enqueue_delayed(house, [chance.uniform(0.1, 3) for _ in range(10)]))
 
-    # Longer than two leases, so that every worker looks for ended ones while others' are renewed.
-    long = house.enqueue_many("slow", count, {"seconds": 4.5})
+    # So long that every worker begins to look for ended leases while others' are renewed.
+    long = house.enqueue_many("slow", count, {"seconds": PATIENCE_SECONDS + 2})
     every(0.5, now() + scale.times(3, 7), step)
     fires = clockwork.stop()
     started = deviations(house, due)
