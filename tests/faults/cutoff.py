@@ -88,9 +88,7 @@ def wait_until_between(house: House, ids: Iterable[int], seconds: float = 30) ->
 
 def take_back(house: House, ids: Iterable[int]) -> None:
     """Once the leases of the runs have ended, take them back and run them to their end, without a worker."""
-    held = (
-        "SELECT 1 FROM wakeboard.job_runs WHERE id = ANY(%s) AND status = 'running' AND locked_until >= now()"
-    )
+    held = "SELECT 1 FROM wakeboard.job_runs WHERE id = ANY(%s) AND locked_until >= now()"
     wait_until(lambda: not house.connection.execute(held, (list(ids),)).fetchall(), 20, "the leases end")
     tick = house.start("tick", APP=APP)
     assert tick.wait(120) == 0, tick.output

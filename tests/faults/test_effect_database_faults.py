@@ -180,7 +180,7 @@ def test_an_effect_that_a_reboot_cut_off_is_never_guessed(
     ledger = rows(house.connection, "effects")
     assert {(one["status"], one["attempt"]) for one in ledger} == {("started", 1)}
     assert {one["run_id"] for one in ledger} == told.keys()
-    take_back(house, told)
+    house.worker(APP=APP)
     house.settle(60)
     assert_third_answers(house, told)
     tell_measures(measured, house, told, settle_what_is_unconfirmed(house, told))

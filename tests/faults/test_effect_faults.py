@@ -49,6 +49,7 @@ class Death:
     columns: Mapping[str, Any] = field(default_factory=dict)
 
 
+AT_ONCE = 16
 SHORT = {"timeout_seconds": 1}
 DEATHS = (
     Death("killed", "sleeps", "killed", "kill"),
@@ -74,7 +75,7 @@ DEATHS = (
 def test_an_effect_that_its_handlers_death_cut_off_is_never_guessed(
     house: House, scale: Scale, chance: Random, measured: Measured
 ) -> None:
-    house.worker(APP=APP, CONCURRENCY=8)
+    house.worker(APP=APP, CONCURRENCY=AT_ONCE)
     told: dict[int, Case] = {}
     deaths: dict[int, Death] = {}
     for death in DEATHS:
