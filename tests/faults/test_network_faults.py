@@ -432,12 +432,12 @@ def test_a_claim_that_is_never_answered_is_not_waited_for(
 def test_a_slow_and_jittery_link_loses_no_lease(
     house: House, middleman: Middleman, scale: Scale, chance: Random, measured: Measured
 ) -> None:
-    seconds = scale.times(5, 15)
+    seconds = scale.times(4, 10)
     worker = house.worker(database=middleman.url, LEASE_SECONDS=3)
-    middleman.delay_seconds = lambda: max(0.0, chance.uniform(-0.17, 0.23))
+    middleman.delay_seconds = lambda: max(0.0, chance.uniform(-0.05, 0.23))
     long = house.enqueue_many("slow", 2, {"seconds": seconds})
     house.wait_until_started(long)
-    short = [*house.enqueue_many("effect", 5), *house.enqueue_many("note", 10 * seconds)]
+    short = [*house.enqueue_many("effect", 2), *house.enqueue_many("note", scale.times(10, 40))]
     began = now()
     house.settle(120)
     took = now() - began

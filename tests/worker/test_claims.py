@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from worker.loop.claims import SIZES, WINDOW, Claims, Load, windows
+from worker.loop.claims import SIZES, WINDOW, Claimed, Claims, Load, Plan, claim_script, windows
 from worker.loop.held import Held, held_from_row
 
 POLICY = {"timeout_seconds": 300.0, "lease_seconds": None, "backoff": "fixed 1s", "memory_mb": None}
@@ -145,3 +145,27 @@ def test_a_timeout_without_an_end_is_bounded() -> None:
             (*head, text, None), made.policies, worker_id="w", lease_seconds=30, leased_ns=0
         )
         assert entry.assignment.timeout_seconds == 315_360_000
+
+
+def round_with_a_row_at_once(lease_seconds: float) -> Claimed | str:
+    """Answer a round's first claim with a row; return what it hands over, or what it sends next."""
+    plan = Plan(["send"], limit=4, limited=["charge", "refund"], round=1)
+    script = claim_script(plan, "w1", lease_seconds, announce=None)
+    next(script)
+    try:
+        return script.send([(b"1", b"1")])[0]
+    except StopIteration as ended:
+        assert isinstance(ended.value, Claimed)
+        return ended.value
+
+
+def test_over_a_slow_link_a_round_hands_over_what_it_has_and_the_next_follows_at_once() -> None:
+    # A lease so short that any answer is slow.
+    found = round_with_a_row_at_once(lease_seconds=1e-6)
+    assert isinstance(found, Claimed)
+    assert (found.rows, found.is_full) == ([(b"1", b"1")], True)
+    assert found.sent_ns > 0
+
+
+def test_over_a_fast_link_a_round_asks_for_the_limited_types_too() -> None:
+    assert round_with_a_row_at_once(lease_seconds=30) == "BEGIN"

@@ -15,7 +15,7 @@ from worker import log
 from worker.duties.presence import Beat
 from worker.loop.channel import StatementFailed
 from worker.loop.claims import Claimed, Claims, Plan, busy_script, claim_script, recovery_script
-from worker.loop.held import Holdings, boottime_ns
+from worker.loop.held import Holdings
 from worker.loop.line import Line
 from worker.loop.slots import Slots
 
@@ -137,13 +137,13 @@ class Claimer:
         announce, self._announcement = self._announcement, None
         self._is_hungry = False
         self._next_poll = monotonic() + self._poll_seconds
-        sent_ns, round_ = boottime_ns(), self._rounds()
+        round_ = self._rounds()
         script = claim_script(plan, self._worker_id, self._lease_seconds, announce=announce)
 
         def done(claimed: Claimed) -> None:
             rows, is_full = claimed.rows, claimed.is_full
             self.well()
-            self._slots.take(rows, sent_ns)
+            self._slots.take(rows, claimed.sent_ns)
             # Hungry by now: something ended or was enqueued after the claim had looked.
             self._empty_since_round = NEVER if rows or self._is_hungry else round_
             # Published as idle first, then claimed once more: nothing that came in between can be missed.

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from worker.duties.presence import BUSY, IDLE
 from worker.loop.channel import Rows, Script, StatementFailed, array
-from worker.loop.held import Held, Policy
+from worker.loop.held import Held, Policy, boottime_ns
 from worker.transitions import engine
 
 # One statement text per size, so that few are prepared; each is a literal LIMIT.
@@ -23,6 +23,9 @@ QUICK_SECONDS = 0.020
 SLOW_SHARE = 0.05
 MEMORY = 0.02
 OLDEST_EVERY = 5
+# Leases run from the claim, and a round asks for one limited type after the other: over a slow link, what it
+# has is handed over after this share of a lease.
+PATIENCE = 0.1
 
 
 @dataclass(slots=True)
@@ -147,11 +150,32 @@ def windows(names: Sequence[str], round_: int) -> Iterator[Sequence[str]]:
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """What one round of claims brought: the rows are ours even when a later statement was refused."""
+    """What one round of claims brought: the rows are ours even when a later statement was refused.
+
+    ``sent_ns``: when the first claim that brought something was sent, from which all their leases count.
+    """
 
     rows: Rows
     is_full: bool
     failure: StatementFailed | None = None
+    sent_ns: int = 0
+
+
+@dataclass(slots=True)
+class _Clock:
+    """Since when something claimed waits in this round to be handed over."""
+
+    patience_ns: int
+    sent_ns: int = 0
+
+    def brought(self, sent_ns: int) -> None:
+        """A claim sent at ``sent_ns`` brought something."""
+        self.sent_ns = self.sent_ns or sent_ns
+
+    @property
+    def is_up(self) -> bool:
+        """Whether it has waited for so long that nothing more should be asked for."""
+        return self.sent_ns > 0 and boottime_ns() - self.sent_ns > self.patience_ns
 
 
 def claim_script(plan: Plan, worker_id: str, lease_seconds: float, *, announce: bool | None) -> Script:
@@ -167,19 +191,21 @@ def claim_script(plan: Plan, worker_id: str, lease_seconds: float, *, announce: 
     turns = (_unlimited, _limited_types) if plan.round % 2 else (_limited_types, _unlimited)
     failure: StatementFailed | None = None
     is_full = False
+    clock = _Clock(int(lease_seconds * PATIENCE * 1e9))
     for turn in turns:
-        if len(rows) < plan.limit:
+        if len(rows) < plan.limit and not clock.is_up:
             size = _size(plan.limit - len(rows))
             try:
-                more: Rows = yield from turn(plan, size, me, lease)
+                more: Rows = yield from turn(plan, size, me, lease, clock)
             except StatementFailed as refused:
                 failure = refused
             else:
                 rows, is_full = rows + more, is_full or len(more) >= size
-    return Claimed(rows, is_full, failure)
+    # A round that was cut short has not asked for everything: the next one follows at once.
+    return Claimed(rows, is_full or clock.is_up, failure, clock.sent_ns)
 
 
-def _unlimited(plan: Plan, limit: int, me: bytes, lease: bytes) -> Script:
+def _unlimited(plan: Plan, limit: int, me: bytes, lease: bytes, clock: _Clock) -> Script:
     """Claim from the types without a limit, a window of them at a time until one has something."""
     names: Sequence[str] = plan.types
     if len(names) > WINDOW:
@@ -187,21 +213,27 @@ def _unlimited(plan: Plan, limit: int, me: bytes, lease: bytes) -> Script:
         names = sorted({(row[0] or b"").decode() for row in found} & set(names))
     statement = engine.claim(limit, oldest_first=plan.oldest_first)
     for some in windows(names, plan.round):
+        sent_ns = boottime_ns()
         rows: Rows = yield statement, (array(some), me, lease)
         if rows:
+            clock.brought(sent_ns)
             return rows
     return []
 
 
-def _limited_types(plan: Plan, limit: int, me: bytes, lease: bytes) -> Script:
+def _limited_types(plan: Plan, limit: int, me: bytes, lease: bytes, clock: _Clock) -> Script:
     """Claim from the types with a limit, one after the other; what is claimed is ours whatever follows."""
     rows: Rows = []
     for name in plan.limited:
-        if len(rows) >= limit:
+        if len(rows) >= limit or clock.is_up:
             break
+        sent_ns = boottime_ns()
         try:
             statement = engine.claim_limited(_size(limit - len(rows)), oldest_first=plan.oldest_first)
-            rows = rows + (yield from _limited(name, statement, me, lease))
+            more: Rows = yield from _limited(name, statement, me, lease)
+            rows = rows + more
+            if more:
+                clock.brought(sent_ns)
         except StatementFailed:
             if not rows:
                 raise
