@@ -198,7 +198,7 @@ def _twelve(file: Path) -> list[int]:
     expected="every child and grandchild is gone within 2 s",
 )
 def test_no_child_outlives_its_supervisor(house: House, scale: Scale, measured: Measured) -> None:
-    rounds = scale.times(2, 10)
+    rounds = scale.times(2, 12)
     gone: list[float] = []
     children = 0
     for _ in range(rounds):
