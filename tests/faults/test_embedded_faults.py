@@ -218,7 +218,7 @@ def torn(data_dir: Path) -> None:
     expected="each start within 30 s, every acknowledged row there, the stranger untouched",
 )
 def test_every_dirty_start_starts(folder: Path, scale: Scale, measured: Measured) -> None:
-    data_dir, rounds = folder / "d", scale.times(1, 3)
+    data_dir, rounds = folder / "d", scale.times(1, 2)
     embedded.start(data_dir, settings=FAST)
     times: list[float] = []
     rows = 0
@@ -276,7 +276,7 @@ def start_after_interrupted_initdb(data_dir: Path) -> float:
 ALL_IN_THE_LOG = FAST | {"max_wal_size": "32GB", "checkpoint_timeout": "1d", "autovacuum": "off"}
 FILL = """
 INSERT INTO wakeboard.job_runs (job_type, payload)
-SELECT 'mail', jsonb_build_object('n', n, 'text', repeat(md5(n::text), 12))
+SELECT 'mail', jsonb_build_object('n', n, 'text', repeat(md5(n::text), 50))
 FROM generate_series(1, 20000) AS n
 """
 BYTES = "SELECT pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '{}')::bigint"
@@ -298,7 +298,7 @@ def fill_log(url: str, megabytes: int) -> int:
     expected="both wait, say that it recovers, and go on within 300 s; no run lost",
 )
 def test_a_long_recovery_is_waited_for(folder: Path, scale: Scale, measured: Measured) -> None:
-    data_dir, megabytes = folder / "d", scale.times(64, 1536)
+    data_dir, megabytes = folder / "d", scale.times(64, 1024)
     server = embedded.start(data_dir, settings=ALL_IN_THE_LOG)
     db.migrate(server.url)
     runs = fill_log(server.url, megabytes)
@@ -476,7 +476,7 @@ def cut_power(doomed: Sequence[psutil.Process]) -> None:
 def test_after_a_reboot_work_goes_on_where_it_was(
     folder: Path, scale: Scale, chance: Random, measured: Measured
 ) -> None:
-    data_dir, reboots = folder / "d", scale.times(1, 3)
+    data_dir, reboots = folder / "d", scale.times(1, 2)
     up_after: list[float] = []
     work_after: list[float] = []
     with a_house(embedded.start(data_dir, settings=FAST).url, folder) as house:
