@@ -47,9 +47,14 @@ class Sampler:
         """Begin to look."""
         self._thread.start()
 
+    @property
+    def is_looking(self) -> bool:
+        """Whether its thread lives."""
+        return self._thread.is_alive()
+
     def stop(self) -> list[str]:
         """Stop looking; return what was seen."""
-        died = self._thread.ident is not None and not self._thread.is_alive() and not self._stopping.is_set()
+        died = not self.is_looking and not self._stopping.is_set()
         self._stopping.set()
         self._thread.join(10)
         blind = [] if self.looks and not died else ["I5: nobody looked: the sampler saw nothing, or died"]

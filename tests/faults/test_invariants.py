@@ -166,6 +166,17 @@ def test_i5_tells_that_nobody_looked(database: str) -> None:
     assert told.startswith("I5: nobody looked")
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_i5_tells_that_the_sampler_died_after_a_look(database: str) -> None:
+    answers = iter([True])
+    sampler = Sampler(database, reclaim_seconds=0, is_attended=lambda: next(answers))
+    sampler.start()
+    wait_until(lambda: not sampler.is_looking, 10, "the sampler dies")
+    assert sampler.looks == 1
+    (told,) = sampler.stop()
+    assert "died" in told
+
+
 def a_sampler_without_a_database(database: str) -> Sampler:
     sampler = a_sampler(psycopg.conninfo.make_conninfo(database, dbname="nowhere"))
     sampler.start()
@@ -328,4 +339,5 @@ def test_a_row_that_does_not_exist_is_told() -> None:
     ]
     done = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert done.returncode == pytest.ExitCode.USAGE_ERROR
-    assert "There is no fault row F999. There are: F01, F02," in done.stderr
+    assert "There is no fault row F999. There are: " in done.stderr
+    assert " F01, F02," in done.stderr
