@@ -11,7 +11,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from tests.factories import Connection, a_run
+from tests.factories import Connection, a_run, a_type
 from tests.processes import wait_until
 from worker import db
 from worker.loop.channel import Channel, ChannelLost, Rows, Script, StatementFailed, array
@@ -196,3 +196,17 @@ def test_plans_made_on_a_small_table_find_rows_by_their_key(connection: Connecti
         for scan, condition in scans:
             assert "job_runs_pkey" in scan, (name, plan)
             assert condition.startswith("Index Cond: (id = "), (name, plan)
+
+
+def test_a_claim_walks_its_own_index_once_the_table_was_analyzed(connection: Connection) -> None:
+    a_type(connection)
+    enqueue = "INSERT INTO wakeboard.job_runs (job_type) SELECT 'mail' FROM generate_series(1, %s)"
+    connection.execute(enqueue, (3_000,))
+    connection.execute("UPDATE wakeboard.job_runs SET status = 'cancelled', finished_at = now()")
+    connection.execute(enqueue, (10,))
+    connection.execute("ANALYZE wakeboard.job_runs")
+    db.configure(connection, engine.PLANNING)
+    explain = f"EXPLAIN (GENERIC_PLAN) {engine.claim(8)}"
+    plan = [one[0] for one in psycopg.RawCursor(connection).execute(explain.encode()).fetchall()]
+    assert any("job_runs_claimable" in line for line in plan), plan
+    assert not any("job_runs_by_status" in line for line in plan), plan
