@@ -4,9 +4,19 @@ from __future__ import annotations
 
 import threading
 
+import pytest
+
 from tests.factories import Connection, a_run, a_type, attempts, end_lease, row, status
+from tests.processes import wait_until
 from worker import db
 from worker.duties.reaper import Reaper
+
+
+@pytest.fixture(autouse=True)
+def _an_old_server(connection: Connection) -> None:
+    """Just after a start of the server every lease only looks ended, so a reaper would wait."""
+    old = "SELECT pg_postmaster_start_time() < now() - interval '16 seconds'"
+    wait_until(lambda: connection.execute(old).fetchone() == (True,), 20, "the server is no longer new")
 
 
 def reaper(*, waits_first: bool = False, lease_seconds: float = 30) -> Reaper:
