@@ -21,8 +21,8 @@ from hypothesis import strategies as st
 from dashboard import create_app
 from tests.factories import rows
 from tests.faults.apps.enqueuers import DIED
-from tests.faults.apps.hostile import FAILURES, hostile_value, nested
 from tests.faults.doors import Doors, as_stored, room
+from tests.faults.hostility import FAILURES, hostile_value, nested
 from tests.faults.house import House
 from tests.faults.rows import Scale, fault
 from tests.faults.truth import now

@@ -11,6 +11,8 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
+# How long a handler that waits for its deadline may run.
+TIMEOUT_SECONDS = 2
 SOURCE = Path(__file__).with_name("clock.c")
 
 

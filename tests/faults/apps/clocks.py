@@ -6,10 +6,10 @@ import time
 
 from tests.faults.apps.handlers import BACKOFF, effect, hang, note, slow, unsteady
 from tests.faults.truth import tell
+from tests.faults.wallclock import TIMEOUT_SECONDS
 from worker import Context, enqueue, job
 
 __all__ = ["asked", "effect", "hang", "note", "patient", "postpone", "slow", "unsteady"]
-TIMEOUT_SECONDS = 2
 
 
 @job("asked", backoff=BACKOFF, timeout=60)
