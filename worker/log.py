@@ -124,7 +124,7 @@ def _shown(value: object) -> str:
     if isinstance(value, int):
         return str(value)
     if isinstance(value, float):
-        return f"{value:.3g}s"
+        return f"{value:.3g}s" if abs(value) < 1000 else f"{value:.0f}s"
     text = escaped(str(value))
     needs_quotes = not text or " " in text or '"' in text or "=" in text
     return json.dumps(text, ensure_ascii=False) if needs_quotes else text

@@ -429,6 +429,7 @@ def test_a_crontab_is_imported_line_by_line_and_twice_changes_nothing(
     said = wakeboard("import-crontab", file, "--dry-run")
     assert said.code == 0
     assert "line 4: refused" in said.out
+    assert said.out.count(": would be created ") == 2
     assert rows(connection, "job_definitions") == rows(connection, "audit_log") == []
     said = wakeboard("import-crontab", file, "--json")
     assert [(item["line"], item["result"]) for item in said.json["items"]] == [

@@ -88,7 +88,8 @@ def _report(items: list[dict[str, Any]], zone: str, dry_run: bool) -> None:
         return
     for item in items:
         name = f" {item['name']}" if item["name"] else ""
-        say(f"line {item['line']}: {item['result']}{name}: {item['says']}")
+        would = "would be " if dry_run and item["line"] in taken else ""
+        say(f"line {item['line']}: {would}{item['result']}{name}: {item['says']}")
     if dry_run:
         say("Nothing was changed: this was a dry run.")
     if not items:

@@ -201,7 +201,7 @@ def _workers(connection: Connection) -> Iterator[Finding]:
     assert found is not None
     assert unserved is not None
     if found["alive"]:
-        silent = f", {found['silent']} silent" if found["silent"] else ""
+        silent = f", {found['silent']} silent for two heartbeats or more" if found["silent"] else ""
         yield Finding("workers", "ok", f"{found['alive']} alive{silent}.")
         return
     waiting = f" and {unserved['schedules']} schedules are enabled" if unserved["schedules"] else ""
