@@ -27,8 +27,10 @@ _FRAMES_EACH_END = 24
 _OUR_ROOMS = ("worker.invoke", "worker.processes.child", "worker.pool.handling", "contextlib")
 
 _T = TypeVar("_T")
-Kind = Literal["returned", "raised", "timed_out", "cancelled", "crashed", "committed"]
-KINDS: tuple[Kind, ...] = ("returned", "raised", "timed_out", "cancelled", "crashed", "committed")
+Kind = Literal["returned", "raised", "timed_out", "cancelled", "unbegun", "crashed", "committed"]
+KINDS: tuple[Kind, ...] = (
+    "returned", "raised", "timed_out", "cancelled", "unbegun", "crashed", "committed",
+)  # fmt: skip
 
 
 class Permanent(Exception):
@@ -66,7 +68,8 @@ class DeadlineExceeded(BaseException):
 class Answer:
     """How one attempt ended. Texts are cut and safe for a screen; `result` is JSON text or None.
 
-    `committed`: the handler's own `transaction()` has finished the run already; the rest is for the log only.
+    `unbegun`: cancelled before the handler began, which makes it no attempt. `committed`: the handler's own
+    `transaction()` has finished the run already; the rest is for the log only.
     """
 
     kind: Kind

@@ -208,7 +208,7 @@ def test_a_run_cancelled_before_its_start_never_calls_its_handler(nursery: Nurse
     nursery.children.ask_cancel(0, second.run_id, second.lease_epoch)
     nursery.wait_for(Finished)
     answer = nursery.wait_for(Finished).answer
-    assert (answer.kind, answer.output_tail) == ("cancelled", None)
+    assert (answer.kind, answer.output_tail) == ("unbegun", None)
 
 
 def test_a_handler_may_finish_although_it_was_told_to_stop(nursery: Nursery) -> None:

@@ -57,6 +57,8 @@ def decide(
     made = {"ended_ns": ended_ns, "took_seconds": took_seconds, "started": True}
     if answer.kind == "committed":
         return None
+    if answer.kind == "unbegun":
+        return never_started(held)
     if answer.kind == "returned":
         return Ended(held, "succeed", answer, "succeeded", **made)  # type: ignore[arg-type]
     cut_short = answer.kind in ("cancelled", "crashed", "timed_out") and held.terminated_ns > 0

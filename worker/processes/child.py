@@ -23,7 +23,7 @@ from typing import NoReturn
 
 from worker.context import Context
 from worker.invoke import invoke
-from worker.outcome import OUTPUT_BYTES, Answer, Cancelled, DeadlineExceeded, clean_text
+from worker.outcome import OUTPUT_BYTES, PLAIN, Answer, Cancelled, DeadlineExceeded, clean_text
 from worker.processes.family import become_subreaper, die_with_parent
 from worker.processes.hygiene import Hygiene
 from worker.processes.memory import bursts_refused, held_bytes
@@ -164,7 +164,7 @@ class Child:
             )
         context = Context.for_assignment(assignment, payload, self._page, started_ns)
         if context.cancelled:
-            return Answer("cancelled", "cancelled", "The run was asked to stop before its handler began.")
+            return PLAIN["unbegun"]
         answer = self._call(job_type, context)
         if context.committed:
             return Answer(
