@@ -10,6 +10,7 @@ from typing import Any
 
 from psycopg import RawCursor
 
+from tests.factories import rows
 from tests.faults.burial import bury
 from tests.faults.house import Connection, House
 from tests.faults.invariants import most_at_once
@@ -77,7 +78,8 @@ def test_eight_workers_never_start_a_fifth(
 def test_paused_runs_ahead_cost_a_claim_nothing(house: House, scale: Scale, measured: Measured) -> None:
     ahead = scale.times(20_000, 150_000)
     house.worker(APP=APP)
-    transitions.types.pause(house.connection, "paused", OPERATOR, "for the row")
+    wait_until(lambda: rows(house.connection, "job_types", "name = 'paused'"), 20, "its types are known")
+    assert transitions.types.pause(house.connection, "paused", OPERATOR, "for the row").result == "done"
     house.connection.execute(
         "INSERT INTO wakeboard.job_runs (job_type, priority, run_at)"
         " SELECT 'paused', 0, now() - interval '1 day' FROM generate_series(1, %s)",

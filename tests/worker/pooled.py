@@ -19,8 +19,9 @@ PATIENCE_SECONDS = 30.0
 
 @pytest.fixture
 def registry() -> Iterator[None]:
-    """Forget afterwards what the test has registered."""
+    """Only what the test registers, and afterwards nothing of it."""
     kept = dict(JOB_TYPES)
+    JOB_TYPES.clear()
     yield
     JOB_TYPES.clear()
     JOB_TYPES.update(kept)

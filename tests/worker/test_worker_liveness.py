@@ -174,7 +174,7 @@ def test_a_worker_whose_loop_hangs_keeps_its_runs_from_nobody(
     hanging = wakeboard("worker", database=database, environment=SHORT, program=the_hanging_one(tmp_path))
     with hanging as worker:
         name = wait_until_registered(connection, worker)
-        run_id = insert(connection, "patient", {"seconds": 1})
+        run_id = insert(connection, "patient", {"seconds": 5})
         wait_until_status(connection, run_id, "running")
         worker.process.send_signal(signal.SIGUSR1)
         wait_until(lambda: "renew" in late(connection), 30, "its leases are late")
