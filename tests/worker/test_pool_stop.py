@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+import signal
 import subprocess
 import sys
 import threading
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -281,6 +283,12 @@ def program(rest: str) -> subprocess.Popen[str]:
     )  # fmt: skip
 
 
+def catches(pid: int, number: signal.Signals) -> bool:
+    """Return whether the process has a handler of its own for the signal."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return bool(int(status.split("SigCgt:")[1].split()[0], 16) >> (number - 1) & 1)
+
+
 def test_a_program_that_is_a_pool_ends_by_sigterm_before_its_deadline() -> None:
     with program(
         "pool = Pool(1)\npool.submit(beat)\npool.submit(beat)\n"
@@ -289,6 +297,7 @@ def test_a_program_that_is_a_pool_ends_by_sigterm_before_its_deadline() -> None:
     ) as started:
         assert started.stdout is not None
         assert started.stdout.readline() == "beating\n"
+        wait_until(lambda: catches(started.pid, signal.SIGTERM), PATIENCE_SECONDS, "it waits for signals")
         started.terminate()
         out, err = started.communicate(timeout=PATIENCE_SECONDS)
     assert (out, started.returncode) == ("0 2 0\n", 0)
