@@ -29,6 +29,7 @@ class Actor:
     """Somebody who acts: a person, a token, a terminal user or the engine itself.
 
     ``source`` is 'web', 'api', 'cli' or 'engine'; ``ip`` and ``request_id`` are those of the HTTP request.
+    ``job_types`` are those that a token is for (``worker.scope``), None for everybody else.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Actor:
     source: str
     ip: str | None = None
     request_id: str | None = None
+    job_types: tuple[str, ...] | None = None
 
 
 ENGINE = Actor("engine", Role.ADMIN, "engine")

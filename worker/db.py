@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from importlib import resources
+from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -42,6 +43,11 @@ SESSION = {
     "client_min_messages": "warning",
 }
 MIGRATION_LOCK = 7_229_190_501
+# A connection that was used a moment ago is taken without asking whether it lives: that costs a round trip,
+# and on a busy machine each waits for its turn.
+UNPROVEN_SECONDS = 1.0
+MIGRATION_PATIENCE_SECONDS = 60
+MIGRATION_PAUSE_SECONDS = 0.2
 OLDEST_SERVER = 160_000
 
 
@@ -104,7 +110,7 @@ def engine(
     url: str, *, name: str, statement_timeout_seconds: float = 5, pool_size: int = 5, read_only: bool = False
 ) -> Engine:
     """Return a SQLAlchemy engine over ``connect``; sessions made for a replica may be read-only."""
-    from sqlalchemy import create_engine
+    from sqlalchemy import create_engine, event
 
     target = "any" if read_only else "read-write"
     given = psycopg.conninfo.conninfo_to_dict(url)
@@ -114,14 +120,31 @@ def engine(
     def creator() -> psycopg.Connection[Any]:
         return connect(url, name=name, autocommit=False, statement_timeout_seconds=statement_timeout_seconds)
 
-    return create_engine(
-        "postgresql+psycopg://",
-        creator=creator,
-        pool_size=pool_size,
-        max_overflow=10,
-        pool_pre_ping=True,
-        hide_parameters=True,
+    made = create_engine(
+        "postgresql+psycopg://", creator=creator, pool_size=pool_size, max_overflow=10, hide_parameters=True
     )
+
+    def used(_connection: Any, record: Any) -> None:
+        record.info["used_at"] = monotonic()
+
+    def wanted(connection: Any, record: Any, _: Any) -> None:
+        idle_seconds = monotonic() - record.info.get("used_at", monotonic())
+        if connection.closed or idle_seconds > UNPROVEN_SECONDS:
+            _prove(made, connection)
+
+    event.listen(made, "checkin", used)
+    event.listen(made, "checkout", wanted)
+    return made
+
+
+def _prove(made: Engine, connection: Any) -> None:
+    """Ask a pooled connection whether it lives; when it does not, the pool makes new ones."""
+    from sqlalchemy.exc import InvalidatePoolError
+
+    try:
+        made.dialect.do_ping(connection)
+    except psycopg.Error as failure:
+        raise InvalidatePoolError(str(failure)) from failure
 
 
 def alembic_config() -> Config:
@@ -153,9 +176,19 @@ def current_revision(connection: psycopg.Connection[Any]) -> str | None:
 
 @contextmanager
 def migration_lock(connection: psycopg.Connection[Any]) -> Iterator[None]:
-    """Hold the advisory lock under which one starter migrates and the others wait (up to 60 s)."""
-    configure(connection, {"lock_timeout": "60s", "statement_timeout": "0"})
-    connection.execute("SELECT pg_advisory_lock(%s)", (MIGRATION_LOCK,))
+    """Hold the advisory lock under which one starter migrates and the others wait (up to 60 s).
+
+    Raises DatabaseError when it was not to be had. It is asked for again and again: who waits inside of the
+    server holds a snapshot, and the one who migrates waits for old snapshots.
+    """
+    deadline = monotonic() + MIGRATION_PATIENCE_SECONDS
+    while connection.execute("SELECT pg_try_advisory_lock(%s)", (MIGRATION_LOCK,)).fetchone() != (True,):
+        if monotonic() > deadline:
+            raise DatabaseError(
+                f"Another process has been migrating this database for {MIGRATION_PATIENCE_SECONDS} s. "
+                "Wait until it is done, then start this one again."
+            )
+        sleep(MIGRATION_PAUSE_SECONDS)
     try:
         yield
     finally:

@@ -51,11 +51,31 @@ def is_heard(worker: str) -> str:
     return f"({worker}.stopped_at IS NULL AND {worker}.seen_at >= {silent_since})"
 
 
+def is_ended(run: str) -> str:
+    """Return the SQL that says whether the lease of a running run has ended; ``run`` as in ``is_stuck``."""
+    return f"({run}.locked_until < now())"
+
+
+def is_silent(run: str) -> str:
+    """Return the SQL that says whether nobody is heard to work at a running run."""
+    holder = f"SELECT FROM wakeboard.workers AS holder WHERE holder.id = {run}.locked_by"
+    return f"(NOT EXISTS ({holder} AND {is_heard('holder')}))"
+
+
+def is_stuck(run: str) -> str:
+    """Return the SQL that says whether a running run is stuck; ``run`` is the name of its row in the query.
+
+    Its lease has ended or its worker is silent, the states ``in_danger``: every number, badge and twin that
+    says stuck means this.
+    """
+    return f"({is_ended(run)} OR {is_silent(run)})"
+
+
 IS_HEARD = is_heard("w")
 
 # Its place in STATES.
 RANK = f"""CASE
-    WHEN r.locked_until < now() THEN 0
+    WHEN {is_ended("r")} THEN 0
     WHEN {IS_HEARD} IS NOT TRUE THEN 1
     WHEN r.cancel_requested_at IS NOT NULL THEN 2
     WHEN w.stopping_at IS NOT NULL OR w.stop_requested_at IS NOT NULL THEN 3
@@ -69,9 +89,9 @@ _RENEWED_AT = f"(r.locked_until - make_interval(secs => {SECONDS}))"
 # NULL when that would lie ahead: the worker's own lease is longer than anybody has published.
 RENEWED_AT = f"CASE WHEN {_RENEWED_AT} <= now() + interval '1 second' THEN {_RENEWED_AT} END"
 
-# Every worker looks for ended leases this often, or each half of its own lease when that is less.
-REAP_SECONDS = 5.0
-TAKEOVER_AT = f"r.locked_until + make_interval(secs => least({REAP_SECONDS}, {SECONDS} / 2))"
+# Every worker looks for ended leases this often, or each heartbeat (a third of a lease) when that is less.
+REAP_SECONDS = 2.0
+TAKEOVER_AT = f"r.locked_until + make_interval(secs => least({REAP_SECONDS}, {SECONDS} / 3))"
 
 # Who could take it over now: live workers other than the one that holds it.
 TAKERS = f"""(SELECT count(*) FROM wakeboard.workers AS o

@@ -15,6 +15,18 @@ import psycopg
 
 Connection = psycopg.Connection[Any]
 
+
+def is_unconfirmed(effect: str) -> str:
+    """Return the SQL that says whether an effect was begun by an attempt that no longer runs, so that only a
+    person can say whether it happened; ``effect`` is the name of its row in the query.
+    """
+    return f"""({effect}.status = 'started' AND NOT EXISTS (
+        SELECT 1 FROM wakeboard.job_runs AS at_it
+        WHERE at_it.id = {effect}.run_id AND at_it.status = 'running'
+            AND at_it.lease_epoch = {effect}.lease_epoch
+    ))"""
+
+
 _FENCE = """
     FROM wakeboard.job_runs AS r
     WHERE r.id = %(run_id)s AND r.lease_epoch = %(lease_epoch)s AND r.locked_by = %(worker_id)s

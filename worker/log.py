@@ -12,6 +12,7 @@ import logging
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import cache, lru_cache
 from threading import RLock
 from time import monotonic, time
 from typing import Any, Literal
@@ -113,11 +114,19 @@ def _local_time() -> str:
 
 def text_line(level: int, event: str, fields: dict[str, Any]) -> str:
     """Return ``12:00:01 claim run=48210 type=send_invoice attempt=1``, in the machine's local time."""
-    head = f"{_local_time()} {'WARNING ' if level >= logging.WARNING else ''}{escaped(event)}"
-    words = [
-        f"{SHORT.get(name, name)}={_shown(value)}" for name, value in fields.items() if value is not None
-    ]
-    return " ".join([head, *words])
+    parts = [_local_time(), " WARNING " if level >= logging.WARNING else " ", escaped(event)]
+    for name, value in fields.items():
+        if value is not None:
+            parts += (
+                _key(name),
+                _short(value) if type(value) is str and len(value) <= 100 else _shown(value),
+            )
+    return "".join(parts)
+
+
+@cache
+def _key(name: str) -> str:
+    return f" {SHORT.get(name, name)}="
 
 
 def _shown(value: object) -> str:
@@ -125,7 +134,17 @@ def _shown(value: object) -> str:
         return str(value)
     if isinstance(value, float):
         return f"{value:.3g}s" if abs(value) < 1000 else f"{value:.0f}s"
-    text = escaped(str(value))
+    return _quoted(str(value))
+
+
+@lru_cache(maxsize=1000)
+def _short(text: str) -> str:
+    """Return ``text`` as ``_quoted`` does. The same type and worker are in many thousand lines a second."""
+    return _quoted(text)
+
+
+def _quoted(text: str) -> str:
+    text = escaped(text)
     needs_quotes = not text or " " in text or '"' in text or "=" in text
     return json.dumps(text, ensure_ascii=False) if needs_quotes else text
 

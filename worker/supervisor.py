@@ -116,7 +116,8 @@ class Supervisor:
             read_output=self._slots.tail, waits_before_reaping=not self._until_drained,
             registered=lambda: self._tell(self._claimer.wake),
             stop_wanted=lambda: self._tell(lambda: self.stop("asked from the dashboard")),
-            claim_beat=lambda: self._claimer.beat(), listen=self._hearing.step,
+            claim_beat=lambda: self._claimer.beat(), hearing=self._hearing,
+            looked=lambda has_work, at: self._tell(lambda: self._claimer.looked(has_work, at)),
         )  # fmt: skip
         self._claimer = Claimer(
             self._claim_line, self._claims, self._slots, self._holdings, worker_id=me,

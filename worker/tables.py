@@ -42,6 +42,7 @@ metadata = MetaData(schema=SCHEMA, naming_convention=NAMING)
 _ALL_STATUSES = sql_list(tuple(Status))
 _ALL_OUTCOMES = sql_list(tuple(Outcome))
 _ALL_ROLES = sql_list(tuple(Role))
+_FAILING = "status IN ('failed', 'dead')"
 # A counted repetition in one pattern says the same and costs 15 µs a row instead of 0.6.
 _JOB_TYPE = "length(job_type) BETWEEN 1 AND 200 AND job_type !~ '[[:cntrl:]]'"
 
@@ -63,6 +64,15 @@ def _finite(table: str, *names: str) -> CheckConstraint:
         " AND ".join(f"({name} IS NULL OR {name} {years})" for name in names),
         name=f"{table}_times_are_finite",
     )
+
+
+def _while_claimable(rule: str) -> str:
+    """Return ``rule`` as it is judged of a run that may still be claimed.
+
+    A claim and a finish change nothing that it speaks of, and PostgreSQL judges all rules of a table at each
+    change of a row: 6 µs of the 90 that a run cost it.
+    """
+    return f"locked_by IS NOT NULL OR finished_at IS NOT NULL OR ({rule})"
 
 
 job_definitions = Table(
@@ -146,8 +156,8 @@ job_runs = Table(
     _at("created_at", now=True),
     _at("updated_at", now=True),
     CheckConstraint(f"status IN ({_ALL_STATUSES})", name="job_runs_status_is_known"),
-    CheckConstraint(_JOB_TYPE, name="job_runs_job_type_is_printable"),
-    CheckConstraint("priority BETWEEN 0 AND 4", name="job_runs_priority_is_0_to_4"),
+    CheckConstraint(_while_claimable(_JOB_TYPE), name="job_runs_job_type_is_printable"),
+    CheckConstraint(_while_claimable("priority BETWEEN 0 AND 4"), name="job_runs_priority_is_0_to_4"),
     CheckConstraint("attempts >= 0 AND failures >= 0", name="job_runs_counts_are_not_negative"),
     # A claim adds one to two of them: a single row without room would make it fail for its whole type.
     CheckConstraint(
@@ -155,15 +165,19 @@ job_runs = Table(
         name="job_runs_counts_have_room",
     ),
     CheckConstraint(
-        "length(traceparent) <= 200 AND length(enqueued_by) <= 200", name="job_runs_origin_is_short"
+        _while_claimable("length(traceparent) <= 200 AND length(enqueued_by) <= 200"),
+        name="job_runs_origin_is_short",
     ),
-    CheckConstraint("max_attempts > 0", name="job_runs_max_attempts_is_positive"),
+    CheckConstraint(_while_claimable("max_attempts > 0"), name="job_runs_max_attempts_is_positive"),
     CheckConstraint(
-        "timeout_seconds > 0 AND timeout_seconds < 'Infinity'", name="job_runs_timeout_is_positive"
+        _while_claimable("timeout_seconds > 0 AND timeout_seconds < 'Infinity'"),
+        name="job_runs_timeout_is_positive",
     ),
-    CheckConstraint("length(idempotency_key) BETWEEN 1 AND 200", name="job_runs_key_is_short"),
     CheckConstraint(
-        "jsonb_typeof(payload) = 'object' AND length(payload::text) <= 1048576",
+        _while_claimable("length(idempotency_key) BETWEEN 1 AND 200"), name="job_runs_key_is_short"
+    ),
+    CheckConstraint(
+        _while_claimable("jsonb_typeof(payload) = 'object' AND length(payload::text) <= 1048576"),
         name="job_runs_payload_is_a_small_object",
     ),
     CheckConstraint(
@@ -203,14 +217,39 @@ job_runs = Table(
     ),
     # Leases that ended, running per type for its limit; as small as what runs now.
     Index("job_runs_leased", "job_type", "locked_until", postgresql_where=text("status = 'running'")),
-    # Lists: newest first by status, by type; failures by code.
+    # Lists: newest first by status, by type.
     Index("job_runs_by_status", "status", "id"),
     Index("job_runs_by_type", "job_type", "id"),
+    # What fails now, newest first, whole, by type and by code: pages read these indexes and no row.
     Index(
-        "job_runs_by_error",
+        "job_runs_failing",
+        "status",
+        "id",
+        postgresql_include=["job_type", "error_code", "error_group", "failed_at"],
+        postgresql_where=text(_FAILING),
+    ),
+    Index(
+        "job_runs_failing_by_type",
+        "job_type",
+        "status",
+        "id",
+        postgresql_include=["error_code", "error_group"],
+        postgresql_where=text(_FAILING),
+    ),
+    Index(
+        "job_runs_failing_by_error",
         "error_code",
         "id",
-        postgresql_where=text("status IN ('failed', 'dead')"),
+        postgresql_include=["status", "job_type", "error_group"],
+        postgresql_where=text(_FAILING),
+    ),
+    # The runs of an error group in each state, newest first: as small as what has ever failed.
+    Index(
+        "job_runs_by_group",
+        "error_group",
+        "status",
+        "id",
+        postgresql_where=text("error_group IS NOT NULL"),
     ),
     Index(
         "job_runs_by_definition",
@@ -269,12 +308,20 @@ job_attempts = Table(
     CheckConstraint(f"outcome IN ({_ALL_OUTCOMES})", name="job_attempts_outcome_is_known"),
     # Late answers of stale workers: as small as what was refused.
     Index("job_attempts_refused", "refused_at", postgresql_where=text("refused_at IS NOT NULL")),
-    # What failed lately, by code: as small as what fails.
+    # What failed lately, by code and type: as small as what fails.
     Index(
-        "job_attempts_failures",
+        "job_attempts_failed",
         "finished_at",
         "error_code",
+        postgresql_include=["job_type", "error_group"],
         postgresql_where=text("outcome IN ('failed', 'timed_out', 'lost')"),
+    ),
+    # What failed in one error group, and when.
+    Index(
+        "job_attempts_by_group",
+        "error_group",
+        "finished_at",
+        postgresql_where=text("error_group IS NOT NULL"),
     ),
 )
 
@@ -296,6 +343,8 @@ job_types = Table(
     _at("paused_at"),
     Column("paused_by", Text),
     Column("paused_reason", Text),
+    # When the pause ends by itself; NULL: when somebody resumes the type.
+    _at("paused_until"),
     _at("seen_at"),
     _at("created_at", now=True),
     CheckConstraint("max_running >= 0", name="job_types_max_running_is_not_negative"),
@@ -304,6 +353,7 @@ job_types = Table(
         "keep_succeeded_days BETWEEN 1 AND 36500 AND keep_dead_days BETWEEN 1 AND 36500",
         name="job_types_kept_days_are_bounded",
     ),
+    _finite("job_types", "paused_until"),
 )
 
 workers = Table(
@@ -412,6 +462,8 @@ audit_log = Table(
     Column("ip", Text),
     Index("audit_log_by_target", "target_type", "target_id", "id"),
     Index("audit_log_by_actor", "actor", "id"),
+    Index("audit_log_by_action", "action", "id"),
+    Index("audit_log_undone", "id", postgresql_where=text("result <> 'done'")),
 )
 
 
@@ -441,6 +493,7 @@ def _statistics(name: str, *indexes: Index) -> Table:
 statistics_deltas = _statistics("statistics_deltas", Index("statistics_deltas_by_minute", "minute"))
 statistics_rollups = _statistics("statistics_rollups", Index("statistics_rollups_by_minute", "minute"))
 
+# ``id`` is what job_runs.error_group and job_attempts.error_group hold; worker.fingerprint makes it.
 error_groups = Table(
     "error_groups",
     metadata,
@@ -449,11 +502,23 @@ error_groups = Table(
     Column("error_code", Text, nullable=False),
     Column("job_type", Text, nullable=False),
     Column("template", Text, nullable=False),
+    # Where the author's own code raised: ``crm.py in send_invoice``.
+    Column("frame", Text),
+    Column("first_run_id", BigInteger),
     _at("first_seen_at", now=True),
+    # Up to a minute old: see worker.loop.told.
     _at("last_seen_at", now=True),
+    # When it was last seen again after a long silence, and since when it had been silent.
+    _at("returned_at"),
+    _at("quiet_from_at"),
     _at("muted_until"),
+    _at("muted_at"),
     Column("muted_by", Text),
+    Column("muted_reason", Text),
     UniqueConstraint("fingerprint", name="error_groups_fingerprint_key"),
+    # The same failure of other types.
+    Index("error_groups_by_words", "error_code", "template"),
+    Index("error_groups_muted", "muted_until", postgresql_where=text("muted_until IS NOT NULL")),
 )
 
 operations = Table(
@@ -465,16 +530,64 @@ operations = Table(
     Column("as_of", DateTime(timezone=True), nullable=False),
     Column("status", Text, nullable=False, server_default=text("'running'")),
     Column("total", BigInteger, nullable=False, server_default=text("0")),
+    # What was moved, a running one that was asked to stop among it; and how many of these were only asked.
     Column("done", BigInteger, nullable=False, server_default=text("0")),
+    Column("asked", BigInteger, nullable=False, server_default=text("0")),
+    # What was left as it was, and how many for which reason.
     Column("skipped", BigInteger, nullable=False, server_default=text("0")),
+    Column("skips", JSONB, nullable=False, server_default=text("'{}'::jsonb")),
+    # How the moved ones ended: their first attempt afterwards; dropped were cancelled or removed before one.
+    Column("succeeded", BigInteger, nullable=False, server_default=text("0")),
+    Column("failed", BigInteger, nullable=False, server_default=text("0")),
+    Column("dropped", BigInteger, nullable=False, server_default=text("0")),
     Column("per_minute", Integer),
     Column("stop_above_percent", Integer),
+    Column("canary", Boolean, nullable=False, server_default=text("false")),
     Column("canary_run_id", BigInteger),
+    Column("canary_outcome", Text),
+    # The last run that was handled, and the last whose end was looked for.
     Column("cursor", BigInteger),
+    Column("watched", BigInteger),
     Column("actor", Text, nullable=False),
+    Column("role", Text, nullable=False, server_default=text("'operator'")),
+    Column("source", Text, nullable=False, server_default=text("'web'")),
     Column("reason", Text),
+    # Why it stopped by itself.
+    Column("note", Text),
+    # Whether a worker has to look at it, when next, and when the pace allows the next run.
+    Column("is_open", Boolean, nullable=False, server_default=text("true")),
+    Column("look_at", DateTime(timezone=True), nullable=False, server_default=text("now()")),
+    Column("paced_at", DateTime(timezone=True), nullable=False, server_default=text("now()")),
     _at("created_at", now=True),
     _at("finished_at"),
+    CheckConstraint(
+        "status IN ('running', 'paused', 'finished', 'stopped', 'aborted')", name="operations_status_is_known"
+    ),
+    Index("operations_open", "look_at", postgresql_where=text("is_open")),
+)
+
+# The runs that an operation was bound to when it was made, and what became of each.
+operation_runs = Table(
+    "operation_runs",
+    metadata,
+    Column("operation_id", BigInteger, nullable=False),
+    Column("run_id", BigInteger, nullable=False),
+    # NULL: not handled yet.
+    Column("result", Text),
+    Column("why", Text),
+    # The run to watch afterwards (a new one where the old ran again), and the epoch it was moved at.
+    Column("watched_run_id", BigInteger),
+    Column("lease_epoch", BigInteger),
+    Column("outcome", Text),
+    _at("handled_at"),
+    PrimaryKeyConstraint("operation_id", "run_id", name="operation_runs_pkey"),
+    CheckConstraint("result IN ('moved', 'asked', 'skipped')", name="operation_runs_result_is_known"),
+    Index(
+        "operation_runs_unjudged",
+        "operation_id",
+        "run_id",
+        postgresql_where=text("result = 'moved' AND outcome IS NULL"),
+    ),
 )
 
 users = Table(
@@ -532,6 +645,8 @@ tokens = Table(
     Column("role", Text, nullable=False),
     Column("token_hash", Text, nullable=False),
     Column("created_by", Text),
+    # The job types that it is for; NULL: for everything that its role may do.
+    Column("job_types", ARRAY(Text)),
     _at("created_at", now=True),
     _at("expires_at"),
     _at("revoked_at"),
@@ -600,7 +715,7 @@ alert_messages = Table(
     _at("sent_at"),
     _at("gave_up_at"),
     CheckConstraint(
-        "kind IN ('firing', 'recovered', 'reminder', 'test')", name="alert_messages_kind_is_known"
+        "kind IN ('firing', 'recovered', 'reminder', 'report', 'test')", name="alert_messages_kind_is_known"
     ),
     CheckConstraint("channel IN ('mail', 'webhook')", name="alert_messages_channel_is_known"),
     Index("alert_messages_by_rule", "rule_id", "id"),

@@ -5,6 +5,7 @@ The web process watches what could go wrong because no worker lives; workers wat
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -13,7 +14,7 @@ from worker.durations import format_duration, parse_duration
 from worker.settings import Settings
 
 Watcher = Literal["web", "worker"]
-Unit = Literal["count", "times", "seconds", "switch"]
+Unit = Literal["count", "times", "seconds", "switch", "clock"]
 # The type of the runs that deliver messages: a rule never counts its own messengers.
 JOB_TYPE = "alert"
 # What the web process tells from its own memory, for no rule can be read then.
@@ -22,7 +23,8 @@ OUTAGE = "database"
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One number of a rule. Bounds are inclusive; ``switch`` is 0 or 1, ``seconds`` a duration."""
+    """One number of a rule. Bounds are inclusive; ``switch`` is 0 or 1, ``seconds`` a duration, ``clock`` the
+    minutes since midnight that clocks show."""
 
     name: str
     label: str
@@ -34,12 +36,12 @@ class Setting:
     def read(self, text: str) -> float:
         """Return the value that a person wrote. Raises ValueError with a sentence: what is allowed."""
         try:
-            value = parse_duration(text) if self.unit == "seconds" else float(text.strip())
+            value = _READERS.get(self.unit, _plain)(text)
         except ValueError as wrong:
             raise ValueError(f"{self.label} is “{text[:40]}”; allowed: {self.allowed}.") from wrong
         # The bounds first: neither infinity nor a number that is none has a whole part.
         is_within = self.low <= value <= self.high
-        if not is_within or (self.unit in ("count", "switch") and value != int(value)):
+        if not is_within or (self.unit in ("count", "switch", "clock") and value != int(value)):
             raise ValueError(f"{self.label} is “{text[:40]}”; allowed: {self.allowed}.")
         return value
 
@@ -52,11 +54,32 @@ class Setting:
 
     def shown(self, value: float) -> str:
         """Return a value as ``read`` takes it, to the same number."""
+        if self.unit == "clock":
+            return f"{int(value) // 60:02}:{int(value) % 60:02}"
         plain = f"{value:.10g}"
         words = format_duration(value).replace(" ", "") if self.unit == "seconds" else plain
         return words if self.unit != "seconds" or parse_duration(words) == value else plain
 
 
+def _plain(text: str) -> float:
+    return float(text.strip())
+
+
+def _minutes(text: str) -> float:
+    """Return the minutes since midnight of ``7:30`` or ``07:30``."""
+    found = re.fullmatch(r"([01]?[0-9]|2[0-3]):([0-5][0-9])", text.strip(), re.ASCII)
+    if found is None:
+        raise ValueError
+    return 60.0 * int(found[1]) + int(found[2])
+
+
+_READERS = {"seconds": parse_duration, "clock": _minutes}
+LAST_MINUTE = 24 * 60 - 1
+# What a worker at rest asks as well.
+RESTING_SECONDS = 30.0
+
+# A rule of failures can leave out what somebody muted on the page of errors.
+MUTED = Setting("muted", "Leave out muted error groups", "switch", 1, 0, 1)
 WINDOW = Setting("window_seconds", "At most one message in", "seconds", 900, 60, 86_400)
 REMIND = Setting("remind_seconds", "Remind while it lasts, every (0: never)", "seconds", 14_400, 0, 604_800)
 
@@ -72,11 +95,13 @@ class Kind:
     page: str
     own: tuple[Setting, ...] = ()
     every_seconds: float = 15.0
+    # It tells once a day what was, and never fires: see ``worker.alerts.mornings``.
+    is_report: bool = False
 
     @property
     def settings(self) -> tuple[Setting, ...]:
         """All settings of a rule of this kind."""
-        return (*self.own, WINDOW, REMIND)
+        return self.own if self.is_report else (*self.own, WINDOW, REMIND)
 
     def values(self, given: Mapping[str, Any]) -> dict[str, float]:
         """Return every setting's value: the rule's own where it is within bounds, else the default."""
@@ -125,7 +150,8 @@ KINDS: dict[str, Kind] = {
             "Runs that gave up and wait for a person.",
             "worker",
             "/runs?status=dead",
-            (Setting("count", "From this many", "count", 1, 1, 1_000_000), _within_hours()),
+            (Setting("count", "From this many", "count", 1, 1, 1_000_000), _within_hours(), MUTED),
+            every_seconds=RESTING_SECONDS,
         ),
         Kind(
             "failures_rise",
@@ -136,6 +162,7 @@ KINDS: dict[str, Kind] = {
             (
                 Setting("factor", "More than so many times the usual", "times", 3, 1, 1000),
                 Setting("count", "And from this many", "count", 10, 1, 1_000_000),
+                MUTED,
             ),
             every_seconds=60.0,
         ),
@@ -149,6 +176,7 @@ KINDS: dict[str, Kind] = {
                 _within_hours(),
                 Setting("overlaps", "Count those skipped because the last one still ran", "switch", 1, 0, 1),
             ),
+            every_seconds=RESTING_SECONDS,
         ),
         Kind(
             "stuck_leases",
@@ -160,6 +188,26 @@ KINDS: dict[str, Kind] = {
                 Setting("ended_seconds", "Ended for longer than", "seconds", 60, 10, 86_400),
                 Setting("count", "From this many", "count", 1, 1, 1_000_000),
             ),
+            every_seconds=RESTING_SECONDS,
+        ),
+        Kind(
+            "morning_report",
+            "Report of the night",
+            "Once a day by the site’s clocks: what ran, failed, was missed, late, slow or taken over.",
+            "worker",
+            "/night",
+            (
+                Setting("at", "Send it each day at", "clock", 8 * 60, 0, LAST_MINUTE),
+                Setting(
+                    "since",
+                    "It tells what was since",
+                    "clock",
+                    18 * 60,
+                    0,
+                    LAST_MINUTE,
+                ),
+            ),
+            is_report=True,
         ),
     )
 }

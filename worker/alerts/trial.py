@@ -7,14 +7,16 @@ a mail server thinks.
 from __future__ import annotations
 
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import psycopg
 from psycopg.rows import dict_row
 
+from worker.alerts import report
 from worker.alerts.channels import Channels, NotSent, Outgoing
 from worker.alerts.judge import Memory
-from worker.alerts.kinds import configured
-from worker.alerts.messages import words
+from worker.alerts.kinds import KINDS, configured
+from worker.alerts.messages import Words, words
 from worker.alerts.watch import place_of, post
 from worker.audit import Actor
 from worker.settings import Settings
@@ -29,7 +31,7 @@ HOW = (
     "again."
 )
 RULE = """
-SELECT r.id, r.name, r.kind, r.state, now() AS now,
+SELECT r.id, r.name, r.kind, r.state, r.settings, now() AS now,
     (SELECT i.id FROM wakeboard.installation AS i ORDER BY i.created_at LIMIT 1) AS place
 FROM wakeboard.alert_rules AS r WHERE r.id = %s
 """
@@ -67,9 +69,7 @@ def test(
             known = ", ".join(configured(settings))
             message = f"There is no channel “{str(channel)[:40]}”; there are: {known}." if known else HOW
             return Answer(rule_id, row["state"], "forbidden", message), None, None
-        text = words(
-            row["name"], row["kind"], "test", None, Memory(), place_of(settings, row["place"]), row["now"]
-        )
+        text = _words(connection, settings, row)
         for name in chosen:
             message_id = post(connection, rule_id, "test", name, text.subject, text.body)
             connection.execute(CLAIMED, (message_id,))
@@ -83,6 +83,15 @@ def test(
     said = [_sent(connection, Channels(settings), *each) for each in written]
     result = "done" if all(ok for ok, _ in said) else "forbidden"
     return Answer(rule_id, answer.status, result, " ".join(sentence for _, sentence in said))  # type: ignore[arg-type]
+
+
+def _words(connection: Connection, settings: Settings, row: dict[str, Any]) -> Words:
+    """Return what a test says; that of a report is the last night's, whether or not it was sent."""
+    place = place_of(settings, row["place"])
+    if KINDS[row["kind"]].is_report:
+        clocks = report.clocks_of(row, ZoneInfo(settings.timezone))
+        return report.letter(connection, settings, row, clocks.latest(row["now"]), place, "test")
+    return words(row["name"], row["kind"], "test", None, Memory(), place, row["now"])
 
 
 def _sent(

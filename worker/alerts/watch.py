@@ -13,10 +13,10 @@ import psycopg
 from psycopg.rows import dict_row
 
 from worker import log
-from worker.alerts import questions
+from worker.alerts import questions, report
 from worker.alerts.judge import Memory, News, judge
 from worker.alerts.kinds import JOB_TYPE, KINDS, Watcher, configured
-from worker.alerts.messages import Place, stored, words
+from worker.alerts.messages import Place, Words, stored, words
 from worker.alerts.questions import Finding
 from worker.settings import Settings
 from worker.transitions.enqueue import enqueue
@@ -30,7 +30,7 @@ QUESTION_TIMEOUT = "3s"
 MOST_TOLD_NAMES = 200
 
 DUE = f"""
-SELECT r.id FROM wakeboard.alert_rules AS r
+SELECT r.id, r.kind FROM wakeboard.alert_rules AS r
 JOIN unnest(%(kinds)s::text[], %(every)s::float8[], %(mine)s::bool[]) AS k (kind, every, mine) USING (kind)
 WHERE r.enabled AND CASE
     WHEN k.mine THEN coalesce(r.checked_at, '-infinity') < now() - make_interval(secs => 0.9 * k.every)
@@ -40,15 +40,27 @@ WHERE r.enabled AND CASE
         AND greatest(r.fired_at, r.recovered_at) < now() - make_interval(secs => {NEGLECTED_SECONDS})
 END
 """
+_STILL_DUE = f"SELECT id FROM ({DUE}) AS due"
+_PLACE = "(SELECT i.id FROM wakeboard.installation AS i ORDER BY i.created_at LIMIT 1) AS place"
 LOCK = f"""
-SELECT r.*, now() AS now,
-    (SELECT i.id FROM wakeboard.installation AS i ORDER BY i.created_at LIMIT 1) AS place
-FROM wakeboard.alert_rules AS r WHERE r.id = %(id)s AND r.id IN ({DUE}) FOR UPDATE OF r SKIP LOCKED
+SELECT r.*, now() AS now, {_PLACE}
+FROM wakeboard.alert_rules AS r WHERE r.id = %(id)s AND r.id IN ({_STILL_DUE}) FOR UPDATE OF r SKIP LOCKED
+"""
+# The turn to look at a rule that watches, and how long its question may take, in one statement: most looks
+# find what the last one found, and then nothing else is written.
+TURN = f"""
+UPDATE wakeboard.alert_rules AS r SET checked_at = now()
+FROM (SELECT set_config('statement_timeout', '{QUESTION_TIMEOUT}', true)) AS patience
+WHERE r.id = (
+    SELECT r.id FROM wakeboard.alert_rules AS r WHERE r.id = %(id)s AND r.id IN ({_STILL_DUE})
+    FOR UPDATE SKIP LOCKED
+)
+RETURNING r.*, now() AS now, {_PLACE}
 """
 SAVE = """
 UPDATE wakeboard.alert_rules SET state = %(state)s, told = %(told)s, turns = %(turns)s,
     fired_at = %(fired_at)s, recovered_at = %(recovered_at)s, sent_at = %(sent_at)s,
-    found = %(found)s::jsonb, checked_at = now()
+    found = %(found)s::jsonb
 WHERE id = %(id)s
 """
 PUZZLED = """
@@ -56,11 +68,27 @@ UPDATE wakeboard.alert_rules SET checked_at = now(),
     found = coalesce(found, '{}'::jsonb) || jsonb_build_object('error', %(error)s::text)
 WHERE id = %(id)s
 """
+# A report: what its line says, and which day's was written last.
+REPORTED = """
+UPDATE wakeboard.alert_rules SET found = %(found)s::jsonb, checked_at = now(),
+    sent_at = CASE WHEN %(is_sent)s THEN now() ELSE sent_at END
+WHERE id = %(id)s
+"""
+# Not looked at: others, who know a channel, shall take it for neglected.
+UNSENT = "UPDATE wakeboard.alert_rules SET found = %(found)s::jsonb WHERE id = %(id)s"
 POST = """
 INSERT INTO wakeboard.alert_messages (rule_id, kind, channel, subject, body)
 VALUES (%(rule_id)s, %(kind)s, %(channel)s, %(subject)s, %(body)s::jsonb) RETURNING id
 """
 CARRIED = "UPDATE wakeboard.alert_messages SET run_id = %(run_id)s WHERE id = %(id)s"
+
+
+class Unanswered(Exception):
+    """A question could not be answered in time; nothing was written, ``row`` is the rule."""
+
+    def __init__(self, row: Row) -> None:
+        super().__init__(row["name"])
+        self.row = row
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +101,14 @@ class Watch:
     def step(self, connection: Connection) -> dict[str, int]:
         """Look at every rule that is due and free; return how many were looked at, fire and were told."""
         numbers = {"looked": 0, "firing": 0, "messages": 0}
-        for (rule_id,) in connection.execute(DUE.encode(), self._kinds()).fetchall():
-            with connection.transaction():
-                found = self._look(connection, rule_id)
+        for rule_id, kind in connection.execute(DUE.encode(), self._kinds()).fetchall():
+            try:
+                with connection.transaction():
+                    found = self._look(connection, rule_id, LOCK if KINDS[kind].is_report else TURN)
+            except Unanswered as failure:
+                assert isinstance(failure.__cause__, psycopg.Error)
+                _puzzled(connection, failure.row, failure.__cause__)
+                found = failure.row["state"] == "firing", 0
             if found is not None:
                 numbers["looked"] += 1
                 numbers["firing"] += found[0]
@@ -92,15 +125,21 @@ class Watch:
             "can_tell": bool(configured(self.settings)),
         }
 
-    def _look(self, connection: Connection, rule_id: int) -> tuple[bool, int] | None:
-        """Look at one rule inside a transaction; return (fires, messages), None when others are at it."""
+    def _look(self, connection: Connection, rule_id: int, take: str) -> tuple[bool, int] | None:
+        """Look at one rule inside a transaction; return (fires, messages), None when others are at it.
+
+        Raises Unanswered when the transaction cannot go on.
+        """
         with connection.cursor(row_factory=dict_row) as cursor:
-            row = cursor.execute(LOCK.encode(), {"id": rule_id, **self._kinds()}).fetchone()
+            row = cursor.execute(take.encode(), {"id": rule_id, **self._kinds()}).fetchone()
         if row is None:
             return None
-        finding = _asked(connection, row)
-        if finding is None:
-            return row["state"] == "firing", 0
+        if KINDS[row["kind"]].is_report:
+            return False, self._report(connection, row)
+        try:
+            finding = questions.ask(connection, row["kind"], KINDS[row["kind"]].values(row["settings"]))
+        except psycopg.Error as failure:
+            raise Unanswered(row) from failure
         return finding.firing, self._decide(connection, row, finding)
 
     def _decide(self, connection: Connection, row: Row, found: Finding) -> int:
@@ -125,15 +164,44 @@ class Watch:
             turns = before.turns + (after.state != before.state)
             self._post(connection, row, news, found, replace(after, turns=turns))
         kept = {**found.stored(), "told_names": told[:MOST_TOLD_NAMES]}
-        connection.execute(SAVE.encode(), {"id": row["id"], "found": stored(kept), **asdict(after)})
+        if after != before or kept != row["found"]:
+            connection.execute(SAVE.encode(), {"id": row["id"], "found": stored(kept), **asdict(after)})
         return len(channels) if news else 0
 
     def _post(self, connection: Connection, row: Row, news: News, found: Finding, memory: Memory) -> None:
-        """Write a message for each channel, and the run that delivers it where workers do that."""
+        """Write what is to be told of a rule that watches."""
         place = place_of(self.settings, row["place"])
         text = words(row["name"], row["kind"], news, found, memory, place, row["now"])
+        self._send(connection, row["id"], news, text)
+
+    def _report(self, connection: Connection, row: Row) -> int:
+        """Write the report that is due, if one is; return how many messages these are."""
+        found, channels = report.plan_of(row, self.settings), configured(self.settings)
+        memory = {"sentence": report.said(found, self.settings), "day": (row["found"] or {}).get("day")}
+        is_silenced = row["silenced_until"] is not None and row["silenced_until"] > row["now"]
+        values = {"id": row["id"], "is_sent": False}
+        if found.due is None or is_silenced or not channels:
+            statement = REPORTED if found.due is None or is_silenced else UNSENT
+            connection.execute(statement, {**values, "found": stored(memory)})
+            return 0
+        place = place_of(self.settings, row["place"])
+        try:
+            text = report.letter(connection, self.settings, row, found.due, place, "report")
+        except psycopg.Error as failure:
+            _puzzled(connection, row, failure)
+            return 0
+        self._send(connection, row["id"], "report", text)
+        memory = {
+            "sentence": report.said(replace(found, due=None), self.settings),
+            "day": found.due.day.isoformat(),
+        }
+        connection.execute(REPORTED, {**values, "is_sent": True, "found": stored(memory)})
+        return len(channels)
+
+    def _send(self, connection: Connection, rule_id: int, cause: str, text: Words) -> None:
+        """Write a message for each channel, and the run that delivers it where workers do that."""
         for channel in configured(self.settings):
-            message_id = post(connection, row["id"], news, channel, text.subject, text.body)
+            message_id = post(connection, rule_id, cause, channel, text.subject, text.body)
             if self.watcher == "worker":
                 key, payload = f"{JOB_TYPE}:{message_id}", {"message_id": message_id}
                 run_id = enqueue(connection, JOB_TYPE, payload, key=key, priority=0, enqueued_by="alerts")
@@ -166,19 +234,13 @@ def _ribbon(environment: str | None) -> str | None:
     return (name or colour) or None
 
 
-def _asked(connection: Connection, row: Row) -> Finding | None:
-    """Return the finding; None, and the reason on the rule, when the question cannot be answered in time."""
-    try:
-        with connection.transaction():
-            connection.execute("SELECT set_config('statement_timeout', %s, true)", (QUESTION_TIMEOUT,))
-            return questions.ask(connection, row["kind"], KINDS[row["kind"]].values(row["settings"]))
-    except psycopg.Error as failure:
-        if connection.closed:
-            raise
-        reason = str(failure).strip().splitlines()[0][:300]
-        log.warn("An alert's question was not answered.", rule=row["name"], error=reason)
-        connection.execute(PUZZLED, {"id": row["id"], "error": reason})
-        return None
+def _puzzled(connection: Connection, row: Row, failure: psycopg.Error) -> None:
+    """Keep the reason on the rule; raise it again when the connection is gone."""
+    if connection.closed:
+        raise failure
+    reason = str(failure).strip().splitlines()[0][:300]
+    log.warn("An alert's question was not answered.", rule=row["name"], error=reason)
+    connection.execute(PUZZLED, {"id": row["id"], "error": reason})
 
 
 __all__ = ["Watch", "memory_of", "place_of", "post"]

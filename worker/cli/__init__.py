@@ -12,9 +12,9 @@ from importlib import import_module
 
 import click
 
-from worker.cli.errors import explain
 from worker.cli.flags import Noun
 from worker.cli.printing import complain
+from worker.cli.summaries import SUMMARIES
 
 ROOMS = {
     "up": "serving",
@@ -27,6 +27,7 @@ ROOMS = {
     "retry": "verbs",
     "cancel": "verbs",
     "again": "verbs",
+    "operations": "operations",
     "leases": "leases",
     "release": "leases",
     "schedule": "schedules",
@@ -34,6 +35,7 @@ ROOMS = {
     "types": "types",
     "effects": "effects",
     "alerts": "alerts",
+    "audit": "auditing",
     "user": "people",
     "token": "people",
     "login-link": "people",
@@ -60,6 +62,17 @@ class House(Noun):
         assert isinstance(found, click.Command)
         return found
 
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the commands with a line about each, without importing them."""
+        room = formatter.width - 6 - max(map(len, ROOMS))
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, _within(SUMMARIES[name], room)) for name in ROOMS])
+
+
+def _within(line: str, room: int) -> str:
+    """Return ``line``, cut at a word where there is no room for it."""
+    return line if len(line) <= room else line[: room - 2].rsplit(" ", 1)[0] + "..."
+
 
 @click.group(cls=House, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(package_name="wakeboard", message="%(version)s")
@@ -76,6 +89,8 @@ def run(arguments: Sequence[str]) -> int:
         answer = cli.main(list(arguments), prog_name="wakeboard", standalone_mode=False)
         sys.stdout.flush()
     except (Exception, KeyboardInterrupt) as failure:
+        from worker.cli.errors import explain
+
         code, line = explain(failure)
         complain(line)
         return code

@@ -1,6 +1,8 @@
-"""``alerts``: what is watched and how it stands; send a test, silence a rule for a while."""
+"""``alerts``: what is watched and how it stands; send a test, silence, edit, switch on and off."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 import click
 
@@ -24,7 +26,7 @@ FROM wakeboard.alert_rules ORDER BY state, name
 
 @click.group(cls=Noun)
 def alerts() -> None:
-    """Alert rules: list, test, silence."""
+    """Alert rules: list, test, silence, edit, on, off."""
 
 
 @alerts.command("list")
@@ -62,6 +64,46 @@ def silence(name: str, seconds: float, reason: str | None) -> int:
         if rule_id is None:
             return verdicts([_unknown(name)])
         return verdicts([moves.silence(connection, rule_id, seconds, terminal_actor(), reason)])
+
+
+@alerts.command()
+@click.argument("name")
+@click.argument("numbers", nargs=-1, metavar="[SETTING=VALUE]...")
+@reason_option
+def edit(name: str, numbers: tuple[str, ...], reason: str | None) -> int:
+    """Change the numbers of a rule, such as: edit morning_report at=07:30."""
+    return _edited(name, dict(_pair(each) for each in numbers), reason)
+
+
+@alerts.command()
+@click.argument("name")
+@reason_option
+def on(name: str, reason: str | None) -> int:
+    """Switch a rule on: on morning_report for a mail each morning."""
+    return _edited(name, {moves.ENABLED: "1"}, reason)
+
+
+@alerts.command()
+@click.argument("name")
+@reason_option
+def off(name: str, reason: str | None) -> int:
+    """Switch a rule off: it is not looked at, and tells nothing."""
+    return _edited(name, {moves.ENABLED: "0"}, reason)
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, sign, value = text.partition("=")
+    if not sign:
+        raise click.BadParameter(f"“{text[:60]}” is not SETTING=VALUE, such as at=07:30.")
+    return name, value
+
+
+def _edited(name: str, given: Mapping[str, str], reason: str | None) -> int:
+    with reach.connection() as connection:
+        rule_id = moves.rule_id(connection, name)
+        if rule_id is None:
+            return verdicts([_unknown(name)])
+        return verdicts([moves.edit(connection, rule_id, given, terminal_actor(), reason)])
 
 
 def _unknown(name: str) -> Answer:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psycopg
 
-from worker import db, liveness
+from worker import db, horizon, liveness
 from worker.cli.reach import Connection, one, rows
 from worker.embedded.errors import EmbeddedError
 from worker.leases import IS_HEARD
@@ -20,7 +20,6 @@ from worker.settings import Settings
 
 LEVELS = ("ok", "warning", "fail")
 APP_SECONDS = 30
-LONG_TRANSACTION_SECONDS = 300
 # So many late loops of one process are one trouble, not many.
 MANY_LOOPS = 4
 
@@ -35,12 +34,6 @@ INDEXES = """
 SELECT c.relname AS name, i.indisvalid AND i.indisready AS valid
 FROM pg_index AS i JOIN pg_class AS c ON c.oid = i.indexrelid JOIN pg_namespace AS n ON n.oid = c.relnamespace
 WHERE n.nspname = 'wakeboard'
-"""
-OLDEST = """
-SELECT pid, coalesce(application_name, '') AS name, extract(epoch FROM now() - xact_start)::float8 AS seconds
-FROM pg_stat_activity
-WHERE xact_start IS NOT NULL AND pid <> pg_backend_pid() AND datname = current_database()
-ORDER BY xact_start LIMIT 1
 """
 WORKERS = f"""
 SELECT count(*) FILTER (WHERE {IS_HEARD}) AS alive, count(*) FILTER (WHERE NOT {IS_HEARD}) AS silent
@@ -183,17 +176,16 @@ def _indexes(connection: Connection) -> Iterator[Finding]:
 
 
 def _transactions(connection: Connection) -> Iterator[Finding]:
-    oldest = one(connection, OLDEST)
-    if oldest is None or oldest["seconds"] < LONG_TRANSACTION_SECONDS:
-        yield Finding("transactions", "ok", "None is open for long.")
-        return
-    says = f"One of '{oldest['name']}' (pid {oldest['pid']}) has been open for {oldest['seconds']:.0f} s."
-    yield Finding(
-        "transactions",
-        "warning",
-        says,
-        f"End it, if nobody needs it: SELECT pg_terminate_backend({oldest['pid']})",
-    )
+    holders = [horizon.Holder(**row) for row in rows(connection, horizon.HOLDERS)]
+    long = [holder for holder in holders if holder.is_long]
+    yield from (Finding("transactions", "warning", holder.says, holder.mend) for holder in long)
+    sight = one(connection, horizon.SIGHT)
+    assert sight is not None
+    if sight["hidden"] and not sight["sees_all"]:
+        says = f"Of {sight['hidden']} sessions of other roles this role cannot see how old they are."
+        yield Finding("transactions", "warning", says, f"As a superuser: GRANT pg_monitor TO {sight['role']}")
+    elif not long:
+        yield Finding("transactions", "ok", "None is open for long, and nothing else holds dead rows back.")
 
 
 def _workers(connection: Connection) -> Iterator[Finding]:

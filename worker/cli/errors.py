@@ -13,6 +13,7 @@ import psycopg
 from worker.cron import CronError
 from worker.db import DatabaseError
 from worker.embedded.errors import EmbeddedError
+from worker.filters.values import FilterError
 from worker.people.permission import AccountError
 from worker.settings import SettingsError
 from worker.transitions.definitions import DefinitionError
@@ -27,7 +28,7 @@ class Failed(Exception):
     """The command could not be done (exit code 1); ``str()`` is a sentence that says why."""
 
 
-WRONG_USE = (Wrong, SettingsError, EnqueueError, DefinitionError, CronError, AccountError)
+WRONG_USE = (Wrong, FilterError, SettingsError, EnqueueError, DefinitionError, CronError, AccountError)
 FAILED = (Failed, DatabaseError, EmbeddedError)
 NO_TABLES = (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName, psycopg.errors.UndefinedColumn)
 INTERRUPTED = 130

@@ -5,15 +5,13 @@ from __future__ import annotations
 import json
 import re
 import sys
-from datetime import datetime, timedelta
+from datetime import datetime
 from pathlib import Path
 from typing import Any
-from zoneinfo import ZoneInfo
 
 import click
 
 from worker.cli.errors import Wrong
-from worker.cli.flags import settings
 from worker.durations import parse_duration
 
 LARGEST_ID = 2**63 - 1
@@ -71,28 +69,33 @@ class Moment(click.ParamType[datetime]):
         return found
 
 
+class End(click.ParamType[Any]):
+    """When something ends: a time with its zone, a duration from now in seconds, or 'never'."""
+
+    name = "TIME"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return an aware datetime, seconds, or 'never'."""
+        text = str(value).strip()
+        if text == "never":
+            return text
+        if _iso(text) is not None:
+            return MOMENT.convert(text, param, ctx)
+        try:
+            return float(parse_duration(text))
+        except ValueError:
+            self.fail(
+                f"{text[:60]!r}: neither a time with a zone (2026-11-21T09:00Z), a duration (2h), nor never.",
+                param,
+                ctx,
+            )
+
+
 def _iso(text: str) -> datetime | None:
     try:
         return datetime.fromisoformat(text) if re.match(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", text) else None
     except ValueError:
         return None
-
-
-def past(text: str, now: datetime, name: str) -> datetime:
-    """Return the moment that ``text`` means: an age before ``now`` (24h, 7d) or an ISO time.
-
-    A time without an offset is in the zone of the settings. Raises Wrong, which calls it ``name``.
-    """
-    found = _iso(text)
-    if found is not None:
-        return found if found.tzinfo else found.replace(tzinfo=ZoneInfo(settings().timezone))
-    try:
-        return now - timedelta(seconds=parse_duration(text))
-    except ValueError as wrong:
-        raise Wrong(
-            f"{name} is {text[:60]!r}; allowed: an age such as 30m, 24h or 7d, "
-            "or a time such as 2026-11-21T08:30Z."
-        ) from wrong
 
 
 def json_object(text: str | None) -> dict[str, Any]:
@@ -139,3 +142,4 @@ RUN_ID = RowId("a run")
 EFFECT_ID = RowId("an effect")
 DURATION = Duration()
 MOMENT = Moment()
+END = End()

@@ -24,7 +24,10 @@ ROLE = click.option(
 )
 STDIN = click.option("--password-stdin", is_flag=True, help="Read the password from standard input.")
 USERS = ("name", "role", "sessions", "created_at", "password_changed_at", "disabled_at")
-TOKENS = ("name", "role", "is_valid", "created_by", "created_at", "expires_at", "revoked_at", "used_at")
+TOKENS = (
+    "name", "role", "job_types", "is_valid", "created_by", "created_at", "expires_at", "revoked_at",
+    "used_at",
+)  # fmt: skip
 
 
 @click.group(cls=Noun)
@@ -104,11 +107,16 @@ def token() -> None:
 @click.argument("name")
 @ROLE
 @click.option("--days", type=click.IntRange(1, 3650), help="It ends after so many days [never].")
-def create(name: str, role: str, days: int | None) -> None:
+@click.option("--type", "job_types", multiple=True, help="For runs of this job type only; repeatable [all].")
+def create(name: str, role: str, days: int | None, job_types: tuple[str, ...]) -> None:
     """Create a token and print it, this once."""
+    types = list(dict.fromkeys(job_types)) or None
     with reach.connection() as connection:
-        made = users.create_token(connection, terminal_actor(), name, Role(role), days)
-    answer({"token": made, "name": name, "role": role}, made)
+        made = users.create_token(connection, terminal_actor(), name, Role(role), days, types)
+        unknown = users.unknown_types(connection, types or [])
+    answer({"token": made, "name": name, "role": role, "job_types": types}, made)
+    for each in unknown:
+        tell(f"No worker has registered a job type '{each}' yet; the token holds for it once one does.")
     tell("It is not shown again. Use it as: Authorization: Bearer <token>")
 
 

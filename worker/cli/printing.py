@@ -10,14 +10,16 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
 
 import click
 
 from worker.cli.flags import is_json, settings
 from worker.log import escaped
-from worker.transitions.answer import Answer
+
+if TYPE_CHECKING:
+    from worker.transitions.answer import Answer
 
 WIDEST = 60
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
 from worker import leases as lease_words
-from worker.cli.filters import Where
 from worker.cli.reach import Connection, Row, one, rows
+from worker.ledger import is_unconfirmed
+from worker.waits.question import QUESTION
+from worker.waits.reasons import reasons
 
 RUN_COLUMNS = """
     r.id, r.definition_id, r.scheduled_for, r.job_type, r.payload, r.priority, r.run_at, r.status, r.attempts,
@@ -33,17 +36,6 @@ AUDIT = """
 SELECT at, actor, role, source, action, result, reason, before, after FROM wakeboard.audit_log
 WHERE target_type = 'run' AND target_id = %(id)s::text ORDER BY id
 """
-WAITING = f"""
-SELECT r.run_at > now() AS is_delayed, r.status, r.run_at, t.name IS NOT NULL AS is_known,
-    t.paused_at, t.paused_by, t.paused_reason, coalesce(t.max_running_operator, t.max_running) AS most,
-    (SELECT count(*) FROM wakeboard.job_runs AS b
-        WHERE b.job_type = r.job_type AND b.status = 'running') AS running,
-    (SELECT count(*) FROM wakeboard.workers AS w
-        WHERE {_IS_ALIVE} AND r.job_type = ANY(w.job_types)) AS able,
-    (SELECT count(*) FROM wakeboard.workers AS w WHERE {_IS_ALIVE}) AS alive
-FROM wakeboard.job_runs AS r LEFT JOIN wakeboard.job_types AS t ON t.name = r.job_type
-WHERE r.id = %(id)s
-"""
 LEASES = f"""
 SELECT r.id, r.job_type, r.attempts AS attempt, r.locked_by AS worker, w.name AS worker_name, w.hostname,
     w.pid, r.started_at, r.locked_until, extract(epoch FROM r.locked_until - now())::float8 AS seconds_left,
@@ -68,16 +60,16 @@ SELECT t.name, CASE WHEN t.paused_at IS NULL THEN 'active' ELSE 'paused' END AS 
     coalesce(t.max_running_operator, t.max_running) AS max_running, t.max_running AS max_running_code,
     t.max_running_operator, t.max_attempts, t.timeout_seconds, t.lease_seconds, t.backoff, t.schedule,
     (SELECT count(*) FROM wakeboard.workers AS w WHERE {_IS_ALIVE} AND t.name = ANY(w.job_types)) AS workers,
-    t.paused_at, t.paused_by, t.paused_reason, t.keep_succeeded_days, t.keep_dead_days, t.seen_at
+    t.paused_at, t.paused_by, t.paused_reason, t.paused_until,
+    t.keep_succeeded_days, t.keep_dead_days, t.seen_at
 FROM wakeboard.job_types AS t ORDER BY t.name
 """
-UNCONFIRMED = """
+UNCONFIRMED = f"""
 SELECT e.id, e.key, e.scope, e.run_id, r.job_type, e.attempt, e.lease_epoch, e.status, e.created_at,
     CASE e.scope WHEN 'global' THEN 'every run' ELSE 'this run alone' END AS counts_for,
     r.status AS run_status
 FROM wakeboard.effects AS e LEFT JOIN wakeboard.job_runs AS r ON r.id = e.run_id
-WHERE e.status = 'started' AND (r.id IS NULL OR r.status <> 'running' OR r.lease_epoch <> e.lease_epoch)
-    AND (%(run_id)s::bigint IS NULL OR e.run_id = %(run_id)s)
+WHERE {is_unconfirmed("e")} AND (%(run_id)s::bigint IS NULL OR e.run_id = %(run_id)s)
 ORDER BY e.created_at DESC, e.id DESC LIMIT 1000
 """
 
@@ -90,47 +82,23 @@ def database_now(connection: Connection) -> datetime:
     return found
 
 
-def runs(connection: Connection, where: Where, limit: int, before: int | None) -> list[Row]:
-    """Return up to ``limit`` runs that match, newest first, from below the id ``before`` on."""
-    if before is not None:
-        where.add("r.id < {value}", before)
-    wanted = f"WHERE {where.sql} ORDER BY r.id DESC LIMIT {limit:d}"
-    return rows(connection, f"SELECT {RUN_COLUMNS} FROM wakeboard.job_runs AS r {wanted}", where.values)
+def runs_with(connection: Connection, ids: Sequence[int]) -> list[Row]:
+    """Return the runs with ``ids`` that are still there, newest first."""
+    wanted = "WHERE r.id = ANY(%(ids)s::bigint[]) ORDER BY r.id DESC"
+    return rows(connection, f"SELECT {RUN_COLUMNS} FROM wakeboard.job_runs AS r {wanted}", {"ids": list(ids)})
 
 
 def run(connection: Connection, run_id: int) -> Row | None:
-    """Return one run with its attempts, audit rows and why it waits (None when it does not)."""
+    """Return one run with its attempts, audit rows and the reasons why it waits (none when it does not)."""
     values: dict[str, Any] = {"id": run_id}
     found = one(connection, RUN, values)
     if found is None:
         return None
-    found["waits"] = waits(one(connection, WAITING, values))
+    waits = one(connection, QUESTION, values)
+    found["reasons"] = [] if waits is None else reasons(waits)
     found["history"] = rows(connection, ATTEMPTS, values)
     found["audit"] = rows(connection, AUDIT, values)
     return found
-
-
-def waits(row: Row | None) -> str | None:
-    """Return a sentence saying what a run waits for, None when it does not wait."""
-    if row is None or row["status"] not in ("queued", "failed"):
-        return None
-    if row["paused_at"] is not None:
-        why = f" ({row['paused_reason']})" if row["paused_reason"] else ""
-        return f"Its type was paused by {row['paused_by']}{why}."
-    if row["is_delayed"]:
-        backoff = "backoff after its failure" if row["status"] == "failed" else "its time"
-        return f"It waits for {backoff}: due at {row['run_at']:%Y-%m-%d %H:%M:%S} UTC."
-    if row["able"] == 0:
-        others = (
-            "no worker is alive"
-            if row["alive"] == 0
-            else f"none of {row['alive']} live workers runs its type"
-        )
-        never = "" if row["is_known"] else ", and no worker ever registered it"
-        return f"It is due, but {others}{never}."
-    if row["most"] is not None and row["running"] >= row["most"]:
-        return f"It is due, but {row['running']} of its type run and the limit is {row['most']}."
-    return f"It is due and waits for a free slot of {row['able']} worker{'s' if row['able'] > 1 else ''}."
 
 
 def leases(connection: Connection) -> list[Row]:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime
 from typing import Any
 from zoneinfo import ZoneInfo
 
 import click
 
-from worker.cli import filters, reach, reading
+from worker.cli import printing, reach, reading
 from worker.cli.errors import Wrong
 from worker.cli.flags import Verb, is_json, settings
 from worker.cli.kinds import RUN_ID
 from worker.cli.printing import answer, cell, listing, say, tell
+from worker.durations import format_duration
 
 COLUMNS = (
     "id",
@@ -26,7 +28,7 @@ COLUMNS = (
     "last_error",
 )
 SHOWN = (
-    "job_type", "status", "waits", "schedule", "scheduled_for", "payload", "priority", "run_at", "attempts",
+    "job_type", "status", "schedule", "scheduled_for", "payload", "priority", "run_at", "attempts",
     "failures", "max_attempts", "timeout_seconds", "locked_by", "locked_until", "started_at", "finished_at",
     "failed_at", "error_code", "last_error", "cancel_requested_at", "idempotency_key", "enqueued_by",
     "origin_run_id", "progress_done", "progress_total", "created_at",
@@ -46,39 +48,58 @@ LONG = 2000
 
 
 @click.command(cls=Verb)
-@click.argument("words", metavar="[FILTER=VALUE]…", nargs=-1)
+@click.argument("lines", metavar="[FILTER]…", nargs=-1)
 @click.option("--status", multiple=True, help="queued, running, succeeded, failed, dead, cancelled (a,b).")
-@click.option("--type", "type_", multiple=True, help="Job type (a,b).")
-@click.option("--error", multiple=True, help="Error code (a,b).")
-@click.option("--worker", help="Id of a worker that holds or held it.")
+@click.option("--type", "type_", help="Job type.")
+@click.option("--error", help="Error code; without a status, of runs that are failed or dead.")
+@click.option("--group", help="Error group: runs whose last failure was of it, however they stand now.")
+@click.option("--worker", help="Id, name or host of a worker that holds or held it.")
 @click.option("--key", help="Idempotency key.")
-@click.option("--attempts", help="At least so many attempts.")
+@click.option("--attempts", help="3, 3+ for at least, or 2-5.")
 @click.option("--since", help="Created since: 24h, 7d or 2026-11-21T08:30Z.")
 @click.option("--until", help="Created before.")
 @click.option("--payload", multiple=True, metavar="PATH=VALUE", help="Payload has VALUE at PATH (a.b).")
-@click.option("--q", help="Text in payload or error.")
+@click.option("--q", help="Text in payload, error or type.")
+@click.option("--view", metavar="NAME", help="A view saved on the page; filters beside it win over its own.")
 @click.option("--limit", type=click.IntRange(1, 1000), default=50, help="How many, newest first [50].")
 @click.option("--cursor", type=RUN_ID, help="Go on below this id.")
 def runs(
-    words: tuple[str, ...], payload: tuple[str, ...], limit: int, cursor: int | None, **options: Any
+    lines: tuple[str, ...],
+    payload: tuple[str, ...],
+    view: str | None,
+    limit: int,
+    cursor: int | None,
+    **options: Any,
 ) -> None:
-    """List runs, newest first. Filters are options or words: `runs status=failed payload.customer.id=7`."""
-    pairs = [filters.pair(word) for word in words]
-    pairs += [
-        (name, text)
-        for name, text in ((f"payload.{p.partition('=')[0]}", p.partition("=")[2]) for p in payload)
-    ]
-    for name, given in options.items():
-        text = ",".join(given) if isinstance(given, tuple) else given
-        if text:
-            pairs.append((name.rstrip("_"), text))
+    """List runs, newest first.
+
+    FILTER is what the box on the page of runs takes: 'status:failed type:mail since:24h', attempts:3+,
+    payload.customer.id:7, and words to search for. The options say the same.
+    """
+    # It brings SQLAlchemy along, which no other command of this file needs.
+    from worker.cli import finding
+
+    pairs = _pairs(payload, options)
+    wanted = finding.asked(lines, pairs)
     with reach.connection() as connection:
+        if view is not None:
+            wanted = finding.asked(lines, pairs, finding.saved(connection, view))
         now = reading.database_now(connection)
-        found = reading.runs(connection, filters.read(pairs, now), limit + 1, cursor)
-    more = found[limit - 1]["id"] if len(found) > limit else None
-    listing(found[:limit], COLUMNS, "No run matches.", as_of=now, next=more)
+        found, more, is_cut = finding.find(connection, wanted, now, limit, cursor)
+    listing(found, COLUMNS, "No run matches so far." if more else "No run matches.", as_of=now, next=more)
     if more and not is_json():
-        tell(f"There are more: --cursor {more}")
+        searched = "Only some of the runs were searched" if is_cut else "There are more"
+        tell(f"{searched}: --cursor {more}")
+
+
+def _pairs(payload: tuple[str, ...], options: dict[str, Any]) -> list[tuple[str, str]]:
+    """Return the options that were given as (name, text) of filters."""
+    parts = [each.partition("=") for each in payload]
+    pairs = [(f"payload.{path}", text) for path, _, text in parts]
+    for name, given in options.items():
+        texts = given if isinstance(given, tuple) else (given,)
+        pairs += [(name.rstrip("_"), text) for text in texts if text]
+    return pairs
 
 
 @click.command(cls=Verb)
@@ -89,11 +110,14 @@ def run(run_id: int) -> None:
         found = reading.run(connection, run_id)
     if found is None:
         raise Wrong(f"There is no run {run_id}; it may have been removed by retention.")
+    zone, why = ZoneInfo(settings().timezone), found.pop("reasons")
     if is_json():
+        found["waits"] = " ".join(reason.say() for reason in why) or None
         answer(found, "")
         return
-    zone = ZoneInfo(settings().timezone)
     say(f"Run {run_id}")
+    for reason in why:
+        say(f"  {cell(reason.say(lambda moment: _spoken(moment, found['as_of'], zone)), zone, LONG)}")
     for name in SHOWN:
         if found[name] is not None:
             say(f"  {name + ':':<21}{cell(found[name], zone, LONG)}")
@@ -102,6 +126,13 @@ def run(run_id: int) -> None:
             say(f"\n{title}")
             listing(rows, columns, "")
     _last_words(found["history"])
+
+
+def _spoken(moment: datetime, now: datetime, zone: ZoneInfo) -> str:
+    """Return ``2026-11-21 02:14:00Z (in 3 m)``."""
+    seconds = (moment - now).total_seconds()
+    far = format_duration(abs(seconds))
+    return f"{printing.moment(moment, zone)} ({f'in {far}' if seconds > 0 else f'{far} ago'})"
 
 
 def _last_words(history: list[dict[str, Any]]) -> None:

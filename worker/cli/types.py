@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta
+
 import click
 
 from worker.audit import terminal_actor
 from worker.cli import reach, reading
 from worker.cli.errors import Wrong
 from worker.cli.flags import Noun, reason_option
+from worker.cli.kinds import END
 from worker.cli.printing import listing, verdicts
+from worker.transitions import holding
 from worker.transitions import types as moves
 
 COLUMNS = (
     "name",
     "state",
+    "paused_until",
     "running",
     "max_running",
     "workers",
@@ -28,7 +33,7 @@ COLUMNS = (
 
 @click.group(cls=Noun)
 def types() -> None:
-    """Job types: list, pause, resume, limit, keep."""
+    """Job types: list, pause, resume, hold, let-go, limit, keep."""
 
 
 @types.command("list")
@@ -41,11 +46,19 @@ def list_() -> None:
 
 @types.command()
 @click.argument("name")
+@click.option(
+    "--until", type=END, metavar="TIME", help="End by itself then, or after a duration such as 2h, or never."
+)
 @reason_option
-def pause(name: str, reason: str | None) -> int:
-    """Claim no more runs of a type; what runs goes on."""
+def pause(name: str, until: datetime | float | str | None, reason: str | None) -> int:
+    """Claim no more runs of a type; what runs goes on. Once more with --until moves the end."""
     with reach.connection() as connection:
-        return verdicts([moves.pause(connection, name, terminal_actor(), reason)])
+        end: datetime | moves.Same | None = "same"
+        if isinstance(until, float):
+            end = reading.database_now(connection) + timedelta(seconds=until)
+        elif until is not None:
+            end = until if isinstance(until, datetime) else None
+        return verdicts([moves.pause(connection, name, terminal_actor(), reason, until=end)])
 
 
 @types.command()
@@ -55,6 +68,33 @@ def resume(name: str, reason: str | None) -> int:
     """Claim runs of a type again."""
     with reach.connection() as connection:
         return verdicts([moves.resume(connection, name, terminal_actor(), reason)])
+
+
+@types.command()
+@click.option(
+    "--for",
+    "--until",
+    "until",
+    type=END,
+    metavar="TIME",
+    help="End by itself after a duration such as 2h, or at a time.",
+)
+@reason_option
+def hold(until: datetime | float | str | None, reason: str | None) -> int:
+    """Pause all types that are not paused; what runs goes on. Those alone are let go together."""
+    with reach.connection() as connection:
+        if isinstance(until, float):
+            until = reading.database_now(connection) + timedelta(seconds=until)
+        end = until if isinstance(until, datetime) else None
+        return verdicts([holding.hold(connection, terminal_actor(), reason, until=end)])
+
+
+@types.command("let-go")
+@reason_option
+def let_go(reason: str | None) -> int:
+    """Claim runs again of the types that were held together; what was paused by itself stays so."""
+    with reach.connection() as connection:
+        return verdicts([holding.let_go(connection, terminal_actor(), reason)])
 
 
 @types.command()

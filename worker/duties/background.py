@@ -2,28 +2,43 @@
 
 from __future__ import annotations
 
+import math
+import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from time import monotonic
 from typing import Any
 
+import psycopg
+
 from worker import schedule, statistics
 from worker.duties.alerts import ALERTS_SECONDS, Alerts
-from worker.duties.hearing import LISTEN_SECONDS
+from worker.duties.hearing import LISTEN_SECONDS, Hearing
 from worker.duties.lease import LeaseKeeper
 from worker.duties.live_output import LiveOutput
+from worker.duties.look import Asked, Found, limited, look, say_alive
+from worker.duties.operations import Operations
 from worker.duties.presence import Beat, Presence
 from worker.duties.reaper import Reaper
-from worker.duties.thread import Connection, Duties, Duty
+from worker.duties.thread import Connection, Duties, Duty, Step
 from worker.duties.watchdog import Watchdog
 from worker.loop.claims import Claims
 from worker.loop.held import Holdings
+from worker.processes.memory import resident_bytes
 from worker.retention.keep import Keep
-from worker.retention.sweep import LOOK_SECONDS, Retention
+from worker.retention.sweep import LOOK_SECONDS as RETENTION_SECONDS
+from worker.retention.sweep import Retention
 from worker.settings import Settings
+from worker.transitions import pauses
 
-PRESENCE_SECONDS = 2.0
-SCHEDULE_SECONDS = 1.0
-REAP_SECONDS = 5.0
+LOOK_SECONDS = 2.0
+# While something is due; a fire is known beforehand and needs no look.
+SOON_SECONDS = 1.0
+# A due duty must not come before the database's clock says so.
+PUNCTUAL_SECONDS = 0.005
+POLICIES_SECONDS = 30.0
+DUE_DUTIES = ("schedule", "pauses", "reap", "operations")
+MEMORY_SECONDS = 10.0
 MERGE_SECONDS = 60.0
 LIVE_OUTPUT_SECONDS = 2.0
 FORGET_SECONDS = 3600.0
@@ -33,8 +48,8 @@ class Background:
     """Reaping, firing, presence and the rest, on a thread of their own.
 
     ``registered`` and ``stop_wanted`` are called from that thread when the worker's row stands and when a
-    person wants the worker gone; ``listen`` proves that notifications arrive, ``claim_beat`` tells how the
-    loop itself stands.
+    person wants the worker gone; ``hearing`` proves that notifications arrive, ``claim_beat`` tells how the
+    loop itself stands, ``looked`` is called with whether anything could be claimed and when that was asked.
     """
 
     def __init__(
@@ -51,7 +66,8 @@ class Background:
         registered: Callable[[], None],
         stop_wanted: Callable[[], None],
         claim_beat: Callable[[], Beat],
-        listen: Callable[[Connection], Mapping[str, Any]],
+        hearing: Hearing,
+        looked: Callable[[bool, float], None],
     ) -> None:
         self._settings = settings
         self._presence = presence
@@ -61,18 +77,28 @@ class Background:
         self._registered = registered
         self._stop_wanted = stop_wanted
         self._claim_beat = claim_beat
-        self._listen = listen
+        self._hearing = hearing
+        self._looked = looked
+        self._look_seconds = min(settings.heartbeat_seconds, LOOK_SECONDS)
+        self._publish_at = self._weigh_at = 0.0
+        self._memory_bytes = 0
         self._live_output = LiveOutput(read_output)
         self._reaper = Reaper(
             lease_seconds=settings.lease_seconds, heartbeat_seconds=settings.heartbeat_seconds,
             waits_first=waits_before_reaping,
         )  # fmt: skip
+        self._operations = Operations()
         self._retention = Retention(Keep.from_settings(settings), presence.worker_id)
         self._duties = Duties(url, self._list(), reconnected=self._reaper.reconnected)
         self._policies: Sequence[dict[str, Any]] | None = None
-        self.is_registered = False
+        self._registered_with: Sequence[dict[str, Any]] | None = None
         self.is_draining = False
         self.is_stopping = False
+
+    @property
+    def is_registered(self) -> bool:
+        """Whether the worker's row stands: from then on it claims."""
+        return self._registered_with is not None
 
     @property
     def watchdog(self) -> Watchdog:
@@ -93,26 +119,48 @@ class Background:
         self._duties.stop()
 
     def publish(self, policies: Sequence[dict[str, Any]]) -> None:
-        """The handlers are known: register the worker as soon as the database answers."""
+        """The handlers are known, perhaps anew: register the worker as soon as the database answers."""
         self._policies = policies
         self._duties.hurry("presence")
 
     def _list(self) -> list[Duty]:
-        settings = self._settings
+        settings, look_seconds = self._settings, self._look_seconds
+        steps: Sequence[Step] = (schedule.step, pauses.end_due, self._reaper.step, self._operate)
         return [
-            Duty("presence", min(settings.heartbeat_seconds, PRESENCE_SECONDS), self._be_present),
-            Duty("schedule", SCHEDULE_SECONDS, schedule.step),
-            Duty("reap", min(REAP_SECONDS, settings.lease_seconds / 2), self._reaper.step),
-            Duty("listen", LISTEN_SECONDS, self._listen, due_at=monotonic() + LISTEN_SECONDS / 4),
+            *(
+                Duty(name, look_seconds, self._soon_again(step), on_demand=True)
+                for name, step in zip(DUE_DUTIES, steps, strict=True)
+            ),
+            # After what is due: a look that takes long is in its way no longer than once.
+            Duty("presence", look_seconds, self._be_present),
+            Duty("listen", LISTEN_SECONDS, self._hearing.step, on_demand=True, due_at=math.inf),
             Duty("statistics", MERGE_SECONDS, statistics.merge),
             Duty("alerts", ALERTS_SECONDS, Alerts(settings).step),
             Duty("live output", LIVE_OUTPUT_SECONDS, self._show_output),
             Duty("forget", FORGET_SECONDS, self._presence.forget_old),
-            Duty("retention", LOOK_SECONDS, self._retain),
+            Duty("retention", RETENTION_SECONDS, self._retain),
         ]
+
+    def _soon_again(self, step: Step) -> Step:
+        """Return ``step`` with a look soon after it: what it was hurried for may not have been all."""
+
+        def stepped(connection: Connection) -> Mapping[str, Any] | None:
+            try:
+                return step(connection)
+            finally:
+                self._duties.hurry("presence", in_seconds=SOON_SECONDS)
+
+        return stepped
 
     def _show_output(self, connection: Connection) -> None:
         self._live_output.step(connection, self._holdings.all())
+
+    def _operate(self, connection: Connection) -> Mapping[str, Any]:
+        """Advance the operations on many runs; one with a pace may be due before the usual time."""
+        numbers = self._operations.step(connection)
+        if self._operations.pause_seconds is not None:
+            self._duties.hurry("operations", in_seconds=self._operations.pause_seconds)
+        return numbers
 
     def _retain(self, connection: Connection) -> Mapping[str, Any]:
         """Remove what was kept for long enough, a slice at a time: the other duties come in between."""
@@ -122,20 +170,82 @@ class Background:
         return numbers
 
     def _be_present(self, connection: Connection) -> None:
-        """Say that the process lives, and hear what people want of it."""
-        if self._policies is None:
+        """Say that the process lives, hear what people want of it, and see what is due."""
+        try:
+            self._register(connection)
+            asked = self._asked()
+            found, before, after = look(connection, self._presence, asked)
+        except Exception:
+            # What stands in the way of this is in nobody else's, and does not make the worker dead.
+            for name in DUE_DUTIES:
+                self._duties.hurry(name)
+            with suppress(psycopg.Error):
+                say_alive(connection, self._presence.worker_id)
+            raise
+        if asked.proof is not None:
+            self._duties.hurry("listen")
+        self._see_what_is_due(found, before, after)
+        if asked.wants_work:
+            self._looked(found.has_work, before)
+        if self._registered_with is not None:
+            self._obey(connection, found, self._registered_with)
+
+    def _register(self, connection: Connection) -> None:
+        """Write what the worker can run and the worker itself, when that is not how they stand."""
+        policies = self._policies
+        if policies is None or policies is self._registered_with:
             return
-        if not self.is_registered:
-            schedule.sync_registered(connection, self._policies)
-            self._presence.register(connection, self._policies)
-            self._claims.limited = self._presence.limited_types(connection)
-            self.is_registered = True
+        is_first = self._registered_with is None
+        schedule.sync_registered(connection, policies)
+        self._presence.register(connection, policies)
+        self._publish_at = monotonic() + POLICIES_SECONDS
+        self._claims.limited = limited(connection, self._presence.job_types)
+        self._registered_with = policies
+        if is_first:
             self._registered()
-            return
-        wanted = self._presence.seen(connection, len(self._holdings), is_stopping=self.is_stopping)
-        self._presence.publish(connection, self._policies)
-        self._claims.limited = self._presence.limited_types(connection)
-        self._presence.beat(connection, [*self._duties.beats(), self._claim_beat(), self._lease.beat()])
-        self.is_draining = wanted.drain
-        if wanted.stop and not self.is_stopping:
+
+    def _asked(self) -> Asked:
+        if monotonic() >= self._weigh_at:
+            self._weigh_at = monotonic() + MEMORY_SECONDS
+            self._memory_bytes = resident_bytes(os.getpid())
+        beats = [*self._duties.beats(), self._claim_beat(), self._lease.beat()] if self.is_registered else []
+        return Asked(
+            len(self._holdings), self._memory_bytes or None, self.is_stopping, beats,
+            wants_work=self._can_stand_for_polls, channel=self._hearing.channel, proof=self._hearing.ask(),
+        )  # fmt: skip
+
+    @property
+    def _can_stand_for_polls(self) -> bool:
+        """Whether a look comes as often as a poll, and a worker that it stands for hears of new runs."""
+        comes_in_time = self._look_seconds <= self._settings.poll_seconds < 2 * self._look_seconds
+        claims = self.is_registered and not (self.is_draining or self.is_stopping)
+        return comes_in_time and claims and self._hearing.is_proven
+
+    def _see_what_is_due(self, found: Found, before: float, after: float) -> None:
+        """Let each duty come at its time; one that has nothing to do is well."""
+        ended = 0.0 if found.has_ended_leases else None
+        jumped = self._reaper.clock_jumped(found.clock, before, after)
+        due = {
+            "schedule": found.fires_in,
+            "pauses": found.ends_in,
+            "operations": found.steps_in,
+            "reap": None if jumped else ended,
+        }
+        for name, seconds in due.items():
+            if seconds is None or seconds > 0:
+                self._duties.well(name)
+            if seconds is not None and seconds <= self._look_seconds:
+                at = before + max(0.0, seconds) + PUNCTUAL_SECONDS
+                self._duties.hurry(name, in_seconds=at - monotonic())
+
+    def _obey(self, connection: Connection, found: Found, policies: Sequence[dict[str, Any]]) -> None:
+        """Take over what people decided, and write again what somebody took away."""
+        if found.drain is None:
+            self._presence.insert(connection)
+        if found.drain is None or monotonic() >= self._publish_at:
+            self._publish_at = monotonic() + POLICIES_SECONDS
+            self._presence.publish(connection, policies)
+        self._claims.limited = found.limited
+        self.is_draining = bool(found.drain)
+        if found.stop and not self.is_stopping:
             self._stop_wanted()

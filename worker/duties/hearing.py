@@ -1,14 +1,15 @@
 """Proof that notifications arrive: the worker sends one to itself through another connection.
 
 A subscription can be gone while its connection looks well (a half-open socket, a proxy, a pooler). Polling
-finds the work all the same, only later, so nobody would notice. Runs on the duties' thread; ``heard`` and
-``connected`` are called from the loop.
+finds the work all the same, only later, so nobody would notice. The notification travels with a look. Runs on
+the duties' thread; ``heard`` and ``connected`` are called from the loop.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from time import monotonic
 from typing import Any
 
 import psycopg
@@ -36,6 +37,8 @@ class Hearing:
         self._failures = 0
         self._is_pooled = False
         self._has_heard = False
+        self._ask_at = monotonic() + LISTEN_SECONDS / 4
+        self.is_proven = False
 
     @property
     def is_waiting(self) -> bool:
@@ -44,7 +47,7 @@ class Hearing:
 
     def connected(self, *, is_pooled: bool) -> None:
         """A fresh connection listens; ``is_pooled``: something other than the server answered for it."""
-        self._is_pooled, self._has_heard = is_pooled, False
+        self._is_pooled, self._has_heard, self.is_proven = is_pooled, False, False
 
     def heard(self, payload: str) -> None:
         """Our own notification came back."""
@@ -52,18 +55,25 @@ class Hearing:
             self._has_heard = True
             self._came.set()
 
-    def step(self, connection: psycopg.Connection[Any]) -> dict[str, str]:
-        """Send a notification through ``connection`` and wait for it; raise NotHeard when it does not come.
+    def ask(self) -> str | None:
+        """Return what the worker is to send to itself now, None when the next proof is not due."""
+        if monotonic() < self._ask_at:
+            return None
+        self._ask_at = monotonic() + LISTEN_SECONDS
+        self._came.clear()
+        self._sent += 1
+        return str(self._sent)
+
+    def step(self, _connection: psycopg.Connection[Any]) -> dict[str, str]:
+        """Wait for what was sent; raise NotHeard when it does not come.
 
         Behind a pooler that never passed one on there is nothing to mend: that is said, and is no failure.
         """
         hopeless = self._is_pooled and not self._has_heard
-        self._came.clear()
-        self._sent += 1
-        connection.execute("SELECT pg_notify(%s, %s)", (self.channel, str(self._sent)))
         if self._came.wait(POOLED_PATIENCE_SECONDS if hopeless else PATIENCE_SECONDS):
-            self._failures = 0
+            self._failures, self.is_proven = 0, True
             return {"hears": "notifications"}
+        self.is_proven = False
         if self._is_pooled and not self._has_heard:
             return {"hears": f"nothing through the pooler; polls every {self._poll_seconds:g} s"}
         self._failures += 1

@@ -1,11 +1,13 @@
 """Keeping leases alive: a thread and a connection of its own, which depend on no user code and no finish.
 
-Every heartbeat it renews what is held, and every poll it looks whether a cancel was asked for. It answers
+Every heartbeat it renews what is held, and every poll, while something is held, it looks whether a cancel was
+asked for. It answers
 per run: kept, busy (somebody holds the row for a moment: tried again at once), gone (told to the loop).
 """
 
 from __future__ import annotations
 
+import select
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -23,6 +25,8 @@ from worker.transitions import engine
 
 BUSY_TRIES = 3
 STATEMENT_SECONDS = 5.0
+# Between two proofs that the connection of a worker at rest still answers; one that was closed says so.
+PROOF_SECONDS, WORD_SECONDS = 20.0, 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +85,7 @@ class LeaseKeeper:
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._keep, name="lease", daemon=True)
         self._connection: psycopg.Connection[Any] | None = None
-        self._succeeded_at = monotonic()
+        self._succeeded_at = self._proven_at = monotonic()
         self._error: str | None = None
         self.watchdog = Watchdog(2 * STATEMENT_SECONDS)
 
@@ -138,7 +142,9 @@ class LeaseKeeper:
         held = self._holdings.all()
         if not held:
             # A connection that broke while nothing ran must not be found out by the first heartbeat.
-            connection.execute("SELECT 1")
+            if _has_word(connection) or monotonic() >= self._proven_at + PROOF_SECONDS:
+                connection.execute("SELECT 1")
+                self._proven_at = monotonic()
             return
         if (silent := self._loop_silent_seconds()) > self._patience_seconds:
             raise LoopHangs(
@@ -151,6 +157,7 @@ class LeaseKeeper:
                 break
             due = self._renew(connection, due)
         self._look_for_cancels(connection, [entry.run_id for entry in held])
+        self._proven_at = monotonic()
 
     def _renew(self, connection: psycopg.Connection[Any], due: Sequence[Held]) -> list[Held]:
         """Renew ``due``; return those whose row somebody else holds for a moment."""
@@ -200,3 +207,10 @@ class LeaseKeeper:
         rows = psycopg.RawCursor(connection).execute(engine.CANCELS.encode(), (list(ids),)).fetchall()
         for run_id, epoch in rows:
             self._tell(CancelAsked(run_id, epoch))
+
+
+def _has_word(connection: psycopg.Connection[Any]) -> bool:
+    """Whether the server sends something unasked: that it ends the connection."""
+    door = select.poll()
+    door.register(connection.fileno(), select.POLLIN)
+    return bool(door.poll(WORD_SECONDS * 1000))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from time import monotonic
 from typing import Any
 
 import psycopg
@@ -10,6 +11,7 @@ import psycopg
 from worker.loop.held import Held, boottime_ns
 
 SHOWN_AFTER_SECONDS = 2.0
+SWEEP_SECONDS = 60.0
 
 KEEP = """
 INSERT INTO wakeboard.run_output (run_id, lease_epoch, tail)
@@ -32,9 +34,11 @@ class LiveOutput:
     def __init__(self, read: Callable[[int], str]) -> None:
         self._read = read
         self._written: dict[int, str] = {}
+        self._sweep_at = 0.0
 
     def step(self, connection: psycopg.Connection[Any], held: Sequence[Held]) -> None:
-        """Write what is new, and remove the tails of runs that have ended."""
+        """Write what is new, and remove the tails of runs that have ended: of others' runs once a minute."""
+        had_written = any(self._written.values())
         tails = {entry.run_id: (entry, self._tail(entry)) for entry in held}
         fresh = [
             (entry, tail)
@@ -49,7 +53,9 @@ class LiveOutput:
             )
             psycopg.RawCursor(connection).execute(KEEP.encode(), values)
         self._written = {run_id: tail for run_id, (_, tail) in tails.items()}
-        connection.execute(FORGET)
+        if had_written or monotonic() >= self._sweep_at:
+            connection.execute(FORGET)
+            self._sweep_at = monotonic() + SWEEP_SECONDS
 
     def _tail(self, entry: Held) -> str:
         """Return what the run has written, once it has run long enough for somebody to look."""

@@ -13,10 +13,11 @@ import psycopg
 
 from worker import log
 from worker.backoff import Backoff
+from worker.fingerprint import LOST_TEMPLATE, lost_group
 from worker.transitions import engine
 
 BATCH = 500
-WHY = "the worker fell silent and its lease ended"
+WHY = LOST_TEMPLATE
 
 
 class Reaper:
@@ -34,7 +35,7 @@ class Reaper:
         self._not_before = monotonic() + self._patience
 
     def step(self, connection: psycopg.Connection[Any]) -> dict[str, int]:
-        """Take back a batch of ended leases; return how many went where."""
+        """Take back a batch of ended leases; return how many went where. Needed only when some have ended."""
         if self._clock_has_jumped(connection) or monotonic() < self._not_before:
             return {}
         if self._server_is_new(connection):
@@ -43,7 +44,10 @@ class Reaper:
         if not rows:
             return {}
         delays = [Backoff.parse_or_default(row[6]).delay_seconds(row[4] + 1) for row in rows]
-        values = ([row[0] for row in rows], [row[1] for row in rows], delays, [row[5] for row in rows], WHY)
+        values = (
+            [row[0] for row in rows], [row[1] for row in rows], delays, [row[5] for row in rows], WHY,
+            [lost_group(row[3]).id for row in rows], LOST_TEMPLATE,
+        )  # fmt: skip
         moved = psycopg.RawCursor(connection).execute(engine.REAP.encode(), values).fetchall()
         counts: dict[str, int] = {}
         for run_id, status, next_run_at, job_type, attempt, worker_id in moved:
@@ -65,7 +69,17 @@ class Reaper:
         """Compare the database's clock with ours: a jump by a quarter of a lease makes leases look ended."""
         before = monotonic()
         row = connection.execute("SELECT extract(epoch FROM clock_timestamp())::float8").fetchone()
-        offset = (row[0] if row else 0.0) - (before + monotonic()) / 2
+        return self.clock_jumped(row[0] if row else 0.0, before, monotonic())
+
+    def clock_jumped(self, clock: float, before: float, after: float) -> bool:
+        """Whether the database's ``clock`` jumped since it was last seen; if so, wait a while from now on.
+
+        ``before`` and ``after`` are this process's clock around the question; an answer that took long says
+        nothing, because it is not known when in that time the clock was read. To be called every few seconds.
+        """
+        if after - before > self._lease_seconds / 4:
+            return False
+        offset = clock - (before + after) / 2
         known, self._offset = self._offset, offset
         if known is None or abs(offset - known) <= self._lease_seconds / 4:
             return False

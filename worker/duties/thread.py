@@ -7,6 +7,7 @@ while its process looks healthy can be seen.
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -22,16 +23,23 @@ from worker.duties.watchdog import Watchdog
 from worker.loop.channel import DEADLINE_SECONDS, USELESS
 
 RECONNECT_SECONDS = 1.0
+LONGEST_PAUSE_SECONDS = 5.0
 Connection = psycopg.Connection[Any]
+Step = Callable[[Connection], Mapping[str, Any] | None]
 
 
 @dataclass(slots=True)
 class Duty:
-    """One loop: ``step`` every ``interval_seconds``; what it returns are numbers for the system page."""
+    """One loop: ``step`` every ``interval_seconds``; what it returns are numbers for the system page.
+
+    One ``on_demand`` runs at first and then when it is hurried; ``interval_seconds`` is how often somebody
+    looks whether it is due, and says ``well`` when it is not.
+    """
 
     name: str
     interval_seconds: float
-    step: Callable[[Connection], Mapping[str, Any] | None]
+    step: Step
+    on_demand: bool = False
     due_at: float = 0.0
     succeeded_at: float = field(default_factory=monotonic)
     error: str | None = None
@@ -69,11 +77,18 @@ class Duties:
         self._thread.join(timeout_seconds)
 
     def hurry(self, name: str, *, in_seconds: float = 0.0) -> None:
-        """Run one duty in ``in_seconds``, as soon as the thread is free then."""
+        """Run one duty in ``in_seconds`` at the latest, as soon as the thread is free then."""
         for duty in self._duties:
             if duty.name == name:
-                duty.due_at = monotonic() + in_seconds
+                duty.due_at = min(duty.due_at, monotonic() + in_seconds)
         self._hurry.set()
+
+    def well(self, name: str) -> None:
+        """Somebody looked and found nothing for this duty to do."""
+        for duty in self._duties:
+            if duty.name == name:
+                duty.succeeded_at, duty.error = monotonic(), None
+                duty.numbers = dict.fromkeys(duty.numbers, 0) if duty.numbers else None
 
     def beats(self) -> list[Beat]:
         """Return how each loop stands."""
@@ -90,7 +105,7 @@ class Duties:
             self._run_due()
             self.rounds += 1
             pause = min(duty.due_at for duty in self._duties) - monotonic()
-            self._hurry.wait(max(0.01, min(pause, 1.0)))
+            self._hurry.wait(max(0.01, min(pause, LONGEST_PAUSE_SECONDS)))
             self._hurry.clear()
         if self._connection is not None:
             self._connection.close()
@@ -108,7 +123,7 @@ class Duties:
         for duty in self._duties:
             if monotonic() < duty.due_at or self._stopping.is_set():
                 continue
-            duty.due_at = monotonic() + duty.interval_seconds
+            duty.due_at = math.inf if duty.on_demand else monotonic() + duty.interval_seconds
             try:
                 with self.watchdog.over(self._connection):
                     numbers = duty.step(self._connection)
@@ -117,11 +132,16 @@ class Duties:
             except Exception as failure:
                 duty.error = str(failure).strip()[:500] or type(failure).__name__
                 log.warn("A duty failed and will be tried again.", duty=duty.name, error=duty.error)
-                if isinstance(failure, psycopg.OperationalError) or _is_useless(failure):
+                if _is_useless(failure):
                     self._connection.close()
                     return
 
 
 def _is_useless(failure: Exception) -> bool:
-    """Whether the connection that ``failure`` came from can never work again."""
+    """Whether the connection that ``failure`` came from can never work again.
+
+    A server that is gone gives no state; one that waited for a lock for too long works on.
+    """
+    if isinstance(failure, psycopg.OperationalError) and failure.sqlstate is None:
+        return True
     return isinstance(failure, psycopg.Error) and (failure.sqlstate or "").startswith(USELESS)

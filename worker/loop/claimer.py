@@ -21,6 +21,10 @@ from worker.loop.slots import Slots
 
 NEVER = -1
 REFUSED_PAUSE_SECONDS = 0.2
+# A look that found no work stands for a poll: until this much after the next one is expected, and so long
+# after the last claim at most, because only a claim proves that claims can be made.
+LATE_LOOK_SECONDS = 0.5
+UNPROVEN_SECONDS = 20.0
 # By then a claim that an old connection left under way has ended, one way or the other.
 SETTLED_SECONDS = 35.0
 
@@ -52,7 +56,8 @@ class Claimer:
         self._is_hungry = True
         self._is_idle = False
         self._announcement: bool | None = None
-        self._next_poll = 0.0
+        self._next_poll = self._claimed_at = 0.0
+        self._looked_empty = False
         self._not_before = 0.0
         self._recover_at = math.inf
         self._empty_since_round = NEVER
@@ -89,6 +94,21 @@ class Claimer:
     def wake(self) -> None:
         """Somebody said that there may be work."""
         self._is_hungry = True
+
+    def looked(self, has_work: bool, asked_at: float) -> None:
+        """Somebody asked at ``asked_at`` (monotonic) whether anything could be claimed: no need to poll.
+
+        While claims fail or have no connection, they go on trying at their own pace.
+        """
+        self._looked_empty = not has_work
+        if has_work:
+            self.wake()
+        elif self._error is None and self._line.channel is not None and not self._line.channel.is_lost:
+            until = min(
+                asked_at + self._poll_seconds + LATE_LOOK_SECONDS, self._claimed_at + UNPROVEN_SECONDS
+            )
+            self._next_poll = max(self._next_poll, until)
+            self.well()
 
     def look_again(self, *, now: bool) -> None:
         """A run ended: there may be room under a limit, and a drained table must be looked at once more."""
@@ -135,8 +155,11 @@ class Claimer:
     def _send(self, plan: Plan) -> None:
         assert self._line.channel is not None
         announce, self._announcement = self._announcement, None
-        self._is_hungry = False
-        self._next_poll = monotonic() + self._poll_seconds
+        # At rest, where looks say that there is nothing, a claim only proves itself.
+        is_proof = self._looked_empty and not self._is_hungry
+        self._looked_empty = self._is_hungry = False
+        self._claimed_at = monotonic()
+        self._next_poll = self._claimed_at + self._poll_seconds
         round_ = self._rounds()
         script = claim_script(plan, self._worker_id, self._lease_seconds, announce=announce)
 
@@ -153,7 +176,7 @@ class Claimer:
             if claimed.failure is not None:
                 self._failed(claimed.failure)
 
-        self._line.channel.run(script, done, self._failed)
+        self._line.channel.run(script, done, self._failed, keeps_plans=is_proof)
 
     def _take_back_idle(self) -> None:
         """Every slot is busy: producers need not notify this worker."""

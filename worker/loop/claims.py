@@ -7,7 +7,7 @@ need, at most a quarter of a second's worth per slot, so no claimed run waits be
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from worker.duties.presence import BUSY, IDLE
 from worker.loop.channel import Rows, Script, StatementFailed, array
@@ -16,8 +16,14 @@ from worker.transitions import engine
 
 # One statement text per size, so that few are prepared; each is a literal LIMIT.
 SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 100, 150, 200, 300, 500)
+# Where a claim's rows have their type.
+JOB_TYPE = 4
 WINDOW = 64
 AHEAD_PER_SLOT = 300
+# A claim ahead is worth its statement for so many; waiting for more would leave the children without work.
+ENOUGH_AHEAD = 100
+# From so many runs on a type is known as well as any.
+KNOWN_RUNS = 150
 AHEAD_SECONDS = 0.25
 QUICK_SECONDS = 0.020
 SLOW_SHARE = 0.05
@@ -30,20 +36,27 @@ PATIENCE = 0.1
 
 @dataclass(slots=True)
 class Pace:
-    """How long one type's runs take, remembered with a fading weight. New types count as slow."""
+    """How long one type's runs take, remembered with a fading weight. New types count as slow.
+
+    While little is known each run weighs as much as the others, and the guess that it is slow as one more: a
+    type is quick after twenty quick runs, and again slow as soon as a few of the first are.
+    """
 
     slow_share: float = 1.0
     mean_seconds: float = QUICK_SECONDS
     only_try_share: float = 0.0
+    seen: int = 0
 
     def observe(self, seconds: float, *, is_only_try: bool = False) -> None:
         """Take one run's duration into account, and whether a lost start would have cost it its only try.
 
         One such run stops claims ahead until some 150 others have ended.
         """
+        self.seen += 1
+        weight = max(MEMORY, 1 / (self.seen + 1))
         self.only_try_share = 1.0 if is_only_try else self.only_try_share * (1 - MEMORY)
-        self.slow_share += MEMORY * ((seconds >= QUICK_SECONDS) - self.slow_share)
-        self.mean_seconds += MEMORY * (seconds - self.mean_seconds)
+        self.slow_share += weight * ((seconds >= QUICK_SECONDS) - self.slow_share)
+        self.mean_seconds += weight * (seconds - self.mean_seconds)
 
     @property
     def is_quick(self) -> bool:
@@ -57,17 +70,29 @@ class Load:
 
     outstanding: int = 0
     slow: int = 0
+    slot: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One claim to make: up to ``limit`` runs of ``types``, then of limited types while room is left."""
+    """One claim to make: up to ``limit`` runs of ``types`` and of limited types, then ``ahead`` of ``quick``.
+
+    ``slots``: how many slots what is claimed ahead was reckoned for; a slow run among the first takes one.
+    """
 
     types: Sequence[str]
     limit: int
     oldest_first: bool = False
     limited: Sequence[str] = ()
     round: int = 0
+    quick: Sequence[str] = ()
+    ahead: int = 0
+    slots: int = 1
+
+    def ahead_beside(self, rows: Rows) -> int:
+        """Return how many to claim ahead when ``rows`` were claimed for free slots."""
+        slow = sum(row[JOB_TYPE] not in self.quick for row in rows)
+        return self.ahead * max(0, self.slots - slow) // self.slots
 
 
 @dataclass(slots=True)
@@ -104,16 +129,18 @@ class Claims:
         """Return the next claim, None while the slots have enough.
 
         Limited types are claimed beside the others for free slots, and with every fifth claim when quick
-        runs keep all slots busy.
+        runs keep all slots busy. What may be claimed ahead is so with each: a claim for free slots alone is
+        worked off before the next one, and so there would never be anything ahead.
         """
         free = sum(load.outstanding == 0 for load in loads)
         open_ = [load for load in loads if load.slow == 0]
-        quick = [name for name in self.types if self.is_quick(name) and name not in self.limited]
+        quick = self._quick()
         ahead = self._ahead(open_, quick)
-        if free and len(quick) < len(self.types):
-            return self._plan(self.types, free, self._rotated())
-        if ahead and self.rounds % OLDEST_EVERY == OLDEST_EVERY - 1:
-            return self._plan(self.types, len(open_), self._rotated())
+        is_turn_of_all = ahead > 0 and self.rounds % OLDEST_EVERY == OLDEST_EVERY - 1
+        if is_turn_of_all or (free and len(quick) < len(self.types)):
+            for_slots = free or len(open_)
+            plan = self._plan(self.types, for_slots, self._rotated())
+            return replace(plan, quick=quick, ahead=max(0, ahead - for_slots), slots=max(1, len(open_)))
         return self._plan(quick, ahead) if ahead else None
 
     def _plan(self, types: Sequence[str], wanted: int, limited: Sequence[str] = ()) -> Plan:
@@ -121,14 +148,24 @@ class Claims:
         self.rounds += 1
         return Plan(types, _size(wanted), self.rounds % OLDEST_EVERY == 0, limited, self.rounds)
 
+    def _quick(self) -> Sequence[str]:
+        """Return what may be claimed ahead: of what is quick, the types that are known best."""
+        quick = [name for name in self.types if self.is_quick(name) and name not in self.limited]
+        enough = min(KNOWN_RUNS, max((self._paces[name].seen for name in quick), default=0))
+        return [name for name in quick if self._paces[name].seen >= enough]
+
     def _ahead(self, open_: Sequence[Load], quick: Sequence[str]) -> int:
-        """Return how many quick runs to claim ahead, 0 until half of what was ahead is used up."""
+        """Return how many quick runs to claim ahead, 0 while too little of what was ahead is used up.
+
+        No more per slot than runs that were seen, so that a new type is trusted step by step.
+        """
         if not quick or not open_:
             return 0
         slowest = max(self._paces[name].mean_seconds for name in quick)
-        target = max(1, min(AHEAD_PER_SLOT, int(AHEAD_SECONDS / max(slowest, 1e-6))))
+        known = max(self._paces[name].seen for name in quick)
+        target = max(1, min(AHEAD_PER_SLOT, known, int(AHEAD_SECONDS / max(slowest, 1e-6))))
         wanted = target * len(open_) - sum(load.outstanding for load in open_)
-        return wanted if wanted * 2 >= target * len(open_) else 0
+        return wanted if wanted >= min(ENOUGH_AHEAD, target * len(open_) / 2) else 0
 
     def _rotated(self) -> Sequence[str]:
         start = self.rounds % len(self.limited) if self.limited else 0
@@ -201,6 +238,12 @@ def claim_script(plan: Plan, worker_id: str, lease_seconds: float, *, announce: 
                 failure = refused
             else:
                 rows, is_full = rows + more, is_full or len(more) >= size
+    if is_full and failure is None and not clock.is_up and (ahead := plan.ahead_beside(rows)):
+        try:
+            quick = replace(plan, types=plan.quick)
+            rows = rows + (yield from _unlimited(quick, _size(ahead), me, lease, clock))
+        except StatementFailed as refused:
+            failure = refused
     # A round that was cut short has not asked for everything: the next one follows at once.
     return Claimed(rows, is_full or clock.is_up, failure, clock.sent_ns)
 
@@ -210,7 +253,7 @@ def _unlimited(plan: Plan, limit: int, me: bytes, lease: bytes, clock: _Clock) -
     names: Sequence[str] = plan.types
     if len(names) > WINDOW:
         found: Rows = yield engine.TYPES_WITH_WORK, ()
-        names = sorted({(row[0] or b"").decode() for row in found} & set(names))
+        names = sorted({name for (name,) in found} & set(names))
     statement = engine.claim(limit, oldest_first=plan.oldest_first)
     for some in windows(names, plan.round):
         sent_ns = boottime_ns()
@@ -253,7 +296,7 @@ def _limited(name: str, statement: str, me: bytes, lease: bytes) -> Script:
         locked: Rows = yield engine.LOCK_LIMIT, (name.encode(),)
         rows: Rows = []
         if locked:
-            rows = yield statement, (name.encode(), me, lease, locked[0][0])
+            rows = yield statement, (name.encode(), me, lease, b"%d" % locked[0][0])
         yield "COMMIT", ()
     except StatementFailed:
         yield "ROLLBACK", ()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from worker.loop.channel import Rows
 from worker.processes.slotpage import boottime_ns
@@ -28,6 +29,10 @@ class Policy:
     lease_seconds: float | None = None
     backoff: str = "exponential 10s cap 30m"
     memory_mb: int | None = None
+
+
+# A type that was registered in between; its rules come with the next start.
+UNKNOWN = Policy()
 
 
 @dataclass(slots=True)
@@ -67,19 +72,17 @@ class Held:
 
 
 def held_from_row(
-    row: tuple[bytes | None, ...],
+    row: tuple[Any, ...],
     policies: dict[str, Policy],
-    *,
     worker_id: str,
     lease_seconds: float,
     leased_ns: int,
 ) -> Held:
     """Return the Held of one row of a claim (the columns of ``engine.claim``)."""
-    texts = [None if value is None else value.decode("utf-8", "replace") for value in row]
     (
         run_id,
         epoch,
-        attempts,
+        attempt,
         failures,
         job_type,
         payload,
@@ -90,26 +93,16 @@ def held_from_row(
         most,
         timeout,
         trace,
-    ) = texts
-    policy = policies.get(str(job_type), Policy())
+    ) = row
+    policy = policies.get(job_type, UNKNOWN)
+    seconds = policy.timeout_seconds if timeout is None else _bounded(timeout)
     assignment = Assignment(
-        run_id=int(str(run_id)),
-        lease_epoch=int(str(epoch)),
-        attempt=int(str(attempts)),
-        job_type=str(job_type),
-        payload=str(payload),
-        key=key,
-        definition_id=int(definition) if definition else None,
-        scheduled_for=fire,
-        enqueued_at=created,
-        timeout_seconds=_bounded(float(timeout)) if timeout else policy.timeout_seconds,
-        traceparent=trace,
-        worker_id=worker_id,
+        run_id, epoch, attempt, job_type, payload, key, definition, fire, created, seconds, trace, worker_id
     )
     return Held(
         assignment,
-        failures=int(str(failures)),
-        max_attempts=int(most) if most else policy.max_attempts,
+        failures,
+        max_attempts=most or policy.max_attempts,
         backoff=policy.backoff,
         lease_seconds=max(lease_seconds, policy.lease_seconds or 0.0),
         leased_ns=leased_ns,
@@ -165,5 +158,4 @@ class Holdings:
 
     def unknown(self, rows: Rows) -> list[tuple[int, int]]:
         """Return (id, epoch) of rows locked by us that we do not hold: claims whose answer was lost."""
-        found = [(int(row[0] or 0), int(row[1] or 0)) for row in rows]
-        return [(run_id, epoch) for run_id, epoch in found if self.get(run_id, epoch) is None]
+        return [(run_id, epoch) for run_id, epoch in rows if self.get(run_id, epoch) is None]

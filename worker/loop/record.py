@@ -11,11 +11,15 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from time import monotonic
+from typing import Any
 
+from worker.fingerprint import ErrorGroup, group_of
 from worker.loop.channel import Rows, Script, StatementFailed, array
 from worker.loop.held import Held, boottime_ns
+from worker.loop.told import Told
 from worker.outcome import Answer
 from worker.retrying import delay_seconds
+from worker.states import Status
 from worker.transitions import engine
 
 BATCH = 500
@@ -41,6 +45,9 @@ class Ended:
     delay_seconds: float = 0.0
     tries: int = 0
     not_before: float = 0.0
+    # Of a failure, and whether the database is to be told what the group is.
+    group: ErrorGroup | None = None
+    tells: bool = False
 
     @property
     def ago_seconds(self) -> float:
@@ -117,7 +124,7 @@ def _fenced(answer: Answer) -> Answer:
 class Recorder:
     """The queue of ended attempts and the scripts that write them."""
 
-    def __init__(self, worker_id: str, written: Callable[[Ended, str, str | None], None],
+    def __init__(self, worker_id: str, written: Callable[[Ended, str], None],
                  refused: Callable[[Ended], None]) -> None:  # fmt: skip
         self._worker_id = worker_id
         self._written = written
@@ -125,6 +132,7 @@ class Recorder:
         # In the order of their turns: the one written last waits for the others.
         self._waiting: dict[str, deque[Ended]] = {"succeed": deque(), "fail": deque(), "release": deque()}
         self._singly = 0
+        self._told = Told()
 
     def __len__(self) -> int:
         return sum(map(len, self._waiting.values()))
@@ -178,12 +186,19 @@ class Recorder:
     def script(self, batch: Sequence[Ended]) -> Script:
         """Return the script that writes ``batch`` (all of one move) and settles every row of it."""
         statement, values = _STATEMENTS[batch[0].move]
+        if batch[0].move == "fail":
+            self._group(batch)
         rows: Rows = yield statement, (self._worker_id.encode(), *values(batch))
-        moved = {int(row[0] or 0): row for row in rows}
+        moved = {row[0]: row[1:] for row in rows}
         missing = [ended for ended in batch if ended.held.run_id not in moved]
+        self._told.note(
+            ended.group.id for ended in batch if ended.group and ended.tells and ended.held.run_id in moved
+        )
         for ended in batch:
-            if row := moved.get(ended.held.run_id):
-                self._written(ended, _text(row, 1) or "succeeded", _text(row, 2))
+            row = moved.get(ended.held.run_id)
+            if row is not None:
+                # A success has nothing to tell but that it is written.
+                self._written(ended, row[0] if row else Status.SUCCEEDED)
         if missing:
             standing = yield engine.STANDING, (array(ended.held.run_id for ended in missing),)
             refused = self._settle(missing, standing)
@@ -191,21 +206,32 @@ class Recorder:
                 yield engine.NOTE_REFUSAL, _refusal(ended)
                 self._refused(ended)
 
-    def _is_taken(self, row: tuple[bytes | None, ...], held: Held) -> bool:
+    def _group(self, batch: Sequence[Ended]) -> None:
+        """Say to which error group each failure belongs; what was stopped on request has none."""
+        for ended in batch:
+            answer = ended.answer
+            ended.group = (
+                None
+                if ended.outcome == "cancelled"
+                else group_of(ended.held.assignment.job_type, _code(ended), answer.message, answer.traceback)
+            )
+            ended.tells = ended.group is not None and self._told.is_due(ended.group.id)
+
+    def _is_taken(self, row: tuple[Any, ...], held: Held) -> bool:
         """Whether somebody else owns the run now; after a failover that lost a claim, under our own epoch."""
-        owner = _text(row, 2)
-        return _text(row, 1) != str(held.lease_epoch) or (owner is not None and owner != self._worker_id)
+        _, epoch, owner, _ = row
+        return epoch != held.lease_epoch or owner not in (None, self._worker_id)
 
     def _settle(self, missing: Sequence[Ended], standing: Rows) -> list[Ended]:
         """Sort the rows that did not move: busy ones wait a moment; return those that are lost to us."""
-        rows = {int(row[0] or 0): row for row in standing}
+        rows = {row[0]: row for row in standing}
         lost = []
         for ended in missing:
             row = rows.get(ended.held.run_id)
             if row is None or self._is_taken(row, ended.held):
                 lost.append(ended)
-            elif _text(row, 3) != "running":
-                self._written(ended, _text(row, 3) or "", None)
+            elif row[3] != Status.RUNNING:
+                self._written(ended, row[3])
             else:
                 ended.tries += 1
                 ended.not_before = monotonic() + (BUSY_PAUSE_SECONDS if ended.tries > 2 else 0.0)
@@ -229,11 +255,6 @@ def _take(queue: deque[Ended], size: int) -> list[Ended]:
         if room <= 0:
             break
     return batch
-
-
-def _text(row: tuple[bytes | None, ...], column: int) -> str | None:
-    value = row[column] if column < len(row) else None
-    return None if value is None else value.decode("utf-8", "replace")
 
 
 def _refusal(ended: Ended) -> tuple[bytes, bytes, bytes]:
@@ -268,11 +289,15 @@ def _succeed_values(batch: Sequence[Ended]) -> tuple[bytes, ...]:
     )
 
 
+def _code(ended: Ended) -> str:
+    return ended.answer.error_code or "unknown"
+
+
 def _fail_values(batch: Sequence[Ended]) -> tuple[bytes, ...]:
     return (
         *_times(batch),
         array(ended.outcome for ended in batch),
-        array(ended.answer.error_code or "unknown" for ended in batch),
+        array(_code(ended) for ended in batch),
         array(ended.answer.message for ended in batch),
         array(ended.answer.permanent for ended in batch),
         array(round(ended.delay_seconds, 3) for ended in batch),
@@ -280,6 +305,9 @@ def _fail_values(batch: Sequence[Ended]) -> tuple[bytes, ...]:
         array(ended.answer.output_tail for ended in batch),
         array(ended.answer.note for ended in batch),
         *_rules(batch),
+        array(ended.group and ended.group.id for ended in batch),
+        array(ended.group.template if ended.group and ended.tells else None for ended in batch),
+        array(ended.group.frame if ended.group and ended.tells else None for ended in batch),
     )
 
 

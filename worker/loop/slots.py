@@ -7,6 +7,7 @@ whoever was given as ``ended``.
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import attrgetter
 
 from worker import log
 from worker.loop.channel import Rows
@@ -14,8 +15,9 @@ from worker.loop.claims import Claims, Load
 from worker.loop.held import Held, Holdings, boottime_ns, held_from_row
 from worker.loop.record import Ended, bystander, decide, never_started
 from worker.outcome import Answer
-from worker.processes.children import Children, Died, Finished
+from worker.processes.children import Assignment, Children, Died, Finished
 
+_BURDEN = attrgetter("slow", "outstanding")
 IDLE_DEATHS = 3
 PAUSE_SECONDS = 1.0
 
@@ -46,7 +48,7 @@ class Slots:
         self._lease_seconds = lease_seconds
         self._ended = ended
         self._committed = committed
-        self.loads = [Load() for _ in range(claims.slots)]
+        self.loads = [Load(slot=slot) for slot in range(claims.slots)]
         self.is_stopping = False
 
     def take(self, rows: Rows, sent_ns: int) -> None:
@@ -54,37 +56,34 @@ class Slots:
 
         An answer that came when the worker had begun to stop, or the lease may be about to end, goes back.
         """
-        chosen: dict[int, list[Held]] = {}
-        claimed, came_too_late = [], []
-        for row in rows:
-            held = held_from_row(
-                row, self._claims.policies, worker_id=self._worker_id, lease_seconds=self._lease_seconds,
-                leased_ns=sent_ns,
-            )  # fmt: skip
-            claimed.append(held)
-            if self.is_stopping or held.is_past_fence(boottime_ns()):
-                came_too_late.append(held)
-                continue
-            held.is_slow = not self._claims.is_quick(held.assignment.job_type)
-            held.slot = self._choose(held)
-            chosen.setdefault(held.slot, []).append(held)
-            log.move(
-                "claim", run_id=held.run_id, job_type=held.assignment.job_type,
-                attempt=held.assignment.attempt, worker_id=self._worker_id,
-            )  # fmt: skip
+        claimed = [
+            held_from_row(row, self._claims.policies, self._worker_id, self._lease_seconds, sent_ns)
+            for row in rows
+        ]
         self._holdings.add(claimed)
-        for slot, group in chosen.items():
-            self._children.send(slot, [held.assignment for held in group])
-        for held in came_too_late:
-            self._ended(never_started(held))
+        now = boottime_ns()
+        chosen: dict[int, list[Assignment]] = {}
+        for held in claimed:
+            if self.is_stopping or held.is_past_fence(now):
+                self._ended(never_started(held))
+                continue
+            assignment = held.assignment
+            chosen.setdefault(self._choose(held), []).append(assignment)
+            log.move(
+                "claim", run_id=assignment.run_id, job_type=assignment.job_type,
+                attempt=assignment.attempt, worker_id=self._worker_id,
+            )  # fmt: skip
+        for slot, assignments in chosen.items():
+            self._children.send(slot, assignments)
 
     def _choose(self, held: Held) -> int:
-        """Return the slot with the least to do; one that has a slow run only when there is no other."""
-        loads = self.loads
-        slot = min(range(len(loads)), key=lambda n: (loads[n].slow, loads[n].outstanding))
-        loads[slot].outstanding += 1
-        loads[slot].slow += held.is_slow
-        return slot
+        """Give ``held`` the slot with the least to do, one with a slow run only when there is no other."""
+        held.is_slow = not self._claims.is_quick(held.assignment.job_type)
+        best = min(self.loads, key=_BURDEN)
+        best.outstanding += 1
+        best.slow += held.is_slow
+        held.slot = best.slot
+        return best.slot
 
     def _free(self, slot: int, run_id: int, lease_epoch: int) -> Held | None:
         """Take a run off its slot; None when it is not there (any more)."""
@@ -98,12 +97,13 @@ class Slots:
 
     def finished(self, event: Finished) -> None:
         """A child answered."""
-        held = self._free(event.slot, event.assignment.run_id, event.assignment.lease_epoch)
+        slot, assignment, answer, started_ns, finished_ns = event
+        held = self._free(slot, assignment.run_id, assignment.lease_epoch)
         if held is not None:
             self._idle_deaths = 0
-            seconds = max(0.0, (event.finished_ns - event.started_ns) / 1e9)
+            seconds = max(0.0, (finished_ns - started_ns) / 1e9)
             self._claims.observe(held, seconds)
-            self._settle(held, event.answer, seconds, event.finished_ns)
+            self._settle(held, answer, seconds, finished_ns)
 
     def died(self, event: Died) -> None:
         """A child is gone: what it ran has ended, what it never began goes back."""

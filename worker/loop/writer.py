@@ -52,7 +52,7 @@ class Writer:
 
         self._line.channel.run(self._recorder.script(batch), lambda _: None, failed)
 
-    def _written(self, ended: Ended, status: str, next_run_at: str | None) -> None:
+    def _written(self, ended: Ended, status: str) -> None:
         self._holdings.drop(ended.held.run_id, ended.held.lease_epoch)
         answer = ended.answer
         delay = ended.delay_seconds if status == "failed" else None

@@ -1,9 +1,10 @@
-"""Alembic's entry: runs migrations in one transaction on the engine of ``worker.db``."""
+"""Alembic's entry: makes large indexes, then runs migrations in one transaction on ``worker.db``'s engine."""
 
 from alembic import context
 from sqlalchemy import text
 
 from worker.db import engine
+from worker.migrations.beforehand import make_large_indexes
 from worker.migrations.locks import take_every_table
 from worker.tables import SCHEMA, metadata
 
@@ -16,6 +17,7 @@ def include_name(name: str | None, kind: str, _parents: object) -> bool:
 def run() -> None:
     """Run the asked migrations on the database whose URL ``worker.db.migrate`` handed over."""
     url = context.config.attributes["url"]
+    make_large_indexes(url, context.script, context.get_revision_argument())
     target = engine(url, name="wakeboard migrate", statement_timeout_seconds=0)
     try:
         with target.connect() as connection:

@@ -33,6 +33,12 @@ SELECT s.actor, coalesce(u.role, s.role), s.ip, s.seen_at < now() - interval '20
 FROM wakeboard.sessions AS s LEFT JOIN wakeboard.users AS u ON u.id = s.user_id
 WHERE {_ALIVE} AND (s.user_id IS NULL OR u.disabled_at IS NULL)
 """
+GOOD = """
+SELECT s.id_hash, coalesce(u.role, s.role)
+FROM wakeboard.sessions AS s LEFT JOIN wakeboard.users AS u ON u.id = s.user_id
+WHERE s.id_hash = ANY (%(hashes)s) AND s.expires_at > now()
+    AND s.seen_at > now() - make_interval(secs => %(idle)s) AND (s.user_id IS NULL OR u.disabled_at IS NULL)
+"""
 TOUCH = f"UPDATE wakeboard.sessions AS s SET seen_at = now() WHERE {_ALIVE}"
 TIDY_SESSIONS = """
 DELETE FROM wakeboard.sessions WHERE expires_at < now() OR seen_at < now() - make_interval(secs => %s)
@@ -77,6 +83,12 @@ def authenticate_session(connection: Connection, cookie: str, *, touch: bool = T
     if touch and is_stale:
         connection.execute(TOUCH.encode(), values)
     return Actor(name, Role(role), "web", ip)
+
+
+def still_good(connection: Connection, hashes: list[str]) -> dict[str, Role]:
+    """Return the roles of those sessions among ``hashes`` that are signed in; keeps none of them alive."""
+    rows = connection.execute(GOOD, {"hashes": hashes, "idle": IDLE_SECONDS}).fetchall()
+    return {each: Role(role) for each, role in rows}
 
 
 def close_session(connection: Connection, cookie: str) -> bool:

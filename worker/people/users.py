@@ -25,7 +25,7 @@ from worker.people.sessions import (
     peek_login_link,
 )
 from worker.people.throttle import TooManyAttempts
-from worker.people.tokens import authenticate_token, create_token, list_tokens, revoke_token
+from worker.people.tokens import authenticate_token, create_token, list_tokens, revoke_token, unknown_types
 from worker.states import Role
 
 Connection = psycopg.Connection[Any]
@@ -187,4 +187,5 @@ __all__ = [
     "revoke_token",
     "set_password",
     "set_role",
+    "unknown_types",
 ]

@@ -21,6 +21,7 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
+from worker import lineage
 from worker.context import Context
 from worker.invoke import invoke
 from worker.outcome import OUTPUT_BYTES, PLAIN, Answer, Cancelled, DeadlineExceeded, clean_text
@@ -32,6 +33,7 @@ from worker.processes.slotpage import SlotPage, boottime_ns
 from worker.processes.wire import Assignment, Frames, Reported, answer_frame, read_assignments
 from worker.registry import JOB_TYPES, JobType, load_app
 
+_decode = json.JSONDecoder().decode
 _RECEIVE_BYTES = 256 * 1024
 _FLUSH_NS = 2_000_000
 _SHORT_NS = 1_000_000
@@ -157,7 +159,7 @@ class Child:
                 "raised", "unknown_type", f"This worker has no handler called {assignment.job_type!r}."
             )
         try:
-            payload = json.loads(assignment.payload)
+            payload = _decode(assignment.payload)
         except (ValueError, RecursionError) as error:
             return Answer(
                 "raised", "payload_unreadable", clean_text(f"The payload cannot be read: {error}", 500)
@@ -165,7 +167,8 @@ class Child:
         context = Context.for_assignment(assignment, payload, self._page, started_ns)
         if context.cancelled:
             return PLAIN["unbegun"]
-        answer = self._call(job_type, context)
+        with lineage.inside(context.run_id):
+            answer = self._call(job_type, context)
         if context.committed:
             return Answer(
                 "committed",

@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import signal
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from worker.outcome import Answer
 from worker.processes.wire import Assignment
@@ -33,8 +33,7 @@ class Warned:
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class Finished:
+class Finished(NamedTuple):
     """A run's attempt ended and its child answered."""
 
     slot: int

@@ -73,7 +73,8 @@ class Hygiene:
     def tidy(self, run_ns: int) -> str | None:
         """Put everything back after a run of `run_ns` nanoseconds; why the child must be replaced, or
         None."""
-        reason = self._end_processes() or self._restore()
+        is_long = run_ns >= _SHORT_NS or self._long_look_is_due()
+        reason = self._end_processes() or self._restore(is_long)
         if threading.active_count() != self._threads:
             reason = "it left a thread running"
         if run_ns >= _LONG_NS or self._long_look_is_due():
@@ -91,28 +92,29 @@ class Hygiene:
             return None
         return None if kill_children((), _KILL_SECONDS) else "it left a process that could not be killed"
 
-    def _restore(self) -> str | None:
+    def _restore(self, is_long: bool) -> str | None:
         if _environment() != self._environment:
             _restore_environment(self._environment)
         if os.umask(self._umask) != self._umask:
             os.umask(self._umask)
         if (sys.stdout, sys.stderr) != self._streams:
             sys.stdout, sys.stderr = self._streams
-        self._restore_signals()
+        self._restore_signals(is_long)
         try:
-            self._restore_limits()
+            if is_long:
+                self._restore_limits()
             self._return_to_folder()
         except (OSError, ValueError) as error:
             return f"it left a limit or a folder that cannot be put back: {error}"
         return None
 
-    def _restore_signals(self) -> None:
+    def _restore_signals(self, is_long: bool) -> None:
         if signal.getitimer(signal.ITIMER_REAL) != _NO_TIMER:
             signal.setitimer(signal.ITIMER_REAL, 0)
         for number, handler in self._handlers:
             if _look.getsignal(number) != handler:
                 signal.signal(number, handler)
-        if _look.pthread_sigmask(signal.SIG_BLOCK, ()):
+        if is_long and _look.pthread_sigmask(signal.SIG_BLOCK, ()):
             signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
     def _restore_limits(self) -> None:

@@ -49,6 +49,15 @@ def family_bytes(pid: int, limit: int) -> int:
     return sum(_sum(_SHARE, f"/proc/{each}/smaps_rollup") or held_bytes(each) for each in family)
 
 
+def resident_bytes(pid: int) -> int:
+    """Bytes that process `pid` and all its descendants have in memory; what they share counts in each."""
+    total = 0
+    for each in (pid, *_descendants(pid)):
+        with contextlib.suppress(OSError):
+            total += int(Path(f"/proc/{each}/statm").read_bytes().split()[1]) * _PAGE_BYTES
+    return total
+
+
 def _sum(pattern: re.Pattern[bytes], path: str) -> int:
     with contextlib.suppress(OSError):
         return 1024 * sum(map(int, pattern.findall(Path(path).read_bytes())))

@@ -5,8 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
-from operator import attrgetter
+from dataclasses import fields
 from typing import Any, NamedTuple
 
 from worker.outcome import KINDS, PLAIN, Answer, Kind
@@ -14,8 +13,7 @@ from worker.outcome import KINDS, PLAIN, Answer, Kind
 ANSWER_BYTES = 1024 * 1024
 
 
-@dataclass(frozen=True, slots=True)
-class Assignment:
+class Assignment(NamedTuple):
     """One claimed run on its way to a child. `payload` is JSON text (decoded in the child); times are ISO
     texts, `scheduled_for` with its schedule's zone in brackets."""
 
@@ -76,7 +74,7 @@ def frame(body: bytes) -> bytes:
     return len(body).to_bytes(4, "big") + body
 
 
-_row = attrgetter(*(field.name for field in fields(Assignment)))
+_encode = json.JSONEncoder(separators=(",", ":")).encode
 _decode = json.JSONDecoder().raw_decode
 _ANSWER_DEFAULTS = {field.name: field.default for field in fields(Answer) if field.name != "kind"}
 _TEXTS = ("error_code", "message", "traceback", "result", "output_tail", "note")
@@ -84,8 +82,7 @@ _TEXTS = ("error_code", "message", "traceback", "result", "output_tail", "note")
 
 def assignments_frame(assignments: Sequence[Assignment]) -> bytes:
     """The frame that hands `assignments` to a child, in order."""
-    rows = list(map(_row, assignments))
-    return frame(json.dumps(rows, separators=(",", ":")).encode("ascii"))
+    return frame(_encode(assignments).encode("ascii"))
 
 
 def read_assignments(body: bytes) -> list[Assignment]:

@@ -55,7 +55,11 @@ def leftovers(keep: Keep) -> list[Leftover]:
         Leftover("missed_fires", "missed_fires", "x.noted_at", TRACES_DAYS),
         Leftover("messages", "alert_messages", "x.created_at", TRACES_DAYS, by_id=True,
                  which="(x.sent_at IS NOT NULL OR x.gave_up_at IS NOT NULL)"),
-        Leftover("operations", "operations", "x.finished_at", TRACES_DAYS),
+        Leftover("operation_runs", "operation_runs", f"({_ended('x.operation_id')})", TRACES_DAYS,
+                 which="x.operation_id IN (SELECT o.id FROM wakeboard.operations AS o"
+                       " WHERE o.finished_at <= now() - make_interval(days => %(days)s))"),
+        Leftover("operations", "operations", "x.finished_at", TRACES_DAYS,
+                 which="NOT EXISTS (SELECT FROM wakeboard.operation_runs AS r WHERE r.operation_id = x.id)"),
         Leftover("error_groups", "error_groups", "x.last_seen_at", groups,
                  which="(x.muted_until IS NULL OR x.muted_until <= now())"),
         Leftover("tokens", "tokens", "least(x.expires_at, x.revoked_at)", TRACES_DAYS),
@@ -64,6 +68,10 @@ def leftovers(keep: Keep) -> list[Leftover]:
         Leftover("login_links", "login_links", "x.expires_at", 1),
         Leftover("login_failures", "login_failures", "x.last_failed_at", 1),
     ]  # fmt: skip
+
+
+def _ended(operation: str) -> str:
+    return f"SELECT o.finished_at FROM wakeboard.operations AS o WHERE o.id = {operation}"
 
 
 def remove_batch(connection: Connection, leftover: Leftover, cursor: int) -> Gone:

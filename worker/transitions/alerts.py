@@ -30,10 +30,12 @@ UPDATE wakeboard.alert_rules SET updated_at = now(),
 WHERE id = %(id)s
 RETURNING to_char(silenced_until, 'YYYY-MM-DD HH24:MI "UTC"') AS until, silenced_until
 """
-# Who switches a rule off knows how it stands: it begins anew when it is switched on again.
+# Who switches a rule off knows how it stands: it begins anew when it is switched on again. A report
+# tells of no morning before that.
 EDIT = """
 UPDATE wakeboard.alert_rules SET settings = %(settings)s::jsonb, enabled = %(enabled)s, updated_at = now(),
     checked_at = NULL,
+    recovered_at = CASE WHEN %(is_begun)s THEN now() ELSE recovered_at END,
     state = CASE WHEN %(enabled)s THEN state ELSE 'quiet' END,
     told = CASE WHEN %(enabled)s THEN told ELSE 'quiet' END,
     turns = CASE WHEN %(enabled)s THEN turns ELSE 0 END
@@ -96,9 +98,14 @@ def edit(
             message = f"Rule {row['name']} is unchanged."
             return Answer(rule_id, state_of(row), "already", message), before, None
         settings = {name: value for name, value in after.items() if name != ENABLED}
-        values = {"id": rule_id, "enabled": after[ENABLED], "settings": json.dumps(settings)}
+        values = {
+            "id": rule_id,
+            "enabled": after[ENABLED],
+            "settings": json.dumps(settings),
+            "is_begun": kind.is_report and after[ENABLED] and not before[ENABLED],
+        }
         connection.execute(EDIT, values)
-        status = state_of(row) if after[ENABLED] else "off"
+        status = state_of({**row, ENABLED: after[ENABLED]})
         return Answer(rule_id, status, "done", f"Rule {row['name']} was changed."), before, after
 
     return act(connection, actor, "alert.edit", ("alert", rule_id), reason, move)
@@ -122,10 +129,12 @@ def _read(kind: Kind, given: Mapping[str, str]) -> dict[str, Any]:
 
 
 def state_of(row: Mapping[str, Any]) -> str:
-    """Return ``off``, ``silenced``, ``firing`` or ``quiet``."""
+    """Return ``off``, ``silenced``, ``firing`` or ``quiet``; a report that is on is ``on``."""
     if not row["enabled"]:
         return "off"
-    return "silenced" if row["is_silenced"] else str(row["state"])
+    if row["is_silenced"]:
+        return "silenced"
+    return "on" if row["kind"] in KINDS and KINDS[row["kind"]].is_report else str(row["state"])
 
 
 def missing(rule_id: int) -> Answer:

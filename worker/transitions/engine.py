@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from functools import cache
 
+from worker.fingerprint import QUIET_DAYS
 from worker.leases import IS_HEARD
 from worker.states import CLAIMABLE, Status, sql_list
 
@@ -190,6 +191,7 @@ RETURNING r.id, r.cancel_requested_at IS NOT NULL
 """
 
 # Half powers of two of milliseconds, 0 to 63: what worker.statistics turns back into percentiles.
+# (``extract`` would give a numeric, which becomes a float by way of its digits.)
 _BUCKET = "least(63, greatest(0, ceil(2 * ln(greatest(0.001, {ms})) / 0.6931471805599453 + 20)))::smallint"
 _COUNTED = f"""
 counted AS (
@@ -203,8 +205,8 @@ counted AS (
             {_BUCKET.format(ms="wait_ms")} AS wait_bucket
         FROM (
             SELECT job_type, outcome,
-                extract(epoch FROM finished_at - started_at)::float8 * 1000 AS duration_ms,
-                greatest(0, extract(epoch FROM started_at - due_at)::float8 * 1000) AS wait_ms
+                date_part('epoch', finished_at - started_at) * 1000 AS duration_ms,
+                greatest(0, date_part('epoch', started_at - due_at) * 1000) AS wait_ms
             FROM history
         ) AS timed
     ) AS bucketed
@@ -223,6 +225,32 @@ history AS (
     RETURNING job_type, outcome, due_at, started_at, finished_at
 )"""
 
+
+# The error groups of ``moved`` whose rows carry a template: made when new, else seen again. A template
+# is sent once a minute per group (worker.loop.told), so many failures of one kind do not queue at one row;
+# a row that somebody holds, be it to mute it, is skipped. In the order of their ids, or two batches deadlock.
+_GROUPED = f"""
+met AS (
+    INSERT INTO wakeboard.error_groups (id, fingerprint, error_code, job_type, template, frame, first_run_id)
+    SELECT DISTINCT ON (error_group) error_group, lpad(to_hex(error_group), 13, '0'), code, job_type,
+        template, frame, id
+    FROM moved WHERE template IS NOT NULL
+    ORDER BY error_group, id
+    ON CONFLICT DO NOTHING
+), seen AS (
+    UPDATE wakeboard.error_groups AS g
+    SET last_seen_at = now(),
+        returned_at = CASE WHEN known.was_quiet THEN now() ELSE g.returned_at END,
+        quiet_from_at = CASE WHEN known.was_quiet THEN known.last_seen_at ELSE g.quiet_from_at END
+    FROM (
+        SELECT k.id, k.last_seen_at, k.last_seen_at < now() - interval '{QUIET_DAYS} days' AS was_quiet
+        FROM wakeboard.error_groups AS k
+        WHERE k.id = ANY (ARRAY(SELECT m.error_group FROM moved AS m WHERE m.template IS NOT NULL))
+        ORDER BY k.id
+        FOR UPDATE SKIP LOCKED
+    ) AS known
+    WHERE g.id = known.id
+)"""
 
 # When an attempt began and ended: the database's clock less durations that the worker measured.
 _BEGUN_ENDED = """clock_timestamp() - make_interval(secs => a.ago + a.took) AS begun,
@@ -264,18 +292,20 @@ def _status_after(permanent: str, most: str) -> str:
 
 # $1 worker id, $2 ids, $3 epochs, $4 seconds since each ended, $5 seconds each took, $6 outcomes,
 # $7 error codes, $8 messages, $9 permanent, $10 delays in seconds before the next try, $11 tracebacks,
-# $12 output tails, $13 notes, $14/$15 max_attempts and timeout used.
+# $12 output tails, $13 notes, $14/$15 max_attempts and timeout used, $16 error groups (NULL: not a failure),
+# $17/$18 their templates and frames (NULL: told lately).
 FAIL = f"""
 WITH answer AS MATERIALIZED (
     SELECT * FROM unnest($2::bigint[], $3::bigint[], $4::float8[], $5::float8[], $6::text[], $7::text[],
         $8::text[], $9::bool[], $10::float8[], $11::text[], $12::text[], $13::text[], $14::int[],
-        $15::float8[])
+        $15::float8[], $16::bigint[], $17::text[], $18::text[])
         AS a (id, epoch, ago, took, outcome, code, message, permanent, delay, traceback, output_tail, note,
-              most, timeout)
+              most, timeout, error_group, template, frame)
 ), {
     _held(
         "r.run_at AS due_at, a.outcome, a.code, a.message, a.delay, a.traceback, a.output_tail, a.note, "
-        f"a.most, a.timeout, {_status_after('a.permanent', 'a.most')}, {_BEGUN_ENDED}"
+        "a.most, a.timeout, a.error_group, a.template, a.frame, "
+        f"{_status_after('a.permanent', 'a.most')}, {_BEGUN_ENDED}"
     )
 }, moved AS (
     UPDATE wakeboard.job_runs AS r
@@ -284,18 +314,20 @@ WITH answer AS MATERIALIZED (
         run_at = CASE h.status WHEN 'failed' THEN now() + make_interval(secs => h.delay) ELSE r.run_at END,
         finished_at = CASE h.status WHEN 'failed' THEN NULL ELSE h.ended END, started_at = h.begun,
         failed_at = CASE WHEN h.outcome = 'cancelled' THEN r.failed_at ELSE h.ended END,
-        error_code = coalesce(h.code, r.error_code), last_error = coalesce(h.message, r.last_error), {_FREED}
+        error_code = coalesce(h.code, r.error_code), last_error = coalesce(h.message, r.last_error),
+        error_group = coalesce(h.error_group, r.error_group), {_FREED}
     FROM held AS h
     WHERE r.id = h.id
     RETURNING {_OF_ATTEMPT}, r.status, h.due_at, h.begun, h.ended, h.outcome, h.code, h.message, h.traceback,
-        h.output_tail, h.note, h.most, h.timeout, CASE h.status WHEN 'failed' THEN r.run_at END AS next_run_at
+        h.output_tail, h.note, h.most, h.timeout, h.error_group, h.template, h.frame,
+        CASE h.status WHEN 'failed' THEN r.run_at END AS next_run_at
 ), {
     _history(
         "outcome, error_code, error, traceback, output_tail, note, max_attempts, timeout_seconds, "
-        "next_run_at",
-        "outcome, code, message, traceback, output_tail, note, most, timeout, next_run_at",
+        "next_run_at, error_group",
+        "outcome, code, message, traceback, output_tail, note, most, timeout, next_run_at, error_group",
     )
-}, {_COUNTED}
+}, {_GROUPED}, {_COUNTED}
 SELECT id, status, next_run_at::text FROM moved
 """
 
@@ -351,18 +383,20 @@ LIMIT $1
 def _reap(guard: str) -> str:
     """Return the statement that takes runs from owners that have gone, while ``guard`` holds.
 
-    $1 ids, $2 epochs as read, $3 delays in seconds (used when it had failed before), $4 max_attempts, $5 why.
+    $1 ids, $2 epochs as read, $3 delays in seconds (used when it had failed before), $4 max_attempts, $5 why,
+    $6 error groups, $7 their template.
     The epoch grows, so whatever the old owner still sends finds no row.
     """
     return f"""
 WITH answer AS MATERIALIZED (
-    SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::float8[], $4::int[]) AS a (id, epoch, delay, most)
+    SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::float8[], $4::int[], $6::bigint[])
+        AS a (id, epoch, delay, most, error_group)
 ), held AS MATERIALIZED (
     SELECT ended.*
     FROM answer AS a
     CROSS JOIN LATERAL (
         SELECT r.id, r.run_at AS due_at, r.locked_by AS worker_id, r.started_at AS begun, now() AS ended,
-            a.most, CASE WHEN r.failures = 0 THEN 0 ELSE a.delay END AS delay,
+            a.most, a.error_group, CASE WHEN r.failures = 0 THEN 0 ELSE a.delay END AS delay,
             {_status_after("false", "a.most")}
         FROM wakeboard.job_runs AS r
         WHERE r.id = a.id AND r.lease_epoch = a.epoch AND {_RUNNING} AND {guard}
@@ -373,17 +407,19 @@ WITH answer AS MATERIALIZED (
     SET status = h.status, lease_epoch = r.lease_epoch + 1, failures = r.failures + 1,
         run_at = CASE h.status WHEN 'failed' THEN now() + make_interval(secs => h.delay) ELSE r.run_at END,
         finished_at = CASE h.status WHEN 'failed' THEN NULL ELSE h.ended END,
-        failed_at = h.ended, error_code = 'lease_lost', last_error = $5::text, {_FREED}
+        failed_at = h.ended, error_code = 'lease_lost', last_error = $5::text,
+        error_group = h.error_group, {_FREED}
     FROM held AS h
     WHERE r.id = h.id
     RETURNING r.id, r.attempts AS attempt, r.lease_epoch - 1 AS epoch, r.job_type, h.worker_id, r.status,
-        h.due_at, h.begun, h.ended, h.most, CASE h.status WHEN 'failed' THEN r.run_at END AS next_run_at
+        h.due_at, h.begun, h.ended, h.most, CASE h.status WHEN 'failed' THEN r.run_at END AS next_run_at,
+        h.error_group, 'lease_lost' AS code, $7::text AS template, NULL::text AS frame
 ), {
         _history(
-            "outcome, error_code, error, max_attempts, next_run_at",
-            "'lost', 'lease_lost', $5::text, most, next_run_at",
+            "outcome, error_code, error, max_attempts, next_run_at, error_group",
+            "'lost', code, $5::text, most, next_run_at, error_group",
         )
-    }, {_COUNTED}
+    }, {_GROUPED}, {_COUNTED}
 SELECT id, status, next_run_at::text, job_type, attempt, worker_id FROM moved
 """
 

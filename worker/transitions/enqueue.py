@@ -18,6 +18,8 @@ from typing import Any
 
 from psycopg.rows import tuple_row
 
+from worker.lineage import made_by
+
 PAYLOAD_BYTES = 65_536
 # What the CHECK on the table allows, and so the most that the setting can.
 TABLE_CHARACTERS = 1_048_576
@@ -30,33 +32,58 @@ _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 # The times that the table takes: every time zone can show them.
 _FIRST_TIME, _LAST_TIME = datetime(1, 1, 2, tzinfo=UTC), datetime(9999, 12, 30, tzinfo=UTC)
+# Made once: json.dumps makes one for each payload that is not to hold NaN.
+_ENCODER = json.JSONEncoder(allow_nan=False)
 ROUNDS = 5
 CHUNK = 1000
 
 INSERT = """
 INSERT INTO wakeboard.job_runs
-    (job_type, payload, run_at, idempotency_key, priority, max_attempts, enqueued_by, traceparent)
+    (job_type, payload, run_at, idempotency_key, priority, max_attempts, enqueued_by, origin_run_id)
 VALUES (%s, %s::jsonb, coalesce(%s::timestamptz, now()) + make_interval(secs => %s), %s, %s, %s, %s, %s)
 ON CONFLICT (idempotency_key) WHERE idempotency_key IS NOT NULL DO NOTHING
 RETURNING id
 """
+# What needs no more than a type and a payload has no key to conflict by, and finds all else in the table.
+INSERT_PLAIN = "INSERT INTO wakeboard.job_runs (job_type, payload) VALUES (%s, %s::jsonb) RETURNING id"
+_PLAIN = (None, 0.0, None, 2, None, None, None)
 BY_KEY = "SELECT id, job_type FROM wakeboard.job_runs WHERE idempotency_key = %s"
-INSERT_MANY = """
-INSERT INTO wakeboard.job_runs
-    (job_type, payload, run_at, idempotency_key, priority, max_attempts, enqueued_by)
-SELECT job_type, payload::jsonb, coalesce(run_at, now()) + make_interval(secs => delay), key, priority,
-    most, who
-FROM unnest(%s::text[], %s::text[], %s::timestamptz[], %s::float8[], %s::text[], %s::smallint[], %s::int[],
-    %s::text[]) WITH ORDINALITY AS row (job_type, payload, run_at, delay, key, priority, most, who, place)
-ORDER BY key NULLS FIRST, place
+# In the order of the arrays, which is that of the keys.
+_ONE_EACH = """
+ORDER BY place
 ON CONFLICT (idempotency_key) WHERE idempotency_key IS NOT NULL DO NOTHING
 RETURNING id, idempotency_key
 """
+INSERT_MANY = f"""
+INSERT INTO wakeboard.job_runs
+    (job_type, payload, run_at, idempotency_key, priority, max_attempts, enqueued_by, origin_run_id)
+SELECT job_type, payload::jsonb, coalesce(run_at, now()) + make_interval(secs => delay), key, priority,
+    most, who, origin
+FROM unnest(%s::text[], %s::text[], %s::timestamptz[], %s::float8[], %s::text[], %s::smallint[], %s::int[],
+    %s::text[], %s::bigint[]) WITH ORDINALITY
+    AS row (job_type, payload, run_at, delay, key, priority, most, who, origin, place)
+{_ONE_EACH}"""
+# Runs that differ in their payloads and keys alone: everything else is said once.
+INSERT_ALIKE = f"""
+INSERT INTO wakeboard.job_runs
+    (job_type, payload, run_at, idempotency_key, priority, max_attempts, enqueued_by, origin_run_id)
+SELECT %s::text, payload::jsonb, coalesce(%s::timestamptz, now()) + make_interval(secs => %s::float8), key,
+    %s::smallint, %s::int, %s::text, %s::bigint
+FROM unnest(%s::text[], %s::text[]) WITH ORDINALITY AS row (payload, key, place)
+{_ONE_EACH}"""
 BY_KEYS = "SELECT idempotency_key, id, job_type FROM wakeboard.job_runs WHERE idempotency_key = ANY(%s)"
 
 
 class EnqueueError(ValueError):
     """What was handed in cannot become a run; ``str()`` is a sentence that says why."""
+
+
+class KeyTaken(EnqueueError):
+    """The key belongs to a run of another type, ``job_type``."""
+
+    def __init__(self, sentence: str, job_type: str) -> None:
+        super().__init__(sentence)
+        self.job_type = job_type
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +100,8 @@ class NewRun:
     enqueued_by: str | None = None
 
     def columns(self, limit: int) -> tuple[Any, ...]:
-        """Return type, payload text, run_at, delay in seconds, key, priority, max_attempts, enqueued_by.
+        """Return type, payload text, run_at, delay in seconds, key, priority, max_attempts, enqueued_by, and
+        the run whose handler asks, None for any other caller.
 
         ``limit`` is the largest payload in bytes. Raises EnqueueError.
         """
@@ -89,12 +117,13 @@ class NewRun:
         return (
             self.job_type,
             payload_text(self.payload, limit),
-            self.run_at,
+            # In UTC: the two half past twos of the night when clocks go back are equal in their own zone.
+            self.run_at and self.run_at.astimezone(UTC),
             float(delay or 0),
             self.key,
             self.priority,
             self.max_attempts,
-            self.enqueued_by,
+            *made_by(self.enqueued_by),
         )
 
 
@@ -141,7 +170,7 @@ def payload_text(payload: Mapping[str, Any] | None, limit: int) -> str:
     """Return ``payload`` as JSON text of at most ``limit`` bytes. Raises EnqueueError with the reason."""
     try:
         # Spaced as PostgreSQL writes jsonb, so that the CHECK on the table counts the same length.
-        text = json.dumps({} if payload is None else payload, allow_nan=False)
+        text = _ENCODER.encode({} if payload is None else payload)
     except (TypeError, ValueError, RecursionError) as wrong:
         raise EnqueueError(f"The payload is not JSON: {wrong}.") from wrong
     if not text.startswith("{"):
@@ -255,8 +284,10 @@ def enqueue(
     new = NewRun(job_type, payload, run_at, delay, key, priority, max_attempts, enqueued_by)
     values = new.columns(payload_limit())
     run = _runner(target)
+    if values[2:] == _PLAIN:
+        return int(run(INSERT_PLAIN, values[:2])[0][0])
     for _ in range(ROUNDS):
-        rows = run(INSERT, [*values, None])
+        rows = run(INSERT, values)
         if rows:
             return int(rows[0][0])
         rows = run(BY_KEY, [key])
@@ -267,7 +298,8 @@ def enqueue(
 
 def _same_type(run_id: int, found: str, wanted: str, key: str) -> int:
     if found != wanted:
-        raise EnqueueError(f"The key '{key}' belongs to run {run_id} of type '{found}', not '{wanted}'.")
+        sentence = f"The key '{key}' belongs to run {run_id} of type '{found}', not '{wanted}'."
+        raise KeyTaken(sentence, found)
     return int(run_id)
 
 
@@ -311,7 +343,7 @@ def _insert_chunk(run: Any, rows: Sequence[tuple[Any, ...]]) -> list[int]:
         if row[4] is not None and fresh[row[4]][0] != row[0]:
             raise EnqueueError(f"The key '{row[4]}' is given to type '{fresh[row[4]][0]}' and to '{row[0]}'.")
     firsts = [row for row in rows if row[4] is None or fresh[row[4]] is row]
-    inserted = run(INSERT_MANY, [list(column) for column in zip(*firsts, strict=True)])
+    inserted = run(*_many(firsts))
     by_key = {key: id_ for id_, key in inserted if key is not None}
     unkeyed = iter([id_ for id_, key in inserted if key is None])
     unknown = {row[4]: row[0] for row in rows if row[4] is not None and row[4] not in by_key}
@@ -323,3 +355,21 @@ def _insert_chunk(run: Any, rows: Sequence[tuple[Any, ...]]) -> list[int]:
     if unknown:
         raise EnqueueError(f"The key '{next(iter(unknown))}' is being enqueued by others; try once more.")
     return [int(next(unkeyed)) if row[4] is None else int(by_key[row[4]]) for row in rows]
+
+
+def _many(rows: Sequence[tuple[Any, ...]]) -> tuple[str, Sequence[Any]]:
+    """Return the statement that inserts ``rows``, and its values."""
+    columns = list(zip(*rows, strict=True))
+    payloads, keys = columns.pop(1), columns.pop(3)
+    if all(len(set(column)) == 1 for column in columns):
+        return INSERT_ALIKE, (*(column[0] for column in columns), _texts(payloads), _texts(keys))
+    return INSERT_MANY, [list(column) for column in zip(*rows, strict=True)]
+
+
+def _texts(values: Iterable[str | None]) -> str:
+    """Return an array of texts as PostgreSQL reads it: a third of what a driver takes to look at each."""
+    return "{" + ",".join("NULL" if value is None else _quoted(value) for value in values) + "}"
+
+
+def _quoted(text: str) -> str:
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'

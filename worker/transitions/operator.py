@@ -12,8 +12,10 @@ from typing import Any
 import psycopg
 from psycopg.rows import dict_row
 
+from worker import scope
 from worker.audit import Actor, record
 from worker.backoff import Backoff
+from worker.fingerprint import lost_group
 from worker.states import CLAIMABLE, ENDED, VERBS, sql_list
 from worker.transitions.answer import Answer
 from worker.transitions.engine import RELEASE_LEASE
@@ -77,7 +79,8 @@ FROM before LEFT JOIN moved ON true
 """
 
 LEASE = """
-SELECT r.status, r.lease_epoch, r.locked_by, r.failures, coalesce(r.max_attempts, t.max_attempts, 10) AS most,
+SELECT r.status, r.job_type, r.lease_epoch, r.locked_by, r.failures,
+    coalesce(r.max_attempts, t.max_attempts, 10) AS most,
     coalesce(t.backoff, 'exponential 10s cap 30m') AS backoff
 FROM wakeboard.job_runs AS r LEFT JOIN wakeboard.job_types AS t ON t.name = r.job_type
 WHERE r.id = %(id)s FOR UPDATE OF r
@@ -100,8 +103,16 @@ def _move(connection: Connection, statement: str, values: Row) -> Row | None:
 def permit(
     connection: Connection, actor: Actor, action: str, target_type: str, target_id: int | str
 ) -> Answer | None:
-    """Return None when ``actor`` may do ``action``, else the refusal, which is audited."""
+    """Return None when ``actor`` may do ``action``, else the refusal, which is audited.
+
+    To a token for some job types a run of another type is one that is not there.
+    """
     verb = VERBS[action]
+    if not scope.holds(connection, actor, target_type, target_id):
+        record(connection, actor, action, target_type, target_id, result="denied")
+        if target_type == "run":
+            return _missing(int(target_id))[0]
+        return Answer(target_id, None, "denied", scope.says(actor))
     if actor.role.covers(verb.role):
         return None
     record(connection, actor, action, target_type, target_id, result="denied")
@@ -229,7 +240,10 @@ def release_lease(connection: Connection, run_id: int, actor: Actor, reason: str
             return Answer(run_id, lease["status"], "forbidden", message), None, None
         delay = Backoff.parse_or_default(lease["backoff"]).delay_seconds(lease["failures"] + 1)
         why = f"lease released by {actor.name}: worker {lease['locked_by']} was silent"
-        values = ([run_id], [lease["lease_epoch"]], [delay], [lease["most"]], why)
+        group = lost_group(lease["job_type"])
+        values = (
+            [run_id], [lease["lease_epoch"]], [delay], [lease["most"]], why, [group.id], group.template,
+        )  # fmt: skip
         moved = psycopg.RawCursor(connection).execute(RELEASE_LEASE.encode(), values).fetchone()
         before = {"status": "running", "locked_by": lease["locked_by"]}
         if moved is None:

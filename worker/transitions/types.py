@@ -1,27 +1,19 @@
-"""The moves of job types and of workers: pause, resume, limit and keep a type; drain or stop a worker.
+"""The moves of job types and of workers: limit and keep a type; drain or stop a worker.
 
-Workers publish their policies here too (``publish``), never touching what operators decided.
+Pauses are in ``worker.transitions.pauses``. Workers publish their policies here too, never touching what
+operators decided.
 """
 
 from __future__ import annotations
 
-from typing import Literal
-
 from worker.audit import Actor
 from worker.transitions.answer import Answer
 from worker.transitions.operator import WAKE_CHANNEL, Connection, Row, _row, act
+from worker.transitions.pauses import Same, missing, pause, resume
 
 BY_NAME = """
-SELECT name, paused_at, paused_reason, max_running, max_running_operator, keep_succeeded_days, keep_dead_days
+SELECT name, max_running, max_running_operator, keep_succeeded_days, keep_dead_days
 FROM wakeboard.job_types WHERE name = %(name)s FOR UPDATE
-"""
-PAUSE = """
-UPDATE wakeboard.job_types SET paused_at = now(), paused_by = %(actor)s, paused_reason = %(reason)s
-WHERE name = %(name)s AND paused_at IS NULL RETURNING name
-"""
-RESUME = """
-UPDATE wakeboard.job_types SET paused_at = NULL, paused_by = NULL, paused_reason = NULL
-WHERE name = %(name)s AND paused_at IS NOT NULL RETURNING name
 """
 LIMIT = """
 UPDATE wakeboard.job_types SET max_running_operator = %(limit)s
@@ -63,45 +55,8 @@ WHERE t.seen_at IS NULL OR t.seen_at < now() - interval '1 minute'
         excluded.backoff, excluded.max_running, excluded.memory_mb, excluded.schedule)
 """
 
-# How long ended runs of a type may be kept, in days; and "leave that as it is".
+# How long ended runs of a type may be kept, in days.
 MOST_DAYS = 36_500
-Same = Literal["same"]
-
-
-def _missing(name: str) -> tuple[Answer, None, None]:
-    message = f"There is no job type '{name}': no worker has ever registered it."
-    return Answer(name, None, "missing", message), None, None
-
-
-def pause(connection: Connection, name: str, actor: Actor, reason: str | None = None) -> Answer:
-    """Stop claims of a type over all workers; what runs goes on."""
-
-    def move() -> tuple[Answer, Row | None, Row | None]:
-        if _row(connection, BY_NAME, {"name": name}) is None:
-            return _missing(name)
-        if _row(connection, PAUSE, {"name": name, "actor": actor.name, "reason": reason}) is None:
-            return Answer(name, "paused", "already", f"Type {name} is already paused."), None, None
-        return Answer(name, "paused", "done", f"Type {name} is paused."), {"paused": False}, {"paused": True}
-
-    return act(connection, actor, "type.pause", ("type", name), reason, move)
-
-
-def resume(connection: Connection, name: str, actor: Actor, reason: str | None = None) -> Answer:
-    """Allow claims of a type again."""
-
-    def move() -> tuple[Answer, Row | None, Row | None]:
-        if _row(connection, BY_NAME, {"name": name}) is None:
-            return _missing(name)
-        if _row(connection, RESUME, {"name": name}) is None:
-            return Answer(name, "active", "already", f"Type {name} is not paused."), None, None
-        connection.execute("SELECT pg_notify(%s, '')", (WAKE_CHANNEL,))
-        return (
-            Answer(name, "active", "done", f"Type {name} is claimed again."),
-            {"paused": True},
-            {"paused": False},
-        )
-
-    return act(connection, actor, "type.resume", ("type", name), reason, move)
 
 
 def limit(
@@ -112,7 +67,7 @@ def limit(
     def move() -> tuple[Answer, Row | None, Row | None]:
         row = _row(connection, BY_NAME, {"name": name})
         if row is None:
-            return _missing(name)
+            return missing(name)
         if most is not None and not 0 <= most <= 1_000_000:
             message = f"The limit is {most}; allowed: 0 to 1,000,000, or none."
             return Answer(name, None, "invalid", message), None, None
@@ -143,7 +98,7 @@ def keep(
     def move() -> tuple[Answer, Row | None, Row | None]:
         row = _row(connection, BY_NAME, {"name": name})
         if row is None:
-            return _missing(name)
+            return missing(name)
         before = {"succeeded_days": row["keep_succeeded_days"], "dead_days": row["keep_dead_days"]}
         given = {"succeeded_days": succeeded_days, "dead_days": dead_days}
         after = before | {key: days for key, days in given.items() if days != "same"}
@@ -193,3 +148,6 @@ def drain(connection: Connection, worker_id: str, actor: Actor, reason: str | No
 def stop(connection: Connection, worker_id: str, actor: Actor, reason: str | None = None) -> Answer:
     """Ask a worker to stop as SIGTERM would. It sees this at its next heartbeat."""
     return _ask_worker(connection, STOP, "worker.stop", worker_id, actor, reason)
+
+
+__all__ = ["MOST_DAYS", "PUBLISH", "Same", "drain", "keep", "limit", "pause", "resume", "stop"]

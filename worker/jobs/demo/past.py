@@ -13,6 +13,8 @@ from typing import Any
 
 from psycopg import Connection
 
+from worker.fingerprint import ErrorGroup, group_of
+
 DAYS = 7
 BY = "demo history"
 WORKER = "demo-past-worker"
@@ -40,11 +42,20 @@ SELECT nextval(pg_get_serial_sequence('wakeboard.job_runs', 'id')) FROM generate
 """
 _RUNS = """
 COPY wakeboard.job_runs (id, job_type, payload, status, run_at, attempts, failures, lease_epoch, started_at,
-    finished_at, failed_at, error_code, last_error, enqueued_by, created_at, updated_at) FROM STDIN
+    finished_at, failed_at, error_code, last_error, error_group, enqueued_by, created_at, updated_at)
+FROM STDIN
 """
 _ATTEMPTS = """
 COPY wakeboard.job_attempts (run_id, attempt, lease_epoch, job_type, worker_id, due_at, started_at,
-    finished_at, outcome, error_code, error, traceback, max_attempts, timeout_seconds, next_run_at) FROM STDIN
+    finished_at, outcome, error_code, error, error_group, traceback, max_attempts, timeout_seconds,
+    next_run_at) FROM STDIN
+"""
+_GROUPS = """
+INSERT INTO wakeboard.error_groups (id, fingerprint, error_code, job_type, template, frame, first_run_id,
+    first_seen_at, last_seen_at)
+SELECT %(id)s, %(fingerprint)s, max(error_code), max(job_type), %(template)s, %(frame)s, min(run_id),
+    min(finished_at), max(finished_at)
+FROM wakeboard.job_attempts WHERE error_group = %(id)s
 """
 # The buckets of worker.statistics: half powers of two of milliseconds.
 _ROLL_UPS = """
@@ -136,6 +147,9 @@ def write(connection: Connection[Any]) -> int:
                 for id_, life in zip(ids, lives, strict=True):
                     for attempt in life.attempts(id_):
                         copy.write_row(attempt)
+        for group in {one.group(life.job_type) for life in lives for one in life.tries} - {None}:
+            values = {name: getattr(group, name) for name in ("id", "fingerprint", "template", "frame")}
+            connection.execute(_GROUPS, values)
         connection.execute(_ROLL_UPS, (WORKER,))
     return len(lives)
 
@@ -155,6 +169,17 @@ class _Try:
     outcome: str
     code: str | None = None
     message: str | None = None
+
+    @property
+    def traceback(self) -> str | None:
+        """What the handler's exception left behind."""
+        return _TRACEBACK if self.code == "KeyError" else None
+
+    def group(self, job_type: str) -> ErrorGroup | None:
+        """Return the group of the failure, None when it was none."""
+        if self.code is None or self.outcome == "cancelled":
+            return None
+        return group_of(job_type, self.code, self.message, self.traceback)
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,11 +203,13 @@ class _Life:
             [one for one in self.tries if one.outcome in ("failed", "timed_out", "lost")],
         )
         error = failed[-1] if failed else None
+        group = error and error.group(self.job_type)
         epoch = len(self.tries) + sum(one.outcome == "lost" for one in self.tries)
         return (
             id_, self.job_type, json.dumps(self.payload), self.status, last.due_at, len(self.tries),
             len(failed), epoch, last.started_at, last.finished_at, error and error.finished_at,
-            error and error.code, error and error.message, BY, self.created_at, last.finished_at,
+            error and error.code, error and error.message, group and group.id, BY, self.created_at,
+            last.finished_at,
         )  # fmt: skip
 
     def attempts(self, id_: int) -> Iterator[tuple[Any, ...]]:
@@ -190,10 +217,11 @@ class _Life:
         epoch = 0
         for number, one in enumerate(self.tries, 1):
             epoch += 1
+            group = one.group(self.job_type)
             following = self.tries[number].due_at if number < len(self.tries) else None
             yield (
                 id_, number, epoch, self.job_type, WORKER, one.due_at, one.started_at, one.finished_at,
-                one.outcome, one.code, one.message, _TRACEBACK if one.code == "KeyError" else None,
+                one.outcome, one.code, one.message, group and group.id, one.traceback,
                 self.habit.max_attempts, self.habit.timeout_seconds, following,
             )  # fmt: skip
             epoch += one.outcome == "lost"

@@ -93,6 +93,7 @@ FIRST_RULES = (
     "missed_runs",
     "stuck_leases",
 )
+LARGE_INDEXES = {"job_attempts_refused": "job_attempts (refused_at) WHERE refused_at IS NOT NULL"}
 JOB_TYPE = "length(job_type) BETWEEN 1 AND 200 AND job_type !~ '[[:cntrl:]]'"
 RUN_RULES = {
     "job_runs_counts_have_room": (
@@ -130,13 +131,8 @@ def upgrade() -> None:
         op.create_check_constraint(name, table, JOB_TYPE, schema=SCHEMA)
     for name, rule in RUN_RULES.items():
         op.create_check_constraint(name, "job_runs", rule, schema=SCHEMA)
-    op.create_index(
-        "job_attempts_refused",
-        "job_attempts",
-        ["refused_at"],
-        schema=SCHEMA,
-        postgresql_where=sa.text("refused_at IS NOT NULL"),
-    )
+    for name, place in LARGE_INDEXES.items():
+        op.execute(f"CREATE INDEX IF NOT EXISTS {name} ON {SCHEMA}.{place}")
     _create_alert_messages()
     _follow_schedule_edits()
     for kind in FIRST_RULES:

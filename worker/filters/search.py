@@ -1,0 +1,205 @@
+"""Filters of runs → the statement that finds their ids. Shared by the pages and the command line.
+
+Runs are found by their ids first, on an index, and read by their ids afterwards. Filters that no index serves
+look at WINDOW runs a request, newest first. Imports SQLAlchemy, so nothing that works on runs imports it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from sqlalchemy import (
+    ARRAY,
+    ColumnElement,
+    Select,
+    Text,
+    and_,
+    any_,
+    cast,
+    false,
+    func,
+    literal,
+    or_,
+    select,
+    true,
+    union_all,
+)
+
+from worker.filters.values import LARGEST_ID, Asked
+from worker.states import Status
+from worker.tables import job_attempts, job_runs, workers
+
+# How many runs one request looks at for filters that no index serves; the cursor leads on to the next ones.
+WINDOW = 20_000
+WALKING = ("q", "attempts", "worker", "since", "until")
+LOOKED_AT = ("id", "created_at", "attempts", "locked_by", "payload", "last_error", "error_code", "job_type")
+FAILING = (Status.FAILED.value, Status.DEAD.value)
+
+runs = job_runs.c
+
+
+class Start(NamedTuple):
+    """Where a list goes on: from the run ``id`` on, which is none of it, to newer ones or older ones."""
+
+    id: int
+    newer: bool = False
+
+
+class Hidden(NamedTuple):
+    """Payloads and messages that a search for text must not look into: regular expressions."""
+
+    payload: str
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """The runs that filters ask for, as a select of ``id``.
+
+    ``end`` selects the last id that this request looks at, when some filter has to look at each run and there
+    are more than WINDOW from the start on. None when indexes find the runs, however many there are.
+    """
+
+    statement: Select[Any]
+    id: ColumnElement[int]
+    end: Select[Any] | None = None
+
+
+def workers_named(name: str) -> Select[Any]:
+    """Return the select of the ids of workers with this name or on this host."""
+    return select(workers.c.id).where(or_(workers.c.name == name, workers.c.hostname == name))
+
+
+def search(
+    asked: Asked,
+    now: datetime,
+    named: Callable[[str], Sequence[str]],
+    *,
+    start: Start | None = None,
+    hidden: Hidden | None = None,
+    types: Sequence[str] | None = None,
+) -> Search:
+    """Return the search that filters of ``runs.FIELDS`` mean at ``now``, the database's clock.
+
+    Without a status, ``error`` looks among the runs that fail now: failed and dead; ``group`` among all that
+    failed so, however they stand now. ``named`` returns the ids
+    of ``workers_named``; ``start`` is where a walk begins; ``hidden`` is what the asker may not see, and
+    ``types`` are the job types that the asker may see, None for all.
+    """
+    seen = _seen(asked, types)
+    arms = [and_(true(), *arm, *of_type, *_plain(asked)) for of_type in seen for arm in _states(asked)]
+    if any(asked.get(name) for name in WALKING) or asked.starting("payload."):
+        return _walk(arms, start, lambda run: _walking(run, asked, now, named, hidden))
+    if len(arms) == 1:
+        return Search(select(runs.id).where(arms[0]), runs.id)
+    each = _merged([select(runs.id).where(arm) for arm in arms], start)
+    return Search(select(each.c.id), each.c.id)
+
+
+def _merged(arms: list[Select[Any]], start: Start | None) -> Any:
+    """Return the union of ``arms``, each in the order of the list.
+
+    Without an order of its own an arm does not know that its index gives it: the planner takes all that the
+    arms have, and sorts.
+    """
+    order = runs.id.asc() if start is not None and start.newer else runs.id.desc()
+    return union_all(*(arm.order_by(order) for arm in arms)).subquery()
+
+
+def _walk(
+    arms: list[Any], start: Start | None, conditions: Callable[[Any], list[ColumnElement[bool]]]
+) -> Search:
+    """Return the search that looks at each of the next WINDOW runs in the direction of ``start``."""
+    looked_at = [select(*(runs[name] for name in LOOKED_AT)).where(arm) for arm in arms]
+    source = looked_at[0].subquery() if len(arms) == 1 else _merged(looked_at, start)
+    order = source.c.id.desc()
+    ahead = select(source)
+    if start is not None:
+        ahead = ahead.where(source.c.id > start.id if start.newer else source.c.id < start.id)
+        order = source.c.id.asc() if start.newer else order
+    near = ahead.order_by(order).limit(WINDOW).subquery()
+    matching = select(near.c.id).where(*conditions(near.c))
+    end = ahead.with_only_columns(source.c.id).order_by(order).offset(WINDOW - 1).limit(1)
+    return Search(matching, near.c.id, end)
+
+
+def _states(asked: Asked) -> list[list[ColumnElement[bool]]]:
+    """Return the alternatives of the status filter: one ordered index scan each, merged."""
+    wanted: tuple[str, ...] = asked.get("status") or ()
+    if asked.get("group") and not asked.get("error"):
+        # Its index is by group and status: without a status, six scans of it.
+        wanted = wanted or tuple(status.value for status in Status)
+    if asked.get("error") and set(wanted) <= set(FAILING):
+        states = [literal(each, literal_execute=True) for each in wanted or FAILING]
+        return [[runs.status.in_(states)]]
+    return [[runs.status == literal(each, literal_execute=True)] for each in wanted] or [[]]
+
+
+def _seen(asked: Asked, types: Sequence[str] | None) -> list[list[ColumnElement[bool]]]:
+    """Return the alternatives of the types that the asker may see: one ordered index scan each, merged."""
+    if types is None:
+        return [[]]
+    wanted = [name for name in types if asked.get("type") in (None, name)]
+    return [[runs.job_type == name] for name in wanted] or [[false()]]
+
+
+def _plain(asked: Asked) -> list[ColumnElement[bool]]:
+    """Return the filters that are a comparison with an indexed column."""
+    columns = {
+        "type": runs.job_type,
+        "error": runs.error_code,
+        "group": runs.error_group,
+        "key": runs.idempotency_key,
+    }
+    return [column == asked.get(name) for name, column in columns.items() if asked.get(name)]
+
+
+def _walking(
+    run: Any, asked: Asked, now: datetime, named: Callable[[str], Sequence[str]], hidden: Hidden | None
+) -> list[ColumnElement[bool]]:
+    """Return the filters that have to look at each ``run`` (columns LOOKED_AT)."""
+    found: list[ColumnElement[bool]] = []
+    if since := asked.get("since"):
+        found.append(run.created_at >= since.at(now))
+    if until := asked.get("until"):
+        found.append(run.created_at < until.at(now))
+    if attempts := asked.get("attempts"):
+        low, high = attempts
+        found.append(run.attempts >= low if high is None else run.attempts.between(low, high))
+    if worker := asked.get("worker"):
+        found.append(_worked_on_by(run, [worker, *named(worker)]))
+    for path, value in asked.starting("payload.").items():
+        found.append(_holds(run, path.split("."), value))
+    if words := asked.get("q"):
+        found.append(_mentions(run, words, hidden))
+    return found
+
+
+def _holds(run: Any, steps: list[str], value: str) -> ColumnElement[bool]:
+    """Match payloads with ``value`` behind ``steps``."""
+    return cast(run.payload.op("#>>")(literal(steps, ARRAY(Text))), Text) == value
+
+
+def _worked_on_by(run: Any, worker_ids: Sequence[str]) -> ColumnElement[bool]:
+    """Match what one of the workers holds or has held."""
+    ids = literal(list(worker_ids), ARRAY(Text))
+    attempts = job_attempts.c
+    # A scalar with a limit is probed once per run; EXISTS would be hashed, by reading every attempt there is.
+    held = select(true()).where(attempts.run_id == run.id, attempts.worker_id == any_(ids)).limit(1)
+    return or_(run.locked_by == any_(ids), func.coalesce(held.scalar_subquery(), false()))
+
+
+def _mentions(run: Any, words: str, hidden: Hidden | None) -> ColumnElement[bool]:
+    """Match text in payload, error or type, and the run's own number."""
+    payload, error = cast(run.payload, Text), run.last_error
+    columns = (payload, error, run.error_code, run.job_type)
+    places = [column.icontains(words, autoescape=True) for column in columns]
+    if hidden is not None:
+        places[0] = and_(places[0], ~payload.regexp_match(hidden.payload, flags="i"))
+        places[1] = and_(places[1], ~error.regexp_match(hidden.error, flags="i"))
+    if words.isascii() and words.isdecimal() and int(words) <= LARGEST_ID:
+        places.append(run.id == int(words))
+    return or_(*places)

@@ -1,0 +1,129 @@
+"""What the page of a night asks of schedules: fires that were missed, late, or ran beside the one before.
+
+Each schedule's fires come from the index of its fire key: at most PER_SCHEDULE of each, CAP of all.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from worker.nights import Ask, Window
+
+CAP = 10_000
+PER_SCHEDULE = 2000
+MOST_SHOWN = 100
+# A fire is made within seconds of its time while any worker lives, and started when a slot is free.
+LATE = timedelta(minutes=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Fired:
+    """The fires of one schedule: how many, how many started late, how many beside the run before.
+
+    ``late_seconds`` is the worst delay, ``late_run_id`` its run; ``beside_run_id`` the newest of those.
+    """
+
+    name: str
+    overlap: str
+    fires: int
+    late: int
+    late_seconds: float | None
+    late_run_id: int | None
+    beside: int
+    beside_run_id: int | None
+
+
+# A run's started_at is that of its latest attempt; the first one's is in its history.
+_FIRES = """
+WITH fire AS MATERIALIZED (
+    SELECT d.id AS definition_id, d.name, d.overlap, r.id, r.scheduled_for, r.status, r.finished_at,
+        CASE WHEN r.attempts > 1 THEN coalesce((
+            SELECT a.started_at FROM wakeboard.job_attempts AS a
+            WHERE a.run_id = r.id ORDER BY a.lease_epoch LIMIT 1
+        ), r.started_at) ELSE r.started_at END AS first_started_at
+    FROM (SELECT id, name, overlap FROM wakeboard.job_definitions ORDER BY id LIMIT :cap) AS d
+    CROSS JOIN LATERAL (
+        SELECT * FROM wakeboard.job_runs AS r
+        WHERE r.definition_id = d.id AND r.scheduled_for >= :since AND r.scheduled_for < :until
+        ORDER BY r.scheduled_for DESC
+        LIMIT :each
+    ) AS r
+    LIMIT :cap
+), judged AS (
+    SELECT fire.*,
+        extract(epoch FROM coalesce(
+            first_started_at, CASE WHEN status IN ('queued', 'failed') THEN now() END
+        ) - scheduled_for)::float8 AS seconds,
+        first_started_at < max(coalesce(finished_at, now())) FILTER (WHERE first_started_at IS NOT NULL)
+            OVER (PARTITION BY definition_id ORDER BY scheduled_for
+                ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS is_beside
+    FROM fire
+)"""
+_FIRED = f"""{_FIRES}
+SELECT name, overlap, count(*) AS fires,
+    count(*) FILTER (WHERE seconds > :late) AS late,
+    max(seconds) FILTER (WHERE seconds > :late) AS late_seconds,
+    (array_agg(id ORDER BY seconds DESC) FILTER (WHERE seconds > :late))[1] AS late_run_id,
+    count(*) FILTER (WHERE is_beside) AS beside,
+    (array_agg(id ORDER BY scheduled_for DESC) FILTER (WHERE is_beside))[1] AS beside_run_id
+FROM judged
+GROUP BY name, overlap
+ORDER BY name"""
+
+
+def fired(ask: Ask, window: Window) -> list[Fired]:
+    """Return by schedule the fires of ``window`` for which a run was made; all together at most CAP."""
+    values = {
+        "since": window.since,
+        "until": window.until,
+        "cap": CAP,
+        "each": PER_SCHEDULE,
+        "late": LATE.total_seconds(),
+    }
+    return [Fired(**row) for row in ask(_FIRED, values)]
+
+
+@dataclass(frozen=True, slots=True)
+class Missed:
+    """Fires of one schedule that were missed for one reason; ``is_many``: one stands for very many."""
+
+    name: str
+    reason: str
+    fires: int
+    is_many: bool
+    first_at: datetime
+    last_at: datetime
+
+
+_MISSED = """
+SELECT d.name, m.reason, count(*) AS fires, bool_or(m.until_at IS NOT NULL) AS is_many,
+    min(m.scheduled_for) AS first_at, max(coalesce(m.until_at, m.scheduled_for)) AS last_at
+FROM (SELECT id, name FROM wakeboard.job_definitions ORDER BY id LIMIT :cap) AS d
+CROSS JOIN LATERAL (
+    (SELECT f.reason, f.scheduled_for, f.until_at FROM wakeboard.missed_fires AS f
+     WHERE f.definition_id = d.id AND f.scheduled_for >= :since AND f.scheduled_for < :until
+     ORDER BY f.scheduled_for DESC LIMIT :each)
+    UNION ALL
+    (SELECT before.* FROM (
+        SELECT f.reason, f.scheduled_for, f.until_at FROM wakeboard.missed_fires AS f
+        WHERE f.definition_id = d.id AND f.scheduled_for < :since
+        ORDER BY f.scheduled_for DESC LIMIT 1
+     ) AS before WHERE before.until_at > :since)
+) AS m
+GROUP BY d.name, m.reason
+ORDER BY count(*) DESC, d.name, m.reason
+LIMIT :most
+"""
+
+
+def missed(ask: Ask, window: Window) -> list[Missed]:
+    """Return by schedule and reason the fires that fell into ``window`` and were not made, most first."""
+    values = {
+        "since": window.since,
+        "until": window.until,
+        "cap": CAP,
+        "each": PER_SCHEDULE,
+        "most": MOST_SHOWN,
+    }
+    return [Missed(**row) for row in ask(_MISSED, values)]
