@@ -5,12 +5,9 @@
 
 from __future__ import annotations
 
-from datetime import tzinfo
-from functools import lru_cache
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
-from zoneinfo import ZoneInfo, available_timezones
+from zoneinfo import ZoneInfo
 
 from flask import Flask, g, request
 from flask.json.provider import DefaultJSONProvider
@@ -18,16 +15,31 @@ from jinja2 import StrictUndefined
 from werkzeug.middleware.proxy_fix import ProxyFix
 from werkzeug.routing import BaseConverter, PathConverter, ValidationError
 
-from dashboard import answers, connection, errors, formats, live, security
+from dashboard import (
+    answers,
+    attention,
+    compression,
+    connection,
+    errors,
+    files,
+    formats,
+    fragments,
+    live,
+    measuring,
+    preferences,
+    security,
+)
+from dashboard.keyboard import GO, KEYS
 from dashboard.params import LARGEST_ID
+from dashboard.pictures.sparks import columns
 from dashboard.views import BLUEPRINTS
+from dashboard.words.pages import answers as page_answers
+from worker.fingerprint import DIGITS
 from worker.settings import Settings
 from worker.states import VERBS
 
 LARGEST_BODY = 1_000_000
 LOCAL_HOSTS = ("localhost", "127.0.0.1", "[::1]")
-THEMES = ("light", "dark")
-DENSITIES = ("comfortable",)
 NAVIGATION = (
     ("/", "Overview"),
     ("/runs", "Runs"),
@@ -41,10 +53,12 @@ NAVIGATION = (
 # At the foot of every page; shown as far as this version has them.
 MORE_PAGES = (
     ("/night", "Last night"),
+    ("/operations", "Operations"),
     ("/effects", "Effects"),
     ("/alerts", "Alerts"),
     ("/system", "System"),
     ("/demo", "Demo shop"),
+    ("/display", "Display"),
 )
 
 
@@ -73,10 +87,17 @@ class IdConverter(BaseConverter):
         return int(value)
 
 
-class NameConverter(PathConverter):
-    """A name that users gave, in a path: any text, with slashes, in front and doubled too."""
+class GroupConverter(BaseConverter):
+    """An error group in a path, as thirteen hexadecimal digits; it goes on as that text."""
 
-    regex = ".+?"
+    regex = f"[0-9a-f]{{{DIGITS}}}"
+    part_isolating = True
+
+
+class NameConverter(PathConverter):
+    """A name that users gave, in a path: any text, with slashes, also doubled, and line breaks."""
+
+    regex = "(?s:.+?)"
     part_isolating = False
 
 
@@ -113,7 +134,7 @@ def create_app(
     root = ui_root()
     app = Flask("dashboard", template_folder=str(root / "templates"), static_folder=str(root / "static"))
     app.json = JSON(app)
-    app.url_map.converters.update(id=IdConverter, path=NameConverter)
+    app.url_map.converters.update(id=IdConverter, path=NameConverter, group=GroupConverter)
     # A type may be called "a//b"; merged, a verb on it would reach the type "a/b".
     app.url_map.merge_slashes = False
     app.config.update(
@@ -125,7 +146,11 @@ def create_app(
     )
     if behind_tls_proxy:
         app.wsgi_app = ProxyFix(app.wsgi_app, x_for=1, x_proto=1, x_host=1)  # type: ignore[method-assign]
-    connection.install(app, url, settings.read_database_url)
+    fragments.install(app)
+    compression.install(app)
+    engines = connection.engines_of(app, url, settings.read_database_url)
+    measuring.install(app, engines)
+    connection.install(app, engines)
     errors.install(app)
     _templates(app, settings)
     security.install(app)
@@ -149,14 +174,20 @@ def _templates(app: Flask, settings: Settings) -> None:
     environment.autoescape = True
     environment.filters.update(formats.FILTERS)
     environment.filters["local"] = lambda value: formats.local(value, g.zone)
+    environment.filters["columns"] = columns
+    environment.filters["both"] = lambda value: formats.both(value, g.zone)
     environment.filters["clock"] = lambda value: formats.clock(value, g.zone)
     environment.globals.update(
         live=live.live, can=lambda action: security.can(VERBS[action]), verbs=VERBS, navigation=NAVIGATION
     )
-    environment.globals["static"] = lambda name: f"/static/{name}?v={_fingerprint(app, name)}"
+    environment.globals.update(
+        needs_attention=attention.in_passing, fragment_tag=fragments.fragment_tag, keys=KEYS, go=GO
+    )
+    folder = str(app.static_folder)
+    environment.globals["static"] = lambda name: f"/static/{name}?v={files.fingerprint(folder, name)}"
     server_zone = ZoneInfo(settings.timezone)
     ribbon = _ribbon(settings.environment)
-    app.before_request(lambda: setattr(g, "zone", _zone(server_zone)))
+    app.before_request(lambda: setattr(g, "zone", preferences.zone() or server_zone))
     app.after_request(_forget_toast)
 
     @app.context_processor
@@ -167,23 +198,12 @@ def _templates(app: Flask, settings: Settings) -> None:
             "server_zone": settings.timezone,
             "ribbon": ribbon,
             "more_pages": app.config["MORE_PAGES"],
-            "theme": _choice("theme", THEMES),
-            "density": _choice("density", DENSITIES),
+            **{name: preferences.choice(name) for name in preferences.CHOICES},
+            "answers": page_answers(request.path),
             "as_of": g.get("as_of"),
             "waiting_toast": answers.waiting_toast(),
             "section": _section(),
         }
-
-
-@lru_cache(maxsize=64)
-def _file_fingerprint(folder: str, name: str) -> str:
-    return sha256((Path(folder) / name).read_bytes()).hexdigest()[:12]
-
-
-def _fingerprint(app: Flask, name: str) -> str:
-    """Return what names this version of a static file, so that browsers may keep it for ever."""
-    assert app.static_folder is not None
-    return _file_fingerprint(app.static_folder, name)
 
 
 def _ribbon(environment: str | None) -> tuple[str, str] | None:
@@ -193,22 +213,6 @@ def _ribbon(environment: str | None) -> tuple[str, str] | None:
     name, _, colour = environment.rpartition(" ")
     known = ("red", "orange", "amber", "yellow", "green", "blue", "purple", "grey")
     return (name, colour) if name and colour in known else (environment, "grey")
-
-
-def _zone(server_zone: tzinfo) -> tzinfo:
-    """Return the zone in which this operator reads times: their own choice, else the server's."""
-    chosen = request.cookies.get("wakeboard_zone", "")
-    return ZoneInfo(chosen) if chosen in _zones() else server_zone
-
-
-@lru_cache(maxsize=1)
-def _zones() -> frozenset[str]:
-    return frozenset(available_timezones())
-
-
-def _choice(name: str, allowed: tuple[str, ...]) -> str:
-    chosen = request.cookies.get(f"wakeboard_{name}", "")
-    return chosen if chosen in allowed else ""
 
 
 def _section() -> str:

@@ -16,6 +16,9 @@ from dashboard.connection import FRESH_COOKIE, FRESH_SECONDS
 from worker.transitions import Answer
 
 TOAST_COOKIE = "wakeboard_toast"
+LONGEST_TOAST = 500
+# In bytes: browsers drop a cookie of more than 4096, with its name and all that it says besides.
+LARGEST_COOKIE = 3800
 TONES = {"done": "done", "asked": "asked", "already": "already"}
 
 
@@ -55,10 +58,13 @@ def came_from() -> str | None:
     return local_path(parts.path + (f"?{parts.query}" if parts.query else ""))
 
 
-def respond(answer: Answer, back: str, *, clear_selection: bool = False) -> Response:
+def respond(
+    answer: Answer, back: str, *, clear_selection: bool = False, ahead: str | None = None
+) -> Response:
     """Return ``answer`` as JSON, as htmx's toast and refresh, or as a 303 to where the asker was.
 
-    ``back`` is the local path to go to when the form named no ``next``. ``clear_selection`` empties the
+    ``back`` is the local path to go to when the form named no ``next``, ``ahead`` one to go to all the same.
+    ``clear_selection`` empties the
     check boxes of the page after a bulk verb. Denied, missing and invalid are errors for a page.
     """
     shape = wanted()
@@ -69,7 +75,9 @@ def respond(answer: Answer, back: str, *, clear_selection: bool = False) -> Resp
         response = _toast(answer)
         response.headers["HX-Trigger"] = ("selection:clear, " if clear_selection else "") + "live:now"
     elif answer.ok or answer.result == "forbidden":
-        response = see_other(local_path(request.form.get("next")) or back, answer.message, _tone(answer))
+        response = see_other(
+            ahead or local_path(request.form.get("next")) or back, answer.message, _tone(answer)
+        )
     else:
         abort(answer.http_status, answer.message)
     if answer.changed:
@@ -94,11 +102,27 @@ def see_other(path: str, message: str | None = None, tone: str = "done") -> Resp
     """Return a 303 to the local ``path``; ``message`` is shown there once, without any script."""
     response = make_response(redirect(path, 303))
     if message:
-        text = urlsafe_b64encode(json.dumps([tone, message[:500]]).encode()).decode()
         response.set_cookie(
-            TOAST_COOKIE, text, max_age=60, httponly=True, samesite="Lax", secure=request.is_secure
+            TOAST_COOKIE,
+            _kept(tone, message),
+            max_age=60,
+            httponly=True,
+            samesite="Lax",
+            secure=request.is_secure,
         )
     return response
+
+
+def _kept(tone: str, message: str) -> str:
+    """Return what the cookie says: a message that is too long for one is cut."""
+    shown = message if len(message) <= LONGEST_TOAST else message[: LONGEST_TOAST - 1] + "…"
+    while len(text := urlsafe_b64encode(_packed(tone, shown))) > LARGEST_COOKIE:
+        shown = shown[: len(shown) * 3 // 4] + "…"
+    return text.decode()
+
+
+def _packed(tone: str, message: str) -> bytes:
+    return json.dumps([tone, message], ensure_ascii=False).encode("utf-8", "replace")
 
 
 def waiting_toast() -> tuple[str, str] | None:

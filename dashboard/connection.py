@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -17,6 +17,7 @@ from flask import Flask, current_app, g, request
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from sqlalchemy import Connection, Engine, event, func, select
 
+from dashboard import replica
 from dashboard.stored import make_readable
 from worker import db
 
@@ -25,6 +26,9 @@ STATEMENT_SECONDS = 5
 # For this long after an own action a session reads the primary, so that it sees what it did.
 FRESH_SECONDS = 10
 FRESH_COOKIE = "wakeboard_fresh"
+# Asked of the primary whatever pages read: a replica knows neither its sessions nor its dead rows, and a late
+# one would let loops look late that are not.
+ON_PRIMARY = frozenset({"system", "health"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +37,7 @@ class Database:
 
     primary: Engine
     pages: Engine
+    follower: replica.Follower = field(default_factory=replica.Follower)
 
     @classmethod
     def of(cls, url: str, read_url: str | None, pool_size: int = 10) -> Database:
@@ -80,14 +85,20 @@ def reading() -> Connection:
     Raises DatabaseError or SQLAlchemy's OperationalError when the database does not answer.
     """
     if "reading" not in g:
-        engine = database().primary if FRESH_COOKIE in request.cookies else database().pages
-        g.reading = engine.connect().execution_options(
-            isolation_level="REPEATABLE READ", postgresql_readonly=True
-        )
+        on_primary = FRESH_COOKIE in request.cookies or request.blueprint in ON_PRIMARY
+        engine = database().primary if on_primary else database().pages
+        g.reading = looking(engine)
         g.as_of = g.reading.execute(select(func.now())).scalar_one()
+        if engine is not database().primary:
+            g.behind_seconds = database().follower.look(g.reading, database().primary)
     connection = g.reading
     assert isinstance(connection, Connection)
     return connection
+
+
+def looking(engine: Engine) -> Connection:
+    """Return a connection of ``engine`` that reads one state of the database; a replica takes no other."""
+    return engine.connect().execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
 
 
 def as_of() -> datetime:
@@ -125,9 +136,15 @@ def close_reading(_error: BaseException | None = None) -> None:
         connection.close()
 
 
-def install(app: Flask, url: str, read_url: str | None) -> None:
-    """Give ``app`` its engines and end each request's transaction."""
+def engines_of(app: Flask, url: str, read_url: str | None) -> set[Engine]:
+    """Give ``app`` its engines, and return them."""
     engines = app.extensions["wakeboard_database"] = Database.of(url, read_url)
-    for engine in {engines.primary, engines.pages}:
+    return {engines.primary, engines.pages}
+
+
+def install(app: Flask, engines: set[Engine]) -> None:
+    """End each request's transaction, and let pages of a late replica say so."""
+    for engine in engines:
         event.listen(engine, "connect", make_readable)
     app.teardown_appcontext(close_reading)
+    replica.install(app)

@@ -21,17 +21,31 @@ SECRET_KEYS = re.compile(rf"{_NAME}|pass$|authorization|cookie|dsn", re.IGNORECA
 # In text each is a head that stays and a secret behind it. What can begin anywhere has bounded repetitions: a
 # megabyte of text is read once, not once a letter.
 _VALUE = r"""(?:"[^"\r\n]*"|'[^'\r\n]*'|[^\s"'&;,)}\]]+)"""
+_NAME_WORDS = ("passw", "passphrase", "pwd", "secret", "token", "api", "private", "credential")
+# Each with words of which ASCII text holds one, in lower case, wherever the pattern matches.
 SECRET_TEXT = tuple(
-    re.compile(head + secret, re.IGNORECASE)
-    for head, secret in (
-        (r"\b(bearer\s+)", r"[a-z0-9._~+/=-]{8,}"),
-        (r"\b((?:authorization|cookie|x-api-key)\s{0,3}:\s{0,3})", r"""(?!bearer\s)[^\s"'][^\r\n"']*"""),
+    (words, re.compile(head + secret, re.IGNORECASE))
+    for words, head, secret in (
+        (("bearer",), r"\b(bearer\s+)", r"[a-z0-9._~+/=-]{8,}"),
+        (
+            ("authorization", "cookie", "x-api-key"),
+            r"\b((?:authorization|cookie|x-api-key)\s{0,3}:\s{0,3})",
+            r"""(?!bearer\s)[^\s"'][^\r\n"']*""",
+        ),
         # The user's name goes with the password: redis://:secret@host, https://token@host.
-        (r"\b([a-z][a-z0-9+.-]{0,30}://)", r"""(?:[^/\s:@"']*:[^\s/"']*|[^/\s?#:@"']+)(?=@)"""),
+        (
+            ("://",),
+            r"\b([a-z][a-z0-9+.-]{0,30}://)",
+            r"""(?:[^/\s:@"']*:[^\s/"']*|[^/\s?#:@"']+)(?=@)""",
+        ),
         # PGPASSWORD=…, ?token=…, --password …, and JSON or a dictionary printed into text.
-        (rf"({_NAME}[\w-]{{0,40}}=)", _VALUE),
-        (rf"((?<![\w-])--?[\w-]{{0,40}}{_NAME}[\w-]{{0,40}}\s{{1,3}})", _VALUE),
-        (rf"""((?:{_NAME}|authorization|cookie)[\w-]{{0,40}}["']\s{{0,3}}:\s{{0,3}})""", _VALUE),
+        (_NAME_WORDS, rf"({_NAME}[\w-]{{0,40}}=)", _VALUE),
+        (_NAME_WORDS, rf"((?<![\w-])--?[\w-]{{0,40}}{_NAME}[\w-]{{0,40}}\s{{1,3}})", _VALUE),
+        (
+            (*_NAME_WORDS, "authorization", "cookie"),
+            rf"""((?:{_NAME}|authorization|cookie)[\w-]{{0,40}}["']\s{{0,3}}:\s{{0,3}})""",
+            _VALUE,
+        ),
     )
 )
 HIDDEN = "•••"
@@ -39,8 +53,13 @@ DEEPEST = 50
 
 
 def iso(value: datetime) -> str:
-    """Return ISO 8601 in UTC, to the microsecond, as twins and ``datetime`` attributes give it."""
+    """Return ISO 8601 in UTC, to the microsecond, as twins give it."""
     return value.astimezone(UTC).isoformat()
+
+
+def instant(value: datetime) -> str:
+    """Return ISO 8601 in UTC, to the millisecond: the most that a ``datetime`` attribute may hold."""
+    return value.astimezone(UTC).isoformat(timespec="milliseconds" if value.microsecond else "seconds")
 
 
 def utc(value: datetime) -> str:
@@ -51,6 +70,12 @@ def utc(value: datetime) -> str:
 def local(value: datetime, zone: tzinfo = UTC) -> str:
     """Return ``2026-11-20 22:44:10 CET``: the time in ``zone``, which is always named."""
     return value.astimezone(zone).strftime("%Y-%m-%d %H:%M:%S %Z")
+
+
+def both(value: datetime, zone: tzinfo = UTC) -> str:
+    """Return ``2026-11-20 22:44:10 CET = 2026-11-20 21:44:10 UTC``: in ``zone`` and in UTC, once if equal."""
+    here, there = local(value, zone), utc(value)
+    return here if here == there else f"{here} = {there}"
 
 
 def clock(value: datetime, zone: tzinfo = UTC) -> str:
@@ -169,10 +194,17 @@ def redact(value: Any, depth: int = DEEPEST) -> Any:
         }
     if isinstance(value, list | tuple):
         return [redact(each, depth - 1) for each in value]
-    if isinstance(value, str):
-        for pattern in SECRET_TEXT:
-            value = pattern.sub(rf"\1{HIDDEN}", value)
-    return value
+    return redact_text(value) if isinstance(value, str) else value
+
+
+def redact_text(text: str) -> str:
+    """Return ``text`` with what looks like a secret hidden; text without a telling word is cheap."""
+    # Outside of ASCII letters have more than two cases (ſ is an s): there each pattern is tried.
+    plain_text = text.lower() if text.isascii() else None
+    for words, pattern in SECRET_TEXT:
+        if plain_text is None or any(word in plain_text for word in words):
+            text = pattern.sub(rf"\1{HIDDEN}", text)
+    return text
 
 
 def plain(value: Any) -> Any:
@@ -195,10 +227,11 @@ def cell(value: Any) -> str:
     if isinstance(value, datetime):
         return iso(value)
     shown = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
-    return f"'{shown}" if shown[:1] in ("=", "+", "-", "@", "\t", "\r") else shown
+    return f"'{shown}" if shown[:1] in ("=", "+", "-", "@", "\t", "\r", "\n") else shown
 
 
 FILTERS = {
+    "instant": instant,
     "iso": iso,
     "utc": utc,
     "number": number,

@@ -11,7 +11,6 @@ import csv
 import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from hashlib import blake2s
 from typing import Any
 from urllib.parse import quote
 
@@ -19,7 +18,9 @@ from flask import Blueprint, Response, g, jsonify, render_template, request
 from markupsafe import Markup, escape
 
 from dashboard.connection import as_of
-from dashboard.formats import cell, clock, iso
+from dashboard.formats import cell
+from dashboard.fragments import fragment_tag, remembered
+from dashboard.scopes import Scope, declare
 
 FRAGMENTS = "/_fragments"
 Context = Mapping[str, Any]
@@ -27,6 +28,9 @@ Query = Callable[..., Context]
 # A fragment is a template that takes the page's context, or a template with a query of its own.
 Fragment = str | tuple[str, Query]
 Twin = Callable[[Any], Mapping[str, Any]]
+SECONDS = 2.0
+# How often the regions ask that ask less often, by page and name; known once a page was shown.
+_EVERY: dict[tuple[str, str], float] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,19 +64,25 @@ def add_page(
     twin: Twin,
     fragments: Mapping[str, Fragment] | None = None,
     columns: Sequence[str] | None = None,
+    scope: Scope | None = None,
+    page_scope: Scope | None = None,
 ) -> Page:
     """Register the routes of one page on ``blueprint`` and return the page.
 
     ``query(**path arguments)`` returns the context of page and fragments alike; ``twin(context)`` the JSON
     body without ``as_of``; ``columns`` (keys of the twin's items) make a CSV as well. A fragment given as
-    (template, query) is filled by that query instead.
+    (template, query) is filled by that query instead. ``scope`` opens twin and CSV to tokens for some job
+    types, ``page_scope`` the page itself; fragments are for browsers and stay closed to them.
     """
     page = Page(path, template, query, fragments or {}, twin, columns)
     name = page.stem.strip("/").replace("/", "_").translate(str.maketrans("<>:-", "____"))
-    blueprint.add_url_rule(path, name, lambda **arguments: _page(page, arguments))
-    blueprint.add_url_rule(f"{page.stem}.json", f"{name}_json", lambda **arguments: _twin(page, arguments))
+    whole = declare(lambda **arguments: _page(page, arguments), page_scope)
+    blueprint.add_url_rule(path, name, whole)
+    twin_view = declare(lambda **arguments: _twin(page, arguments), scope)
+    blueprint.add_url_rule(f"{page.stem}.json", f"{name}_json", twin_view)
     if columns is not None:
-        blueprint.add_url_rule(f"{page.stem}.csv", f"{name}_csv", lambda **arguments: _csv(page, arguments))
+        csv_view = declare(lambda **arguments: _csv(page, arguments), scope)
+        blueprint.add_url_rule(f"{page.stem}.csv", f"{name}_csv", csv_view)
     for fragment in page.fragments:
         blueprint.add_url_rule(
             f"{FRAGMENTS}{page.stem}/{fragment}",
@@ -100,24 +110,8 @@ def _page(page: Page, arguments: dict[str, Any]) -> str:
 
 def _fragment(page: Page, fragment: str, arguments: dict[str, Any]) -> Response:
     template, query = page.fragment(fragment)
-    html = render_template(template, **query(**arguments))
-    tag = fragment_tag(html)
-    unchanged = request.headers.get("HX-PTag") == tag
-    response = Response(status=304) if unchanged else Response(html, mimetype="text/html")
-    response.headers["HX-PTag"] = tag
-    stamp(response)
-    return response
-
-
-def stamp(response: Response) -> None:
-    """Say on ``response`` at which moment of the database's clock it is true."""
-    response.headers["X-Wakeboard-As-Of"] = iso(as_of())
-    response.headers["X-Wakeboard-Clock"] = clock(as_of(), g.zone)
-
-
-def fragment_tag(html: str) -> str:
-    """Return the tag of a rendered fragment: equal text, equal tag."""
-    return blake2s(html.encode(), digest_size=12).hexdigest()
+    every_seconds = _EVERY.get((page.stem, fragment), SECONDS)
+    return remembered(lambda: render_template(template, **query(**arguments)), every_seconds)
 
 
 def _twin(page: Page, arguments: dict[str, Any]) -> Response:
@@ -166,6 +160,7 @@ def live(fragment: str, element: str = "div", *, id: str, every: str = "2s", **a
     the page has no such fragment.
     """
     current: _Live = g.live
+    _EVERY[current.page.stem, fragment] = float(every.removesuffix("s"))
     template, query = current.page.fragment(fragment)
     if query not in current.contexts:
         current.contexts[query] = query(**current.arguments)
@@ -188,7 +183,7 @@ def _address(current: _Live, fragment: str) -> str:
     """Return the fragment's address with this page's arguments and query string."""
     path = current.page.stem
     for name, value in current.arguments.items():
-        for spelled in (f"<{name}>", f"<id:{name}>", f"<path:{name}>"):
+        for spelled in (f"<{name}>", f"<id:{name}>", f"<path:{name}>", f"<group:{name}>"):
             path = path.replace(spelled, quote(str(value), safe=""))
     query = request.query_string.decode("ascii", "replace")
     return f"{FRAGMENTS}{path}/{fragment}" + (f"?{query}" if query else "")

@@ -8,16 +8,20 @@ from __future__ import annotations
 import logging
 import re
 import secrets
+from dataclasses import replace
 from ipaddress import ip_address
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
-from flask import Flask, Response, abort, current_app, g, redirect, request
-from werkzeug.exceptions import Forbidden, Unauthorized
+from flask import Flask, Response, abort, current_app, g, redirect, render_template, request
+from werkzeug.exceptions import Forbidden, HTTPException, NotFound, Unauthorized
 
-from dashboard.answers import parts_of, wanted
+from dashboard.answers import came_from, parts_of, wanted
 from dashboard.connection import writing
-from worker import audit
+from dashboard.files import fingerprint
+from dashboard.formats import visible
+from dashboard.scopes import Scope, declared
+from worker import audit, scope
 from worker.audit import NOBODY, Actor
 from worker.people import users
 from worker.states import Role, Verb
@@ -26,7 +30,10 @@ log = logging.getLogger("wakeboard.web")
 
 OPEN_PATHS = ("/login",)
 PROBES = ("/healthz", "/readyz", "/statusz", "/metrics")
-PREFERENCES = {f"wakeboard_{name}" for name in ("theme", "density", "zone", "toast", "fresh")}
+PREFERENCES = {f"wakeboard_{name}" for name in ("theme", "density", "times", "zone", "toast", "fresh")}
+# What a form carries over to the same question after signing in; nothing else goes into an address.
+ASKED_AGAIN = ("reason", "next", "run")
+LONGEST_AGAIN = 3000
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 POLICY = (
     "default-src 'self'; base-uri 'none'; object-src 'none'; form-action 'self'; frame-ancestors 'none'; "
@@ -41,6 +48,14 @@ HEADERS = {
     "Permissions-Policy": "camera=(), geolocation=(), microphone=(), payment=(), usb=()",
     "X-Frame-Options": "DENY",
 }
+# What says nothing about a style, a script or a picture, and would go with each: a twentieth of a load.
+NOT_OF_FILES = (
+    "Permissions-Policy",
+    "X-Frame-Options",
+    "Content-Disposition",
+    "Last-Modified",
+    "Date",  # gunicorn's own follows
+)
 
 
 def install(app: Flask) -> None:
@@ -65,7 +80,46 @@ def guard() -> Response | None:
     if request.path in OPEN_PATHS:
         return None
     g.actor = identify()
-    return None if g.actor else _sign_in()
+    if g.actor is None:
+        return _sign_in()
+    if g.actor.job_types is not None:
+        _keep_to_types(g.actor)
+    return None
+
+
+def _keep_to_types(actor: Actor) -> None:
+    """Let a token for some job types reach what is declared for it (``dashboard.scopes``), nothing else.
+
+    Raises NotFound for a run of another type, as for one that is not there; Forbidden for everything else.
+    An address that does not exist is left to say so.
+    """
+    if request.endpoint is None:
+        return
+    arguments = request.view_args or {}
+    match declared(current_app.view_functions[request.endpoint]):
+        case Scope.OWN | Scope.NO_TYPE:
+            return
+        case Scope.TYPE if arguments["name"] in (actor.job_types or ()):
+            return
+        case Scope.RUN:
+            _keep_to_run(actor, arguments["run_id"])
+        case _:
+            _not_in_scope(actor, "page", request.path, "denied")
+            raise Forbidden(visible(scope.says(actor)))
+
+
+def _keep_to_run(actor: Actor, run_id: int) -> None:
+    with writing() as connection:
+        found = scope.type_of(connection, run_id)
+    if found not in (actor.job_types or ()):
+        _not_in_scope(actor, "run", str(run_id), "missing" if found is None else "denied")
+        raise NotFound(f"There is no run {run_id}: it never was, or retention has removed it.")
+
+
+def _not_in_scope(actor: Actor, kind: str, name: str, result: str) -> None:
+    """Write down what a token for other types tried to do; what it tried to read is only refused."""
+    if request.method not in SAFE_METHODS:
+        note(actor, "out_of_scope", kind, name, reason=f"{request.method} {request.path}", result=result)
 
 
 def _refuse_other_names() -> None:
@@ -94,12 +148,14 @@ def identify() -> Actor | None:
         else:
             cookie = request.cookies.get(cookie_name(connection))
             found = users.authenticate_session(connection, cookie, touch=not is_poll()) if cookie else None
+            if found is not None:
+                g.session_cookie = cookie
     return _here(found) if found else None
 
 
 def _here(actor: Actor) -> Actor:
     """Return ``actor`` as it acts in this request."""
-    return Actor(actor.name, actor.role, actor.source, request.remote_addr, g.request_id)
+    return replace(actor, ip=request.remote_addr, request_id=g.request_id)
 
 
 def is_poll() -> bool:
@@ -111,7 +167,7 @@ def _sign_in() -> Response:
     """Answer somebody unknown: 401 for programs, the login page for people."""
     shape = wanted()
     if shape == "page" and request.method in SAFE_METHODS:
-        here = request.full_path.rstrip("?")
+        here = _path() + request.full_path.removeprefix(request.path).rstrip("?")
         return redirect(f"/login?next={quote(here, safe='')}", 303)  # type: ignore[return-value]
     if shape == "htmx":
         page = parts_of(request.headers.get("HX-Current-URL", ""))
@@ -119,7 +175,34 @@ def _sign_in() -> Response:
         response = Response("Sign in again.", status=401, mimetype="text/plain")
         response.headers["HX-Redirect"] = f"/login?next={quote(here or '/', safe='')}"
         return response
+    if shape == "page" and request.path == "/logout":
+        return redirect("/login", 303)  # type: ignore[return-value]
+    if shape == "page" and request.form:
+        return _interrupted()
     raise Unauthorized("Sign in at /login, or send Authorization: Bearer <token> (wakeboard token create).")
+
+
+def _interrupted() -> Response:
+    """Answer a form that came after its session had ended: nothing was done, and the reason is not lost."""
+    again = _path() + "?" + urlencode([(n, v) for n in ASKED_AGAIN for v in request.form.getlist(n) if v])
+    if len(again) > LONGEST_AGAIN or not _can_be_shown():
+        again = came_from() or "/"
+    typed = request.form.get("reason", "").strip()[:500]
+    return Response(render_template("signed_out.html", again=again, typed=typed), status=401)
+
+
+def _path() -> str:
+    """Return the path of this request as an address spells it: names may have ? and line breaks in them."""
+    return quote(request.path)
+
+
+def _can_be_shown() -> bool:
+    """Return whether the address of this form is a page as well: every verb's is, with its question."""
+    try:
+        current_app.url_map.bind("").match(request.path, method="GET")
+    except HTTPException:
+        return False
+    return True
 
 
 def _refuse_other_sites() -> None:
@@ -184,17 +267,31 @@ def cookie_name(connection: Any) -> str:
     return f"__Host-{name}" if request.is_secure else name
 
 
+def _how_long() -> str:
+    """Return how long a static file may be kept: for ever only under the name of what it is now.
+
+    While two versions serve side by side, one may be asked for the other's file: kept, it would stay wrong.
+    """
+    asked = request.args.get("v")
+    if asked is None:
+        return "public, max-age=3600"
+    name = request.path.removeprefix("/static/")
+    is_current = asked == fingerprint(str(current_app.static_folder), name)
+    return "public, max-age=31536000, immutable" if is_current else "no-store"
+
+
 def mark(response: Response) -> Response:
     """Add the security headers, and no-store to everything that is not a versioned static file."""
     for name, value in HEADERS.items():
         response.headers.setdefault(name, value)
     if request.is_secure:
         response.headers["Strict-Transport-Security"] = "max-age=31536000; includeSubDomains"
-    response.headers["X-Request-Id"] = g.get("request_id", "")
     if request.path.startswith("/static/") and response.status_code in (200, 304):
-        lasting = "public, max-age=31536000, immutable" if "v" in request.args else "public, max-age=3600"
-        response.headers["Cache-Control"] = lasting
+        response.headers["Cache-Control"] = _how_long()
+        for name in NOT_OF_FILES:
+            response.headers.pop(name, None)
         return response
+    response.headers["X-Request-Id"] = g.get("request_id", "")
     response.headers["Cache-Control"] = "no-store"
     response.vary.update(("Cookie", "HX-Request", "Accept"))
     return response

@@ -5,7 +5,9 @@ Never Werkzeug's own server, whose debugger runs code. Connections open after th
 
 from __future__ import annotations
 
+import gc
 import logging
+import os
 import tempfile
 from collections.abc import Callable
 from ipaddress import ip_address
@@ -15,11 +17,18 @@ import psycopg
 from flask import Flask
 from gunicorn.app.base import BaseApplication
 
+from dashboard import measuring, polls
+from dashboard.board import Board
+from dashboard.board import shared_memory as board_memory
+from dashboard.costs import shared_memory
 from worker import db
 from worker.alerts.sentinel import Sentinel
 
 log = logging.getLogger("wakeboard.web")
 
+# Where gunicorn's workers say that they live: a slow disk would make them look dead, and a process that is
+# killed between the making of the file and its unlinking leaves it, here until the machine starts again.
+MEMORY = "/dev/shm"
 WORKERS = 2
 THREADS = 8
 
@@ -66,7 +75,7 @@ def _has_user(url: str) -> bool:
 
 
 class Served(BaseApplication):  # type: ignore[misc]
-    """gunicorn with our settings; the app is made in each worker, after the fork."""
+    """gunicorn with our settings; the app is made before the fork and shared by all, and connects after."""
 
     def __init__(self, make_app: Callable[[], Flask], options: dict[str, Any]) -> None:
         self._make_app = make_app
@@ -79,8 +88,11 @@ class Served(BaseApplication):  # type: ignore[misc]
             self.cfg.set(name, value)
 
     def load(self) -> Flask:
-        """Return the WSGI app, inside the worker process."""
-        return self._make_app()
+        """Return the WSGI app with its templates compiled."""
+        app = self._make_app()
+        for name in app.jinja_env.list_templates(extensions=["html"]):
+            app.jinja_env.get_template(name)
+        return app
 
 
 def run(
@@ -99,10 +111,10 @@ def run(
     """
     options: dict[str, Any] = {
         "bind": [bind],
-        "worker_class": "gthread",
+        "worker_class": "dashboard.listening.Listening",
         "workers": WORKERS,
         "threads": THREADS,
-        "preload_app": False,
+        "preload_app": True,
         "control_socket_disable": True,
         "graceful_timeout": int(shutdown_seconds),
         "timeout": 30,
@@ -116,24 +128,41 @@ def run(
         "limit_request_fields": 60,
         "when_ready": lambda _server: log.info("dashboard listens on %s", bind),
     }
-    if make_sentinel is not None:
-        options |= _watched(make_sentinel)
+    if os.access(MEMORY, os.W_OK):
+        options["worker_tmp_dir"] = MEMORY
+    options |= _shared(make_sentinel)
     if certificate:
         options |= {"certfile": certificate, "keyfile": key}
     Served(make_app, options).run()
 
 
-def _watched(make_sentinel: Callable[[int], Sentinel]) -> dict[str, Any]:
-    """Return the hooks that start a sentinel in each worker process, after the fork, and end it there."""
+def share_memory(_server: Any, _worker: Any) -> None:
+    """Let the process about to be forked share what stands: what is collected for garbage would be copied."""
+    gc.collect()
+    gc.freeze()
+
+
+def _shared(make_sentinel: Callable[[int], Sentinel] | None) -> dict[str, Any]:
+    """Return the hooks of each worker process: its place in what all of them remember, and its sentinel.
+
+    What the processes share is made here, before any fork.
+    """
+    memory, board = shared_memory(), Board(board_memory())
     stage = tempfile.TemporaryFile()  # noqa: SIM115 (open as long as the process lives)
     standing: list[Sentinel] = []
 
-    def begin(_worker: Any) -> None:
-        standing.append(make_sentinel(stage.fileno()))
-        standing[-1].start()
+    def begin(worker: Any) -> None:
+        measuring.of(worker.wsgi).share(memory, worker.age)
+        worker.polls = worker.wsgi.extensions[polls.EXTENSION] = polls.Polls(worker.wsgi, board)
+        worker.polls.start()
+        if make_sentinel is not None:
+            standing.append(make_sentinel(stage.fileno()))
+            standing[-1].start()
 
-    def end(_server: Any, _worker: Any) -> None:
+    def end(_server: Any, worker: Any) -> None:
+        if worker.polls is not None:
+            worker.polls.stop()
         while standing:
             standing.pop().stop()
 
-    return {"post_worker_init": begin, "worker_exit": end}
+    return {"post_worker_init": begin, "worker_exit": end, "pre_fork": share_memory}

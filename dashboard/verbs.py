@@ -1,7 +1,8 @@
 """An operator's verb as three answers of one address: GET asks, POST does, and each asker gets its own shape.
 
-The write is a function of ``worker``, which also checks the role and writes the audit row; this module finds
-the reason and the way back.
+A form that cannot be read is shown again with what was typed, and the sentence beside it. The write is a
+function of ``worker``, which also checks the role and writes the audit row; this module finds the reason and
+the way back.
 """
 
 from __future__ import annotations
@@ -10,11 +11,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from flask import Blueprint, Response, g, render_template, request
+from flask import Blueprint, Response, g, make_response, render_template, request
 from werkzeug.exceptions import BadRequest
 
-from dashboard.answers import came_from, local_path, respond
+from dashboard.answers import came_from, local_path, respond, wanted
 from dashboard.connection import writing
+from dashboard.params import readable
+from dashboard.scopes import Scope, declare
 from dashboard.security import require
 from worker.states import VERBS, Verb
 from worker.transitions import Answer
@@ -28,7 +31,9 @@ class Action:
     """A verb on a page: what it does, what its confirm page says, where to go back to.
 
     ``act(connection, actor, reason, **path arguments)`` returns an Answer; ``says`` and ``back`` take the
-    path arguments. ``fields`` is a template with further inputs, filled from ``ask(**path arguments)``.
+    path arguments. ``fields`` is a template with further inputs, filled from ``ask(**path arguments)`` and
+    from ``typed``, the texts of a form that was refused: with ``keeps`` the form is shown again with them.
+    ``then(answer)`` is the path of what a verb made.
     """
 
     verb: Verb
@@ -37,6 +42,8 @@ class Action:
     back: Words
     fields: str | None = None
     ask: Callable[..., Mapping[str, Any]] | None = None
+    then: Callable[[Answer], str] | None = None
+    keeps: bool = False
 
 
 def add_verb(
@@ -49,36 +56,54 @@ def add_verb(
     back: Words,
     fields: str | None = None,
     ask: Callable[..., Mapping[str, Any]] | None = None,
+    then: Callable[[Answer], str] | None = None,
+    keeps: bool = False,
+    scope: Scope | None = None,
 ) -> None:
-    """Register ``GET path`` (the confirm page) and ``POST path`` (the verb) of ``action``, a key of VERBS."""
-    described = Action(VERBS[action], act, says, back, fields, ask)
+    """Register ``GET path`` (the confirm page) and ``POST path`` (the verb) of ``action``, a key of VERBS.
+
+    ``scope`` opens both to tokens for some job types.
+    """
+    described = Action(VERBS[action], act, says, back, fields, ask, then, keeps)
     name = action.replace(".", "_")
 
     # One rule for both methods: with two, Werkzeug answers 405 where an id is out of range.
     def answer(**arguments: Any) -> Response | str:
         return _do(described, arguments) if request.method == "POST" else _ask(described, arguments)
 
-    blueprint.add_url_rule(path, name, answer, methods=["GET", "POST"])
+    blueprint.add_url_rule(path, name, declare(answer, scope), methods=["GET", "POST"])
 
 
-def _ask(action: Action, arguments: dict[str, Any]) -> str:
+def _ask(action: Action, arguments: dict[str, Any], wrong: str | None = None) -> str:
+    """Return the page that asks; ``wrong`` is why what was posted was refused."""
     require(action.verb)
     back = action.back(**arguments)
     return render_template(
         "confirm.html",
         verb=action.verb,
         says=action.says(**arguments),
-        back=local_path(request.args.get("next")) or came_from() or back,
+        back=local_path(request.values.get("next")) or came_from() or back,
         fields=action.fields,
+        wrong=wrong,
+        typed={name: readable(text) for name, text in request.form.items()} if wrong else {},
         **(action.ask(**arguments) if action.ask else {}),
     )
 
 
 def _do(action: Action, arguments: dict[str, Any]) -> Response:
     reason = body().get("reason", "").strip()[:500] or None
-    with writing() as connection:
-        answer = action.act(connection, g.actor, reason, **arguments)
-    return respond(answer, came_from() or action.back(**arguments))
+    is_form = action.keeps and wanted() == "page" and not request.is_json
+    try:
+        with writing() as connection:
+            answer = action.act(connection, g.actor, reason, **arguments)
+    except BadRequest as refused:
+        if not is_form or not refused.description:
+            raise
+        return make_response(_ask(action, arguments, refused.description), 400)
+    if answer.result == "invalid" and is_form:
+        return make_response(_ask(action, arguments, answer.message), 400)
+    ahead = action.then(answer) if action.then and answer.ok else None
+    return respond(answer, came_from() or action.back(**arguments), ahead=ahead)
 
 
 def body() -> Mapping[str, str]:
@@ -91,8 +116,4 @@ def body() -> Mapping[str, str]:
     found = request.get_json(silent=True)
     if not isinstance(found, dict):
         raise BadRequest('The body must be a JSON object such as {"reason": "CRM is back"}.')
-    return {
-        name: value if isinstance(value, str) else str(value)
-        for name, value in found.items()
-        if value is not None
-    }
+    return {readable(name): readable(str(value)) for name, value in found.items() if value is not None}

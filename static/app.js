@@ -5,14 +5,18 @@
   const root = document.documentElement
   const find = (selector, from = document) => from.querySelector(selector)
   const all = (selector, from = document) => [...from.querySelectorAll(selector)]
-  const remember = (name, value) => { document.cookie = `wakeboard_${name}=${encodeURIComponent(value)};path=/;max-age=31536000;samesite=lax` }
-  const kept = {
-    read(name) { try { return localStorage.getItem(name) } catch { return null } },
-    write(name, value) { try { localStorage.setItem(name, value) } catch { /* storage may be denied */ } },
-  }
+  // As it is: the server takes a cookie literally, and the names of zones need no quoting.
+  const remember = (name, value) => { document.cookie = `wakeboard_${name}=${value.replace(/[^\w/+-]/g, '')};path=/;max-age=31536000;samesite=lax` }
+  const drawer = of => ({
+    read(name) { try { return of()?.getItem(name) ?? null } catch { return null } },
+    write(name, value) { try { value === null ? of().removeItem(name) : of().setItem(name, value) } catch { /* storage may be denied */ } },
+  })
+  const kept = drawer(() => localStorage)
+  const keptHere = drawer(() => sessionStorage)
   root.classList.add('js')
 
-  // htmx: its HTML goes through one Trusted Types policy; a <details> that a person opened stays open over a morph.
+  // htmx: its HTML goes through one Trusted Types policy; a <details> that a person opened stays open over a morph,
+  // and a cell keeps the label that it has on a phone.
   htmx.registerExtension('tt', {
     init(api) {
       if (window.trustedTypes) api.initSecurity(trustedTypes.createPolicy('htmx', { createHTML: text => text, createScript: () => '' }))
@@ -20,7 +24,7 @@
   })
   htmx.registerExtension('keep-open', {
     htmx_before_morph_attr(element, detail) {
-      return !(element.tagName === 'DETAILS' && detail.attrName === 'open')
+      return !(element.tagName === 'DETAILS' && detail.attrName === 'open') && detail.attrName !== 'data-head'
     },
   })
 
@@ -34,7 +38,9 @@
     if (s < 172800) return `${Math.floor(s / 3600)} h`
     return `${Math.floor(s / 86400)} d`
   }
+  let onPaper = false
   const worded = (element, now) => {
+    if ((onPaper || root.dataset.times === 'absolute') && element.dataset.relative !== 'elapsed') return element.title.split(' = ')[0]
     const seconds = (now - Date.parse(element.dateTime)) / 1000
     if (element.dataset.relative === 'elapsed') return amount(seconds)
     return seconds >= 0 ? `${amount(seconds)} ago` : `in ${amount(-seconds)}`
@@ -48,79 +54,144 @@
     for (const bar of all('meter[data-until]')) bar.value = Math.max(0, (Date.parse(bar.dataset.until) - now) / 1000)
   }
   setInterval(() => { if (!document.hidden) tick() }, 1000)
+  // "2 min ago" says nothing on paper.
+  matchMedia('print').addEventListener('change', event => { onPaper = event.matches; tick() })
 
-  // Live regions: paused by the button, by a hidden tab, and while boxes are checked.
+  // Live regions: paused by the button (in this tab, also on its next pages), by a hidden tab, and while boxes are checked.
   let paused = false
-  let misses = 0
   const live = detail => detail.ctx?.sourceElement?.closest?.('[data-live]') === detail.ctx?.sourceElement && detail.ctx?.sourceElement
   const frozen = region => Boolean(find('input[data-row]:checked', region))
   const refresh = () => htmx.trigger(document, 'live:now')
-  const pause = to => {
+  const pause = (to, says = true) => {
     paused = to
+    keptHere.write('wakeboard-paused', to ? 'yes' : null)
+    root.classList.toggle('paused', to)
     const button = find('#pause')
     if (!button) return
     button.setAttribute('aria-pressed', String(to))
     find('.label', button).textContent = to ? 'Resume live' : 'Pause live'
     find('use', button).setAttribute('href', find('use', button).getAttribute('href').replace(/#.*/, to ? '#play' : '#pause'))
+    if (find('#clock-word')) find('#clock-word').textContent = to ? 'Paused at ' : 'Updated '
     if (!to) refresh()
+    else if (says) toast('Paused: every page of this tab stands still until you resume (p).', 'asked')
   }
-  const stale = sentence => {
+
+  // A region that missed two polls in a row is stale: what it shows stays, and the banner says of when it is.
+  const trouble = new Map()
+  let arrivedAt = 0
+  let isAway = false
+  const tell = () => {
     const banner = find('#stale')
-    banner.hidden = !sentence
-    if (sentence) find('span', banner).textContent = `${sentence} Shown is what was known at ${find('#clock')?.textContent ?? 'an unknown time'}.`
+    const late = [...trouble].filter(([region, { count }]) => region.isConnected && count > 1).map(([, what]) => what)
+    banner.hidden = !late.length && !isAway
+    root.classList.toggle('stale', !banner.hidden)
+    find('a', banner).hidden = !isAway
+    if (isAway) { find('span', banner).textContent = 'You were signed out. What you typed or checked is still here: sign in in another tab and go on.'; return }
+    if (!late.length) return
+    const { says, since, from } = late.sort((one, other) => one.from - other.from)[0]
+    const rest = arrivedAt > from ? `A part of this page is as it was at ${since}.` : `Shown is what was known at ${since}.`
+    find('span', banner).textContent = `${says} ${rest}`
   }
-  const missed = status => {
-    misses += 1
-    if (misses < 2) return
-    if (status === 503) stale('The database does not answer.')
-    else if (status) stale(`The dashboard answered with an error (${status}).`)
-    else stale('The dashboard does not answer.')
+  const missed = (region, status) => {
+    const before = trouble.get(region)
+    const says = status === 503 ? 'The database does not answer.'
+      : status === -1 ? 'Something between here and the dashboard answered in its place; perhaps you have to sign in there again.'
+      : status ? `The dashboard answered with an error (${status}).` : 'The dashboard does not answer.'
+    const since = before?.since ?? find('#clock')?.textContent ?? 'an unknown time'
+    trouble.set(region, { count: (before?.count ?? 0) + 1, says, since, from: before?.from ?? Date.now() })
+    tell()
   }
-  const fresh = headers => {
-    misses = 0
-    stale('')
+  const fresh = (region, headers) => {
+    isAway = false
+    trouble.delete(region)
+    arrivedAt = Date.now()
+    tell()
+    const behind = headers.get('X-Wakeboard-Behind')
+    find('#behind').hidden = !behind
+    if (behind) find('#behind b').textContent = amount(Number(behind))
     const clock = headers.get('X-Wakeboard-Clock')
     if (!clock) return
-    skew = Date.parse(headers.get('X-Wakeboard-As-Of')) - Date.now()
-    find('#clock').textContent = clock
+    // An answer that others were given before is true of then.
+    skew = Date.parse(headers.get('X-Wakeboard-As-Of')) + 1000 * Number(headers.get('X-Wakeboard-Age')) - Date.now()
+    if (find('#clock')) find('#clock').textContent = clock
+  }
+  // Signed out elsewhere, expired, revoked: to the sign-in page and back here, but never away from what somebody typed.
+  const isTouched = field => (field.type === 'checkbox' ? field.matches('[data-row]') && field.checked : field.type !== 'hidden' && field.value !== field.defaultValue)
+  const isBusy = () => Boolean(find('dialog[open]')) || all('main input, main textarea, dialog[open] input').some(isTouched)
+  const signIn = address => {
+    find('#stale a').href = address
+    if (isBusy()) { isAway = true; tell() } else location.assign(address)
   }
   const sentence = ctx => (ctx.response.headers.get('Content-Type') || '').startsWith('text/plain') && ctx.text
   document.addEventListener('htmx:before:request', event => {
     const region = live(event.detail)
     if (region && (paused || document.hidden || frozen(region))) event.preventDefault()
   })
+  // Before anything of an answer is read: is it ours, and are we still signed in?
+  document.addEventListener('htmx:before:response', event => {
+    const { ctx } = event.detail
+    const region = live(event.detail)
+    if (!ctx.response.headers.get('X-Request-Id')) {
+      event.preventDefault()
+      if (region) missed(region, -1)
+      else toast('Something between here and the dashboard answered in its place, so nothing was done. Load this page again; perhaps you have to sign in.')
+    } else if (region && ctx.response.status === 401) {
+      event.preventDefault()
+      signIn(ctx.response.headers.get('HX-Redirect') || '/login')
+    }
+  })
   document.addEventListener('htmx:after:request', event => {
     const { ctx } = event.detail
-    if (live(event.detail) && (ctx.response.status < 400)) fresh(ctx.response.headers)
+    const region = live(event.detail)
+    if (ctx.response.status >= 400) return
+    if (region) fresh(region, ctx.response.headers)
+    else unsent(null)
   })
   document.addEventListener('htmx:response:error', event => {
     const { status } = event.detail.ctx.response
-    if (live(event.detail)) missed(status)
-    else if (status !== 401) toast(sentence(event.detail.ctx) || `That did not work (error ${status}). Look at the list before you try again.`)
+    const region = live(event.detail)
+    if (region) missed(region, status)
+    else if (status === 401) unsent({ reason: '', ...unsentReason(), url: event.detail.ctx.request.action, at: location.pathname, isSignedOut: true })
+    else toast(sentence(event.detail.ctx) || `That did not work (error ${status}). Look at the list before you try again.`)
   })
   document.addEventListener('htmx:error', event => {
     if (!event.detail.ctx) return
-    if (live(event.detail)) missed(0)
+    const region = live(event.detail)
+    if (region) missed(region, 0)
     else toast('The dashboard does not answer. Look at the list before you try again.')
   })
-  document.addEventListener('htmx:after:swap', () => { tick(); badge(); select() })
+  document.addEventListener('htmx:after:swap', () => { label(); tick(); badge(); select() })
   document.addEventListener('visibilitychange', () => { if (!document.hidden && !paused) { tick(); refresh() } })
 
-  // The tab's title and icon say how many things need a person.
-  const plain = document.title
+  // The tab's title and icon say how many things need a person: what all pages count, or what this one sees beyond it.
+  const plain = document.title.replace(/^\(\d+\+?\) /, '')
   const badge = () => {
-    const counted = find('[data-attention]')
-    if (!counted) return
-    const { attention } = counted.dataset
-    document.title = attention === '0' ? plain : `(${attention}) ${plain}`
+    const attention = Math.max(0, ...all('[data-attention]').map(element => Number(element.dataset.attention)))
+    const title = attention ? `(${attention > 9999 ? '9999+' : attention}) ${plain}` : plain
+    if (document.title !== title) document.title = title
     const icon = find('link[rel=icon]')
-    const wanted = attention === '0' ? icon.dataset.calm : icon.dataset.alert
+    const wanted = attention ? icon.dataset.alert : icon.dataset.calm
     if (icon.getAttribute('href') !== wanted) icon.setAttribute('href', wanted)
   }
 
+  // On a phone each row of a wide table becomes lines of labelled cells; the labels are the heads of the columns.
+  const narrow = matchMedia('(max-width: 600px)')
+  const label = () => {
+    if (!narrow.matches) return
+    for (const table of all('.frame:not(.cards) > table')) {
+      const heads = all('thead th', table).map(head => (find('input, a, .visually-hidden', head) ? '' : head.textContent.trim()))
+      for (const cell of all('tbody > tr > td', table)) {
+        const head = heads[cell.cellIndex] || ''
+        if (cell.dataset.head !== head) cell.dataset.head = head
+      }
+    }
+  }
+  narrow.addEventListener('change', label)
+
   // Toasts leave after ten seconds unless someone is reading them; refusals stay.
-  const toast = text => {
+  const toast = (text, tone = 'refused') => {
     const made = find('#toast').content.cloneNode(true)
+    find('.toast', made).classList.replace('refused', tone)
     find('p', made).textContent = text
     find('#toasts').append(made)
   }
@@ -132,6 +203,15 @@
   new MutationObserver(() => all('#toasts > .toast').forEach(watch)).observe(find('#toasts'), { childList: true })
   all('#toasts > .toast').forEach(watch)
 
+  // A reason that was typed for a verb which did not arrive is there again when the verb is asked for again, in this
+  // tab, for the same person; also after signing in.
+  const unsent = what => keptHere.write('wakeboard-unsent', what && JSON.stringify({ ...what, by: root.dataset.actor }))
+  const unsentReason = () => {
+    const what = JSON.parse(keptHere.read('wakeboard-unsent') || 'null')
+    if (what && what.by !== root.dataset.actor) { if (root.dataset.actor) unsent(null); return null }
+    return what
+  }
+
   // Asking before what cannot be undone: focus is on "Keep", Escape keeps.
   document.addEventListener('htmx:confirm', event => {
     event.preventDefault()
@@ -140,11 +220,18 @@
     const reason = find('input', dialog)
     find('[data-say]', dialog).textContent = ctx.confirm.replace('{count}', () => { const count = select(); return count === 1 ? '1 run' : `${count} runs` })
     find('[value=yes]', dialog).textContent = ctx.sourceElement.dataset.does || 'Do it'
-    reason.value = ''
+    const until = find('select', dialog)
+    const before = unsentReason()
+    until.value = ''
+    until.closest('label').hidden = !ctx.sourceElement.hasAttribute('data-until')
+    reason.value = before?.url === ctx.request.action ? before.reason : ''
     dialog.returnValue = 'keep'
     dialog.addEventListener('close', () => {
       if (dialog.returnValue !== 'yes') { dropRequest(); return }
-      if (reason.value.trim()) ctx.request.body?.set?.('reason', reason.value.trim())
+      if (until.value) ctx.request.body?.set?.('until', until.value)
+      const typed = reason.value.trim()
+      if (typed) ctx.request.body?.set?.('reason', typed)
+      unsent(typed ? { url: ctx.request.action, reason: typed, at: location.pathname } : null)
       issueRequest()
     }, { once: true })
     dialog.showModal()
@@ -190,10 +277,13 @@
       if (!select()) refresh()
     }
     if (target.matches('select[data-submit]')) target.form.requestSubmit()
-    if (target.id === 'theme') { root.dataset.theme = target.value; remember('theme', target.value) }
-    if (target.id === 'density') { root.dataset.density = target.value; remember('density', target.value) }
-    if (target.id === 'zone') { remember('zone', target.value); location.reload() }
-    if (target.id === 'keys-on') kept.write('wakeboard-keys', target.checked ? 'on' : 'off')
+    if (target.dataset.remember !== undefined) {
+      remember(target.id, target.value)
+      root.dataset[target.id] = target.value
+      if (target.dataset.remember === 'reload') location.reload()
+      else tick()
+    }
+    if (target.id === 'keys-on') { kept.write('wakeboard-keys', target.checked ? 'on' : 'off'); hints() }
   })
   document.addEventListener('selection:clear', clear)
 
@@ -202,7 +292,7 @@
     const text = from?.textContent || button.dataset.copy || location.href
     try {
       await navigator.clipboard.writeText(text)
-      toast('Copied.')
+      toast('Copied.', 'done')
     } catch {
       const box = document.createElement('textarea')
       box.value = text
@@ -227,7 +317,7 @@
     if (!list.length) return
     const at = list.indexOf(current())
     const row = list[Math.min(list.length - 1, Math.max(0, at + by))]
-    const goal = find('a, button, input', row) || row
+    const goal = find('a', row) || find('button, input', row) || row
     goal.focus()
     row.scrollIntoView({ block: 'nearest' })
   }
@@ -236,12 +326,14 @@
     const place = bar || current() || find('[data-verbs]')
     place && find(`[data-key="${key}"]`, place)?.click()
   }
-  const places = { o: '/', r: '/runs', e: '/errors', l: '/leases', s: '/schedules', t: '/types', w: '/workers', a: '/audit', n: '/night' }
+  const places = () => Object.fromEntries(all('a[data-go]').map(link => [link.dataset.go, link]))
   let going = false
   const pressed = {
     j: () => step(1),
     k: () => step(-1),
-    x: () => find('input[data-row]', current() || root)?.click(),
+    x: () => current() && find('input[data-row]', current())?.click(),
+    h: () => find('.pager a[rel=prev]')?.click(),
+    l: () => find('.pager a[rel=next]')?.click(),
     o: () => current() && find('a', current())?.click(),
     r: () => press('r'),
     c: () => press('c'),
@@ -252,10 +344,14 @@
   }
   document.addEventListener('keydown', event => {
     if (event.ctrlKey || event.metaKey || event.altKey || event.isComposing) return
+    // Enter on a box would send the form of all that is checked.
+    if (event.key === 'Enter' && event.target.matches('input[data-row], input[data-check-all]')) { event.preventDefault(); return }
     if (event.target.closest('input:not([type=checkbox]), textarea, select, [contenteditable], dialog[open]')) return
-    if (kept.read('wakeboard-keys') === 'off' && event.key !== '?') return
-    if (going && places[event.key]) { event.preventDefault(); location.assign(places[event.key]); return }
-    if (!pressed[event.key]) return
+    if (kept.read('wakeboard-keys') === 'off') return
+    const goal = going && places()[event.key]
+    going = false
+    if (goal) { event.preventDefault(); goal.click(); return }
+    if (!Object.hasOwn(pressed, event.key)) return
     event.preventDefault()
     pressed[event.key]()
   })
@@ -266,7 +362,16 @@
   const own = Intl.DateTimeFormat().resolvedOptions().timeZone
   const zone = find('#zone')
   if (zone && own && !all('option', zone).some(option => option.value === own)) zone.add(new Option(`${own} (this browser)`, own))
-  const switchKeys = find('#keys-on')
-  if (switchKeys) switchKeys.checked = kept.read('wakeboard-keys') !== 'off'
-  tick(); badge(); select()
+  const hints = () => {
+    const isOff = kept.read('wakeboard-keys') === 'off'
+    root.classList.toggle('no-keys', isOff)
+    if (find('#keys-on')) find('#keys-on').checked = !isOff
+  }
+  const lost = unsentReason()
+  if (lost?.isSignedOut && lost.at === location.pathname) {
+    toast(`You had to sign in again before that was done, so it was not.${lost.reason && ` Your reason is kept for when you ask again: “${lost.reason}”`}`, 'already')
+    unsent({ ...lost, isSignedOut: false })
+  }
+  if (keptHere.read('wakeboard-paused')) pause(true, false)
+  hints(); label(); tick(); badge(); select()
 })()

@@ -1,50 +1,90 @@
-"""What the page of the audit log asks: who did what to which thing, newest first."""
+"""What the page of the audit log asks: who did what to which thing, newest first; what there is to choose.
+
+Which rows match is ``worker.filters.audit``'s to say.
+"""
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
-from typing import Any
+from datetime import datetime
 
-from sqlalchemy import Connection, Select, func, select, text
+from sqlalchemy import Connection, func, select
 
-from dashboard.params import Filters
-from dashboard.queries.keyset import Rows, keyset_page
+from dashboard.params import Filters, WrongFilter, read_cursor
+from dashboard.queries.keyset import Rows, beyond, keyset_page
+from worker.filters.audit import search
+from worker.filters.search import Search, Start
+from worker.filters.values import FilterError
 from worker.tables import audit_log
 
 # The pill says "100+ new" past this.
 MOST_NEW = 100
-# A row's time is when its transaction began, its id is given later: ids may run ahead by this much.
-ID_SLACK = timedelta(minutes=10)
+# Choices are of the newest rows: what nobody did for that long is asked for by its address.
+RECENT = 5000
+MOST_ACTORS = 200
+MOST_TARGETS = 50
 
 columns = audit_log.c
 
-# The largest id so that it and all before it are older than :moment, found by halving: ``at`` has no index
-# of its own, but grows with the id.
-_LAST_BEFORE = text("""
-WITH RECURSIVE search (low, high) AS (
-    SELECT greatest(min(id), 1) - 1, max(id) FROM wakeboard.audit_log
+# A hop of an index for each value there is, however many rows have it.
+_ACTIONS = """
+WITH RECURSIVE each (value, n) AS (
+    (SELECT action, 1 FROM wakeboard.audit_log ORDER BY action LIMIT 1)
     UNION ALL
-    SELECT CASE WHEN probe.at < :moment THEN probe.id ELSE low END,
-        CASE WHEN probe.at < :moment THEN high ELSE low + (high - low + 1) / 2 - 1 END
-    FROM search CROSS JOIN LATERAL (
-        SELECT a.id, a.at FROM wakeboard.audit_log AS a
-        WHERE a.id >= low + (high - low + 1) / 2 ORDER BY a.id LIMIT 1
-    ) AS probe
-    WHERE low < high
+    SELECT (SELECT a.action FROM wakeboard.audit_log AS a WHERE a.action > each.value
+        ORDER BY a.action LIMIT 1), n + 1
+    FROM each WHERE value IS NOT NULL AND n < 200
 )
-SELECT low FROM search WHERE low >= high
-""")
+SELECT value FROM each WHERE value IS NOT NULL ORDER BY value
+"""
+_KINDS = """
+WITH RECURSIVE each (value, n) AS (
+    (SELECT target_type, 1 FROM wakeboard.audit_log ORDER BY target_type LIMIT 1)
+    UNION ALL
+    SELECT (SELECT a.target_type FROM wakeboard.audit_log AS a WHERE a.target_type > each.value
+        ORDER BY a.target_type LIMIT 1), n + 1
+    FROM each WHERE value IS NOT NULL AND n < 100
+)
+SELECT value FROM each WHERE value IS NOT NULL ORDER BY value
+"""
+# A name that somebody typed at the door and that no account has is no choice.
+_ACTORS = f"""
+SELECT name FROM (
+    SELECT DISTINCT actor AS name FROM (
+        SELECT actor, action, result FROM wakeboard.audit_log ORDER BY id DESC LIMIT {RECENT}
+    ) AS recent
+    WHERE result = 'done' OR NOT starts_with(action, 'login')
+    UNION SELECT name FROM wakeboard.users
+) AS known
+ORDER BY name LIMIT {MOST_ACTORS}
+"""
+_TARGETS = f"""
+SELECT target_type || ':' || target_id FROM (
+    SELECT target_type, target_id, max(id) AS id FROM (
+        SELECT target_type, target_id, id FROM wakeboard.audit_log ORDER BY id DESC LIMIT 500
+    ) AS recent
+    WHERE target_id IS NOT NULL AND target_type <> 'page' GROUP BY 1, 2
+) AS target
+ORDER BY id DESC LIMIT {MOST_TARGETS}
+"""
 
 
-def page(connection: Connection, filters: Filters, now: datetime) -> Rows:
-    """Return rows of audit_log, newest first."""
-    return keyset_page(connection, _matching(connection, filters, now), [columns.id], filters)
+def page(connection: Connection, filters: Filters, now: datetime) -> tuple[Rows, bool]:
+    """Return rows of audit_log, newest first, and whether only some were searched. Raises WrongFilter."""
+    cursor = read_cursor(filters.cursor_text, [int]) if filters.cursor_text else None
+    start = Start(cursor.keys[0], newer=cursor.direction == "newer") if cursor else None
+    found = _search(filters, now, start)
+    rows = keyset_page(connection, found.statement, [found.id], filters)
+    if found.end is None:
+        return rows, False
+    last: int | None = connection.execute(found.end).scalar_one_or_none()
+    return beyond(last, rows, filters), last is not None and len(rows.items) < filters.limit
 
 
 def newcomers(connection: Connection, filters: Filters, now: datetime, after: int) -> int:
     """Return how many matching rows came after the row ``after``, at most MOST_NEW + 1."""
-    found = _matching(connection, filters, now).where(columns.id > after).limit(MOST_NEW + 1)
-    return int(connection.execute(select(func.count()).select_from(found.subquery())).scalar_one())
+    found = _search(filters, now, Start(after, newer=True))
+    capped = found.statement.where(found.id > after).order_by(found.id.desc()).limit(MOST_NEW + 1)
+    return int(connection.execute(select(func.count()).select_from(capped.subquery())).scalar_one())
 
 
 def newest(connection: Connection) -> int:
@@ -53,34 +93,27 @@ def newest(connection: Connection) -> int:
 
 
 def actions(connection: Connection) -> list[str]:
-    """Return the actions among the newest rows, by name."""
-    newest_rows = select(columns.action).order_by(columns.id.desc()).limit(5000).subquery()
-    return list(connection.execute(select(newest_rows.c.action).distinct().order_by("action")).scalars())
+    """Return every action there is, by name."""
+    return list(connection.exec_driver_sql(_ACTIONS).scalars())
 
 
-def _matching(connection: Connection, filters: Filters, now: datetime) -> Select[Any]:
-    statement = select(audit_log)
-    plain = {"who": columns.actor, "what": columns.action, "result": columns.result}
-    for name, column in plain.items():
-        if value := filters.get(name):
-            statement = statement.where(column == value)
-    if target := filters.get("target"):
-        kind, target_id = target
-        statement = statement.where(columns.target_type == kind)
-        if target_id is not None:
-            statement = statement.where(columns.target_id == target_id)
-    if since := filters.get("since"):
-        moment = since.at(now)
-        statement = statement.where(
-            columns.at >= moment, columns.id > _last_before(connection, moment - ID_SLACK)
-        )
-    if until := filters.get("until"):
-        moment = until.at(now)
-        statement = statement.where(
-            columns.at < moment, columns.id <= _last_before(connection, moment + ID_SLACK)
-        )
-    return statement
+def kinds(connection: Connection) -> list[str]:
+    """Return every kind of thing that something was done to, by name."""
+    return list(connection.exec_driver_sql(_KINDS).scalars())
 
 
-def _last_before(connection: Connection, moment: datetime) -> int:
-    return connection.execute(_LAST_BEFORE, {"moment": moment}).scalar_one_or_none() or 0
+def actors(connection: Connection) -> list[str]:
+    """Return who has an account or did something lately, by name; at most MOST_ACTORS."""
+    return list(connection.exec_driver_sql(_ACTORS).scalars())
+
+
+def targets(connection: Connection) -> list[str]:
+    """Return what something was done to lately, as ``run:48210``, the newest first."""
+    return list(connection.exec_driver_sql(_TARGETS).scalars())
+
+
+def _search(filters: Filters, now: datetime, start: Start | None) -> Search:
+    try:
+        return search(filters, now, start=start)
+    except FilterError as wrong:
+        raise WrongFilter(str(wrong)) from wrong

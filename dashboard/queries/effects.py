@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import Connection, RowMapping, literal, select
+from sqlalchemy import Boolean, Connection, RowMapping, literal_column, select
 
 from dashboard.params import Filters
 from dashboard.queries.keyset import Rows, keyset_page
-from worker.states import Status
+from worker import ledger
 from worker.tables import effects, job_runs
 
 runs = job_runs.c
+IS_UNCONFIRMED = literal_column(ledger.is_unconfirmed(str(effects)), Boolean())
 
 
 def page(connection: Connection, filters: Filters) -> Rows:
@@ -21,16 +22,6 @@ def page(connection: Connection, filters: Filters) -> Rows:
     is gone) job_type and run_status.
     """
     columns = effects.c
-    is_still_at_it = (
-        select(literal(1))
-        .where(
-            runs.id == columns.run_id,
-            runs.status == literal(Status.RUNNING.value, literal_execute=True),
-            runs.lease_epoch == columns.lease_epoch,
-        )
-        .correlate(effects)
-        .exists()
-    )
     statement: Any = (
         select(
             columns.id,
@@ -46,7 +37,7 @@ def page(connection: Connection, filters: Filters) -> Rows:
         )
         .select_from(effects)
         .outerjoin(job_runs, runs.id == columns.run_id)
-        .where(columns.status == literal("started", literal_execute=True), ~is_still_at_it)
+        .where(IS_UNCONFIRMED)
     )
     if key := filters.get("key"):
         statement = statement.where(columns.key.icontains(key, autoescape=True))

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, RowMapping, Select, literal, tuple_
+from sqlalchemy import BigInteger, ColumnElement, Connection, RowMapping, Select, literal, tuple_
 
-from dashboard.params import Cursor, Filters, read_cursor
+from dashboard.params import LARGEST_ID, Cursor, Filters, read_cursor
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ def keyset_page(
     rising = ascending != backwards
     if cursor is not None:
         here = tuple_(*keys)
-        there = tuple_(*(literal(value, key.type) for value, key in zip(cursor.keys, keys, strict=True)))
+        there = tuple_(*(_value(value, key) for value, key in zip(cursor.keys, keys, strict=True)))
         statement = statement.where(here > there if rising else here < there)
     order = [key.asc() if rising else key.desc() for key in keys]
     found = list(connection.execute(statement.order_by(*order).limit(filters.limit + 1)).mappings())
@@ -55,8 +55,28 @@ def keyset_page(
     return Rows(items, older, newer)
 
 
+def _value(value: Any, key: ColumnElement[Any]) -> ColumnElement[Any]:
+    """Return a cursor's ``value`` for ``key``; a number may be larger than the key's own type holds."""
+    return literal(value, BigInteger() if isinstance(value, int) else key.type)
+
+
 def _cursor(direction: str, rows: list[RowMapping], keys: Sequence[ColumnElement[Any]]) -> str | None:
     """Return the cursor from the one row in ``rows``; None when the page is empty."""
     if not rows:
         return None
     return Cursor(direction, tuple(rows[0][str(key.key)] for key in keys)).encode()
+
+
+def beyond(last: int | None, rows: Rows, filters: Filters) -> Rows:
+    """Return ``rows`` of a search that ended at the id ``last`` (None: at the end of the list itself).
+
+    Its cursors lead on where the search ended and back where it began; the key of the list is the id.
+    """
+    cursor = read_cursor(filters.cursor_text, [int]) if filters.cursor_text else None
+    if cursor is not None and cursor.direction == "newer":
+        onward = Cursor("newer", (last,)).encode() if last else None
+        behind = Cursor("older", (min(cursor.keys[0] + 1, LARGEST_ID),)).encode()
+        return replace(rows, newer=rows.newer or onward, older=rows.older or behind)
+    onward = Cursor("older", (last,)).encode() if last else None
+    back = Cursor("newer", (cursor.keys[0] - 1,)).encode() if cursor else None
+    return replace(rows, older=rows.older or onward, newer=rows.newer or back)

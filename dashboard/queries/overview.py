@@ -1,12 +1,12 @@
 """What the overview asks: how things are, what needs a person, what comes next.
 
-Nothing here counts a big table: counts stop at CAP, finished work is summed from the statistics.
+Nothing here counts a big table: counts stop at CAP. What ended is the business of ``queries.ended``.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy import (
@@ -15,7 +15,6 @@ from sqlalchemy import (
     Integer,
     Select,
     and_,
-    case,
     func,
     literal,
     literal_column,
@@ -25,29 +24,36 @@ from sqlalchemy import (
     union_all,
 )
 
+from dashboard.queries.effects import IS_UNCONFIRMED
+from dashboard.queries.schedules import MISSED_LATELY
 from worker import leases
-from worker.states import FAILURES, Outcome, Status
+from worker.states import Status
 from worker.tables import (
     effects,
     job_definitions,
     job_runs,
     job_types,
     missed_fires,
-    statistics_deltas,
-    statistics_rollups,
     workers,
 )
 
 CAP = 10_000
-HOURS = 24
 GROUPS = 20
 FIRES = 8
-# An hour is settled this long after it began: late batches have committed, a replica has caught up.
-SETTLED = timedelta(minutes=90)
 
 runs = job_runs.c
-STUCK = and_(runs.status == Status.RUNNING, runs.locked_until < func.now())
 ALIVE = literal_column(leases.is_heard(str(workers)), Boolean())
+_IS_RUNNING = runs.status == literal(Status.RUNNING.value, literal_execute=True)
+STUCK = and_(_IS_RUNNING, literal_column(leases.is_stuck(str(job_runs)), Boolean()))
+# Of these nobody is heard to work at those whose leases still last: until then no other worker takes them.
+HELD_IN_SILENCE = and_(STUCK, runs.locked_until >= func.now())
+FAILING = (Status.FAILED, Status.DEAD)
+IS_FAILING = runs.status.in_([literal(status.value, literal_execute=True) for status in FAILING])
+# The order of job_runs_leased, which has what runs and nothing else.
+_LEASED = (runs.job_type, runs.locked_until)
+_seen_at = select(workers.c.seen_at).where(workers.c.id == runs.locked_by).correlate(job_runs)
+# Since when: its worker was heard last, or its lease ended.
+_STUCK_SINCE = func.least(runs.locked_until, _seen_at.scalar_subquery(), func.now())
 
 # The first due row of every type and priority, found by jumping along job_runs_claimable: as many index
 # probes as there are types with work, however long the queue is.
@@ -80,7 +86,9 @@ class Counts:
     failed: int
     dead: int
     stuck: int
+    silent: int
     missed: int
+    schedules_missed: int
     unconfirmed: int
     oldest_due_at: datetime | None
     slots: int
@@ -109,9 +117,13 @@ def counts(connection: Connection) -> Counts:
     row = connection.execute(
         select(
             *(query.label(name) for name, query in in_state.items()),
-            _capped(select(literal(1)).where(STUCK)).label("stuck"),
-            _capped(select(missed_fires.c.id).where(_recent(missed_fires.c.noted_at))).label("missed"),
-            _capped(_unconfirmed()).label("unconfirmed"),
+            _capped(select(literal(1)).where(STUCK).order_by(*_LEASED)).label("stuck"),
+            _capped(select(literal(1)).where(HELD_IN_SILENCE).order_by(*_LEASED)).label("silent"),
+            _capped(_missed()).label("missed"),
+            select(func.count(_missed().limit(CAP + 1).subquery().c.definition_id.distinct()))
+            .scalar_subquery()
+            .label("schedules_missed"),
+            _capped(select(effects.c.id).where(IS_UNCONFIRMED)).label("unconfirmed"),
             select(func.max(workers.c.seen_at)).scalar_subquery().label("worker_seen_at"),
             _capped(
                 select(literal(1)).where(job_definitions.c.enabled, job_definitions.c.schedule.is_not(None))
@@ -124,84 +136,20 @@ def counts(connection: Connection) -> Counts:
 
 
 def _newest(status: Status, *columns: Any) -> Select[Any]:
-    """Select runs in ``status``, newest first, so that only job_runs_by_status gives the order.
+    """Select runs in ``status``, newest first, so that only an index by status gives the order.
 
     With a plain equality and a LIMIT the planner expects to meet matches everywhere and walks the table or
-    the primary key, past millions of rows when the matches lie at the other end.
+    the primary key, past millions of rows when the matches lie at the other end. What fails has an index of
+    its own, job_runs_failing, that has all that is asked here.
     """
     within = and_(runs.status >= status.value, runs.status <= status.value)
+    if status in FAILING:
+        within = and_(within, IS_FAILING)
     return select(*(columns or (literal(1),))).where(within).order_by(runs.status.desc(), runs.id.desc())
 
 
-def _recent(moment: Any) -> Any:
-    return moment >= func.now() - timedelta(hours=HOURS)
-
-
-def _unconfirmed() -> Select[Any]:
-    """Effects begun by an attempt that no longer runs: only a person can say whether they happened."""
-    still_running = (
-        select(literal(1))
-        .where(
-            runs.id == effects.c.run_id,
-            runs.status == Status.RUNNING,
-            runs.lease_epoch == effects.c.lease_epoch,
-        )
-        .exists()
-    )
-    return select(effects.c.id).where(effects.c.status == "started", ~still_running)
-
-
-@dataclass(frozen=True, slots=True)
-class Hour:
-    """Ended attempts of one hour; a bar of the chart. ``label`` is filled in by the view."""
-
-    start_at: datetime
-    good: int
-    bad: int
-    label: str = ""
-
-    @property
-    def total(self) -> int:
-        """All ended attempts of the hour."""
-        return self.good + self.bad
-
-
-def hours(connection: Connection, now: datetime, closed: dict[datetime, tuple[int, int]]) -> list[Hour]:
-    """Return the attempts that ended in each of the last 24 clock hours, oldest first, none left out.
-
-    ``closed`` keeps (good, bad) of hours that cannot change any more, from one call to the next: a busy
-    day is 200,000 rows of statistics, its last hour 9,000.
-    """
-    first = now.replace(minute=0, second=0, microsecond=0) - timedelta(hours=HOURS - 1)
-    starts = [first + timedelta(hours=step) for step in range(HOURS)]
-    missing = next((start for start in starts if start not in closed), starts[-1])
-    known = closed | _summed(connection, missing)
-    for start in list(closed):
-        if start < first:
-            closed.pop(start, None)
-    for start in starts:
-        if start + SETTLED < now:
-            closed[start] = known.get(start, (0, 0))
-    return [Hour(start, *known.get(start, (0, 0))) for start in starts]
-
-
-def _summed(connection: Connection, first: datetime) -> dict[datetime, tuple[int, int]]:
-    """Return (good, bad) by clock hour from ``first`` on; hours without attempts are left out."""
-    failed = [outcome.value for outcome in FAILURES]
-    parts = [
-        select(table.c.minute, table.c.outcome, table.c.runs).where(table.c.minute >= first)
-        for table in (statistics_deltas, statistics_rollups)
-    ]
-    both = union_all(*parts).subquery()
-    hour = func.date_trunc("hour", both.c.minute, "UTC").label("hour")
-    found = connection.execute(
-        select(
-            hour,
-            func.sum(case((both.c.outcome == Outcome.SUCCEEDED.value, both.c.runs), else_=0)).label("good"),
-            func.sum(case((both.c.outcome.in_(failed), both.c.runs), else_=0)).label("bad"),
-        ).group_by(hour)
-    ).all()
-    return {row.hour: (int(row.good), int(row.bad)) for row in found}
+def _missed() -> Select[Any]:
+    return select(missed_fires.c.definition_id).where(MISSED_LATELY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,10 +164,10 @@ class Trouble:
 
 def troubles(connection: Connection) -> list[Trouble]:
     """Return what needs a person, worst first: stuck, dead, failing; grouped by type, at most 20 lines."""
-    stuck = select(runs.job_type, runs.locked_until.label("moment")).where(STUCK)
+    stuck = select(runs.job_type, _STUCK_SINCE.label("moment")).where(STUCK).order_by(*_LEASED)
     parts = [
         _grouped("stuck", 0, stuck),
-        _grouped("dead", 1, _newest(Status.DEAD, runs.job_type, runs.finished_at.label("moment"))),
+        _grouped("dead", 1, _newest(Status.DEAD, runs.job_type, runs.failed_at.label("moment"))),
         _grouped("failed", 2, _newest(Status.FAILED, runs.job_type, runs.failed_at.label("moment"))),
     ]
     every = union_all(*parts).subquery()

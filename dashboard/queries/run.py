@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import Connection, RowMapping, func, select
+from sqlalchemy import (
+    Boolean,
+    Connection,
+    RowMapping,
+    Select,
+    case,
+    func,
+    literal,
+    literal_column,
+    select,
+    true,
+    union_all,
+)
 
-from dashboard.queries.runs import IS_LEASE_ENDED, IS_SILENT, MOST_ATTEMPTS
+from dashboard.queries.runs import IS_LEASE_ENDED, IS_SILENT, IS_STUCK, MOST_ATTEMPTS
+from worker import ledger, lineage
 from worker.tables import (
     audit_log,
     effects,
@@ -19,23 +33,26 @@ from worker.tables import (
 )
 
 MOST_SHOWN = 50
+# As the table stores it.
+SMALL_BYTES = 40_000
 DEFAULT_BACKOFF = "exponential 10s cap 30m"
 DEFAULT_TIMEOUT_SECONDS = 300
 
 runs = job_runs.c
 
 
-def one(connection: Connection, run_id: int) -> RowMapping | None:
-    """Return run ``run_id`` or None.
+def one(connection: Connection, run_id: int, *, payload: bool = True) -> RowMapping | None:
+    """Return run ``run_id`` or None; without ``payload``, one over SMALL_BYTES (up to a megabyte) is None.
 
     Columns of job_runs, and: most_attempts, timeout (seconds in force), backoff, definition (its name),
     paused_at/by/reason and most_running of its type, is_type_known, worker_* of who holds it,
-    is_lease_ended, is_silent.
+    is_lease_ended, is_silent, is_stuck.
     """
     types, definitions = job_types.c, job_definitions.c
+    small = case((func.pg_column_size(runs.payload) <= SMALL_BYTES, runs.payload)).label("payload")
     statement = (
         select(
-            job_runs,
+            *(column if payload or column.name != "payload" else small for column in runs),
             MOST_ATTEMPTS.label("most_attempts"),
             func.coalesce(runs.timeout_seconds, types.timeout_seconds, DEFAULT_TIMEOUT_SECONDS).label(
                 "timeout"
@@ -52,6 +69,7 @@ def one(connection: Connection, run_id: int) -> RowMapping | None:
             workers.c.seen_at.label("worker_seen_at"),
             IS_LEASE_ENDED.label("is_lease_ended"),
             IS_SILENT.label("is_silent"),
+            IS_STUCK.label("is_stuck"),
         )
         .select_from(job_runs)
         .outerjoin(job_types, types.name == runs.job_type)
@@ -94,16 +112,74 @@ def audit(connection: Connection, run_id: int) -> list[RowMapping]:
     return list(connection.execute(statement).mappings())
 
 
-def descendants(connection: Connection, run_id: int) -> list[Any]:
-    """Return the ids of runs made from this one by "run again", oldest first."""
-    runs = job_runs.c
-    statement = select(runs.id).where(runs.origin_run_id == run_id).order_by(runs.id).limit(MOST_SHOWN)
-    return list(connection.execute(statement).scalars())
+def attempt(connection: Connection, run_id: int, lease_epoch: int) -> RowMapping | None:
+    """Return one ended attempt, with worker_name; None when there is none."""
+    rows = job_attempts.c
+    statement = (
+        select(job_attempts, workers.c.name.label("worker_name"))
+        .outerjoin(workers, workers.c.id == rows.worker_id)
+        .where(rows.run_id == run_id, rows.lease_epoch == lease_epoch)
+    )
+    return connection.execute(statement).mappings().one_or_none()
+
+
+def made_of(connection: Connection, run_id: int, types: Sequence[str] | None = None) -> list[RowMapping]:
+    """Return the runs that came of this one, oldest first, at most MOST_SHOWN + 1: id, status, job_type and
+    is_again, true where a person ran this one again and false where its handler enqueued them. With ``types``
+    those of these job types alone."""
+    of_these = true() if types is None else runs.job_type.in_(types)
+    statement = (
+        select(
+            runs.id,
+            runs.status,
+            runs.job_type,
+            runs.enqueued_by.is_distinct_from(lineage.maker(run_id)).label("is_again"),
+        )
+        .where(runs.origin_run_id == run_id, of_these)
+        .order_by(runs.origin_run_id, runs.id)
+        .limit(MOST_SHOWN + 1)
+    )
+    return list(connection.execute(statement).mappings())
+
+
+def neighbours(connection: Connection, run: RowMapping) -> dict[str, RowMapping]:
+    """Return what stands around a run: its "origin", and the runs of the slots "before" and "after" it.
+
+    Each with id, status, job_type, scheduled_for, idempotency_key; what is not there any more is missing.
+    """
+    asked = []
+    if run["origin_run_id"]:
+        asked.append(_neighbour("origin").where(runs.id == run["origin_run_id"]))
+    if run["definition_id"] and run["scheduled_for"]:
+        of_schedule = runs.definition_id == run["definition_id"]
+        before = _neighbour("before").where(of_schedule, runs.scheduled_for < run["scheduled_for"])
+        after = _neighbour("after").where(of_schedule, runs.scheduled_for > run["scheduled_for"])
+        asked.append(before.order_by(runs.scheduled_for.desc()).limit(1))
+        asked.append(after.order_by(runs.scheduled_for).limit(1))
+    if not asked:
+        return {}
+    parts = [select(one.subquery()) for one in asked]
+    return {row["place"]: row for row in connection.execute(union_all(*parts)).mappings()}
+
+
+def _neighbour(place: str) -> Select[Any]:
+    return select(
+        literal(place).label("place"), runs.id, runs.status, runs.job_type, runs.scheduled_for,
+        runs.idempotency_key,
+    )  # fmt: skip
 
 
 def effects_of(connection: Connection, run_id: int) -> list[RowMapping]:
-    """Return the ledger's rows of this run: what its attempts did once."""
+    """Return the ledger's rows of this run, newest first, at most MOST_SHOWN: what its attempts did once.
+
+    Columns of effects, and state: done, running (its attempt is at it), or unconfirmed.
+    """
+    unconfirmed = literal_column(ledger.is_unconfirmed(str(effects)), Boolean())
+    state = case((effects.c.status == "done", "done"), (unconfirmed, "unconfirmed"), else_="running")
     statement = (
-        select(effects).where(effects.c.run_id == run_id).order_by(effects.c.id.desc()).limit(MOST_SHOWN)
+        select(effects, state.label("state"))
+        .where(effects.c.run_id == run_id)
+        .order_by(effects.c.id.desc())
+        .limit(MOST_SHOWN)
     )
     return list(connection.execute(statement).mappings())

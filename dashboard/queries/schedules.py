@@ -34,17 +34,28 @@ CAP = 1000
 # A fire is made within seconds of its time while any worker lives; this late it is worth a look.
 OVERDUE = timedelta(minutes=1)
 
-STATES = ("enabled", "paused", "overdue", "unreadable", "by hand")
+# Of a schedule's latest runs, so their rows are judged: dashboard.queries.odd_schedules.
+ODD_STATES = ("late", "overlapping", "twice")
+STATES = ("enabled", "paused", "overdue", "missed", *ODD_STATES, "unreadable", "by hand")
 
 definitions = job_definitions.c
 runs = job_runs.c
 IS_OVERDUE = and_(
     definitions.enabled, definitions.schedule.is_not(None), definitions.next_fire_at < func.now() - OVERDUE
 )
+# Fires that were not kept lately; those of a schedule that somebody paused are nobody's surprise. The
+# overview counts by this as well.
+MISSED_LATELY = and_(
+    missed_fires.c.noted_at >= func.now() - timedelta(hours=MISSED_HOURS), missed_fires.c.reason != "paused"
+)
 _IN_STATE: dict[str, ColumnElement[bool]] = {
     "enabled": and_(definitions.enabled, definitions.schedule.is_not(None), definitions.error.is_(None)),
     "paused": ~definitions.enabled,
     "overdue": IS_OVERDUE,
+    "missed": select(literal(1))
+    .where(missed_fires.c.definition_id == definitions.id, MISSED_LATELY)
+    .correlate(job_definitions)
+    .exists(),
     "unreadable": definitions.error.is_not(None),
     "by hand": definitions.schedule.is_(None),
 }
@@ -60,16 +71,30 @@ def _made_by(definition_id: ColumnElement[int]) -> ColumnElement[bool]:
     return runs.definition_id.between(definition_id, definition_id)
 
 
-def page(connection: Connection, filters: Filters) -> Rows:
-    """Return definitions by name: the columns of job_definitions without payload, and is_overdue."""
-    statement: Any = select(*_columns)
+def page(connection: Connection, filters: Filters, odd_ids: Sequence[int] = ()) -> Rows:
+    """Return definitions by name: the columns of job_definitions without payload, and is_overdue.
+
+    ``odd_ids`` are those that are in one of ODD_STATES, where the filter asks for one.
+    """
+    statement: Any = _named(select(*_columns), filters)
     if wanted := filters.get("state"):
-        statement = statement.where(or_(*(_IN_STATE[state] for state in wanted)))
+        states = [_IN_STATE[state] for state in wanted if state in _IN_STATE]
+        statement = statement.where(or_(definitions.id.in_(odd_ids), *states))
+    return keyset_page(connection, statement, [definitions.name], filters, ascending=True)
+
+
+def candidates(connection: Connection, filters: Filters, most: int) -> list[RowMapping]:
+    """Return id and timezone of the first ``most`` definitions that have type and name, in any state."""
+    statement: Any = _named(select(definitions.id, definitions.timezone), filters)
+    return list(connection.execute(statement.order_by(definitions.name).limit(most)).mappings())
+
+
+def _named(statement: Any, filters: Filters) -> Any:
     if job_type := filters.get("type"):
         statement = statement.where(definitions.job_type == job_type)
     if words := filters.get("q"):
         statement = statement.where(definitions.name.icontains(words, autoescape=True))
-    return keyset_page(connection, statement, [definitions.name], filters, ascending=True)
+    return statement
 
 
 def one(connection: Connection, name: str) -> RowMapping | None:
@@ -106,13 +131,10 @@ def latest_runs(connection: Connection, ids: Sequence[int]) -> dict[int, list[Ro
 
 
 def missed_lately(connection: Connection) -> Mapping[int, int]:
-    """Return by definition id how many fires were noted as missed in MISSED_HOURS, of the newest CAP."""
+    """Return by definition id how many fires were noted as MISSED_LATELY, of the newest CAP."""
     missed = missed_fires.c
     recent = (
-        select(missed.definition_id)
-        .where(missed.noted_at >= func.now() - timedelta(hours=MISSED_HOURS))
-        .order_by(missed.noted_at.desc())
-        .limit(CAP)
+        select(missed.definition_id).where(MISSED_LATELY).order_by(missed.noted_at.desc()).limit(CAP)
     ).subquery()
     statement = select(recent.c.definition_id, func.count()).group_by(recent.c.definition_id)
     return {row[0]: row[1] for row in connection.execute(statement)}

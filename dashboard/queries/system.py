@@ -9,6 +9,8 @@ from collections.abc import Sequence
 
 from sqlalchemy import Connection, RowMapping
 
+from worker import horizon
+
 MOST_REFUSED = 10_000
 
 SERVER = """
@@ -23,27 +25,42 @@ SELECT current_setting('server_version') AS version, pg_postmaster_start_time() 
         THEN extract(epoch FROM now() - pg_last_xact_replay_timestamp())::float8 END AS behind_seconds,
     (SELECT version_num FROM wakeboard.alembic_version) AS revision
 """
-OLDEST_TRANSACTION = """
-SELECT pid, coalesce(application_name, '') AS name, state, xact_start AS began_at,
-    extract(epoch FROM now() - xact_start)::float8 AS seconds
-FROM pg_stat_activity
-WHERE xact_start IS NOT NULL AND pid <> pg_backend_pid() AND datname = current_database()
-    AND backend_type = 'client backend'
-ORDER BY xact_start LIMIT 1
-"""
+# A role without pg_monitor sees that there are standbys, and not how they fare.
 REPLICAS = """
-SELECT coalesce(application_name, '') AS name, state, sync_state,
+SELECT coalesce(application_name, '') AS name, client_addr::text AS address, state, sync_state,
     extract(epoch FROM replay_lag)::float8 AS lag_seconds,
     CASE WHEN NOT pg_is_in_recovery()
         THEN pg_wal_lsn_diff(pg_current_wal_lsn(), replay_lsn)::float8 END AS lag_bytes
 FROM pg_stat_replication ORDER BY 1
 """
+# Asked of the replica itself.
+FOLLOWER = """
+SELECT current_setting('server_version') AS version, pg_is_in_recovery() AS is_replica,
+    CASE WHEN pg_is_in_recovery() THEN pg_last_xact_replay_timestamp() END AS replayed_at,
+    CASE WHEN pg_is_in_recovery() THEN pg_is_wal_replay_paused() END AS is_paused,
+    CASE WHEN pg_is_in_recovery() THEN
+        pg_wal_lsn_diff(pg_last_wal_receive_lsn(), pg_last_wal_replay_lsn())::float8 END AS waiting_bytes,
+    EXISTS (SELECT FROM pg_stat_wal_receiver) AS is_connected,
+    (SELECT sum(confl_snapshot + confl_lock + confl_bufferpin + confl_deadlock)::int
+        FROM pg_stat_database_conflicts WHERE datname = current_database()) AS cancelled_statements
+"""
 TABLES = """
 SELECT c.relname AS name, pg_table_size(c.oid) AS table_bytes, pg_indexes_size(c.oid) AS index_bytes,
     coalesce(s.n_live_tup, 0) AS rows_about, coalesce(s.n_dead_tup, 0) AS dead_rows,
-    s.last_autovacuum AS autovacuumed_at, s.last_vacuum AS vacuumed_at, s.last_autoanalyze AS autoanalyzed_at
+    s.last_autovacuum AS autovacuumed_at, s.last_vacuum AS vacuumed_at, s.last_autoanalyze AS autoanalyzed_at,
+    coalesce(s.autovacuum_count, 0) AS autovacuums, age(c.relfrozenxid) AS transactions_old,
+    coalesce(o.threshold, current_setting('autovacuum_vacuum_threshold')::float8)
+        + coalesce(o.scale, current_setting('autovacuum_vacuum_scale_factor')::float8)
+        * greatest(c.reltuples, 0) AS vacuum_at,
+    coalesce(o.enabled, true) AND current_setting('autovacuum')::bool AS is_vacuumed
 FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
 LEFT JOIN pg_stat_all_tables AS s ON s.relid = c.oid
+LEFT JOIN LATERAL (
+    SELECT max(option_value) FILTER (WHERE option_name = 'autovacuum_vacuum_threshold')::float8 AS threshold,
+        max(option_value) FILTER (WHERE option_name = 'autovacuum_vacuum_scale_factor')::float8 AS scale,
+        max(option_value) FILTER (WHERE option_name = 'autovacuum_enabled')::bool AS enabled
+    FROM pg_options_to_table(c.reloptions)
+) AS o ON true
 WHERE n.nspname = 'wakeboard' AND c.relkind IN ('r', 'p')
 ORDER BY pg_table_size(c.oid) + pg_indexes_size(c.oid) DESC, c.relname
 """
@@ -75,14 +92,28 @@ def server(connection: Connection) -> RowMapping:
     return row
 
 
-def oldest_transaction(connection: Connection) -> RowMapping | None:
-    """Return the session whose transaction is open for longest, of those that this role may see."""
-    return _one(connection, OLDEST_TRANSACTION)
+def holders(connection: Connection) -> list[horizon.Holder]:
+    """Return what may hold dead rows back, of what this role may see: the oldest transaction comes first."""
+    return [horizon.Holder(**row) for row in connection.exec_driver_sql(horizon.HOLDERS).mappings()]
+
+
+def sight(connection: Connection) -> RowMapping:
+    """Return whether this role sees all sessions (``sees_all``), its name, and how many are ``hidden``."""
+    row = _one(connection, horizon.SIGHT)
+    assert row is not None
+    return row
 
 
 def replicas(connection: Connection) -> Sequence[RowMapping]:
     """Return the standbys that receive from this server, with their lag in seconds and bytes."""
     return connection.exec_driver_sql(REPLICAS).mappings().all()
+
+
+def follower(connection: Connection) -> RowMapping:
+    """Return how the replica at ``connection`` stands: what it has replayed, and whether it is connected."""
+    row = _one(connection, FOLLOWER)
+    assert row is not None
+    return row
 
 
 def tables(connection: Connection) -> Sequence[RowMapping]:

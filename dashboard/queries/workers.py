@@ -13,16 +13,19 @@ from dashboard.queries.overview import ALIVE
 from worker.tables import workers
 
 # In the order in which they are listed.
-STATES = ("silent", "stopping", "draining", "busy", "idle", "stopped")
+STATES = ("silent", "stopping", "draining", "busy", "idle", "stopped", "gone")
 # Unless asked for, workers that stopped longer ago are left out: ticks alone make one each minute.
 RECENTLY = timedelta(hours=1)
+# Who fell silent so long ago has ended without a word; its runs were taken over within a minute.
+GONE = timedelta(days=1)
 
 columns = workers.c
-_rank = case(
+rank = case(
     *(
-        (condition, literal(rank, Integer, literal_execute=True))
-        for rank, condition in (
+        (condition, literal(place, Integer, literal_execute=True))
+        for place, condition in (
             (5, columns.stopped_at.is_not(None)),
+            (6, columns.seen_at < func.now() - GONE),
             (0, ~ALIVE),
             (1, or_(columns.stopping_at.is_not(None), columns.stop_requested_at.is_not(None))),
             (2, columns.drain_requested_at.is_not(None)),
@@ -38,9 +41,9 @@ def page(connection: Connection, filters: Filters) -> Rows:
 
     Without a filter by state, those that stopped more than RECENTLY ago are left out.
     """
-    statement: Any = select(workers, _rank)
+    statement: Any = select(workers, rank)
     if wanted := filters.get("state"):
-        statement = statement.where(_rank.in_([STATES.index(state) for state in wanted]))
+        statement = statement.where(rank.in_([STATES.index(state) for state in wanted]))
     else:
         lately = columns.stopped_at >= func.now() - RECENTLY
         statement = statement.where(or_(columns.stopped_at.is_(None), lately))
@@ -49,7 +52,7 @@ def page(connection: Connection, filters: Filters) -> Rows:
         statement = statement.where(or_(*(each.icontains(words, autoescape=True) for each in named)))
     if job_type := filters.get("type"):
         statement = statement.where(literal(job_type) == any_(columns.job_types))
-    return keyset_page(connection, statement, [_rank, columns.id], filters, ascending=True)
+    return keyset_page(connection, statement, [rank, columns.id], filters, ascending=True)
 
 
 def versions(connection: Connection) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime, time, timedelta
 from typing import Any
 
@@ -33,7 +33,13 @@ RULE_COLUMNS = (
     "checked_at", "silenced_until", "turns",
 )  # fmt: skip
 # By state: the colour of the badge; its word is the state's own.
-COLOURS = {"firing": "failed", "quiet": "succeeded", "silenced": "paused", "off": "cancelled"}
+COLOURS = {
+    "firing": "failed",
+    "quiet": "succeeded",
+    "on": "succeeded",
+    "silenced": "paused",
+    "off": "cancelled",
+}
 SILENCES = (
     ("1h", "one hour"),
     ("8h", "eight hours"),
@@ -58,11 +64,18 @@ def find() -> dict[str, Any]:
         "kinds": KINDS,
         "colours": COLOURS,
         "channels": _channels(),
+        "tested": _tested(rules),
         "switch": _switch(),
         "how": trial.HOW,
         "messages": query.latest_messages(reading()),
         "status_of": status_of,
     }
+
+
+def _tested(rules: Sequence[RowMapping]) -> int | None:
+    """Return the rule whose test a channel's button sends: one that watches, if there is one."""
+    ids = [rule["id"] for rule in sorted(rules, key=lambda rule: KINDS[rule["kind"]].is_report)]
+    return ids[0] if ids else None
 
 
 def _settings() -> Settings:
@@ -134,7 +147,8 @@ def seconds_of(text: str, now: datetime) -> float:
         return parse_duration(text)
     today = datetime.combine(now.date(), MORNING, now.tzinfo)
     morning = today if today > now else datetime.combine(now.date() + timedelta(days=1), MORNING, now.tzinfo)
-    return (morning - now).total_seconds()
+    # Two times of one zone are taken from each other as its clocks show them: wrong where these are changed.
+    return morning.timestamp() - now.timestamp()
 
 
 def _silence(connection: psycopg.Connection[Any], actor: Actor, reason: str | None, rule_id: int) -> Answer:
@@ -166,7 +180,8 @@ def _rule(rule_id: int) -> RowMapping:
 def _ask_edit(rule_id: int) -> dict[str, Any]:
     rule = _rule(rule_id)
     kind: Kind = KINDS[rule["kind"]]
-    return {"rule": rule, "kind": kind, "values": kind.values(rule["settings"])}
+    values = kind.values(rule["settings"])
+    return {"rule": rule, "kind": kind, "values": values, "site_zone": _settings().timezone}
 
 
 add_verb(
@@ -196,10 +211,17 @@ add_verb(
     f"{ONE}/test",
     "alert.test",
     _test,
-    says=lambda rule_id: f"Send a test message of “{_title(rule_id)}” now, and show what is answered?",
+    says=lambda rule_id: (
+        f"Send a {'real' if _kind(rule_id).is_report else 'test'} message of “{_title(rule_id)}” now, and "
+        "show what is answered?"
+    ),
     back=lambda rule_id: PATH,
 )
 
 
 def _title(rule_id: int) -> str:
-    return KINDS[_rule(rule_id)["kind"]].title
+    return _kind(rule_id).title
+
+
+def _kind(rule_id: int) -> Kind:
+    return KINDS[_rule(rule_id)["kind"]]

@@ -2,72 +2,92 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Any
-from urllib.parse import quote
 
-from flask import Blueprint, request
+from flask import Blueprint, current_app, g, request
 from sqlalchemy import RowMapping
 
 from dashboard import params
-from dashboard.changes import changes
 from dashboard.connection import as_of, reading
-from dashboard.formats import anchor, redact
+from dashboard.formats import redact
 from dashboard.live import FRAGMENTS, add_page, rows_twin
 from dashboard.queries import audit
+from dashboard.words import targets
+from dashboard.words.changes import changes
+from worker.filters.audit import FIELDS, RESULTS, SOURCES, UNDONE
+from worker.filters.search import WINDOW
 from worker.states import VERBS
 from worker.tables import audit_log
-from worker.transitions.answer import HTTP
 
 blueprint = Blueprint("audit", __name__)
 
 PATH = "/audit"
-RESULTS = (*HTTP, "refused")
-AGES = (("1h", "the last hour"), ("24h", "the last 24 hours"), ("7d", "the last 7 days"))
+AGES = (("1h", "the last hour"), ("24h", "the last 24 hours"), ("7d", "the last 7 days"), ("30d", "30 days"))
 # What people do that is no verb of a page.
 WORDS = {
     "login": "Sign in",
     "login.password": "Sign in by password",
     "login.link": "Login link",
     "logout": "Sign out",
+    "cross_site": "Act from another site",
+    "out_of_scope": "Act outside a token's types",
+    "database.restore": "Restore the database",
 }
 COLUMNS = [column.name for column in audit_log.c]
 
 
-def _target(value: str) -> tuple[str, str | None]:
-    """Read ``run:48210``, ``run 48210`` or a kind alone, such as ``schedule``."""
-    found = re.fullmatch(r"([a-z_]{1,30})(?:[: ](.{1,400}))?", value, re.DOTALL)
-    if not found:
-        raise ValueError
-    return found[1], found[2]
-
-
-FIELDS = {
-    "who": params.TEXT,
-    "what": params.TEXT,
-    "target": params.Field(_target, "a kind such as schedule, or one thing such as run:48210"),
-    "result": params.one_of(RESULTS),
-    "since": params.MOMENT,
-    "until": params.MOMENT,
-}
-
-
 def find() -> dict[str, Any]:
-    """Return the rows of the page and the address that says what came after them."""
+    """Return the rows of the page, what there is to choose, and the address that says what came after."""
     filters = params.from_request(FIELDS)
     query = filters.query
+    rows, goes_on = audit.page(reading(), filters, as_of())
     return {
         "filters": filters,
-        "rows": audit.page(reading(), filters, as_of()),
+        "rows": rows,
+        "goes_on": goes_on,
+        "window": WINDOW,
         "address": f"{FRAGMENTS}{PATH}/news?{query}{'&' if query else ''}after={audit.newest(reading())}",
-        "actions": audit.actions(reading()),
-        "results": RESULTS,
-        "ages": AGES,
+        "choices": _choices(),
+        "between": {name: _typed(filters.get(name)) for name in ("since", "until")},
         "changes": changes,
         "link_of": link_of,
+        "log_of": targets.log_of,
         "word_of": word_of,
+        "result_words": targets.RESULTS,
+        "undone": UNDONE,
     }
+
+
+def _choices() -> dict[str, Any]:
+    """Return what the controls offer, each as (value, words); the twin shows none of it."""
+    if request.path.endswith((".json", ".csv")):
+        return {}
+    refused = (",".join(UNDONE), "refused, in any way")
+    return {
+        "who": [(name, name) for name in audit.actors(reading())],
+        "what": [(action, _named(action)) for action in audit.actions(reading())],
+        "kind": [(kind, kind) for kind in audit.kinds(reading())],
+        "target": audit.targets(reading()),
+        "result": [("done", "done"), refused, *((each, each) for each in RESULTS[1:])],
+        "source": [(source, source) for source in SOURCES],
+        "since": AGES,
+    }
+
+
+def _named(action: str) -> str:
+    """Return an action for people who choose: its own name, and the word on its button."""
+    word = VERBS[action].label if action in VERBS else WORDS.get(action)
+    return f"{word} ({action})" if word else action
+
+
+def _typed(moment: params.Moment | None) -> str:
+    """Return a time as its control takes it: in the reader's zone, without saying so."""
+    if moment is None:
+        return ""
+    there: datetime = moment.at(as_of()).astimezone(g.zone)
+    return there.strftime("%Y-%m-%dT%H:%M")
 
 
 def find_news() -> dict[str, Any]:
@@ -95,18 +115,8 @@ def word_of(row: Mapping[Any, Any]) -> str:
 
 def link_of(row: Mapping[Any, Any]) -> str | None:
     """Return the page of the thing that an audit row is about, None when it has none."""
-    kind, name = row["target_type"], row["target_id"]
-    if not name:
-        return None
-    if kind == "run":
-        return f"/runs/{name}" if re.fullmatch(r"[0-9]{1,19}", name) else None
-    if kind == "schedule":
-        return f"/schedules/{quote(name, safe='')}"
-    if kind == "type":
-        return f"/types#type-{anchor(name)}"
-    if kind == "alert":
-        return f"/alerts#rule-{name}" if re.fullmatch(r"[0-9]{1,19}", name) else None
-    return f"/workers#worker-{quote(name, safe='')}" if kind == "worker" else None
+    addresses = current_app.url_map.bind("")
+    return targets.page_of(row, lambda path: addresses.test(path, "GET"))
 
 
 def item(row: RowMapping) -> dict[str, Any]:

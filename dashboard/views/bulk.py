@@ -5,21 +5,26 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
+from urllib.parse import urlencode
 
 from flask import Blueprint, Response, abort, g, jsonify, render_template, request
 
-from dashboard import answers, security
+from dashboard import answers, everything, security
+from dashboard.confirmed import options_of
 from dashboard.connection import writing
 from dashboard.formats import plural
 from dashboard.params import LARGEST_PAGE, identifier
+from dashboard.words import operations as words
 from worker import transitions
+from worker.operations import rules
+from worker.operations.start import unconfirmed
 from worker.states import VERBS
 from worker.transitions import Answer
 from worker.transitions.answer import Result
 
 blueprint = Blueprint("bulk", __name__)
 
-# As many as a page can show; more is an operation of its own, not a request.
+# As many as a page can show; more is an operation, not a request.
 MOST = LARGEST_PAGE
 MOVES: dict[str, Callable[..., Answer]] = {
     "retry": transitions.retry_now,
@@ -27,11 +32,6 @@ MOVES: dict[str, Callable[..., Answer]] = {
     "again": transitions.run_again,
 }
 DONE = {"retry": "due now", "cancel": "cancelled", "again": "enqueued again"}
-SAYS = {
-    "retry": "Retry {runs}? They become due now; dead and cancelled ones start afresh.",
-    "cancel": "Cancel {runs}? What waits will not run; what runs is asked to stop.",
-    "again": "Run {runs} again? Each ended run gets a new run with the same payload.",
-}
 # What is said of the runs left as they were, by what the single answers were.
 LEFT = {
     "already": "already so",
@@ -43,27 +43,57 @@ LEFT = {
 
 @blueprint.get("/runs/bulk/<verb>")
 def ask(verb: str) -> str:
-    """Show what would be done to which runs; the way without a script."""
+    """Show what would be done to which runs: those chosen, or all that the filter matches."""
     action = VERBS[f"run.{_known(verb)}"]
     security.require(action)
+    if "run" not in request.args and everything.is_asked():
+        return everything.ask(verb)
     ids = _ids(request.args.getlist("run"))
     return render_template(
         "confirm.html",
         verb=action,
-        says=SAYS[verb].format(runs=plural(len(ids), "run")),
+        says=words.ASKS[verb].format(runs=plural(len(ids), "run")),
         back=answers.local_path(request.args.get("next")) or answers.came_from() or "/runs",
         fields="runs/_selected.html",
         ids=ids,
+        preview=everything.preview_of(verb, ids),
+        careful=everything.careful_of(verb, ids),
+        words=words,
+        watched=verb in rules.WATCHED,
+        is_typed=len(ids) > rules.TYPED_ABOVE,
+        wrong=None,
+        typed={},
     )
+
+
+@blueprint.get("/runs/bulk/<verb>.json")
+def ask_json(verb: str) -> Response:
+    """Return what ``ask`` shows."""
+    security.require(VERBS[f"run.{_known(verb)}"])
+    if "run" not in request.args and everything.is_asked():
+        return everything.ask_json(verb)
+    ids = _ids(request.args.getlist("run"))
+    return jsonify(everything.body_of(everything.preview_of(verb, ids)))
 
 
 @blueprint.post("/runs/bulk/<verb>")
 def act(verb: str) -> Response:
-    """Do ``verb`` to each run of the selection and say how many it changed and why not the others."""
-    move, (given, reason) = MOVES[_known(verb)], _asked()
-    ids = _ids(given)
+    """Do ``verb`` to each run of the selection and say how many it changed and why not the others.
+
+    With a pace or a canary, or on all that a filter matches, an operation is begun instead. Where the number
+    has to be typed it is asked for first.
+    """
+    move, given = MOVES[_known(verb)], everything.body()
+    if not given.runs and everything.is_asked(str(given.fields.get("filter") or "")):
+        return everything.begin(verb, given.fields)
+    ids = _ids(given.runs)
+    confirm = given.fields.get("confirm")
+    if wrong := unconfirmed(len(ids), None if confirm is None else str(confirm)):
+        return _ask_first(verb, ids, given.reason, wrong)
+    if options_of(given.fields).any:
+        return everything.begin_on(verb, ids, given.fields)
     with writing() as connection:
-        found = [move(connection, run_id, g.actor, reason) for run_id in ids]
+        found = [move(connection, run_id, g.actor, given.reason) for run_id in ids]
     whole = summed(verb, found)
     if answers.wanted() != "json":
         return answers.respond(whole, answers.came_from() or "/runs", clear_selection=True)
@@ -77,6 +107,14 @@ def act(verb: str) -> Response:
     response = jsonify({**whole.body(), "id": ids, **body})
     response.status_code = whole.http_status
     return response
+
+
+def _ask_first(verb: str, ids: list[int], reason: str | None, wrong: str) -> Response:
+    """Lead a page's own button to where the number is typed; refuse everybody else with that sentence."""
+    if answers.wanted() != "htmx":
+        abort(400, wrong)
+    query = urlencode({"run": ids} | ({"reason": reason} if reason else {}), doseq=True)
+    return Response(headers={"HX-Redirect": f"/runs/bulk/{verb}?{query}"})
 
 
 def summed(verb: str, found: list[Answer]) -> Answer:
@@ -99,16 +137,6 @@ def _known(verb: str) -> str:
     if verb not in MOVES:
         abort(404, f"There is no verb “{verb[:50]}” for many runs; there are {', '.join(MOVES)}.")
     return verb
-
-
-def _asked() -> tuple[Iterable[Any], str | None]:
-    """Return (run ids as given, reason) of a form or of JSON such as ``{"run": [1, 2]}``."""
-    if not request.is_json:
-        return request.form.getlist("run"), request.form.get("reason", "").strip()[:500] or None
-    body = request.get_json(silent=True)
-    if not isinstance(body, dict) or not isinstance(body.get("run"), list):
-        abort(400, 'The body must be a JSON object such as {"run": [48210, 48209], "reason": "CRM is back"}.')
-    return body["run"], str(body.get("reason") or "").strip()[:500] or None
 
 
 def _ids(given: Iterable[Any]) -> list[int]:

@@ -1,22 +1,25 @@
-"""Errors: what fails, grouped by code and type, over a window of time; and one code with a sample trace."""
+"""Errors: what fails, by group, over a window of time, muted groups apart; and one code with a sample trace.
+
+The page of one group is ``error_group``.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
-from hashlib import blake2s
+from datetime import datetime, timedelta
 from typing import Any
 from urllib.parse import quote, urlencode
 
 from flask import Blueprint, g
 
-from dashboard import params
+from dashboard import failures, params
 from dashboard.connection import as_of, reading
-from dashboard.formats import redact
 from dashboard.live import add_page
 from dashboard.queries import errors, runs
+from dashboard.queries import groups as kept_groups
 from dashboard.queries.errors import Group, Window
+from dashboard.queries.groups import Kept
 
 blueprint = Blueprint("errors", __name__)
 
@@ -24,9 +27,13 @@ DEFAULT_WINDOW = timedelta(hours=24)
 LONGEST_WINDOW = timedelta(days=92)
 # Values as the canonical query string writes them.
 AGES = (("1h", "1 hour"), ("1d", "24 hours"), ("7d", "7 days"), ("30d", "30 days"))
-COLUMNS = ["error_code", "job_type", "count", "failed", "dead", "first_seen_at", "last_seen_at", "message"]
+COLUMNS = [
+    "fingerprint", "state", "error_code", "job_type", "count", "failed", "dead", "first_seen_at",
+    "last_seen_at", "template", "frame", "muted_until", "message",
+]  # fmt: skip
+SPAN = ("since", "until")
 WINDOW_FIELDS = {"type": params.TEXT, "since": params.MOMENT, "until": params.MOMENT}
-FIELDS = {"error": params.TEXT, **WINDOW_FIELDS}
+FIELDS = {"error": params.TEXT, "state": params.one_of(kept_groups.STATES, many=True), **WINDOW_FIELDS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,60 +54,124 @@ def window(filters: params.Filters, code: str | None = None) -> Window:
 
     Raises WrongFilter when it is empty or too long to count.
     """
+    since, until = span(filters, DEFAULT_WINDOW)
+    return Window(since, until, code or filters.get("error"), filters.get("type"))
+
+
+def span(filters: params.Filters, usual: timedelta) -> tuple[datetime, datetime]:
+    """Return (since, until) that ``filters`` ask for, ``usual`` long unless they say otherwise.
+
+    Raises WrongFilter when it is empty or too long to count.
+    """
     now = as_of()
     # Attempts that end within this very microsecond belong to the page too.
     until = filters.get("until").at(now) if filters.get("until") else now + timedelta(seconds=1)
-    since = filters.get("since").at(now) if filters.get("since") else until - DEFAULT_WINDOW
+    since = filters.get("since").at(now) if filters.get("since") else until - usual
     if not since < until:
         raise params.WrongFilter("“since” is not before “until”: nothing can have failed in between.")
     if until - since > LONGEST_WINDOW:
         raise params.WrongFilter(
             f"The window is longer than {LONGEST_WINDOW.days} days; give a later “since”."
         )
-    return Window(since, until, code or filters.get("error"), filters.get("type"))
+    return since, until
 
 
 def find() -> dict[str, Any]:
-    """Return the groups of the window that the address asks for."""
+    """Return the groups of the window that the address asks for, the muted ones apart."""
     filters = params.from_request(FIELDS)
     asked = window(filters)
-    found, capped = errors.groups(reading(), asked)
+    found, capped = errors.every(reading(), asked)
+    heard, muted = _apart(found, _muted(asked))
+    if states := filters.get("state"):
+        heard, muted = (
+            [group for group in errors.with_kept(reading(), part) if failures.state(group) in states]
+            for part in (heard, muted)
+        )
+    shown, apart = heard[: errors.MOST_GROUPS], muted[: errors.MOST_GROUPS]
+    whole = errors.with_examples(reading(), errors.with_kept(reading(), [*shown, *apart]))
+    shown, apart = whole[: len(shown)], whole[len(shown) :]
     return {
         "filters": filters,
-        "groups": found,
-        "capped": capped,
-        "cap": errors.CAP,
-        "bars": lambda group: bars(asked, group.buckets),
-        "key": key,
-        "runs_link": runs_link,
+        "groups": shown,
+        "more": max(0, len(heard) - errors.MOST_GROUPS),
+        "muted": apart,
+        "also_in": _also_in(found, [*shown, *apart]),
         "types": runs.type_names(reading()),
         "ages": AGES,
         "path": "/errors",
+        "meanings": failures.MEANINGS,
+        **_shared(filters, asked, capped),
+    }
+
+
+def _shared(filters: params.Filters, asked: Window, capped: bool) -> dict[str, Any]:
+    """Return what every list of groups shows a group with."""
+    return {
+        "capped": capped,
+        "cap": errors.CAP,
+        "bars": lambda group: [Bar("", count) for count in group.buckets],
+        "key": failures.key,
+        "state": failures.state,
+        "badges": failures.BADGES,
+        "runs_link": failures.runs_link,
+        "link": failures.link,
+        # The page of a group or code looks at the same window, if the address names one.
+        "span": urlencode({name: filters.texts[name] for name in SPAN if name in filters.texts}, safe=":"),
+    }
+
+
+def _muted(asked: Window) -> list[Kept]:
+    """Return the muted groups that the page is about, whether or not they failed in the window."""
+    return [
+        kept
+        for kept in kept_groups.muted(reading())
+        if asked.code in (None, kept.error_code) and asked.job_type in (None, kept.job_type)
+    ]
+
+
+def _apart(found: Sequence[Group], muted: Iterable[Kept]) -> tuple[list[Group], list[Group]]:
+    """Return (heard, muted); muted groups without a failure in the window come last."""
+    numbers = kept_groups.muted_numbers(reading())
+    silent = [group for group in found if group.number in numbers]
+    seen = {group.number for group in silent}
+    more = [Group(kept.error_code, kept.job_type, kept.id, kept) for kept in muted if kept.id not in seen]
+    return [group for group in found if group.number not in numbers], silent + more
+
+
+def _also_in(found: Iterable[Group], shown: Iterable[Group]) -> dict[int, list[str]]:
+    """Return the other types in which the same failure was met in the window, by the shown group's number."""
+    numbers = {group.number for group in found if group.number is not None}
+    types = kept_groups.types_of_the_same(reading(), numbers)
+    kept = [group.kept for group in shown if group.kept is not None]
+    return {
+        each.id: sorted({*types.get((each.error_code, each.template, each.frame), ())} - {each.job_type})
+        for each in kept
     }
 
 
 def find_code(code: str) -> dict[str, Any]:
-    """Return one code: its groups by type, its newest failures, one with its trace."""
+    """Return one code: its groups, its newest failures, one with its trace."""
     filters = params.from_request(WINDOW_FIELDS)
     asked = window(filters, code)
     found, capped = errors.groups(reading(), asked)
     newest = errors.newest(reading(), asked)
     total = [sum(counts) for counts in zip(*(group.buckets for group in found), strict=True)]
+    sample = next((row for row in newest if row["traceback"]), newest[0] if newest else None)
     return {
         "code": code,
         "filters": filters,
         "groups": found,
-        "capped": capped,
-        "cap": errors.CAP,
+        "more": 0,
+        "muted": [],
+        "also_in": _also_in(found, found),
         "chart": bars(asked, total),
-        "bars": lambda group: bars(asked, group.buckets),
         "newest": newest,
-        "sample": next((row for row in newest if row["traceback"]), newest[0] if newest else None),
-        "key": key,
-        "runs_link": runs_link,
+        "sample": sample,
+        "trace": failures.trace(sample),
         "types": runs.type_names(reading()),
         "ages": AGES,
         "path": f"/errors/{quote(code)}",
+        **_shared(filters, asked, capped),
     }
 
 
@@ -114,45 +185,23 @@ def bars(asked: Window, counts: Sequence[int]) -> list[Bar]:
     ]
 
 
-def key(group: Group) -> str:
-    """Return what names the group's row in the page, whatever characters code and type have."""
-    return blake2s(f"{group.code}\n{group.job_type}".encode(), digest_size=6).hexdigest()
-
-
-def runs_link(group: Group, status: str = "failed,dead") -> str:
-    """Return the list of the runs of ``group`` that are in ``status`` now."""
-    query = {"status": status, "type": group.job_type, "error": group.code}
-    return f"/runs?{urlencode(query, safe=',')}"
-
-
-def item(group: Group) -> dict[str, Any]:
-    """Return a group as the twin gives it."""
-    return {
-        "error_code": group.code,
-        "job_type": group.job_type,
-        "count": group.count,
-        "failed": group.failed,
-        "dead": group.dead,
-        "first_seen_at": group.first_at,
-        "last_seen_at": group.last_at,
-        "message": redact(group.message),
-        "buckets": group.buckets,
-    }
-
-
 def twin(context: Mapping[str, Any]) -> dict[str, Any]:
-    """Return ``/errors.json``."""
-    return {"items": [item(group) for group in context["groups"]], "next": None, "capped": context["capped"]}
+    """Return ``/errors.json``: muted groups come last."""
+    also_in = context["also_in"]
+    items = [
+        {**failures.item(group), "also_in": also_in.get(group.number, [])}
+        for group in [*context["groups"], *context["muted"]]
+    ]
+    return {"items": items, "next": None, "capped": context["capped"], "more": context["more"]}
 
 
 def twin_of_code(context: Mapping[str, Any]) -> dict[str, Any]:
     """Return ``/errors/<code>.json``: its groups and its newest failures."""
-    names = ("run_id", "attempt", "job_type", "worker_id", "started_at", "finished_at", "outcome")
-    newest = [
-        {name: row[name] for name in names} | {name: redact(row[name]) for name in ("error", "traceback")}
-        for row in context["newest"]
-    ]
-    return {"error_code": context["code"], **twin(context), "newest": newest}
+    return {
+        "error_code": context["code"],
+        **twin(context),
+        "newest": failures.newest_items(context["newest"]),
+    }
 
 
 add_page(

@@ -16,6 +16,7 @@ from prometheus_client.registry import Collector
 
 from dashboard.connection import as_of, reading, writing
 from dashboard.queries import alerts, health, leases, overview
+from dashboard.scopes import Scope, scoped
 from worker import db
 from worker.liveness import Loop
 
@@ -23,12 +24,14 @@ blueprint = Blueprint("health", __name__)
 
 
 @blueprint.get("/healthz")
+@scoped(Scope.NO_TYPE)
 def healthz() -> Response:
     """Say that this process answers; asks nobody else."""
     return jsonify({"status": "ok"})
 
 
 @blueprint.get("/readyz")
+@scoped(Scope.NO_TYPE)
 def readyz() -> tuple[Response, int]:
     """Say whether this process can serve pages: the database answers and has this version's schema."""
     with writing() as connection:
@@ -38,6 +41,7 @@ def readyz() -> tuple[Response, int]:
 
 
 @blueprint.get("/statusz")
+@scoped(Scope.NO_TYPE)
 def statusz() -> tuple[Response, int]:
     """Say whether every background duty of every live process is on time and somebody keeps the schedules."""
     duties = health.duties(reading())

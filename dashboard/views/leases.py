@@ -14,6 +14,7 @@ from dashboard.live import add_page
 from dashboard.queries import leases
 from dashboard.queries.keyset import Rows
 from dashboard.queries.runs import type_names
+from dashboard.scopes import Scope
 from dashboard.verbs import add_verb
 from worker import transitions
 from worker.leases import NAMES, STATES, takeover
@@ -89,4 +90,5 @@ add_verb(
         f"Take run {run_id} from its worker? It counts as a lost attempt, and another worker may start it."
     ),
     back=lambda run_id: PATH,
+    scope=Scope.RUN,
 )

@@ -7,41 +7,75 @@ from typing import Any
 
 from flask import Blueprint, current_app, g
 
-from dashboard import params
+from dashboard import attention, params
 from dashboard.connection import as_of, reading
-from dashboard.formats import duration, number, plural
 from dashboard.live import add_page
-from dashboard.queries import alerts, overview
+from dashboard.pictures.spreads import Column, Spread, spread
+from dashboard.queries import alerts, ended, overview, rising
+from dashboard.queries.ended import WINDOWS, Bar, Work
+from dashboard.words.verdict import capped, verdict
 from worker.alerts.kinds import KINDS
+from worker.alerts.questions import Finding
 
 blueprint = Blueprint("overview", __name__)
 
-# Without a worker for this long while schedules are enabled, nothing will run: the same rule as /statusz.
-SILENCE_SECONDS = 180
+FIELDS = {"window": params.one_of(tuple(WINDOWS))}
+USUAL = "24h"
 
 
 def find() -> dict[str, Any]:
-    """Return the numbers of the tiles and the sentence above them."""
-    params.from_request()
-    counts = overview.counts(reading())
-    good, sentence, rest = verdict(counts)
-    return {"counts": counts, "good": good, "sentence": sentence, "rest": rest, "capped": capped}
+    """Return the numbers of the tiles, the sentence above them, and the window that the page is about."""
+    filters = params.from_request(FIELDS)
+    counts, rise = overview.counts(reading()), _rising()
+    firing = [rule.kind for rule in alerts.firing(reading())]
+    return {
+        "counts": counts,
+        "rising": rise,
+        "attention": attention.remember(attention.number(counts, rise, firing)),
+        "verdict": verdict(counts, rise, firing, as_of()),
+        "capped": capped,
+        "filters": filters,
+        "window": WINDOWS[filters.get("window", USUAL)],
+        "windows": WINDOWS.values(),
+        "usual": USUAL,
+    }
 
 
-def find_hours() -> dict[str, Any]:
-    """Return the bars of the last 24 hours, and their sums."""
+def _rising() -> Finding:
+    memory = current_app.extensions.setdefault("wakeboard_rising", rising.Memory())
+    return rising.failures_rise(reading(), as_of(), memory)
+
+
+def find_ended() -> dict[str, Any]:
+    """Return what ended in the window: bars and their sums, run times, waits, busiest and slowest types."""
+    window = WINDOWS[params.from_request(FIELDS).get("window", USUAL)]
     closed = current_app.extensions.setdefault("wakeboard_closed_hours", {})
+    words = "%a %H:%M" if window.step * window.count > ended.HOUR else "%H:%M"
     bars = [
-        replace(hour, label=hour.start_at.astimezone(g.zone).strftime("%a %H:%M"))
-        for hour in overview.hours(reading(), as_of(), closed)
+        replace(bar, label=bar.start_at.astimezone(g.zone).strftime(words))
+        for bar in ended.bars(reading(), as_of(), window, closed)
     ]
-    return {"bars": bars, "good": sum(bar.good for bar in bars), "bad": sum(bar.bad for bar in bars)}
+    busiest, slowest = ended.busiest_and_slowest(bars)
+    return {
+        "window": window,
+        "bars": bars,
+        "good": sum(bar.good for bar in bars),
+        "bad": sum(bar.bad for bar in bars),
+        "spreads": {
+            "run": spread(bars, [bar.run_times for bar in bars]),
+            "wait": spread(bars, [bar.waits for bar in bars]),
+        },
+        "busiest": busiest,
+        "slowest": slowest,
+    }
 
 
 def find_troubles() -> dict[str, Any]:
     """Return what needs a person: runs by type and state, missed fires, open effects, alerts, pauses."""
+    params.from_request(FIELDS)
     return {
         "troubles": overview.troubles(reading()),
+        "rising": _rising(),
         "paused": overview.paused_types(reading()),
         "alerts": alerts.firing(reading()),
         "kinds": KINDS,
@@ -52,92 +86,82 @@ def find_troubles() -> dict[str, Any]:
 
 def find_fires() -> dict[str, Any]:
     """Return the next fires."""
+    params.from_request(FIELDS)
     return {"fires": overview.next_fires(reading())}
-
-
-def capped(count: int) -> str:
-    """Return a count as text; one that was stopped at the cap says so: ``10 000+``."""
-    return number(overview.CAP) + "+" if count > overview.CAP else number(count)
-
-
-def verdict(counts: overview.Counts) -> tuple[bool, str, str]:
-    """Return (whether all is well, the strong words, the rest of the sentence)."""
-    if counts.workers == 0:
-        return _without_workers(counts)
-    wrong = [
-        f"{capped(count)} {words}"
-        for count, words in (
-            (counts.stuck, "stuck"),
-            (counts.dead, "dead"),
-            (counts.missed, "missed fires" if counts.missed != 1 else "missed fire"),
-            (counts.unconfirmed, "unconfirmed effects" if counts.unconfirmed != 1 else "unconfirmed effect"),
-        )
-        if count
-    ]
-    busy = f"{capped(counts.running)} of {plural(counts.slots, 'slot')} busy"
-    if wrong:
-        need = "needs" if counts.attention == 1 else "need"
-        return False, ", ".join(wrong), f"{need} a decision. {busy}."
-    if counts.failed:
-        return (
-            True,
-            "Nothing needs you.",
-            f"{plural(counts.failed, 'run')} failed and will be tried again. {busy}.",
-        )
-    return True, "All is well.", f"{busy}."
-
-
-def _without_workers(counts: overview.Counts) -> tuple[bool, str, str]:
-    """Word the case in which nothing runs at all."""
-    waiting = f"{capped(counts.queued)} queued." if counts.queued else "Nothing is queued."
-    if counts.worker_seen_at is None:
-        return (
-            False,
-            "No worker has ever run here.",
-            f"{waiting} Start one: wakeboard worker, or wakeboard up.",
-        )
-    silent = (as_of() - counts.worker_seen_at).total_seconds()
-    if counts.schedules == 0 and counts.queued == 0:
-        return True, "No worker is running", "and nothing waits for one."
-    if counts.schedules and silent < SILENCE_SECONDS:
-        return (
-            True,
-            "No worker is running",
-            f"right now; the last one was here {duration(silent)} ago. {waiting}",
-        )
-    return (
-        False,
-        "No worker is running.",
-        f"{waiting} Start one: wakeboard worker, or a crontab line with wakeboard tick.",
-    )
 
 
 def twin(context: dict[str, Any]) -> dict[str, Any]:
     """Return ``/overview.json``: every number of the page."""
-    counts, sums = context["counts"], find_hours()
+    counts, rise, said, past = context["counts"], context["rising"], context["verdict"], find_ended()
     return {
-        "well": context["good"],
-        "sentence": f"{context['sentence']} {context['rest']}",
-        "queued": counts.queued,
-        "running": counts.running,
-        "failed": counts.failed,
+        "well": said.is_good,
+        "sentence": f"{said.strong} {said.rest}",
         "dead": counts.dead,
         "stuck": counts.stuck,
+        "held_by_silent_workers": counts.silent,
+        "failed": counts.failed,
+        "rising": {
+            "firing": rise.firing,
+            "failed_attempts_1h": rise.value,
+            "limit": rise.limit,
+            "sentence": rise.sentence,
+        },
         "missed_fires": counts.missed,
+        "schedules_missed": counts.schedules_missed,
         "unconfirmed_effects": counts.unconfirmed,
-        "oldest_due_at": counts.oldest_due_at,
+        "running": counts.running,
         "slots": counts.slots,
         "workers": counts.workers,
-        "succeeded_24h": sums["good"],
-        "failed_24h": sums["bad"],
-        "hours": [
-            {"start_at": bar.start_at, "succeeded": bar.good, "failed": bar.bad} for bar in sums["bars"]
-        ],
+        "queued": counts.queued,
+        "oldest_due_at": counts.oldest_due_at,
+        "window": context["window"].name,
+        "since_at": past["bars"][0].start_at,
+        "step_seconds": context["window"].step.total_seconds(),
+        "succeeded_attempts": past["good"],
+        "failed_attempts": past["bad"],
+        "bars": [_bar(*each) for each in zip(past["bars"], *_columns(past["spreads"]), strict=True)],
+        "run_time": _spread(past["spreads"]["run"]),
+        "wait_time": _spread(past["spreads"]["wait"]),
+        "busiest": [_work(*each) for each in past["busiest"]],
+        "slowest": [_work(*each) for each in past["slowest"]],
         "attention": [
             {"state": line.state, "job_type": line.job_type, "runs": line.count, "since_at": line.since_at}
             for line in overview.troubles(reading())
         ],
         "next": [dict(row) for row in overview.next_fires(reading())],
+    }
+
+
+def _columns(spreads: dict[str, Spread]) -> tuple[list[Column], list[Column]]:
+    return list(spreads["run"].columns), list(spreads["wait"].columns)
+
+
+def _bar(bar: Bar, run: Column, wait: Column) -> dict[str, Any]:
+    return {
+        "start_at": bar.start_at,
+        "succeeded": bar.good,
+        "failed": bar.bad,
+        "run_time": _percentiles(run),
+        "wait_time": _percentiles(wait),
+    }
+
+
+def _percentiles(of: Column | Spread) -> dict[str, Any]:
+    return {"attempts": of.count, "p50_seconds": of.p50, "p95_seconds": of.p95, "p99_seconds": of.p99}
+
+
+def _spread(of: Spread) -> dict[str, Any]:
+    return {**_percentiles(of), "longest_seconds": of.longest}
+
+
+def _work(job_type: str, work: Work) -> dict[str, Any]:
+    return {
+        "job_type": job_type,
+        "attempts": work.attempts,
+        "failed": work.failed,
+        "seconds": work.seconds,
+        "average_seconds": work.average_seconds,
+        "longest_seconds": work.longest_seconds,
     }
 
 
@@ -149,8 +173,10 @@ add_page(
     twin=twin,
     fragments={
         "tiles": "overview/_tiles.html",
-        "succeeded": ("overview/_succeeded.html", find_hours),
-        "done": ("overview/_done.html", find_hours),
+        "succeeded": ("overview/_succeeded.html", find_ended),
+        "done": ("overview/_done.html", find_ended),
+        "pace": ("overview/_pace.html", find_ended),
+        "types": ("overview/_types.html", find_ended),
         "attention": ("overview/_attention.html", find_troubles),
         "fires": ("overview/_fires.html", find_fires),
     },

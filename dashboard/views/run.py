@@ -1,85 +1,152 @@
-"""One run: how it stands and why, what was tried, what people did to it, and the verbs."""
+"""One run: how it stands and why, what was tried, what came of it, what people did to it."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
-import psycopg
 from flask import Blueprint, abort, g, request
 from sqlalchemy import RowMapping
 
 from dashboard import params
 from dashboard.connection import as_of, reading
-from dashboard.formats import pretty, redact
-from dashboard.lanes import lanes
-from dashboard.live import add_page
+from dashboard.formats import pretty, redact, visible
+from dashboard.live import FRAGMENTS, add_page
+from dashboard.pictures.lanes import lanes
+from dashboard.pictures.tree import tree
 from dashboard.queries import leases
 from dashboard.queries import run as query
-from dashboard.queries.waiting import CAP, obstacles
-from dashboard.verbs import add_verb, body
-from worker import transitions
-from worker.audit import Actor
+from dashboard.queries.waiting import waiting
+from dashboard.scopes import Scope
+from dashboard.words.attempt import after
+from dashboard.words.progress import Progress, progress
+from dashboard.words.ticket import commands, markdown
+from worker import lineage
 from worker.backoff import Backoff
 from worker.leases import NAMES, STATES, takeover
-from worker.states import CLAIMABLE, ENDED, VERBS, Role, Status, allowed
+from worker.states import CLAIMABLE, VERBS, Status, Verb, allowed
 from worker.tables import job_attempts, job_runs
-from worker.transitions import Answer
+from worker.waits.reasons import Reason
 
 blueprint = Blueprint("run", __name__)
 
 PATH = "/runs/<id:run_id>"
-# How much of the payload before is shown behind an empty field, in characters.
-MOST_BEFORE = 4_000
 VERB_NAMES = ("run.retry", "run.cancel", "run.again")
+# A payload is shown as JSON beside its tree up to so many characters; more of it has a page of its own.
+LONGEST_JSON = 4_000
+# The newest attempts are shown with all they said; of the others a link leads there.
+MOST_WHOLE = 5
 
 
 def _found(run_id: int) -> RowMapping:
+    """Return the run that this request is about, read once; its payload where the whole page is asked for."""
     params.from_request()
-    run = query.one(reading(), run_id)
-    if run is None:
+    if "run" not in g:
+        g.run = query.one(reading(), run_id, payload=not request.path.startswith(FRAGMENTS))
+    if g.run is None:
         abort(404, f"There is no run {run_id}: it never was, or retention has removed it.")
-    return run
+    found: RowMapping = g.run
+    return found
+
+
+def _attempts_of(run_id: int) -> list[RowMapping]:
+    """Return the ended attempts of this request's run, newest first, read once."""
+    if "attempts" not in g:
+        g.attempts = query.attempts(reading(), run_id)
+    found: list[RowMapping] = g.attempts
+    return found
+
+
+def _waiting(run: RowMapping) -> tuple[dict[str, int], list[Reason]]:
+    """Return what this request's run waits for, read once; nothing when it does not wait."""
+    if "waiting" not in g:
+        g.waiting = waiting(reading(), run["id"]) if Status(run["status"]) in CLAIMABLE else ({}, [])
+    found: tuple[dict[str, int], list[Reason]] = g.waiting
+    return found
 
 
 def find(run_id: int) -> dict[str, Any]:
     """Return the run, why it stands as it does, and what may be done with it."""
     run = _found(run_id)
-    waits = Status(run["status"]) in CLAIMABLE
+    obstacles, reasons = _waiting(run)
+    is_stuck = bool(run["is_stuck"])
     lease = leases.standing(reading(), run_id) if run["status"] == Status.RUNNING else None
     return {
         "run": run,
-        "is_due": run["run_at"] <= as_of(),
-        "is_stuck": run["is_lease_ended"] or run["is_silent"],
+        "is_stuck": is_stuck,
         "lease": lease,
         "lease_state": None if lease is None else STATES[lease["rank"]],
         "takeover": None if lease is None else takeover(NAMES[lease["rank"]], lease["takers"]),
+        # Of a run that nobody is heard to work at no end is promised.
+        "progress": progress(run, None if lease is None or is_stuck else lease["renewed_at"]),
         "is_spent": run["failures"] >= run["most_attempts"],
-        "obstacles": obstacles(reading(), run) if waits else None,
-        "cap": CAP,
+        "obstacles": obstacles,
+        "reasons": reasons,
         "rule": describe(run["backoff"]),
-        "verbs_here": [VERBS[name] for name in VERB_NAMES if allowed(VERBS[name], Status(run["status"]))],
+        "verbs_here": _verbs_of(run),
         "why_not": why_not(run, as_of()),
-        "waits": waits,
-        "descendants": query.descendants(reading(), run_id) if Status(run["status"]) in ENDED else [],
-        "effects": query.effects_of(reading(), run_id),
+        "waits": Status(run["status"]) in CLAIMABLE,
+        **_payload_shown(run["payload"]),
     }
+
+
+def _verbs_of(run: RowMapping) -> list[Verb]:
+    return [VERBS[name] for name in VERB_NAMES if allowed(VERBS[name], Status(run["status"]))]
+
+
+def _payload_shown(payload: Any) -> dict[str, Any]:
+    """Return a payload as its tree, and as JSON when it is short; a fragment has none."""
+    if payload is None:
+        return {"tree": None, "json": None}
+    grown = tree(payload)
+    json_text = None if grown.is_cut else pretty(redact(payload))
+    return {"tree": grown, "json": json_text if json_text and len(json_text) <= LONGEST_JSON else None}
 
 
 def find_attempts(run_id: int) -> dict[str, Any]:
     """Return what was tried, newest first, and what the running attempt prints."""
-    run = _found(run_id)
-    ended = query.attempts(reading(), run_id)
-    running = (run["attempts"], run["started_at"]) if run["status"] == Status.RUNNING else None
+    run, ended = _found(run_id), _attempts_of(run_id)
+    is_running = run["status"] == Status.RUNNING
     return {
         "run": run,
         "ended": ended,
-        "lanes": lanes(ended, running, as_of()),
-        "output": query.output(reading(), run_id, run["lease_epoch"]) if running else None,
+        "after": after(ended, run),
+        "lanes": lanes(ended, run if is_running else None, as_of()),
+        "output": query.output(reading(), run_id, run["lease_epoch"]) if is_running else None,
         "most": query.MOST_SHOWN,
+        "most_whole": MOST_WHOLE,
+    }
+
+
+def find_relatives(run_id: int) -> dict[str, Any]:
+    """Return what the run did once, where it came from, what came of it, and how to take it along."""
+    run, address = _found(run_id), f"{request.host_url}runs/{run_id}"
+    sentences = [reason.say() for reason in _waiting(run)[1]]
+    return {
+        "run": run,
+        "effects": query.effects_of(reading(), run_id),
+        **_lineage(run),
+        "most": query.MOST_SHOWN,
+        "markdown": markdown(run, _attempts_of(run_id), sentences, address),
+        "commands": commands(run, address, [verb.name for verb in _verbs_of(run)]),
+    }
+
+
+def _lineage(run: RowMapping) -> dict[str, Any]:
+    """Return what stands around a run and came of it, as far as the asker may see runs of these types."""
+    types = g.actor.job_types
+    around, made = query.neighbours(reading(), run), query.made_of(reading(), run["id"], types)
+    if types is not None:
+        around = {place: row for place, row in around.items() if row["job_type"] in types}
+    shown = made[: query.MOST_SHOWN]
+    return {
+        "around": around,
+        "is_made": run["origin_run_id"] and run["enqueued_by"] == lineage.maker(run["origin_run_id"]),
+        "again": [row for row in shown if row["is_again"]],
+        "made": [row for row in shown if not row["is_again"]],
+        "is_more_made": len(made) > len(shown),
     }
 
 
@@ -90,11 +157,11 @@ def find_audit(run_id: int) -> dict[str, Any]:
 
 
 def describe(backoff: str) -> str:
-    """Return a retry rule in words; one that this version cannot read is shown as it is."""
+    """Return a retry rule in words; one that this version cannot read is shown as it stands there."""
     try:
         return Backoff.parse(backoff).describe()
     except ValueError:
-        return backoff
+        return visible(backoff)
 
 
 def why_not(run: RowMapping, now: datetime) -> dict[str, str]:
@@ -108,11 +175,11 @@ def why_not(run: RowMapping, now: datetime) -> dict[str, str]:
 
 
 def twin(context: Mapping[str, Any]) -> dict[str, Any]:
-    """Return ``/runs/<id>.json``: the run's columns, its attempts, its audit trail; secrets hidden."""
+    """Return ``/runs/<id>.json``: the run's columns, its attempts, what came of it, its audit trail; secrets
+    hidden."""
     run: RowMapping = context["run"]
     found = {column.name: run[column.name] for column in job_runs.c}
-    history = [{c.name: row[c.name] for c in job_attempts.c} for row in query.attempts(reading(), run["id"])]
-    hidden = ("error", "traceback", "output_tail", "result")
+    kin = _lineage(run)
     return {
         **found,
         "payload": redact(run["payload"]),
@@ -120,11 +187,42 @@ def twin(context: Mapping[str, Any]) -> dict[str, Any]:
         "definition": run["definition"],
         "stuck": context["is_stuck"],
         "lease": _lease(context),
-        "waits_for": asdict(context["obstacles"]) if context["obstacles"] else None,
-        "history": [row | {name: redact(row[name]) for name in hidden} for row in history],
-        "descendants": [int(each) for each in context["descendants"]],
+        "progress": _progress(context["progress"]),
+        "waits_for": _waits_for(context),
+        "history": _history(run),
+        "effects": [_effect(row) for row in query.effects_of(reading(), run["id"])],
+        "descendants": [row["id"] for row in kin["again"]],
+        "enqueued": [row["id"] for row in kin["made"]],
+        "slots": {place: row["id"] for place, row in kin["around"].items() if place != "origin"},
         "audit": [_hidden(row) for row in query.audit(reading(), run["id"])],
     }
+
+
+def attempt_item(row: RowMapping) -> dict[str, Any]:
+    """Return an attempt as twins give it: the columns of job_attempts, secrets hidden."""
+    hidden = {name: redact(row[name]) for name in ("error", "traceback", "output_tail", "result")}
+    return {column.name: row[column.name] for column in job_attempts.c} | hidden
+
+
+def _history(run: RowMapping) -> list[dict[str, Any]]:
+    ended = _attempts_of(run["id"])
+    said = after(ended, run)
+    return [attempt_item(row) | {"after": said[row["lease_epoch"]] or None} for row in ended]
+
+
+def _effect(row: RowMapping) -> dict[str, Any]:
+    return dict(row) | {"result": redact(row["result"])}
+
+
+def _progress(found: Progress | None) -> dict[str, Any] | None:
+    return None if found is None else asdict(found)
+
+
+def _waits_for(context: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return what a waiting run waits for, counted and in words; None when it does not wait."""
+    if not context["reasons"]:
+        return None
+    return {**context["obstacles"], "reasons": [reason.say() for reason in context["reasons"]]}
 
 
 def _lease(context: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -140,6 +238,39 @@ def _hidden(row: RowMapping) -> dict[str, Any]:
     return dict(row) | {"before": redact(row["before"]), "after": redact(row["after"])}
 
 
+def find_payload(run_id: int) -> dict[str, Any]:
+    """Return the whole payload as JSON, secrets hidden."""
+    run = _found(run_id)
+    shown = redact(run["payload"])
+    return {"run": run, "payload": shown}
+
+
+def find_attempt(run_id: int, lease_epoch: int) -> dict[str, Any]:
+    """Return one ended attempt with all it said."""
+    run, attempt = _found(run_id), query.attempt(reading(), run_id, lease_epoch)
+    if attempt is None:
+        abort(404, f"Run {run_id} has no ended attempt under the lease epoch {lease_epoch}.")
+    return {"run": run, "attempt": attempt}
+
+
+add_page(
+    blueprint,
+    f"{PATH}/payload",
+    "run/payload.html",
+    find_payload,
+    twin=lambda context: {"id": context["run"]["id"], "payload": context["payload"]},
+    scope=Scope.RUN,
+    page_scope=Scope.RUN,
+)
+add_page(
+    blueprint,
+    f"{PATH}/attempts/<id:lease_epoch>",
+    "run/attempt.html",
+    find_attempt,
+    twin=lambda context: attempt_item(context["attempt"]),
+    scope=Scope.RUN,
+    page_scope=Scope.RUN,
+)
 add_page(
     blueprint,
     PATH,
@@ -149,69 +280,9 @@ add_page(
     fragments={
         "state": "run/_state.html",
         "attempts": ("run/_attempts.html", find_attempts),
+        "relatives": ("run/_relatives.html", find_relatives),
         "audit": ("run/_audit.html", find_audit),
     },
-)
-
-
-def _again(connection: psycopg.Connection[Any], actor: Actor, reason: str | None, run_id: int) -> Answer:
-    """Run again, with the payload of the request if it brings one (admins)."""
-    try:
-        return transitions.run_again(connection, run_id, actor, reason, payload=_payload())
-    except transitions.EnqueueError as wrong:
-        abort(400, f"{wrong} Nothing was enqueued.")
-
-
-def _payload() -> dict[str, Any] | None:
-    """Return the payload that the request brings: an object in JSON, or JSON text in a form; None without."""
-    given = (request.get_json(silent=True) or {}).get("payload") if request.is_json else body().get("payload")
-    if given is None or (isinstance(given, str) and not given.strip()):
-        return None
-    try:
-        payload = json.loads(given) if isinstance(given, str) else given
-    except (ValueError, RecursionError) as wrong:
-        abort(400, f"The payload is not JSON ({wrong}). Nothing was enqueued.")
-    if not isinstance(payload, dict):
-        abort(400, 'The payload must be a JSON object such as {"invoice_id": 812}. Nothing was enqueued.')
-    return payload
-
-
-def _ask_again(run_id: int) -> dict[str, Any]:
-    run = query.one(reading(), run_id)
-    if run is None or not g.actor.role.covers(Role.ADMIN):
-        return {"before": None, "has_secrets": False}
-    shown = redact(run["payload"])
-    before = pretty(shown)
-    if len(before) > MOST_BEFORE:
-        before = f"{before[:MOST_BEFORE]}…"
-    return {"before": before, "has_secrets": shown != run["payload"]}
-
-
-add_verb(
-    blueprint,
-    f"{PATH}/retry",
-    "run.retry",
-    lambda connection, actor, reason, run_id: transitions.retry_now(connection, run_id, actor, reason),
-    says=lambda run_id: (
-        f"Retry run {run_id} now? A dead or cancelled run starts with a fresh count of failures."
-    ),
-    back=lambda run_id: f"/runs/{run_id}",
-)
-add_verb(
-    blueprint,
-    f"{PATH}/cancel",
-    "run.cancel",
-    lambda connection, actor, reason, run_id: transitions.cancel(connection, run_id, actor, reason),
-    says=lambda run_id: f"Cancel run {run_id}? If it waits it will not run; if it runs it is asked to stop.",
-    back=lambda run_id: f"/runs/{run_id}",
-)
-add_verb(
-    blueprint,
-    f"{PATH}/again",
-    "run.again",
-    _again,
-    says=lambda run_id: f"Run {run_id} again? A new run is enqueued; this one stays as it is.",
-    back=lambda run_id: f"/runs/{run_id}",
-    fields="run/_again.html",
-    ask=_ask_again,
+    scope=Scope.RUN,
+    page_scope=Scope.RUN,
 )

@@ -13,8 +13,12 @@ from dashboard.connection import as_of, reading
 from dashboard.filtertext import read_line, write_line
 from dashboard.formats import clip, number, redact
 from dashboard.live import FRAGMENTS, add_page, rows_twin
-from dashboard.queries import runs
+from dashboard.queries import runs, views
 from dashboard.queries.keyset import Rows
+from dashboard.scopes import Scope
+from worker.filters import search
+from worker.filters.runs import FIELDS
+from worker.operations import rules
 from worker.states import VERBS, Role, Status, Verb, allowed
 from worker.tables import job_runs
 
@@ -42,29 +46,6 @@ COLUMNS = [
 ]  # fmt: skip
 
 
-def _attempts(value: str) -> tuple[int, int | None]:
-    """Read ``3``, ``3+`` (at least) or ``2-5``."""
-    found = re.fullmatch(r"([0-9]{1,9})(?:(\+)|-([0-9]{1,9}))?", value)
-    if not found:
-        raise ValueError
-    low = int(found[1])
-    return low, None if found[2] else int(found[3] or low)
-
-
-FIELDS = {
-    "status": params.STATUS,
-    "type": params.TEXT,
-    "error": params.TEXT,
-    "worker": params.TEXT,
-    "key": params.TEXT,
-    "attempts": params.Field(_attempts, "a number such as 3, or 3+ for at least, or 2-5"),
-    "since": params.MOMENT,
-    "until": params.MOMENT,
-    "payload.": params.TEXT,
-    "q": params.TEXT,
-}
-
-
 def find() -> dict[str, Any]:
     """Return the page that the address asks for and everything around it; for a live list, its own rows."""
     if request.path.startswith(FRAGMENTS) and (ids := _read_ids(request.args.getlist("shown"))) is not None:
@@ -79,20 +60,35 @@ def find() -> dict[str, Any]:
         "row_verb": row_verb,
         "address": _address(filters, rows),
         "line": write_line(filters),
-        "count": _counted(found, rows) if request.path == PATH else "",
-        "goes_on": found.window is not None and rows.older is not None and len(rows.items) < filters.limit,
-        "window": runs.WINDOW,
+        "count": _counted(found, rows, filters) if request.path == PATH else "",
+        "goes_on": found.end is not None and rows.older is not None and len(rows.items) < filters.limit,
+        "window": search.WINDOW,
         "types": runs.type_names(reading()),
         "ages": AGES,
         "states": STATES,
+        "views": views.of_page(reading(), "runs") if request.path == PATH else [],
+        "for_all": _for_all(filters) if request.path == PATH else [],
     }
+
+
+def _for_all(filters: params.Filters) -> list[tuple[Verb, str]]:
+    """Return the verbs for all that match, and where each says what it would do; none without a filter."""
+    if not filters:
+        return []
+    states = filters.get("status") or (("failed", "dead") if filters.get("error") else tuple(Status))
+    offered = (VERBS[f"run.{name}"] for name in rules.VERB_MOVES)
+    return [
+        (verb, filters.link(f"{PATH}/bulk/{verb.name}"))
+        for verb in offered
+        if any(allowed(verb, Status(state)) for state in states)
+    ]
 
 
 def _still_shown(ids: list[int]) -> dict[str, Any]:
     """Return the rows that a page already shows, as they stand now, and how many it does not show yet."""
     arguments = request.args.copy()
     arguments.poplist("shown")
-    filters = params.read_filters(arguments, FIELDS)
+    filters = params.read_here(arguments, FIELDS)
     rows = Rows(runs.shown(reading(), ids))
     is_first = filters.cursor_text is None
     full = len(ids) >= filters.limit
@@ -100,8 +96,9 @@ def _still_shown(ids: list[int]) -> dict[str, Any]:
     return {"filters": filters, "rows": rows, "new": new, "row_verb": row_verb}
 
 
-def _search(filters: params.Filters) -> runs.Search:
-    return runs.search(reading(), filters, as_of(), sees_payloads=g.actor.role.covers(Role.OPERATOR))
+def _search(filters: params.Filters) -> search.Search:
+    sees_payloads = g.actor.role.covers(Role.OPERATOR)
+    return runs.search(reading(), filters, as_of(), sees_payloads=sees_payloads, types=g.actor.job_types)
 
 
 def _address(filters: params.Filters, rows: Rows) -> str:
@@ -126,14 +123,17 @@ def _read_ids(given: list[str]) -> list[int] | None:
         ) from wrong
 
 
-def _counted(found: runs.Search, rows: Rows) -> str:
-    """Return ``1 214 match`` or ``10 000+ match``; nothing where counting would cost too much."""
+def _counted(found: search.Search, rows: Rows, filters: params.Filters) -> str:
+    """Return ``1 214 match``, ``10 000+ match`` or ``37 match among the newest 20 000``; nothing where the
+    page has all of them, and where counting would cost too much."""
     if rows.older is None and rows.newer is None:
         return ""
-    matching = runs.count(reading(), found)
-    if matching is None:
+    counted = runs.count(reading(), found, filters)
+    if counted is None:
         return ""
-    return f"{number(min(matching, runs.CAP))}{'+' if matching > runs.CAP else ''} match"
+    matching, is_all = counted
+    said = f"{number(min(matching, runs.CAP))}{'+' if matching > runs.CAP else ''} match"
+    return said if is_all or matching > runs.CAP else f"{said} among the newest {number(search.WINDOW)}"
 
 
 def row_verb(status: str) -> Verb:
@@ -148,7 +148,7 @@ def item(row: RowMapping) -> dict[str, Any]:
     found["last_error"] = redact(row["last_error"])
     if "payload" in row:
         found["payload"] = redact(row["payload"])
-    return found | {"definition": row["definition"], "stuck": row["is_lease_ended"] or row["is_silent"]}
+    return found | {"definition": row["definition"], "stuck": row["is_stuck"]}
 
 
 @blueprint.get("/runs/find")
@@ -157,7 +157,7 @@ def from_line() -> Response:
     line = request.args.get("text", "")[:2000]
     if number_typed := re.fullmatch(r"\s*#([0-9]{1,19})\s*", line):
         abort(redirect(f"{PATH}/{number_typed[1]}", 303))
-    filters = params.read_filters(read_line(line), FIELDS)
+    filters = params.read_here(read_line(line, FIELDS), FIELDS)
     abort(redirect(filters.link(PATH), 303))
 
 
@@ -169,4 +169,5 @@ add_page(
     twin=rows_twin(item),
     columns=COLUMNS,
     fragments={"list": "runs/_list.html"},
+    scope=Scope.OWN,
 )

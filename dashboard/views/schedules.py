@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from flask import Blueprint, abort
 from sqlalchemy import RowMapping
 
-from dashboard import params, schedulewords
-from dashboard.changes import changes
+from dashboard import params
 from dashboard.connection import as_of, reading
 from dashboard.formats import redact
 from dashboard.live import add_page
-from dashboard.queries import schedules
+from dashboard.queries import asked, odd_schedules, schedules
 from dashboard.verbs import add_verb
+from dashboard.views.audit import word_of
+from dashboard.words import schedule as words
+from dashboard.words.changes import changes
+from dashboard.words.oddities import MEANINGS, Odd, counted
 from worker.tables import job_definitions
 from worker.transitions import definitions
 
@@ -29,23 +32,44 @@ FIELDS = {
 }
 COLUMNS = [
     "name", "job_type", "schedule", "words", "timezone", "enabled", "error", "next_fire_at", "last_fire_at",
-    "last_run_id", "last_run_status", "missed_24h", "misfire", "grace_seconds", "overlap",
+    "last_run_id", "last_run_status", "missed_24h", "late", "overlapping", "twice", "paused_by", "paused_at",
+    "paused_reason", "misfire", "grace_seconds", "overlap",
 ]  # fmt: skip
 
 
 def find() -> dict[str, Any]:
     """Return the definitions of the page with their latest runs and missed fires."""
     filters = params.from_request(FIELDS)
-    rows = schedules.page(reading(), filters)
+    odd_words = [state for state in filters.get("state") or () if state in schedules.ODD_STATES]
+    odd_ids, is_all = odd_schedules.matching(reading(), filters, odd_words) if odd_words else ([], True)
+    rows = schedules.page(reading(), filters, odd_ids)
+    odd = odd_runs(rows.items)
     return {
         "filters": filters,
         "rows": rows,
         "latest": schedules.latest_runs(reading(), [row["id"] for row in rows.items]),
         "missed": schedules.missed_lately(reading()),
+        "odd": odd,
+        "odd_counts": {each: counted(found) for each, found in odd.items()},
+        "pauses": pauses(rows.items),
+        "meanings": MEANINGS,
         "states": schedules.STATES,
+        "unjudged": None if is_all else odd_schedules.MOST_JUDGED,
         "types": schedules.type_names(reading()),
-        "words": schedulewords,
+        "words": words,
     }
+
+
+def odd_runs(definitions: Sequence[RowMapping]) -> dict[int, dict[int, list[Odd]]]:
+    """Return by definition id what is odd about its latest runs, by run id."""
+    return odd_schedules.judge(reading(), {row["id"]: row["timezone"] for row in definitions})
+
+
+def pauses(definitions: Sequence[RowMapping]) -> dict[str, RowMapping]:
+    """Return by name who paused those that are paused, when and why, as far as the audit log knows."""
+    names = [row["name"] for row in definitions if not row["enabled"]]
+    found = asked.latest(reading(), "schedule", names, ["schedule.pause"])
+    return {name: row for (name, _), row in found.items()}
 
 
 def twin(context: Mapping[str, Any]) -> dict[str, Any]:
@@ -54,9 +78,15 @@ def twin(context: Mapping[str, Any]) -> dict[str, Any]:
     def item(row: RowMapping) -> dict[str, Any]:
         latest = context["latest"][row["id"]]
         last = latest[-1] if latest else None
+        pause = context["pauses"].get(row["name"])
+        counts = context["odd_counts"][row["id"]]
         return {
             **{name: row[name] for name in COLUMNS if name in row},
-            "words": schedulewords.in_words(row["schedule"]),
+            **{word: counts.get(word, 0) for word in ("late", "overlapping", "twice")},
+            "paused_by": pause["actor"] if pause else None,
+            "paused_at": pause["at"] if pause else None,
+            "paused_reason": pause["reason"] if pause else None,
+            "words": words.in_words(row["schedule"]),
             "last_run_id": last["id"] if last else None,
             "last_run_status": last["status"] if last else None,
             "missed_24h": context["missed"].get(row["id"], 0),
@@ -76,14 +106,15 @@ def _found(name: str) -> RowMapping:
 
 def find_one(name: str) -> dict[str, Any]:
     """Return one definition."""
-    return {"definition": _found(name), "words": schedulewords}
+    definition = _found(name)
+    return {"definition": definition, "words": words, "pause": pauses([definition]).get(name)}
 
 
 def find_fires(name: str) -> dict[str, Any]:
     """Return the next fires of one definition: when, and what is odd about them."""
     definition = _found(name)
-    fires = schedulewords.preview(definition["schedule"], definition["timezone"], as_of())
-    return {"definition": definition, "fires": fires, "words": schedulewords}
+    found = words.preview(definition["schedule"], definition["timezone"], as_of())
+    return {"definition": definition, "fires": found, "words": words}
 
 
 def find_history(name: str) -> dict[str, Any]:
@@ -93,28 +124,45 @@ def find_history(name: str) -> dict[str, Any]:
         "definition": definition,
         "runs": schedules.runs_of(reading(), definition["id"]),
         "missed": schedules.missed_of(reading(), definition["id"]),
-        "words": schedulewords,
+        "odd": odd_runs([definition])[definition["id"]],
+        "words": words,
     }
 
 
 def find_audit(name: str) -> dict[str, Any]:
     """Return what people did to one definition."""
     definition = _found(name)
-    return {"definition": definition, "rows": schedules.audit(reading(), name), "changes": changes}
+    return {
+        "definition": definition,
+        "rows": schedules.audit(reading(), name),
+        "changes": changes,
+        "word_of": word_of,
+    }
 
 
 def twin_of_one(context: Mapping[str, Any]) -> dict[str, Any]:
     """Return ``/schedules/<name>.json``: the definition, its next fires, missed fires, runs and audit."""
     definition: RowMapping = context["definition"]
-    fires = schedulewords.preview(definition["schedule"], definition["timezone"], as_of())
+    following = words.preview(definition["schedule"], definition["timezone"], as_of())
     history = find_history(definition["name"])
     return {
         **{column.name: definition[column.name] for column in job_definitions.c},
         "payload": redact(definition["payload"]),
-        "words": schedulewords.in_words(definition["schedule"]),
-        "next_fires": [{"at": fire.at, "local": fire.local.isoformat(), "note": fire.note} for fire in fires],
+        "words": words.in_words(definition["schedule"]),
+        "next_fires": [
+            {"at": fire.at, "local": fire.local.isoformat(), "note": fire.note} for fire in following
+        ],
         "missed_fires": [dict(row) for row in history["missed"]],
-        "runs": [dict(row) | {"last_error": redact(row["last_error"])} for row in history["runs"]],
+        "runs": [
+            dict(row)
+            | {
+                "last_error": redact(row["last_error"]),
+                "odd": [
+                    {"word": one.word, "sentence": one.sentence} for one in history["odd"].get(row["id"], [])
+                ],
+            }
+            for row in history["runs"]
+        ],
         "audit": [_redacted(row) for row in schedules.audit(reading(), definition["name"])],
     }
 

@@ -5,24 +5,29 @@ from __future__ import annotations
 import platform
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import psycopg
 from flask import Blueprint, current_app, g
+from sqlalchemy import exc
 
 from dashboard import formats, params
-from dashboard.connection import reading
+from dashboard.connection import as_of, database, looking, reading
+from dashboard.costs import Page
 from dashboard.live import add_page
+from dashboard.measuring import costs
 from dashboard.queries import health, system, workers
+from dashboard.replica import TOLD_SECONDS
 from worker import __version__, db
+from worker.db import DatabaseError
+from worker.horizon import Holder
 from worker.settings import PREFIX, Settings
 from worker.states import Role
 
 blueprint = Blueprint("system", __name__)
 
-# Longer than any statement of ours may take; the page looks every 10 s, so it is told within a minute.
-LONG_TRANSACTION_SECONDS = 45
 LONG_LAG_SECONDS = 60
 FEW_CONNECTIONS_LEFT = 0.8
 MANY_DEAD_ROWS = 100_000
@@ -36,6 +41,8 @@ LOOPS = {
     "forget": "removes workers that ended or fell silent a week ago",
     "listen": "hears at once that work has come. Late: work begins at the next poll instead",
     "live output": "shows what handlers print while they run",
+    "operations": "moves the runs of /operations, a little at a time. Late: they stand still",
+    "pauses": "ends the pauses of types whose end has come",
     "presence": "says that the worker is alive",
     "reap": "takes back runs whose lease ended, of whichever worker",
     "renew": "keeps the leases of what runs. Late: its runs will be taken over",
@@ -64,10 +71,13 @@ def find_loops() -> dict[str, Any]:
     """Return the loops, late ones first."""
     params.from_request()
     loops = [asdict(loop) for loop in health.duties(reading())]
-    if not _may_act():
-        # A driver's message may tell addresses.
-        loops = [loop | {"last_error": loop["last_error"] and "(for operators)"} for loop in loops]
+    loops = [loop | {"last_error": loop_error(loop["last_error"])} for loop in loops]
     return {"loops": sorted(loops, key=lambda loop: not loop["late"])}
+
+
+def loop_error(said: str | None) -> str | None:
+    """Return the last error of a loop as this role may read it: a driver's message may tell addresses."""
+    return formats.redact(said) if _may_act() else said and "(for operators)"
 
 
 def find_server() -> dict[str, Any]:
@@ -77,31 +87,119 @@ def find_server() -> dict[str, Any]:
     folder = server.pop("data_folder")
     server["is_embedded"] = folder is not None and Path(folder).is_relative_to(_own_settings().data_dir)
     server["address"] = _address() if _may_act() else None
+    holders = [_shown(holder) for holder in system.holders(reading())]
     found = {
         "server": server,
-        "oldest_transaction": system.oldest_transaction(reading()),
+        "oldest_transaction": _oldest(holders),
+        "holders": holders,
+        "sight": system.sight(reading()),
         "replicas": system.replicas(reading()),
+        "pages_replica": pages_replica() if database().pages is not database().primary else None,
         "installation": system.installation(reading()),
         "refused_answers_24h": system.refused_answers(reading()),
     }
     return found | {"warnings": list(warnings(found))}
 
 
+def pages_replica() -> dict[str, Any]:
+    """Return how the replica stands that pages are read from; ``error`` says why it does not answer."""
+    try:
+        with looking(database().pages) as connection:
+            row = dict(system.follower(connection))
+            row["behind_seconds"] = database().follower.look(connection, database().primary)
+            return row | {"error": None}
+    except (exc.SQLAlchemyError, psycopg.Error, DatabaseError) as failure:
+        said = str(failure).strip().split("\n", 1)[0] if _may_act() else "(for operators)"
+        return {"error": said, "is_replica": None, "behind_seconds": None}
+
+
+def _shown(holder: Holder) -> dict[str, Any]:
+    """Return what holds dead rows back as pages and twins show it; statements are for those who may act."""
+    told = asdict(holder) | {name: getattr(holder, name) for name in ("title", "is_long", "says", "mend")}
+    statement = formats.redact(holder.statement) if _may_act() else holder.statement and "(for operators)"
+    return told | {"statement": statement}
+
+
+def _oldest(holders: list[dict[str, Any]]) -> dict[str, Any] | None:
+    """Return the session whose transaction is open for longest, of those that this role may see."""
+    known = [each for each in holders if each["kind"] == "session" and each["began_at"]]
+    if not known:
+        return None
+    oldest = min(known, key=lambda each: each["began_at"])
+    return {
+        "pid": int(oldest["id"]),
+        **{name: oldest[name] for name in ("name", "state", "began_at", "seconds")},
+    }
+
+
+def find_costs() -> dict[str, Any]:
+    """Return what the pages of this host's dashboard cost in the last hour, and its processes."""
+    params.from_request()
+    as_of()
+    found = costs()
+    return {
+        "processes": [asdict(each) | {"started_at": _moment(each.started_at)} for each in found.processes()],
+        "pages": [_spent(page) for page in found.pages()],
+        "host": platform.node(),
+    }
+
+
+def _spent(page: Page) -> dict[str, Any]:
+    """Return what one page cost, in seconds; ``median`` and ``p95`` are limits that hold."""
+    # Another process writes while this one reads: a cell may have its name and no answer yet.
+    answers = max(page.answers, 1)
+    return {
+        "name": page.name,
+        "answers": page.answers,
+        "median_seconds": (page.percentile(0.5) or 0) / 1000,
+        "p95_seconds": (page.percentile(0.95) or 0) / 1000,
+        "slowest_seconds": page.slowest_ms / 1000,
+        "slowest_address": page.slowest_address,
+        "slowest_pid": page.slowest_pid,
+        "database_seconds": page.database_ms / 1000 / answers,
+        "statements": page.statements / answers,
+        "refused": page.refused,
+        "failed": page.failed,
+    }
+
+
+def _moment(epoch: float) -> datetime:
+    return datetime.fromtimestamp(epoch, UTC)
+
+
 def find_sizes() -> dict[str, Any]:
     """Return tables and indexes with their sizes."""
     params.from_request()
-    return {"tables": system.tables(reading()), "indexes": system.indexes(reading())}
+    tables = system.tables(reading())
+    return {
+        "tables": tables,
+        "indexes": system.indexes(reading()),
+        "late_tables": [row["name"] for row in tables if _waits_for_vacuum(row)],
+    }
+
+
+def _waits_for_vacuum(table: Mapping[Any, Any]) -> bool:
+    """Whether a table has many dead rows, and twice as many as bring autovacuum, or none ever comes."""
+    if table["dead_rows"] <= MANY_DEAD_ROWS:
+        return False
+    return not table["is_vacuumed"] or table["dead_rows"] > 2 * table["vacuum_at"]
 
 
 def warnings(found: Mapping[str, Any]) -> Iterator[str]:
     """Yield a sentence, with the mend, for each thing of ``find_server`` that will hurt."""
-    server, oldest = found["server"], found["oldest_transaction"]
-    if oldest is not None and oldest["seconds"] > LONG_TRANSACTION_SECONDS:
+    server, follower = found["server"], found["pages_replica"]
+    for holder in found["holders"]:
+        if holder["is_long"]:
+            yield f"{holder['says']} {holder['mend']}"
+    if found["sight"]["hidden"] and not found["sight"]["sees_all"]:
         yield (
-            f"A transaction of “{formats.visible(oldest['name'])}” (pid {oldest['pid']}) has been open for "
-            f"{formats.duration(oldest['seconds'])}: dead rows pile up and claims slow down. If nobody needs "
-            f"it: SELECT pg_terminate_backend({oldest['pid']})"
+            f"Of {found['sight']['hidden']} sessions of other roles it cannot be seen how old they are: as a "
+            f"superuser, GRANT pg_monitor TO {formats.visible(found['sight']['role'])}"
         )
+    if follower is not None and follower["error"]:
+        yield f"The replica that pages are read from does not answer: {follower['error']}"
+    elif follower is not None and (follower["behind_seconds"] or 0) > TOLD_SECONDS:
+        yield f"Pages are read from a replica that is {formats.duration(follower['behind_seconds'])} behind."
     if (server["connections"] or 0) > FEW_CONNECTIONS_LEFT * server["max_connections"]:
         yield (
             f"{server['connections']} of {server['max_connections']} connections are in use: raise "
@@ -153,10 +251,18 @@ add_page(
     "/system",
     "system/page.html",
     find,
-    twin=lambda context: {**context, **find_loops(), **_plain(find_server()), **_plain(find_sizes())},
+    twin=lambda context: {
+        **context,
+        **find_loops(),
+        **_plain(find_server()),
+        **_plain(find_costs()),
+        **_plain(find_sizes()),
+    },
     fragments={
         "loops": ("system/_loops.html", find_loops),
         "server": ("system/_server.html", find_server),
+        "horizon": ("system/_horizon.html", find_server),
+        "costs": ("system/_costs.html", find_costs),
         "sizes": ("system/_sizes.html", find_sizes),
     },
 )

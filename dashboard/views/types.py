@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Any
 from urllib.parse import quote
 
 import psycopg
-from flask import Blueprint, abort
+from flask import Blueprint, abort, current_app, g
 from sqlalchemy import RowMapping
 
 from dashboard import params
 from dashboard.connection import as_of, reading
 from dashboard.formats import number
 from dashboard.live import add_page
+from dashboard.queries import hours
 from dashboard.queries import types as query
+from dashboard.scopes import Scope
 from dashboard.verbs import add_verb, body
-from dashboard.views.run import describe
+from dashboard.words import ends
+from dashboard.words.policy import retries
 from worker.audit import Actor
 from worker.transitions import Answer, types
 
@@ -27,10 +31,11 @@ ONE = f"{PATH}/<path:name>"
 LARGEST_LIMIT = 1_000_000
 FIELDS = {"state": params.one_of(query.STATES, many=True), "q": params.TEXT}
 COLUMNS = [
-    "name", "state", "queued", "running", "failed", "dead", "max_running", "max_running_operator", "workers",
+    "name", "state", "queued", "oldest_due_at", "running", "failed", "dead", "max_running",
+    "max_running_operator", "workers",
     "max_attempts", "timeout_seconds", "lease_seconds", "backoff", "median_seconds", "p95_seconds",
     "succeeded_24h", "last_failure_run_id", "last_failure_code", "last_failure_at", "paused_at", "paused_by",
-    "paused_reason", "schedule", "keep_succeeded_days", "keep_dead_days", "seen_at",
+    "paused_reason", "paused_until", "schedule", "keep_succeeded_days", "keep_dead_days", "seen_at",
 ]  # fmt: skip
 
 
@@ -41,14 +46,20 @@ def find() -> dict[str, Any]:
     return {
         "filters": filters,
         "rows": rows,
-        "numbers": query.numbers(reading(), [row["name"] for row in rows.items], as_of()),
+        "numbers": query.numbers(reading(), [row["name"] for row in rows.items], last_day()),
         "unregistered": query.unregistered(reading()),
         "states": query.STATES,
         "capped": capped,
-        "rule": describe,
+        "retries": retries,
         "path_of": path_of,
         "nothing": {"load": query.Load(), "pace": query.Pace()},
     }
+
+
+def last_day() -> Mapping[datetime, hours.Hour]:
+    """Return what each type did in each hour of the last day."""
+    closed = current_app.extensions.setdefault("wakeboard_type_hours", {})
+    return hours.last_day(reading(), as_of(), closed)
 
 
 def capped(count: int, *, is_cut: bool = False) -> str:
@@ -73,6 +84,7 @@ def twin(context: Mapping[str, Any]) -> dict[str, Any]:
             **{column: row[column] for column in COLUMNS if column in row},
             "state": "active" if row["paused_at"] is None else "paused",
             "queued": load.queued,
+            "oldest_due_at": numbers.oldest.get(name),
             "running": load.running,
             "failed": load.failed,
             "dead": load.dead,
@@ -97,6 +109,18 @@ add_page(
     columns=COLUMNS,
     fragments={"list": "types/_list.html"},
 )
+
+
+def _pause(connection: psycopg.Connection[Any], actor: Actor, reason: str | None, name: str) -> Answer:
+    """Pause a type until the end that the request brings, if it brings one."""
+    given = body()
+    if "until" not in given and "until_at" not in given:
+        return types.pause(connection, name, actor, reason)
+    try:
+        end = ends.end_of(given.get("until_at", "") or given.get("until", ""), as_of(), g.zone)
+    except ValueError as wrong:
+        abort(400, str(wrong))
+    return types.pause(connection, name, actor, reason, until=end)
 
 
 def _limit(connection: psycopg.Connection[Any], actor: Actor, reason: str | None, name: str) -> Answer:
@@ -139,11 +163,15 @@ add_verb(
     blueprint,
     f"{ONE}/pause",
     "type.pause",
-    lambda connection, actor, reason, name: types.pause(connection, name, actor, reason),
+    _pause,
     says=lambda name: (
         f"Pause type {name}? No worker starts a run of it until it is resumed; what runs goes on."
     ),
     back=lambda name: PATH,
+    fields="types/_pause.html",
+    ask=lambda name: {"type": query.one(reading(), name), "ends": ends.ENDS},
+    keeps=True,
+    scope=Scope.TYPE,
 )
 add_verb(
     blueprint,
@@ -152,6 +180,7 @@ add_verb(
     lambda connection, actor, reason, name: types.resume(connection, name, actor, reason),
     says=lambda name: f"Let workers start runs of type {name} again?",
     back=lambda name: PATH,
+    scope=Scope.TYPE,
 )
 add_verb(
     blueprint,
@@ -162,6 +191,7 @@ add_verb(
     back=lambda name: PATH,
     fields="types/_limit.html",
     ask=_ask_limit,
+    keeps=True,
 )
 add_verb(
     blueprint,
@@ -172,4 +202,5 @@ add_verb(
     back=lambda name: PATH,
     fields="types/_keep.html",
     ask=_ask_keep,
+    keeps=True,
 )

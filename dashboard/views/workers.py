@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
+from urllib.parse import quote
 
 from flask import Blueprint
 from sqlalchemy import RowMapping
 
 from dashboard import params
 from dashboard.connection import reading
-from dashboard.live import add_page, rows_twin
-from dashboard.queries import workers
+from dashboard.live import add_page
+from dashboard.queries import asked, one_worker, workers
 from dashboard.verbs import add_verb
 from worker.transitions import types
 
@@ -20,8 +22,8 @@ PATH = "/workers"
 FIELDS = {"state": params.one_of(workers.STATES, many=True), "type": params.TEXT, "q": params.TEXT}
 COLUMNS = [
     "id", "state", "name", "hostname", "pid", "version", "concurrency", "running", "memory_bytes",
-    "job_types", "is_tick", "heartbeat_seconds", "started_at", "seen_at", "idle_since", "drain_requested_at",
-    "stop_requested_at", "stopping_at", "stopped_at",
+    "run_ids", "job_types", "is_tick", "heartbeat_seconds", "started_at", "seen_at", "idle_since",
+    "drain_requested_at", "stop_requested_at", "stopping_at", "stopped_at",
 ]  # fmt: skip
 # By state: the colour of the badge; its word is the state's own.
 COLOURS = {
@@ -31,20 +33,51 @@ COLOURS = {
     "busy": "running",
     "idle": "succeeded",
     "stopped": "queued",
+    "gone": "queued",
 }
+SILENT = (
+    "Two heartbeats were missed: the process died, hangs, or cannot reach the database. "
+    "Its runs are taken over when their leases end."
+)
+# How the list is parted: a heading and what it means, and the states that stand under it.
+PARTS = (
+    ("Silent", SILENT, ("silent",)),
+    ("Here", "", ("stopping", "draining", "busy", "idle")),
+    ("Stopped", "They ended in good order.", ("stopped",)),
+    ("Gone", "Silent for over a day: they ended without a word. Forgotten after a week.", ("gone",)),
+)  # fmt: skip
+ASKED = ("worker.drain", "worker.stop")
 
 
 def find() -> dict[str, Any]:
     """Return the workers of the page."""
     filters = params.from_request(FIELDS)
+    rows = workers.page(reading(), filters)
+    ids = [row["id"] for row in rows.items]
     return {
         "filters": filters,
-        "rows": workers.page(reading(), filters),
+        "rows": rows,
+        "running": one_worker.running(reading(), ids),
+        "asked": asked.latest(reading(), "worker", ids, ASKED),
+        "parts": parts(rows.items),
         "versions": workers.versions(reading()),
         "states": workers.STATES,
         "colours": COLOURS,
         "why_not": why_not,
+        "path_of": path_of,
     }
+
+
+def parts(rows: Sequence[RowMapping]) -> list[tuple[str, str, list[RowMapping]]]:
+    """Return (heading, meaning, workers) of each part of the list that has any."""
+    ranks = {title: {workers.STATES.index(state) for state in states} for title, _, states in PARTS}
+    found = [(title, said, [row for row in rows if row["rank"] in ranks[title]]) for title, said, _ in PARTS]
+    return [part for part in found if part[2]]
+
+
+def path_of(worker_id: str) -> str:
+    """Return the path of a worker, whatever characters are in its id."""
+    return f"{PATH}/{quote(worker_id, safe='')}"
 
 
 def why_not(row: RowMapping) -> dict[str, str]:
@@ -52,6 +85,8 @@ def why_not(row: RowMapping) -> dict[str, str]:
     state = workers.STATES[row["rank"]]
     if state == "stopped":
         return dict.fromkeys(("drain", "stop"), "It has stopped")
+    if state == "gone":
+        return dict.fromkeys(("drain", "stop"), "It is gone: nothing was heard of it for over a day")
     if state == "silent":
         hint = f"It hears nothing: look at process {row['pid']} on {row['hostname']}"
         return dict.fromkeys(("drain", "stop"), hint)
@@ -63,9 +98,18 @@ def why_not(row: RowMapping) -> dict[str, str]:
     return found
 
 
-def item(row: RowMapping) -> dict[str, Any]:
-    """Return a worker as the twin gives it."""
-    return {name: row[name] if name in row else workers.STATES[row["rank"]] for name in COLUMNS}
+def twin(context: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the list's JSON body."""
+
+    def item(row: RowMapping) -> dict[str, Any]:
+        more = {
+            "state": workers.STATES[row["rank"]],
+            "run_ids": [run["id"] for run in context["running"][row["id"]]],
+        }
+        return {name: more[name] if name in more else row[name] for name in COLUMNS}
+
+    body: dict[str, Any] = context["rows"].twin(item)
+    return body
 
 
 add_page(
@@ -73,7 +117,7 @@ add_page(
     PATH,
     "workers/page.html",
     find,
-    twin=rows_twin(item),
+    twin=twin,
     columns=COLUMNS,
     fragments={"list": "workers/_list.html"},
 )

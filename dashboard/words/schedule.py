@@ -6,7 +6,7 @@ What cannot be read is told as a sentence, never raised: a page must show a brok
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, tzinfo
 from functools import lru_cache
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -57,16 +57,22 @@ def state(definition: Mapping[Any, Any]) -> tuple[str, str]:
     return ("stuck", "overdue") if definition["is_overdue"] else ("succeeded", "on")
 
 
-def in_zone(moment: datetime | None, timezone: str) -> str:
-    """Return ``Sat 21 Nov 2026 02:30 CET``, followed by `` = 01:30 UTC`` where the zone is another."""
+def in_zone(moment: datetime | None, timezone: str, reader: tzinfo = UTC) -> str:
+    """Return ``Sat 21 Nov 2026 02:30 CET``, followed by `` = 01:30 UTC`` for a reader elsewhere."""
     if moment is None:
         return ""
     there = moment.astimezone(_zone(timezone))
     text = there.strftime("%a %-d %b %Y %H:%M %Z")
-    if there.utcoffset() == moment.astimezone(UTC).utcoffset():
+    here = moment.astimezone(reader)
+    if there.utcoffset() == here.utcoffset():
         return text
-    here = moment.astimezone(UTC)
-    return f"{text} = {here:%H:%M} UTC" if here.date() == there.date() else f"{text} = {here:%a %H:%M} UTC"
+    return f"{text} = {here:%H:%M %Z}" if here.date() == there.date() else f"{text} = {here:%a %H:%M %Z}"
+
+
+def wall(moment: datetime, timezone: str) -> str:
+    """Return ``02:30 on 25 October 2026``: what the clocks of a zone show."""
+    there = moment.astimezone(_zone(timezone))
+    return f"{there:%H:%M} on {there.day} {there:%B %Y}"
 
 
 def _zone(timezone: str) -> ZoneInfo:

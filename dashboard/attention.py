@@ -1,0 +1,86 @@
+"""How many things need a person: the number in every page's title, and its place in the bar.
+
+It is the overview's number, counted at most every other second in each process. A page asks in passing:
+a question that fails costs the number, never the page.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from flask import current_app, g
+from sqlalchemy.exc import SQLAlchemyError
+
+from dashboard.connection import as_of, reading
+from dashboard.queries import alerts, overview, rising
+from dashboard.queries.overview import Counts
+from dashboard.words.verdict import untold
+from worker.alerts.questions import Finding
+from worker.db import DatabaseError
+
+log = logging.getLogger("wakeboard.web")
+
+KEPT = timedelta(seconds=2)
+
+
+@dataclass(slots=True)
+class Memory:
+    """The last number, and the moment of the database's clock it is of."""
+
+    at: datetime | None = None
+    count: int | None = None
+
+
+def number(counts: Counts, rise: Finding, firing: Sequence[str]) -> int:
+    """Return how many things need a person: dead, stuck, missed, unconfirmed, rising, and other alerts."""
+    return counts.attention + rise.firing + len(untold(counts, rise, firing))
+
+
+def known(*, anew: bool = False) -> int | None:
+    """Return the number, at most KEPT old or counted ``anew``; None when it cannot be had."""
+    memory = _memory()
+    try:
+        if anew or memory.at is None or not timedelta() <= as_of() - memory.at < KEPT:
+            memory.count, memory.at = _ask(), as_of()
+    except (SQLAlchemyError, DatabaseError):
+        log.warning("what needs attention was not counted", exc_info=True)
+        return None
+    return memory.count
+
+
+def remember(count: int) -> int:
+    """Keep a number that a page counted for itself, so that its frame need not count again; return it."""
+    memory = _memory()
+    memory.count, memory.at = count, as_of()
+    return count
+
+
+def in_passing() -> int | None:
+    """Return the number for a page being rendered; the last one known where it asks the database nothing.
+
+    It is of all types: who may see some alone is not told.
+    """
+    actor = g.get("actor")
+    if actor is not None and actor.job_types is not None:
+        return None
+    return known() if "reading" in g else _memory().count
+
+
+def _memory() -> Memory:
+    found = current_app.extensions.setdefault("wakeboard_attention", Memory())
+    assert isinstance(found, Memory)
+    return found
+
+
+def _ask() -> int:
+    """Count, within a savepoint: a statement that fails takes nothing else of the page with it."""
+    connection = reading()
+    with connection.begin_nested():
+        counts = overview.counts(connection)
+        memory = current_app.extensions.setdefault("wakeboard_rising", rising.Memory())
+        rise = rising.failures_rise(connection, as_of(), memory)
+        firing = [rule.kind for rule in alerts.firing(connection)]
+    return number(counts, rise, firing)

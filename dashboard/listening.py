@@ -1,0 +1,65 @@
+"""gunicorn's threads, and in front of them the polls that find nothing new, answered where they arrive.
+
+Parsing a request and handing it to a thread costs more than a millisecond; a poll that was asked in the same
+bytes before and finds nothing new needs neither. Everything else goes on to the threads, unread.
+"""
+
+from __future__ import annotations
+
+import socket
+from typing import Any
+
+from gunicorn.workers.gthread import ThreadWorker
+
+from dashboard.live import FRAGMENTS
+from dashboard.polls import Polls
+
+LARGEST = 16_384
+# What follows such a line is a part of the request, and not the next one.
+BODIES = (b"\r\ncontent-length:", b"\r\ntransfer-encoding:")
+BEGINS, ENDS = f"GET {FRAGMENTS}/".encode(), b"\r\n\r\n"
+
+
+class Listening(ThreadWorker):  # type: ignore[misc]
+    """A worker process; ``polls`` is its memory, None until the app is there."""
+
+    polls: Polls | None = None
+
+    def on_client_socket_readable(self, conn: Any, client: socket.socket) -> None:
+        """Answer at once, or leave the request to a thread."""
+        if not self._answers(conn, client):
+            super().on_client_socket_readable(conn, client)
+
+    def _answers(self, conn: Any, client: socket.socket) -> bool:
+        if self.polls is None or not self.alive or self.cfg.is_ssl or conn.is_http2:
+            return False
+        try:
+            raw = client.recv(LARGEST, socket.MSG_PEEK)
+        except OSError:
+            return False
+        if not (raw.startswith(BEGINS) and raw.endswith(ENDS) and raw.count(ENDS) == 1):
+            return False
+        if any(line in raw.lower() for line in BODIES):
+            return False
+        answer = self.polls.answer(raw)
+        if answer is None:
+            self.polls.arriving(client, raw)
+            return False
+        client.recv(len(raw))
+        self.keepalived_conns.remove(conn)
+        if self._sends(client, answer):
+            conn.set_timeout()
+            self.keepalived_conns.append(conn)
+        else:
+            self.poller.unregister(client)
+            self.nr_conns -= 1
+            conn.close()
+        return True
+
+    @staticmethod
+    def _sends(client: socket.socket, answer: bytes) -> bool:
+        """Return whether the whole ``answer`` could be sent without waiting."""
+        try:
+            return client.send(answer) == len(answer)
+        except OSError:
+            return False

@@ -1,0 +1,98 @@
+"""Where percentiles stand in a chart whose height grows tenfold from line to line. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from dashboard.formats import duration
+from dashboard.queries.ended import Bar, Times, together
+
+HEIGHT = 100
+SHARES = (0.5, 0.95, 0.99)
+# Pages show nothing below a millisecond.
+LOWEST = 0.001
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One step of a window: half, 95 % and 99 % took at most so many seconds; None when nothing ended.
+
+    ``y50``, ``y95`` and ``y99`` are distances from the top, in units of HEIGHT.
+    """
+
+    start_at: datetime
+    label: str
+    count: int
+    p50: float | None = None
+    p95: float | None = None
+    p99: float | None = None
+    y50: float = HEIGHT
+    y95: float = HEIGHT
+    y99: float = HEIGHT
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """The times of a window and of each of its steps; ``low`` to ``high`` seconds is the chart's height.
+
+    ``lines`` are the distances from the top at which the tens stand.
+    """
+
+    count: int
+    p50: float | None
+    p95: float | None
+    p99: float | None
+    longest: float | None
+    low: float
+    high: float
+    lines: Sequence[float]
+    columns: Sequence[Column]
+
+    @property
+    def scale(self) -> str:
+        """How to read the chart's height, in words."""
+        low, high = duration(self.low), duration(self.high)
+        return f"{low} at the bottom, ten times that at each line, {high} on top"
+
+
+def spread(bars: Sequence[Bar], each: Sequence[Times]) -> Spread:
+    """Return the spread of ``each`` bar's times, and of all together."""
+    whole = together(each)
+    columns = [_column(bar, times) for bar, times in zip(bars, each, strict=True)]
+    known = [seconds for column in columns for seconds in (column.p50, column.p99) if seconds]
+    bottom = math.floor(math.log10(max(min(known, default=LOWEST), LOWEST)))
+    top = max(math.ceil(math.log10(max(known, default=1.0))), bottom + 1)
+    tens = range(bottom + 1, top)
+    p50, p95, p99 = (whole.at_most(share) for share in SHARES)
+    return Spread(
+        count=whole.count,
+        p50=p50,
+        p95=p95,
+        p99=p99,
+        longest=whole.longest_seconds if whole.count else None,
+        low=10.0**bottom,
+        high=10.0**top,
+        lines=[_height(10.0**ten, bottom, top) for ten in tens],
+        columns=[_placed(column, bottom, top) for column in columns],
+    )
+
+
+def _column(bar: Bar, times: Times) -> Column:
+    p50, p95, p99 = (times.at_most(share) for share in SHARES)
+    return Column(bar.start_at, bar.label, times.count, p50, p95, p99)
+
+
+def _placed(column: Column, bottom: int, top: int) -> Column:
+    y50, y95, y99 = (_height(seconds, bottom, top) for seconds in (column.p50, column.p95, column.p99))
+    return replace(column, y50=y50, y95=y95, y99=y99)
+
+
+def _height(seconds: float | None, bottom: int, top: int) -> float:
+    """Return how far from the top ``seconds`` are, in units of HEIGHT."""
+    if not seconds:
+        return HEIGHT
+    share = (math.log10(seconds) - bottom) / (top - bottom)
+    return round(HEIGHT * (1 - min(1.0, max(0.0, share))), 2)

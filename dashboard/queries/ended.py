@@ -1,0 +1,229 @@
+"""What the statistics tell about the attempts that ended in a window: how many, how long, of which types.
+
+Every ended attempt is in them, so nothing here reads runs or attempts. A busy day is 200,000 rows of
+statistics: hours that cannot change any more are kept by the caller, from one request to the next.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from sqlalchemy import Connection, Row, text
+
+from worker.statistics import bucket_seconds, percentile
+
+HOUR = timedelta(hours=1)
+# An hour is settled this long after it began: late batches have committed, a replica has caught up.
+SETTLED = timedelta(minutes=90)
+# One statement reads so much: a busy day is 0.45 s of work in pieces of three hours, and 1 s in one piece,
+# which sorts on disk. A busy week is read so once after a restart.
+AT_ONCE = timedelta(hours=3)
+TYPES = 5
+LARGEST_BUCKET = 63
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """So many ``count`` steps of the clock, the last of which is the current one."""
+
+    name: str
+    words: str
+    step: timedelta
+    count: int
+    each: str
+    every: str
+
+    def starts(self, now: datetime) -> list[datetime]:
+        """Return where each step begins, oldest first."""
+        seconds = int(self.step.total_seconds())
+        last = datetime.fromtimestamp(int(now.timestamp()) // seconds * seconds, UTC)
+        return [last - self.step * back for back in range(self.count - 1, -1, -1)]
+
+
+WINDOWS = {
+    window.name: window
+    for window in (
+        Window("1h", "hour", timedelta(minutes=5), 12, "five minutes", "15s"),
+        Window("24h", "24 hours", HOUR, 24, "hour", "15s"),
+        Window("7d", "7 days", HOUR, 168, "hour", "60s"),
+    )
+}
+LONGEST = max(window.step * window.count for window in WINDOWS.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What one type did: ended attempts, how many of them failed, seconds in slots, the longest of them."""
+
+    attempts: int = 0
+    failed: int = 0
+    seconds: float = 0.0
+    longest_seconds: float = 0.0
+
+    @property
+    def average_seconds(self) -> float:
+        """Seconds of one attempt, on the average."""
+        return self.seconds / self.attempts if self.attempts else 0.0
+
+    def __add__(self, other: Work) -> Work:
+        return Work(
+            self.attempts + other.attempts,
+            self.failed + other.failed,
+            self.seconds + other.seconds,
+            max(self.longest_seconds, other.longest_seconds),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """How long something took, as counts by bucket of worker.statistics, and the longest of all."""
+
+    buckets: Mapping[int, int] = field(default_factory=dict)
+    longest_seconds: float = 0.0
+
+    @property
+    def count(self) -> int:
+        """Of how many attempts."""
+        return sum(self.buckets.values())
+
+    def at_most(self, share: float) -> float | None:
+        """Return the seconds that ``share`` (0 to 1) of them did not pass, None without any.
+
+        It is the upper end of the bucket, half a power of two: what it stands for is up to 29 % less. The
+        largest bucket has no end, and no bucket reaches past the longest.
+        """
+        found = percentile(self.buckets, share)
+        if found is None or found >= bucket_seconds(LARGEST_BUCKET):
+            return None if found is None else self.longest_seconds
+        return min(found, self.longest_seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """The attempts that ended in one step of a window. ``label`` is filled in by the view.
+
+    ``good`` succeeded, ``bad`` failed, timed out or were lost. ``run_times`` are those of the good ones,
+    ``waits`` (from due to started) of every attempt, cancelled and released ones too.
+    """
+
+    start_at: datetime
+    good: int = 0
+    bad: int = 0
+    run_times: Times = field(default_factory=Times)
+    waits: Times = field(default_factory=Times)
+    types: Mapping[str, Work] = field(default_factory=dict)
+    label: str = ""
+
+    @property
+    def total(self) -> int:
+        """All that succeeded or failed."""
+        return self.good + self.bad
+
+
+# One pass over the statistics for four questions: sums, run times, waits and types of each step.
+SUMMED = text("""
+SELECT start_at, job_type, duration_bucket, wait_bucket,
+    grouping(job_type, duration_bucket, wait_bucket) AS which,
+    coalesce(sum(runs), 0)::bigint AS attempts,
+    coalesce(sum(runs) FILTER (WHERE is_good), 0)::bigint AS good,
+    coalesce(sum(runs) FILTER (WHERE is_bad), 0)::bigint AS bad,
+    coalesce(sum(duration_ms) FILTER (WHERE is_good OR is_bad), 0) / 1000 AS seconds,
+    coalesce(max(duration_max_ms) FILTER (WHERE is_good), 0) / 1000 AS longest_good,
+    coalesce(max(duration_max_ms) FILTER (WHERE is_good OR is_bad), 0) / 1000 AS longest,
+    coalesce(max(wait_max_ms), 0) / 1000 AS longest_wait
+FROM (
+    SELECT *, date_bin(:step, minute, :first) AS start_at, outcome = 'succeeded' AS is_good,
+        outcome IN ('failed', 'timed_out', 'lost') AS is_bad
+    FROM (
+        SELECT * FROM wakeboard.statistics_deltas WHERE minute >= :first AND minute < :until
+        UNION ALL
+        SELECT * FROM wakeboard.statistics_rollups WHERE minute >= :first AND minute < :until
+    ) AS both_tables
+) AS judged
+GROUP BY start_at, GROUPING SETS ((), (job_type), (duration_bucket), (wait_bucket))
+""")
+# What ``which`` says: a bit for each of the three columns that the row is not grouped by.
+BY_TYPE, BY_RUN_TIME, BY_WAIT, WHOLE = 0b011, 0b101, 0b110, 0b111
+
+
+def bars(connection: Connection, now: datetime, window: Window, closed: dict[datetime, Bar]) -> list[Bar]:
+    """Return the steps of ``window``, oldest first, none left out.
+
+    ``closed`` keeps the hours that cannot change any more, from one call to the next; it is this
+    function's own.
+    """
+    starts = window.starts(now)
+    if window.step != HOUR:
+        return _filled(starts, _summed(connection, starts[0], starts[-1] + window.step, window.step))
+    known = {start: bar for start in starts if (bar := closed.get(start)) is not None}
+    known |= _summed(
+        connection, next(start for start in starts if start not in known), starts[-1] + HOUR, HOUR
+    )
+    found = _filled(starts, known)
+    closed.update({bar.start_at: bar for bar in found if bar.start_at + SETTLED < now})
+    for start in [start for start in list(closed) if start < now - LONGEST]:
+        closed.pop(start, None)
+    return found
+
+
+def _filled(starts: Iterable[datetime], known: Mapping[datetime, Bar]) -> list[Bar]:
+    return [known.get(start) or Bar(start) for start in starts]
+
+
+def _summed(connection: Connection, first: datetime, until: datetime, step: timedelta) -> dict[datetime, Bar]:
+    """Return the bars of the steps from ``first`` to ``until`` in which anything ended."""
+    found: dict[datetime, Bar] = {}
+    while first < until:
+        end = min(first + AT_ONCE, until)
+        rows = connection.execute(SUMMED, {"step": step, "first": first, "until": end}).all()
+        by_start: dict[datetime, list[Row[Any]]] = {}
+        for row in rows:
+            by_start.setdefault(row.start_at, []).append(row)
+        found |= {start: _bar(start, rows) for start, rows in by_start.items()}
+        first = end
+    return found
+
+
+def _bar(start: datetime, rows: Iterable[Row[Any]]) -> Bar:
+    """Return the bar that the ``rows`` of SUMMED for one step make."""
+    by: dict[int, list[Row[Any]]] = {BY_TYPE: [], BY_RUN_TIME: [], BY_WAIT: [], WHOLE: []}
+    for row in rows:
+        by[row.which].append(row)
+    (whole,) = by[WHOLE]
+    return Bar(
+        start,
+        whole.good,
+        whole.bad,
+        Times({row.duration_bucket: row.good for row in by[BY_RUN_TIME] if row.good}, whole.longest_good),
+        Times({row.wait_bucket: row.attempts for row in by[BY_WAIT]}, whole.longest_wait),
+        {
+            row.job_type: Work(row.good + row.bad, row.bad, row.seconds, row.longest)
+            for row in by[BY_TYPE]
+            if row.good + row.bad
+        },
+    )
+
+
+def together(times: Iterable[Times]) -> Times:
+    """Return all of ``times`` as one."""
+    buckets: Counter[int] = Counter()
+    longest = 0.0
+    for each in times:
+        buckets.update(each.buckets)
+        longest = max(longest, each.longest_seconds)
+    return Times(buckets, longest)
+
+
+def busiest_and_slowest(found: Iterable[Bar]) -> tuple[list[tuple[str, Work]], list[tuple[str, Work]]]:
+    """Return the TYPES types that held slots for longest, and those of the longest attempts on average."""
+    types: dict[str, Work] = {}
+    for bar in found:
+        for name, work in bar.types.items():
+            types[name] = types.get(name, Work()) + work
+    busiest = sorted(types.items(), key=lambda one: (-one[1].seconds, one[0]))
+    slowest = sorted(types.items(), key=lambda one: (-one[1].average_seconds, one[0]))
+    return busiest[:TYPES], slowest[:TYPES]

@@ -1,0 +1,229 @@
+"""What is kept of error groups: where and when they were seen, how they stand, who muted them. Reads only.
+
+The list of failures is ``errors``; here are the rows of ``error_groups``, and one group with all about it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import ARRAY, BigInteger, Connection, RowMapping, any_, func, literal, select, text
+
+from worker.fingerprint import QUIET_DAYS
+from worker.states import Status
+from worker.tables import audit_log, error_groups, job_attempts, job_runs, workers
+
+# For this long after its first failure a group is new, and after a return it is back.
+FRESH = timedelta(hours=24)
+QUIET = timedelta(days=QUIET_DAYS)
+STATES = ("new", "back", "ongoing", "quiet")
+CAP = 20_000
+# Counting by worker reads whole attempts.
+WORKERS_CAP = 5_000
+MOST_WORKERS = 20
+MOST_KIN = 20
+MOST_MUTED = 100
+MOST_ACTS = 10
+
+groups = error_groups.c
+attempts = job_attempts.c
+runs = job_runs.c
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """One row of ``error_groups``."""
+
+    id: int
+    fingerprint: str
+    error_code: str
+    job_type: str
+    template: str
+    frame: str | None
+    first_run_id: int | None
+    first_seen_at: datetime
+    last_seen_at: datetime
+    returned_at: datetime | None
+    quiet_from_at: datetime | None
+    muted_until: datetime | None
+    muted_at: datetime | None
+    muted_by: str | None
+    muted_reason: str | None
+
+    def state(self, now: datetime) -> str:
+        """Return one of STATES: new, back again, ongoing, or quiet since QUIET."""
+        if self.first_seen_at > now - FRESH:
+            return "new"
+        if self.returned_at is not None and self.returned_at > now - FRESH:
+            return "back"
+        return "quiet" if self.last_seen_at < now - QUIET else "ongoing"
+
+    def is_muted(self, now: datetime) -> bool:
+        """Whether somebody muted it until a moment after ``now``."""
+        return self.muted_until is not None and self.muted_until > now
+
+
+_COLUMNS = [column for column in groups if column.name in Kept.__dataclass_fields__]
+
+
+# What makes groups of several types the same failure: code, message and place.
+Sameness = tuple[str, str, str | None]
+
+
+def _kept(row: RowMapping) -> Kept:
+    return Kept(**row)
+
+
+def by_number(connection: Connection, numbers: Collection[int]) -> dict[int, Kept]:
+    """Return the groups with these numbers that are still kept."""
+    if not numbers:
+        return {}
+    wanted = literal(sorted(numbers), ARRAY(BigInteger))
+    found = connection.execute(select(*_COLUMNS).where(groups.id == any_(wanted))).mappings()
+    return {row["id"]: _kept(row) for row in found}
+
+
+def muted(connection: Connection) -> list[Kept]:
+    """Return the groups that are muted now, those whose mute ends first in front, at most MOST_MUTED."""
+    statement = (
+        select(*_COLUMNS)
+        .where(groups.muted_until > func.now())
+        .order_by(groups.muted_until, groups.id)
+        .limit(MOST_MUTED)
+    )
+    return [_kept(row) for row in connection.execute(statement).mappings()]
+
+
+def muted_numbers(connection: Connection) -> set[int]:
+    """Return the numbers of all groups that are muted now."""
+    return set(connection.execute(select(groups.id).where(groups.muted_until > func.now())).scalars())
+
+
+def types_of_the_same(connection: Connection, numbers: Collection[int]) -> dict[Sameness, list[str]]:
+    """Return the types of the groups ``numbers`` by what failed."""
+    if not numbers:
+        return {}
+    wanted = literal(sorted(numbers), ARRAY(BigInteger))
+    same = (groups.error_code, groups.template, groups.frame)
+    types = func.array_agg(groups.job_type.distinct())
+    statement = select(*same, types).where(groups.id == any_(wanted)).group_by(*same)
+    return {(code, template, frame): found for code, template, frame, found in connection.execute(statement)}
+
+
+def one(connection: Connection, number: int) -> Kept | None:
+    """Return the group with this number, None when there is none."""
+    return by_number(connection, [number]).get(number)
+
+
+def kin(connection: Connection, group: Kept) -> list[Kept]:
+    """Return the same failure of other types (code, message and place are equal), last seen first."""
+    statement = (
+        select(*_COLUMNS)
+        .where(
+            groups.error_code == group.error_code,
+            groups.template == group.template,
+            groups.frame.is_not_distinct_from(group.frame),
+            groups.id != group.id,
+        )
+        .order_by(groups.last_seen_at.desc(), groups.id)
+        .limit(MOST_KIN)
+    )
+    return [_kept(row) for row in connection.execute(statement).mappings()]
+
+
+# One branch per group and state: an index scan that stops at its cap, whatever the planner guesses.
+_STANDING = text(f"""
+SELECT each.status, counted.runs
+FROM unnest(CAST(:statuses AS text[])) AS each (status)
+CROSS JOIN LATERAL (
+    SELECT count(*) AS runs FROM (
+        SELECT FROM wakeboard.job_runs AS r
+        WHERE r.error_group = :number AND r.status = each.status LIMIT {CAP}
+    ) AS kept
+) AS counted
+""")
+
+
+def standing(connection: Connection, number: int) -> dict[str, int]:
+    """Return how many runs whose last failure was of this group are in each state now, each at most CAP."""
+    values = {"number": number, "statuses": [status.value for status in Status]}
+    return {row.status: row.runs for row in connection.execute(_STANDING, values)}
+
+
+def trend(
+    connection: Connection, number: int, since: datetime, until: datetime, step: str, zone: str
+) -> dict[datetime, int]:
+    """Return the failures of a group by ``step`` ('hour' or 'day') of ``zone``; of the newest CAP."""
+    newest = (
+        select(attempts.finished_at)
+        .where(attempts.error_group == number, attempts.finished_at >= since, attempts.finished_at < until)
+        .order_by(attempts.finished_at.desc())
+        .limit(CAP)
+        .subquery()
+    )
+    start = func.date_trunc(literal(step), newest.c.finished_at, literal(zone)).label("start_at")
+    found = connection.execute(select(start, func.count().label("failures")).group_by(start))
+    return {row.start_at: row.failures for row in found}
+
+
+def by_worker(connection: Connection, number: int, since: datetime, until: datetime) -> list[RowMapping]:
+    """Return worker_id, name, failures, last_at of the workers on which a group failed, most failures first.
+
+    Of its newest WORKERS_CAP failures in the window; at most MOST_WORKERS.
+    """
+    newest = (
+        select(attempts.worker_id, attempts.finished_at)
+        .where(attempts.error_group == number, attempts.finished_at >= since, attempts.finished_at < until)
+        .order_by(attempts.finished_at.desc())
+        .limit(WORKERS_CAP)
+        .subquery()
+    )
+    counted = (
+        select(
+            newest.c.worker_id,
+            func.count().label("failures"),
+            func.max(newest.c.finished_at).label("last_at"),
+        )
+        .group_by(newest.c.worker_id)
+        .order_by(func.count().desc(), newest.c.worker_id)
+        .limit(MOST_WORKERS)
+        .subquery()
+    )
+    statement = (
+        select(counted, workers.c.name)
+        .outerjoin(workers, workers.c.id == counted.c.worker_id)
+        .order_by(counted.c.failures.desc(), counted.c.worker_id)
+    )
+    return list(connection.execute(statement).mappings())
+
+
+def last_failure(connection: Connection, number: int) -> RowMapping | None:
+    """Return run_id, finished_at and worker_id of a group's newest failure that is still kept."""
+    statement = (
+        select(attempts.run_id, attempts.finished_at, attempts.worker_id)
+        .where(attempts.error_group == number)
+        .order_by(attempts.finished_at.desc())
+        .limit(1)
+    )
+    return connection.execute(statement).mappings().one_or_none()
+
+
+def is_kept(connection: Connection, run_id: int | None) -> bool:
+    """Return whether that run is still there."""
+    found = connection.execute(select(runs.id).where(runs.id == run_id)).first() if run_id else None
+    return found is not None
+
+
+def acts(connection: Connection, fingerprint: str) -> Sequence[RowMapping]:
+    """Return who muted and unmuted the group, newest first, at most MOST_ACTS."""
+    columns: list[Any] = [audit_log.c[name] for name in ("id", "at", "actor", "action", "reason", "result")]
+    statement = (
+        select(*columns, audit_log.c.after)
+        .where(audit_log.c.target_type == "error", audit_log.c.target_id == fingerprint)
+        .order_by(audit_log.c.id.desc())
+        .limit(MOST_ACTS)
+    )
+    return connection.execute(statement).mappings().all()

@@ -1,0 +1,89 @@
+"""What the statistics tell about each job type, hour by hour, of the last day.
+
+As in ``ended``: hours that cannot change any more are kept by the caller from one request to the next, so a
+page reads the two or three latest ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, Row, text
+
+from dashboard.queries.ended import AT_ONCE, HOUR, SETTLED, WINDOWS, Bar, Times
+
+DAY = WINDOWS["24h"]
+Hour = Mapping[str, Bar]
+
+_SUMMED = text("""
+SELECT start_at, job_type, duration_bucket, wait_bucket, grouping(duration_bucket) = 0 AS is_run_time,
+    coalesce(sum(runs), 0)::bigint AS attempts,
+    coalesce(sum(runs) FILTER (WHERE outcome = 'succeeded'), 0)::bigint AS good,
+    coalesce(sum(runs) FILTER (WHERE outcome IN ('failed', 'timed_out', 'lost')), 0)::bigint AS bad,
+    coalesce(max(duration_max_ms) FILTER (WHERE outcome = 'succeeded'), 0) / 1000 AS longest_good,
+    coalesce(max(wait_max_ms), 0) / 1000 AS longest_wait
+FROM (
+    SELECT *, date_bin(:step, minute, :first) AS start_at FROM (
+        SELECT * FROM wakeboard.statistics_deltas WHERE minute >= :first AND minute < :until
+        UNION ALL
+        SELECT * FROM wakeboard.statistics_rollups WHERE minute >= :first AND minute < :until
+    ) AS both_tables
+) AS stepped
+GROUP BY GROUPING SETS ((start_at, job_type, duration_bucket), (start_at, job_type, wait_bucket))
+""")
+
+
+def last_day(connection: Connection, now: datetime, closed: dict[datetime, Hour]) -> dict[datetime, Hour]:
+    """Return the bars of every type by the hours of DAY, oldest first, none left out.
+
+    ``closed`` keeps the hours that cannot change any more, from one call to the next; it is this
+    function's own.
+    """
+    starts = DAY.starts(now)
+    found = {start: hour for start in starts if (hour := closed.get(start)) is not None}
+    first = next((start for start in starts if start not in found), starts[-1])
+    while first <= starts[-1]:
+        end = min(first + AT_ONCE, starts[-1] + HOUR)
+        found |= _summed(connection, first, end)
+        first = end
+    whole = {start: found.get(start, {}) for start in starts}
+    closed.update({start: hour for start, hour in whole.items() if start + SETTLED < now})
+    for start in [start for start in list(closed) if start < starts[0]]:
+        closed.pop(start, None)
+    return whole
+
+
+def bars_of(day: Mapping[datetime, Hour], name: str) -> list[Bar]:
+    """Return the bars of one type, an empty one for an hour in which nothing of it ended."""
+    return [hour.get(name) or Bar(start) for start, hour in day.items()]
+
+
+def _summed(connection: Connection, first: datetime, until: datetime) -> dict[datetime, Hour]:
+    rows: dict[tuple[datetime, str], list[Row[Any]]] = {}
+    for row in connection.execute(_SUMMED, {"step": HOUR, "first": first, "until": until}):
+        rows.setdefault((row.start_at, row.job_type), []).append(row)
+    found: dict[datetime, dict[str, Bar]] = {}
+    for (start, name), parts in rows.items():
+        found.setdefault(start, {})[name] = _bar(start, parts)
+    return dict(found)
+
+
+def _bar(start: datetime, rows: Sequence[Row[Any]]) -> Bar:
+    """Return the bar that the rows of one hour and one type make."""
+    ran = [row for row in rows if row.is_run_time]
+    waited = [row for row in rows if not row.is_run_time]
+    return Bar(
+        start,
+        sum(row.good for row in ran),
+        sum(row.bad for row in ran),
+        Times(
+            {row.duration_bucket: row.good for row in ran if row.good},
+            max((row.longest_good for row in ran), default=0.0),
+        ),
+        Times(
+            {row.wait_bucket: row.attempts for row in waited},
+            max((row.longest_wait for row in waited), default=0.0),
+        ),
+    )

@@ -1,0 +1,177 @@
+"""One window of time and everything that is found about it, for the page of a night and its twin.
+
+Each question is asked of the database once, when somebody first wants its answer; what the statistics tell
+of a window that cannot change any more is kept from one request to the next. Knows no request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import cached_property
+from typing import TypeVar
+
+from sqlalchemy import Connection, text
+
+from dashboard import params
+from dashboard.pictures import gantt
+from dashboard.queries import audit, errors
+from dashboard.queries.ended import SETTLED
+from dashboard.queries.errors import Group, Window
+from dashboard.queries.keyset import Rows
+from dashboard.words import night as words
+from worker.nights import Ask, Row, faults, fires, minutes
+from worker.nights.minutes import Ran
+
+MOST_ACTS = 50
+# So many answers about settled windows are kept: two or three for each.
+MOST_SETTLED = 24
+Answer = TypeVar("Answer")
+
+
+class Settled:
+    """Answers about windows that cannot change any more, the latest of them."""
+
+    def __init__(self) -> None:
+        self._kept: dict[Hashable, object] = {}
+
+    def get(self, question: Hashable, ask: Callable[[], Answer]) -> Answer:
+        """Return the answer to ``question``, asked for when it is not known."""
+        if question in self._kept:
+            return self._kept[question]  # type: ignore[return-value]
+        found = self._kept[question] = ask()
+        for oldest in list(self._kept)[:-MOST_SETTLED]:
+            self._kept.pop(oldest, None)
+        return found
+
+
+@dataclass(frozen=True)
+class Night:
+    """Everything that was found about one window; each question is asked of the database once."""
+
+    connection: Connection
+    window: Window
+    now: datetime
+    settled: Settled = field(default_factory=Settled)
+
+    def _once(
+        self, question: Hashable, ask: Callable[[], Answer], *, up_to: datetime | None = None
+    ) -> Answer:
+        """Return what ``ask`` finds, once and for all when what it is about is settled.
+
+        That is the window, or the time before ``up_to``.
+        """
+        if (up_to or self.window.until) + SETTLED >= self.now:
+            return ask()
+        return self.settled.get((up_to or self.window, question), ask)
+
+    @cached_property
+    def ask(self) -> Ask:
+        """How the shared questions of a night are asked here."""
+        return lambda sql, values: [*self.connection.execute(text(sql), dict(values)).mappings()]
+
+    @cached_property
+    def ran(self) -> list[Ran]:
+        """What ended, by type, those with failures first."""
+        since = self.window.since
+        usual = self._once("usual", lambda: minutes.usual(self.ask, since), up_to=since)
+        return self._once("ran", lambda: minutes.ran(self.ask, self.window, usual))
+
+    @cached_property
+    def running(self) -> list[Row]:
+        """What runs now, when the window is not over and has begun."""
+        under_way = self.window.since <= self.now < self.window.until
+        return minutes.running(self.ask) if under_way else []
+
+    @cached_property
+    def slow(self) -> list[Ran]:
+        """The types of which attempts took over three times their median, most of them first."""
+        return sorted((each for each in self.ran if each.slow), key=lambda each: -each.slow)
+
+    @cached_property
+    def slow_runs(self) -> dict[str, list[Row]]:
+        """The slowest runs of the types that come first in ``slow``, by type."""
+        found: dict[str, list[Row]] = {}
+        for run in minutes.slow_runs(self.ask, self.window, self.slow[: minutes.SLOW_TYPES]):
+            found.setdefault(run["job_type"], []).append(run)
+        return found
+
+    @cached_property
+    def failures(self) -> tuple[list[Group], bool]:
+        """The failed attempts by code and type, most first, and whether counting stopped."""
+        groups, is_cut = errors.groups(self.connection, self.window)
+        return [group for group in groups if group.count], is_cut
+
+    @cached_property
+    def fates(self) -> faults.Fates:
+        """What became of the runs that failed."""
+        return faults.fates(self.ask, self.window)
+
+    @cached_property
+    def known(self) -> tuple[set[tuple[str, str]], bool]:
+        """The kinds of failure from before the window, and whether only the newest were read."""
+        return self._once("known", lambda: faults.known(self.ask, self.window), up_to=self.window.since)
+
+    @cached_property
+    def recovered(self) -> tuple[list[Row], int]:
+        """The runs that succeeded only after failures, and how many there are."""
+        return faults.recovered(self.ask, self.window)
+
+    @cached_property
+    def lost(self) -> tuple[list[Row], int]:
+        """The attempts whose run was taken over, and how many there are."""
+        return faults.lost(self.ask, self.window)
+
+    @cached_property
+    def missed(self) -> list[fires.Missed]:
+        """The fires that were missed."""
+        return fires.missed(self.ask, self.window)
+
+    @cached_property
+    def fired(self) -> list[fires.Fired]:
+        """The fires for which runs were made, by schedule."""
+        return fires.fired(self.ask, self.window)
+
+    @cached_property
+    def acts(self) -> Rows:
+        """What people did, newest first."""
+        moments = {name: params.Moment(getattr(self.window, name)) for name in ("since", "until")}
+        return audit.page(self.connection, params.Filters(moments, limit=MOST_ACTS), self.now)[0]
+
+    @cached_property
+    def lanes(self) -> list[gantt.Lane]:
+        """The types with failures, then the busiest, on a line of time."""
+        under_way = {row["job_type"]: (row["first_at"], row["runs"]) for row in self.running}
+        busiest = sorted(self.ran, key=lambda each: (-each.failed, -each.seconds, each.job_type))
+        types = list(dict.fromkeys([*(each.job_type for each in busiest), *under_way]))[: minutes.LANES]
+        pieces = self._once(tuple(types), lambda: minutes.slices(self.ask, self.window, types))
+        return gantt.lanes(self.window, types, pieces, under_way, self.now)
+
+    def is_new(self, group: Group) -> bool:
+        """Return whether the group was never seen before the window."""
+        if group.kept is not None and group.kept.first_seen_at < self.window.since:
+            return False
+        return (group.code, group.job_type) not in self.known[0]
+
+    @cached_property
+    def numbers(self) -> words.Numbers:
+        """What the sentence and the tiles say."""
+        return words.Numbers(
+            attempts=sum(each.attempts for each in self.ran),
+            types=len(self.ran),
+            failed=sum(each.failed for each in self.ran),
+            new=sum(self.is_new(group) for group in self.failures[0]),
+            recovered=self.recovered[1],
+            waiting=self.fates.waiting,
+            dead=self.fates.dead,
+            missed=sum(each.fires for each in self.missed),
+            missed_is_cut=any(each.is_many for each in self.missed),
+            late=sum(each.late for each in self.fired),
+            overlapping=sum(each.beside for each in self.fired),
+            slow=sum(each.slow for each in self.ran),
+            taken_over=self.lost[1],
+            stuck=sum(row["stuck"] for row in self.running),
+            running=sum(row["runs"] for row in self.running),
+            acts=len(self.acts.items),
+        )

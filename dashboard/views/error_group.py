@@ -1,0 +1,170 @@
+"""One error group: what it is, when and where it was met, the runs it has hit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Any, NoReturn
+
+from flask import Blueprint, abort, g, request
+
+from dashboard import failures, params
+from dashboard.connection import as_of, reading
+from dashboard.formats import number
+from dashboard.live import add_page
+from dashboard.pictures.trend import Step, by_start, starts
+from dashboard.queries import errors, groups, runs
+from dashboard.queries.errors import Window
+from dashboard.queries.groups import Kept
+from dashboard.views import errors as errors_page
+from dashboard.views import runs as runs_page
+from worker.fingerprint import read, written
+
+blueprint = Blueprint("error_group", __name__)
+
+ONE = "/errors/<group:fingerprint>"
+DEFAULT_WINDOW = timedelta(days=7)
+# Up to here the hours of a window are told apart unless somebody asks for days, and may be at all.
+HOURS_BY_THEMSELVES = timedelta(days=2)
+MOST_HOURS = timedelta(days=14)
+STEPS = {"hour": timedelta(hours=1), "day": timedelta(days=1)}
+FIELDS = {
+    "status": params.STATUS,
+    "since": params.MOMENT,
+    "until": params.MOMENT,
+    "by": params.one_of(list(STEPS)),
+}
+# Fewer than a list has: below it, and on a phone below that, stand the workers and the trace.
+MOST_ROWS = 20
+
+
+def find(fingerprint: str) -> dict[str, Any]:
+    """Return everything about one group."""
+    filters = params.from_request(FIELDS)
+    kept = kept_group(fingerprint)
+    since, until = errors_page.span(filters, DEFAULT_WINDOW)
+    step = _step(filters, until - since)
+    steps = trend(kept, since, until, step)
+    newest = errors.newest(reading(), Window(since, until, number=kept.id))
+    sample = next((row for row in newest if row["traceback"]), newest[0] if newest else None)
+    return {
+        "filters": filters,
+        "path": f"/errors/{fingerprint}",
+        "group": kept,
+        "state": kept.state(as_of()),
+        "is_muted": kept.is_muted(as_of()),
+        "badges": failures.BADGES,
+        "meanings": dict(failures.MEANINGS),
+        "standing": groups.standing(reading(), kept.id),
+        "cap": groups.CAP,
+        "kin": groups.kin(reading(), kept),
+        "last": groups.last_failure(reading(), kept.id),
+        "first_is_kept": groups.is_kept(reading(), kept.first_run_id),
+        "step": step,
+        "steps": steps,
+        "total": sum(each.total for each in steps),
+        "may_be_hours": until - since <= MOST_HOURS,
+        "ages": errors_page.AGES,
+        "workers": groups.by_worker(reading(), kept.id, since, until),
+        "workers_cap": groups.WORKERS_CAP,
+        "newest": newest,
+        "sample": sample,
+        "trace": failures.trace(sample),
+        "acts": groups.acts(reading(), fingerprint),
+        "retry_link": failures.retry_link(fingerprint),
+        **_runs(kept, filters),
+    }
+
+
+def kept_group(fingerprint: str) -> Kept:
+    """Return the group of ``fingerprint``; a page says so where there is none."""
+    found = groups.one(reading(), read(fingerprint))
+    if found is None:
+        _unknown(fingerprint)
+    return found
+
+
+def _unknown(fingerprint: str) -> NoReturn:
+    abort(404, f"There is no error group {fingerprint}; retention may have removed it.")
+
+
+def _runs(kept: Kept, filters: params.Filters) -> dict[str, Any]:
+    """Return the page of runs whose last failure was of this group."""
+    asked = {"group": kept.id} | ({"status": filters.get("status")} if filters.get("status") else {})
+    texts = {"group": kept.fingerprint} | {
+        name: filters.texts[name] for name in ("status",) if name in filters.texts
+    }
+    limit = filters.limit if "limit" in request.args or request.path.endswith(".csv") else MOST_ROWS
+    wanted = params.Filters(asked, texts, filters.cursor_text, limit)
+    found = runs.search(reading(), wanted, as_of(), sees_payloads=False)
+    return {
+        "rows": runs.page(reading(), found, wanted),
+        "runs_link": wanted.link("/runs"),
+        "row_verb": runs_page.row_verb,
+    }
+
+
+def _step(filters: params.Filters, length: timedelta) -> str:
+    """Return 'hour' or 'day'. Raises WrongFilter for more hours than anybody can tell apart."""
+    wanted = filters.get("by") or ("hour" if length <= HOURS_BY_THEMSELVES else "day")
+    if wanted == "hour" and length > MOST_HOURS:
+        raise params.WrongFilter(
+            f"By the hour the window is at most {MOST_HOURS.days} days; take by=day, or a later “since”."
+        )
+    return str(wanted)
+
+
+def trend(kept: Kept, since: datetime, until: datetime, step: str) -> list[Step]:
+    """Return the failures of each hour or day of the operator's zone, from that of ``since`` on."""
+    begun = starts(since, until, step, g.zone)
+    counted = by_start(begun, groups.trend(reading(), kept.id, since, until, step, str(g.zone)))
+    form = "%a %H:%M" if step == "hour" else "%a %-d %b"
+    return [
+        Step(start_at, start_at.astimezone(g.zone).strftime(form), count)
+        for start_at, count in zip(begun, counted, strict=True)
+    ]
+
+
+def capped(count: int) -> str:
+    """Return a number of runs, ``20 000+`` where counting stopped."""
+    return f"{number(count)}{'+' if count >= groups.CAP else ''}"
+
+
+def twin(context: Mapping[str, Any]) -> dict[str, Any]:
+    """Return ``/errors/<group>.json``: the group, its trend, workers, runs and newest failures."""
+    kept: Kept = context["group"]
+    last = context["last"]
+    return {
+        "error_group": kept.id,
+        "error_code": kept.error_code,
+        "job_type": kept.job_type,
+        **failures.kept_item(kept),
+        "last_run_id": last and last["run_id"],
+        "runs": context["standing"],
+        "also_in": [{"job_type": each.job_type, "fingerprint": each.fingerprint} for each in context["kin"]],
+        "by": context["step"],
+        "count": context["total"],
+        "trend": [{"start_at": each.start_at, "count": each.total} for each in context["steps"]],
+        "workers": [dict(row) for row in context["workers"]],
+        "newest": failures.newest_items(context["newest"]),
+        "audit": [dict(row) for row in context["acts"]],
+        **context["rows"].twin(runs_page.item),
+    }
+
+
+add_page(
+    blueprint,
+    ONE,
+    "errors/group.html",
+    find,
+    twin=twin,
+    columns=runs_page.COLUMNS,
+    fragments={
+        "facts": "errors/_facts.html",
+        "trend": "errors/_trend.html",
+        "runs": "errors/_runs.html",
+        "workers": "errors/_workers.html",
+    },
+)
+blueprint.add_app_template_filter(written, "fingerprint")
+blueprint.add_app_template_filter(capped, "capped")

@@ -1,0 +1,116 @@
+"""The verbs of one error group: mute it, unmute it, retry the runs that it fails."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import psycopg
+from flask import Blueprint, Response, abort, g, jsonify, render_template, request
+
+from dashboard import answers, failures, params
+from dashboard.connection import as_of, reading
+from dashboard.queries import groups
+from dashboard.security import require
+from dashboard.verbs import add_verb, body
+from dashboard.views.alerts import seconds_of
+from dashboard.views.error_group import ONE, capped, kept_group
+from worker.audit import Actor
+from worker.states import VERBS, Status
+from worker.transitions import Answer
+from worker.transitions import errors as moves
+
+blueprint = Blueprint("group_verbs", __name__)
+
+MUTES = (
+    ("1h", "an hour"),
+    ("morning", "until eight in the morning"),
+    ("1d", "a day"),
+    ("7d", "a week"),
+    ("30d", "30 days"),
+)
+
+
+def _mute(connection: psycopg.Connection[Any], actor: Actor, reason: str | None, fingerprint: str) -> Answer:
+    try:
+        seconds = _seconds(body().get("for", "").strip(), body().get("until", "").strip())
+    except ValueError as wrong:
+        abort(400, str(wrong))
+    return moves.mute(connection, fingerprint, seconds, actor, reason)
+
+
+def _seconds(lasts: str, until: str) -> float:
+    """Return how long a mute lasts, in seconds: ``for`` is a duration or ``morning``, ``until`` a time.
+
+    Raises ValueError with a sentence unless exactly one is given and can be read.
+    """
+    if bool(lasts) == bool(until):
+        raise ValueError(
+            "A mute has an end: give for (such as 8h, 7d or morning) or until (a time such as "
+            f"2026-11-21T08:30Z); allowed: {moves.ALLOWED}."
+        )
+    now = as_of().astimezone(g.zone)
+    if lasts:
+        return seconds_of(lasts, now)
+    try:
+        moment = params.moment(until, g.zone).absolute
+    except ValueError:
+        moment = None
+    if moment is None:
+        raise ValueError(f"until is “{until[:40]}”; it must be a time such as 2026-11-21T08:30Z.")
+    return (moment - now).total_seconds()
+
+
+def _title(fingerprint: str) -> str:
+    kept = kept_group(fingerprint)
+    return f"{kept.error_code} of {kept.job_type}"
+
+
+add_verb(
+    blueprint,
+    f"{ONE}/mute",
+    "error.mute",
+    _mute,
+    says=lambda fingerprint: (
+        f"Mute {_title(fingerprint)}? Alerts of failures and dead runs leave it out until then. It is still "
+        "counted and shown, apart from the others; its runs go on as before."
+    ),
+    back=lambda fingerprint: f"/errors/{fingerprint}",
+    fields="errors/_mute.html",
+    ask=lambda fingerprint: {"mutes": MUTES, "group": kept_group(fingerprint)},
+)
+add_verb(
+    blueprint,
+    f"{ONE}/unmute",
+    "error.unmute",
+    lambda connection, actor, reason, fingerprint: moves.unmute(connection, fingerprint, actor, reason),
+    says=lambda fingerprint: f"Unmute {_title(fingerprint)}? Alerts count it again from now on.",
+    back=lambda fingerprint: f"/errors/{fingerprint}",
+)
+
+
+@blueprint.route(f"{ONE}/retry", methods=["GET", "POST"])
+def retry(fingerprint: str) -> Response | str:
+    """Lead to the preview of a retry of the group's failing runs; nothing is changed here."""
+    verb = VERBS["error.retry"]
+    require(verb)
+    standing = groups.standing(reading(), kept_group(fingerprint).id)
+    dead, failed = (standing[status.value] for status in (Status.DEAD, Status.FAILED))
+    if request.method == "GET":
+        says = (
+            f"Retry the runs of {_title(fingerprint)} that fail now, {capped(dead)} dead and "
+            f"{capped(failed)} waiting for their next try? You see them before anything is done."
+        )
+        back = f"/errors/{fingerprint}"
+        return render_template(
+            "confirm.html", verb=verb, says=says, back=back, fields=None, wrong=None, typed={}
+        )
+    leads = failures.retry_link(fingerprint)
+    if answers.wanted() == "page":
+        return answers.see_other(leads)
+    if answers.wanted() != "json":
+        # htmx's way of going to another page.
+        return Response(headers={"HX-Redirect": leads})
+    answer = Answer(
+        fingerprint, None, "already", f"Nothing was retried: {leads} shows the runs and retries them."
+    )
+    return jsonify({**answer.body(), "preview": leads, "dead": dead, "failed": failed})

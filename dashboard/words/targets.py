@@ -1,0 +1,68 @@
+"""What an audit row is about: the page of the thing, and the log of that thing alone. Pure: no database."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+from urllib.parse import parse_qsl, quote, urlencode
+
+# {} is the id or name as part of a path.
+PATHS = {
+    "run": "/runs/{}",
+    "schedule": "/schedules/{}",
+    "operation": "/operations/{}",
+    "error": "/errors/{}",
+    "type": "/types/{}",
+    "worker": "/workers/{}",
+    "database": "/system",
+    "types": "/types",
+}
+# Things that are rows of one page; {} is part of the row's id there.
+ROWS = {
+    "alert": "/alerts#rule-{}",
+    "effect": "/effects#effect-{}",
+}
+NUMBERED = ("run", "operation", "alert", "effect")
+
+# What came of it, where "done" would not be the truth.
+RESULTS = {
+    "asked": "asked; it is on its way",
+    "already": "it was so already",
+    "forbidden": "the state of the thing did not allow it",
+    "denied": "their role does not allow it, or the sign-in was wrong",
+    "refused": "the request came from another site’s page",
+    "missing": "there was no such thing",
+    "invalid": "what was asked for could not be done as it was said",
+}
+
+
+def page_of(row: Mapping[Any, Any], served: Callable[[str], bool]) -> str | None:
+    """Return the page of the thing that an audit row is about, None when it has none.
+
+    ``served(path)`` tells whether this dashboard has an address.
+    """
+    kind, name = row["target_type"], row["target_id"]
+    if not name or (kind in NUMBERED and not re.fullmatch(r"[0-9]{1,18}", name)):
+        return None
+    quoted = quote(name, safe="")
+    if kind in PATHS:
+        path = PATHS[kind].format(quoted)
+        return path if served(PATHS[kind].format(name)) else None
+    if kind == "view":
+        return _view_of(row)
+    return ROWS[kind].format(quoted) if kind in ROWS else None
+
+
+def log_of(kind: str, name: object) -> str:
+    """Return the address of the audit log of one thing."""
+    return "/audit?" + urlencode({"target": f"{kind}:{name}"}, quote_via=quote, safe=":")
+
+
+def _view_of(row: Mapping[Any, Any]) -> str | None:
+    """Return the runs of a saved view, as it is now: the row of the log keeps what it asks for."""
+    kept = row["after"] or row["before"] or {}
+    query = kept.get("query")
+    if not isinstance(query, str):
+        return None
+    return "/runs?" + urlencode(parse_qsl(query), quote_via=quote, safe=":,")

@@ -1,0 +1,108 @@
+"""One sentence on how things are, of numbers that others counted. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from dashboard.formats import duration, number, plural
+from dashboard.queries.overview import CAP, Counts
+from worker.alerts.kinds import title_of
+from worker.alerts.questions import Finding
+from worker.liveness import SILENCE_SECONDS
+
+WORDS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Whether all is well, the words that say so, and the rest of the sentence."""
+
+    is_good: bool
+    strong: str
+    rest: str
+
+
+def capped(count: int) -> str:
+    """Return a count as text; one that was stopped at the cap says so: ``10 000+``."""
+    return number(CAP) + "+" if count > CAP else number(count)
+
+
+def verdict(counts: Counts, rising: Finding, firing: Sequence[str], now: datetime) -> Verdict:
+    """Return how things are at ``now``; ``firing`` are the kinds of the alert rules that fire."""
+    wrong = troubles(counts, rising, firing)
+    if counts.workers == 0:
+        return _without_workers(counts, wrong, now)
+    busy = _busy(counts)
+    if wrong:
+        return Verdict(False, f"{_listed(wrong)};", f"everything else is normal. {busy}")
+    if counts.failed:
+        again = f"{plural(counts.failed, 'run')} failed and will be tried again."
+        return Verdict(True, "Nothing needs you.", f"{again} {busy}")
+    return Verdict(True, "All is well.", busy)
+
+
+def _busy(counts: Counts) -> str:
+    running, slots = capped(counts.running), plural(counts.slots, "slot")
+    if counts.running > counts.slots:
+        return f"{running} run, more than the {slots} of live workers: some are held by silent ones (Leases)."
+    silent = f" {capped(counts.silent)} held by silent workers (Leases)." if counts.silent else ""
+    return f"{running} of {slots} busy.{silent}"
+
+
+def troubles(counts: Counts, rising: Finding, firing: Sequence[str]) -> list[str]:
+    """Return a clause for each thing that is not as it should be, in the order of the tiles."""
+    rise = f"failures rise ({number(rising.value)} in the last hour)" if rising.firing else ""
+    clauses = (
+        _counted(counts.dead, "run is dead", "runs are dead"),
+        _counted(counts.stuck, "run is stuck", "runs are stuck"),
+        rise,
+        _counted(counts.schedules_missed, "schedule missed its time", "schedules missed their time"),
+        _counted(counts.unconfirmed, "effect is unconfirmed", "effects are unconfirmed"),
+        *(f"the alert “{title_of(kind)}” fires" for kind in untold(counts, rising, firing)),
+    )
+    return [clause for clause in clauses if clause]
+
+
+def untold(counts: Counts, rising: Finding, firing: Sequence[str]) -> list[str]:
+    """Return the kinds of ``firing``, each once, that the numbers do not tell of already."""
+    told = {
+        "dead_runs": counts.dead,
+        "stuck_leases": counts.stuck,
+        "failures_rise": rising.firing,
+        "missed_runs": counts.schedules_missed,
+    }
+    return [kind for kind in dict.fromkeys(firing) if not told.get(kind)]
+
+
+def _counted(count: int, one: str, many: str) -> str:
+    """Return ``two runs are dead``, nothing for none."""
+    if not count:
+        return ""
+    words = WORDS[count] if count < len(WORDS) else capped(count)
+    return f"{words} {one if count == 1 else many}"
+
+
+def _listed(clauses: Sequence[str]) -> str:
+    """Return ``One run is dead, two are stuck and failures rise``."""
+    first, last = ", ".join(clauses[:-1]), clauses[-1]
+    said = f"{first} and {last}" if first else last
+    return said[:1].upper() + said[1:]
+
+
+def _without_workers(counts: Counts, wrong: Sequence[str], now: datetime) -> Verdict:
+    """Word the case in which nothing runs at all; what else is wrong comes after it."""
+    waiting = f"{capped(counts.queued)} queued." if counts.queued else "Nothing is queued."
+    besides = f" {_listed(wrong)}." if wrong else ""
+    if counts.worker_seen_at is None:
+        start = "Start one: wakeboard worker, or wakeboard up."
+        return Verdict(False, "No worker has ever run here.", f"{waiting} {start}{besides}")
+    silent = (now - counts.worker_seen_at).total_seconds()
+    if counts.schedules == 0 and counts.queued == 0:
+        return Verdict(not wrong, "No worker is running", f"and nothing waits for one.{besides}")
+    if counts.schedules and silent < SILENCE_SECONDS:
+        gone = f"right now; the last one was here {duration(silent)} ago."
+        return Verdict(not wrong, "No worker is running", f"{gone} {waiting}{besides}")
+    start = "Start one: wakeboard worker, or a crontab line with wakeboard tick."
+    return Verdict(False, "No worker is running.", f"{waiting} {start}{besides}")
