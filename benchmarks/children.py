@@ -1,6 +1,6 @@
 """How many no-op runs a second pass through two children, by how many are on their way at once. No database.
 
-    python benchmarks/children.py [runs]
+    benchmarks/run children [runs]
 
 Prints runs per second, and the supervisor's CPU for one, by how many runs travel in one message and how many
 each child holds.

@@ -1,6 +1,6 @@
 """What a claim costs when very many runs stand ahead that may not be claimed.
 
-    python benchmarks/claims.py [--ahead 150000] [--claims 200]
+    benchmarks/run claims [--ahead 150000] [--claims 200]
 
 Starts a PostgreSQL of its own with default durability. Each line is the worker's own claim of ten runs of a
 type that may be claimed, with so many older runs in front: none; of a paused type; of a type at its limit;

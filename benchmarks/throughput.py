@@ -1,119 +1,139 @@
-"""Runs per second of one worker at its default settings, beside the same SQL driven raw, in one sitting.
+"""Runs per second of one worker and of two at default settings, beside raw SQL and beside peers.
 
-    python benchmarks/throughput.py [--runs 20000] [--rounds 3]
+    benchmarks/run throughput [--runs 40000] [--rounds 5]
 
-Starts a PostgreSQL of its own with default durability. Worker: a real `wakeboard tick` (killable children,
-attempts, statistics, leases, log) drains a table of no-op runs; the clock is the database's, from the first
-attempt's start to the last one's end. Raw: one connection in this process sends the worker's own claim and
-finish statements in batches of 100, with nothing to run in between. Rounds alternate; medians and the
-smallest and largest value are printed.
+Worker: real ``wakeboard tick`` processes (killable children, attempts, statistics, leases, log) drain a table
+of no-op runs. Raw: the worker's own claim and finish statements in batches of 100, one or two connections,
+each in a process of its own with nothing to run in between. Both are timed by the rows: from the first
+attempt's start to the last finish. Peers (``peers/``; what each keeps and which settings it has stands at the
+head of its program) run their handlers in their own process, and are timed by it: from the first handler's
+start to their last write.
 """
 
 from __future__ import annotations
 
-import argparse
-import os
-import shutil
-import statistics
-import subprocess
 import sys
-import tempfile
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
-from time import perf_counter
 
 import psycopg
 
-from worker import embedded
-from worker.db import connect, migrate
+from benchmarks import bench
+from benchmarks.bench import together
+from benchmarks.neighbours import PEERS, Peer, ask, fewer
+from worker.db import configure
 from worker.transitions import engine
 
-HERE = Path(__file__).resolve().parent
 BATCH = 100
+WORDS = {
+    1: ("1 connection", "1 worker", "1 process"),
+    2: ("2 connections", "2 workers", "2 processes"),
+}
 
 
-def fill(connection: psycopg.Connection, runs: int) -> None:
-    """Make a table of `runs` due no-op runs, with fresh statistics and nothing else in it."""
+def fill(connection: psycopg.Connection, runs: int, due: str = "now()") -> None:
+    """Make a table of ``runs`` no-op runs due at one time, with fresh statistics and nothing else in it."""
     connection.execute("TRUNCATE wakeboard.job_runs, wakeboard.job_attempts, wakeboard.run_output")
     connection.execute("TRUNCATE wakeboard.statistics_deltas, wakeboard.statistics_rollups")
     connection.execute("INSERT INTO wakeboard.job_types (name) VALUES ('noop') ON CONFLICT DO NOTHING")
     connection.execute(
-        "INSERT INTO wakeboard.job_runs (job_type, payload)"
-        " SELECT 'noop', jsonb_build_object('n', n) FROM generate_series(1, %s) AS n",
+        "INSERT INTO wakeboard.job_runs (job_type, payload, run_at)"
+        f" SELECT 'noop', jsonb_build_object('n', n), {due} FROM generate_series(1, %s) AS n".encode(),
         (runs,),
     )
     connection.execute("VACUUM ANALYZE wakeboard.job_runs")
     connection.execute("CHECKPOINT")
 
 
-def check(connection: psycopg.Connection, runs: int) -> None:
-    """A result counts only when every run succeeded once and has its attempt."""
-    done = connection.execute(
-        "SELECT count(*) FROM wakeboard.job_runs WHERE status = 'succeeded' AND attempts = 1"
-    ).fetchone()[0]
-    written = connection.execute("SELECT count(*) FROM wakeboard.job_attempts").fetchone()[0]
-    counted = connection.execute("SELECT sum(runs) FROM wakeboard.statistics_deltas").fetchone()[0]
-    if not done == written == runs or counted is None:
-        raise SystemExit(f"not a result: {done} succeeded, {written} attempts of {runs} runs")
+def rate(connection: psycopg.Connection, runs: int) -> float:
+    """Return runs per second by the rows; a result counts only when every run succeeded once."""
+    row = connection.execute(
+        """SELECT count(*) FILTER (WHERE status = 'succeeded' AND attempts = 1),
+            (SELECT count(*) FROM wakeboard.job_attempts),
+            (SELECT sum(runs) FROM wakeboard.statistics_deltas),
+            extract(epoch FROM max(updated_at) - (SELECT min(started_at) FROM wakeboard.job_attempts))::float8
+        FROM wakeboard.job_runs"""
+    ).fetchone()
+    assert row is not None
+    done, attempts, counted, seconds = row
+    if not done == attempts == runs or counted != runs:
+        raise SystemExit(f"not a result: {done} succeeded, {attempts} attempts, {counted} counted of {runs}")
+    return runs / float(seconds)
 
 
-def raw(connection: psycopg.Connection, runs: int) -> float:
-    """Claim and finish everything on one connection; return runs per second."""
-    cursor = psycopg.RawCursor(connection)
-    claim, finish = engine.claim(BATCH), engine.SUCCEED
-    none, most, timeout = [None] * BATCH, [10] * BATCH, [300.0] * BATCH
-    began = perf_counter()
-    while rows := cursor.execute(claim, (["noop"], "raw", 30.0), prepare=True).fetchall():
-        n = len(rows)
-        zeros = [0.0] * n
-        ids, epochs = [row[0] for row in rows], [row[1] for row in rows]
-        values = ("raw", ids, epochs, zeros, zeros, none[:n], none[:n], none[:n], most[:n], timeout[:n])
-        cursor.execute(finish, values, prepare=True)
-    return runs / (perf_counter() - began)
+def drain_raw(url: str) -> None:
+    """Claim and finish everything on one connection with the worker's statements and settings."""
+    with bench.session(url) as connection:
+        configure(connection, engine.PLANNING)
+        cursor = psycopg.RawCursor(connection)
+        claim, finish = engine.claim(BATCH), engine.SUCCEED
+        me = f"raw {connection.info.backend_pid}"
+        while held := cursor.execute(claim, (["noop"], me, 30.0), prepare=True).fetchall():
+            held = [row[:2] for row in held]
+            while held:
+                n = len(held)
+                took, texts, most, timeouts = [0.0] * n, [None] * n, [10] * n, [300.0] * n
+                ids, epochs = [run_id for run_id, _ in held], [epoch for _, epoch in held]
+                values = (me, ids, epochs, took, took, texts, texts, texts, most, timeouts)
+                done = {row[0] for row in cursor.execute(finish, values, prepare=True)}
+                # What the other's claim has locked for a moment is left out, and sent again.
+                held = [row for row in held if row[0] not in done]
 
 
-def worker(connection: psycopg.Connection, url: str, runs: int, log: Path) -> float:
-    """Let a worker drain the table; return runs per second by the attempts' own times."""
-    environment = os.environ | {"WAKEBOARD_DATABASE_URL": url, "PYTHONPATH": str(HERE)}
-    command = [sys.executable, "-m", "worker", "tick", "--app", "noop_app"]
-    with log.open("wb") as output:
-        subprocess.run(command, env=environment, stdout=output, stderr=output, check=True, timeout=600)
-    seconds = connection.execute(
-        "SELECT extract(epoch FROM max(finished_at) - min(started_at))::float8 FROM wakeboard.job_attempts"
-    ).fetchone()[0]
-    return runs / seconds
+def ours(url: str, log: Path, runs: int, how_many: int, command: Sequence[str]) -> float:
+    """Drain our table with ``how_many`` processes of ``command``."""
+    with bench.session(url) as connection:
+        fill(connection, runs)
+        together([command] * how_many, url, log)
+        return rate(connection, runs)
+
+
+def theirs(url: str, log: Path, runs: int, how_many: int, peer: Peer) -> float:
+    """Drain a peer's table with ``how_many`` of its processes."""
+    ask(peer, url, log, "prepare", runs)
+    with bench.session(url) as connection:
+        connection.execute("CHECKPOINT")
+    found = ask(peer, url, log, "drain", peer.ahead, how_many)
+    done = sum(one["runs"] for one in found)
+    if done != runs:
+        raise SystemExit(f"not a result: {peer.title} ran {done} of {runs}")
+    busy = [one for one in found if one["runs"]]
+    seconds = (max(one["last_ns"] for one in busy) - min(one["first_ns"] for one in busy)) / 1e9
+    return float(runs / seconds)
+
+
+def cases(url: str, log: Path, runs: int, how_many: int) -> dict[str, Callable[[], float]]:
+    """Return what is measured with ``how_many`` processes each."""
+    connections, worker, processes = WORDS[how_many]
+    raw = [sys.executable, "-m", "benchmarks.throughput", "raw", url]
+    tick = [sys.executable, "-m", "worker", "tick", "--app", "noop_app"]
+    peers = {
+        f"{peer.title}, {processes}": partial(theirs, url, log, runs // peer.fewer, how_many, peer)
+        for peer in PEERS
+    }
+    return {
+        f"raw SQL, {connections}": partial(ours, url, log, runs, how_many, raw),
+        f"Wakeboard, {worker}": partial(ours, url, log, runs, how_many, tick),
+        **peers,
+    }
 
 
 def main() -> None:
-    """Run the rounds and print what they gave."""
-    options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    options.add_argument("--runs", type=int, default=20_000)
-    options.add_argument("--rounds", type=int, default=3)
-    chosen = options.parse_args()
-    folder = Path(tempfile.mkdtemp(prefix="wakeboard-bench-", dir="/var/tmp"))
-    folder.chmod(0o711)
-    server = embedded.start(folder / "d")
-    rates: dict[str, list[float]] = {"raw": [], "worker": []}
-    try:
-        migrate(server.url)
-        with connect(server.url, name="benchmark", statement_timeout_seconds=600) as connection:
-            connection.execute("SET plan_cache_mode = force_generic_plan")
-            for number in range(chosen.rounds):
-                for name, rate in rates.items():
-                    fill(connection, chosen.runs)
-                    if name == "raw":
-                        rate.append(raw(connection, chosen.runs))
-                    else:
-                        rate.append(worker(connection, server.url, chosen.runs, folder / "worker.log"))
-                    check(connection, chosen.runs)
-                    print(f"round {number + 1}: {name:7} {rate[-1]:8,.0f} runs/s", flush=True)
-    finally:
-        print(embedded.stop(folder / "d", only_if_unused=False))
-        shutil.rmtree(folder, ignore_errors=True)
-    for name, rate in rates.items():
-        print(
-            f"{name:7} median {statistics.median(rate):8,.0f}  ({min(rate):,.0f} to {max(rate):,.0f}) runs/s"
-        )
-    print(f"worker / raw: {statistics.median(rates['worker']) / statistics.median(rates['raw']):.2f}")
+    """Run the rounds and print the tables."""
+    if sys.argv[1:2] == ["raw"]:
+        drain_raw(sys.argv[2])
+        return
+    chosen = bench.options(__doc__ or "", runs=40_000, rounds=5)
+    with bench.server() as (url, folder):
+        one, two = (cases(url, folder / "log", chosen.runs, how_many) for how_many in (1, 2))
+        found = bench.take_turns(chosen.rounds, one | two, "runs/s")
+        for words, each in (("one", one), ("two", two)):
+            rates = {name: found[name] for name in each}
+            title = f"Throughput, no-op runs ({chosen.runs:,} a round, {chosen.rounds} rounds): {words}"
+            print(bench.table(title, rates, "runs/s", beside=next(iter(rates))))
+        print(f"{fewer(chosen.runs)}\n\n{bench.machine(url)}")
+        bench.keep("throughput", url)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,176 @@
+"""What all benchmarks share: a server of their own, rounds that take turns, and how results are told.
+
+A shared machine is not the same from minute to minute, so what is compared takes turns, round by round; told
+are the median and, in brackets, the smallest and the largest value.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+
+import psycopg
+
+from worker import embedded
+from worker.db import connect, migrate
+
+HERE = Path(__file__).resolve().parent
+PEERS = HERE / "peers"
+# Environments of peers, each by itself: they are nobody's dependency.
+ENVIRONMENTS = HERE.parent / ".benchmarks"
+# Where the raw figures go, when they are to be kept; ``run all`` says so. No setting of the product:
+# the tests, whose list of pages is used here, take those away.
+KEPT = "BENCHMARK_RESULTS"
+_remembered: dict[str, dict[str, object]] = {}
+
+
+@contextmanager
+def server() -> Iterator[tuple[str, Path]]:
+    """Start a PostgreSQL with default durability and our schema; yield its URL and a folder for logs."""
+    folder = Path(tempfile.mkdtemp(prefix="wakeboard-bench-", dir="/var/tmp"))
+    folder.chmod(0o711)
+    try:
+        started = embedded.start(folder / "d")
+        try:
+            migrate(started.url)
+            yield started.url, folder
+        finally:
+            embedded.stop(folder / "d", only_if_unused=False)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def session(url: str) -> psycopg.Connection:
+    """Return a connection for the benchmark itself, each statement a transaction."""
+    return connect(url, name="benchmark", statement_timeout_seconds=900)
+
+
+@contextmanager
+def without_triggers(url: str) -> Iterator[None]:
+    """Let nobody be told of new runs meanwhile."""
+    with session(url) as connection:
+        connection.execute("ALTER TABLE wakeboard.job_runs DISABLE TRIGGER USER")
+        try:
+            yield
+        finally:
+            connection.execute("ALTER TABLE wakeboard.job_runs ENABLE TRIGGER USER")
+
+
+def options(text: str, **defaults: int) -> argparse.Namespace:
+    """Return the numbers given on the command line, one option for each of ``defaults``."""
+    parser = argparse.ArgumentParser(description=text.splitlines()[0])
+    for name, value in defaults.items():
+        parser.add_argument(f"--{name}", type=int, default=value, help=f"default {value:,}")
+    return parser.parse_args()
+
+
+def say(sentence: str) -> None:
+    """Tell whoever waits what happens; results go elsewhere."""
+    print(f"  {sentence}", file=sys.stderr, flush=True)
+
+
+def take_turns(rounds: int, cases: Mapping[str, Callable[[], float]], unit: str) -> dict[str, list[float]]:
+    """Measure each case once a round, and return what each gave."""
+    found: dict[str, list[float]] = {name: [] for name in cases}
+    for number in range(rounds):
+        for name, measure in cases.items():
+            found[name].append(measure())
+            say(f"round {number + 1}: {name:44} {found[name][-1]:12,.2f} {unit}")
+    return found
+
+
+def table(title: str, found: Mapping[str, Sequence[float]], unit: str, *, beside: str) -> str:
+    """Return the results as a table, each case also as a share of the one ``beside``; remember them."""
+    remember(title, found, unit)
+    base = statistics.median(found[beside])
+    lines = [f"### {title}", "", f"| {unit} | median | smallest | largest | of {beside} |"]
+    lines.append("|---|--:|--:|--:|--:|")
+    for name, values in found.items():
+        median = statistics.median(values)
+        cells = " | ".join(_number(value) for value in (median, min(values), max(values)))
+        lines.append(f"| {name} | {cells} | {median / base:.2f} |")
+    return "\n".join([*lines, ""])
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.2f}"
+
+
+def remember(title: str, found: Mapping[str, Sequence[float]], unit: str) -> None:
+    """Have the raw values of each case kept under ``title`` by ``keep``."""
+    values = {name: [float(f"{value:.5g}") for value in each] for name, each in found.items()}
+    _remembered[title] = {"unit": unit, "values": values}
+
+
+def keep(name: str, url: str) -> None:
+    """Leave what was remembered as ``name``.json in the folder for results, if there is to be one."""
+    if folder := os.environ.get(KEPT):
+        kept = {"measured": machine(url), "tables": _remembered}
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        (Path(folder) / f"{name}.json").write_text(json.dumps(kept, indent=1) + "\n")
+
+
+def together(commands: Sequence[Sequence[str | Path]], url: str, log: Path) -> list[str]:
+    """Run all commands at once; return what each printed. Raises SystemExit when one fails."""
+    with log.open("ab") as errors:
+        started = [
+            subprocess.Popen(command, env=environment(url), stdout=subprocess.PIPE, stderr=errors, text=True)
+            for command in commands
+        ]
+        said = [process.communicate(timeout=900)[0] for process in started]
+    if any(process.returncode for process in started):
+        raise SystemExit(f"{commands[0]} failed:\n{log.read_text()[-3000:]}")
+    return said
+
+
+def machine(url: str) -> str:
+    """Return when and on what this was measured, in one line."""
+    with session(url) as connection:
+        (version,) = connection.execute("SELECT current_setting('server_version')").fetchone() or ("",)
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    return (
+        f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC, {os.cpu_count()} cores, {memory:.0f} GiB, "
+        f"{platform.system()} {platform.release()}, PostgreSQL {version}, "
+        f"Python {platform.python_version()}, load {os.getloadavg()[0]:.1f} at the end"
+    )
+
+
+def peer(name: str) -> Path:
+    """Return the Python of a peer's own environment, made when it is first asked for.
+
+    Raises CalledProcessError when the packages of ``peers/<name>.txt`` cannot be installed.
+    """
+    folder = ENVIRONMENTS / name
+    python = folder / "bin" / "python"
+    stamp, wanted = folder / "installed", (PEERS / f"{name}.txt").read_text()
+    if not stamp.exists() or stamp.read_text() != wanted:
+        say(f"installing {name} into {folder.relative_to(HERE.parent)}")
+        subprocess.run([sys.executable, "-m", "venv", "--clear", str(folder)], check=True)
+        install = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-r"]
+        subprocess.run([*install, PEERS / f"{name}.txt"], check=True, stdout=sys.stderr)
+        stamp.write_text(wanted)
+    return python
+
+
+def peer_url(url: str) -> str:
+    """Return ``url`` without what libpq alone understands."""
+    return url.replace("&requirepeer=wakeboard", "")
+
+
+def environment(url: str) -> dict[str, str]:
+    """Return the environment of a process of ours: the database, the handlers of this folder, this code.
+
+    An environment may be shared by several checkouts: each measures its own.
+    """
+    return os.environ | {"WAKEBOARD_DATABASE_URL": url, "PYTHONPATH": f"{HERE}{os.pathsep}{HERE.parent}"}

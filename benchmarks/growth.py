@@ -1,0 +1,241 @@
+"""What a claim and a finish cost beside ten million finished runs, an old snapshot, and retention.
+
+    benchmarks/run growth [--sizes 10000,…,10000000] [--runs 20000] [--rounds 5] [--churn 1000000]
+        [--held 300] [--pairs 8] [--folder FOLDER]
+
+Databases of ``benchmarks.grown`` stand side by side in one server: an empty one and one of each size, taking
+turns. In each, no-op runs are added and drained by the worker's own statements in batches of 100 on one
+connection, and by one real worker (``wakeboard tick``, default settings but for keeping everything). What a
+turn wrote is removed before the next one. The added rows are as large as the largest of the past: smaller
+ones would fill what is left of its pages, one here and one there, as no steady load does.
+
+Then, in a copy of the largest: a transaction holds a snapshot open for so many seconds, while the statements
+drain so many runs (or as many as they get through); then it ends, and they go on. Beside each turn there is
+one in the empty database, which no snapshot holds. At last the retention duty removes what has expired there,
+switched on and off in turns.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median
+from time import monotonic, sleep
+
+import psycopg
+from psycopg import sql
+
+from benchmarks import bench, grown, retention, throughput
+from worker import embedded
+from worker.retention import state
+from worker.retention.sweep import RUNS
+
+COPY = "grown_copy"
+AFTER_SECONDS = 75
+KEEP_EVERYTHING = {"WAKEBOARD_KEEP_SUCCEEDED_DAYS": "0", "WAKEBOARD_KEEP_DEAD_DAYS": "0"}
+_DONE = """
+SELECT count(*) FILTER (WHERE status = 'succeeded' AND attempts = 1),
+    extract(epoch FROM max(updated_at) - (
+        SELECT min(started_at) FROM wakeboard.job_attempts WHERE run_id > %(last)s))::float8
+FROM wakeboard.job_runs WHERE id > %(last)s
+"""
+_INDEXES = """
+SELECT indexrelid::regclass::text, pg_relation_size(indexrelid) / 1048576.0 FROM pg_index
+WHERE indrelid IN ('wakeboard.job_runs'::regclass, 'wakeboard.job_attempts'::regclass)
+"""
+
+
+def last_run(connection: psycopg.Connection) -> int:
+    """Return the highest id of a run."""
+    row = connection.execute("SELECT coalesce(max(id), 0) FROM wakeboard.job_runs").fetchone()
+    return int(row[0]) if row else 0
+
+
+def drain(url: str, log: Path, runs: int, command: Sequence[str]) -> float:
+    """Add ``runs`` no-op runs, let ``command`` drain them, and return runs per second, by the rows."""
+    with bench.session(url) as connection:
+        last = last_run(connection)
+        connection.execute("INSERT INTO wakeboard.job_types (name) VALUES ('noop') ON CONFLICT DO NOTHING")
+        connection.execute(
+            "INSERT INTO wakeboard.job_runs (job_type, payload)"
+            " SELECT 'noop', jsonb_build_object('n', n, 'text', repeat('x', 250))"
+            " FROM generate_series(1, %s) AS n",
+            (runs,),
+        )
+        connection.execute("ANALYZE wakeboard.job_runs")
+        connection.execute("CHECKPOINT")
+        throughput.together([command], url, log)
+        done, seconds = connection.execute(_DONE, {"last": last}).fetchone() or (0, 1.0)
+        if done != runs:
+            raise SystemExit(f"not a result: {done} of {runs} succeeded")
+        return runs / float(seconds)
+
+
+def clear(url: str, last: int) -> None:
+    """Remove the runs after ``last``, and what vacuum has to remove."""
+    with bench.session(url) as connection:
+        connection.execute("DELETE FROM wakeboard.job_attempts WHERE run_id > %s", (last,))
+        connection.execute("DELETE FROM wakeboard.job_runs WHERE id > %s", (last,))
+        connection.execute("TRUNCATE wakeboard.statistics_deltas")
+        connection.execute("VACUUM (ANALYZE) wakeboard.job_runs")
+        connection.execute("VACUUM (ANALYZE) wakeboard.job_attempts")
+
+
+def raw(url: str) -> list[str]:
+    """Return the command that drains by statements alone."""
+    return [sys.executable, "-m", "benchmarks.throughput", "raw", url]
+
+
+def by_size(urls: dict[int, str], log: Path, runs: int, rounds: int) -> None:
+    """Measure each size in turns, and print the tables."""
+    tick = [sys.executable, "-m", "worker", "tick", "--app", "noop_app"]
+    last = {}
+    for size, url in urls.items():
+        with bench.session(url) as connection:
+            last[size] = last_run(connection)
+
+    def case(size: int, command: Sequence[str]) -> Callable[[], float]:
+        def measure() -> float:
+            clear(urls[size], last[size])
+            return drain(urls[size], log, runs, command)
+
+        return measure
+
+    ways = {"raw SQL in batches of 100": raw, "one worker": lambda _url: tick}
+    for way, command in ways.items():
+        cases = {named(size): case(size, command(url)) for size, url in urls.items()}
+        found = bench.take_turns(rounds, cases, "runs/s")
+        print(bench.table(f"Claim and finish, {way}", found, "runs/s", beside=named(grown.EMPTY)), flush=True)
+    for size, url in urls.items():
+        clear(url, last[size])
+
+
+def named(size: int) -> str:
+    """Return what a table calls a size."""
+    return f"{size:,} finished runs" if size else "empty"
+
+
+@contextmanager
+def snapshot(url: str) -> Iterator[None]:
+    """Hold a snapshot of the database open meanwhile."""
+    with bench.session(url) as connection:
+        connection.execute("SET idle_in_transaction_session_timeout = 0")
+        connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+        connection.execute("SELECT 1 FROM wakeboard.job_runs LIMIT 1")
+        yield
+        connection.execute("ROLLBACK")
+
+
+def indexes(url: str) -> dict[str, float]:
+    """Return the size of each index of runs and attempts, in MB."""
+    with bench.session(url) as connection:
+        return {name.removeprefix("wakeboard."): float(size) for name, size in connection.execute(_INDEXES)}
+
+
+def under_a_snapshot(urls: dict[int, str], size: int, log: Path, runs: int, churn: int, held: int) -> None:
+    """Churn under a held snapshot and after it, beside the empty database, and print how it went."""
+    pairs: list[tuple[float, float, float]] = []
+    began = monotonic()
+
+    def turn() -> None:
+        here = drain(urls[size], log, runs, raw(urls[size]))
+        clear(urls[grown.EMPTY], 0)
+        beside = drain(urls[grown.EMPTY], log, runs, raw(urls[grown.EMPTY]))
+        pairs.append((monotonic() - began, here, beside))
+        bench.say(f"{pairs[-1][0]:5.0f} s: {here:9,.0f} runs/s, empty {beside:9,.0f}")
+
+    for _ in range(3):
+        turn()
+    before, fresh = len(pairs), indexes(urls[size])
+    with snapshot(urls[size]):
+        since = monotonic()
+        while monotonic() - since < held and (len(pairs) - before) * runs < churn:
+            turn()
+        during = len(pairs)
+        sleep(max(0.0, held - (monotonic() - since)))
+    ended = monotonic() - began
+    while monotonic() - began < ended + AFTER_SECONDS:
+        turn()
+    parts = {"before": pairs[:before], "held": pairs[before:during], "first minute after": pairs[during:]}
+    drained = f"{(during - before) * runs:,}"
+    print(f"### {drained} runs drained while a snapshot is held for {held} s, {named(size)}\n")
+    print("| runs/s | median | first | last | of the empty table, first | last |\n|---|--:|--:|--:|--:|--:|")
+    for name, part in parts.items():
+        cells = [median(here for _, here, _ in part), part[0][1], part[-1][1]]
+        shares = [here / beside for _, here, beside in (part[0], part[-1])]
+        print(f"| {name} | " + " | ".join(f"{each:,.0f}" for each in cells)
+              + " | " + " | ".join(f"{each:.2f}" for each in shares) + " |")  # fmt: skip
+    grew = {name: (fresh[name], now) for name, now in indexes(urls[size]).items() if fresh[name] >= 0.1}
+    print("\n| MB of an index | before | after | times |\n|---|--:|--:|--:|")
+    for name, (then, now) in sorted(grew.items(), key=lambda one: -one[1][1] / one[1][0])[:6]:
+        print(f"| {name} | {then:,.1f} | {now:,.1f} | {now / then:.2f} |")
+    print(flush=True)
+
+
+def beside_retention(url: str, log: Path, runs: int, pairs: int) -> None:
+    """Drain in turns with and without the retention duty at work, and print what it costs."""
+    with bench.session(url) as connection:
+        state.create(connection)
+        state.store(connection, state.Pass(owner=retention.OWNER, room=RUNS))
+        sweeper = retention.Sweeper(url)
+
+        def measured(is_on: bool) -> float:
+            retention.own(connection)
+            (sweeper.is_on.set if is_on else sweeper.is_on.clear)()
+            return drain(url, log, runs, raw(url))
+
+        began = monotonic()
+        cases = {"without": lambda: measured(False), "while it removes": lambda: measured(True)}
+        found = bench.take_turns(pairs, cases, "runs/s")
+        sweeper.is_on.set()
+        sweeper.is_through.set()
+        removed = sweeper.removed / (monotonic() - began)
+        print(bench.table("Claim and finish beside retention", found, "runs/s", beside="without"))
+        print(f"{sweeper.removed:,} runs were removed meanwhile, {removed:,.0f} a second over all turns.\n")
+
+
+@contextmanager
+def copied(folder: Path, size: int) -> Iterator[str]:
+    """Yield the URL of a copy of a size's database, which goes at the end."""
+    names = [sql.Identifier(name) for name in (COPY, grown.name_of(size))]
+    admin = psycopg.connect(embedded.url(folder, user="postgres", database="postgres"), autocommit=True)
+    with admin:
+        admin.execute(sql.SQL("DROP DATABASE IF EXISTS {}").format(names[0]))
+        bench.say(f"copying {grown.name_of(size)}")
+        statement = "CREATE DATABASE {} OWNER wakeboard TEMPLATE {} STRATEGY file_copy"
+        admin.execute(sql.SQL(statement).format(*names))
+        try:
+            yield embedded.url(folder, database=COPY)
+        finally:
+            admin.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(names[0]))
+
+
+def main() -> None:
+    """Measure and print the tables."""
+    parser = grown.options(__doc__ or "")
+    defaults = {"runs": 20_000, "rounds": 5, "churn": 1_000_000, "held": 300, "pairs": 8}
+    for name, value in defaults.items():
+        parser.add_argument(f"--{name}", type=int, default=value, help=f"default {value:,}")
+    chosen = parser.parse_args()
+    os.environ.update(KEEP_EVERYTHING)
+    log = chosen.folder / "growth.log"
+    with grown.server(chosen.folder, chosen.sizes) as urls:
+        if chosen.rounds:
+            by_size(urls, log, chosen.runs, chosen.rounds)
+        if chosen.churn or chosen.pairs:
+            largest = max(chosen.sizes)
+            with copied(chosen.folder, largest) as copy:
+                both = {grown.EMPTY: urls[grown.EMPTY], largest: copy}
+                if chosen.churn:
+                    under_a_snapshot(both, largest, log, chosen.runs, chosen.churn, chosen.held)
+                if chosen.pairs:
+                    beside_retention(copy, log, chosen.runs, chosen.pairs)
+        print(f"{bench.machine(urls[grown.EMPTY])}\n")
+        bench.keep("growth", urls[grown.EMPTY])
+
+
+if __name__ == "__main__":
+    main()

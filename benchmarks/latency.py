@@ -1,0 +1,125 @@
+"""From the commit of an enqueue to the start of its handler, by an idle worker.
+
+    benchmarks/run latency [--runs 300] [--rounds 3]
+
+With NOTIFY, and by the poll alone. The handler sends the time at which it begins to a socket; both ends read
+the monotonic clock of the machine. The commit's time is taken when its answer has come. Between two runs is
+a pause in which everybody falls idle. Peers beside it, told by NOTIFY as well, their handlers
+in their own process; enqueued is with the statement that their own library sends.
+"""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from statistics import quantiles
+from time import monotonic_ns, sleep
+
+import psycopg
+
+from benchmarks import bench
+from benchmarks.neighbours import PEERS, Peer, ask, program
+from wakeboard import enqueue
+
+PAUSE_SECONDS = 0.03
+PATIENCE_SECONDS = 20.0
+WARM_UP = 20
+Enqueue = Callable[[psycopg.Connection], object]
+
+
+@contextmanager
+def ear(folder: Path) -> Iterator[tuple[socket.socket, str]]:
+    """Yield a socket on which handlers tell when they began, and its address."""
+    address = folder / "ear"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as opened:
+        opened.bind(str(address))
+        opened.settimeout(PATIENCE_SECONDS)
+        yield opened, str(address)
+    address.unlink()
+
+
+@contextmanager
+def worker(command: list[str | Path], environment: dict[str, str], log: Path) -> Iterator[None]:
+    """Let a worker run meanwhile."""
+    with log.open("ab") as output:
+        process = subprocess.Popen(command, env=environment, stdout=output, stderr=output)
+        try:
+            yield
+        finally:
+            process.terminate()
+            process.wait(20)
+
+
+def measure(url: str, heard: socket.socket, enqueue_one: Enqueue, runs: int) -> list[float]:
+    """Return the milliseconds from each commit to its handler's start; the first ones warm up."""
+    found, first = [], min(WARM_UP, runs)
+    with psycopg.connect(url, autocommit=True) as connection:
+        for _ in range(runs + first):
+            sleep(PAUSE_SECONDS)
+            enqueue_one(connection)
+            committed_ns = monotonic_ns()
+            found.append((int(heard.recv(64)) - committed_ns) / 1e6)
+    return found[first:]
+
+
+def untold(url: str, folder: Path, runs: int) -> list[float]:
+    """Measure a worker of ours that nobody tells of new runs."""
+    with bench.without_triggers(url):
+        return ours(url, folder, runs)
+
+
+def ours(url: str, folder: Path, runs: int) -> list[float]:
+    """Measure a worker of ours with its default settings."""
+    with ear(folder) as (heard, address):
+        environment = bench.environment(url) | {"EAR": address}
+        command: list[str | Path] = [sys.executable, "-m", "worker", "worker", "--app", "told_app"]
+        with worker(command, environment, folder / "log"):
+            return measure(url, heard, lambda connection: enqueue(connection, "told"), runs)
+
+
+def theirs(url: str, folder: Path, runs: int, peer: Peer) -> list[float]:
+    """Measure a worker of a peer's."""
+    (told,) = ask(peer, url, folder / "log", "prepare", 0)
+    with (
+        ear(folder) as (heard, address),
+        worker(program(peer, url, "serve", address), {}, folder / "log"),
+    ):
+        return measure(url, heard, lambda connection: connection.execute(told["enqueue"]), runs)
+
+
+def tell(title: str, found: dict[str, list[float]]) -> None:
+    """Print p50, p95, p99 and the largest of each case, and have them kept."""
+    bench.remember(title, found, "ms")
+    print(f"### {title}\n")
+    print("| milliseconds | p50 | p95 | p99 | largest |\n|---|--:|--:|--:|--:|")
+    for name, values in found.items():
+        cuts = quantiles(values, n=100, method="inclusive")
+        print(f"| {name} | {cuts[49]:.2f} | {cuts[94]:.2f} | {cuts[98]:.2f} | {max(values):.2f} |")
+
+
+def main() -> None:
+    """Measure in turns and print the table."""
+    chosen = bench.options(__doc__ or "", runs=300, rounds=3)
+    with bench.server() as (url, folder):
+        cases: dict[str, Callable[[], Sequence[float]]] = {
+            "Wakeboard, NOTIFY": partial(ours, url, folder, chosen.runs),
+            **{f"{peer.title}, NOTIFY": partial(theirs, url, folder, chosen.runs, peer) for peer in PEERS},
+            "Wakeboard, the poll alone (2 s)": partial(untold, url, folder, 10),
+        }
+        found: dict[str, list[float]] = {name: [] for name in cases}
+        for number in range(chosen.rounds):
+            for name, case in cases.items():
+                found[name] += case()
+                bench.say(f"round {number + 1}: {name}")
+        tell(f"Pick-up by an idle worker, {chosen.rounds} rounds of {chosen.runs:,} runs", found)
+        print(f"\n{bench.machine(url)}\n")
+        bench.keep("latency", url)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,276 @@
+"""How long every page, live fragment and JSON twin takes at ten thousand runs and at ten million.
+
+    benchmarks/run pages [--sizes 10000,10000000] [--requests 40] [--clients 20] [--folder FOLDER]
+
+The data is that of ``benchmarks.grown``, filled at the first call. Each size has a dashboard process of its
+own (``wakeboard web``, default settings) and a signed-in browser that keeps its connection. Every address
+takes turns: the smaller size, the larger one, and so on; the time is from the request's first byte to the
+answer's last, over loopback, so it holds the program, the database and the network's own cost. The first
+request of an address, before which the process has never seen it, is told apart. Searches for text look at
+20,000 runs a request and say so. Exports and the questions of verbs for all that match are left out. Then so
+many clients at once walk over all pages of the largest size.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from http.client import HTTPConnection, RemoteDisconnected
+from pathlib import Path
+from statistics import median, quantiles
+from time import perf_counter
+
+import psycopg
+
+from benchmarks import bench, grown, rest
+from dashboard import create_app
+from dashboard.connection import FRESH_COOKIE
+from dashboard.params import Cursor
+from tests.dashboard.everything import Filling, addresses, is_page
+from tests.processes import free_port, wait_until
+from worker.people import users
+from worker.settings import Settings
+from worker.states import Role
+
+P95_MS, TOGETHER_P95_MS, SEARCH_P95_MS, GROWTH = 50, 300, 300, 1.5
+PERSON = "benchmark"
+SHOWN = 25
+# The pages whose times make the curves of the README.
+CURVES = {"/", "/runs", "/errors", "/night"}
+# Exports, and the questions of verbs for all that match: those judge up to 100,000 runs.
+LEFT_OUT = r"\.csv$|^/runs/bulk/<"
+# A run of each state, the newest but one; what else stands in addresses.
+_THINGS = {
+    "run_id": """SELECT (SELECT id FROM wakeboard.job_runs WHERE status BETWEEN each AND each
+        ORDER BY status DESC, id DESC OFFSET 1 LIMIT 1)
+        FROM unnest(ARRAY['dead', 'succeeded', 'queued', 'running', 'failed', 'cancelled']) AS each""",
+    "lease_epoch": "SELECT 2",
+    "code": "SELECT unnest(ARRAY['error_1', 'error_25'])",
+    "schedules name": "SELECT unnest(ARRAY['schedule-1', 'schedule-10'])",
+    "types name": "SELECT unnest(ARRAY['type_1', 'type_59'])",
+    "workers name": "SELECT unnest(ARRAY['worker-1', 'worker-150'])",
+    "effect_id": "SELECT max(id) FROM wakeboard.effects",
+    "rule_id": "SELECT min(id) FROM wakeboard.alert_rules",
+    "operation_id": "SELECT max(id) FROM wakeboard.operations",
+    "view_id": """INSERT INTO wakeboard.saved_views (page, name, query, created_by)
+        VALUES ('runs', 'benchmark', 'status=dead', 'benchmark')
+        ON CONFLICT (page, name) DO UPDATE SET query = 'status=dead' RETURNING id""",
+    "fingerprint": "SELECT lpad(to_hex(each), 13, '0') FROM unnest(ARRAY[101, 1025]) AS each",
+    "verb": "SELECT unnest(ARRAY['retry', 'cancel', 'again'])",
+}
+# Beside each address as it is: filters, windows, and pages far behind.
+_FILTERED = (
+    "/?window=1h", "/?window=7d", "/overview.json?window=7d", "/_fragments/overview/succeeded?window=7d",
+    *(f"/runs?status={each}" for each in ("queued", "running", "succeeded", "failed", "dead", "cancelled")),
+    "/runs?status=failed,dead", "/runs.json?status=dead&limit=200", "/runs?type=type_1", "/runs?type=type_59",
+    "/runs?type=type_1&status=dead", "/runs?type=type_59&status=dead", "/runs?error=error_1",
+    "/runs?error=error_25", "/runs?group=0000000000065", "/runs?key=invoice-4000", "/runs?since=1h",
+    "/runs?status=dead&cursor={middle}", "/runs?cursor={middle}", "/runs?type=type_40&cursor={middle}",
+    "/errors?since=1h", "/errors?since=7d", "/errors?since=30d", "/errors?type=type_1",
+    "/errors/error_1?since=30d",
+    "/schedules?state=late,overlapping,twice", "/schedules?q=schedule-4", "/schedules?state=missed",
+    "/types?state=paused", "/audit?who=person-3", "/audit?what=run.retry", "/audit?target=run:7",
+    "/audit?result=denied", "/audit?since=7d&until=6d", "/audit?cursor={early}", "/night?since=12h",
+)  # fmt: skip
+_SEARCHES = (
+    "/runs?q=nothing-has-this", "/runs?status=dead&q=nothing-has-this", "/runs?status=dead&q=answered+77",
+    "/runs?type=type_3&q=nothing-has-this", "/runs?payload.customer=77", "/runs?status=queued&q=mail",
+    "/runs?worker=worker-3", "/runs?attempts=10", "/audit?q=nothing-has-this",
+)  # fmt: skip
+
+
+@dataclass
+class Times:
+    """Milliseconds of one address at one size: the first request, and the warm ones."""
+
+    first: float = 0.0
+    warm: list[float] = field(default_factory=list)
+
+    @property
+    def p50(self) -> float:
+        """The median of the warm ones."""
+        return median(self.warm)
+
+    @property
+    def p95(self) -> float:
+        """The time that one in twenty passed."""
+        return quantiles(self.warm, n=20, method="inclusive")[-1]
+
+
+class Browser:
+    """Somebody signed in, on one connection that stays open."""
+
+    def __init__(self, port: int, cookie: str) -> None:
+        self._connection = HTTPConnection("127.0.0.1", port, timeout=60)
+        self._headers = {"Cookie": cookie, "Sec-Fetch-Site": "same-origin", "Accept-Encoding": "gzip"}
+        # Fragments would come from what other viewers were just given: these come from the database.
+        self._polls = {"HX-Request": "true", "Cookie": f"{cookie}; {FRESH_COOKIE}=1"}
+
+    def ask(self, address: str) -> float:
+        """Return the milliseconds of a request. Raises SystemExit for an answer that is no page."""
+        polls = self._polls if address.startswith("/_fragments") else {}
+        try:
+            return self._ask(address, self._headers | polls)
+        except RemoteDisconnected:
+            # It was idle for longer than the server keeps a connection.
+            self._connection.close()
+            return self._ask(address, self._headers | polls)
+
+    def _ask(self, address: str, headers: Mapping[str, str]) -> float:
+        began = perf_counter()
+        self._connection.request("GET", address, headers=headers)
+        answer = self._connection.getresponse()
+        answer.read()
+        took = (perf_counter() - began) * 1000
+        if answer.status not in (200, 303, 304):
+            raise SystemExit(f"not a result: {address} answered {answer.status}")
+        return took
+
+
+@contextmanager
+def dashboard(url: str, log: Path) -> Iterator[tuple[int, str]]:
+    """Run a dashboard meanwhile; yield its port and the cookie of an admin."""
+    port = free_port()
+    with rest.running(["web", "--bind", f"127.0.0.1:{port}"], url, log):
+        wait_until(lambda: rest.answers(port), 30)
+        with bench.session(url) as connection:
+            cookie = users.open_session(connection, PERSON, Role.ADMIN)
+            yield port, f"wakeboard_{users.install_id(connection)}={cookie}"
+
+
+def things(connection: psycopg.Connection) -> Filling:
+    """Return what stands in the addresses of this database."""
+    found = {name: connection.execute(query.encode()).fetchall() for name, query in _THINGS.items()}
+    return Filling({name: [str(row[0]) for row in rows] for name, rows in found.items()})
+
+
+def every_address(url: str) -> dict[str, list[str]]:
+    """Return, by rule, the addresses of pages, fragments and twins; searches under the rule ``search``."""
+    app = create_app(Settings.load({"database_url": url}, environ={}))
+    with bench.session(url) as connection:
+        found = addresses(app, things(connection))
+        query = "SELECT max(id) / 2, (SELECT count(*) / 10 FROM wakeboard.audit_log) FROM wakeboard.job_runs"
+        middle, early = connection.execute(query).fetchone() or (1, 1)
+    there = {"middle": Cursor("older", (middle,)).encode(), "early": Cursor("older", (early,)).encode()}
+    for address in _FILTERED:
+        found[address] = [address.format(**there)]
+    found = {rule: each for rule, each in found.items() if not re.search(LEFT_OUT, rule)}
+    return found | {f"search {address}": [address] for address in _SEARCHES}
+
+
+def in_turns(
+    browsers: Mapping[int, Browser], asked: Mapping[int, Mapping[str, Sequence[str]]], requests: int
+) -> dict[str, dict[int, Times]]:
+    """Ask for every address of each size in turns; return the times by rule, of its slowest address."""
+    found: dict[str, dict[int, Times]] = {}
+    for place, rule in enumerate(asked[min(asked)]):
+        slowest: dict[int, Times] = {}
+        for number in range(len(asked[min(asked)][rule])):
+            times = {
+                size: Times(browser.ask(asked[size][rule][number])) for size, browser in browsers.items()
+            }
+            for _ in range(requests):
+                for size, browser in browsers.items():
+                    times[size].warm.append(browser.ask(asked[size][rule][number]))
+            if not slowest or times[max(times)].p50 > slowest[max(times)].p50:
+                slowest = times
+        found[rule] = slowest
+        if place % 25 == 24:
+            bench.say(f"{place + 1} of {len(asked[min(asked)])} addresses")
+    return found
+
+
+def at_once(
+    port: int, cookie: str, pages: Sequence[str], clients: int, requests: int
+) -> dict[str, list[float]]:
+    """Let ``clients`` walk over ``pages`` at once, each from another one on; return the times by page."""
+    found: dict[str, list[float]] = {page: [] for page in pages}
+    failed: list[BaseException] = []
+
+    def walk(first: int) -> None:
+        browser = Browser(port, cookie)
+        try:
+            for step in range(requests):
+                page = pages[(first + step) % len(pages)]
+                found[page].append(browser.ask(page))
+        except BaseException as failure:
+            failed.append(failure)
+
+    threads = [threading.Thread(target=walk, args=(number * 7,)) for number in range(clients)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if failed:
+        raise SystemExit(f"not a result: {failed[0]}")
+    return found
+
+
+def tell(found: Mapping[str, Mapping[int, Times]], title: str, most_ms: float) -> None:
+    """Print the slowest lines, and how many keep the promise."""
+    small, large = min(next(iter(found.values()))), max(next(iter(found.values())))
+    slow = [rule for rule, times in found.items() if times[large].p95 > most_ms]
+    grew = [rule for rule, times in found.items() if times[large].p50 > GROWTH * times[small].p50]
+    order = sorted(found, key=lambda rule: -found[rule][large].p95)
+    print(f"### {title}\n\n{len(found)} of them; p95 over {most_ms} ms at {large:,} runs: {len(slow)};")
+    print(f"median over {GROWTH} times that at {small:,}: {len(grew)}. The slowest, and what grew:\n")
+    heads = " | ".join(f"p50 at {size:,} | p95 | first" for size in (small, large))
+    print(f"| milliseconds | {heads} | grew |")
+    print("|---" * 8 + "|")
+    for rule in [*order[:SHOWN], *(rule for rule in order[SHOWN:] if rule in grew)]:
+        both = [found[rule][size] for size in (small, large)]
+        cells = " | ".join(f"{each.p50:.1f} | {each.p95:.1f} | {each.first:.0f}" for each in both)
+        print(f"| `{rule}` | {cells} | {both[1].p50 / both[0].p50:.2f} |")
+    print()
+
+
+def tell_together(found: Mapping[str, Sequence[float]], clients: int, size: int) -> None:
+    """Print how the pages did with many clients."""
+    every = [took for each in found.values() for took in each]
+    cut = quantiles(every, n=20, method="inclusive")[-1]
+    print(f"### {clients} clients at once over {len(found)} pages, {size:,} runs\n")
+    print(f"p50 {median(every):.0f} ms, p95 {cut:.0f} ms (wanted: at most {TOGETHER_P95_MS}), ")
+    print(f"largest {max(every):.0f} ms.\n")
+    print("| milliseconds | p50 | largest |\n|---|--:|--:|")
+    for page in sorted(found, key=lambda page: -median(found[page]))[:10]:
+        print(f"| `{page}` | {median(found[page]):.0f} | {max(found[page]):.0f} |")
+    print()
+
+
+def main() -> None:
+    """Measure and print the tables."""
+    parser = grown.options(__doc__ or "")
+    parser.add_argument("--requests", type=int, default=40, help="warm requests of each address")
+    parser.add_argument("--clients", type=int, default=20, help="clients at once")
+    parser.add_argument("--only", default="", help="only addresses that contain this")
+    parser.set_defaults(sizes=(grown.SIZES[0], grown.SIZES[-1]))
+    chosen = parser.parse_args()
+    with grown.server(chosen.folder, chosen.sizes) as urls, ExitStack() as running:
+        log = chosen.folder / "dashboard.log"
+        asked = {size: every_address(urls[size]) for size in chosen.sizes}
+        asked = {size: {r: a for r, a in each.items() if chosen.only in r} for size, each in asked.items()}
+        open_at = {size: running.enter_context(dashboard(urls[size], log)) for size in chosen.sizes}
+        found = in_turns({size: Browser(*at) for size, at in open_at.items()}, asked, chosen.requests)
+        searches = {rule: times for rule, times in found.items() if rule.startswith("search ")}
+        pages = {rule: times for rule, times in found.items() if rule not in searches}
+        tell(pages, "Pages, fragments and twins, one request at a time", P95_MS)
+        if searches:
+            tell(searches, "Searches, of 20,000 runs a request", SEARCH_P95_MS)
+        largest = max(chosen.sizes)
+        whole = [rule for rule in pages if is_page(rule) and "<" not in rule and "{" not in rule]
+        if chosen.clients and whole:
+            addressed = [asked[largest][rule][0] for rule in whole]
+            together = at_once(*open_at[largest], addressed, chosen.clients, 2 * chosen.requests)
+            tell_together(together, chosen.clients, largest)
+        print(bench.machine(urls[largest]))
+        for rule in sorted(CURVES & pages.keys()):
+            warm = {f"{size:,} finished runs": times.warm for size, times in pages[rule].items()}
+            bench.remember(rule, warm, "ms")
+        bench.keep("pages", urls[largest])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,64 @@
+"""How the program of a peer is asked: a verb on its command line, and an answer of JSON in one line.
+
+    python NAME_peer.py URL prepare JOBS        its tables, emptied, with so many no-op jobs, analyzed
+    python NAME_peer.py URL drain AHEAD         work them off, so many at once
+    python NAME_peer.py URL serve SOCKET        stay, and send the time of each start to a datagram socket
+    python NAME_peer.py URL singly SECONDS      enqueue one by one for so long, each with its own commit
+    python NAME_peer.py URL bulk JOBS           enqueue so many with a key each, in its quickest way
+
+It runs in the peer's own environment, so it imports nothing of ours. Times are in nanoseconds on the
+monotonic clock of the machine. ``prepare`` also tells the statement that enqueues one no-op job.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import sys
+from collections.abc import Awaitable, Callable
+from time import monotonic_ns, perf_counter
+from typing import Any
+
+import uvloop
+
+Answer = dict[str, Any]
+Verb = Callable[[str, Any], Awaitable[Answer]]
+AT_ONCE = 5_000
+
+
+def answer(prepare: Verb, drain: Verb, serve: Verb, singly: Verb, bulk: Verb) -> None:
+    """Do what the command line says, and print what came of it."""
+    url, verb, argument = sys.argv[1:]
+    verbs = {"prepare": prepare, "drain": drain, "serve": serve, "singly": singly, "bulk": bulk}
+    value = argument if verb == "serve" else int(argument)
+    print(json.dumps(uvloop.run(_asked(verbs[verb](url, value)))))
+
+
+async def _asked(verb: Awaitable[Answer]) -> Answer:
+    return await verb
+
+
+def parts(jobs: int) -> list[range]:
+    """Return the numbers of ``jobs`` in parts that fit into one call."""
+    return [range(first, min(first + AT_ONCE, jobs)) for first in range(0, jobs, AT_ONCE)]
+
+
+def drained(starts: list[int]) -> Answer:
+    """Tell how many ran, when the first began, and that the last was written just now."""
+    return {"runs": len(starts), "first_ns": min(starts, default=0), "last_ns": monotonic_ns()}
+
+
+async def one_by_one(seconds: int, enqueue: Callable[[int], Awaitable[object]]) -> Answer:
+    """Call ``enqueue`` for so long; tell how often."""
+    began, count = perf_counter(), 0
+    while perf_counter() - began < seconds:
+        await enqueue(count)
+        count += 1
+    return {"runs": count}
+
+
+def mouth(address: str) -> Callable[[], object]:
+    """Return what a handler calls first, to tell when it began."""
+    told = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    told.connect(address)
+    return lambda: told.send(b"%d" % monotonic_ns())
