@@ -39,13 +39,13 @@ make_venv() {
 # pyproject.toml makes the second time quick; what was installed with more extras also does for fewer.
 ensure_venv() {
     local extras=$1 wanted stamp=$venv/.wakeboard-installed
-    if ! { is_new_enough "$venv/bin/python" && "$venv/bin/python" -m pip --version >/dev/null 2>&1; }; then
-        make_venv
-    fi
     wanted=$(cksum <"$root/pyproject.toml")
     if [ -f "$stamp" ] && { [ "$(cat "$stamp")" = "$wanted$extras" ] || [ "$(cat "$stamp")" = "$wanted[test]" ]; } &&
         "$venv/bin/python" -c 'import wakeboard' 2>/dev/null; then
         return
+    fi
+    if ! { is_new_enough "$venv/bin/python" && "$venv/bin/python" -m pip --version >/dev/null 2>&1; }; then
+        make_venv
     fi
     say "Installing Wakeboard into .venv; the first time this takes a minute."
     rm -f "$stamp"

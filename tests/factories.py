@@ -15,6 +15,7 @@ import psycopg
 from psycopg import sql
 from psycopg.rows import dict_row
 
+from worker.fingerprint import group_of, lost_group
 from worker.transitions import engine
 
 Connection = psycopg.Connection[Any]
@@ -47,6 +48,7 @@ _SHAPES: dict[str, Row] = {
 }  # fmt: skip
 _INTERVALS = ("run_at", "locked_until", "started_at", "finished_at", "failed_at", "cancel_requested_at")
 _RUN_TIMES = (*_INTERVALS, "scheduled_for", "created_at", "updated_at")
+_GROUP_TIMES = ("first_seen_at", "last_seen_at", "returned_at", "quiet_from_at", "muted_until", "muted_at")
 _ATTEMPT_TIMES = ("due_at", "started_at", "finished_at", "next_run_at", "refused_at")
 
 
@@ -122,6 +124,7 @@ def _past_attempts(connection: Connection, run_id: int, values: Row) -> None:
         error = {
             "error_code": values.get("error_code") or "smtp_down",
             "error": values.get("last_error") or "no",
+            "error_group": values.get("error_group"),
         }
         an_attempt(
             connection,
@@ -145,6 +148,27 @@ def an_attempt(connection: Connection, run_id: int, **columns: Any) -> int:
         if isinstance(values.get(name), str):
             values[name] = from_now(values[name])
     return int(insert(connection, "job_attempts", values, "run_id"))
+
+
+def a_group(
+    connection: Connection,
+    job_type: str = "mail",
+    code: str = "smtp_down",
+    message: str = "The mail server did not answer.",
+    traceback: str | None = None,
+    **columns: Any,
+) -> int:
+    """Insert the error group of such a failure, first seen an hour ago; return its number."""
+    group = group_of(job_type, code, message, traceback)
+    values: Row = {
+        "id": group.id, "fingerprint": group.fingerprint, "error_code": code, "job_type": job_type,
+        "template": group.template, "frame": group.frame, "first_seen_at": "-1 hour",
+        "last_seen_at": "-1 minute",
+    } | columns  # fmt: skip
+    for name in _GROUP_TIMES:
+        if isinstance(values.get(name), str):
+            values[name] = from_now(values[name])
+    return int(insert(connection, "error_groups", values))
 
 
 def a_type(connection: Connection, name: str = "mail", **columns: Any) -> str:
@@ -317,13 +341,16 @@ def fail(
     traceback: str | None = None,
     output: str | None = None,
     note: str | None = None,
+    group: int | None = None,
+    template: str | None = None,
+    frame: str | None = None,
 ) -> dict[int, str]:
     """Say that runs failed; return the status of each id that moved. ``delay`` is the backoff in seconds."""
     n = len(held)
     found = send(
         connection, engine.FAIL, worker_id, *_split(held), [float(ago)] * n, [float(took)] * n, [outcome] * n,
         [code] * n, [message] * n, [permanent] * n, [float(delay)] * n, [traceback] * n, [output] * n,
-        [note] * n, [most] * n, [300.0] * n,
+        [note] * n, [most] * n, [300.0] * n, [group] * n, [template] * n, [frame] * n,
     )  # fmt: skip
     return {one[0]: one[1] for one in found}
 
@@ -341,11 +368,20 @@ def release(
 
 
 def reap(
-    connection: Connection, *held: Held, delay: float = 60, most: int = 10, why: str = "worker w1 was silent"
+    connection: Connection,
+    *held: Held,
+    delay: float = 60,
+    most: int = 10,
+    why: str = "worker w1 was silent",
+    job_type: str = "mail",
 ) -> dict[int, str]:
     """Take runs whose leases have ended from their owners; return the status of each id that moved."""
     n = len(held)
-    found = send(connection, engine.REAP, *_split(held), [float(delay)] * n, [most] * n, why)
+    group = lost_group(job_type)
+    found = send(
+        connection, engine.REAP, *_split(held), [float(delay)] * n, [most] * n, why, [group.id] * n,
+        group.template,
+    )  # fmt: skip
     return {one[0]: one[1] for one in found}
 
 

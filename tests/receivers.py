@@ -8,6 +8,7 @@ import hmac
 import json
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from email import message_from_bytes, policy
 from email.message import EmailMessage
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -126,15 +127,22 @@ def mailbox() -> Iterator[Mailbox]:
     server.stop()
 
 
+@contextmanager
+def serving(server: ThreadingHTTPServer) -> Iterator[None]:
+    """Let an HTTP server answer within the block, at whose end it must hold no answer back."""
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+    thread.start()
+    yield
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
 @pytest.fixture
 def receiver() -> Iterator[Receiver]:
     """An HTTP server for webhooks and heartbeats."""
     server = Receiver()
-    thread = threading.Thread(target=server.serve_forever, args=(0.05,))
-    thread.start()
-    yield server
-    if server.release is not None:
-        server.release.set()
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with serving(server):
+        yield server
+        if server.release is not None:
+            server.release.set()

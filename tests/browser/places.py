@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Locator, Page
 
 from tests.conftest import Connection
 from worker.people import users
@@ -66,6 +66,9 @@ def profile(
     try:
         yield opened
     finally:
+        # An answer that a route still fetches would fail, or hold up, whatever asks the browser next.
+        for page in opened.pages:
+            page.unroute_all(behavior="wait")
         opened.close()
 
 
@@ -85,3 +88,9 @@ def listen(page: Page, url: str, complaints: list[str]) -> Page:
     page.on("pageerror", lambda error: complaints.append(f"uncaught: {error}"))
     page.on("request", lambda request: asked(request.url))
     return page
+
+
+def follow(page: Page, control: Locator) -> None:
+    """Click on a link or button and be on the page that it leads to; a click alone may come back before."""
+    with page.expect_navigation():
+        control.click()

@@ -104,6 +104,8 @@ def test_until_the_morning_is_the_operators_own_morning() -> None:
     paris = ZoneInfo("Europe/Paris")
     assert seconds_of("morning", datetime(2026, 11, 21, 23, 0, tzinfo=paris)) == 9 * 3600
     assert seconds_of("morning", datetime(2026, 11, 21, 7, 30, tzinfo=paris)) == 1800
+    assert seconds_of("morning", datetime(2026, 3, 28, 23, 0, tzinfo=paris)) == 8 * 3600
+    assert seconds_of("morning", datetime(2026, 10, 24, 23, 0, tzinfo=paris)) == 10 * 3600
 
 
 def test_edits_are_bounded_and_explained(client: FlaskClient, connection: Connection) -> None:

@@ -8,7 +8,7 @@ from urllib.parse import quote
 import pytest
 from flask.testing import FlaskClient
 
-from dashboard.changes import changes
+from dashboard.words.changes import changes
 from tests.conftest import Connection
 from tests.dashboard.conftest import AsRole, assert_fragments_match, assert_shown_as_text, fragments_of
 from tests.factories import a_definition, a_run, from_now, insert
@@ -80,10 +80,10 @@ def test_a_time_is_found_among_many_rows(client: FlaskClient, connection: Connec
 @pytest.mark.parametrize(
     ("query", "says"),
     [
-        ("result=maybe", "one of done, asked"),
+        ("result=maybe", "some of done, asked"),
         ("target=RUN-7", "one thing such as run:48210"),
         ("since=yesterday", "an age such as"),
-        ("actor=anna", "who, what, target, result, since, until"),
+        ("actor=anna", "who, what, kind, target, result, source, since, until, q"),
         ("cursor=x", "cursor"),
     ],
 )

@@ -67,6 +67,39 @@ def test_a_form_goes_back_to_the_list_it_came_from(client: FlaskClient, connecti
     assert "1 run due now." in client.get(answer.location).get_data(as_text=True)
 
 
+def test_more_than_a_hundred_chosen_runs_have_to_be_typed(
+    client: FlaskClient, connection: Connection
+) -> None:
+    chosen = [a_run(connection, "dead") for _ in range(101)]
+    asked = {"run": chosen, "reason": "CRM is back"}
+    refused = client.post("/runs/bulk/retry", data=asked, headers=JSON)
+    assert (refused.status_code, "type 101 to confirm" in refused.get_json()["message"]) == (400, True)
+    assert client.post("/runs/bulk/retry", data=asked | {"per_minute": "6"}).status_code == 400
+    # The button of the list leads to the page that asks; what was typed before comes along.
+    leads = client.post("/runs/bulk/retry", data=asked, headers=HTMX).headers["HX-Redirect"]
+    page = client.get(leads).get_data(as_text=True)
+    assert "Type 101 to confirm" in page and 'value="CRM is back"' in page
+    assert {status(connection, run) for run in chosen} == {"dead"}
+    answer = client.post("/runs/bulk/retry", data=asked | {"confirm": "101"}, headers=JSON)
+    assert answer.get_json()["done"] == 101
+
+
+def test_a_hundred_chosen_runs_are_not_asked_about(client: FlaskClient, connection: Connection) -> None:
+    chosen = [a_run(connection, "dead") for _ in range(100)]
+    assert client.post("/runs/bulk/retry", data={"run": chosen}, headers=JSON).get_json()["done"] == 100
+    assert "to confirm" not in client.get("/runs/bulk/retry", query_string={"run": chosen}).text
+
+
+def test_the_preview_of_a_selection_says_what_becomes_of_which(
+    client: FlaskClient, connection: Connection
+) -> None:
+    chosen = [a_run(connection, each) for each in ("dead", "dead", "failed", "succeeded")]
+    page = client.get("/runs/bulk/retry", query_string={"run": chosen}).text
+    assert "1 failed, due now instead of after their backoff" in page and "2 dead, queued afresh" in page
+    assert "Left as they are: 1 succeeded." in page
+    assert "None of them can be moved" in client.get(f"/runs/bulk/retry?run={chosen[-1]}").text
+
+
 def test_without_a_script_a_selection_is_confirmed_on_a_page(
     client: FlaskClient, connection: Connection
 ) -> None:

@@ -31,7 +31,7 @@ def test_a_line_means_a_query(line: str, query: str) -> None:
     assert read_filters(read_line(line), FIELDS).query == query
 
 
-@pytest.mark.parametrize("line", ['type:"open', "http://crm", "colour:red"])
+@pytest.mark.parametrize("line", ['type:"open', "http://crm", "colour:red", "status:,"])
 def test_a_line_that_cannot_be_meant_is_refused(line: str) -> None:
     with pytest.raises(WrongFilter):
         read_filters(read_line(line), FIELDS)

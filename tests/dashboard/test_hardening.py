@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from base64 import urlsafe_b64encode
 from time import perf_counter
+from urllib.parse import quote
 
 import pytest
 from flask.testing import FlaskClient
 
 from dashboard import formats
+from dashboard.params import Cursor
 from tests.conftest import Connection
 from tests.dashboard.conftest import AsRole
 
@@ -170,8 +172,23 @@ def test_a_time_that_cannot_be_counted_with_is_a_wrong_filter(client: FlaskClien
     assert client.get(address).status_code == 400
 
 
+@pytest.mark.parametrize(("path", "key"), [("/leases", 1), ("/workers", "w-7")])
+def test_a_cursor_beyond_all_rows_is_an_empty_page(client: FlaskClient, path: str, key: object) -> None:
+    for rank in (10**12, -(10**12)):
+        cursor = Cursor("older", (rank, key)).encode()
+        assert client.get(f"{path}.json?cursor={cursor}").get_json()["items"] == []
+
+
 def test_a_payload_path_without_end_is_a_wrong_filter(client: FlaskClient) -> None:
     assert client.get("/runs?payload." + "a." * 700 + "a=1").status_code == 400
+
+
+@pytest.mark.parametrize("asked", ["payload.token=hunter2", "q=hunter2", "q=nothing"])
+def test_a_viewer_cannot_guess_by_a_verb_either(as_role: AsRole, connection: Connection, asked: str) -> None:
+    add_run(connection, '{"token": "hunter2"}')
+    headers = {"Accept": "application/json"}
+    answer = as_role("viewer").post("/runs/bulk/cancel", json={"filter": asked}, headers=headers)
+    assert answer.status_code == 403 and "needs the role operator" in answer.get_json()["message"]
 
 
 @pytest.mark.parametrize("body", ['{"payload": ' + "[" * 30_000, '{"payload": ' + "9" * 5000 + "}"])
@@ -185,6 +202,24 @@ def test_a_body_made_to_be_unreadable_is_refused(
     assert answer.status_code == 400
 
 
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ("/types/mail/pause", "until"),
+        ("/types/mail/limit", "limit"),
+        ("/runs/views/save", "name"),
+        ("/runs/views/save", "query"),
+        ("/runs/bulk/retry", "also"),
+        ("/runs/bulk/retry", "per_minute"),
+        ("/alerts/1/edit", "\ud800"),
+    ],
+)
+def test_half_a_character_is_never_a_mistake_of_ours(client: FlaskClient, path: str, name: str) -> None:
+    body = json.dumps({"filter": "status=dead", "name": "x", "query": "status=dead", name: "type=\ud800"})
+    answer = client.post(path, data=body, content_type="application/json")
+    assert answer.status_code < 500
+
+
 def test_headers_that_are_no_addresses_are_refused_or_ignored(
     as_role: AsRole, anonymous: FlaskClient, connection: Connection
 ) -> None:
@@ -194,6 +229,13 @@ def test_headers_that_are_no_addresses_are_refused_or_ignored(
     assert operator.post(f"/runs/{run_id}/cancel", headers={"Referer": "http://[x"}).status_code == 303
     headers = {"HX-Request": "true", "HX-Current-URL": "http://["}
     assert anonymous.get("/", headers=headers).headers["HX-Redirect"] == "/login?next=%2F"
+
+
+def test_signing_in_leads_back_to_a_name_whatever_is_in_it(anonymous: FlaskClient) -> None:
+    sent = anonymous.get("/types/a%3Fb%0A/pause?until=1h")
+    assert sent.location == "/login?next=" + quote("/types/a%3Fb%0A/pause?until=1h", safe="")
+    form = anonymous.post("/types/a%3Fb%0A/pause", data={"reason": "x"}).get_data(as_text=True)
+    assert quote("/types/a%3Fb%0A/pause?reason=x", safe="") in form
 
 
 def test_a_forged_message_breaks_no_page(anonymous: FlaskClient) -> None:

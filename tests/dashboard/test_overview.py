@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import pytest
 from flask import Flask
 from flask.testing import FlaskClient
 from sqlalchemy import event
@@ -11,6 +14,7 @@ from sqlalchemy import event
 from dashboard.queries import overview
 from tests.conftest import Connection
 from tests.dashboard.conftest import assert_fragments_match
+from tests.factories import a_definition, a_run, a_worker, from_now, insert, rows
 
 HOSTILE = "<img src=x onerror=alert(1)>\u202e\"'"
 
@@ -41,6 +45,11 @@ def runs(connection: Connection, status: str, count: int = 1, job_type: str = "s
     )
 
 
+def missed(connection: Connection, definition: int, reason: str) -> None:
+    values = {"definition_id": definition, "scheduled_for": from_now("-1 minute"), "reason": reason}
+    insert(connection, "missed_fires", values)
+
+
 def sentence(client: FlaskClient) -> str:
     return str(client.get("/overview.json").get_json()["sentence"])
 
@@ -67,7 +76,9 @@ def test_dead_and_stuck_runs_ask_for_a_decision(client: FlaskClient, connection:
         "UPDATE wakeboard.job_runs SET locked_until = now() - interval '6 min' WHERE status = 'running'"
     )
     body = client.get("/overview.json").get_json()
-    assert body["sentence"] == "1 stuck, 4 dead need a decision. 1 of 4 slots busy."
+    assert body["sentence"] == (
+        "Four runs are dead and one run is stuck; everything else is normal. 1 of 4 slots busy."
+    )
     assert body["well"] is False
     assert [(line["state"], line["runs"]) for line in body["attention"]] == [("stuck", 1), ("dead", 4)]
     assert 'data-attention="5"' in client.get("/").get_data(as_text=True)
@@ -110,25 +121,79 @@ def test_a_count_stops_at_the_cap_and_says_so(client: FlaskClient, connection: C
     assert client.get("/overview.json").get_json()["queued"] == overview.CAP + 1
 
 
-def test_every_hour_has_its_bar_and_its_numbers(client: FlaskClient, connection: Connection) -> None:
-    for ago, outcome, count in (
-        ("0 h", "succeeded", 7),
-        ("2 h", "succeeded", 5),
-        ("2 h", "lost", 1),
-        ("30 h", "failed", 9),
-    ):
-        for table in ("statistics_deltas", "statistics_rollups"):
-            connection.execute(
-                f"""INSERT INTO wakeboard.{table} (minute, job_type, outcome, duration_bucket, wait_bucket,
-                    runs, duration_ms, duration_max_ms, wait_ms, wait_max_ms)
-                VALUES (date_trunc('hour', now()) - %s::interval, 'x', %s, 1, 1, %s, 1, 1, 1, 1)""".encode(),
-                (ago, outcome, count),
-            )
-    for _ in range(2):
-        body = client.get("/overview.json").get_json()
-        assert len(body["hours"]) == overview.HOURS
-    assert [(hour["succeeded"], hour["failed"]) for hour in body["hours"][-3:]] == [(10, 2), (0, 0), (14, 0)]
-    assert (body["succeeded_24h"], body["failed_24h"]) == (24, 2)
+def test_the_sentence_names_what_is_wrong_and_says_that_the_rest_is_not(
+    client: FlaskClient, connection: Connection
+) -> None:
+    worker(connection)
+    for name in ("nightly", "hourly"):
+        missed(connection, a_definition(connection, name), "misfire")
+        missed(connection, a_definition(connection, f"{name}-paused"), "paused")
+    assert sentence(client) == (
+        "Two schedules missed their time; everything else is normal. 0 of 4 slots busy."
+    )
+    assert client.get("/overview.json").get_json()["missed_fires"] == 2
+
+
+def test_an_alert_that_no_number_tells_of_is_not_called_normal(
+    client: FlaskClient, connection: Connection
+) -> None:
+    worker(connection)
+    runs(connection, "dead")
+    connection.execute(
+        """UPDATE wakeboard.alert_rules SET state = 'firing', fired_at = now()
+        WHERE kind IN ('dead_runs', 'late_loop')"""
+    )
+    told = "One run is dead and the alert “A loop is late” fires; everything else is normal."
+    assert sentence(client) == f"{told} 0 of 4 slots busy."
+
+
+def test_without_a_worker_the_rest_of_what_is_wrong_is_told_too(
+    client: FlaskClient, connection: Connection
+) -> None:
+    runs(connection, "dead")
+    assert sentence(client).endswith("or wakeboard up. One run is dead.")
+
+
+def test_unconfirmed_effects_have_a_tile(client: FlaskClient, connection: Connection) -> None:
+    run = a_run(connection, "dead")
+    values = {"run_id": run, "key": "letter", "attempt": 1, "lease_epoch": 1, "status": "started"}
+    insert(connection, "effects", {"scope": f"run:{run}", **values})
+    page = client.get("/").get_data(as_text=True)
+    assert "may have happened or not" in page and "no effect is in doubt" not in page
+    assert client.get("/overview.json").get_json()["unconfirmed_effects"] == 1
+
+
+def tiles(html: str) -> list[tuple[str, str]]:
+    """Return (word, number) of every tile, in the order of the page."""
+    found = re.findall(r'class="tile [^"]*".*?</svg>([^<]*)</span>\s*<b>([^<]*)</b>', html, re.DOTALL)
+    return [(word, number.replace("\u202f", "")) for word, number in found]
+
+
+def test_the_tiles_tell_what_needs_a_decision_first_and_the_twin_says_the_same(
+    client: FlaskClient, connection: Connection
+) -> None:
+    worker(connection)
+    for number, status in enumerate(("dead", "failed", "running", "queued"), 2):
+        runs(connection, status, number)
+    connection.execute(
+        """UPDATE wakeboard.job_runs SET locked_until = now() - interval '1 min'
+        WHERE id = (SELECT min(id) FROM wakeboard.job_runs WHERE status = 'running')"""
+    )
+    for name in ("nightly", "hourly"):
+        missed(connection, a_definition(connection, name), "misfire")
+    said = client.get("/overview.json").get_json()
+    assert tiles(client.get("/").get_data(as_text=True)) == [
+        ("dead", "2"),
+        ("stuck", "1"),
+        ("failed", "3"),
+        ("missed fires", "2"),
+        ("unconfirmed", "0"),
+        ("running", "4"),
+        ("queued", "5"),
+        ("succeeded", "0"),
+    ]
+    names = ("dead", "stuck", "failed", "missed_fires", "unconfirmed_effects", "running", "queued")
+    assert [said[name] for name in (*names, "succeeded_attempts")] == [2, 1, 3, 2, 0, 4, 5, 0]
 
 
 def test_what_the_overview_shows_live_is_what_it_shows_at_first(
@@ -214,3 +279,64 @@ def test_metrics_are_in_prometheus_own_text(client: FlaskClient, connection: Con
     answer = client.get("/metrics")
     assert answer.mimetype == "text/plain"
     assert 'wakeboard_runs{state="dead"} 3.0' in answer.get_data(as_text=True)
+
+
+def test_what_a_silent_worker_still_holds_is_not_counted_into_the_slots_of_the_living(
+    client: FlaskClient, connection: Connection
+) -> None:
+    worker = a_worker(connection, concurrency=1)
+    a_run(connection, "running", locked_by=worker)
+    a_run(connection, "running", locked_by=a_worker(connection, seen="-1 hour"), locked_until="10 minutes")
+    assert "2 run, more than the 1 slot of live workers: some are held by silent ones" in sentence(client)
+    assert "more than the 1 slot on 1 worker" in client.get("/").get_data(as_text=True)
+
+
+def test_what_a_silent_worker_holds_is_not_called_held(client: FlaskClient, connection: Connection) -> None:
+    a_run(connection, "running", locked_by=a_worker(connection, concurrency=4))
+    assert "every lease is held" in client.get("/").text
+    a_run(connection, "running", locked_by=a_worker(connection, seen="-1 hour"), locked_until="10 minutes")
+    page = client.get("/").text
+    assert "1 held by silent workers" in page and "every lease is held" not in page
+    assert 'href="/leases?state=ended,silent"' in page
+    assert sentence(client).endswith("2 of 4 slots busy. 1 held by silent workers (Leases).")
+    body = client.get("/overview.json").get_json()
+    assert (body["stuck"], body["held_by_silent_workers"]) == (1, 1)
+
+
+def test_stuck_is_the_same_wherever_it_is_said(client: FlaskClient, connection: Connection) -> None:
+    here, gone = a_worker(connection, concurrency=4), a_worker(connection, seen="-5 minutes")
+    a_run(connection, "running", locked_by=here)
+    ended = a_run(connection, "running", locked_by=here, locked_until="-1 minute")
+    silent = a_run(connection, "running", locked_by=gone)
+    orphan = a_run(connection, "running", locked_by="nobody")
+    page, body = client.get("/").text, client.get("/overview.json").get_json()
+    assert dict(tiles(page))["stuck"] == "3" and body["stuck"] == 3
+    assert 'data-attention="3"' in page and "<title>(3) " in page
+    assert [(line["state"], line["runs"]) for line in body["attention"]] == [("stuck", 3)]
+    assert timedelta(minutes=4) < since(body["attention"][0]) < timedelta(minutes=6)
+    assert 'wakeboard_runs{state="stuck"} 3.0' in client.get("/metrics").text
+    listed = client.get("/runs.json?status=running").get_json()["items"]
+    assert {run["id"] for run in listed if run["stuck"]} == {ended, silent, orphan}
+    each = {run: client.get(f"/runs/{run}.json").get_json()["stuck"] for run in (ended, silent, orphan)}
+    assert all(each.values())
+    leases = client.get("/leases.json?state=ended,silent").get_json()["items"]
+    assert {lease["id"] for lease in leases} == {ended, silent, orphan}
+
+
+def since(line: dict[str, Any]) -> timedelta:
+    return datetime.now(UTC) - datetime.fromisoformat(line["since_at"])
+
+
+def test_a_fire_missed_while_paused_is_missed_on_no_page(client: FlaskClient, connection: Connection) -> None:
+    for name, reason in (("held", "paused"), ("nightly", "misfire"), ("nightly", "paused")):
+        known = {each["name"]: each["id"] for each in rows(connection, "job_definitions")}
+        missed(connection, known.get(name) or a_definition(connection, name), reason)
+    assert dict(tiles(client.get("/").text))["missed fires"] == "1"
+    items = client.get("/schedules.json?state=missed").get_json()["items"]
+    assert [(each["name"], each["missed_24h"]) for each in items] == [("nightly", 1)]
+
+
+@pytest.mark.parametrize("window", ["1h", "24h", "7d"])
+def test_what_succeeded_leads_to_the_runs_of_its_window(client: FlaskClient, window: str) -> None:
+    page = client.get(f"/?window={window}").text
+    assert f'href="/runs?status=succeeded&amp;since={window}"' in page

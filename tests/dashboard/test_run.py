@@ -9,7 +9,7 @@ from html import unescape
 import pytest
 from flask.testing import FlaskClient
 
-from dashboard.lanes import WIDTH, lanes
+from dashboard.pictures.lanes import MOST, WIDTH, lanes
 from tests.conftest import Connection
 from tests.dashboard.conftest import AsRole, assert_fragments_match
 from tests.factories import a_definition, a_run, a_type, a_worker, age, an_attempt, insert, row, rows, status
@@ -58,7 +58,7 @@ def test_a_run_that_backs_off_says_after_which_failure_and_by_which_rule(
     a_type(connection, "mail", backoff="1m,5m", max_attempts=4)
     run = a_run(connection, "failed", attempts=2, failures=2)
     shown = words(client, f"/runs/{run}")
-    assert "Backing off after failure 2 of 4 ( smtp_down ): next try" in shown
+    assert "Backing off after attempt 2 of 4 ( smtp_down ), next at 20" in shown
     assert "1 m, 5 m, then always the last" in shown or "1 min, 5 min, then always the last" in shown
 
 
@@ -68,7 +68,7 @@ def test_a_run_of_a_paused_type_says_who_paused_it_and_why(
     a_type(connection, "mail", paused_by="anna", paused_reason="CRM is down")
     connection.execute("UPDATE wakeboard.job_types SET paused_at = now()")
     shown = words(client, f"/runs/{a_run(connection)}")
-    assert "was paused by anna" in shown and "“CRM is down”" in shown
+    assert "was paused by anna at 20" in shown and "“CRM is down”" in shown
 
 
 def test_a_run_that_no_worker_can_take_says_so(client: FlaskClient, connection: Connection) -> None:
@@ -88,7 +88,9 @@ def test_a_run_behind_its_types_limit_names_the_limit(client: FlaskClient, conne
     a_run(connection, "running")
     assert "The limit is reached" not in words(client, f"/runs/{run}")
     a_run(connection, "running")
-    assert "The limit is reached: 2 of 2 runs of this type are running" in words(client, f"/runs/{run}")
+    assert "The limit is reached: 2 of 2 allowed runs of this type are running" in words(
+        client, f"/runs/{run}"
+    )
 
 
 def test_a_due_run_counts_only_what_is_claimed_before_it(client: FlaskClient, connection: Connection) -> None:
@@ -100,7 +102,7 @@ def test_a_due_run_counts_only_what_is_claimed_before_it(client: FlaskClient, co
     a_run(connection, priority=4, run_at="-1 hour")
     a_run(connection, run_at="1 minute", priority=0)
     a_run(connection, job_type="report", run_at="-1 hour")
-    assert "2 due runs of this type come before it" in words(client, f"/runs/{run}")
+    assert "2 due runs of this type come before it;" in words(client, f"/runs/{run}")
 
 
 def test_full_workers_are_said_to_be_full(client: FlaskClient, connection: Connection) -> None:
@@ -124,6 +126,15 @@ def test_a_running_run_names_its_worker_its_progress_and_what_it_prints(
         assert part in shown
     connection.execute("UPDATE wakeboard.run_output SET lease_epoch = 0")
     assert "page 3 of 12" not in words(client, f"/runs/{run}")
+
+
+def test_progress_told_before_a_good_end_is_not_taken_for_it(
+    client: FlaskClient, connection: Connection
+) -> None:
+    told = {"progress_done": 215, "progress_total": 240}
+    words = "as told last; it ended well after that"
+    assert words in client.get(f"/runs/{a_run(connection, 'succeeded', **told)}").text
+    assert words not in client.get(f"/runs/{a_run(connection, 'running', **told)}").text
 
 
 def test_a_lease_that_ended_is_loud_and_offers_release(client: FlaskClient, connection: Connection) -> None:
@@ -170,7 +181,8 @@ def test_each_attempt_tells_its_story(client: FlaskClient, connection: Connectio
     an_attempt(connection, run, attempt=3, lease_epoch=3, result={"rows": 1204}, note="slow provider")
     shown = words(client, f"/runs/{run}")
     for part in (
-        "Attempt 1 failed", "40P01 deadlock", "after 4 min (backoff)", "Trace File crm.py", "Output page 1",
+        "Attempt 1 failed", "40P01 deadlock", "next try after 4 min: not by the rule", "Trace File crm.py",
+        "Output page 1",
         "worker w-7", "a lost lease is taken over without a wait", "with “succeeded”, too late",
         '"rows": 1204', "slow provider",
     ):  # fmt: skip
@@ -193,6 +205,7 @@ def test_the_facts_name_where_the_run_came_from(client: FlaskClient, connection:
         "by shop",
         "1 min 30 s",
         "run 4711",
+        "invoice_id 812",
         '"invoice_id": 812',
     ):
         assert part in shown
@@ -200,13 +213,17 @@ def test_the_facts_name_where_the_run_came_from(client: FlaskClient, connection:
     assert "removed" in words(client, f"/runs/{run}")
 
 
-def test_a_large_payload_is_on_its_page_once_and_begun_behind_the_empty_field(
+def test_a_large_payload_is_begun_on_the_page_and_whole_on_its_own(
     client: FlaskClient, connection: Connection
 ) -> None:
     run = a_run(connection, "succeeded", payload={"list": ["needle", *range(10_000), "the last"]})
     html = client.get(f"/runs/{run}").get_data(as_text=True)
-    assert (html.count("needle"), html.count("the last")) == (1, 1)
-    assert 'data-copy-from="payload"' in html
+    assert (html.count(">needle<"), html.count("the last")) == (1, 0)
+    assert "and 9\u202f952 more" in html and f'href="/runs/{run}/payload"' in html
+    whole = client.get(f"/runs/{run}/payload").get_data(as_text=True)
+    assert (whole.count("needle"), whole.count("the last")) == (1, 1)
+    assert 'data-copy-from="payload"' in whole
+    assert client.get(f"/runs/{run}/payload.json").get_json()["payload"]["list"][-1] == "the last"
     asked = client.get(f"/runs/{run}/again").get_data(as_text=True)
     assert (asked.count("needle"), asked.count("the last")) == (1, 0)
     assert len(asked) < 20_000
@@ -219,7 +236,8 @@ def test_what_was_done_once_is_listed(client: FlaskClient, connection: Connectio
         {"scope": f"run:{run}", "key": "charge", "run_id": run, "attempt": 1, "lease_epoch": 1,
          "status": "started"},
     )  # fmt: skip
-    assert "charge begun, not confirmed" in words(client, f"/runs/{run}")
+    shown = words(client, f"/runs/{run}")
+    assert "charge begun, not confirmed" in shown and "Settle" in shown
 
 
 def test_the_audit_trail_tells_who_did_what_and_why(as_role: AsRole, connection: Connection) -> None:
@@ -247,7 +265,7 @@ def test_what_the_page_shows_live_is_what_it_shows_at_first(
     run = a_run(connection, state)
     if state == "running":
         # A running attempt's bar grows; everything else on the page stands still.
-        age(connection, run, "1 minute")
+        age(connection, run, "1 hour")
         connection.execute("UPDATE wakeboard.job_runs SET locked_until = now() + interval '1 hour'")
     assert_fragments_match(client, f"/runs/{run}")
 
@@ -393,17 +411,29 @@ def test_secrets_are_in_no_shape_of_the_page(client: FlaskClient, connection: Co
 def test_attempts_are_laid_out_in_time() -> None:
     noon = datetime(2026, 11, 21, 12, tzinfo=UTC)
 
-    def attempt(number: int, start: int, end: int) -> dict[str, object]:
-        at = {"started_at": noon + timedelta(seconds=start), "finished_at": noon + timedelta(seconds=end)}
-        return {"attempt": number, "outcome": "failed", **at}
+    def at(seconds: float) -> datetime:
+        return noon + timedelta(seconds=seconds)
 
-    now = noon + timedelta(seconds=100)
-    bars = lanes([attempt(2, 50, 60), attempt(1, 0, 25)], (3, noon + timedelta(seconds=90)), now)
+    def attempt(number: int, due: int, start: int, end: int) -> dict[str, object]:
+        times = {"due_at": at(due), "started_at": at(start), "finished_at": at(end)}
+        return {"attempt": number, "outcome": "failed", **times}
+
+    running = {"attempts": 3, "run_at": at(60), "started_at": at(90)}
+    found = lanes([attempt(2, 50, 50, 60), attempt(1, 0, 5, 25)], running, at(100))
+    assert found is not None
+    bars = found.lanes
+    assert (found.first_at, found.last_at) == (at(0), at(100))
     assert [bar.attempt for bar in bars] == [1, 2, 3]
     assert [bar.outcome for bar in bars] == ["failed", "failed", "running"]
-    assert bars[0].x == 0 and bars[0].width == pytest.approx(WIDTH / 4, abs=5)
+    assert [bar.waited for bar in bars] == [5, 0, 30]
+    assert [bar.seconds for bar in bars] == [20, 10, 10]
+    assert bars[0].wait_x == 0 and bars[0].width == pytest.approx(WIDTH / 5, abs=5)
     assert bars[1].x == pytest.approx(WIDTH / 2, abs=5)
     assert bars[2].x + bars[2].width <= WIDTH
-    (instant,) = lanes([attempt(1, 0, 0)], None, now)
-    assert 0 < instant.width <= WIDTH
-    assert lanes([], None, now) == []
+    instant = lanes([attempt(1, 0, 0, 0)], None, at(100))
+    assert instant is not None and 0 < instant.lanes[0].width <= WIDTH
+    backwards = lanes([attempt(1, 30, 20, 10)], None, at(100))
+    assert backwards is not None and backwards.lanes[0].waited == backwards.lanes[0].seconds == 0
+    assert lanes([], None, at(100)) is None
+    many = lanes([attempt(number, number, number, number + 1) for number in range(50)], None, at(100))
+    assert many is not None and len(many.lanes) == MOST and many.lanes[-1].attempt == 49

@@ -17,6 +17,7 @@ from dashboard.views.runs import row_verb
 from tests.conftest import Connection
 from tests.dashboard.conftest import AsRole, assert_fragments_match, fragments_of
 from tests.factories import a_definition, a_run, a_type, a_worker, age, an_attempt
+from worker.filters import search
 from worker.states import Status, allowed
 
 HOSTILE = "<img src=x onerror=alert(1)>\u202e\"'"
@@ -186,7 +187,7 @@ def test_newer_and_older_lead_along_the_same_rows(client: FlaskClient, connectio
 def test_a_search_goes_on_where_its_window_ended(
     client: FlaskClient, connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runs, "WINDOW", 5)
+    monkeypatch.setattr(search, "WINDOW", 5)
     oldest = a_run(connection, "dead", last_error="the needle")
     others = [a_run(connection, "dead") for _ in range(11)]
     newest = a_run(connection, "dead", last_error="a needle")
@@ -212,6 +213,20 @@ def test_counting_stops_at_its_cap(
     assert "8 match" in html(client, "/runs?limit=5")
     a_run(connection)
     assert "8+ match" in html(client, "/runs?limit=5")
+
+
+def test_a_search_by_time_or_attempts_is_counted_as_far_as_it_looks(
+    client: FlaskClient, connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(7):
+        a_run(connection, "dead", last_error="a needle")
+    assert "7 match" in html(client, "/runs?status=dead&since=1h&limit=5")
+    assert "all 7…" in html(client, "/runs?status=dead&since=1h&limit=5")
+    monkeypatch.setattr(search, "WINDOW", 6)
+    shown = html(client, "/runs?status=dead&since=1h&limit=5")
+    assert "6 match among the newest 6" in shown and "all 6" not in shown
+    for costly in ("q=needle", "worker=w1", "payload.id=7"):
+        assert not re.search(r"rows · [^<]* match", html(client, f"/runs?{costly}&limit=5"))
 
 
 def test_the_live_list_shows_the_same_as_its_page(client: FlaskClient, connection: Connection) -> None:
@@ -289,6 +304,27 @@ def test_a_typed_line_becomes_an_address_and_the_address_a_line(
     assert client.get("/runs/find?text=%2348210").location == "/runs/48210"
     assert client.get("/runs/find?text=colour:red").status_code == 400
     assert client.get("/runs/find").location == "/runs"
+
+
+def test_a_line_that_cannot_be_read_is_there_to_be_mended(client: FlaskClient) -> None:
+    for line, kept in (("status:dead foo:1", "status:dead foo:1"), ('foo:"<b>"', "foo:&#34;&lt;b&gt;&#34;")):
+        answer = client.get("/runs/find", query_string={"text": line})
+        assert answer.status_code == 400 and "There is no filter “foo” here." in answer.text
+        assert f'name="text" value="{kept}"' in answer.text and 'href="/runs"' in answer.text
+
+
+def test_every_filter_has_a_control_that_keeps_the_others(
+    client: FlaskClient, connection: Connection
+) -> None:
+    shown = html(client, "/runs?status=dead&attempts=3%2B&payload.id=7")
+    more = re.search(r'<details class="stack" id="more-filters" open>.*?</details>', shown, re.DOTALL)
+    assert more is not None
+    for name in ("error", "group", "worker", "key", "attempts", "until"):
+        assert re.search(f'<input[^>]* name="{name}"', more[0]), name
+    assert 'name="attempts" value="3+"' in more[0]
+    assert '<input type="hidden" name="status" value="dead">' in more[0]
+    assert '<input type="hidden" name="payload.id" value="7">' in more[0]
+    assert '<details class="stack" id="more-filters">' in html(client, "/runs?status=dead")
 
 
 def test_hostile_text_stays_text(client: FlaskClient, connection: Connection) -> None:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 from typing import Any
 
 from flask.testing import FlaskClient
 
-from dashboard import schedulewords
+from dashboard.words import schedule as words
 from tests.conftest import Connection
 from tests.dashboard.conftest import AsRole, assert_fragments_match, assert_shown_as_text
 from tests.factories import a_definition, a_run, insert, row, rows
+from worker.audit import ENGINE
+from worker.transitions import definitions
 
 JSON = {"Accept": "application/json"}
 HOSTILE = "<img src=x onerror=alert(1)>\u202e\"'"
@@ -39,6 +42,17 @@ def test_a_schedule_says_when_in_words_and_in_both_zones(client: FlaskClient, co
     assert "At 02:30 every day" in page
     assert "Thu 10 Jan 2126 02:30 CET = 01:30 UTC" in page
     assert item(client, "nightly")["words"] == "At 02:30 every day"
+    client.set_cookie("wakeboard_zone", "America/New_York")
+    for path in ("/schedules", "/schedules/nightly"):
+        assert "Thu 10 Jan 2126 02:30 CET = Wed 20:30 EST" in client.get(path).get_data(as_text=True), path
+
+
+def test_the_trail_of_a_schedule_names_an_act_as_the_audit_log_does(
+    client: FlaskClient, connection: Connection
+) -> None:
+    definitions.add(connection, definitions.Definition("nightly", "mail", "0 3 * * *"), ENGINE, "in code")
+    trail = client.get("/schedules/nightly").get_data(as_text=True).split("<h2>Audit trail")[1]
+    assert "<td>Add</td>" in trail and "Edit" not in trail.split("</table>")[0]
 
 
 def test_the_latest_runs_are_squares_that_link(client: FlaskClient, connection: Connection) -> None:
@@ -49,7 +63,7 @@ def test_the_latest_runs_are_squares_that_link(client: FlaskClient, connection: 
     page = client.get("/schedules?q=mine").get_data(as_text=True)
     strip = page.split('<span class="strip">')[1].split("</span>")[0]
     assert strip.count("<a ") == 20
-    assert f'<a class="dead" href="/runs/{dead}"' in strip
+    assert re.search(rf'<a class="dead( odd)?" href="/runs/{dead}"', strip)
     assert f'href="/runs/{made[1]}"' not in strip and f'href="/runs/{made[2]}"' in strip
     found = item(client, "mine")
     assert (found["last_run_id"], found["last_run_status"]) == (dead, "dead")
@@ -57,7 +71,7 @@ def test_the_latest_runs_are_squares_that_link(client: FlaskClient, connection: 
 
 def test_missed_fires_are_counted_and_explained(client: FlaskClient, connection: Connection) -> None:
     mine = a_definition(connection, "mine")
-    for minute, reason in enumerate(schedulewords.REASONS):
+    for minute, reason in enumerate(words.REASONS):
         insert(
             connection,
             "missed_fires",
@@ -67,10 +81,10 @@ def test_missed_fires_are_counted_and_explained(client: FlaskClient, connection:
                 "reason": reason,
             },
         )
-    assert item(client, "mine")["missed_24h"] == len(schedulewords.REASONS)
+    assert item(client, "mine")["missed_24h"] == len(words.REASONS) - 1  # all but paused
     page = client.get("/schedules/mine").get_data(as_text=True)
-    for words in schedulewords.REASONS.values():
-        assert words in page
+    for sentence in words.REASONS.values():
+        assert sentence in page
     assert "Thu 1 Jan 2026 02:01 UTC" in page
 
 
@@ -128,7 +142,7 @@ def test_filters_narrow_the_list(client: FlaskClient, connection: Connection) ->
     assert names("state=by hand") == ["hand"]
     assert names("type=report") == ["on"]
     assert names("q=AN") == ["hand"]
-    assert client.get("/schedules.json?state=late").status_code == 400
+    assert client.get("/schedules.json?state=tardy").status_code == 400
     assert client.get("/schedules.json?status=dead").status_code == 400
 
 
@@ -142,18 +156,18 @@ def test_one_schedule_hides_secrets_of_its_payload(client: FlaskClient, connecti
 
 
 def test_a_change_of_the_clocks_is_noted_beside_its_fire() -> None:
-    fires = schedulewords.preview("30 2 * * *", "Europe/Berlin", datetime(2027, 3, 27, 12, tzinfo=UTC))
+    fires = words.preview("30 2 * * *", "Europe/Berlin", datetime(2027, 3, 27, 12, tzinfo=UTC))
     assert fires[0].note is not None and "02:30 does not exist" in fires[0].note
     assert fires[1].note is None
 
 
 def test_words_never_fail_whatever_a_definition_says() -> None:
     moment = datetime(2026, 7, 1, 23, 30, tzinfo=UTC)
-    assert schedulewords.in_words("nonsense").startswith("Cannot be read:")
-    assert schedulewords.preview("nonsense", "UTC", moment) == []
-    assert schedulewords.preview("* * * * *", "Not/AZone", moment) == []
-    assert schedulewords.in_zone(moment, "Not/AZone") == "Wed 1 Jul 2026 23:30 UTC"
-    assert schedulewords.in_zone(moment, "Europe/Berlin") == "Thu 2 Jul 2026 01:30 CEST = Wed 23:30 UTC"
+    assert words.in_words("nonsense").startswith("Cannot be read:")
+    assert words.preview("nonsense", "UTC", moment) == []
+    assert words.preview("* * * * *", "Not/AZone", moment) == []
+    assert words.in_zone(moment, "Not/AZone") == "Wed 1 Jul 2026 23:30 UTC"
+    assert words.in_zone(moment, "Europe/Berlin") == "Thu 2 Jul 2026 01:30 CEST = Wed 23:30 UTC"
 
 
 def test_foreign_text_is_shown_as_text(client: FlaskClient, connection: Connection) -> None:

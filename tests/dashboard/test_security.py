@@ -15,8 +15,9 @@ import psutil
 import pytest
 from flask import Flask
 from flask.testing import FlaskClient
+from werkzeug.http import parse_cookie
 
-from dashboard import create_app, serve
+from dashboard import answers, create_app, serve
 from dashboard.security import PROBES
 from dashboard.verbs import add_verb
 from tests.conftest import Connection
@@ -39,13 +40,15 @@ def addresses(app: Flask, method: str = "GET") -> list[str]:
     """Return one concrete address for every route of the app that takes ``method``."""
     rules = [rule for rule in app.url_map.iter_rules() if method in (rule.methods or ())]
     found = [re.sub(r"<id:\w+>", "7", rule.rule) for rule in rules]
+    found = [re.sub(r"<group:\w+>", "0123456789abc", address) for address in found]
     return sorted({re.sub(r"<[^>]+>", "x", address) for address in found})
 
 
 def test_everything_is_closed_but_the_named_few(app: Flask) -> None:
     client = app.test_client()
     open_to_all = [address for address in addresses(app) if client.get(address).status_code < 300]
-    assert sorted(open_to_all) == ["/healthz", "/login", "/metrics", "/readyz", "/statusz"]
+    files = ["/static/scripts.js"]
+    assert sorted(open_to_all) == ["/healthz", "/login", "/metrics", "/readyz", *files, "/statusz"]
 
 
 def test_posts_of_strangers_change_nothing(app: Flask, connection: Connection) -> None:
@@ -483,3 +486,15 @@ def test_the_served_dashboard_stops_at_a_signal_and_leaves_nothing(database: str
             assert alive == []
         finally:
             served.kill()
+
+
+@pytest.mark.parametrize("letter", ["a", "ż", "漢", "🙂", '"', "\x01", "\ud83d"])
+def test_a_long_toast_is_cut_so_that_a_browser_keeps_its_cookie(app: Flask, letter: str) -> None:
+    with app.test_request_context("/", base_url="https://dashboard.example"):
+        cookie = answers.see_other("/", "Done: " + letter * 5000).headers["Set-Cookie"]
+    assert len(cookie.encode()) <= 4096
+    value = parse_cookie(cookie)[answers.TOAST_COOKIE]
+    with app.test_request_context("/", headers={"Cookie": f"{answers.TOAST_COOKIE}={value}"}):
+        toast = answers.waiting_toast()
+    assert toast is not None and toast[0] == "done"
+    assert toast[1].startswith("Done: ") and toast[1].endswith("…") and len(toast[1]) > 300

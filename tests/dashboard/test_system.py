@@ -23,7 +23,9 @@ from worker.settings import Settings
 FRAME = re.compile(r'id="table-[^"]+"|id="loop-[^"]+"|<h2>.*?</h2>|<dt>.*?</dt>|<th[ >].*?</th>')
 FINE: dict[str, Any] = {
     "server": {"connections": 7, "max_connections": 100, "fsync": "on", "is_embedded": True},
-    "oldest_transaction": None,
+    "holders": [],
+    "sight": {"hidden": 0, "sees_all": False, "role": "wakeboard"},
+    "pages_replica": None,
     "replicas": [],
     "installation": {"backed_up_at": datetime(2026, 1, 1, tzinfo=UTC)},
 }
@@ -107,7 +109,13 @@ def test_a_transaction_left_open_is_told_with_its_mend(
     with other.transaction():
         other.execute("SELECT 1")
         pid = other.info.backend_pid
-        assert client.get("/system.json").get_json()["oldest_transaction"]["pid"] == pid
+        body = client.get("/system.json").get_json()
+        assert body["oldest_transaction"]["pid"] == pid
+        (holder,) = body["holders"]
+        assert (holder["id"], holder["name"], holder["state"]) == (
+            str(pid), "wakeboard other", "idle in transaction",
+        )  # fmt: skip
+        assert holder["statement"] == "SELECT 1" and not holder["is_long"]
         assert f"pid {pid}" in client.get("/system").get_data(as_text=True)
 
 
@@ -115,8 +123,13 @@ def test_a_transaction_left_open_is_told_with_its_mend(
     ("change", "says"),
     [
         ({}, None),
-        ({"oldest_transaction": {"pid": 9, "name": "psql", "seconds": 46.0}}, "pg_terminate_backend(9)"),
-        ({"oldest_transaction": {"pid": 9, "name": "psql", "seconds": 44.0}}, None),
+        ({"holders": [{"is_long": True, "says": "It is open.", "mend": "End it."}]}, "It is open. End it."),
+        ({"holders": [{"is_long": False, "says": "It is open.", "mend": "End it."}]}, None),
+        ({"sight": {"hidden": 2, "sees_all": False, "role": "app"}}, "GRANT pg_monitor TO app"),
+        ({"sight": {"hidden": 2, "sees_all": True, "role": "app"}}, None),
+        ({"pages_replica": {"error": "refused", "behind_seconds": None}}, "does not answer: refused"),
+        ({"pages_replica": {"error": None, "behind_seconds": 6.0}}, "6 s behind"),
+        ({"pages_replica": {"error": None, "behind_seconds": 4.0}}, None),
         ({"server": FINE["server"] | {"connections": 81}}, "81 of 100 connections"),
         ({"server": FINE["server"] | {"fsync": "off"}}, "Set fsync = on"),
         ({"replicas": [{"name": "standby", "lag_seconds": 61.0}]}, "“standby” lags behind by"),
@@ -161,10 +174,12 @@ def test_each_fragment_equals_itself_inside_the_page(client: FlaskClient, connec
     a_loop(connection, "claim", 60)
     html = client.get("/system").get_data(as_text=True)
     fragments = fragments_of(html)
-    assert set(fragments) == {f"/_fragments/system/{name}" for name in ("loops", "server", "sizes")}
+    assert set(fragments) == {
+        f"/_fragments/system/{name}" for name in ("loops", "server", "horizon", "costs", "sizes")
+    }
     for address in fragments:
         alone = FRAME.findall(client.get(address).get_data(as_text=True))
-        assert len(alone) > 5 and " ".join(alone) in " ".join(FRAME.findall(html)), address
+        assert alone and " ".join(alone) in " ".join(FRAME.findall(html)), address
 
 
 def test_an_unknown_filter_is_refused(client: FlaskClient) -> None:

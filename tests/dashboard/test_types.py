@@ -34,7 +34,7 @@ def test_a_type_tells_its_policy_in_words(client: FlaskClient, connection: Conne
     a_type(connection, backoff="1m,5m,30m", max_attempts=4, timeout_seconds=90)
     page = client.get("/types").get_data(as_text=True)
     assert "4 attempts, 1 min 30 s each" in page
-    assert "retries after 1 m, 5 m, 30 m, then always the last (±20 %)" in page
+    assert "waits 1 m, 5 m, 30 m, then always the last (±20 %)" in page
 
 
 def test_each_type_counts_its_own_runs(client: FlaskClient, connection: Connection) -> None:
@@ -71,7 +71,7 @@ def test_median_and_p95_come_from_the_statistics(client: FlaskClient, connection
     ):
         connection.execute(
             f"""INSERT INTO wakeboard.{table} VALUES
-            (now() - interval '1 hour', 'mail', 'succeeded', {bucket}, 20, {count}, 1, 1, 1, 1),
+            (now() - interval '1 hour', 'mail', 'succeeded', {bucket}, 20, {count}, 1, 2000, 1, 1),
             (now() - interval '1 hour', 'mail', 'failed', 60, 20, 1000, 1, 1, 1, 1),
             (now() - interval '2 days', 'mail', 'succeeded', 60, 20, 1000, 1, 1, 1, 1)""".encode()
         )

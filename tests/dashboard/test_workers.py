@@ -61,7 +61,7 @@ def test_filters_narrow_the_list(client: FlaskClient, connection: Connection) ->
     assert list(listed(client, "?q=DB1")) == ["one"]
     assert list(listed(client, "?type=mail")) == ["two"]
     assert list(listed(client, "?state=busy,silent")) == ["two"]
-    assert client.get("/workers.json?state=gone").status_code == 400
+    assert client.get("/workers.json?state=broken").status_code == 400
 
 
 def test_live_workers_of_two_versions_are_told(client: FlaskClient, connection: Connection) -> None:

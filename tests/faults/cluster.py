@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
+import pytest
 
 from tests.processes import wait_until
 from tests.servers import Server, own_server
@@ -55,8 +56,17 @@ class Cluster:
         embedded.start(self._folder, settings=SETTINGS)
 
 
-@contextmanager
-def own_cluster() -> Iterator[Cluster]:
-    """Give a cluster that nobody else uses; it is gone at the end."""
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    """The server of a file of rows, which these may stop; it is gone at the end."""
     with own_server(SETTINGS) as server:
         yield Cluster(server)
+
+
+@pytest.fixture
+def database(cluster: Cluster) -> Iterator[str]:
+    """A fresh database on the file's own server; ``house`` stands on it where a file imports this."""
+    name = cluster.server.create()
+    yield cluster.server.url(name)
+    cluster.start()
+    cluster.server.drop(name)

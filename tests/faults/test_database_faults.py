@@ -5,7 +5,7 @@ Every row has the same server of this file's own, and a database on it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any
 
@@ -17,7 +17,7 @@ from dashboard import create_app
 from tests import factories
 from tests.factories import rows
 from tests.faults.clockwork import every
-from tests.faults.cluster import Cluster, own_cluster
+from tests.faults.cluster import Cluster, cluster, database
 from tests.faults.house import LEASE_SECONDS, RECLAIM_SECONDS, Connection, House
 from tests.faults.invariants import NAMES_OF_TESTS
 from tests.faults.rows import Scale, fault
@@ -30,6 +30,7 @@ from worker.settings import Settings
 from worker.states import Role
 from worker.transitions import engine
 
+__all__ = ["cluster", "database"]
 Measured = Callable[[str], None]
 ADMIN = Actor("anna", Role.ADMIN, "test")
 # After a recovery a worker tries to connect again at least so often.
@@ -40,22 +41,6 @@ AT_ONCE = 4
 PROBES = """
 INSERT INTO wakeboard.job_runs (job_type, payload) SELECT 'mail', '{}' FROM generate_series(1, %s)
 """
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
-    """The server of this file, which its rows may stop."""
-    with own_cluster() as made:
-        yield made
-
-
-@pytest.fixture
-def database(cluster: Cluster) -> Iterator[str]:
-    """A fresh database on the server of this file; ``house`` stands on it."""
-    name = cluster.server.create()
-    yield cluster.server.url(name)
-    cluster.start()
-    cluster.server.drop(name)
 
 
 class Feeder:

@@ -13,12 +13,11 @@ from typing import Any
 
 import psutil
 import psycopg
-import pytest
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict
 
 from tests.factories import rows
-from tests.faults.cluster import Cluster, own_cluster
+from tests.faults.cluster import Cluster, cluster, database
 from tests.faults.cutoff import (
     APP,
     DECISIONS,
@@ -36,28 +35,13 @@ from tests.faults.rows import Scale, fault
 from tests.processes import wait_until
 from tests.worker.motion import is_alive
 
+__all__ = ["cluster", "database"]
 # Longer than a crashed server needs to come back on a busy machine.
 LEASE_SECONDS = 6.0
 AT_ONCE = 6
 CUT = (
     "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name LIKE 'wakeboard handler %'"
 )
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
-    """The server of this file, which its rows may stop."""
-    with own_cluster() as made:
-        yield made
-
-
-@pytest.fixture
-def database(cluster: Cluster) -> Iterator[str]:
-    """A fresh database on the server of this file; ``house`` stands on it."""
-    name = cluster.server.create()
-    yield cluster.server.url(name)
-    cluster.start()
-    cluster.server.drop(name)
 
 
 def as_superuser(cluster: Cluster, statement: str | sql.Composed) -> None:

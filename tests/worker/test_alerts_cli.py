@@ -51,8 +51,24 @@ def test_a_rule_is_silenced_for_a_while_and_it_is_audited(wakeboard: Command, co
     assert "is not silenced" in wakeboard("alerts", "silence", "dead_runs", "--for", "0")[1]
 
 
+def test_the_report_of_the_night_is_switched_on_set_and_off(
+    wakeboard: Command, connection: Connection
+) -> None:
+    assert wakeboard("alerts", "on", "morning_report", "--reason", "we want it")[0] == 0
+    assert wakeboard("alerts", "edit", "morning_report", "at=07:30", "since=17:00")[0] == 0
+    (rule,) = rows(connection, "alert_rules", "name = 'morning_report'")
+    assert (rule["enabled"], rule["settings"]) == (True, {"at": 450, "since": 1020})
+    audited = rows(connection, "audit_log", "action = 'alert.edit'", order="id")
+    assert [(row["source"], row["reason"]) for row in audited] == [("cli", "we want it"), ("cli", None)]
+    code, _, err = wakeboard("alerts", "edit", "morning_report", "at=noon")
+    assert code != 0 and "allowed: 00:00 to 23:59" in err
+    assert wakeboard("alerts", "edit", "morning_report", "at")[0] == 2
+    assert wakeboard("alerts", "off", "morning_report")[0] == 0
+    assert rows(connection, "alert_rules", "name = 'morning_report'")[0]["enabled"] is False
+
+
 def test_a_rule_that_does_not_exist_is_wrong_use(wakeboard: Command) -> None:
-    for verb in ("silence", "test"):
+    for verb in ("silence", "test", "on", "off", "edit"):
         code, _, err = wakeboard("alerts", verb, "moon_phase")
         assert code == 2 and "wakeboard alerts list" in err
 

@@ -134,7 +134,7 @@ def test_a_rule_is_looked_at_no_more_often_than_its_kind_says(connection: Connec
     watch = Watch("worker", settings())
     assert watch.step(connection)["looked"] == 4
     assert watch.step(connection)["looked"] == 0
-    connection.execute("UPDATE wakeboard.alert_rules SET checked_at = checked_at - interval '16 seconds'")
+    connection.execute("UPDATE wakeboard.alert_rules SET checked_at = checked_at - interval '28 seconds'")
     assert watch.step(connection)["looked"] == 3, "failures are compared once a minute"
 
 

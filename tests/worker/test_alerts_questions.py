@@ -8,12 +8,24 @@ import psycopg
 import pytest
 
 from tests.conftest import Connection
-from tests.factories import a_definition, a_run, a_type, a_worker, age, from_now, insert
+from tests.factories import (
+    a_definition,
+    a_group,
+    a_run,
+    a_type,
+    a_worker,
+    age,
+    an_attempt,
+    from_now,
+    insert,
+)
 from worker.alerts import questions
 from worker.alerts.kinds import KINDS
 from worker.alerts.questions import Finding, ask
 
 HOSTILE = "<img src=x onerror=alert(1)>\u202e\"'"
+
+WATCHED = [name for name, kind in KINDS.items() if not kind.is_report]
 
 
 def look(connection: Connection, kind: str, **settings: float) -> Finding:
@@ -46,7 +58,7 @@ def statistics(
 
 
 def test_a_quiet_house_has_no_findings(connection: Connection) -> None:
-    for kind in KINDS:
+    for kind in WATCHED:
         found = look(connection, kind)
         assert not found.firing, found
         assert found.sentence.endswith(".")
@@ -165,6 +177,34 @@ def test_what_workers_wrote_a_moment_ago_counts_before_it_is_merged(connection: 
     assert look(connection, "failures_rise").value == 25
 
 
+def test_muted_groups_are_left_out_of_failures_and_dead_runs_until_their_end(connection: Connection) -> None:
+    loud = a_group(connection, muted_until=from_now("1 hour"))
+    over = a_group(connection, "report", muted_until=from_now("-1 minute"))
+    statistics(connection, 30, "20 minutes")
+    statistics(connection, 5, "20 minutes", job_type="report")
+    for number in range(25):
+        an_attempt(connection, 900, lease_epoch=number, outcome="failed", error_code="x", error_group=loud)
+    old = {"finished_at": "-2 hours", "outcome": "failed", "error_code": "x", "error_group": loud}
+    an_attempt(connection, 900, lease_epoch=99, **old)
+    an_attempt(connection, 901, job_type="report", outcome="failed", error_code="x", error_group=over)
+    assert look(connection, "failures_rise").value == 10
+    assert look(connection, "failures_rise", muted=0).value == 35
+    assert look(connection, "dead_runs").value == 0
+    for group, name in ((loud, "mail"), (over, "report"), (None, "other")):
+        a_run(connection, "dead", job_type=name, error_group=group)
+    found = look(connection, "dead_runs")
+    assert (found.value, found.names) == (2, ("other", "report"))
+    assert look(connection, "dead_runs", muted=0).value == 3
+
+
+def test_a_type_of_which_all_is_muted_is_not_named(connection: Connection) -> None:
+    loud = a_group(connection, muted_until=from_now("1 hour"))
+    statistics(connection, 1, "20 minutes")
+    an_attempt(connection, 1, outcome="failed", error_code="x", error_group=loud)
+    found = look(connection, "failures_rise")
+    assert (found.value, found.firing) == (0, False) and "mail" not in found.sentence
+
+
 def test_missed_fires_name_their_schedules_and_overlaps_may_be_left_out(connection: Connection) -> None:
     nightly, hourly = a_definition(connection, "nightly"), a_definition(connection, "hourly")
     missed(connection, nightly, ago="-2 hours")
@@ -215,7 +255,7 @@ def large(shared: Connection) -> Connection:
     return shared
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", WATCHED)
 def test_no_question_walks_a_large_table(large: Connection, kind: str) -> None:
     statement = {
         "no_worker": questions.UNMANNED,

@@ -12,8 +12,9 @@ from tests import factories
 from tests.conftest import Connection
 from worker import transitions
 from worker.audit import Actor, record, terminal_actor
+from worker.fingerprint import written
 from worker.states import VERBS, Role
-from worker.transitions import Answer, definitions, types
+from worker.transitions import Answer, definitions, errors, types, views
 
 HOSTILE = "<script>alert('1')</script> \" ' \\ %s {} $1 ünï 🚨"
 VERB = Callable[[Connection, Actor], Answer]
@@ -45,6 +46,15 @@ def add(connection: Connection, actor: Actor) -> Answer:
     return definitions.add(connection, definitions.Definition("nightly", "mail", "0 2 * * *"), actor, "why")
 
 
+def remove_view(connection: Connection, actor: Actor) -> Answer:
+    values = {"page": "runs", "name": "Dead mail", "query": "status=dead", "created_by": "alice"}
+    return views.remove(connection, factories.insert(connection, "saved_views", values), actor, "why")
+
+
+def a_group(connection: Connection, **columns: Any) -> str:
+    return written(factories.a_group(connection, **columns))
+
+
 VERBS_MADE: dict[str, VERB] = {
     "run.retry": on_run(transitions.retry_now, "dead"),
     "run.cancel": on_run(transitions.cancel, "queued"),
@@ -60,6 +70,14 @@ VERBS_MADE: dict[str, VERB] = {
     "type.limit": on_type(types.limit, 3),
     "worker.drain": on_worker(types.drain),
     "worker.stop": on_worker(types.stop),
+    "error.mute": lambda connection, actor: errors.mute(connection, a_group(connection), 3600, actor, "why"),
+    "error.unmute": lambda connection, actor: errors.unmute(
+        connection, a_group(connection, muted_until=factories.from_now("1 hour")), actor, "why"
+    ),
+    "view.save": lambda connection, actor: views.save(
+        connection, "runs", "Dead mail", "status=dead", actor, "why"
+    ),
+    "view.remove": remove_view,
 }
 
 
@@ -76,7 +94,7 @@ def test_a_verb_leaves_one_row_that_tells_who_what_and_why(connection: Connectio
     assert (row["actor"], row["role"], row["source"], row["action"]) == ("alice", "admin", "web", action)
     assert (row["reason"], row["ip"], row["request_id"]) == ("why", "192.0.2.7", "r-1")
     assert row["result"] == answer.result
-    assert row["target_type"] in ("run", "schedule", "type", "worker")
+    assert row["target_type"] in ("run", "schedule", "type", "worker", "view", "error")
 
 
 @pytest.mark.parametrize("action", VERBS_MADE)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import select
 from collections.abc import Iterator
 from itertools import pairwise
@@ -36,6 +35,14 @@ def outcome(channel: Channel, script: Script) -> Any:
     return told[0]
 
 
+def pump_until_lost(channel: Channel) -> None:
+    """Run its loop until it says that the connection is lost."""
+    with pytest.raises(ChannelLost):
+        while True:
+            select.select([channel.fileno()], [], [], 5)
+            channel.pump()
+
+
 def ask(statement: str, *values: bytes | None) -> Script:
     rows: Rows = yield statement, values
     return rows
@@ -44,11 +51,11 @@ def ask(statement: str, *values: bytes | None) -> Script:
 def test_a_script_is_sent_the_rows_of_each_statement(channel: Channel) -> None:
     def script() -> Script:
         one: Rows = yield "SELECT 1 + $1::int", (b"1",)
-        two: Rows = yield "SELECT $1::text || '!', NULL", (one[0][0],)
+        two: Rows = yield "SELECT $1::text || '!', NULL", (b"%d" % one[0][0],)
         return two
 
-    assert outcome(channel, script()) == [(b"2!", None)]
-    assert outcome(channel, script()) == [(b"2!", None)], "prepared statements are used again"
+    assert outcome(channel, script()) == [("2!", None)]
+    assert outcome(channel, script()) == [("2!", None)], "prepared statements are used again"
 
 
 def test_an_empty_script_ends_at_once(channel: Channel) -> None:
@@ -72,7 +79,7 @@ def test_a_refused_statement_reaches_the_script_and_the_connection_lives(channel
     failure = outcome(channel, ask("SELECT no_such_column"))
     assert isinstance(failure, StatementFailed)
     assert failure.sqlstate == "42703"
-    assert outcome(channel, ask("SELECT 1")) == [(b"1",)]
+    assert outcome(channel, ask("SELECT 1")) == [(1,)]
 
 
 def test_a_refused_statement_inside_a_transaction_is_rolled_back(channel: Channel) -> None:
@@ -85,13 +92,13 @@ def test_a_refused_statement_inside_a_transaction_is_rolled_back(channel: Channe
             raise
 
     assert isinstance(outcome(channel, script()), StatementFailed)
-    assert outcome(channel, ask("SELECT 1")) == [(b"1",)]
+    assert outcome(channel, ask("SELECT 1")) == [(1,)]
 
 
 def test_plans_are_made_anew_now_and_then(channel: Channel, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("worker.loop.channel.PLANS_SECONDS", 0.0)
     for _ in range(3):
-        assert outcome(channel, ask("SELECT 1")) == [(b"1",)]
+        assert outcome(channel, ask("SELECT 1")) == [(1,)]
     generic = outcome(channel, ask("SELECT sum(generic_plans)::int FROM pg_prepared_statements"))
     assert int(generic[0][0]) >= 3
 
@@ -120,10 +127,7 @@ def test_a_killed_session_is_told_to_the_script_and_to_the_loop(
     wait_until(lambda: not rows_of(superuser, int(pid)), 5, "the session is gone")
     if when == "while idle":
         channel.run(ask("SELECT 1"), told.append, told.append)
-    with pytest.raises(ChannelLost):
-        while True:
-            select.select([channel.fileno()], [], [], 5)
-            channel.pump()
+    pump_until_lost(channel)
     assert isinstance(told[0], ChannelLost)
     assert channel.is_lost
     assert channel.fileno() >= 0
@@ -133,17 +137,14 @@ def test_a_killed_session_is_told_to_the_script_and_to_the_loop(
 def test_a_transaction_that_stands_still_is_ended_by_the_server_and_told(
     channel: Channel, superuser: Connection
 ) -> None:
-    assert outcome(channel, ask("SHOW idle_in_transaction_session_timeout")) == [(b"5s",)]
+    assert outcome(channel, ask("SHOW idle_in_transaction_session_timeout")) == [("5s",)]
     (pid,) = outcome(channel, ask("SELECT pg_backend_pid()"))[0]
     outcome(channel, ask("SET idle_in_transaction_session_timeout = '100ms'"))
     outcome(channel, ask("BEGIN"))
     wait_until(lambda: not rows_of(superuser, int(pid)), 5, "the session is gone")
     told: list[Any] = []
     channel.run(ask("SELECT 1"), told.append, told.append)
-    with pytest.raises(ChannelLost):
-        while True:
-            select.select([channel.fileno()], [], [], 5)
-            channel.pump()
+    pump_until_lost(channel)
     assert isinstance(told[0], ChannelLost)
     assert channel.is_lost
 
@@ -173,8 +174,8 @@ def test_a_closed_connection_is_told_when_a_script_is_sent(database: str) -> Non
 )
 def test_arrays_arrive_as_they_were_sent(channel: Channel, values: list[Any]) -> None:
     kind = {int: "bigint", float: "float8", bool: "boolean", str: "text"}[type(values[0])]
-    found = outcome(channel, ask(f"SELECT to_json(u) FROM unnest($1::{kind}[]) AS u", array(values)))
-    assert [None if one is None else json.loads(one) for (one,) in found] == values
+    found = outcome(channel, ask(f"SELECT u FROM unnest($1::{kind}[]) AS u", array(values)))
+    assert [one for (one,) in found] == values
 
 
 @pytest.mark.parametrize("count", [0, 300])

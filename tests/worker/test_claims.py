@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import inf, nan
 
 import pytest
 
@@ -19,10 +20,9 @@ def claims(*names: str, slots: int = 2, max_attempts: int = 10) -> Claims:
 
 
 def held(made: Claims, job_type: str, most: int | None = None) -> Held:
-    head = (b"1", b"1", b"1", b"0", job_type.encode(), b"{}", None, None, None, b"2026-01-01")
-    limit = None if most is None else b"%d" % most
+    head = (1, 1, 1, 0, job_type, "{}", None, None, None, "2026-01-01")
     return held_from_row(
-        (*head, limit, None, None), made.policies, worker_id="w", lease_seconds=30, leased_ns=0
+        (*head, most, None, None), made.policies, worker_id="w", lease_seconds=30, leased_ns=0
     )
 
 
@@ -50,6 +50,44 @@ def test_quick_runs_are_claimed_ahead_but_no_more_than_a_quarter_of_a_seconds_wo
     assert plan is not None
     assert 2 < plan.limit <= 2 * 250
     assert made.plan(loads(250, 250)) is None
+
+
+def test_a_type_is_known_as_quick_after_twenty_runs_and_trusted_with_no_more_than_were_seen() -> None:
+    made = claims("mail")
+    for _ in range(19):
+        made.observe(held(made, "mail"), 0.001)
+    assert not made.is_quick("mail")
+    made.observe(held(made, "mail"), 0.001)
+    assert made.is_quick("mail")
+    plan = made.plan(loads(0, 0))
+    assert plan is not None
+    assert 2 < plan.limit <= 2 * 20
+
+
+def test_a_type_that_is_slow_among_its_first_runs_is_not_claimed_ahead() -> None:
+    made = claims("mail")
+    for number in range(20):
+        made.observe(held(made, "mail"), 0.5 if number == 5 else 0.001)
+    assert not made.is_quick("mail")
+
+
+def test_a_type_that_is_hardly_known_is_not_claimed_ahead_beside_one_that_is_known_well() -> None:
+    made = claims("mail", "report")
+    learn_quick(made, "mail")
+    for _ in range(30):
+        made.observe(held(made, "report"), 0.001)
+    plan = made.plan(loads(1, 1))
+    assert plan is not None
+    assert list(plan.types) == ["mail"]
+
+
+def test_more_is_claimed_ahead_before_the_slots_run_dry_but_not_for_a_few() -> None:
+    made = claims("mail")
+    learn_quick(made, "mail")
+    plan = made.plan(loads(190, 190))
+    assert plan is not None
+    assert plan.limit >= 100
+    assert made.plan(loads(230, 230)) is None
 
 
 def test_one_run_with_a_single_try_stops_claims_ahead_of_its_type_for_a_while() -> None:
@@ -112,6 +150,38 @@ def test_limited_types_get_their_turn_while_quick_ones_keep_every_slot_busy() ->
     assert sum(bool(plan and plan.limited) for plan in plans) == 2
 
 
+def test_a_claim_for_a_free_slot_brings_quick_runs_ahead_with_it() -> None:
+    made = claims("mail", "report")
+    learn_quick(made, "mail")
+    plan = made.plan(loads(20, 0))
+    assert plan is not None
+    assert (plan.limit, list(plan.types), list(plan.quick)) == (1, ["mail", "report"], ["mail"])
+    assert plan.ahead > 100, "with claims for free slots alone there would never be anything ahead"
+
+
+def test_what_is_claimed_ahead_leaves_out_slots_that_a_slow_run_was_claimed_for() -> None:
+    plan = Plan(["mail", "report"], limit=2, quick=["mail"], ahead=200, slots=2)
+    mail, report = (1, 1, 1, 0, "mail"), (2, 1, 1, 0, "report")
+    assert [plan.ahead_beside(rows) for rows in ([mail], [mail, report], [report, report])] == [200, 100, 0]
+
+
+def test_nothing_is_claimed_ahead_when_the_free_slots_could_not_be_filled() -> None:
+    plan = Plan(["mail", "report"], limit=2, quick=["mail"], ahead=200, slots=2, round=1)
+    script = claim_script(plan, "w1", 30, announce=None)
+    next(script)
+    with pytest.raises(StopIteration) as ended:
+        script.send([(1, 1, 1, 0, "mail")])
+    assert not ended.value.value.is_full
+
+
+def test_what_is_claimed_ahead_is_asked_of_quick_types_alone() -> None:
+    plan = Plan(["mail", "report"], limit=1, quick=["mail"], ahead=200, slots=2, round=1)
+    script = claim_script(plan, "w1", 30, announce=None)
+    next(script)
+    _, (types, *_) = script.send([(1, 1, 1, 0, "mail")])
+    assert types == b"{mail}" or types == b'{"mail"}'
+
+
 def test_one_claim_in_five_goes_by_age() -> None:
     made = claims("mail")
     plans = [made.plan(loads(0, 0)) for _ in range(20)]
@@ -139,10 +209,10 @@ def test_every_type_is_asked_in_turn_when_there_are_many() -> None:
 
 def test_a_timeout_without_an_end_is_bounded() -> None:
     made = claims("mail")
-    head = (b"1", b"1", b"1", b"0", b"mail", b"{}", None, None, None, b"2026-01-01", None)
-    for text in (b"Infinity", b"NaN", b"1e300"):
+    head = (1, 1, 1, 0, "mail", "{}", None, None, None, "2026-01-01", None)
+    for seconds in (inf, nan, 1e300):
         entry = held_from_row(
-            (*head, text, None), made.policies, worker_id="w", lease_seconds=30, leased_ns=0
+            (*head, seconds, None), made.policies, worker_id="w", lease_seconds=30, leased_ns=0
         )
         assert entry.assignment.timeout_seconds == 315_360_000
 
@@ -153,7 +223,7 @@ def round_with_a_row_at_once(lease_seconds: float) -> Claimed | str:
     script = claim_script(plan, "w1", lease_seconds, announce=None)
     next(script)
     try:
-        return script.send([(b"1", b"1")])[0]
+        return script.send([(1, 1)])[0]
     except StopIteration as ended:
         assert isinstance(ended.value, Claimed)
         return ended.value
@@ -163,7 +233,7 @@ def test_over_a_slow_link_a_round_hands_over_what_it_has_and_the_next_follows_at
     # A lease so short that any answer is slow.
     found = round_with_a_row_at_once(lease_seconds=1e-6)
     assert isinstance(found, Claimed)
-    assert (found.rows, found.is_full) == ([(b"1", b"1")], True)
+    assert (found.rows, found.is_full) == ([(1, 1)], True)
     assert found.sent_ns > 0
 
 

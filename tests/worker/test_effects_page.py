@@ -18,7 +18,7 @@ import pytest
 from tests import factories
 from tests.conftest import Connection
 from tests.processes import Wakeboard, wait_until, wakeboard
-from tests.receivers import Mailbox, mailbox
+from tests.receivers import Mailbox, mailbox, serving
 from tests.worker.motion import SHORT
 from worker import enqueue
 
@@ -93,13 +93,9 @@ class _Door(BaseHTTPRequestHandler):
 def provider() -> Iterator[Provider]:
     """A partner and a bank that take requests and do not answer yet."""
     server = Provider()
-    thread = threading.Thread(target=server.serve_forever, args=(0.05,))
-    thread.start()
-    yield server
-    server.answers.set()
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with serving(server):
+        yield server
+        server.answers.set()
 
 
 @contextmanager

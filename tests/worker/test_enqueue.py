@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import psycopg
 import pytest
@@ -191,6 +192,50 @@ def test_many_runs_come_back_in_the_order_given(shared: Connection) -> None:
     ids = enqueue_many(shared, wanted)
     payloads = {one["id"]: one["payload"]["n"] for one in factories.rows(shared, "job_runs", "payload ? 'n'")}
     assert [payloads[run] for run in ids] == list(range(2500))
+
+
+def test_many_runs_alike_keep_all_that_was_asked(shared: Connection) -> None:
+    at = datetime(2031, 5, 6, 7, 8, tzinfo=UTC)
+    asked: dict[str, Any] = {"run_at": at, "priority": 0, "max_attempts": 3, "enqueued_by": "ann"}
+    ids = enqueue_many(shared, [NewRun("mail", {"n": n}, key=f"alike:{n}", **asked) for n in range(3)])
+    kept = [factories.row(shared, run) for run in ids]
+    assert [one["payload"] for one in kept] == [{"n": n} for n in range(3)]
+    assert [one["idempotency_key"] for one in kept] == [f"alike:{n}" for n in range(3)]
+    for one in kept:
+        assert {name: one[name] for name in asked} == asked
+
+
+def test_the_two_half_past_twos_of_a_night_are_an_hour_apart(shared: Connection) -> None:
+    first = datetime(2031, 10, 26, 2, 30, tzinfo=ZoneInfo("Europe/Berlin"))
+    ids = enqueue_many(shared, [NewRun("mail", run_at=first), NewRun("mail", run_at=first.replace(fold=1))])
+    one, two = (factories.row(shared, run)["run_at"] for run in ids)
+    assert two - one == timedelta(hours=1)
+
+
+@pytest.mark.parametrize("kinds", [["mail"], ["mail", "sms"]], ids=["alike", "of two types"])
+def test_many_runs_keep_signs_that_mean_something_in_an_array(shared: Connection, kinds: list[str]) -> None:
+    texts = ['"', "\\", '\\"', "{}", "{a,b}", ",", "NULL", "null", " ", "'", "%s", "%(a)s", "é€𝄞", "'; --"]
+    wanted = [
+        NewRun(kinds[n % len(kinds)], {text: text}, key=f"{text} {len(kinds)}")
+        for n, text in enumerate(texts)
+    ]
+    kept = [factories.row(shared, run) for run in enqueue_many(shared, wanted)]
+    assert [one["payload"] for one in kept] == [one.payload for one in wanted]
+    assert [one["idempotency_key"] for one in kept] == [one.key for one in wanted]
+
+
+def test_two_callers_with_the_same_keys_in_two_orders_never_stop_each_other(
+    database: str, connection: Connection
+) -> None:
+    wanted = [NewRun("mail", key=f"{sign}:{n}") for n in range(150) for sign in "aBäÖ_-Z"]
+
+    def call(runs: list[NewRun]) -> list[int]:
+        with psycopg.connect(database) as mine:
+            return enqueue_many(mine, runs)
+
+    with ThreadPoolExecutor() as pool:
+        forth, back = pool.map(call, [wanted, wanted[::-1]])
+    assert forth == back[::-1]
 
 
 def test_many_runs_may_repeat_a_key_among_themselves_and_across_calls(shared: Connection) -> None:

@@ -12,6 +12,7 @@ from urllib.parse import quote, unquote
 
 import pytest
 
+from tests.receivers import serving
 from worker.context import Context
 from worker.jobs.http import http_request, retry_after
 from worker.outcome import DeadlineExceeded, Permanent, Retryable
@@ -74,13 +75,9 @@ class _Handler(BaseHTTPRequestHandler):
 @pytest.fixture
 def provider() -> Iterator[Provider]:
     server = Provider()
-    thread = threading.Thread(target=server.serve_forever, args=(0.05,))
-    thread.start()
-    yield server
-    server.release.set()
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with serving(server):
+        yield server
+        server.release.set()
 
 
 @pytest.fixture(autouse=True)

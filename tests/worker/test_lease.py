@@ -165,7 +165,7 @@ def test_two_attempts_of_one_run_are_held_apart() -> None:
     assert (holdings.get(7, 1), holdings.get(7, 3), holdings.latest(7)) == (old, new, new)
     holdings.drop(7, 3)
     assert (holdings.latest(7), len(holdings)) == (old, 1)
-    assert holdings.unknown([(b"7", b"1"), (b"7", b"3"), (b"8", b"1")]) == [(7, 3), (8, 1)]
+    assert holdings.unknown([(7, 1), (7, 3), (8, 1)]) == [(7, 3), (8, 1)]
 
 
 def test_a_connection_that_broke_is_found_out_while_nothing_is_held(

@@ -25,13 +25,14 @@ FINISHING = {
         engine.FAIL,
         f"""'w1', {IDS}, {SECONDS}, {SECONDS}, ARRAY['failed', 'failed', 'failed'], {NOTHING}::text[],
             {NOTHING}::text[], ARRAY[false, false, false], {SECONDS}, {NOTHING}::text[], {NOTHING}::text[],
-            {NOTHING}::text[], ARRAY[10, 10, 10], {NOTHING}::float8[]""",
+            {NOTHING}::text[], ARRAY[10, 10, 10], {NOTHING}::float8[], ARRAY[7, 7, 8]::bigint[],
+            ARRAY['t', 't', 'u'], {NOTHING}::text[]""",
     ),
     "release": (
         engine.RELEASE,
         f"'w1', {IDS}, {SECONDS}, {SECONDS}, {NOTHING}::text[], {NOTHING}::text[], ARRAY[true, true, true]",
     ),
-    "reap": (engine.REAP, f"{IDS}, {SECONDS}, ARRAY[10, 10, 10], 'silent'"),
+    "reap": (engine.REAP, f"{IDS}, {SECONDS}, ARRAY[10, 10, 10], 'silent', ARRAY[7, 7, 8]::bigint[], 't'"),
 }
 
 

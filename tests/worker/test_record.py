@@ -106,7 +106,7 @@ def recorder() -> tuple[Recorder, list[tuple[int, str]], list[int]]:
     refused: list[int] = []
     made = Recorder(
         "w1",
-        lambda ended, status, _: written.append((ended.held.run_id, status)),
+        lambda ended, status: written.append((ended.held.run_id, status)),
         lambda ended: refused.append(ended.held.run_id),
     )
     return made, written, refused

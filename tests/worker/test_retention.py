@@ -279,9 +279,10 @@ def some_traces(connection: Connection, days: int) -> None:
     insert(connection, "alert_messages", {
         "kind": "firing", "channel": "mail", "subject": "s", "body": {}, "created_at": at, "sent_at": at,
     })  # fmt: skip
-    insert(connection, "operations", {
-        "verb": "retry", "filter": {}, "as_of": at, "actor": "anna", "finished_at": at, "status": "done",
+    operation = insert(connection, "operations", {
+        "verb": "retry", "filter": {}, "as_of": at, "actor": "anna", "finished_at": at, "status": "finished",
     })  # fmt: skip
+    insert(connection, "operation_runs", {"operation_id": operation, "run_id": days + 1}, "run_id")
     insert(connection, "tokens", {
         "name": f"t{days}", "role": "viewer", "token_hash": str(days), "expires_at": at,
     })  # fmt: skip
@@ -296,7 +297,8 @@ def some_traces(connection: Connection, days: int) -> None:
 
 
 TRACES = {
-    "missed_fires": 90, "statistics_rollups": 35, "alert_messages": 90, "operations": 90, "tokens": 90,
+    "missed_fires": 90, "statistics_rollups": 35, "alert_messages": 90, "operations": 90,
+    "operation_runs": 90, "tokens": 90,
     "sessions": 1, "login_links": 1, "login_failures": 1, "error_groups": 180,
 }  # fmt: skip
 

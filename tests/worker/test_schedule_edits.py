@@ -15,7 +15,7 @@ from tests.worker import cron_oracle
 from worker import schedule
 from worker.audit import Actor
 from worker.states import Role
-from worker.transitions import definitions
+from worker.transitions import definitions, editing
 from worker.transitions.definitions import Definition
 
 ADMIN = Actor("ada", Role.ADMIN, "cli")
@@ -246,3 +246,23 @@ def test_an_edit_of_anything_else_keeps_a_fire_that_is_due(connection: Connectio
     assert the(connection, "report")["next_fire_at"] == due
     schedule.step(connection)
     assert [run["payload"] for run in rows(connection, "job_runs")] == [{"to": "all"}]
+
+
+# On the page
+
+
+def test_an_edit_of_the_schedule_leaves_the_payload_digit_by_digit(connection: Connection) -> None:
+    begin(connection, "report")
+    update(connection, "report", payload='{"rate": 0.12345678901234567890}')
+    assert editing.edit(connection, "report", {"grace_seconds": 5}, ADMIN).result == "done"
+    kept = connection.execute("SELECT payload ->> 'rate' FROM wakeboard.job_definitions").fetchone()
+    assert kept == ("0.12345678901234567890",)
+
+
+def test_an_edit_from_true_to_one_is_an_edit(connection: Connection) -> None:
+    begin(connection, "report")
+    update(connection, "report", payload='{"all": true}')
+    assert editing.edit(connection, "report", {"payload": {"all": True}}, ADMIN).result == "already"
+    assert editing.edit(connection, "report", {"payload": {"all": 1}}, ADMIN).result == "done"
+    kept = connection.execute("SELECT payload::text FROM wakeboard.job_definitions").fetchone()
+    assert kept == ('{"all": 1}',)

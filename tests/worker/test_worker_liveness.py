@@ -175,7 +175,8 @@ def test_a_worker_whose_loop_hangs_keeps_its_runs_from_nobody(
     with hanging as worker:
         name = wait_until_registered(connection, worker)
         run_id = insert(connection, "patient", {"seconds": 5})
-        wait_until_status(connection, run_id, "running")
+        # The database says "running" before the worker has read that it may run.
+        worker.wait_for(f"claim run={run_id}")
         worker.process.send_signal(signal.SIGUSR1)
         wait_until(lambda: "renew" in late(connection), 30, "its leases are late")
         assert "its runs are left to others" in worker.output

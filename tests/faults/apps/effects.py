@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tests.faults.apps.handlers import BACKOFF, be_deaf, stand_before_gate
+from tests.faults.apps.handlers import BACKOFF, be_deaf, never_end, stand_before_gate
 from tests.faults.truth import PLACE, read, tell
 from worker import Context, job
 
@@ -37,11 +37,7 @@ def sleep_on(_ctx: Context) -> None:
 def be_deaf_for_ever(_ctx: Context) -> None:
     """Refuse every signal that can be refused, and swallow what is raised."""
     be_deaf()
-    while True:
-        try:
-            time.sleep(600)
-        except BaseException:
-            continue
+    never_end()
 
 
 def grow(_ctx: Context) -> None:

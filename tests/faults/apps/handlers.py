@@ -101,17 +101,22 @@ def be_deaf() -> None:
         signal.signal(number, signal.SIG_IGN)
 
 
+def never_end() -> NoReturn:
+    """Wait for ever, and swallow what is raised."""
+    while True:
+        try:
+            time.sleep(600)
+        except BaseException:
+            continue
+
+
 @job("deaf", backoff=BACKOFF, timeout=300, max_attempts=1)
 def deaf(ctx: Context) -> NoReturn:
     """Never end of its own will, with a grandchild in a session of its own."""
     tell("start", ctx)
     be_deaf()
     subprocess.Popen(["sleep", "600"], start_new_session=True)
-    while True:
-        try:
-            time.sleep(600)
-        except BaseException:
-            continue
+    never_end()
 
 
 @job("hang", timeout=2, max_attempts=1)
@@ -170,8 +175,4 @@ def parent(ctx: Context) -> None:
     os.wait()
     os.write(file, f"{apart.pid} {os.getpid()} ".encode())
     be_deaf()
-    while True:
-        try:
-            time.sleep(600)
-        except BaseException:
-            continue
+    never_end()

@@ -1,0 +1,200 @@
+"""What a person asks for from nothing: a new run from a page, and everything held at once and let go."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+from html import unescape
+from typing import Any
+
+import pytest
+from flask.testing import FlaskClient
+from markupsafe import escape
+
+from tests.conftest import Connection
+from tests.dashboard.conftest import AsRole
+from tests.factories import a_run, a_type, claim, rows
+
+JSON = {"Accept": "application/json"}
+
+
+def audit(connection: Connection, action: str) -> list[dict[str, Any]]:
+    return rows(connection, "audit_log", "action = %s", action)
+
+
+def paused(connection: Connection) -> set[str]:
+    return {row["name"] for row in rows(connection, "job_types", "paused_at IS NOT NULL")}
+
+
+def test_a_run_is_enqueued_from_a_form(client: FlaskClient, connection: Connection) -> None:
+    a_type(connection, "mail")
+    page = client.get("/runs/enqueue?type=mail").get_data(as_text=True)
+    assert 'name="type" value="mail"' in page and '<option value="mail">' in page
+    form = {
+        "type": "mail",
+        "payload": '{"to": 7}',
+        "in": "1h",
+        "priority": "0",
+        "key": "k",
+        "reason": "asked",
+    }
+    answer = client.post("/runs/enqueue", data=form)
+    (run,) = rows(connection, "job_runs")
+    assert answer.status_code == 303
+    assert (run["job_type"], run["payload"], run["priority"]) == ("mail", {"to": 7}, 0)
+    assert (run["idempotency_key"], run["enqueued_by"], run["status"]) == ("k", "admin", "queued")
+    assert timedelta(minutes=58) < run["run_at"] - datetime.now(UTC) < timedelta(minutes=61)
+    (row,) = audit(connection, "run.enqueue")
+    assert (row["target_type"], row["target_id"], row["reason"]) == ("run", str(run["id"]), "asked")
+    assert row["after"] == {"status": "queued", "job_type": "mail", "key": "k"}
+
+
+def test_a_program_gets_the_id_and_the_same_key_gives_the_same_run(
+    client: FlaskClient, connection: Connection
+) -> None:
+    a_type(connection, "mail")
+    sent = {"type": "mail", "payload": {"to": 7}, "key": "k"}
+    first = client.post("/runs/enqueue", json=sent, headers=JSON).get_json()
+    again = client.post("/runs/enqueue", json=sent, headers=JSON).get_json()
+    assert first["changed"] and first["status"] == "queued"
+    assert (again["id"], again["changed"]) == (first["id"], False)
+    assert len(rows(connection, "job_runs")) == 1
+    assert [row["result"] for row in audit(connection, "run.enqueue")] == ["done", "already"]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ({"type": "mial"}, "Near it: mail"),
+        ({"payload": "[1]"}, "must be a JSON object"),
+        ({"payload": "{"}, "not JSON"),
+        ({"in": "soon"}, "allowed: a duration"),
+        ({"in": "never"}, "allowed: a duration"),
+        ({"priority": "9"}, "allowed: 0 to 4"),
+        ({"max_attempts": "0"}, "allowed: 1 to"),
+        ({"key": "k" * 201}, "idempotency key"),
+    ],
+)
+def test_what_cannot_be_a_run_enqueues_nothing(
+    client: FlaskClient, connection: Connection, wrong: dict[str, str], says: str
+) -> None:
+    a_type(connection, "mail")
+    answer = client.post("/runs/enqueue", data={"type": "mail"} | wrong, headers=JSON)
+    assert answer.status_code == 400 and says in answer.get_json()["message"]
+    assert rows(connection, "job_runs") == []
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ({"type": "mial"}, "Near it: mail"),
+        ({"payload": '{"to": <7>'}, "not JSON"),
+        ({"at": "2026-13-45T25:00"}, "allowed: a duration"),
+        ({"max_attempts": "0"}, "allowed: 1 to"),
+    ],
+)
+def test_a_refused_form_is_shown_again_with_what_was_typed(
+    client: FlaskClient, connection: Connection, wrong: dict[str, str], says: str
+) -> None:
+    a_type(connection, "mail")
+    typed = {
+        "type": "mail", "payload": '{"to": "<anna>"}', "in": "4h", "priority": "0", "max_attempts": "3",
+        "key": 'a"key', "reason": "asked", "next": "/runs?status=dead",
+    }  # fmt: skip
+    answer = client.post("/runs/enqueue", data=typed | wrong)
+    html = answer.get_data(as_text=True)
+    assert answer.status_code == 400 and rows(connection, "job_runs") == []
+    assert says in unescape(html) and 'role="alert"' in html
+    assert f"{escape((typed | wrong)['payload'])}</textarea>" in html
+    for name in ("type", "max_attempts", "key", "reason", "next"):
+        shown = re.escape(str(escape((typed | wrong)[name])))
+        assert re.search(rf'name="{name}"[^>]* value="{shown}"', html), name
+    assert '<option value="4h" selected>' in html and '<option value="0" selected>' in html
+
+
+def test_who_enqueued_a_run_is_led_to_it(client: FlaskClient, connection: Connection) -> None:
+    a_type(connection, "mail")
+    sent = {"type": "mail", "key": "k", "next": "/runs"}
+    for _ in ("made", "known"):
+        answer = client.post("/runs/enqueue", data=sent)
+        (run,) = rows(connection, "job_runs")
+        assert answer.headers["Location"] == f"/runs/{run['id']}"
+
+
+def test_a_refused_end_is_shown_again_in_each_form_that_pauses(
+    client: FlaskClient, connection: Connection
+) -> None:
+    a_type(connection, "mail")
+    for path in ("/everything/hold", "/types/mail/pause"):
+        answer = client.post(path, data={"until_at": "2020-01-01T00:00", "reason": "a move"})
+        html = answer.get_data(as_text=True)
+        assert answer.status_code == 400 and 'role="alert"' in html
+        assert 'value="2020-01-01T00:00"' in html and 'value="a move"' in html
+    assert paused(connection) == set()
+
+
+def test_viewers_enqueue_nothing_and_only_admins_what_is_a_command(
+    as_role: AsRole, connection: Connection
+) -> None:
+    a_type(connection, "mail")
+    a_type(connection, "command")
+    assert as_role("viewer").get("/runs/enqueue").status_code == 403
+    assert as_role("viewer").post("/runs/enqueue", data={"type": "mail"}).status_code == 403
+    assert 'href="/runs/enqueue"' not in as_role("viewer").get("/runs").get_data(as_text=True)
+    sent = {"type": "command", "payload": '{"argv": ["/bin/true"]}'}
+    assert as_role("operator").post("/runs/enqueue", data=sent).status_code == 403
+    assert rows(connection, "job_runs") == []
+    assert as_role("admin").post("/runs/enqueue", data=sent).status_code == 303
+    assert as_role("operator").post("/runs/enqueue", data={"type": "mail"}).status_code == 303
+    assert len(rows(connection, "job_runs")) == 2
+
+
+def test_everything_is_held_and_let_go_and_what_was_paused_by_itself_stays_so(
+    client: FlaskClient, connection: Connection
+) -> None:
+    for name in ("mail", "report", "sync", "alert"):
+        a_type(connection, name)
+    client.post("/types/sync/pause", data={"reason": "provider down"})
+    asked = client.get("/everything/hold").get_data(as_text=True)
+    assert "2 types" in asked and "<code>sync</code>" in asked and "<code>alert</code>" not in asked
+    answer = client.post("/everything/hold", json={"until": "2h", "reason": "a move"}, headers=JSON)
+    assert answer.get_json()["message"] == "2 types are paused; what runs goes on."
+    assert paused(connection) == {"mail", "report", "sync"}
+    mail = rows(connection, "job_types", "name = 'mail'")[0]
+    assert (mail["paused_by"], mail["paused_reason"]) == ("admin", "a move")
+    assert mail["paused_until"] is not None
+    a_run(connection, job_type="mail")
+    assert claim(connection, ["mail"]) == []
+    assert 'href="/everything/let-go"' in client.get("/types").get_data(as_text=True)
+    client.post("/everything/let-go", data={"reason": "moved"})
+    assert paused(connection) == {"sync"} and len(claim(connection, ["mail"])) == 1
+    assert rows(connection, "job_types", "name = 'sync'")[0]["paused_reason"] == "provider down"
+    (held,), (gone,) = audit(connection, "type.hold"), audit(connection, "type.let_go")
+    assert held["after"]["types"] == gone["after"]["types"] == ["mail", "report"]
+    assert (held["reason"], gone["reason"]) == ("a move", "moved")
+    assert {row["target_id"] for row in audit(connection, "type.pause")} == {"mail", "report", "sync"}
+
+
+def test_holding_or_letting_go_twice_changes_nothing(client: FlaskClient, connection: Connection) -> None:
+    a_type(connection, "mail")
+    for path in ("/everything/let-go", "/everything/hold", "/everything/hold"):
+        answer = client.post(path, headers=JSON).get_json()
+    assert answer["changed"] is False and paused(connection) == {"mail"}
+    assert [row["result"] for row in audit(connection, "type.hold")] == ["done", "already"]
+    assert client.post("/everything/let-go", headers=JSON).get_json()["changed"]
+    assert paused(connection) == set()
+
+
+@pytest.mark.parametrize("wrong", ["soon", "2020-01-01T00:00", "400d"])
+def test_an_end_that_cannot_be_holds_nothing(client: FlaskClient, connection: Connection, wrong: str) -> None:
+    a_type(connection, "mail")
+    assert client.post("/everything/hold", data={"until": wrong}, headers=JSON).status_code == 400
+    assert paused(connection) == set() and audit(connection, "type.hold") == []
+
+
+def test_a_viewer_holds_nothing(as_role: AsRole, connection: Connection) -> None:
+    a_type(connection, "mail")
+    for path in ("/everything/hold", "/everything/let-go"):
+        assert as_role("viewer").post(path).status_code == 403
+    assert paused(connection) == set()
+    assert 'href="/everything/hold"' not in as_role("viewer").get("/types").get_data(as_text=True)

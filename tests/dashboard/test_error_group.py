@@ -1,0 +1,456 @@
+"""Error groups on pages: how they stand, what they are, their runs; mute, unmute, and the way to a retry."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+from flask import Flask
+from flask.testing import FlaskClient
+from sqlalchemy import event
+
+from dashboard.pictures.trend import by_start, starts
+from dashboard.queries import groups
+from tests.conftest import Connection
+from tests.dashboard.conftest import assert_fragments_match
+from tests.factories import a_group, a_run, a_worker, age, an_attempt, from_now, rows
+from worker.fingerprint import group_of, written
+
+AsRole = Callable[[str], FlaskClient]
+HOSTILE = "<img src=x onerror=alert(1)>\u202e\"'/?#"
+TRACE = """Traceback (most recent call last):
+  File "/srv/shop/crm.py", line 88, in send
+    dial()
+  File "/usr/lib/python3.11/socket.py", line 9, in create
+    raise err
+OSError: gone"""
+
+
+def failures(
+    connection: Connection, number: int, count: int = 1, ago: str = "1 hour", **columns: Any
+) -> None:
+    (have,) = connection.execute("SELECT count(*) FROM wakeboard.job_attempts").fetchone() or (0,)
+    for place in range(count):
+        an_attempt(
+            connection, 900, lease_epoch=1000 + have + place, error_group=number,
+            **{"outcome": "failed", "error_code": "smtp_down", "finished_at": f"-{ago}"} | columns,
+        )  # fmt: skip
+
+
+def listed(client: FlaskClient, query: str = "") -> list[dict[str, Any]]:
+    answer = client.get(f"/errors.json?{query}")
+    assert answer.status_code == 200, answer.get_json()
+    items: list[dict[str, Any]] = answer.get_json()["items"]
+    return items
+
+
+def html(client: FlaskClient, path: str) -> str:
+    answer = client.get(path)
+    assert answer.status_code == 200, answer.get_data(as_text=True)
+    return answer.get_data(as_text=True)
+
+
+# ---- the list ---------------------------------------------------------------------------------------
+
+
+def test_failures_of_one_code_and_type_with_other_words_stand_apart(
+    client: FlaskClient, connection: Connection
+) -> None:
+    down, full = a_group(connection), a_group(connection, message="mailbox 'anna' is full")
+    failures(connection, down, 2)
+    failures(connection, full)
+    failures(connection, None)  # type: ignore[arg-type]
+    found = {item["fingerprint"]: item for item in listed(client)}
+    assert {name: item["count"] for name, item in found.items()} == {
+        written(down): 2, written(full): 1, None: 1,
+    }  # fmt: skip
+    assert found[written(full)]["template"] == "mailbox <value> is full"
+    assert (found[None]["state"], found[None]["error_group"]) == (None, None)
+    page = html(client, "/errors")
+    assert f'href="/errors/{written(down)}"' in page and 'href="/errors/smtp_down"' in page
+    assert "mailbox &lt;value&gt; is full" in page
+
+
+@pytest.mark.parametrize(
+    ("columns", "state", "word"),
+    [
+        ({"first_seen_at": "-23 hours"}, "new", "new"),
+        ({"first_seen_at": "-25 hours"}, "ongoing", "ongoing"),
+        ({"first_seen_at": "-60 days", "returned_at": "-23 hours"}, "back", "back again"),
+        ({"first_seen_at": "-60 days", "returned_at": "-25 hours"}, "ongoing", "ongoing"),
+        ({"first_seen_at": "-60 days", "last_seen_at": "-8 days"}, "quiet", "quiet"),
+    ],
+)
+def test_a_group_is_new_back_ongoing_or_quiet(
+    client: FlaskClient, connection: Connection, columns: dict[str, str], state: str, word: str
+) -> None:
+    number = a_group(connection, **columns)
+    failures(connection, number)
+    (item,) = listed(client)
+    assert item["state"] == state
+    assert [item["fingerprint"] for item in listed(client, f"state={state}")] == [written(number)]
+    others = ",".join(each for each in groups.STATES if each != state)
+    assert listed(client, f"state={others}") == []
+    for path in ("/errors", f"/errors/{written(number)}"):
+        assert f"</svg>{word}</span>" in html(client, path)
+    assert client.get(f"/errors/{written(number)}.json").get_json()["state"] == state
+
+
+def test_muted_groups_are_shown_apart_with_who_until_when_and_why(
+    client: FlaskClient, connection: Connection
+) -> None:
+    muted = {"muted_until": "2 hours", "muted_by": "anna", "muted_reason": "provider is down"}
+    loud, silent = a_group(connection, **muted), a_group(connection, "report", **muted)
+    heard = a_group(connection, code="KeyError", muted_until="-1 minute")
+    failures(connection, loud, 3)
+    failures(connection, heard)
+    assert [(item["error_group"], item["muted"], item["count"]) for item in listed(client)] == [
+        (heard, False, 1), (loud, True, 3), (silent, True, 0),
+    ]  # fmt: skip
+    before, _, after = html(client, "/errors").partition('<h2 id="muted">')
+    assert written(heard) in before and written(loud) not in before
+    assert written(loud) in after and "anna" in after and "provider is down" in after
+    assert [item["error_group"] for item in listed(client, "type=report")] == [silent]
+    assert f"{written(loud)}/unmute" in html(client, "/errors")
+
+
+def test_the_same_failure_of_other_types_is_told(client: FlaskClient, connection: Connection) -> None:
+    mail, report = a_group(connection), a_group(connection, "report")
+    a_group(connection, "other", message="something else")
+    failures(connection, mail)
+    failures(connection, report, job_type="report")
+    assert {item["job_type"]: item["also_in"] for item in listed(client)} == {
+        "mail": ["report"], "report": ["mail"],
+    }  # fmt: skip
+    assert "+ 1 type" in html(client, "/errors")
+    body = client.get(f"/errors/{written(mail)}.json").get_json()
+    assert body["also_in"] == [{"job_type": "report", "fingerprint": written(report)}]
+
+
+def test_the_runs_of_a_group_are_found_by_their_own_filter(
+    client: FlaskClient, connection: Connection
+) -> None:
+    number = a_group(connection)
+    dead = a_run(connection, "dead", error_group=number)
+    went_on = a_run(connection, "succeeded", error_group=number)
+    a_run(connection, "dead")
+    assert f"/runs?status=dead&amp;group={written(number)}" in html(client, "/errors")
+
+    def found(query: str) -> list[int]:
+        return [item["id"] for item in client.get(f"/runs.json?{query}").get_json()["items"]]
+
+    assert found(f"group={written(number)}") == [went_on, dead]
+    assert found(f"group={written(number)}&status=dead,failed") == [dead]
+    assert found(f"group={written(number)}&error=smtp_down") == [dead]
+    assert found(f"group={written(number)}&since=1h&q=mail") == [went_on, dead]
+    assert found("group=0000000000001") == []
+    for wrong in ("1", "x", "0" * 14, "A" * 13):
+        assert client.get(f"/runs?group={wrong}").status_code == 400
+
+
+# ---- one group --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def busy(connection: Connection) -> int:
+    """A group with a past: failures on two workers, runs in several states."""
+    group = group_of("mail", "smtp_down", "order 7 is gone", TRACE)
+    worker = a_worker(connection, "w-7", name="shop-1")
+    first = a_run(connection, "dead", error_group=group.id, attempts=0)
+    a_group(
+        connection, message="order 7 is gone", traceback=TRACE, first_run_id=first, first_seen_at="-60 days",
+        returned_at="-2 days", quiet_from_at="-12 days",
+    )  # fmt: skip
+    age(connection, first, "2 days")
+    for status in ("failed", "succeeded"):
+        a_run(connection, status, error_group=group.id, attempts=0, last_error="order 9 is gone")
+    failures(connection, group.id, 2, "2 days", worker_id=worker)
+    failures(
+        connection, group.id, 1, "30 minutes", worker_id=worker, error="order 8 is gone", traceback=TRACE
+    )
+    failures(connection, group.id, 1, "20 minutes", outcome="timed_out", error="order 9 is gone")
+    failures(connection, group.id, 9, "10 days")
+    return group.id
+
+
+def test_a_group_tells_what_it_is_and_where_it_was_met(client: FlaskClient, busy: int) -> None:
+    page = html(client, f"/errors/{written(busy)}")
+    for words in (
+        "order &lt;n&gt; is gone", "<code>crm.py in send</code>", "ongoing", "after 10 d",
+        "1 dead", "1 failed", "1 succeeded", "shop-1", "4 in the window",
+        f'href="/runs/bulk/retry?group={written(busy)}&amp;status=dead,failed"', "run 900",
+    ):  # fmt: skip
+        assert words in page, words
+    body = client.get(f"/errors/{written(busy)}.json").get_json()
+    assert body["runs"] == {
+        "queued": 0, "running": 0, "succeeded": 1, "failed": 1, "dead": 1, "cancelled": 0,
+    }  # fmt: skip
+    assert (body["by"], body["count"], len(body["trend"])) == ("day", 4, 8)
+    assert sum(each["count"] for each in body["trend"]) == 4
+    assert [(row["name"], row["failures"]) for row in body["workers"]] == [("shop-1", 3), (None, 1)]
+    assert [item["status"] for item in body["items"]] == ["succeeded", "failed", "dead"]
+    assert body["last_run_id"] == 900 and body["frame"] == "crm.py in send"
+
+
+def test_the_lines_of_ones_own_code_are_marked_in_the_trace(client: FlaskClient, busy: int) -> None:
+    page = html(client, f"/errors/{written(busy)}")
+    assert "<mark>  File &#34;/srv/shop/crm.py&#34;, line 88, in send</mark>" in page
+    assert "<mark>    dial()</mark>" in page and "<mark>    raise err" not in page
+    assert "<mark>" in html(client, "/errors/smtp_down")
+
+
+def test_the_trend_is_by_hour_or_by_day_and_its_numbers_are_in_a_table(
+    client: FlaskClient, busy: int
+) -> None:
+    path = f"/errors/{written(busy)}"
+    body = client.get(f"{path}.json?since=1d").get_json()
+    assert body["by"] == "hour" and len(body["trend"]) in (24, 25) and body["count"] == 2
+    body = client.get(f"{path}.json?by=hour").get_json()
+    assert len(body["trend"]) in (168, 169) and body["count"] == 4
+    assert client.get(f"{path}.json?since=30d").get_json()["count"] == 13
+    page = html(client, path)
+    assert page.count('<tr id="step-') == 8
+    assert client.get(f"{path}?since=30d&by=hour").status_code == 400
+
+
+@pytest.mark.parametrize(
+    ("step", "since", "count"),
+    [("day", "2026-10-23T22:30Z", 3), ("hour", "2026-10-24T22:00Z", 49), ("day", "2026-03-27T23:00Z", 213)],
+)
+def test_days_of_23_and_25_hours_are_one_bar_each(step: str, since: str, count: int) -> None:
+    zone = ZoneInfo("Europe/Berlin")
+    first = datetime.fromisoformat(since)
+    found = starts(first, datetime(2026, 10, 26, 23, 0, tzinfo=UTC), step, zone)
+    assert len(found) == count == len(set(found)) and found == sorted(found)
+    if step == "day":
+        assert {each.astimezone(zone).hour for each in found} == {0}
+
+
+@pytest.mark.parametrize(
+    ("zone", "step", "failed"),
+    [
+        ("Atlantic/Azores", "day", "2026-10-25T12:00Z"),
+        ("America/Havana", "day", "2026-11-01T12:00Z"),
+        ("Australia/Lord_Howe", "hour", "2026-04-05T12:10Z"),
+    ],
+)
+def test_no_failure_is_lost_where_the_clocks_are_put_back_oddly(
+    connection: Connection, zone: str, step: str, failed: str
+) -> None:
+    truncated = "SELECT date_trunc(%s, %s::timestamptz, %s)"
+    ((counted_from,),) = connection.execute(truncated, (step, failed, zone)).fetchall()
+    moment = datetime.fromisoformat(failed)
+    begun = starts(moment - timedelta(days=2), moment + timedelta(days=2), step, ZoneInfo(zone))
+    found = by_start(begun, {counted_from: 7})
+    at = found.index(7)
+    assert sum(found) == 7 and begun[at] <= counted_from < begun[at + 1]
+
+
+def test_the_runs_of_a_group_come_in_pages_and_by_state(client: FlaskClient, connection: Connection) -> None:
+    number = a_group(connection)
+    made = [a_run(connection, "dead", error_group=number, attempts=0) for _ in range(5)]
+    a_run(connection, "succeeded", error_group=number, attempts=0)
+    path = f"/errors/{written(number)}"
+    body = client.get(f"{path}.json?status=dead&limit=2").get_json()
+    seen = [item["id"] for item in body["items"]]
+    while body["next"]:
+        body = client.get(f"{path}.json?status=dead&limit=2&cursor={body['next']}").get_json()
+        seen += [item["id"] for item in body["items"]]
+    assert seen == made[::-1]
+    head, *lines = client.get(f"{path}.csv?status=dead").get_data(as_text=True).splitlines()
+    assert head.startswith("id,status,job_type") and len(lines) == 5
+    assert 'rel="next"' in html(client, f"{path}?limit=2")
+
+
+def test_a_group_that_is_gone_is_not_found_and_no_code_is_taken_for_one(
+    client: FlaskClient, connection: Connection
+) -> None:
+    for path in ("/errors/0123456789abc", "/errors/0123456789abc.json", "/errors/0123456789abc/mute"):
+        answer = client.get(path)
+        assert answer.status_code == 404 and "There is no error group 0123456789abc" in answer.text
+    assert "No failure with this code" in html(client, "/errors/0123456789ab")
+    assert client.get(f"/errors/{written(a_group(connection))}?colour=red").status_code == 400
+
+
+def test_what_is_shown_live_is_what_is_shown_at_first(
+    client: FlaskClient, connection: Connection, busy: int
+) -> None:
+    a_group(connection, code="x", muted_until="1 hour", muted_by="anna")
+    for path in (
+        "/errors?state=back,ongoing",
+        f"/errors/{written(busy)}",
+        f"/errors/{written(busy)}?since=1d",
+    ):
+        assert_fragments_match(client, path)
+
+
+def test_hostile_text_stays_text(client: FlaskClient, connection: Connection) -> None:
+    group = group_of(HOSTILE, HOSTILE, HOSTILE)
+    a_group(
+        connection, HOSTILE, HOSTILE, HOSTILE, frame=HOSTILE, muted_by=HOSTILE, muted_reason=HOSTILE,
+        muted_until="1 hour",
+    )  # fmt: skip
+    a_group(connection, "mail", HOSTILE, HOSTILE, frame=HOSTILE)
+    failures(
+        connection, group.id, error=HOSTILE, traceback=f'  File "/srv/{HOSTILE}", line 1, in x',
+        worker_id=HOSTILE, error_code=HOSTILE, job_type=HOSTILE,
+    )  # fmt: skip
+    a_run(connection, "dead", error_group=group.id, error_code=HOSTILE, last_error=HOSTILE, job_type=HOSTILE)
+    for path in ("/errors", f"/errors/{group.fingerprint}", f"/errors/{group.fingerprint}/mute"):
+        page = html(client, path)
+        assert "<img src=x" not in page and "\u202e" not in page and "&lt;img src=x" in page, path
+
+
+def test_secrets_are_in_no_shape_of_a_group(client: FlaskClient, connection: Connection) -> None:
+    words = "password=hunter2 was refused"
+    number = a_group(connection, message=words)
+    failures(connection, number, error=words, traceback=words)
+    a_run(connection, "dead", error_group=number, last_error=words)
+    path = f"/errors/{written(number)}"
+    for shape in ("/errors", "/errors.json", "/errors.csv", path, f"{path}.json", f"{path}.csv"):
+        assert b"hunter2" not in client.get(shape).data, shape
+
+
+def test_an_attempt_leads_to_its_group(client: FlaskClient, connection: Connection) -> None:
+    number = a_group(connection)
+    run = a_run(connection, "dead", error_group=number, attempts=1, failures=1)
+    page = html(client, f"/runs/{run}")
+    assert page.count(f'href="/errors/{written(number)}"') == 2
+
+
+def test_a_night_knows_a_group_by_its_own_first_time(client: FlaskClient, connection: Connection) -> None:
+    old = a_group(connection, first_seen_at="-30 days")
+    new = a_group(connection, message="never seen", first_seen_at="-1 hour")
+    for number in (old, new):
+        failures(connection, number, ago="30 minutes")
+    body = client.get("/night.json?since=24h").get_json()
+    assert {item["error_group"]: item["is_new"] for item in body["failures"]} == {old: False, new: True}
+    assert f'href="/errors/{written(new)}?since=' in html(client, "/night?since=24h")
+
+
+# ---- verbs ------------------------------------------------------------------------------------------
+
+
+def test_a_mute_is_asked_for_then_done_and_undone_without_a_script(
+    client: FlaskClient, connection: Connection
+) -> None:
+    path = f"/errors/{written(a_group(connection))}"
+    asked = html(client, f"{path}/mute")
+    assert '<select name="for">' in asked and "Alerts of failures and dead runs leave it out" in asked
+    answer = client.post(f"{path}/mute", data={"for": "8h", "reason": "provider is down", "next": path})
+    assert (answer.status_code, answer.headers["Location"]) == (303, path)
+    (found,) = rows(connection, "error_groups")
+    assert (found["muted_reason"], found["muted_until"] > found["muted_at"]) == ("provider is down", True)
+    page = html(client, path)
+    assert "provider is down" in page and "Mute again" in page and "Who did what" in page
+    assert client.get(f"{path}.json").get_json()["audit"][0]["action"] == "error.mute"
+    assert client.post(f"{path}/unmute", data={"next": path}).status_code == 303
+    assert rows(connection, "error_groups")[0]["muted_until"] is None
+
+
+def test_a_mute_must_have_one_end(client: FlaskClient, connection: Connection) -> None:
+    path = f"/errors/{written(a_group(connection))}/mute"
+    as_json = {"Accept": "application/json"}
+    for wrong in (
+        {}, {"for": ""}, {"for": "7d", "until": "2030-01-01"}, {"for": "for ever"}, {"for": "200d"},
+        {"until": "8h"}, {"until": "2020-01-01"}, {"until": "nonsense"}, {"for": "0"}, {"for": "-1h"},
+    ):  # fmt: skip
+        answer = client.post(path, json=wrong, headers=as_json)
+        assert answer.status_code == 400, wrong
+    assert rows(connection, "error_groups")[0]["muted_until"] is None
+    answer = client.post(path, json={"for": "morning"}, headers=as_json)
+    assert (answer.status_code, answer.get_json()["status"], answer.get_json()["changed"]) == (
+        200, "muted", True,
+    )  # fmt: skip
+    (now,) = connection.execute("SELECT now() + interval '2 days'").fetchone() or (None,)
+    answer = client.post(path, json={"until": now.isoformat()}, headers=as_json)
+    assert answer.status_code == 200
+    assert abs((rows(connection, "error_groups")[0]["muted_until"] - now).total_seconds()) < 1
+
+
+def test_htmx_gets_a_toast(client: FlaskClient, connection: Connection) -> None:
+    path = f"/errors/{written(a_group(connection))}"
+    answer = client.post(f"{path}/mute", data={"for": "1h"}, headers={"HX-Request": "true"})
+    assert answer.status_code == 200 and "is muted until" in answer.text
+    assert answer.headers["HX-Trigger"] == "live:now"
+
+
+def test_a_retry_of_a_group_leads_to_its_preview_and_changes_nothing(
+    client: FlaskClient, connection: Connection
+) -> None:
+    number = a_group(connection)
+    run = a_run(connection, "dead", error_group=number)
+    path, preview = (
+        f"/errors/{written(number)}",
+        f"/runs/bulk/retry?group={written(number)}&status=dead,failed",
+    )
+    assert "1 dead and 0 waiting" in html(client, f"{path}/retry")
+    answer = client.post(f"{path}/retry")
+    assert (answer.status_code, answer.headers["Location"]) == (303, preview)
+    body = client.post(f"{path}/retry", headers={"Accept": "application/json"}).get_json()
+    assert (body["changed"], body["preview"], body["dead"]) == (False, preview, 1)
+    assert rows(connection, "job_runs", "id = %s", run)[0]["status"] == "dead"
+
+
+def test_viewers_look_and_may_not_mute(as_role: AsRole, connection: Connection) -> None:
+    path = f"/errors/{written(a_group(connection))}"
+    viewer = as_role("viewer")
+    page = html(viewer, path)
+    assert f'href="{path}/mute"' not in page and "Needs the role operator" in page
+    for verb in ("mute", "unmute", "retry"):
+        assert viewer.get(f"{path}/{verb}").status_code == 403
+        assert viewer.post(f"{path}/{verb}", data={"for": "1h"}).status_code == 403
+    assert rows(connection, "error_groups")[0]["muted_until"] is None
+    assert as_role("operator").post(f"{path}/mute", data={"for": "1h"}).status_code == 303
+
+
+# ---- bounds -----------------------------------------------------------------------------------------
+
+
+def test_no_page_of_a_group_reads_a_whole_table(
+    app: Flask, client: FlaskClient, connection: Connection
+) -> None:
+    numbers = [a_group(connection, message=f"fault {chr(97 + n)}") for n in range(7)]
+    a_group(connection, "report", muted_until=from_now("1 hour"))
+    connection.execute(
+        """INSERT INTO wakeboard.job_runs (job_type, status, finished_at, error_code, error_group, failed_at)
+        SELECT 'mail', CASE WHEN n % 50 = 0 THEN 'dead' ELSE 'succeeded' END, now(),
+            CASE WHEN n % 5 = 0 THEN 'smtp_down' END,
+            CASE WHEN n % 5 = 0 THEN (%(numbers)s::bigint[])[1 + n / 5 %% 7] END, now()
+        FROM generate_series(1, 50000) AS n""".replace("n % ", "n %% ").encode(),
+        {"numbers": numbers},
+    )
+    connection.execute(
+        """INSERT INTO wakeboard.job_attempts (run_id, attempt, lease_epoch, job_type, worker_id, due_at,
+            started_at, finished_at, outcome, error_code, error, error_group)
+        SELECT id, 1, 1, job_type, 'w1', now(), now(), now() - (id % 9000) * interval '1 min',
+            CASE WHEN error_group IS NULL THEN 'succeeded' ELSE 'failed' END, error_code, 'no', error_group
+        FROM wakeboard.job_runs"""
+    )
+    connection.execute("ANALYZE wakeboard.job_runs, wakeboard.job_attempts, wakeboard.error_groups")
+    asked: list[tuple[str, Any]] = []
+    engine = app.extensions["wakeboard_database"].primary
+    event.listen(
+        engine, "before_cursor_execute", lambda _c, _cursor, sql, values, *_: asked.append((sql, values))
+    )
+    name = written(numbers[0])
+    for path in (
+        "/errors", f"/errors/{name}", f"/errors/{name}?since=30d", f"/errors/{name}?status=dead",
+        f"/runs?group={name}", f"/runs?group={name}&status=dead,failed", f"/runs?group={name}&q=x",
+        f"/errors/{name}/retry", f"/runs?group={name}&error=smtp_down",
+    ):  # fmt: skip
+        assert client.get(path).status_code == 200, path
+    looked_at = [(sql, values) for sql, values in asked if "job_runs" in sql or "job_attempts" in sql]
+    assert len(looked_at) >= 30
+    for sql, values in looked_at:
+        plan = [line for (line,) in connection.execute(f"EXPLAIN {sql}".encode(), values).fetchall()]
+        large = ("Seq Scan on job_runs", "Seq Scan on job_attempts")
+        walks = [line for line in plan if any(walk in line for walk in large)]
+        assert not walks, "\n".join([sql, *plan])
+        if "error_group = " in sql and "job_runs" in sql:
+            assert any("job_runs_by_group" in line or "job_runs_by_error" in line for line in plan), (
+                "\n".join([sql, *plan])
+            )

@@ -1,0 +1,114 @@
+"""What fails is counted and listed from indexes, however many runs are dead and however few are asked for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from flask import Flask
+from flask.testing import FlaskClient
+from sqlalchemy import event
+
+from tests.conftest import Connection
+from tests.factories import a_type
+
+Asked = list[tuple[str, Any]]
+# Single rows by their ids, examples of groups, and what the frame of every page asks.
+OTHERS = ("ANY", "unnest", "RECURSIVE", "wakeboard.effects")
+# Ways that lead past runs that do not fail.
+WALKS = ("Seq Scan on job_runs", "job_runs_pkey", "job_runs_by_type")
+
+
+@pytest.fixture
+def many_dead(connection: Connection) -> None:
+    """20,000 runs, half of them dead, of 30 types and 40 codes, a few that will be tried again."""
+    a_type(connection, "type_1")
+    connection.execute(
+        """INSERT INTO wakeboard.job_runs (job_type, status, attempts, failures, started_at, finished_at,
+            failed_at, error_code, last_error)
+        SELECT 'type_' || n % 30, CASE WHEN n % 2 = 0 THEN 'dead' ELSE 'succeeded' END, 1, 1 - n % 2, now(),
+            now(), now(), CASE WHEN n % 2 = 0 THEN 'code_' || n % 40 END, 'no'
+        FROM generate_series(1, 20000) AS n"""
+    )
+    connection.execute(
+        """INSERT INTO wakeboard.job_runs (job_type, status, attempts, failures, started_at, failed_at,
+            error_code, last_error, run_at)
+        SELECT 'type_1', 'failed', 1, 1, now(), now(), 'code_2', 'no', now() + interval '1 day'
+        FROM generate_series(1, 100)"""
+    )
+    connection.execute(
+        """INSERT INTO wakeboard.job_attempts (run_id, attempt, lease_epoch, job_type, worker_id, due_at,
+            started_at, finished_at, outcome, error_code, error)
+        SELECT id, 1, 1, job_type, 'w1', now(), now(), now() - id * interval '120 seconds',
+            CASE WHEN status = 'succeeded' THEN 'succeeded' ELSE 'failed' END, error_code, 'no'
+        FROM wakeboard.job_runs"""
+    )
+    connection.execute("VACUUM ANALYZE wakeboard.job_runs")
+    connection.execute("VACUUM ANALYZE wakeboard.job_attempts")
+
+
+def plans(app: Flask, client: FlaskClient, connection: Connection, path: str, table: str) -> list[str]:
+    """Return the plans of the statements of a page that read ``table`` and not single rows of it by id."""
+    asked: Asked = []
+    engine = app.extensions["wakeboard_database"].primary
+    event.listen(
+        engine, "before_cursor_execute", lambda _c, _cursor, sql, values, *_: asked.append((sql, values))
+    )
+    assert client.get(path).status_code == 200
+    found = [
+        "\n".join(line[0] for line in connection.execute(f"EXPLAIN {sql}".encode(), values).fetchall())
+        for sql, values in asked
+        if f"FROM wakeboard.{table}" in sql and not any(other in sql for other in OTHERS)
+    ]
+    assert found, path
+    return found
+
+
+@pytest.mark.usefixtures("many_dead")
+@pytest.mark.parametrize(
+    ("path", "index"),
+    [
+        ("/runs?error=code_2", "job_runs_failing_by_error"),
+        ("/errors?type=type_1", "job_runs_failing_by_type"),
+        ("/errors/code_2", "job_runs_failing_by_error"),
+    ],
+)
+def test_what_fails_is_found_by_the_index_of_what_fails(
+    app: Flask, client: FlaskClient, connection: Connection, path: str, index: str
+) -> None:
+    for plan in plans(app, client, connection, path, "job_runs"):
+        assert f" {index} " in plan.replace("\n", " "), plan
+        assert not any(walk in plan for walk in WALKS), plan
+
+
+@pytest.mark.usefixtures("many_dead")
+@pytest.mark.parametrize("path", ["/errors", "/errors?type=type_1"])
+def test_failures_of_a_window_are_found_by_their_index(
+    app: Flask, client: FlaskClient, connection: Connection, path: str
+) -> None:
+    (plan,) = plans(app, client, connection, path, "job_attempts")
+    assert "job_attempts_failed" in plan
+    assert "Seq Scan on job_attempts" not in plan
+
+
+@pytest.mark.usefixtures("many_dead")
+@pytest.mark.parametrize(
+    "path", ["/runs?status=failed,dead", "/runs?status=dead,succeeded&cursor=WyJvbGRlciIsMTUwMDBd"]
+)
+def test_several_states_are_merged_in_the_order_of_the_list_and_never_sorted(
+    app: Flask, client: FlaskClient, connection: Connection, path: str
+) -> None:
+    for plan in plans(app, client, connection, path, "job_runs"):
+        assert "Merge Append" in plan, plan
+        assert "Sort Key" not in plan.split("Merge Append")[0], plan
+
+
+@pytest.mark.usefixtures("many_dead")
+def test_a_page_of_several_states_leads_back_to_the_newer_ones(client: FlaskClient) -> None:
+    first = client.get("/runs.json?status=failed,dead&limit=60").json
+    second = client.get(f"/runs.json?status=failed,dead&limit=60&cursor={first['next']}").json
+    ids = [row["id"] for row in [*first["items"], *second["items"]]]
+    assert len(ids) == 120
+    assert ids == sorted(ids, reverse=True)
+    assert {row["status"] for row in first["items"]} == {"failed"}
+    assert {row["status"] for row in second["items"]} == {"failed", "dead"}

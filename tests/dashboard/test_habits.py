@@ -1,0 +1,215 @@
+"""The shell of every page: its title, its live count, its keys, its empty states, how a browser is set up."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from html import unescape
+
+import click
+import pytest
+from flask import Flask
+from flask.testing import FlaskClient
+from sqlalchemy import event, text
+
+from dashboard import MORE_PAGES, NAVIGATION, create_app
+from dashboard.connection import reading
+from dashboard.keyboard import GO
+from dashboard.words.pages import ANSWERS
+from tests.conftest import Connection
+from tests.dashboard.conftest import AsRole
+from tests.factories import a_definition, a_run, from_now, insert, rows, status
+from worker.cli import cli
+from worker.settings import Settings
+
+PAGES = [path for path, _ in (*NAVIGATION, *MORE_PAGES) if path != "/demo"]
+COUNT = "/_fragments/shell/attention"
+
+
+def title(client: FlaskClient, path: str) -> str:
+    found = re.search(r"<title>(.*?)</title>", client.get(path).get_data(as_text=True))
+    assert found is not None
+    return unescape(found[1])
+
+
+def forget(app: Flask) -> None:
+    """Let what needs attention be counted anew."""
+    app.extensions.pop("wakeboard_attention", None)
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_every_page_says_what_it_answers_and_counts_what_needs_a_person(
+    app: Flask, client: FlaskClient, connection: Connection, path: str
+) -> None:
+    html = client.get(path).get_data(as_text=True)
+    assert f'<meta name="description" content="{ANSWERS[path]}">' in html
+    assert f'hx-get="{COUNT}"' in html
+    assert f'data-go="{GO[path]}"' in html
+    for _ in range(3):
+        a_run(connection, "dead")
+    forget(app)
+    assert title(client, "/runs").startswith("(3) Runs – Wakeboard")
+    assert title(client, path).startswith("(3) ")
+
+
+def test_the_count_is_the_overviews_and_tells_alerts_that_no_number_tells(
+    app: Flask, client: FlaskClient, connection: Connection
+) -> None:
+    a_run(connection, "dead")
+    missed = {"definition_id": a_definition(connection), "scheduled_for": from_now("-1 minute")}
+    insert(connection, "missed_fires", missed | {"reason": "misfire"})
+    connection.execute(
+        """UPDATE wakeboard.alert_rules SET state = 'firing', fired_at = now()
+        WHERE kind IN ('dead_runs', 'late_loop')"""
+    )
+    answer = client.get(COUNT, headers={"HX-Request": "true"})
+    assert 'data-attention="3"' in answer.get_data(as_text=True)
+    assert 'data-attention="3"' in client.get("/").get_data(as_text=True)
+    again = client.get(COUNT, headers={"HX-Request": "true", "HX-PTag": answer.headers["HX-PTag"]})
+    assert again.status_code == 304
+
+
+def test_many_tabs_share_one_count(app: Flask, client: FlaskClient) -> None:
+    asked: list[str] = []
+    engine = app.extensions["wakeboard_database"].primary
+    event.listen(engine, "before_cursor_execute", lambda _c, _cursor, sql, *_: asked.append(sql))
+    for _ in range(5):
+        assert client.get(COUNT).status_code == 200
+    assert sum("missed_fires" in sql for sql in asked) == 1
+
+
+def test_a_count_that_cannot_be_had_costs_no_page(
+    app: Flask, client: FlaskClient, superuser: Connection
+) -> None:
+    superuser.execute("REVOKE SELECT ON wakeboard.missed_fires FROM PUBLIC")
+    superuser.execute("ALTER TABLE wakeboard.missed_fires RENAME TO elsewhere")
+    assert title(client, "/audit") == "Audit – Wakeboard"
+    assert client.get(COUNT, headers={"HX-Request": "true"}).status_code == 503
+
+
+def test_the_count_survives_an_error_page(app: Flask, client: FlaskClient) -> None:
+    @app.get("/breaks")
+    def breaks() -> str:
+        reading().execute(text("SELECT 1 / 0"))
+        return ""
+
+    answer = client.get("/breaks")
+    assert answer.status_code == 500
+    assert "<title>Something broke here – Wakeboard" in answer.get_data(as_text=True)
+
+
+def test_a_filtered_list_says_its_filter_in_the_title(client: FlaskClient) -> None:
+    assert title(client, "/runs?status=dead&type=a%3Cb") == "Runs: status dead, type a<b – Wakeboard"
+
+
+def test_the_environment_is_in_ribbon_brand_title_and_questions(
+    database: str, connection: Connection, as_role: AsRole
+) -> None:
+    app = create_app(Settings.load({"database_url": database, "environment": "production red"}, environ={}))
+    client = app.test_client()
+    for cookie in as_role("admin")._cookies.values():  # type: ignore[union-attr]
+        client.set_cookie(cookie.key, cookie.value)
+    run_id = a_run(connection, "queued")
+    html = client.get(f"/runs/{run_id}/cancel").get_data(as_text=True)
+    assert html.count('class="where red"') == 3
+    assert '<div class="ribbon red">production</div>' in html
+    assert "– Wakeboard production</title>" in html
+    app.extensions["wakeboard_database"].dispose()
+
+
+# Empty states
+
+
+COMMANDS = {
+    "/runs": "enqueue",
+    "/leases": "worker",
+    "/schedules": "schedule add",
+    "/types": "worker",
+    "/workers": "worker",
+    "/effects": "effects list",
+    "/alerts": "alerts test",
+    "/system": "worker",
+    "/night": "tick",
+}
+
+
+@pytest.mark.parametrize("path", COMMANDS)
+def test_an_empty_page_teaches_the_command_that_fills_it(client: FlaskClient, path: str) -> None:
+    html = client.get(path).get_data(as_text=True)
+    found = re.search(r'class="try"><code>(.*?)</code>', html)
+    assert found is not None
+    words = shlex.split(unescape(found[1]))
+    assert words[0] == "wakeboard" and " ".join(words[1:]).startswith(COMMANDS[path])
+    assert_parses(words[1:])
+
+
+def assert_parses(words: list[str]) -> None:
+    """Assert that the command line knows these words and their options."""
+    command: click.Command = cli
+    context = click.Context(command)
+    while isinstance(command, click.Group):
+        found = command.get_command(context, words[0])
+        assert found is not None, words
+        command, words = found, words[1:]
+        context = click.Context(command, parent=context)
+    command.make_parser(context).parse_args(list(words))
+
+
+# How a browser is set up
+
+
+def test_a_browser_is_set_up_by_a_form_and_goes_back(client: FlaskClient) -> None:
+    chosen = {"theme": "dark", "density": "comfortable", "times": "absolute", "zone": "Asia/Tokyo"}
+    answer = client.post("/display", data={**chosen, "next": "/runs?status=dead"})
+    assert (answer.status_code, answer.headers["Location"]) == (303, "/runs?status=dead")
+    html = client.get("/runs").get_data(as_text=True)
+    assert '<html lang="en" data-theme="dark" data-density="comfortable" data-times="absolute"' in html
+    assert " JST</span>" in html
+    page = client.get("/display").get_data(as_text=True)
+    assert re.search(r'<option value="Asia/Tokyo" selected>Asia/Tokyo \(\d\d:\d\d now\)', page)
+
+
+@pytest.mark.parametrize(("name", "value"), [("theme", "pink"), ("zone", "Asia/Nowhere"), ("zone", "../x")])
+def test_what_cannot_be_chosen_is_refused(client: FlaskClient, name: str, value: str) -> None:
+    answer = client.post("/display", data={name: value})
+    assert answer.status_code == 400
+    assert f"There is no {name} “{value}”." in answer.get_data(as_text=True)
+
+
+def test_the_way_back_stays_on_this_site(client: FlaskClient) -> None:
+    answer = client.post("/display", data={"next": "//evil.test/"})
+    assert answer.headers["Location"] == "/display"
+
+
+# A form that comes too late
+
+
+def test_a_form_without_session_does_nothing_and_keeps_the_reason(
+    anonymous: FlaskClient, connection: Connection
+) -> None:
+    run_id = a_run(connection, "queued")
+    late = anonymous.post(f"/runs/{run_id}/cancel", data={"reason": "no <b>&</b> never", "next": "/runs"})
+    html = late.get_data(as_text=True)
+    assert late.status_code == 401 and "Nothing was done." in html
+    assert "no &lt;b&gt;&amp;&lt;/b&gt; never" in html
+    link = re.search(r'href="/login\?next=([^"]*)"', html)
+    assert link and link[1].startswith(f"%2Fruns%2F{run_id}%2Fcancel%3Freason%3Dno%2B")
+    assert status(connection, run_id) == "queued"
+    assert rows(connection, "audit_log", "action = 'run.cancel'") == []
+
+
+def test_the_question_is_asked_again_with_the_reason(client: FlaskClient, connection: Connection) -> None:
+    run_id = a_run(connection, "queued")
+    html = client.get(f"/runs/{run_id}/cancel?reason=no+%22never%22&next=/runs").get_data(as_text=True)
+    assert 'value="no &#34;never&#34;"' in html
+
+
+def test_only_the_reason_and_the_runs_go_into_an_address(anonymous: FlaskClient) -> None:
+    given = {"payload": '{"token": "s3cret"}', "reason": "x"}
+    html = anonymous.post("/runs/7/again", data=given).get_data(as_text=True)
+    assert "s3cret" not in html
+
+
+def test_signing_out_twice_leads_to_sign_in(anonymous: FlaskClient) -> None:
+    answer = anonymous.post("/logout", data={})
+    assert (answer.status_code, answer.headers["Location"]) == (303, "/login")

@@ -1,0 +1,622 @@
+"""Last night on one page: which window it is, what it counts, and that page and twin say the same."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+from html import unescape
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+from flask import Flask
+from flask.testing import FlaskClient
+from sqlalchemy import event, text
+
+from dashboard import create_app
+from dashboard.formats import anchor
+from dashboard.pictures import gantt
+from dashboard.queries.errors import Window
+from dashboard.words import night as words
+from tests.conftest import Connection
+from tests.dashboard.conftest import SAME_ORIGIN, assert_shown_as_text
+from tests.factories import a_definition, a_run, a_type, a_worker, age, an_attempt, from_now, insert
+from worker import audit
+from worker.nights import faults
+from worker.nights.minutes import SLICES, Slice
+from worker.nights.summary import Span, summary
+from worker.people import users
+from worker.settings import Settings
+from worker.states import Role
+
+HOSTILE = "<img src=x onerror=alert(1)>\u202e\"'/?#"
+DAY = "since=24h"
+
+
+def night(client: FlaskClient, query: str = DAY) -> Any:
+    answer = client.get(f"/night.json?{query}")
+    assert answer.status_code == 200, answer.get_data(as_text=True)
+    return answer.get_json()
+
+
+def html(client: FlaskClient, query: str = DAY) -> str:
+    answer = client.get(f"/night?{query}")
+    assert answer.status_code == 200
+    return answer.get_data(as_text=True)
+
+
+def row(page: str, id: str) -> list[str]:
+    """Return the texts of the cells of the row with that id."""
+    found = re.search(rf'<tr id="{re.escape(id)}".*?</tr>', page, re.S)
+    assert found, id
+    cells = re.findall(r"<td.*?</td>", found[0], re.S)
+    return [" ".join(unescape(re.sub(r"<[^>]*>", " ", cell)).split()) for cell in cells]
+
+
+def rows(page: str, prefix: str) -> int:
+    return page.count(f'<tr id="{prefix}-')
+
+
+def counted(
+    connection: Connection,
+    ago: str,
+    job_type: str = "mail",
+    outcome: str = "succeeded",
+    runs: int = 1,
+    seconds: float = 1,
+    bucket: int = 40,
+    table: str = "statistics_rollups",
+) -> None:
+    """Write attempts into the statistics, each of which took ``seconds``."""
+    connection.execute(
+        f"""INSERT INTO wakeboard.{table} (minute, job_type, outcome, duration_bucket, wait_bucket, runs,
+            duration_ms, duration_max_ms, wait_ms, wait_max_ms)
+        VALUES (date_trunc('minute', now() - %s::interval), %s, %s, %s, 1, %s, %s, %s, 1, 1)""".encode(),
+        (ago, job_type, outcome, bucket, runs, runs * seconds * 1000, seconds * 1000),
+    )
+
+
+def failure(connection: Connection, ago: str, run: int = 1, **columns: Any) -> None:
+    number = connection.execute("SELECT count(*) + 100 FROM wakeboard.job_attempts").fetchone()
+    assert number
+    an_attempt(
+        connection, run, attempt=number[0], lease_epoch=number[0],
+        **{"outcome": "failed", "error_code": "smtp_down", "finished_at": f"-{ago}", **columns},
+    )  # fmt: skip
+
+
+# Which window
+
+
+def moment(text: str, zone: str = "UTC") -> datetime:
+    return datetime.fromisoformat(text).replace(tzinfo=ZoneInfo(zone)).astimezone(UTC)
+
+
+@pytest.mark.parametrize(
+    "now", ["2026-11-21T00:30", "2026-11-21T03:00", "2026-11-21T09:00", "2026-11-21T23:59"]
+)
+def test_last_night_is_yesterday_evening_to_this_morning(now: str) -> None:
+    window = words.last_night(moment(now, "Europe/Paris"), ZoneInfo("Europe/Paris"))
+    assert window.since == moment("2026-11-20T18:00", "Europe/Paris")
+    assert window.until == moment("2026-11-21T08:00", "Europe/Paris")
+
+
+def test_a_night_in_which_the_clocks_change_is_an_hour_longer_or_shorter() -> None:
+    paris = ZoneInfo("Europe/Paris")
+    spring = words.last_night(moment("2026-03-29T12:00"), paris)
+    autumn = words.last_night(moment("2026-10-25T12:00"), paris)
+    assert (spring.until - spring.since, autumn.until - autumn.since) == (
+        timedelta(hours=13),
+        timedelta(hours=15),
+    )
+    assert words.moved(autumn, 1, paris).since == moment("2026-10-25T18:00", "Europe/Paris")
+
+
+def test_the_night_is_that_of_the_site_whatever_zone_the_reader_chose(
+    database: str, connection: Connection
+) -> None:
+    app = create_app(Settings.load({"database_url": database, "timezone": "Asia/Tokyo"}, environ={}))
+    reader = app.test_client()
+    reader.environ_base.update(SAME_ORIGIN)
+    name = f"wakeboard_{users.install_id(connection)}"
+    reader.set_cookie(name, users.open_session(connection, "anna", Role.VIEWER))
+    reader.set_cookie("wakeboard_zone", "Europe/Paris")
+    body = night(reader, "")
+    since = datetime.fromisoformat(body["since"]).astimezone(ZoneInfo("Asia/Tokyo"))
+    assert (since.hour, since.minute) == (18, 0)
+    app.extensions["wakeboard_database"].dispose()
+
+
+@pytest.mark.parametrize(
+    ("query", "hours"),
+    [
+        ("", 14),
+        ("since=6h", 6),
+        ("until=2026-11-20T08:00Z", 14),
+        ("since=2026-11-20T20:00Z&until=2026-11-20T22:30Z", 2.5),
+    ],
+)
+def test_any_other_window_comes_by_its_address(client: FlaskClient, query: str, hours: float) -> None:
+    body = night(client, query)
+    length = datetime.fromisoformat(body["until"]) - datetime.fromisoformat(body["since"])
+    assert abs(length.total_seconds() - hours * 3600) <= 120
+
+
+@pytest.mark.parametrize(
+    "query", ["status=dead", "since=yesterday", "since=1h&until=2h", "since=4d", "since=1h&until=1h"]
+)
+def test_a_window_that_cannot_be_is_refused(client: FlaskClient, query: str) -> None:
+    for path in ("/night", "/night.json", "/night.csv"):
+        assert client.get(f"{path}?{query}").status_code == 400, path
+
+
+def test_the_days_before_and_after_are_a_click_away(client: FlaskClient) -> None:
+    page = html(client, "since=2020-11-20T18:00Z&until=2020-11-21T08:00Z")
+    assert 'href="/night?since=2020-11-19T18:00Z&amp;until=2020-11-20T08:00Z"' in page
+    assert 'href="/night?since=2020-11-21T18:00Z&amp;until=2020-11-22T08:00Z"' in page
+    assert "A day later" not in html(client)
+
+
+# What it says
+
+
+def test_an_empty_night_says_what_would_be_here(client: FlaskClient) -> None:
+    page = html(client, "since=2026-01-01T18:00Z&until=2026-01-02T08:00Z")
+    assert "Nothing ran." in night(client, "since=2026-01-01T18:00Z&until=2026-01-02T08:00Z")["sentence"]
+    assert "Nothing happened in this window" in page and "prints on paper" in page
+
+
+def test_what_ran_is_counted_by_type_from_merged_and_unmerged_minutes(
+    client: FlaskClient, connection: Connection
+) -> None:
+    counted(connection, "2 hours", runs=5, seconds=2)
+    counted(connection, "3 hours", runs=2, outcome="failed", table="statistics_deltas")
+    counted(connection, "3 hours", "report", runs=7)
+    counted(connection, "30 hours", "report", runs=100)
+    body = night(client)
+    assert [(one["job_type"], one["attempts"], one["failed"]) for one in body["items"]] == [
+        ("mail", 7, 2),
+        ("report", 7, 0),
+    ]
+    assert (body["attempts"], body["types"], body["failed"]) == (14, 2, 2)
+    assert body["items"][0]["seconds"] == pytest.approx(12)
+    head, *lines = client.get(f"/night.csv?{DAY}").get_data(as_text=True).splitlines()
+    assert head.startswith("job_type,attempts,succeeded,failed,lost,slow,seconds") and len(lines) == 2
+
+
+def test_failures_that_were_never_seen_before_are_marked(client: FlaskClient, connection: Connection) -> None:
+    run = a_run(connection)
+    for ago, code, job_type in (
+        ("40 hours", "smtp_down", "mail"),
+        ("2 hours", "smtp_down", "mail"),
+        ("2 hours", "smtp_down", "report"),
+        ("1 hour", "no_vat", "mail"),
+    ):
+        failure(connection, ago, run, error_code=code, job_type=job_type)
+    body = night(client)
+    found = {(one["error_code"], one["job_type"]): one["is_new"] for one in body["failures"]}
+    assert found == {
+        ("smtp_down", "mail"): False,
+        ("smtp_down", "report"): True,
+        ("no_vat", "mail"): True,
+    }
+    assert body["new"] == 2 and not body["well"]
+    assert "2 new kinds of failure" in body["sentence"]
+    page = html(client)
+    assert page.count("</svg>first time</span>") == 2
+    assert re.search(r'href="/errors/no_vat\?since=[^"]*until=', page)
+
+
+def test_what_became_of_the_runs_that_failed(client: FlaskClient, connection: Connection) -> None:
+    for status in ("dead", "failed", "succeeded", "cancelled"):
+        failure(connection, "1 hour", a_run(connection, status, attempts=0))
+    failure(connection, "1 hour", 999_999)
+    body = night(client)
+    assert body["failed_runs"] == {
+        "runs": 5, "succeeded": 1, "waiting": 1, "dead": 1, "cancelled": 1, "gone": 1,
+    }  # fmt: skip
+    assert "1 run gave up" in body["sentence"]
+    page = html(client)
+    assert "5 runs: 1 dead, 1 not through yet, 1 succeeded since, 1 cancelled, 1 removed since" in page
+
+
+def test_a_run_that_succeeded_only_after_retries_is_named(
+    client: FlaskClient, connection: Connection
+) -> None:
+    run = a_run(connection, "succeeded", attempts=0, finished_at="-1 hour", error_code="smtp_down")
+    failure(connection, "2 hours", run)
+    failure(connection, "90 minutes", run)
+    early = a_run(connection, "succeeded", attempts=0, finished_at="-23 hours")
+    failure(connection, "25 hours", early)
+    before = a_run(connection, "succeeded", attempts=0, finished_at="-26 hours")
+    failure(connection, "27 hours", before)
+    a_run(connection, "succeeded")
+    body = night(client)
+    assert [(one["id"], one["failures"]) for one in body["recovered_runs"]] == [(run, 2), (early, 1)]
+    assert body["recovered"] == 2
+    assert row(html(client), f"recovered-{run}")[:4] == [str(run), "mail", "2", "smtp_down"]
+
+
+def test_fires_that_were_missed_are_told_with_the_reason(client: FlaskClient, connection: Connection) -> None:
+    nightly, paused = a_definition(connection, "nightly"), a_definition(connection, "hourly")
+    for ago, reason in (("-2 hours", "overlap"), ("-3 hours", "overlap"), ("-40 hours", "misfire")):
+        values = {"definition_id": nightly, "scheduled_for": from_now(ago), "reason": reason}
+        insert(connection, "missed_fires", values)
+    insert(
+        connection,
+        "missed_fires",
+        {
+            "definition_id": paused,
+            "scheduled_for": from_now("-50 hours"),
+            "until_at": from_now("-5 hours"),
+            "reason": "paused",
+        },
+    )
+    body = night(client)
+    found = [(one["name"], one["reason"], one["fires"], one["is_many"]) for one in body["missed_fires"]]
+    assert found == [("nightly", "overlap", 2, False), ("hourly", "paused", 1, True)]
+    assert "at least 3 fires missed" in body["sentence"]
+    page = html(client)
+    assert row(page, "missed-nightly-overlap")[1] == "2" and row(page, "missed-hourly-paused")[1] == "1+"
+    assert 'href="/schedules/nightly"' in page
+
+
+def fire(connection: Connection, definition: int, ago: int, started: int | None, ended: int | None) -> int:
+    """Write a run of a fire ``ago`` minutes ago; it began and ended so many minutes after its time."""
+    status = "queued" if started is None else "running" if ended is None else "succeeded"
+    columns: dict[str, Any] = {"definition_id": definition, "scheduled_for": from_now(f"-{ago} minutes")}
+    if started is not None:
+        columns["started_at"] = f"{started - ago} minutes"
+    if ended is not None:
+        columns["finished_at"] = f"{ended - ago} minutes"
+    return a_run(connection, status, **columns)
+
+
+def test_late_fires_and_those_beside_the_run_before_are_found(
+    client: FlaskClient, connection: Connection
+) -> None:
+    slow, waiting = a_definition(connection, "slow", overlap="allow"), a_definition(connection, "waiting")
+    fire(connection, slow, 180, 0, 90)
+    beside = fire(connection, slow, 120, 0, 10)
+    late = fire(connection, slow, 60, 25, 30)
+    stands = fire(connection, waiting, 45, None, None)
+    fire(connection, waiting, 2000, 600, 700)
+    body = night(client)
+    found = {one["name"]: one for one in body["fires"]}
+    assert (found["slow"]["fires"], found["slow"]["late"], found["slow"]["late_run_id"]) == (3, 1, late)
+    assert (found["slow"]["beside"], found["slow"]["beside_run_id"]) == (1, beside)
+    assert found["slow"]["late_seconds"] == pytest.approx(1500, abs=2)
+    assert (found["waiting"]["fires"], found["waiting"]["late_run_id"]) == (1, stands)
+    assert found["waiting"]["late_seconds"] == pytest.approx(45 * 60, abs=5)
+    assert (body["late"], body["overlapping"]) == (2, 1)
+    page = html(client)
+    assert row(page, "late-slow") == ["slow", "1 of 3", "25 min", str(late)]
+    assert row(page, "beside-slow")[:3] == ["slow", "1 of 3", str(beside)]
+
+
+def test_a_retried_fire_is_judged_by_its_first_start(client: FlaskClient, connection: Connection) -> None:
+    nightly = a_definition(connection, "nightly")
+    run = a_run(
+        connection, "succeeded", definition_id=nightly, scheduled_for=from_now("-3 hours"), attempts=0,
+        started_at="-1 hour", finished_at="-59 minutes",
+    )  # fmt: skip
+    for number, start, end, outcome in ((1, "-180", "-179", "failed"), (2, "-60", "-59", "succeeded")):
+        an_attempt(
+            connection, run, attempt=number, lease_epoch=number, outcome=outcome,
+            started_at=f"{start} minutes", finished_at=f"{end} minutes",
+        )  # fmt: skip
+    connection.execute("UPDATE wakeboard.job_runs SET attempts = 2 WHERE id = %s", (run,))
+    assert night(client)["late"] == 0
+
+
+def test_what_took_over_three_times_its_median_is_slow(client: FlaskClient, connection: Connection) -> None:
+    for day in range(2, 6):
+        counted(connection, f"{day} days", "report", seconds=20, bucket=49)
+    counted(connection, "2 hours", "report", seconds=70, bucket=53)
+    counted(connection, "2 hours", "report", seconds=59, bucket=52)
+    counted(connection, "2 hours", "young", seconds=900, bucket=60)
+    run = a_run(
+        connection, "succeeded", job_type="report", started_at="-121 minutes", finished_at="-119 minutes"
+    )
+    a_run(connection, "succeeded", job_type="report", started_at="-120 minutes", finished_at="-119 minutes")
+    body = night(client)
+    slow = {one["job_type"]: one["slow"] for one in body["items"]}
+    assert slow == {"report": 1, "young": 0}
+    assert [(one["id"], one["seconds"]) for one in body["slow_runs"]] == [(run, pytest.approx(120))]
+    assert row(html(client), f"slow-{anchor('report')}") == [
+        "report",
+        "1 of 2",
+        "20 s",
+        "1 min 10 s",
+        str(run),
+    ]
+
+
+def test_a_few_milliseconds_more_are_not_slow(client: FlaskClient, connection: Connection) -> None:
+    for day in range(2, 6):
+        counted(connection, f"{day} days", seconds=0.01, bucket=27)
+    counted(connection, "2 hours", seconds=0.9, bucket=40)
+    assert night(client)["slow"] == 0
+
+
+def test_what_was_taken_over_leads_to_its_attempt_and_worker(
+    client: FlaskClient, connection: Connection
+) -> None:
+    a_worker(connection, "w9", name="night-shift")
+    run = a_run(connection, "failed", attempts=0)
+    an_attempt(
+        connection, run, outcome="lost", error_code="lease_lost", worker_id="w9", lease_epoch=4, attempt=2,
+        started_at="-3 hours", finished_at="-2 hours", refused_at="-1 hour", refused_outcome="succeeded",
+    )  # fmt: skip
+    body = night(client)
+    (one,) = body["taken_over_runs"]
+    assert (body["taken_over"], one["run_id"], one["status"]) == (1, run, "failed")
+    page = html(client)
+    assert row(page, f"lost-{run}-4")[:4] == [str(run), "mail", "2", "night-shift"]
+    assert f'href="/runs/{run}#attempt-4"' in page and 'href="/workers/w9"' in page
+    assert "succeeded, refused" in page
+
+
+def test_what_is_stuck_now_makes_no_quiet_night(client: FlaskClient, connection: Connection) -> None:
+    a_run(connection, "running", locked_until="-10 minutes", started_at="-2 hours")
+    body = night(client)
+    assert (body["running"], body["stuck"]) == (1, 1)
+    assert "1 run is stuck" in body["sentence"]
+    assert body["timeline"][0]["running"] == 1
+    assert "Leases" in html(client)
+
+
+def test_who_did_what_is_told_with_the_reason(client: FlaskClient, connection: Connection) -> None:
+    anna = audit.Actor("anna", Role.OPERATOR, "web")
+    audit.record(
+        connection, anna, "run.retry", "run", 7, reason="the server is back",
+        before={"status": "dead"}, after={"status": "queued"},
+    )  # fmt: skip
+    body = night(client)
+    (act,) = [each for each in body["audit"] if each["action"] == "run.retry"]
+    cells = row(html(client), f"act-{act['id']}")
+    assert cells[1:] == ["anna", "Retry", "run 7", "status dead → queued", "the server is back"]
+    assert 'href="/runs/7"' in html(client)
+
+
+def a_full_night(connection: Connection) -> None:
+    """Write a night with something of everything."""
+    a_type(connection, "mail")
+    definition = a_definition(connection, "nightly", overlap="allow")
+    counted(connection, "2 hours", runs=1200, seconds=3)
+    counted(connection, "5 hours", "report", runs=3, outcome="lost")
+    counted(connection, "4 hours", "report", runs=3, outcome="failed")
+    for day in range(2, 6):
+        counted(connection, f"{day} days", seconds=0.1, bucket=33)
+    fire(connection, definition, 180, 30, 90)
+    fire(connection, definition, 120, 0, 10)
+    values = {"definition_id": definition, "scheduled_for": from_now("-2 hours"), "reason": "misfire"}
+    insert(connection, "missed_fires", values)
+    dead = a_run(connection, "dead", attempts=0, job_type="report")
+    failure(connection, "4 hours", dead, job_type="report")
+    good = a_run(connection, "succeeded", attempts=0, finished_at="-1 hour")
+    failure(connection, "2 hours", good)
+    failure(connection, "5 hours", dead, job_type="report", outcome="lost", error_code="lease_lost")
+    a_run(connection, "running", locked_until="-1 minute", started_at="-1 hour")
+    audit.record(connection, audit.Actor("anna", Role.OPERATOR, "web"), "run.retry", "run", dead)
+
+
+def test_page_and_twin_say_the_same(client: FlaskClient, connection: Connection) -> None:
+    a_full_night(connection)
+    body, page = night(client), html(client)
+    spoken = unescape(re.sub(r"<[^>]*>", " ", page)).split()
+    assert " ".join(body["sentence"].split()) in " ".join(spoken)
+    tiles = re.findall(r'<a class="tile[^>]*href="(#\w+)".*?<b>([^<]*)</b>', page, re.S)
+    shown = [int(re.sub(r"\D", "", value)) for _, value in tiles]
+    names = (
+        "attempts",
+        "failed",
+        "new",
+        "dead",
+        "recovered",
+        "missed",
+        "late",
+        "overlapping",
+        "slow",
+        "taken_over",
+    )
+    assert shown == [body[name] for name in names]
+    assert 0 not in shown, "a night with something of everything"
+    for target, _ in tiles:
+        assert f'id="{target[1:]}"' in page
+    for one in body["items"]:
+        cells = row(page, f"ran-{anchor(one['job_type'])}")
+        assert [int(re.sub(r"\D", "", cell)) for cell in cells[1:4]] == [
+            one["attempts"], one["succeeded"], one["failed"],
+        ]  # fmt: skip
+    for lane in body["timeline"]:
+        cells = row(page, f"lane-{anchor(lane['job_type'])}")
+        total = [sum(bar[name] for bar in lane["stretches"]) for name in ("attempts", "failed")]
+        assert [int(re.sub(r"\D", "", cell)) for cell in cells[-2:]] == total
+    lists = {
+        "ran": "items", "lane": "timeline", "failed": "failures", "recovered": "recovered_runs",
+        "missed": "missed_fires", "lost": "taken_over_runs", "act": "audit",
+    }  # fmt: skip
+    for prefix, name in lists.items():
+        assert rows(page, prefix) == len(body[name]) > 0, name
+    assert rows(page, "stretch") == sum(len(lane["stretches"]) for lane in body["timeline"])
+    assert rows(page, "late") == sum(1 for one in body["fires"] if one["late"])
+    assert rows(page, "beside") == sum(1 for one in body["fires"] if one["beside"])
+
+
+@pytest.mark.parametrize(
+    ("numbers", "well", "said"),
+    [
+        (
+            {"attempts": 9, "types": 2},
+            True,
+            "A quiet night. 9 attempts of 2 types ended, none of them failed.",
+        ),
+        ({"attempts": 1, "types": 1, "slow": 1}, True, "Worth a look: 1 slow."),
+        (
+            {"attempts": 9, "failed": 2},
+            True,
+            "Nothing needs you. 9 attempts of 0 types ended, 2 failed; nothing",
+        ),
+        ({"attempts": 9, "failed": 2, "waiting": 1}, True, "1 run waits to be tried again."),
+        ({"attempts": 9, "failed": 2, "dead": 1}, False, "1 run gave up. 9 attempts"),
+        ({"missed": 2, "stuck": 2}, False, "2 runs are stuck, 2 fires missed."),
+        ({}, True, "Nothing ran. No attempt ended"),
+    ],
+)
+def test_the_sentence_says_how_the_night_was(numbers: dict[str, int], well: bool, said: str) -> None:
+    good, strong, rest = words.verdict(words.Numbers(**numbers), is_over=True)
+    assert good == well and said in f"{strong} {rest}"
+
+
+def test_a_night_that_goes_on_is_judged_so_far() -> None:
+    assert words.verdict(words.Numbers(attempts=1), is_over=False)[1] == "Quiet so far."
+    assert words.verdict(words.Numbers(), is_over=False)[1:] == ("Nothing ran.", "Not yet.")
+
+
+def test_what_was_not_looked_at_is_said(
+    client: FlaskClient, connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(faults, "CAP", 1)
+    monkeypatch.setattr(faults, "MOST_SHOWN", 1)
+    for ago in ("26 hours", "27 hours", "1 hour"):
+        failure(connection, ago)
+    for _ in range(2):
+        failure(connection, "1 hour", outcome="lost")
+    page = html(client)
+    assert "among the newest" in page
+    monkeypatch.setattr(faults, "CAP", 100)
+    assert night(client)["taken_over"] == 2 and "2 in all; shown are the newest." in html(client)
+
+
+# Drawing
+
+
+def piece(minutes: float, place: int, failed: int = 0, job_type: str = "mail", length: float = 5) -> Slice:
+    start = moment("2026-11-20T18:00") + timedelta(minutes=minutes)
+    return Slice(job_type, place, start, start + timedelta(minutes=length), 10, failed)
+
+
+def test_busy_stretches_are_merged_and_long_pauses_are_not() -> None:
+    window = Window(moment("2026-11-20T18:00"), moment("2026-11-21T08:00"))
+    pieces = [piece(0, 0), piece(9, 1), piece(400, 46, failed=2), piece(-60, 3, length=90)]
+    (lane,) = gantt.lanes(window, ["mail", "idle"], pieces, {}, window.until)
+    assert [bar.attempts for bar in lane.bars] == [30, 10]
+    assert lane.bars[0].first_at == window.since and lane.bars[0].x == 0
+    assert (lane.attempts, lane.failed, len(lane.marks)) == (40, 2, 1)
+
+
+def test_a_lane_has_a_bounded_number_of_bars_inside_of_the_drawing() -> None:
+    window = Window(moment("2026-11-20T18:00"), moment("2026-11-21T08:00"))
+    step = 14 * 60 / SLICES
+    pieces = [piece(place * step, place, failed=1, length=1) for place in range(SLICES)]
+    (lane,) = gantt.lanes(window, ["mail"], pieces, {"mail": (window.since, 3)}, window.until)
+    assert len(lane.bars) <= SLICES and len(lane.marks) == 1 and lane.running is not None
+    for bar in (*lane.bars, *lane.marks, lane.running):
+        assert bar.x >= 0 and bar.x + bar.width <= gantt.WIDTH + 0.2
+
+
+# Rules of every page
+
+
+def test_hostile_text_stays_text(client: FlaskClient, connection: Connection) -> None:
+    counted(connection, "1 hour", HOSTILE)
+    failure(
+        connection,
+        "1 hour",
+        a_run(connection, "dead", attempts=0),
+        error_code=HOSTILE,
+        error=HOSTILE,
+        job_type=HOSTILE,
+    )
+    failure(connection, "1 hour", 5, outcome="lost", worker_id=HOSTILE, job_type=HOSTILE)
+    good = a_run(connection, "succeeded", attempts=0, job_type=HOSTILE, error_code=HOSTILE)
+    failure(connection, "1 hour", good, job_type=HOSTILE)
+    actor = audit.Actor(HOSTILE, Role.VIEWER, "web")
+    audit.record(connection, actor, "run.retry", "run", HOSTILE, reason=HOSTILE, after={"x": HOSTILE})
+    assert_shown_as_text(client, f"/night?{DAY}")
+
+
+def test_secrets_are_in_no_shape_of_the_page(client: FlaskClient, connection: Connection) -> None:
+    url = "https://app:hunter2@crm.example.com"
+    failure(connection, "1 hour", 5, error=url)
+    anna = audit.Actor("anna", Role.ADMIN, "web")
+    audit.record(connection, anna, "run.again", "run", 5, after={"password": "hunter2"})
+    for path in ("/night", "/night.json", "/night.csv"):
+        assert b"hunter2" not in client.get(f"{path}?{DAY}").data, path
+
+
+def test_a_viewer_may_read_it_and_it_is_linked_from_every_page(as_role: Any) -> None:
+    viewer = as_role("viewer")
+    assert viewer.get("/night").status_code == 200
+    assert 'href="/night"' in viewer.get("/runs").get_data(as_text=True)
+
+
+def test_the_page_of_a_night_never_reads_a_whole_table(
+    app: Flask, client: FlaskClient, connection: Connection
+) -> None:
+    definition = a_definition(connection, "busy")
+    a_definition(connection, "idle")
+    connection.execute(
+        """INSERT INTO wakeboard.job_runs (job_type, definition_id, scheduled_for, status, attempts,
+            started_at, finished_at, error_code, created_at)
+        SELECT 'type' || n % 9, %s, now() - (50000 - n) * interval '1 min',
+            CASE WHEN n %% 50 = 0 THEN 'dead' ELSE 'succeeded' END, 1 + n %% 3,
+            now() - (50000 - n) * interval '1 min', now() - (50000 - n) * interval '1 min', 'code' || n %% 7,
+            now() - (50000 - n) * interval '1 min'
+        FROM generate_series(1, 50000) AS n""".replace("n % 9", "n %% 9"),
+        (definition,),
+    )
+    connection.execute(
+        """INSERT INTO wakeboard.job_attempts (run_id, attempt, lease_epoch, job_type, worker_id, due_at,
+            started_at, finished_at, outcome, error_code, error)
+        SELECT id, 1, 1, job_type, 'w1', started_at, started_at, finished_at,
+            CASE WHEN id % 10 = 0 THEN 'failed' ELSE 'succeeded' END, error_code, 'no'
+        FROM wakeboard.job_runs"""
+    )
+    connection.execute(
+        """INSERT INTO wakeboard.statistics_rollups (minute, job_type, outcome, duration_bucket, wait_bucket,
+            runs, duration_ms, duration_max_ms, wait_ms, wait_max_ms)
+        SELECT date_trunc('minute', now()) - n * interval '1 min', 'type' || t, 'succeeded', 40, 1, 1,
+            CASE WHEN n < 500 THEN 90000 ELSE 1000 END, CASE WHEN n < 500 THEN 90000 ELSE 1000 END, 1, 1
+        FROM generate_series(1, 20000) AS n, generate_series(0, 4) AS t"""
+    )
+    connection.execute(
+        """INSERT INTO wakeboard.missed_fires (definition_id, scheduled_for, reason, noted_at)
+        SELECT %s, now() - n * interval '1 min', 'overlap', now() - n * interval '1 min'
+        FROM generate_series(1, 20000) AS n""",
+        (definition,),
+    )
+    connection.execute(
+        """INSERT INTO wakeboard.audit_log (at, actor, source, action)
+        SELECT now() - (20000 - i) * interval '1 minute', 'anna', 'web', 'login'
+        FROM generate_series(1, 20000) AS i"""
+    )
+    connection.execute("ANALYZE")
+    asked: list[tuple[str, Any]] = []
+    engine = app.extensions["wakeboard_database"].primary
+    event.listen(
+        engine, "before_cursor_execute", lambda _c, _cursor, sql, values, *_: asked.append((sql, values))
+    )
+    assert client.get("/night").status_code == 200
+    assert client.get("/night?since=14h").status_code == 200
+    now = datetime.now(UTC)
+    with engine.connect() as asking:
+        summary(
+            lambda sql, values: [*asking.execute(text(sql), dict(values)).mappings()],
+            Span(now - timedelta(hours=14), now),
+            UTC,
+        )
+    big = ("job_runs", "job_attempts", "statistics_rollups", "missed_fires", "audit_log")
+    looked_at = [(sql, values) for sql, values in asked if any(table in sql for table in big)]
+    assert len(looked_at) >= 20
+    for sql, values in looked_at:
+        plan = "\n".join(line for (line,) in connection.execute(f"EXPLAIN {sql}".encode(), values).fetchall())
+        assert not any(f"Seq Scan on {table}" in plan for table in big), f"{sql}\n{plan}"
+        assert "Backward using job_runs_pkey" not in plan or "max(" in sql, f"{sql}\n{plan}"
+
+
+def test_a_night_of_long_ago_is_counted_as_well(client: FlaskClient, connection: Connection) -> None:
+    run = a_run(connection, "dead", attempts=1)
+    age(connection, run, "10 days")
+    assert night(client, "since=11d&until=9d")["dead"] == 1

@@ -1,0 +1,190 @@
+"""What was odd about the runs of a schedule: late, overlapping, done twice; and who paused it."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from flask.testing import FlaskClient
+
+from dashboard.queries import odd_schedules
+from dashboard.words.oddities import counted, oddities
+from tests.conftest import Connection
+from tests.factories import a_definition, a_run, from_now, insert
+from worker.lineage import maker
+
+JSON = {"Accept": "application/json"}
+
+
+@pytest.fixture
+def mine(connection: Connection) -> int:
+    return a_definition(connection, "mine")
+
+
+def a_fire(connection: Connection, mine: int, due: int, began: int, ended: int | None, **more: Any) -> int:
+    """Write a run that was due, began and ended so many minutes ago (None: it runs)."""
+    when = {"scheduled_for": from_now(f"-{due} minutes"), "started_at": from_now(f"-{began} minutes")}
+    if ended is None:
+        return a_run(connection, "running", definition_id=mine, **when, **more)
+    when["finished_at"] = from_now(f"-{ended} minutes")
+    return a_run(connection, "succeeded", definition_id=mine, **when, **more)
+
+
+def item(client: FlaskClient) -> dict[str, Any]:
+    return dict(client.get("/schedules.json?q=mine").get_json()["items"][0])
+
+
+def odd(client: FlaskClient) -> dict[int, list[str]]:
+    runs = client.get("/schedules/mine.json").get_json()["runs"]
+    return {run["id"]: [one["word"] for one in run["odd"]] for run in runs if run["odd"]}
+
+
+def test_punctual_runs_one_after_the_other_are_not_odd(
+    client: FlaskClient, connection: Connection, mine: int
+) -> None:
+    a_fire(connection, mine, 60, 60, 50)
+    a_fire(connection, mine, 40, 40, 30)
+    assert odd(client) == {}
+    assert [item(client)[word] for word in ("late", "overlapping", "twice")] == [0, 0, 0]
+
+
+def test_a_late_start_is_told(client: FlaskClient, connection: Connection, mine: int) -> None:
+    late = a_fire(connection, mine, 60, 48, 40)
+    assert odd(client) == {late: ["late"]} and item(client)["late"] == 1
+    page = client.get("/schedules/mine").get_data(as_text=True)
+    assert "started 12 min after its time" in page
+    listed = client.get("/schedules").get_data(as_text=True)
+    assert "late 1" in listed and f"Run {late}: succeeded, late" in listed
+
+
+def names(client: FlaskClient, query: str) -> list[str]:
+    return [each["name"] for each in client.get(f"/schedules.json?{query}").get_json()["items"]]
+
+
+def test_schedules_are_found_by_what_is_odd_about_their_latest_runs(
+    client: FlaskClient, connection: Connection, mine: int
+) -> None:
+    a_fire(connection, mine, 60, 48, 40)
+    beside, off = a_definition(connection, "beside"), a_definition(connection, "off", enabled=False)
+    a_fire(connection, beside, 60, 60, 30)
+    a_fire(connection, beside, 40, 40, 35)
+    first = a_fire(connection, off, 60, 60, 50)
+    a_run(connection, "succeeded", definition_id=off, origin_run_id=first)
+    a_fire(connection, a_definition(connection, "fine"), 60, 60, 50)
+    assert names(client, "state=late") == ["mine"]
+    assert names(client, "state=overlapping") == ["beside"]
+    assert names(client, "state=twice") == ["off"]
+    assert names(client, "state=late,twice") == ["mine", "off"]
+    assert names(client, "state=late,paused") == ["mine", "off"]
+    assert names(client, "state=late&q=beside") == []
+    listed = client.get("/schedules.csv?state=overlapping").get_data(as_text=True).splitlines()
+    assert [line.split(",")[0] for line in listed[1:]] == ["beside"]
+    page = client.get("/schedules?state=late").get_data(as_text=True)
+    assert "<option selected>late</option>" in page and "/schedules/mine" in page
+    assert 'href="/schedules/beside"' not in page
+
+
+def test_a_page_says_when_it_looked_at_the_first_schedules_only(
+    client: FlaskClient, connection: Connection, mine: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a_fire(connection, mine, 60, 48, 40)
+    a_fire(connection, a_definition(connection, "zest"), 60, 48, 40)
+    monkeypatch.setattr(odd_schedules, "MOST_JUDGED", 1)
+    assert names(client, "state=late") == ["mine"]
+    assert "The first 1 schedules by name were looked at" in client.get("/schedules?state=late").text
+    assert names(client, "state=late&q=zest") == ["zest"]
+    assert "were looked at" not in client.get("/schedules?state=late&q=zest").text
+
+
+def test_a_run_that_still_waits_for_its_start_is_late(
+    client: FlaskClient, connection: Connection, mine: int
+) -> None:
+    run = a_run(connection, definition_id=mine, scheduled_for=from_now("-9 minutes"))
+    assert odd(client) == {run: ["late"]}
+
+
+def test_a_retried_run_is_judged_by_its_first_start(
+    client: FlaskClient, connection: Connection, mine: int
+) -> None:
+    run = a_fire(connection, mine, 60, 20, 10, attempts=2, lease_epoch=2)
+    connection.execute(
+        "UPDATE wakeboard.job_attempts SET started_at = now() - interval '60 minutes'"
+        " WHERE run_id = %s AND lease_epoch = (SELECT min(lease_epoch) FROM wakeboard.job_attempts"
+        " WHERE run_id = %s)",
+        (run, run),
+    )
+    assert odd(client) == {}
+
+
+def test_a_run_beside_the_one_before_is_told(client: FlaskClient, connection: Connection, mine: int) -> None:
+    a_fire(connection, mine, 60, 60, 10)
+    beside = a_fire(connection, mine, 30, 30, None)
+    assert odd(client) == {beside: ["overlapping"]} and item(client)["overlapping"] == 1
+
+
+def test_what_was_done_twice_is_told(client: FlaskClient, connection: Connection, mine: int) -> None:
+    first = a_fire(connection, mine, 60, 60, 50, attempts=2, lease_epoch=2)
+    connection.execute(
+        "UPDATE wakeboard.job_attempts SET outcome = 'lost', refused_at = now(),"
+        " refused_outcome = 'succeeded', started_at = now() - interval '60 minutes'"
+        " WHERE run_id = %s AND lease_epoch = (SELECT min(lease_epoch) FROM wakeboard.job_attempts"
+        " WHERE run_id = %s)",
+        (first, first),
+    )
+    second = a_fire(connection, mine, 40, 40, 30)
+    a_run(connection, "succeeded", origin_run_id=second)
+    assert odd(client) == {first: ["twice"], second: ["twice"]} and item(client)["twice"] == 2
+
+
+def test_what_its_own_handler_enqueued_is_not_its_work_done_twice(
+    client: FlaskClient, connection: Connection, mine: int
+) -> None:
+    run = a_fire(connection, mine, 40, 40, 30)
+    a_run(connection, "succeeded", job_type="mail", origin_run_id=run, enqueued_by=maker(run))
+    assert odd(client) == {}
+    a_run(connection, "succeeded", origin_run_id=run, enqueued_by="anna")
+    assert odd(client) == {run: ["twice"]}
+
+
+def test_a_time_that_the_clocks_show_twice_is_told() -> None:
+    def run(number: int, hour: int, minute: int) -> dict[str, Any]:
+        moment = datetime(2026, 10, 25, hour, minute, tzinfo=UTC)
+        plain = {"seconds": 0.0, "is_beside": False, "came_back": False, "ran_again": False}
+        return {"id": number, "scheduled_for": moment, **plain}
+
+    found = oddities([run(1, 0, 30), run(2, 1, 30), run(3, 2, 30)], "Europe/Berlin")
+    assert {number: [one.sentence for one in each] for number, each in found.items()} == {
+        1: ["the clocks showed 02:30 on 25 October 2026 twice"],
+        2: ["the clocks showed 02:30 on 25 October 2026 twice"],
+    }
+    assert counted(found) == {"twice": 2}
+
+
+def test_schedules_that_missed_something_can_be_listed(
+    client: FlaskClient, connection: Connection, mine: int
+) -> None:
+    a_definition(connection, "calm")
+    missed = {"scheduled_for": datetime.now(UTC) - timedelta(hours=1), "reason": "misfire"}
+    insert(connection, "missed_fires", {"definition_id": mine, **missed})
+    names = [each["name"] for each in client.get("/schedules.json?state=missed").get_json()["items"]]
+    assert names == ["mine"]
+    assert "missed 1" in client.get("/schedules").get_data(as_text=True)
+
+
+def test_a_pause_says_who_when_and_why(client: FlaskClient, connection: Connection, mine: int) -> None:
+    client.post("/schedules/mine/pause", json={"reason": "the bank is closed"}, headers=JSON)
+    for path in ("/schedules", "/schedules/mine"):
+        page = client.get(path).get_data(as_text=True)
+        assert "by admin" in page and "the bank is closed" in page, path
+    assert (item(client)["paused_by"], item(client)["paused_reason"]) == ("admin", "the bank is closed")
+    client.post("/schedules/mine/resume", json={}, headers=JSON)
+    assert item(client)["paused_by"] is None
+    client.post("/schedules/mine/edit", json={"enabled": "0", "reason": "by the form"}, headers=JSON)
+    assert item(client)["paused_reason"] == "by the form"
+
+
+def test_a_pause_by_plain_sql_is_nobodys(client: FlaskClient, connection: Connection, mine: int) -> None:
+    connection.execute("UPDATE wakeboard.job_definitions SET enabled = false WHERE id = %s", (mine,))
+    assert "It is paused: nothing fires" in client.get("/schedules/mine").get_data(as_text=True)
+    assert item(client)["paused_by"] is None

@@ -1,0 +1,126 @@
+"""How often each page asks the database: a number that no row raises, and no change without being seen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from flask import Flask
+from flask.testing import FlaskClient
+from sqlalchemy import event
+
+from dashboard import attention, create_app
+from dashboard.connection import Database
+from tests.conftest import Connection
+from tests.dashboard.conftest import SAME_ORIGIN
+from tests.dashboard.everything import Filling, addresses, furnish, is_page, plain_text
+from worker.people import users
+from worker.settings import Settings
+from worker.states import Role
+
+# The most statements that one GET of a page, its fragments included, may send; its twin in the second place.
+# Who makes a page needs fewer: lower it. Who needs more: say why in the commit.
+MOST: dict[str, tuple[int, int]] = {
+    "/": (13, 8),
+    "/alerts": (4, 4),
+    "/audit": (7, 7),
+    "/effects": (2, 2),
+    "/errors": (9, 9),
+    "/errors/<group:fingerprint>": (11, 11),
+    "/errors/<path:code>": (8, 8),
+    "/leases": (5, 5),
+    "/night": (17, 17),
+    "/operations": (2, 2),
+    "/operations/<id:operation_id>": (4, 4),
+    "/runs": (5, 4),
+    "/runs/<id:run_id>": (9, 9),
+    "/runs/<id:run_id>/attempts/<id:lease_epoch>": (3, 3),
+    "/runs/<id:run_id>/payload": (2, 2),
+    "/runs/find": (0, 0),
+    "/schedules": (6, 6),
+    "/schedules/<name>": (9, 7),
+    "/system": (11, 11),
+    "/types": (10, 10),
+    "/types/<path:name>": (19, 17),
+    "/workers": (5, 5),
+    "/workers/<path:name>": (10, 10),
+}
+# What a verb asks before it is done.
+MOST_OF_A_QUESTION = 4
+
+
+@pytest.fixture(scope="module")
+def monkeypatch_module() -> Iterator[pytest.MonkeyPatch]:
+    """A monkeypatch that holds for this module."""
+    with pytest.MonkeyPatch.context() as patched:
+        yield patched
+
+
+@pytest.fixture(scope="module")
+def house(
+    shared_database: str, shared: Connection, monkeypatch_module: pytest.MonkeyPatch
+) -> Iterator[tuple[Flask, FlaskClient, Filling]]:
+    """A dashboard over several rows of every kind: a page that asks once per row asks too often."""
+    filling = furnish(shared, plain_text(), plain_text("kind"))
+    # The number in the title is counted now and then, for every page alike.
+    monkeypatch_module.setattr(attention, "KEPT", timedelta(days=1))
+    app = create_app(Settings.load({"database_url": shared_database}, environ={}))
+    client = app.test_client()
+    client.environ_base.update(SAME_ORIGIN)
+    cookie = users.open_session(shared, "anna", Role.ADMIN)
+    client.set_cookie(f"wakeboard_{users.install_id(shared)}", cookie)
+    yield app, client, filling
+    engines: Database = app.extensions["wakeboard_database"]
+    engines.dispose()
+
+
+def test_no_page_asks_more_often_than_it_says(house: tuple[Flask, FlaskClient, Filling]) -> None:
+    app, client, filling = house
+    asked: list[str] = []
+    engine = app.extensions["wakeboard_database"].primary
+    event.listen(engine, "before_cursor_execute", lambda _c, _cursor, sql, *_: asked.append(sql))
+
+    def count(address: str) -> list[str]:
+        client.get(address)  # What is remembered across requests is remembered by now.
+        asked.clear()
+        answer = client.get(address)
+        assert answer.status_code in (200, 303), address
+        return list(asked)
+
+    wrong = []
+    found = addresses(app, filling)
+    questions = {rule.rule for rule in app.url_map.iter_rules() if "POST" in (rule.methods or ())}
+    for rule in filter(is_page, found):
+        sent = [max((count(address) for address in found[rule]), key=len)]
+        twins = found.get("/overview.json" if rule == "/" else f"{rule}.json", [])
+        sent.append(max((count(address) for address in twins), key=len, default=[]))
+        most = (MOST_OF_A_QUESTION, MOST_OF_A_QUESTION) if rule in questions else MOST.get(rule)
+        if most is None:
+            wrong.append(f"{rule} is not in MOST: add {rule!r}: {tuple(map(len, sent))}")
+            continue
+        for kind, statements, bound in zip(("page", "twin"), sent, most, strict=True):
+            if len(statements) > bound:
+                listed = "\n".join(f"    {' '.join(each.split())[:200]}" for each in statements)
+                wrong.append(f"the {kind} of {rule} asks {len(statements)} times, not {bound}:\n{listed}")
+    wrong += [f"{rule} is in MOST and is not there" for rule in MOST if rule not in found]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_a_fragment_asks_no_more_than_its_page(house: tuple[Flask, FlaskClient, Filling]) -> None:
+    app, client, filling = house
+    asked: list[Any] = []
+    engine = app.extensions["wakeboard_database"].primary
+    event.listen(engine, "before_cursor_execute", lambda _c, _cursor, sql, *_: asked.append(sql))
+    wrong = []
+    for rule, (address, *_) in addresses(app, filling).items():
+        if rule.startswith("/_fragments"):
+            stem = rule.removeprefix("/_fragments").rpartition("/")[0]
+            most = MOST["/" if stem in ("/overview", "/shell") else stem][0]
+            client.get(address)
+            asked.clear()
+            client.get(address)
+            if len(asked) > most:
+                wrong.append(f"{rule} asks {len(asked)} times, its page {most}")
+    assert not wrong, "\n".join(wrong)

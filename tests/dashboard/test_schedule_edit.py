@@ -1,0 +1,279 @@
+"""Editing a schedule: what was typed stays until it is right, nobody's edit is lost, and the audit tells."""
+
+from __future__ import annotations
+
+import json
+import re
+from datetime import UTC, datetime
+from html import unescape
+from typing import Any
+
+import pytest
+from flask.testing import FlaskClient
+
+from dashboard.words import schedule_form as form
+from tests.conftest import Connection
+from tests.dashboard.conftest import AsRole, assert_shown_as_text
+from tests.factories import a_definition, a_run, rows
+
+JSON = {"Accept": "application/json"}
+PATH = "/schedules/nightly/edit"
+HOSTILE = "<img src=x onerror=alert(1)>\u202e\"'"
+
+
+def stored(connection: Connection) -> dict[str, Any]:
+    return rows(connection, "job_definitions", "name = 'nightly'")[0]
+
+
+def fields(html: str) -> dict[str, str]:
+    """Return what a browser would send back from the form of a page."""
+    found = dict(re.findall(r'<input [^>]*name="(\w+)" value="([^"]*)"', html))
+    found["payload"] = re.findall(r'<textarea name="payload"[^>]*>(.*?)</textarea>', html, re.DOTALL)[0]
+    for name, options in re.findall(r'<select name="(\w+)">(.*?)</select>', html, re.DOTALL):
+        found[name] = re.findall(r'<option value="([^"]*)" selected', options)[0]
+    return {name: unescape(value) for name, value in found.items()}
+
+
+def typed(client: FlaskClient, **changes: str) -> dict[str, str]:
+    return fields(client.get(PATH).get_data(as_text=True)) | changes
+
+
+@pytest.fixture(autouse=True)
+def nightly(connection: Connection) -> None:
+    a_definition(
+        connection, "nightly", schedule="30 2 * * *", timezone="Europe/Berlin", grace_seconds=90,
+        payload={"path": "/var", "api_key": "sk-12345"}, timeout_seconds=1.5,
+    )  # fmt: skip
+
+
+def test_the_form_says_what_the_schedule_says(client: FlaskClient) -> None:
+    found = typed(client)
+    assert (found["schedule"], found["timezone"]) == ("30 2 * * *", "Europe/Berlin")
+    assert (found["grace_seconds"], found["timeout_seconds"], found["max_attempts"]) == ("1m30s", "1.5s", "")
+    assert (found["misfire"], found["overlap"], found["priority"], found["enabled"]) == (
+        "one",
+        "skip",
+        "2",
+        "1",
+    )
+    assert "sk-12345" not in found["payload"] and "/var" in found["payload"]
+    page = client.get(PATH).get_data(as_text=True)
+    assert "At 02:30 every day" in page and "Next fires" in page
+    assert f'href="{PATH}"' in client.get("/schedules/nightly").get_data(as_text=True)
+
+
+def test_saving_what_was_shown_changes_nothing(client: FlaskClient, connection: Connection) -> None:
+    before = stored(connection)
+    answer = client.post(PATH, data=typed(client))
+    assert (answer.status_code, answer.location) == (303, "/schedules/nightly")
+    assert stored(connection) == before
+
+
+def test_an_edit_is_saved_and_the_audit_says_before_and_after(
+    client: FlaskClient, connection: Connection
+) -> None:
+    a_run(connection, "succeeded", definition_id=stored(connection)["id"])
+    sent = typed(
+        client, schedule="0 4 * * 1-5", timezone="UTC", misfire="all", grace_seconds="5m", reason="DST"
+    )
+    sent["payload"] = sent["payload"].replace("/var", "/srv")
+    assert client.post(PATH, data=sent).status_code == 303
+    now = stored(connection)
+    assert (now["schedule"], now["timezone"], now["misfire"]) == ("0 4 * * 1-5", "UTC", "all")
+    assert now["grace_seconds"] == 300 and now["payload"] == {"path": "/srv", "api_key": "sk-12345"}
+    assert now["next_fire_at"] > datetime.now(UTC) and now["next_fire_at"].hour == 4
+    (entry,) = rows(connection, "audit_log", "action = 'schedule.edit'")
+    assert (entry["actor"], entry["reason"]) == ("admin", "DST")
+    assert entry["before"]["schedule"] == "30 2 * * *" and entry["after"]["schedule"] == "0 4 * * 1-5"
+    assert set(entry["before"]) == {"schedule", "timezone", "misfire", "grace_seconds", "payload"}
+    page = client.get("/schedules/nightly").get_data(as_text=True)
+    assert "30 2 * * * → 0 4 * * 1-5" in page and "sk-12345" not in page
+
+
+def test_a_change_of_something_else_leaves_the_next_fire(client: FlaskClient, connection: Connection) -> None:
+    before = stored(connection)["next_fire_at"]
+    client.post(PATH, data=typed(client, grace_seconds="10m"))
+    assert stored(connection)["next_fire_at"] == before and stored(connection)["grace_seconds"] == 600
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong", "sentence"),
+    [
+        ("schedule", "61 2 * * *", "0 to 59"),
+        ("schedule", "soon", "a schedule has five"),
+        ("timezone", "Europe/Berlim", "did you mean Europe/Berlin"),
+        ("payload", "{not json", "The payload is not JSON"),
+        ("payload", "[1]", "must be a JSON object"),
+        ("payload", '{"new": "•••"}', "write the value itself"),
+        ("misfire", "some", "allowed: one, all, none"),
+        ("overlap", "maybe", "allowed: skip, allow, wait"),
+        ("grace_seconds", "a while", "is not a duration"),
+        ("grace_seconds", "1.5s", "whole seconds"),
+        ("max_attempts", "0", "a whole number from 1"),
+        ("timeout_seconds", "-1", "is not a duration"),
+        ("priority", "9", "from 0 to 4"),
+        ("enabled", "perhaps", "allowed: 1 or 0"),
+    ],
+)
+def test_wrong_input_keeps_what_was_typed_and_says_what_is_allowed(
+    client: FlaskClient, connection: Connection, name: str, wrong: str, sentence: str
+) -> None:
+    before = stored(connection)
+    other = "overlap" if name != "overlap" else "misfire"
+    answer = client.post(
+        PATH, data=typed(client, **{name: wrong, other: "none" if other == "misfire" else "wait"})
+    )
+    page = unescape(answer.get_data(as_text=True))
+    assert answer.status_code == 400 and "Nothing was saved" in page and sentence in page
+    if name not in ("misfire", "overlap", "priority", "enabled"):
+        assert wrong in page and 'aria-invalid="true"' in page
+    assert f'value="{"wait" if other == "overlap" else "none"}" selected' in page
+    assert stored(connection) == before
+    told = client.post(PATH, json={name: wrong}, headers=JSON)
+    assert told.status_code == 400 and name in told.get_json()["errors"]
+
+
+def test_an_edit_of_somebody_else_is_not_overwritten(client: FlaskClient, connection: Connection) -> None:
+    mine = typed(client, grace_seconds="5m")
+    connection.execute('UPDATE wakeboard.job_definitions SET payload = \'{"path": "/opt"}\'')
+    answer = client.post(PATH, data=mine)
+    page = unescape(answer.get_data(as_text=True))
+    assert answer.status_code == 409 and "was changed since you opened it" in page
+    assert (
+        "It says now:" in page
+        and "/opt" in page
+        and fields(answer.get_data(as_text=True))["grace_seconds"] == "5m"
+    )
+    assert stored(connection)["grace_seconds"] == 90
+    again = fields(answer.get_data(as_text=True)) | {"payload": '{"path": "/mine"}'}
+    assert client.post(PATH, data=again).status_code == 303
+    assert stored(connection)["payload"] == {"path": "/mine"} and stored(connection)["grace_seconds"] == 300
+    told = client.post(PATH, json={"priority": 0, "version": mine["version"]}, headers=JSON)
+    assert (told.status_code, told.get_json()["changed"]) == (409, False)
+
+
+def test_an_api_changes_one_field_alone(client: FlaskClient, connection: Connection) -> None:
+    answer = client.post(PATH, json={"payload": {"path": "/x"}, "max_attempts": 3}, headers=JSON)
+    assert (answer.status_code, answer.get_json()["changed"]) == (200, True)
+    now = stored(connection)
+    assert (now["payload"], now["max_attempts"], now["grace_seconds"]) == ({"path": "/x"}, 3, 90)
+    client.post(PATH, json={"max_attempts": None, "timeout_seconds": None}, headers=JSON)
+    assert stored(connection)["max_attempts"] is None and stored(connection)["timeout_seconds"] is None
+    again = client.post(PATH, json={"payload": {"path": "/x"}}, headers=JSON)
+    assert (again.status_code, again.get_json()["changed"]) == (200, False)
+
+
+def test_a_preview_shows_what_was_typed_and_saves_nothing(
+    client: FlaskClient, connection: Connection
+) -> None:
+    before = stored(connection)
+    page = client.post(PATH, data=typed(client, schedule="0 9 31 * *", preview="1")).get_data(as_text=True)
+    assert "What you typed would fire" in page and "31st" in page
+    assert 'value="0 9 31 * *"' in page and stored(connection) == before
+    wrong = client.post(PATH, data=typed(client, schedule="nonsense", preview="1")).get_data(as_text=True)
+    assert "Cannot be read:" in unescape(wrong) and stored(connection) == before
+
+
+def test_switching_off_and_on_is_part_of_the_form(client: FlaskClient, connection: Connection) -> None:
+    client.post(PATH, data=typed(client, enabled="0"))
+    assert stored(connection)["enabled"] is False
+    connection.execute("UPDATE wakeboard.job_definitions SET next_fire_at = now() - interval '1 day'")
+    client.post(PATH, data=typed(client, enabled="1"))
+    assert stored(connection)["enabled"] and stored(connection)["next_fire_at"] > datetime.now(UTC)
+
+
+def test_what_cannot_fire_is_mended(client: FlaskClient, connection: Connection) -> None:
+    connection.execute("UPDATE wakeboard.job_definitions SET timezone = 'Not/AZone', error = 'unknown zone'")
+    page = client.get(PATH)
+    assert page.status_code == 200
+    client.post(PATH, data=typed(client, timezone="UTC"))
+    assert stored(connection)["error"] is None and stored(connection)["next_fire_at"] is not None
+
+
+def test_only_admins_edit_and_remove(as_role: AsRole, connection: Connection) -> None:
+    for role in ("viewer", "operator"):
+        client = as_role(role)
+        assert "Needs the role admin" in client.get("/schedules/nightly").get_data(as_text=True)
+        for verb in ("edit", "remove"):
+            assert client.get(f"/schedules/nightly/{verb}").status_code == 403
+            assert client.post(f"/schedules/nightly/{verb}", data={"priority": "0"}).status_code == 403
+    assert stored(connection)["priority"] == 2
+
+
+def test_an_admin_removes_a_schedule(client: FlaskClient, connection: Connection) -> None:
+    run = a_run(connection, "succeeded", definition_id=stored(connection)["id"])
+    assert "its runs and their history stay" in client.get("/schedules/nightly/remove").get_data(as_text=True)
+    answer = client.post("/schedules/nightly/remove", data={"next": "/schedules"})
+    assert (answer.status_code, answer.location) == (303, "/schedules")
+    assert rows(connection, "job_definitions") == [] and rows(connection, "job_runs")[0]["id"] == run
+    assert client.get(PATH).status_code == 404
+    assert client.post(PATH, json={"priority": 1}, headers=JSON).status_code == 404
+
+
+def test_foreign_text_is_shown_as_text(client: FlaskClient, connection: Connection) -> None:
+    connection.execute(
+        "UPDATE wakeboard.job_definitions SET schedule = %(t)s, timezone = %(t)s, job_type = 'a<b>'",
+        {"t": HOSTILE.replace("'", "")},
+    )
+    assert_shown_as_text(client, PATH)
+
+
+def test_what_is_hidden_comes_back_where_it_was() -> None:
+    stored = {"a": {"token": {"x": 1}, "n": [1, "Bearer abcdefghijk"]}, "password": "p"}
+    shown = {"a": {"token": "•••", "n": [2, "Bearer •••"]}, "password": "•••", "new": True}
+    assert form.restored(shown, stored) == {
+        "a": {"token": {"x": 1}, "n": [2, "Bearer abcdefghijk"]}, "password": "p", "new": True
+    }  # fmt: skip
+
+
+A, B = {"host": "a", "token": "one"}, {"host": "b", "token": "two"}
+SHOWN_A, SHOWN_B = A | {"token": "•••"}, B | {"token": "•••"}
+
+
+@pytest.mark.parametrize(
+    ("given", "becomes"),
+    [
+        ([SHOWN_A, SHOWN_B, "plain"], [A, B, "plain"]),
+        ([SHOWN_A | {"host": "c"}, SHOWN_B, "other"], [A | {"host": "c"}, B, "other"]),
+        ([SHOWN_A, B | {"token": "new"}, "plain"], [A, B | {"token": "new"}, "plain"]),
+        ([{"host": "c", "token": "new"}], [{"host": "c", "token": "new"}]),
+        (["plain"], ["plain"]),
+    ],
+)
+def test_a_list_whose_hidden_values_stayed_in_place_has_them_still(
+    given: list[Any], becomes: list[Any]
+) -> None:
+    assert form.restored({"servers": given}, {"servers": [A, B, "plain"]}) == {"servers": becomes}
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        [SHOWN_B, SHOWN_A],
+        [SHOWN_A],
+        [SHOWN_B],
+        [SHOWN_A, SHOWN_B, SHOWN_B],
+        [SHOWN_B, {"host": "c", "token": "new"}],
+        [SHOWN_B | {"host": "c"}, SHOWN_A],
+        [SHOWN_A | {"host": "c"}, SHOWN_B | {"host": "d"}],
+    ],
+)
+def test_a_list_whose_hidden_values_may_have_moved_is_refused_and_nothing_written(
+    client: FlaskClient, connection: Connection, given: list[Any]
+) -> None:
+    payload = json.dumps({"servers": [A, B]})
+    connection.execute("UPDATE wakeboard.job_definitions SET payload = %s", (payload,))
+    before = stored(connection)
+    page = client.post(PATH, data=typed(client, payload=json.dumps({"servers": given})))
+    assert page.status_code == 400
+    assert "A list “servers” of the payload holds values shown as •••" in unescape(page.text)
+    answer = client.post(PATH, json={"payload": {"servers": given}}, headers=JSON)
+    assert answer.status_code == 400 and "keep the list's length and order" in answer.get_json()["message"]
+    assert stored(connection) == before
+
+
+def test_hidden_values_that_look_alike_are_not_told_apart_in_a_changed_list() -> None:
+    before = {"keys": ["Bearer abcdefghijk", "Bearer lmnopqrstuv"]}
+    assert form.restored({"keys": ["Bearer •••", "Bearer •••"]}, before) == before
+    with pytest.raises(ValueError, match="not sure which is which"):
+        form.restored({"keys": ["Bearer •••", "Bearer of news"]}, before)

@@ -1,0 +1,110 @@
+"""The pictures and figures of the README are those that the benchmarks left; nothing is measured here."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from benchmarks import bench, pictures
+from benchmarks.drawing import Bar, Curve, bars, curves
+
+ROOT = Path(__file__).resolve().parent.parent
+RATES = {
+    "raw SQL, 1 connection": [9000.0, 9100.0],
+    "Wakeboard, 1 worker": [6000.0],
+    "Chancy, 1 process": [700.0],
+}
+
+
+@pytest.fixture
+def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of results of nobody's."""
+    monkeypatch.setattr(pictures, "RESULTS", tmp_path)
+    monkeypatch.setenv(bench.KEPT, str(tmp_path))
+    monkeypatch.setattr(bench, "machine", lambda url: "on some machine")
+    monkeypatch.setattr(bench, "_remembered", {})
+    return tmp_path
+
+
+def widths(svg: str) -> list[float]:
+    """Return how long the bars of a picture are."""
+    return [float(width) for width in re.findall(r'<rect x="\d+" y="[\d.]+" width="([\d.]+)"', svg)]
+
+
+def test_the_readme_shows_the_figures_that_were_kept() -> None:
+    assert pictures.with_section(pictures.README.read_text()) == pictures.README.read_text()
+
+
+@pytest.mark.parametrize("name", [name for name in pictures.PICTURES if pictures.has_figures(name)])
+def test_a_picture_is_drawn_from_the_figures_that_were_kept(name: str) -> None:
+    for ending, dark in (("", False), ("-dark", True)):
+        assert (pictures.FOLDER / f"{name}{ending}.svg").read_text() == pictures.PICTURES[name][1](dark)
+
+
+def test_what_a_table_told_is_kept_with_every_round(results: Path) -> None:
+    bench.table("Throughput: one", RATES, "runs/s", beside="raw SQL, 1 connection")
+    bench.keep("throughput", "")
+    assert pictures.table("throughput", ": one") == RATES
+    assert pictures.kept("throughput")["measured"] == "on some machine"
+
+
+def test_nothing_is_kept_unless_a_folder_is_named(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(bench.KEPT)
+    bench.table("Throughput: one", RATES, "runs/s", beside="raw SQL, 1 connection")
+    bench.keep("throughput", "")
+    assert list(results.iterdir()) == []
+
+
+def test_the_table_marks_the_best_queue_even_where_it_is_a_peer(results: Path) -> None:
+    bench.remember("Throughput: one", RATES, "runs/s")
+    bench.remember(
+        "Throughput: two", {"Wakeboard, 2 workers": [5.0], "PgQueuer, 2 processes": [9.0]}, "runs/s"
+    )
+    bench.keep("throughput", "")
+    section = pictures.section()
+    assert "| runs/s, one worker | **6,000** | 9,050 | – | 700 | – |" in section
+    assert "| runs/s, two workers | 5.0 | – | **9.0** | – | – |" in section
+
+
+def test_a_bar_is_as_long_as_its_value_beside_the_largest() -> None:
+    picture = bars("Rates", [("One", [Bar("ours", 50, "Wakeboard"), Bar("raw", 100, "raw")])], dark=False)
+    ours, raw = widths(picture)
+    assert ours == pytest.approx(raw / 2, abs=0.1)
+
+
+def test_a_curve_has_a_point_for_each_size_and_its_axes_go_by_tens() -> None:
+    picture = curves("Growth", [Curve("claim", [(10_000, 900.0), (10_000_000, 850.0)])], dark=True)
+    (line,) = re.findall(r'<polyline points="([^"]+)"', picture)
+    assert len(line.split()) == 2
+    assert ">10,000,000<" in picture and ">1,000<" in picture
+
+
+def test_a_table_whose_cases_are_sizes_makes_a_curve(results: Path) -> None:
+    sizes = {"empty": [9.0], "1,000,000 finished runs": [6.0], "10,000 finished runs": [5.0, 7.0]}
+    bench.remember("Claim and finish, one worker", sizes, "runs/s")
+    bench.remember("Beside retention", {"with": [1.0], "without": [2.0]}, "runs/s")
+    bench.keep("growth", "")
+    assert pictures.growth("growth") == [Curve("one worker", [(10_000.0, 6.0), (1_000_000.0, 6.0)])]
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_a_picture_is_xml_whatever_stands_in_its_words(dark: bool) -> None:
+    hostile = '<&">'
+    ElementTree.fromstring(bars(hostile, [(hostile, [Bar(hostile, 1, "")])], dark=dark))
+    ElementTree.fromstring(curves(hostile, [Curve(hostile, [(10, 1), (100, 2)])], dark=dark))
+
+
+def test_the_command_that_runs_all_is_bash_and_names_what_is_there() -> None:
+    script = ROOT / "benchmarks" / "run"
+    subprocess.run(["bash", "-n", script], check=True)
+    (names,) = re.findall(r"^names=\((.*)\)$", script.read_text(), re.MULTILINE)
+    known = {
+        file.stem
+        for file in (ROOT / "benchmarks").glob("*.py")
+        if '__name__ == "__main__"' in file.read_text()
+    }
+    assert known - set(names.split()) == {"pictures", "grown"}
