@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
 from tests.browser.places import Dashboard, listen, profile, serving
 from tests.conftest import Connection
@@ -26,6 +26,8 @@ QUIET = (
     "--no-first-run",
     f"--disable-features={WITHOUT}",
 )
+# What is awaited on a page may take its time on a busy machine.
+expect.set_options(timeout=20_000)
 
 
 @pytest.fixture

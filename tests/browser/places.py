@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Locator, Page
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Locator, Page, Request
 
 from tests.conftest import Connection
 from worker.people import users
@@ -80,13 +80,20 @@ def listen(page: Page, url: str, complaints: list[str]) -> Page:
             complaints.append(f"asked another site: {address}")
 
     def heard(message: ConsoleMessage) -> None:
-        # What Chromium merely remarks (type info: an autofocus that came second) is no complaint.
-        if message.type in ("error", "warning"):
+        # What Chromium merely remarks (type info: an autofocus that came second) is no complaint. That a poll
+        # failed is told with its reason below.
+        if message.type in ("error", "warning") and "Failed to fetch" not in message.text:
             complaints.append(f"{message.type}: {message.text}")
+
+    def failed(request: Request) -> None:
+        # A poll that is under way when its page is left, or that a newer one replaces, is given up.
+        if request.failure != "net::ERR_ABORTED":
+            complaints.append(f"no answer: {request.url}: {request.failure}")
 
     page.on("console", heard)
     page.on("pageerror", lambda error: complaints.append(f"uncaught: {error}"))
     page.on("request", lambda request: asked(request.url))
+    page.on("requestfailed", failed)
     return page
 
 
