@@ -21,13 +21,13 @@ import psycopg
 T = TypeVar("T")
 ROOT = Path(__file__).resolve().parent.parent
 PAUSE_SECONDS = 0.02
-# A wait ends with what it waits for. How soon that has to come is measured and compared, never left to a wait:
-# on a busy machine a short one fails without a reason.
+# A wait ends with what it waits for. How soon that has to come is measured and compared, never left to a
+# wait: on a busy machine a short one fails without a reason.
 PATIENCE_SECONDS = 30.0
 
 
 def wait_until(condition: Callable[[], T], seconds: float = 10, sentence: str | None = None) -> T:
-    """Return the first true answer of ``condition``, asked again and again for ``seconds`` or a little longer.
+    """Return the first true answer of ``condition``, asked again and again for ``seconds`` or more.
 
     Fails the test with ``sentence`` (what was waited for) and the last answer.
     """
