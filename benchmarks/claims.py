@@ -117,8 +117,8 @@ def main() -> None:
             for scene in SCENES:
                 fill(ours, scene, chosen.ahead)
                 print(f"{chosen.ahead if SCENES[scene][4] else 0:,} runs {scene}")
-                names = ["open", "ahead"]
-                tell("wakeboard", measure(ours, engine.claim(BATCH), (names, "w1", 30.0), chosen.claims))
+                values = (["open", "ahead"], "w1", 30.0, *engine.WHOLE)
+                tell("wakeboard", measure(ours, engine.claim(BATCH), values, chosen.claims))
                 # Only now: a planner that sees both indexes may take the wrong one for ours.
                 plain.execute(PLAIN_INDEX)
                 tell("plain", measure(plain, PLAIN, ("w1",), chosen.claims))

@@ -113,7 +113,7 @@ def measure(
     since, began, removed = clock(connection), monotonic(), sweeper.removed
     while monotonic() - began < seconds and not sweeper.is_through.is_set():
         at = perf_counter()
-        cursor.execute(engine.claim(10), (["empty"], "probe", 30.0), prepare=True).fetchall()
+        cursor.execute(engine.claim(10), (["empty"], "probe", 30.0, *engine.WHOLE), prepare=True).fetchall()
         into.claims.append((perf_counter() - at) * 1000)
         sleep(0.02)
     into.seconds += monotonic() - began

@@ -68,6 +68,8 @@ class Claimed(NamedTuple):
     max_attempts: int | None
     timeout_seconds: float | None
     traceparent: str | None
+    priority: int
+    run_at: str
 
     @property
     def held(self) -> Held:
@@ -265,7 +267,8 @@ def claim(
 ) -> list[Claimed]:
     """Claim up to ``limit`` due runs of unlimited ``types`` for ``worker_id``."""
     statement = engine.claim(limit, oldest_first=oldest_first)
-    return [Claimed(*found) for found in send(connection, statement, list(types), worker_id, lease_seconds)]
+    values = (list(types), worker_id, lease_seconds, *engine.WHOLE)
+    return [Claimed(*found) for found in send(connection, statement, *values)]
 
 
 def claim_limited(

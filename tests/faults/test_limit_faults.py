@@ -122,7 +122,7 @@ def explained(connection: Connection) -> dict[str, Any]:
     with connection.transaction(force_rollback=True):
         row = (
             RawCursor(connection)
-            .execute(explain.encode(), (["open", "paused", "probed"], "w1", 30.0))
+            .execute(explain.encode(), (["open", "paused", "probed"], "w1", 30.0, *engine.WHOLE))
             .fetchone()
         )
     assert row is not None

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import inf, nan
+from typing import Any
 
 import pytest
 
-from worker.loop.claims import SIZES, WINDOW, Claimed, Claims, Load, Plan, claim_script, windows
+from worker.loop.claiming import WINDOW, Claimed, claim_script, windows
+from worker.loop.claims import SIZES, Claims, Load, Plan
+from worker.loop.front import Front
 from worker.loop.held import Held, held_from_row
 
 POLICY = {"timeout_seconds": 300.0, "lease_seconds": None, "backoff": "fixed 1s", "memory_mb": None}
@@ -29,6 +32,11 @@ def held(made: Claims, job_type: str, most: int | None = None) -> Held:
 def learn_quick(made: Claims, job_type: str, most: int | None = None) -> None:
     for _ in range(300):
         made.observe(held(made, job_type, most), 0.001)
+
+
+def claimed(job_type: str, run_id: int, run_at: str = "2026-01-01 00:00:00+00") -> tuple[Any, ...]:
+    """Return a row as a claim brings it."""
+    return (run_id, 1, 1, 0, job_type, "{}", None, None, None, "2026-01-01", None, None, None, 2, run_at)
 
 
 def loads(*outstanding: int, slow: Sequence[int] = ()) -> list[Load]:
@@ -161,24 +169,24 @@ def test_a_claim_for_a_free_slot_brings_quick_runs_ahead_with_it() -> None:
 
 def test_what_is_claimed_ahead_leaves_out_slots_that_a_slow_run_was_claimed_for() -> None:
     plan = Plan(["mail", "report"], limit=2, quick=["mail"], ahead=200, slots=2)
-    mail, report = (1, 1, 1, 0, "mail"), (2, 1, 1, 0, "report")
+    mail, report = claimed("mail", 1), claimed("report", 2)
     assert [plan.ahead_beside(rows) for rows in ([mail], [mail, report], [report, report])] == [200, 100, 0]
 
 
 def test_nothing_is_claimed_ahead_when_the_free_slots_could_not_be_filled() -> None:
     plan = Plan(["mail", "report"], limit=2, quick=["mail"], ahead=200, slots=2, round=1)
-    script = claim_script(plan, "w1", 30, announce=None)
+    script = claim_script(plan, "w1", 30, Front(), announce=None)
     next(script)
     with pytest.raises(StopIteration) as ended:
-        script.send([(1, 1, 1, 0, "mail")])
+        script.send([claimed("mail", 1)])
     assert not ended.value.value.is_full
 
 
 def test_what_is_claimed_ahead_is_asked_of_quick_types_alone() -> None:
     plan = Plan(["mail", "report"], limit=1, quick=["mail"], ahead=200, slots=2, round=1)
-    script = claim_script(plan, "w1", 30, announce=None)
+    script = claim_script(plan, "w1", 30, Front(), announce=None)
     next(script)
-    _, (types, *_) = script.send([(1, 1, 1, 0, "mail")])
+    _, (types, *_) = script.send([claimed("mail", 1)])
     assert types == b"{mail}" or types == b'{"mail"}'
 
 
@@ -220,7 +228,7 @@ def test_a_timeout_without_an_end_is_bounded() -> None:
 def round_with_a_row_at_once(lease_seconds: float) -> Claimed | str:
     """Answer a round's first claim with a row; return what it hands over, or what it sends next."""
     plan = Plan(["send"], limit=4, limited=["charge", "refund"], round=1)
-    script = claim_script(plan, "w1", lease_seconds, announce=None)
+    script = claim_script(plan, "w1", lease_seconds, Front(), announce=None)
     next(script)
     try:
         return script.send([(1, 1)])[0]

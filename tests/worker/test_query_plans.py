@@ -95,7 +95,7 @@ def test_a_claim_walks_the_claimable_runs_alone(
     large: Connection, limit: int, mode: str, oldest_first: bool
 ) -> None:
     statement = engine.claim(limit, oldest_first=oldest_first)
-    values = "ARRAY['type0', 'type1', 'type2'], 'w1', 30"
+    values = "ARRAY['type0', 'type1', 'type2'], 'w1', 30, ARRAY[now()], ARRAY[7]"
     assert reads(large, statement, values, mode) == {"job_runs_claimable", "job_runs_pkey"}
 
 

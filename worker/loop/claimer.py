@@ -14,7 +14,9 @@ from time import monotonic
 from worker import log
 from worker.duties.presence import Beat
 from worker.loop.channel import StatementFailed
-from worker.loop.claims import Claimed, Claims, Plan, busy_script, claim_script, recovery_script
+from worker.loop.claiming import Claimed, busy_script, claim_script, recovery_script
+from worker.loop.claims import Claims, Plan
+from worker.loop.front import Front
 from worker.loop.held import Holdings
 from worker.loop.line import Line
 from worker.loop.slots import Slots
@@ -47,6 +49,7 @@ class Claimer:
         """``rounds`` counts how often the background duties have run."""
         self._line = line
         self._claims = claims
+        self._front = Front()
         self._slots = slots
         self._holdings = holdings
         self._worker_id = worker_id
@@ -161,7 +164,7 @@ class Claimer:
         self._claimed_at = monotonic()
         self._next_poll = self._claimed_at + self._poll_seconds
         round_ = self._rounds()
-        script = claim_script(plan, self._worker_id, self._lease_seconds, announce=announce)
+        script = claim_script(plan, self._worker_id, self._lease_seconds, self._front, announce=announce)
 
         def done(claimed: Claimed) -> None:
             rows, is_full = claimed.rows, claimed.is_full

@@ -6,19 +6,15 @@ need, at most a quarter of a second's worth per slot, so no claimed run waits be
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from worker.duties.presence import BUSY, IDLE
-from worker.loop.channel import Rows, Script, StatementFailed, array
-from worker.loop.held import Held, Policy, boottime_ns
-from worker.transitions import engine
+from worker.loop.channel import Rows
+from worker.loop.front import JOB_TYPE
+from worker.loop.held import Held, Policy
 
 # One statement text per size, so that few are prepared; each is a literal LIMIT.
 SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 100, 150, 200, 300, 500)
-# Where a claim's rows have their type.
-JOB_TYPE = 4
-WINDOW = 64
 AHEAD_PER_SLOT = 300
 # A claim ahead is worth its statement for so many; waiting for more would leave the children without work.
 ENOUGH_AHEAD = 100
@@ -29,9 +25,6 @@ QUICK_SECONDS = 0.020
 SLOW_SHARE = 0.05
 MEMORY = 0.02
 OLDEST_EVERY = 5
-# Leases run from the claim, and a round asks for one limited type after the other: over a slow link, what it
-# has is handed over after this share of a lease.
-PATIENCE = 0.1
 
 
 @dataclass(slots=True)
@@ -146,7 +139,7 @@ class Claims:
     def _plan(self, types: Sequence[str], wanted: int, limited: Sequence[str] = ()) -> Plan:
         """Count the round; every fifth claim goes by age alone."""
         self.rounds += 1
-        return Plan(types, _size(wanted), self.rounds % OLDEST_EVERY == 0, limited, self.rounds)
+        return Plan(types, size_of(wanted), self.rounds % OLDEST_EVERY == 0, limited, self.rounds)
 
     def _quick(self) -> Sequence[str]:
         """Return what may be claimed ahead: of what is quick, the types that are known best."""
@@ -172,150 +165,6 @@ class Claims:
         return [*self.limited[start:], *self.limited[:start]][:8]
 
 
-def _size(wanted: int) -> int:
+def size_of(wanted: int) -> int:
     """Return the largest prepared size that does not exceed ``wanted``."""
     return max(size for size in SIZES if size <= max(1, wanted))
-
-
-def windows(names: Sequence[str], round_: int) -> Iterator[Sequence[str]]:
-    """Yield ``names`` 64 at a time, others first each round: a claim's cost grows with the types it asks."""
-    start = (round_ * WINDOW) % len(names) if len(names) > WINDOW else 0
-    turned = [*names[start:], *names[:start]]
-    for place in range(0, len(turned), WINDOW):
-        yield turned[place : place + WINDOW]
-
-
-@dataclass(frozen=True, slots=True)
-class Claimed:
-    """What one round of claims brought: the rows are ours even when a later statement was refused.
-
-    ``sent_ns``: when the first claim that brought something was sent, from which all their leases count.
-    """
-
-    rows: Rows
-    is_full: bool
-    failure: StatementFailed | None = None
-    sent_ns: int = 0
-
-
-@dataclass(slots=True)
-class _Clock:
-    """Since when something claimed waits in this round to be handed over."""
-
-    patience_ns: int
-    sent_ns: int = 0
-
-    def brought(self, sent_ns: int) -> None:
-        """A claim sent at ``sent_ns`` brought something."""
-        self.sent_ns = self.sent_ns or sent_ns
-
-    @property
-    def is_up(self) -> bool:
-        """Whether it has waited for so long that nothing more should be asked for."""
-        return self.sent_ns > 0 and boottime_ns() - self.sent_ns > self.patience_ns
-
-
-def claim_script(plan: Plan, worker_id: str, lease_seconds: float, *, announce: bool | None) -> Script:
-    """Return the script of one round of claims; its value is a Claimed.
-
-    ``announce``: True publishes the worker as idle before claiming once more, False takes that back.
-    """
-    me, lease = worker_id.encode(), repr(lease_seconds).encode()
-    if announce is not None:
-        yield (IDLE if announce else BUSY), (me,)
-    rows: Rows = []
-    # In turns: a backlog of either kind leaves the other every second round.
-    turns = (_unlimited, _limited_types) if plan.round % 2 else (_limited_types, _unlimited)
-    failure: StatementFailed | None = None
-    is_full = False
-    clock = _Clock(int(lease_seconds * PATIENCE * 1e9))
-    for turn in turns:
-        if len(rows) < plan.limit and not clock.is_up:
-            size = _size(plan.limit - len(rows))
-            try:
-                more: Rows = yield from turn(plan, size, me, lease, clock)
-            except StatementFailed as refused:
-                failure = refused
-            else:
-                rows, is_full = rows + more, is_full or len(more) >= size
-    if is_full and failure is None and not clock.is_up and (ahead := plan.ahead_beside(rows)):
-        try:
-            quick = replace(plan, types=plan.quick)
-            rows = rows + (yield from _unlimited(quick, _size(ahead), me, lease, clock))
-        except StatementFailed as refused:
-            failure = refused
-    # A round that was cut short has not asked for everything: the next one follows at once.
-    return Claimed(rows, is_full or clock.is_up, failure, clock.sent_ns)
-
-
-def _unlimited(plan: Plan, limit: int, me: bytes, lease: bytes, clock: _Clock) -> Script:
-    """Claim from the types without a limit, a window of them at a time until one has something."""
-    names: Sequence[str] = plan.types
-    if len(names) > WINDOW:
-        found: Rows = yield engine.TYPES_WITH_WORK, ()
-        names = sorted({name for (name,) in found} & set(names))
-    statement = engine.claim(limit, oldest_first=plan.oldest_first)
-    for some in windows(names, plan.round):
-        sent_ns = boottime_ns()
-        rows: Rows = yield statement, (array(some), me, lease)
-        if rows:
-            clock.brought(sent_ns)
-            return rows
-    return []
-
-
-def _limited_types(plan: Plan, limit: int, me: bytes, lease: bytes, clock: _Clock) -> Script:
-    """Claim from the types with a limit, one after the other; what is claimed is ours whatever follows."""
-    rows: Rows = []
-    for name in plan.limited:
-        if len(rows) >= limit or clock.is_up:
-            break
-        sent_ns = boottime_ns()
-        try:
-            statement = engine.claim_limited(_size(limit - len(rows)), oldest_first=plan.oldest_first)
-            more: Rows = yield from _limited(name, statement, me, lease)
-            rows = rows + more
-            if more:
-                clock.brought(sent_ns)
-        except StatementFailed:
-            if not rows:
-                raise
-            break
-    return rows
-
-
-def busy_script(worker_id: str) -> Script:
-    """Return the script that takes back the word that the worker is idle."""
-    yield BUSY, (worker_id.encode(),)
-
-
-def _limited(name: str, statement: str, me: bytes, lease: bytes) -> Script:
-    """Claim from a type that may run only so often at once: count and claim under the type's lock."""
-    yield "BEGIN", ()
-    try:
-        locked: Rows = yield engine.LOCK_LIMIT, (name.encode(),)
-        rows: Rows = []
-        if locked:
-            rows = yield statement, (name.encode(), me, lease, b"%d" % locked[0][0])
-        yield "COMMIT", ()
-    except StatementFailed:
-        yield "ROLLBACK", ()
-        raise
-    return rows
-
-
-def recovery_script(worker_id: str, unknown: object) -> Script:
-    """Return the script that gives back rows locked by us that we do not hold, after a connection error.
-
-    ``unknown`` is ``Holdings.unknown``. Its value is how many were given back.
-    """
-    me = worker_id.encode()
-    rows: Rows = yield engine.HELD_BY_ME, (me,)
-    found = unknown(rows)  # type: ignore[operator]
-    if not found:
-        return 0
-    zeros = array(0.0 for _ in found)
-    none = array(None for _ in found)
-    values = (array(i for i, _ in found), array(e for _, e in found), zeros, zeros, none, none)
-    yield engine.RELEASE, (me, *values, array(False for _ in found))
-    return len(found)

@@ -93,6 +93,7 @@ def held_from_row(
         most,
         timeout,
         trace,
+        *_,
     ) = row
     policy = policies.get(job_type, UNKNOWN)
     seconds = policy.timeout_seconds if timeout is None else _bounded(timeout)

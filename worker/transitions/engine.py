@@ -11,6 +11,7 @@ the command line through ``psycopg.RawCursor``. Arrays run parallel, one entry p
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 
 from worker.fingerprint import QUIET_DAYS
@@ -45,7 +46,7 @@ RETURNING r.id, r.lease_epoch, r.attempts, r.failures, r.job_type, r.payload::te
         SELECT '[' || left(d.timezone, 64) || ']' FROM wakeboard.job_definitions AS d
         WHERE d.id = r.definition_id
     ), '') END,
-    r.created_at::text, r.max_attempts, r.timeout_seconds, r.traceparent
+    r.created_at::text, r.max_attempts, r.timeout_seconds, r.traceparent, r.priority, r.run_at::text
 """
 _TAKEN = """
 UPDATE wakeboard.job_runs AS r
@@ -57,7 +58,13 @@ FROM head
 WHERE r.id = head.id
 """
 
-_LEVELS = "(VALUES (0::smallint), (1::smallint), (2::smallint), (3::smallint), (4::smallint)) AS level (n)"
+# Priorities are 0 (first) to PRIORITIES - 1.
+PRIORITIES = 5
+_LEVELS = f"(VALUES {', '.join(f'({n}::smallint)' for n in range(PRIORITIES))}) AS level (n)"
+
+
+# What a claim from the first row on takes for its last two values.
+WHOLE: tuple[Sequence[str], Sequence[int]] = ([], [])
 
 
 def _order(oldest_first: bool) -> str:
@@ -72,15 +79,20 @@ def claim(limit: int, *, oldest_first: bool = False) -> str:
     rows of a better priority are never walked; rows are locked inside the probe, because candidates cut
     before the lock let a second worker starve. The limit is a literal: the planner guesses a bound one
     as a tenth of the table. ``oldest_first`` ignores priority, so that nothing starves.
+
+    $4 timestamptz[], $5 bigint[]: behind which ``run_at`` and id each probe begins, PRIORITIES of them for
+    each of the types in turn; empty (``WHOLE``) begins at the first. What was claimed stays in the index
+    until vacuum comes, and under an old snapshot it cannot come: see ``worker.loop.front``.
     """
     return f"""
 WITH head AS MATERIALIZED (
     SELECT picked.id, picked.lease_seconds
     FROM (
-        SELECT t.name, greatest(coalesce(t.lease_seconds, $3::float8), $3::float8) AS lease_seconds
-        FROM wakeboard.job_types AS t
-        WHERE t.name = ANY($1::text[]) AND t.paused_at IS NULL
-            AND coalesce(t.max_running_operator, t.max_running) IS NULL
+        SELECT t.name, greatest(coalesce(t.lease_seconds, $3::float8), $3::float8) AS lease_seconds,
+            (asked.place::int - 1) * {PRIORITIES} + 1 AS place
+        FROM unnest($1::text[]) WITH ORDINALITY AS asked (name, place)
+        JOIN wakeboard.job_types AS t ON t.name = asked.name
+        WHERE t.paused_at IS NULL AND coalesce(t.max_running_operator, t.max_running) IS NULL
     ) AS wanted
     CROSS JOIN {_LEVELS}
     CROSS JOIN LATERAL (
@@ -88,6 +100,10 @@ WITH head AS MATERIALIZED (
         FROM wakeboard.job_runs AS r
         WHERE r.job_type = wanted.name AND r.priority = level.n
             AND r.status IN ({_CLAIMABLE}) AND r.run_at <= now()
+            AND (r.run_at, r.id) > (
+                coalesce(($4::timestamptz[])[wanted.place + level.n], '-infinity'),
+                coalesce(($5::bigint[])[wanted.place + level.n], 0)
+            )
         ORDER BY r.run_at, r.id
         LIMIT {limit:d}
         FOR UPDATE OF r SKIP LOCKED

@@ -1,0 +1,137 @@
+"""Claims that begin behind what was taken: what it saves under an old snapshot, and that nothing is left."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import psycopg
+import pytest
+
+from tests.conftest import Connection
+from tests.factories import Claimed, a_run, a_type, claim, send, succeed
+from worker import db
+from worker.loop import front as module
+from worker.loop.claiming import claim_script
+from worker.loop.claims import Plan
+from worker.loop.front import WHOLE, Front, Places
+from worker.transitions import engine
+from worker.transitions.engine import PRIORITIES
+
+MORNING, NOON = "2026-01-01 08:00:00+00", "2026-01-01 12:00:00+00"
+NORMAL = 2
+
+
+def row(run_id: int, run_at: str = NOON, job_type: str = "mail", priority: int = NORMAL) -> tuple[Any, ...]:
+    """Return a row as a claim brings it."""
+    return (run_id, 1, 1, 0, job_type, *[None] * 8, priority, run_at)
+
+
+def after(front: Front, types: Sequence[str] = ("mail",)) -> list[Places]:
+    return list(front.tries(types))
+
+
+def test_the_first_claim_begins_at_the_first_row() -> None:
+    assert after(Front()) == [WHOLE]
+
+
+def test_after_a_full_claim_the_next_begins_behind_the_last_run_taken_of_each_type_and_priority() -> None:
+    front = Front()
+    assert after(front, ["mail", "report"]) == [WHOLE]
+    front.took([row(7), row(9), row(8), row(5, MORNING, "report", 0)], is_full=True)
+    behind, whole = after(front, ["mail", "report"])
+    assert (behind.moments[NORMAL], behind.ids[NORMAL]) == (NOON, 9)
+    assert (behind.moments[PRIORITIES], behind.ids[PRIORITIES]) == (MORNING, 5)
+    assert sum(moment == "-infinity" for moment in behind.moments) == 2 * PRIORITIES - 2
+    assert whole == WHOLE, "when there is nothing behind, there may be something before"
+
+
+def test_a_claim_that_was_not_full_lets_the_next_begin_at_the_first_row() -> None:
+    front = Front()
+    after(front)
+    front.took([row(7)], is_full=True)
+    front.took([row(8)], is_full=False)
+    assert after(front) == [WHOLE]
+
+
+def test_a_run_that_turned_up_before_the_front_does_not_move_it_back() -> None:
+    front = Front()
+    after(front)
+    front.took([row(9)], is_full=True)
+    front.took([row(3, MORNING)], is_full=True)
+    assert after(front)[0].ids[NORMAL] == 9
+
+
+def test_once_a_second_a_claim_begins_at_the_first_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    front, clock = Front(), [0]
+    monkeypatch.setattr(module, "boottime_ns", lambda: clock[0])
+    after(front)
+    front.took([row(7)], is_full=True)
+    clock[0] += 999_000_000
+    assert next(front.tries(["mail"])) != WHOLE
+    clock[0] += 2_000_000
+    assert next(front.tries(["mail"])) == WHOLE
+
+
+def test_few_runs_behind_the_front_do_not_pass_for_the_end_of_the_queue() -> None:
+    front = Front()
+    after(front)
+    front.took([row(7)], is_full=True)
+    script = claim_script(Plan(["mail"], limit=4, round=1), "w1", 30, front, announce=None)
+    next(script)
+    with pytest.raises(StopIteration) as ended:
+        script.send([row(8)])
+    assert ended.value.value.is_full, "the next claim follows at once"
+    assert after(front) == [WHOLE]
+
+
+def test_a_claim_begins_behind_the_place_it_is_given(connection: Connection) -> None:
+    a_type(connection)
+    first, second, third = (a_run(connection, run_at="-1 hour") for _ in range(3))
+    connection.execute("UPDATE wakeboard.job_runs SET run_at = now() - interval '1 hour'")
+    (_, moment) = connection.execute("SELECT id, run_at FROM wakeboard.job_runs LIMIT 1").fetchone() or (0, 0)
+    assert [found.id for found in behind(connection, moment, second)] == [third]
+    assert sorted(found.id for found in claim(connection)) == [first, second]
+
+
+def behind(connection: Connection, moment: object, run_id: int) -> list[Claimed]:
+    """Claim runs of the type ``mail`` behind a moment and an id."""
+    places = ([moment] * PRIORITIES, [run_id] * PRIORITIES)
+    return [Claimed(*found) for found in send(connection, engine.claim(10), ["mail"], "w1", 30, *places)]
+
+
+def pages_read(connection: Connection, *places: object) -> int:
+    """Return how many pages a claim of ten reads; it is rolled back."""
+    explain = f"EXPLAIN (ANALYZE, BUFFERS, TIMING OFF, FORMAT JSON) {engine.claim(10)}"
+    with connection.transaction(force_rollback=True):
+        cursor = psycopg.RawCursor(connection)
+        found = cursor.execute(explain.encode(), (["mail"], "w1", 30.0, *places)).fetchone()
+    assert found is not None
+    plan = found[0][0]["Plan"]
+    return int(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"])
+
+
+def test_under_an_old_snapshot_a_claim_behind_the_front_walks_past_nothing(
+    database: str, connection: Connection
+) -> None:
+    a_type(connection)
+    with (
+        db.connect(database, name="wakeboard worker") as worker,
+        db.connect(database, name="report", autocommit=False) as report,
+    ):
+        db.configure(worker, engine.PLANNING)
+        report.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        report.execute("SELECT count(*) FROM wakeboard.job_runs")
+        # Large ones: a page of the table has seven of them.
+        worker.execute("""INSERT INTO wakeboard.job_runs (job_type, payload)
+            SELECT 'mail', jsonb_build_object('text', repeat('x', 900)) FROM generate_series(1, 3000)""")
+        fresh = pages_read(worker, *engine.WHOLE)
+        for _ in range(5):
+            taken = claim(worker, limit=500)
+            succeed(worker, *(one.held for one in taken))
+        last = max((one.run_at, one.id) for one in taken)
+        whole = pages_read(worker, *engine.WHOLE)
+        behind = pages_read(worker, [last[0]] * PRIORITIES, [last[1]] * PRIORITIES)
+        report.rollback()
+    assert whole > fresh + 2500 / 7
+    assert behind < fresh + 10

@@ -1,0 +1,62 @@
+"""How far claims have come, so that the next one need not begin at the first row.
+
+What was claimed stays in the claim's index until vacuum removes it, and cannot be removed while somebody
+holds an old snapshot: a claim from the first row on walks past all of it, further each time. While claims
+come back full, the next one begins behind the last run taken of its type and priority. A run can turn up
+before that: its enqueue committed late, it was given back, another worker's claim held it for a moment. So
+once a second a claim looks from the first row on, and one that did not never stands for an empty queue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from worker.loop.channel import Rows
+from worker.loop.held import boottime_ns
+from worker.transitions.engine import PRIORITIES
+
+WHOLE_EVERY_NS = 1_000_000_000
+FIRST = ("-infinity", 0)
+# Where a claim's rows have these.
+JOB_TYPE, PRIORITY, RUN_AT = 4, 13, 14
+
+
+class Places(NamedTuple):
+    """Where the probes of a claim begin, as ``engine.claim`` takes them; empty: each at its first row."""
+
+    moments: Sequence[str] = ()
+    ids: Sequence[int] = ()
+
+
+WHOLE = Places()
+
+
+@dataclass(slots=True)
+class Front:
+    """The last run taken of each type and priority, while claims come back full."""
+
+    _reached: dict[tuple[str, int], tuple[str, int]] = field(default_factory=dict)
+    _whole_ns: int = 0
+
+    def tries(self, types: Sequence[str]) -> Iterator[Places]:
+        """Yield where a claim of ``types`` begins: behind what was taken, then at the first."""
+        keys = [(name, priority) for name in types for priority in range(PRIORITIES)]
+        is_due = boottime_ns() - self._whole_ns > WHOLE_EVERY_NS
+        if not is_due and any(key in self._reached for key in keys):
+            places = [self._reached.get(key, FIRST) for key in keys]
+            yield Places([moment for moment, _ in places], [run_id for _, run_id in places])
+        self._whole_ns = boottime_ns()
+        yield WHOLE
+
+    def took(self, rows: Rows, *, is_full: bool) -> None:
+        """A claim brought ``rows`` (the columns of ``engine.claim``): all that it asked for, or fewer."""
+        if not is_full:
+            self._reached.clear()
+            return
+        for row in rows:
+            key, place = (row[JOB_TYPE], row[PRIORITY]), (row[RUN_AT], row[0])
+            # Moments as text in ISO 8601 and one zone are in the order of time.
+            if place > self._reached.get(key, FIRST):
+                self._reached[key] = place
