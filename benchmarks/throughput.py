@@ -23,6 +23,7 @@ from benchmarks import bench
 from benchmarks.bench import together
 from benchmarks.neighbours import PEERS, Peer, ask, fewer
 from worker.db import configure
+from worker.loop.front import Front
 from worker.transitions import engine
 
 BATCH = 100
@@ -68,9 +69,18 @@ def drain_raw(url: str) -> None:
         configure(connection, engine.PLANNING)
         cursor = psycopg.RawCursor(connection)
         claim, finish = engine.claim(BATCH), engine.SUCCEED
-        me = f"raw {connection.info.backend_pid}"
-        while held := cursor.execute(claim, (["noop"], me, 30.0), prepare=True).fetchall():
-            held = [row[:2] for row in held]
+        me, front = f"raw {connection.info.backend_pid}", Front()
+
+        def claimed() -> list[tuple[int, int]]:
+            for places in front.tries(["noop"]):
+                values = (["noop"], me, 30.0, list(places.moments), list(places.ids))
+                rows = cursor.execute(claim, values, prepare=True).fetchall()
+                front.took(rows, is_full=len(rows) == BATCH)
+                if rows:
+                    return [row[:2] for row in rows]
+            return []
+
+        while held := claimed():
             while held:
                 n = len(held)
                 took, texts, most, timeouts = [0.0] * n, [None] * n, [10] * n, [300.0] * n
