@@ -13,7 +13,18 @@ import pytest
 from tests.factories import Connection, a_run, a_type
 from tests.processes import wait_until
 from worker import db
-from worker.loop.channel import Channel, ChannelLost, Rows, Script, StatementFailed, array
+from worker.loop.channel import (
+    OLDEST_PLANS_SECONDS,
+    PLANS_ROWS,
+    PLANS_SECONDS,
+    Channel,
+    ChannelLost,
+    Plans,
+    Rows,
+    Script,
+    StatementFailed,
+    array,
+)
 from worker.transitions import engine
 
 
@@ -95,12 +106,19 @@ def test_a_refused_statement_inside_a_transaction_is_rolled_back(channel: Channe
     assert outcome(channel, ask("SELECT 1")) == [(1,)]
 
 
-def test_plans_are_made_anew_now_and_then(channel: Channel, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("worker.loop.channel.PLANS_SECONDS", 0.0)
-    for _ in range(3):
-        assert outcome(channel, ask("SELECT 1")) == [(1,)]
-    generic = outcome(channel, ask("SELECT sum(generic_plans)::int FROM pg_prepared_statements"))
-    assert int(generic[0][0]) >= 3
+def test_plans_are_made_anew_when_nobody_waits_or_the_table_may_have_grown() -> None:
+    plans = Plans(made_at=100.0, rows=PLANS_ROWS - 1)
+    assert not plans.are_old(100.0 + PLANS_SECONDS - 0.1, is_spare=True)
+    assert plans.are_old(100.0 + PLANS_SECONDS, is_spare=True)
+    assert not plans.are_old(100.0 + PLANS_SECONDS, is_spare=False), "somebody waits for this run"
+    plans.rows += 1
+    assert plans.are_old(100.0 + PLANS_SECONDS, is_spare=False)
+    assert Plans(made_at=100.0).are_old(100.0 + OLDEST_PLANS_SECONDS, is_spare=False)
+
+
+def test_new_plans_change_no_answer(channel: Channel, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Plans, "are_old", lambda *_, **__: True)
+    assert [outcome(channel, ask("SELECT 1")) for _ in range(3)] == [[(1,)]] * 3
 
 
 def test_one_script_at_a_time(channel: Channel) -> None:

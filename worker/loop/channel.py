@@ -31,7 +31,10 @@ DEADLINE_SECONDS = 40.0
 # falls silent just then keeps them from all others for so long.
 BETWEEN_STATEMENTS = {"idle_in_transaction_session_timeout": "5s"}
 # Plans know the table as large as it was when they were made; on a new installation it grows by the second.
+# Planning takes as long as claiming: who is waited for plans anew only when the table may have grown.
 PLANS_SECONDS = 5.0
+PLANS_ROWS = 500
+OLDEST_PLANS_SECONDS = 120.0
 # The server goes down, the connection broke, it became read-only (a demoted primary), it was ended because a
 # transaction stood still, or it does not know our prepared statements any more (a pooler): another connection
 # is needed.
@@ -62,6 +65,19 @@ class _Job:
     error: StatementFailed | None = None
 
 
+@dataclass(slots=True)
+class Plans:
+    """Since when a session keeps its plans (monotonic, in seconds), and how many rows they brought."""
+
+    made_at: float
+    rows: int = 0
+
+    def are_old(self, now: float, *, is_spare: bool) -> bool:
+        """Return whether to plan anew before a script; ``is_spare``: nobody waits for what it brings."""
+        is_time = is_spare or self.rows >= PLANS_ROWS
+        return now - self.made_at >= (PLANS_SECONDS if is_time else OLDEST_PLANS_SECONDS)
+
+
 class Channel:
     """A connection on which one script runs at a time."""
 
@@ -76,7 +92,7 @@ class Channel:
         self._job: _Job | None = None
         self._rows: Rows = []
         self._descriptor = self._pgconn.socket
-        self._planned_at = monotonic()
+        self._plans = Plans(monotonic())
         self.is_lost = False
         self.wants_write = False
 
@@ -102,17 +118,17 @@ class Channel:
         done: Callable[[Any], None],
         failed: Callable[[Exception], None],
         *,
-        keeps_plans: bool = False,
+        is_spare: bool = False,
     ) -> None:
         """Start ``script``; later ``done`` gets its return value, or ``failed`` the reason.
 
-        ``keeps_plans``: nothing is to be expected of it, so it is not worth planning anew.
+        ``is_spare``: nobody waits for what it brings, so that it is a good time to plan anew.
         Raises RuntimeError when another script is under way.
         """
         if self._job is not None:
             raise RuntimeError("this channel is busy")
-        if not keeps_plans and monotonic() - self._planned_at >= PLANS_SECONDS:
-            self._planned_at = monotonic()
+        if self._plans.are_old(monotonic(), is_spare=is_spare):
+            self._plans = Plans(monotonic())
             script = _planned_anew(script)
         self._job = _Job(script, done, failed)
         try:
@@ -167,6 +183,7 @@ class Channel:
             self._job.error = StatementFailed(message, state)
             return
         if result.ntuples:
+            self._plans.rows += result.ntuples
             self._reader.set_pgresult(result)
             self._rows.extend(self._reader.load_rows(0, result.ntuples, tuple))
 

@@ -179,7 +179,7 @@ class Claimer:
             if claimed.failure is not None:
                 self._failed(claimed.failure)
 
-        self._line.channel.run(script, done, self._failed, keeps_plans=is_proof)
+        self._line.channel.run(script, done, self._failed, is_spare=is_proof)
 
     def _take_back_idle(self) -> None:
         """Every slot is busy: producers need not notify this worker."""
