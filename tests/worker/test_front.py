@@ -63,7 +63,7 @@ def test_a_run_that_turned_up_before_the_front_does_not_move_it_back() -> None:
 
 
 def test_once_a_second_a_claim_begins_at_the_first_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    front, clock = Front(), [0]
+    front, clock = Front(), [10_000_000_000]
     monkeypatch.setattr(module, "boottime_ns", lambda: clock[0])
     after(front)
     front.took([row(7)], is_full=True)
@@ -71,6 +71,18 @@ def test_once_a_second_a_claim_begins_at_the_first_row(monkeypatch: pytest.Monke
     assert next(front.tries(["mail"])) != WHOLE
     clock[0] += 2_000_000
     assert next(front.tries(["mail"])) == WHOLE
+
+
+def test_each_type_has_its_second_when_they_are_asked_by_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    front, clock = Front(), [10_000_000_000]
+    monkeypatch.setattr(module, "boottime_ns", lambda: clock[0])
+    after(front, ["mail"])
+    clock[0] += 600_000_000
+    after(front, ["report"])
+    front.took([row(7), row(8, job_type="report")], is_full=True)
+    clock[0] += 600_000_000
+    assert next(front.tries(["mail"])) == WHOLE
+    assert next(front.tries(["report"])) != WHOLE
 
 
 def test_few_runs_behind_the_front_do_not_pass_for_the_end_of_the_queue() -> None:

@@ -38,16 +38,17 @@ class Front:
     """The last run taken of each type and priority, while claims come back full."""
 
     _reached: dict[tuple[str, int], tuple[str, int]] = field(default_factory=dict)
-    _whole_ns: int = 0
+    _whole_at_ns: dict[str, int] = field(default_factory=dict)
 
     def tries(self, types: Sequence[str]) -> Iterator[Places]:
         """Yield where a claim of ``types`` begins: behind what was taken, then at the first."""
         keys = [(name, priority) for name in types for priority in range(PRIORITIES)]
-        is_due = boottime_ns() - self._whole_ns > WHOLE_EVERY_NS
+        latest = boottime_ns() - WHOLE_EVERY_NS
+        is_due = any(self._whole_at_ns.get(name, 0) < latest for name in types)
         if not is_due and any(key in self._reached for key in keys):
             places = [self._reached.get(key, FIRST) for key in keys]
             yield Places([moment for moment, _ in places], [run_id for _, run_id in places])
-        self._whole_ns = boottime_ns()
+        self._whole_at_ns.update(dict.fromkeys(types, boottime_ns()))
         yield WHOLE
 
     def took(self, rows: Rows, *, is_full: bool) -> None:
