@@ -2,19 +2,38 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from sqlalchemy import Connection, RowMapping, any_, func, literal, select
+from sqlalchemy import Connection, RowMapping, any_, literal, select, text
 
 from dashboard.queries.overview import ALIVE
 from dashboard.queries.types import NEWEST
-from worker.states import FAILURES
-from worker.tables import audit_log, job_attempts, job_definitions, job_runs, workers
+from worker.states import FAILURES, sql_list
+from worker.tables import audit_log, job_definitions, job_runs, workers
 
 LATEST = 10
 MOST_SHOWN = 50
 
 runs = job_runs.c
+
+# The codes are counted in the index; of the attempts themselves only the last one of each is looked at.
+_FAILURES = text(f"""
+SELECT counted.error_code, counted.attempts, counted.finished_at, last.run_id
+FROM (
+    SELECT newest.error_code, count(*) AS attempts, max(newest.finished_at) AS finished_at FROM (
+        SELECT a.job_type, a.error_code, a.finished_at FROM wakeboard.job_attempts AS a
+        WHERE a.outcome IN ({sql_list(FAILURES)}) ORDER BY a.finished_at DESC LIMIT :newest
+    ) AS newest
+    WHERE newest.job_type = :name
+    GROUP BY newest.error_code ORDER BY attempts DESC, finished_at DESC LIMIT :most
+) AS counted
+CROSS JOIN LATERAL (
+    SELECT a.run_id FROM wakeboard.job_attempts AS a
+    WHERE a.outcome IN ({sql_list(FAILURES)}) AND a.job_type = :name
+        AND a.error_code IS NOT DISTINCT FROM counted.error_code
+        AND a.finished_at BETWEEN counted.finished_at AND counted.finished_at
+    ORDER BY a.finished_at DESC LIMIT 1
+) AS last
+ORDER BY counted.attempts DESC, counted.finished_at DESC
+""")
 
 
 def workers_of(connection: Connection, name: str) -> list[RowMapping]:
@@ -60,28 +79,8 @@ def failures_of(connection: Connection, name: str) -> list[RowMapping]:
 
     error_code, attempts, finished_at and run_id of the last one; the most frequent first.
     """
-    attempts = job_attempts.c
-    outcomes = [literal(outcome.value, literal_execute=True) for outcome in FAILURES]
-    newest = (
-        select(attempts.job_type, attempts.run_id, attempts.error_code, attempts.finished_at)
-        .where(attempts.outcome.in_(outcomes))
-        .order_by(attempts.finished_at.desc())
-        .limit(NEWEST)
-    ).subquery()
-    last = func.max(newest.c.finished_at)
-    statement: Any = (
-        select(
-            newest.c.error_code,
-            func.count().label("attempts"),
-            last.label("finished_at"),
-            func.max(newest.c.run_id).label("run_id"),
-        )
-        .where(newest.c.job_type == name)
-        .group_by(newest.c.error_code)
-        .order_by(func.count().desc(), last.desc())
-        .limit(LATEST)
-    )
-    return list(connection.execute(statement).mappings())
+    given = {"name": name, "newest": NEWEST, "most": LATEST}
+    return list(connection.execute(_FAILURES, given).mappings())
 
 
 def audit_of(connection: Connection, kind: str, name: str) -> list[RowMapping]:

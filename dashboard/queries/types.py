@@ -6,36 +6,21 @@ what is dead and what failed lately among the newest rows of all types.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import (
-    ARRAY,
-    ColumnElement,
-    Connection,
-    RowMapping,
-    Text,
-    and_,
-    any_,
-    func,
-    literal,
-    or_,
-    select,
-    text,
-    true,
-)
-from sqlalchemy.dialects.postgresql import distinct_on
+from sqlalchemy import Connection, RowMapping, and_, func, or_, select, text
 
 from dashboard.params import Filters
 from dashboard.queries.ended import Bar, together
 from dashboard.queries.hours import Hour, bars_of
 from dashboard.queries.keyset import Rows, keyset_page
-from dashboard.queries.overview import ALIVE, IS_FAILING
+from dashboard.queries.overview import FAILING, IS_FAILING
+from worker import leases
 from worker.states import CLAIMABLE, FAILURES, Status, sql_list
-from worker.tables import job_attempts, job_runs, job_types, workers
+from worker.tables import job_runs, job_types
 
 CAP = 1000
 # Dead runs and failed attempts are looked for among this many of the newest, whatever their types.
@@ -66,6 +51,47 @@ LIMIT :most
 """)
 
 
+# Each count is of one index and reads no row: what is claimable without what failed is queued. Only where so
+# many failed that nobody knows, the first claimable runs themselves are looked at.
+# The range of one value and the order, which nobody needs, leave the planner one way: the index that is made
+# for the condition. With "=" and a LIMIT it hopes to meet matches early in the table.
+_UNDER_WAY = text(f"""
+SELECT w.name, running.runs AS running, failed.runs AS failed,
+    CASE WHEN failed.runs > :cap THEN first.queued ELSE claimable.runs - failed.runs END AS queued
+FROM unnest(CAST(:names AS text[])) AS w (name)
+CROSS JOIN LATERAL (
+    SELECT count(*) AS runs FROM (
+        SELECT FROM wakeboard.job_runs AS r
+        WHERE r.status = '{Status.RUNNING.value}' AND r.job_type BETWEEN w.name AND w.name
+        ORDER BY r.job_type, r.locked_until LIMIT :cap + 1
+    ) AS leased
+) AS running
+CROSS JOIN LATERAL (
+    SELECT count(*) AS runs FROM (
+        SELECT FROM wakeboard.job_runs AS r
+        WHERE r.status IN ({sql_list(FAILING)}) AND r.job_type BETWEEN w.name AND w.name
+            AND r.status BETWEEN '{Status.FAILED.value}' AND '{Status.FAILED.value}'
+        ORDER BY r.job_type, r.status, r.id LIMIT :cap + 1
+    ) AS failing
+) AS failed
+CROSS JOIN LATERAL (
+    SELECT count(*) AS runs FROM (
+        SELECT FROM wakeboard.job_runs AS r
+        WHERE r.status IN ({sql_list(CLAIMABLE)}) AND r.job_type BETWEEN w.name AND w.name
+        ORDER BY r.job_type, r.priority, r.run_at, r.id
+        LIMIT CASE WHEN failed.runs > :cap THEN 0 ELSE failed.runs + :cap + 1 END
+    ) AS waiting
+) AS claimable
+CROSS JOIN LATERAL (
+    SELECT count(*) FILTER (WHERE status = '{Status.QUEUED.value}') AS queued FROM (
+        SELECT r.status FROM wakeboard.job_runs AS r
+        WHERE r.status IN ({sql_list(CLAIMABLE)}) AND r.job_type BETWEEN w.name AND w.name
+        ORDER BY r.job_type, r.priority, r.run_at, r.id
+        LIMIT CASE WHEN failed.runs > :cap THEN :cap + 1 ELSE 0 END
+    ) AS waiting
+) AS first
+""")
+
 # Each priority is asked for by itself, so that runs of a better one that are not due cost nothing.
 _OLDEST = text(f"""
 SELECT w.name, min(first.run_at)
@@ -79,10 +105,39 @@ CROSS JOIN LATERAL (
 GROUP BY w.name
 """)
 
+# When each type failed last is in the index; only that attempt itself is looked at.
+_LAST_FAILURES = text(f"""
+SELECT last.job_type, own.run_id, own.error_code, last.finished_at
+FROM (
+    SELECT newest.job_type, max(newest.finished_at) AS finished_at FROM (
+        SELECT a.job_type, a.finished_at FROM wakeboard.job_attempts AS a
+        WHERE a.outcome IN ({sql_list(FAILURES)}) ORDER BY a.finished_at DESC LIMIT :newest
+    ) AS newest
+    WHERE newest.job_type = ANY (CAST(:names AS text[]))
+    GROUP BY newest.job_type
+) AS last
+CROSS JOIN LATERAL (
+    SELECT a.run_id, a.error_code FROM wakeboard.job_attempts AS a
+    WHERE a.outcome IN ({sql_list(FAILURES)}) AND a.job_type = last.job_type
+        AND a.finished_at BETWEEN last.finished_at AND last.finished_at
+    ORDER BY a.finished_at DESC LIMIT 1
+) AS own
+""")
+
+_WORKERS = text(f"""
+SELECT can.job_type, count(DISTINCT w.id)
+FROM wakeboard.workers AS w CROSS JOIN unnest(w.job_types) AS can (job_type)
+WHERE {leases.is_heard("w")} AND can.job_type = ANY (CAST(:names AS text[]))
+GROUP BY can.job_type
+""")
+
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What is under way of one type: counts of at most CAP + 1; where ``is_cut``, there may be more."""
+    """What is under way of one type: counts of at most CAP + 1.
+
+    There may be more queued where ``is_cut``, and more dead where ``is_dead_cut``.
+    """
 
     queued: int = 0
     failed: int = 0
@@ -162,54 +217,20 @@ def unregistered(connection: Connection) -> list[str]:
     return list(connection.execute(_UNKNOWN, {"most": MOST_UNKNOWN}).scalars())
 
 
-def _wanted(names: Sequence[str]) -> Any:
-    return select(func.unnest(literal(list(names), ARRAY(Text))).label("name")).subquery()
-
-
 def _loads(connection: Connection, names: Sequence[str]) -> dict[str, Load]:
-    claimable = runs.status.in_([literal(status.value, literal_execute=True) for status in CLAIMABLE])
-    is_running = runs.status == literal(Status.RUNNING.value, literal_execute=True)
-    waiting = _under_way(connection, names, claimable, (runs.priority, runs.run_at, runs.id))
-    running = _under_way(connection, names, is_running, (runs.locked_until,))
     dead, is_dead_cut = _dead(connection)
+    under_way = connection.execute(_UNDER_WAY, {"names": list(names), "cap": CAP})
     return {
-        name: Load(
-            waiting[name, Status.QUEUED],
-            waiting[name, Status.FAILED],
-            running[name, Status.RUNNING],
-            dead.get(name, 0),
-            sum(waiting[name, status] for status in CLAIMABLE) > CAP,
+        row.name: Load(
+            row.queued,
+            row.failed,
+            row.running,
+            dead.get(row.name, 0),
+            max(row.queued, row.failed) > CAP,
             is_dead_cut,
         )
-        for name in names
+        for row in under_way
     }
-
-
-def _under_way(
-    connection: Connection,
-    names: Sequence[str],
-    condition: ColumnElement[bool],
-    order: Sequence[ColumnElement[Any]],
-) -> Counter[tuple[str, str]]:
-    """Return by (type, status) how many runs satisfy ``condition``, among CAP + 1 of each type.
-
-    The range of one value and the order, which nobody needs, leave the planner one way: the index that is
-    made for the condition. With "=" and a LIMIT it hopes to meet matches early in the table.
-    """
-    wanted = _wanted(names)
-    found = (
-        select(runs.status)
-        .where(runs.job_type.between(wanted.c.name, wanted.c.name), condition)
-        .order_by(runs.job_type, *order)
-        .limit(CAP + 1)
-        .lateral()
-    )
-    statement = (
-        select(wanted.c.name, found.c.status, func.count())
-        .select_from(wanted.join(found, true()))
-        .group_by(wanted.c.name, found.c.status)
-    )
-    return Counter({(row[0], row[1]): row[2] for row in connection.execute(statement)})
 
 
 def _dead(connection: Connection) -> tuple[dict[str, int], bool]:
@@ -239,33 +260,10 @@ def _pace(bars: Sequence[Bar]) -> Pace:
 
 def _failures(connection: Connection, names: Sequence[str]) -> dict[str, Failure]:
     """Return the last failed attempt by type, among the NEWEST."""
-    attempts = job_attempts.c
-    outcomes = [literal(outcome.value, literal_execute=True) for outcome in FAILURES]
-    newest = (
-        select(attempts.job_type, attempts.run_id, attempts.error_code, attempts.finished_at)
-        .where(attempts.outcome.in_(outcomes))
-        .order_by(attempts.finished_at.desc())
-        .limit(NEWEST)
-    ).subquery()
-    statement = (
-        select(newest)
-        .ext(distinct_on(newest.c.job_type))
-        .where(newest.c.job_type == any_(literal(list(names), ARRAY(Text))))
-        .order_by(newest.c.job_type, newest.c.finished_at.desc())
-    )
-    return {
-        row.job_type: Failure(row.run_id, row.error_code, row.finished_at)
-        for row in connection.execute(statement)
-    }
+    found = connection.execute(_LAST_FAILURES, {"names": list(names), "newest": NEWEST})
+    return {row.job_type: Failure(row.run_id, row.error_code, row.finished_at) for row in found}
 
 
 def _workers(connection: Connection, names: Sequence[str]) -> dict[str, int]:
     """Return how many live workers run each type."""
-    wanted = _wanted(names)
-    statement = (
-        select(wanted.c.name, func.count())
-        .select_from(wanted.join(workers, wanted.c.name == any_(workers.c.job_types)))
-        .where(ALIVE)
-        .group_by(wanted.c.name)
-    )
-    return {row[0]: row[1] for row in connection.execute(statement)}
+    return {row[0]: row[1] for row in connection.execute(_WORKERS, {"names": list(names)})}
