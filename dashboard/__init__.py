@@ -31,7 +31,8 @@ from dashboard import (
 )
 from dashboard.keyboard import GO, KEYS
 from dashboard.params import LARGEST_ID
-from dashboard.pictures.sparks import columns
+from dashboard.pictures.charts import bar_chart, spread_chart
+from dashboard.pictures.sparks import columns, layers
 from dashboard.views import BLUEPRINTS
 from dashboard.words.pages import answers as page_answers
 from worker.fingerprint import DIGITS
@@ -174,7 +175,7 @@ def _templates(app: Flask, settings: Settings) -> None:
     environment.autoescape = True
     environment.filters.update(formats.FILTERS)
     environment.filters["local"] = lambda value: formats.local(value, g.zone)
-    environment.filters["columns"] = columns
+    environment.filters.update(columns=columns, layers=layers)
     environment.filters["both"] = lambda value: formats.both(value, g.zone)
     environment.filters["clock"] = lambda value: formats.clock(value, g.zone)
     environment.globals.update(
@@ -183,6 +184,7 @@ def _templates(app: Flask, settings: Settings) -> None:
     environment.globals.update(
         needs_attention=attention.in_passing, fragment_tag=fragments.fragment_tag, keys=KEYS, go=GO
     )
+    environment.globals.update(bar_chart=bar_chart, spread_chart=spread_chart)
     folder = str(app.static_folder)
     environment.globals["static"] = lambda name: f"/static/{name}?v={files.fingerprint(folder, name)}"
     server_zone = ZoneInfo(settings.timezone)

@@ -1,11 +1,11 @@
-"""The columns of a small trend in a table's cell. Pure."""
+"""The columns of a small trend in a table's cell: thousands in a list, so a colour is one path. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
-WIDTH, HEIGHT = 4, 19
+WIDTH, HEIGHT, AXIS = 4, 19, 20
 LEAST = 1.5
 
 
@@ -26,4 +26,27 @@ def columns(bars: Sequence[Counted]) -> Iterator[tuple[int, float, bool]]:
     top = max((bar.total for bar in bars), default=0)
     for place, bar in enumerate(bars):
         if bar.total:
-            yield place * WIDTH, round(max(bar.total / top * HEIGHT, LEAST), 1), bool(bar.bad)
+            yield place * WIDTH, _height(bar.total, top), bool(bar.bad)
+
+
+def layers(bars: Sequence[Counted]) -> tuple[str, str]:
+    """Return two SVG paths: a column for all of each bar, and one on top of it for what failed."""
+    totals = [bar.total for bar in bars]
+    top = max(totals, default=0)
+    whole, failed = [], []
+    for place, (bar, total) in enumerate(zip(bars, totals, strict=True)):
+        if total:
+            x, height = place * WIDTH, _height(total, top)
+            whole.append(_column(x, height, height))
+            if bar.bad:
+                failed.append(_column(x, height, _height(bar.bad, top)))
+    return "".join(whole), "".join(failed)
+
+
+def _height(count: int, top: int) -> float:
+    return round(max(count / top * HEIGHT, LEAST), 1)
+
+
+def _column(x: int, top: float, height: float) -> str:
+    """Return a column that hangs from ``top`` units above the axis."""
+    return f"M{x} {AXIS - top:g}h{WIDTH - 1}v{height:g}h{1 - WIDTH}z"

@@ -66,7 +66,7 @@ def spread(bars: Sequence[Bar], each: Sequence[Times]) -> Spread:
     bottom = math.floor(math.log10(max(min(known, default=LOWEST), LOWEST)))
     top = max(math.ceil(math.log10(max(known, default=1.0))), bottom + 1)
     tens = range(bottom + 1, top)
-    p50, p95, p99 = (whole.at_most(share) for share in SHARES)
+    p50, p95, p99 = whole.at_most_each(SHARES)
     return Spread(
         count=whole.count,
         p50=p50,
@@ -81,7 +81,7 @@ def spread(bars: Sequence[Bar], each: Sequence[Times]) -> Spread:
 
 
 def _column(bar: Bar, times: Times) -> Column:
-    p50, p95, p99 = (times.at_most(share) for share in SHARES)
+    p50, p95, p99 = times.at_most_each(SHARES)
     return Column(bar.start_at, bar.label, times.count, p50, p95, p99)
 
 

@@ -6,15 +6,14 @@ statistics: hours that cannot change any more are kept by the caller, from one r
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from sqlalchemy import Connection, Row, text
 
-from worker.statistics import bucket_seconds, percentile
+from worker.statistics import bucket_seconds, percentiles
 
 HOUR = timedelta(hours=1)
 # An hour is settled this long after it began: late batches have committed, a replica has caught up.
@@ -69,14 +68,6 @@ class Work:
         """Seconds of one attempt, on the average."""
         return self.seconds / self.attempts if self.attempts else 0.0
 
-    def __add__(self, other: Work) -> Work:
-        return Work(
-            self.attempts + other.attempts,
-            self.failed + other.failed,
-            self.seconds + other.seconds,
-            max(self.longest_seconds, other.longest_seconds),
-        )
-
 
 @dataclass(frozen=True, slots=True)
 class Times:
@@ -96,10 +87,16 @@ class Times:
         It is the upper end of the bucket, half a power of two: what it stands for is up to 29 % less. The
         largest bucket has no end, and no bucket reaches past the longest.
         """
-        found = percentile(self.buckets, share)
-        if found is None or found >= bucket_seconds(LARGEST_BUCKET):
-            return None if found is None else self.longest_seconds
-        return min(found, self.longest_seconds)
+        return self.at_most_each((share,))[0]
+
+    def at_most_each(self, shares: Sequence[float]) -> list[float | None]:
+        """Return for each of ascending ``shares`` what ``at_most`` does, in one walk."""
+        return [self._known(found) for found in percentiles(self.buckets, shares)]
+
+    def _known(self, seconds: float | None) -> float | None:
+        if seconds is None or seconds >= bucket_seconds(LARGEST_BUCKET):
+            return None if seconds is None else self.longest_seconds
+        return min(seconds, self.longest_seconds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,20 +207,32 @@ def _bar(start: datetime, rows: Iterable[Row[Any]]) -> Bar:
 
 def together(times: Iterable[Times]) -> Times:
     """Return all of ``times`` as one."""
-    buckets: Counter[int] = Counter()
+    buckets: dict[int, int] = {}
     longest = 0.0
     for each in times:
-        buckets.update(each.buckets)
-        longest = max(longest, each.longest_seconds)
+        for bucket, count in each.buckets.items():
+            buckets[bucket] = buckets.get(bucket, 0) + count
+        if each.longest_seconds > longest:
+            longest = each.longest_seconds
     return Times(buckets, longest)
 
 
 def busiest_and_slowest(found: Iterable[Bar]) -> tuple[list[tuple[str, Work]], list[tuple[str, Work]]]:
     """Return the TYPES types that held slots for longest, and those of the longest attempts on average."""
-    types: dict[str, Work] = {}
+    parts: dict[str, list[Work]] = {}
     for bar in found:
         for name, work in bar.types.items():
-            types[name] = types.get(name, Work()) + work
+            parts.setdefault(name, []).append(work)
+    types = {name: _summed_up(works) for name, works in parts.items()}
     busiest = sorted(types.items(), key=lambda one: (-one[1].seconds, one[0]))
     slowest = sorted(types.items(), key=lambda one: (-one[1].average_seconds, one[0]))
     return busiest[:TYPES], slowest[:TYPES]
+
+
+def _summed_up(works: Sequence[Work]) -> Work:
+    return Work(
+        sum([work.attempts for work in works]),
+        sum([work.failed for work in works]),
+        sum([work.seconds for work in works]),
+        max([work.longest_seconds for work in works]),
+    )

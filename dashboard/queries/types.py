@@ -11,16 +11,16 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, RowMapping, and_, func, or_, select, text
+from sqlalchemy import Connection, RowMapping, func, or_, select, text
 
 from dashboard.params import Filters
 from dashboard.queries.ended import Bar, together
 from dashboard.queries.hours import Hour, bars_of
 from dashboard.queries.keyset import Rows, keyset_page
-from dashboard.queries.overview import FAILING, IS_FAILING
+from dashboard.queries.overview import FAILING
 from worker import leases
 from worker.states import CLAIMABLE, FAILURES, Status, sql_list
-from worker.tables import job_runs, job_types
+from worker.tables import job_types
 
 CAP = 1000
 # Dead runs and failed attempts are looked for among this many of the newest, whatever their types.
@@ -30,7 +30,6 @@ MOST_UNKNOWN = 50
 STATES = ("active", "paused", "limited")
 
 types = job_types.c
-runs = job_runs.c
 _most_running = func.coalesce(types.max_running_operator, types.max_running)
 
 # Types of waiting runs, found by jumping along job_runs_claimable; those that nobody registered.
@@ -124,6 +123,18 @@ CROSS JOIN LATERAL (
 ) AS own
 """)
 
+# The range of one value and the order: as above.
+_DEAD = text(f"""
+SELECT newest.job_type, count(*)
+FROM (
+    SELECT r.job_type FROM wakeboard.job_runs AS r
+    WHERE r.status IN ({sql_list(FAILING)})
+        AND r.status BETWEEN '{Status.DEAD.value}' AND '{Status.DEAD.value}'
+    ORDER BY r.status DESC, r.id DESC LIMIT :most
+) AS newest
+GROUP BY newest.job_type
+""")
+
 _WORKERS = text(f"""
 SELECT can.job_type, count(DISTINCT w.id)
 FROM wakeboard.workers AS w CROSS JOIN unnest(w.job_types) AS can (job_type)
@@ -158,6 +169,16 @@ class Pace:
     median: float | None = None
     p95: float | None = None
     bars: Sequence[Bar] = ()
+
+    @property
+    def ended(self) -> int:
+        """How many attempts succeeded or failed."""
+        return sum(bar.total for bar in self.bars)
+
+    @property
+    def failed(self) -> int:
+        """How many of them failed."""
+        return sum(bar.bad for bar in self.bars)
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,16 +256,7 @@ def _loads(connection: Connection, names: Sequence[str]) -> dict[str, Load]:
 
 def _dead(connection: Connection) -> tuple[dict[str, int], bool]:
     """Return dead runs by type among the NEWEST, and whether there are more."""
-    is_dead = and_(runs.status.between(Status.DEAD.value, Status.DEAD.value), IS_FAILING)
-    newest = (
-        select(runs.job_type)
-        .where(is_dead)
-        .order_by(runs.status.desc(), runs.id.desc())
-        .limit(NEWEST + 1)
-        .subquery()
-    )
-    statement = select(newest.c.job_type, func.count()).group_by(newest.c.job_type)
-    counted = {row[0]: row[1] for row in connection.execute(statement)}
+    counted = {row[0]: row[1] for row in connection.execute(_DEAD, {"most": NEWEST + 1})}
     return counted, sum(counted.values()) > NEWEST
 
 
@@ -255,7 +267,8 @@ def _oldest(connection: Connection, names: Sequence[str]) -> dict[str, datetime]
 
 def _pace(bars: Sequence[Bar]) -> Pace:
     times = together(bar.run_times for bar in bars)
-    return Pace(times.count, times.at_most(0.5), times.at_most(0.95), bars)
+    median, p95 = times.at_most_each((0.5, 0.95))
+    return Pace(times.count, median, p95, bars)
 
 
 def _failures(connection: Connection, names: Sequence[str]) -> dict[str, Failure]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from worker.backoff import Backoff
 
 # A rule that retries more often than this is summed up to here; its last delays repeat anyway.
 MOST_SUMMED = 1000
 
 
+@lru_cache(maxsize=512)
 def retries(max_attempts: int, backoff: str) -> str:
     """Return ``waits 10 s, 20 s, 40 s and so on, doubling, at most 30 m (±20 %)``."""
     return "no retry" if max_attempts <= 1 else f"waits {Backoff.parse_or_default(backoff).describe()}"

@@ -1,0 +1,59 @@
+"""Pictures that are drawn whole: what stands where, what they say, and text of others in them."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+
+from dashboard.pictures.charts import bar_chart, spread_chart
+from dashboard.pictures.sparks import layers
+from dashboard.pictures.spreads import spread
+from dashboard.queries.ended import Bar, Times
+
+AT = datetime(2026, 1, 1, tzinfo=UTC)
+HOSTILE = "<b>\"'&"
+
+
+def test_a_small_trend_has_failures_over_all_that_ended() -> None:
+    bars = [Bar(AT, good=19), Bar(AT), Bar(AT, good=9, bad=10), Bar(AT, bad=19), Bar(AT, good=18, bad=1)]
+    assert layers(bars) == (
+        "M0 1h3v19h-3zM8 1h3v19h-3zM12 1h3v19h-3zM16 1h3v19h-3z",
+        "M8 1h3v10h-3zM12 1h3v19h-3zM16 1h3v1.5h-3z",
+    )
+
+
+def test_a_small_trend_of_nothing_draws_nothing() -> None:
+    assert layers([]) == layers([Bar(AT), Bar(AT)]) == ("", "")
+
+
+def test_a_little_among_much_is_seen() -> None:
+    whole, failed = layers([Bar(AT, good=10_000), Bar(AT, bad=1)])
+    assert whole.endswith("M4 18.5h3v1.5h-3z") and failed == "M4 18.5h3v1.5h-3z"
+
+
+def test_a_chart_of_bars_says_each_number_and_escapes_words() -> None:
+    svg = bar_chart([Bar(AT, 1500, 500, label=HOSTILE), Bar(AT, label="12:00")], HOSTILE)
+    assert re.findall("<title>(.*?)</title>", svg) == [
+        "&lt;b&gt;&#34;&#39;&amp;: 2\u202f000 runs, 500 failed",
+        "12:00: 0 runs, 0 failed",
+    ]
+    assert 'aria-label="&lt;b&gt;&#34;&#39;&amp;"' in svg and "<b>" not in svg
+    assert '<rect class="ok" x="1" y="4" width="8" height="96"/>' in svg
+    assert '<rect class="bad" x="1" y="4" width="8" height="24"/>' in svg
+    assert svg.count('class="hit"') == 2 and svg.count("<rect") == 4
+
+
+def test_a_chart_of_nothing_has_its_axis_alone() -> None:
+    assert bar_chart([], "none").count("<rect") == 0
+    assert 'class="axis"' in bar_chart([], "none")
+
+
+def test_a_chart_of_times_says_its_percentiles() -> None:
+    bars = [Bar(AT, label="11:00"), Bar(AT, label="12:00")]
+    svg = spread_chart(spread(bars, [Times(), Times({20: 90, 40: 10}, 1.0)]), "Run time")
+    assert re.findall("<title>(.*?)</title>", svg) == ["12:00: half took at most 1 ms, 95 % 1 s, 99 % 1 s"]
+    assert [re.findall(f'class="{kind}" x="(\\d+)"', svg) for kind in ("hit", "rest", "ok")] == [
+        ["10"],
+        ["14"],
+        ["11"],
+    ]
