@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from flask import current_app, g
+from sqlalchemy import RowMapping
 from sqlalchemy.exc import SQLAlchemyError
 
 from dashboard.connection import as_of, reading
@@ -34,9 +35,38 @@ class Memory:
     count: int | None = None
 
 
-def number(counts: Counts, rise: Finding, firing: Sequence[str]) -> int:
-    """Return how many things need a person: dead, stuck, missed, unconfirmed, rising, and other alerts."""
-    return counts.attention + rise.firing + len(untold(counts, rise, firing))
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How things are at one moment: the numbers, whether failures rise, the alert rules that fire."""
+
+    counts: Counts
+    rising: Finding
+    alerts: Sequence[RowMapping]
+
+    @property
+    def firing(self) -> list[str]:
+        """The kinds of the rules that fire."""
+        return [rule.kind for rule in self.alerts]
+
+    @property
+    def needing(self) -> int:
+        """How many things need a person: dead, stuck, missed, unconfirmed, rising, and other alerts."""
+        told_of = untold(self.counts, self.rising, self.firing)
+        return self.counts.attention + self.rising.firing + len(told_of)
+
+
+def standing() -> Standing:
+    """Return how things are at this request's moment; what says so in several places asks once."""
+    if "standing" not in g:
+        memory = current_app.extensions.setdefault("wakeboard_rising", rising.Memory())
+        g.standing = Standing(
+            overview.counts(reading()),
+            rising.failures_rise(reading(), as_of(), memory),
+            alerts.firing(reading()),
+        )
+    found = g.standing
+    assert isinstance(found, Standing)
+    return found
 
 
 def known(*, anew: bool = False) -> int | None:
@@ -77,10 +107,5 @@ def _memory() -> Memory:
 
 def _ask() -> int:
     """Count, within a savepoint: a statement that fails takes nothing else of the page with it."""
-    connection = reading()
-    with connection.begin_nested():
-        counts = overview.counts(connection)
-        memory = current_app.extensions.setdefault("wakeboard_rising", rising.Memory())
-        rise = rising.failures_rise(connection, as_of(), memory)
-        firing = [rule.kind for rule in alerts.firing(connection)]
-    return number(counts, rise, firing)
+    with reading().begin_nested():
+        return standing().needing

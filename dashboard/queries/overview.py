@@ -109,30 +109,9 @@ def _capped(statement: Select[Any]) -> Any:
 
 def counts(connection: Connection) -> Counts:
     """Return the numbers of the overview's tiles."""
-    in_state = {
-        status.value: _capped(_newest(status))
-        for status in (Status.QUEUED, Status.RUNNING, Status.FAILED, Status.DEAD)
-    }
-    alive = select(func.coalesce(func.sum(workers.c.concurrency), 0), func.count()).where(ALIVE)
-    row = connection.execute(
-        select(
-            *(query.label(name) for name, query in in_state.items()),
-            _capped(select(literal(1)).where(STUCK).order_by(*_LEASED)).label("stuck"),
-            _capped(select(literal(1)).where(HELD_IN_SILENCE).order_by(*_LEASED)).label("silent"),
-            _capped(_missed()).label("missed"),
-            select(func.count(_missed().limit(CAP + 1).subquery().c.definition_id.distinct()))
-            .scalar_subquery()
-            .label("schedules_missed"),
-            _capped(select(effects.c.id).where(IS_UNCONFIRMED)).label("unconfirmed"),
-            select(func.max(workers.c.seen_at)).scalar_subquery().label("worker_seen_at"),
-            _capped(
-                select(literal(1)).where(job_definitions.c.enabled, job_definitions.c.schedule.is_not(None))
-            ).label("schedules"),
-        )
-    ).one()
-    slots, living = connection.execute(alive).one()
+    row = connection.execute(_COUNTS).one()
     oldest = connection.execute(OLDEST_DUE).scalar_one_or_none()
-    return Counts(**row._mapping, oldest_due_at=oldest, slots=slots, workers=living)
+    return Counts(**row._mapping, oldest_due_at=oldest)
 
 
 def _newest(status: Status, *columns: Any) -> Select[Any]:
@@ -148,8 +127,31 @@ def _newest(status: Status, *columns: Any) -> Select[Any]:
     return select(*(columns or (literal(1),))).where(within).order_by(runs.status.desc(), runs.id.desc())
 
 
-def _missed() -> Select[Any]:
-    return select(missed_fires.c.definition_id).where(MISSED_LATELY)
+def _counts() -> Select[Any]:
+    missed = select(missed_fires.c.definition_id).where(MISSED_LATELY)
+    scheduled = and_(job_definitions.c.enabled, job_definitions.c.schedule.is_not(None))
+    numbers = {
+        **{
+            status.value: _capped(_newest(status))
+            for status in (Status.QUEUED, Status.RUNNING, Status.FAILED, Status.DEAD)
+        },
+        "stuck": _capped(select(literal(1)).where(STUCK).order_by(*_LEASED)),
+        "silent": _capped(select(literal(1)).where(HELD_IN_SILENCE).order_by(*_LEASED)),
+        "missed": _capped(missed),
+        "schedules_missed": select(
+            func.count(missed.limit(CAP + 1).subquery().c.definition_id.distinct())
+        ).scalar_subquery(),
+        "unconfirmed": _capped(select(effects.c.id).where(IS_UNCONFIRMED)),
+        "slots": select(func.coalesce(func.sum(workers.c.concurrency), 0)).where(ALIVE).scalar_subquery(),
+        "workers": select(func.count()).select_from(workers).where(ALIVE).scalar_subquery(),
+        "worker_seen_at": select(func.max(workers.c.seen_at)).scalar_subquery(),
+        "schedules": _capped(select(literal(1)).where(scheduled)),
+    }
+    return select(*(query.label(name) for name, query in numbers.items()))
+
+
+# Built once: to put it together takes as long as to ask it.
+_COUNTS = _counts()
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +166,11 @@ class Trouble:
 
 def troubles(connection: Connection) -> list[Trouble]:
     """Return what needs a person, worst first: stuck, dead, failing; grouped by type, at most 20 lines."""
+    found = connection.execute(_TROUBLES)
+    return [Trouble(row.state, row.job_type, row.runs, row.since_at) for row in found]
+
+
+def _troubles() -> Select[Any]:
     stuck = select(runs.job_type, _STUCK_SINCE.label("moment")).where(STUCK).order_by(*_LEASED)
     parts = [
         _grouped("stuck", 0, stuck),
@@ -171,10 +178,7 @@ def troubles(connection: Connection) -> list[Trouble]:
         _grouped("failed", 2, _newest(Status.FAILED, runs.job_type, runs.failed_at.label("moment"))),
     ]
     every = union_all(*parts).subquery()
-    found = connection.execute(
-        select(every).order_by(every.c.rank, every.c.runs.desc(), every.c.job_type).limit(GROUPS)
-    )
-    return [Trouble(row.state, row.job_type, row.runs, row.since_at) for row in found]
+    return select(every).order_by(every.c.rank, every.c.runs.desc(), every.c.job_type).limit(GROUPS)
 
 
 def _grouped(state: str, rank: int, matching: Select[Any]) -> Select[Any]:
@@ -187,6 +191,9 @@ def _grouped(state: str, rank: int, matching: Select[Any]) -> Select[Any]:
         func.count().label("runs"),
         func.min(newest.c.moment).label("since_at"),
     ).group_by(newest.c.job_type)
+
+
+_TROUBLES = _troubles()
 
 
 def paused_types(connection: Connection) -> list[Any]:

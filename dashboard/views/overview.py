@@ -11,11 +11,10 @@ from dashboard import attention, params
 from dashboard.connection import as_of, reading
 from dashboard.live import add_page
 from dashboard.pictures.spreads import Column, Spread, spread
-from dashboard.queries import alerts, ended, overview, rising
+from dashboard.queries import ended, overview
 from dashboard.queries.ended import WINDOWS, Bar, Work
 from dashboard.words.verdict import capped, verdict
 from worker.alerts.kinds import KINDS
-from worker.alerts.questions import Finding
 
 blueprint = Blueprint("overview", __name__)
 
@@ -26,24 +25,18 @@ USUAL = "24h"
 def find() -> dict[str, Any]:
     """Return the numbers of the tiles, the sentence above them, and the window that the page is about."""
     filters = params.from_request(FIELDS)
-    counts, rise = overview.counts(reading()), _rising()
-    firing = [rule.kind for rule in alerts.firing(reading())]
+    now = attention.standing()
     return {
-        "counts": counts,
-        "rising": rise,
-        "attention": attention.remember(attention.number(counts, rise, firing)),
-        "verdict": verdict(counts, rise, firing, as_of()),
+        "counts": now.counts,
+        "rising": now.rising,
+        "attention": attention.remember(now.needing),
+        "verdict": verdict(now.counts, now.rising, now.firing, as_of()),
         "capped": capped,
         "filters": filters,
         "window": WINDOWS[filters.get("window", USUAL)],
         "windows": WINDOWS.values(),
         "usual": USUAL,
     }
-
-
-def _rising() -> Finding:
-    memory = current_app.extensions.setdefault("wakeboard_rising", rising.Memory())
-    return rising.failures_rise(reading(), as_of(), memory)
 
 
 def find_ended() -> dict[str, Any]:
@@ -73,13 +66,14 @@ def find_ended() -> dict[str, Any]:
 def find_troubles() -> dict[str, Any]:
     """Return what needs a person: runs by type and state, missed fires, open effects, alerts, pauses."""
     params.from_request(FIELDS)
+    now = attention.standing()
     return {
         "troubles": overview.troubles(reading()),
-        "rising": _rising(),
+        "rising": now.rising,
         "paused": overview.paused_types(reading()),
-        "alerts": alerts.firing(reading()),
+        "alerts": now.alerts,
         "kinds": KINDS,
-        "counts": overview.counts(reading()),
+        "counts": now.counts,
         "capped": capped,
     }
 
