@@ -27,8 +27,11 @@ blueprint = Blueprint("one_type", __name__)
 
 
 def _found(name: str) -> RowMapping:
+    """Return the row of the request's type, asked for once by all regions of its page; 404 without one."""
     params.from_request()
-    row = query.one(reading(), name)
+    if "type_row" not in g:
+        g.type_row = query.one(reading(), name)
+    row: RowMapping | None = g.type_row
     if row is None:
         abort(404, f"There is no job type “{name[:100]}”: no worker has ever registered it.")
     return row

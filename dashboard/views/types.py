@@ -57,9 +57,12 @@ def find() -> dict[str, Any]:
 
 
 def last_day() -> Mapping[datetime, hours.Hour]:
-    """Return what each type did in each hour of the last day."""
-    closed = current_app.extensions.setdefault("wakeboard_type_hours", {})
-    return hours.last_day(reading(), as_of(), closed)
+    """Return what each type did in each hour of the last day; asked once in a request."""
+    if "last_day" not in g:
+        closed = current_app.extensions.setdefault("wakeboard_type_hours", {})
+        g.last_day = hours.last_day(reading(), as_of(), closed)
+    day: Mapping[datetime, hours.Hour] = g.last_day
+    return day
 
 
 def capped(count: int, *, is_cut: bool = False) -> str:

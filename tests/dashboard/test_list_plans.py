@@ -97,3 +97,23 @@ def test_no_page_walks_a_large_table(app: Flask, client: FlaskClient, connection
         assert "Backward using job_runs_pkey" not in plan, f"{path}\n{sql}\n{plan}"
         if "audit_log" in sql and not path.startswith("/audit"):
             assert "audit_log_pkey" not in plan, f"{path}\n{sql}\n{plan}"
+
+
+@pytest.mark.usefixtures("much")
+@pytest.mark.parametrize("explain", ["EXPLAIN", "EXPLAIN (GENERIC_PLAN)"])
+def test_what_is_under_way_of_each_type_is_counted_by_indexes_alone(
+    app: Flask, client: FlaskClient, connection: Connection, explain: str
+) -> None:
+    asked: list[tuple[str, Any]] = []
+    engine = app.extensions["wakeboard_database"].primary
+    event.listen(
+        engine, "before_cursor_execute", lambda _c, _cursor, sql, values, *_: asked.append((sql, values))
+    )
+    assert client.get("/types").status_code == 200
+    ((sql, values),) = [one for one in asked if "AS claimable" in one[0]]
+    if "GENERIC" in explain:
+        sql, values = sql % {name: f"${place}" for place, name in enumerate(values, 1)}, None
+    plan = "\n".join(line[0] for line in connection.execute(f"{explain} {sql}".encode(), values).fetchall())
+    for index in ("job_runs_leased", "job_runs_failing_by_type", "job_runs_claimable"):
+        assert f"Index Only Scan using {index} " in plan, plan
+    assert "Bitmap" not in plan and "Sort" not in plan, plan

@@ -62,6 +62,22 @@ def test_counts_stop_and_say_so(
     assert client.get("/types").get_data(as_text=True).count(">4+<") == 2
 
 
+def test_what_failed_does_not_hide_what_is_queued(
+    client: FlaskClient, connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(query, "CAP", 4)
+    a_type(connection)
+    for _ in range(4):
+        a_run(connection, "failed", job_type="mail", run_at="-1 hour")
+        a_run(connection, "queued", job_type="mail")
+    assert [item(client, "mail")[name] for name in ("queued", "failed")] == [4, 4]
+    assert ">4+<" not in client.get("/types").text
+    a_run(connection, "failed", job_type="mail", run_at="-1 hour")
+    assert [item(client, "mail")[name] for name in ("queued", "failed")] == [0, 5]
+    page = client.get("/types").text
+    assert page.count(">4+<") == 1 and page.count(">0+<") == 1
+
+
 def test_median_and_p95_come_from_the_statistics(client: FlaskClient, connection: Connection) -> None:
     a_type(connection)
     for table, bucket, count in (
