@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import datetime
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import quote
 
@@ -39,21 +41,54 @@ COLUMNS = [
 ]  # fmt: skip
 
 
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One type of the list: its row, what is counted about it, and where its page is."""
+
+    row: RowMapping
+    load: query.Load
+    pace: query.Pace
+    oldest: datetime | None
+    failure: query.Failure | None
+    workers: int
+
+    @property
+    def type(self) -> SimpleNamespace:
+        """The row as attributes: a template looks for these first, and may ask fifty times."""
+        return SimpleNamespace(**self.row)
+
+    @property
+    def path(self) -> str:
+        """The path of the type's page."""
+        return path_of(self.row["name"])
+
+
 def find() -> dict[str, Any]:
     """Return the types of the page and what is counted about them."""
     filters = params.from_request(FIELDS)
     rows = query.page(reading(), filters)
+    numbers = query.numbers(reading(), [row["name"] for row in rows.items], last_day())
     return {
         "filters": filters,
         "rows": rows,
-        "numbers": query.numbers(reading(), [row["name"] for row in rows.items], last_day()),
+        "lines": [_line(row, numbers) for row in rows.items],
         "unregistered": query.unregistered(reading()),
         "states": query.STATES,
         "capped": capped,
         "retries": retries,
-        "path_of": path_of,
-        "nothing": {"load": query.Load(), "pace": query.Pace()},
     }
+
+
+def _line(row: RowMapping, numbers: query.Numbers) -> Line:
+    name = row["name"]
+    return Line(
+        row,
+        numbers.loads[name],
+        numbers.paces[name],
+        numbers.oldest.get(name),
+        numbers.failures.get(name),
+        numbers.workers.get(name, 0),
+    )
 
 
 def last_day() -> Mapping[datetime, hours.Hour]:
@@ -77,30 +112,28 @@ def path_of(name: str) -> str:
 
 def twin(context: Mapping[str, Any]) -> dict[str, Any]:
     """Return the list's JSON body; ``next`` and ``unregistered`` beside the items."""
-    numbers: query.Numbers = context["numbers"]
+    items = [_item(line) for line in context["lines"]]
+    return {"items": items, "next": context["rows"].older, "unregistered": context["unregistered"]}
 
-    def item(row: RowMapping) -> dict[str, Any]:
-        name = row["name"]
-        load, pace = numbers.loads.get(name, query.Load()), numbers.paces.get(name, query.Pace())
-        failure = numbers.failures.get(name)
-        return {
-            **{column: row[column] for column in COLUMNS if column in row},
-            "state": "active" if row["paused_at"] is None else "paused",
-            "queued": load.queued,
-            "oldest_due_at": numbers.oldest.get(name),
-            "running": load.running,
-            "failed": load.failed,
-            "dead": load.dead,
-            "workers": numbers.workers.get(name, 0),
-            "median_seconds": pace.median,
-            "p95_seconds": pace.p95,
-            "succeeded_24h": pace.runs,
-            "last_failure_run_id": failure.run_id if failure else None,
-            "last_failure_code": failure.error_code if failure else None,
-            "last_failure_at": failure.finished_at if failure else None,
-        }
 
-    return {**context["rows"].twin(item), "unregistered": context["unregistered"]}
+def _item(line: Line) -> dict[str, Any]:
+    row, load, pace, failure = line.row, line.load, line.pace, line.failure
+    return {
+        **{column: row[column] for column in COLUMNS if column in row},
+        "state": "active" if row["paused_at"] is None else "paused",
+        "queued": load.queued,
+        "oldest_due_at": line.oldest,
+        "running": load.running,
+        "failed": load.failed,
+        "dead": load.dead,
+        "workers": line.workers,
+        "median_seconds": pace.median,
+        "p95_seconds": pace.p95,
+        "succeeded_24h": pace.runs,
+        "last_failure_run_id": failure.run_id if failure else None,
+        "last_failure_code": failure.error_code if failure else None,
+        "last_failure_at": failure.finished_at if failure else None,
+    }
 
 
 add_page(
