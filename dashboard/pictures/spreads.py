@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 
 from dashboard.formats import duration
@@ -26,12 +26,12 @@ class Column:
     start_at: datetime
     label: str
     count: int
-    p50: float | None = None
-    p95: float | None = None
-    p99: float | None = None
-    y50: float = HEIGHT
-    y95: float = HEIGHT
-    y99: float = HEIGHT
+    p50: float | None
+    p95: float | None
+    p99: float | None
+    y50: float
+    y95: float
+    y99: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +61,8 @@ class Spread:
 def spread(bars: Sequence[Bar], each: Sequence[Times]) -> Spread:
     """Return the spread of ``each`` bar's times, and of all together."""
     whole = together(each)
-    columns = [_column(bar, times) for bar, times in zip(bars, each, strict=True)]
-    known = [seconds for column in columns for seconds in (column.p50, column.p99) if seconds]
+    reached = [times.at_most_each(SHARES) for times in each]
+    known = [seconds for p50, _, p99 in reached for seconds in (p50, p99) if seconds]
     bottom = math.floor(math.log10(max(min(known, default=LOWEST), LOWEST)))
     top = max(math.ceil(math.log10(max(known, default=1.0))), bottom + 1)
     tens = range(bottom + 1, top)
@@ -76,18 +76,17 @@ def spread(bars: Sequence[Bar], each: Sequence[Times]) -> Spread:
         low=10.0**bottom,
         high=10.0**top,
         lines=[_height(10.0**ten, bottom, top) for ten in tens],
-        columns=[_placed(column, bottom, top) for column in columns],
+        columns=[
+            _column(bar, times.count, at_most, (bottom, top))
+            for bar, times, at_most in zip(bars, each, reached, strict=True)
+        ],
     )
 
 
-def _column(bar: Bar, times: Times) -> Column:
-    p50, p95, p99 = times.at_most_each(SHARES)
-    return Column(bar.start_at, bar.label, times.count, p50, p95, p99)
-
-
-def _placed(column: Column, bottom: int, top: int) -> Column:
-    y50, y95, y99 = (_height(seconds, bottom, top) for seconds in (column.p50, column.p95, column.p99))
-    return replace(column, y50=y50, y95=y95, y99=y99)
+def _column(bar: Bar, count: int, at_most: Sequence[float | None], tens: tuple[int, int]) -> Column:
+    p50, p95, p99 = at_most
+    y50, y95, y99 = (_height(seconds, *tens) for seconds in at_most)
+    return Column(bar.start_at, bar.label, count, p50, p95, p99, y50, y95, y99)
 
 
 def _height(seconds: float | None, bottom: int, top: int) -> float:

@@ -6,6 +6,7 @@ statistics: hours that cannot change any more are kept by the caller, from one r
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -219,10 +220,10 @@ def together(times: Iterable[Times]) -> Times:
 
 def busiest_and_slowest(found: Iterable[Bar]) -> tuple[list[tuple[str, Work]], list[tuple[str, Work]]]:
     """Return the TYPES types that held slots for longest, and those of the longest attempts on average."""
-    parts: dict[str, list[Work]] = {}
+    parts: defaultdict[str, list[Work]] = defaultdict(list)
     for bar in found:
         for name, work in bar.types.items():
-            parts.setdefault(name, []).append(work)
+            parts[name].append(work)
     types = {name: _summed_up(works) for name, works in parts.items()}
     busiest = sorted(types.items(), key=lambda one: (-one[1].seconds, one[0]))
     slowest = sorted(types.items(), key=lambda one: (-one[1].average_seconds, one[0]))

@@ -12,7 +12,7 @@ from dashboard.connection import as_of, reading
 from dashboard.live import add_page
 from dashboard.pictures.spreads import Column, Spread, spread
 from dashboard.queries import ended, overview
-from dashboard.queries.ended import WINDOWS, Bar, Work
+from dashboard.queries.ended import WINDOWS, Bar, Window, Work
 from dashboard.words.verdict import capped, verdict
 from worker.alerts.kinds import KINDS
 
@@ -33,34 +33,58 @@ def find() -> dict[str, Any]:
         "verdict": verdict(now.counts, now.rising, now.firing, as_of()),
         "capped": capped,
         "filters": filters,
-        "window": WINDOWS[filters.get("window", USUAL)],
+        "window": _window(),
         "windows": WINDOWS.values(),
         "usual": USUAL,
     }
 
 
+def _window() -> Window:
+    return WINDOWS[params.from_request(FIELDS).get("window", USUAL)]
+
+
+def _bars() -> list[Bar]:
+    """Return what ended in each step of the window; asked once in a request."""
+    if "ended" not in g:
+        window = _window()
+        closed = current_app.extensions.setdefault("wakeboard_closed_hours", {})
+        words = "%a %H:%M" if window.step * window.count > ended.HOUR else "%H:%M"
+        g.ended = [
+            replace(bar, label=bar.start_at.astimezone(g.zone).strftime(words))
+            for bar in ended.bars(reading(), as_of(), window, closed)
+        ]
+    bars: list[Bar] = g.ended
+    return bars
+
+
 def find_ended() -> dict[str, Any]:
-    """Return what ended in the window: bars and their sums, run times, waits, busiest and slowest types."""
-    window = WINDOWS[params.from_request(FIELDS).get("window", USUAL)]
-    closed = current_app.extensions.setdefault("wakeboard_closed_hours", {})
-    words = "%a %H:%M" if window.step * window.count > ended.HOUR else "%H:%M"
-    bars = [
-        replace(bar, label=bar.start_at.astimezone(g.zone).strftime(words))
-        for bar in ended.bars(reading(), as_of(), window, closed)
-    ]
-    busiest, slowest = ended.busiest_and_slowest(bars)
+    """Return what ended in the window: bars and their sums."""
+    bars = _bars()
     return {
-        "window": window,
+        "window": _window(),
         "bars": bars,
         "good": sum(bar.good for bar in bars),
         "bad": sum(bar.bad for bar in bars),
+    }
+
+
+def find_pace() -> dict[str, Any]:
+    """Return how long what ended in the window ran and waited."""
+    bars = _bars()
+    return {
+        "window": _window(),
+        "bars": bars,
         "spreads": {
             "run": spread(bars, [bar.run_times for bar in bars]),
             "wait": spread(bars, [bar.waits for bar in bars]),
         },
-        "busiest": busiest,
-        "slowest": slowest,
     }
+
+
+def find_works() -> dict[str, Any]:
+    """Return the busiest and the slowest types of the window."""
+    busiest, slowest = ended.busiest_and_slowest(_bars())
+    return {"window": _window(), "busiest": busiest, "slowest": slowest}
 
 
 def find_troubles() -> dict[str, Any]:
@@ -86,7 +110,8 @@ def find_fires() -> dict[str, Any]:
 
 def twin(context: dict[str, Any]) -> dict[str, Any]:
     """Return ``/overview.json``: every number of the page."""
-    counts, rise, said, past = context["counts"], context["rising"], context["verdict"], find_ended()
+    counts, rise, said = context["counts"], context["rising"], context["verdict"]
+    past = find_ended() | find_pace() | find_works()
     return {
         "well": said.is_good,
         "sentence": f"{said.strong} {said.rest}",
@@ -169,8 +194,8 @@ add_page(
         "tiles": "overview/_tiles.html",
         "succeeded": ("overview/_succeeded.html", find_ended),
         "done": ("overview/_done.html", find_ended),
-        "pace": ("overview/_pace.html", find_ended),
-        "types": ("overview/_types.html", find_ended),
+        "pace": ("overview/_pace.html", find_pace),
+        "types": ("overview/_types.html", find_works),
         "attention": ("overview/_attention.html", find_troubles),
         "fires": ("overview/_fires.html", find_fires),
     },
