@@ -176,7 +176,7 @@ def _templates(app: Flask, settings: Settings) -> None:
     environment.filters.update(formats.FILTERS)
     environment.filters["local"] = lambda value: formats.local(value, g.zone)
     environment.filters.update(columns=columns, layers=layers)
-    environment.filters["both"] = lambda value: formats.both(value, g.zone)
+    environment.filters["here_and_both"] = lambda value: formats.here_and_both(value, g.zone)
     environment.filters["clock"] = lambda value: formats.clock(value, g.zone)
     environment.globals.update(
         live=live.live, can=lambda action: security.can(VERBS[action]), verbs=VERBS, navigation=NAVIGATION

@@ -30,15 +30,16 @@ def make_readable(connection: psycopg.Connection[Any], _record: object = None) -
 
         def __init__(self, oid: int, context: psycopg.abc.AdaptContext | None = None) -> None:
             super().__init__(oid, context)
-            self._inner = inner(oid, context)
+            self._read = inner(oid, context).load
 
         def load(self, data: Buffer) -> datetime:
             try:
-                found: datetime = self._inner.load(data)
+                found: datetime = self._read(data)
             except psycopg.DataError:
                 text = bytes(data)
                 return EARLIEST if text.endswith(b" BC") or text.startswith(b"-") else LATEST
-            return min(max(found, EARLIEST), LATEST)
+            is_usual = EARLIEST.year < found.year < LATEST.year
+            return found if is_usual else min(max(found, EARLIEST), LATEST)
 
     connection.adapters.register_loader("timestamptz", Times)
     set_json_loads(read_json, connection)

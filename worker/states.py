@@ -41,8 +41,10 @@ class Role(StrEnum):
 
     def covers(self, needed: Role) -> bool:
         """Return whether this role may do what ``needed`` may do."""
-        ranks = list(Role)
-        return ranks.index(self) >= ranks.index(needed)
+        return _RANKS[self] >= _RANKS[needed]
+
+
+_RANKS = {role: rank for rank, role in enumerate(Role)}
 
 
 @dataclass(frozen=True, slots=True)
