@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from flask import Blueprint, abort
+from flask import Blueprint, abort, g
 from sqlalchemy import RowMapping
 
 from dashboard import params
@@ -97,8 +97,11 @@ def twin(context: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _found(name: str) -> RowMapping:
-    params.from_request()
-    definition = schedules.one(reading(), name)
+    """Return the definition; the parts of its page, each with a query of its own, share one look at it."""
+    if "definition" not in g:
+        params.from_request()
+        g.definition = schedules.one(reading(), name)
+    definition: RowMapping | None = g.definition
     if definition is None:
         abort(404, f"There is no schedule “{name[:100]}”; it may have been removed. Its runs are under Runs.")
     return definition

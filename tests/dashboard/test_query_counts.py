@@ -40,7 +40,7 @@ MOST: dict[str, tuple[int, int]] = {
     "/runs/<id:run_id>/payload": (2, 2),
     "/runs/find": (0, 0),
     "/schedules": (6, 6),
-    "/schedules/<name>": (9, 7),
+    "/schedules/<name>": (6, 6),
     "/system": (11, 11),
     "/types": (9, 9),
     "/types/<path:name>": (13, 13),
