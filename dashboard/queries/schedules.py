@@ -16,11 +16,11 @@ from sqlalchemy import (
     Connection,
     RowMapping,
     and_,
+    any_,
     func,
     literal,
     or_,
     select,
-    true,
 )
 
 from dashboard.params import Filters
@@ -34,7 +34,7 @@ CAP = 1000
 # A fire is made within seconds of its time while any worker lives; this late it is worth a look.
 OVERDUE = timedelta(minutes=1)
 
-# Of a schedule's latest runs, so their rows are judged: dashboard.queries.odd_schedules.
+# Of a schedule's latest runs: dashboard.queries.odd_schedules finds who has them.
 ODD_STATES = ("late", "overlapping", "twice")
 STATES = ("enabled", "paused", "overdue", "missed", *ODD_STATES, "unreadable", "by hand")
 
@@ -79,14 +79,15 @@ def page(connection: Connection, filters: Filters, odd_ids: Sequence[int] = ()) 
     statement: Any = _named(select(*_columns), filters)
     if wanted := filters.get("state"):
         states = [_IN_STATE[state] for state in wanted if state in _IN_STATE]
-        statement = statement.where(or_(definitions.id.in_(odd_ids), *states))
+        is_odd = definitions.id == any_(literal(list(odd_ids), ARRAY(BigInteger)))
+        statement = statement.where(or_(is_odd, *states))
     return keyset_page(connection, statement, [definitions.name], filters, ascending=True)
 
 
 def candidates(connection: Connection, filters: Filters, most: int) -> list[RowMapping]:
     """Return id and timezone of the first ``most`` definitions that have type and name, in any state."""
     statement: Any = _named(select(definitions.id, definitions.timezone), filters)
-    return list(connection.execute(statement.order_by(definitions.name).limit(most)).mappings())
+    return list(connection.execute(statement.order_by(definitions.name).limit(most)).mappings().all())
 
 
 def _named(statement: Any, filters: Filters) -> Any:
@@ -101,33 +102,6 @@ def one(connection: Connection, name: str) -> RowMapping | None:
     """Return the definition ``name``, payload included, with is_overdue; None when there is none."""
     statement = select(job_definitions, IS_OVERDUE.label("is_overdue")).where(definitions.name == name)
     return connection.execute(statement).mappings().one_or_none()
-
-
-def latest_runs(connection: Connection, ids: Sequence[int]) -> dict[int, list[RowMapping]]:
-    """Return by definition id the LATEST runs of each, oldest first: id, status, the times, error_code."""
-    wanted = select(func.unnest(literal(list(ids), ARRAY(BigInteger))).label("id")).subquery()
-    newest = (
-        select(
-            runs.id,
-            runs.definition_id,
-            runs.status,
-            runs.scheduled_for,
-            runs.run_at,
-            runs.started_at,
-            runs.finished_at,
-            runs.failed_at,
-            runs.error_code,
-        )
-        .where(_made_by(wanted.c.id))
-        .order_by(*_NEWEST_FIRST)
-        .limit(LATEST)
-        .lateral()
-    )
-    statement: Any = select(newest).select_from(wanted.join(newest, true())).order_by(newest.c.id)
-    found: dict[int, list[RowMapping]] = {each: [] for each in ids}
-    for row in connection.execute(statement).mappings():
-        found[row["definition_id"]].append(row)
-    return found
 
 
 def missed_lately(connection: Connection) -> Mapping[int, int]:

@@ -12,12 +12,13 @@ from dashboard import params
 from dashboard.connection import as_of, reading
 from dashboard.formats import redact
 from dashboard.live import add_page
-from dashboard.queries import asked, odd_schedules, schedules
+from dashboard.pictures.marks import marks
+from dashboard.queries import asked, fires, odd_schedules, schedules
 from dashboard.verbs import add_verb
 from dashboard.views.audit import word_of
 from dashboard.words import schedule as words
 from dashboard.words.changes import changes
-from dashboard.words.oddities import MEANINGS, Odd, counted
+from dashboard.words.oddities import MEANINGS, counted, oddities
 from worker.tables import job_definitions
 from worker.transitions import definitions
 
@@ -43,11 +44,13 @@ def find() -> dict[str, Any]:
     odd_words = [state for state in filters.get("state") or () if state in schedules.ODD_STATES]
     odd_ids, is_all = odd_schedules.matching(reading(), filters, odd_words) if odd_words else ([], True)
     rows = schedules.page(reading(), filters, odd_ids)
-    odd = odd_runs(rows.items)
+    latest = fires.latest(reading(), [row["id"] for row in rows.items])
+    odd = {row["id"]: oddities(latest[row["id"]], row["timezone"]) for row in rows.items}
     return {
         "filters": filters,
         "rows": rows,
-        "latest": schedules.latest_runs(reading(), [row["id"] for row in rows.items]),
+        "latest": latest,
+        "marks": marks,
         "missed": schedules.missed_lately(reading()),
         "odd": odd,
         "odd_counts": {each: counted(found) for each, found in odd.items()},
@@ -58,11 +61,6 @@ def find() -> dict[str, Any]:
         "types": schedules.type_names(reading()),
         "words": words,
     }
-
-
-def odd_runs(definitions: Sequence[RowMapping]) -> dict[int, dict[int, list[Odd]]]:
-    """Return by definition id what is odd about its latest runs, by run id."""
-    return odd_schedules.judge(reading(), {row["id"]: row["timezone"] for row in definitions})
 
 
 def pauses(definitions: Sequence[RowMapping]) -> dict[str, RowMapping]:
@@ -123,11 +121,12 @@ def find_fires(name: str) -> dict[str, Any]:
 def find_history(name: str) -> dict[str, Any]:
     """Return the latest runs of one definition and the fires it missed."""
     definition = _found(name)
+    latest = fires.latest(reading(), [definition["id"]])[definition["id"]]
     return {
         "definition": definition,
         "runs": schedules.runs_of(reading(), definition["id"]),
         "missed": schedules.missed_of(reading(), definition["id"]),
-        "odd": odd_runs([definition])[definition["id"]],
+        "odd": oddities(latest, definition["timezone"]),
         "words": words,
     }
 

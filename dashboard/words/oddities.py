@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime, tzinfo
 from typing import Any
 
 from dashboard.formats import duration
-from dashboard.queries.fires import is_late
-from dashboard.words.schedule import wall
+from dashboard.words.schedule import wall, zone_of
 
 MEANINGS = {
     "late": "started more than a minute after its time",
@@ -27,13 +27,19 @@ class Odd:
     sentence: str
 
 
+_OVERLAPPING = Odd("overlapping", MEANINGS["overlapping"])
+_CAME_BACK = Odd("twice", "a worker that had lost it came back with success as well")
+_RAN_AGAIN = Odd("twice", "somebody ran it again after it had succeeded")
+
+
 def oddities(runs: Sequence[Mapping[Any, Any]], timezone: str) -> dict[int, list[Odd]]:
-    """Return by run id what is odd about the runs of one schedule, as ``fires.judged`` gives them.
+    """Return by run id what is odd about the runs of one schedule, as ``fires.latest`` gives them.
 
     ``timezone`` is the schedule's: a time that its clocks show twice is told.
     """
-    walls = Counter(wall(run["scheduled_for"], timezone) for run in runs if run["scheduled_for"])
-    found = {run["id"]: list(_odd(run, walls, timezone)) for run in runs}
+    moments = [run["scheduled_for"] for run in runs if run["scheduled_for"]]
+    shown_twice = _shown_twice(moments, zone_of(timezone))
+    found = {run["id"]: list(_odd(run, shown_twice)) for run in runs}
     return {run_id: odd for run_id, odd in found.items() if odd}
 
 
@@ -43,14 +49,23 @@ def counted(odd: Mapping[int, Sequence[Odd]]) -> dict[str, int]:
     return {word: words[word] for word in MEANINGS if words[word]}
 
 
-def _odd(run: Mapping[Any, Any], walls: Mapping[str, int], timezone: str) -> Iterator[Odd]:
-    if is_late(run):
+def _shown_twice(moments: Sequence[datetime], zone: tzinfo) -> dict[datetime, str]:
+    """Return in words what the clocks of ``zone`` showed at those of ``moments`` that have it in common."""
+    if len({moment.astimezone(zone).utcoffset() for moment in moments}) < 2:
+        return {}
+    walls = {moment: moment.astimezone(zone).replace(tzinfo=None) for moment in moments}
+    times = Counter(walls.values())
+    return {moment: wall(shown) for moment, shown in walls.items() if times[shown] > 1}
+
+
+def _odd(run: Mapping[Any, Any], shown_twice: Mapping[datetime, str]) -> Iterator[Odd]:
+    if run["is_late"]:
         yield Odd("late", f"started {duration(run['seconds'])} after its time")
     if run["is_beside"]:
-        yield Odd("overlapping", MEANINGS["overlapping"])
+        yield _OVERLAPPING
     if run["came_back"]:
-        yield Odd("twice", "a worker that had lost it came back with success as well")
+        yield _CAME_BACK
     if run["ran_again"]:
-        yield Odd("twice", "somebody ran it again after it had succeeded")
-    if run["scheduled_for"] and walls[wall(run["scheduled_for"], timezone)] > 1:
-        yield Odd("twice", f"the clocks showed {wall(run['scheduled_for'], timezone)} twice")
+        yield _RAN_AGAIN
+    if run["scheduled_for"] in shown_twice:
+        yield Odd("twice", f"the clocks showed {shown_twice[run['scheduled_for']]} twice")

@@ -61,7 +61,7 @@ def in_zone(moment: datetime | None, timezone: str, reader: tzinfo = UTC) -> str
     """Return ``Sat 21 Nov 2026 02:30 CET``, followed by `` = 01:30 UTC`` for a reader elsewhere."""
     if moment is None:
         return ""
-    there = moment.astimezone(_zone(timezone))
+    there = moment.astimezone(zone_of(timezone))
     text = there.strftime("%a %-d %b %Y %H:%M %Z")
     here = moment.astimezone(reader)
     if there.utcoffset() == here.utcoffset():
@@ -69,13 +69,14 @@ def in_zone(moment: datetime | None, timezone: str, reader: tzinfo = UTC) -> str
     return f"{text} = {here:%H:%M %Z}" if here.date() == there.date() else f"{text} = {here:%a %H:%M %Z}"
 
 
-def wall(moment: datetime, timezone: str) -> str:
+def wall(shown: datetime) -> str:
     """Return ``02:30 on 25 October 2026``: what the clocks of a zone show."""
-    there = moment.astimezone(_zone(timezone))
-    return f"{there:%H:%M} on {there.day} {there:%B %Y}"
+    return f"{shown:%H:%M} on {shown.day} {shown:%B %Y}"
 
 
-def _zone(timezone: str) -> ZoneInfo:
+@lru_cache(maxsize=1000)
+def zone_of(timezone: str) -> ZoneInfo:
+    """Return the zone of a schedule; UTC when its name cannot be read."""
     try:
         return check_timezone(timezone)
     except ValueError:

@@ -40,10 +40,14 @@ PATHS = (
 
 @pytest.fixture
 def much(connection: Connection) -> None:
-    """50,000 runs of one schedule and type that ended, and few that matter, at the old end."""
+    """50,000 runs of one schedule and type that ended, few that matter, at the old end; many schedules."""
     busy = a_definition(connection, "busy")
     a_definition(connection, "idle")
     a_definition(connection, "off", enabled=False)
+    connection.execute(
+        """INSERT INTO wakeboard.job_definitions (name, job_type, schedule)
+        SELECT 'one-of-many-' || i, 'mail', '0 2 * * *' FROM generate_series(1, 500) AS i"""
+    )
     a_worker(connection, "w1", drain_requested_at="-1 minute")
     a_type(connection, "mail")
     a_type(connection, "rare")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from random import Random
 from typing import Any
 
 import pytest
@@ -150,7 +151,7 @@ def test_what_its_own_handler_enqueued_is_not_its_work_done_twice(
 def test_a_time_that_the_clocks_show_twice_is_told() -> None:
     def run(number: int, hour: int, minute: int) -> dict[str, Any]:
         moment = datetime(2026, 10, 25, hour, minute, tzinfo=UTC)
-        plain = {"seconds": 0.0, "is_beside": False, "came_back": False, "ran_again": False}
+        plain = {"seconds": 0.0, "is_late": False, "is_beside": False, "came_back": False, "ran_again": False}
         return {"id": number, "scheduled_for": moment, **plain}
 
     found = oddities([run(1, 0, 30), run(2, 1, 30), run(3, 2, 30)], "Europe/Berlin")
@@ -159,6 +160,47 @@ def test_a_time_that_the_clocks_show_twice_is_told() -> None:
         2: ["the clocks showed 02:30 on 25 October 2026 twice"],
     }
     assert counted(found) == {"twice": 2}
+
+
+def at(moment: str) -> datetime:
+    return datetime.fromisoformat(moment).replace(tzinfo=UTC)
+
+
+BERLIN = at("2026-10-25T00:30"), at("2026-10-25T01:30")
+
+
+def scheduled(connection: Connection, name: str, zone: str, *times: datetime) -> None:
+    """Write a schedule in ``zone`` with a run that was in time for each of ``times``."""
+    definition = a_definition(connection, name, timezone=zone)
+    for time in times:
+        when = {"scheduled_for": time, "started_at": time, "finished_at": time}
+        a_run(connection, "succeeded", definition_id=definition, **when)
+
+
+def test_schedules_are_found_by_a_time_that_the_clocks_show_twice(
+    client: FlaskClient, connection: Connection
+) -> None:
+    scheduled(connection, "in-berlin", "Europe/Berlin", *BERLIN)
+    scheduled(connection, "in-between", "Europe/Berlin", at("2026-03-01T00:30"), *BERLIN, at("2027-04-01"))
+    scheduled(connection, "in-disorder", "Europe/Berlin", *reversed(BERLIN))
+    scheduled(connection, "in-paris-once", "Europe/Paris", at("2026-10-24T00:30"), BERLIN[1])
+    scheduled(connection, "in-utc", "UTC", *BERLIN)
+    scheduled(connection, "nowhere", "No/Where", *BERLIN)
+    assert names(client, "state=twice") == ["in-berlin", "in-between", "in-disorder"]
+    assert names(client, "state=late") == []
+
+
+def test_the_filter_finds_what_the_badges_say(client: FlaskClient, connection: Connection) -> None:
+    dice = Random(20261025)
+    for number in range(40):
+        zone = dice.choice(("Europe/Berlin", "Asia/Gaza", "Africa/Casablanca", "Australia/Lord_Howe"))
+        first = datetime(dice.choice((2026, 2040)), 10, dice.randint(1, 28), dice.randint(0, 23), tzinfo=UTC)
+        step = timedelta(minutes=dice.choice((30, 60, 180, 420, 1440, 10080)))
+        times = [first + each * step for each in range(dice.randint(2, 20))]
+        scheduled(connection, f"some-{number}", zone, *times)
+    items = client.get("/schedules.json").get_json()["items"]
+    told = [each["name"] for each in items if each["twice"]]
+    assert names(client, "state=twice") == told and 0 < len(told) < len(items)
 
 
 def test_schedules_that_missed_something_can_be_listed(

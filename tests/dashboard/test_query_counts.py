@@ -39,7 +39,7 @@ MOST: dict[str, tuple[int, int]] = {
     "/runs/<id:run_id>/attempts/<id:lease_epoch>": (3, 3),
     "/runs/<id:run_id>/payload": (2, 2),
     "/runs/find": (0, 0),
-    "/schedules": (6, 6),
+    "/schedules": (5, 5),
     "/schedules/<name>": (6, 6),
     "/system": (11, 11),
     "/types": (9, 9),
