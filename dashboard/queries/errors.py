@@ -2,34 +2,24 @@
 
 A failure without a group was written by a version that knew none; code and type stand for it.
 
-Attempts come from the index of failures, newest first and at most CAP; runs from the newest CAP that fail.
+How they are counted is said in ``tallies``: of attempts the newest CAP, of runs the newest CAP that fail.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import (
-    BigInteger,
-    Connection,
-    Integer,
-    RowMapping,
-    bindparam,
-    func,
-    literal,
-    select,
-    text,
-    union_all,
-)
+from sqlalchemy import BigInteger, Connection, RowMapping, bindparam, func, literal, select, text
 from sqlalchemy.types import ARRAY, DateTime, Text
 
+from dashboard.queries import tallies
 from dashboard.queries.groups import Kept, by_number
 from worker.nights.faults import UNKNOWN
-from worker.states import FAILURES, Status
-from worker.tables import job_attempts, job_runs, workers
+from worker.states import FAILURES
+from worker.tables import job_attempts, workers
 
 CAP = 20_000
 BUCKETS = 24
@@ -37,7 +27,6 @@ MOST_GROUPS = 100
 NEWEST = 20
 
 attempts = job_attempts.c
-runs = job_runs.c
 _failed = attempts.outcome.in_([literal(outcome.value, literal_execute=True) for outcome in FAILURES])
 _code = func.coalesce(attempts.error_code, literal(UNKNOWN, literal_execute=True))
 
@@ -57,13 +46,20 @@ class Window:
         """How long one of the BUCKETS is."""
         return max((self.until - self.since) / BUCKETS, timedelta(milliseconds=1))
 
+    @property
+    def starts(self) -> list[datetime]:
+        """When the BUCKETS begin, but none after the end of a very short window."""
+        gone = (step * self.bucket for step in range(BUCKETS))
+        return [self.since + each for each in gone if each < self.until - self.since]
+
 
 @dataclass(frozen=True, slots=True)
 class Group:
     """Failures of one group: attempts in the window, runs that fail now, an example.
 
     ``number`` is the group's, ``kept`` its row; None for failures from before there were groups, and where
-    retention has removed the row. ``spread`` counts the attempts by BUCKETS-th of the window.
+    retention has removed the row. ``buckets`` counts the attempts of each BUCKETS-th of the window, oldest
+    first.
     """
 
     code: str
@@ -76,40 +72,70 @@ class Group:
     first_at: datetime | None = None
     last_at: datetime | None = None
     message: str | None = None
-    spread: Mapping[int, int] = field(default_factory=dict)
-
-    @property
-    def buckets(self) -> Sequence[int]:
-        """The failures of each BUCKETS-th of the window, oldest first."""
-        return [self.spread.get(place, 0) for place in range(BUCKETS)]
+    buckets: Sequence[int] = (0,) * BUCKETS
 
 
-def groups(connection: Connection, window: Window) -> tuple[list[Group], bool]:
-    """Return the groups, most failures first, at most MOST_GROUPS; and whether counting stopped at CAP."""
-    found, is_cut = every(connection, window)
-    return with_examples(connection, with_kept(connection, found[:MOST_GROUPS])), is_cut
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The groups of a window, most failures first: ``heard`` and, if they stand apart, ``muted`` ones.
+
+    ``count``: how many are heard, told or not. ``numbers``: those of all groups, as PostgreSQL writes an
+    array, to be asked about again. ``is_cut``: counting stopped at CAP.
+    """
+
+    heard: list[Group] = field(default_factory=list)
+    muted: list[Group] = field(default_factory=list)
+    count: int = 0
+    numbers: str | None = None
+    is_cut: bool = False
 
 
-def every(connection: Connection, window: Window) -> tuple[list[Group], bool]:
-    """Return the groups, most failures first; and whether counting stopped at CAP.
+def groups(connection: Connection, window: Window) -> Found:
+    """Return the groups, with what is kept of them and with examples, muted or not, at most MOST_GROUPS."""
+    found = every(connection, window, apart=False)
+    return replace(found, heard=in_full(connection, found.heard))
+
+
+def every(
+    connection: Connection, window: Window, *, most: int | None = MOST_GROUPS, apart: bool = True
+) -> Found:
+    """Return the groups, at most ``most`` that are muted and as many others; ``apart``: see Found.
 
     Without what is kept of them and without examples: there may be thousands.
     """
-    tried, failing = _tried(connection, window), _failing(connection, window)
-    found = [
-        Group(*key, **(tried.get(key, {}) | failing.get(key, {})))
-        for key in dict.fromkeys([*tried, *failing])
-    ]
-    counted = sum(group.count for group in found)
-    return sorted(
-        found, key=lambda group: (-group.count, -group.dead - group.failed, group.code)
-    ), counted >= CAP
+    statement = tallies.statement(
+        cap=CAP,
+        code=window.code is not None,
+        unknown=window.code == UNKNOWN,
+        job_type=window.job_type is not None,
+        apart=apart,
+        all_of_them=most is None,
+    )
+    values = {"since": window.since, "until": window.until, "starts": window.starts, "most": most}
+    rows = connection.execute(statement, values | {"code": window.code, "job_type": window.job_type}).all()
+    if not rows:
+        return Found()
+    heard, muted = ([_group(row) for row in rows if row.is_muted is kind] for kind in (False, True))
+    return Found(heard, muted, rows[0].heard, rows[0].numbers, rows[0].is_cut)
+
+
+def _group(row: Sequence[Any]) -> Group:
+    """Return what is counted of one group."""
+    code, job_type, number, count, failed, dead, first_at, last_at, places, counts, *_ = row
+    buckets = [0] * (BUCKETS + 1)
+    for place, failures in zip(places, counts, strict=True):
+        buckets[place] = failures
+    return Group(code, job_type, number, None, count, failed, dead, first_at, last_at, buckets=buckets[1:])
 
 
 def with_kept(connection: Connection, found: Sequence[Group]) -> list[Group]:
     """Return the groups, each with its row of error_groups."""
-    kept = by_number(connection, {group.number for group in found if group.number is not None})
+    kept = _kept(connection, found)
     return [replace(group, kept=kept.get(group.number or 0)) for group in found]
+
+
+def _kept(connection: Connection, found: Sequence[Group]) -> dict[int, Kept]:
+    return by_number(connection, {group.number for group in found if group.number is not None})
 
 
 def _in_window(window: Window) -> list[Any]:
@@ -123,81 +149,6 @@ def _in_window(window: Window) -> list[Any]:
     if window.job_type is not None:
         conditions.append(attempts.job_type == window.job_type)
     return conditions
-
-
-Key = tuple[str, str, int | None]
-
-
-def _tried(connection: Connection, window: Window) -> dict[Key, dict[str, Any]]:
-    """Return what the window's failed attempts say of their groups: count, first_at, last_at, spread."""
-    newest = (
-        select(_code.label("code"), attempts.job_type, attempts.error_group, attempts.finished_at)
-        .where(*_in_window(window))
-        .order_by(attempts.finished_at.desc())
-        .limit(CAP)
-        .subquery()
-    )
-    at = newest.c.finished_at
-    seconds = func.date_part("epoch", at - window.since) / window.bucket.total_seconds()
-    place = func.least(BUCKETS - 1, func.floor(seconds)).cast(Integer).label("place")
-    key = (newest.c.code, newest.c.job_type, newest.c.error_group)
-    each = (
-        select(
-            *key, place, func.count().label("failures"), func.min(at).label("low"), func.max(at).label("high")
-        )
-        .group_by(*key, place)
-        .subquery()
-    )
-    which = (each.c.code, each.c.job_type, each.c.error_group)
-    counts = func.array_agg(each.c.failures)
-    rows = connection.execute(
-        select(
-            *which, func.sum(each.c.failures).cast(BigInteger), func.min(each.c.low), func.max(each.c.high),
-            func.array_agg(each.c.place), counts,
-        ).group_by(*which)
-    ).all()  # fmt: skip
-    return {
-        (code, job_type, number): {
-            "count": count, "first_at": first_at, "last_at": last_at,
-            "spread": dict(zip(places, failures, strict=True)),
-        }
-        for code, job_type, number, count, first_at, last_at, places, failures in rows
-    }  # fmt: skip
-
-
-def _failing(connection: Connection, window: Window) -> dict[Key, dict[str, Any]]:
-    """Return how many runs of each group fail now: failed and dead."""
-    # The index by code has both states in one order, the others each by itself.
-    both = (Status.FAILED, Status.DEAD)
-    states = [both] if window.code is not None else [(status,) for status in both]
-    parts = [_newest_failing(each, window) for each in states]
-    every = union_all(*(select(part) for part in parts)).subquery()
-    failed = func.count().filter(every.c.status == Status.FAILED.value)
-    dead = func.count().filter(every.c.status == Status.DEAD.value)
-    which = (every.c.error_code, every.c.job_type, every.c.error_group)
-    rows = connection.execute(select(*which, failed, dead).group_by(*which)).all()
-    return {
-        (code, job_type, number): {"failed": failed, "dead": dead}
-        for code, job_type, number, failed, dead in rows
-    }
-
-
-def _newest_failing(states: Sequence[Status], window: Window) -> Any:
-    wanted = [literal(status.value, literal_execute=True) for status in states]
-    statement = select(runs.error_code, runs.job_type, runs.error_group, runs.status)
-    statement = statement.where(runs.status.in_(wanted))
-    order = [runs.id.desc()]
-    if len(states) == 1:
-        # A range, and an order that only an index by status gives: see queries.overview.
-        statement = statement.where(runs.status.between(states[0].value, states[0].value))
-        order.insert(0, runs.status.desc())
-    if window.code is not None:
-        statement = statement.where(runs.error_code == window.code)
-    if window.job_type is not None:
-        statement = statement.where(runs.job_type == window.job_type)
-    if window.number is not None:
-        statement = statement.where(runs.error_group == window.number)
-    return statement.order_by(*order).limit(CAP).subquery()
 
 
 _EXAMPLES = text("""
@@ -228,8 +179,9 @@ ORDER BY g.place
 )
 
 
-def with_examples(connection: Connection, found: list[Group]) -> list[Group]:
-    """Return the groups, each with the message of its newest failure."""
+def in_full(connection: Connection, found: Sequence[Group]) -> list[Group]:
+    """Return the groups, each with its row of error_groups and the message of its newest failure."""
+    kept = _kept(connection, found)
     values = {
         "codes": [group.code for group in found],
         "job_types": [group.job_type for group in found],
@@ -237,7 +189,10 @@ def with_examples(connection: Connection, found: list[Group]) -> list[Group]:
         "moments": [group.last_at for group in found],
     }
     messages = connection.execute(_EXAMPLES, values).scalars()
-    return [replace(group, message=message) for group, message in zip(found, messages, strict=True)]
+    return [
+        replace(group, kept=kept.get(group.number or 0), message=message)
+        for group, message in zip(found, messages, strict=True)
+    ]
 
 
 def newest(connection: Connection, window: Window) -> list[RowMapping]:

@@ -66,15 +66,11 @@ class Kept:
         return self.muted_until is not None and self.muted_until > now
 
 
-_COLUMNS = [column for column in groups if column.name in Kept.__dataclass_fields__]
+_COLUMNS = [groups[name] for name in Kept.__dataclass_fields__]
 
 
 # What makes groups of several types the same failure: code, message and place.
 Sameness = tuple[str, str, str | None]
-
-
-def _kept(row: RowMapping) -> Kept:
-    return Kept(**row)
 
 
 def by_number(connection: Connection, numbers: Collection[int]) -> dict[int, Kept]:
@@ -82,8 +78,8 @@ def by_number(connection: Connection, numbers: Collection[int]) -> dict[int, Kep
     if not numbers:
         return {}
     wanted = literal(sorted(numbers), ARRAY(BigInteger))
-    found = connection.execute(select(*_COLUMNS).where(groups.id == any_(wanted))).mappings()
-    return {row["id"]: _kept(row) for row in found}
+    found = connection.execute(select(*_COLUMNS).where(groups.id == any_(wanted)))
+    return {row.id: Kept(*row) for row in found}
 
 
 def muted(connection: Connection) -> list[Kept]:
@@ -94,23 +90,21 @@ def muted(connection: Connection) -> list[Kept]:
         .order_by(groups.muted_until, groups.id)
         .limit(MOST_MUTED)
     )
-    return [_kept(row) for row in connection.execute(statement).mappings()]
+    return [Kept(*row) for row in connection.execute(statement)]
 
 
-def muted_numbers(connection: Connection) -> set[int]:
-    """Return the numbers of all groups that are muted now."""
-    return set(connection.execute(select(groups.id).where(groups.muted_until > func.now())).scalars())
+_TYPES_OF_THE_SAME = text("""
+SELECT error_code, template, frame, array_agg(job_type) FROM wakeboard.error_groups
+WHERE id = ANY (CAST(:numbers AS bigint[])) GROUP BY error_code, template, frame
+""")
 
 
-def types_of_the_same(connection: Connection, numbers: Collection[int]) -> dict[Sameness, list[str]]:
-    """Return the types of the groups ``numbers`` by what failed."""
-    if not numbers:
+def types_of_the_same(connection: Connection, numbers: str | None) -> dict[Sameness, list[str]]:
+    """Return the types of the groups ``numbers`` (as PostgreSQL writes an array) by what failed."""
+    if numbers is None:
         return {}
-    wanted = literal(sorted(numbers), ARRAY(BigInteger))
-    same = (groups.error_code, groups.template, groups.frame)
-    types = func.array_agg(groups.job_type.distinct())
-    statement = select(*same, types).where(groups.id == any_(wanted)).group_by(*same)
-    return {(code, template, frame): found for code, template, frame, found in connection.execute(statement)}
+    found = connection.execute(_TYPES_OF_THE_SAME, {"numbers": numbers})
+    return {(code, template, frame): types for code, template, frame, types in found}
 
 
 def one(connection: Connection, number: int) -> Kept | None:
@@ -131,7 +125,7 @@ def kin(connection: Connection, group: Kept) -> list[Kept]:
         .order_by(groups.last_seen_at.desc(), groups.id)
         .limit(MOST_KIN)
     )
-    return [_kept(row) for row in connection.execute(statement).mappings()]
+    return [Kept(*row) for row in connection.execute(statement)]
 
 
 # One branch per group and state: an index scan that stops at its cap, whatever the planner guesses.

@@ -18,7 +18,7 @@ from dashboard.connection import as_of, reading
 from dashboard.live import add_page
 from dashboard.queries import errors, runs
 from dashboard.queries import groups as kept_groups
-from dashboard.queries.errors import Group, Window
+from dashboard.queries.errors import Found, Group, Window
 from dashboard.queries.groups import Kept
 
 blueprint = Blueprint("errors", __name__)
@@ -80,34 +80,37 @@ def find() -> dict[str, Any]:
     """Return the groups of the window that the address asks for, the muted ones apart."""
     filters = params.from_request(FIELDS)
     asked = window(filters)
-    found, capped = errors.every(reading(), asked)
-    heard, muted = _apart(found, _muted(asked))
-    if states := filters.get("state"):
+    states = filters.get("state")
+    # How a group stands is known of what is kept of it: then all are looked at.
+    found = errors.every(reading(), asked, most=None if states else errors.MOST_GROUPS)
+    heard, muted, count = found.heard, [*found.muted, *_silent(found.muted, asked)], found.count
+    if states:
         heard, muted = (
             [group for group in errors.with_kept(reading(), part) if failures.state(group) in states]
             for part in (heard, muted)
         )
+        count = len(heard)
     shown, apart = heard[: errors.MOST_GROUPS], muted[: errors.MOST_GROUPS]
-    whole = errors.with_examples(reading(), errors.with_kept(reading(), [*shown, *apart]))
+    whole = errors.in_full(reading(), [*shown, *apart])
     shown, apart = whole[: len(shown)], whole[len(shown) :]
     return {
         "filters": filters,
         "groups": shown,
-        "more": max(0, len(heard) - errors.MOST_GROUPS),
+        "more": max(0, count - errors.MOST_GROUPS),
         "muted": apart,
-        "also_in": _also_in(found, [*shown, *apart]),
+        "also_in": _also_in(found, whole),
         "types": runs.type_names(reading()),
         "ages": AGES,
         "path": "/errors",
         "meanings": failures.MEANINGS,
-        **_shared(filters, asked, capped),
+        **_shared(filters, found),
     }
 
 
-def _shared(filters: params.Filters, asked: Window, capped: bool) -> dict[str, Any]:
+def _shared(filters: params.Filters, found: Found) -> dict[str, Any]:
     """Return what every list of groups shows a group with."""
     return {
-        "capped": capped,
+        "capped": found.is_cut,
         "cap": errors.CAP,
         "bars": lambda group: [Bar("", count) for count in group.buckets],
         "key": failures.key,
@@ -129,19 +132,17 @@ def _muted(asked: Window) -> list[Kept]:
     ]
 
 
-def _apart(found: Sequence[Group], muted: Iterable[Kept]) -> tuple[list[Group], list[Group]]:
-    """Return (heard, muted); muted groups without a failure in the window come last."""
-    numbers = kept_groups.muted_numbers(reading())
-    silent = [group for group in found if group.number in numbers]
-    seen = {group.number for group in silent}
-    more = [Group(kept.error_code, kept.job_type, kept.id, kept) for kept in muted if kept.id not in seen]
-    return [group for group in found if group.number not in numbers], silent + more
+def _silent(met: Iterable[Group], asked: Window) -> list[Group]:
+    """Return the muted groups without a failure in the window."""
+    seen = {group.number for group in met}
+    return [
+        Group(each.error_code, each.job_type, each.id, each) for each in _muted(asked) if each.id not in seen
+    ]
 
 
-def _also_in(found: Iterable[Group], shown: Iterable[Group]) -> dict[int, list[str]]:
+def _also_in(found: Found, shown: Iterable[Group]) -> dict[int, list[str]]:
     """Return the other types in which the same failure was met in the window, by the shown group's number."""
-    numbers = {group.number for group in found if group.number is not None}
-    types = kept_groups.types_of_the_same(reading(), numbers)
+    types = kept_groups.types_of_the_same(reading(), found.numbers)
     kept = [group.kept for group in shown if group.kept is not None]
     return {
         each.id: sorted({*types.get((each.error_code, each.template, each.frame), ())} - {each.job_type})
@@ -153,17 +154,17 @@ def find_code(code: str) -> dict[str, Any]:
     """Return one code: its groups, its newest failures, one with its trace."""
     filters = params.from_request(WINDOW_FIELDS)
     asked = window(filters, code)
-    found, capped = errors.groups(reading(), asked)
+    found = errors.groups(reading(), asked)
     newest = errors.newest(reading(), asked)
-    total = [sum(counts) for counts in zip(*(group.buckets for group in found), strict=True)]
+    total = [sum(counts) for counts in zip(*(group.buckets for group in found.heard), strict=True)]
     sample = next((row for row in newest if row["traceback"]), newest[0] if newest else None)
     return {
         "code": code,
         "filters": filters,
-        "groups": found,
+        "groups": found.heard,
         "more": 0,
         "muted": [],
-        "also_in": _also_in(found, found),
+        "also_in": _also_in(found, found.heard),
         "chart": bars(asked, total),
         "newest": newest,
         "sample": sample,
@@ -171,7 +172,7 @@ def find_code(code: str) -> dict[str, Any]:
         "types": runs.type_names(reading()),
         "ages": AGES,
         "path": f"/errors/{quote(code)}",
-        **_shared(filters, asked, capped),
+        **_shared(filters, found),
     }
 
 

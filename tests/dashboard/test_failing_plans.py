@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -79,6 +80,20 @@ def test_what_fails_is_found_by_the_index_of_what_fails(
     for plan in plans(app, client, connection, path, "job_runs"):
         assert f" {index} " in plan.replace("\n", " "), plan
         assert not any(walk in plan for walk in WALKS), plan
+
+
+@pytest.mark.usefixtures("many_dead")
+@pytest.mark.parametrize("path", ["/errors", "/errors?type=type_1", "/errors/code_2"])
+def test_what_fails_is_counted_without_a_look_at_a_run_or_an_attempt(
+    app: Flask, client: FlaskClient, connection: Connection, path: str
+) -> None:
+    # As on a table that is too large for anything else.
+    connection.execute("SET enable_bitmapscan = off")
+    connection.execute("SET enable_seqscan = off")
+    (plan,) = plans(app, client, connection, path, "job_runs")
+    assert not any(walk in plan for walk in WALKS), plan
+    reads = re.findall(r"(\S+ \S+) Scan.* on job_(?:runs|attempts)", plan)
+    assert len(reads) >= 2 and set(reads) == {"Index Only"}, plan
 
 
 @pytest.mark.usefixtures("many_dead")

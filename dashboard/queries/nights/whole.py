@@ -100,8 +100,8 @@ class Night:
     @cached_property
     def failures(self) -> tuple[list[Group], bool]:
         """The failed attempts by code and type, most first, and whether counting stopped."""
-        groups, is_cut = errors.groups(self.connection, self.window)
-        return [group for group in groups if group.count], is_cut
+        found = errors.groups(self.connection, self.window)
+        return [group for group in found.heard if group.count], found.is_cut
 
     @cached_property
     def fates(self) -> faults.Fates:

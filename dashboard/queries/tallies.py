@@ -1,0 +1,121 @@
+"""The one statement that counts failures by group: attempts of a window, and runs that fail now.
+
+Each is read from an index alone, newest first and at most a cap of them: failed attempts, failed runs,
+dead runs. A group is a code, a type and a number; the same three in all parts.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+from sqlalchemy import TextClause, text
+
+from worker.nights.faults import UNKNOWN
+from worker.states import FAILURES, Status
+
+_FAILED = f"outcome IN ({', '.join(repr(outcome.value) for outcome in FAILURES)})"
+_FAILING = f"status IN ('{Status.FAILED.value}', '{Status.DEAD.value}')"
+
+# A place is one of the steps that begin at :starts, counted from 1; runs stand in none, which is 0. Ordered
+# arrays are built group by group: the planner thinks that the others need more memory than there is.
+_STATEMENT = """
+WITH tried AS (
+    SELECT {code} AS code, job_type, error_group, finished_at,
+        width_bucket(finished_at, CAST(:starts AS timestamptz[])) AS place
+    FROM wakeboard.job_attempts
+    WHERE {failed} AND finished_at >= :since AND finished_at < :until {of_code} {of_type}
+    ORDER BY finished_at DESC LIMIT {cap}
+), counted AS (
+    SELECT code, job_type, error_group, place, CAST(count(*) AS integer) AS tried,
+        min(finished_at) AS first_at, max(finished_at) AS last_at, 0 AS failed, 0 AS dead
+    FROM tried GROUP BY error_group, code, job_type, place
+    {failing}
+), found AS (
+    SELECT code, job_type, error_group, sum(tried) AS count, sum(failed) AS failed, sum(dead) AS dead,
+        min(first_at) AS first_at, max(last_at) AS last_at,
+        array_agg(place ORDER BY place) AS places, array_agg(tried ORDER BY place) AS counts,
+        {muted} AS is_muted
+    FROM counted GROUP BY error_group, code, job_type
+), whole AS (
+    SELECT sum(count) >= {cap} AS is_cut, count(*) FILTER (WHERE NOT is_muted) AS heard,
+        CAST(array_agg(error_group) FILTER (WHERE error_group IS NOT NULL) AS text) AS numbers
+    FROM found
+), ranked AS (
+    SELECT *, row_number() OVER (
+        PARTITION BY is_muted
+        ORDER BY count DESC, dead + failed DESC, code COLLATE "C", job_type COLLATE "C", error_group
+    ) AS rank
+    FROM found
+)
+SELECT code, job_type, error_group, count, failed, dead, first_at, last_at, places, counts, is_muted,
+    is_cut, heard, CASE WHEN rank = 1 THEN numbers END AS numbers
+FROM ranked CROSS JOIN whole {first_ones} ORDER BY is_muted, rank
+"""
+
+_MUTED = "error_group IN (SELECT id FROM wakeboard.error_groups WHERE muted_until > now()) IS TRUE"
+
+# A range, and an order that only an index by state has: others lead past runs that do not fail. One end
+# tells the two states apart. Hidden from the planner it stands for a third of what fails: enough to read on
+# in order until the cap, where a small number, guessed right or wrong, would have it collect them all first.
+_OF_A_STATE = """
+    UNION ALL
+    SELECT error_code, job_type, error_group, 0, 0, NULL, NULL, {failed}, {dead}
+    FROM (
+        SELECT error_code, job_type, error_group FROM wakeboard.job_runs
+        WHERE {failing} AND status {end} (SELECT '{status}') {of_type}
+        ORDER BY status DESC, id DESC LIMIT {cap}
+    ) AS {status} GROUP BY error_group, error_code, job_type"""
+
+# The index by code has both states in one order.
+_OF_A_CODE = """
+    UNION ALL
+    SELECT error_code, job_type, error_group, 0, 0, NULL, NULL,
+        CAST(count(*) FILTER (WHERE status = 'failed') AS integer),
+        CAST(count(*) FILTER (WHERE status = 'dead') AS integer)
+    FROM (
+        SELECT error_code, job_type, error_group, status FROM wakeboard.job_runs
+        WHERE {failing} AND error_code = :code {of_type} ORDER BY id DESC LIMIT {cap}
+    ) AS failing GROUP BY error_group, error_code, job_type"""
+
+
+@cache
+def statement(
+    *, cap: int, code: bool, unknown: bool, job_type: bool, apart: bool, all_of_them: bool
+) -> TextClause:
+    """Return the statement that counts by group; it wants :since, :until and :starts, the ends of its steps.
+
+    Of attempts, and of runs of each state, it counts ``cap``. ``code`` and ``job_type``: only those of :code,
+    :job_type; ``unknown``: the code may be missing. ``apart``: muted groups are ranked by themselves, else as
+    all others. It wants :most, the lowest rank of each kind that is told, unless ``all_of_them`` are.
+    """
+    plain_code = f"coalesce(error_code, '{UNKNOWN}')"
+    of_code = f"AND {plain_code if unknown else 'error_code'} = :code" if code else ""
+    of_type = "AND job_type = :job_type" if job_type else ""
+    parts = _of_a_code(of_type, cap) if code else _of_states(of_type, cap)
+    return text(
+        _STATEMENT.format(
+            code=plain_code,
+            failed=_FAILED,
+            of_code=of_code,
+            of_type=of_type,
+            failing=parts,
+            muted=_MUTED if apart else "false",
+            first_ones="" if all_of_them else "WHERE rank <= :most",
+            cap=cap,
+        )
+    )
+
+
+def _of_a_code(of_type: str, cap: int) -> str:
+    return _OF_A_CODE.format(failing=_FAILING, of_type=of_type, cap=cap)
+
+
+def _of_states(of_type: str, cap: int) -> str:
+    number = "CAST(count(*) AS integer)"
+    parts = ((Status.FAILED, ">=", number, "0"), (Status.DEAD, "<=", "0", number))
+    return "".join(
+        _OF_A_STATE.format(
+            failed=failed, dead=dead, failing=_FAILING, status=status.value, end=end, of_type=of_type, cap=cap
+        )
+        for status, end, failed, dead in parts
+    )
