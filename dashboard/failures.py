@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from hashlib import blake2s
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -10,13 +10,14 @@ from urllib.parse import quote, urlencode
 from sqlalchemy import RowMapping
 
 from dashboard.connection import as_of
-from dashboard.formats import redact
+from dashboard.formats import redact, visible
 from dashboard.queries import groups as kept_groups
 from dashboard.queries.errors import Group
 from dashboard.queries.groups import Kept
 from worker.fingerprint import Line, lines_of, written
 from worker.states import Status
 
+MOST_NAMED = 12
 FAILING = f"{Status.DEAD.value},{Status.FAILED.value}"
 
 # By state: the colour of its badge and its word.
@@ -66,12 +67,17 @@ def link(group: Group, query: str = "") -> str:
 
 def runs_link(group: Group, status: str = "failed,dead") -> str:
     """Return the list of the runs of ``group`` that are in ``status`` now."""
-    query = {"status": status}
     if group.number:
-        query["group"] = written(group.number)
-    else:
-        query |= {"type": group.job_type, "error": group.code}
+        return f"/runs?status={status}&group={written(group.number)}"
+    query = {"status": status, "type": group.job_type, "error": group.code}
     return f"/runs?{urlencode(query, safe=',')}"
+
+
+def met_in(types: Sequence[str]) -> str:
+    """Return in which other types the same failure was met, in words."""
+    named = ", ".join(visible(each) for each in types[:MOST_NAMED])
+    more = len(types) - MOST_NAMED
+    return f"The same failure was met in {named}" + (f" and {more} more" if more > 0 else "")
 
 
 def retry_link(fingerprint: str) -> str:

@@ -74,6 +74,11 @@ class Group:
     message: str | None = None
     buckets: Sequence[int] = (0,) * BUCKETS
 
+    @property
+    def highest(self) -> int:
+        """The most failures of a bucket."""
+        return max(self.buckets)
+
 
 @dataclass(frozen=True, slots=True)
 class Found:

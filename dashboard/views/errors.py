@@ -118,6 +118,7 @@ def _shared(filters: params.Filters, found: Found) -> dict[str, Any]:
         "badges": failures.BADGES,
         "runs_link": failures.runs_link,
         "link": failures.link,
+        "met_in": failures.met_in,
         # The page of a group or code looks at the same window, if the address names one.
         "span": urlencode({name: filters.texts[name] for name in SPAN if name in filters.texts}, safe=":"),
     }
