@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
 
@@ -35,14 +33,3 @@ def starts(since: datetime, until: datetime, step: str, zone: tzinfo) -> list[da
         first = local.astimezone(UTC)
         found = [first + hour * HOUR for hour in range(int((until - first) / HOUR) + 1)]
     return [start_at for start_at in found if start_at < until]
-
-
-def by_start(begun: Sequence[datetime], counted: Mapping[datetime, int]) -> list[int]:
-    """Return how many belong to each step that ``begun``: what PostgreSQL ``counted`` by its own starts.
-
-    The two differ where a day begins twice (the Azores, Havana) or an hour is put back by half of one.
-    """
-    found = [0] * len(begun)
-    for start_at, count in counted.items():
-        found[max(0, bisect_right(begun, start_at) - 1)] += count
-    return found

@@ -147,20 +147,23 @@ def standing(connection: Connection, number: int) -> dict[str, int]:
     return {row.status: row.runs for row in connection.execute(_STANDING, values)}
 
 
+_TREND = text(f"""
+SELECT greatest(1, width_bucket(finished_at, CAST(:begun AS timestamptz[]))) AS step, count(*) AS failures
+FROM (
+    SELECT finished_at FROM wakeboard.job_attempts
+    WHERE error_group = :number AND finished_at >= :since AND finished_at < :until
+    ORDER BY finished_at DESC LIMIT {CAP}
+) AS newest GROUP BY step
+""")
+
+
 def trend(
-    connection: Connection, number: int, since: datetime, until: datetime, step: str, zone: str
-) -> dict[datetime, int]:
-    """Return the failures of a group by ``step`` ('hour' or 'day') of ``zone``; of the newest CAP."""
-    newest = (
-        select(attempts.finished_at)
-        .where(attempts.error_group == number, attempts.finished_at >= since, attempts.finished_at < until)
-        .order_by(attempts.finished_at.desc())
-        .limit(CAP)
-        .subquery()
-    )
-    start = func.date_trunc(literal(step), newest.c.finished_at, literal(zone)).label("start_at")
-    found = connection.execute(select(start, func.count().label("failures")).group_by(start))
-    return {row.start_at: row.failures for row in found}
+    connection: Connection, number: int, since: datetime, until: datetime, begun: Sequence[datetime]
+) -> list[int]:
+    """Return the failures of a group in each of the steps that ``begun``, of the newest CAP."""
+    values = {"number": number, "since": since, "until": until, "begun": begun}
+    counted = {row.step: row.failures for row in connection.execute(_TREND, values)}
+    return [counted.get(place, 0) for place in range(1, len(begun) + 1)]
 
 
 def by_worker(connection: Connection, number: int, since: datetime, until: datetime) -> list[RowMapping]:

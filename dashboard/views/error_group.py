@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any, NoReturn
@@ -12,7 +13,7 @@ from dashboard import failures, params
 from dashboard.connection import as_of, reading
 from dashboard.formats import number
 from dashboard.live import add_page
-from dashboard.pictures.trend import Step, by_start, starts
+from dashboard.pictures.trend import Step, starts
 from dashboard.queries import errors, groups, runs
 from dashboard.queries.errors import Window
 from dashboard.queries.groups import Kept
@@ -39,40 +40,78 @@ MOST_ROWS = 20
 
 
 def find(fingerprint: str) -> dict[str, Any]:
-    """Return everything about one group."""
-    filters = params.from_request(FIELDS)
-    kept = kept_group(fingerprint)
-    since, until = errors_page.span(filters, DEFAULT_WINDOW)
-    step = _step(filters, until - since)
-    steps = trend(kept, since, until, step)
-    newest = errors.newest(reading(), Window(since, until, number=kept.id))
+    """Return one group, and a failure of the window in full; the parts of the page ask for themselves."""
+    filters, kept = params.from_request(FIELDS), _shown(fingerprint)
+    newest = errors.newest(reading(), Window(*_span(filters), number=kept.id))
     sample = next((row for row in newest if row["traceback"]), newest[0] if newest else None)
     return {
         "filters": filters,
         "path": f"/errors/{fingerprint}",
         "group": kept,
+        "is_muted": kept.is_muted(as_of()),
+        "newest": newest,
+        "sample": sample,
+        "trace": failures.trace(sample),
+        "retry_link": failures.retry_link(fingerprint),
+    }
+
+
+def find_facts(fingerprint: str) -> dict[str, Any]:
+    """Return what the group is and how it stands."""
+    filters, kept = params.from_request(FIELDS), _shown(fingerprint)
+    return {
+        "group": kept,
         "state": kept.state(as_of()),
         "is_muted": kept.is_muted(as_of()),
         "badges": failures.BADGES,
         "meanings": dict(failures.MEANINGS),
-        "standing": groups.standing(reading(), kept.id),
+        "standing": _standing(kept),
         "cap": groups.CAP,
         "kin": groups.kin(reading(), kept),
         "last": groups.last_failure(reading(), kept.id),
         "first_is_kept": groups.is_kept(reading(), kept.first_run_id),
+        "runs_link": _runs_of(kept, filters).link("/runs"),
+    }
+
+
+def find_trend(fingerprint: str) -> dict[str, Any]:
+    """Return the failures of the window by hour or day."""
+    filters, kept = params.from_request(FIELDS), _shown(fingerprint)
+    since, until = _span(filters)
+    step = _step(filters, until - since)
+    steps = trend(kept, since, until, step)
+    return {
+        "filters": filters,
+        "path": f"/errors/{fingerprint}",
         "step": step,
         "steps": steps,
         "total": sum(each.total for each in steps),
+        "cap": groups.CAP,
         "may_be_hours": until - since <= MOST_HOURS,
         "ages": errors_page.AGES,
-        "workers": groups.by_worker(reading(), kept.id, since, until),
+    }
+
+
+def find_runs(fingerprint: str) -> dict[str, Any]:
+    """Return the page of runs whose last failure was of this group."""
+    filters, kept = params.from_request(FIELDS), _shown(fingerprint)
+    wanted = _runs_of(kept, filters)
+    return {
+        "filters": filters,
+        "path": f"/errors/{fingerprint}",
+        "standing": _standing(kept),
+        "rows": runs.page(reading(), runs.search(reading(), wanted, as_of(), sees_payloads=False), wanted),
+        "row_verb": runs_page.row_verb,
+    }
+
+
+def find_workers(fingerprint: str) -> dict[str, Any]:
+    """Return on which workers it failed in the window, and who muted it."""
+    filters, kept = params.from_request(FIELDS), _shown(fingerprint)
+    return {
+        "workers": groups.by_worker(reading(), kept.id, *_span(filters)),
         "workers_cap": groups.WORKERS_CAP,
-        "newest": newest,
-        "sample": sample,
-        "trace": failures.trace(sample),
         "acts": groups.acts(reading(), fingerprint),
-        "retry_link": failures.retry_link(fingerprint),
-        **_runs(kept, filters),
     }
 
 
@@ -88,20 +127,34 @@ def _unknown(fingerprint: str) -> NoReturn:
     abort(404, f"There is no error group {fingerprint}; retention may have removed it.")
 
 
-def _runs(kept: Kept, filters: params.Filters) -> dict[str, Any]:
-    """Return the page of runs whose last failure was of this group."""
+def _shown(fingerprint: str) -> Kept:
+    """Return the group that this request is about, read once."""
+    if "error_group" not in g:
+        g.error_group = kept_group(fingerprint)
+    found: Kept = g.error_group
+    return found
+
+
+def _standing(kept: Kept) -> dict[str, int]:
+    """Return how many runs of this request's group are in each state, counted once."""
+    if "standing" not in g:
+        g.standing = groups.standing(reading(), kept.id)
+    found: dict[str, int] = g.standing
+    return found
+
+
+def _span(filters: params.Filters) -> tuple[datetime, datetime]:
+    return errors_page.span(filters, DEFAULT_WINDOW)
+
+
+def _runs_of(kept: Kept, filters: params.Filters) -> params.Filters:
+    """Return what asks for the runs whose last failure was of this group, in the state that is asked for."""
     asked = {"group": kept.id} | ({"status": filters.get("status")} if filters.get("status") else {})
     texts = {"group": kept.fingerprint} | {
         name: filters.texts[name] for name in ("status",) if name in filters.texts
     }
     limit = filters.limit if "limit" in request.args or request.path.endswith(".csv") else MOST_ROWS
-    wanted = params.Filters(asked, texts, filters.cursor_text, limit)
-    found = runs.search(reading(), wanted, as_of(), sees_payloads=False)
-    return {
-        "rows": runs.page(reading(), found, wanted),
-        "runs_link": wanted.link("/runs"),
-        "row_verb": runs_page.row_verb,
-    }
+    return params.Filters(asked, texts, filters.cursor_text, limit)
 
 
 def _step(filters: params.Filters, length: timedelta) -> str:
@@ -117,7 +170,7 @@ def _step(filters: params.Filters, length: timedelta) -> str:
 def trend(kept: Kept, since: datetime, until: datetime, step: str) -> list[Step]:
     """Return the failures of each hour or day of the operator's zone, from that of ``since`` on."""
     begun = starts(since, until, step, g.zone)
-    counted = by_start(begun, groups.trend(reading(), kept.id, since, until, step, str(g.zone)))
+    counted = groups.trend(reading(), kept.id, since, until, begun)
     form = "%a %H:%M" if step == "hour" else "%a %-d %b"
     return [
         Step(start_at, start_at.astimezone(g.zone).strftime(form), count)
@@ -130,9 +183,11 @@ def capped(count: int) -> str:
     return f"{number(count)}{'+' if count >= groups.CAP else ''}"
 
 
-def twin(context: Mapping[str, Any]) -> dict[str, Any]:
+def twin(found: Mapping[str, Any]) -> dict[str, Any]:
     """Return ``/errors/<group>.json``: the group, its trend, workers, runs and newest failures."""
-    kept: Kept = context["group"]
+    kept: Kept = found["group"]
+    parts = [find(kept.fingerprint) for find in (find_facts, find_trend, find_runs, find_workers)]
+    context = ChainMap(dict(found), *parts)
     last = context["last"]
     return {
         "error_group": kept.id,
@@ -160,10 +215,10 @@ add_page(
     twin=twin,
     columns=runs_page.COLUMNS,
     fragments={
-        "facts": "errors/_facts.html",
-        "trend": "errors/_trend.html",
-        "runs": "errors/_runs.html",
-        "workers": "errors/_workers.html",
+        "facts": ("errors/_facts.html", find_facts),
+        "trend": ("errors/_trend.html", find_trend),
+        "runs": ("errors/_runs.html", find_runs),
+        "workers": ("errors/_workers.html", find_workers),
     },
 )
 blueprint.add_app_template_filter(written, "fingerprint")

@@ -77,6 +77,17 @@ def span(filters: params.Filters, usual: timedelta) -> tuple[datetime, datetime]
 
 
 def find() -> dict[str, Any]:
+    """Return what narrows the list of groups; the list asks for itself."""
+    filters = params.from_request(FIELDS)
+    return {"filters": filters, **_around("/errors"), "meanings": failures.MEANINGS}
+
+
+def _around(path: str) -> dict[str, Any]:
+    """Return what the filters of the list at ``path`` offer."""
+    return {"types": runs.type_names(reading()), "ages": AGES, "path": path, "badges": failures.BADGES}
+
+
+def find_groups() -> dict[str, Any]:
     """Return the groups of the window that the address asks for, the muted ones apart."""
     filters = params.from_request(FIELDS)
     asked = window(filters)
@@ -94,15 +105,10 @@ def find() -> dict[str, Any]:
     whole = errors.in_full(reading(), [*shown, *apart])
     shown, apart = whole[: len(shown)], whole[len(shown) :]
     return {
-        "filters": filters,
         "groups": shown,
         "more": max(0, count - errors.MOST_GROUPS),
         "muted": apart,
         "also_in": _also_in(found, whole),
-        "types": runs.type_names(reading()),
-        "ages": AGES,
-        "path": "/errors",
-        "meanings": failures.MEANINGS,
         **_shared(filters, found),
     }
 
@@ -152,29 +158,44 @@ def _also_in(found: Found, shown: Iterable[Group]) -> dict[int, list[str]]:
 
 
 def find_code(code: str) -> dict[str, Any]:
-    """Return one code: its groups, its newest failures, one with its trace."""
+    """Return one code: when it failed, and one failure with its trace; the lists ask for themselves."""
     filters = params.from_request(WINDOW_FIELDS)
-    asked = window(filters, code)
-    found = errors.groups(reading(), asked)
-    newest = errors.newest(reading(), asked)
-    total = [sum(counts) for counts in zip(*(group.buckets for group in found.heard), strict=True)]
+    groups, newest = find_groups_of(code)["groups"], find_newest_of(code)["newest"]
+    total = [sum(counts) for counts in zip(*(group.buckets for group in groups), strict=True)]
     sample = next((row for row in newest if row["traceback"]), newest[0] if newest else None)
     return {
         "code": code,
         "filters": filters,
-        "groups": found.heard,
-        "more": 0,
-        "muted": [],
-        "also_in": _also_in(found, found.heard),
-        "chart": bars(asked, total),
-        "newest": newest,
+        "chart": bars(window(filters, code), total),
         "sample": sample,
         "trace": failures.trace(sample),
-        "types": runs.type_names(reading()),
-        "ages": AGES,
-        "path": f"/errors/{quote(code)}",
-        **_shared(filters, found),
+        **_around(f"/errors/{quote(code)}"),
     }
+
+
+def find_groups_of(code: str) -> dict[str, Any]:
+    """Return the groups of this request's code, muted or not, counted once."""
+    if "groups_of_code" not in g:
+        filters = params.from_request(WINDOW_FIELDS)
+        found = errors.groups(reading(), window(filters, code))
+        g.groups_of_code = {
+            "groups": found.heard,
+            "more": 0,
+            "muted": [],
+            "also_in": _also_in(found, found.heard),
+            **_shared(filters, found),
+        }
+    context: dict[str, Any] = g.groups_of_code
+    return context
+
+
+def find_newest_of(code: str) -> dict[str, Any]:
+    """Return the newest failures with this request's code, read once."""
+    if "newest_of_code" not in g:
+        asked = window(params.from_request(WINDOW_FIELDS), code)
+        g.newest_of_code = {"newest": errors.newest(reading(), asked)}
+    context: dict[str, Any] = g.newest_of_code
+    return context
 
 
 def bars(asked: Window, counts: Sequence[int]) -> list[Bar]:
@@ -187,23 +208,25 @@ def bars(asked: Window, counts: Sequence[int]) -> list[Bar]:
     ]
 
 
-def twin(context: Mapping[str, Any]) -> dict[str, Any]:
+def twin(_context: Mapping[str, Any]) -> dict[str, Any]:
     """Return ``/errors.json``: muted groups come last."""
-    also_in = context["also_in"]
-    items = [
-        {**failures.item(group), "also_in": also_in.get(group.number, [])}
-        for group in [*context["groups"], *context["muted"]]
-    ]
-    return {"items": items, "next": None, "capped": context["capped"], "more": context["more"]}
+    return _items(find_groups())
 
 
 def twin_of_code(context: Mapping[str, Any]) -> dict[str, Any]:
     """Return ``/errors/<code>.json``: its groups and its newest failures."""
-    return {
-        "error_code": context["code"],
-        **twin(context),
-        "newest": failures.newest_items(context["newest"]),
-    }
+    code = context["code"]
+    newest = failures.newest_items(find_newest_of(code)["newest"])
+    return {"error_code": code, **_items(find_groups_of(code)), "newest": newest}
+
+
+def _items(found: Mapping[str, Any]) -> dict[str, Any]:
+    also_in = found["also_in"]
+    items = [
+        {**failures.item(group), "also_in": also_in.get(group.number, [])}
+        for group in [*found["groups"], *found["muted"]]
+    ]
+    return {"items": items, "next": None, "capped": found["capped"], "more": found["more"]}
 
 
 add_page(
@@ -213,7 +236,7 @@ add_page(
     find,
     twin=twin,
     columns=COLUMNS,
-    fragments={"groups": "errors/_groups.html"},
+    fragments={"groups": ("errors/_groups.html", find_groups)},
 )
 add_page(
     blueprint,
@@ -221,5 +244,8 @@ add_page(
     "errors/code.html",
     find_code,
     twin=twin_of_code,
-    fragments={"groups": "errors/_groups.html", "newest": "errors/_newest.html"},
+    fragments={
+        "groups": ("errors/_groups.html", find_groups_of),
+        "newest": ("errors/_newest.html", find_newest_of),
+    },
 )

@@ -12,7 +12,7 @@ from flask import Flask
 from flask.testing import FlaskClient
 from sqlalchemy import event
 
-from dashboard.pictures.trend import by_start, starts
+from dashboard.pictures.trend import starts
 from dashboard.queries import groups
 from tests.conftest import Connection
 from tests.dashboard.conftest import assert_fragments_match
@@ -238,15 +238,16 @@ def test_days_of_23_and_25_hours_are_one_bar_each(step: str, since: str, count: 
     ],
 )
 def test_no_failure_is_lost_where_the_clocks_are_put_back_oddly(
-    connection: Connection, zone: str, step: str, failed: str
+    app: Flask, connection: Connection, zone: str, step: str, failed: str
 ) -> None:
-    truncated = "SELECT date_trunc(%s, %s::timestamptz, %s)"
-    ((counted_from,),) = connection.execute(truncated, (step, failed, zone)).fetchall()
-    moment = datetime.fromisoformat(failed)
-    begun = starts(moment - timedelta(days=2), moment + timedelta(days=2), step, ZoneInfo(zone))
-    found = by_start(begun, {counted_from: 7})
-    at = found.index(7)
-    assert sum(found) == 7 and begun[at] <= counted_from < begun[at + 1]
+    number, moment = a_group(connection), datetime.fromisoformat(failed)
+    since, until = moment - timedelta(days=2), moment + timedelta(days=2)
+    an_attempt(connection, 1, error_group=number, outcome="failed", error_code="x", finished_at=moment)
+    begun = starts(since, until, step, ZoneInfo(zone))
+    with app.extensions["wakeboard_database"].pages.connect() as looking:
+        found = groups.trend(looking, number, since, until, begun)
+    at = found.index(1)
+    assert sum(found) == 1 and begun[at] <= moment < begun[at + 1]
 
 
 def test_the_runs_of_a_group_come_in_pages_and_by_state(client: FlaskClient, connection: Connection) -> None:
