@@ -36,13 +36,13 @@ class Fired:
 
 # A run's started_at is that of its latest attempt; the first one's is in its history.
 _FIRES = """
-WITH fire AS MATERIALIZED (
-    SELECT d.id AS definition_id, d.name, d.overlap, r.id, r.scheduled_for, r.status, r.finished_at,
+WITH fire AS (
+    SELECT d.id AS definition_id, r.id, r.scheduled_for, r.status, r.finished_at,
         CASE WHEN r.attempts > 1 THEN coalesce((
             SELECT a.started_at FROM wakeboard.job_attempts AS a
             WHERE a.run_id = r.id ORDER BY a.lease_epoch LIMIT 1
         ), r.started_at) ELSE r.started_at END AS first_started_at
-    FROM (SELECT id, name, overlap FROM wakeboard.job_definitions ORDER BY id LIMIT :cap) AS d
+    FROM (SELECT id FROM wakeboard.job_definitions ORDER BY id LIMIT :cap) AS d
     CROSS JOIN LATERAL (
         SELECT * FROM wakeboard.job_runs AS r
         WHERE r.definition_id = d.id AND r.scheduled_for >= :since AND r.scheduled_for < :until
@@ -51,25 +51,30 @@ WITH fire AS MATERIALIZED (
     ) AS r
     LIMIT :cap
 ), judged AS (
-    SELECT fire.*,
-        extract(epoch FROM coalesce(
-            first_started_at, CASE WHEN status IN ('queued', 'failed') THEN now() END
-        ) - scheduled_for)::float8 AS seconds,
+    SELECT definition_id, id, scheduled_for,
+        coalesce(first_started_at, CASE WHEN status IN ('queued', 'failed') THEN now() END)
+            - scheduled_for AS delay,
         first_started_at < max(coalesce(finished_at, now())) FILTER (WHERE first_started_at IS NOT NULL)
             OVER (PARTITION BY definition_id ORDER BY scheduled_for
                 ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS is_beside
     FROM fire
 )"""
+# The latest start and the newest overlap are the greatest of (which, run): an aggregate with an order, or
+# groups by name, would sort every fire. Numbers are made of the odd fires alone.
 _FIRED = f"""{_FIRES}
-SELECT name, overlap, count(*) AS fires,
-    count(*) FILTER (WHERE seconds > :late) AS late,
-    max(seconds) FILTER (WHERE seconds > :late) AS late_seconds,
-    (array_agg(id ORDER BY seconds DESC) FILTER (WHERE seconds > :late))[1] AS late_run_id,
-    count(*) FILTER (WHERE is_beside) AS beside,
-    (array_agg(id ORDER BY scheduled_for DESC) FILTER (WHERE is_beside))[1] AS beside_run_id
-FROM judged
-GROUP BY name, overlap
-ORDER BY name"""
+SELECT d.name, d.overlap, told.fires, told.late, told.latest[1]::float8 AS late_seconds,
+    told.latest[2]::bigint AS late_run_id, told.beside, told.newest_beside[2]::bigint AS beside_run_id
+FROM (
+    SELECT definition_id, count(*) AS fires,
+        count(*) FILTER (WHERE delay > :late) AS late,
+        max(ARRAY[extract(epoch FROM delay), id]) FILTER (WHERE delay > :late) AS latest,
+        count(*) FILTER (WHERE is_beside) AS beside,
+        max(ARRAY[extract(epoch FROM scheduled_for), id]) FILTER (WHERE is_beside) AS newest_beside
+    FROM judged
+    GROUP BY definition_id
+) AS told
+JOIN wakeboard.job_definitions AS d ON d.id = told.definition_id
+ORDER BY d.name"""
 
 
 def fired(ask: Ask, window: Window) -> list[Fired]:
@@ -79,7 +84,7 @@ def fired(ask: Ask, window: Window) -> list[Fired]:
         "until": window.until,
         "cap": CAP,
         "each": PER_SCHEDULE,
-        "late": LATE.total_seconds(),
+        "late": LATE,
     }
     return [Fired(**row) for row in ask(_FIRED, values)]
 
