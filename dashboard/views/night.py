@@ -23,7 +23,7 @@ from dashboard.views import audit as audit_page
 from dashboard.words import night as words
 from dashboard.words.changes import changes
 from dashboard.words.schedule import OVERLAPS, REASONS
-from worker.nights import Row, faults, fires, minutes
+from worker.nights import faults, fires, minutes
 from worker.nights.minutes import Ran
 
 blueprint = Blueprint("night", __name__)
@@ -158,10 +158,6 @@ def lane_item(lane: gantt.Lane) -> dict[str, Any]:
     }
 
 
-def _without(row: Row, *names: str) -> dict[str, Any]:
-    return {name: value for name, value in row.items() if name not in names}
-
-
 def twin(context: Mapping[str, Any]) -> dict[str, Any]:
     """Return ``/night.json``: every number of the page; ``items`` are what ran, by type."""
     found: Night = context["night"]
@@ -176,11 +172,13 @@ def twin(context: Mapping[str, Any]) -> dict[str, Any]:
         "timeline": [lane_item(lane) for lane in found.lanes],
         "failures": [failures.item(group) | {"is_new": found.is_new(group)} for group in found.failures[0]],
         "failed_runs": asdict(found.fates),
-        "recovered_runs": [_without(row, "of_all") for row in found.recovered[0]],
+        "recovered_runs": [
+            {name: value for name, value in row.items() if name != "of_all"} for row in found.recovered[0]
+        ],
         "missed_fires": [asdict(each) for each in found.missed],
         "fires": [asdict(each) for each in found.fired],
         "slow_runs": [dict(run) for runs in found.slow_runs.values() for run in runs],
-        "taken_over_runs": [_without(row, "of_all", "next_run_at") for row in found.lost[0]],
+        "taken_over_runs": [dict(row) for row in found.lost[0]],
         "audit": [audit_page.item(row) for row in found.acts.items],
     }
 

@@ -1,31 +1,45 @@
 """What the page of a night asks of failures: what became of the runs that failed, what had never failed so.
 
-Attempts come from the index of failures, newest first and at most CAP; runs by their primary key.
+Attempts come from the index of failures, newest first and at most CAP; runs by their primary key. The walk
+over the attempts is made once: the other questions are about what it found.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
 
 from worker.nights import Ask, Row, Window
 from worker.states import FAILURES, sql_list
 
 CAP = 10_000
 MOST_SHOWN = 50
+# An array of nothing, as PostgreSQL writes it.
+NOTHING = "{}"
 # A failure without a code.
 UNKNOWN = "unknown"
 # A run that failed this long before the window may have succeeded in it.
 LEAD = timedelta(days=1)
 
-_FAILURES = f"""
-    SELECT a.run_id, a.job_type, a.error_code, a.outcome, a.finished_at, a.next_run_at, a.started_at,
-        a.attempt, a.lease_epoch, a.worker_id, a.refused_at, a.refused_outcome, a.error_group
-    FROM wakeboard.job_attempts AS a
-    WHERE a.outcome IN ({sql_list(FAILURES)}) AND a.finished_at >= :since AND a.finished_at < :until
-    ORDER BY a.finished_at DESC
-    LIMIT :cap"""
+_ATTEMPTS = f"wakeboard.job_attempts AS a WHERE a.outcome IN ({sql_list(FAILURES)})"
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The attempts that failed in a window or LEAD before it, as arrays in PostgreSQL's own words.
+
+    ``runs`` are the runs that failed in the window. ``tried`` are all, ``failures`` and ``first_failed_at``
+    stand beside them. ``of_lost`` attempts of the window were lost; the newest are ``lost_runs``, in their
+    ``lost_epochs``.
+    """
+
+    runs: str
+    tried: str
+    failures: str
+    first_failed_at: str
+    of_lost: int
+    lost_runs: str
+    lost_epochs: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,32 +54,70 @@ class Fates:
     gone: int
 
 
-def _values(window: Window, lead: timedelta = timedelta(0), **more: Any) -> dict[str, Any]:
-    return {"since": window.since - lead, "until": window.until, "cap": CAP, **more}
+# The newest of a window and what is before it, cut to the window, are the newest of the window.
+_FAILED = f"""
+WITH newest AS MATERIALIZED (
+    SELECT a.run_id, a.lease_epoch, a.finished_at, a.outcome, a.finished_at >= :since AS is_within
+    FROM {_ATTEMPTS} AND a.finished_at >= :begin AND a.finished_at < :until
+    ORDER BY a.finished_at DESC
+    LIMIT :cap
+), tried AS (
+    SELECT run_id, count(*) AS failures, min(finished_at) AS first_failed_at, bool_or(is_within) AS is_within
+    FROM newest GROUP BY run_id
+), lost AS (
+    SELECT run_id, lease_epoch, count(*) OVER () AS of_all FROM newest
+    WHERE outcome = 'lost' AND is_within ORDER BY finished_at DESC LIMIT :most
+)
+SELECT runs.*, lost.* FROM (
+    SELECT coalesce(array_agg(run_id) FILTER (WHERE is_within), '{NOTHING}')::text AS runs,
+        coalesce(array_agg(run_id), '{NOTHING}')::text AS tried,
+        coalesce(array_agg(failures), '{NOTHING}')::text AS failures,
+        coalesce(array_agg(first_failed_at), '{NOTHING}')::text AS first_failed_at
+    FROM tried
+) AS runs CROSS JOIN (
+    SELECT coalesce(max(of_all), 0) AS of_lost,
+        coalesce(array_agg(run_id), '{NOTHING}')::text AS lost_runs,
+        coalesce(array_agg(lease_epoch), '{NOTHING}')::text AS lost_epochs
+    FROM lost
+) AS lost
+"""
 
 
-_FATES = f"""
-SELECT count(*) AS runs,
+def failed(ask: Ask, window: Window) -> Failed:
+    """Return what failed in ``window`` and LEAD before it, of its newest CAP failures."""
+    begin = window.since - LEAD
+    values = {"begin": begin, "since": window.since, "until": window.until, "cap": CAP, "most": MOST_SHOWN}
+    return Failed(**ask(_FAILED, values)[0])
+
+
+# An array finds many runs of a page of the index at once; a join goes down the index for each.
+_FATES = """
+SELECT cardinality(CAST(:runs AS bigint[])) AS runs,
     count(*) FILTER (WHERE r.status = 'succeeded') AS succeeded,
     count(*) FILTER (WHERE r.status IN ('failed', 'queued', 'running')) AS waiting,
     count(*) FILTER (WHERE r.status = 'dead') AS dead,
     count(*) FILTER (WHERE r.status = 'cancelled') AS cancelled,
-    count(*) FILTER (WHERE r.id IS NULL) AS gone
-FROM (SELECT DISTINCT run_id FROM ({_FAILURES}) AS newest) AS failed
-LEFT JOIN wakeboard.job_runs AS r ON r.id = failed.run_id
+    cardinality(CAST(:runs AS bigint[])) - count(*) AS gone
+FROM wakeboard.job_runs AS r WHERE r.id = ANY (CAST(:runs AS bigint[]))
 """
 
 
-def fates(ask: Ask, window: Window) -> Fates:
-    """Return what became of the runs that failed in ``window``, of its newest CAP failures."""
-    return Fates(**ask(_FATES, _values(window))[0])
+def fates(ask: Ask, found: Failed) -> Fates:
+    """Return what became of the runs that failed in the window of ``found``."""
+    if found.runs == NOTHING:
+        return Fates(0, 0, 0, 0, 0, 0)
+    return Fates(**ask(_FATES, {"runs": found.runs})[0])
 
 
 _KNOWN = f"""
 SELECT coalesce(error_code, '{UNKNOWN}') AS code, job_type, is_old, sum(failures) OVER () AS looked
 FROM (
     SELECT error_code, job_type, bool_or(error_group IS NULL) AS is_old, count(*) AS failures
-    FROM ({_FAILURES}) AS newest
+    FROM (
+        SELECT a.job_type, a.error_code, a.error_group FROM {_ATTEMPTS} AND a.finished_at < :until
+        ORDER BY a.finished_at DESC
+        LIMIT :cap
+    ) AS newest
     GROUP BY error_code, job_type
 ) AS kinds
 """
@@ -76,54 +128,54 @@ def known(ask: Ask, window: Window) -> tuple[set[tuple[str, str]], bool]:
 
     Of failures that were written before there were error groups: those tell themselves when they began.
     """
-    earlier = {"since": "-infinity", "until": window.since, "cap": CAP}
-    found = ask(_KNOWN, earlier)
+    found = ask(_KNOWN, {"until": window.since, "cap": CAP})
     old = {(row["code"], row["job_type"]) for row in found if row["is_old"]}
     return old, bool(found) and found[0]["looked"] >= CAP
 
 
-_RECOVERED = f"""
-SELECT r.id, r.job_type, r.attempts, r.error_code, r.finished_at, failed.failures, failed.first_failed_at,
+_RECOVERED = """
+SELECT r.id, r.job_type, r.attempts, r.error_code, r.finished_at, tried.failures, tried.first_failed_at,
     count(*) OVER () AS of_all
-FROM (
-    SELECT run_id, count(*) AS failures, min(finished_at) AS first_failed_at
-    FROM ({_FAILURES}) AS newest GROUP BY run_id
-) AS failed
-JOIN wakeboard.job_runs AS r ON r.id = failed.run_id
-WHERE r.status = 'succeeded' AND r.finished_at >= :begin AND r.finished_at < :until
-ORDER BY failed.failures DESC, r.finished_at DESC
+FROM unnest(CAST(:tried AS bigint[]), CAST(:failures AS bigint[]), CAST(:first_failed_at AS timestamptz[]))
+    AS tried (run_id, failures, first_failed_at)
+JOIN wakeboard.job_runs AS r ON r.id = tried.run_id
+WHERE r.status = 'succeeded' AND r.finished_at >= :since AND r.finished_at < :until
+ORDER BY tried.failures DESC, r.finished_at DESC
 LIMIT :most
 """
 
 
-def recovered(ask: Ask, window: Window) -> tuple[list[Row], int]:
+def recovered(ask: Ask, window: Window, found: Failed) -> tuple[list[Row], int]:
     """Return runs that succeeded in ``window`` after failures, most failures first; and how many there are.
 
     id, job_type, attempts, error_code (of the last failure), failures (those not older than LEAD before the
     window), first_failed_at, finished_at. At most MOST_SHOWN.
     """
-    values = _values(window, LEAD, begin=window.since, most=MOST_SHOWN)
-    found = ask(_RECOVERED, values)
-    return found, found[0]["of_all"] if found else 0
+    if found.tried == NOTHING:
+        return [], 0
+    values = {name: getattr(found, name) for name in ("tried", "failures", "first_failed_at")}
+    rows = ask(_RECOVERED, {**values, "since": window.since, "until": window.until, "most": MOST_SHOWN})
+    return rows, rows[0]["of_all"] if rows else 0
 
 
-_LOST = f"""
-SELECT lost.*, coalesce(w.name, lost.worker_id) AS worker_name, r.status
-FROM (
-    SELECT newest.*, count(*) OVER () AS of_all FROM ({_FAILURES}) AS newest
-    WHERE outcome = 'lost' ORDER BY finished_at DESC LIMIT :most
-) AS lost
-LEFT JOIN wakeboard.workers AS w ON w.id = lost.worker_id
-LEFT JOIN wakeboard.job_runs AS r ON r.id = lost.run_id
-ORDER BY lost.finished_at DESC, lost.run_id DESC
+_LOST = """
+SELECT a.run_id, a.job_type, a.error_code, a.outcome, a.finished_at, a.started_at, a.attempt, a.lease_epoch,
+    a.worker_id, a.refused_at, a.refused_outcome, a.error_group,
+    coalesce(w.name, a.worker_id) AS worker_name, r.status
+FROM unnest(CAST(:runs AS bigint[]), CAST(:epochs AS bigint[])) AS lost (run_id, lease_epoch)
+JOIN wakeboard.job_attempts AS a ON a.run_id = lost.run_id AND a.lease_epoch = lost.lease_epoch
+LEFT JOIN wakeboard.workers AS w ON w.id = a.worker_id
+LEFT JOIN wakeboard.job_runs AS r ON r.id = a.run_id
+ORDER BY a.finished_at DESC, a.run_id DESC
 """
 
 
-def lost(ask: Ask, window: Window) -> tuple[list[Row], int]:
+def lost(ask: Ask, found: Failed) -> tuple[list[Row], int]:
     """Return attempts whose lease ended and whose run was taken over, newest first; and how many there are.
 
     run_id, attempt, lease_epoch, job_type, worker_name, started_at, finished_at (when it was taken over),
     refused_at and refused_outcome (its worker's late answer), status (of the run now). At most MOST_SHOWN.
     """
-    found = ask(_LOST, _values(window, most=MOST_SHOWN))
-    return found, found[0]["of_all"] if found else 0
+    if not found.of_lost:
+        return [], 0
+    return ask(_LOST, {"runs": found.lost_runs, "epochs": found.lost_epochs}), found.of_lost

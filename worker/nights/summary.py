@@ -80,9 +80,10 @@ class Summary:
 def summary(ask: Ask, window: Span, zone: tzinfo) -> Summary:
     """Return what is to be told of ``window``, which is over; times in words are of ``zone``."""
     ran = minutes.ran(ask, window, minutes.usual(ask, window.since))
-    kinds, fates = failed_kinds(ask, window), faults.fates(ask, window)
-    recovered, of_recovered = faults.recovered(ask, window)
-    lost, of_lost = faults.lost(ask, window)
+    kinds, failed = failed_kinds(ask, window), faults.failed(ask, window)
+    fates = faults.fates(ask, failed)
+    recovered, of_recovered = faults.recovered(ask, window, failed)
+    lost, of_lost = faults.lost(ask, failed)
     missed, fired, done = fires.missed(ask, window), fires.fired(ask, window), acts(ask, window)
     numbers = Numbers(
         attempts=sum(each.attempts for each in ran),

@@ -1,14 +1,14 @@
 """One window of time and everything that is found about it, for the page of a night and its twin.
 
-Each question is asked of the database once, when somebody first wants its answer; what the statistics tell
-of a window that cannot change any more is kept from one request to the next. Knows no request.
+Each question is asked of the database once, when somebody first wants its answer; what is told of a window
+that cannot change any more is kept from one request to the next. Knows no request.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import cached_property
 from typing import TypeVar
 
@@ -25,8 +25,10 @@ from worker.nights import Ask, Row, faults, fires, minutes
 from worker.nights.minutes import Ran
 
 MOST_ACTS = 50
-# So many answers about settled windows are kept: two or three for each.
-MOST_SETTLED = 24
+# So many answers about settled windows are kept: six or seven for each.
+MOST_SETTLED = 48
+# Retention counts in days: of what ended less than one ago nothing is removed yet.
+RUNS_STAY = timedelta(days=1)
 Answer = TypeVar("Answer")
 
 
@@ -66,6 +68,10 @@ class Night:
             return ask()
         return self.settled.get((up_to or self.window, question), ask)
 
+    def _of_runs(self, question: Hashable, ask: Callable[[], Answer]) -> Answer:
+        """Return what ``ask`` finds, once and for all when it is settled and no run of it can be gone."""
+        return self._once(question, ask) if self.window.since + RUNS_STAY > self.now else ask()
+
     @cached_property
     def ask(self) -> Ask:
         """How the shared questions of a night are asked here."""
@@ -104,9 +110,14 @@ class Night:
         return [group for group in found.heard if group.count], found.is_cut
 
     @cached_property
+    def failed(self) -> faults.Failed:
+        """The attempts that failed, by run."""
+        return self._of_runs("failed", lambda: faults.failed(self.ask, self.window))
+
+    @cached_property
     def fates(self) -> faults.Fates:
         """What became of the runs that failed."""
-        return faults.fates(self.ask, self.window)
+        return faults.fates(self.ask, self.failed)
 
     @cached_property
     def known(self) -> tuple[set[tuple[str, str]], bool]:
@@ -116,12 +127,12 @@ class Night:
     @cached_property
     def recovered(self) -> tuple[list[Row], int]:
         """The runs that succeeded only after failures, and how many there are."""
-        return faults.recovered(self.ask, self.window)
+        return self._of_runs("recovered", lambda: faults.recovered(self.ask, self.window, self.failed))
 
     @cached_property
     def lost(self) -> tuple[list[Row], int]:
         """The attempts whose run was taken over, and how many there are."""
-        return faults.lost(self.ask, self.window)
+        return faults.lost(self.ask, self.failed)
 
     @cached_property
     def missed(self) -> list[fires.Missed]:
@@ -145,8 +156,13 @@ class Night:
         under_way = {row["job_type"]: (row["first_at"], row["runs"]) for row in self.running}
         busiest = sorted(self.ran, key=lambda each: (-each.failed, -each.seconds, each.job_type))
         types = list(dict.fromkeys([*(each.job_type for each in busiest), *under_way]))[: minutes.LANES]
-        pieces = self._once(tuple(types), lambda: minutes.slices(self.ask, self.window, types))
-        return gantt.lanes(self.window, types, pieces, under_way, self.now)
+
+        def drawn() -> list[gantt.Lane]:
+            pieces = minutes.slices(self.ask, self.window, types)
+            return gantt.lanes(self.window, types, pieces, under_way, self.now)
+
+        # Nothing is under way in a window that is over.
+        return self._once(tuple(types), drawn)
 
     def is_new(self, group: Group) -> bool:
         """Return whether the group was never seen before the window."""
