@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
 
 from dashboard.queries.errors import Window
 from worker.nights.minutes import SLICES, Slice
@@ -24,8 +23,8 @@ class Bar:
     last_at: datetime
     attempts: int
     failed: int
-    x: float = 0
-    width: float = 0
+    x: float
+    width: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,69 +58,74 @@ class Lane:
 
 
 def lanes(
-    window: Window, types: Sequence[str], slices: Iterable[Slice], running: Mapping[str, Any], now: datetime
+    window: Window,
+    types: Sequence[str],
+    slices: Mapping[str, Sequence[Slice]],
+    running: Mapping[str, tuple[datetime, int]],
+    now: datetime,
 ) -> list[Lane]:
     """Return a lane for each of ``types`` that was busy, in their order.
 
     ``running`` maps types to (when the longest running began, how many run); their bars end ``now``.
     """
-    by_type: dict[str, list[Slice]] = {name: [] for name in types}
-    for piece in slices:
-        by_type[piece.job_type].append(piece)
     found = []
-    for name, pieces in by_type.items():
-        under_way = None
-        if name in running and running[name][0] < window.until:
-            first_at, runs = running[name]
-            under_way = _placed(window, Bar(max(first_at, window.since), min(now, window.until), runs, 0))
-        bars = [_placed(window, bar) for bar in _merged(window, pieces)]
-        if bars or under_way:
-            found.append(Lane(name, bars, _marks(window, pieces), under_way))
+    for name in types:
+        pieces = slices.get(name, ())
+        under_way = _running(window, *running[name], now) if name in running else None
+        if pieces or under_way:
+            found.append(Lane(name, _merged(window, pieces), _marks(window, pieces), under_way))
     return found
 
 
-def _length(window: Window) -> timedelta:
-    return (window.until - window.since) / SLICES
+def _running(window: Window, first_at: datetime, runs: int, now: datetime) -> Bar | None:
+    if first_at >= window.until:
+        return None
+    start, end = ((moment - window.since).total_seconds() for moment in (first_at, now))
+    return _bar(window, max(start, 0), min(end, _seconds(window)), runs, 0)
+
+
+def _seconds(window: Window) -> float:
+    return (window.until - window.since).total_seconds()
 
 
 def _merged(window: Window, pieces: Sequence[Slice]) -> list[Bar]:
     """Return the stretches that ``pieces`` make; a pause shorter than a slice is none."""
-    merged: list[Bar] = []
-    for piece in sorted(pieces, key=lambda piece: piece.first_at):
-        first_at, last_at = max(piece.first_at, window.since), min(piece.last_at, window.until)
-        if merged and first_at - merged[-1].last_at < _length(window):
-            before = merged[-1]
-            merged[-1] = replace(
-                before,
-                last_at=max(before.last_at, last_at),
-                attempts=before.attempts + piece.attempts,
-                failed=before.failed + piece.failed,
-            )
-        else:
-            merged.append(Bar(first_at, last_at, piece.attempts, piece.failed))
-    return merged
+    whole = _seconds(window)
+    found: list[tuple[float, float, int, int]] = []
+    for piece in sorted(pieces, key=lambda piece: piece.start):
+        start, end, attempts, failed = max(piece.start, 0), min(piece.end, whole), piece.attempts, piece.failed
+        if found and start - found[-1][1] < whole / SLICES:
+            start, reached, before, failed_before = found.pop()
+            end, attempts, failed = max(reached, end), before + attempts, failed_before + failed
+        found.append((start, end, attempts, failed))
+    return [_bar(window, *each) for each in found]
 
 
 def _marks(window: Window, pieces: Sequence[Slice]) -> list[Bar]:
     """Return a bar for each row of slices in which attempts failed."""
-    length = _length(window)
-    marks: list[Bar] = []
-    for piece in sorted((piece for piece in pieces if piece.failed), key=lambda piece: piece.place):
-        start, end = window.since + piece.place * length, window.since + (piece.place + 1) * length
-        if marks and marks[-1].last_at == start:
-            attempts, failed = marks[-1].attempts + piece.attempts, marks[-1].failed + piece.failed
-            marks[-1] = replace(marks[-1], last_at=end, attempts=attempts, failed=failed)
-        else:
-            marks.append(Bar(start, end, piece.attempts, piece.failed))
-    return [_placed(window, mark) for mark in marks]
+    length = _seconds(window) / SLICES
+    found: list[tuple[int, int, int, int]] = []
+    for piece in sorted(piece for piece in pieces if piece.failed):
+        first, attempts, failed = piece.place, piece.attempts, piece.failed
+        if found and found[-1][1] == first:
+            first, _, before, failed_before = found.pop()
+            attempts, failed = before + attempts, failed_before + failed
+        found.append((first, piece.place + 1, attempts, failed))
+    return [_bar(window, first * length, end * length, *counts) for first, end, *counts in found]
 
 
-def _placed(window: Window, bar: Bar) -> Bar:
-    """Return ``bar`` with its place on the line."""
-    whole = window.until - window.since
-    start = (bar.first_at - window.since) / whole * WIDTH
-    width = max((bar.last_at - bar.first_at) / whole * WIDTH, NARROWEST)
-    return replace(bar, x=round(min(start, WIDTH - NARROWEST), 1), width=round(min(width, WIDTH - start), 1))
+def _bar(window: Window, start: float, end: float, attempts: int, failed: int) -> Bar:
+    """Return the bar of a stretch between two seconds of ``window``, with its place on the line."""
+    scale = WIDTH / _seconds(window)
+    x, width = start * scale, max((end - start) * scale, NARROWEST)
+    return Bar(
+        window.since + timedelta(seconds=start),
+        window.since + timedelta(seconds=end),
+        attempts,
+        failed,
+        round(min(x, WIDTH - NARROWEST), 1),
+        round(min(width, WIDTH - x), 1),
+    )
 
 
 def ticks(window: Window) -> list[datetime]:

@@ -492,15 +492,14 @@ def test_what_was_not_looked_at_is_said(
 # Drawing
 
 
-def piece(minutes: float, place: int, failed: int = 0, job_type: str = "mail", length: float = 5) -> Slice:
-    start = moment("2026-11-20T18:00") + timedelta(minutes=minutes)
-    return Slice(job_type, place, start, start + timedelta(minutes=length), 10, failed)
+def piece(minutes: float, place: int, failed: int = 0, length: float = 5) -> Slice:
+    return Slice(place, 60 * minutes, 60 * (minutes + length), 10, failed)
 
 
 def test_busy_stretches_are_merged_and_long_pauses_are_not() -> None:
     window = Window(moment("2026-11-20T18:00"), moment("2026-11-21T08:00"))
     pieces = [piece(0, 0), piece(9, 1), piece(400, 46, failed=2), piece(-60, 3, length=90)]
-    (lane,) = gantt.lanes(window, ["mail", "idle"], pieces, {}, window.until)
+    (lane,) = gantt.lanes(window, ["mail", "idle"], {"mail": pieces}, {}, window.until)
     assert [bar.attempts for bar in lane.bars] == [30, 10]
     assert lane.bars[0].first_at == window.since and lane.bars[0].x == 0
     assert (lane.attempts, lane.failed, len(lane.marks)) == (40, 2, 1)
@@ -510,7 +509,7 @@ def test_a_lane_has_a_bounded_number_of_bars_inside_of_the_drawing() -> None:
     window = Window(moment("2026-11-20T18:00"), moment("2026-11-21T08:00"))
     step = 14 * 60 / SLICES
     pieces = [piece(place * step, place, failed=1, length=1) for place in range(SLICES)]
-    (lane,) = gantt.lanes(window, ["mail"], pieces, {"mail": (window.since, 3)}, window.until)
+    (lane,) = gantt.lanes(window, ["mail"], {"mail": pieces}, {"mail": (window.since, 3)}, window.until)
     assert len(lane.bars) <= SLICES and len(lane.marks) == 1 and lane.running is not None
     for bar in (*lane.bars, *lane.marks, lane.running):
         assert bar.x >= 0 and bar.x + bar.width <= gantt.WIDTH + 0.2

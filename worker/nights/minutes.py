@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 from worker.leases import is_stuck
 from worker.nights import Ask, Row, Window
@@ -74,14 +74,15 @@ class Ran:
     usual: Usual | None
 
 
-@dataclass(frozen=True, slots=True)
-class Slice:
-    """Attempts of one type that ended in one SLICES-th of the window: first start, last end."""
+class Slice(NamedTuple):
+    """Attempts of one type that ended in one SLICES-th of the window: which, first start, last end.
 
-    job_type: str
+    Start and end are seconds since the window began.
+    """
+
     place: int
-    first_at: datetime
-    last_at: datetime
+    start: float
+    end: float
     attempts: int
     failed: int
 
@@ -162,33 +163,31 @@ def ran(ask: Ask, window: Window, usually: Mapping[str, Usual]) -> list[Ran]:
     ]
 
 
+# A row for each type, with an array for each column of its slices: those may be two thousand.
 _SLICES = f"""
-SELECT job_type, date_bin(:length, minute, :since) AS start_at,
-    min(minute - least(duration_max_ms, {LONGEST_MS}) * interval '1 millisecond') AS first_at,
-    max(minute) + interval '1 minute' AS last_at, sum(runs) AS attempts,
-    coalesce(sum(runs) FILTER (WHERE outcome IN ({_FAILED})), 0) AS failed
-FROM ({_minutes()}) AS ended
-WHERE job_type = ANY(CAST(:types AS text[]))
-GROUP BY job_type, start_at
-ORDER BY job_type, start_at
+SELECT job_type, array_agg(place) AS places, array_agg(first) AS starts, array_agg(last) AS ends,
+    array_agg(attempts) AS attempts, array_agg(failed) AS failed
+FROM (
+    SELECT job_type, floor(date_part('epoch', minute - :since) / :seconds)::int AS place,
+        min(date_part('epoch', minute - :since) - least(duration_max_ms, {LONGEST_MS}) / 1000) AS first,
+        max(date_part('epoch', minute - :since)) + 60 AS last, sum(runs)::bigint AS attempts,
+        coalesce(sum(runs) FILTER (WHERE outcome IN ({_FAILED})), 0)::bigint AS failed
+    FROM ({_minutes()}) AS ended
+    WHERE job_type = ANY(CAST(:types AS text[]))
+    GROUP BY job_type, place
+) AS slices
+GROUP BY job_type
 """
 
 
-def slices(ask: Ask, window: Window, types: Sequence[str]) -> list[Slice]:
-    """Return when ``types`` were busy, by type and then by time; starts may lie before the window."""
-    length = (window.until - window.since) / SLICES
-    values = {"since": window.since, "until": window.until, "types": list(types), "length": length}
-    return [
-        Slice(
-            row["job_type"],
-            round((row["start_at"] - window.since) / length),
-            row["first_at"],
-            row["last_at"],
-            int(row["attempts"]),
-            int(row["failed"]),
-        )
-        for row in ask(_SLICES, values)
-    ]
+def slices(ask: Ask, window: Window, types: Sequence[str]) -> dict[str, list[Slice]]:
+    """Return when each of ``types`` was busy; starts may lie before the window."""
+    seconds = (window.until - window.since).total_seconds() / SLICES
+    values = {"since": window.since, "until": window.until, "types": list(types), "seconds": seconds}
+    columns = ("places", "starts", "ends", "attempts", "failed")
+    return {
+        row["job_type"]: list(map(Slice, *(row[name] for name in columns))) for row in ask(_SLICES, values)
+    }
 
 
 # The largest id so that it and all before it were made before :moment, found by halving: ``created_at`` has
