@@ -177,6 +177,7 @@ def _templates(app: Flask, settings: Settings) -> None:
     environment.filters["local"] = lambda value: formats.local(value, g.zone)
     environment.filters.update(columns=columns, layers=layers)
     environment.filters["here_and_both"] = lambda value: formats.here_and_both(value, g.zone)
+    environment.filters["brief"] = lambda value: formats.brief(value, g.zone)
     environment.filters["clock"] = lambda value: formats.clock(value, g.zone)
     environment.globals.update(
         live=live.live, can=lambda action: security.can(VERBS[action]), verbs=VERBS, navigation=NAVIGATION

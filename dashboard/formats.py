@@ -15,6 +15,8 @@ from hashlib import blake2s
 from itertools import pairwise
 from typing import Any
 
+from markupsafe import Markup, escape
+
 # The names under which people keep secrets.
 _NAME = r"(?:passw(?:or)?d|passphrase|pwd|secret|token|api[-_]?key|private[-_]?key|credential)"
 SECRET_KEYS = re.compile(rf"{_NAME}|pass$|authorization|cookie|dsn", re.IGNORECASE)
@@ -52,6 +54,8 @@ _TELLING = tuple({word for words, _ in SECRET_TEXT for word in words})
 HIDDEN = "•••"
 DEEPEST = 50
 _UNSEEN = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+_DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
+_NO_MOMENT = Markup('<span class="muted">–</span>')
 
 
 def iso(value: datetime) -> str:
@@ -84,6 +88,15 @@ def here_and_both(value: datetime, zone: tzinfo = UTC) -> tuple[str, str]:
     """Return ``local``, and ``2026-11-20 22:44:10 CET = 2026-11-20 21:44:10 UTC``: once if they are equal."""
     here, there = local(value, zone), utc(value)
     return here, here if here == there else f"{here} = {there}"
+
+
+def brief(value: datetime | None, zone: tzinfo = UTC) -> Markup:
+    """Return ``Sat 22:44`` as HTML, the whole moment in its tooltip: for narrow columns and for paper."""
+    if value is None:
+        return _NO_MOMENT
+    here, whole = value.astimezone(zone), escape(here_and_both(value, zone)[1])
+    short = f"{_DAYS[here.weekday()]} {here.hour:02}:{here.minute:02}"
+    return Markup(f'<time datetime="{instant(value)}" title="{whole}">{short}</time>')
 
 
 def clock(value: datetime, zone: tzinfo = UTC) -> str:

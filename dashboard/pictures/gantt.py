@@ -93,7 +93,8 @@ def _merged(window: Window, pieces: Sequence[Slice]) -> list[Bar]:
     whole = _seconds(window)
     found: list[tuple[float, float, int, int]] = []
     for piece in sorted(pieces, key=lambda piece: piece.start):
-        start, end, attempts, failed = max(piece.start, 0), min(piece.end, whole), piece.attempts, piece.failed
+        _, start, end, attempts, failed = piece
+        start, end = max(start, 0), min(end, whole)
         if found and start - found[-1][1] < whole / SLICES:
             start, reached, before, failed_before = found.pop()
             end, attempts, failed = max(reached, end), before + attempts, failed_before + failed
@@ -106,7 +107,7 @@ def _marks(window: Window, pieces: Sequence[Slice]) -> list[Bar]:
     length = _seconds(window) / SLICES
     found: list[tuple[int, int, int, int]] = []
     for piece in sorted(piece for piece in pieces if piece.failed):
-        first, attempts, failed = piece.place, piece.attempts, piece.failed
+        first, _, _, attempts, failed = piece
         if found and found[-1][1] == first:
             first, _, before, failed_before = found.pop()
             attempts, failed = before + attempts, failed_before + failed

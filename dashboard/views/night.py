@@ -94,6 +94,8 @@ def find() -> dict[str, Any]:
         "changes": changes,
         "link_of": audit_page.link_of,
         "word_of": audit_page.word_of,
+        "late": fires.late(found.fired),
+        "beside": fires.beside(found.fired),
         "reasons": REASONS,
         "overlaps": OVERLAPS,
         "bounds": BOUNDS,

@@ -5,6 +5,7 @@ Each schedule's fires come from the index of its fire key: at most PER_SCHEDULE 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -87,6 +88,16 @@ def fired(ask: Ask, window: Window) -> list[Fired]:
         "late": LATE,
     }
     return [Fired(**row) for row in ask(_FIRED, values)]
+
+
+def late(found: Iterable[Fired]) -> list[Fired]:
+    """Return those of ``found`` of which fires started late, the latest first."""
+    return sorted((each for each in found if each.late), key=lambda each: -(each.late_seconds or 0))
+
+
+def beside(found: Iterable[Fired]) -> list[Fired]:
+    """Return those of ``found`` of which fires started beside the run before, those with most first."""
+    return sorted((each for each in found if each.beside), key=lambda each: -each.beside)
 
 
 @dataclass(frozen=True, slots=True)

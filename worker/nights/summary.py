@@ -101,8 +101,7 @@ def summary(ask: Ask, window: Span, zone: tzinfo) -> Summary:
         taken_over=of_lost,
         acts=len(done),
     )
-    late = sorted((each for each in fired if each.late), key=lambda each: -(each.late_seconds or 0))
-    beside = sorted((each for each in fired if each.beside), key=lambda each: -each.beside)
+    late, beside = fires.late(fired), fires.beside(fired)
     slow = sorted((each for each in ran if each.slow), key=lambda each: -each.slow)
     new = [kind for kind in kinds if kind.is_new]
     page = f"/night?{window.query}"
