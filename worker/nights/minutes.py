@@ -95,11 +95,20 @@ ORDER BY job_type, duration_bucket
 """
 
 
-def usual(ask: Ask, before: datetime) -> dict[str, Usual]:
-    """Return by type what was usual in the BEFORE days up to ``before``; types of fewer runs are left out.
+def usual_until(since: datetime) -> datetime:
+    """Return the hour in which a window begins: what was usual is told of the time before it.
+
+    A window of the last day begins a minute later with each minute; its medians are asked once an hour.
+    """
+    return since.replace(minute=0, second=0, microsecond=0)
+
+
+def usual(ask: Ask, since: datetime) -> dict[str, Usual]:
+    """Return by type what was usual in the BEFORE days before a window; types of fewer runs are left out.
 
     The median is the mean of the half power of two that it lies in.
     """
+    before = usual_until(since)
     found = ask(_USUAL, {"since": before - BEFORE, "until": before, "most": MOST_ROWS})
     by_type: dict[str, list[Row]] = {}
     for row in found:

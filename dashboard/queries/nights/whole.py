@@ -81,7 +81,8 @@ class Night:
     def ran(self) -> list[Ran]:
         """What ended, by type, those with failures first."""
         since = self.window.since
-        usual = self._once("usual", lambda: minutes.usual(self.ask, since), up_to=since)
+        before = minutes.usual_until(since)
+        usual = self._once("usual", lambda: minutes.usual(self.ask, since), up_to=before)
         return self._once("ran", lambda: minutes.ran(self.ask, self.window, usual))
 
     @cached_property
