@@ -17,6 +17,7 @@ from dashboard import create_app
 from dashboard.formats import anchor
 from dashboard.pictures import gantt
 from dashboard.queries.errors import Window
+from dashboard.views.night import BOUNDS
 from dashboard.words import night as words
 from tests.conftest import Connection
 from tests.dashboard.conftest import SAME_ORIGIN, assert_shown_as_text
@@ -294,6 +295,18 @@ def test_late_fires_and_those_beside_the_run_before_are_found(
     assert row(page, "beside-slow")[:3] == ["slow", "1 of 3", str(beside)]
 
 
+def test_of_many_late_schedules_the_worst_are_shown_and_the_others_counted(
+    client: FlaskClient, connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(BOUNDS, "shown", 2)
+    for minutes in (3, 9, 6):
+        fire(connection, a_definition(connection, f"by-{minutes}"), 60, minutes, minutes + 1)
+    page = html(client)
+    assert re.findall(r'<tr id="late-([^"]*)"', page) == ["by-9", "by-6"]
+    assert "3 schedules in all; shown are those with the worst delay" in page
+    assert sum(one["late"] for one in night(client)["fires"]) == 3
+
+
 def test_a_retried_fire_is_judged_by_its_first_start(client: FlaskClient, connection: Connection) -> None:
     nightly = a_definition(connection, "nightly")
     run = a_run(
@@ -487,6 +500,63 @@ def test_what_was_not_looked_at_is_said(
     assert "among the newest" in page
     monkeypatch.setattr(faults, "CAP", 100)
     assert night(client)["taken_over"] == 2 and "2 in all; shown are the newest." in html(client)
+
+
+def test_the_failures_that_are_looked_at_are_the_newest_of_the_window_and_of_the_day_before_it(
+    client: FlaskClient, connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, other = (a_run(connection, "succeeded", attempts=0, finished_at="-1 hour") for _ in range(2))
+    for ago in ("25 hours", "26 hours", "27 hours", "2 hours"):
+        failure(connection, ago, run)
+    failure(connection, "30 hours", other)
+    monkeypatch.setattr(faults, "CAP", 3)
+    body = night(client)
+    assert body["failed_runs"]["runs"] == 1
+    assert [(one["id"], one["failures"]) for one in body["recovered_runs"]] == [(run, 3)]
+    monkeypatch.setattr(faults, "CAP", 100)
+    body = night(client)
+    assert body["failed_runs"]["runs"] == 1, "the other failed before the window"
+    assert [(one["id"], one["failures"]) for one in body["recovered_runs"]] == [(run, 4), (other, 1)]
+
+
+# What is remembered
+
+
+def test_of_a_settled_window_only_what_may_still_change_is_asked_again(
+    app: Flask, client: FlaskClient, connection: Connection
+) -> None:
+    dead, lost = a_run(connection, "dead", attempts=0), a_run(connection, "failed", attempts=0)
+    well = a_run(connection, "succeeded", attempts=0, finished_at="-3 hours")
+    failure(connection, "4 hours", dead)
+    failure(connection, "4 hours", well)
+    an_attempt(
+        connection, lost, outcome="lost", error_code="lease_lost", lease_epoch=4,
+        started_at="-5 hours", finished_at="-4 hours",
+    )  # fmt: skip
+    window = "since=12h&until=2h"
+    first = night(client, window)
+    assert (first["dead"], first["recovered"], first["taken_over"]) == (1, 1, 1)
+    walks: list[str] = []
+    engine = app.extensions["wakeboard_database"].primary
+    event.listen(engine, "before_cursor_execute", lambda _c, _cursor, sql, *_: walks.append(sql))
+    connection.execute(
+        "UPDATE wakeboard.job_runs SET status = 'queued', finished_at = NULL WHERE id = %s", (dead,)
+    )
+    connection.execute(
+        """UPDATE wakeboard.job_attempts SET refused_at = now(), refused_outcome = 'succeeded'
+        WHERE run_id = %s""",
+        (lost,),
+    )
+    window = f"since={first['since'][:16]}Z&until={first['until'][:16]}Z"
+    again = night(client, window)
+    assert (again["dead"], again["waiting"], again["recovered"]) == (0, 2, 1)
+    assert again["taken_over_runs"][0]["refused_outcome"] == "succeeded"
+    asked = "WITH newest AS MATERIALIZED"
+    assert walks and not any(asked in sql for sql in walks)
+    walks.clear()
+    night(client, "since=30h&until=2h")
+    night(client, "since=30h&until=2h")
+    assert sum(asked in sql for sql in walks) == 2, "runs of a day ago may be removed meanwhile"
 
 
 # Drawing
