@@ -41,6 +41,8 @@ SESSION = {
     "default_transaction_read_only": "off",
     "idle_in_transaction_session_timeout": "30s",
     "client_min_messages": "warning",
+    # Our statements end after milliseconds; some are reckoned dear enough for a server to compile them first.
+    "jit": "off",
 }
 MIGRATION_LOCK = 7_229_190_501
 # A connection that was used a moment ago is taken without asking whether it lives: that costs a round trip,

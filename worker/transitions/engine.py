@@ -29,8 +29,6 @@ PLANNING = {
     # On an analyzed table with little to do a claim took the status index and a sort, per priority: 94 ms
     # instead of 13 with 30,000 dead rows under an old snapshot.
     "enable_sort": "off",
-    # What is switched off and still needed has an enormous cost, for which older servers would compile.
-    "jit": "off",
 }
 
 _RUNNING = f"(r.status || '') = '{Status.RUNNING.value}'"
