@@ -32,7 +32,7 @@ from dashboard import (
 from dashboard.keyboard import GO, KEYS
 from dashboard.params import LARGEST_ID
 from dashboard.pictures.charts import bar_chart, spread_chart
-from dashboard.pictures.sparks import columns, layers
+from dashboard.pictures.sparks import layers
 from dashboard.views import BLUEPRINTS
 from dashboard.words.pages import answers as page_answers
 from worker.fingerprint import DIGITS
@@ -175,7 +175,7 @@ def _templates(app: Flask, settings: Settings) -> None:
     environment.autoescape = True
     environment.filters.update(formats.FILTERS)
     environment.filters["local"] = lambda value: formats.local(value, g.zone)
-    environment.filters.update(columns=columns, layers=layers)
+    environment.filters["layers"] = layers
     environment.filters["here_and_both"] = lambda value: formats.here_and_both(value, g.zone)
     environment.filters["brief"] = lambda value: formats.brief(value, g.zone)
     environment.filters["clock"] = lambda value: formats.clock(value, g.zone)

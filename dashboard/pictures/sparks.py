@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 WIDTH, HEIGHT, AXIS = 4, 19, 20
@@ -19,14 +19,6 @@ class Counted(Protocol):
     @property
     def bad(self) -> int:
         """How many of them failed."""
-
-
-def columns(bars: Sequence[Counted]) -> Iterator[tuple[int, float, bool]]:
-    """Yield (x, height, is bad) of the columns that are not empty, the largest HEIGHT high."""
-    top = max((bar.total for bar in bars), default=0)
-    for place, bar in enumerate(bars):
-        if bar.total:
-            yield place * WIDTH, _height(bar.total, top), bool(bar.bad)
 
 
 def layers(bars: Sequence[Counted]) -> tuple[str, str]:

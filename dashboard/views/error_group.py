@@ -137,9 +137,9 @@ def _shown(fingerprint: str) -> Kept:
 
 def _standing(kept: Kept) -> dict[str, int]:
     """Return how many runs of this request's group are in each state, counted once."""
-    if "standing" not in g:
-        g.standing = groups.standing(reading(), kept.id)
-    found: dict[str, int] = g.standing
+    if "runs_of_group" not in g:
+        g.runs_of_group = groups.standing(reading(), kept.id)
+    found: dict[str, int] = g.runs_of_group
     return found
 
 
