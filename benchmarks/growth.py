@@ -190,8 +190,7 @@ def beside_retention(url: str, log: Path, runs: int, pairs: int) -> None:
         began = monotonic()
         cases = {"without": lambda: measured(False), "while it removes": lambda: measured(True)}
         found = bench.take_turns(pairs, cases, "runs/s")
-        sweeper.is_on.set()
-        sweeper.is_through.set()
+        sweeper.end()
         removed = sweeper.removed / (monotonic() - began)
         print(bench.table("Claim and finish beside retention", found, "runs/s", beside="without"))
         print(f"{sweeper.removed:,} runs were removed meanwhile, {removed:,.0f} a second over all turns.\n")

@@ -92,6 +92,12 @@ class Sweeper:
                     self.is_through.set()
                 sleep(duty.pause_seconds or 0.1)
 
+    def end(self) -> None:
+        """Let it finish what it is at, and wait for that."""
+        self.is_through.set()
+        self.is_on.set()
+        self._thread.join()
+
 
 def enqueue(url: str, per_second: float, stop: threading.Event) -> None:
     """Insert runs one by one."""
