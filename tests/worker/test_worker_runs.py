@@ -81,10 +81,15 @@ def test_a_deaf_endless_loop_is_killed_with_its_grandchild(
     assert not is_alive(grandchild)
 
 
+def wait_until_begun(connection: Connection, run_id: int) -> None:
+    """Wait until the handler of a patient run says that it waits."""
+    begun = "run_id = %s AND tail LIKE '%%waiting%%'"
+    wait_until(lambda: rows(connection, "run_output", begun, run_id), 10, "the handler has begun")
+
+
 def test_a_cancelled_handler_that_checks_ends_within_a_second(worker: Wakeboard, shared: Connection) -> None:
     run_id = insert(shared, "patient")
-    begun = "run_id = %s AND tail LIKE '%%waiting%%'"
-    wait_until(lambda: rows(shared, "run_output", begun, run_id), 10, "the handler has begun")
+    wait_until_begun(shared, run_id)
     asked = time.monotonic()
     answer = transitions.cancel(shared, run_id, OPERATOR)
     assert (answer.result, answer.status) == ("asked", "running")
@@ -158,7 +163,7 @@ def test_a_child_that_ends_without_an_answer_has_failed(
 
 def test_a_killed_template_is_replaced(worker: Wakeboard, shared: Connection) -> None:
     waiting = insert(shared, "patient", {"seconds": 20})
-    wait_until_status(shared, waiting, "running")
+    wait_until_begun(shared, waiting)
     (template,) = psutil.Process(worker.pid).children()
     template.kill()
     after = insert(shared, "quick")
