@@ -10,11 +10,12 @@ from functools import cache
 
 from sqlalchemy import TextClause, text
 
+from dashboard.queries.overview import FAILING
 from worker.nights.faults import UNKNOWN
-from worker.states import FAILURES, Status
+from worker.states import FAILURES, Status, sql_list
 
-_FAILED = f"outcome IN ({', '.join(repr(outcome.value) for outcome in FAILURES)})"
-_FAILING = f"status IN ('{Status.FAILED.value}', '{Status.DEAD.value}')"
+_FAILED = f"outcome IN ({sql_list(FAILURES)})"
+_FAILING = f"status IN ({sql_list(FAILING)})"
 
 # A place is one of the steps that begin at :starts, counted from 1; runs stand in none, which is 0. Ordered
 # arrays are built group by group: the planner thinks that the others need more memory than there is.

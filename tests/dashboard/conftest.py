@@ -19,6 +19,8 @@ from worker.states import Role
 
 # As a browser that stays on our pages sends it.
 SAME_ORIGIN = {"HTTP_SEC_FETCH_SITE": "same-origin"}
+# The numbers of a night's twin, in the order of the page's tiles.
+NIGHT_TILES = tuple(["attempts", "failed", "new", "dead", "recovered", "missed", "late", "overlapping", "slow", "taken_over"])
 AsRole = Callable[[str], FlaskClient]
 
 

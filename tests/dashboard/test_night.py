@@ -20,7 +20,7 @@ from dashboard.queries.errors import Window
 from dashboard.views.night import BOUNDS
 from dashboard.words import night as words
 from tests.conftest import Connection
-from tests.dashboard.conftest import SAME_ORIGIN, assert_shown_as_text
+from tests.dashboard.conftest import NIGHT_TILES, SAME_ORIGIN, assert_shown_as_text
 from tests.factories import a_definition, a_run, a_type, a_worker, age, an_attempt, from_now, insert
 from worker import audit
 from worker.nights import faults
@@ -421,19 +421,7 @@ def test_page_and_twin_say_the_same(client: FlaskClient, connection: Connection)
     assert " ".join(body["sentence"].split()) in " ".join(spoken)
     tiles = re.findall(r'<a class="tile[^>]*href="(#\w+)".*?<b>([^<]*)</b>', page, re.S)
     shown = [int(re.sub(r"\D", "", value)) for _, value in tiles]
-    names = (
-        "attempts",
-        "failed",
-        "new",
-        "dead",
-        "recovered",
-        "missed",
-        "late",
-        "overlapping",
-        "slow",
-        "taken_over",
-    )
-    assert shown == [body[name] for name in names]
+    assert shown == [body[name] for name in NIGHT_TILES]
     assert 0 not in shown, "a night with something of everything"
     for target, _ in tiles:
         assert f'id="{target[1:]}"' in page

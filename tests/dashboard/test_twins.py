@@ -16,7 +16,7 @@ from dashboard import create_app
 from dashboard.connection import Database
 from dashboard.formats import anchor, number
 from tests.conftest import Connection
-from tests.dashboard.conftest import SAME_ORIGIN
+from tests.dashboard.conftest import NIGHT_TILES, SAME_ORIGIN
 from tests.dashboard.everything import Filling, addresses, furnish, is_page, plain_text
 from tests.factories import a_run
 from worker.people import users
@@ -53,19 +53,7 @@ def the_overview(body: Json) -> list[object]:
 
 
 def a_night(body: Json) -> list[object]:
-    names = (
-        "attempts",
-        "failed",
-        "new",
-        "dead",
-        "recovered",
-        "missed",
-        "late",
-        "overlapping",
-        "slow",
-        "taken_over",
-    )
-    return [*(number(body[name]) for name in names), *(row["id"] for row in body["recovered_runs"])]
+    return [*(number(body[name]) for name in NIGHT_TILES), *(row["id"] for row in body["recovered_runs"])]
 
 
 def a_run_told(body: Json) -> list[object]:

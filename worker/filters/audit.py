@@ -15,6 +15,7 @@ from sqlalchemy import BigInteger, ColumnElement, DateTime, Select, bindparam, s
 
 from worker.filters.search import WINDOW, Search, Start
 from worker.filters.values import LONGEST_TEXT, MOMENT, TEXT, Asked, Field, FilterError, one_of
+from worker.halving import last_before
 from worker.tables import audit_log
 from worker.transitions.answer import HTTP
 
@@ -28,22 +29,7 @@ _KIND = r"[a-z_]{1,30}"
 
 rows = audit_log.c
 
-# The largest id so that it and all before it are older than :moment, found by halving: ``at`` has no index
-# of its own, but grows with the id.
-_LAST_BEFORE = """
-WITH RECURSIVE search (low, high) AS (
-    SELECT greatest(min(id), 1) - 1, max(id) FROM wakeboard.audit_log
-    UNION ALL
-    SELECT CASE WHEN probe.at < :moment THEN probe.id ELSE low END,
-        CASE WHEN probe.at < :moment THEN high ELSE low + (high - low + 1) / 2 - 1 END
-    FROM search CROSS JOIN LATERAL (
-        SELECT a.id, a.at FROM wakeboard.audit_log AS a
-        WHERE a.id >= low + (high - low + 1) / 2 ORDER BY a.id LIMIT 1
-    ) AS probe
-    WHERE low < high
-)
-SELECT coalesce(max(low), 0) FROM search WHERE low >= high
-"""
+_LAST_BEFORE = last_before("audit_log", "at")
 
 
 @dataclass(frozen=True, slots=True)

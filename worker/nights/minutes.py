@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
+from worker.halving import last_before
 from worker.leases import is_stuck
 from worker.nights import Ask, Row, Window
 from worker.states import FAILURES, sql_list
@@ -199,22 +200,7 @@ def slices(ask: Ask, window: Window, types: Sequence[str]) -> dict[str, list[Sli
     }
 
 
-# The largest id so that it and all before it were made before :moment, found by halving: ``created_at`` has
-# no index, but grows with the id.
-_LAST_BEFORE = """
-WITH RECURSIVE search (low, high) AS (
-    SELECT greatest(min(id), 1) - 1, max(id) FROM wakeboard.job_runs
-    UNION ALL
-    SELECT CASE WHEN probe.created_at < :moment THEN probe.id ELSE low END,
-        CASE WHEN probe.created_at < :moment THEN high ELSE low + (high - low + 1) / 2 - 1 END
-    FROM search CROSS JOIN LATERAL (
-        SELECT r.id, r.created_at FROM wakeboard.job_runs AS r
-        WHERE r.id >= low + (high - low + 1) / 2 ORDER BY r.id LIMIT 1
-    ) AS probe
-    WHERE low < high
-)
-SELECT low FROM search WHERE low >= high
-"""
+_LAST_BEFORE = last_before("job_runs", "created_at")
 
 # With "=" the planner may walk the primary key back; the range and the order are those of job_runs_by_type.
 _SLOW = """
@@ -246,11 +232,11 @@ def slow_runs(ask: Ask, window: Window, slow: Sequence[Ran]) -> list[Row]:
     limits = {each.job_type: each.usual.slow_seconds for each in slow if each.usual}
     if not limits:
         return []
-    last = ask(_LAST_BEFORE, {"moment": window.until})
+    last = ask(_LAST_BEFORE, {"moment": window.until})[0]["low"]
     values = {
         "types": list(limits),
         "limits": list(limits.values()),
-        "last": last[0]["low"] if last else 0,
+        "last": last,
         "since": window.since,
         "until": window.until,
         "few": FEW,
