@@ -20,7 +20,9 @@ from worker.states import Role
 # As a browser that stays on our pages sends it.
 SAME_ORIGIN = {"HTTP_SEC_FETCH_SITE": "same-origin"}
 # The numbers of a night's twin, in the order of the page's tiles.
-NIGHT_TILES = tuple(["attempts", "failed", "new", "dead", "recovered", "missed", "late", "overlapping", "slow", "taken_over"])
+NIGHT_TILES = (
+    "attempts", "failed", "new", "dead", "recovered", "missed", "late", "overlapping", "slow", "taken_over",
+)  # fmt: skip
 AsRole = Callable[[str], FlaskClient]
 
 
