@@ -11,6 +11,11 @@ import pytest
 
 from tests.faults.house import House, a_house
 from tests.faults.rows import Scale
+from tests.processes import wait_until
+from worker import db
+
+# Workers leave ended leases alone for a heartbeat and five seconds after a server's start (duties.reaper).
+SETTLED_SECONDS = 10.0
 
 
 @pytest.fixture
@@ -45,9 +50,17 @@ def measured(request: pytest.FixtureRequest) -> Callable[[str], None]:
     return state
 
 
+def is_settled(database: str) -> bool:
+    """Whether the server runs for so long that ended leases are not left to their workers any more."""
+    with db.connect(database, name="wakeboard test") as connection:
+        age = "SELECT now() - pg_postmaster_start_time() > make_interval(secs => %s)"
+        return connection.execute(age, (SETTLED_SECONDS,)).fetchone() == (True,)
+
+
 @pytest.fixture
 def house(database: str, tmp_path: Path, request: pytest.FixtureRequest, seed: int) -> Iterator[House]:
     """A house on a database of its own; a row that passes must have checked the invariants."""
+    wait_until(lambda: is_settled(database), SETTLED_SECONDS, "the server is no new one")
     with a_house(database, tmp_path) as opened:
         failures = request.session.testsfailed
         yield opened
