@@ -14,8 +14,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from psycopg.rows import dict_row
-from sqlalchemy import Engine
+from sqlalchemy import Engine, create_engine
 from sqlalchemy.orm import Session
+from sqlalchemy.pool import NullPool
 
 from tests import factories
 from tests.conftest import Connection
@@ -83,6 +84,10 @@ def through_psycopg(url: str) -> Any:
 
 def through_psycopg_with_dictionaries(url: str) -> Any:
     return psycopg.connect(url, row_factory=dict_row)
+
+
+def through_sqlalchemy(url: str) -> Any:
+    return create_engine(url.replace("postgresql://", "postgresql+psycopg://"), poolclass=NullPool).connect()
 
 
 @pytest.mark.parametrize("connect", [through_psycopg, through_psycopg_with_dictionaries])
@@ -254,6 +259,22 @@ def test_a_key_repeated_a_thousand_runs_later_is_still_one_run(shared: Connectio
         shared, [NewRun("mail", key="far"), *[NewRun("mail")] * 1500, NewRun("mail", key="far")]
     )
     assert ids[0] == ids[-1]
+
+
+@pytest.mark.parametrize("through", [through_psycopg, through_sqlalchemy])
+def test_thousands_of_runs_have_their_ids_in_the_order_given(
+    database: str, through: Callable[[str], Any]
+) -> None:
+    order = [n * 7 % 2500 for n in range(2500)]
+    with through(database) as own:
+        ids = enqueue_many(own, [NewRun("mail", {"n": n}, key=f"{through.__name__}:{n}") for n in order])
+        again = enqueue_many(own, [NewRun("mail", key=f"{through.__name__}:{n}") for n in reversed(order)])
+        own.commit()
+    assert again == ids[::-1]
+    with psycopg.connect(database) as one:
+        found = one.execute("SELECT id, payload ->> 'n' FROM wakeboard.job_runs WHERE id = ANY(%s)", (ids,))
+        numbers = dict(found.fetchall())
+    assert [int(numbers[each]) for each in ids] == order
 
 
 def test_one_wrong_run_among_many_is_named_and_nothing_is_written(connection: Connection) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -245,7 +245,7 @@ def _runner(target: Any) -> Any:
         return lambda statement, values: target.exec_driver_sql(statement, tuple(values)).fetchall()
     if hasattr(target, "get_bind") and callable(getattr(target, "connection", None)):
         return _runner(target.connection())
-    if hasattr(target, "execute") and hasattr(target, "pgconn"):
+    if _is_psycopg(target):
         return lambda statement, values: (
             target.cursor(row_factory=tuple_row).execute(statement, values).fetchall()
         )
@@ -253,6 +253,10 @@ def _runner(target: Any) -> Any:
         f"Cannot enqueue through a {type(target).__name__}; hand over a SQLAlchemy connection or session, "
         "a psycopg connection, or None."
     )
+
+
+def _is_psycopg(target: Any) -> bool:
+    return hasattr(target, "execute") and hasattr(target, "pgconn")
 
 
 def enqueue(
@@ -321,49 +325,70 @@ def enqueue_many(target: Any, runs: Iterable[NewRun | Mapping[str, Any]]) -> lis
         from worker.effects import own_connection
 
         with own_connection() as connection, connection.transaction():
-            return _insert_chunks(_runner(connection), rows)
-    return _insert_chunks(_runner(target), rows)
+            return _insert_all(connection, rows)
+    return _insert_all(target, rows)
 
 
-def _insert_chunks(run: Any, rows: Sequence[tuple[Any, ...]]) -> list[int]:
-    """Insert in the order of the keys, so that two callers with the same keys never wait for each other."""
-    order = sorted(range(len(rows)), key=lambda place: rows[place][4] or "")
-    ids = [0] * len(rows)
-    for start in range(0, len(order), CHUNK):
-        places = order[start : start + CHUNK]
-        for place, id_ in zip(places, _insert_chunk(run, [rows[place] for place in places]), strict=True):
-            ids[place] = id_
-    return ids
-
-
-def _insert_chunk(run: Any, rows: Sequence[tuple[Any, ...]]) -> list[int]:
-    """Insert one chunk; rows whose key exists get the id of the run that has it."""
-    fresh = {row[4]: row for row in reversed(rows) if row[4] is not None}
-    for row in rows:
-        if row[4] is not None and fresh[row[4]][0] != row[0]:
-            raise EnqueueError(f"The key '{row[4]}' is given to type '{fresh[row[4]][0]}' and to '{row[0]}'.")
-    firsts = [row for row in rows if row[4] is None or fresh[row[4]] is row]
-    inserted = run(*_many(firsts))
+def _insert_all(target: Any, rows: Sequence[tuple[Any, ...]]) -> list[int]:
+    """Insert ``rows``, return their ids in the order given; a key that exists gives the id of its run."""
+    if not rows:
+        return []
+    firsts, types = _firsts(rows)
+    statement, values_of = _many(firsts)
+    chunks = (firsts[start : start + CHUNK] for start in range(0, len(firsts), CHUNK))
+    inserted = list(chain.from_iterable(_run_each(target, statement, map(values_of, chunks))))
     by_key = {key: id_ for id_, key in inserted if key is not None}
     unkeyed = iter([id_ for id_, key in inserted if key is None])
-    unknown = {row[4]: row[0] for row in rows if row[4] is not None and row[4] not in by_key}
+    unknown = {key: job_type for key, job_type in types.items() if key not in by_key}
     for _ in range(ROUNDS):
         if not unknown:
             break
-        for key, id_, found in run(BY_KEYS, [list(unknown)]):
+        for key, id_, found in _runner(target)(BY_KEYS, [list(unknown)]):
             by_key[key] = _same_type(id_, found, unknown.pop(key), key)
     if unknown:
         raise EnqueueError(f"The key '{next(iter(unknown))}' is being enqueued by others; try once more.")
     return [int(next(unkeyed)) if row[4] is None else int(by_key[row[4]]) for row in rows]
 
 
-def _many(rows: Sequence[tuple[Any, ...]]) -> tuple[str, Sequence[Any]]:
-    """Return the statement that inserts ``rows``, and its values."""
-    columns = list(zip(*rows, strict=True))
-    payloads, keys = columns.pop(1), columns.pop(3)
-    if all(len(set(column)) == 1 for column in columns):
-        return INSERT_ALIKE, (*(column[0] for column in columns), _texts(payloads), _texts(keys))
-    return INSERT_MANY, [list(column) for column in zip(*rows, strict=True)]
+def _firsts(rows: Sequence[tuple[Any, ...]]) -> tuple[list[tuple[Any, ...]], dict[str, str]]:
+    """Return the rows to insert, of those with the same key the first, and the type of each key.
+
+    They are in the order of their keys, so that two callers with the same keys never wait for each other.
+    """
+    keyed: dict[str, tuple[Any, ...]] = {}
+    for row in rows:
+        if row[4] is not None and (first := keyed.setdefault(row[4], row))[0] != row[0]:
+            raise EnqueueError(f"The key '{row[4]}' is given to type '{first[0]}' and to '{row[0]}'.")
+    unkeyed = [row for row in rows if row[4] is None]
+    return unkeyed + [keyed[key] for key in sorted(keyed)], {key: row[0] for key, row in keyed.items()}
+
+
+def _many(
+    rows: Sequence[tuple[Any, ...]],
+) -> tuple[str, Callable[[Sequence[tuple[Any, ...]]], Sequence[Any]]]:
+    """Return the statement that inserts any of ``rows``, and what makes its values of some of them."""
+    alike = [set(column) for place, column in enumerate(zip(*rows, strict=True)) if place not in (1, 4)]
+    if any(len(each) > 1 for each in alike):
+        return INSERT_MANY, lambda some: [list(column) for column in zip(*some, strict=True)]
+    said_once = [each.pop() for each in alike]
+    return INSERT_ALIKE, lambda some: [
+        *said_once,
+        _texts(row[1] for row in some),
+        _texts(row[4] for row in some),
+    ]
+
+
+def _run_each(target: Any, statement: str, values: Iterable[Sequence[Any]]) -> list[list[Any]]:
+    """Execute ``statement`` with each of ``values``, and return the rows of each.
+
+    On a connection of psycopg's the server works on one while the next is made and sent.
+    """
+    if not _is_psycopg(target):
+        run = _runner(target)
+        return [run(statement, each) for each in values]
+    cursor = target.cursor(row_factory=tuple_row)
+    cursor.executemany(statement, values, returning=True)
+    return [each.fetchall() for each in cursor.results()]
 
 
 def _texts(values: Iterable[str | None]) -> str:
