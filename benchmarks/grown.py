@@ -111,7 +111,7 @@ FROM (
         WHERE id BETWEEN %(first)s AND %(last)s AND status <> 'running'
     ) AS r
     CROSS JOIN LATERAL generate_series(1, r.attempts) AS a (attempt)
-) AS made
+) AS made WHERE is_bad = %(is_bad)s
 """
 _BUCKET = "least(63, greatest(0, ceil(2 * ln(greatest(0.001, {0})) / ln(2.0) + 20)))::smallint"
 _BEHIND = (
@@ -251,7 +251,11 @@ def fill(connection: psycopg.Connection, runs: int) -> None:
         for first in range(1, runs + 1, AT_ONCE):
             part = values | {"first": first, "last": min(first + AT_ONCE - 1, runs)}
             cursor.execute(_RUNS.encode(), part)
-            cursor.execute(_ATTEMPTS.encode(), part)
+            # Failed attempts are the larger ones. What they leave of their pages is found by the others, as
+            # in a table that has been vacuumed all along; else whatever is added later would be scattered.
+            for is_bad in (True, False):
+                cursor.execute(_ATTEMPTS.encode(), part | {"is_bad": is_bad})
+                connection.execute("VACUUM wakeboard.job_attempts")
             bench.say(f"{part['last']:,} of {runs:,} runs written, {monotonic() - began:.0f} s")
         for statement in _BEHIND if runs else ():
             cursor.execute(statement.encode(), values)
