@@ -11,6 +11,8 @@ WIDTH = 760
 LABEL, RIGHT = 230, 90
 BAR, GAP, HEADING, TOP = 22, 8, 34, 44
 PLOT_HEIGHT, BOTTOM, LEFT = 260, 70, 60
+# Of many small plots beside each other: how many in a row, how high each, and what is kept free around it.
+ABREAST, CELL_HEIGHT, FREE = 4, 104, 20
 FONT = "font-family=\"system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif\""
 # Background, text, quiet text, lines; ours, raw SQL, others.
 LIGHT = ("#ffffff", "#1f2328", "#59636e", "#d1d9e0", "#0969da", "#8c959f", "#c4ccd4")
@@ -112,3 +114,37 @@ def curves(title: str, each: Sequence[Curve], *, dark: bool) -> str:
         parts.append(f'<rect x="{across}" y="{down - 10}" width="14" height="10" rx="2" fill="{colour}"/>')
         parts.append(text(across + 20, down, curve.label, colours[1], size=13))
     return _page(title, TOP + PLOT_HEIGHT + BOTTOM + (len(each) - 1) // 3 * 22, parts, colours)
+
+
+def small(title: str, each: Sequence[Curve], limit: float, *, dark: bool) -> str:
+    """Return a small plot for each curve, all on one scale from zero; ``limit`` is what to stay below."""
+    colours = DARK if dark else LIGHT
+    xs = [x for curve in each for x, _ in curve.points]
+    left, right = math.log10(min(xs)), math.log10(max(xs))
+    most = max(limit * 1.25, *(y for curve in each for _, y in curve.points))
+    width, height = (WIDTH - FREE) / ABREAST - FREE, CELL_HEIGHT - 48
+
+    parts = []
+    for number, curve in enumerate(each):
+        x0 = FREE + number % ABREAST * (width + FREE)
+        base = TOP + 34 + number // ABREAST * CELL_HEIGHT + height
+        places = [
+            (x0 + (math.log10(x) - left) / max(right - left, 1e-9) * width, base - y / most * height)
+            for x, y in curve.points
+        ]
+        bound = base - limit / most * height
+        colour = CURVES[0 if curve.points[-1][1] <= limit else 1]
+        line = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
+        parts += [
+            text(x0, base - height - 8, curve.label, colours[1], size=13),
+            text(x0 + width, base - height - 8, figure(curve.points[-1][1]), colours[1], size=13,
+                 more='text-anchor="end"'),
+            f'<path d="M{x0:g} {base:g}h{width:g}" stroke="{colours[3]}"/>',
+            f'<path d="M{x0:g} {bound:.1f}h{width:g}" stroke="{colours[2]}" stroke-dasharray="2 4"/>',
+            f'<polyline points="{line}" fill="none" stroke="{colour}" stroke-width="2.5"/>',
+            *(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2.5" fill="{colour}"/>' for x, y in places),
+        ]  # fmt: skip
+    foot = TOP + 34 + math.ceil(len(each) / ABREAST) * CELL_HEIGHT
+    sizes = ", ".join(f"{x:,.0f}" for x in sorted(set(xs)))
+    parts.append(text(FREE, foot, f"From left to right: {sizes}. Dotted: {limit:g}.", colours[2], size=12))
+    return _page(title, foot + FREE, parts, colours)

@@ -1,10 +1,10 @@
 """How long every page, live fragment and JSON twin takes at ten thousand runs and at ten million.
 
-    benchmarks/run pages [--sizes 10000,10000000] [--requests 40] [--clients 20] [--folder FOLDER]
+    benchmarks/run pages [--sizes 10000,…,10000000] [--requests 40] [--clients 20] [--folder FOLDER]
 
 The data is that of ``benchmarks.grown``, filled at the first call. Each size has a dashboard process of its
 own (``wakeboard web``, default settings) and a signed-in browser that keeps its connection. Every address
-takes turns: the smaller size, the larger one, and so on; the time is from the request's first byte to the
+takes turns: the smallest size, the next, and so on; the time is from the request's first byte to the
 answer's last, over loopback, so it holds the program, the database and the network's own cost. The first
 request of an address, before which the process has never seen it, is told apart. Searches for text look at
 20,000 runs a request and say so. Exports and the questions of verbs for all that match are left out. Then so
@@ -37,9 +37,6 @@ from worker.states import Role
 
 P95_MS, TOGETHER_P95_MS, SEARCH_P95_MS, GROWTH = 50, 300, 300, 1.5
 PERSON = "benchmark"
-SHOWN = 25
-# The pages whose times make the curves of the README.
-CURVES = {"/", "/runs", "/errors", "/night"}
 # Exports, and the questions of verbs for all that match: those judge up to 100,000 runs.
 LEFT_OUT = r"\.csv$|^/runs/bulk/<"
 # A run of each state, the newest but one; what else stands in addresses.
@@ -210,20 +207,20 @@ def at_once(
 
 
 def tell(found: Mapping[str, Mapping[int, Times]], title: str, most_ms: float) -> None:
-    """Print the slowest lines, and how many keep the promise."""
-    small, large = min(next(iter(found.values()))), max(next(iter(found.values())))
+    """Print how many keep the promise, and the times of all, the slowest at the largest size first."""
+    sizes = sorted(next(iter(found.values())))
+    small, large = sizes[0], sizes[-1]
     slow = [rule for rule, times in found.items() if times[large].p95 > most_ms]
     grew = [rule for rule, times in found.items() if times[large].p50 > GROWTH * times[small].p50]
-    order = sorted(found, key=lambda rule: -found[rule][large].p95)
     print(f"### {title}\n\n{len(found)} of them; p95 over {most_ms} ms at {large:,} runs: {len(slow)};")
-    print(f"median over {GROWTH} times that at {small:,}: {len(grew)}. The slowest, and what grew:\n")
-    heads = " | ".join(f"p50 at {size:,} | p95 | first" for size in (small, large))
-    print(f"| milliseconds | {heads} | grew |")
-    print("|---" * 8 + "|")
-    for rule in [*order[:SHOWN], *(rule for rule in order[SHOWN:] if rule in grew)]:
-        both = [found[rule][size] for size in (small, large)]
-        cells = " | ".join(f"{each.p50:.1f} | {each.p95:.1f} | {each.first:.0f}" for each in both)
-        print(f"| `{rule}` | {cells} | {both[1].p50 / both[0].p50:.2f} |")
+    print(f"median over {GROWTH} times that at {small:,}: {len(grew)}. The slowest come first:\n")
+    print(f"| milliseconds | p50 at {' | '.join(f'{size:,}' for size in sizes)} | p95 | first | grew |")
+    print("|---" + "|--:" * (len(sizes) + 3) + "|")
+    for rule in sorted(found, key=lambda rule: -found[rule][large].p95):
+        times, last = found[rule], found[rule][large]
+        cells = [*(times[size].p50 for size in sizes), last.p95, last.first]
+        shown = " | ".join(f"{each:.1f}" for each in cells)
+        print(f"| `{rule}` | {shown} | {last.p50 / times[small].p50:.2f} |")
     print()
 
 
@@ -246,7 +243,6 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=40, help="warm requests of each address")
     parser.add_argument("--clients", type=int, default=20, help="clients at once")
     parser.add_argument("--only", default="", help="only addresses that contain this")
-    parser.set_defaults(sizes=(grown.SIZES[0], grown.SIZES[-1]))
     chosen = parser.parse_args()
     with grown.server(chosen.folder, chosen.sizes) as urls, ExitStack() as running:
         log = chosen.folder / "dashboard.log"
@@ -266,7 +262,7 @@ def main() -> None:
             together = at_once(*open_at[largest], addressed, chosen.clients, 2 * chosen.requests)
             tell_together(together, chosen.clients, largest)
         print(bench.machine(urls[largest]))
-        for rule in sorted(CURVES & pages.keys()):
+        for rule in sorted(whole):
             warm = {f"{size:,} finished runs": times.warm for size, times in pages[rule].items()}
             bench.remember(rule, warm, "ms")
         bench.keep("pages", urls[largest])

@@ -84,6 +84,11 @@ class Viewers:
         """How often they asked so far."""
         return sum(viewer.asked for viewer in self.all)
 
+    @property
+    def views(self) -> set[str]:
+        """The addresses of all live regions that anybody watches."""
+        return {region.address for viewer in self.all for region in viewer.regions}
+
     def news_since(self, moment: float) -> list[float | None]:
         """Return, for each viewer of a page that shows it, the seconds until it was told of something new."""
         return [
@@ -143,7 +148,9 @@ def measure(url: str, folder: Path, count: int, seconds: int, rounds: int) -> No
     print(f"| CPU of the web processes, % of a core | {100 * used / seconds:.1f} | 10 |")
     print(f"| polls/s | {polls:.0f} | |")
     print(f"| statements/s of pages (without BEGIN and the like) | {sum(found[1] for found in web):.1f} | |")
-    print(f"| of these per page | {sum(found[1] for found in web) / len(PAGES):.1f} | 1 a view |")
+    print(f"| of these per live region, of which the pages have {len(viewers.views)} | "
+          f"{sum(found[1] for found in web) / len(viewers.views):.2f} | 1 |")  # fmt: skip
+    print(f"| of these per page | {sum(found[1] for found in web) / len(PAGES):.1f} | |")
     print(f"| polls refused | {sum(viewer.refused for viewer in viewers.all)} | 0 |")
     print(
         f"| an operator's action shows for everybody, s | {statistics.median(shown):.2f} "

@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 import pytest
 
 from benchmarks import bench, pictures
-from benchmarks.drawing import Bar, Curve, bars, curves
+from benchmarks.drawing import Bar, Curve, bars, curves, small
 
 ROOT = Path(__file__).resolve().parent.parent
 RATES = {
@@ -96,6 +96,15 @@ def test_a_picture_is_xml_whatever_stands_in_its_words(dark: bool) -> None:
     hostile = '<&">'
     ElementTree.fromstring(bars(hostile, [(hostile, [Bar(hostile, 1, "")])], dark=dark))
     ElementTree.fromstring(curves(hostile, [Curve(hostile, [(10, 1), (100, 2)])], dark=dark))
+    ElementTree.fromstring(small(hostile, [Curve(hostile, [(10, 1), (100, 2)])], 1.5, dark=dark))
+
+
+def test_a_small_plot_above_its_limit_has_another_colour() -> None:
+    below, above = Curve("below", [(10, 9), (100, 9)]), Curve("above", [(10, 9), (100, 11)])
+    drawn = re.findall(
+        r'<polyline[^>]+stroke="([^"]+)"', small("Pages", [below, above, below], 10, dark=False)
+    )
+    assert drawn[0] == drawn[2] != drawn[1]
 
 
 def test_the_command_that_runs_all_is_bash_and_names_what_is_there() -> None:
