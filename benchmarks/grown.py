@@ -200,6 +200,8 @@ def server(
             with bench.session(url) as connection:
                 for statement in _AWAKE:
                     connection.execute(statement)
+                # Now, and by no autovacuum beside the benchmark.
+                connection.execute("VACUUM (ANALYZE)")
         yield urls
     finally:
         embedded.stop(folder, only_if_unused=False)
