@@ -73,6 +73,21 @@ def test_once_a_second_a_claim_begins_at_the_first_row(monkeypatch: pytest.Monke
     assert next(front.tries(["mail"])) == WHOLE
 
 
+def test_claims_from_the_first_row_on_take_a_tenth_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    front, clock = Front(), [10_000_000_000]
+    monkeypatch.setattr(module, "boottime_ns", lambda: clock[0])
+    assert next(front.tries(["mail"])) == WHOLE
+    clock[0] += 500_000_000
+    front.took([row(7)], is_full=True)
+    clock[0] += 4_400_000_000
+    assert next(front.tries(["mail"])) != WHOLE
+    clock[0] += 200_000_000
+    assert next(front.tries(["mail"])) == WHOLE
+    clock[0] += 60_000_000_000
+    front.took([row(8)], is_full=True)
+    assert next(front.tries(["mail"])) == WHOLE, "however long it takes, it is not left out for long"
+
+
 def test_each_type_has_its_second_when_they_are_asked_by_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     front, clock = Front(), [10_000_000_000]
     monkeypatch.setattr(module, "boottime_ns", lambda: clock[0])

@@ -4,7 +4,8 @@ What was claimed stays in the claim's index until vacuum removes it, and cannot 
 holds an old snapshot: a claim from the first row on walks past all of it, further each time. While claims
 come back full, the next one begins behind the last run taken of its type and priority. A run can turn up
 before that: its enqueue committed late, it was given back, another worker's claim held it for a moment. So
-once a second a claim looks from the first row on, and one that did not never stands for an empty queue.
+once a second a claim looks from the first row on (less often where that takes long), and one that did not
+never stands for an empty queue.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ from worker.loop.channel import Rows
 from worker.loop.held import boottime_ns
 from worker.transitions.engine import PRIORITIES
 
-WHOLE_EVERY_NS = 1_000_000_000
+WHOLE_EVERY_NS, WHOLE_AT_LAST_NS = 1_000_000_000, 15_000_000_000
+# Claims from the first row on may take this share of the time.
+WHOLE_SHARE = 0.1
 FIRST = ("-infinity", 0)
 # Where a claim's rows have these.
 JOB_TYPE, PRIORITY, RUN_AT = 4, 13, 14
@@ -38,21 +41,33 @@ class Front:
     """The last run taken of each type and priority, while claims come back full."""
 
     _reached: dict[tuple[str, int], tuple[str, int]] = field(default_factory=dict)
-    _whole_at_ns: dict[str, int] = field(default_factory=dict)
+    _whole_due_ns: dict[str, int] = field(default_factory=dict)
+    _whole: tuple[Sequence[str], int] | None = None
 
     def tries(self, types: Sequence[str]) -> Iterator[Places]:
         """Yield where a claim of ``types`` begins: behind what was taken, then at the first."""
         keys = [(name, priority) for name in types for priority in range(PRIORITIES)]
-        latest = boottime_ns() - WHOLE_EVERY_NS
-        is_due = any(self._whole_at_ns.get(name, 0) < latest for name in types)
+        now, self._whole = boottime_ns(), None
+        is_due = any(self._whole_due_ns.get(name, 0) <= now for name in types)
         if not is_due and any(key in self._reached for key in keys):
             places = [self._reached.get(key, FIRST) for key in keys]
             yield Places([moment for moment, _ in places], [run_id for _, run_id in places])
-        self._whole_at_ns.update(dict.fromkeys(types, boottime_ns()))
+        self._whole = (types, boottime_ns())
+        self._rest(0)
         yield WHOLE
+
+    def _rest(self, took_ns: int) -> None:
+        """Say when the types of the claim from the first row on, which took so long, are due again."""
+        if self._whole is not None:
+            types, began_ns = self._whole
+            pause_ns = min(max(WHOLE_EVERY_NS, int(took_ns / WHOLE_SHARE)), WHOLE_AT_LAST_NS)
+            self._whole_due_ns.update(dict.fromkeys(types, began_ns + pause_ns))
 
     def took(self, rows: Rows, *, is_full: bool) -> None:
         """A claim brought ``rows`` (the columns of ``engine.claim``): all that it asked for, or fewer."""
+        if self._whole is not None:
+            self._rest(boottime_ns() - self._whole[1])
+            self._whole = None
         if not is_full:
             self._reached.clear()
             return
