@@ -85,7 +85,9 @@ def reads(connection: Connection, statement: str, values: str, mode: str) -> set
 @pytest.mark.parametrize("mode", ["generic", "custom"])
 @pytest.mark.parametrize("move", FINISHING)
 def test_an_answer_finds_its_runs_by_their_ids(large: Connection, move: str, mode: str) -> None:
-    assert reads(large, *FINISHING[move], mode) == {"job_runs_pkey"}
+    # Once: the update goes to where the locked row stands (a lease that ended is taken by its id).
+    again = set() if move == "reap" else {"Tid Scan"}
+    assert reads(large, *FINISHING[move], mode) == {"job_runs_pkey"} | again
 
 
 @pytest.mark.parametrize("mode", ["generic", "custom"])
@@ -96,13 +98,13 @@ def test_a_claim_walks_the_claimable_runs_alone(
 ) -> None:
     statement = engine.claim(limit, oldest_first=oldest_first)
     values = "ARRAY['type0', 'type1', 'type2'], 'w1', 30, ARRAY[now()], ARRAY[7]"
-    assert reads(large, statement, values, mode) == {"job_runs_claimable", "job_runs_pkey"}
+    assert reads(large, statement, values, mode) == {"job_runs_claimable", "Tid Scan"}
 
 
 @pytest.mark.parametrize("mode", ["generic", "custom"])
 def test_a_limited_claim_counts_what_runs_by_its_own_index(large: Connection, mode: str) -> None:
     found = reads(large, engine.claim_limited(10), "'type9', 'w1', 30, 50", mode)
-    assert found == {"job_runs_claimable", "job_runs_leased", "job_runs_pkey"}
+    assert found == {"job_runs_claimable", "job_runs_leased", "Tid Scan"}
 
 
 @pytest.mark.parametrize("mode", ["generic", "custom"])

@@ -7,7 +7,7 @@ or has skipped what it holds.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
@@ -47,6 +47,54 @@ def test_a_claim_skips_what_somebody_holds(connection: Connection, other: Connec
     with other.transaction():
         hold(other, first)
         assert [one.id for one in factories.claim(connection, limit=1)] == [second]
+
+
+# Where a statement that has taken its snapshot waits until it may read its rows.
+GATE = "pg_advisory_xact_lock_shared(7) IS NOT NULL AND "
+
+
+def past_the_gate(
+    connection: Connection, other: Connection, statement: str, values: Sequence[object], change: str
+) -> list[int]:
+    """Send ``statement``, which has a ``GATE``, and make ``change`` while it waits there; return its ids."""
+    assert GATE in statement
+    with ThreadPoolExecutor(1) as pool:
+        other.execute("SELECT pg_advisory_lock(7)")
+        late = pool.submit(factories.send, connection, statement, *values)
+        wait_until_blocked(other, connection.info.backend_pid)
+        other.execute(change.encode())
+        other.execute("SELECT pg_advisory_unlock(7)")
+        return [found[0] for found in late.result(10)]
+
+
+@pytest.mark.parametrize("planning", [{}, engine.PLANNING])
+def test_a_claim_leaves_what_was_changed_behind_its_snapshot_to_the_next(
+    connection: Connection, other: Connection, planning: dict[str, str]
+) -> None:
+    factories.a_type(connection)
+    runs = [factories.a_run(connection, run_at=f"-{3 - n} minutes") for n in range(3)]
+    db.configure(connection, planning)
+    statement = engine.claim(10).replace("WHERE t.paused_at", f"WHERE {GATE}t.paused_at")
+    change = f"UPDATE wakeboard.job_runs SET priority = 2, updated_at = now() WHERE id = {runs[1]}"
+    values = (["mail"], "w1", 30.0, *engine.WHOLE)
+    assert past_the_gate(connection, other, statement, values, change) == [runs[0], runs[2]]
+    assert [factories.status(connection, run) for run in runs] == ["running", "queued", "running"]
+    assert [one.id for one in factories.claim(connection)] == [runs[1]]
+
+
+@pytest.mark.parametrize("planning", [{}, engine.PLANNING])
+def test_a_success_that_met_a_change_behind_its_snapshot_is_told_again(
+    connection: Connection, other: Connection, planning: dict[str, str]
+) -> None:
+    runs = [factories.a_run(connection, "running") for _ in range(3)]
+    db.configure(connection, planning)
+    statement = engine.SUCCEED.replace("WHERE r.id = a.id", f"WHERE {GATE}r.id = a.id")
+    change = f"UPDATE wakeboard.job_runs SET cancel_requested_at = now() WHERE id = {runs[1]}"
+    values = ("w1", runs, [1] * 3, [0.0] * 3, [1.0] * 3, [], [], [], [10] * 3, [300.0] * 3)
+    assert past_the_gate(connection, other, statement, values, change) == [runs[0], runs[2]]
+    assert [len(factories.attempts(connection, run)) for run in runs] == [1, 0, 1]
+    assert factories.succeed(connection, *((run, 1) for run in runs)) == [runs[1]]
+    assert [len(factories.attempts(connection, run)) for run in runs] == [1, 1, 1]
 
 
 def test_two_workers_claim_disjoint_runs_and_neither_starves(

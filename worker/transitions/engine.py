@@ -46,6 +46,9 @@ RETURNING r.id, r.lease_epoch, r.attempts, r.failures, r.job_type, r.payload::te
     ), '') END,
     r.created_at::text, r.max_attempts, r.timeout_seconds, r.traceparent, r.priority, r.run_at::text
 """
+# ``tid`` is where a row stood when it was locked: nothing can move it until we commit, so the update finds it
+# without going down an index again. A row that somebody changed after our snapshot stands where the snapshot
+# does not see it, and is left out like one that somebody holds.
 _TAKEN = """
 UPDATE wakeboard.job_runs AS r
 SET status = 'running', lease_epoch = r.lease_epoch + 1, attempts = r.attempts + 1,
@@ -53,7 +56,7 @@ SET status = 'running', lease_epoch = r.lease_epoch + 1, attempts = r.attempts +
     started_at = clock_timestamp(), cancel_requested_at = NULL, updated_at = now(),
     progress_done = NULL, progress_total = NULL
 FROM head
-WHERE r.id = head.id
+WHERE r.ctid = head.tid
 """
 
 # Priorities are 0 (first) to PRIORITIES - 1.
@@ -84,7 +87,7 @@ def claim(limit: int, *, oldest_first: bool = False) -> str:
     """
     return f"""
 WITH head AS MATERIALIZED (
-    SELECT picked.id, picked.lease_seconds
+    SELECT picked.tid, picked.lease_seconds
     FROM (
         SELECT t.name, greatest(coalesce(t.lease_seconds, $3::float8), $3::float8) AS lease_seconds,
             (asked.place::int - 1) * {PRIORITIES} + 1 AS place
@@ -94,7 +97,7 @@ WITH head AS MATERIALIZED (
     ) AS wanted
     CROSS JOIN {_LEVELS}
     CROSS JOIN LATERAL (
-        SELECT r.id, r.priority, r.run_at, wanted.lease_seconds
+        SELECT r.ctid AS tid, r.id, r.priority, r.run_at, wanted.lease_seconds
         FROM wakeboard.job_runs AS r
         WHERE r.job_type = wanted.name AND r.priority = level.n
             AND r.status IN ({_CLAIMABLE}) AND r.run_at <= now()
@@ -153,10 +156,10 @@ WITH room AS MATERIALIZED (
     FROM wakeboard.job_types AS t
     WHERE t.name = $1::text
 ), head AS MATERIALIZED (
-    SELECT picked.id, (SELECT room.lease_seconds FROM room) AS lease_seconds
+    SELECT picked.tid, (SELECT room.lease_seconds FROM room) AS lease_seconds
     FROM {_LEVELS}
     CROSS JOIN LATERAL (
-        SELECT r.id, r.priority, r.run_at
+        SELECT r.ctid AS tid, r.id, r.priority, r.run_at
         FROM wakeboard.job_runs AS r
         WHERE r.job_type = $1::text AND r.priority = level.n
             AND r.status IN ({_CLAIMABLE}) AND r.run_at <= now()
@@ -175,13 +178,14 @@ def _held(columns: str) -> str:
 
     What is decided from the row as it was before the move is computed here, under the lock. LATERAL asks row
     by row: as a join, a plan made while the table was small walked the whole table (see ``PLANNING``).
+    ``tid``: see ``_TAKEN``.
     """
     return f"""
 held AS MATERIALIZED (
     SELECT owned.*
     FROM answer AS a
     CROSS JOIN LATERAL (
-        SELECT r.id, {columns}
+        SELECT r.ctid AS tid, {columns}
         FROM wakeboard.job_runs AS r
         WHERE r.id = a.id AND r.lease_epoch = a.epoch AND r.locked_by = $1 AND {_RUNNING}
         FOR UPDATE OF r SKIP LOCKED
@@ -200,7 +204,7 @@ UPDATE wakeboard.job_runs AS r
 SET locked_until = clock_timestamp() + make_interval(secs => h.lease_seconds),
     progress_done = coalesce(h.done, r.progress_done), progress_total = coalesce(h.total, r.progress_total)
 FROM held AS h
-WHERE r.id = h.id
+WHERE r.ctid = h.tid
 RETURNING r.id, r.cancel_requested_at IS NOT NULL
 """
 
@@ -284,7 +288,7 @@ WITH answer AS MATERIALIZED (
     UPDATE wakeboard.job_runs AS r
     SET status = 'succeeded', started_at = h.begun, finished_at = h.ended, {_FREED}
     FROM held AS h
-    WHERE r.id = h.id
+    WHERE r.ctid = h.tid
     RETURNING {_OF_ATTEMPT}, h.due_at, h.begun, h.ended, h.result, h.output_tail, h.note, h.most, h.timeout
 ), {
     _history(
@@ -331,7 +335,7 @@ WITH answer AS MATERIALIZED (
         error_code = coalesce(h.code, r.error_code), last_error = coalesce(h.message, r.last_error),
         error_group = coalesce(h.error_group, r.error_group), {_FREED}
     FROM held AS h
-    WHERE r.id = h.id
+    WHERE r.ctid = h.tid
     RETURNING {_OF_ATTEMPT}, r.status, h.due_at, h.begun, h.ended, h.outcome, h.code, h.message, h.traceback,
         h.output_tail, h.note, h.most, h.timeout, h.error_group, h.template, h.frame,
         CASE h.status WHEN 'failed' THEN r.run_at END AS next_run_at
@@ -362,7 +366,7 @@ WITH answer AS MATERIALIZED (
     SET status = h.status, attempts = r.attempts - CASE WHEN h.started THEN 0 ELSE 1 END,
         finished_at = CASE h.status WHEN 'cancelled' THEN h.ended END, {_FREED}
     FROM held AS h
-    WHERE r.id = h.id
+    WHERE r.ctid = h.tid
     RETURNING r.id, h.attempt, r.lease_epoch AS epoch, r.job_type, $1::text AS worker_id, r.status, h.due_at,
         h.begun, h.ended, h.output_tail, h.note, h.started
 ), {_history("outcome, output_tail, note", "'released', output_tail, note", where=" WHERE started")}
