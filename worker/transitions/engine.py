@@ -196,7 +196,7 @@ held AS MATERIALIZED (
 # $1 worker id, $2 ids, $3 epochs, $4 lease in seconds per run, $5/$6 progress done/total (NULL: not told).
 # Does not look at locked_until: a late renewal of a lease that nobody took is still ours.
 RENEW = f"""
-WITH answer AS MATERIALIZED (
+WITH answer AS (
     SELECT * FROM unnest($2::bigint[], $3::bigint[], $4::float8[], $5::bigint[], $6::bigint[])
         AS a (id, epoch, lease_seconds, done, total)
 ), {_held("a.lease_seconds, a.done, a.total")}
@@ -211,7 +211,11 @@ RETURNING r.id, r.cancel_requested_at IS NOT NULL
 # Half powers of two of milliseconds, 0 to 63: what worker.statistics turns back into percentiles.
 # (``extract`` would give a numeric, which becomes a float by way of its digits.)
 _BUCKET = "least(63, greatest(0, ceil(2 * ln(greatest(0.001, {ms})) / 0.6931471805599453 + 20)))::smallint"
-_COUNTED = f"""
+
+
+def _counted(outcome: str) -> str:
+    """Return the CTE that counts the attempts of ``moved``; OFFSET 0 has each duration computed once."""
+    return f"""
 counted AS (
     INSERT INTO wakeboard.statistics_deltas (minute, job_type, outcome, duration_bucket, wait_bucket,
         runs, duration_ms, duration_max_ms, wait_ms, wait_max_ms)
@@ -222,10 +226,11 @@ counted AS (
             {_BUCKET.format(ms="duration_ms")} AS duration_bucket,
             {_BUCKET.format(ms="wait_ms")} AS wait_bucket
         FROM (
-            SELECT job_type, outcome,
-                date_part('epoch', finished_at - started_at) * 1000 AS duration_ms,
-                greatest(0, date_part('epoch', started_at - due_at) * 1000) AS wait_ms
-            FROM history
+            SELECT job_type, {outcome} AS outcome,
+                date_part('epoch', ended - begun) * 1000 AS duration_ms,
+                greatest(0, date_part('epoch', begun - due_at) * 1000) AS wait_ms
+            FROM moved
+            OFFSET 0
         ) AS timed
     ) AS bucketed
     GROUP BY job_type, outcome, duration_bucket, wait_bucket
@@ -233,14 +238,13 @@ counted AS (
 
 
 def _history(columns: str, values: str, *, where: str = "") -> str:
-    """Return the CTE that writes the attempts of ``moved`` and names them ``history``."""
+    """Return the CTE that writes the attempts of ``moved``."""
     return f"""
 history AS (
     INSERT INTO wakeboard.job_attempts
         (run_id, attempt, lease_epoch, job_type, worker_id, due_at, started_at, finished_at, {columns})
     SELECT id, attempt, epoch, job_type, worker_id, due_at, begun, ended, {values}
     FROM moved{where}
-    RETURNING job_type, outcome, due_at, started_at, finished_at
 )"""
 
 
@@ -278,7 +282,7 @@ _OF_ATTEMPT = "r.id, r.attempts AS attempt, r.lease_epoch AS epoch, r.job_type, 
 # $1 worker id, $2 ids, $3 epochs, $4 seconds since each ended, $5 seconds each took, $6 results (JSON text),
 # $7 output tails, $8 notes, $9/$10 max_attempts and timeout used.
 SUCCEED = f"""
-WITH answer AS MATERIALIZED (
+WITH answer AS (
     SELECT * FROM unnest($2::bigint[], $3::bigint[], $4::float8[], $5::float8[], $6::text[], $7::text[],
         $8::text[], $9::int[], $10::float8[])
         AS a (id, epoch, ago, took, result, output_tail, note, most, timeout)
@@ -295,7 +299,7 @@ WITH answer AS MATERIALIZED (
         "outcome, result, output_tail, note, max_attempts, timeout_seconds",
         "'succeeded', result::jsonb, output_tail, note, most, timeout",
     )
-}, {_COUNTED}
+}, {_counted("'succeeded'")}
 SELECT id FROM moved
 """
 
@@ -313,7 +317,7 @@ def _status_after(permanent: str, most: str) -> str:
 # $12 output tails, $13 notes, $14/$15 max_attempts and timeout used, $16 error groups (NULL: not a failure),
 # $17/$18 their templates and frames (NULL: told lately).
 FAIL = f"""
-WITH answer AS MATERIALIZED (
+WITH answer AS (
     SELECT * FROM unnest($2::bigint[], $3::bigint[], $4::float8[], $5::float8[], $6::text[], $7::text[],
         $8::text[], $9::bool[], $10::float8[], $11::text[], $12::text[], $13::text[], $14::int[],
         $15::float8[], $16::bigint[], $17::text[], $18::text[])
@@ -345,14 +349,14 @@ WITH answer AS MATERIALIZED (
         "next_run_at, error_group",
         "outcome, code, message, traceback, output_tail, note, most, timeout, next_run_at, error_group",
     )
-}, {_GROUPED}, {_COUNTED}
+}, {_GROUPED}, {_counted("outcome")}
 SELECT id, status, next_run_at::text FROM moved
 """
 
 # $1 worker id, $2 ids, $3 epochs, $4 seconds since each ended, $5 seconds each took, $6 output tails,
 # $7 notes, $8 whether it had started. What never started costs nothing: no attempt, no row.
 RELEASE = f"""
-WITH answer AS MATERIALIZED (
+WITH answer AS (
     SELECT * FROM unnest($2::bigint[], $3::bigint[], $4::float8[], $5::float8[], $6::text[], $7::text[],
         $8::bool[])
         AS a (id, epoch, ago, took, output_tail, note, started)
@@ -406,7 +410,7 @@ def _reap(guard: str) -> str:
     The epoch grows, so whatever the old owner still sends finds no row.
     """
     return f"""
-WITH answer AS MATERIALIZED (
+WITH answer AS (
     SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::float8[], $4::int[], $6::bigint[])
         AS a (id, epoch, delay, most, error_group)
 ), held AS MATERIALIZED (
@@ -437,7 +441,7 @@ WITH answer AS MATERIALIZED (
             "outcome, error_code, error, max_attempts, next_run_at, error_group",
             "'lost', code, $5::text, most, next_run_at, error_group",
         )
-    }, {_GROUPED}, {_COUNTED}
+    }, {_GROUPED}, {_counted("'lost'")}
 SELECT id, status, next_run_at::text, job_type, attempt, worker_id FROM moved
 """
 
