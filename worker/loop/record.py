@@ -8,7 +8,7 @@ is sent again one by one, so a hostile answer hurts only its own run.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from time import monotonic
 from typing import Any
@@ -279,12 +279,18 @@ def _rules(batch: Sequence[Ended]) -> tuple[bytes, bytes]:
     )
 
 
+def _sparse(values: Iterable[object]) -> bytes:
+    """Return the array of what only some runs have; empty where none has it: ``unnest`` says NULL then."""
+    told = list(values)
+    return array(told) if any(value is not None for value in told) else array(())
+
+
 def _succeed_values(batch: Sequence[Ended]) -> tuple[bytes, ...]:
     return (
         *_times(batch),
-        array(ended.answer.result for ended in batch),
-        array(ended.answer.output_tail for ended in batch),
-        array(ended.answer.note for ended in batch),
+        _sparse(ended.answer.result for ended in batch),
+        _sparse(ended.answer.output_tail for ended in batch),
+        _sparse(ended.answer.note for ended in batch),
         *_rules(batch),
     )
 
@@ -301,21 +307,21 @@ def _fail_values(batch: Sequence[Ended]) -> tuple[bytes, ...]:
         array(ended.answer.message for ended in batch),
         array(ended.answer.permanent for ended in batch),
         array(round(ended.delay_seconds, 3) for ended in batch),
-        array(ended.answer.traceback for ended in batch),
-        array(ended.answer.output_tail for ended in batch),
-        array(ended.answer.note for ended in batch),
+        _sparse(ended.answer.traceback for ended in batch),
+        _sparse(ended.answer.output_tail for ended in batch),
+        _sparse(ended.answer.note for ended in batch),
         *_rules(batch),
-        array(ended.group and ended.group.id for ended in batch),
-        array(ended.group.template if ended.group and ended.tells else None for ended in batch),
-        array(ended.group.frame if ended.group and ended.tells else None for ended in batch),
+        _sparse(ended.group and ended.group.id for ended in batch),
+        _sparse(ended.group.template if ended.group and ended.tells else None for ended in batch),
+        _sparse(ended.group.frame if ended.group and ended.tells else None for ended in batch),
     )
 
 
 def _release_values(batch: Sequence[Ended]) -> tuple[bytes, ...]:
     return (
         *_times(batch),
-        array(ended.answer.output_tail for ended in batch),
-        array(ended.answer.note for ended in batch),
+        _sparse(ended.answer.output_tail for ended in batch),
+        _sparse(ended.answer.note for ended in batch),
         array(ended.started for ended in batch),
     )
 

@@ -6,7 +6,8 @@ index: five times the cost at batch 500). A row that somebody else holds for a m
 waited for, so one locked row cannot stop a batch; whoever is missing from the answer asks ``STANDING``.
 
 Placeholders are PostgreSQL's own (``$1``): the supervisor sends these texts through libpq, tests and
-the command line through ``psycopg.RawCursor``. Arrays run parallel, one entry per run.
+the command line through ``psycopg.RawCursor``. Arrays run parallel, one entry per run; one that would hold
+nothing but NULL may be empty.
 """
 
 from __future__ import annotations
