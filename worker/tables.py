@@ -316,6 +316,14 @@ job_attempts = Table(
         postgresql_include=["job_type", "error_group"],
         postgresql_where=text("outcome IN ('failed', 'timed_out', 'lost')"),
     ),
+    # The same with one code: a rare one is found without walking past all others.
+    Index(
+        "job_attempts_failed_by_code",
+        "error_code",
+        "finished_at",
+        postgresql_include=["job_type", "error_group"],
+        postgresql_where=text("outcome IN ('failed', 'timed_out', 'lost')"),
+    ),
     # What failed in one error group, and when.
     Index(
         "job_attempts_by_group",

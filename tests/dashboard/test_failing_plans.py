@@ -106,12 +106,20 @@ def test_what_fails_is_counted_without_a_look_at_a_run_or_an_attempt(
 
 
 @pytest.mark.usefixtures("many_dead")
-@pytest.mark.parametrize("path", ["/errors", "/errors?type=type_1"])
+@pytest.mark.parametrize(
+    ("path", "index"),
+    [
+        ("/errors", "job_attempts_failed"),
+        ("/errors?type=type_1", "job_attempts_failed"),
+        ("/errors/code_2", "job_attempts_failed_by_code"),
+        ("/errors/code_2?since=30d", "job_attempts_failed_by_code"),
+    ],
+)
 def test_failures_of_a_window_are_found_by_their_index(
-    app: Flask, client: FlaskClient, connection: Connection, path: str
+    app: Flask, client: FlaskClient, connection: Connection, path: str, index: str
 ) -> None:
-    (plan,) = plans(app, client, connection, path, "job_attempts")
-    assert "job_attempts_failed" in plan
+    plan = plans(app, client, connection, path, "job_attempts")[0]
+    assert f" {index} " in plan.replace("\n", " "), plan
     assert "Seq Scan on job_attempts" not in plan
 
 
