@@ -7,6 +7,7 @@ How they are counted is said in ``tallies``: of attempts the newest CAP, of runs
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -99,6 +100,37 @@ def groups(connection: Connection, window: Window) -> Found:
     """Return the groups, with what is kept of them and with examples, muted or not, at most MOST_GROUPS."""
     found = every(connection, window, apart=False)
     return replace(found, heard=in_full(connection, found.heard))
+
+
+def tried(connection: Connection, window: Window) -> Found:
+    """Return the groups of the most failed attempts of any code and type, without what fails now.
+
+    They are MOST_GROUPS, and those with as many attempts as the last of them: ``failing_of`` tells which come
+    first.
+    """
+    values = {"since": window.since, "until": window.until, "starts": window.starts, "most": MOST_GROUPS}
+    rows = connection.execute(tallies.most_tried(cap=CAP), values).all()
+    return Found([_group(row) for row in rows], is_cut=rows[0].is_cut) if rows else Found()
+
+
+def failing_of(connection: Connection, found: Found) -> Found:
+    """Return the groups that ``tried`` found as ``groups`` does: with the runs that fail now, and in full."""
+    values = {
+        "codes": [group.code for group in found.heard],
+        "job_types": [group.job_type for group in found.heard],
+        "numbers": [group.number for group in found.heard],
+    }
+    whole = list(found.heard)
+    for place, failed, dead in connection.execute(tallies.failing_of(cap=CAP), values) if whole else ():
+        whole[place - 1] = replace(whole[place - 1], failed=failed, dead=dead)
+    whole.sort(key=_rank)
+    return replace(found, heard=in_full(connection, whole[:MOST_GROUPS]))
+
+
+def _rank(group: Group) -> tuple[int, int, str, str, float]:
+    """Return what orders groups as the statement of ``tallies`` does."""
+    number = math.inf if group.number is None else group.number
+    return -group.count, -(group.dead + group.failed), group.code, group.job_type, number
 
 
 def every(

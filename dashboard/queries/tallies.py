@@ -1,7 +1,8 @@
 """The one statement that counts failures by group: attempts of a window, and runs that fail now.
 
 Each is read from an index alone, newest first and at most a cap of them: failed attempts, failed runs,
-dead runs. A group is a code, a type and a number; the same three in all parts.
+dead runs. A group is a code, a type and a number; the same three in all parts. Its two halves stand alone as
+well: of a window that is settled the attempts can be remembered, and the runs alone are asked again.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ _FAILING = f"status IN ({sql_list(FAILING)})"
 
 # A place is one of the steps that begin at :starts, counted from 1; runs stand in none, which is 0. Ordered
 # arrays are built group by group: the planner thinks that the others need more memory than there is.
-_STATEMENT = """
+_TRIED = """
 WITH tried AS (
     SELECT {code} AS code, job_type, error_group, finished_at,
         width_bucket(finished_at, CAST(:starts AS timestamptz[])) AS place
@@ -29,8 +30,12 @@ WITH tried AS (
 ), counted AS (
     SELECT code, job_type, error_group, place, CAST(count(*) AS integer) AS tried,
         min(finished_at) AS first_at, max(finished_at) AS last_at, 0 AS failed, 0 AS dead
-    FROM tried GROUP BY error_group, code, job_type, place
-    {failing}
+    FROM tried GROUP BY error_group, code, job_type, place"""
+_STATEMENT = (
+    _TRIED
+    + """
+    UNION ALL
+    SELECT code, job_type, error_group, 0, 0, NULL, NULL, failed, dead FROM ({failing}) AS failing
 ), found AS (
     SELECT code, job_type, error_group, sum(tried) AS count, sum(failed) AS failed, sum(dead) AS dead,
         min(first_at) AS first_at, max(last_at) AS last_at,
@@ -52,6 +57,35 @@ SELECT code, job_type, error_group, count, failed, dead, first_at, last_at, plac
     is_cut, heard, CASE WHEN rank = 1 THEN numbers END AS numbers
 FROM ranked CROSS JOIN whole {first_ones} ORDER BY is_muted, rank
 """
+)
+
+# Of groups with as many attempts the runs that fail say which comes first: all are told that share a rank.
+_MOST_TRIED = (
+    _TRIED
+    + """
+), found AS (
+    SELECT code, job_type, error_group, sum(tried) AS count, 0 AS failed, 0 AS dead,
+        min(first_at) AS first_at, max(last_at) AS last_at,
+        array_agg(place ORDER BY place) AS places, array_agg(tried ORDER BY place) AS counts
+    FROM counted GROUP BY error_group, code, job_type
+)
+SELECT code, job_type, error_group, count, failed, dead, first_at, last_at, places, counts, is_cut
+FROM (
+    SELECT *, sum(count) OVER () >= {cap} AS is_cut, rank() OVER (ORDER BY count DESC) AS rank FROM found
+) AS ranked
+WHERE rank <= :most ORDER BY rank
+"""
+)
+
+_FAILING_OF = """
+SELECT asked.place, sum(failed) AS failed, sum(dead) AS dead
+FROM ({failing}) AS failing
+JOIN unnest(CAST(:codes AS text[]), CAST(:job_types AS text[]), CAST(:numbers AS bigint[]))
+    WITH ORDINALITY AS asked (code, job_type, number, place)
+    ON asked.code = failing.code AND asked.job_type = failing.job_type
+    AND asked.number IS NOT DISTINCT FROM failing.error_group
+GROUP BY asked.place
+"""
 
 _MUTED = "error_group IN (SELECT id FROM wakeboard.error_groups WHERE muted_until > now()) IS TRUE"
 
@@ -59,8 +93,7 @@ _MUTED = "error_group IN (SELECT id FROM wakeboard.error_groups WHERE muted_unti
 # tells the two states apart. Hidden from the planner it stands for a third of what fails: enough to read on
 # in order until the cap, where a small number, guessed right or wrong, would have it collect them all first.
 _OF_A_STATE = """
-    UNION ALL
-    SELECT error_code, job_type, error_group, 0, 0, NULL, NULL, {failed}, {dead}
+    SELECT error_code AS code, job_type, error_group, {failed} AS failed, {dead} AS dead
     FROM (
         SELECT error_code, job_type, error_group FROM wakeboard.job_runs
         WHERE {failing} AND status {end} (SELECT '{status}') {of_type}
@@ -69,10 +102,9 @@ _OF_A_STATE = """
 
 # The index by code has both states in one order.
 _OF_A_CODE = """
-    UNION ALL
-    SELECT error_code, job_type, error_group, 0, 0, NULL, NULL,
-        CAST(count(*) FILTER (WHERE status = 'failed') AS integer),
-        CAST(count(*) FILTER (WHERE status = 'dead') AS integer)
+    SELECT error_code AS code, job_type, error_group,
+        CAST(count(*) FILTER (WHERE status = 'failed') AS integer) AS failed,
+        CAST(count(*) FILTER (WHERE status = 'dead') AS integer) AS dead
     FROM (
         SELECT error_code, job_type, error_group, status FROM wakeboard.job_runs
         WHERE {failing} AND error_code = :code {of_type} ORDER BY id DESC LIMIT {cap}
@@ -107,6 +139,26 @@ def statement(
     )
 
 
+@cache
+def most_tried(*, cap: int) -> TextClause:
+    """Return the statement that counts attempts alone; it wants :since, :until, :starts and :most.
+
+    Of the newest ``cap`` attempts, the groups that rank up to :most by their number, ties with the last one
+    included.
+    """
+    plain_code = f"coalesce(error_code, '{UNKNOWN}')"
+    return text(_MOST_TRIED.format(code=plain_code, failed=_FAILED, of_code="", of_type="", cap=cap))
+
+
+@cache
+def failing_of(*, cap: int) -> TextClause:
+    """Return the statement that counts the runs that fail now, of the newest ``cap`` of each state.
+
+    It wants :codes, :job_types and :numbers, and tells groups by their places among those, from 1 on.
+    """
+    return text(_FAILING_OF.format(failing=_of_states("", cap)))
+
+
 def _of_a_code(of_type: str, cap: int) -> str:
     return _OF_A_CODE.format(failing=_FAILING, of_type=of_type, cap=cap)
 
@@ -114,7 +166,7 @@ def _of_a_code(of_type: str, cap: int) -> str:
 def _of_states(of_type: str, cap: int) -> str:
     number = "CAST(count(*) AS integer)"
     parts = ((Status.FAILED, ">=", number, "0"), (Status.DEAD, "<=", "0", number))
-    return "".join(
+    return "\n    UNION ALL".join(
         _OF_A_STATE.format(
             failed=failed, dead=dead, failing=_FAILING, status=status.value, end=end, of_type=of_type, cap=cap
         )

@@ -16,6 +16,7 @@ from sqlalchemy import event, text
 from dashboard import create_app
 from dashboard.formats import anchor
 from dashboard.pictures import gantt
+from dashboard.queries import errors
 from dashboard.queries.errors import Window
 from dashboard.views.night import BOUNDS
 from dashboard.words import night as words
@@ -539,12 +540,38 @@ def test_of_a_settled_window_only_what_may_still_change_is_asked_again(
     again = night(client, window)
     assert (again["dead"], again["waiting"], again["recovered"]) == (0, 2, 1)
     assert again["taken_over_runs"][0]["refused_outcome"] == "succeeded"
-    asked = "WITH newest AS MATERIALIZED"
-    assert walks and not any(asked in sql for sql in walks)
+    asked = ("WITH newest AS MATERIALIZED", "WITH tried AS")
+    assert walks and not any(each in sql for sql in walks for each in asked)
     walks.clear()
     night(client, "since=30h&until=2h")
     night(client, "since=30h&until=2h")
-    assert sum(asked in sql for sql in walks) == 2, "runs of a day ago may be removed meanwhile"
+    for each in asked:
+        assert sum(each in sql for sql in walks) == 2, "runs of a day ago may be removed meanwhile"
+
+
+def test_of_failures_that_are_remembered_the_runs_that_fail_now_come_first(
+    client: FlaskClient, connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(errors, "MOST_GROUPS", 2)
+    runs = {}
+    for code in ("ALPHA", "BETA", "GAMMA"):
+        runs[code] = a_run(connection, "succeeded", attempts=0, finished_at="-3 hours")
+        failure(connection, "4 hours", runs[code], error_code=code)
+    failure(connection, "5 hours", runs["GAMMA"], error_code="GAMMA")
+
+    def shown(window: str) -> list[tuple[str, int, int]]:
+        body = night(client, window)
+        spans.append(f"since={body['since'][:16]}Z&until={body['until'][:16]}Z")
+        return [(each["error_code"], each["count"], each["dead"]) for each in body["failures"]]
+
+    spans: list[str] = []
+    assert shown("since=12h&until=2h") == [("GAMMA", 2, 0), ("ALPHA", 1, 0)]
+    connection.execute(
+        """UPDATE wakeboard.job_runs SET status = 'dead', error_code = 'BETA', failures = 1,
+            failed_at = now(), last_error = 'no' WHERE id = %s""",
+        (runs["BETA"],),
+    )
+    assert shown(spans[0]) == [("GAMMA", 2, 0), ("BETA", 1, 1)]
 
 
 # Drawing

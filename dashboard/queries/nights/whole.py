@@ -10,7 +10,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import cached_property
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from sqlalchemy import Connection, text
 
@@ -25,7 +25,7 @@ from worker.nights import Ask, Row, faults, fires, minutes
 from worker.nights.minutes import Ran
 
 MOST_ACTS = 50
-# So many answers about settled windows are kept: six or seven for each.
+# So many answers about settled windows are kept: seven or eight for each.
 MOST_SETTLED = 48
 # Retention counts in days: of what ended less than one ago nothing is removed yet.
 RUNS_STAY = timedelta(days=1)
@@ -75,7 +75,9 @@ class Night:
     @cached_property
     def ask(self) -> Ask:
         """How the shared questions of a night are asked here."""
-        return lambda sql, values: [*self.connection.execute(text(sql), dict(values)).mappings()]
+        return lambda sql, values: cast(
+            list[Row], self.connection.execute(text(sql), dict(values)).mappings().all()
+        )
 
     @cached_property
     def ran(self) -> list[Ran]:
@@ -107,8 +109,9 @@ class Night:
     @cached_property
     def failures(self) -> tuple[list[Group], bool]:
         """The failed attempts by code and type, most first, and whether counting stopped."""
-        found = errors.groups(self.connection, self.window)
-        return [group for group in found.heard if group.count], found.is_cut
+        tried = self._of_runs("tried", lambda: errors.tried(self.connection, self.window))
+        found = errors.failing_of(self.connection, tried)
+        return found.heard, found.is_cut
 
     @cached_property
     def failed(self) -> faults.Failed:
