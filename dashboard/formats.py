@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping
 from datetime import UTC, datetime, tzinfo
 from decimal import Decimal
+from functools import lru_cache
 from hashlib import blake2s
 from itertools import pairwise
 from typing import Any
@@ -54,6 +55,8 @@ _TELLING = tuple({word for words, _ in SECRET_TEXT for word in words})
 HIDDEN = "•••"
 DEEPEST = 50
 _UNSEEN = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+# A page has hundreds of moments, and polls show the same ones again.
+MOMENTS = 4096
 _DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 _NO_MOMENT = Markup('<span class="muted">–</span>')
 
@@ -75,6 +78,12 @@ def utc(value: datetime) -> str:
 
 def local(value: datetime, zone: tzinfo = UTC) -> str:
     """Return ``2026-11-20 22:44:10 CET``: the time in ``zone``, which is always named."""
+    return _local(value.astimezone(UTC), zone)
+
+
+# Of UTC: in a zone with summer time two moments an hour apart may be equal, and the wrong one be remembered.
+@lru_cache(MOMENTS)
+def _local(value: datetime, zone: tzinfo) -> str:
     there = value.astimezone(zone)
     return f"{_seconds(there)} {there.tzname()}"
 
@@ -86,14 +95,22 @@ def _seconds(at: datetime) -> str:
 
 def here_and_both(value: datetime, zone: tzinfo = UTC) -> tuple[str, str]:
     """Return ``local``, and ``2026-11-20 22:44:10 CET = 2026-11-20 21:44:10 UTC``: once if they are equal."""
+    return _here_and_both(value.astimezone(UTC), zone)
+
+
+@lru_cache(MOMENTS)
+def _here_and_both(value: datetime, zone: tzinfo) -> tuple[str, str]:
     here, there = local(value, zone), utc(value)
     return here, here if here == there else f"{here} = {there}"
 
 
 def brief(value: datetime | None, zone: tzinfo = UTC) -> Markup:
     """Return ``Sat 22:44`` as HTML, the whole moment in its tooltip: for narrow columns and for paper."""
-    if value is None:
-        return _NO_MOMENT
+    return _NO_MOMENT if value is None else _brief(value.astimezone(UTC), zone)
+
+
+@lru_cache(MOMENTS)
+def _brief(value: datetime, zone: tzinfo) -> Markup:
     here, whole = value.astimezone(zone), escape(here_and_both(value, zone)[1])
     short = f"{_DAYS[here.weekday()]} {here.hour:02}:{here.minute:02}"
     return Markup(f'<time datetime="{instant(value)}" title="{whole}">{short}</time>')

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Protocol
 
 WIDTH, HEIGHT, AXIS = 4, 19, 20
@@ -39,6 +40,8 @@ def _height(count: int, top: int) -> float:
     return round(max(count / top * HEIGHT, LEAST), 1)
 
 
+# Few shapes make all columns: a page draws thousands, and where all failed each twice.
+@lru_cache(8192)
 def _column(x: int, top: float, height: float) -> str:
     """Return a column that hangs from ``top`` units above the axis."""
     return f"M{x} {AXIS - top:g}h{WIDTH - 1}v{height:g}h{1 - WIDTH}z"

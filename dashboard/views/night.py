@@ -177,8 +177,8 @@ def twin(context: Mapping[str, Any]) -> dict[str, Any]:
         "recovered_runs": [
             {name: value for name, value in row.items() if name != "of_all"} for row in found.recovered[0]
         ],
-        "missed_fires": [asdict(each) for each in found.missed],
-        "fires": [asdict(each) for each in found.fired],
+        "missed_fires": [each._asdict() for each in found.missed],
+        "fires": [each._asdict() for each in found.fired],
         "slow_runs": [dict(run) for runs in found.slow_runs.values() for run in runs],
         "taken_over_runs": [dict(row) for row in found.lost[0]],
         "audit": [audit_page.item(row) for row in found.acts.items],

@@ -7,6 +7,7 @@ import json
 import re
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from zoneinfo import ZoneInfo
 
 import pytest
 from flask import Flask
@@ -240,6 +241,19 @@ def test_a_share_never_rounds_to_all_or_nothing() -> None:
     assert formats.percent(99_999, 100_000) == "> 99.9\u202f%"
     assert formats.percent(1, 100_000) == "< 0.1\u202f%"
     assert formats.percent(0, 0) == "–"
+
+
+def test_the_hour_that_comes_twice_is_told_apart_although_its_moments_are_remembered() -> None:
+    berlin = ZoneInfo("Europe/Berlin")
+    first = datetime(2026, 10, 25, 2, 30, tzinfo=berlin)
+    second = first.replace(fold=1)
+    assert first == second, "that is how Python compares times of one zone"
+    assert formats.local(first, berlin) == "2026-10-25 02:30:00 CEST"
+    assert formats.local(second, berlin) == "2026-10-25 02:30:00 CET"
+    assert formats.here_and_both(first, UTC) == ("2026-10-25 00:30:00 UTC",) * 2
+    assert formats.here_and_both(second, UTC) == ("2026-10-25 01:30:00 UTC",) * 2
+    assert 'datetime="2026-10-25T00:30:00+00:00"' in formats.brief(first, berlin)
+    assert 'datetime="2026-10-25T01:30:00+00:00"' in formats.brief(second, berlin)
 
 
 def test_control_and_bidi_characters_are_made_visible() -> None:

@@ -6,8 +6,8 @@ Each schedule's fires come from the index of its fire key: at most PER_SCHEDULE 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import NamedTuple
 
 from worker.nights import Ask, Window
 
@@ -18,8 +18,7 @@ MOST_SHOWN = 100
 LATE = timedelta(minutes=1)
 
 
-@dataclass(frozen=True, slots=True)
-class Fired:
+class Fired(NamedTuple):
     """The fires of one schedule: how many, how many started late, how many beside the run before.
 
     ``late_seconds`` is the worst delay, ``late_run_id`` its run; ``beside_run_id`` the newest of those.
@@ -45,7 +44,8 @@ WITH fire AS (
         ), r.started_at) ELSE r.started_at END AS first_started_at
     FROM (SELECT id FROM wakeboard.job_definitions ORDER BY id LIMIT :cap) AS d
     CROSS JOIN LATERAL (
-        SELECT * FROM wakeboard.job_runs AS r
+        SELECT r.id, r.scheduled_for, r.status, r.attempts, r.started_at, r.finished_at
+        FROM wakeboard.job_runs AS r
         WHERE r.definition_id = d.id AND r.scheduled_for >= :since AND r.scheduled_for < :until
         ORDER BY r.scheduled_for DESC
         LIMIT :each
@@ -87,7 +87,7 @@ def fired(ask: Ask, window: Window) -> list[Fired]:
         "each": PER_SCHEDULE,
         "late": LATE,
     }
-    return [Fired(**row) for row in ask(_FIRED, values)]
+    return [Fired(*row.values()) for row in ask(_FIRED, values)]
 
 
 def late(found: Iterable[Fired]) -> list[Fired]:
@@ -100,8 +100,7 @@ def beside(found: Iterable[Fired]) -> list[Fired]:
     return sorted((each for each in found if each.beside), key=lambda each: -each.beside)
 
 
-@dataclass(frozen=True, slots=True)
-class Missed:
+class Missed(NamedTuple):
     """Fires of one schedule that were missed for one reason; ``is_many``: one stands for very many."""
 
     name: str
@@ -142,4 +141,4 @@ def missed(ask: Ask, window: Window) -> list[Missed]:
         "each": PER_SCHEDULE,
         "most": MOST_SHOWN,
     }
-    return [Missed(**row) for row in ask(_MISSED, values)]
+    return [Missed(*row.values()) for row in ask(_MISSED, values)]
