@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
 from sqlalchemy import text
 
 from tests.conftest import Connection
@@ -61,6 +62,10 @@ def test_a_second_migration_changes_nothing(empty_database: str) -> None:
     head = db.head_revision()
     assert db.migrate(empty_database) == (None, head)
     assert db.migrate(empty_database) == (head, head)
+
+
+def test_the_revision_we_need_is_the_one_that_alembic_calls_its_head() -> None:
+    assert db.head_revision() == ScriptDirectory.from_config(db.alembic_config()).get_current_head()
 
 
 def test_a_database_from_the_future_is_refused_and_left_alone(database: str, connection: Connection) -> None:
