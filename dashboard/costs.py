@@ -34,7 +34,10 @@ _HEAD_BYTES = 64
 # Which five minutes, answers, refused, failed, statements; milliseconds: all, in the database, the slowest.
 _CELL = struct.Struct(f"<5I3d{BUCKETS}I96s")
 _STEP = struct.Struct("<I")
-_PLACE_BYTES = _HEAD_BYTES + MOST_PAGES * CELLS * _CELL.size
+# Then a byte for each page that says whether its cells are in use: what nobody has used takes no memory.
+_CELLS_AT = _HEAD_BYTES + MOST_PAGES
+_PAGE_BYTES = CELLS * _CELL.size
+_PLACE_BYTES = _CELLS_AT + MOST_PAGES * _PAGE_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +120,7 @@ class Costs:
     def _begin(self, place: int) -> None:
         """Take ``place``, whoever had it."""
         self._start = place * _PLACE_BYTES
-        self._memory[self._start : self._start + _PLACE_BYTES] = bytes(_PLACE_BYTES)
+        self._memory[self._start : self._start + _CELLS_AT] = bytes(_CELLS_AT)
         self._pid, self._born = os.getpid(), psutil.Process().create_time()
         self._began, self._busy, self._connections, self._answers, self._failed = time.time(), 0, 0, 0, 0
         self._write_head()
@@ -134,16 +137,24 @@ class Costs:
 
     def end(self, name: str, spent: Spent, connections: int = 0) -> None:
         """Count a request to the page ``name`` that was answered."""
-        place = self._index.get(name, len(self._names) - 1)
+        number = self._index.get(name, len(self._names) - 1)
         step = int(time.time()) // STEP_SECONDS
-        cell = self._start + _HEAD_BYTES + (place * CELLS + step % CELLS) * _CELL.size
         with self._lock:
+            cell = self._cells_of(number) + step % CELLS * _CELL.size
             self._busy -= 1
             self._answers += 1
             self._failed += spent.status >= 500
             self._connections = connections
             self._write_head()
             _CELL.pack_into(self._memory, cell, *self._added(cell, step, spent))
+
+    def _cells_of(self, number: int) -> int:
+        """Return where the cells of a page begin; empty when this process has not used them before."""
+        use, at = self._start + _HEAD_BYTES + number, self._start + _CELLS_AT + number * _PAGE_BYTES
+        if not self._memory[use]:
+            self._memory[at : at + _PAGE_BYTES] = bytes(_PAGE_BYTES)
+            self._memory[use] = True
+        return at
 
     def _added(self, cell: int, step: int, spent: Spent) -> list[object]:
         """Return the values of the cell at ``cell`` with one more answer in it."""
@@ -179,10 +190,11 @@ class Costs:
 
     def _cells(self, place: int, oldest: int) -> Iterator[tuple[int, tuple[object, ...]]]:
         """Yield (page, values) of the cells of the last hour."""
-        start = place * _PLACE_BYTES + _HEAD_BYTES
-        for number in range(len(self._names)):
-            for cell in range(CELLS):
-                at = start + (number * CELLS + cell) * _CELL.size
+        start = place * _PLACE_BYTES
+        in_use = self._memory[start + _HEAD_BYTES : start + _HEAD_BYTES + len(self._names)]
+        for number in (number for number, is_used in enumerate(in_use) if is_used):
+            first = start + _CELLS_AT + number * _PAGE_BYTES
+            for at in range(first, first + _PAGE_BYTES, _CELL.size):
                 if _STEP.unpack_from(self._memory, at)[0] >= oldest:
                     yield number, _CELL.unpack_from(self._memory, at)
 

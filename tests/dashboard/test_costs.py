@@ -103,6 +103,25 @@ def test_processes_tell_of_each_other_until_they_are_gone() -> None:
     assert [page.answers for page in costs.pages()] == [1]
 
 
+def test_who_takes_the_place_of_a_process_that_is_gone_counts_from_nothing() -> None:
+    memory = room.shared_memory()
+    child = os.fork()
+    if child == 0:
+        try:
+            gone = Costs(NAMES)
+            gone.share(memory, 3)
+            answer(gone, "/", spent(10))
+            answer(gone, "/runs", spent(10), spent(20))
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    costs = Costs(NAMES)
+    costs.share(memory, 3)
+    assert costs.pages() == []
+    answer(costs, "/runs", spent(30))
+    assert [(page.name, page.answers, page.all_ms) for page in costs.pages()] == [("/runs", 1, 30)]
+
+
 def test_each_page_is_told_with_its_time_in_the_database(client: FlaskClient, app: Flask) -> None:
     client.get("/runs?q=secret-word")
     client.get("/runs/7")
