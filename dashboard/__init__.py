@@ -27,6 +27,7 @@ from dashboard import (
     live,
     measuring,
     preferences,
+    rendering,
     security,
 )
 from dashboard.keyboard import GO, KEYS
@@ -170,13 +171,13 @@ def _hosts(bind: str, more: tuple[str, ...]) -> list[str]:
 
 def _templates(app: Flask, settings: Settings) -> None:
     """Set Jinja up: strict, escaping everything, with our filters and what the layout shows."""
+    app.jinja_environment = rendering.Pages
     app.jinja_options = {"undefined": StrictUndefined, "trim_blocks": True, "lstrip_blocks": True}
     environment = app.jinja_env
     environment.autoescape = True
     environment.filters.update(formats.FILTERS)
     environment.filters["local"] = lambda value: formats.local(value, g.zone)
     environment.filters["layers"] = layers
-    environment.filters["here_and_both"] = lambda value: formats.here_and_both(value, g.zone)
     environment.filters["brief"] = lambda value: formats.brief(value, g.zone)
     environment.filters["clock"] = lambda value: formats.clock(value, g.zone)
     environment.globals.update(
@@ -185,7 +186,10 @@ def _templates(app: Flask, settings: Settings) -> None:
     environment.globals.update(
         needs_attention=attention.in_passing, fragment_tag=fragments.fragment_tag, keys=KEYS, go=GO
     )
-    environment.globals.update(bar_chart=bar_chart, spread_chart=spread_chart)
+    environment.globals["show_when"] = lambda value, *how, **named: formats.when(value, g.zone, *how, **named)
+    environment.globals.update(
+        bar_chart=bar_chart, spread_chart=spread_chart, remembered=rendering.remembered
+    )
     folder = str(app.static_folder)
     environment.globals["static"] = lambda name: f"/static/{name}?v={files.fingerprint(folder, name)}"
     server_zone = ZoneInfo(settings.timezone)
