@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import tzinfo
 from typing import Any
 
-from dashboard.formats import clip, local, visible
+from markupsafe import Markup
+
+from dashboard.formats import clip, html, local, visible
 from dashboard.words.oddities import Odd
 
 
-def marks(
-    runs: Sequence[Mapping[Any, Any]], odd: Mapping[int, Sequence[Odd]], zone: tzinfo
-) -> Iterator[tuple[int, str, str]]:
-    """Yield (run id, classes, words) for each of ``runs`` (``fires.latest``) and what is ``odd`` about it.
+def marks(runs: Sequence[Mapping[Any, Any]], odd: Mapping[int, Sequence[Odd]], zone: tzinfo) -> Markup:
+    """Return a link for each of ``runs`` (``fires.latest``) that tells what is ``odd`` about it.
 
-    The classes draw the mark, the words say the same: a shape and a word for each state.
+    Classes draw a mark, its title and label say the same: a shape and a word for each state. A page has a
+    thousand of them.
     """
+    links = []
     for run in runs:
         number, status, found = run["id"], run["status"], odd.get(run["id"], ())
         code = run["error_code"] if status in ("failed", "dead") else None
-        why = f" ({clip(visible(code), 60)})" if code else ""
+        why = f" ({html(clip(visible(code), 60))})" if code else ""
         what = "".join([f", {one.word}" for one in found])
         due = local(run["scheduled_for"] or run["run_at"], zone)
-        yield number, f"{status} odd" if found else status, f"Run {number}: {status}{why}{what}, {due}"
+        says = f"Run {number}: {status}{why}{what}, {due}"
+        classes = f"{status} odd" if found else status
+        links.append(f'<a class="{classes}" href="/runs/{number}" title="{says}" aria-label="{says}"></a>')
+    return Markup("".join(links))

@@ -41,15 +41,17 @@ WITH run AS MATERIALIZED (
             SELECT FROM wakeboard.job_runs AS g WHERE g.origin_run_id = run.id AND g.status = 'succeeded'
                 AND g.enqueued_by IS DISTINCT FROM 'run:' || run.id
         ) AS ran_again,
-        scheduled_for - max(scheduled_for) OVER before < interval '1 day' AS is_near
+        scheduled_for - max(scheduled_for) OVER before < interval '1 day' AS is_near,
+        lead(id) OVER before IS NULL AS is_last
     FROM run CROSS JOIN LATERAL (SELECT extract(epoch FROM coalesce(
         first_started_at, CASE WHEN status IN ('queued', 'failed') THEN now() END
     ) - scheduled_for)::float8) AS delay (seconds)
     WINDOW before AS (PARTITION BY definition_id ORDER BY id ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)
 )"""
 _LATEST = text(f"""{_JUDGED}
-SELECT id, definition_id, status, scheduled_for, run_at, error_code,
-    coalesce(finished_at, failed_at, started_at, run_at) AS changed_at,
+SELECT id, definition_id, status, scheduled_for, error_code,
+    CASE WHEN scheduled_for IS NULL THEN run_at END AS run_at,
+    CASE WHEN is_last THEN coalesce(finished_at, failed_at, started_at, run_at) END AS changed_at,
     seconds, is_late, is_beside, came_back, ran_again
 FROM judged ORDER BY id""")
 _ODD = f"""{_JUDGED}
@@ -62,9 +64,10 @@ _ASKED = {"late": "is_late", "overlapping": "is_beside", "twice": "came_back OR 
 def latest(connection: Connection, ids: Sequence[int]) -> Mapping[int, list[RowMapping]]:
     """Return by definition id its LATEST runs, oldest first, as far as something may be odd about them.
 
-    id, definition_id, status, scheduled_for, run_at, error_code, changed_at (it ended, failed, began or
-    waits), seconds (from its time to its first start, or to now), is_late (by more than LATE), is_beside
-    (began while one before it was under way), came_back and ran_again (done twice).
+    id, definition_id, status, scheduled_for, run_at (of those that were scheduled for no time), error_code,
+    changed_at (of the last one: it ended, failed, began or waits), seconds (from its time to its first start,
+    or to now), is_late (by more than LATE), is_beside (began while one before it was under way), came_back
+    and ran_again (done twice). Times are few because Python takes long to read them.
     """
     found: dict[int, list[RowMapping]] = {each: [] for each in ids}
     for row in connection.execute(_LATEST, _values(ids)).mappings().all():

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime, tzinfo
-from typing import Any
+from datetime import datetime, timedelta, tzinfo
+from typing import Any, NamedTuple
 
 from dashboard.formats import duration
 from dashboard.words.schedule import wall, zone_of
@@ -17,14 +16,22 @@ MEANINGS = {
     "twice": "its work was done more than once",
     "missed": "a fire for which no run was made",
 }
+# No zone changes its clocks and changes them back again in less time, from 1995 to 2060 as far as is known: a
+# week lies between two changes at Recife in October 2000, and at Gaza in October 2040.
+BETWEEN_CHANGES = timedelta(days=6)
 
 
-@dataclass(frozen=True, slots=True)
-class Odd:
-    """One thing about one run: ``word`` is a key of MEANINGS."""
+class Odd(NamedTuple):
+    """One thing about one run: ``word`` is a key of MEANINGS, ``late_seconds`` are of a late one."""
 
     word: str
-    sentence: str
+    told: str = ""
+    late_seconds: float | None = None
+
+    @property
+    def sentence(self) -> str:
+        """What it was; lists of a thousand runs say the word alone."""
+        return self.told or f"started {duration(self.late_seconds)} after its time"
 
 
 _OVERLAPPING = Odd("overlapping", MEANINGS["overlapping"])
@@ -45,13 +52,20 @@ def oddities(runs: Sequence[Mapping[Any, Any]], timezone: str) -> dict[int, list
 
 def counted(odd: Mapping[int, Sequence[Odd]]) -> dict[str, int]:
     """Return how many runs are late, overlapping and twice, those that are none left out."""
-    words = Counter(word for each in odd.values() for word in {one.word for one in each})
+    words = Counter([word for each in odd.values() for word in dict.fromkeys([one.word for one in each])])
     return {word: words[word] for word in MEANINGS if words[word]}
+
+
+def may_repeat(first_at: datetime, last_at: datetime, zone: tzinfo) -> bool:
+    """Return whether the clocks of ``zone`` may have been set back between two moments."""
+    if last_at - first_at > BETWEEN_CHANGES:
+        return True
+    return first_at.astimezone(zone).utcoffset() != last_at.astimezone(zone).utcoffset()
 
 
 def _shown_twice(moments: Sequence[datetime], zone: tzinfo) -> dict[datetime, str]:
     """Return in words what the clocks of ``zone`` showed at those of ``moments`` that have it in common."""
-    if len({moment.astimezone(zone).utcoffset() for moment in moments}) < 2:
+    if not moments or not may_repeat(min(moments), max(moments), zone):
         return {}
     walls = {moment: moment.astimezone(zone).replace(tzinfo=None) for moment in moments}
     times = Counter(walls.values())
@@ -60,7 +74,7 @@ def _shown_twice(moments: Sequence[datetime], zone: tzinfo) -> dict[datetime, st
 
 def _odd(run: Mapping[Any, Any], shown_twice: Mapping[datetime, str]) -> Iterator[Odd]:
     if run["is_late"]:
-        yield Odd("late", f"started {duration(run['seconds'])} after its time")
+        yield Odd("late", late_seconds=run["seconds"])
     if run["is_beside"]:
         yield _OVERLAPPING
     if run["came_back"]:
