@@ -68,8 +68,8 @@ CROSS JOIN LATERAL (
 CROSS JOIN LATERAL (
     SELECT count(*) AS runs FROM (
         SELECT FROM wakeboard.job_runs AS r
-        WHERE r.status IN ({sql_list(FAILING)}) AND r.job_type BETWEEN w.name AND w.name
-            AND r.status BETWEEN '{Status.FAILED.value}' AND '{Status.FAILED.value}'
+        WHERE r.status IN ({sql_list(FAILING)}) AND (r.job_type, r.status)
+            BETWEEN (w.name, '{Status.FAILED.value}') AND (w.name, '{Status.FAILED.value}')
         ORDER BY r.job_type, r.status, r.id LIMIT :cap + 1
     ) AS failing
 ) AS failed
