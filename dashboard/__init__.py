@@ -29,6 +29,7 @@ from dashboard import (
     preferences,
     rendering,
     security,
+    turns,
 )
 from dashboard.keyboard import GO, KEYS
 from dashboard.params import LARGEST_ID
@@ -152,6 +153,7 @@ def create_app(
     compression.install(app)
     engines = connection.engines_of(app, url, settings.read_database_url)
     measuring.install(app, engines)
+    turns.install(app)
     connection.install(app, engines)
     errors.install(app)
     _templates(app, settings)
