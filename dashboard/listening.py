@@ -7,12 +7,14 @@ bytes before and finds nothing new needs neither. Everything else goes on to the
 from __future__ import annotations
 
 import socket
+from time import sleep
 from typing import Any
 
 from gunicorn.workers.gthread import ThreadWorker
 
 from dashboard.live import FRAGMENTS
 from dashboard.polls import Polls
+from dashboard.sharing import PAUSE_SECONDS, Share
 
 LARGEST = 16_384
 # What follows such a line is a part of the request, and not the next one.
@@ -21,9 +23,24 @@ BEGINS, ENDS = f"GET {FRAGMENTS}/".encode(), b"\r\n\r\n"
 
 
 class Listening(ThreadWorker):  # type: ignore[misc]
-    """A worker process; ``polls`` is its memory, None until the app is there."""
+    """A worker process; ``polls`` is its memory, ``share`` its part of all; None until the app is there."""
 
     polls: Polls | None = None
+    share: Share | None = None
+
+    def notify(self) -> None:
+        """Say that this process lives, and how many it serves: in each round of its loop."""
+        super().notify()
+        if self.share is not None:
+            self.share.tell(self.nr_conns)
+
+    def accept(self, listener: Any) -> None:
+        """Take a new connection, or leave it for a process that has fewer."""
+        if self.share is not None and self.share.leaves_it(self.nr_conns):
+            sleep(PAUSE_SECONDS)
+        else:
+            super().accept(listener)
+            self.notify()
 
     def on_client_socket_readable(self, conn: Any, client: socket.socket) -> None:
         """Answer at once, or leave the request to a thread."""

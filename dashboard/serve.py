@@ -17,7 +17,7 @@ import psycopg
 from flask import Flask
 from gunicorn.app.base import BaseApplication
 
-from dashboard import measuring, polls
+from dashboard import measuring, polls, sharing
 from dashboard.board import Board
 from dashboard.board import shared_memory as board_memory
 from dashboard.costs import shared_memory
@@ -147,7 +147,7 @@ def _shared(make_sentinel: Callable[[int], Sentinel] | None) -> dict[str, Any]:
 
     What the processes share is made here, before any fork.
     """
-    memory, board = shared_memory(), Board(board_memory())
+    memory, board, shares = shared_memory(), Board(board_memory()), sharing.shared_memory()
     stage = tempfile.TemporaryFile()  # noqa: SIM115 (open as long as the process lives)
     standing: list[Sentinel] = []
 
@@ -155,6 +155,7 @@ def _shared(make_sentinel: Callable[[int], Sentinel] | None) -> dict[str, Any]:
         measuring.of(worker.wsgi).share(memory, worker.age)
         worker.polls = worker.wsgi.extensions[polls.EXTENSION] = polls.Polls(worker.wsgi, board)
         worker.polls.start()
+        worker.share = sharing.Share(shares, worker.age)
         if make_sentinel is not None:
             standing.append(make_sentinel(stage.fileno()))
             standing[-1].start()
@@ -165,4 +166,7 @@ def _shared(make_sentinel: Callable[[int], Sentinel] | None) -> dict[str, Any]:
         while standing:
             standing.pop().stop()
 
-    return {"post_worker_init": begin, "worker_exit": end, "pre_fork": share_memory}
+    def bury(_server: Any, worker: Any) -> None:
+        sharing.leave(shares, worker.age)
+
+    return {"child_exit": bury, "post_worker_init": begin, "worker_exit": end, "pre_fork": share_memory}
