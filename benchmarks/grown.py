@@ -198,8 +198,7 @@ def server(
         for url in urls.values():
             migrate(url)
             with bench.session(url) as connection:
-                for statement in _AWAKE:
-                    connection.execute(statement)
+                keep_awake(connection)
                 # Now, and by no autovacuum beside the benchmark.
                 connection.execute("VACUUM (ANALYZE)")
         yield urls
@@ -286,6 +285,12 @@ def _bare(connection: psycopg.Connection) -> Iterator[None]:
     for _, definition in indexes:
         connection.execute(definition.encode())
     connection.execute("ALTER TABLE wakeboard.job_runs ENABLE TRIGGER USER")
+
+
+def keep_awake(connection: psycopg.Connection) -> None:
+    """Let whoever is alive in the data stay so for half a day."""
+    for statement in _AWAKE:
+        connection.execute(statement)
 
 
 def main() -> None:
