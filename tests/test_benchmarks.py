@@ -11,6 +11,7 @@ import pytest
 
 from benchmarks import bench, pictures
 from benchmarks.drawing import Bar, Curve, bars, curves, small
+from benchmarks.others import Crowd, Told, table, table_of_crowds
 
 ROOT = Path(__file__).resolve().parent.parent
 RATES = {
@@ -117,3 +118,27 @@ def test_the_command_that_runs_all_is_bash_and_names_what_is_there() -> None:
         if '__name__ == "__main__"' in file.read_text()
     }
     assert known - set(names.split()) == {"pictures", "grown"}
+
+
+def test_a_page_of_somebody_else_that_is_faster_is_marked_and_one_that_failed_is_told() -> None:
+    found = {
+        "overview": {
+            ("Wakeboard", 10): Told(9.0, [4.0, 4.0]),
+            ("PgQueuer", 10): Told(8.0, [3.0, 3.0]),
+            ("pg-boss", 10): Told(why="no answer in 30 s"),
+        },
+        "all jobs": {("Wakeboard", 10): Told(9.0, [4.0, 4.0])},
+    }
+    overview, jobs = table(found, ["Wakeboard", "PgQueuer", "pg-boss"], 10).splitlines()[-2:]
+    assert overview == "| overview | 4.0 | 4.0 | 9 | **3.0** | 3.0 | 8 | no answer in 30 s | – | – |"
+    assert jobs == "| all jobs | **4.0** | 4.0 | 9 | – | – | – | – | – | – |"
+
+
+def test_what_was_not_answered_in_time_is_told_and_counts_as_that_time() -> None:
+    crowds = {
+        ("ours", 10): Crowd([5.0, 7.0], [], 2.0),
+        ("theirs", 10): Crowd([30_000.0] * 3, ["late"] * 3, 2.0),
+    }
+    ours, theirs = table_of_crowds(crowds, 20, ["overview"]).splitlines()[-2:]
+    assert ours == "| ours | 10 | **6** | 7 | 7 | 1.0 | 0 |"
+    assert theirs == "| theirs | 10 | 30000 | 30000 | 30000 | 0.0 | 3 (late) |"
