@@ -187,10 +187,10 @@ def payload_text(payload: Mapping[str, Any] | None, limit: int) -> str:
 
 def _wants_a_look(text: str) -> bool:
     """Return whether JSON ``text`` may hold what ``_check_values`` refuses, which costs far more to ask."""
-    return (
-        "\\u0000" in text
-        or "\\ud" in text
-        or text.count("{") + text.count("[") > DEEPEST
+    if "\\u" in text and ("\\u0000" in text or "\\ud" in text):
+        return True
+    return len(text) > DEEPEST and (
+        text.count("{") + text.count("[") > DEEPEST
         or (len(text) * _WRITTEN_OUT > TABLE_CHARACTERS and ("e+" in text or "e-" in text))
     )
 
