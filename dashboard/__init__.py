@@ -193,7 +193,7 @@ def _templates(app: Flask, settings: Settings) -> None:
         bar_chart=bar_chart, spread_chart=spread_chart, remembered=rendering.remembered
     )
     folder = str(app.static_folder)
-    environment.globals["static"] = lambda name: f"/static/{name}?v={files.fingerprint(folder, name)}"
+    environment.globals["static"] = lambda name: f"{files.STATIC}{name}?v={files.fingerprint(folder, name)}"
     server_zone = ZoneInfo(settings.timezone)
     ribbon = _ribbon(settings.environment)
     app.before_request(lambda: setattr(g, "zone", preferences.zone() or server_zone))

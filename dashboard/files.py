@@ -12,6 +12,8 @@ from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
 
+# Where browsers find them.
+STATIC = "/static/"
 # Whatever is text; a picture that is packed already only grows.
 PACKED_SUFFIXES = (".css", ".js", ".svg", ".txt")
 

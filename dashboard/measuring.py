@@ -10,6 +10,7 @@ from flask import Flask, Response, current_app, g, has_app_context, request
 from sqlalchemy import Engine, event
 from sqlalchemy.pool import QueuePool
 
+from dashboard import files
 from dashboard.costs import Costs, Spent
 
 STATIC = "static files"
@@ -53,7 +54,7 @@ def names(app: Flask) -> list[str]:
 
 def _name(rule: str, method: str) -> str:
     """Return ``/runs/<id>`` for a page, ``POST /runs/<id>/retry`` for an act."""
-    if rule.startswith("/static/"):
+    if rule.startswith(files.STATIC):
         return STATIC
     path = re.sub(r"<(?:\w+:)?(?:\w+_)?(\w+)>", r"<\1>", rule)
     return f"POST {path}" if method == "POST" else path

@@ -18,7 +18,7 @@ from werkzeug.exceptions import Forbidden, HTTPException, NotFound, Unauthorized
 
 from dashboard.answers import came_from, parts_of, wanted
 from dashboard.connection import writing
-from dashboard.files import fingerprint
+from dashboard.files import STATIC, fingerprint
 from dashboard.formats import visible
 from dashboard.scopes import Scope, declared
 from worker import audit, scope
@@ -73,7 +73,7 @@ def guard() -> Response | None:
     _refuse_other_names()
     if request.method not in SAFE_METHODS:
         _refuse_other_sites()
-    if request.path.startswith("/static/") and request.method in SAFE_METHODS:
+    if request.path.startswith(STATIC) and request.method in SAFE_METHODS:
         return None
     if request.path in PROBES and request.method in SAFE_METHODS and _is_loopback():
         return None
@@ -275,7 +275,7 @@ def _how_long() -> str:
     asked = request.args.get("v")
     if asked is None:
         return "public, max-age=3600"
-    name = request.path.removeprefix("/static/")
+    name = request.path.removeprefix(STATIC)
     is_current = asked == fingerprint(str(current_app.static_folder), name)
     return "public, max-age=31536000, immutable" if is_current else "no-store"
 
@@ -286,7 +286,7 @@ def mark(response: Response) -> Response:
         response.headers.setdefault(name, value)
     if request.is_secure:
         response.headers["Strict-Transport-Security"] = "max-age=31536000; includeSubDomains"
-    if request.path.startswith("/static/") and response.status_code in (200, 304):
+    if request.path.startswith(STATIC) and response.status_code in (200, 304):
         response.headers["Cache-Control"] = _how_long()
         for name in NOT_OF_FILES:
             response.headers.pop(name, None)

@@ -12,10 +12,13 @@ from collections import deque
 
 from flask import Flask, g, request
 
+from dashboard.files import STATIC
+from dashboard.security import PROBES
+
 MOST = 2
 # Who waited for so long goes on beside the others: those may wait for slow statements.
 PATIENCE_SECONDS = 1.0
-NOT_PAGES = ("/static/", "/healthz", "/readyz", "/statusz", "/metrics")
+NOT_PAGES = (STATIC, *PROBES)
 
 
 class Turns:

@@ -10,7 +10,7 @@ from worker.context import Context
 from worker.invoke import invoke
 from worker.outcome import Answer
 from worker.registry import type_of
-from worker.transitions.enqueue import NewRun, payload_limit
+from worker.transitions.newrun import NewRun, payload_limit
 
 
 def run_now(

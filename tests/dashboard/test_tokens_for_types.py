@@ -20,7 +20,7 @@ from worker.audit import Actor
 from worker.people import users
 from worker.states import Role
 from worker.transitions import by_hand, cancel, retry_now, run_again
-from worker.transitions.enqueue import NewRun
+from worker.transitions.newrun import NewRun
 
 BOSS = Actor("cli:boss", Role.ADMIN, "cli")
 FAR = "203.0.113.9"

@@ -23,7 +23,7 @@ from worker.pool import NoResult, PoolFull, PoolStopped, Ticket
 from worker.pool.ending import decide as decide_for_the_pool
 from worker.processes.wire import Assignment
 from worker.registry import JobType
-from worker.transitions.enqueue import EnqueueError
+from worker.transitions.newrun import EnqueueError
 
 __all__ = ["gate", "registry", "table"]
 pytestmark = pytest.mark.usefixtures("registry")

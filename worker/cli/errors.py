@@ -17,7 +17,7 @@ from worker.filters.values import FilterError
 from worker.people.permission import AccountError
 from worker.settings import SettingsError
 from worker.transitions.definitions import DefinitionError
-from worker.transitions.enqueue import EnqueueError
+from worker.transitions.newrun import EnqueueError
 
 
 class Wrong(Exception):

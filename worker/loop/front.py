@@ -53,20 +53,19 @@ class Front:
             places = [self._reached.get(key, FIRST) for key in keys]
             yield Places([moment for moment, _ in places], [run_id for _, run_id in places])
         self._whole = (types, boottime_ns())
-        self._rest(0)
+        self._looked_whole(*self._whole, took_ns=0)
         yield WHOLE
 
-    def _rest(self, took_ns: int) -> None:
-        """Say when the types of the claim from the first row on, which took so long, are due again."""
-        if self._whole is not None:
-            types, began_ns = self._whole
-            pause_ns = min(max(WHOLE_EVERY_NS, int(took_ns / WHOLE_SHARE)), WHOLE_AT_LAST_NS)
-            self._whole_due_ns.update(dict.fromkeys(types, began_ns + pause_ns))
+    def _looked_whole(self, types: Sequence[str], began_ns: int, took_ns: int) -> None:
+        """Say when ``types`` are due again, whose claim from the first row on took so long."""
+        pause_ns = min(max(WHOLE_EVERY_NS, int(took_ns / WHOLE_SHARE)), WHOLE_AT_LAST_NS)
+        self._whole_due_ns.update(dict.fromkeys(types, began_ns + pause_ns))
 
     def took(self, rows: Rows, *, is_full: bool) -> None:
         """A claim brought ``rows`` (the columns of ``engine.claim``): all that it asked for, or fewer."""
         if self._whole is not None:
-            self._rest(boottime_ns() - self._whole[1])
+            types, began_ns = self._whole
+            self._looked_whole(types, began_ns, took_ns=boottime_ns() - began_ns)
             self._whole = None
         if not is_full:
             self._reached.clear()

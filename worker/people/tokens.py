@@ -15,7 +15,7 @@ from worker.audit import Actor, record
 from worker.people.permission import AccountError, require
 from worker.people.sessions import hash_of
 from worker.states import Role
-from worker.transitions.enqueue import EnqueueError, check_type
+from worker.transitions.newrun import EnqueueError, check_type
 
 Connection = psycopg.Connection[Any]
 PREFIX = "wb_"

@@ -24,7 +24,7 @@ from worker.pool.report import Report
 from worker.pool.staff import Staff
 from worker.pool.ticket import Ticket
 from worker.registry import JobType, type_of
-from worker.transitions.enqueue import EnqueueError, NewRun, payload_limit
+from worker.transitions.newrun import EnqueueError, NewRun, payload_limit
 
 Full = Literal["block", "error", "drop"]
 _JOIN_SECONDS = 1.0

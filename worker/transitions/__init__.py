@@ -7,7 +7,8 @@ and nothing outside of here changes a run.
 
 from worker.transitions import definitions, types
 from worker.transitions.answer import Answer
-from worker.transitions.enqueue import EnqueueError, NewRun, enqueue, enqueue_many
+from worker.transitions.enqueue import enqueue, enqueue_many
+from worker.transitions.newrun import EnqueueError, NewRun
 from worker.transitions.operator import cancel, release_lease, retry_now, run_again
 
 __all__ = [

@@ -8,7 +8,8 @@ from difflib import get_close_matches
 from worker.audit import Actor, record
 from worker.states import Role
 from worker.transitions.answer import Answer
-from worker.transitions.enqueue import EnqueueError, KeyTaken, NewRun, enqueue
+from worker.transitions.enqueue import KeyTaken, enqueue
+from worker.transitions.newrun import EnqueueError, NewRun
 from worker.transitions.operator import Connection, Row, _row, permit
 
 # What they run stands in the payload: with WAKEBOARD_ALLOW_COMMANDS that is a shell.

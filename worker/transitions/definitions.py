@@ -12,7 +12,7 @@ from typing import Any
 from worker.audit import Actor
 from worker.cron import Cron, check_timezone
 from worker.transitions.answer import Answer
-from worker.transitions.enqueue import EnqueueError, check_type, payload_limit, payload_text
+from worker.transitions.newrun import EnqueueError, check_type, payload_limit, payload_text
 from worker.transitions.operator import WAKE_CHANNEL, Connection, Row, _row, act
 
 COLUMNS = (

@@ -19,7 +19,7 @@ from worker.fingerprint import lost_group
 from worker.states import CLAIMABLE, ENDED, VERBS, sql_list
 from worker.transitions.answer import Answer
 from worker.transitions.engine import RELEASE_LEASE
-from worker.transitions.enqueue import payload_limit, payload_text
+from worker.transitions.newrun import payload_limit, payload_text
 
 Connection = psycopg.Connection[Any]
 Row = dict[str, Any]
