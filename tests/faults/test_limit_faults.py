@@ -37,7 +37,7 @@ PAGES_OF_A_CLAIM = 1_000
 def test_eight_workers_never_start_a_fifth(
     house: House, scale: Scale, chance: Random, measured: Measured
 ) -> None:
-    seconds = scale.times(6, 35)
+    seconds = scale.times(6, 60)
     workers = house.workers(WORKERS, APP=APP, CONCURRENCY=2)
     work = 0.05
     began = time.monotonic()
