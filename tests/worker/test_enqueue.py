@@ -20,6 +20,7 @@ from sqlalchemy.pool import NullPool
 
 from tests import factories
 from tests.conftest import Connection
+from tests.processes import wait_until
 from worker import db
 from worker.transitions import EnqueueError, NewRun, enqueue, enqueue_many
 
@@ -38,6 +39,12 @@ def nested(levels: int) -> Any:
     for _ in range(levels):
         inner = [inner]
     return inner
+
+
+def waits_for_somebody(connection: Connection, other: Connection) -> bool:
+    query = "SELECT wait_event_type = 'Lock' FROM pg_stat_activity WHERE pid = %s"
+    (waits,) = connection.execute(query, (other.info.backend_pid,)).fetchone() or (False,)
+    return bool(waits)
 
 
 def count(connection: Connection) -> int:
@@ -241,6 +248,32 @@ def test_two_callers_with_the_same_keys_in_two_orders_never_stop_each_other(
     with ThreadPoolExecutor() as pool:
         forth, back = pool.map(call, [wanted, wanted[::-1]])
     assert forth == back[::-1]
+
+
+def test_a_key_that_turns_up_while_many_are_inserted_gives_its_run_and_loses_none(
+    database: str, connection: Connection
+) -> None:
+    wanted = [NewRun("mail", key=f"k:{n:04}") for n in range(2500)]
+    with psycopg.connect(database) as rival, psycopg.connect(database) as own, ThreadPoolExecutor() as pool:
+        taken = enqueue(rival, "mail", key="k:2400")
+        before = enqueue(own, "mail", key="mine")
+        many = pool.submit(enqueue_many, own, wanted)
+        wait_until(lambda: waits_for_somebody(connection, own))
+        rival.commit()
+        ids = many.result()
+        assert ids[2400] == taken
+        own.commit()
+    assert factories.row(connection, before)["idempotency_key"] == "mine"
+    assert count(connection) == 2501
+
+
+def test_many_runs_with_keys_are_taken_back_with_their_callers_transaction(
+    database: str, connection: Connection
+) -> None:
+    with psycopg.connect(database) as own:
+        enqueue_many(own, [NewRun("mail", key=f"k:{n}") for n in range(10)])
+        own.rollback()
+    assert count(connection) == 0
 
 
 def test_many_runs_may_repeat_a_key_among_themselves_and_across_calls(shared: Connection) -> None:

@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 from itertools import chain
 from typing import Any
 
+from psycopg.errors import UniqueViolation
 from psycopg.rows import tuple_row
 
 from worker.transitions.newrun import EnqueueError, NewRun, payload_limit
@@ -29,29 +30,28 @@ RETURNING id
 INSERT_PLAIN = "INSERT INTO wakeboard.job_runs (job_type, payload) VALUES (%s, %s::jsonb) RETURNING id"
 _PLAIN = (None, 0.0, None, 2, None, None, None)
 BY_KEY = "SELECT id, job_type FROM wakeboard.job_runs WHERE idempotency_key = %s"
-# In the order of the arrays, which is that of the keys.
-_ONE_EACH = """
-ORDER BY place
-ON CONFLICT (idempotency_key) WHERE idempotency_key IS NOT NULL DO NOTHING
-RETURNING id, idempotency_key
-"""
-INSERT_MANY = f"""
+INSERT_MANY = """
 INSERT INTO wakeboard.job_runs
     (job_type, payload, run_at, idempotency_key, priority, max_attempts, enqueued_by, origin_run_id)
 SELECT job_type, payload::jsonb, coalesce(run_at, now()) + make_interval(secs => delay), key, priority,
     most, who, origin
 FROM unnest(%s::text[], %s::text[], %s::timestamptz[], %s::float8[], %s::text[], %s::smallint[], %s::int[],
     %s::text[], %s::bigint[]) WITH ORDINALITY
-    AS row (job_type, payload, run_at, delay, key, priority, most, who, origin, place)
-{_ONE_EACH}"""
+    AS row (job_type, payload, run_at, delay, key, priority, most, who, origin, place)"""
 # Runs that differ in their payloads and keys alone: everything else is said once.
-INSERT_ALIKE = f"""
+INSERT_ALIKE = """
 INSERT INTO wakeboard.job_runs
     (job_type, payload, run_at, idempotency_key, priority, max_attempts, enqueued_by, origin_run_id)
 SELECT %s::text, payload::jsonb, coalesce(%s::timestamptz, now()) + make_interval(secs => %s::float8), key,
     %s::smallint, %s::int, %s::text, %s::bigint
-FROM unnest(%s::text[], %s::text[]) WITH ORDINALITY AS row (payload, key, place)
-{_ONE_EACH}"""
+FROM unnest(%s::text[], %s::text[]) WITH ORDINALITY AS row (payload, key, place)"""
+# In the order of the arrays, which is that of the keys; a look at conflicts makes a row a fifth dearer.
+ONE_EACH = " ORDER BY place RETURNING id, idempotency_key"
+UNLESS_KNOWN = """
+ORDER BY place
+ON CONFLICT (idempotency_key) WHERE idempotency_key IS NOT NULL DO NOTHING
+RETURNING id, idempotency_key
+"""
 BY_KEYS = "SELECT idempotency_key, id, job_type FROM wakeboard.job_runs WHERE idempotency_key = ANY(%s)"
 
 
@@ -161,20 +161,54 @@ def _insert_all(target: Any, rows: Sequence[tuple[Any, ...]]) -> list[int]:
     if not rows:
         return []
     firsts, types = _firsts(rows)
-    statement, values_of = _many(firsts)
-    chunks = (firsts[start : start + CHUNK] for start in range(0, len(firsts), CHUNK))
-    inserted = list(chain.from_iterable(_run_each(target, statement, map(values_of, chunks))))
-    by_key = {key: id_ for id_, key in inserted if key is not None}
+    by_key = _known(target, types) if _is_psycopg(target) else {}
+    inserted = _insert_new(target, [row for row in firsts if row[4] not in by_key] if by_key else firsts)
     unkeyed = iter([id_ for id_, key in inserted if key is None])
-    unknown = {key: job_type for key, job_type in types.items() if key not in by_key}
+    by_key.update((key, id_) for id_, key in inserted if key is not None)
     for _ in range(ROUNDS):
-        if not unknown:
+        if len(by_key) == len(types):
             break
-        for key, id_, found in _runner(target)(BY_KEYS, [list(unknown)]):
-            by_key[key] = _same_type(id_, found, unknown.pop(key), key)
-    if unknown:
-        raise EnqueueError(f"The key '{next(iter(unknown))}' is being enqueued by others; try once more.")
-    return [int(next(unkeyed)) if row[4] is None else int(by_key[row[4]]) for row in rows]
+        by_key |= _known(target, {key: types[key] for key in types.keys() - by_key.keys()})
+    if missing := types.keys() - by_key.keys():
+        raise EnqueueError(f"The key '{min(missing)}' is being enqueued by others; try once more.")
+    return [next(unkeyed) if row[4] is None else by_key[row[4]] for row in rows]
+
+
+def _known(target: Any, types: Mapping[str, str]) -> dict[str, int]:
+    """Return the ids of the runs that have keys of ``types``, by key. Raises KeyTaken."""
+    if not types:
+        return {}
+    answers = _run_each(target, BY_KEYS, ([_texts(some)] for some in _chunks(list(types))))
+    found = chain.from_iterable(answers)
+    return {key: _same_type(id_, job_type, types[key], key) for key, id_, job_type in found}
+
+
+def _insert_new(target: Any, rows: Sequence[tuple[Any, ...]]) -> list[tuple[int, str | None]]:
+    """Insert rows whose keys nobody had a moment ago; return id and key of those that were inserted.
+
+    On a connection of psycopg's, whose keys were looked for, they are inserted as if there were no conflict,
+    and once more if there is one. The look has begun a transaction, so what is taken back is a savepoint.
+    """
+    if not rows:
+        return []
+    statement, values_of = _many(rows)
+
+    def insert(statement: str) -> list[tuple[int, str | None]]:
+        return list(chain.from_iterable(_run_each(target, statement, map(values_of, _chunks(rows)))))
+
+    if not _is_psycopg(target):
+        return insert(statement + UNLESS_KNOWN)
+    if all(row[4] is None for row in rows):
+        return insert(statement + ONE_EACH)
+    try:
+        with target.transaction():
+            return insert(statement + ONE_EACH)
+    except UniqueViolation:
+        return insert(statement + UNLESS_KNOWN)
+
+
+def _chunks(rows: Sequence[Any]) -> Iterable[Sequence[Any]]:
+    return (rows[start : start + CHUNK] for start in range(0, len(rows), CHUNK))
 
 
 def _firsts(rows: Sequence[tuple[Any, ...]]) -> tuple[list[tuple[Any, ...]], dict[str, str]]:
