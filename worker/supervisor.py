@@ -113,7 +113,7 @@ class Supervisor:
         )  # fmt: skip
         self._background = Background(
             url, settings, self._presence, self._claims, self._holdings, self._lease,
-            read_output=self._slots.tail, waits_before_reaping=not self._until_drained,
+            read_output=self._slots.tail, is_tick=self._until_drained,
             registered=lambda: self._tell(self._claimer.wake),
             stop_wanted=lambda: self._tell(lambda: self.stop("asked from the dashboard")),
             claim_beat=lambda: self._claimer.beat(), hearing=self._hearing,

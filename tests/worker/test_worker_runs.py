@@ -259,6 +259,8 @@ def test_every_loop_tells_of_itself(worker: Wakeboard, shared: Connection) -> No
         "live output",
         "operations",
         "forget",
+        "retention",
+        "indexes",
         "claim",
         "renew",
         "listen",

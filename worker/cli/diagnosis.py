@@ -15,6 +15,7 @@ import psycopg
 from worker import db, horizon, liveness
 from worker.cli.reach import Connection, one, rows
 from worker.embedded.errors import EmbeddedError
+from worker.indexes import bloat
 from worker.leases import IS_HEARD
 from worker.settings import Settings
 
@@ -160,7 +161,8 @@ def _privileges(connection: Connection) -> Iterator[Finding]:
 
 def _indexes(connection: Connection) -> Iterator[Finding]:
     known = {row["name"]: row["valid"] for row in rows(connection, INDEXES)}
-    invalid = sorted(name for name, valid in known.items() if not valid)
+    rests = bloat.leftovers(connection)
+    invalid = sorted({name for name, valid in known.items() if not valid} - {rest.name for rest in rests})
     if "job_runs_claimable" not in known:
         yield Finding(
             "indexes",
@@ -171,8 +173,27 @@ def _indexes(connection: Connection) -> Iterator[Finding]:
     elif invalid:
         mend = f"REINDEX INDEX CONCURRENTLY wakeboard.{invalid[0]}"
         yield Finding("indexes", "fail", f"Not valid: {', '.join(invalid)}.", mend)
+    elif not (troubles := [*_half_built(rests), *bloated_ones(connection)]):
+        yield Finding("indexes", "ok", f"All {len(known)} are valid, and none is bloated.")
     else:
-        yield Finding("indexes", "ok", f"All {len(known)} are valid.")
+        yield from troubles
+
+
+def _half_built(rests: Iterable[bloat.Leftover]) -> Iterator[Finding]:
+    """Name what a rebuild has under way, or left when it was cut short."""
+    for rest in rests:
+        says = f"{rest.name} is being built, or was left by a rebuild that was cut short."
+        mend = "If nothing builds it, a worker drops it within the hour."
+        yield Finding("indexes", "warning", says, mend if rest.may_drop else f"As its owner: {rest.drops}")
+
+
+def bloated_ones(connection: Connection, floor_bytes: int = bloat.FLOOR_BYTES) -> Iterator[Finding]:
+    """Name the indexes of ``floor_bytes`` or more that a long transaction left bloated."""
+    for index in bloat.bloated(connection, floor_bytes=floor_bytes):
+        mend = f"A worker rebuilds it within the hour, unless a transaction stays open; or: {index.rebuilds}"
+        if not index.may_rebuild:
+            mend = f"The role {index.role} may not rebuild it. As the owner of its table: {index.rebuilds}"
+        yield Finding("indexes", "warning", index.says, mend)
 
 
 def _transactions(connection: Connection) -> Iterator[Finding]:

@@ -14,6 +14,7 @@ import psycopg
 from worker import schedule, statistics
 from worker.duties.alerts import ALERTS_SECONDS, Alerts
 from worker.duties.hearing import LISTEN_SECONDS, Hearing
+from worker.duties.indexes import INDEXES_SECONDS, Indexes
 from worker.duties.lease import LeaseKeeper
 from worker.duties.live_output import LiveOutput
 from worker.duties.look import Asked, Found, limited, look, say_alive
@@ -62,7 +63,7 @@ class Background:
         lease: LeaseKeeper,
         *,
         read_output: Callable[[int], str],
-        waits_before_reaping: bool,
+        is_tick: bool,
         registered: Callable[[], None],
         stop_wanted: Callable[[], None],
         claim_beat: Callable[[], Beat],
@@ -85,10 +86,12 @@ class Background:
         self._live_output = LiveOutput(read_output)
         self._reaper = Reaper(
             lease_seconds=settings.lease_seconds, heartbeat_seconds=settings.heartbeat_seconds,
-            waits_first=waits_before_reaping,
+            waits_first=not is_tick,
         )  # fmt: skip
         self._operations = Operations()
         self._retention = Retention(Keep.from_settings(settings), presence.worker_id)
+        # A tick ends before a rebuild would.
+        self._indexes = None if is_tick else Indexes(url)
         self._duties = Duties(url, self._list(), reconnected=self._reaper.reconnected)
         self._policies: Sequence[dict[str, Any]] | None = None
         self._registered_with: Sequence[dict[str, Any]] | None = None
@@ -117,6 +120,8 @@ class Background:
     def stop(self) -> None:
         """End the thread."""
         self._duties.stop()
+        if self._indexes is not None:
+            self._indexes.stop()
 
     def publish(self, policies: Sequence[dict[str, Any]]) -> None:
         """The handlers are known, perhaps anew: register the worker as soon as the database answers."""
@@ -139,7 +144,15 @@ class Background:
             Duty("live output", LIVE_OUTPUT_SECONDS, self._show_output),
             Duty("forget", FORGET_SECONDS, self._presence.forget_old),
             Duty("retention", RETENTION_SECONDS, self._retain),
+            *self._housekeeping(),
         ]
+
+    def _housekeeping(self) -> list[Duty]:
+        """Return what is in no hurry when a worker starts."""
+        if self._indexes is None:
+            return []
+        later = monotonic() + INDEXES_SECONDS
+        return [Duty("indexes", INDEXES_SECONDS, self._indexes.step, due_at=later)]
 
     def _soon_again(self, step: Step) -> Step:
         """Return ``step`` with a look soon after it: what it was hurried for may not have been all."""
