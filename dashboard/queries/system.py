@@ -10,10 +10,11 @@ from collections.abc import Sequence
 from sqlalchemy import Connection, RowMapping
 
 from worker import horizon
+from worker.indexes import state
 
 MOST_REFUSED = 10_000
 
-SERVER = """
+SERVER = f"""
 SELECT current_setting('server_version') AS version, pg_postmaster_start_time() AS started_at,
     current_database() AS database, pg_database_size(current_database()) AS bytes,
     (SELECT sum(numbackends)::int FROM pg_stat_database) AS connections,
@@ -23,7 +24,9 @@ SELECT current_setting('server_version') AS version, pg_postmaster_start_time() 
     pg_is_in_recovery() AS is_replica,
     CASE WHEN pg_is_in_recovery()
         THEN extract(epoch FROM now() - pg_last_xact_replay_timestamp())::float8 END AS behind_seconds,
-    (SELECT version_num FROM wakeboard.alembic_version) AS revision
+    (SELECT version_num FROM wakeboard.alembic_version) AS revision,
+    (SELECT numbers ->> 'lacks' FROM wakeboard.loops
+        WHERE process_id = '{state.PROCESS_ID}' AND name = '{state.NAME}') AS unrebuilt
 """
 # A role without pg_monitor sees that there are standbys, and not how they fare.
 REPLICAS = """
@@ -86,7 +89,10 @@ def _one(connection: Connection, statement: str) -> RowMapping | None:
 
 
 def server(connection: Connection) -> RowMapping:
-    """Return the server's version, size, connections and role, and the schema's revision."""
+    """Return the server's version, size, connections and role, and the schema's revision.
+
+    ``unrebuilt`` says which bloated index the workers' role may not rebuild, None when it may.
+    """
     row = _one(connection, SERVER)
     assert row is not None
     return row

@@ -39,6 +39,7 @@ LOOPS = {
     "alerts": "looks at the rules of /alerts and writes their messages",
     "claim": "takes due runs. Late: the worker hangs, cannot reach the database, or cannot import its module",
     "forget": "removes workers that ended or fell silent a week ago",
+    "indexes": "builds indexes anew that a long transaction left bloated, beside the work",
     "listen": "hears at once that work has come. Late: work begins at the next poll instead",
     "live output": "shows what handlers print while they run",
     "operations": "moves the runs of /operations, a little at a time. Late: they stand still",
@@ -84,7 +85,7 @@ def find_server() -> dict[str, Any]:
     """Return how the database stands, and sentences on what should be looked at."""
     params.from_request()
     server = dict(system.server(reading()))
-    folder = server.pop("data_folder")
+    folder, unrebuilt = server.pop("data_folder"), server.pop("unrebuilt")
     server["is_embedded"] = folder is not None and Path(folder).is_relative_to(_own_settings().data_dir)
     server["address"] = _address() if _may_act() else None
     holders = [_shown(holder) for holder in system.holders(reading())]
@@ -97,6 +98,7 @@ def find_server() -> dict[str, Any]:
         "pages_replica": pages_replica() if database().pages is not database().primary else None,
         "installation": system.installation(reading()),
         "refused_answers_24h": system.refused_answers(reading()),
+        "unrebuilt": unrebuilt,
     }
     return found | {"warnings": list(warnings(found))}
 
@@ -211,6 +213,8 @@ def warnings(found: Mapping[str, Any]) -> Iterator[str]:
                 f"The replica “{formats.visible(replica['name'])}” lags behind by "
                 f"{formats.duration(replica['lag_seconds'])}: pages read from it are old by as much."
             )
+    if found["unrebuilt"]:
+        yield formats.visible(found["unrebuilt"])
     if server["fsync"] != "on":
         yield "fsync is off: a power cut can lose the whole database. Set fsync = on."
     if server["is_embedded"] and (not found["installation"] or not found["installation"]["backed_up_at"]):

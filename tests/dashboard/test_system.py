@@ -17,6 +17,7 @@ from dashboard.views.system import warnings
 from tests.conftest import Connection
 from tests.dashboard.conftest import AsRole, fragments_of
 from tests.factories import a_run, a_worker, an_attempt, insert
+from worker.indexes.state import NAME, PROCESS_ID
 from worker.settings import Settings
 
 # What stays while sizes, connections and the use of indexes change under the eyes.
@@ -28,6 +29,7 @@ FINE: dict[str, Any] = {
     "pages_replica": None,
     "replicas": [],
     "installation": {"backed_up_at": datetime(2026, 1, 1, tzinfo=UTC)},
+    "unrebuilt": None,
 }
 
 
@@ -64,6 +66,18 @@ def test_numbers_of_a_loop_are_told_as_people_read_them(client: FlaskClient, con
     assert "work <strong>92 ms</strong>" in page and "backlog <strong>yes</strong>" in page
     assert "noted at <strong>soon</strong>" in page and "True" not in page
     assert "removes what was kept for long enough" in client.get("/system").get_data(as_text=True)
+
+
+def test_what_the_workers_may_not_rebuild_is_said_with_what_the_owner_can_run(
+    client: FlaskClient, connection: Connection
+) -> None:
+    assert client.get("/system.json").get_json()["unrebuilt"] is None
+    numbers = {"lacks": "job_runs_claimable takes <99> MB. As the owner: REINDEX …", "tried": {}}
+    insert(connection, "loops", {"process_id": PROCESS_ID, "name": NAME, "interval_seconds": 1800,
+                                 "numbers": numbers}, "name")  # fmt: skip
+    assert client.get("/system.json").get_json()["unrebuilt"] == numbers["lacks"]
+    page = client.get("/_fragments/system/server").get_data(as_text=True)
+    assert "takes &lt;99&gt; MB. As the owner: REINDEX …" in page
 
 
 def test_an_empty_house_says_what_to_start(client: FlaskClient) -> None:
@@ -134,6 +148,7 @@ def test_a_transaction_left_open_is_told_with_its_mend(
         ({"server": FINE["server"] | {"fsync": "off"}}, "Set fsync = on"),
         ({"replicas": [{"name": "standby", "lag_seconds": 61.0}]}, "“standby” lags behind by"),
         ({"installation": {"backed_up_at": None}}, "wakeboard db backup"),
+        ({"unrebuilt": "The role app may not rebuild it."}, "The role app may not rebuild it."),
     ],
 )
 def test_what_will_hurt_is_a_sentence(change: dict[str, Any], says: str | None) -> None:
