@@ -1,7 +1,7 @@
 """What a claim and a finish cost beside ten million finished runs, an old snapshot, and retention.
 
     benchmarks/run growth [--sizes 10000,…,10000000] [--runs 20000] [--rounds 11] [--churn 1000000]
-        [--held 300] [--pairs 8] [--folder FOLDER]
+        [--held 300] [--floor 8] [--pairs 8] [--folder FOLDER]
 
 Databases of ``benchmarks.grown`` stand side by side in one server: an empty one and one of each size, taking
 turns. In each, no-op runs are added and drained by the worker's own statements in batches of 100 on one
@@ -11,15 +11,17 @@ ones would fill what is left of its pages, one here and one there, as no steady 
 
 Then, in a copy of the largest: a transaction holds a snapshot open for so many seconds, while the statements
 drain so many runs (or as many as they get through); then it ends, and they go on. Beside each turn there is
-one in the empty database, which no snapshot holds. At last the retention duty removes what has expired there,
-switched on and off in turns.
+one in the empty database, which no snapshot holds. Then the indexes duty makes its pass over indexes of
+``--floor`` MB or more, and each is built once more to tell its fresh size. At last the retention duty removes
+what has expired there, switched on and off in turns.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
@@ -30,6 +32,8 @@ from psycopg import sql
 
 from benchmarks import bench, grown, retention, throughput
 from worker import embedded
+from worker.indexes import rebuild
+from worker.indexes.state import Pass
 from worker.retention import state
 from worker.retention.sweep import RUNS
 
@@ -135,7 +139,33 @@ def indexes(url: str) -> dict[str, float]:
         return {name.removeprefix("wakeboard."): float(size) for name, size in connection.execute(_INDEXES)}
 
 
-def under_a_snapshot(urls: dict[int, str], size: int, log: Path, runs: int, churn: int, held: int) -> None:
+def index_pass(url: str, floor_mb: int) -> float:
+    """Let the indexes duty make its pass; return its seconds."""
+    began = monotonic()
+    with rebuild.open_connection(url) as connection:
+        current, floor_bytes = Pass(), floor_mb * 1024**2
+        rebuild.make_pass(connection, current, pause=threading.Event().wait, floor_bytes=floor_bytes)
+    for said in (current.waits, current.failed, current.lacks):
+        if said:
+            bench.say(f"the pass left something: {said}")
+    return monotonic() - began
+
+
+def rebuilt(
+    url: str, names: Sequence[str], floor_mb: int
+) -> tuple[float, Mapping[str, float], Mapping[str, float]]:
+    """Let the duty make its pass; return its seconds, the sizes then, and those of fresh ``names``, in MB."""
+    seconds = index_pass(url, floor_mb)
+    then = indexes(url)
+    with bench.session(url) as connection:
+        for name in names:
+            connection.execute(sql.SQL("REINDEX INDEX wakeboard.{}").format(sql.Identifier(name)))
+    return seconds, then, indexes(url)
+
+
+def under_a_snapshot(
+    urls: dict[int, str], size: int, log: Path, runs: int, churn: int, held: int, floor_mb: int
+) -> None:
     """Churn under a held snapshot and after it, beside the empty database, and print how it went."""
     pairs: list[tuple[float, float, float]] = []
     began = monotonic()
@@ -169,10 +199,17 @@ def under_a_snapshot(urls: dict[int, str], size: int, log: Path, runs: int, chur
         print(f"| {name} | " + " | ".join(f"{each:,.0f}" for each in cells)
               + " | " + " | ".join(f"{each:.2f}" for each in shares) + " |")  # fmt: skip
     grew = {name: (fresh[name], now) for name, now in indexes(urls[size]).items() if fresh[name] >= 0.1}
-    print("\n| MB of an index | before | after | times |\n|---|--:|--:|--:|")
-    for name, (then, now) in sorted(grew.items(), key=lambda one: -one[1][1] / one[1][0])[:6]:
-        print(f"| {name} | {then:,.1f} | {now:,.1f} | {now / then:.2f} |")
-    print(flush=True)
+    most = dict(sorted(grew.items(), key=lambda one: -one[1][1] / one[1][0])[:6])
+    seconds, after, ideal = rebuilt(urls[size], list(most), floor_mb)
+    print(
+        "\n| MB of an index | before | after | times | rebuilt | of a fresh one |\n|---|--:|--:|--:|--:|--:|"
+    )
+    for name, (then, now) in most.items():
+        print(f"| {name} | {then:,.1f} | {now:,.1f} | {now / then:.2f} | {after[name]:,.1f} "
+              f"| {after[name] / ideal[name]:.2f} |")  # fmt: skip
+    print(
+        f"\nThe pass of the indexes duty (those of {floor_mb} MB or more) took {seconds:.1f} s.\n", flush=True
+    )
 
 
 def beside_retention(url: str, log: Path, runs: int, pairs: int) -> None:
@@ -215,7 +252,7 @@ def copied(folder: Path, size: int) -> Iterator[str]:
 def main() -> None:
     """Measure and print the tables."""
     parser = grown.options(__doc__ or "")
-    defaults = {"runs": 20_000, "rounds": 11, "churn": 1_000_000, "held": 300, "pairs": 8}
+    defaults = {"runs": 20_000, "rounds": 11, "churn": 1_000_000, "held": 300, "floor": 8, "pairs": 8}
     for name, value in defaults.items():
         parser.add_argument(f"--{name}", type=int, default=value, help=f"default {value:,}")
     chosen = parser.parse_args()
@@ -229,7 +266,7 @@ def main() -> None:
             with copied(chosen.folder, largest) as copy:
                 both = {grown.EMPTY: urls[grown.EMPTY], largest: copy}
                 if chosen.churn:
-                    under_a_snapshot(both, largest, log, chosen.runs, chosen.churn, chosen.held)
+                    under_a_snapshot(both, largest, log, chosen.runs, chosen.churn, chosen.held, chosen.floor)
                 if chosen.pairs:
                     beside_retention(copy, log, chosen.runs, chosen.pairs)
         print(f"{bench.machine(urls[grown.EMPTY])}\n")
