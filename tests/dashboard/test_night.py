@@ -28,6 +28,8 @@ from worker.nights import faults
 from worker.nights.minutes import SLICES, Slice
 from worker.nights.summary import Span, summary
 from worker.people import users
+from worker.retention.keep import Keep
+from worker.retention.sweep import Retention
 from worker.settings import Settings
 from worker.states import Role
 
@@ -542,11 +544,41 @@ def test_of_a_settled_window_only_what_may_still_change_is_asked_again(
     assert again["taken_over_runs"][0]["refused_outcome"] == "succeeded"
     asked = ("WITH newest AS MATERIALIZED", "WITH tried AS")
     assert walks and not any(each in sql for sql in walks for each in asked)
-    walks.clear()
-    night(client, "since=30h&until=2h")
-    night(client, "since=30h&until=2h")
-    for each in asked:
-        assert sum(each in sql for sql in walks) == 2, "runs of a day ago may be removed meanwhile"
+
+
+def test_what_is_remembered_of_older_failures_goes_with_the_runs_that_retention_removes(
+    app: Flask, client: FlaskClient, connection: Connection
+) -> None:
+    gone, here = (a_run(connection, "dead", attempts=0) for _ in range(2))
+    for run in (gone, here):
+        failure(connection, "26 hours", run)
+    connection.execute("UPDATE wakeboard.job_runs SET finished_at = now() - interval '26 hours'")
+    first = night(client, "since=30h&until=2h")
+    window = f"since={first['since'][:16]}Z&until={first['until'][:16]}Z"
+    walks: list[str] = []
+    engine = app.extensions["wakeboard_database"].primary
+    event.listen(engine, "before_cursor_execute", lambda _c, _cursor, sql, *_: walks.append(sql))
+
+    def failed() -> tuple[int, int, int]:
+        """Return how many runs are told, how many of them are gone, and how many attempts."""
+        runs, groups = (body := night(client, window))["failed_runs"], body["failures"]
+        return runs["runs"], runs["gone"], sum(group["count"] for group in groups)
+
+    def walked() -> bool:
+        found = [each for each in ("WITH newest AS MATERIALIZED", "WITH tried AS") if each in " ".join(walks)]
+        walks.clear()
+        return bool(found)
+
+    assert failed() == (2, 0, 2)
+    assert not walked(), "nothing was removed"
+    keep = Keep(succeeded_days=1, dead_days=1, audit_days=None)
+    connection.execute("UPDATE wakeboard.job_runs SET finished_at = now() WHERE id = %s", (here,))
+    while Retention(keep, "w1").step(connection)["finished_at"] is None:
+        pass
+    assert failed() == (1, 0, 1)
+    assert walked()
+    assert failed() == (1, 0, 1)
+    assert not walked()
 
 
 def test_of_failures_that_are_remembered_the_runs_that_fail_now_come_first(

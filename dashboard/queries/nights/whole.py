@@ -16,7 +16,7 @@ from sqlalchemy import Connection, text
 
 from dashboard import params
 from dashboard.pictures import gantt
-from dashboard.queries import audit, errors
+from dashboard.queries import audit, errors, removed
 from dashboard.queries.ended import SETTLED
 from dashboard.queries.errors import Group, Window
 from dashboard.queries.keyset import Rows
@@ -36,13 +36,15 @@ class Settled:
     """Answers about windows that cannot change any more, the latest of them."""
 
     def __init__(self) -> None:
-        self._kept: dict[Hashable, object] = {}
+        self._kept: dict[Hashable, tuple[Hashable, object]] = {}
 
-    def get(self, question: Hashable, ask: Callable[[], Answer]) -> Answer:
-        """Return the answer to ``question``, asked for when it is not known."""
-        if question in self._kept:
-            return self._kept[question]  # type: ignore[return-value]
-        found = self._kept[question] = ask()
+    def get(self, question: Hashable, ask: Callable[[], Answer], mark: Hashable = None) -> Answer:
+        """Return the answer to ``question``, asked for when it is not known, or known under another mark."""
+        kept = self._kept.get(question)
+        if kept is not None and kept[0] == mark:
+            return cast(Answer, kept[1])
+        found = ask()
+        self._kept[question] = (mark, found)
         for oldest in list(self._kept)[:-MOST_SETTLED]:
             self._kept.pop(oldest, None)
         return found
@@ -64,13 +66,26 @@ class Night:
 
         That is the window, or the time before ``up_to``.
         """
-        if (up_to or self.window.until) + SETTLED >= self.now:
+        if not self._is_settled(up_to or self.window.until):
             return ask()
         return self.settled.get((up_to or self.window, question), ask)
 
     def _of_runs(self, question: Hashable, ask: Callable[[], Answer]) -> Answer:
-        """Return what ``ask`` finds, once and for all when it is settled and no run of it can be gone."""
-        return self._once(question, ask) if self.window.since + RUNS_STAY > self.now else ask()
+        """Return what ``ask`` finds, when it is settled once for as long as retention removes no run."""
+        if not self._is_settled(self.window.until):
+            return ask()
+        if self.window.since + RUNS_STAY > self.now:
+            return self._once(question, ask)
+        return self.settled.get((self.window, question), ask, self._removed)
+
+    def _is_settled(self, moment: datetime) -> bool:
+        """Whether nothing more can end before ``moment``."""
+        return moment + SETTLED < self.now
+
+    @cached_property
+    def _removed(self) -> removed.Mark:
+        """What tells that retention has removed no run since an answer was found."""
+        return removed.mark(self.connection, self.now)
 
     @cached_property
     def ask(self) -> Ask:
