@@ -264,11 +264,13 @@ job_runs = Table(
         "definition_id",
         postgresql_where=text("definition_id IS NOT NULL AND status IN ('queued', 'running', 'failed')"),
     ),
+    # One run for each fire. What is told of a night's fires is read from here alone.
     Index(
-        "job_runs_fire_key",
+        "job_runs_fires",
         "definition_id",
         "scheduled_for",
         unique=True,
+        postgresql_include=["id", "status", "attempts", "started_at", "finished_at"],
         postgresql_where=text("scheduled_for IS NOT NULL"),
     ),
     Index(
@@ -308,15 +310,15 @@ job_attempts = Table(
     CheckConstraint(f"outcome IN ({_ALL_OUTCOMES})", name="job_attempts_outcome_is_known"),
     # Late answers of stale workers: as small as what was refused.
     Index("job_attempts_refused", "refused_at", postgresql_where=text("refused_at IS NOT NULL")),
-    # What failed lately, by code and type: as small as what fails.
+    # What failed lately, by code and type, and in which runs: as small as what fails.
     Index(
-        "job_attempts_failed",
+        "job_attempts_failed_runs",
         "finished_at",
         "error_code",
-        postgresql_include=["job_type", "error_group"],
+        postgresql_include=["job_type", "error_group", "run_id", "lease_epoch", "outcome"],
         postgresql_where=text("outcome IN ('failed', 'timed_out', 'lost')"),
     ),
-    # The same with one code: a rare one is found without walking past all others.
+    # What failed with one code: a rare one is found without walking past all others.
     Index(
         "job_attempts_failed_by_code",
         "error_code",

@@ -109,8 +109,8 @@ def test_what_fails_is_counted_without_a_look_at_a_run_or_an_attempt(
 @pytest.mark.parametrize(
     ("path", "index"),
     [
-        ("/errors", "job_attempts_failed"),
-        ("/errors?type=type_1", "job_attempts_failed"),
+        ("/errors", "job_attempts_failed_runs"),
+        ("/errors?type=type_1", "job_attempts_failed_runs"),
         ("/errors/code_2", "job_attempts_failed_by_code"),
         ("/errors/code_2?since=30d", "job_attempts_failed_by_code"),
     ],

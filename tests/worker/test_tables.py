@@ -195,7 +195,7 @@ def test_a_status_that_nobody_knows_is_refused(shared: Connection) -> None:
 def test_one_fire_makes_one_run(shared: Connection) -> None:
     moment = sql.SQL("'2026-01-14 02:00+00'")
     factories.a_run(shared, definition_id=5, scheduled_for=moment)
-    with pytest.raises(psycopg.errors.UniqueViolation, match="job_runs_fire_key"):
+    with pytest.raises(psycopg.errors.UniqueViolation, match="job_runs_fires"):
         factories.a_run(shared, "succeeded", definition_id=5, scheduled_for=moment)
 
 

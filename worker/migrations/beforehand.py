@@ -1,12 +1,13 @@
 """Indexes of large tables, made before a migration takes its locks: concurrently, so everybody goes on.
 
-A revision names them in LARGE_INDEXES, and finds them under its locks. Only columns that stand before the
-whole upgrade can be in one. What was cut short half way is not valid, and is made anew.
+A revision names them in LARGE_INDEXES, those that hold each key once in UNIQUE too, and finds them under its
+locks. Only columns that stand before the whole upgrade can be in one. What was cut short half way is not
+valid, and is made anew.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -42,11 +43,12 @@ def make_large_indexes(url: str, script: ScriptDirectory, target: str | tuple[st
     ) as connection:
         for step in reversed(list(script.iterate_revisions(target, current_revision(connection)))):
             indexes: Mapping[str, str] = getattr(step.module, "LARGE_INDEXES", {})
+            unique: Collection[str] = getattr(step.module, "UNIQUE", ())
             for name, place in indexes.items():
-                _make(connection, name, place)
+                _make(connection, name, place, is_unique=name in unique)
 
 
-def _make(connection: psycopg.Connection[Any], name: str, place: str) -> None:
+def _make(connection: psycopg.Connection[Any], name: str, place: str, *, is_unique: bool) -> None:
     """Make the index ``name`` on ``place``, a table of ours and what follows its name."""
     where = {"table": f"wakeboard.{place.split()[0]}", "name": f"wakeboard.{name}"}
     stands, is_valid = connection.execute(FOUND, where).fetchone() or (False, None)
@@ -55,7 +57,8 @@ def _make(connection: psycopg.Connection[Any], name: str, place: str) -> None:
     try:
         if is_valid is False:
             connection.execute(f"DROP INDEX CONCURRENTLY wakeboard.{name}".encode())
-        connection.execute(f"CREATE INDEX CONCURRENTLY {name} ON wakeboard.{place}".encode())
+        kind = "UNIQUE INDEX" if is_unique else "INDEX"
+        connection.execute(f"CREATE {kind} CONCURRENTLY {name} ON wakeboard.{place}".encode())
     except psycopg.errors.LockNotAvailable as failure:
         raise DatabaseError(_refusal(connection, name)) from failure
 

@@ -1,6 +1,7 @@
 """What the page of a night asks of schedules: fires that were missed, late, or ran beside the one before.
 
-Each schedule's fires come from the index of its fire key: at most PER_SCHEDULE of each, CAP of all.
+Each schedule's fires come from the index of fires, which has all that is asked: at most PER_SCHEDULE of each,
+CAP of all.
 """
 
 from __future__ import annotations
