@@ -7,7 +7,7 @@ functions. No statement of ours writes here.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -16,6 +16,7 @@ import psycopg
 from flask import Flask, current_app, g, request
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from sqlalchemy import Connection, Engine, event, func, select
+from sqlalchemy.exc import SQLAlchemyError
 
 from dashboard import replica
 from dashboard.stored import make_readable
@@ -130,9 +131,14 @@ def writing() -> Iterator[psycopg.Connection[Any]]:
 
 
 def close_reading(_error: BaseException | None = None) -> None:
-    """End the request's transaction; registered as the app's teardown."""
+    """End the request's transaction; registered as the app's teardown.
+
+    By a COMMIT: after a ROLLBACK psycopg forgets what it has prepared. If it fails, nothing is lost.
+    """
     connection = g.pop("reading", None)
     if connection is not None:
+        with suppress(SQLAlchemyError):
+            connection.commit()
         connection.close()
 
 

@@ -48,6 +48,10 @@ MIGRATION_LOCK = 7_229_190_501
 # A connection that was used a moment ago is taken without asking whether it lives: that costs a round trip,
 # and on a busy machine each waits for its turn.
 UNPROVEN_SECONDS = 1.0
+# Of the statements of an engine so many stay prepared in a session. PostgreSQL keeps a plan of most of them,
+# made for the tables as they were: plans are made anew after this long.
+MOST_PREPARED = 200
+PLANS_SECONDS = 60.0
 MIGRATION_PATIENCE_SECONDS = 60
 MIGRATION_PAUSE_SECONDS = 0.2
 OLDEST_SERVER = 160_000
@@ -122,29 +126,41 @@ def engine(
     def creator() -> psycopg.Connection[Any]:
         return connect(url, name=name, autocommit=False, statement_timeout_seconds=statement_timeout_seconds)
 
+    # Whoever was used last is used next: it has most statements prepared, and others may rest.
     made = create_engine(
-        "postgresql+psycopg://", creator=creator, pool_size=pool_size, max_overflow=10, hide_parameters=True
-    )
+        "postgresql+psycopg://", creator=creator, pool_size=pool_size, max_overflow=10, hide_parameters=True,
+        pool_use_lifo=True,
+    )  # fmt: skip
+
+    def opened(connection: Any, record: Any) -> None:
+        connection.prepared_max = MOST_PREPARED
+        record.info["planned_at"] = monotonic()
 
     def used(_connection: Any, record: Any) -> None:
         record.info["used_at"] = monotonic()
 
     def wanted(connection: Any, record: Any, _: Any) -> None:
-        idle_seconds = monotonic() - record.info.get("used_at", monotonic())
-        if connection.closed or idle_seconds > UNPROVEN_SECONDS:
-            _prove(made, connection)
+        now = monotonic()
+        if now - record.info["planned_at"] > PLANS_SECONDS:
+            _prove(connection, "DISCARD PLANS")
+            record.info["planned_at"] = now
+        elif connection.closed or now - record.info.get("used_at", now) > UNPROVEN_SECONDS:
+            _prove(connection, "SELECT")
 
+    event.listen(made, "connect", opened)
     event.listen(made, "checkin", used)
     event.listen(made, "checkout", wanted)
     return made
 
 
-def _prove(made: Engine, connection: Any) -> None:
-    """Ask a pooled connection whether it lives; when it does not, the pool makes new ones."""
+def _prove(connection: psycopg.Connection[Any], statement: str) -> None:
+    """Ask ``statement`` of a pooled connection, in no transaction; if it is dead, the pool makes new ones."""
     from sqlalchemy.exc import InvalidatePoolError
 
     try:
-        made.dialect.do_ping(connection)
+        connection.autocommit = True
+        connection.execute(statement.encode(), prepare=False)
+        connection.autocommit = False
     except psycopg.Error as failure:
         raise InvalidatePoolError(str(failure)) from failure
 

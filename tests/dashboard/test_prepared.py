@@ -1,0 +1,70 @@
+"""Statements of pages are planned once and not at each request, and anew before tables have changed much."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import psycopg
+import pytest
+from flask import Flask
+from flask.testing import FlaskClient
+from sqlalchemy import event
+
+from dashboard.connection import Database, reading
+from tests.conftest import Connection
+from worker import db
+
+
+def engine_of(app: Flask) -> Any:
+    found: Database = app.extensions["wakeboard_database"]
+    return found.primary
+
+
+def test_what_pages_ask_stays_prepared(app: Flask, client: FlaskClient) -> None:
+    sessions: list[psycopg.Connection[Any]] = []
+    event.listen(engine_of(app), "connect", lambda session, _: sessions.append(session))
+    for _ in range(8):
+        assert client.get("/types").status_code == 200
+    # Who was used last is used next: one browser at a time needs one session.
+    (session,) = sessions
+    kept = session.execute("SELECT statement, generic_plans + custom_plans FROM pg_prepared_statements")
+    used = {statement: times for statement, times in kept.fetchall() if "job_types" in statement}
+    assert used and min(used.values()) >= 2
+
+
+def test_a_page_answers_though_its_transaction_was_lost(app: Flask, superuser: Connection) -> None:
+    with app.test_request_context("/"):
+        pid = reading().connection.driver_connection.info.backend_pid  # type: ignore[union-attr]
+        superuser.execute("SELECT pg_terminate_backend(%s, 10000)", (pid,))
+    with app.test_request_context("/"):
+        assert reading().connection.driver_connection.info.backend_pid != pid  # type: ignore[union-attr]
+
+
+def test_plans_are_made_anew_now_and_then(
+    app: Flask, superuser: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with engine_of(app).connect() as session:
+        pid = session.connection.driver_connection.info.backend_pid
+
+    def last_statement() -> str:
+        with engine_of(app).connect():
+            row = superuser.execute("SELECT query FROM pg_stat_activity WHERE pid = %s", (pid,)).fetchone()
+        assert row is not None
+        return str(row[0])
+
+    assert last_statement() != "DISCARD PLANS"
+    monkeypatch.setattr(db, "PLANS_SECONDS", 0.0)
+    assert last_statement() == "DISCARD PLANS"
+
+
+def test_a_session_that_ended_while_nobody_used_it_is_replaced(
+    app: Flask, superuser: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("UNPROVEN_SECONDS", "PLANS_SECONDS"):
+        with engine_of(app).connect() as session:
+            pid = session.connection.driver_connection.info.backend_pid
+        superuser.execute("SELECT pg_terminate_backend(%s, 10000)", (pid,))
+        monkeypatch.setattr(db, name, 0.0)
+        with engine_of(app).connect() as session:
+            assert session.connection.driver_connection.info.backend_pid != pid
+            assert session.exec_driver_sql("SELECT 1").scalar_one() == 1
