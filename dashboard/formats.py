@@ -111,11 +111,6 @@ def _seconds(at: datetime) -> str:
 
 def here_and_both(value: datetime, zone: tzinfo = UTC) -> tuple[str, str]:
     """Return ``local``, and ``2026-11-20 22:44:10 CET = 2026-11-20 21:44:10 UTC``: once if they are equal."""
-    return _here_and_both(value.astimezone(UTC), zone)
-
-
-@lru_cache(MOMENTS)
-def _here_and_both(value: datetime, zone: tzinfo) -> tuple[str, str]:
     here, there = local(value, zone), utc(value)
     return here, here if here == there else f"{here} = {there}"
 
@@ -127,6 +122,11 @@ def when(value: datetime | None, zone: tzinfo = UTC, mode: str = "relative", mis
     """
     if value is None:
         return Markup(f'<span class="muted">{html(missing)}</span>')
+    return _when(value.astimezone(UTC), zone, mode)
+
+
+@lru_cache(MOMENTS)
+def _when(value: datetime, zone: tzinfo, mode: str) -> Markup:
     here, both = here_and_both(value, zone)
     script = "" if mode == "absolute" else f' data-relative="{html(mode)}" hx-morph-skip-children'
     return Markup(f'<time datetime="{instant(value)}" title="{html(both)}"{script}>{html(here)}</time>')

@@ -15,10 +15,10 @@ from typing import Any
 from urllib.parse import quote
 
 from flask import Blueprint, Response, g, jsonify, render_template, request
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
 from dashboard.connection import as_of
-from dashboard.formats import cell
+from dashboard.formats import cell, html
 from dashboard.fragments import fragment_tag, remembered
 from dashboard.scopes import Scope, declare
 
@@ -164,7 +164,7 @@ def live(fragment: str, element: str = "div", *, id: str, every: str = "2s", **a
     template, query = current.page.fragment(fragment)
     if query not in current.contexts:
         current.contexts[query] = query(**current.arguments)
-    html = render_template(template, **current.contexts[query])
+    inner = render_template(template, **current.contexts[query])
     given = {
         "id": id,
         "data-live": "",
@@ -172,11 +172,11 @@ def live(fragment: str, element: str = "div", *, id: str, every: str = "2s", **a
         "hx-trigger": f"every {every}, live:now from:document",
         "hx-sync": "this:drop",
         "hx-swap": "innerMorph",
-        "hx-ptag": fragment_tag(html),
+        "hx-ptag": fragment_tag(inner),
         **{name.rstrip("_").replace("_", "-"): value for name, value in attributes.items()},
     }
-    opening = Markup(" ").join(Markup('{}="{}"').format(name, value) for name, value in given.items())
-    return Markup("<{} {}>{}</{}>").format(escape(element), opening, Markup(html), escape(element))
+    opening = " ".join([f'{html(name)}="{html(value)}"' for name, value in given.items()])
+    return Markup(f"<{html(element)} {opening}>{inner}</{html(element)}>")
 
 
 def _address(current: _Live, fragment: str) -> str:

@@ -7,7 +7,9 @@ import re
 import pytest
 from flask.templating import Environment
 from flask.testing import FlaskClient
-from jinja2 import StrictUndefined, UndefinedError
+from jinja2 import StrictUndefined, UndefinedError, pass_context, pass_eval_context
+from jinja2.nodes import EvalContext
+from jinja2.runtime import Context
 from markupsafe import Markup, escape
 
 from dashboard.formats import html
@@ -50,3 +52,33 @@ def test_badges_of_foreign_words_are_escaped_each_time(client: FlaskClient) -> N
         badge = client.application.jinja_env.get_template("macros.html").module.badge  # type: ignore[attr-defined]
         for _ in range(2):
             assert re.search("</svg>&lt;x&gt;</span>", badge("dead", "<x>"))
+
+
+def test_functions_are_handed_what_jinja_would_hand_them(client: FlaskClient) -> None:
+    class Kind:
+        """Callable itself, and by a method."""
+
+        def __call__(self, word: str) -> str:
+            return f"called {word}"
+
+        def told(self, word: str) -> str:
+            return f"told {word}"
+
+    @pass_context
+    def seen(context: Context, word: str) -> str:
+        return f"{word} in {context['x']} at {context.get('place')}"
+
+    @pass_eval_context
+    def is_escaped(found: EvalContext) -> bool:
+        return found.autoescape
+
+    source = (
+        "{% macro m(a, b=2) %}<i>{{ a }}{{ b }}{{ caller('<') if caller is defined }}</i>{% endmacro %}"
+        "{% for place in (1, 2) %}{{ m(place) }}{{ m(b='<', a=place) }}{{ seen('here') }}{{ is_escaped() }}"
+        "{{ kind('<') }}{{ kind.told(word='<') }}{{ x.upper() }}{{ again('<') }}"
+        "{% call(y) m(place) %}{{ y }}{{ place }}{% endcall %}{% endfor %}"
+    )
+    given = {"x": "<x>", "kind": Kind(), "seen": seen, "is_escaped": is_escaped, "again": remembered(escape)}
+    pages = Pages(client.application, undefined=StrictUndefined, autoescape=True)
+    usual = Environment(client.application, autoescape=True)
+    assert pages.from_string(source).render(**given) == usual.from_string(source).render(**given)
