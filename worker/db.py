@@ -112,6 +112,15 @@ def configure(connection: psycopg.Connection[Any], values: dict[str, str]) -> No
         connection.commit()
 
 
+def is_pooled(connection: psycopg.Connection[Any]) -> bool:
+    """Return whether another process than the one that answered the connect runs the statements.
+
+    A pooler invents the number that it tells at the connect, because no one server process belongs to it.
+    """
+    row = connection.execute("SELECT pg_catalog.pg_backend_pid()").fetchone()
+    return row is None or row[0] != connection.info.backend_pid
+
+
 def engine(
     url: str, *, name: str, statement_timeout_seconds: float = 5, pool_size: int = 5, read_only: bool = False
 ) -> Engine:
@@ -134,6 +143,10 @@ def engine(
 
     def opened(connection: Any, record: Any) -> None:
         connection.prepared_max = MOST_PREPARED
+        if is_pooled(connection):
+            # The next statement may run in another process, which knows nothing of ours.
+            connection.prepare_threshold = None
+        connection.rollback()
         record.info["planned_at"] = monotonic()
 
     def used(_connection: Any, record: Any) -> None:

@@ -12,6 +12,7 @@ from sqlalchemy import event
 
 from dashboard.connection import Database, reading
 from tests.conftest import Connection
+from tests.middleman import between
 from worker import db
 
 
@@ -30,6 +31,19 @@ def test_what_pages_ask_stays_prepared(app: Flask, client: FlaskClient) -> None:
     kept = session.execute("SELECT statement, generic_plans + custom_plans FROM pg_prepared_statements")
     used = {statement: times for statement, times in kept.fetchall() if "job_types" in statement}
     assert used and min(used.values()) >= 2
+
+
+@pytest.mark.parametrize("is_pooled", [True, False])
+def test_behind_a_pooler_nothing_is_prepared(database: str, is_pooled: bool) -> None:
+    with between(database) as middleman:
+        middleman.hides_the_server = is_pooled
+        engine = db.engine(middleman.url, name="wakeboard test")
+        for _ in range(8):
+            with engine.connect() as session:
+                kept = session.exec_driver_sql("SELECT count(*) FROM pg_prepared_statements").scalar_one()
+                session.commit()
+        engine.dispose()
+    assert (kept == 0) is is_pooled
 
 
 def test_a_page_answers_though_its_transaction_was_lost(app: Flask, superuser: Connection) -> None:

@@ -82,12 +82,3 @@ class Hearing:
         raise NotHeard(
             "A notification to this worker did not come back; until one does it finds work by polling."
         )
-
-
-def is_pooled(connection: psycopg.Connection[Any]) -> bool:
-    """Return whether another process than the one that answered the connect runs the statements.
-
-    A pooler invents the number that it tells at the connect, because no one server process belongs to it.
-    """
-    row = connection.execute("SELECT pg_catalog.pg_backend_pid()").fetchone()
-    return row is None or row[0] != connection.info.backend_pid

@@ -16,8 +16,7 @@ from psycopg import sql
 from psycopg.rows import class_row
 
 from worker import horizon, log
-from worker.db import configure, connect
-from worker.duties.hearing import is_pooled
+from worker.db import configure, connect, is_pooled
 from worker.indexes.bloat import FLOOR_BYTES, Index, Leftover, bloated, leftovers, megabytes
 from worker.indexes.state import Pass, store
 

@@ -10,8 +10,7 @@ from time import monotonic
 import psycopg
 
 from worker import log
-from worker.db import DatabaseError, connect
-from worker.duties.hearing import is_pooled
+from worker.db import DatabaseError, connect, is_pooled
 from worker.loop.channel import Channel
 
 # Within five seconds of the end of an outage, however long it was, a worker is at work again.
