@@ -37,7 +37,7 @@ LOOK_SECONDS = 2.0
 SOON_SECONDS = 1.0
 # A due duty must not come before the database's clock says so.
 PUNCTUAL_SECONDS = 0.005
-POLICIES_SECONDS = 30.0
+POLICIES_SECONDS = 60.0
 DUE_DUTIES = ("schedule", "pauses", "reap", "operations")
 MEMORY_SECONDS = 10.0
 MERGE_SECONDS = 60.0

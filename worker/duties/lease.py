@@ -26,7 +26,7 @@ from worker.transitions import engine
 BUSY_TRIES = 3
 STATEMENT_SECONDS = 5.0
 # Between two proofs that the connection of a worker at rest still answers; one that was closed says so.
-PROOF_SECONDS, WORD_SECONDS = 20.0, 0.1
+PROOF_SECONDS, WORD_SECONDS = 30.0, 0.1
 
 
 @dataclass(frozen=True, slots=True)

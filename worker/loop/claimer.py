@@ -26,7 +26,7 @@ REFUSED_PAUSE_SECONDS = 0.2
 # A look that found no work stands for a poll: until this much after the next one is expected, and so long
 # after the last claim at most, because only a claim proves that claims can be made.
 LATE_LOOK_SECONDS = 0.5
-UNPROVEN_SECONDS = 20.0
+UNPROVEN_SECONDS = 30.0
 # By then a claim that an old connection left under way has ended, one way or the other.
 SETTLED_SECONDS = 35.0
 
