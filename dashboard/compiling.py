@@ -9,6 +9,7 @@ from __future__ import annotations
 import marshal
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from types import CodeType
 
 from jinja2 import BytecodeCache, Environment
@@ -40,8 +41,9 @@ def load_templates(environment: Environment) -> None:
         with os.fdopen(reader, "rb") as pipe:
             written = pipe.read()
         # Our own child wrote it. Of one that failed the templates are compiled here, which tells why.
-        if os.waitpid(pid, 0)[1] == 0:
-            codes |= marshal.loads(written)
+        with suppress(ChildProcessError):
+            if os.waitpid(pid, 0)[1] == 0:
+                codes |= marshal.loads(written)
     environment.bytecode_cache = _Compiled(codes)
     try:
         for name in names:
@@ -59,6 +61,7 @@ def _start(environment: Environment, names: Sequence[str]) -> tuple[int, int]:
         return reader, pid
     status = 1
     try:
+        os.close(reader)
         with os.fdopen(writer, "wb") as pipe:
             marshal.dump(_codes(environment, names), pipe)
         status = 0

@@ -15,6 +15,7 @@ from typing import Any
 import psycopg
 from flask import Flask, current_app, g, request
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.pq import TransactionStatus
 from sqlalchemy import Connection, Engine, event, func, select
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -137,9 +138,18 @@ def close_reading(_error: BaseException | None = None) -> None:
     """
     connection = g.pop("reading", None)
     if connection is not None:
-        with suppress(SQLAlchemyError):
-            connection.commit()
+        if _is_whole(connection):
+            with suppress(SQLAlchemyError):
+                connection.commit()
         connection.close()
+
+
+def _is_whole(connection: Connection) -> bool:
+    """Whether no statement of the transaction failed; one that fails as it is prepared must not stay so."""
+    if connection.invalidated:
+        return False
+    session: Any = connection.connection.driver_connection
+    return bool(session.info.transaction_status == TransactionStatus.INTRANS)
 
 
 def engines_of(app: Flask, url: str, read_url: str | None) -> set[Engine]:

@@ -38,8 +38,8 @@ def make_readable(connection: psycopg.Connection[Any], _record: object = None) -
             except psycopg.DataError:
                 text = bytes(data)
                 return EARLIEST if text.endswith(b" BC") or text.startswith(b"-") else LATEST
-            # A page has thousands.
-            return found if 1 < found.year < 9999 else min(max(found, EARLIEST), LATEST)
+            # A page has thousands of moments: hardly one needs the comparison.
+            return found if EARLIEST.year < found.year < LATEST.year else min(max(found, EARLIEST), LATEST)
 
     connection.adapters.register_loader("timestamptz", Times)
     set_json_loads(read_json, connection)

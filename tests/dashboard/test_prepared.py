@@ -8,7 +8,8 @@ import psycopg
 import pytest
 from flask import Flask
 from flask.testing import FlaskClient
-from sqlalchemy import event
+from sqlalchemy import event, text
+from sqlalchemy.exc import DBAPIError
 
 from dashboard.connection import Database, reading
 from tests.conftest import Connection
@@ -44,6 +45,22 @@ def test_behind_a_pooler_nothing_is_prepared(database: str, is_pooled: bool) -> 
                 session.commit()
         engine.dispose()
     assert (kept == 0) is is_pooled
+
+
+def test_a_statement_whose_columns_changed_their_type_fails_once_and_is_prepared_anew(
+    app: Flask, superuser: Connection
+) -> None:
+    def asked() -> Any:
+        with app.test_request_context("/"):
+            return reading().execute(text("SELECT version FROM wakeboard.changing")).scalar_one()
+
+    superuser.execute("CREATE TABLE wakeboard.changing AS SELECT 1 AS version")
+    superuser.execute("GRANT SELECT ON wakeboard.changing TO PUBLIC")
+    assert {asked() for _ in range(8)} == {1}
+    superuser.execute("ALTER TABLE wakeboard.changing ALTER version TYPE text")
+    with pytest.raises(DBAPIError, match="must not change result type"):
+        asked()
+    assert asked() == "1"
 
 
 def test_a_page_answers_though_its_transaction_was_lost(app: Flask, superuser: Connection) -> None:

@@ -250,11 +250,16 @@ def test_two_callers_with_the_same_keys_in_two_orders_never_stop_each_other(
     assert forth == back[::-1]
 
 
+@pytest.mark.parametrize("autocommit", [False, True])
 def test_a_key_that_turns_up_while_many_are_inserted_gives_its_run_and_loses_none(
-    database: str, connection: Connection
+    database: str, connection: Connection, autocommit: bool
 ) -> None:
     wanted = [NewRun("mail", key=f"k:{n:04}") for n in range(2500)]
-    with psycopg.connect(database) as rival, psycopg.connect(database) as own, ThreadPoolExecutor() as pool:
+    with (
+        psycopg.connect(database) as rival,
+        psycopg.connect(database, autocommit=autocommit) as own,
+        ThreadPoolExecutor() as pool,
+    ):
         taken = enqueue(rival, "mail", key="k:2400")
         before = enqueue(own, "mail", key="mine")
         many = pool.submit(enqueue_many, own, wanted)
@@ -271,7 +276,7 @@ def test_many_runs_with_keys_are_taken_back_with_their_callers_transaction(
     database: str, connection: Connection
 ) -> None:
     with psycopg.connect(database) as own:
-        enqueue_many(own, [NewRun("mail", key=f"k:{n}") for n in range(10)])
+        enqueue_many(own, [NewRun("mail", key=f"k:{n}") for n in range(2500)])
         own.rollback()
     assert count(connection) == 0
 

@@ -183,14 +183,19 @@ def _half_built(rests: Iterable[bloat.Leftover]) -> Iterator[Finding]:
     """Name what a rebuild has under way, or left when it was cut short."""
     for rest in rests:
         says = f"{rest.name} is being built, or was left by a rebuild that was cut short."
-        mend = "If nothing builds it, a worker drops it within the hour."
+        mend = "If nothing builds it, the next look of a worker at the indexes drops it (each half hour)."
         yield Finding("indexes", "warning", says, mend if rest.may_drop else f"As its owner: {rest.drops}")
 
 
 def bloated_ones(connection: Connection, floor_bytes: int = bloat.FLOOR_BYTES) -> Iterator[Finding]:
     """Name the indexes of ``floor_bytes`` or more that a long transaction left bloated."""
     for index in bloat.bloated(connection, floor_bytes=floor_bytes):
-        mend = f"A worker rebuilds it within the hour, unless a transaction stays open; or: {index.rebuilds}"
+        mend = (
+            "A worker rebuilds it, at the latest six hours after the last try, "
+            f"unless a transaction stays open; or: {index.rebuilds}"
+        )
+        if index.is_unique:
+            mend = f"At a quiet hour, because enqueues with a key may fail meanwhile: {index.rebuilds}"
         if not index.may_rebuild:
             mend = f"The role {index.role} may not rebuild it. As the owner of its table: {index.rebuilds}"
         yield Finding("indexes", "warning", index.says, mend)

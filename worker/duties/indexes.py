@@ -13,12 +13,13 @@ from typing import Any
 import psycopg
 
 from worker import log
-from worker.db import DatabaseError
+from worker.db import DatabaseError, is_pooled
 from worker.indexes import rebuild, state
 from worker.indexes.bloat import FLOOR_BYTES
 
 INDEXES_SECONDS = 300.0
-STOP_SECONDS = 1.0
+# A worker that ends has hardly time; what the server still builds then, the next pass finds.
+STOP_SECONDS = 0.3
 
 
 class Indexes:
@@ -39,7 +40,9 @@ class Indexes:
     def step(self, connection: psycopg.Connection[Any]) -> Mapping[str, Any]:
         """Begin a pass if one is due; return what came of the last one."""
         last, is_due = state.read(connection)
-        if is_due and not self.is_working and (current := state.take(connection)) is not None:
+        # Who cannot make the pass leaves it to others.
+        begins = is_due and not self.is_working and not is_pooled(connection)
+        if begins and (current := state.take(connection)) is not None:
             self._thread = threading.Thread(target=self._work, args=(current,), name="indexes", daemon=True)
             self._thread.start()
         return last.shown()

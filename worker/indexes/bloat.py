@@ -32,7 +32,8 @@ COUNT_SECONDS = 5
 LARGE = """
 SELECT c.relname::text AS name, t.relname::text AS on_table, pg_relation_size(c.oid) AS bytes,
     greatest(c.reltuples, CASE WHEN i.indpred IS NULL THEN s.n_live_tup END)::float8 AS entries,
-    e.bytes::float8 AS entry_bytes, pg_get_expr(i.indpred, i.indrelid) AS condition,
+    i.indisunique AS is_unique, e.bytes::float8 AS entry_bytes,
+    pg_get_expr(i.indpred, i.indrelid) AS condition,
     current_user::text AS role,
     CASE WHEN current_setting('server_version_num')::int >= 170000 THEN has_table_privilege(t.oid, 'MAINTAIN')
         ELSE pg_has_role(t.relowner, 'USAGE') END AS may_rebuild
@@ -65,13 +66,15 @@ ORDER BY 1
 class Index:
     """An index of the schema ``wakeboard``: its size, and as how many entries of what width it is known.
 
-    ``condition`` is what a partial index asks of a row, as SQL; ``may_rebuild`` is of this ``role``.
+    ``condition`` is what a partial index asks of a row, as SQL; ``may_rebuild`` is of this ``role``. One that
+    ``is_unique`` is not rebuilt beside the work: INSERT … ON CONFLICT may fail by the new one meanwhile.
     """
 
     name: str
     on_table: str
     bytes: int
     entries: float
+    is_unique: bool
     entry_bytes: float
     condition: str | None
     role: str

@@ -79,7 +79,8 @@ def make_pass(
     current.lacks = lacks
     until = monotonic() + LAST_BEGIN_SECONDS
     todo: list[Leftover | Index] = [rest for rest in rests if rest.may_drop]
-    todo += [index for index in found if index.may_rebuild and not current.rests(index.name)]
+    plain = [each for each in found if each.may_rebuild and not each.is_unique]
+    todo += [each for each in plain if not current.rests(each.name)]
     for each in todo:
         current.waits = _wait(connection, each.on_table, pause, patience_seconds)
         if current.waits or monotonic() > until or pause(0):
@@ -125,7 +126,8 @@ def _hindrance(connection: Connection, table: str) -> str | None:
     """Say who holds an old snapshot, or changes the table as a whole; None when nobody does."""
     with connection.cursor(row_factory=class_row(horizon.Holder)) as cursor:
         holders = cursor.execute(horizon.HOLDERS.encode()).fetchall()
-    old = [each for each in holders if each.is_long or (each.seconds or 0.0) > OLD_SECONDS]
+    # Slots and standbys hold rows back, and are waited for by nobody.
+    old = [each for each in holders if (each.seconds or 0.0) > OLD_SECONDS]
     if old:
         return f"{old[0].title} is open"
     busy = connection.execute(BUSY, (f"wakeboard.{table}",)).fetchone()
@@ -141,11 +143,15 @@ def _do(
         else:
             current.did(_rebuild(connection, each))
     except psycopg.Error as failure:
+        if is_stopping() or isinstance(failure, psycopg.errors.LockNotAvailable):
+            current.may_be_tried_again(each.name)
         if is_stopping() or connection.closed:
+            if not connection.closed:
+                store(connection, current)
             raise
         said = " ".join(str(failure).split("\n")[0].split())
         current.failed = f"{each.name}: {said}"[:300]
-        log.warn("An index could not be rebuilt; it stays in use as it is.", index=each.name, error=said)
+        log.warn("An index could not be rebuilt or dropped; it stays as it is.", index=each.name, error=said)
 
 
 def _drop(connection: Connection, rest: Leftover) -> None:

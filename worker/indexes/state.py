@@ -66,6 +66,10 @@ class Pass:
         """Note that ``index`` is tried now; forget what has rested."""
         self.tried = {name: at for name, at in self.tried.items() if self.rests(name)} | {index: self.now}
 
+    def may_be_tried_again(self, index: str) -> None:
+        """Note that nothing came of the try, for a reason that may be gone soon."""
+        self.tried.pop(index, None)
+
     def did(self, what: str) -> None:
         """Note a rebuild."""
         self.rebuilt = what

@@ -45,7 +45,8 @@ INSERT INTO wakeboard.job_runs
 SELECT %s::text, payload::jsonb, coalesce(%s::timestamptz, now()) + make_interval(secs => %s::float8), key,
     %s::smallint, %s::int, %s::text, %s::bigint
 FROM unnest(%s::text[], %s::text[]) WITH ORDINALITY AS row (payload, key, place)"""
-# In the order of the arrays, which is that of the keys; a look at conflicts makes a row a fifth dearer.
+# In the order of the arrays, which is that of the keys. A look at conflicts makes a row a fifth dearer; for
+# few rows it is one statement instead of four, and no transaction should have many savepoints.
 ONE_EACH = " ORDER BY place RETURNING id, idempotency_key"
 UNLESS_KNOWN = """
 ORDER BY place
@@ -161,8 +162,9 @@ def _insert_all(target: Any, rows: Sequence[tuple[Any, ...]]) -> list[int]:
     if not rows:
         return []
     firsts, types = _firsts(rows)
-    by_key = _known(target, types) if _is_psycopg(target) else {}
-    inserted = _insert_new(target, [row for row in firsts if row[4] not in by_key] if by_key else firsts)
+    by_key = _known(target, types) if _is_looked_up(target, firsts) else {}
+    news = [row for row in firsts if row[4] not in by_key] if by_key else firsts
+    inserted = _insert_new(target, news, is_looked_up=_is_looked_up(target, firsts))
     unkeyed = iter([id_ for id_, key in inserted if key is None])
     by_key.update((key, id_) for id_, key in inserted if key is not None)
     for _ in range(ROUNDS):
@@ -183,11 +185,19 @@ def _known(target: Any, types: Mapping[str, str]) -> dict[str, int]:
     return {key: _same_type(id_, job_type, types[key], key) for key, id_, job_type in found}
 
 
-def _insert_new(target: Any, rows: Sequence[tuple[Any, ...]]) -> list[tuple[int, str | None]]:
-    """Insert rows whose keys nobody had a moment ago; return id and key of those that were inserted.
+def _is_looked_up(target: Any, rows: Sequence[tuple[Any, ...]]) -> bool:
+    """Return whether keys of ``rows`` are looked for before they are inserted."""
+    return _is_psycopg(target) and len(rows) >= CHUNK
 
-    On a connection of psycopg's, whose keys were looked for, they are inserted as if there were no conflict,
-    and once more if there is one. The look has begun a transaction, so what is taken back is a savepoint.
+
+def _insert_new(
+    target: Any, rows: Sequence[tuple[Any, ...]], *, is_looked_up: bool
+) -> list[tuple[int, str | None]]:
+    """Insert ``rows``; return id and key of those that were inserted, which a key that exists is not.
+
+    ``is_looked_up``: nobody had their keys a moment ago. They are inserted as if there were no conflict, and
+    once more if there is one. The look has begun the transaction of a connection that begins them by itself,
+    so what is taken back is a savepoint; one that commits each statement is given a transaction for all.
     """
     if not rows:
         return []
@@ -196,10 +206,10 @@ def _insert_new(target: Any, rows: Sequence[tuple[Any, ...]]) -> list[tuple[int,
     def insert(statement: str) -> list[tuple[int, str | None]]:
         return list(chain.from_iterable(_run_each(target, statement, map(values_of, _chunks(rows)))))
 
-    if not _is_psycopg(target):
-        return insert(statement + UNLESS_KNOWN)
     if all(row[4] is None for row in rows):
         return insert(statement + ONE_EACH)
+    if not is_looked_up:
+        return insert(statement + UNLESS_KNOWN)
     try:
         with target.transaction():
             return insert(statement + ONE_EACH)
