@@ -15,7 +15,7 @@ import psycopg
 from worker import db, horizon, liveness
 from worker.cli.reach import Connection, one, rows
 from worker.embedded.errors import EmbeddedError
-from worker.indexes import bloat
+from worker.indexes import bloat, state
 from worker.leases import IS_HEARD
 from worker.settings import Settings
 
@@ -190,15 +190,20 @@ def _half_built(rests: Iterable[bloat.Leftover]) -> Iterator[Finding]:
 def bloated_ones(connection: Connection, floor_bytes: int = bloat.FLOOR_BYTES) -> Iterator[Finding]:
     """Name the indexes of ``floor_bytes`` or more that a long transaction left bloated."""
     for index in bloat.bloated(connection, floor_bytes=floor_bytes):
-        mend = (
-            "A worker rebuilds it, at the latest six hours after the last try, "
-            f"unless a transaction stays open; or: {index.rebuilds}"
-        )
-        if index.is_unique:
-            mend = f"At a quiet hour, because enqueues with a key may fail meanwhile: {index.rebuilds}"
-        if not index.may_rebuild:
-            mend = f"The role {index.role} may not rebuild it. As the owner of its table: {index.rebuilds}"
-        yield Finding("indexes", "warning", index.says, mend)
+        yield Finding("indexes", "warning", index.says, f"{_who_rebuilds(index)}: {index.rebuilds}")
+
+
+def _who_rebuilds(index: bloat.Index) -> str:
+    """Say who should, or will, rebuild ``index``, before the statement that does."""
+    if not index.may_rebuild:
+        return f"The role {index.role} may not rebuild it. As the owner of its table"
+    if index.is_unique:
+        return "At a quiet hour, because enqueues with a key may fail meanwhile"
+    hours = state.REST_SECONDS / 3600
+    return (
+        f"A worker rebuilds it, at the latest {hours:g} hours after the last try, "
+        "unless a transaction stays open; or"
+    )
 
 
 def _transactions(connection: Connection) -> Iterator[Finding]:

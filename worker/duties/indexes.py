@@ -40,7 +40,7 @@ class Indexes:
     def step(self, connection: psycopg.Connection[Any]) -> Mapping[str, Any]:
         """Begin a pass if one is due; return what came of the last one."""
         last, is_due = state.read(connection)
-        # Who cannot make the pass leaves it to others.
+        # Through a pooler nothing can be built beside the work: that is left to others.
         begins = is_due and not self.is_working and not is_pooled(connection)
         if begins and (current := state.take(connection)) is not None:
             self._thread = threading.Thread(target=self._work, args=(current,), name="indexes", daemon=True)

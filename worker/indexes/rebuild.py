@@ -16,7 +16,7 @@ from psycopg import sql
 from psycopg.rows import class_row
 
 from worker import horizon, log
-from worker.db import configure, connect, is_pooled
+from worker.db import configure, connect
 from worker.indexes.bloat import FLOOR_BYTES, Index, Leftover, bloated, leftovers, megabytes
 from worker.indexes.state import Pass, store
 
@@ -42,7 +42,6 @@ WHERE l.locktype = 'relation' AND l.relation = to_regclass(%s) AND l.pid IS DIST
 LIMIT 1
 """
 SIZE = "SELECT pg_relation_size(to_regclass(%s))"
-POOLED = "a pooler stands between; only a direct connection can rebuild indexes beside the work"
 
 
 def open_connection(url: str) -> Connection:
@@ -68,10 +67,6 @@ def make_pass(
     waited for ``patience_seconds``, then for the next pass.
     """
     current.waits = current.failed = None
-    if is_pooled(connection):
-        current.waits = POOLED
-        store(connection, current)
-        return
     rests, found = leftovers(connection), bloated(connection, floor_bytes=floor_bytes)
     lacks = lacking(rests, found)
     if lacks and lacks != current.lacks:
@@ -145,9 +140,10 @@ def _do(
     except psycopg.Error as failure:
         if is_stopping() or isinstance(failure, psycopg.errors.LockNotAvailable):
             current.may_be_tried_again(each.name)
-        if is_stopping() or connection.closed:
-            if not connection.closed:
-                store(connection, current)
+        if connection.closed:
+            raise
+        if is_stopping():
+            store(connection, current)
             raise
         said = " ".join(str(failure).split("\n")[0].split())
         current.failed = f"{each.name}: {said}"[:300]
