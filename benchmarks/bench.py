@@ -32,6 +32,7 @@ ENVIRONMENTS = HERE.parent / ".benchmarks"
 # Where the raw figures go, when they are to be kept; ``run all`` says so. No setting of the product:
 # the tests, whose list of pages is used here, take those away.
 KEPT = "BENCHMARK_RESULTS"
+TICKS = os.sysconf("SC_CLK_TCK")
 _remembered: dict[str, dict[str, object]] = {}
 
 
@@ -91,16 +92,25 @@ def take_turns(rounds: int, cases: Mapping[str, Callable[[], float]], unit: str)
 
 
 def table(title: str, found: Mapping[str, Sequence[float]], unit: str, *, beside: str) -> str:
-    """Return the results as a table, each case also as a share of the one ``beside``; remember them."""
+    """Return the results as a table, each case also as a share of the one ``beside``; remember them.
+
+    The share is told twice: of the medians, and as the median of what each round gave, for which it does not
+    matter that the machine was slower in one round than in the next.
+    """
     remember(title, found, unit)
-    base = statistics.median(found[beside])
-    lines = [f"### {title}", "", f"| {unit} | median | smallest | largest | of {beside} |"]
-    lines.append("|---|--:|--:|--:|--:|")
+    lines = [f"### {title}", "", f"| {unit} | median | smallest | largest | of {beside} | round by round |"]
+    lines.append("|---|--:|--:|--:|--:|--:|")
     for name, values in found.items():
-        median = statistics.median(values)
-        cells = " | ".join(_number(value) for value in (median, min(values), max(values)))
-        lines.append(f"| {name} | {cells} | {median / base:.2f} |")
+        cells = [_number(value) for value in (statistics.median(values), min(values), max(values))]
+        cells += [f"{share:.2f}" for share in shares(values, found[beside])]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
     return "\n".join([*lines, ""])
+
+
+def shares(values: Sequence[float], others: Sequence[float]) -> tuple[float, float]:
+    """Return ``values`` as a share of ``others``: of their medians, and the median of the rounds' shares."""
+    by_rounds = [value / other for value, other in zip(values, others, strict=True)]
+    return statistics.median(values) / statistics.median(others), statistics.median(by_rounds)
 
 
 def _number(value: float) -> str:
@@ -132,6 +142,12 @@ def together(commands: Sequence[Sequence[str | Path]], url: str, log: Path) -> l
     if any(process.returncode for process in started):
         raise SystemExit(f"{commands[0]} failed:\n{log.read_text()[-3000:]}")
     return said
+
+
+def cpu_seconds(pids: list[int]) -> float:
+    """Return the CPU time that the processes have used so far."""
+    stats = [Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split() for pid in pids]
+    return sum(int(stat[11]) + int(stat[12]) for stat in stats) / TICKS
 
 
 def machine(url: str) -> str:

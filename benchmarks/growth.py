@@ -5,9 +5,10 @@
 
 Databases of ``benchmarks.grown`` stand side by side in one server: an empty one and one of each size, taking
 turns. In each, no-op runs are added and drained by the worker's own statements in batches of 100 on one
-connection, and by one real worker (``wakeboard tick``, default settings but for keeping everything). What a
-turn wrote is removed before the next one. The added rows are as large as the largest of the past: smaller
-ones would fill what is left of its pages, one here and one there, as no steady load does.
+connection, and by one real worker (``wakeboard tick``, default settings but for keeping everything). The CPU
+time that the server's process had for the statements is told as well: other work on the machine hardly
+changes it. What a turn wrote is removed before the next one. The added rows are as large as the largest of
+the past: smaller ones would fill what is left of its pages, one here and one there, as no steady load does.
 
 Then, in a copy of the largest: a transaction holds a snapshot open for so many seconds, while the statements
 drain so many runs (or as many as they get through); then it ends, and they go on. Beside each turn there is
@@ -26,6 +27,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
 from time import monotonic, sleep
+from typing import NamedTuple
 
 import psycopg
 from psycopg import sql
@@ -58,8 +60,15 @@ def last_run(connection: psycopg.Connection) -> int:
     return int(row[0]) if row else 0
 
 
-def drain(url: str, log: Path, runs: int, command: Sequence[str]) -> float:
-    """Add ``runs`` no-op runs, let ``command`` drain them, and return runs per second, by the rows."""
+class Drained(NamedTuple):
+    """How ``runs`` were drained: runs per second, by the rows, and what the command printed."""
+
+    rate: float
+    said: str
+
+
+def drain(url: str, log: Path, runs: int, command: Sequence[str]) -> Drained:
+    """Add ``runs`` no-op runs, and let ``command`` drain them."""
     with bench.session(url) as connection:
         last = last_run(connection)
         connection.execute("INSERT INTO wakeboard.job_types (name) VALUES ('noop') ON CONFLICT DO NOTHING")
@@ -71,11 +80,11 @@ def drain(url: str, log: Path, runs: int, command: Sequence[str]) -> float:
         )
         connection.execute("ANALYZE wakeboard.job_runs")
         connection.execute("CHECKPOINT")
-        throughput.together([command], url, log)
+        (said,) = throughput.together([command], url, log)
         done, seconds = connection.execute(_DONE, {"last": last}).fetchone() or (0, 1.0)
         if done != runs:
             raise SystemExit(f"not a result: {done} of {runs} succeeded")
-        return runs / float(seconds)
+        return Drained(runs / float(seconds), said)
 
 
 def clear(url: str, last: int) -> None:
@@ -96,7 +105,8 @@ def raw(url: str) -> list[str]:
 def by_size(urls: dict[int, str], log: Path, runs: int, rounds: int) -> None:
     """Measure each size in turns, and print the tables."""
     tick = [sys.executable, "-m", "worker", "tick", "--app", "noop_app"]
-    last = {}
+    last: dict[int, int] = {}
+    server: dict[str, list[float]] = {named(size): [] for size in urls}
     for size, url in urls.items():
         with bench.session(url) as connection:
             last[size] = last_run(connection)
@@ -104,7 +114,10 @@ def by_size(urls: dict[int, str], log: Path, runs: int, rounds: int) -> None:
     def case(size: int, command: Sequence[str]) -> Callable[[], float]:
         def measure() -> float:
             clear(urls[size], last[size])
-            return drain(urls[size], log, runs, command)
+            drained = drain(urls[size], log, runs, command)
+            if command != tick:
+                server[named(size)].append(float(drained.said) * 1e6 / runs)
+            return drained.rate
 
         return measure
 
@@ -113,6 +126,8 @@ def by_size(urls: dict[int, str], log: Path, runs: int, rounds: int) -> None:
         cases = {named(size): case(size, command(url)) for size, url in urls.items()}
         found = bench.take_turns(rounds, cases, "runs/s")
         print(bench.table(f"Claim and finish, {way}", found, "runs/s", beside=named(grown.EMPTY)), flush=True)
+    title = "CPU of the server's session, claim and finish by statements"
+    print(bench.table(title, server, "µs a run", beside=named(grown.EMPTY)), flush=True)
     for size, url in urls.items():
         clear(url, last[size])
 
@@ -171,9 +186,9 @@ def under_a_snapshot(
     began = monotonic()
 
     def turn() -> None:
-        here = drain(urls[size], log, runs, raw(urls[size]))
+        here = drain(urls[size], log, runs, raw(urls[size])).rate
         clear(urls[grown.EMPTY], 0)
-        beside = drain(urls[grown.EMPTY], log, runs, raw(urls[grown.EMPTY]))
+        beside = drain(urls[grown.EMPTY], log, runs, raw(urls[grown.EMPTY])).rate
         pairs.append((monotonic() - began, here, beside))
         bench.say(f"{pairs[-1][0]:5.0f} s: {here:9,.0f} runs/s, empty {beside:9,.0f}")
 
@@ -222,7 +237,7 @@ def beside_retention(url: str, log: Path, runs: int, pairs: int) -> None:
         def measured(is_on: bool) -> float:
             retention.own(connection)
             (sweeper.is_on.set if is_on else sweeper.is_on.clear)()
-            return drain(url, log, runs, raw(url))
+            return drain(url, log, runs, raw(url)).rate
 
         began = monotonic()
         cases = {"without": lambda: measured(False), "while it removes": lambda: measured(True)}

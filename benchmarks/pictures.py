@@ -82,9 +82,11 @@ def latency() -> list[tuple[str, list[Bar]]]:
 
 
 def growth(name: str) -> list[Curve]:
-    """Return a curve for each table of a benchmark whose cases are sizes."""
-    found = []
+    """Return a curve for each table of a benchmark in its picture's unit whose cases are sizes."""
+    found, unit = [], {"growth": "runs/s", "pages": "ms"}[name]
     for title, told in kept(name)["tables"].items():
+        if told["unit"] != unit:
+            continue
         sized = ((POINT.match(case), values) for case, values in told["values"].items() if values)
         points = sorted((float(size[1].replace(",", "")), median(values)) for size, values in sized if size)
         if len(points) > 1:

@@ -10,7 +10,6 @@ its pages once. A start is from the command to the first page, of an installatio
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import urllib.request
@@ -27,7 +26,6 @@ from worker.people.sessions import open_session
 from worker.people.users import install_id
 from worker.states import Role
 
-TICKS = os.sysconf("SC_CLK_TCK")
 SETTLE_SECONDS = 10
 
 
@@ -35,12 +33,6 @@ def family(pid: int) -> list[int]:
     """Return a process and all below it."""
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     return [pid, *(one for child in children for one in family(int(child)))]
-
-
-def cpu_seconds(pids: list[int]) -> float:
-    """Return the CPU time that the processes have used so far."""
-    stats = [Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split() for pid in pids]
-    return sum(int(stat[11]) + int(stat[12]) for stat in stats) / TICKS
 
 
 def megabytes(pids: list[int]) -> float:
@@ -88,9 +80,9 @@ def at_rest(pid: int, url: str, folder: Path, seconds: int) -> Resting:
     """Measure the process ``pid`` and all below it while nothing is to be done."""
     sleep(SETTLE_SECONDS)
     pids = family(pid)
-    cpu, ended = cpu_seconds(pids), transactions(url)
+    cpu, ended = bench.cpu_seconds(pids), transactions(url)
     sleep(seconds)
-    used, count = cpu_seconds(pids) - cpu, transactions(url) - ended - 1
+    used, count = bench.cpu_seconds(pids) - cpu, transactions(url) - ended - 1
     held = megabytes(pids)
     sent = asked.statements(folder, seconds)
     return Resting(100 * used / seconds, count / seconds, sum(each[1] for each in sent.values()), held)

@@ -13,9 +13,10 @@ start to their last write.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from statistics import median
 
 import psycopg
 
@@ -64,7 +65,10 @@ def rate(connection: psycopg.Connection, runs: int) -> float:
 
 
 def drain_raw(url: str) -> None:
-    """Claim and finish everything on one connection with the worker's statements and settings."""
+    """Claim and finish everything on one connection with the worker's statements and settings.
+
+    Printed are the seconds of CPU that the server's process of this session had meanwhile.
+    """
     with bench.session(url) as connection:
         configure(connection, engine.PLANNING)
         cursor = psycopg.RawCursor(connection)
@@ -89,6 +93,7 @@ def drain_raw(url: str) -> None:
                 done = {row[0] for row in cursor.execute(finish, values, prepare=True)}
                 # What the other's claim has locked for a moment is left out, and sent again.
                 held = [row for row in held if row[0] not in done]
+        print(bench.cpu_seconds([connection.info.backend_pid]))
 
 
 def ours(url: str, log: Path, runs: int, how_many: int, command: Sequence[str]) -> float:
@@ -129,6 +134,13 @@ def cases(url: str, log: Path, runs: int, how_many: int) -> dict[str, Callable[[
     }
 
 
+def _beside_the_quickest_peer(rates: Mapping[str, Sequence[float]]) -> str:
+    _raw, our, *peers = rates
+    quickest = max(peers, key=lambda name: median(rates[name]))
+    of_medians, by_rounds = bench.shares(rates[our], rates[quickest])
+    return f"{our}, of {quickest}: {of_medians:.2f}; round by round {by_rounds:.2f}.\n"
+
+
 def main() -> None:
     """Run the rounds and print the tables."""
     if sys.argv[1:2] == ["raw"]:
@@ -142,6 +154,7 @@ def main() -> None:
             rates = {name: found[name] for name in each}
             title = f"Throughput, no-op runs ({chosen.runs:,} a round, {chosen.rounds} rounds): {words}"
             print(bench.table(title, rates, "runs/s", beside=next(iter(rates))))
+            print(_beside_the_quickest_peer(rates))
         print(f"{fewer(chosen.runs)}\n\n{bench.machine(url)}")
         bench.keep("throughput", url)
 

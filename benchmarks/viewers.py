@@ -131,9 +131,9 @@ def measure(url: str, folder: Path, count: int, seconds: int, rounds: int) -> No
         length = SETTLE_SECONDS + 2 * seconds + rounds * (PATIENCE_SECONDS + 5)
         with viewers.watching(length):
             sleep(SETTLE_SECONDS)
-            cpu, began = rest.cpu_seconds(rest.family(pid)), viewers.asked
+            cpu, began = bench.cpu_seconds(rest.family(pid)), viewers.asked
             sleep(seconds)
-            used = rest.cpu_seconds(rest.family(pid)) - cpu
+            used = bench.cpu_seconds(rest.family(pid)) - cpu
             polls = (viewers.asked - began) / seconds
             bench.say(f"{100 * used / seconds:.1f} % of a core for {polls:.0f} polls/s")
             told = asked.statements(folder, min(20, seconds))

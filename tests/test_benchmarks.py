@@ -16,8 +16,8 @@ from benchmarks.others import Crowd, Told, table, table_of_crowds
 ROOT = Path(__file__).resolve().parent.parent
 RATES = {
     "raw SQL, 1 connection": [9000.0, 9100.0],
-    "Wakeboard, 1 worker": [6000.0],
-    "Chancy, 1 process": [700.0],
+    "Wakeboard, 1 worker": [5900.0, 6100.0],
+    "Chancy, 1 process": [600.0, 800.0],
 }
 
 
@@ -44,6 +44,11 @@ def test_the_readme_shows_the_figures_that_were_kept() -> None:
 def test_a_picture_is_drawn_from_the_figures_that_were_kept(name: str) -> None:
     for ending, dark in (("", False), ("-dark", True)):
         assert (pictures.FOLDER / f"{name}{ending}.svg").read_text() == pictures.PICTURES[name][1](dark)
+
+
+def test_a_share_is_told_of_the_medians_and_round_by_round() -> None:
+    assert bench.shares([50.0, 100.0, 30.0], [100.0, 200.0, 40.0]) == (0.5, 0.5)
+    assert bench.shares([50.0, 100.0, 30.0], [50.0, 200.0, 40.0]) == (1.0, 0.75)
 
 
 def test_what_a_table_told_is_kept_with_every_round(results: Path) -> None:
@@ -87,6 +92,7 @@ def test_a_curve_has_a_point_for_each_size_and_its_axes_go_by_tens() -> None:
 def test_a_table_whose_cases_are_sizes_makes_a_curve(results: Path) -> None:
     sizes = {"empty": [9.0], "1,000,000 finished runs": [6.0], "10,000 finished runs": [5.0, 7.0]}
     bench.remember("Claim and finish, one worker", sizes, "runs/s")
+    bench.remember("CPU of the server's session", sizes, "µs a run")
     bench.remember("Beside retention", {"with": [1.0], "without": [2.0]}, "runs/s")
     bench.keep("growth", "")
     assert pictures.growth("growth") == [Curve("one worker", [(10_000.0, 6.0), (1_000_000.0, 6.0)])]
