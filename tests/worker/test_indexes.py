@@ -23,9 +23,10 @@ from tests.processes import ROOT, run_wakeboard, surroundings, wait_until
 from worker import db
 from worker.cli import diagnosis
 from worker.duties.indexes import Indexes
+from worker.indexes import bloat as bloat_module
 from worker.indexes import rebuild, state
 from worker.indexes.bloat import LARGE, Index, bloated, leftovers
-from worker.indexes.state import REST_SECONDS, Pass
+from worker.indexes.state import GIVEN_UP_SECONDS, REST_SECONDS, Pass
 
 FLOOR = 256 * 1024
 CLAIMABLE = "job_runs_claimable"
@@ -198,6 +199,40 @@ def test_what_was_built_anew_a_short_while_ago_rests(
     make_pass(database, Pass(tried={CLAIMABLE: now - REST_SECONDS + 60}, now=now))
     assert size(connection) == grown
     make_pass(database, Pass(tried={CLAIMABLE: now - REST_SECONDS - 60}, now=now))
+    assert size(connection) < grown
+
+
+def test_an_index_that_takes_too_long_to_count_is_named_and_left(
+    database: str, connection: Connection, other: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    grown = bloat(connection, other)
+    monkeypatch.setattr(bloat_module, "COUNT_SECONDS", 0.001)
+    with a_snapshot(other):
+        churn(connection)
+        current = make_pass(database)
+        (found,) = [each for each in diagnosis.bloated_ones(connection, FLOOR) if CLAIMABLE in each.says]
+    assert current.tried == {} and size(connection) >= grown
+    assert "its count took over" in str(current.waits)
+    assert found.says.endswith("by the statistics: its count took over 0.001 s.")
+    assert str(found.mend).startswith("Workers leave it.")
+    monkeypatch.undo()
+    assert make_pass(database, current).waits is None and size(connection) < grown
+
+
+def test_an_index_that_is_not_built_in_time_rests_for_a_week(
+    database: str, connection: Connection, other: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    grown, now = bloat(connection, other), 1_000_000.0
+    monkeypatch.setattr(rebuild, "REBUILD_SECONDS", 0.5)
+    with a_snapshot(other):
+        current = make_pass(database, Pass(now=now))
+    assert str(current.failed).startswith(f"{CLAIMABLE}: cancelled, or not built within 0.5 s")
+    monkeypatch.undo()
+    current.now = now + GIVEN_UP_SECONDS - 60
+    make_pass(database, current)
+    assert size(connection) == grown
+    current.now = now + GIVEN_UP_SECONDS + 60
+    make_pass(database, current)
     assert size(connection) < grown
 
 

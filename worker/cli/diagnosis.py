@@ -199,10 +199,12 @@ def _who_rebuilds(index: bloat.Index) -> str:
         return f"The role {index.role} may not rebuild it. As the owner of its table"
     if index.is_unique:
         return "At a quiet hour, because enqueues with a key may fail meanwhile"
-    hours = state.REST_SECONDS / 3600
+    if not index.is_counted:
+        return f"Workers leave it. If it says so again after ANALYZE wakeboard.{index.on_table}"
+    hours, days = state.REST_SECONDS / 3600, state.GIVEN_UP_SECONDS / 86_400
     return (
-        f"A worker rebuilds it, at the latest {hours:g} hours after the last try, "
-        "unless a transaction stays open; or"
+        f"A worker rebuilds it, at the latest {hours:g} hours after the last try "
+        f"({days:g} days after one that took too long), unless a transaction stays open; or"
     )
 
 

@@ -67,7 +67,8 @@ class Index:
     """An index of the schema ``wakeboard``: its size, and as how many entries of what width it is known.
 
     ``condition`` is what a partial index asks of a row, as SQL; ``may_rebuild`` is of this ``role``. One that
-    ``is_unique`` is not rebuilt beside the work: INSERT … ON CONFLICT may fail by the new one meanwhile.
+    ``is_unique`` is not rebuilt beside the work: INSERT … ON CONFLICT may fail by the new one meanwhile. The
+    entries of one that is not ``is_counted`` are what statistics say.
     """
 
     name: str
@@ -79,6 +80,7 @@ class Index:
     condition: str | None
     role: str
     may_rebuild: bool
+    is_counted: bool = True
 
     @property
     def needed_bytes(self) -> float:
@@ -103,7 +105,9 @@ class Index:
     @property
     def says(self) -> str:
         """What is wrong, in one sentence."""
-        return f"{self.name} takes {megabytes(self.bytes)} where {megabytes(self.needed_bytes)} would do."
+        says = f"{self.name} takes {megabytes(self.bytes)} where {megabytes(self.needed_bytes)} would do"
+        unsure = "" if self.is_counted else f", by the statistics: its count took over {COUNT_SECONDS} s"
+        return f"{says}{unsure}."
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +134,7 @@ def bloated(connection: Connection, *, floor_bytes: int = FLOOR_BYTES) -> list[I
     with connection.cursor(row_factory=class_row(Index)) as cursor:
         large = cursor.execute(LARGE, {"floor": floor_bytes}).fetchall()
     counted = (_counted(connection, index) for index in large if index.is_bloated)
-    return [index for index in counted if index is not None and index.is_bloated]
+    return [index for index in counted if index.is_bloated]
 
 
 def leftovers(connection: Connection) -> list[Leftover]:
@@ -139,8 +143,8 @@ def leftovers(connection: Connection) -> list[Leftover]:
         return cursor.execute(LEFTOVERS).fetchall()
 
 
-def _counted(connection: Connection, index: Index) -> Index | None:
-    """Return ``index`` with its entries as they are, as far as they matter; None: counting takes too long."""
+def _counted(connection: Connection, index: Index) -> Index:
+    """Return ``index`` with its entries as they are, as far as they matter, if it is quick to count."""
     count = sql.SQL("SELECT count(*) FROM (SELECT FROM wakeboard.{} WHERE {} LIMIT {}) AS counted").format(
         sql.Identifier(index.on_table),
         sql.SQL(index.condition or "true"),  # the server's own words
@@ -155,8 +159,8 @@ def _counted(connection: Connection, index: Index) -> Index | None:
             )
             row = connection.execute(count).fetchone()
     except psycopg.errors.QueryCanceled:
-        return None
-    return replace(index, entries=row[0]) if row else None
+        return replace(index, is_counted=False)
+    return replace(index, entries=row[0]) if row else index
 
 
 def megabytes(size: float) -> str:

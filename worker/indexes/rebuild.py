@@ -75,7 +75,7 @@ def make_pass(
     until = monotonic() + LAST_BEGIN_SECONDS
     todo: list[Leftover | Index] = [rest for rest in rests if rest.may_drop]
     plain = [each for each in found if each.may_rebuild and not each.is_unique]
-    todo += [each for each in plain if not current.rests(each.name)]
+    todo += [each for each in plain if each.is_counted and not current.rests(each.name)]
     for each in todo:
         current.waits = _wait(connection, each.on_table, pause, patience_seconds)
         if current.waits or monotonic() > until or pause(0):
@@ -84,6 +84,8 @@ def make_pass(
             current.tries(each.name)
             store(connection, current)
         _do(connection, each, current, is_stopping=lambda: pause(0))
+    uncounted = (each.says for each in plain if not each.is_counted)
+    current.waits = current.waits or next(uncounted, None)
     store(connection, current)
 
 
@@ -146,6 +148,9 @@ def _do(
             store(connection, current)
             raise
         said = " ".join(str(failure).split("\n")[0].split())
+        if isinstance(failure, psycopg.errors.QueryCanceled):
+            current.gives_up(each.name)
+            said = f"cancelled, or not built within {REBUILD_SECONDS} s; it is left for a week"
         current.failed = f"{each.name}: {said}"[:300]
         log.warn("An index could not be rebuilt or dropped; it stays as it is.", index=each.name, error=said)
 

@@ -15,6 +15,8 @@ PROCESS_ID, NAME = "all workers", "index pass"
 PASS_SECONDS = 1800.0
 # Building an index reads its whole table, so one is tried at most so often, whatever came of it.
 REST_SECONDS = 6 * 3600.0
+# What could not be built in time would hardly be the next time, and costs its minutes again.
+GIVEN_UP_SECONDS = 7 * 86_400.0
 
 READ = f"""
 SELECT numbers, last_success_at < now() - make_interval(secs => {PASS_SECONDS})
@@ -65,6 +67,10 @@ class Pass:
     def tries(self, index: str) -> None:
         """Note that ``index`` is tried now; forget what has rested."""
         self.tried = {name: at for name, at in self.tried.items() if self.rests(name)} | {index: self.now}
+
+    def gives_up(self, index: str) -> None:
+        """Note that ``index`` takes too long to build, and is left for a week."""
+        self.tried[index] = self.now + GIVEN_UP_SECONDS - REST_SECONDS
 
     def may_be_tried_again(self, index: str) -> None:
         """Note that nothing came of the try, for a reason that may be gone soon."""
