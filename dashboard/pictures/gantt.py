@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from dashboard.queries.errors import Window
-from worker.nights.minutes import SLICES, Slice
+from worker.nights.minutes import Slice, slice_length
 
 WIDTH = 1000
 # Narrower bars cannot be seen, nor pointed at.
@@ -90,12 +90,12 @@ def _seconds(window: Window) -> float:
 
 def _merged(window: Window, pieces: Sequence[Slice]) -> list[Bar]:
     """Return the stretches that ``pieces`` make; a pause shorter than a slice is none."""
-    whole = _seconds(window)
+    whole, pause = _seconds(window), slice_length(window).total_seconds()
     found: list[tuple[float, float, int, int]] = []
     for piece in sorted(pieces, key=lambda piece: piece.start):
         _, start, end, attempts, failed = piece
         start, end = max(start, 0), min(end, whole)
-        if found and start - found[-1][1] < whole / SLICES:
+        if found and start - found[-1][1] < pause:
             start, reached, before, failed_before = found.pop()
             end, attempts, failed = max(reached, end), before + attempts, failed_before + failed
         found.append((start, end, attempts, failed))
@@ -104,15 +104,15 @@ def _merged(window: Window, pieces: Sequence[Slice]) -> list[Bar]:
 
 def _marks(window: Window, pieces: Sequence[Slice]) -> list[Bar]:
     """Return a bar for each row of slices in which attempts failed."""
-    length = _seconds(window) / SLICES
-    found: list[tuple[int, int, int, int]] = []
+    whole, length = _seconds(window), slice_length(window).total_seconds()
+    found: list[tuple[float, float, int, int]] = []
     for piece in sorted(piece for piece in pieces if piece.failed):
-        first, _, _, attempts, failed = piece
-        if found and found[-1][1] == first:
+        first, end, attempts, failed = piece.begin, piece.begin + length, piece.attempts, piece.failed
+        if found and found[-1][1] >= first:
             first, _, before, failed_before = found.pop()
             attempts, failed = before + attempts, failed_before + failed
-        found.append((first, piece.place + 1, attempts, failed))
-    return [_bar(window, first * length, end * length, *counts) for first, end, *counts in found]
+        found.append((first, end, attempts, failed))
+    return [_bar(window, max(first, 0), min(end, whole), *counts) for first, end, *counts in found]
 
 
 def _bar(window: Window, start: float, end: float, attempts: int, failed: int) -> Bar:

@@ -18,7 +18,9 @@ from dashboard.live import add_page
 from dashboard.pictures import gantt
 from dashboard.queries import errors
 from dashboard.queries.errors import Window
-from dashboard.queries.nights.whole import Night, Settled
+from dashboard.queries.nights.hours import MOST_HOURS
+from dashboard.queries.nights.settled import Settled
+from dashboard.queries.nights.whole import Night
 from dashboard.views import audit as audit_page
 from dashboard.words import night as words
 from dashboard.words.changes import changes
@@ -68,7 +70,8 @@ def find() -> dict[str, Any]:
     """Return everything about the window that the address asks for."""
     filters = params.from_request(FIELDS)
     settled = current_app.extensions.setdefault("wakeboard_settled_nights", Settled())
-    found = Night(reading(), asked(filters), as_of(), settled)
+    kept_hours = current_app.extensions.setdefault("wakeboard_settled_hours", Settled(MOST_HOURS))
+    found = Night(reading(), asked(filters), as_of(), settled, kept_hours)
     window, is_over = found.window, found.window.until <= as_of()
     good, sentence, rest = words.verdict(found.numbers, is_over=is_over)
     return {

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from dataclasses import astuple, replace
 from datetime import UTC, datetime, timedelta
 from html import unescape
+from random import Random
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -18,6 +20,9 @@ from dashboard.formats import anchor
 from dashboard.pictures import gantt
 from dashboard.queries import errors
 from dashboard.queries.errors import Window
+from dashboard.queries.nights.hours import MOST_HOURS, minutes_of
+from dashboard.queries.nights.hours import settled as settled_hours
+from dashboard.queries.nights.settled import Settled
 from dashboard.views.night import BOUNDS
 from dashboard.words import night as words
 from tests.conftest import Connection
@@ -25,7 +30,7 @@ from tests.dashboard.conftest import NIGHT_TILES, SAME_ORIGIN, assert_shown_as_t
 from tests.factories import a_definition, a_run, a_type, a_worker, age, an_attempt, from_now, insert
 from worker import audit
 from worker.nights import faults
-from worker.nights.minutes import SLICES, Slice
+from worker.nights.minutes import SLICES, Ran, Slice, Usual, ran, slice_length, slices, summed
 from worker.nights.summary import Span, summary
 from worker.people import users
 from worker.retention.keep import Keep
@@ -606,16 +611,100 @@ def test_of_failures_that_are_remembered_the_runs_that_fail_now_come_first(
     assert shown(spans[0]) == [("GAMMA", 2, 0), ("BETA", 1, 1)]
 
 
+def test_a_window_that_moves_on_sums_only_the_minutes_that_are_new_or_not_settled(
+    app: Flask, client: FlaskClient, connection: Connection
+) -> None:
+    for hours in range(24):
+        counted(connection, f"{hours} hours 20 minutes", runs=2)
+    assert night(client)["attempts"] == 48
+    asked: list[dict[str, Any]] = []
+
+    def note(_connection: Any, _cursor: Any, sql: str, values: Any, *_: Any) -> None:
+        if "date_bin" in sql:
+            asked.append(values)
+
+    event.listen(app.extensions["wakeboard_database"].primary, "before_cursor_execute", note)
+    counted(connection, "10 minutes", table="statistics_deltas")
+    assert night(client)["attempts"] == 49, "a minute that is not settled may change"
+    assert asked and sum((each["until"] - each["since"] for each in asked), timedelta()) < timedelta(hours=3)
+
+
+def test_what_is_remembered_of_hours_adds_up_to_what_one_walk_over_the_minutes_says(
+    app: Flask, connection: Connection
+) -> None:
+    chance = Random(7)
+    now = datetime.now(UTC)
+    for _ in range(400):
+        counted(
+            connection, f"{chance.randrange(50 * 60)} minutes", chance.choice(("mail", "report", "sync")),
+            chance.choice(("succeeded", "succeeded", "failed", "lost", "cancelled")), chance.randrange(1, 5),
+            seconds=chance.choice((0.5, 1, 40, 9000)), table=chance.choice(STATISTICS),
+        )  # fmt: skip
+    kept = Settled(MOST_HOURS)
+    usual = {"mail": Usual(9, 1.0), "sync": Usual(9, 20.0)}
+    with app.extensions["wakeboard_database"].primary.connect() as asking:
+
+        def ask(sql: str, values: Any) -> Any:
+            return asking.execute(text(sql), dict(values)).mappings().all()
+
+        for _ in range(60):
+            until = now - timedelta(minutes=chance.randrange(300))
+            length = timedelta(minutes=chance.choice((1, 59, 61, 720, 1440, chance.randrange(1, 2400))))
+            window = words.whole_minutes(until - length, until)
+            parts = minutes_of(ask, window, usual, until if chance.random() < 0.5 else now, kept)
+            whole = [summed(ask, window, usual, slice_length(window))]
+            types = ["mail", "report", "sync"]
+            assert told(ran(parts, usual)) == told(ran(whole, usual))
+            assert by_begin(slices(parts, window.since, types)) == by_begin(
+                slices(whole, window.since, types)
+            )
+
+
+STATISTICS = ("statistics_rollups", "statistics_deltas")
+
+
+def told(found: list[Ran]) -> list[tuple[Any, ...]]:
+    return [(*astuple(replace(each, seconds=0, usual=None)), round(each.seconds, 6)) for each in found]
+
+
+def by_begin(found: dict[str, list[Slice]]) -> dict[str, list[tuple[float, ...]]]:
+    return {
+        name: sorted(tuple(round(each, 6) for each in piece) for piece in pieces)
+        for name, pieces in found.items()
+    }
+
+
+def test_nothing_is_remembered_of_minutes_that_retention_may_remove(
+    client: FlaskClient, connection: Connection
+) -> None:
+    begin = datetime.now(UTC).replace(minute=0, second=0, microsecond=0) - timedelta(days=34, hours=12)
+    window = f"since={begin:%Y-%m-%dT%H:%M}Z&until={begin + timedelta(hours=6):%Y-%m-%dT%H:%M}Z"
+    for hours in (2, 4):
+        counted(connection, f"{datetime.now(UTC) - begin - timedelta(hours=hours)}".replace(",", ""))
+    assert night(client, window)["attempts"] == 2
+    connection.execute(
+        "DELETE FROM wakeboard.statistics_rollups WHERE minute < %s", (begin + timedelta(hours=3),)
+    )
+    assert night(client, window)["attempts"] == 1
+
+
+def test_settled_hours_are_whole_ones_that_began_an_hour_and_a_half_ago() -> None:
+    window = Window(moment("2026-11-20T18:07"), moment("2026-11-21T09:20"))
+    for now, end in (("09:29", "08:00"), ("09:30", "09:00"), ("10:29", "09:00"), ("12:00", "09:00")):
+        found = settled_hours(window, moment(f"2026-11-21T{now}"))
+        assert found == (moment("2026-11-20T19:00"), moment(f"2026-11-21T{end}"))
+
+
 # Drawing
 
 
-def piece(minutes: float, place: int, failed: int = 0, length: float = 5) -> Slice:
-    return Slice(place, 60 * minutes, 60 * (minutes + length), 10, failed)
+def piece(minutes: float, begin: float, failed: int = 0, length: float = 5) -> Slice:
+    return Slice(60 * begin, 60 * minutes, 60 * (minutes + length), 10, failed)
 
 
 def test_busy_stretches_are_merged_and_long_pauses_are_not() -> None:
     window = Window(moment("2026-11-20T18:00"), moment("2026-11-21T08:00"))
-    pieces = [piece(0, 0), piece(9, 1), piece(400, 46, failed=2), piece(-60, 3, length=90)]
+    pieces = [piece(0, 0), piece(9, 10), piece(400, 400, failed=2), piece(-60, 30, length=90)]
     (lane,) = gantt.lanes(window, ["mail", "idle"], {"mail": pieces}, {}, window.until)
     assert [bar.attempts for bar in lane.bars] == [30, 10]
     assert lane.bars[0].first_at == window.since and lane.bars[0].x == 0
@@ -623,13 +712,24 @@ def test_busy_stretches_are_merged_and_long_pauses_are_not() -> None:
 
 
 def test_a_lane_has_a_bounded_number_of_bars_inside_of_the_drawing() -> None:
-    window = Window(moment("2026-11-20T18:00"), moment("2026-11-21T08:00"))
-    step = 14 * 60 / SLICES
-    pieces = [piece(place * step, place, failed=1, length=1) for place in range(SLICES)]
+    window = Window(moment("2026-11-20T18:03"), moment("2026-11-21T08:03"))
+    step = slice_length(window) / timedelta(minutes=1)
+    begins = [-3 + place * step for place in range(int(14 * 60 / step) + 1)]
+    pieces = [piece(begin, begin, failed=1, length=0.1) for begin in begins]
     (lane,) = gantt.lanes(window, ["mail"], {"mail": pieces}, {"mail": (window.since, 3)}, window.until)
     assert len(lane.bars) <= SLICES and len(lane.marks) == 1 and lane.running is not None
     for bar in (*lane.bars, *lane.marks, lane.running):
         assert bar.x >= 0 and bar.x + bar.width <= gantt.WIDTH + 0.2
+    assert (lane.marks[0].first_at, lane.marks[0].last_at) == (window.since, window.until)
+
+
+@pytest.mark.parametrize(
+    ("hours", "minutes"), [(0.1, 1), (1.5, 1), (12, 10), (14, 10), (24, 15), (41, 30), (72, 60), (200, 1440)]
+)
+def test_slices_part_an_hour_evenly_and_are_no_more_than_can_be_drawn(hours: float, minutes: int) -> None:
+    since = moment("2026-11-20T18:07")
+    length = slice_length(Window(since, since + timedelta(hours=hours)))
+    assert length == timedelta(minutes=minutes) and hours * 60 / minutes <= SLICES
 
 
 # Rules of every page

@@ -6,7 +6,8 @@ outcomes make. Only the runs behind a slow type are looked up, among FEW of each
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
@@ -27,6 +28,10 @@ LEAST_SECONDS = 1.0
 MOST_TYPES = 1000
 LANES = 20
 SLICES = 96
+# What an hour can be parted by evenly.
+_STEPS = [timedelta(minutes=each) for each in (1, 2, 3, 4, 5, 6, 10, 12, 15, 20, 30, 60)]
+# Of so many types, those with failures or the most work, slices are told.
+MOST_DRAWN = 10 * LANES
 # A start further back is drawn from here: before every window.
 LONGEST_MS = 10 * 86_400_000
 SLOW_TYPES = 10
@@ -76,16 +81,26 @@ class Ran:
 
 
 class Slice(NamedTuple):
-    """Attempts of one type that ended in one SLICES-th of the window: which, first start, last end.
+    """Attempts of one type that ended in one slice of a window: where it begins, first start, last end.
 
-    Start and end are seconds since the window began.
+    All three are seconds since the window began. The first slice may begin before it, and so may starts.
     """
 
-    place: int
+    begin: float
     start: float
     end: float
     attempts: int
     failed: int
+
+
+def slice_length(window: Window) -> timedelta:
+    """Return how long slices are: steps that part an hour evenly, at least a SLICES-th of ``window``.
+
+    They begin at the same moments in each window, so that hours can be remembered and bars stay where they
+    are while a window moves on. Of windows of over SLICES hours they are days.
+    """
+    least = (window.until - window.since) / SLICES
+    return next((step for step in _STEPS if step >= least), timedelta(days=1))
 
 
 _USUAL = f"""
@@ -131,73 +146,104 @@ def _median(rows: Sequence[Row], total: Any) -> float:
     raise AssertionError("no bucket holds half of the runs")
 
 
-_RAN = f"""
-SELECT ended.job_type,
-    sum(runs) AS attempts,
-    coalesce(sum(runs) FILTER (WHERE outcome = 'succeeded'), 0) AS succeeded,
-    coalesce(sum(runs) FILTER (WHERE outcome IN ({_FAILED})), 0) AS failed,
-    coalesce(sum(runs) FILTER (WHERE outcome = 'lost'), 0) AS lost,
-    sum(duration_ms) / 1000 AS seconds,
-    coalesce(sum(runs) FILTER (WHERE outcome = 'succeeded' AND duration_ms > limits.ms * runs), 0) AS slow,
-    coalesce(max(duration_max_ms) FILTER (WHERE outcome = 'succeeded'), 0) / 1000 AS slowest_seconds
-FROM ({_minutes()}) AS ended
-LEFT JOIN unnest(CAST(:types AS text[]), CAST(:limits AS float8[])) AS limits (job_type, ms)
-    ON limits.job_type = ended.job_type
-GROUP BY ended.job_type
-ORDER BY failed DESC, attempts DESC, ended.job_type
-LIMIT {MOST_TYPES}
+@dataclass(frozen=True, slots=True)
+class Minutes:
+    """What the minutes of a span say, by type: sums in the order of ``Ran``, and slices of those to be drawn.
+
+    Of each type's slices: where they begin, first starts, last ends (seconds since the span began), attempts
+    and failures, in columns that take little room.
+    """
+
+    since: datetime
+    sums: Mapping[str, tuple[int, int, int, int, float, int, float]]
+    slices: Mapping[str, Sequence[array[float]]]
+
+
+# One walk over the minutes: groups by slice and type, then a row for each type, with an array for each column
+# of its slices: those may be two thousand.
+_SUMMED = f"""
+SELECT told.*, row_number() OVER (ORDER BY failed DESC, seconds DESC, job_type) <= {MOST_DRAWN} AS is_drawn
+FROM (
+    SELECT job_type, sum(attempts)::bigint AS attempts, sum(succeeded)::bigint AS succeeded,
+        sum(failed)::bigint AS failed, sum(lost)::bigint AS lost, sum(ms) / 1000 AS seconds,
+        sum(slow)::bigint AS slow, max(slowest_ms) / 1000 AS slowest_seconds,
+        array_agg(date_part('epoch', begin_at - :since)) AS begins, array_agg(first) AS starts,
+        array_agg(last) AS ends, array_agg(attempts) AS of_slices, array_agg(failed) AS failed_of_slices
+    FROM (
+        SELECT ended.job_type, date_bin(:step, minute, TIMESTAMPTZ '2000-01-01 00:00Z') AS begin_at,
+            sum(runs)::bigint AS attempts,
+            coalesce(sum(runs) FILTER (WHERE outcome = 'succeeded'), 0)::bigint AS succeeded,
+            coalesce(sum(runs) FILTER (WHERE outcome IN ({_FAILED})), 0)::bigint AS failed,
+            coalesce(sum(runs) FILTER (WHERE outcome = 'lost'), 0)::bigint AS lost,
+            sum(duration_ms) AS ms,
+            coalesce(sum(runs) FILTER (WHERE outcome = 'succeeded' AND duration_ms > limits.ms * runs), 0)
+                AS slow,
+            coalesce(max(duration_max_ms) FILTER (WHERE outcome = 'succeeded'), 0) AS slowest_ms,
+            min(date_part('epoch', minute - :since) - least(duration_max_ms, {LONGEST_MS}) / 1000) AS first,
+            max(date_part('epoch', minute - :since)) + 60 AS last
+        FROM ({_minutes()}) AS ended
+        LEFT JOIN unnest(CAST(:types AS text[]), CAST(:limits AS float8[])) AS limits (job_type, ms)
+            ON limits.job_type = ended.job_type
+        GROUP BY ended.job_type, begin_at
+    ) AS sliced
+    GROUP BY job_type
+) AS told
 """
 
 
-def ran(ask: Ask, window: Window, usually: Mapping[str, Usual]) -> list[Ran]:
-    """Return what ended in ``window`` by type, those with failures first, at most MOST_TYPES."""
+def summed(ask: Ask, span: Window, usually: Mapping[str, Usual], step: timedelta) -> Minutes:
+    """Return what the minutes of ``span`` say, in slices of ``step``; ``usually`` says what is slow."""
     values = {
-        "since": window.since,
-        "until": window.until,
+        "since": span.since,
+        "until": span.until,
         "types": list(usually),
         "limits": [each.slow_seconds * 1000 for each in usually.values()],
+        "step": step,
     }
-    return [
-        Ran(
-            row["job_type"],
-            int(row["attempts"]),
-            int(row["succeeded"]),
-            int(row["failed"]),
-            int(row["lost"]),
-            row["seconds"],
-            int(row["slow"]),
-            row["slowest_seconds"],
-            usually.get(row["job_type"]),
+    found = ask(_SUMMED, values)
+    names = ("attempts", "succeeded", "failed", "lost", "seconds", "slow", "slowest_seconds")
+    columns = ("begins", "starts", "ends", "of_slices", "failed_of_slices")
+    return Minutes(
+        span.since,
+        {row["job_type"]: tuple(row[name] for name in names) for row in found},
+        {row["job_type"]: [array("d", row[name]) for name in columns] for row in found if row["is_drawn"]},
+    )
+
+
+def ran(parts: Sequence[Minutes], usually: Mapping[str, Usual]) -> list[Ran]:
+    """Return what ended in the spans of ``parts`` by type, those with failures first, at most MOST_TYPES."""
+    by_type: dict[str, list[tuple[int, int, int, int, float, int, float]]] = {}
+    for part in parts:
+        for name, sums in part.sums.items():
+            by_type.setdefault(name, []).append(sums)
+    found = []
+    for name, each in by_type.items():
+        attempts, succeeded, failed, lost, seconds, slow, slowest = zip(*each, strict=True)
+        found.append(
+            Ran(
+                name,
+                sum(attempts),
+                sum(succeeded),
+                sum(failed),
+                sum(lost),
+                sum(seconds),
+                sum(slow),
+                max(slowest),
+                usually.get(name),
+            )
         )
-        for row in ask(_RAN, values)
-    ]
+    return sorted(found, key=lambda one: (-one.failed, -one.attempts, one.job_type))[:MOST_TYPES]
 
 
-# A row for each type, with an array for each column of its slices: those may be two thousand.
-_SLICES = f"""
-SELECT job_type, array_agg(place) AS places, array_agg(first) AS starts, array_agg(last) AS ends,
-    array_agg(attempts) AS attempts, array_agg(failed) AS failed
-FROM (
-    SELECT job_type, floor(date_part('epoch', minute - :since) / :seconds)::int AS place,
-        min(date_part('epoch', minute - :since) - least(duration_max_ms, {LONGEST_MS}) / 1000) AS first,
-        max(date_part('epoch', minute - :since)) + 60 AS last, sum(runs)::bigint AS attempts,
-        coalesce(sum(runs) FILTER (WHERE outcome IN ({_FAILED})), 0)::bigint AS failed
-    FROM ({_minutes()}) AS ended
-    WHERE job_type = ANY(CAST(:types AS text[]))
-    GROUP BY job_type, place
-) AS slices
-GROUP BY job_type
-"""
-
-
-def slices(ask: Ask, window: Window, types: Sequence[str]) -> dict[str, list[Slice]]:
-    """Return when each of ``types`` was busy; starts may lie before the window."""
-    seconds = (window.until - window.since).total_seconds() / SLICES
-    values = {"since": window.since, "until": window.until, "types": list(types), "seconds": seconds}
-    columns = ("places", "starts", "ends", "attempts", "failed")
-    return {
-        row["job_type"]: list(map(Slice, *(row[name] for name in columns))) for row in ask(_SLICES, values)
-    }
+def slices(parts: Sequence[Minutes], since: datetime, types: Iterable[str]) -> dict[str, list[Slice]]:
+    """Return when each of ``types`` was busy in the spans of ``parts``, in seconds since ``since``."""
+    found: dict[str, list[Slice]] = {name: [] for name in types}
+    for part in parts:
+        later = (part.since - since).total_seconds()
+        for name, pieces in found.items():
+            for begin, start, end, attempts, failed in zip(*part.slices.get(name, ()), strict=True):
+                pieces.append(Slice(begin + later, start + later, end + later, int(attempts), int(failed)))
+    return found
 
 
 _LAST_BEFORE = last_before("job_runs", "created_at")

@@ -79,7 +79,8 @@ class Summary:
 
 def summary(ask: Ask, window: Span, zone: tzinfo) -> Summary:
     """Return what is to be told of ``window``, which is over; times in words are of ``zone``."""
-    ran = minutes.ran(ask, window, minutes.usual(ask, window.since))
+    usual = minutes.usual(ask, window.since)
+    ran = minutes.ran([minutes.summed(ask, window, usual, minutes.slice_length(window))], usual)
     kinds, failed = failed_kinds(ask, window), faults.failed(ask, window)
     fates = faults.fates(ask, failed)
     recovered, of_recovered = faults.recovered(ask, window, failed)

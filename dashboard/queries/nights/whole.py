@@ -20,34 +20,17 @@ from dashboard.queries import audit, errors, removed
 from dashboard.queries.ended import SETTLED
 from dashboard.queries.errors import Group, Window
 from dashboard.queries.keyset import Rows
+from dashboard.queries.nights import hours
+from dashboard.queries.nights.hours import MOST_HOURS
+from dashboard.queries.nights.settled import Settled
 from dashboard.words import night as words
 from worker.nights import Ask, Row, faults, fires, minutes
-from worker.nights.minutes import Ran
+from worker.nights.minutes import Minutes, Ran
 
 MOST_ACTS = 50
-# So many answers about settled windows are kept: seven or eight for each.
-MOST_SETTLED = 48
 # Retention counts in days: of what ended less than one ago nothing is removed yet.
 RUNS_STAY = timedelta(days=1)
 Answer = TypeVar("Answer")
-
-
-class Settled:
-    """Answers about windows that cannot change any more, the latest of them."""
-
-    def __init__(self) -> None:
-        self._kept: dict[Hashable, tuple[Hashable, object]] = {}
-
-    def get(self, question: Hashable, ask: Callable[[], Answer], mark: Hashable = None) -> Answer:
-        """Return the answer to ``question``, asked for when it is not known, or known under another mark."""
-        kept = self._kept.get(question)
-        if kept is not None and kept[0] == mark:
-            return cast(Answer, kept[1])
-        found = ask()
-        self._kept[question] = (mark, found)
-        for oldest in list(self._kept)[:-MOST_SETTLED]:
-            self._kept.pop(oldest, None)
-        return found
 
 
 @dataclass(frozen=True)
@@ -58,15 +41,16 @@ class Night:
     window: Window
     now: datetime
     settled: Settled = field(default_factory=Settled)
+    kept_hours: Settled = field(default_factory=lambda: Settled(MOST_HOURS))
 
     def _once(
         self, question: Hashable, ask: Callable[[], Answer], *, up_to: datetime | None = None
     ) -> Answer:
         """Return what ``ask`` finds, once and for all when what it is about is settled.
 
-        That is the window, or the time before ``up_to``.
+        That is the window, or the time before ``up_to``, of which retention removes nothing meanwhile.
         """
-        if not self._is_settled(up_to or self.window.until):
+        if not self._is_settled(up_to or self.window.until) or not hours.stay(self.window, self.now):
             return ask()
         return self.settled.get((up_to or self.window, question), ask)
 
@@ -95,12 +79,21 @@ class Night:
         )
 
     @cached_property
-    def ran(self) -> list[Ran]:
-        """What ended, by type, those with failures first."""
+    def usual(self) -> dict[str, minutes.Usual]:
+        """What was usual before."""
         since = self.window.since
         before = minutes.usual_until(since)
-        usual = self._once("usual", lambda: minutes.usual(self.ask, since), up_to=before)
-        return self._once("ran", lambda: minutes.ran(self.ask, self.window, usual))
+        return self._once("usual", lambda: minutes.usual(self.ask, since), up_to=before)
+
+    @cached_property
+    def minutes(self) -> list[Minutes]:
+        """What the minutes of the window say."""
+        return hours.minutes_of(self.ask, self.window, self.usual, self.now, self.kept_hours)
+
+    @cached_property
+    def ran(self) -> list[Ran]:
+        """What ended, by type, those with failures first."""
+        return self._once("ran", lambda: minutes.ran(self.minutes, self.usual))
 
     @cached_property
     def running(self) -> list[Row]:
@@ -177,7 +170,7 @@ class Night:
         types = list(dict.fromkeys([*(each.job_type for each in busiest), *under_way]))[: minutes.LANES]
 
         def drawn() -> list[gantt.Lane]:
-            pieces = minutes.slices(self.ask, self.window, types)
+            pieces = minutes.slices(self.minutes, self.window.since, types)
             return gantt.lanes(self.window, types, pieces, under_way, self.now)
 
         # Nothing is under way in a window that is over.
