@@ -133,15 +133,33 @@ def known(ask: Ask, window: Window) -> tuple[set[tuple[str, str]], bool]:
     return old, bool(found) and found[0]["looked"] >= CAP
 
 
+# An array finds the runs, see above; both halves come together as groups, for an array's length is no number
+# that the planner knows: a join may be planned with nested loops.
 _RECOVERED = """
-SELECT r.id, r.job_type, r.attempts, r.error_code, r.finished_at, tried.failures, tried.first_failed_at,
-    count(*) OVER () AS of_all
-FROM unnest(CAST(:tried AS bigint[]), CAST(:failures AS bigint[]), CAST(:first_failed_at AS timestamptz[]))
-    AS tried (run_id, failures, first_failed_at)
-JOIN wakeboard.job_runs AS r ON r.id = tried.run_id
-WHERE r.status = 'succeeded' AND r.finished_at >= :since AND r.finished_at < :until
-ORDER BY tried.failures DESC, r.finished_at DESC
-LIMIT :most
+WITH succeeded AS MATERIALIZED (
+    SELECT now.id, now.finished_at FROM (
+        SELECT r.id, r.status, r.finished_at FROM wakeboard.job_runs AS r
+        WHERE r.id = ANY (CAST(:tried AS bigint[]))
+    ) AS now
+    WHERE now.status = 'succeeded' AND now.finished_at >= :since AND now.finished_at < :until
+), worst AS (
+    SELECT id, max(failures) AS failures, max(first_failed_at) AS first_failed_at,
+        max(finished_at) AS finished_at, count(*) OVER () AS of_all
+    FROM (
+        SELECT id, finished_at, NULL AS failures, NULL AS first_failed_at FROM succeeded
+        UNION ALL
+        SELECT tried.run_id, NULL, tried.failures, tried.first_failed_at
+        FROM unnest(CAST(:tried AS bigint[]), CAST(:failures AS bigint[]),
+            CAST(:first_failed_at AS timestamptz[])) AS tried (run_id, failures, first_failed_at)
+    ) AS halves
+    GROUP BY id HAVING count(finished_at) > 0
+    ORDER BY max(failures) DESC, max(finished_at) DESC
+    LIMIT :most
+)
+SELECT r.id, r.job_type, r.attempts, r.error_code, worst.finished_at, worst.failures, worst.first_failed_at,
+    worst.of_all
+FROM worst JOIN wakeboard.job_runs AS r ON r.id = worst.id
+ORDER BY worst.failures DESC, worst.finished_at DESC
 """
 
 
