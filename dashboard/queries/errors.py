@@ -103,25 +103,50 @@ def groups(connection: Connection, window: Window) -> Found:
 
 
 def tried(connection: Connection, window: Window) -> Found:
-    """Return the groups of the most failed attempts of any code and type, without what fails now.
+    """Return the groups of the most failed attempts of any code and type, without steps and what fails now.
 
     They are MOST_GROUPS, and those with as many attempts as the last of them: ``failing_of`` tells which come
     first.
     """
-    values = {"since": window.since, "until": window.until, "starts": window.starts, "most": MOST_GROUPS}
+    values = {"since": window.since, "until": window.until, "most": MOST_GROUPS}
     rows = connection.execute(tallies.most_tried(cap=CAP), values).all()
-    return Found([_group(row) for row in rows], is_cut=rows[0].is_cut) if rows else Found()
+    groups = [
+        Group(code, job_type, number, None, count, first_at=first_at, last_at=last_at)
+        for code, job_type, number, count, first_at, last_at, _ in rows
+    ]
+    return Found(groups, is_cut=rows[0].is_cut) if rows else Found()
+
+
+def steps_of(connection: Connection, window: Window, found: Sequence[Group]) -> list[Sequence[int]]:
+    """Return the buckets of each group that ``tried`` found."""
+    values = {"since": window.since, "until": window.until, "starts": window.starts, **_asked(found)}
+    buckets: list[Sequence[int]] = [(0,) * BUCKETS] * len(found)
+    for place, steps, counts in connection.execute(tallies.steps_of(cap=CAP), values) if found else ():
+        buckets[place - 1] = _buckets(steps, counts)
+    return buckets
+
+
+def _buckets(steps: Sequence[int], counts: Sequence[int]) -> list[int]:
+    """Return how many are counted in each step, of which the first is 1; 0 stands for none."""
+    buckets = [0] * (BUCKETS + 1)
+    for step, count in zip(steps, counts, strict=True):
+        buckets[step] = count
+    return buckets[1:]
+
+
+def _asked(found: Sequence[Group]) -> dict[str, Any]:
+    return {
+        "codes": [group.code for group in found],
+        "job_types": [group.job_type for group in found],
+        "numbers": [group.number for group in found],
+    }
 
 
 def failing_of(connection: Connection, found: Found) -> Found:
     """Return the groups that ``tried`` found as ``groups`` does: with the runs that fail now, and in full."""
-    values = {
-        "codes": [group.code for group in found.heard],
-        "job_types": [group.job_type for group in found.heard],
-        "numbers": [group.number for group in found.heard],
-    }
     whole = list(found.heard)
-    for place, failed, dead in connection.execute(tallies.failing_of(cap=CAP), values) if whole else ():
+    statement, values = tallies.failing_of(cap=CAP), _asked(whole)
+    for place, failed, dead in connection.execute(statement, values) if whole else ():
         whole[place - 1] = replace(whole[place - 1], failed=failed, dead=dead)
     whole.sort(key=_rank)
     return replace(found, heard=in_full(connection, whole[:MOST_GROUPS]))
@@ -159,10 +184,8 @@ def every(
 def _group(row: Sequence[Any]) -> Group:
     """Return what is counted of one group."""
     code, job_type, number, count, failed, dead, first_at, last_at, places, counts, *_ = row
-    buckets = [0] * (BUCKETS + 1)
-    for place, failures in zip(places, counts, strict=True):
-        buckets[place] = failures
-    return Group(code, job_type, number, None, count, failed, dead, first_at, last_at, buckets=buckets[1:])
+    buckets = _buckets(places, counts)
+    return Group(code, job_type, number, None, count, failed, dead, first_at, last_at, buckets=buckets)
 
 
 def with_kept(connection: Connection, found: Sequence[Group]) -> list[Group]:
@@ -219,12 +242,7 @@ ORDER BY g.place
 def in_full(connection: Connection, found: Sequence[Group]) -> list[Group]:
     """Return the groups, each with its row of error_groups and the message of its newest failure."""
     kept = _kept(connection, found)
-    values = {
-        "codes": [group.code for group in found],
-        "job_types": [group.job_type for group in found],
-        "numbers": [group.number for group in found],
-        "moments": [group.last_at for group in found],
-    }
+    values = _asked(found) | {"moments": [group.last_at for group in found]}
     messages = connection.execute(_EXAMPLES, values).scalars()
     return [
         replace(group, kept=kept.get(group.number or 0), message=message)

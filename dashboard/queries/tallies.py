@@ -16,11 +16,12 @@ from worker.nights.faults import UNKNOWN
 from worker.states import FAILURES, Status, sql_list
 
 _FAILED = f"outcome IN ({sql_list(FAILURES)})"
+_PLAIN_CODE = f"coalesce(error_code, '{UNKNOWN}')"
 _FAILING = f"status IN ({sql_list(FAILING)})"
 
 # A place is one of the steps that begin at :starts, counted from 1; runs stand in none, which is 0. Ordered
 # arrays are built group by group: the planner thinks that the others need more memory than there is.
-_TRIED = """
+_STATEMENT = """
 WITH tried AS (
     SELECT {code} AS code, job_type, error_group, finished_at,
         width_bucket(finished_at, CAST(:starts AS timestamptz[])) AS place
@@ -30,10 +31,7 @@ WITH tried AS (
 ), counted AS (
     SELECT code, job_type, error_group, place, CAST(count(*) AS integer) AS tried,
         min(finished_at) AS first_at, max(finished_at) AS last_at, 0 AS failed, 0 AS dead
-    FROM tried GROUP BY error_group, code, job_type, place"""
-_STATEMENT = (
-    _TRIED
-    + """
+    FROM tried GROUP BY error_group, code, job_type, place
     UNION ALL
     SELECT code, job_type, error_group, 0, 0, NULL, NULL, failed, dead FROM ({failing}) AS failing
 ), found AS (
@@ -57,25 +55,38 @@ SELECT code, job_type, error_group, count, failed, dead, first_at, last_at, plac
     is_cut, heard, CASE WHEN rank = 1 THEN numbers END AS numbers
 FROM ranked CROSS JOIN whole {first_ones} ORDER BY is_muted, rank
 """
-)
 
+_NEWEST = """
+    SELECT {code} AS code, job_type, error_group, finished_at FROM wakeboard.job_attempts
+    WHERE {failed} AND finished_at >= :since AND finished_at < :until
+    ORDER BY finished_at DESC LIMIT {cap}"""
 # Of groups with as many attempts the runs that fail say which comes first: all are told that share a rank.
-_MOST_TRIED = (
-    _TRIED
-    + """
-), found AS (
-    SELECT code, job_type, error_group, sum(tried) AS count, 0 AS failed, 0 AS dead,
-        min(first_at) AS first_at, max(last_at) AS last_at,
-        array_agg(place ORDER BY place) AS places, array_agg(tried ORDER BY place) AS counts
-    FROM counted GROUP BY error_group, code, job_type
-)
-SELECT code, job_type, error_group, count, failed, dead, first_at, last_at, places, counts, is_cut
+_MOST_TRIED = f"""
+SELECT code, job_type, error_group, count, first_at, last_at, is_cut
 FROM (
-    SELECT *, sum(count) OVER () >= {cap} AS is_cut, rank() OVER (ORDER BY count DESC) AS rank FROM found
+    SELECT *, sum(count) OVER () >= {{cap}} AS is_cut, rank() OVER (ORDER BY count DESC) AS rank
+    FROM (
+        SELECT code, job_type, error_group, count(*) AS count, min(finished_at) AS first_at,
+            max(finished_at) AS last_at
+        FROM ({_NEWEST}) AS tried GROUP BY error_group, code, job_type
+    ) AS found
 ) AS ranked
 WHERE rank <= :most ORDER BY rank
 """
-)
+_STEPS_OF = f"""
+SELECT asked, array_agg(step) AS steps, array_agg(tried) AS counts
+FROM (
+    SELECT asked.place AS asked, width_bucket(tried.finished_at, CAST(:starts AS timestamptz[])) AS step,
+        count(*) AS tried
+    FROM ({_NEWEST}) AS tried
+    JOIN unnest(CAST(:codes AS text[]), CAST(:job_types AS text[]), CAST(:numbers AS bigint[]))
+        WITH ORDINALITY AS asked (code, job_type, number, place)
+        ON asked.code = tried.code AND asked.job_type = tried.job_type
+        AND asked.number IS NOT DISTINCT FROM tried.error_group
+    GROUP BY asked.place, step
+) AS counted
+GROUP BY asked
+"""
 
 _FAILING_OF = """
 SELECT asked.place, sum(failed) AS failed, sum(dead) AS dead
@@ -121,13 +132,12 @@ def statement(
     :job_type; ``unknown``: the code may be missing. ``apart``: muted groups are ranked by themselves, else as
     all others. It wants :most, the lowest rank of each kind that is told, unless ``all_of_them`` are.
     """
-    plain_code = f"coalesce(error_code, '{UNKNOWN}')"
-    of_code = f"AND {plain_code if unknown else 'error_code'} = :code" if code else ""
+    of_code = f"AND {_PLAIN_CODE if unknown else 'error_code'} = :code" if code else ""
     of_type = "AND job_type = :job_type" if job_type else ""
     parts = _of_a_code(of_type, cap) if code else _of_states(of_type, cap)
     return text(
         _STATEMENT.format(
-            code=plain_code,
+            code=_PLAIN_CODE,
             failed=_FAILED,
             of_code=of_code,
             of_type=of_type,
@@ -141,13 +151,21 @@ def statement(
 
 @cache
 def most_tried(*, cap: int) -> TextClause:
-    """Return the statement that counts attempts alone; it wants :since, :until, :starts and :most.
+    """Return the statement that counts attempts alone; it wants :since, :until and :most.
 
     Of the newest ``cap`` attempts, the groups that rank up to :most by their number, ties with the last one
     included.
     """
-    plain_code = f"coalesce(error_code, '{UNKNOWN}')"
-    return text(_MOST_TRIED.format(code=plain_code, failed=_FAILED, of_code="", of_type="", cap=cap))
+    return text(_MOST_TRIED.format(code=_PLAIN_CODE, failed=_FAILED, cap=cap))
+
+
+@cache
+def steps_of(*, cap: int) -> TextClause:
+    """Return the statement that counts the same attempts by the steps that begin at :starts.
+
+    It wants :since and :until, and :codes, :job_types and :numbers, as ``failing_of`` does.
+    """
+    return text(_STEPS_OF.format(code=_PLAIN_CODE, failed=_FAILED, cap=cap))
 
 
 @cache

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import UTC, tzinfo
 from typing import Any
 from urllib.parse import urlencode
@@ -175,7 +175,10 @@ def twin(context: Mapping[str, Any]) -> dict[str, Any]:
         "items": [ran_item(each) for each in found.ran],
         "next": None,
         "timeline": [lane_item(lane) for lane in found.lanes],
-        "failures": [failures.item(group) | {"is_new": found.is_new(group)} for group in found.failures[0]],
+        "failures": [
+            failures.item(replace(group, buckets=buckets)) | {"is_new": found.is_new(group)}
+            for group, buckets in zip(found.failures[0], found.trends, strict=True)
+        ],
         "failed_runs": asdict(found.fates),
         "recovered_runs": [
             {name: value for name, value in row.items() if name != "of_all"} for row in found.recovered[0]

@@ -515,6 +515,20 @@ def test_the_failures_that_are_looked_at_are_the_newest_of_the_window_and_of_the
     assert [(one["id"], one["failures"]) for one in body["recovered_runs"]] == [(run, 4), (other, 1)]
 
 
+def test_the_twin_says_in_which_steps_of_the_window_each_group_failed(
+    client: FlaskClient, connection: Connection
+) -> None:
+    for ago, code in (("1410 minutes", "smtp_down"), ("30 minutes", "smtp_down"), ("5 hours", "full")):
+        failure(connection, ago, error_code=code)
+    failure(connection, "30 minutes", error_code="smtp_down")
+    for query in (DAY, "since=26h&until=2h", "since=26h&until=2h"):
+        for group in night(client, query)["failures"]:
+            assert len(group["buckets"]) == errors.BUCKETS and sum(group["buckets"]) == group["count"]
+    steps = {group["error_code"]: group["buckets"] for group in night(client)["failures"]}
+    assert (steps["smtp_down"][0], steps["smtp_down"][-1], max(steps["smtp_down"][1:-1])) == (1, 2, 0)
+    assert steps["full"].index(1) in (18, 19)
+
+
 # What is remembered
 
 

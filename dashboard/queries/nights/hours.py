@@ -17,7 +17,7 @@ from worker.nights import Ask, minutes
 from worker.nights.minutes import Minutes, Usual
 from worker.retention.keep import STATISTICS_DAYS
 
-# So many windows have their hours kept: about 250 kB each of sixty types, three times that of all that count.
+# So many windows have their hours kept: about 150 kB each of sixty types, three times that of two hundred.
 MOST_HOURS = 4
 # Retention removes minutes of statistics; a window is told with what was usual before it.
 STAY = timedelta(days=STATISTICS_DAYS - 1) - minutes.BEFORE

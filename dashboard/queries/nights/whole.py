@@ -6,7 +6,7 @@ that cannot change any more is kept from one request to the next. Knows no reque
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import cached_property
@@ -120,6 +120,13 @@ class Night:
         tried = self._of_runs("tried", lambda: errors.tried(self.connection, self.window))
         found = errors.failing_of(self.connection, tried)
         return found.heard, found.is_cut
+
+    @cached_property
+    def trends(self) -> list[Sequence[int]]:
+        """The failed attempts of each group by the steps of the window."""
+        groups = self.failures[0]
+        names = tuple((group.code, group.job_type, group.number) for group in groups)
+        return self._of_runs(("trends", names), lambda: errors.steps_of(self.connection, self.window, groups))
 
     @cached_property
     def failed(self) -> faults.Failed:
