@@ -34,7 +34,7 @@ from dashboard import (
 from dashboard.keyboard import GO, KEYS
 from dashboard.params import LARGEST_ID
 from dashboard.pictures.charts import bar_chart, spread_chart
-from dashboard.pictures.sparks import layers
+from dashboard.pictures.sparks import sparkline
 from dashboard.views import BLUEPRINTS
 from dashboard.words.pages import answers as page_answers
 from worker.fingerprint import DIGITS
@@ -179,7 +179,6 @@ def _templates(app: Flask, settings: Settings) -> None:
     environment.autoescape = True
     environment.filters.update(formats.FILTERS)
     environment.filters["local"] = lambda value: formats.local(value, g.zone)
-    environment.filters["layers"] = layers
     environment.filters["brief"] = lambda value: formats.brief(value, g.zone)
     environment.filters["clock"] = lambda value: formats.clock(value, g.zone)
     environment.globals.update(
@@ -190,7 +189,10 @@ def _templates(app: Flask, settings: Settings) -> None:
     )
     environment.globals["show_when"] = lambda value, *how, **named: formats.when(value, g.zone, *how, **named)
     environment.globals.update(
-        bar_chart=bar_chart, spread_chart=spread_chart, remembered=rendering.remembered
+        bar_chart=bar_chart,
+        spread_chart=spread_chart,
+        sparkline=sparkline,
+        remembered=rendering.remembered,
     )
     folder = str(app.static_folder)
     environment.globals["static"] = lambda name: f"{files.STATIC}{name}?v={files.fingerprint(folder, name)}"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from functools import lru_cache
 from hashlib import blake2s
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -18,6 +20,7 @@ from worker.fingerprint import Line, lines_of, written
 from worker.states import Status
 
 MOST_NAMED = 12
+MOST_REMEMBERED = 1000
 FAILING = f"{Status.DEAD.value},{Status.FAILED.value}"
 
 # By state: the colour of its badge and its word.
@@ -49,9 +52,9 @@ def trace(sample: RowMapping | None) -> list[Line]:
     return list(lines_of(text)) if text else []
 
 
-def state(group: Group) -> str | None:
-    """Return how the group stands (see MEANINGS), None for failures without one."""
-    return None if group.kept is None else group.kept.state(as_of())
+def state(group: Group, now: datetime) -> str | None:
+    """Return how the group stands (see MEANINGS) ``now``, None for failures without one."""
+    return None if group.kept is None else group.kept.state(now)
 
 
 def key(group: Group) -> str:
@@ -73,7 +76,8 @@ def runs_link(group: Group, status: str = "failed,dead") -> str:
     return f"/runs?{urlencode(query, safe=',')}"
 
 
-def met_in(types: Sequence[str]) -> str:
+@lru_cache(MOST_REMEMBERED)
+def met_in(types: tuple[str, ...]) -> str:
     """Return in which other types the same failure was met, in words."""
     named = ", ".join(visible(each) for each in types[:MOST_NAMED])
     more = len(types) - MOST_NAMED

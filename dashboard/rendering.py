@@ -81,4 +81,7 @@ class Pages(Environment):
                 return obj[attribute]
             except KeyError:
                 pass
-        return super().getattr(obj, attribute)
+        try:
+            return getattr(obj, attribute)
+        except AttributeError:
+            return super().getattr(obj, attribute)

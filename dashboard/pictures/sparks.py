@@ -1,10 +1,14 @@
-"""The columns of a small trend in a table's cell: thousands in a list, so a colour is one path. Pure."""
+"""A small trend in a table's cell: lists have thousands of columns, so a colour is one path. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Protocol
+
+from markupsafe import Markup
+
+from dashboard.formats import html
 
 WIDTH, HEIGHT, AXIS = 4, 19, 20
 LEAST = 1.5
@@ -20,6 +24,30 @@ class Counted(Protocol):
     @property
     def bad(self) -> int:
         """How many of them failed."""
+
+
+def sparkline(bars: Sequence[Counted], title: str) -> Markup:
+    """Return a column for each of ``bars``, what failed on top."""
+    return _drawn(*layers(bars), len(bars), title)
+
+
+def failures(counts: Sequence[int], title: str) -> Markup:
+    """Return what ``sparkline`` does for bars of which all failed, told as their numbers."""
+    top = max(counts, default=0)
+    heights = [(place, _height(count, top)) for place, count in enumerate(counts) if count]
+    path = "".join([_column(place * WIDTH, height, height) for place, height in heights])
+    return _drawn(path, path, len(counts), title)
+
+
+def _drawn(whole: str, failed: str, columns: int, title: str) -> Markup:
+    width = columns * WIDTH
+    ok = f'<path class="ok" d="{whole}"/>' if whole else ""
+    bad = f'<path class="bad" d="{failed}"/>' if failed else ""
+    return Markup(
+        f'<svg class="chart small" viewBox="0 0 {width} {AXIS}" preserveAspectRatio="none" role="img"'
+        f' aria-label="{html(title)}">{ok}{bad}'
+        f'<line class="axis" x1="0" x2="{width}" y1="{AXIS}" y2="{AXIS}"/></svg>'
+    )
 
 
 def layers(bars: Sequence[Counted]) -> tuple[str, str]:

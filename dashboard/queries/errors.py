@@ -26,6 +26,8 @@ CAP = 20_000
 BUCKETS = 24
 MOST_GROUPS = 100
 NEWEST = 20
+# Templates of messages of which all changes.
+NOTHING_SAID = ("", "<value>", "<n>", "<id>")
 
 attempts = job_attempts.c
 _failed = attempts.outcome.in_([literal(outcome.value, literal_execute=True) for outcome in FAILURES])
@@ -74,6 +76,17 @@ class Group:
     last_at: datetime | None = None
     message: str | None = None
     buckets: Sequence[int] = (0,) * BUCKETS
+
+    @property
+    def frame(self) -> str | None:
+        """The place in the author's code where it is raised."""
+        return self.kept.frame if self.kept else None
+
+    @property
+    def says(self) -> str | None:
+        """The message without what changes; the newest one where nothing else is left of it."""
+        template = self.kept.template if self.kept else ""
+        return self.message if template in NOTHING_SAID else template
 
     @property
     def highest(self) -> int:
@@ -177,8 +190,9 @@ def every(
     rows = connection.execute(statement, values | {"code": window.code, "job_type": window.job_type}).all()
     if not rows:
         return Found()
-    heard, muted = ([_group(row) for row in rows if row.is_muted is kind] for kind in (False, True))
-    return Found(heard, muted, rows[0].heard, rows[0].numbers, rows[0].is_cut)
+    of_heard = sum(not row.is_muted for row in rows)
+    found = [_group(row) for row in rows]
+    return Found(found[:of_heard], found[of_heard:], rows[0].heard, rows[0].numbers, rows[0].is_cut)
 
 
 def _group(row: Sequence[Any]) -> Group:

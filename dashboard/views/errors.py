@@ -16,6 +16,7 @@ from flask import Blueprint, g
 from dashboard import failures, params
 from dashboard.connection import as_of, reading
 from dashboard.live import add_page
+from dashboard.pictures.sparks import failures as trend
 from dashboard.queries import errors, runs
 from dashboard.queries import groups as kept_groups
 from dashboard.queries.errors import Found, Group, Window
@@ -96,8 +97,9 @@ def find_groups() -> dict[str, Any]:
     found = errors.every(reading(), asked, most=None if states else errors.MOST_GROUPS)
     heard, muted, count = found.heard, [*found.muted, *_silent(found.muted, asked)], found.count
     if states:
+        now = as_of()
         heard, muted = (
-            [group for group in errors.with_kept(reading(), part) if failures.state(group) in states]
+            [group for group in errors.with_kept(reading(), part) if failures.state(group, now) in states]
             for part in (heard, muted)
         )
         count = len(heard)
@@ -108,23 +110,32 @@ def find_groups() -> dict[str, Any]:
         "groups": shown,
         "more": max(0, count - errors.MOST_GROUPS),
         "muted": apart,
-        "also_in": _also_in(found, whole),
-        **_shared(filters, found),
+        **_shared(filters, found, whole),
     }
 
 
-def _shared(filters: params.Filters, found: Found) -> dict[str, Any]:
+def _shared(filters: params.Filters, found: Found, shown: Sequence[Group]) -> dict[str, Any]:
     """Return what every list of groups shows a group with."""
+    now, also_in = as_of(), _also_in(found, shown)
+
+    def badge_of(group: Group) -> tuple[str, str] | None:
+        stands = failures.state(group, now)
+        return failures.BADGES[stands] if stands else None
+
+    def met_in(group: Group) -> tuple[int, str] | None:
+        others = also_in.get(group.number or 0)
+        return (len(others), failures.met_in(others)) if others else None
+
     return {
         "capped": found.is_cut,
         "cap": errors.CAP,
-        "bars": lambda group: [Bar("", count) for count in group.buckets],
+        "also_in": also_in,
+        "trend": trend,
         "key": failures.key,
-        "state": failures.state,
-        "badges": failures.BADGES,
+        "badge_of": badge_of,
         "runs_link": failures.runs_link,
         "link": failures.link,
-        "met_in": failures.met_in,
+        "met_in": met_in,
         # The page of a group or code looks at the same window, if the address names one.
         "span": urlencode({name: filters.texts[name] for name in SPAN if name in filters.texts}, safe=":"),
     }
@@ -147,12 +158,14 @@ def _silent(met: Iterable[Group], asked: Window) -> list[Group]:
     ]
 
 
-def _also_in(found: Found, shown: Iterable[Group]) -> dict[int, list[str]]:
+def _also_in(found: Found, shown: Iterable[Group]) -> dict[int, tuple[str, ...]]:
     """Return the other types in which the same failure was met in the window, by the shown group's number."""
     types = kept_groups.types_of_the_same(reading(), found.numbers)
     kept = [group.kept for group in shown if group.kept is not None]
     return {
-        each.id: sorted({*types.get((each.error_code, each.template, each.frame), ())} - {each.job_type})
+        each.id: tuple(
+            sorted({*types.get((each.error_code, each.template, each.frame), ())} - {each.job_type})
+        )
         for each in kept
     }
 
@@ -182,8 +195,7 @@ def find_groups_of(code: str) -> dict[str, Any]:
             "groups": found.heard,
             "more": 0,
             "muted": [],
-            "also_in": _also_in(found, found.heard),
-            **_shared(filters, found),
+            **_shared(filters, found, found.heard),
         }
     context: dict[str, Any] = g.groups_of_code
     return context

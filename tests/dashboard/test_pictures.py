@@ -6,7 +6,7 @@ import re
 from datetime import UTC, datetime
 
 from dashboard.pictures.charts import bar_chart, spread_chart
-from dashboard.pictures.sparks import layers
+from dashboard.pictures.sparks import failures, layers, sparkline
 from dashboard.pictures.spreads import spread
 from dashboard.queries.ended import Bar, Times
 
@@ -29,6 +29,15 @@ def test_a_small_trend_of_nothing_draws_nothing() -> None:
 def test_a_little_among_much_is_seen() -> None:
     whole, failed = layers([Bar(AT, good=10_000), Bar(AT, bad=1)])
     assert whole.endswith("M4 18.5h3v1.5h-3z") and failed == "M4 18.5h3v1.5h-3z"
+
+
+def test_a_trend_of_failures_is_that_of_bars_that_all_failed() -> None:
+    counts = (0, 3, 19, 0, 10_000)
+    svg = failures(counts, HOSTILE)
+    assert svg == sparkline([Bar(AT, bad=count) for count in counts], HOSTILE)
+    assert 'viewBox="0 0 20 20"' in svg and svg.count("<path") == 2
+    assert 'aria-label="&lt;b&gt;&#34;&#39;&amp;"' in svg and "<b>" not in svg
+    assert "<path" not in failures((0, 0), "none") + failures((), "none")
 
 
 def test_a_chart_of_bars_says_each_number_and_escapes_words() -> None:
