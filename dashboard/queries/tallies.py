@@ -1,12 +1,15 @@
 """The one statement that counts failures by group: attempts of a window, and runs that fail now.
 
 Each is read from an index alone, newest first and at most a cap of them: failed attempts, failed runs,
-dead runs. A group is a code, a type and a number; the same three in all parts. Its two halves stand alone as
-well: of a window that is settled the attempts can be remembered, and the runs alone are asked again.
+dead runs. A group is a code, a type and a number; the same three in all parts. A number stands for one code
+and one type (``worker.fingerprint``): where each is known, rows are told apart by it alone, which takes three
+quarters of the time. Its two halves stand alone as well: of a window that is settled the attempts can be
+remembered, and the runs alone are asked again.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
 
 from sqlalchemy import TextClause, text
@@ -23,36 +26,38 @@ _FAILING = f"status IN ({sql_list(FAILING)})"
 # arrays are built group by group: the planner thinks that the others need more memory than there is.
 _STATEMENT = """
 WITH tried AS (
-    SELECT {code} AS code, job_type, error_group, finished_at,
+    SELECT {of_attempt}, finished_at,
         width_bucket(finished_at, CAST(:starts AS timestamptz[])) AS place
     FROM wakeboard.job_attempts
     WHERE {failed} AND finished_at >= :since AND finished_at < :until {of_code} {of_type}
     ORDER BY finished_at DESC LIMIT {cap}
 ), counted AS (
-    SELECT code, job_type, error_group, place, CAST(count(*) AS integer) AS tried,
+    SELECT {kind}, place, CAST(count(*) AS integer) AS tried,
         min(finished_at) AS first_at, max(finished_at) AS last_at, 0 AS failed, 0 AS dead
-    FROM tried GROUP BY error_group, code, job_type, place
+    FROM tried GROUP BY {kind}, place
     UNION ALL
-    SELECT code, job_type, error_group, 0, 0, NULL, NULL, failed, dead FROM ({failing}) AS failing
+    SELECT {kind}, 0, 0, NULL, NULL, failed, dead FROM ({failing}) AS failing
 ), found AS (
-    SELECT code, job_type, error_group, sum(tried) AS count, sum(failed) AS failed, sum(dead) AS dead,
+    SELECT {kind}, sum(tried) AS count, sum(failed) AS failed, sum(dead) AS dead,
         min(first_at) AS first_at, max(last_at) AS last_at,
-        array_agg(place ORDER BY place) AS places, array_agg(tried ORDER BY place) AS counts,
-        {muted} AS is_muted
-    FROM counted GROUP BY error_group, code, job_type
+        array_agg(place ORDER BY place) AS places, array_agg(tried ORDER BY place) AS counts
+    FROM counted GROUP BY {kind}
+), named AS (
+    {named}
 ), whole AS (
     SELECT sum(count) >= {cap} AS is_cut, count(*) FILTER (WHERE NOT is_muted) AS heard,
-        CAST(array_agg(error_group) FILTER (WHERE error_group IS NOT NULL) AS text) AS numbers
-    FROM found
+        CAST(array_agg(error_group) FILTER (WHERE error_group IS NOT NULL) AS text) AS numbers,
+        bool_or(code IS NULL) AS is_nameless
+    FROM named
 ), ranked AS (
     SELECT *, row_number() OVER (
         PARTITION BY is_muted
         ORDER BY count DESC, dead + failed DESC, code COLLATE "C", job_type COLLATE "C", error_group
     ) AS rank
-    FROM found
+    FROM named
 )
 SELECT code, job_type, error_group, count, failed, dead, first_at, last_at, places, counts, is_muted,
-    is_cut, heard, CASE WHEN rank = 1 THEN numbers END AS numbers
+    is_cut, heard, CASE WHEN rank = 1 THEN numbers END AS numbers, is_nameless
 FROM ranked CROSS JOIN whole {first_ones} ORDER BY is_muted, rank
 """
 
@@ -98,53 +103,67 @@ JOIN unnest(CAST(:codes AS text[]), CAST(:job_types AS text[]), CAST(:numbers AS
 GROUP BY asked.place
 """
 
+# What tells groups apart, how attempts and runs have it, and how groups get their names and are muted.
+_BY_NAMES = {
+    "kind": "error_group, code, job_type",
+    "of_attempt": f"error_group, {_PLAIN_CODE} AS code, job_type",
+    "of_run": "error_group, error_code AS code, job_type",
+}
+_BY_NUMBER = dict.fromkeys(_BY_NAMES, "error_group")
+_NAMED = "SELECT *, {muted} AS is_muted FROM found"
 _MUTED = "error_group IN (SELECT id FROM wakeboard.error_groups WHERE muted_until > now()) IS TRUE"
+_NAMED_BY_NUMBER = """SELECT found.*, g.error_code AS code, g.job_type, {muted} AS is_muted
+    FROM found LEFT JOIN wakeboard.error_groups AS g ON g.id = found.error_group"""
+_NUMBER_MUTED = "coalesce(g.muted_until > now(), false)"
 
 # A range, and an order that only an index by state has: others lead past runs that do not fail. One end
 # tells the two states apart. Hidden from the planner it stands for a third of what fails: enough to read on
 # in order until the cap, where a small number, guessed right or wrong, would have it collect them all first.
 _OF_A_STATE = """
-    SELECT error_code AS code, job_type, error_group, {failed} AS failed, {dead} AS dead
+    SELECT {of_run}, {failed} AS failed, {dead} AS dead
     FROM (
         SELECT error_code, job_type, error_group FROM wakeboard.job_runs
         WHERE {failing} AND status {end} (SELECT '{status}') {of_type}
         ORDER BY status DESC, id DESC LIMIT {cap}
-    ) AS {status} GROUP BY error_group, error_code, job_type"""
+    ) AS {status} GROUP BY {kind}"""
 
 # The index by code has both states in one order.
 _OF_A_CODE = """
-    SELECT error_code AS code, job_type, error_group,
+    SELECT {of_run},
         CAST(count(*) FILTER (WHERE status = 'failed') AS integer) AS failed,
         CAST(count(*) FILTER (WHERE status = 'dead') AS integer) AS dead
     FROM (
         SELECT error_code, job_type, error_group, status FROM wakeboard.job_runs
         WHERE {failing} AND error_code = :code {of_type} ORDER BY id DESC LIMIT {cap}
-    ) AS failing GROUP BY error_group, error_code, job_type"""
+    ) AS failing GROUP BY {kind}"""
 
 
 @cache
 def statement(
-    *, cap: int, code: bool, unknown: bool, job_type: bool, apart: bool, all_of_them: bool
+    *, cap: int, code: bool, unknown: bool, job_type: bool, apart: bool, all_of_them: bool, by_number: bool
 ) -> TextClause:
     """Return the statement that counts by group; it wants :since, :until and :starts, the ends of its steps.
 
     Of attempts, and of runs of each state, it counts ``cap``. ``code`` and ``job_type``: only those of :code,
     :job_type; ``unknown``: the code may be missing. ``apart``: muted groups are ranked by themselves, else as
     all others. It wants :most, the lowest rank of each kind that is told, unless ``all_of_them`` are.
+    ``by_number``: groups are told apart by their numbers alone; where is_nameless, some have none that is
+    kept, and the answer is of no use.
     """
     of_code = f"AND {_PLAIN_CODE if unknown else 'error_code'} = :code" if code else ""
     of_type = "AND job_type = :job_type" if job_type else ""
-    parts = _of_a_code(of_type, cap) if code else _of_states(of_type, cap)
+    told = _BY_NUMBER if by_number else _BY_NAMES
+    named, muted = (_NAMED_BY_NUMBER, _NUMBER_MUTED) if by_number else (_NAMED, _MUTED)
     return text(
         _STATEMENT.format(
-            code=_PLAIN_CODE,
             failed=_FAILED,
             of_code=of_code,
             of_type=of_type,
-            failing=parts,
-            muted=_MUTED if apart else "false",
+            failing=_of_a_code(told, of_type, cap) if code else _of_states(told, of_type, cap),
+            named=named.format(muted=muted if apart else "false"),
             first_ones="" if all_of_them else "WHERE rank <= :most",
             cap=cap,
+            **told,
         )
     )
 
@@ -174,19 +193,26 @@ def failing_of(*, cap: int) -> TextClause:
 
     It wants :codes, :job_types and :numbers, and tells groups by their places among those, from 1 on.
     """
-    return text(_FAILING_OF.format(failing=_of_states("", cap)))
+    return text(_FAILING_OF.format(failing=_of_states(_BY_NAMES, "", cap)))
 
 
-def _of_a_code(of_type: str, cap: int) -> str:
-    return _OF_A_CODE.format(failing=_FAILING, of_type=of_type, cap=cap)
+def _of_a_code(told: Mapping[str, str], of_type: str, cap: int) -> str:
+    return _OF_A_CODE.format(failing=_FAILING, of_type=of_type, cap=cap, **told)
 
 
-def _of_states(of_type: str, cap: int) -> str:
+def _of_states(told: Mapping[str, str], of_type: str, cap: int) -> str:
     number = "CAST(count(*) AS integer)"
     parts = ((Status.FAILED, ">=", number, "0"), (Status.DEAD, "<=", "0", number))
     return "\n    UNION ALL".join(
         _OF_A_STATE.format(
-            failed=failed, dead=dead, failing=_FAILING, status=status.value, end=end, of_type=of_type, cap=cap
+            failed=failed,
+            dead=dead,
+            failing=_FAILING,
+            status=status.value,
+            end=end,
+            of_type=of_type,
+            cap=cap,
+            **told,
         )
         for status, end, failed, dead in parts
     )

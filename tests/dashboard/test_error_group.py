@@ -74,6 +74,42 @@ def test_failures_of_one_code_and_type_with_other_words_stand_apart(
     assert "mailbox &lt;value&gt; is full" in page
 
 
+def test_a_failure_without_a_group_changes_nothing_of_the_others(
+    client: FlaskClient, connection: Connection
+) -> None:
+    down, full = a_group(connection), a_group(connection, "report", message="mailbox 'anna' is full")
+    muted = a_group(connection, code="KeyError", muted_until="2 hours")
+    failures(connection, down, 2)
+    failures(connection, full, 2, job_type="report")
+    failures(connection, muted, 3, ago="3 hours", error_code="KeyError")
+    for status, job_type, code, number in (
+        ("dead", "mail", "smtp_down", down),
+        ("dead", "mail", "smtp_down", down),
+        ("failed", "report", "smtp_down", full),
+        ("dead", "mail", "KeyError", muted),
+    ):
+        a_run(connection, job_type=job_type, status=status, error_code=code, error_group=number)
+    before = listed(client)
+    assert [(item["error_group"], item["dead"], item["failed"]) for item in before] == [
+        (down, 2, 0), (full, 0, 1), (muted, 1, 0),
+    ]  # fmt: skip
+    failures(connection, None)  # type: ignore[arg-type]
+    assert [item for item in listed(client) if item["error_group"]] == before
+
+
+def test_failures_whose_group_is_no_longer_kept_stand_by_code_and_type(
+    client: FlaskClient, connection: Connection
+) -> None:
+    down, full = a_group(connection), a_group(connection, message="mailbox 'anna' is full")
+    failures(connection, down, 2)
+    failures(connection, full)
+    connection.execute("DELETE FROM wakeboard.error_groups WHERE id = %s", (down,))
+    gone, kept = listed(client)
+    assert (gone["error_code"], gone["job_type"], gone["error_group"]) == ("smtp_down", "mail", down)
+    assert (gone["fingerprint"], gone["count"]) == (None, 2)
+    assert (kept["fingerprint"], kept["count"]) == (written(full), 1)
+
+
 @pytest.mark.parametrize(
     ("columns", "state", "word"),
     [
