@@ -48,6 +48,13 @@ class _Lines:
         if at_once or len(self._kept) >= KEEP_LINES or monotonic() - self._since >= KEEP_SECONDS:
             self.flush()
 
+    def keep(self, line: str) -> None:
+        """Add a line without a look at the clock: it waits until they are many, or for ``flush``."""
+        with self._lock:
+            self._kept.append(line)
+        if len(self._kept) >= KEEP_LINES:
+            self.flush()
+
     def flush(self) -> None:
         with self._lock:
             kept, self._kept = self._kept, []
@@ -74,6 +81,24 @@ def move(event: str, **fields: object) -> None:
     """
     if logger.isEnabledFor(logging.INFO):
         _lines.add(_lines.write_line(logging.INFO, event, fields), at_once=False)
+
+
+def run_move(
+    event: str, run_id: int, job_type: str, attempt: int, worker_id: str, seconds: float | None = None
+) -> None:
+    """Log the claim or the good end of a run as ``move`` does, for half the price: each run has both.
+
+    ``seconds`` is how long it took. The line waits until they are two hundred, or for ``flush``.
+    """
+    if _lines.write_line is not text_line:
+        move(
+            event, run_id=run_id, job_type=job_type, attempt=attempt, worker_id=worker_id,
+            duration_seconds=seconds,
+        )  # fmt: skip
+    elif logger.isEnabledFor(logging.INFO):
+        took = "" if seconds is None else f"{_key('duration_seconds')}{_shown(seconds)}"
+        head = f"{_local_time()} {event}{_key('run_id')}{run_id}"
+        _lines.keep(f"{head}{_attempt(job_type, attempt, worker_id)}{took}")
 
 
 def note(sentence: str, **fields: object) -> None:
@@ -122,6 +147,13 @@ def text_line(level: int, event: str, fields: dict[str, Any]) -> str:
                 _short(value) if type(value) is str and len(value) <= 100 else _shown(value),
             )
     return "".join(parts)
+
+
+@lru_cache(maxsize=1000)
+def _attempt(job_type: str, attempt: int, worker_id: str) -> str:
+    """Return what ``text_line`` makes of these fields. The same ones are in many thousand lines a second."""
+    fields = {"job_type": _quoted(job_type), "attempt": attempt, "worker_id": _quoted(worker_id)}
+    return "".join(f"{_key(name)}{text}" for name, text in fields.items())
 
 
 @cache

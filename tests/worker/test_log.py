@@ -61,6 +61,31 @@ def test_a_move_is_one_json_object_for_machines(capsys: pytest.CaptureFixture[st
     assert line["at"].endswith("+00:00")
 
 
+@pytest.mark.parametrize("seconds", [None, 0.000123456, 1234.5])
+@pytest.mark.parametrize("job_type", ["mail", "two words", HOSTILE, "x" * 200])
+@pytest.mark.parametrize("format", ["text", "json"])
+def test_what_every_run_logs_reads_as_any_other_move(
+    format: str, job_type: str, seconds: float | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log.configure(format)
+    log.move(
+        "claim", run_id=7, job_type=job_type, attempt=2, worker_id="host 1", duration_seconds=seconds
+    )  # fmt: skip
+    log.run_move("claim", 7, job_type, 2, "host 1", seconds)
+    one, other = (line[line.index("claim") :] for line in printed_by(capsys).splitlines())
+    assert one == other
+
+
+def test_lines_of_runs_are_written_in_the_order_of_all_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    log.configure("text")
+    log.run_move("claim", 1, "mail", 1, "w")
+    log.move("fail", run_id=1)
+    log.run_move("succeed", 2, "mail", 1, "w", 0.1)
+    log.note("Stopping.")
+    words = [line.split()[1] for line in capsys.readouterr().err.splitlines()]
+    assert words == ["claim", "fail", "succeed", "Stopping."]
+
+
 def test_a_value_with_spaces_is_quoted(capsys: pytest.CaptureFixture[str]) -> None:
     log.configure("text")
     log.warn("Odd.", why='two words and a "quote"', empty="")

@@ -61,6 +61,8 @@ class Slots:
             for row in rows
         ]
         self._holdings.add(claimed)
+        job_types = {held.assignment.job_type for held in claimed}
+        quick = {job_type: self._claims.is_quick(job_type) for job_type in job_types}
         now = boottime_ns()
         chosen: dict[int, list[Assignment]] = {}
         for held in claimed:
@@ -68,17 +70,14 @@ class Slots:
                 self._ended(never_started(held))
                 continue
             assignment = held.assignment
-            chosen.setdefault(self._choose(held), []).append(assignment)
-            log.move(
-                "claim", run_id=assignment.run_id, job_type=assignment.job_type,
-                attempt=assignment.attempt, worker_id=self._worker_id,
-            )  # fmt: skip
+            chosen.setdefault(self._choose(held, quick[assignment.job_type]), []).append(assignment)
+            log.run_move("claim", assignment.run_id, assignment.job_type, assignment.attempt, self._worker_id)
         for slot, assignments in chosen.items():
             self._children.send(slot, assignments)
 
-    def _choose(self, held: Held) -> int:
+    def _choose(self, held: Held, is_quick: bool) -> int:
         """Give ``held`` the slot with the least to do, one with a slow run only when there is no other."""
-        held.is_slow = not self._claims.is_quick(held.assignment.job_type)
+        held.is_slow = not is_quick
         best = min(self.loads, key=_BURDEN)
         best.outstanding += 1
         best.slow += held.is_slow

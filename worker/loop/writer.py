@@ -53,7 +53,7 @@ class Writer:
         self._line.channel.run(self._recorder.script(batch), lambda _: None, failed)
 
     def _written(self, ended: Ended, status: str) -> None:
-        self._holdings.drop(ended.held.run_id, ended.held.lease_epoch)
+        self._holdings.drop(*ended.held.assignment[:2])
         answer = ended.answer
         delay = ended.delay_seconds if status == "failed" else None
         log_end(
@@ -82,8 +82,12 @@ def log_end(
     delay_seconds: float | None = None,
 ) -> None:
     """Log the end of an attempt: how long it took, the error and when it is tried again."""
+    run_id, _, attempt, job_type, *_ = held.assignment
+    if code is None and message is None and delay_seconds is None:
+        log.run_move(event, run_id, job_type, attempt, worker_id, seconds)
+        return
     log.move(
-        event, run_id=held.run_id, job_type=held.assignment.job_type, attempt=held.assignment.attempt,
+        event, run_id=run_id, job_type=job_type, attempt=attempt,
         worker_id=worker_id, duration_seconds=seconds, error_code=code,
         reason=message and message[:200], next_delay_seconds=delay_seconds,
     )  # fmt: skip
