@@ -24,6 +24,7 @@ from worker.loop.channel import (
     Script,
     StatementFailed,
     array,
+    numbers,
 )
 from worker.transitions import engine
 
@@ -194,6 +195,13 @@ def test_arrays_arrive_as_they_were_sent(channel: Channel, values: list[Any]) ->
     kind = {int: "bigint", float: "float8", bool: "boolean", str: "text"}[type(values[0])]
     found = outcome(channel, ask(f"SELECT u FROM unnest($1::{kind}[]) AS u", array(values)))
     assert [one for (one,) in found] == values
+
+
+def test_numbers_arrive_as_they_were_sent(channel: Channel) -> None:
+    values = [1, 2.5, 1e-05, 1e300, float("inf"), "1234567e-6", "0.000001"]
+    found = outcome(channel, ask("SELECT u FROM unnest($1::float8[]) AS u", numbers(values)))
+    assert [one for (one,) in found] == [float(one) for one in values]
+    assert outcome(channel, ask("SELECT u FROM unnest($1::bigint[]) AS u", numbers([]))) == []
 
 
 @pytest.mark.parametrize("count", [0, 300])

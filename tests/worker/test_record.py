@@ -24,7 +24,10 @@ def held(run_id: int = 1, epoch: int = 1, **columns: Any) -> Held:
         "failures": 0, "max_attempts": 10, "backoff": "fixed 7s", "lease_seconds": 30.0, "leased_ns": now,
         "claimed_ns": now,
     }  # fmt: skip
-    return Held(assignment, **(values | columns))
+    made = Held(assignment, **values)
+    for name, value in columns.items():
+        setattr(made, name, value)
+    return made
 
 
 def decided(kind: Kind, *, is_stopping: bool = False, **columns: Any) -> Ended:

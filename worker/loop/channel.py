@@ -249,6 +249,11 @@ def _planned_anew(script: Script) -> Script:
     return (yield from script)
 
 
+def numbers(values: Iterable[float | str]) -> bytes:
+    """Return a PostgreSQL array literal of numbers, or of their texts: no None, nothing to be quoted."""
+    return ("{" + ",".join(map(str, values)) + "}").encode("ascii")
+
+
 def array(values: Iterable[object]) -> bytes:
     """Return a PostgreSQL array literal of numbers, booleans, texts and Nones."""
     elements = ["NULL" if value is None else _WRITTEN[type(value)](value) for value in values]

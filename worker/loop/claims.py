@@ -110,7 +110,10 @@ class Claims:
 
     def observe(self, held: Held, seconds: float) -> None:
         """Learn from one ended run."""
-        pace = self._paces.setdefault(held.assignment.job_type, Pace())
+        job_type = held.assignment.job_type
+        pace = self._paces.get(job_type)
+        if pace is None:
+            pace = self._paces[job_type] = Pace()
         pace.observe(seconds, is_only_try=held.max_attempts == 1)
 
     def is_quick(self, job_type: str) -> bool:

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from worker.loop.channel import Rows
 from worker.processes.slotpage import boottime_ns
-from worker.processes.wire import Assignment
+from worker.processes.wire import Assignment, assignment_of
 
 FENCE = 0.9
 # Ten years: a row may hold any number above 0, Infinity and NaN among them, which no deadline can be made of.
@@ -35,9 +35,12 @@ class Policy:
 UNKNOWN = Policy()
 
 
-@dataclass(slots=True)
+@dataclass
 class Held:
-    """One claimed run: who it is, what rules it, when its lease was last known to be ours."""
+    """One claimed run: who it is, what rules it, when its lease was last known to be ours.
+
+    What most runs never come to is of the class until then: ten thousand are made a second.
+    """
 
     assignment: Assignment
     failures: int
@@ -46,17 +49,17 @@ class Held:
     lease_seconds: float
     leased_ns: int
     claimed_ns: int
-    slot: int | None = None
-    is_slow: bool = True
-    terminated_ns: int = 0
-    killed_ns: int = 0
-    cancel_asked_ns: int = 0
-    timed_out: bool = False
-    is_lost: bool = False
-    is_fenced: bool = False
     memory_mb: int | None = None
+    slot: int | None = field(default=None, init=False)
+    is_slow: bool = field(default=True, init=False)
+    terminated_ns: int = field(default=0, init=False)
+    killed_ns: int = field(default=0, init=False)
+    cancel_asked_ns: int = field(default=0, init=False)
+    timed_out: bool = field(default=False, init=False)
+    is_lost: bool = field(default=False, init=False)
+    is_fenced: bool = field(default=False, init=False)
     # What it held when that was too much, in bytes.
-    memory_bytes: int = 0
+    memory_bytes: int = field(default=0, init=False)
 
     @property
     def run_id(self) -> int:
@@ -97,18 +100,18 @@ def held_from_row(
     ) = row
     policy = policies.get(job_type, UNKNOWN)
     seconds = policy.timeout_seconds if timeout is None else _bounded(timeout)
-    assignment = Assignment(
-        run_id, epoch, attempt, job_type, payload, key, definition, fire, created, seconds, trace, worker_id
+    assignment = assignment_of(
+        (run_id, epoch, attempt, job_type, payload, key, definition, fire, created, seconds, trace, worker_id)
     )
     return Held(
         assignment,
         failures,
-        max_attempts=most or policy.max_attempts,
-        backoff=policy.backoff,
-        lease_seconds=max(lease_seconds, policy.lease_seconds or 0.0),
-        leased_ns=leased_ns,
-        claimed_ns=leased_ns,
-        memory_mb=policy.memory_mb,
+        most or policy.max_attempts,
+        policy.backoff,
+        max(lease_seconds, policy.lease_seconds or 0.0),
+        leased_ns,
+        leased_ns,
+        policy.memory_mb,
     )
 
 
@@ -135,7 +138,7 @@ class Holdings:
     def add(self, entries: Iterable[Held]) -> None:
         """Hold what was claimed."""
         with self._lock:
-            self._held.update(((entry.run_id, entry.lease_epoch), entry) for entry in entries)
+            self._held.update({entry.assignment[:2]: entry for entry in entries})
 
     def get(self, run_id: int, lease_epoch: int) -> Held | None:
         """Return the attempt when it is held."""

@@ -8,13 +8,13 @@ is sent again one by one, so a hostile answer hurts only its own run.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from time import monotonic
 from typing import Any
 
 from worker.fingerprint import ErrorGroup, group_of
-from worker.loop.channel import Rows, Script, StatementFailed, array
+from worker.loop.channel import Rows, Script, StatementFailed, array, numbers
 from worker.loop.held import Held, boottime_ns
 from worker.loop.told import Told
 from worker.outcome import Answer
@@ -31,7 +31,7 @@ REFUSED_PAUSE_SECONDS = 0.2
 UNSTORABLE = ("22", "23", "54")
 
 
-@dataclass(slots=True)
+@dataclass
 class Ended:
     """One attempt that ended and waits to be written. ``move`` is 'succeed', 'fail' or 'release'."""
 
@@ -43,15 +43,11 @@ class Ended:
     ended_ns: int
     took_seconds: float
     delay_seconds: float = 0.0
-    tries: int = 0
-    not_before: float = 0.0
+    tries: int = field(default=0, init=False)
+    not_before: float = field(default=0.0, init=False)
     # Of a failure, and whether the database is to be told what the group is.
-    group: ErrorGroup | None = None
-    tells: bool = False
-
-    @property
-    def ago_seconds(self) -> float:
-        return max(0.0, (boottime_ns() - self.ended_ns) / 1e9)
+    group: ErrorGroup | None = field(default=None, init=False)
+    tells: bool = field(default=False, init=False)
 
 
 def decide(
@@ -61,13 +57,12 @@ def decide(
 
     ``is_stopping``: an attempt cut short because the worker stops is given back and costs nothing.
     """
-    made = {"ended_ns": ended_ns, "took_seconds": took_seconds, "started": True}
+    if answer.kind == "returned":
+        return Ended(held, "succeed", answer, "succeeded", True, ended_ns, took_seconds)
     if answer.kind == "committed":
         return None
     if answer.kind == "unbegun":
         return never_started(held)
-    if answer.kind == "returned":
-        return Ended(held, "succeed", answer, "succeeded", **made)  # type: ignore[arg-type]
     cut_short = answer.kind in ("cancelled", "crashed", "timed_out") and held.terminated_ns > 0
     if held.timed_out and cut_short:
         return _failed(held, _timed_out(held, answer), "timed_out", took_seconds, ended_ns)
@@ -79,7 +74,7 @@ def decide(
     if held.is_fenced and cut_short:
         return _failed(held, _fenced(answer), "failed", took_seconds, ended_ns)
     if is_stopping and cut_short:
-        return Ended(held, "release", answer, "released", **made)  # type: ignore[arg-type]
+        return Ended(held, "release", answer, "released", True, ended_ns, took_seconds)
     outcome = "timed_out" if answer.kind == "timed_out" else "failed"
     return _failed(held, answer, outcome, took_seconds, ended_ns)
 
@@ -190,12 +185,12 @@ class Recorder:
             self._group(batch)
         rows: Rows = yield statement, (self._worker_id.encode(), *values(batch))
         moved = {row[0]: row[1:] for row in rows}
-        missing = [ended for ended in batch if ended.held.run_id not in moved]
+        missing = [ended for ended in batch if ended.held.assignment.run_id not in moved]
         self._told.note(
             ended.group.id for ended in batch if ended.group and ended.tells and ended.held.run_id in moved
         )
         for ended in batch:
-            row = moved.get(ended.held.run_id)
+            row = moved.get(ended.held.assignment.run_id)
             if row is not None:
                 # A success has nothing to tell but that it is written.
                 self._written(ended, row[0] if row else Status.SUCCEEDED)
@@ -251,7 +246,8 @@ def _take(queue: deque[Ended], size: int) -> list[Ended]:
             continue
         batch.append(ended)
         answer = ended.answer
-        room -= sum(len(text) for text in (answer.result, answer.output_tail, answer.traceback) if text)
+        for text in (answer.result, answer.output_tail, answer.traceback):
+            room -= len(text) if text else 0
         if room <= 0:
             break
     return batch
@@ -263,34 +259,34 @@ def _refusal(ended: Ended) -> tuple[bytes, bytes, bytes]:
 
 
 def _times(batch: Sequence[Ended]) -> tuple[bytes, bytes, bytes, bytes]:
-    """Return ids, epochs, seconds since each ended, seconds each took."""
+    """Return ids, epochs, seconds since each ended, seconds each took (both to the microsecond)."""
+    now = boottime_ns()
     return (
-        array(ended.held.run_id for ended in batch),
-        array(ended.held.lease_epoch for ended in batch),
-        array(round(ended.ago_seconds, 6) for ended in batch),
-        array(round(ended.took_seconds, 6) for ended in batch),
+        numbers([ended.held.assignment.run_id for ended in batch]),
+        numbers([ended.held.assignment.lease_epoch for ended in batch]),
+        numbers([f"{max(0, now - ended.ended_ns) // 1000}e-6" for ended in batch]),
+        numbers([f"{ended.took_seconds:.6f}" for ended in batch]),
     )
 
 
 def _rules(batch: Sequence[Ended]) -> tuple[bytes, bytes]:
     return (
-        array(ended.held.max_attempts for ended in batch),
-        array(ended.held.assignment.timeout_seconds for ended in batch),
+        numbers([ended.held.max_attempts for ended in batch]),
+        numbers([ended.held.assignment.timeout_seconds for ended in batch]),
     )
 
 
-def _sparse(values: Iterable[object]) -> bytes:
+def _sparse(values: list[Any]) -> bytes:
     """Return the array of what only some runs have; empty where none has it: ``unnest`` says NULL then."""
-    told = list(values)
-    return array(told) if any(value is not None for value in told) else array(())
+    return array(() if values.count(None) == len(values) else values)
 
 
 def _succeed_values(batch: Sequence[Ended]) -> tuple[bytes, ...]:
     return (
         *_times(batch),
-        _sparse(ended.answer.result for ended in batch),
-        _sparse(ended.answer.output_tail for ended in batch),
-        _sparse(ended.answer.note for ended in batch),
+        _sparse([ended.answer.result for ended in batch]),
+        _sparse([ended.answer.output_tail for ended in batch]),
+        _sparse([ended.answer.note for ended in batch]),
         *_rules(batch),
     )
 
@@ -307,21 +303,21 @@ def _fail_values(batch: Sequence[Ended]) -> tuple[bytes, ...]:
         array(ended.answer.message for ended in batch),
         array(ended.answer.permanent for ended in batch),
         array(round(ended.delay_seconds, 3) for ended in batch),
-        _sparse(ended.answer.traceback for ended in batch),
-        _sparse(ended.answer.output_tail for ended in batch),
-        _sparse(ended.answer.note for ended in batch),
+        _sparse([ended.answer.traceback for ended in batch]),
+        _sparse([ended.answer.output_tail for ended in batch]),
+        _sparse([ended.answer.note for ended in batch]),
         *_rules(batch),
-        _sparse(ended.group and ended.group.id for ended in batch),
-        _sparse(ended.group.template if ended.group and ended.tells else None for ended in batch),
-        _sparse(ended.group.frame if ended.group and ended.tells else None for ended in batch),
+        _sparse([ended.group and ended.group.id for ended in batch]),
+        _sparse([ended.group.template if ended.group and ended.tells else None for ended in batch]),
+        _sparse([ended.group.frame if ended.group and ended.tells else None for ended in batch]),
     )
 
 
 def _release_values(batch: Sequence[Ended]) -> tuple[bytes, ...]:
     return (
         *_times(batch),
-        _sparse(ended.answer.output_tail for ended in batch),
-        _sparse(ended.answer.note for ended in batch),
+        _sparse([ended.answer.output_tail for ended in batch]),
+        _sparse([ended.answer.note for ended in batch]),
         array(ended.started for ended in batch),
     )
 

@@ -4,13 +4,16 @@ child runs strangers' code."""
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+import struct
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import fields
+from functools import partial
 from typing import Any, NamedTuple
 
 from worker.outcome import KINDS, PLAIN, Answer, Kind
 
 ANSWER_BYTES = 1024 * 1024
+_length = struct.Struct(">I").unpack_from
 
 
 class Assignment(NamedTuple):
@@ -31,6 +34,10 @@ class Assignment(NamedTuple):
     worker_id: str
 
 
+# A namedtuple's own constructor takes its fields one by one, which costs twice as much.
+assignment_of: Callable[[Iterable[Any]], Assignment] = partial(tuple.__new__, Assignment)
+
+
 class Reported(NamedTuple):
     """One answer as a child sent it. Times in nanoseconds on the clock of `slotpage.boottime_ns`."""
 
@@ -39,6 +46,9 @@ class Reported(NamedTuple):
     started_ns: int
     finished_ns: int
     answer: Answer
+
+
+_reported_of: Callable[[Iterable[Any]], Reported] = partial(tuple.__new__, Reported)
 
 
 class Frames:
@@ -57,7 +67,7 @@ class Frames:
         position, held = 0, len(buffer)
         try:
             while held - position >= 4:
-                length = int.from_bytes(buffer[position : position + 4], "big")
+                (length,) = _length(buffer, position)
                 if self._limit is not None and length > self._limit:
                     raise ValueError(f"A frame of {length:,} bytes came where {self._limit:,} is the most.")
                 if held - position - 4 < length:
@@ -87,18 +97,19 @@ def assignments_frame(assignments: Sequence[Assignment]) -> bytes:
 
 def read_assignments(body: bytes) -> list[Assignment]:
     """The assignments of one frame, in order."""
-    return [Assignment(*row) for row in json.loads(body)]
+    return list(map(assignment_of, json.loads(body)))
 
 
 def answer_frame(reported: Reported) -> bytes:
     """The frame that reports one answer; fields at their default do not travel."""
     run_id, lease_epoch, started_ns, finished_ns, answer = reported
-    head = f'[{run_id},{lease_epoch},{started_ns},{finished_ns},"{answer.kind}"'
-    if answer is PLAIN[answer.kind]:
-        return frame(f"{head}]".encode("ascii"))
+    kind = answer.kind
+    if answer is PLAIN[kind]:
+        return frame(f'[{run_id},{lease_epoch},{started_ns},{finished_ns},"{kind}"]'.encode())
     values = ((name, getattr(answer, name)) for name in _ANSWER_DEFAULTS)
     extras = {name: value for name, value in values if value != _ANSWER_DEFAULTS[name]}
     text = json.dumps(extras, separators=(",", ":"), ensure_ascii=False)
+    head = f'[{run_id},{lease_epoch},{started_ns},{finished_ns},"{kind}"'
     return frame(f"{head},{text}]".encode("utf-8", "replace"))
 
 
@@ -110,7 +121,7 @@ def read_answer(body: bytes) -> Reported:
         if not type(run_id) is type(lease_epoch) is type(started_ns) is type(finished_ns) is int:
             raise ValueError("its numbers are none")
         answer = PLAIN[kind] if len(row) == 5 else _answer(kind, row[5])
-        return Reported(run_id, lease_epoch, started_ns, finished_ns, answer)
+        return _reported_of((run_id, lease_epoch, started_ns, finished_ns, answer))
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise ValueError(f"A child sent something that is not an answer: {error!r:.200}") from None
 
