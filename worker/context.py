@@ -32,6 +32,11 @@ class Context:
     `committed` is set by `transaction()` once its commit has finished the run.
     """
 
+    committed = False
+    progress_done = progress_total = 0
+    _remembered: Remembered | None = None
+    _cancel_asked = False
+
     def __init__(
         self,
         *,
@@ -62,35 +67,36 @@ class Context:
         self.worker_id = worker_id
         self.definition_id = definition_id
         self.traceparent = traceparent
-        self.committed = False
-        self.progress_done = self.progress_total = 0
         self._scheduled_for = scheduled_for
         self._enqueued_at = enqueued_at
         self._page = page
-        self._remembered: Remembered | None = None
-        self._cancel_asked = False
         self._started_ns = boottime_ns() if started_ns is None else started_ns
         self._deadline_ns = self._started_ns + int(timeout_seconds * _SECOND)
 
     @classmethod
     def for_assignment(cls, assignment: Assignment, payload: Any, page: SlotPage, started_ns: int) -> Context:
-        """The context of one assignment in a child, its payload decoded."""
-        return cls(
-            payload=payload,
-            job_type=assignment.job_type,
-            run_id=assignment.run_id,
-            attempt=assignment.attempt,
-            key=assignment.key,
-            scheduled_for=assignment.scheduled_for,
-            enqueued_at=assignment.enqueued_at,
-            timeout_seconds=assignment.timeout_seconds,
-            lease_epoch=assignment.lease_epoch,
-            worker_id=assignment.worker_id,
-            definition_id=assignment.definition_id,
-            traceparent=assignment.traceparent,
-            page=page,
-            started_ns=started_ns,
-        )
+        """The context of one assignment in a child, its payload decoded: what `__init__` makes, at a third of
+        its price."""
+        context = cls.__new__(cls)
+        (
+            context.run_id,
+            context.lease_epoch,
+            context.attempt,
+            context.job_type,
+            _,
+            context.key,
+            context.definition_id,
+            context._scheduled_for,
+            context._enqueued_at,
+            context.timeout_seconds,
+            context.traceparent,
+            context.worker_id,
+        ) = assignment
+        context.payload = payload
+        context._page = page
+        context._started_ns = started_ns
+        context._deadline_ns = started_ns + int(context.timeout_seconds * _SECOND)
+        return context
 
     @cached_property
     def scheduled_for(self) -> datetime | None:

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from worker import lineage
 from worker.context import Context
@@ -33,7 +33,7 @@ from worker.processes.slotpage import SlotPage, boottime_ns
 from worker.processes.wire import Assignment, Frames, Reported, answer_frame, read_assignments
 from worker.registry import JOB_TYPES, JobType, load_app
 
-_decode = json.JSONDecoder().decode
+_DECODER = json.JSONDecoder()
 _RECEIVE_BYTES = 256 * 1024
 _FLUSH_NS = 2_000_000
 _SHORT_NS = 1_000_000
@@ -138,9 +138,9 @@ class Child:
             or self._expected_ns.get(assignment.job_type, _SHORT_NS) >= _SHORT_NS
         ):
             self._flush()
-        self._current = (assignment.run_id, assignment.lease_epoch)
+        run_id, lease_epoch = self._current = assignment[:2]
         deadline_ns = started_ns + int(assignment.timeout_seconds * 1e9)
-        self._page.begin(assignment.run_id, assignment.lease_epoch, started_ns, deadline_ns)
+        self._page.begin(run_id, lease_epoch, started_ns, deadline_ns)
         answer = self._execute(assignment, started_ns)
         finished_ns = boottime_ns()
         if os.getpid() != self._pid:
@@ -148,7 +148,7 @@ class Child:
                 0
             )  # a process the handler forked came back out of it; the answer belongs to the other one
         answer = self._clean_up(assignment, answer, finished_ns - started_ns)
-        self._report(Reported(assignment.run_id, assignment.lease_epoch, started_ns, finished_ns, answer))
+        self._report(Reported(run_id, lease_epoch, started_ns, finished_ns, answer))
         self._page.end()
         self._current = None
 
@@ -159,7 +159,7 @@ class Child:
                 "raised", "unknown_type", f"This worker has no handler called {assignment.job_type!r}."
             )
         try:
-            payload = _decode(assignment.payload)
+            payload = _decoded(assignment.payload)
         except (ValueError, RecursionError) as error:
             return Answer(
                 "raised", "payload_unreadable", clean_text(f"The payload cannot be read: {error}", 500)
@@ -223,6 +223,14 @@ class Child:
             self._work.sendall(self._page.journal())
             self._page.journal_clear()
             self._unsent_since = 0
+
+
+def _decoded(text: str) -> Any:
+    """The value of a JSON text without white space around it, as PostgreSQL writes it; else ValueError."""
+    value, end = _DECODER.raw_decode(text)
+    if end != len(text):
+        raise ValueError(f"something follows it at character {end}")
+    return value
 
 
 def _closed_descriptors(answer: Answer) -> Answer:

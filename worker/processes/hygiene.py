@@ -13,20 +13,23 @@ import resource
 import signal
 import sys
 import threading
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from worker.processes.family import kill_children
+from worker.processes.family import has_children, kill_children
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _KILL_SECONDS = 2.0
 _RUNS_BETWEEN_LONG_LOOKS = 100
 _SHORT_NS, _LONG_NS = 1_000_000, 10_000_000
-_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD, signal.SIGALRM)
+_SIGNALS = tuple(map(int, (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD, signal.SIGALRM)))
 _LIMITS = (resource.RLIMIT_NOFILE, resource.RLIMIT_AS, resource.RLIMIT_DATA)
 _NO_TIMER = (0.0, 0.0)
 # The functions under the signal module's: without their enumerations a look costs a tenth.
 _look: Any = importlib.import_module("_signal")
+# The mapping behind os.environ: comparing it costs a twentieth of comparing decoded copies.
+_environment: Any = attrgetter("_data")
 
 
 class Hygiene:
@@ -37,10 +40,10 @@ class Hygiene:
         replaced."""
         self._recycle_bytes = recycle_mb * 1024 * 1024
         self._folder = os.getcwd()  # noqa: PTH109 - compared after every run as text
-        self._environment: dict[Any, Any] = dict(_environment())
+        self._environment: dict[Any, Any] = dict(_environment(os.environ))
         self._umask = os.umask(0o022)
         os.umask(self._umask)
-        self._handlers = [(int(number), _look.getsignal(number)) for number in _SIGNALS]
+        self._handlers = list(map(_look.getsignal, _SIGNALS))
         self._limits = [(limit, resource.getrlimit(limit)) for limit in _LIMITS]
         self._streams = (sys.stdout, sys.stderr)
         self._threads = threading.active_count()
@@ -48,6 +51,7 @@ class Hygiene:
         self._work_inode = os.fstat(work_fd).st_ino
         self._output_inode = os.fstat(1).st_ino
         self._runs = 0
+        self._long_look_is_due = True
         self.output_bytes = 0
 
     def descriptors_whole(self, run_ns: int) -> bool:
@@ -63,7 +67,7 @@ class Hygiene:
             output = os.fstat(1)
             self.output_bytes = output.st_size
             whole = output.st_ino == self._output_inode
-            if whole and (run_ns >= _SHORT_NS or self._long_look_is_due()):
+            if whole and (run_ns >= _SHORT_NS or self._long_look_is_due):
                 whole = os.fstat(2).st_ino == self._output_inode
                 whole = whole and os.fstat(self._work_fd).st_ino == self._work_inode
         except (OSError, ValueError):
@@ -73,27 +77,20 @@ class Hygiene:
     def tidy(self, run_ns: int) -> str | None:
         """Put everything back after a run of `run_ns` nanoseconds; why the child must be replaced, or
         None."""
-        is_long = run_ns >= _SHORT_NS or self._long_look_is_due()
-        reason = self._end_processes() or self._restore(is_long)
+        reason = None
+        if has_children() and not kill_children((), _KILL_SECONDS):
+            reason = "it left a process that could not be killed"
+        reason = reason or self._restore(run_ns >= _SHORT_NS or self._long_look_is_due)
         if threading.active_count() != self._threads:
             reason = "it left a thread running"
-        if run_ns >= _LONG_NS or self._long_look_is_due():
+        if run_ns >= _LONG_NS or self._long_look_is_due:
             reason = reason or self._long_look()
         self._runs += 1
+        self._long_look_is_due = self._runs % _RUNS_BETWEEN_LONG_LOOKS == 0
         return reason
 
-    def _long_look_is_due(self) -> bool:
-        return self._runs % _RUNS_BETWEEN_LONG_LOOKS == 0
-
-    def _end_processes(self) -> str | None:
-        try:
-            os.waitpid(-1, os.WNOHANG)
-        except ChildProcessError:
-            return None
-        return None if kill_children((), _KILL_SECONDS) else "it left a process that could not be killed"
-
     def _restore(self, is_long: bool) -> str | None:
-        if _environment() != self._environment:
+        if _environment(os.environ) != self._environment:
             _restore_environment(self._environment)
         if os.umask(self._umask) != self._umask:
             os.umask(self._umask)
@@ -111,8 +108,8 @@ class Hygiene:
     def _restore_signals(self, is_long: bool) -> None:
         if signal.getitimer(signal.ITIMER_REAL) != _NO_TIMER:
             signal.setitimer(signal.ITIMER_REAL, 0)
-        for number, handler in self._handlers:
-            if _look.getsignal(number) != handler:
+        if list(map(_look.getsignal, _SIGNALS)) != self._handlers:
+            for number, handler in zip(_SIGNALS, self._handlers, strict=True):
                 signal.signal(number, handler)
         if is_long and _look.pthread_sigmask(signal.SIG_BLOCK, ()):
             signal.pthread_sigmask(signal.SIG_SETMASK, ())
@@ -143,12 +140,6 @@ class Hygiene:
 
 def _count(folder: str) -> int:
     return sum(1 for _ in Path(folder).iterdir())
-
-
-def _environment() -> dict[Any, Any]:
-    # The mapping behind os.environ: comparing it costs a twentieth of comparing decoded copies.
-    data: dict[Any, Any] = vars(os.environ)["_data"]
-    return data
 
 
 def _restore_environment(wanted: dict[Any, Any]) -> None:

@@ -142,7 +142,7 @@ class SlotPage:
         end = start + len(frame)
         if end > JOURNAL_BYTES:
             return False
-        self._bytes[_WORDS + start : _WORDS + end] = frame
+        self._map[_WORDS + start : _WORDS + end] = frame
         self._words[_JOURNAL_LENGTH] = end
         return True
 

@@ -1,0 +1,23 @@
+"""What a handler is given in a child, beside what it is given anywhere else."""
+
+from __future__ import annotations
+
+from worker.context import Context
+from worker.processes.slotpage import SlotPage, create_pages
+from worker.processes.wire import Assignment
+
+
+def test_the_context_of_an_assignment_is_that_of_its_fields() -> None:
+    page = SlotPage(create_pages(1), 0)
+    fields = {
+        "run_id": 7, "lease_epoch": 3, "attempt": 2, "job_type": "mail", "key": "k", "definition_id": 5,
+        "scheduled_for": "2026-03-08 07:00:00+00", "enqueued_at": "2026-03-08 06:00:00+00",
+        "timeout_seconds": 1.5, "traceparent": "00-1-2-01", "worker_id": "host-1",
+    }  # fmt: skip
+    assignment = Assignment(**fields, payload="[1]")  # type: ignore[arg-type]
+    made = Context(**fields, payload=[1], page=page, started_ns=10**9)  # type: ignore[arg-type]
+    given = Context.for_assignment(assignment, [1], page, 10**9)
+    assert vars(given) == vars(made)
+    assert given.scheduled_for == made.scheduled_for
+    assert given.enqueued_at == made.enqueued_at
+    assert (given.committed, given.cancelled, given.progress_done) == (False, False, 0)
