@@ -321,6 +321,9 @@ def test_a_run_whose_process_is_killed_for_another_one_is_given_back_at_no_cost(
     record, gate = tmp_path / "truth", tmp_path / "gate"
     with a_worker(database, ready=connection, TRUTH=record) as worker:
         ids = claim_ahead(connection, gate)
+        wait_until(
+            lambda: len({line.run_id for line in truth(record)} & set(ids)) == 2, 20, "both slots began"
+        )
         begun = {line.run_id for line in truth(record)}
         held = rows(connection, "job_runs", "status = 'running' AND id = ANY(%s)", ids)
         behind = next(one["id"] for one in held if one["id"] not in begun)
