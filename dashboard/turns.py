@@ -1,62 +1,78 @@
 """How many pages a process makes at once; the others wait, whoever came first goes first.
 
 Two pages made at once by one interpreter take turns every few milliseconds: each is ready when both are, and
-the turns cost CPU of their own. Two are under way in a process, so that one is drawn while PostgreSQL answers
-the other. Static files, probes and acts of people wait for nobody.
+the turns cost CPU of their own. So one is under way in a process; while PostgreSQL answers it, the machine
+has the other processes' pages to make. A page that takes long keeps its turn for a moment only: it goes on,
+and so do the others beside it. Static files, probes and acts of people wait for nobody.
 """
 
 from __future__ import annotations
 
 import threading
 from collections import deque
+from time import monotonic
 
 from flask import Flask, g, request
 
 from dashboard.files import STATIC
 from dashboard.security import PROBES
 
-MOST = 2
-# Who waited for so long goes on beside the others: those may wait for slow statements.
-PATIENCE_SECONDS = 1.0
+MOST = 1
+# A page that has had its turn for so long waits for a slow statement, or draws much.
+LONGEST_SECONDS = 0.25
 NOT_PAGES = (STATIC, *PROBES)
 
 
-class Turns:
-    """The turns of one process: at most ``most`` are taken, but for those who lost their patience."""
+class Turn(threading.Event):
+    """One page's turn: set when it has come."""
 
-    def __init__(self, most: int = MOST, patience_seconds: float = PATIENCE_SECONDS) -> None:
+    ends = 0.0
+
+
+class Turns:
+    """The turns of one process: at most ``most`` at once, each for at most ``longest_seconds``."""
+
+    def __init__(self, most: int = MOST, longest_seconds: float = LONGEST_SECONDS) -> None:
         self._most = most
-        self._patience_seconds = patience_seconds
+        self._longest_seconds = longest_seconds
         self._lock = threading.Lock()
-        self._taken = 0
-        self._waiting: deque[threading.Event] = deque()
+        # In the order in which they end.
+        self._taken: deque[Turn] = deque()
+        self._waiting: deque[Turn] = deque()
 
     def __len__(self) -> int:
         """Return how many wait."""
         return len(self._waiting)
 
-    def take(self) -> None:
+    def take(self) -> Turn:
         """Wait for a turn, and take it; ``give_back`` must follow."""
+        mine = Turn()
         with self._lock:
-            if self._taken < self._most:
-                self._taken += 1
-                return
-            mine = threading.Event()
             self._waiting.append(mine)
-        if not mine.wait(self._patience_seconds):
+            ends = self._hand_out()
+        while not mine.wait(ends - monotonic()):
             with self._lock:
-                # It may have been given just now.
-                if not mine.is_set():
-                    self._waiting.remove(mine)
-                    self._taken += 1
+                ends = self._hand_out()
+        return mine
 
-    def give_back(self) -> None:
-        """Let those who wait longest have the turns that are free."""
+    def give_back(self, turn: Turn) -> None:
+        """End a turn; who waits longest has the next."""
         with self._lock:
-            self._taken -= 1
-            while self._waiting and self._taken < self._most:
-                self._taken += 1
-                self._waiting.popleft().set()
+            if turn in self._taken:
+                self._taken.remove(turn)
+            self._hand_out()
+
+    def _hand_out(self) -> float:
+        """Give those who wait longest the turns that are free; return when the next one is, at the latest."""
+        now = monotonic()
+        while self._taken and self._taken[0].ends <= now:
+            self._taken.popleft()
+        while self._waiting and len(self._taken) < self._most:
+            turn = self._waiting.popleft()
+            turn.ends = now + self._longest_seconds
+            self._taken.append(turn)
+            turn.set()
+        return self._taken[0].ends if self._taken else now
 
 
 def install(app: Flask) -> None:
@@ -65,12 +81,11 @@ def install(app: Flask) -> None:
 
     def take() -> None:
         if request.method == "GET" and not request.path.startswith(NOT_PAGES):
-            turns.take()
-            g.turn = turns
+            g.turn = turns.take()
 
     def give_back(_failure: BaseException | None) -> None:
-        if (taken := g.pop("turn", None)) is not None:
-            taken.give_back()
+        if (turn := g.pop("turn", None)) is not None:
+            turns.give_back(turn)
 
     app.before_request(take)
     app.teardown_request(give_back)

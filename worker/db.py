@@ -142,7 +142,7 @@ def engine(
     )  # fmt: skip
 
     def opened(connection: Any, record: Any) -> None:
-        connection.prepared_max = MOST_PREPARED
+        connection.prepared_max, connection.prepare_threshold = MOST_PREPARED, 1
         if is_pooled(connection):
             # The next statement may run in another process, which knows nothing of ours.
             connection.prepare_threshold = None

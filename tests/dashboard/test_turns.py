@@ -1,4 +1,4 @@
-"""Pages of one process take turns: two at once, who came first first, and nobody waits for ever."""
+"""Pages of one process take turns: who came first first, and a slow one keeps nobody waiting."""
 
 from __future__ import annotations
 
@@ -9,14 +9,9 @@ from time import monotonic, sleep
 from dashboard.turns import Turns
 
 
-def begin(turns: Turns, name: str, done: list[str]) -> threading.Thread:
-    """Start a page that waits for its turn and then says its name; return when it waits."""
+def begin(turns: Turns, page: Callable[[], object]) -> threading.Thread:
+    """Start a page that waits for its turn; return when it waits."""
     before = len(turns)
-
-    def page() -> None:
-        turns.take()
-        done.append(name)
-
     thread = threading.Thread(target=page)
     thread.start()
     wait_until(lambda: len(turns) > before or not thread.is_alive())
@@ -31,36 +26,45 @@ def wait_until(holds: Callable[[], bool]) -> None:
 
 
 def test_pages_go_on_in_the_order_they_came() -> None:
-    turns, done = Turns(most=1, patience_seconds=60), list[str]()
-    turns.take()
-    threads = [begin(turns, name, done) for name in "abc"]
+    turns, done = Turns(most=1, longest_seconds=60), list[str]()
+    taken = [turns.take()]
+
+    def page(name: str) -> Callable[[], None]:
+        def go_on() -> None:
+            taken.append(turns.take())
+            done.append(name)
+
+        return go_on
+
+    threads = [begin(turns, page(name)) for name in "abc"]
     assert done == []
     for number, thread in enumerate(threads, 1):
-        turns.give_back()
+        turns.give_back(taken[-1])
         thread.join(30)
         assert done == list("abc")[:number]
 
 
 def test_as_many_as_may_go_on_at_once() -> None:
-    turns = Turns(most=2, patience_seconds=60)
-    turns.take()
-    turns.take()
-    done: list[str] = []
-    third = begin(turns, "third", done)
-    assert len(turns) == 1 and done == []
-    turns.give_back()
+    turns = Turns(most=2, longest_seconds=60)
+    first, _second = turns.take(), turns.take()
+    third = begin(turns, turns.take)
+    assert len(turns) == 1 and third.is_alive()
+    turns.give_back(first)
     third.join(30)
-    assert done == ["third"]
+    assert not third.is_alive()
 
 
-def test_who_waited_long_goes_on_beside_a_slow_page() -> None:
-    turns, done = Turns(most=1, patience_seconds=0.05), list[str]()
-    turns.take()
-    begin(turns, "impatient", done).join(30)
-    assert done == ["impatient"]
-    # Both give back, and one turn is free again.
-    turns.give_back()
-    next_one = begin(turns, "next", done)
-    turns.give_back()
-    next_one.join(30)
-    assert done == ["impatient", "next"] and len(turns) == 0
+def test_a_slow_page_keeps_nobody_waiting_for_long() -> None:
+    turns = Turns(most=1, longest_seconds=0.05)
+    slow = turns.take()
+    for _ in range(3):
+        begin(turns, turns.take).join(30)
+    assert len(turns) == 0
+    # Its turn is over long since: that it ends frees nobody else's.
+    longer = Turns(most=1, longest_seconds=60)
+    fresh = longer.take()
+    waits = begin(longer, longer.take)
+    longer.give_back(slow)
+    assert len(longer) == 1
+    longer.give_back(fresh)
+    waits.join(30)
