@@ -81,6 +81,7 @@ class Pages(Environment):
                 return obj[attribute]
             except KeyError:
                 pass
+        # As Jinja does first; a page has some thousand, and this is one call less for each.
         try:
             return getattr(obj, attribute)
         except AttributeError:

@@ -88,7 +88,7 @@ def run_move(
 ) -> None:
     """Log the claim or the good end of a run as ``move`` does, for half the price: each run has both.
 
-    ``seconds`` is how long it took. The line waits until they are two hundred, or for ``flush``.
+    ``seconds`` is how long it took. As text the line waits for ``flush``, or until they are KEEP_LINES.
     """
     if _lines.write_line is not text_line:
         move(

@@ -31,7 +31,7 @@ def sparkline(bars: Sequence[Counted], title: str) -> Markup:
     return _drawn(*layers(bars), len(bars), title)
 
 
-def failures(counts: Sequence[int], title: str) -> Markup:
+def trend(counts: Sequence[int], title: str) -> Markup:
     """Return what ``sparkline`` does for bars of which all failed, told as their numbers."""
     top = max(counts, default=0)
     heights = [(place, _height(count, top)) for place, count in enumerate(counts) if count]

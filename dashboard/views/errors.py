@@ -16,7 +16,7 @@ from flask import Blueprint, g
 from dashboard import failures, params
 from dashboard.connection import as_of, reading
 from dashboard.live import add_page
-from dashboard.pictures.sparks import failures as trend
+from dashboard.pictures.sparks import trend
 from dashboard.queries import errors, runs
 from dashboard.queries import groups as kept_groups
 from dashboard.queries.errors import Found, Group, Window

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import astuple, replace
 from datetime import UTC, datetime, timedelta
 from html import unescape
@@ -20,8 +22,7 @@ from dashboard.formats import anchor
 from dashboard.pictures import gantt
 from dashboard.queries import errors
 from dashboard.queries.errors import Window
-from dashboard.queries.nights.hours import MOST_HOURS, minutes_of
-from dashboard.queries.nights.hours import settled as settled_hours
+from dashboard.queries.nights.hours import MOST_HOURS, minutes_of, settled_hours
 from dashboard.queries.nights.settled import Settled
 from dashboard.views.night import BOUNDS
 from dashboard.words import night as words
@@ -29,7 +30,8 @@ from tests.conftest import Connection
 from tests.dashboard.conftest import NIGHT_TILES, SAME_ORIGIN, assert_shown_as_text
 from tests.factories import a_definition, a_run, a_type, a_worker, age, an_attempt, from_now, insert
 from worker import audit
-from worker.nights import faults
+from worker.nights import Ask, faults
+from worker.nights import minutes as statistics
 from worker.nights.minutes import SLICES, Ran, Slice, Usual, ran, slice_length, slices, summed
 from worker.nights.summary import Span, summary
 from worker.people import users
@@ -531,6 +533,23 @@ def test_the_twin_says_in_which_steps_of_the_window_each_group_failed(
 
 # What is remembered
 
+# Of the statements that walk over failed attempts: of those by run, those by group, and groups by step.
+WALKS = ("WITH newest AS MATERIALIZED", "AS tried GROUP BY error_group", "width_bucket(tried.finished_at")
+
+
+def watched(app: Flask) -> Callable[[], set[str]]:
+    """Return a function that tells which of WALKS were made since it was last called."""
+    statements: list[str] = []
+    engine = app.extensions["wakeboard_database"].primary
+    event.listen(engine, "before_cursor_execute", lambda _c, _cursor, sql, *_: statements.append(sql))
+
+    def walked() -> set[str]:
+        found = {walk for walk in WALKS for sql in statements if walk in sql}
+        statements.clear()
+        return found
+
+    return walked
+
 
 def test_of_a_settled_window_only_what_may_still_change_is_asked_again(
     app: Flask, client: FlaskClient, connection: Connection
@@ -543,12 +562,10 @@ def test_of_a_settled_window_only_what_may_still_change_is_asked_again(
         connection, lost, outcome="lost", error_code="lease_lost", lease_epoch=4,
         started_at="-5 hours", finished_at="-4 hours",
     )  # fmt: skip
-    window = "since=12h&until=2h"
+    window, walked = "since=12h&until=2h", watched(app)
     first = night(client, window)
     assert (first["dead"], first["recovered"], first["taken_over"]) == (1, 1, 1)
-    walks: list[str] = []
-    engine = app.extensions["wakeboard_database"].primary
-    event.listen(engine, "before_cursor_execute", lambda _c, _cursor, sql, *_: walks.append(sql))
+    assert walked() == set(WALKS)
     connection.execute(
         "UPDATE wakeboard.job_runs SET status = 'queued', finished_at = NULL WHERE id = %s", (dead,)
     )
@@ -561,8 +578,7 @@ def test_of_a_settled_window_only_what_may_still_change_is_asked_again(
     again = night(client, window)
     assert (again["dead"], again["waiting"], again["recovered"]) == (0, 2, 1)
     assert again["taken_over_runs"][0]["refused_outcome"] == "succeeded"
-    asked = ("WITH newest AS MATERIALIZED", "WITH tried AS")
-    assert walks and not any(each in sql for sql in walks for each in asked)
+    assert walked() == set()
 
 
 def test_what_is_remembered_of_older_failures_goes_with_the_runs_that_retention_removes(
@@ -573,31 +589,23 @@ def test_what_is_remembered_of_older_failures_goes_with_the_runs_that_retention_
         failure(connection, "26 hours", run)
     connection.execute("UPDATE wakeboard.job_runs SET finished_at = now() - interval '26 hours'")
     first = night(client, "since=30h&until=2h")
-    window = f"since={first['since'][:16]}Z&until={first['until'][:16]}Z"
-    walks: list[str] = []
-    engine = app.extensions["wakeboard_database"].primary
-    event.listen(engine, "before_cursor_execute", lambda _c, _cursor, sql, *_: walks.append(sql))
+    window, walked = f"since={first['since'][:16]}Z&until={first['until'][:16]}Z", watched(app)
 
     def failed() -> tuple[int, int, int]:
         """Return how many runs are told, how many of them are gone, and how many attempts."""
         runs, groups = (body := night(client, window))["failed_runs"], body["failures"]
         return runs["runs"], runs["gone"], sum(group["count"] for group in groups)
 
-    def walked() -> bool:
-        found = [each for each in ("WITH newest AS MATERIALIZED", "WITH tried AS") if each in " ".join(walks)]
-        walks.clear()
-        return bool(found)
-
     assert failed() == (2, 0, 2)
-    assert not walked(), "nothing was removed"
+    assert walked() == set(), "nothing was removed"
     keep = Keep(succeeded_days=1, dead_days=1, audit_days=None)
     connection.execute("UPDATE wakeboard.job_runs SET finished_at = now() WHERE id = %s", (here,))
     while Retention(keep, "w1").step(connection)["finished_at"] is None:
         pass
     assert failed() == (1, 0, 1)
-    assert walked()
+    assert walked() == set(WALKS)
     assert failed() == (1, 0, 1)
-    assert not walked()
+    assert walked() == set()
 
 
 def test_of_failures_that_are_remembered_the_runs_that_fail_now_come_first(
@@ -625,22 +633,43 @@ def test_of_failures_that_are_remembered_the_runs_that_fail_now_come_first(
     assert shown(spans[0]) == [("GAMMA", 2, 0), ("BETA", 1, 1)]
 
 
+@contextmanager
+def asking(app: Flask) -> Iterator[tuple[Ask, list[timedelta]]]:
+    """Yield how minutes are asked for, and how long the spans were that somebody asked for."""
+    spans: list[timedelta] = []
+    with app.extensions["wakeboard_database"].primary.connect() as connection:
+
+        def ask(sql: str, values: Any) -> Any:
+            spans.append(values["until"] - values["since"])
+            return connection.execute(text(sql), dict(values)).mappings().all()
+
+        yield ask, spans
+
+
 def test_a_window_that_moves_on_sums_only_the_minutes_that_are_new_or_not_settled(
-    app: Flask, client: FlaskClient, connection: Connection
+    app: Flask, connection: Connection
 ) -> None:
+    now = datetime.now(UTC).replace(minute=40, second=0, microsecond=0)
+    begin = now - timedelta(hours=24)
+
+    def count(at: datetime, table: str = "statistics_rollups") -> None:
+        counted(connection, f"{(datetime.now(UTC) - at).total_seconds()} seconds", table=table)
+
     for hours in range(24):
-        counted(connection, f"{hours} hours 20 minutes", runs=2)
-    assert night(client)["attempts"] == 48
-    asked: list[dict[str, Any]] = []
+        count(begin + timedelta(hours=hours, minutes=20))
+    kept = Settled(MOST_HOURS)
+    with asking(app) as (ask, spans):
 
-    def note(_connection: Any, _cursor: Any, sql: str, values: Any, *_: Any) -> None:
-        if "date_bin" in sql:
-            asked.append(values)
+        def attempts(later: timedelta) -> int:
+            window = Window(begin + later, now + later)
+            return sum(each.attempts for each in ran(minutes_of(ask, window, {}, window.until, kept), {}))
 
-    event.listen(app.extensions["wakeboard_database"].primary, "before_cursor_execute", note)
-    counted(connection, "10 minutes", table="statistics_deltas")
-    assert night(client)["attempts"] == 49, "a minute that is not settled may change"
-    assert asked and sum((each["until"] - each["since"] for each in asked), timedelta()) < timedelta(hours=3)
+        assert attempts(timedelta(0)) == 24 and sum(spans, timedelta(0)) == timedelta(hours=24)
+        count(now - timedelta(minutes=9, seconds=30), "statistics_deltas")
+        for minute in (0, 1, 2):
+            spans.clear()
+            assert attempts(timedelta(minutes=minute)) == 25, "a minute that is not settled may change"
+            assert spans == [timedelta(minutes=20 - minute), timedelta(minutes=40 + minute)]
 
 
 def test_what_is_remembered_of_hours_adds_up_to_what_one_walk_over_the_minutes_says(
@@ -654,24 +683,35 @@ def test_what_is_remembered_of_hours_adds_up_to_what_one_walk_over_the_minutes_s
             chance.choice(("succeeded", "succeeded", "failed", "lost", "cancelled")), chance.randrange(1, 5),
             seconds=chance.choice((0.5, 1, 40, 9000)), table=chance.choice(STATISTICS),
         )  # fmt: skip
-    kept = Settled(MOST_HOURS)
+    kept, types = Settled(1000), ["mail", "report", "sync"]
     usual = {"mail": Usual(9, 1.0), "sync": Usual(9, 20.0)}
-    with app.extensions["wakeboard_database"].primary.connect() as asking:
-
-        def ask(sql: str, values: Any) -> Any:
-            return asking.execute(text(sql), dict(values)).mappings().all()
-
+    with asking(app) as (ask, spans):
         for _ in range(60):
             until = now - timedelta(minutes=chance.randrange(300))
             length = timedelta(minutes=chance.choice((1, 59, 61, 720, 1440, chance.randrange(1, 2400))))
             window = words.whole_minutes(until - length, until)
-            parts = minutes_of(ask, window, usual, until if chance.random() < 0.5 else now, kept)
+            at = until if chance.random() < 0.5 else now
             whole = [summed(ask, window, usual, slice_length(window))]
-            types = ["mail", "report", "sync"]
-            assert told(ran(parts, usual)) == told(ran(whole, usual))
-            assert by_begin(slices(parts, window.since, types)) == by_begin(
-                slices(whole, window.since, types)
-            )
+            for _ in range(2):
+                spans.clear()
+                parts = minutes_of(ask, window, usual, at, kept)
+                assert told(ran(parts, usual)) == told(ran(whole, usual))
+                drawn = slices(parts, window.since, types)
+                assert by_begin(drawn) == by_begin(slices(whole, window.since, types))
+            first, last = settled_hours(window, at)
+            remembered = max(last - first, timedelta(0))
+            assert sum(spans, remembered) == window.until - window.since
+
+
+def test_a_type_is_drawn_whole_though_in_some_hours_others_did_more(
+    client: FlaskClient, connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(statistics, "MOST_DRAWN", 1)
+    for ago in ("10 hours", "5 minutes"):
+        counted(connection, ago, "mail", "failed" if ago == "10 hours" else "succeeded", 5)
+    counted(connection, "5 minutes", "report", "failed", 1)
+    lane = next(each for each in night(client)["timeline"] if each["job_type"] == "mail")
+    assert [each["attempts"] for each in lane["stretches"]] == [5, 5]
 
 
 STATISTICS = ("statistics_rollups", "statistics_deltas")
@@ -735,6 +775,8 @@ def test_a_lane_has_a_bounded_number_of_bars_inside_of_the_drawing() -> None:
     for bar in (*lane.bars, *lane.marks, lane.running):
         assert bar.x >= 0 and bar.x + bar.width <= gantt.WIDTH + 0.2
     assert (lane.marks[0].first_at, lane.marks[0].last_at) == (window.since, window.until)
+    (apart,) = gantt.lanes(window, ["mail"], {"mail": pieces[2::2]}, {}, window.until)
+    assert len(apart.bars) == len(pieces[2::2]) > 20
 
 
 @pytest.mark.parametrize(

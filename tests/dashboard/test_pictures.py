@@ -6,7 +6,7 @@ import re
 from datetime import UTC, datetime
 
 from dashboard.pictures.charts import bar_chart, spread_chart
-from dashboard.pictures.sparks import failures, layers, sparkline
+from dashboard.pictures.sparks import layers, sparkline, trend
 from dashboard.pictures.spreads import spread
 from dashboard.queries.ended import Bar, Times
 
@@ -33,11 +33,11 @@ def test_a_little_among_much_is_seen() -> None:
 
 def test_a_trend_of_failures_is_that_of_bars_that_all_failed() -> None:
     counts = (0, 3, 19, 0, 10_000)
-    svg = failures(counts, HOSTILE)
+    svg = trend(counts, HOSTILE)
     assert svg == sparkline([Bar(AT, bad=count) for count in counts], HOSTILE)
     assert 'viewBox="0 0 20 20"' in svg and svg.count("<path") == 2
     assert 'aria-label="&lt;b&gt;&#34;&#39;&amp;"' in svg and "<b>" not in svg
-    assert "<path" not in failures((0, 0), "none") + failures((), "none")
+    assert "<path" not in trend((0, 0), "none") + trend((), "none")
 
 
 def test_a_chart_of_bars_says_each_number_and_escapes_words() -> None:

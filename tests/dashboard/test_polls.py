@@ -6,11 +6,12 @@ import http.client
 import select
 import socket
 from collections.abc import Iterator
+from dataclasses import replace
 from urllib.parse import urlsplit
 
 import pytest
 
-from dashboard.board import Board, News, View, shared_memory
+from dashboard.board import CHOICE, Board, News, View, shared_memory
 from dashboard.security import HEADERS
 from tests.browser.places import serving
 from tests.conftest import Connection
@@ -184,12 +185,26 @@ def test_a_place_that_is_half_written_counts_as_empty() -> None:
     assert board.view(A_VIEW.key) is None
 
 
-def test_of_two_views_at_one_place_the_later_one_has_it() -> None:
+def test_views_that_want_the_same_places_share_them_and_the_oldest_goes_when_they_are_too_many() -> None:
     board = Board(shared_memory())
-    other = View(b"k" * 8 + b"o" * 8, 1.0, 1.0, "other", "", "")
+    views = [replace(A_VIEW, key=b"same" + bytes([n]) * 12, looked_at=100.0 + n) for n in range(CHOICE + 1)]
+    for view in views[:-1]:
+        board.keep(view)
+    assert [board.view(view.key) for view in views[:-1]] == views[:-1]
+    board.keep(views[-1])
+    assert [board.view(view.key) for view in views] == [None, *views[1:]]
+    newer = replace(views[1], looked_at=200.0, tag="newer")
+    board.keep(newer)
+    assert [board.view(view.key) for view in views] == [None, newer, *views[2:]]
+
+
+def test_views_that_want_the_same_places_have_turns_of_their_own() -> None:
+    board = Board(shared_memory())
+    other = replace(A_VIEW, key=A_VIEW.key[:8] + b"o" * 8)
     board.keep(A_VIEW)
     board.keep(other)
-    assert board.view(A_VIEW.key) is None and board.view(other.key) == other
+    assert board.take_turn(A_VIEW.key, 100.0, 1.0) and board.take_turn(other.key, 100.0, 1.0)
+    assert board.is_turn_taken(A_VIEW.key, 100.5, 1.0)
 
 
 def test_a_turn_to_look_is_one_persons_for_a_while() -> None:

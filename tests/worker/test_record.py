@@ -26,6 +26,7 @@ def held(run_id: int = 1, epoch: int = 1, **columns: Any) -> Held:
     }  # fmt: skip
     made = Held(assignment, **values)
     for name, value in columns.items():
+        assert hasattr(made, name), name
         setattr(made, name, value)
     return made
 

@@ -195,12 +195,12 @@ def bloated_ones(connection: Connection, floor_bytes: int = bloat.FLOOR_BYTES) -
 
 def _who_rebuilds(index: bloat.Index) -> str:
     """Say who should, or will, rebuild ``index``, before the statement that does."""
+    if not index.is_counted:
+        return f"Workers leave it. If it says so again after ANALYZE wakeboard.{index.on_table}"
     if not index.may_rebuild:
         return f"The role {index.role} may not rebuild it. As the owner of its table"
     if index.is_unique:
         return "At a quiet hour, because enqueues with a key may fail meanwhile"
-    if not index.is_counted:
-        return f"Workers leave it. If it says so again after ANALYZE wakeboard.{index.on_table}"
     hours, days = state.REST_SECONDS / 3600, state.GIVEN_UP_SECONDS / 86_400
     return (
         f"A worker rebuilds it, at the latest {hours:g} hours after the last try "

@@ -18,7 +18,7 @@ from psycopg.rows import class_row
 from worker import horizon, log
 from worker.db import configure, connect
 from worker.indexes.bloat import FLOOR_BYTES, Index, Leftover, bloated, leftovers, megabytes
-from worker.indexes.state import Pass, store
+from worker.indexes.state import GIVEN_UP_SECONDS, Pass, store
 
 Connection = psycopg.Connection[Any]
 
@@ -84,14 +84,13 @@ def make_pass(
             current.tries(each.name)
             store(connection, current)
         _do(connection, each, current, is_stopping=lambda: pause(0))
-    uncounted = (each.says for each in plain if not each.is_counted)
-    current.waits = current.waits or next(uncounted, None)
+    current.uncounted = next((each.says for each in plain if not each.is_counted), None)
     store(connection, current)
 
 
 def lacking(rests: Sequence[Leftover], found: Sequence[Index]) -> str | None:
     """Say what this role may not do, and the statement for somebody who may; None when it may do all."""
-    refused = [index for index in found if not index.may_rebuild]
+    refused = [index for index in found if index.is_counted and not index.may_rebuild]
     if refused:
         first, others = refused[0], len(refused) - 1
         more = f" (and {others} more)" if others else ""
@@ -148,9 +147,10 @@ def _do(
             store(connection, current)
             raise
         said = " ".join(str(failure).split("\n")[0].split())
-        if isinstance(failure, psycopg.errors.QueryCanceled):
+        if isinstance(each, Index) and isinstance(failure, psycopg.errors.QueryCanceled):
             current.gives_up(each.name)
-            said = f"cancelled, or not built within {REBUILD_SECONDS} s; it is left for a week"
+            days = GIVEN_UP_SECONDS / 86_400
+            said = f"cancelled, or not built within {REBUILD_SECONDS} s; it is left for {days:g} days"
         current.failed = f"{each.name}: {said}"[:300]
         log.warn("An index could not be rebuilt or dropped; it stays as it is.", index=each.name, error=said)
 

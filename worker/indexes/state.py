@@ -37,14 +37,16 @@ class Pass:
     """The last pass, as it stands in the shared row.
 
     ``rebuilt`` tells of the last rebuild of all (``rebuilt_at``), ``waits`` what was in the way of the last
-    pass, ``failed`` what went wrong in it, ``lacks`` what the worker's role may not do. ``tried`` has when
-    each index was last tried, in seconds of the database's clock.
+    pass, ``failed`` what went wrong in it, ``uncounted`` what is left because it takes too long to count,
+    ``lacks`` what the worker's role may not do. ``tried`` has when each index was last tried, in seconds of
+    the database's clock.
     """
 
     rebuilt: str | None = None
     rebuilt_at: str | None = None
     waits: str | None = None
     failed: str | None = None
+    uncounted: str | None = None
     lacks: str | None = None
     tried: dict[str, float] = field(default_factory=dict)
     now: float = 0.0
@@ -57,7 +59,9 @@ class Pass:
 
     def shown(self) -> dict[str, Any]:
         """Return what the loop tells of it."""
-        told = {name: getattr(self, name) for name in ("rebuilt", "rebuilt_at", "waits", "failed")}
+        told = {
+            name: getattr(self, name) for name in ("rebuilt", "rebuilt_at", "waits", "failed", "uncounted")
+        }
         return {name: value for name, value in told.items() if value}
 
     def rests(self, index: str) -> bool:

@@ -137,11 +137,11 @@ def known(ask: Ask, window: Window) -> tuple[set[tuple[str, str]], bool]:
 # that the planner knows: a join may be planned with nested loops.
 _RECOVERED = """
 WITH succeeded AS MATERIALIZED (
-    SELECT now.id, now.finished_at FROM (
+    SELECT tried.id, tried.finished_at FROM (
         SELECT r.id, r.status, r.finished_at FROM wakeboard.job_runs AS r
         WHERE r.id = ANY (CAST(:tried AS bigint[]))
-    ) AS now
-    WHERE now.status = 'succeeded' AND now.finished_at >= :since AND now.finished_at < :until
+    ) AS tried
+    WHERE tried.status = 'succeeded' AND tried.finished_at >= :since AND tried.finished_at < :until
 ), worst AS (
     SELECT id, max(failures) AS failures, max(first_failed_at) AS first_failed_at,
         max(finished_at) AS finished_at, count(*) OVER () AS of_all

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
@@ -94,10 +94,10 @@ class Slice(NamedTuple):
 
 
 def slice_length(window: Window) -> timedelta:
-    """Return how long slices are: steps that part an hour evenly, at least a SLICES-th of ``window``.
+    """Return how long slices are: a step that parts an hour evenly, at least a SLICES-th of ``window``.
 
     They begin at the same moments in each window, so that hours can be remembered and bars stay where they
-    are while a window moves on. Of windows of over SLICES hours they are days.
+    are while a window moves on. Of windows of over SLICES hours they are days, however many.
     """
     least = (window.until - window.since) / SLICES
     return next((step for step in _STEPS if step >= least), timedelta(days=1))
@@ -148,21 +148,22 @@ def _median(rows: Sequence[Row], total: Any) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Minutes:
-    """What the minutes of a span say, by type: sums in the order of ``Ran``, and slices of those to be drawn.
+    """What the minutes of a span say, by type: sums in the order of ``Ran``, and slices of MOST_DRAWN types.
 
     Of each type's slices: where they begin, first starts, last ends (seconds since the span began), attempts
     and failures, in columns that take little room.
     """
 
     since: datetime
+    until: datetime
     sums: Mapping[str, tuple[int, int, int, int, float, int, float]]
     slices: Mapping[str, Sequence[array[float]]]
 
 
 # One walk over the minutes: groups by slice and type, then a row for each type, with an array for each column
 # of its slices: those may be two thousand.
-_SUMMED = f"""
-SELECT told.*, row_number() OVER (ORDER BY failed DESC, seconds DESC, job_type) <= {MOST_DRAWN} AS is_drawn
+_SUMMED = """
+SELECT told.*, row_number() OVER (ORDER BY failed DESC, seconds DESC, job_type) <= :most_drawn AS is_drawn
 FROM (
     SELECT job_type, sum(attempts)::bigint AS attempts, sum(succeeded)::bigint AS succeeded,
         sum(failed)::bigint AS failed, sum(lost)::bigint AS lost, sum(ms) / 1000 AS seconds,
@@ -173,15 +174,15 @@ FROM (
         SELECT ended.job_type, date_bin(:step, minute, TIMESTAMPTZ '2000-01-01 00:00Z') AS begin_at,
             sum(runs)::bigint AS attempts,
             coalesce(sum(runs) FILTER (WHERE outcome = 'succeeded'), 0)::bigint AS succeeded,
-            coalesce(sum(runs) FILTER (WHERE outcome IN ({_FAILED})), 0)::bigint AS failed,
+            coalesce(sum(runs) FILTER (WHERE outcome IN ({failed})), 0)::bigint AS failed,
             coalesce(sum(runs) FILTER (WHERE outcome = 'lost'), 0)::bigint AS lost,
             sum(duration_ms) AS ms,
             coalesce(sum(runs) FILTER (WHERE outcome = 'succeeded' AND duration_ms > limits.ms * runs), 0)
                 AS slow,
             coalesce(max(duration_max_ms) FILTER (WHERE outcome = 'succeeded'), 0) AS slowest_ms,
-            min(date_part('epoch', minute - :since) - least(duration_max_ms, {LONGEST_MS}) / 1000) AS first,
+            min(date_part('epoch', minute - :since) - least(duration_max_ms, {longest_ms}) / 1000) AS first,
             max(date_part('epoch', minute - :since)) + 60 AS last
-        FROM ({_minutes()}) AS ended
+        FROM ({minutes}) AS ended
         LEFT JOIN unnest(CAST(:types AS text[]), CAST(:limits AS float8[])) AS limits (job_type, ms)
             ON limits.job_type = ended.job_type
         GROUP BY ended.job_type, begin_at
@@ -189,25 +190,49 @@ FROM (
     GROUP BY job_type
 ) AS told
 """
+_OF_ALL, _OF_SOME = (
+    _SUMMED.format(failed=_FAILED, longest_ms=LONGEST_MS, minutes=_minutes(more))
+    for more in ("", "AND job_type = ANY (CAST(:only AS text[]))")
+)
 
 
-def summed(ask: Ask, span: Window, usually: Mapping[str, Usual], step: timedelta) -> Minutes:
-    """Return what the minutes of ``span`` say, in slices of ``step``; ``usually`` says what is slow."""
+def summed(
+    ask: Ask, span: Window, usually: Mapping[str, Usual], step: timedelta, only: Sequence[str] = ()
+) -> Minutes:
+    """Return what the minutes of ``span`` say, in slices of ``step``; ``usually`` says what is slow.
+
+    Of all types, or of those of ``only``.
+    """
     values = {
+        "most_drawn": MOST_DRAWN,
         "since": span.since,
         "until": span.until,
         "types": list(usually),
         "limits": [each.slow_seconds * 1000 for each in usually.values()],
         "step": step,
     }
-    found = ask(_SUMMED, values)
+    found = ask(_OF_SOME, values | {"only": list(only)}) if only else ask(_OF_ALL, values)
     names = ("attempts", "succeeded", "failed", "lost", "seconds", "slow", "slowest_seconds")
     columns = ("begins", "starts", "ends", "of_slices", "failed_of_slices")
     return Minutes(
         span.since,
+        span.until,
         {row["job_type"]: tuple(row[name] for name in names) for row in found},
         {row["job_type"]: [array("d", row[name]) for name in columns] for row in found if row["is_drawn"]},
     )
+
+
+def drawn(
+    ask: Ask, parts: Iterable[Minutes], usually: Mapping[str, Usual], step: timedelta, types: Sequence[str]
+) -> list[Minutes]:
+    """Return ``parts`` with the slices of all of ``types``: in one of the spans a type may be of many."""
+    found = []
+    for part in parts:
+        if missing := [name for name in types if name in part.sums and name not in part.slices]:
+            slices = summed(ask, part, usually, step, missing).slices
+            part = replace(part, slices={**part.slices, **slices})
+        found.append(part)
+    return found
 
 
 def ran(parts: Sequence[Minutes], usually: Mapping[str, Usual]) -> list[Ran]:

@@ -29,7 +29,7 @@ _NO_TIMER = (0.0, 0.0)
 # The functions under the signal module's: without their enumerations a look costs a tenth.
 _look: Any = importlib.import_module("_signal")
 # The mapping behind os.environ: comparing it costs a twentieth of comparing decoded copies.
-_environment: Any = attrgetter("_data")
+_encoded: Any = attrgetter("_data")
 
 
 class Hygiene:
@@ -40,7 +40,7 @@ class Hygiene:
         replaced."""
         self._recycle_bytes = recycle_mb * 1024 * 1024
         self._folder = os.getcwd()  # noqa: PTH109 - compared after every run as text
-        self._environment: dict[Any, Any] = dict(_environment(os.environ))
+        self._environment: dict[Any, Any] = dict(_encoded(os.environ))
         self._umask = os.umask(0o022)
         os.umask(self._umask)
         self._handlers = list(map(_look.getsignal, _SIGNALS))
@@ -90,7 +90,7 @@ class Hygiene:
         return reason
 
     def _restore(self, is_long: bool) -> str | None:
-        if _environment(os.environ) != self._environment:
+        if _encoded(os.environ) != self._environment:
             _restore_environment(self._environment)
         if os.umask(self._umask) != self._umask:
             os.umask(self._umask)
@@ -110,7 +110,8 @@ class Hygiene:
             signal.setitimer(signal.ITIMER_REAL, 0)
         if list(map(_look.getsignal, _SIGNALS)) != self._handlers:
             for number, handler in zip(_SIGNALS, self._handlers, strict=True):
-                signal.signal(number, handler)
+                if _look.getsignal(number) != handler:
+                    signal.signal(number, handler)
         if is_long and _look.pthread_sigmask(signal.SIG_BLOCK, ()):
             signal.pthread_sigmask(signal.SIG_SETMASK, ())
 

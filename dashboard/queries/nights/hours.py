@@ -32,7 +32,7 @@ def minutes_of(
     def summed(since: datetime, until: datetime) -> Minutes:
         return minutes.summed(ask, Window(since, until), usual, step)
 
-    begin, end = settled(window, now)
+    begin, end = settled_hours(window, now)
     if begin >= end:
         return [summed(window.since, window.until)]
     # What was usual is that before the hour in which the window begins: it says what is slow.
@@ -42,7 +42,7 @@ def minutes_of(
     return [middle, *(summed(since, until) for since, until in edges if since < until)]
 
 
-def settled(window: Window, now: datetime) -> tuple[datetime, datetime]:
+def settled_hours(window: Window, now: datetime) -> tuple[datetime, datetime]:
     """Return where the whole hours of ``window`` begin and end of which nothing can change any more.
 
     There are none where the beginning is not before the end.

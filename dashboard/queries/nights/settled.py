@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from typing import TypeVar, cast
 
-# So many answers about settled windows are kept: seven or eight for each.
+# So many answers about settled windows are kept: eight or nine for each.
 MOST_SETTLED = 48
 Answer = TypeVar("Answer")
 

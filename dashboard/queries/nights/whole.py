@@ -46,13 +46,17 @@ class Night:
     def _once(
         self, question: Hashable, ask: Callable[[], Answer], *, up_to: datetime | None = None
     ) -> Answer:
-        """Return what ``ask`` finds, once and for all when what it is about is settled.
-
-        That is the window, or the time before ``up_to``, of which retention removes nothing meanwhile.
-        """
-        if not self._is_settled(up_to or self.window.until) or not hours.stay(self.window, self.now):
+        """Return what ``ask`` finds; once, when the window or what is before ``up_to`` is settled."""
+        if not self._is_settled(up_to or self.window.until):
             return ask()
         return self.settled.get((up_to or self.window, question), ask)
+
+    def _of_minutes(
+        self, question: Hashable, ask: Callable[[], Answer], *, up_to: datetime | None = None
+    ) -> Answer:
+        """Return what ``_once`` does, of minutes that retention may be removing what ``ask`` finds now."""
+        stay = hours.stay(self.window, self.now)
+        return self._once(question, ask, up_to=up_to) if stay else ask()
 
     def _of_runs(self, question: Hashable, ask: Callable[[], Answer]) -> Answer:
         """Return what ``ask`` finds, when it is settled once for as long as retention removes no run."""
@@ -83,17 +87,17 @@ class Night:
         """What was usual before."""
         since = self.window.since
         before = minutes.usual_until(since)
-        return self._once("usual", lambda: minutes.usual(self.ask, since), up_to=before)
+        return self._of_minutes("usual", lambda: minutes.usual(self.ask, since), up_to=before)
 
     @cached_property
-    def minutes(self) -> list[Minutes]:
+    def parts(self) -> list[Minutes]:
         """What the minutes of the window say."""
         return hours.minutes_of(self.ask, self.window, self.usual, self.now, self.kept_hours)
 
     @cached_property
     def ran(self) -> list[Ran]:
         """What ended, by type, those with failures first."""
-        return self._once("ran", lambda: minutes.ran(self.minutes, self.usual))
+        return self._of_minutes("ran", lambda: minutes.ran(self.parts, self.usual))
 
     @cached_property
     def running(self) -> list[Row]:
@@ -124,9 +128,14 @@ class Night:
     @cached_property
     def trends(self) -> list[Sequence[int]]:
         """The failed attempts of each group by the steps of the window."""
-        groups = self.failures[0]
-        names = tuple((group.code, group.job_type, group.number) for group in groups)
-        return self._of_runs(("trends", names), lambda: errors.steps_of(self.connection, self.window, groups))
+        # Which group comes first changes with the runs that fail now, the steps do not.
+        groups = sorted(self.failures[0], key=lambda group: (group.code, group.job_type, group.number or 0))
+        names = [(group.code, group.job_type, group.number) for group in groups]
+        steps = self._of_runs(
+            ("trends", *names), lambda: errors.steps_of(self.connection, self.window, groups)
+        )
+        of_group = dict(zip(names, steps, strict=True))
+        return [of_group[group.code, group.job_type, group.number] for group in self.failures[0]]
 
     @cached_property
     def failed(self) -> faults.Failed:
@@ -177,11 +186,13 @@ class Night:
         types = list(dict.fromkeys([*(each.job_type for each in busiest), *under_way]))[: minutes.LANES]
 
         def drawn() -> list[gantt.Lane]:
-            pieces = minutes.slices(self.minutes, self.window.since, types)
+            step = minutes.slice_length(self.window)
+            parts = minutes.drawn(self.ask, self.parts, self.usual, step, types)
+            pieces = minutes.slices(parts, self.window.since, types)
             return gantt.lanes(self.window, types, pieces, under_way, self.now)
 
         # Nothing is under way in a window that is over.
-        return self._once(tuple(types), drawn)
+        return self._of_minutes(tuple(types), drawn)
 
     def is_new(self, group: Group) -> bool:
         """Return whether the group was never seen before the window."""
