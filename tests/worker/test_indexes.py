@@ -218,7 +218,9 @@ def test_an_index_that_takes_too_long_to_count_is_named_and_left(
     assert found.says.endswith("by the statistics: its count took over 0.001 s.")
     assert str(found.mend).startswith("Workers leave it.")
     monkeypatch.undo()
-    assert make_pass(database, current).uncounted is None and size(connection) < grown
+    # Autovacuum may be at what the churn left.
+    last = make_pass(database, current, patience_seconds=60)
+    assert last.uncounted is None and size(connection) < grown
 
 
 def test_an_index_that_is_not_built_in_time_rests_for_a_week(
@@ -235,7 +237,7 @@ def test_an_index_that_is_not_built_in_time_rests_for_a_week(
     make_pass(database, current)
     assert size(connection) == grown
     current.now = now + GIVEN_UP_SECONDS + 60
-    make_pass(database, current)
+    make_pass(database, current, patience_seconds=60)
     assert size(connection) < grown
 
 
