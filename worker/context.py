@@ -75,8 +75,7 @@ class Context:
 
     @classmethod
     def for_assignment(cls, assignment: Assignment, payload: Any, page: SlotPage, started_ns: int) -> Context:
-        """The context of one assignment in a child, its payload decoded: what `__init__` makes, at a third of
-        its price."""
+        """The context of one assignment in a child, its payload decoded: what `__init__` makes, at once."""
         context = cls.__new__(cls)
         (
             context.run_id,

@@ -86,7 +86,7 @@ def move(event: str, **fields: object) -> None:
 def run_move(
     event: str, run_id: int, job_type: str, attempt: int, worker_id: str, seconds: float | None = None
 ) -> None:
-    """Log the claim or the good end of a run as ``move`` does, for half the price: each run has both.
+    """Log the claim or the good end of a run as ``move`` does, but cheaper: each run has both.
 
     ``seconds`` is how long it took. As text the line waits for ``flush``, or until they are KEEP_LINES.
     """

@@ -2,8 +2,8 @@
 
 Each is read from an index alone, newest first and at most a cap of them: failed attempts, failed runs,
 dead runs. A group is a code, a type and a number; the same three in all parts. A number stands for one code
-and one type (``worker.fingerprint``): where each is known, rows are told apart by it alone, which takes three
-quarters of the time. Its two halves stand alone as well: of a window that is settled the attempts can be
+and one type (``worker.fingerprint``): where each is known, rows are told apart by it alone, which is
+quicker. Its two halves stand alone as well: of a window that is settled the attempts can be
 remembered, and the runs alone are asked again.
 """
 

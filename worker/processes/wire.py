@@ -34,7 +34,7 @@ class Assignment(NamedTuple):
     worker_id: str
 
 
-# A namedtuple's own constructor takes its fields one by one, which costs twice as much.
+# A namedtuple's own constructor takes its fields one by one, which is dearer.
 assignment_of: Callable[[Iterable[Any]], Assignment] = partial(tuple.__new__, Assignment)
 
 
