@@ -59,6 +59,16 @@ _IN_STATE: dict[str, ColumnElement[bool]] = {
     "unreadable": definitions.error.is_not(None),
     "by hand": definitions.schedule.is_(None),
 }
+_recent = (
+    select(missed_fires.c.definition_id)
+    .where(MISSED_LATELY)
+    .order_by(missed_fires.c.noted_at.desc())
+    .limit(CAP)
+    .subquery()
+)
+# Statements that are always the same are made once: it takes as long as to ask.
+_MISSED_BY_DEFINITION = select(_recent.c.definition_id, func.count()).group_by(_recent.c.definition_id)
+_TYPE_NAMES = select(definitions.job_type).distinct().order_by(definitions.job_type).limit(CAP)
 _columns = (*(column for column in definitions if column.name != "payload"), IS_OVERDUE.label("is_overdue"))
 
 
@@ -106,12 +116,7 @@ def one(connection: Connection, name: str) -> RowMapping | None:
 
 def missed_lately(connection: Connection) -> Mapping[int, int]:
     """Return by definition id how many fires were noted as MISSED_LATELY, of the newest CAP."""
-    missed = missed_fires.c
-    recent = (
-        select(missed.definition_id).where(MISSED_LATELY).order_by(missed.noted_at.desc()).limit(CAP)
-    ).subquery()
-    statement = select(recent.c.definition_id, func.count()).group_by(recent.c.definition_id)
-    return {row[0]: row[1] for row in connection.execute(statement)}
+    return {row[0]: row[1] for row in connection.execute(_MISSED_BY_DEFINITION)}
 
 
 def missed_of(connection: Connection, definition_id: int) -> list[RowMapping]:
@@ -140,11 +145,7 @@ def runs_of(connection: Connection, definition_id: int) -> list[RowMapping]:
 
 def type_names(connection: Connection) -> list[str]:
     """Return the job types that definitions name."""
-    return list(
-        connection.execute(
-            select(definitions.job_type).distinct().order_by(definitions.job_type).limit(CAP)
-        ).scalars()
-    )
+    return list(connection.execute(_TYPE_NAMES).scalars())
 
 
 def audit(connection: Connection, name: str) -> list[RowMapping]:
