@@ -27,12 +27,12 @@ _MOST_PIECES = 2000
 _PLAIN = frozenset({FunctionType, MethodType, BuiltinMethodType, type(lru_cache(len))})
 
 
-def remembered(macro: Callable[..., Markup]) -> Callable[..., Markup]:
-    """Return ``macro``, which must depend on its arguments alone, with a memory of what it gave.
+def remembered(macro: Callable[..., Markup], most: int = _MOST_PIECES) -> Callable[..., Markup]:
+    """Return ``macro``, which must depend on its arguments alone, with a memory of the ``most`` it gave last.
 
     Text and ``Markup`` that are equal are told apart: one of them is escaped, the other is not.
     """
-    return lru_cache(_MOST_PIECES, typed=True)(lambda *given, **named: macro(*given, **named))
+    return lru_cache(most, typed=True)(lambda *given, **named: macro(*given, **named))
 
 
 class _Generator(CodeGenerator):

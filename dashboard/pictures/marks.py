@@ -13,10 +13,10 @@ from dashboard.words.oddities import Odd
 
 
 def marks(runs: Sequence[Mapping[Any, Any]], odd: Mapping[int, Sequence[Odd]], zone: tzinfo) -> Markup:
-    """Return a link for each of ``runs`` (``fires.latest``) that tells what is ``odd`` about it.
+    """Return a link for each of ``runs`` (``fires.read``) that tells what is ``odd`` about it.
 
-    Classes draw a mark, its title and label say the same: a shape and a word for each state. A page has a
-    thousand of them.
+    Classes draw a mark, its title says the same: a shape and a word for each state. An empty link takes its
+    accessible name from the title, and a page has a thousand of them.
     """
     links = []
     for run in runs:
@@ -27,5 +27,5 @@ def marks(runs: Sequence[Mapping[Any, Any]], odd: Mapping[int, Sequence[Odd]], z
         due = local(run["scheduled_for"] or run["run_at"], zone)
         says = f"Run {number}: {status}{why}{what}, {due}"
         classes = f"{status} odd" if found else status
-        links.append(f'<a class="{classes}" href="/runs/{number}" title="{says}" aria-label="{says}"></a>')
+        links.append(f'<a class="{classes}" href="/runs/{number}" title="{says}"></a>')
     return Markup("".join(links))

@@ -5,9 +5,13 @@ The same rules as on the page of a night, for the newest runs of each schedule w
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime
+from functools import cache
+from typing import Any
 
-from sqlalchemy import Connection, RowMapping, text
+from sqlalchemy import Connection, RowMapping, TextClause, text
 
 from dashboard.queries.schedules import LATEST
 from worker.nights.fires import LATE
@@ -54,10 +58,18 @@ SELECT id, definition_id, status, scheduled_for, error_code,
     CASE WHEN is_last THEN coalesce(finished_at, failed_at, started_at, run_at) END AS changed_at,
     seconds, is_late, is_beside, came_back, ran_again
 FROM judged ORDER BY id""")
-_ODD = f"""{_JUDGED}
-SELECT definition_id AS id, bool_or({{asked}}) AS is_odd, bool_or(is_near) AS is_near,
-    min(scheduled_for) AS first_at, max(scheduled_for) AS last_at
-FROM judged GROUP BY definition_id"""
+_ODD = """bool_or({asked}) AS is_odd, bool_or(is_near) AS is_near,
+    min(scheduled_for) AS first_at, max(scheduled_for) AS last_at"""
+# One text a schedule: Python reads one value instead of two hundred, and knows what it made of it before. Of
+# a code a mark says the beginning.
+_RUNS = """json_build_array(array_agg(id), array_agg(status), array_agg(scheduled_for),
+        array_agg(CASE WHEN scheduled_for IS NULL THEN run_at END), array_agg(left(error_code, 100)),
+        array_agg(is_late), array_agg(is_beside), array_agg(came_back), array_agg(ran_again))::text AS runs,
+    max(id) AS id, max(status) FILTER (WHERE is_last) AS status,
+    max(coalesce(finished_at, failed_at, started_at, run_at)) FILTER (WHERE is_last) AS changed_at"""
+_OF_A_RUN = (
+    "id", "status", "scheduled_for", "run_at", "error_code", "is_late", "is_beside", "came_back", "ran_again",
+)  # fmt: skip
 _ASKED = {"late": "is_late", "overlapping": "is_beside", "twice": "came_back OR ran_again"}
 
 
@@ -75,15 +87,55 @@ def latest(connection: Connection, ids: Sequence[int]) -> Mapping[int, list[RowM
     return found
 
 
-def odd(connection: Connection, ids: Sequence[int], words: Collection[str]) -> Sequence[RowMapping]:
-    """Return a row for each definition of ``ids`` that has runs, by its LATEST.
+def strips(connection: Connection, ids: Sequence[int], words: Collection[str] = ()) -> dict[int, RowMapping]:
+    """Return by definition id a row about its LATEST runs; none for those that have no runs.
 
-    id; is_odd: one of them is one of ``words`` (late, overlapping, twice), as far as PostgreSQL can tell;
+    id, status and changed_at of the newest (it ended, failed, began or waits); runs: a text for ``read``, the
+    same as long as nothing that is told of the runs changed; and what ``odd`` tells of ``words``.
+    """
+    return _by_definition(connection, _grouped(_RUNS, *sorted(set(words))), ids)
+
+
+def read(runs: str) -> list[dict[str, Any]]:
+    """Return the runs that a row of ``strips`` tells of, oldest first.
+
+    They are as those of ``latest``, without seconds and changed_at, an error_code cut at a hundred letters.
+    """
+    found = [dict(zip(_OF_A_RUN, run, strict=True)) for run in zip(*json.loads(runs), strict=True)]
+    for run in found:
+        for name in ("scheduled_for", "run_at"):
+            run[name] = run[name] and datetime.fromisoformat(run[name])
+    return found
+
+
+def odd(connection: Connection, ids: Sequence[int], words: Collection[str]) -> dict[int, RowMapping]:
+    """Return by definition id a row about its LATEST runs; none for those that have no runs.
+
+    is_odd: one of them is one of ``words`` (late, overlapping, twice), as far as PostgreSQL can tell;
     is_near: one was scheduled for less than a day after one before it; first_at and last_at: the times that
     they were scheduled for.
     """
-    asked = " OR ".join(_ASKED[word] for word in words)
-    return connection.execute(text(_ODD.format(asked=asked)), _values(ids)).mappings().all()
+    return _by_definition(connection, _grouped("", *sorted(set(words))), ids)
+
+
+@cache
+def _grouped(columns: str, *words: str) -> TextClause:
+    """Return the statement of a row for each definition: what is odd by ``words``, and ``columns``.
+
+    ``words`` in one order, so that there are no more statements than choices of them.
+    """
+    asked = " OR ".join(_ASKED[word] for word in words) or "false"
+    told = ", ".join(each for each in ("definition_id", _ODD.format(asked=asked), columns) if each)
+    return text(f"""{_JUDGED}
+SELECT {told}
+FROM (SELECT * FROM judged ORDER BY definition_id, id) AS judged GROUP BY definition_id""")
+
+
+def _by_definition(
+    connection: Connection, statement: TextClause, ids: Sequence[int]
+) -> dict[int, RowMapping]:
+    rows = connection.execute(statement, _values(ids)).mappings().all() if ids else []
+    return {row["definition_id"]: row for row in rows}
 
 
 def _values(ids: Sequence[int]) -> dict[str, object]:

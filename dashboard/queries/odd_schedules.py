@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, RowMapping
 
@@ -14,32 +14,50 @@ from dashboard.words.schedule import zone_of
 
 # More schedules than this are not looked at for one page.
 MOST_JUDGED = 500
-# So many are looked at first: they may fill the page.
-FIRST_JUDGED = 100
+# So many are looked at first, and told whole: they may fill the page.
+FIRST_JUDGED = 60
 
 
-def matching(connection: Connection, filters: Filters, words: Collection[str]) -> tuple[list[int], bool]:
-    """Return the ids of definitions that have runs of one of ``words``, and whether none is left unjudged.
+class Matching(NamedTuple):
+    """Definitions that have odd runs: their ids, and whether none is left unjudged.
+
+    ``latest`` is what ``fires.strips`` tells of those looked at first, so that nobody asks again.
+    """
+
+    ids: Sequence[int]
+    is_all: bool
+    latest: dict[int, RowMapping]
+
+
+NONE = Matching([], True, {})
+
+
+def matching(connection: Connection, filters: Filters, words: Collection[str]) -> Matching:
+    """Return which definitions have runs of one of ``words``.
 
     They are those of the page that ``filters`` ask for, at least: a first page that is full needs no others.
     """
     found = schedules.candidates(connection, filters, MOST_JUDGED + 1)
-    judged = found[:MOST_JUDGED]
-    ids = _odd(connection, judged[:FIRST_JUDGED], words)
+    zones = {row["id"]: row["timezone"] for row in found[:MOST_JUDGED]}
+    first, rest = list(zones)[:FIRST_JUDGED], list(zones)[FIRST_JUDGED:]
+    latest = fires.strips(connection, first, words)
+    ids = _odd(connection, latest, zones, words)
     if filters.cursor_text is not None or len(ids) <= filters.limit:
-        ids += _odd(connection, judged[FIRST_JUDGED:], words)
-    return ids, len(found) <= MOST_JUDGED
+        ids += _odd(connection, fires.odd(connection, rest, words), zones, words)
+    return Matching(ids, len(found) <= MOST_JUDGED, latest)
 
 
-def _odd(connection: Connection, judged: Sequence[RowMapping], words: Collection[str]) -> list[int]:
-    """Return the ids of those of ``judged`` that have runs of one of ``words``."""
-    zones = {row["id"]: row["timezone"] for row in judged}
-    rows = fires.odd(connection, list(zones), words) if zones else []
-    ids = [row["id"] for row in rows if row["is_odd"]]
+def _odd(
+    connection: Connection, judged: Mapping[int, RowMapping], zones: Mapping[int, str], words: Collection[str]
+) -> list[int]:
+    """Return which of ``judged`` (rows of ``fires`` by id) have runs of one of ``words``; ``zones`` by id."""
+    ids = [each for each, row in judged.items() if row["is_odd"]]
     if "twice" in words:
-        unsure = [row["id"] for row in rows if not row["is_odd"] and _may_repeat(row, zones[row["id"]])]
-        runs = fires.latest(connection, unsure) if unsure else {}
-        ids += [each for each in unsure if _is_twice(oddities(runs[each], zones[each]))]
+        unsure = [each for each, row in judged.items() if not row["is_odd"] and _may_repeat(row, zones[each])]
+        latest = fires.strips(connection, unsure)
+        ids += [
+            each for each, row in latest.items() if _is_twice(oddities(fires.read(row["runs"]), zones[each]))
+        ]
     return ids
 
 

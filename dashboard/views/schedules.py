@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from datetime import tzinfo
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 from flask import Blueprint, abort, g
+from markupsafe import Markup
 from sqlalchemy import RowMapping
 
 from dashboard import params
@@ -36,31 +39,48 @@ COLUMNS = [
     "last_run_id", "last_run_status", "missed_24h", "late", "overlapping", "twice", "paused_by", "paused_at",
     "paused_reason", "misfire", "grace_seconds", "overlap",
 ]  # fmt: skip
+# Two pages of schedules and some that changed, 5 kB each.
+STRIPS = 128
+
+
+class Strip(NamedTuple):
+    """The latest runs of a schedule as marks, and how many of them are odd, by word."""
+
+    marks: Markup
+    odd: Mapping[str, int]
 
 
 def find() -> dict[str, Any]:
     """Return the definitions of the page with their latest runs and missed fires."""
     filters = params.from_request(FIELDS)
     odd_words = [state for state in filters.get("state") or () if state in schedules.ODD_STATES]
-    odd_ids, is_all = odd_schedules.matching(reading(), filters, odd_words) if odd_words else ([], True)
-    rows = schedules.page(reading(), filters, odd_ids)
-    latest = fires.latest(reading(), [row["id"] for row in rows.items])
-    odd = {row["id"]: oddities(latest[row["id"]], row["timezone"]) for row in rows.items}
+    odd = odd_schedules.matching(reading(), filters, odd_words) if odd_words else odd_schedules.NONE
+    rows = schedules.page(reading(), filters, odd.ids)
+    zones = {row["id"]: row["timezone"] for row in rows.items}
+    latest = odd.latest | fires.strips(reading(), [each for each in zones if each not in odd.latest])
     return {
         "filters": filters,
         "rows": rows,
         "latest": latest,
-        "marks": marks,
+        "strips": {
+            each: _strip(latest[each]["runs"], zone, g.zone) for each, zone in zones.items() if each in latest
+        },
         "missed": schedules.missed_lately(reading()),
-        "odd": odd,
-        "odd_counts": {each: counted(found) for each, found in odd.items()},
         "pauses": pauses(rows.items),
         "meanings": MEANINGS,
         "states": schedules.STATES,
-        "unjudged": None if is_all else odd_schedules.MOST_JUDGED,
+        "unjudged": None if odd.is_all else odd_schedules.MOST_JUDGED,
         "types": schedules.type_names(reading()),
         "words": words,
     }
+
+
+@lru_cache(STRIPS)
+def _strip(runs: str, timezone: str, zone: tzinfo) -> Strip:
+    """Return what ``runs`` (``fires.strips``) of a schedule in ``timezone`` are to a reader in ``zone``."""
+    latest = fires.read(runs)
+    odd = oddities(latest, timezone)
+    return Strip(marks(latest, odd, zone), counted(odd))
 
 
 def pauses(definitions: Sequence[RowMapping]) -> dict[str, RowMapping]:
@@ -74,13 +94,12 @@ def twin(context: Mapping[str, Any]) -> dict[str, Any]:
     """Return the list's JSON body."""
 
     def item(row: RowMapping) -> dict[str, Any]:
-        latest = context["latest"][row["id"]]
-        last = latest[-1] if latest else None
+        last = context["latest"].get(row["id"])
         pause = context["pauses"].get(row["name"])
-        counts = context["odd_counts"][row["id"]]
+        odd = context["strips"][row["id"]].odd if last else {}
         return {
             **{name: row[name] for name in COLUMNS if name in row},
-            **{word: counts.get(word, 0) for word in ("late", "overlapping", "twice")},
+            **{word: odd.get(word, 0) for word in ("late", "overlapping", "twice")},
             "paused_by": pause["actor"] if pause else None,
             "paused_at": pause["at"] if pause else None,
             "paused_reason": pause["reason"] if pause else None,

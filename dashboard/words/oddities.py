@@ -74,7 +74,7 @@ def _shown_twice(moments: Sequence[datetime], zone: tzinfo) -> dict[datetime, st
 
 def _odd(run: Mapping[Any, Any], shown_twice: Mapping[datetime, str]) -> Iterator[Odd]:
     if run["is_late"]:
-        yield Odd("late", late_seconds=run["seconds"])
+        yield Odd("late", late_seconds=run.get("seconds"))
     if run["is_beside"]:
         yield _OVERLAPPING
     if run["came_back"]:

@@ -190,6 +190,25 @@ def test_schedules_are_found_by_a_time_that_the_clocks_show_twice(
     assert names(client, "state=late") == []
 
 
+def test_a_schedule_in_another_zone_is_judged_anew(client: FlaskClient, connection: Connection) -> None:
+    scheduled(connection, "mine", "Europe/Berlin", *BERLIN)
+    assert item(client)["twice"] == 2 and "twice 2" in client.get("/schedules").text
+    connection.execute("UPDATE wakeboard.job_definitions SET timezone = 'UTC'")
+    assert item(client)["twice"] == 0 and "twice 2" not in client.get("/schedules").text
+
+
+def test_schedules_behind_those_looked_at_first_are_found_as_well(
+    client: FlaskClient, connection: Connection, mine: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a_fire(connection, mine, 60, 48, 40)
+    late = a_fire(connection, a_definition(connection, "zest"), 60, 48, 40)
+    scheduled(connection, "zone", "Europe/Berlin", *BERLIN)
+    monkeypatch.setattr(odd_schedules, "FIRST_JUDGED", 1)
+    assert names(client, "state=late") == names(client, "state=late,late") == ["mine", "zest"]
+    assert names(client, "state=late,twice") == ["mine", "zest", "zone"]
+    assert f"Run {late}: succeeded, late" in client.get("/schedules?state=late").text
+
+
 def test_the_filter_finds_what_the_badges_say(client: FlaskClient, connection: Connection) -> None:
     dice = Random(20261025)
     for number in range(40):

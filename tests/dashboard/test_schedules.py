@@ -69,6 +69,45 @@ def test_the_latest_runs_are_squares_that_link(client: FlaskClient, connection: 
     assert (found["last_run_id"], found["last_run_status"]) == (dead, "dead")
 
 
+def strip(client: FlaskClient) -> str:
+    return client.get("/schedules?q=mine").text.split('<span class="strip">')[1].split("</span>")[0]
+
+
+def test_the_marks_follow_their_runs_and_the_readers_zone(
+    client: FlaskClient, connection: Connection
+) -> None:
+    mine = a_definition(connection, "mine")
+    run = a_run(connection, "failed", definition_id=mine, scheduled_for="2026-01-10T01:30Z", error_code="<a>")
+    assert f'title="Run {run}: failed (&lt;a&gt;), late, 2026-01-10 01:30:00 UTC"' in strip(client)
+    client.set_cookie("wakeboard_zone", "America/New_York")
+    assert "2026-01-09 20:30:00 EST" in strip(client)
+    connection.execute("UPDATE wakeboard.job_runs SET error_code = 'b' WHERE id = %s", (run,))
+    assert "failed (b)" in strip(client)
+    by_hand = a_run(connection, "queued", definition_id=mine, run_at=datetime(2126, 1, 10, 1, 30, tzinfo=UTC))
+    assert f'title="Run {by_hand}: queued, 2126-01-09 20:30:00 EST"' in strip(client)
+
+
+def test_a_mark_is_named_by_its_title_alone(client: FlaskClient, connection: Connection) -> None:
+    a_run(connection, "succeeded", definition_id=a_definition(connection, "mine"))
+    assert "aria-label" not in strip(client) and strip(client).endswith("></a>")
+
+
+def test_whoever_looks_first_the_buttons_are_those_of_the_readers_role(
+    as_role: AsRole, connection: Connection
+) -> None:
+    a_definition(connection, "mine")
+
+    def button(role: str, verb: str) -> str:
+        return as_role(role).get("/schedules").text.split(f'id="{verb}-mine"')[1].split(">")[0]
+
+    for verb in ("run", "pause"):
+        assert "disabled" not in button("admin", verb)
+        assert 'disabled title="Needs the role operator"' in button("viewer", verb)
+        assert f"/schedules/mine/{verb}" in button("operator", verb)
+    connection.execute("UPDATE wakeboard.job_definitions SET enabled = false")
+    assert "/schedules/mine/resume" in button("admin", "resume")
+
+
 def test_missed_fires_are_counted_and_explained(client: FlaskClient, connection: Connection) -> None:
     mine = a_definition(connection, "mine")
     for minute, reason in enumerate(words.REASONS):
