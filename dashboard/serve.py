@@ -17,7 +17,7 @@ import psycopg
 from flask import Flask
 from gunicorn.app.base import BaseApplication
 
-from dashboard import compiling, files, measuring, polls, sharing
+from dashboard import compiling, measuring, polls, sharing, warming
 from dashboard.board import Board
 from dashboard.board import shared_memory as board_memory
 from dashboard.costs import shared_memory
@@ -31,8 +31,6 @@ log = logging.getLogger("wakeboard.web")
 MEMORY = "/dev/shm"
 WORKERS = 2
 THREADS = 8
-# What every browser asks first, and a probe: none of it opens a connection or needs a session.
-UNASKING = ("/healthz", f"{files.STATIC}app.css", f"{files.STATIC}{files.SCRIPTS}")
 
 
 class RefusedBind(Exception):
@@ -93,15 +91,9 @@ class Served(BaseApplication):  # type: ignore[misc]
         """Return the WSGI app, with all that its processes can share: what each made itself is not shared."""
         app = self._make_app()
         compiling.load_templates(app.jinja_env)
-        warm(app)
+        warming.ask_nothing(app)
+        warming.make_pages(app)
         return app
-
-
-def warm(app: Flask) -> None:
-    """Let ``app`` answer once what asks no database: modules, routes and packed files are there after it."""
-    with app.test_client() as client:
-        for path in UNASKING:
-            client.get(path, headers={"Accept-Encoding": "gzip"})
 
 
 def run(

@@ -1,4 +1,4 @@
-"""Before it forks, the dashboard has compiled its templates and made what all its processes need."""
+"""Before it forks, the dashboard has compiled its templates."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ import os
 from pathlib import Path
 
 import pytest
-from flask.testing import FlaskClient
 from jinja2 import Environment, FileSystemLoader, TemplateSyntaxError
 
-from dashboard import compiling, serve
+from dashboard import compiling
 
 
 def _environment(folder: Path, **templates: str) -> Environment:
@@ -47,13 +46,3 @@ def test_a_broken_template_is_named(tmp_path: Path) -> None:
     with pytest.raises(TemplateSyntaxError) as raised:
         compiling.load_templates(environment)
     assert raised.value.name == "broken.html"
-
-
-def test_warming_asks_no_database(client: FlaskClient) -> None:
-    app = client.application
-    database = app.extensions["wakeboard_database"]
-    database.dispose()
-    serve.warm(app)
-    assert database.primary.pool.checkedin() == 0
-    with app.test_client() as browser:
-        assert [browser.get(path).status_code for path in serve.UNASKING] == [200] * len(serve.UNASKING)

@@ -1,0 +1,56 @@
+"""What the first process does once before it forks the others, so that all of them share what it leaves.
+
+A statement compiled, a module loaded, code run for the first time: each process would have its own, and who
+asks it first would wait for that. Nobody is signed in here, and no connection is open when the others begin.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from time import monotonic
+from zoneinfo import ZoneInfo
+
+from flask import Flask, g
+from werkzeug.test import Client, create_environ
+
+from dashboard import NAVIGATION, files
+from worker.audit import NOBODY
+
+log = logging.getLogger("wakeboard.web")
+
+# What every browser asks first, and a probe: none of it opens a connection or needs a session.
+UNASKING = ("/healthz", f"{files.STATIC}app.css", f"{files.STATIC}{files.SCRIPTS}")
+# A database that has just started is slow, and nobody asked for these pages yet.
+LONGEST_SECONDS = 1.0
+ADDRESS = "http://127.0.0.1"
+
+
+def ask_nothing(app: Flask) -> None:
+    """Let ``app`` answer once what asks no database: modules, routes and packed files are there after it."""
+    # Flask's own client, as its test_request_context, would load a debugger with it.
+    client = Client(app, use_cookies=False)
+    for path in UNASKING:
+        client.get(
+            path, ADDRESS, headers={"Accept-Encoding": "gzip"}, environ_base={"REMOTE_ADDR": "127.0.0.1"}
+        )
+
+
+def make_pages(app: Flask) -> None:
+    """Make the navigation's pages for nobody, begun within LONGEST_SECONDS; leaves no connection open.
+
+    Whatever fails, the page itself will say when somebody asks for it.
+    """
+    began = monotonic()
+    zone = ZoneInfo(app.config["SETTINGS"].timezone)
+    try:
+        for path, _ in NAVIGATION:
+            with app.request_context(create_environ(path, ADDRESS)):
+                g.actor, g.request_id, g.zone = NOBODY, secrets.token_hex(8), zone
+                app.make_response(app.dispatch_request())
+            if monotonic() - began > LONGEST_SECONDS:
+                break
+    except Exception as failure:
+        log.info("pages are not made before the start: %s", failure)
+    finally:
+        app.extensions["wakeboard_database"].dispose()

@@ -1,0 +1,101 @@
+"""Before it forks, the dashboard has done once what each of its processes would do for itself."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from flask import Flask, template_rendered
+from flask.testing import FlaskClient
+
+from dashboard import NAVIGATION, create_app, warming
+from dashboard.connection import Database
+from tests.conftest import Connection
+from tests.processes import free_port
+from worker.settings import Settings
+
+
+@contextmanager
+def pages_of(app: Flask) -> Iterator[list[str]]:
+    """Collect the names of the pages that are rendered meanwhile, without those of their fragments."""
+    names: list[str] = []
+
+    def remember(_app: Flask, template: object, **_named: object) -> None:
+        name = str(getattr(template, "name", ""))
+        if name.endswith("/page.html"):
+            names.append(name)
+
+    with template_rendered.connected_to(remember, app):
+        yield names
+
+
+def sessions(connection: Connection) -> int:
+    row = connection.execute("SELECT count(*) FROM wakeboard.sessions").fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+def test_what_asks_no_database_opens_no_connection(client: FlaskClient) -> None:
+    app = client.application
+    database: Database = app.extensions["wakeboard_database"]
+    database.dispose()
+    warming.ask_nothing(app)
+    assert database.primary.pool.checkedin() == 0
+    with app.test_client() as browser:
+        assert [browser.get(path).status_code for path in warming.UNASKING] == [200] * len(warming.UNASKING)
+
+
+def test_each_page_of_the_navigation_is_made_and_leaves_no_connection_and_no_session(
+    app: Flask, connection: Connection, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Their templates are compiled here too, however busy the machine is.
+    monkeypatch.setattr(warming, "LONGEST_SECONDS", 60.0)
+    with pages_of(app) as made, caplog.at_level(logging.INFO):
+        warming.make_pages(app)
+    assert len(set(made)) == len(NAVIGATION), caplog.text
+    database: Database = app.extensions["wakeboard_database"]
+    assert (database.primary.pool.checkedin(), database.primary.pool.checkedout()) == (0, 0)
+    open_ones = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'wakeboard web'"
+    assert connection.execute(f"{open_ones} AND datname = current_database()").fetchone() == (0,)
+    assert sessions(connection) == 0
+
+
+def test_what_was_made_ahead_counts_for_no_page(app: Flask, client: FlaskClient) -> None:
+    warming.make_pages(app)
+    assert client.get("/system.json").get_json()["pages"] == []
+
+
+def test_a_slow_database_is_not_asked_for_further_pages(app: Flask, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(warming, "LONGEST_SECONDS", 0.0)
+    with pages_of(app) as made:
+        warming.make_pages(app)
+    assert len(made) == 1
+
+
+def test_without_a_database_the_dashboard_starts_all_the_same(caplog: pytest.LogCaptureFixture) -> None:
+    url = f"postgresql://nobody@127.0.0.1:{free_port()}/nothing"
+    app = create_app(Settings.load({"database_url": url}, environ={}))
+    with caplog.at_level(logging.INFO), pages_of(app) as made:
+        warming.make_pages(app)
+    assert made == []
+    assert "pages are not made before the start" in caplog.text
+
+
+def test_what_no_page_needs_is_not_loaded(database: str) -> None:
+    code = (
+        "import sys\n"
+        "from dashboard import create_app, serve, warming\n"
+        "from worker.settings import Settings\n"
+        "app = create_app(Settings.load({'database_url': sys.argv[1]}, environ={}))\n"
+        "warming.ask_nothing(app)\n"
+        "warming.make_pages(app)\n"
+        "print(*{'pdb', 'psutil', 'alembic', 'flask.testing'} & set(sys.modules))\n"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", code, database], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert ran.stdout.split() == []
