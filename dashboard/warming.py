@@ -8,7 +8,11 @@ from __future__ import annotations
 
 import logging
 import secrets
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from time import monotonic
+from types import FrameType
 from zoneinfo import ZoneInfo
 
 from flask import Flask, g
@@ -23,6 +27,8 @@ log = logging.getLogger("wakeboard.web")
 UNASKING = ("/healthz", f"{files.STATIC}app.css", f"{files.STATIC}{files.SCRIPTS}")
 # A database that has just started is slow, and nobody asked for these pages yet.
 LONGEST_SECONDS = 1.0
+# By then a page that was begun is given up: a server may take connections and never answer.
+LAST_SECONDS = 3.0
 ADDRESS = "http://127.0.0.1"
 
 
@@ -39,18 +45,36 @@ def ask_nothing(app: Flask) -> None:
 def make_pages(app: Flask) -> None:
     """Make the navigation's pages for nobody, begun within LONGEST_SECONDS; leaves no connection open.
 
-    Whatever fails, the page itself will say when somebody asks for it.
+    It is over after LAST_SECONDS, and wants the main thread for that. Whatever fails, the page itself will
+    say when somebody asks for it.
     """
     began = monotonic()
     zone = ZoneInfo(app.config["SETTINGS"].timezone)
     try:
-        for path, _ in NAVIGATION:
-            with app.request_context(create_environ(path, ADDRESS)):
-                g.actor, g.request_id, g.zone = NOBODY, secrets.token_hex(8), zone
-                app.make_response(app.dispatch_request())
-            if monotonic() - began > LONGEST_SECONDS:
-                break
+        with _at_most(LAST_SECONDS):
+            for path, _ in NAVIGATION:
+                with app.request_context(create_environ(path, ADDRESS)):
+                    g.actor, g.request_id, g.zone = NOBODY, secrets.token_hex(8), zone
+                    app.make_response(app.dispatch_request())
+                if monotonic() - began > LONGEST_SECONDS:
+                    break
     except Exception as failure:
         log.info("pages are not made before the start: %s", failure)
     finally:
         app.extensions["wakeboard_database"].dispose()
+
+
+@contextmanager
+def _at_most(seconds: float) -> Iterator[None]:
+    """Raise TimeoutError where the main thread still is after ``seconds``."""
+
+    def give_up(_signal: int, _frame: FrameType | None) -> None:
+        raise TimeoutError(f"the database did not answer within {seconds:.0f} s")
+
+    before = signal.signal(signal.SIGALRM, give_up)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)

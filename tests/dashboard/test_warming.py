@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -76,6 +77,18 @@ def test_a_slow_database_is_not_asked_for_further_pages(app: Flask, monkeypatch:
     assert len(made) == 1
 
 
+def test_a_server_that_takes_connections_and_never_answers_holds_the_start_up_for_seconds_at_most(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(warming, "LAST_SECONDS", 0.5)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"postgresql://nobody@127.0.0.1:{silent.getsockname()[1]}/nothing?connect_timeout=60"
+        app = create_app(Settings.load({"database_url": url}, environ={}))
+        with caplog.at_level(logging.INFO):
+            warming.make_pages(app)
+    assert "the database did not answer within" in caplog.text
+
+
 def test_without_a_database_the_dashboard_starts_all_the_same(caplog: pytest.LogCaptureFixture) -> None:
     url = f"postgresql://nobody@127.0.0.1:{free_port()}/nothing"
     app = create_app(Settings.load({"database_url": url}, environ={}))
@@ -93,7 +106,7 @@ def test_what_no_page_needs_is_not_loaded(database: str) -> None:
         "app = create_app(Settings.load({'database_url': sys.argv[1]}, environ={}))\n"
         "warming.ask_nothing(app)\n"
         "warming.make_pages(app)\n"
-        "print(*{'pdb', 'psutil', 'alembic', 'flask.testing'} & set(sys.modules))\n"
+        "print(*{'pdb', 'alembic', 'flask.testing'} & set(sys.modules))\n"
     )
     ran = subprocess.run(
         [sys.executable, "-c", code, database], capture_output=True, text=True, check=True, timeout=60
