@@ -7,7 +7,7 @@ has these in common is given the same answer, see ``dashboard.polls``.
 from __future__ import annotations
 
 from collections.abc import Callable
-from hashlib import blake2s
+from hashlib import blake2b
 from time import monotonic
 
 from flask import Flask, Response, current_app, g, request
@@ -75,7 +75,7 @@ def stamp(response: Response) -> None:
 
 def fragment_tag(html: str) -> str:
     """Return the tag of a rendered fragment: equal text, equal tag."""
-    return blake2s(html.encode(), digest_size=12).hexdigest()
+    return blake2b(html.encode(), digest_size=12).hexdigest()
 
 
 def of_request() -> Polls | None:
