@@ -178,16 +178,17 @@ def _templates(app: Flask, settings: Settings) -> None:
     environment = app.jinja_env
     environment.autoescape = True
     environment.filters.update(formats.FILTERS)
-    environment.filters["local"] = lambda value: formats.local(value, g.zone)
-    environment.filters["brief"] = lambda value: formats.brief(value, g.zone)
-    environment.filters["clock"] = lambda value: formats.clock(value, g.zone)
+    here = preferences.HERE.get
+    environment.filters["local"] = lambda value: formats.local(value, here())
+    environment.filters["brief"] = lambda value: formats.brief(value, here())
+    environment.filters["clock"] = lambda value: formats.clock(value, here())
     environment.globals.update(
         live=live.live, can=lambda action: security.can(VERBS[action]), verbs=VERBS, navigation=NAVIGATION
     )
     environment.globals.update(
         needs_attention=attention.in_passing, fragment_tag=fragments.fragment_tag, keys=KEYS, go=GO
     )
-    environment.globals["show_when"] = lambda value, *how, **named: formats.when(value, g.zone, *how, **named)
+    environment.globals["show_when"] = lambda value, *how, **named: formats.when(value, here(), *how, **named)
     environment.globals.update(
         bar_chart=bar_chart,
         spread_chart=spread_chart,
@@ -198,23 +199,28 @@ def _templates(app: Flask, settings: Settings) -> None:
     environment.globals["static"] = lambda name: f"{files.STATIC}{name}?v={files.fingerprint(folder, name)}"
     server_zone = ZoneInfo(settings.timezone)
     ribbon = _ribbon(settings.environment)
-    app.before_request(lambda: setattr(g, "zone", preferences.zone() or server_zone))
+    app.before_request(lambda: preferences.take_zone(server_zone))
     app.after_request(_forget_toast)
 
-    @app.context_processor
-    def shell() -> dict[str, Any]:
+    def of_request() -> dict[str, Any]:
+        """Return what all templates of a request are told alike."""
         return {
-            "actor": g.get("actor"),
             "zone": g.get("zone", server_zone),
             "server_zone": settings.timezone,
             "ribbon": ribbon,
             "more_pages": app.config["MORE_PAGES"],
             **{name: preferences.choice(name) for name in preferences.CHOICES},
             "answers": page_answers(request.path),
-            "as_of": g.get("as_of"),
             "waiting_toast": answers.waiting_toast(),
             "section": _section(),
         }
+
+    @app.context_processor
+    def shell() -> dict[str, Any]:
+        if "shell" not in g:
+            g.shell = of_request()
+        same: dict[str, Any] = g.shell
+        return same | {"actor": g.get("actor"), "as_of": g.get("as_of")}
 
 
 def _ribbon(environment: str | None) -> tuple[str, str] | None:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from contextvars import ContextVar
+from datetime import UTC, tzinfo
 from functools import lru_cache
 from zoneinfo import ZoneInfo, available_timezones
 
-from flask import request
+from flask import g, request
 
 YEAR_SECONDS = 31_536_000
+# The zone of the page that is being made, as ``g.zone``: for each moment of a page, to look into ``g`` takes
+# longer than to show it.
+HERE: ContextVar[tzinfo] = ContextVar("HERE", default=UTC)
 # What may be chosen besides the usual, which is the empty text.
 CHOICES: dict[str, dict[str, str]] = {
     "theme": {"": "As the system", "light": "Light", "dark": "Dark"},
@@ -37,6 +42,12 @@ def zone() -> ZoneInfo | None:
     """Return the zone this browser reads times in, None when it chose none."""
     chosen = request.cookies.get("wakeboard_zone", "")
     return ZoneInfo(chosen) if is_zone(chosen) else None
+
+
+def take_zone(usual: ZoneInfo) -> None:
+    """Let the request show times in the zone that its browser chose, or in the ``usual`` one."""
+    g.zone = zone() or usual
+    HERE.set(g.zone)
 
 
 def choice(name: str) -> str:
