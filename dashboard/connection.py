@@ -28,6 +28,7 @@ STATEMENT_SECONDS = 5
 # For this long after an own action a session reads the primary, so that it sees what it did.
 FRESH_SECONDS = 10
 FRESH_COOKIE = "wakeboard_fresh"
+_NOW = select(func.now())
 # Asked of the primary whatever pages read: a replica knows neither its sessions nor its dead rows, and a late
 # one would let loops look late that are not.
 ON_PRIMARY = frozenset({"system", "health"})
@@ -90,7 +91,7 @@ def reading() -> Connection:
         on_primary = FRESH_COOKIE in request.cookies or request.blueprint in ON_PRIMARY
         engine = database().primary if on_primary else database().pages
         g.reading = looking(engine)
-        g.as_of = g.reading.execute(select(func.now())).scalar_one()
+        g.as_of = g.reading.execute(_NOW).scalar_one()
         if engine is not database().primary:
             g.behind_seconds = database().follower.look(g.reading, database().primary)
     connection = g.reading

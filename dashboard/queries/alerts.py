@@ -19,7 +19,7 @@ def every_rule(connection: Connection) -> list[RowMapping]:
     """Return all rules, those that fire first: the columns of alert_rules, and ``is_silenced``."""
     rank = case((rules.enabled & (rules.state == "firing"), 0), (rules.enabled, 1), else_=2)
     found = select(alert_rules, IS_SILENCED.label("is_silenced")).order_by(rank, rules.id)
-    return list(connection.execute(found).mappings())
+    return list(connection.execute(found).mappings().all())
 
 
 def one(connection: Connection, rule_id: int) -> RowMapping | None:
@@ -72,7 +72,7 @@ def latest_messages(connection: Connection) -> list[RowMapping]:
         .order_by(messages.id.desc())
         .limit(MESSAGES)
     )
-    return list(connection.execute(found).mappings())
+    return list(connection.execute(found).mappings().all())
 
 
 def switch(connection: Connection) -> dict[str, Any]:

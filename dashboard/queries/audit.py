@@ -24,6 +24,7 @@ MOST_ACTORS = 200
 MOST_TARGETS = 50
 
 columns = audit_log.c
+_NEWEST = select(func.coalesce(func.max(columns.id), 0))
 
 # A hop of an index for each value there is, however many rows have it.
 _ACTIONS = """
@@ -89,27 +90,27 @@ def newcomers(connection: Connection, filters: Filters, now: datetime, after: in
 
 def newest(connection: Connection) -> int:
     """Return the id of the newest row, 0 when there is none."""
-    return int(connection.execute(select(func.coalesce(func.max(columns.id), 0))).scalar_one())
+    return int(connection.execute(_NEWEST).scalar_one())
 
 
 def actions(connection: Connection) -> list[str]:
     """Return every action there is, by name."""
-    return list(connection.exec_driver_sql(_ACTIONS).scalars())
+    return list(connection.exec_driver_sql(_ACTIONS).scalars().all())
 
 
 def kinds(connection: Connection) -> list[str]:
     """Return every kind of thing that something was done to, by name."""
-    return list(connection.exec_driver_sql(_KINDS).scalars())
+    return list(connection.exec_driver_sql(_KINDS).scalars().all())
 
 
 def actors(connection: Connection) -> list[str]:
     """Return who has an account or did something lately, by name; at most MOST_ACTORS."""
-    return list(connection.exec_driver_sql(_ACTORS).scalars())
+    return list(connection.exec_driver_sql(_ACTORS).scalars().all())
 
 
 def targets(connection: Connection) -> list[str]:
     """Return what something was done to lately, as ``run:48210``, the newest first."""
-    return list(connection.exec_driver_sql(_TARGETS).scalars())
+    return list(connection.exec_driver_sql(_TARGETS).scalars().all())
 
 
 def _search(filters: Filters, now: datetime, start: Start | None) -> Search:

@@ -267,7 +267,7 @@ def in_full(connection: Connection, found: Sequence[Group]) -> list[Group]:
     """Return the groups, each with its row of error_groups and the message of its newest failure."""
     kept = _kept(connection, found)
     values = _asked(found) | {"moments": [group.last_at for group in found]}
-    messages = connection.execute(_EXAMPLES, values).scalars()
+    messages = connection.execute(_EXAMPLES, values).scalars().all()
     return [
         replace(group, kept=kept.get(group.number or 0), message=message)
         for group, message in zip(found, messages, strict=True)
@@ -283,4 +283,4 @@ def newest(connection: Connection, window: Window) -> list[RowMapping]:
         .order_by(attempts.finished_at.desc(), attempts.run_id.desc())
         .limit(NEWEST)
     )
-    return list(connection.execute(statement).mappings())
+    return list(connection.execute(statement).mappings().all())

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import ARRAY, BigInteger, Connection, RowMapping, any_, func, literal, select, text
+from sqlalchemy import ARRAY, BigInteger, Connection, RowMapping, any_, bindparam, func, select, text
 
 from worker.fingerprint import QUIET_DAYS
 from worker.states import Status
@@ -67,6 +67,7 @@ class Kept:
 
 
 _COLUMNS = [groups[name] for name in Kept.__dataclass_fields__]
+_BY_NUMBER = select(*_COLUMNS).where(groups.id == any_(bindparam("numbers", type_=ARRAY(BigInteger))))
 
 
 # What makes groups of several types the same failure: code, message and place.
@@ -77,8 +78,7 @@ def by_number(connection: Connection, numbers: Collection[int]) -> dict[int, Kep
     """Return the groups with these numbers that are still kept."""
     if not numbers:
         return {}
-    wanted = literal(sorted(numbers), ARRAY(BigInteger))
-    found = connection.execute(select(*_COLUMNS).where(groups.id == any_(wanted)))
+    found = connection.execute(_BY_NUMBER, {"numbers": sorted(numbers)}).all()
     return {row.id: Kept(*row) for row in found}
 
 
@@ -194,7 +194,7 @@ def by_worker(connection: Connection, number: int, since: datetime, until: datet
         .outerjoin(workers, workers.c.id == counted.c.worker_id)
         .order_by(counted.c.failures.desc(), counted.c.worker_id)
     )
-    return list(connection.execute(statement).mappings())
+    return list(connection.execute(statement).mappings().all())
 
 
 def last_failure(connection: Connection, number: int) -> RowMapping | None:

@@ -46,8 +46,8 @@ def keyset_page(
         there = tuple_(*(_value(value, key) for value, key in zip(cursor.keys, keys, strict=True)))
         statement = statement.where(here > there if rising else here < there)
     order = [key.asc() if rising else key.desc() for key in keys]
-    found = list(connection.execute(statement.order_by(*order).limit(filters.limit + 1)).mappings())
-    more, items = len(found) > filters.limit, found[: filters.limit]
+    found = connection.execute(statement.order_by(*order).limit(filters.limit + 1)).mappings().all()
+    more, items = len(found) > filters.limit, list(found[: filters.limit])
     if backwards:
         items.reverse()
     older = _cursor("older", items[-1:], keys) if (more or backwards) else None

@@ -103,7 +103,7 @@ def refused(connection: Connection) -> list[RowMapping]:
         .order_by(rows.refused_at.desc(), rows.run_id.desc())
         .limit(MOST_REFUSED)
     )  # fmt: skip
-    return list(connection.execute(statement).mappings())
+    return list(connection.execute(statement).mappings().all())
 
 
 def refused_count(connection: Connection) -> int:

@@ -46,7 +46,7 @@ def workers_of(connection: Connection, name: str) -> list[RowMapping]:
         .order_by(here.running.desc(), here.id)
         .limit(MOST_SHOWN)
     )  # fmt: skip
-    return list(connection.execute(statement).mappings())
+    return list(connection.execute(statement).mappings().all())
 
 
 def schedules_of(connection: Connection, name: str) -> list[RowMapping]:
@@ -58,7 +58,7 @@ def schedules_of(connection: Connection, name: str) -> list[RowMapping]:
         .order_by(here.name)
         .limit(MOST_SHOWN)
     )
-    return list(connection.execute(statement).mappings())
+    return list(connection.execute(statement).mappings().all())
 
 
 def latest_runs(connection: Connection, name: str) -> list[RowMapping]:
@@ -71,7 +71,7 @@ def latest_runs(connection: Connection, name: str) -> list[RowMapping]:
         .order_by(runs.job_type.desc(), runs.id.desc())
         .limit(LATEST)
     )  # fmt: skip
-    return list(connection.execute(statement).mappings())
+    return list(connection.execute(statement).mappings().all())
 
 
 def failures_of(connection: Connection, name: str) -> list[RowMapping]:
@@ -80,7 +80,7 @@ def failures_of(connection: Connection, name: str) -> list[RowMapping]:
     error_code, attempts, finished_at and run_id of the last one; the most frequent first.
     """
     given = {"name": name, "newest": NEWEST, "most": LATEST}
-    return list(connection.execute(_FAILURES, given).mappings())
+    return list(connection.execute(_FAILURES, given).mappings().all())
 
 
 def audit_of(connection: Connection, kind: str, name: str) -> list[RowMapping]:
@@ -92,4 +92,4 @@ def audit_of(connection: Connection, kind: str, name: str) -> list[RowMapping]:
         .order_by(rows.id.desc())
         .limit(2 * LATEST)
     )
-    return list(connection.execute(statement).mappings())
+    return list(connection.execute(statement).mappings().all())

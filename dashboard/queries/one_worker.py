@@ -81,7 +81,7 @@ ORDER BY a.finished_at DESC, a.run_id DESC
 def ends(connection: Connection, worker_id: str) -> list[RowMapping]:
     """Return the last ENDS attempts of a worker, among the NEWEST of all and the NEWEST failed ones."""
     values = {"worker": worker_id, "newest": NEWEST, "most": ENDS}
-    return list(connection.execute(_ENDS, values).mappings())
+    return list(connection.execute(_ENDS, values).mappings().all())
 
 
 def loops_of(connection: Connection, worker_id: str) -> list[RowMapping]:
@@ -92,4 +92,4 @@ def loops_of(connection: Connection, worker_id: str) -> list[RowMapping]:
         .where(here.process_id == worker_id)
         .order_by(here.name)
     )
-    return list(connection.execute(statement).mappings())
+    return list(connection.execute(statement).mappings().all())

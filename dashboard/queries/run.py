@@ -89,7 +89,7 @@ def attempts(connection: Connection, run_id: int) -> list[RowMapping]:
         .order_by(job_attempts.c.lease_epoch.desc())
         .limit(MOST_SHOWN)
     )
-    return list(connection.execute(statement).mappings())
+    return list(connection.execute(statement).mappings().all())
 
 
 def output(connection: Connection, run_id: int, lease_epoch: int) -> str | None:
@@ -109,7 +109,7 @@ def audit(connection: Connection, run_id: int) -> list[RowMapping]:
         .order_by(rows.id.desc())
         .limit(MOST_SHOWN)
     )
-    return list(connection.execute(statement).mappings())
+    return list(connection.execute(statement).mappings().all())
 
 
 def attempt(connection: Connection, run_id: int, lease_epoch: int) -> RowMapping | None:
@@ -139,7 +139,7 @@ def made_of(connection: Connection, run_id: int, types: Sequence[str] | None = N
         .order_by(runs.origin_run_id, runs.id)
         .limit(MOST_SHOWN + 1)
     )
-    return list(connection.execute(statement).mappings())
+    return list(connection.execute(statement).mappings().all())
 
 
 def neighbours(connection: Connection, run: RowMapping) -> dict[str, RowMapping]:
@@ -182,4 +182,4 @@ def effects_of(connection: Connection, run_id: int) -> list[RowMapping]:
         .order_by(effects.c.id.desc())
         .limit(MOST_SHOWN)
     )
-    return list(connection.execute(statement).mappings())
+    return list(connection.execute(statement).mappings().all())
