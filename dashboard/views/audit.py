@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
+from functools import lru_cache
 from typing import Any
 
 from flask import Blueprint, current_app, g, request
@@ -36,6 +37,9 @@ WORDS = {
     "database.restore": "Restore the database",
 }
 COLUMNS = [column.name for column in audit_log.c]
+# Whether there is such a page: the same things stand in many rows, and in each poll and page again.
+_SERVED = "wakeboard_audit_served"
+MOST_LINKS = 1000
 
 
 def find() -> dict[str, Any]:
@@ -115,8 +119,12 @@ def word_of(row: Mapping[Any, Any]) -> str:
 
 def link_of(row: Mapping[Any, Any]) -> str | None:
     """Return the page of the thing that an audit row is about, None when it has none."""
-    addresses = current_app.url_map.bind("")
-    return targets.page_of(row, lambda path: addresses.test(path, "GET"))
+    served = current_app.extensions.get(_SERVED)
+    if served is None:
+        addresses = current_app.url_map.bind("")
+        served = lru_cache(MOST_LINKS)(lambda path: addresses.test(path, "GET"))
+        current_app.extensions[_SERVED] = served
+    return targets.page_of(row, served)
 
 
 def item(row: RowMapping) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from typing import Any
 
 from flask import Blueprint, Response, abort, g, redirect, request
@@ -44,6 +45,7 @@ COLUMNS = [
     "last_error", "run_at", "started_at", "finished_at", "failed_at", "locked_by", "idempotency_key",
     "enqueued_by", "priority", "scheduled_for", "created_at",
 ]  # fmt: skip
+_NAMES = [column.name for column in job_runs.c]
 
 
 def find() -> dict[str, Any]:
@@ -136,6 +138,7 @@ def _counted(found: search.Search, rows: Rows, filters: params.Filters) -> str:
     return said if is_all or matching > runs.CAP else f"{said} among the newest {number(search.WINDOW)}"
 
 
+@cache
 def row_verb(status: str) -> Verb:
     """Return the verb that a row in ``status`` offers."""
     now = Status(status)
@@ -144,9 +147,10 @@ def row_verb(status: str) -> Verb:
 
 def item(row: RowMapping) -> dict[str, Any]:
     """Return a run as the twin gives it: the columns of job_runs, secrets hidden, and what is derived."""
-    found: dict[str, Any] = {column.name: row[column.name] for column in job_runs.c if column.name in row}
+    has_payload = "payload" in row
+    found: dict[str, Any] = {name: row[name] for name in _NAMES if has_payload or name != "payload"}
     found["last_error"] = redact(row["last_error"])
-    if "payload" in row:
+    if has_payload:
         found["payload"] = redact(row["payload"])
     return found | {"definition": row["definition"], "stuck": row["is_stuck"]}
 
