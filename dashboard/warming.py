@@ -18,7 +18,7 @@ from zoneinfo import ZoneInfo
 from flask import Flask, g
 from werkzeug.test import Client, create_environ
 
-from dashboard import NAVIGATION, files
+from dashboard import NAVIGATION, files, preferences
 from worker.audit import NOBODY
 
 log = logging.getLogger("wakeboard.web")
@@ -54,7 +54,8 @@ def make_pages(app: Flask) -> None:
         with _at_most(LAST_SECONDS):
             for path, _ in NAVIGATION:
                 with app.request_context(create_environ(path, ADDRESS)):
-                    g.actor, g.request_id, g.zone = NOBODY, secrets.token_hex(8), zone
+                    g.actor, g.request_id = NOBODY, secrets.token_hex(8)
+                    preferences.take_zone(zone)
                     app.make_response(app.dispatch_request())
                 if monotonic() - began > LONGEST_SECONDS:
                     break
