@@ -180,9 +180,7 @@ def twin(context: Mapping[str, Any]) -> dict[str, Any]:
             for group, buckets in zip(found.failures[0], found.trends, strict=True)
         ],
         "failed_runs": asdict(found.fates),
-        "recovered_runs": [
-            {name: value for name, value in row.items() if name != "of_all"} for row in found.recovered[0]
-        ],
+        "recovered_runs": [dict(row) for row in found.recovered[0]],
         "missed_fires": [each._asdict() for each in found.missed],
         "fires": [each._asdict() for each in found.fired],
         "slow_runs": [dict(run) for runs in found.slow_runs.values() for run in runs],

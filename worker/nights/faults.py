@@ -25,24 +25,6 @@ _ATTEMPTS = f"wakeboard.job_attempts AS a WHERE a.outcome IN ({sql_list(FAILURES
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
-    """The attempts that failed in a window or LEAD before it, as arrays in PostgreSQL's own words.
-
-    ``runs`` are the runs that failed in the window. ``tried`` are all, ``failures`` and ``first_failed_at``
-    stand beside them. ``of_lost`` attempts of the window were lost; the newest are ``lost_runs``, in their
-    ``lost_epochs``.
-    """
-
-    runs: str
-    tried: str
-    failures: str
-    first_failed_at: str
-    of_lost: int
-    lost_runs: str
-    lost_epochs: str
-
-
-@dataclass(frozen=True, slots=True)
 class Fates:
     """How many runs failed in the window, and how they stand now; ``gone`` were removed since."""
 
@@ -54,32 +36,78 @@ class Fates:
     gone: int
 
 
-# The newest of a window and what is before it, cut to the window, are the newest of the window.
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The attempts that failed in a window or LEAD before it, by run, and how those runs stood when asked.
+
+    ``fates`` is what became of those that failed in the window, ``failed_runs``. ``of_lost`` attempts of the
+    window were lost; the newest are ``lost_runs``, in their ``lost_epochs``. ``of_recovered`` runs succeeded
+    in the window; those with most failures are ``recovered_runs``, and ``failures`` and ``first_failed_at``
+    stand beside them. What are several is an array in PostgreSQL's own words.
+    """
+
+    fates: Fates
+    failed_runs: str
+    of_lost: int
+    lost_runs: str
+    lost_epochs: str
+    of_recovered: int
+    recovered_runs: str
+    failures: str
+    first_failed_at: str
+
+
+_STANDING = """count(*) FILTER (WHERE status = 'succeeded') AS succeeded,
+    count(*) FILTER (WHERE status IN ('failed', 'queued', 'running')) AS waiting,
+    count(*) FILTER (WHERE status = 'dead') AS dead,
+    count(*) FILTER (WHERE status = 'cancelled') AS cancelled"""
+# The newest of a window and what is before it, cut to the window, are the newest of the window. An array
+# finds many runs of a page of the index at once, a join goes down the index for each. Attempts and runs come
+# together as groups, for an array's length is no number that the planner knows: it may join by nested loops.
 _FAILED = f"""
 WITH newest AS MATERIALIZED (
-    SELECT a.run_id, a.lease_epoch, a.finished_at, a.outcome, a.finished_at >= :since AS is_within
+    SELECT a.run_id, a.lease_epoch, a.finished_at, a.outcome = 'lost' AS is_lost,
+        a.finished_at >= :since AS is_within
     FROM {_ATTEMPTS} AND a.finished_at >= :begin AND a.finished_at < :until
     ORDER BY a.finished_at DESC
     LIMIT :cap
-), tried AS (
+), tried AS MATERIALIZED (
     SELECT run_id, count(*) AS failures, min(finished_at) AS first_failed_at, bool_or(is_within) AS is_within
     FROM newest GROUP BY run_id
+), told AS MATERIALIZED (
+    SELECT run_id, max(failures) AS failures, max(first_failed_at) AS first_failed_at,
+        bool_or(is_within) AS is_within, max(status) AS status, max(finished_at) AS finished_at
+    FROM (
+        SELECT run_id, failures, first_failed_at, is_within, NULL AS status, NULL AS finished_at FROM tried
+        UNION ALL
+        SELECT r.id, NULL, NULL, NULL, r.status, r.finished_at FROM wakeboard.job_runs AS r
+        WHERE r.id = ANY (ARRAY(SELECT run_id FROM tried))
+    ) AS halves
+    GROUP BY run_id
 ), lost AS (
     SELECT run_id, lease_epoch, count(*) OVER () AS of_all FROM newest
-    WHERE outcome = 'lost' AND is_within ORDER BY finished_at DESC LIMIT :most
+    WHERE is_lost AND is_within ORDER BY finished_at DESC LIMIT :most
+), recovered AS (
+    SELECT run_id, failures, first_failed_at, count(*) OVER () AS of_all FROM told
+    WHERE status = 'succeeded' AND finished_at >= :since AND finished_at < :until
+    ORDER BY failures DESC, finished_at DESC LIMIT :most
 )
-SELECT runs.*, lost.* FROM (
-    SELECT coalesce(array_agg(run_id) FILTER (WHERE is_within), '{NOTHING}')::text AS runs,
-        coalesce(array_agg(run_id), '{NOTHING}')::text AS tried,
-        coalesce(array_agg(failures), '{NOTHING}')::text AS failures,
-        coalesce(array_agg(first_failed_at), '{NOTHING}')::text AS first_failed_at
-    FROM tried
-) AS runs CROSS JOIN (
+SELECT fates.*, lost.*, recovered.* FROM (
+    SELECT count(*) AS runs, {_STANDING}, count(*) - count(status) AS gone,
+        coalesce(array_agg(run_id), '{NOTHING}')::text AS failed_runs
+    FROM told WHERE is_within
+) AS fates CROSS JOIN (
     SELECT coalesce(max(of_all), 0) AS of_lost,
         coalesce(array_agg(run_id), '{NOTHING}')::text AS lost_runs,
         coalesce(array_agg(lease_epoch), '{NOTHING}')::text AS lost_epochs
     FROM lost
-) AS lost
+) AS lost CROSS JOIN (
+    SELECT coalesce(max(of_all), 0) AS of_recovered,
+        coalesce(array_agg(run_id), '{NOTHING}')::text AS recovered_runs,
+        coalesce(array_agg(failures), '{NOTHING}')::text AS failures,
+        coalesce(array_agg(first_failed_at), '{NOTHING}')::text AS first_failed_at
+    FROM recovered
+) AS recovered
 """
 
 
@@ -87,26 +115,21 @@ def failed(ask: Ask, window: Window) -> Failed:
     """Return what failed in ``window`` and LEAD before it, of its newest CAP failures."""
     begin = window.since - LEAD
     values = {"begin": begin, "since": window.since, "until": window.until, "cap": CAP, "most": MOST_SHOWN}
-    return Failed(**ask(_FAILED, values)[0])
+    found = dict(ask(_FAILED, values)[0])
+    fates = Fates(*(found.pop(name) for name in Fates.__dataclass_fields__))
+    return Failed(fates, **found)
 
 
-# An array finds many runs of a page of the index at once; a join goes down the index for each.
-_FATES = """
-SELECT cardinality(CAST(:runs AS bigint[])) AS runs,
-    count(*) FILTER (WHERE r.status = 'succeeded') AS succeeded,
-    count(*) FILTER (WHERE r.status IN ('failed', 'queued', 'running')) AS waiting,
-    count(*) FILTER (WHERE r.status = 'dead') AS dead,
-    count(*) FILTER (WHERE r.status = 'cancelled') AS cancelled,
+_FATES = f"""
+SELECT cardinality(CAST(:runs AS bigint[])) AS runs, {_STANDING},
     cardinality(CAST(:runs AS bigint[])) - count(*) AS gone
-FROM wakeboard.job_runs AS r WHERE r.id = ANY (CAST(:runs AS bigint[]))
+FROM wakeboard.job_runs WHERE id = ANY (CAST(:runs AS bigint[]))
 """
 
 
-def fates(ask: Ask, found: Failed) -> Fates:
-    """Return what became of the runs that failed in the window of ``found``."""
-    if found.runs == NOTHING:
-        return Fates(0, 0, 0, 0, 0, 0)
-    return Fates(**ask(_FATES, {"runs": found.runs})[0])
+def fates_now(ask: Ask, found: Failed) -> Fates:
+    """Return what has become of the runs of ``found`` meanwhile."""
+    return Fates(**ask(_FATES, {"runs": found.failed_runs})[0]) if found.fates.runs else found.fates
 
 
 _KNOWN = f"""
@@ -133,47 +156,25 @@ def known(ask: Ask, window: Window) -> tuple[set[tuple[str, str]], bool]:
     return old, bool(found) and found[0]["looked"] >= CAP
 
 
-# An array finds the runs, see above; both halves come together as groups, for an array's length is no number
-# that the planner knows: a join may be planned with nested loops.
 _RECOVERED = """
-WITH succeeded AS MATERIALIZED (
-    SELECT tried.id, tried.finished_at FROM (
-        SELECT r.id, r.status, r.finished_at FROM wakeboard.job_runs AS r
-        WHERE r.id = ANY (CAST(:tried AS bigint[]))
-    ) AS tried
-    WHERE tried.status = 'succeeded' AND tried.finished_at >= :since AND tried.finished_at < :until
-), worst AS (
-    SELECT id, max(failures) AS failures, max(first_failed_at) AS first_failed_at,
-        max(finished_at) AS finished_at, count(*) OVER () AS of_all
-    FROM (
-        SELECT id, finished_at, NULL AS failures, NULL AS first_failed_at FROM succeeded
-        UNION ALL
-        SELECT tried.run_id, NULL, tried.failures, tried.first_failed_at
-        FROM unnest(CAST(:tried AS bigint[]), CAST(:failures AS bigint[]),
-            CAST(:first_failed_at AS timestamptz[])) AS tried (run_id, failures, first_failed_at)
-    ) AS halves
-    GROUP BY id HAVING count(finished_at) > 0
-    ORDER BY max(failures) DESC, max(finished_at) DESC
-    LIMIT :most
-)
-SELECT r.id, r.job_type, r.attempts, r.error_code, worst.finished_at, worst.failures, worst.first_failed_at,
-    worst.of_all
-FROM worst JOIN wakeboard.job_runs AS r ON r.id = worst.id
-ORDER BY worst.failures DESC, worst.finished_at DESC
+SELECT r.id, r.job_type, r.attempts, r.error_code, r.finished_at, worst.failures, worst.first_failed_at
+FROM unnest(CAST(:runs AS bigint[]), CAST(:failures AS bigint[]), CAST(:first_failed_at AS timestamptz[]))
+    WITH ORDINALITY AS worst (run_id, failures, first_failed_at, place)
+JOIN wakeboard.job_runs AS r ON r.id = worst.run_id
+ORDER BY worst.place
 """
 
 
-def recovered(ask: Ask, window: Window, found: Failed) -> tuple[list[Row], int]:
-    """Return runs that succeeded in ``window`` after failures, most failures first; and how many there are.
+def recovered(ask: Ask, found: Failed) -> tuple[list[Row], int]:
+    """Return runs that succeeded in the window after failures, most failures first; and how many there are.
 
     id, job_type, attempts, error_code (of the last failure), failures (those not older than LEAD before the
     window), first_failed_at, finished_at. At most MOST_SHOWN.
     """
-    if found.tried == NOTHING:
+    if not found.of_recovered:
         return [], 0
-    values = {name: getattr(found, name) for name in ("tried", "failures", "first_failed_at")}
-    rows = ask(_RECOVERED, {**values, "since": window.since, "until": window.until, "most": MOST_SHOWN})
-    return rows, rows[0]["of_all"] if rows else 0
+    values = {"failures": found.failures, "first_failed_at": found.first_failed_at}
+    return ask(_RECOVERED, {"runs": found.recovered_runs, **values}), found.of_recovered
 
 
 _LOST = """

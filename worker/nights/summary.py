@@ -82,8 +82,7 @@ def summary(ask: Ask, window: Span, zone: tzinfo) -> Summary:
     usual = minutes.usual(ask, window.since)
     ran = minutes.ran([minutes.summed(ask, window, usual, minutes.slice_length(window))], usual)
     kinds, failed = failed_kinds(ask, window), faults.failed(ask, window)
-    fates = faults.fates(ask, failed)
-    recovered, of_recovered = faults.recovered(ask, window, failed)
+    recovered, of_recovered = faults.recovered(ask, failed)
     lost, of_lost = faults.lost(ask, failed)
     missed, fired, done = fires.missed(ask, window), fires.fired(ask, window), acts(ask, window)
     numbers = Numbers(
@@ -92,8 +91,8 @@ def summary(ask: Ask, window: Span, zone: tzinfo) -> Summary:
         failed=sum(each.failed for each in ran),
         new=sum(kind.is_new for kind in kinds),
         recovered=of_recovered,
-        waiting=fates.waiting,
-        dead=fates.dead,
+        waiting=failed.fates.waiting,
+        dead=failed.fates.dead,
         missed=sum(each.fires for each in missed),
         missed_is_cut=any(each.is_many for each in missed),
         late=sum(each.late for each in fired),

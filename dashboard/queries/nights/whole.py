@@ -139,13 +139,14 @@ class Night:
 
     @cached_property
     def failed(self) -> faults.Failed:
-        """The attempts that failed, by run."""
+        """The attempts that failed, by run, and how those stood when they were asked for."""
         return self._of_runs("failed", lambda: faults.failed(self.ask, self.window))
 
     @cached_property
     def fates(self) -> faults.Fates:
         """What became of the runs that failed."""
-        return faults.fates(self.ask, self.failed)
+        is_settled = self._is_settled(self.window.until)
+        return faults.fates_now(self.ask, self.failed) if is_settled else self.failed.fates
 
     @cached_property
     def known(self) -> tuple[set[tuple[str, str]], bool]:
@@ -155,7 +156,7 @@ class Night:
     @cached_property
     def recovered(self) -> tuple[list[Row], int]:
         """The runs that succeeded only after failures, and how many there are."""
-        return self._of_runs("recovered", lambda: faults.recovered(self.ask, self.window, self.failed))
+        return self._of_runs("recovered", lambda: faults.recovered(self.ask, self.failed))
 
     @cached_property
     def lost(self) -> tuple[list[Row], int]:
