@@ -122,7 +122,9 @@ def tried(connection: Connection, window: Window) -> Found:
     first.
     """
     values = {"since": window.since, "until": window.until, "most": MOST_GROUPS}
-    rows = connection.execute(tallies.most_tried(cap=CAP), values).all()
+    rows = connection.execute(tallies.most_tried(cap=CAP, by_number=True), values).all()
+    if any(row.code is None for row in rows):
+        rows = connection.execute(tallies.most_tried(cap=CAP, by_number=False), values).all()
     groups = [
         Group(code, job_type, number, None, count, first_at=first_at, last_at=last_at)
         for code, job_type, number, count, first_at, last_at, _ in rows
@@ -132,9 +134,10 @@ def tried(connection: Connection, window: Window) -> Found:
 
 def steps_of(connection: Connection, window: Window, found: Sequence[Group]) -> list[Sequence[int]]:
     """Return the buckets of each group that ``tried`` found."""
+    statement = tallies.steps_of(cap=CAP, by_number=_all_have_numbers(found))
     values = {"since": window.since, "until": window.until, "starts": window.starts, **_asked(found)}
     buckets: list[Sequence[int]] = [(0,) * BUCKETS] * len(found)
-    for place, steps, counts in connection.execute(tallies.steps_of(cap=CAP), values) if found else ():
+    for place, steps, counts in connection.execute(statement, values) if found else ():
         buckets[place - 1] = _buckets(steps, counts)
     return buckets
 
@@ -155,10 +158,15 @@ def _asked(found: Sequence[Group]) -> dict[str, Any]:
     }
 
 
+def _all_have_numbers(found: Sequence[Group]) -> bool:
+    return all(group.number is not None for group in found)
+
+
 def failing_of(connection: Connection, found: Found) -> Found:
     """Return the groups that ``tried`` found as ``groups`` does: with the runs that fail now, and in full."""
     whole = list(found.heard)
-    statement, values = tallies.failing_of(cap=CAP), _asked(whole)
+    statement = tallies.failing_of(cap=CAP, by_number=_all_have_numbers(whole))
+    values = _asked(whole)
     for place, failed, dead in connection.execute(statement, values) if whole else ():
         whole[place - 1] = replace(whole[place - 1], failed=failed, dead=dead)
     whole.sort(key=_rank)

@@ -62,20 +62,19 @@ FROM ranked CROSS JOIN whole {first_ones} ORDER BY is_muted, rank
 """
 
 _NEWEST = """
-    SELECT {code} AS code, job_type, error_group, finished_at FROM wakeboard.job_attempts
+    SELECT {of_attempt}, finished_at FROM wakeboard.job_attempts
     WHERE {failed} AND finished_at >= :since AND finished_at < :until
     ORDER BY finished_at DESC LIMIT {cap}"""
 # Of groups with as many attempts the runs that fail say which comes first: all are told that share a rank.
 _MOST_TRIED = f"""
-SELECT code, job_type, error_group, count, first_at, last_at, is_cut
+SELECT {{names}}, count, first_at, last_at, is_cut
 FROM (
     SELECT *, sum(count) OVER () >= {{cap}} AS is_cut, rank() OVER (ORDER BY count DESC) AS rank
     FROM (
-        SELECT code, job_type, error_group, count(*) AS count, min(finished_at) AS first_at,
-            max(finished_at) AS last_at
-        FROM ({_NEWEST}) AS tried GROUP BY error_group, code, job_type
+        SELECT {{kind}}, count(*) AS count, min(finished_at) AS first_at, max(finished_at) AS last_at
+        FROM ({_NEWEST}) AS tried GROUP BY {{kind}}
     ) AS found
-) AS ranked
+) AS ranked {{kept}}
 WHERE rank <= :most ORDER BY rank
 """
 _STEPS_OF = f"""
@@ -84,10 +83,7 @@ FROM (
     SELECT asked.place AS asked, width_bucket(tried.finished_at, CAST(:starts AS timestamptz[])) AS step,
         count(*) AS tried
     FROM ({_NEWEST}) AS tried
-    JOIN unnest(CAST(:codes AS text[]), CAST(:job_types AS text[]), CAST(:numbers AS bigint[]))
-        WITH ORDINALITY AS asked (code, job_type, number, place)
-        ON asked.code = tried.code AND asked.job_type = tried.job_type
-        AND asked.number IS NOT DISTINCT FROM tried.error_group
+    JOIN {{asked}}
     GROUP BY asked.place, step
 ) AS counted
 GROUP BY asked
@@ -95,21 +91,32 @@ GROUP BY asked
 
 _FAILING_OF = """
 SELECT asked.place, sum(failed) AS failed, sum(dead) AS dead
-FROM ({failing}) AS failing
-JOIN unnest(CAST(:codes AS text[]), CAST(:job_types AS text[]), CAST(:numbers AS bigint[]))
-    WITH ORDINALITY AS asked (code, job_type, number, place)
-    ON asked.code = failing.code AND asked.job_type = failing.job_type
-    AND asked.number IS NOT DISTINCT FROM failing.error_group
+FROM ({failing}) AS tried
+JOIN {asked}
 GROUP BY asked.place
 """
 
-# What tells groups apart, how attempts and runs have it, and how groups get their names and are muted.
+# What tells groups apart, how attempts and runs have it, what names groups that were ranked, and how those
+# that are asked for are found.
 _BY_NAMES = {
     "kind": "error_group, code, job_type",
     "of_attempt": f"error_group, {_PLAIN_CODE} AS code, job_type",
     "of_run": "error_group, error_code AS code, job_type",
+    "names": "code, job_type, error_group",
+    "kept": "",
+    "asked": """unnest(CAST(:codes AS text[]), CAST(:job_types AS text[]), CAST(:numbers AS bigint[]))
+        WITH ORDINALITY AS asked (code, job_type, number, place)
+        ON asked.code = tried.code AND asked.job_type = tried.job_type
+        AND asked.number IS NOT DISTINCT FROM tried.error_group""",
 }
-_BY_NUMBER = dict.fromkeys(_BY_NAMES, "error_group")
+_BY_NUMBER = {
+    **dict.fromkeys(("kind", "of_attempt", "of_run"), "error_group"),
+    "names": "g.error_code AS code, g.job_type, ranked.error_group",
+    "kept": "LEFT JOIN wakeboard.error_groups AS g ON g.id = ranked.error_group",
+    "asked": """unnest(CAST(:numbers AS bigint[])) WITH ORDINALITY AS asked (number, place)
+        ON asked.number = tried.error_group""",
+}
+# How groups get their names and are muted.
 _NAMED = "SELECT *, {muted} AS is_muted FROM found"
 _MUTED = "error_group IN (SELECT id FROM wakeboard.error_groups WHERE muted_until > now()) IS TRUE"
 _NAMED_BY_NUMBER = """SELECT found.*, g.error_code AS code, g.job_type, {muted} AS is_muted
@@ -169,31 +176,35 @@ def statement(
 
 
 @cache
-def most_tried(*, cap: int) -> TextClause:
+def most_tried(*, cap: int, by_number: bool) -> TextClause:
     """Return the statement that counts attempts alone; it wants :since, :until and :most.
 
     Of the newest ``cap`` attempts, the groups that rank up to :most by their number, ties with the last one
-    included.
+    included. ``by_number``: see ``statement``; where one has no code, the answer is of no use.
     """
-    return text(_MOST_TRIED.format(code=_PLAIN_CODE, failed=_FAILED, cap=cap))
+    told = _BY_NUMBER if by_number else _BY_NAMES
+    return text(_MOST_TRIED.format(failed=_FAILED, cap=cap, **told))
 
 
 @cache
-def steps_of(*, cap: int) -> TextClause:
+def steps_of(*, cap: int, by_number: bool) -> TextClause:
     """Return the statement that counts the same attempts by the steps that begin at :starts.
 
-    It wants :since and :until, and :codes, :job_types and :numbers, as ``failing_of`` does.
+    It wants :since and :until, and what ``failing_of`` wants.
     """
-    return text(_STEPS_OF.format(code=_PLAIN_CODE, failed=_FAILED, cap=cap))
+    told = _BY_NUMBER if by_number else _BY_NAMES
+    return text(_STEPS_OF.format(failed=_FAILED, cap=cap, **told))
 
 
 @cache
-def failing_of(*, cap: int) -> TextClause:
+def failing_of(*, cap: int, by_number: bool) -> TextClause:
     """Return the statement that counts the runs that fail now, of the newest ``cap`` of each state.
 
     It wants :codes, :job_types and :numbers, and tells groups by their places among those, from 1 on.
+    ``by_number``: the numbers alone, of which none may be missing.
     """
-    return text(_FAILING_OF.format(failing=_of_states(_BY_NAMES, "", cap)))
+    told = _BY_NUMBER if by_number else _BY_NAMES
+    return text(_FAILING_OF.format(failing=_of_states(told, "", cap), **told))
 
 
 def _of_a_code(told: Mapping[str, str], of_type: str, cap: int) -> str:

@@ -28,7 +28,7 @@ from dashboard.views.night import BOUNDS
 from dashboard.words import night as words
 from tests.conftest import Connection
 from tests.dashboard.conftest import NIGHT_TILES, SAME_ORIGIN, assert_shown_as_text
-from tests.factories import a_definition, a_run, a_type, a_worker, age, an_attempt, from_now, insert
+from tests.factories import a_definition, a_group, a_run, a_type, a_worker, age, an_attempt, from_now, insert
 from worker import audit
 from worker.nights import Ask, faults
 from worker.nights import minutes as statistics
@@ -529,6 +529,37 @@ def test_the_twin_says_in_which_steps_of_the_window_each_group_failed(
     steps = {group["error_code"]: group["buckets"] for group in night(client)["failures"]}
     assert (steps["smtp_down"][0], steps["smtp_down"][-1], max(steps["smtp_down"][1:-1])) == (1, 2, 0)
     assert steps["full"].index(1) in (18, 19)
+
+
+def test_groups_are_told_apart_by_number_and_those_that_are_not_kept_beside_them(
+    client: FlaskClient, connection: Connection
+) -> None:
+    numbers = [
+        a_group(connection, code=code, message=message)
+        for code, message in (("smtp_down", "no answer"), ("smtp_down", "refused"), ("full", "no room"))
+    ]
+    for number, code, failures in zip(numbers, ("smtp_down", "smtp_down", "full"), (3, 2, 1), strict=True):
+        run = a_run(connection, "dead", attempts=0, error_code=code, error_group=number)
+        for _ in range(failures):
+            failure(connection, "30 minutes", run, error_code=code, error_group=number)
+
+    def told() -> set[tuple[int | None, str, str, int, int]]:
+        names = ("error_group", "error_code", "job_type", "count", "dead")
+        failures = night(client)["failures"]
+        assert all(sum(each["buckets"]) == each["count"] for each in failures)
+        return {tuple(each[name] for name in names) for each in failures}
+
+    kept = {
+        (numbers[0], "smtp_down", "mail", 3, 1),
+        (numbers[1], "smtp_down", "mail", 2, 1),
+        (numbers[2], "full", "mail", 1, 1),
+    }
+    assert told() == kept
+    for job_type in ("mail", "mail", "report"):
+        failure(connection, "30 minutes", a_run(connection, "dead", attempts=0), job_type=job_type)
+    failure(connection, "30 minutes", a_run(connection, "dead", attempts=0), error_group=7)
+    others = {(7, "smtp_down", "mail", 1), (None, "smtp_down", "mail", 2), (None, "smtp_down", "report", 1)}
+    assert {each[:4] for each in told()} == {each[:4] for each in kept} | others
 
 
 # What is remembered
