@@ -54,24 +54,25 @@ WITH fire AS (
     LIMIT :cap
 ), judged AS (
     SELECT definition_id, id, scheduled_for,
-        coalesce(first_started_at, CASE WHEN status IN ('queued', 'failed') THEN now() END)
-            - scheduled_for AS delay,
+        coalesce(first_started_at, CASE WHEN status IN ('queued', 'failed') THEN now() END) AS start_at,
         first_started_at < max(coalesce(finished_at, now())) FILTER (WHERE first_started_at IS NOT NULL)
             OVER (PARTITION BY definition_id ORDER BY scheduled_for
                 ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS is_beside
     FROM fire
 )"""
 # The latest start and the newest overlap are the greatest of (which, run): an aggregate with an order, or
-# groups by name, would sort every fire. Numbers are made of the odd fires alone.
+# groups by name, would sort every fire. Numbers are made of the odd fires alone, as floats: they say the
+# same to the microsecond, and take less to make and to compare than ``numeric``.
 _FIRED = f"""{_FIRES}
-SELECT d.name, d.overlap, told.fires, told.late, told.latest[1]::float8 AS late_seconds,
+SELECT d.name, d.overlap, told.fires, told.late, round(told.latest[1]::numeric, 6)::float8 AS late_seconds,
     told.latest[2]::bigint AS late_run_id, told.beside, told.newest_beside[2]::bigint AS beside_run_id
 FROM (
     SELECT definition_id, count(*) AS fires,
-        count(*) FILTER (WHERE delay > :late) AS late,
-        max(ARRAY[extract(epoch FROM delay), id]) FILTER (WHERE delay > :late) AS latest,
+        count(*) FILTER (WHERE start_at > scheduled_for + :late) AS late,
+        max(ARRAY[date_part('epoch', start_at - scheduled_for), id])
+            FILTER (WHERE start_at > scheduled_for + :late) AS latest,
         count(*) FILTER (WHERE is_beside) AS beside,
-        max(ARRAY[extract(epoch FROM scheduled_for), id]) FILTER (WHERE is_beside) AS newest_beside
+        max(ARRAY[date_part('epoch', scheduled_for), id]) FILTER (WHERE is_beside) AS newest_beside
     FROM judged
     GROUP BY definition_id
 ) AS told
