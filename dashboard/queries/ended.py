@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, Row, text
 
@@ -55,8 +55,7 @@ WINDOWS = {
 LONGEST = max(window.step * window.count for window in WINDOWS.values())
 
 
-@dataclass(frozen=True, slots=True)
-class Work:
+class Work(NamedTuple):
     """What one type did: ended attempts, how many of them failed, seconds in slots, the longest of them."""
 
     attempts: int = 0
@@ -76,6 +75,10 @@ class Times:
 
     buckets: Mapping[int, int] = field(default_factory=dict)
     longest_seconds: float = 0.0
+    # Hours that are kept are asked for the same shares at each request.
+    _told: dict[tuple[float, ...], tuple[float | None, ...]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     @property
     def count(self) -> int:
@@ -90,9 +93,11 @@ class Times:
         """
         return self.at_most_each((share,))[0]
 
-    def at_most_each(self, shares: Sequence[float]) -> list[float | None]:
+    def at_most_each(self, shares: tuple[float, ...]) -> tuple[float | None, ...]:
         """Return for each of ascending ``shares`` what ``at_most`` does, in one walk."""
-        return [self._known(found) for found in percentiles(self.buckets, shares)]
+        if shares not in self._told:
+            self._told[shares] = tuple(self._known(found) for found in percentiles(self.buckets, shares))
+        return self._told[shares]
 
     def _known(self, seconds: float | None) -> float | None:
         if seconds is None or seconds >= bucket_seconds(LARGEST_BUCKET):
@@ -231,9 +236,5 @@ def busiest_and_slowest(found: Iterable[Bar]) -> tuple[list[tuple[str, Work]], l
 
 
 def _summed_up(works: Sequence[Work]) -> Work:
-    return Work(
-        sum([work.attempts for work in works]),
-        sum([work.failed for work in works]),
-        sum([work.seconds for work in works]),
-        max([work.longest_seconds for work in works]),
-    )
+    attempts, failed, seconds, longest = zip(*works, strict=True)
+    return Work(sum(attempts), sum(failed), sum(seconds), max(longest))
