@@ -10,11 +10,10 @@ import pytest
 from flask import Flask
 from flask.testing import FlaskClient
 
-from dashboard import create_app
 from dashboard.connection import Database
 from tests.conftest import Connection
+from tests.dashboard.apps import an_app
 from worker.people import users
-from worker.settings import Settings
 from worker.states import Role
 
 # As a browser that stays on our pages sends it.
@@ -29,7 +28,7 @@ AsRole = Callable[[str], FlaskClient]
 @pytest.fixture
 def app(database: str) -> Iterator[Flask]:
     """The dashboard on a fresh database."""
-    made = create_app(Settings.load({"database_url": database}, environ={}))
+    made = an_app(database_url=database)
     yield made
     engines: Database = made.extensions["wakeboard_database"]
     engines.dispose()

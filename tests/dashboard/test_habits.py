@@ -12,15 +12,15 @@ from flask import Flask
 from flask.testing import FlaskClient
 from sqlalchemy import event, text
 
-from dashboard import MORE_PAGES, NAVIGATION, create_app
+from dashboard import MORE_PAGES, NAVIGATION
 from dashboard.connection import reading
 from dashboard.keyboard import GO
 from dashboard.words.pages import ANSWERS
 from tests.conftest import Connection
+from tests.dashboard.apps import an_app
 from tests.dashboard.conftest import AsRole
 from tests.factories import a_definition, a_run, from_now, insert, rows, status
 from worker.cli import cli
-from worker.settings import Settings
 
 PAGES = [path for path, _ in (*NAVIGATION, *MORE_PAGES) if path != "/demo"]
 COUNT = "/_fragments/shell/attention"
@@ -105,7 +105,7 @@ def test_a_filtered_list_says_its_filter_in_the_title(client: FlaskClient) -> No
 def test_the_environment_is_in_ribbon_brand_title_and_questions(
     database: str, connection: Connection, as_role: AsRole
 ) -> None:
-    app = create_app(Settings.load({"database_url": database, "environment": "production red"}, environ={}))
+    app = an_app(database_url=database, environment="production red")
     client = app.test_client()
     for cookie in as_role("admin")._cookies.values():  # type: ignore[union-attr]
         client.set_cookie(cookie.key, cookie.value)

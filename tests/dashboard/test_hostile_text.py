@@ -14,13 +14,12 @@ import pytest
 from flask import Flask
 from flask.testing import FlaskClient
 
-from dashboard import create_app
 from dashboard.connection import Database
 from tests.conftest import Connection
+from tests.dashboard.apps import an_app
 from tests.dashboard.conftest import SAME_ORIGIN
 from tests.dashboard.everything import APART, Filling, Text, addresses, furnish
 from worker.people import users
-from worker.settings import Settings
 from worker.states import Role
 
 EVALUATED = str(7919 * 7907)
@@ -52,7 +51,7 @@ def hostile(*, plain: bool) -> Text:
 def house(shared_database: str, shared: Connection) -> Iterator[tuple[Flask, FlaskClient, Filling]]:
     """A dashboard over a database full of hostile text, and a browser signed in under such a name."""
     filling = furnish(shared, hostile(plain=False), hostile(plain=True))
-    app = create_app(Settings.load({"database_url": shared_database}, environ={}))
+    app = an_app(database_url=shared_database)
     client = app.test_client()
     client.environ_base.update(SAME_ORIGIN)
     cookie = users.open_session(shared, hostile(plain=False)(200), Role.ADMIN)

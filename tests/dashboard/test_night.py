@@ -17,7 +17,6 @@ from flask import Flask
 from flask.testing import FlaskClient
 from sqlalchemy import event, text
 
-from dashboard import create_app
 from dashboard.formats import anchor
 from dashboard.pictures import gantt
 from dashboard.queries import errors
@@ -27,6 +26,7 @@ from dashboard.queries.nights.settled import Settled
 from dashboard.views.night import BOUNDS
 from dashboard.words import night as words
 from tests.conftest import Connection
+from tests.dashboard.apps import an_app
 from tests.dashboard.conftest import NIGHT_TILES, SAME_ORIGIN, assert_shown_as_text
 from tests.factories import a_definition, a_group, a_run, a_type, a_worker, age, an_attempt, from_now, insert
 from worker import audit
@@ -37,7 +37,6 @@ from worker.nights.summary import Span, summary
 from worker.people import users
 from worker.retention.keep import Keep
 from worker.retention.sweep import Retention
-from worker.settings import Settings
 from worker.states import Role
 
 HOSTILE = "<img src=x onerror=alert(1)>\u202e\"'/?#"
@@ -126,7 +125,7 @@ def test_a_night_in_which_the_clocks_change_is_an_hour_longer_or_shorter() -> No
 def test_the_night_is_that_of_the_site_whatever_zone_the_reader_chose(
     database: str, connection: Connection
 ) -> None:
-    app = create_app(Settings.load({"database_url": database, "timezone": "Asia/Tokyo"}, environ={}))
+    app = an_app(database_url=database, timezone="Asia/Tokyo")
     reader = app.test_client()
     reader.environ_base.update(SAME_ORIGIN)
     name = f"wakeboard_{users.install_id(connection)}"

@@ -11,13 +11,13 @@ from flask import Flask
 from flask.testing import FlaskClient
 from sqlalchemy import event
 
-from dashboard import attention, create_app
+from dashboard import attention
 from dashboard.connection import Database
 from tests.conftest import Connection
+from tests.dashboard.apps import an_app
 from tests.dashboard.conftest import SAME_ORIGIN
 from tests.dashboard.everything import Filling, addresses, furnish, is_page, plain_text
 from worker.people import users
-from worker.settings import Settings
 from worker.states import Role
 
 # The most statements that one GET of a page, its fragments included, may send; its twin in the second place.
@@ -67,7 +67,7 @@ def house(
     filling = furnish(shared, plain_text(), plain_text("kind"))
     # The number in the title is counted now and then, for every page alike.
     monkeypatch_module.setattr(attention, "KEPT", timedelta(days=1))
-    app = create_app(Settings.load({"database_url": shared_database}, environ={}))
+    app = an_app(database_url=shared_database)
     client = app.test_client()
     client.environ_base.update(SAME_ORIGIN)
     cookie = users.open_session(shared, "anna", Role.ADMIN)

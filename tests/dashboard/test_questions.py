@@ -10,15 +10,14 @@ import pytest
 from flask import Flask
 from flask.testing import FlaskClient
 
-from dashboard import create_app
 from dashboard.connection import Database
 from tests.browser.test_every_page import furnish
 from tests.conftest import Connection
+from tests.dashboard.apps import an_app
 from tests.dashboard.conftest import SAME_ORIGIN
 from tests.processes import ROOT
 from worker.cli import cli
 from worker.people import users
-from worker.settings import Settings
 from worker.states import Role
 
 TEXT = (ROOT / "docs" / "questions.md").read_text()
@@ -35,7 +34,7 @@ def visited(
 ) -> Iterator[tuple[Flask, FlaskClient, dict[str, list[str]]]]:
     """The dashboard over rows of every kind, an admin's browser on it, and what stands for ID and such."""
     filling = furnish(shared)
-    app = create_app(Settings.load({"database_url": shared_database}, environ={}))
+    app = an_app(database_url=shared_database)
     client = app.test_client()
     client.environ_base.update(SAME_ORIGIN)
     name = f"wakeboard_{users.install_id(shared)}"

@@ -9,11 +9,12 @@ import pytest
 from flask import Flask
 from flask.testing import FlaskClient
 
-from dashboard import create_app, replica
+from dashboard import replica
 from dashboard.connection import Database
 from dashboard.replica import HEADER, Follower
 from tests import standbys
 from tests.conftest import Connection
+from tests.dashboard.apps import an_app
 from tests.dashboard.conftest import SAME_ORIGIN
 from tests.factories import a_run, a_worker
 from tests.processes import wait_until
@@ -21,7 +22,6 @@ from tests.servers import SETTINGS, Server, own_server
 from tests.standbys import Standby, standby_of
 from worker import db
 from worker.people import users
-from worker.settings import Settings
 from worker.states import Role
 
 # Off by default, and a standby may not have less than its primary.
@@ -61,7 +61,7 @@ def connection(database: str) -> Iterator[Connection]:
 def app(database: str, standby: Standby) -> Iterator[Flask]:
     """A dashboard whose pages are read from the standby."""
     there = standby.url(database.partition("@/")[2].partition("?")[0])
-    made = create_app(Settings.load({"database_url": database, "read_database_url": there}, environ={}))
+    made = an_app(database_url=database, read_database_url=there)
     yield made
     engines: Database = made.extensions["wakeboard_database"]
     engines.dispose()
@@ -171,7 +171,7 @@ def test_a_replica_that_is_gone_is_told_where_one_can_still_look(
 ) -> None:
     with standby_of(primary, standbys.SETTINGS | PREPARING) as going:
         there = going.url(database.partition("@/")[2].partition("?")[0])
-        app = create_app(Settings.load({"database_url": database, "read_database_url": there}, environ={}))
+        app = an_app(database_url=database, read_database_url=there)
         client = app.test_client()
         client.environ_base.update(SAME_ORIGIN)
         cookie = users.open_session(connection, "anna", Role.OPERATOR)

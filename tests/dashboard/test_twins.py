@@ -12,15 +12,14 @@ import pytest
 from flask import Flask
 from flask.testing import FlaskClient
 
-from dashboard import create_app
 from dashboard.connection import Database
 from dashboard.formats import anchor, number
 from tests.conftest import Connection
+from tests.dashboard.apps import an_app
 from tests.dashboard.conftest import NIGHT_TILES, SAME_ORIGIN
 from tests.dashboard.everything import Filling, addresses, furnish, is_page, plain_text
 from tests.factories import a_run
 from worker.people import users
-from worker.settings import Settings
 from worker.states import Role
 
 Json = Mapping[str, Any]
@@ -181,7 +180,7 @@ def house(shared_database: str, shared: Connection) -> Iterator[tuple[Flask, Fla
     for state, many in (("dead", 3), ("queued", 5), ("failed", 2)):
         for _ in range(many):
             a_run(shared, state, job_type="kind0")
-    app = create_app(Settings.load({"database_url": shared_database}, environ={}))
+    app = an_app(database_url=shared_database)
     client = app.test_client()
     client.environ_base.update(SAME_ORIGIN)
     cookie = users.open_session(shared, "anna", Role.ADMIN)

@@ -12,15 +12,14 @@ import pytest
 from flask import Flask
 from flask.testing import FlaskClient
 
-from dashboard import create_app
 from dashboard.connection import Database
 from tests.browser.test_every_page import NOT_PAGES, fill, furnish
 from tests.conftest import Connection
+from tests.dashboard.apps import an_app
 from tests.dashboard.conftest import SAME_ORIGIN
 from tests.validity import faults
 from worker.jobs.demo import past
 from worker.people import users
-from worker.settings import Settings
 from worker.states import Role
 
 LIVE = re.compile(r"<(\w+) [^>]*\bdata-live\b[^>]*>")
@@ -69,7 +68,7 @@ def pages(shared_database: str, shared: Connection) -> Iterator[tuple[Flask, lis
     """The dashboard over a week's past and rows of every kind, and the addresses of its pages."""
     past.write(shared)
     filling = furnish(shared)
-    app = create_app(Settings.load({"database_url": shared_database}, environ={}))
+    app = an_app(database_url=shared_database)
     rules = [rule.rule for rule in app.url_map.iter_rules() if "GET" in (rule.methods or ())]
     found = {address for rule in rules if not NOT_PAGES.search(rule) for address in fill(rule, filling)}
     yield app, sorted(found)
