@@ -16,6 +16,7 @@ import psutil
 import psycopg
 
 from tests.processes import ROOT
+from tests.servers import memory
 from worker import embedded
 from worker.embedded.identity import holder
 
@@ -47,7 +48,7 @@ def short_folder() -> Iterator[Path]:
 
     Afterwards the servers below it are stopped, and it is gone.
     """
-    made = Path(tempfile.mkdtemp(prefix="wb-", dir="/tmp"))
+    made = Path(tempfile.mkdtemp(prefix="wb-", dir=memory() or "/tmp"))
     made.chmod(0o711)
     try:
         yield made

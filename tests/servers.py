@@ -94,14 +94,15 @@ def running_server() -> Iterator[Server]:
 
 
 def _ours() -> AbstractContextManager[Server]:
-    return own_server(IN_MEMORY_SETTINGS, IN_MEMORY) if _has_room_in_memory() else own_server()
+    folder = memory()
+    return own_server(IN_MEMORY_SETTINGS, folder) if folder else own_server()
 
 
-def _has_room_in_memory() -> bool:
-    """Whether ``IN_MEMORY`` is there and large (a container's is small), and the machine has the memory."""
+def memory() -> Path | None:
+    """Return a folder in memory, or None where there is none or no room (a container's is small)."""
     if not os.access(IN_MEMORY, os.W_OK) or shutil.disk_usage(IN_MEMORY).free < MEMORY_BYTES:
-        return False
-    return psutil.virtual_memory().available > 2 * MEMORY_BYTES
+        return None
+    return IN_MEMORY if psutil.virtual_memory().available > 2 * MEMORY_BYTES else None
 
 
 @contextmanager

@@ -680,7 +680,7 @@ def test_a_stop_in_the_middle_of_a_statement_rolls_back_and_the_next_run_has_a_w
         signal.setitimer(signal.ITIMER_REAL, 0.3)
         with pytest.raises(Cancelled), context.transaction() as connection:
             connection.execute(text("INSERT INTO orders VALUES (1, 'PAID')"))
-            connection.execute(text("SELECT pg_sleep(20)"))
+            connection.execute(text("SELECT pg_sleep(3)"))
     finally:
         signal.signal(signal.SIGALRM, before)
     assert orders.execute("SELECT * FROM orders").fetchall() == []
