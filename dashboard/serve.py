@@ -1,6 +1,7 @@
 """The dashboard under gunicorn: where it may listen, how many threads, what it logs.
 
-Never Werkzeug's own server, whose debugger runs code. Connections open after the fork, in each worker.
+Never Werkzeug's own server, whose debugger runs code. No connection is open at the fork, see
+``dashboard.warming``.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ def _has_user(url: str) -> bool:
 
 
 class Served(BaseApplication):  # type: ignore[misc]
-    """gunicorn with our settings; the app is made before the fork and shared by all, and connects after."""
+    """gunicorn with our settings; the app is made before the fork and shared by all."""
 
     def __init__(self, make_app: Callable[[], Flask], options: dict[str, Any]) -> None:
         self._make_app = make_app

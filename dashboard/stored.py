@@ -38,11 +38,23 @@ def make_readable(connection: psycopg.Connection[Any], _record: object = None) -
             except psycopg.DataError:
                 text = bytes(data)
                 return EARLIEST if text.endswith(b" BC") or text.startswith(b"-") else LATEST
-            # A page has thousands of moments: hardly one needs the comparison.
-            return found if EARLIEST.year < found.year < LATEST.year else min(max(found, EARLIEST), LATEST)
+            return _within(found)
 
     connection.adapters.register_loader("timestamptz", Times)
     set_json_loads(read_json, connection)
+
+
+def read_time(text: str) -> datetime:
+    """Return the moment that PostgreSQL's JSON tells; what Python has no date for is EARLIEST or LATEST."""
+    try:
+        return _within(datetime.fromisoformat(text))
+    except ValueError:
+        return EARLIEST if text.endswith(" BC") or text.startswith("-") else LATEST
+
+
+def _within(found: datetime) -> datetime:
+    # A page has thousands of moments: hardly one needs the comparison.
+    return found if EARLIEST.year < found.year < LATEST.year else min(max(found, EARLIEST), LATEST)
 
 
 def read_json(text: str | bytes) -> Any:

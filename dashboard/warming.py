@@ -45,8 +45,8 @@ def ask_nothing(app: Flask) -> None:
 def make_pages(app: Flask) -> None:
     """Make the navigation's pages for nobody, begun within LONGEST_SECONDS; leaves no connection open.
 
-    It is over after LAST_SECONDS, and wants the main thread for that. Whatever fails, the page itself will
-    say when somebody asks for it.
+    It is over after LAST_SECONDS but for a host's name that is looked up, and wants the main thread for that.
+    Whatever fails, the page itself will say when somebody asks for it.
     """
     began = monotonic()
     zone = ZoneInfo(app.config["SETTINGS"].timezone)
@@ -59,18 +59,22 @@ def make_pages(app: Flask) -> None:
                     app.make_response(app.dispatch_request())
                 if monotonic() - began > LONGEST_SECONDS:
                     break
-    except Exception as failure:
+    except (Exception, _TooLong) as failure:
         log.info("pages are not made before the start: %s", failure)
     finally:
         app.extensions["wakeboard_database"].dispose()
 
 
+class _TooLong(BaseException):
+    """The time is over. No ``Exception``: who catches those would go on, and keep a connection half used."""
+
+
 @contextmanager
 def _at_most(seconds: float) -> Iterator[None]:
-    """Raise TimeoutError where the main thread still is after ``seconds``."""
+    """Raise _TooLong where the main thread still is after ``seconds``."""
 
     def give_up(_signal: int, _frame: FrameType | None) -> None:
-        raise TimeoutError(f"the database did not answer within {seconds:.0f} s")
+        raise _TooLong(f"the database did not answer within {seconds:g} s")
 
     before = signal.signal(signal.SIGALRM, give_up)
     signal.setitimer(signal.ITIMER_REAL, seconds)

@@ -6,14 +6,14 @@ The same rules as on the page of a night, for the newest runs of each schedule w
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Collection, Sequence
 from functools import cache
 from typing import Any
 
 from sqlalchemy import Connection, RowMapping, TextClause, text
 
 from dashboard.queries.schedules import LATEST
+from dashboard.stored import read_time
 from worker.nights.fires import LATE
 
 # A run's started_at is that of its latest attempt; the first one's is in its history. Twice done is what
@@ -53,11 +53,7 @@ WITH run AS MATERIALIZED (
     WINDOW before AS (PARTITION BY definition_id ORDER BY id ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)
 )"""
 _LATEST = text(f"""{_JUDGED}
-SELECT id, definition_id, status, scheduled_for, error_code,
-    CASE WHEN scheduled_for IS NULL THEN run_at END AS run_at,
-    CASE WHEN is_last THEN coalesce(finished_at, failed_at, started_at, run_at) END AS changed_at,
-    seconds, is_late, is_beside, came_back, ran_again
-FROM judged ORDER BY id""")
+SELECT id, scheduled_for, seconds, is_late, is_beside, came_back, ran_again FROM judged ORDER BY id""")
 _ODD = """bool_or({asked}) AS is_odd, bool_or(is_near) AS is_near,
     min(scheduled_for) AS first_at, max(scheduled_for) AS last_at"""
 # One text a schedule: Python reads one value instead of two hundred, and knows what it made of it before. Of
@@ -73,25 +69,21 @@ _OF_A_RUN = (
 _ASKED = {"late": "is_late", "overlapping": "is_beside", "twice": "came_back OR ran_again"}
 
 
-def latest(connection: Connection, ids: Sequence[int]) -> Mapping[int, list[RowMapping]]:
-    """Return by definition id its LATEST runs, oldest first, as far as something may be odd about them.
+def latest(connection: Connection, definition_id: int) -> Sequence[RowMapping]:
+    """Return the LATEST runs of a definition, oldest first, as far as something may be odd about them.
 
-    id, definition_id, status, scheduled_for, run_at (of those that were scheduled for no time), error_code,
-    changed_at (of the last one: it ended, failed, began or waits), seconds (from its time to its first start,
-    or to now), is_late (by more than LATE), is_beside (began while one before it was under way), came_back
-    and ran_again (done twice). Times are few because Python takes long to read them.
+    id, scheduled_for, seconds (from its time to its first start, or to now), is_late (by more than LATE),
+    is_beside (began while one before it was under way), came_back and ran_again (done twice).
     """
-    found: dict[int, list[RowMapping]] = {each: [] for each in ids}
-    for row in connection.execute(_LATEST, _values(ids)).mappings().all():
-        found[row["definition_id"]].append(row)
-    return found
+    return connection.execute(_LATEST, _values([definition_id])).mappings().all()
 
 
 def strips(connection: Connection, ids: Sequence[int], words: Collection[str] = ()) -> dict[int, RowMapping]:
     """Return by definition id a row about its LATEST runs; none for those that have no runs.
 
     id, status and changed_at of the newest (it ended, failed, began or waits); runs: a text for ``read``, the
-    same as long as nothing that is told of the runs changed; and what ``odd`` tells of ``words``.
+    same as long as nothing that is told of the runs changed; where there are ``words``, also what ``odd``
+    tells of them.
     """
     return _by_definition(connection, _grouped(_RUNS, *sorted(set(words))), ids)
 
@@ -99,12 +91,13 @@ def strips(connection: Connection, ids: Sequence[int], words: Collection[str] = 
 def read(runs: str) -> list[dict[str, Any]]:
     """Return the runs that a row of ``strips`` tells of, oldest first.
 
-    They are as those of ``latest``, without seconds and changed_at, an error_code cut at a hundred letters.
+    id, status, scheduled_for, run_at (of those that were scheduled for no time), error_code (its first
+    hundred letters), and what ``latest`` tells of what is odd, without its seconds.
     """
     found = [dict(zip(_OF_A_RUN, run, strict=True)) for run in zip(*json.loads(runs), strict=True)]
     for run in found:
         for name in ("scheduled_for", "run_at"):
-            run[name] = run[name] and datetime.fromisoformat(run[name])
+            run[name] = run[name] and read_time(run[name])
     return found
 
 
@@ -124,8 +117,8 @@ def _grouped(columns: str, *words: str) -> TextClause:
 
     ``words`` in one order, so that there are no more statements than choices of them.
     """
-    asked = " OR ".join(_ASKED[word] for word in words) or "false"
-    told = ", ".join(each for each in ("definition_id", _ODD.format(asked=asked), columns) if each)
+    odd = _ODD.format(asked=" OR ".join(_ASKED[word] for word in words)) if words else ""
+    told = ", ".join(each for each in ("definition_id", odd, columns) if each)
     return text(f"""{_JUDGED}
 SELECT {told}
 FROM (SELECT * FROM judged ORDER BY definition_id, id) AS judged GROUP BY definition_id""")

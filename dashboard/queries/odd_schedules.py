@@ -53,10 +53,13 @@ def _odd(
     """Return which of ``judged`` (rows of ``fires`` by id) have runs of one of ``words``; ``zones`` by id."""
     ids = [each for each, row in judged.items() if row["is_odd"]]
     if "twice" in words:
-        unsure = [each for each, row in judged.items() if not row["is_odd"] and _may_repeat(row, zones[each])]
-        latest = fires.strips(connection, unsure)
+        unsure = {
+            each: row for each, row in judged.items() if not row["is_odd"] and _may_repeat(row, zones[each])
+        }
+        untold = [each for each, row in unsure.items() if "runs" not in row]
+        told = unsure | fires.strips(connection, untold)
         ids += [
-            each for each, row in latest.items() if _is_twice(oddities(fires.read(row["runs"]), zones[each]))
+            each for each, row in told.items() if _is_twice(oddities(fires.read(row["runs"]), zones[each]))
         ]
     return ids
 

@@ -66,7 +66,7 @@ _recent = (
     .limit(CAP)
     .subquery()
 )
-# Statements that are always the same are made once: it takes as long as to ask.
+# Statements that are always the same are made once: to make one takes longer than to ask it.
 _MISSED_BY_DEFINITION = select(_recent.c.definition_id, func.count()).group_by(_recent.c.definition_id)
 _TYPE_NAMES = select(definitions.job_type).distinct().order_by(definitions.job_type).limit(CAP)
 _columns = (*(column for column in definitions if column.name != "payload"), IS_OVERDUE.label("is_overdue"))
@@ -145,7 +145,7 @@ def runs_of(connection: Connection, definition_id: int) -> list[RowMapping]:
 
 def type_names(connection: Connection) -> list[str]:
     """Return the job types that definitions name."""
-    return list(connection.execute(_TYPE_NAMES).scalars())
+    return list(connection.execute(_TYPE_NAMES).scalars().all())
 
 
 def audit(connection: Connection, name: str) -> list[RowMapping]:

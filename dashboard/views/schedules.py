@@ -39,8 +39,8 @@ COLUMNS = [
     "last_run_id", "last_run_status", "missed_24h", "late", "overlapping", "twice", "paused_by", "paused_at",
     "paused_reason", "misfire", "grace_seconds", "overlap",
 ]  # fmt: skip
-# Two pages of schedules and some that changed, 5 kB each.
-STRIPS = 128
+# The largest page of schedules and some that changed, 5 kB each.
+STRIPS = 256
 
 
 class Strip(NamedTuple):
@@ -140,7 +140,7 @@ def find_fires(name: str) -> dict[str, Any]:
 def find_history(name: str) -> dict[str, Any]:
     """Return the latest runs of one definition and the fires it missed."""
     definition = _found(name)
-    latest = fires.latest(reading(), [definition["id"]])[definition["id"]]
+    latest = fires.latest(reading(), definition["id"])
     return {
         "definition": definition,
         "runs": schedules.runs_of(reading(), definition["id"]),

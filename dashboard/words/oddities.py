@@ -22,7 +22,7 @@ BETWEEN_CHANGES = timedelta(days=6)
 
 
 class Odd(NamedTuple):
-    """One thing about one run: ``word`` is a key of MEANINGS, ``late_seconds`` are of a late one."""
+    """One thing about one run: ``word`` is a key of MEANINGS, ``late_seconds`` of a late one, where known."""
 
     word: str
     told: str = ""
@@ -31,7 +31,9 @@ class Odd(NamedTuple):
     @property
     def sentence(self) -> str:
         """What it was; lists of a thousand runs say the word alone."""
-        return self.told or f"started {duration(self.late_seconds)} after its time"
+        if self.told or self.late_seconds is None:
+            return self.told or MEANINGS[self.word]
+        return f"started {duration(self.late_seconds)} after its time"
 
 
 _OVERLAPPING = Odd("overlapping", MEANINGS["overlapping"])
@@ -40,7 +42,7 @@ _RAN_AGAIN = Odd("twice", "somebody ran it again after it had succeeded")
 
 
 def oddities(runs: Sequence[Mapping[Any, Any]], timezone: str) -> dict[int, list[Odd]]:
-    """Return by run id what is odd about the runs of one schedule, as ``fires.latest`` gives them.
+    """Return by run id what is odd about the runs of one schedule, as ``fires.latest`` or ``read`` has them.
 
     ``timezone`` is the schedule's: a time that its clocks show twice is told.
     """

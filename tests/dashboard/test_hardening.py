@@ -16,13 +16,17 @@ from tests.conftest import Connection
 from tests.dashboard.conftest import AsRole
 
 FAILED = """
-INSERT INTO wakeboard.job_runs (job_type, payload, status, error_code, last_error)
-VALUES ('sync', %s, 'failed', 'BOOM', %s) RETURNING id
+WITH mine AS (
+    INSERT INTO wakeboard.job_definitions (name, job_type) VALUES ('mine', 'sync')
+    ON CONFLICT (name) DO UPDATE SET job_type = excluded.job_type RETURNING id
+)
+INSERT INTO wakeboard.job_runs (definition_id, job_type, payload, status, error_code, last_error)
+SELECT mine.id, 'sync', %s, 'failed', 'BOOM', %s FROM mine RETURNING id
 """
 
 
 def add_run(connection: Connection, payload: str = "{}", last_error: str = "no answer") -> int:
-    """Insert a failed run as any producer could and return its id."""
+    """Insert a failed run of the schedule “mine” as any producer could and return its id."""
     row = connection.execute(FAILED, (payload, last_error)).fetchone()
     assert row
     return int(row[0])
@@ -30,7 +34,16 @@ def add_run(connection: Connection, payload: str = "{}", last_error: str = "no a
 
 def pages_of(run_id: int) -> list[str]:
     """Return the addresses that show the run."""
-    return ["/", "/runs", "/runs.json", "/runs.csv", f"/runs/{run_id}", f"/runs/{run_id}.json", "/metrics"]
+    runs = ["/runs", "/runs.json", "/runs.csv", f"/runs/{run_id}", f"/runs/{run_id}.json"]
+    return [
+        "/",
+        *runs,
+        "/schedules",
+        "/schedules.json",
+        "/schedules/mine",
+        "/schedules/mine.json",
+        "/metrics",
+    ]
 
 
 def unchecked(connection: Connection, rule: str) -> None:
@@ -41,7 +54,7 @@ def unchecked(connection: Connection, rule: str) -> None:
 # Rows that any producer may insert
 
 
-@pytest.mark.parametrize("column", ["run_at", "created_at", "updated_at"])
+@pytest.mark.parametrize("column", ["run_at", "scheduled_for", "created_at", "updated_at"])
 @pytest.mark.parametrize("moment", ["20000-01-01", "4000-01-01 BC", "9999-12-31 23:59:59+00", "0001-01-01"])
 def test_a_time_beyond_the_calendar_hides_no_page(
     client: FlaskClient, connection: Connection, column: str, moment: str

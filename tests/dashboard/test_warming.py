@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from time import monotonic
 
 import pytest
 from flask import Flask, template_rendered
@@ -55,6 +56,7 @@ def test_each_page_of_the_navigation_is_made_and_leaves_no_connection_and_no_ses
 ) -> None:
     # Their templates are compiled here too, however busy the machine is.
     monkeypatch.setattr(warming, "LONGEST_SECONDS", 60.0)
+    monkeypatch.setattr(warming, "LAST_SECONDS", 90.0)
     with pages_of(app) as made, caplog.at_level(logging.INFO):
         warming.make_pages(app)
     assert len(set(made)) == len(NAVIGATION), caplog.text
@@ -66,8 +68,9 @@ def test_each_page_of_the_navigation_is_made_and_leaves_no_connection_and_no_ses
 
 
 def test_what_was_made_ahead_counts_for_no_page(app: Flask, client: FlaskClient) -> None:
-    warming.make_pages(app)
-    assert client.get("/system.json").get_json()["pages"] == []
+    with pages_of(app) as made:
+        warming.make_pages(app)
+    assert made and client.get("/system.json").get_json()["pages"] == []
 
 
 def test_a_slow_database_is_not_asked_for_further_pages(app: Flask, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,6 +92,22 @@ def test_a_server_that_takes_connections_and_never_answers_holds_the_start_up_fo
     assert "the database did not answer within" in caplog.text
 
 
+def test_a_statement_that_hangs_holds_the_start_up_for_seconds_at_most_and_leaves_no_connection(
+    app: Flask, connection: Connection, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(warming, "LAST_SECONDS", 0.5)
+    with connection.transaction(), caplog.at_level(logging.INFO):
+        connection.execute("LOCK TABLE wakeboard.job_runs")
+        began = monotonic()
+        warming.make_pages(app)
+        # A statement of a page may take five.
+        assert monotonic() - began < 4
+    assert [record.message for record in caplog.records if record.name != "wakeboard.access"] == [
+        "pages are not made before the start: the database did not answer within 0.5 s"
+    ]
+    assert app.extensions["wakeboard_database"].primary.pool.checkedout() == 0
+
+
 def test_without_a_database_the_dashboard_starts_all_the_same(caplog: pytest.LogCaptureFixture) -> None:
     url = f"postgresql://nobody@127.0.0.1:{free_port()}/nothing"
     app = create_app(Settings.load({"database_url": url}, environ={}))
@@ -100,10 +119,12 @@ def test_without_a_database_the_dashboard_starts_all_the_same(caplog: pytest.Log
 
 def test_what_no_page_needs_is_not_loaded(database: str) -> None:
     code = (
-        "import sys\n"
+        "import logging, sys\n"
         "from dashboard import create_app, serve, warming\n"
         "from worker.settings import Settings\n"
         "app = create_app(Settings.load({'database_url': sys.argv[1]}, environ={}))\n"
+        "warming.LONGEST_SECONDS, warming.LAST_SECONDS = 60.0, 90.0\n"
+        "logging.basicConfig(level=logging.INFO)\n"
         "warming.ask_nothing(app)\n"
         "warming.make_pages(app)\n"
         "print(*{'pdb', 'alembic', 'flask.testing'} & set(sys.modules))\n"
@@ -111,4 +132,4 @@ def test_what_no_page_needs_is_not_loaded(database: str) -> None:
     ran = subprocess.run(
         [sys.executable, "-c", code, database], capture_output=True, text=True, check=True, timeout=60
     )
-    assert ran.stdout.split() == []
+    assert (ran.stdout.split(), ran.stderr) == ([], "")

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import psycopg
@@ -678,9 +679,11 @@ def test_a_stop_in_the_middle_of_a_statement_rolls_back_and_the_next_run_has_a_w
     before = signal.signal(signal.SIGALRM, stop)
     try:
         signal.setitimer(signal.ITIMER_REAL, 0.3)
+        began = monotonic()
         with pytest.raises(Cancelled), context.transaction() as connection:
             connection.execute(text("INSERT INTO orders VALUES (1, 'PAID')"))
             connection.execute(text("SELECT pg_sleep(3)"))
+        assert monotonic() - began < 2.5
     finally:
         signal.signal(signal.SIGALRM, before)
     assert orders.execute("SELECT * FROM orders").fetchall() == []

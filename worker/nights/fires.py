@@ -61,8 +61,8 @@ WITH fire AS (
     FROM fire
 )"""
 # The latest start and the newest overlap are the greatest of (which, run): an aggregate with an order, or
-# groups by name, would sort every fire. Numbers are made of the odd fires alone, as floats: they say the
-# same to the microsecond, and take less to make and to compare than ``numeric``.
+# groups by name, would sort every fire. Numbers are made of the odd fires alone, as floats: they say a time
+# to the microsecond and an id up to 2 to the 53rd, and take less to make and to compare than ``numeric``.
 _FIRED = f"""{_FIRES}
 SELECT d.name, d.overlap, told.fires, told.late, round(told.latest[1]::numeric, 6)::float8 AS late_seconds,
     told.latest[2]::bigint AS late_run_id, told.beside, told.newest_beside[2]::bigint AS beside_run_id
