@@ -43,6 +43,7 @@ SILENT_CLAIM_SECONDS = 7.0
 # What the last writes and the end of the process take off the shutdown time.
 LAST_WRITES_SECONDS = 1.0
 EXIT_SECONDS = 0.4
+STOPS = (signal.SIGTERM, signal.SIGINT)
 FAILED, USE_ERROR = 1, 2
 # How long a tick waits for a database that does not answer, before it leaves the work to the next one.
 PATIENCE_SECONDS = 60.0
@@ -194,7 +195,7 @@ class Supervisor:
         self._selector.register(self._wake_read, selectors.EVENT_READ, self._drain_wake)
         self._children.register(self._selector, lambda: None)
         signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in STOPS:
             signal.signal(number, self._on_signal)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         signal.signal(signal.SIGPIPE, signal.SIG_IGN)
@@ -217,6 +218,9 @@ class Supervisor:
         self._claim_line.drop()
         self._finish_line.drop()
         signal.set_wakeup_fd(-1)
+        # Python gives its handlers back before the process is gone: who says it once more then would kill it.
+        for number in STOPS:
+            signal.signal(number, signal.SIG_IGN)
         log.note("Worker stopped.", worker_id=self.worker_id, left_running=len(self._holdings) or None)
 
     def _say_goodbye(self) -> None:

@@ -58,6 +58,16 @@ def test_a_deploy_lets_end_what_can_and_gives_the_rest_back(
     assert stood["stopping_at"] is not None
 
 
+def test_a_worker_that_is_told_to_stop_until_it_is_gone_ends_in_order(
+    database: str, connection: Connection
+) -> None:
+    with a_worker(database, ready=connection) as worker:
+        while worker.process.poll() is None:
+            worker.process.send_signal(signal.SIGTERM)
+            time.sleep(0.002)
+        assert (worker.wait(), "Worker stopped." in worker.output) == (0, True), worker.output
+
+
 def test_leases_are_renewed_until_the_last_run_has_ended(
     database: str, connection: Connection, tmp_path: Path
 ) -> None:
