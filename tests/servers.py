@@ -94,8 +94,7 @@ def running_server() -> Iterator[Server]:
 
 
 def _ours() -> AbstractContextManager[Server]:
-    if os.access(IN_MEMORY, os.W_OK):
-        _remove_leftovers(IN_MEMORY)  # or they would take the room for good
+    _remove_leftovers(IN_MEMORY)  # or they would take the room for good
     folder = memory()
     return own_server(IN_MEMORY_SETTINGS, folder) if folder else own_server()
 

@@ -34,16 +34,9 @@ def add_run(connection: Connection, payload: str = "{}", last_error: str = "no a
 
 def pages_of(run_id: int) -> list[str]:
     """Return the addresses that show the run."""
-    runs = ["/runs", "/runs.json", "/runs.csv", f"/runs/{run_id}", f"/runs/{run_id}.json"]
-    return [
-        "/",
-        *runs,
-        "/schedules",
-        "/schedules.json",
-        "/schedules/mine",
-        "/schedules/mine.json",
-        "/metrics",
-    ]
+    lists = ["/runs", "/runs.json", "/runs.csv", "/schedules", "/schedules.json"]
+    run = [f"/runs/{run_id}", f"/runs/{run_id}.json", "/schedules/mine", "/schedules/mine.json"]
+    return ["/", *lists, *run, "/metrics"]
 
 
 def unchecked(connection: Connection, rule: str) -> None:
