@@ -123,6 +123,7 @@ class Supervisor:
         self._claimer = Claimer(
             self._claim_line, self._claims, self._slots, self._holdings, worker_id=me,
             lease_seconds=lease_seconds, poll_seconds=poll_seconds, rounds=lambda: self._background.rounds,
+            may_claim=self._may_claim,
         )  # fmt: skip
 
     # ---- the loop -----------------------------------------------------------------------------------
@@ -160,7 +161,7 @@ class Supervisor:
     def _pause_seconds(self) -> float:
         """Return how long the loop may sleep: briefly while something runs, else until the next poll."""
         if len(self._holdings) or self._is_stopping or not self._writer.is_clear:
-            return WATCH_SECONDS
+            return min(WATCH_SECONDS, self._writer.seconds_to_send or WATCH_SECONDS)
         return max(WATCH_SECONDS, min(RESTING_SECONDS, self._claimer.seconds_to_poll))
 
     def _may_claim(self) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from worker.loop.claiming import WINDOW, Claimed, claim_script, windows
-from worker.loop.claims import SIZES, Claims, Load, Plan
+from worker.loop.claims import MOST_HELD, SIZES, Claims, Load, Plan
 from worker.loop.front import Front
 from worker.loop.held import Held, held_from_row
 
@@ -92,10 +92,41 @@ def test_a_type_that_is_hardly_known_is_not_claimed_ahead_beside_one_that_is_kno
 def test_more_is_claimed_ahead_before_the_slots_run_dry_but_not_for_a_few() -> None:
     made = claims("mail")
     learn_quick(made, "mail")
-    plan = made.plan(loads(190, 190))
+    plan = made.plan(loads(120, 120))
     assert plan is not None
-    assert plan.limit >= 100
+    assert plan.limit >= 200
     assert made.plan(loads(230, 230)) is None
+
+
+def learn_very_quick(made: Claims, job_type: str) -> None:
+    for _ in range(1000):
+        made.observe(held(made, job_type), 0.00002)
+
+
+def test_many_slots_have_no_more_ahead_together_than_two() -> None:
+    two, many = claims("mail"), claims("mail", slots=12)
+    for made in (two, many):
+        learn_very_quick(made, "mail")
+    assert two.plan(loads(599, 600)) is None
+    assert many.plan(loads(*[100] * 12)) is None
+    assert many.plan(loads(*[60] * 12)) is not None
+
+
+def test_what_a_claim_brings_counts_before_the_slots_have_it() -> None:
+    made = claims("mail")
+    learn_very_quick(made, "mail")
+    assert made.plan(loads(400, 400)) is not None
+    assert made.plan(loads(400, 400), coming=300) is None
+    plan = made.plan(loads(0, 0), coming=500)
+    assert plan is not None
+    assert plan.limit == 500, "ahead, and not for two slots that are free for a moment more"
+
+
+def test_nothing_is_claimed_ahead_while_much_waits_to_be_written() -> None:
+    made = claims("mail")
+    learn_very_quick(made, "mail")
+    assert made.plan(loads(1, 1), unwritten=1000) is not None
+    assert made.plan(loads(1, 1), unwritten=MOST_HELD) is None
 
 
 def test_one_run_with_a_single_try_stops_claims_ahead_of_its_type_for_a_while() -> None:

@@ -165,6 +165,8 @@ def write(channel: Channel, made: Recorder, *, rounds: int = 50) -> None:
             channel.pump()
         if isinstance(told[0], StatementFailed):
             made.refuse(batch, told[0])
+        else:
+            made.tell(told[0])
 
 
 def running(connection: Connection, count: int) -> list[Held]:

@@ -13,7 +13,7 @@ from time import monotonic
 
 from worker import log
 from worker.duties.presence import Beat
-from worker.loop.channel import StatementFailed
+from worker.loop.channel import Rows, StatementFailed
 from worker.loop.claiming import Claimed, busy_script, claim_script, recovery_script
 from worker.loop.claims import Claims, Plan
 from worker.loop.front import Front
@@ -45,6 +45,7 @@ class Claimer:
         lease_seconds: float,
         poll_seconds: float,
         rounds: Callable[[], int],
+        may_claim: Callable[[], bool],
     ) -> None:
         """``rounds`` counts how often the background duties have run."""
         self._line = line
@@ -56,6 +57,7 @@ class Claimer:
         self._lease_seconds = lease_seconds
         self._poll_seconds = poll_seconds
         self._rounds = rounds
+        self._may_claim = may_claim
         self._is_hungry = True
         self._is_idle = False
         self._announcement: bool | None = None
@@ -148,11 +150,23 @@ class Claimer:
             return
         if not self._is_hungry and now < self._next_poll:
             return
-        plan = self._claims.plan(self._slots.loads)
+        plan = self._plan()
         if plan is None:
             self.well()
             self._take_back_idle()
         else:
+            self._send(plan)
+
+    def _plan(self, coming: int = 0) -> Plan | None:
+        loads = self._slots.loads
+        unwritten = len(self._holdings) - sum(load.outstanding for load in loads)
+        return self._claims.plan(loads, coming=coming, unwritten=unwritten)
+
+    def _go_on(self, rows: Rows) -> None:
+        """Send the next claim of a backlog before ``rows`` are handed out: that takes as long as a claim."""
+        if not self._may_claim() or monotonic() < self._not_before or not self._claims.are_quick(rows):
+            return
+        if (plan := self._plan(len(rows))) is not None:
             self._send(plan)
 
     def _send(self, plan: Plan) -> None:
@@ -169,7 +183,6 @@ class Claimer:
         def done(claimed: Claimed) -> None:
             rows, is_full = claimed.rows, claimed.is_full
             self.well()
-            self._slots.take(rows, claimed.sent_ns)
             # Hungry by now: something ended or was enqueued after the claim had looked.
             self._empty_since_round = NEVER if rows or self._is_hungry else round_
             # Published as idle first, then claimed once more: nothing that came in between can be missed.
@@ -178,6 +191,9 @@ class Claimer:
                 self._is_idle = self._announcement = not is_full
             if claimed.failure is not None:
                 self._failed(claimed.failure)
+            elif is_full:
+                self._go_on(rows)
+            self._slots.take(rows, claimed.sent_ns)
 
         self._line.channel.run(script, done, self._failed, is_spare=is_proof)
 

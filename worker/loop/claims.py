@@ -15,9 +15,12 @@ from worker.loop.held import Held, Policy
 
 # One statement text per size, so that few are prepared; each is a literal LIMIT.
 SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 100, 150, 200, 300, 500)
-AHEAD_PER_SLOT = 300
-# A claim ahead is worth its statement for so many; waiting for more would leave the children without work.
-ENOUGH_AHEAD = 100
+# So many at most are claimed ahead for one slot and for all, and held together with what ended and is not
+# written yet: what a killed worker leaves to its leases.
+AHEAD_PER_SLOT, AHEAD = 600, 1200
+MOST_HELD = 2400
+# A claim ahead is worth its statement for so many; what is left must last until it has come.
+ENOUGH_AHEAD = 300
 # From so many runs on a type is known as well as any.
 KNOWN_RUNS = 150
 AHEAD_SECONDS = 0.25
@@ -121,17 +124,24 @@ class Claims:
         pace = self._paces.get(job_type)
         return pace is not None and pace.is_quick
 
-    def plan(self, loads: Sequence[Load]) -> Plan | None:
+    def are_quick(self, rows: Rows) -> bool:
+        """Return whether all ``rows`` of a claim are of types that may be claimed ahead."""
+        return all(map(self.is_quick, {row[JOB_TYPE] for row in rows}))
+
+    def plan(self, loads: Sequence[Load], *, coming: int = 0, unwritten: int = 0) -> Plan | None:
         """Return the next claim, None while the slots have enough.
+
+        ``coming``: so many quick runs are claimed and not with the slots yet; ``unwritten``: so many have
+        ended and are not written yet.
 
         Limited types are claimed beside the others for free slots, and with every fifth claim when quick
         runs keep all slots busy. What may be claimed ahead is so with each: a claim for free slots alone is
         worked off before the next one, and so there would never be anything ahead.
         """
-        free = sum(load.outstanding == 0 for load in loads)
+        free = max(0, sum(load.outstanding == 0 for load in loads) - coming)
         open_ = [load for load in loads if load.slow == 0]
         quick = self._quick()
-        ahead = self._ahead(open_, quick)
+        ahead = self._ahead(open_, quick, coming, unwritten)
         is_turn_of_all = ahead > 0 and self.rounds % OLDEST_EVERY == OLDEST_EVERY - 1
         if is_turn_of_all or (free and len(quick) < len(self.types)):
             for_slots = free or len(open_)
@@ -150,7 +160,7 @@ class Claims:
         enough = min(KNOWN_RUNS, max((self._paces[name].seen for name in quick), default=0))
         return [name for name in quick if self._paces[name].seen >= enough]
 
-    def _ahead(self, open_: Sequence[Load], quick: Sequence[str]) -> int:
+    def _ahead(self, open_: Sequence[Load], quick: Sequence[str], coming: int, unwritten: int) -> int:
         """Return how many quick runs to claim ahead, 0 while too little of what was ahead is used up.
 
         No more per slot than runs that were seen, so that a new type is trusted step by step.
@@ -159,8 +169,10 @@ class Claims:
             return 0
         slowest = max(self._paces[name].mean_seconds for name in quick)
         known = max(self._paces[name].seen for name in quick)
-        target = max(1, min(AHEAD_PER_SLOT, known, int(AHEAD_SECONDS / max(slowest, 1e-6))))
-        wanted = target * len(open_) - sum(load.outstanding for load in open_)
+        most = min(AHEAD_PER_SLOT, AHEAD // self.slots, int(AHEAD_SECONDS / max(slowest, 1e-6)))
+        target = max(1, min(most, known))
+        ahead = sum(load.outstanding for load in open_) + coming
+        wanted = min(target * len(open_), MOST_HELD - unwritten) - ahead
         return wanted if wanted >= min(ENOUGH_AHEAD, target * len(open_) / 2) else 0
 
     def _rotated(self) -> Sequence[str]:

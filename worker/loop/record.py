@@ -116,6 +116,10 @@ def _fenced(answer: Answer) -> Answer:
     return replace(answer, error_code="lease_unconfirmed", message=message, permanent=False)
 
 
+# An attempt, and the status that its run has now.
+Written = tuple[Ended, str]
+
+
 class Recorder:
     """The queue of ended attempts and the scripts that write them."""
 
@@ -179,27 +183,40 @@ class Recorder:
         self.give_back(batch)
 
     def script(self, batch: Sequence[Ended]) -> Script:
-        """Return the script that writes ``batch`` (all of one move) and settles every row of it."""
+        """Return the script that writes ``batch`` (all of one move) and settles every row of it.
+
+        Its value are those that were written, each with the status that it has now, and not told yet.
+        """
         statement, values = _STATEMENTS[batch[0].move]
         if batch[0].move == "fail":
             self._group(batch)
         rows: Rows = yield statement, (self._worker_id.encode(), *values(batch))
         moved = {row[0]: row[1:] for row in rows}
-        missing = [ended for ended in batch if ended.held.assignment.run_id not in moved]
         self._told.note(
             ended.group.id for ended in batch if ended.group and ended.tells and ended.held.run_id in moved
         )
+        written, missing = [], []
         for ended in batch:
             row = moved.get(ended.held.assignment.run_id)
-            if row is not None:
+            if row is None:
+                missing.append(ended)
+            else:
                 # A success has nothing to tell but that it is written.
-                self._written(ended, row[0] if row else Status.SUCCEEDED)
+                written.append((ended, row[0] if row else Status.SUCCEEDED))
         if missing:
+            self.tell(written)
+            written = []
             standing = yield engine.STANDING, (array(ended.held.run_id for ended in missing),)
             refused = self._settle(missing, standing)
             for ended in refused:
                 yield engine.NOTE_REFUSAL, _refusal(ended)
                 self._refused(ended)
+        return written
+
+    def tell(self, written: Sequence[Written]) -> None:
+        """Tell of attempts that they are written."""
+        for ended, status in written:
+            self._written(ended, status)
 
     def _group(self, batch: Sequence[Ended]) -> None:
         """Say to which error group each failure belongs; what was stopped on request has none."""

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from time import monotonic
 
 from worker import log
 from worker.loop.channel import StatementFailed
 from worker.loop.held import Held, Holdings
 from worker.loop.line import Line
-from worker.loop.record import Ended, Recorder
+from worker.loop.record import Ended, Recorder, Written
+
+# While more is about to end, so many are worth a statement, and fewer are after so long.
+ENOUGH_ENDED = 300
+GATHER_SECONDS = 0.005
 
 _EVENTS = {"dead": "dead", "cancelled": "cancelled", "queued": "release", "succeeded": "succeed"}
 
@@ -17,13 +22,22 @@ class Writer:
     """Writes ended attempts on one line. ``wrote`` hears of each run whose row needs us no more."""
 
     def __init__(
-        self, line: Line, holdings: Holdings, worker_id: str, *, wrote: Callable[[Held], None]
+        self,
+        line: Line,
+        holdings: Holdings,
+        worker_id: str,
+        *,
+        wrote: Callable[[Held], None],
+        gather_seconds: float = GATHER_SECONDS,
     ) -> None:
+        """``gather_seconds``: how long after a statement fewer than ENOUGH_ENDED wait for the next one."""
         self._line = line
         self._holdings = holdings
         self._worker_id = worker_id
         self._wrote = wrote
         self._recorder = Recorder(worker_id, self._written, self._refused)
+        self._gather_seconds = gather_seconds
+        self._sent_at = -gather_seconds
 
     @property
     def is_clear(self) -> bool:
@@ -35,12 +49,13 @@ class Writer:
         self._recorder.add(ended)
 
     def step(self) -> None:
-        """Send what arrived while the last batch was being committed."""
-        if not len(self._recorder) or not self._line.is_free:
+        """Send what arrived while the last batch was being committed, when it is worth a statement."""
+        if not len(self._recorder) or not self._line.is_free or self.seconds_to_send > 0:
             return
         batch = self._recorder.next_batch()
         if not batch:
             return
+        self._sent_at = monotonic()
         assert self._line.channel is not None
 
         def failed(failure: Exception) -> None:
@@ -50,7 +65,24 @@ class Writer:
             else:
                 self._recorder.give_back(batch)
 
-        self._line.channel.run(self._recorder.script(batch), lambda _: None, failed)
+        def done(written: Sequence[Written]) -> None:
+            # The next batch first: to log and to forget five hundred runs takes as long as a statement.
+            self.step()
+            self._recorder.tell(written)
+
+        self._line.channel.run(self._recorder.script(batch), done, failed)
+
+    @property
+    def seconds_to_send(self) -> float:
+        """Seconds to wait for what else ends, 0 when what is there is to be sent.
+
+        Only a backlog of quick runs waits, of which as many are still held: a statement costs as much as the
+        rows of thirty. What ends by itself is sent at once.
+        """
+        ended = len(self._recorder)
+        if ended >= ENOUGH_ENDED or len(self._holdings) - ended < ENOUGH_ENDED:
+            return 0.0
+        return max(0.0, self._sent_at + self._gather_seconds - monotonic())
 
     def _written(self, ended: Ended, status: str) -> None:
         self._holdings.drop(*ended.held.assignment[:2])
