@@ -11,6 +11,7 @@ from sqlalchemy import (
     Integer,
     RowMapping,
     any_,
+    bindparam,
     func,
     literal,
     literal_column,
@@ -72,6 +73,9 @@ def page(connection: Connection, filters: Filters) -> Rows:
     return keyset_page(connection, statement, [rank, _r.c.id], filters, ascending=True)
 
 
+_OF_RUN = select(*_standing).select_from(_held).where(_r.c.id == bindparam("run_id"), _is_running)
+
+
 def standing(connection: Connection, run_id: int) -> RowMapping | None:
     """Return how the lease of run ``run_id`` stands, None when it does not run.
 
@@ -79,8 +83,7 @@ def standing(connection: Connection, run_id: int) -> RowMapping | None:
     renewal holds), renewed_at, takeover_at (when another worker will have looked), takers (how many others
     are alive) and rank (an index of worker.leases.STATES).
     """
-    statement = select(*_standing).select_from(_held).where(_r.c.id == run_id, _is_running)
-    return connection.execute(statement).mappings().one_or_none()
+    return connection.execute(_OF_RUN, {"run_id": run_id}).mappings().one_or_none()
 
 
 _lately = job_attempts.c.refused_at > func.now() - text("interval '24 hours'")

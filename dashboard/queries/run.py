@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 from sqlalchemy import (
+    BindParameter,
     Boolean,
+    ColumnElement,
+    CompoundSelect,
     Connection,
     RowMapping,
     Select,
+    Text,
+    bindparam,
     case,
     func,
     literal,
     literal_column,
     select,
-    true,
     union_all,
 )
 
@@ -48,11 +53,15 @@ def one(connection: Connection, run_id: int, *, payload: bool = True) -> RowMapp
     paused_at/by/reason and most_running of its type, is_type_known, worker_* of who holds it,
     is_lease_ended, is_silent, is_stuck.
     """
+    return connection.execute(_WHOLE if payload else _SMALL, {"run_id": run_id}).mappings().one_or_none()
+
+
+def _one(payload: ColumnElement[Any]) -> Select[Any]:
+    """Return the statement of ``one``, which tells ``payload`` as the run's own."""
     types, definitions = job_types.c, job_definitions.c
-    small = case((func.pg_column_size(runs.payload) <= SMALL_BYTES, runs.payload)).label("payload")
-    statement = (
+    return (
         select(
-            *(column if payload or column.name != "payload" else small for column in runs),
+            *(payload if column.name == "payload" else column for column in runs),
             MOST_ATTEMPTS.label("most_attempts"),
             func.coalesce(runs.timeout_seconds, types.timeout_seconds, DEFAULT_TIMEOUT_SECONDS).label(
                 "timeout"
@@ -75,21 +84,26 @@ def one(connection: Connection, run_id: int, *, payload: bool = True) -> RowMapp
         .outerjoin(job_types, types.name == runs.job_type)
         .outerjoin(job_definitions, definitions.id == runs.definition_id)
         .outerjoin(workers, workers.c.id == runs.locked_by)
-        .where(runs.id == run_id)
+        .where(runs.id == bindparam("run_id"))
     )
-    return connection.execute(statement).mappings().one_or_none()
+
+
+# To make such a statement takes longer than to ask it: each is made once.
+_WHOLE = _one(runs.payload)
+_SMALL = _one(case((func.pg_column_size(runs.payload) <= SMALL_BYTES, runs.payload)).label("payload"))
+
+_ATTEMPTS = (
+    select(job_attempts, workers.c.name.label("worker_name"))
+    .outerjoin(workers, workers.c.id == job_attempts.c.worker_id)
+    .where(job_attempts.c.run_id == bindparam("run_id"))
+    .order_by(job_attempts.c.lease_epoch.desc())
+    .limit(MOST_SHOWN)
+)
 
 
 def attempts(connection: Connection, run_id: int) -> list[RowMapping]:
     """Return the newest ended attempts of a run, newest first, at most MOST_SHOWN, with worker_name."""
-    statement = (
-        select(job_attempts, workers.c.name.label("worker_name"))
-        .outerjoin(workers, workers.c.id == job_attempts.c.worker_id)
-        .where(job_attempts.c.run_id == run_id)
-        .order_by(job_attempts.c.lease_epoch.desc())
-        .limit(MOST_SHOWN)
-    )
-    return list(connection.execute(statement).mappings().all())
+    return list(connection.execute(_ATTEMPTS, {"run_id": run_id}).mappings().all())
 
 
 def output(connection: Connection, run_id: int, lease_epoch: int) -> str | None:
@@ -100,16 +114,17 @@ def output(connection: Connection, run_id: int, lease_epoch: int) -> str | None:
     return connection.execute(statement).scalar_one_or_none()
 
 
+_AUDIT = (
+    select(audit_log)
+    .where(audit_log.c.target_type == "run", audit_log.c.target_id == bindparam("run"))
+    .order_by(audit_log.c.id.desc())
+    .limit(MOST_SHOWN)
+)
+
+
 def audit(connection: Connection, run_id: int) -> list[RowMapping]:
     """Return what people asked of this run, newest first, at most MOST_SHOWN."""
-    rows = audit_log.c
-    statement = (
-        select(audit_log)
-        .where(rows.target_type == "run", rows.target_id == str(run_id))
-        .order_by(rows.id.desc())
-        .limit(MOST_SHOWN)
-    )
-    return list(connection.execute(statement).mappings().all())
+    return list(connection.execute(_AUDIT, {"run": str(run_id)}).mappings().all())
 
 
 def attempt(connection: Connection, run_id: int, lease_epoch: int) -> RowMapping | None:
@@ -123,23 +138,26 @@ def attempt(connection: Connection, run_id: int, lease_epoch: int) -> RowMapping
     return connection.execute(statement).mappings().one_or_none()
 
 
+_MADE = (
+    select(
+        runs.id,
+        runs.status,
+        runs.job_type,
+        runs.enqueued_by.is_distinct_from(bindparam("maker", type_=Text())).label("is_again"),
+    )
+    .where(runs.origin_run_id == bindparam("run_id"))
+    .order_by(runs.origin_run_id, runs.id)
+    .limit(MOST_SHOWN + 1)
+)
+
+
 def made_of(connection: Connection, run_id: int, types: Sequence[str] | None = None) -> list[RowMapping]:
     """Return the runs that came of this one, oldest first, at most MOST_SHOWN + 1: id, status, job_type and
     is_again, true where a person ran this one again and false where its handler enqueued them. With ``types``
     those of these job types alone."""
-    of_these = true() if types is None else runs.job_type.in_(types)
-    statement = (
-        select(
-            runs.id,
-            runs.status,
-            runs.job_type,
-            runs.enqueued_by.is_distinct_from(lineage.maker(run_id)).label("is_again"),
-        )
-        .where(runs.origin_run_id == run_id, of_these)
-        .order_by(runs.origin_run_id, runs.id)
-        .limit(MOST_SHOWN + 1)
-    )
-    return list(connection.execute(statement).mappings().all())
+    statement = _MADE if types is None else _MADE.where(runs.job_type.in_(types))
+    values = {"run_id": run_id, "maker": lineage.maker(run_id)}
+    return list(connection.execute(statement, values).mappings().all())
 
 
 def neighbours(connection: Connection, run: RowMapping) -> dict[str, RowMapping]:
@@ -147,19 +165,32 @@ def neighbours(connection: Connection, run: RowMapping) -> dict[str, RowMapping]
 
     Each with id, status, job_type, scheduled_for, idempotency_key; what is not there any more is missing.
     """
+    has_origin, has_slot = bool(run["origin_run_id"]), bool(run["definition_id"] and run["scheduled_for"])
+    if not (has_origin or has_slot):
+        return {}
+    values = {
+        "origin": run["origin_run_id"],
+        "definition": run["definition_id"],
+        "slot": run["scheduled_for"],
+    }
+    rows = connection.execute(_around(has_origin, has_slot), values).mappings()
+    return {row["place"]: row for row in rows}
+
+
+@lru_cache
+def _around(has_origin: bool, has_slot: bool) -> CompoundSelect[Any]:
+    """Return the statement that asks for the origin, for the slots before and after, or for all of them."""
     asked = []
-    if run["origin_run_id"]:
-        asked.append(_neighbour("origin").where(runs.id == run["origin_run_id"]))
-    if run["definition_id"] and run["scheduled_for"]:
-        of_schedule = runs.definition_id == run["definition_id"]
-        before = _neighbour("before").where(of_schedule, runs.scheduled_for < run["scheduled_for"])
-        after = _neighbour("after").where(of_schedule, runs.scheduled_for > run["scheduled_for"])
+    if has_origin:
+        asked.append(_neighbour("origin").where(runs.id == bindparam("origin")))
+    if has_slot:
+        of_schedule = runs.definition_id == bindparam("definition")
+        slot: BindParameter[Any] = bindparam("slot")
+        before = _neighbour("before").where(of_schedule, runs.scheduled_for < slot)
+        after = _neighbour("after").where(of_schedule, runs.scheduled_for > slot)
         asked.append(before.order_by(runs.scheduled_for.desc()).limit(1))
         asked.append(after.order_by(runs.scheduled_for).limit(1))
-    if not asked:
-        return {}
-    parts = [select(one.subquery()) for one in asked]
-    return {row["place"]: row for row in connection.execute(union_all(*parts)).mappings()}
+    return union_all(*[select(one.subquery()) for one in asked])
 
 
 def _neighbour(place: str) -> Select[Any]:
@@ -169,17 +200,23 @@ def _neighbour(place: str) -> Select[Any]:
     )  # fmt: skip
 
 
+_UNCONFIRMED = literal_column(ledger.is_unconfirmed(str(effects)), Boolean())
+_EFFECTS = (
+    select(
+        effects,
+        case((effects.c.status == "done", "done"), (_UNCONFIRMED, "unconfirmed"), else_="running").label(
+            "state"
+        ),
+    )
+    .where(effects.c.run_id == bindparam("run_id"))
+    .order_by(effects.c.id.desc())
+    .limit(MOST_SHOWN)
+)
+
+
 def effects_of(connection: Connection, run_id: int) -> list[RowMapping]:
     """Return the ledger's rows of this run, newest first, at most MOST_SHOWN: what its attempts did once.
 
     Columns of effects, and state: done, running (its attempt is at it), or unconfirmed.
     """
-    unconfirmed = literal_column(ledger.is_unconfirmed(str(effects)), Boolean())
-    state = case((effects.c.status == "done", "done"), (unconfirmed, "unconfirmed"), else_="running")
-    statement = (
-        select(effects, state.label("state"))
-        .where(effects.c.run_id == run_id)
-        .order_by(effects.c.id.desc())
-        .limit(MOST_SHOWN)
-    )
-    return list(connection.execute(statement).mappings().all())
+    return list(connection.execute(_EFFECTS, {"run_id": run_id}).mappings().all())
