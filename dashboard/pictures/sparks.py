@@ -28,7 +28,13 @@ class Counted(Protocol):
 
 def sparkline(bars: Sequence[Counted], title: str) -> Markup:
     """Return a column for each of ``bars``, what failed on top."""
-    return _drawn(*layers(bars), len(bars), title)
+    return _stacked(tuple([(bar.total, bar.bad) for bar in bars]), title)
+
+
+# A page has fifty, which stay the same until something ends; each is some 2 kB with its numbers.
+@lru_cache(128)
+def _stacked(counts: tuple[tuple[int, int], ...], title: str) -> Markup:
+    return _drawn(*layers(counts), len(counts), title)
 
 
 def trend(counts: Sequence[int], title: str) -> Markup:
@@ -50,17 +56,17 @@ def _drawn(whole: str, failed: str, columns: int, title: str) -> Markup:
     )
 
 
-def layers(bars: Sequence[Counted]) -> tuple[str, str]:
-    """Return two SVG paths: a column for all of each bar, and one on top of it for what failed."""
-    totals = [bar.total for bar in bars]
-    top = max(totals, default=0)
+def layers(counts: Sequence[tuple[int, int]]) -> tuple[str, str]:
+    """Return two SVG paths of (how many, how many of them failed): a column for all, and one on top of it for
+    what failed."""
+    top = max([total for total, _ in counts], default=0)
     whole, failed = [], []
-    for place, (bar, total) in enumerate(zip(bars, totals, strict=True)):
+    for place, (total, bad) in enumerate(counts):
         if total:
             x, height = place * WIDTH, _height(total, top)
             whole.append(_column(x, height, height))
-            if bar.bad:
-                failed.append(_column(x, height, _height(bar.bad, top)))
+            if bad:
+                failed.append(_column(x, height, _height(bad, top)))
     return "".join(whole), "".join(failed)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from functools import lru_cache
 from typing import Any
 
 from sqlalchemy import Connection, Row, text
@@ -57,7 +58,13 @@ def last_day(connection: Connection, now: datetime, closed: dict[datetime, Hour]
 
 def bars_of(day: Mapping[datetime, Hour], name: str) -> list[Bar]:
     """Return the bars of one type, an empty one for an hour in which nothing of it ended."""
-    return [hour.get(name) or Bar(start) for start, hour in day.items()]
+    return [hour.get(name) or _nothing(start) for start, hour in day.items()]
+
+
+# Many types rest in many hours, and a list has thousands of both together.
+@lru_cache(64)
+def _nothing(start: datetime) -> Bar:
+    return Bar(start)
 
 
 def _summed(connection: Connection, first: datetime, until: datetime) -> dict[datetime, Hour]:

@@ -173,12 +173,12 @@ class Pace:
     @property
     def ended(self) -> int:
         """How many attempts succeeded or failed."""
-        return sum(bar.total for bar in self.bars)
+        return sum([bar.total for bar in self.bars])
 
     @property
     def failed(self) -> int:
         """How many of them failed."""
-        return sum(bar.bad for bar in self.bars)
+        return sum([bar.bad for bar in self.bars])
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,7 +266,7 @@ def _oldest(connection: Connection, names: Sequence[str]) -> dict[str, datetime]
 
 
 def _pace(bars: Sequence[Bar]) -> Pace:
-    times = together(bar.run_times for bar in bars)
+    times = together([bar.run_times for bar in bars if bar.good])
     median, p95 = times.at_most_each((0.5, 0.95))
     return Pace(times.count, median, p95, bars)
 

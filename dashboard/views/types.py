@@ -24,6 +24,7 @@ from dashboard.verbs import add_verb, body
 from dashboard.words import ends
 from dashboard.words.policy import retries
 from worker.audit import Actor
+from worker.tables import job_types
 from worker.transitions import Answer, types
 
 blueprint = Blueprint("types", __name__)
@@ -39,6 +40,8 @@ COLUMNS = [
     "succeeded_24h", "last_failure_run_id", "last_failure_code", "last_failure_at", "paused_at", "paused_by",
     "paused_reason", "paused_until", "schedule", "keep_succeeded_days", "keep_dead_days", "seen_at",
 ]  # fmt: skip
+# Of these, what stands in the row itself.
+_OWN = [column for column in COLUMNS if column in job_types.c]
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +122,7 @@ def twin(context: Mapping[str, Any]) -> dict[str, Any]:
 def _item(line: Line) -> dict[str, Any]:
     row, load, pace, failure = line.row, line.load, line.pace, line.failure
     return {
-        **{column: row[column] for column in COLUMNS if column in row},
+        **{column: row[column] for column in _OWN},
         "state": "active" if row["paused_at"] is None else "paused",
         "queued": load.queued,
         "oldest_due_at": line.oldest,

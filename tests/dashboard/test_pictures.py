@@ -15,19 +15,18 @@ HOSTILE = "<b>\"'&"
 
 
 def test_a_small_trend_has_failures_over_all_that_ended() -> None:
-    bars = [Bar(AT, good=19), Bar(AT), Bar(AT, good=9, bad=10), Bar(AT, bad=19), Bar(AT, good=18, bad=1)]
-    assert layers(bars) == (
+    assert layers([(19, 0), (0, 0), (19, 10), (19, 19), (19, 1)]) == (
         "M0 1h3v19h-3zM8 1h3v19h-3zM12 1h3v19h-3zM16 1h3v19h-3z",
         "M8 1h3v10h-3zM12 1h3v19h-3zM16 1h3v1.5h-3z",
     )
 
 
 def test_a_small_trend_of_nothing_draws_nothing() -> None:
-    assert layers([]) == layers([Bar(AT), Bar(AT)]) == ("", "")
+    assert layers([]) == layers([(0, 0), (0, 0)]) == ("", "")
 
 
 def test_a_little_among_much_is_seen() -> None:
-    whole, failed = layers([Bar(AT, good=10_000), Bar(AT, bad=1)])
+    whole, failed = layers([(10_000, 0), (1, 1)])
     assert whole.endswith("M4 18.5h3v1.5h-3z") and failed == "M4 18.5h3v1.5h-3z"
 
 
