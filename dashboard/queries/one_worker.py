@@ -13,6 +13,7 @@ from sqlalchemy import (
     RowMapping,
     Text,
     any_,
+    bindparam,
     literal,
     select,
     text,
@@ -36,6 +37,19 @@ def one(connection: Connection, worker_id: str) -> RowMapping | None:
     return connection.execute(statement).mappings().one_or_none()
 
 
+# Ordered by the index of what runs, so that nothing else is read.
+_RUNNING = (
+    select(runs.id, runs.locked_by, runs.job_type, runs.attempts, runs.started_at, runs.locked_until,
+           runs.cancel_requested_at, runs.progress_done, runs.progress_total)
+    .where(
+        runs.status == literal(Status.RUNNING.value, literal_execute=True),
+        runs.locked_by == any_(bindparam("ids", type_=ARRAY(Text))),
+    )
+    .order_by(runs.job_type, runs.locked_until)
+    .limit(MOST_RUNNING)
+)  # fmt: skip
+
+
 def running(connection: Connection, ids: Sequence[str]) -> Mapping[str, list[RowMapping]]:
     """Return by worker id what the workers ``ids`` run now, the longest first, together at most MOST_RUNNING.
 
@@ -44,18 +58,7 @@ def running(connection: Connection, ids: Sequence[str]) -> Mapping[str, list[Row
     found: dict[str, list[RowMapping]] = {each: [] for each in ids}
     if not ids:
         return found
-    # Ordered by the index of what runs, so that nothing else is read.
-    statement = (
-        select(runs.id, runs.locked_by, runs.job_type, runs.attempts, runs.started_at, runs.locked_until,
-               runs.cancel_requested_at, runs.progress_done, runs.progress_total)
-        .where(
-            runs.status == literal(Status.RUNNING.value, literal_execute=True),
-            runs.locked_by == any_(literal(list(ids), ARRAY(Text))),
-        )
-        .order_by(runs.job_type, runs.locked_until)
-        .limit(MOST_RUNNING)
-    )  # fmt: skip
-    rows = connection.execute(statement).mappings()
+    rows = connection.execute(_RUNNING, {"ids": list(ids)}).mappings()
     for row in sorted(rows, key=lambda row: (row["started_at"], row["id"])):
         found[row["locked_by"]].append(row)
     return found

@@ -55,7 +55,9 @@ def page(connection: Connection, filters: Filters) -> Rows:
     return keyset_page(connection, statement, [rank, columns.id], filters, ascending=True)
 
 
+_VERSIONS = select(columns.version).distinct().where(ALIVE, columns.version.is_not(None))
+
+
 def versions(connection: Connection) -> list[str]:
     """Return the versions that live workers run."""
-    statement = select(columns.version).distinct().where(ALIVE, columns.version.is_not(None))
-    return sorted(connection.execute(statement).scalars())
+    return sorted(connection.execute(_VERSIONS).scalars())

@@ -65,6 +65,7 @@ def find() -> dict[str, Any]:
         "colours": COLOURS,
         "why_not": why_not,
         "path_of": path_of,
+        "types": {row["id"]: tuple(row["job_types"]) for row in rows.items},
     }
 
 
