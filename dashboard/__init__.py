@@ -27,6 +27,7 @@ from dashboard import (
     live,
     measuring,
     preferences,
+    redaction,
     rendering,
     security,
     turns,
@@ -177,7 +178,7 @@ def _templates(app: Flask, settings: Settings) -> None:
     app.jinja_options = {"undefined": StrictUndefined, "trim_blocks": True, "lstrip_blocks": True}
     environment = app.jinja_env
     environment.autoescape = True
-    environment.filters.update(formats.FILTERS)
+    environment.filters.update(formats.FILTERS | {"redact": redaction.redact})
     here = preferences.HERE.get
     environment.filters["local"] = lambda value: formats.local(value, here())
     environment.filters["brief"] = lambda value: formats.brief(value, here())

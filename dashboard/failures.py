@@ -12,10 +12,11 @@ from urllib.parse import quote, urlencode
 from sqlalchemy import RowMapping
 
 from dashboard.connection import as_of
-from dashboard.formats import redact, visible
+from dashboard.formats import visible
 from dashboard.queries import groups as kept_groups
 from dashboard.queries.errors import Group
 from dashboard.queries.groups import Kept
+from dashboard.redaction import redact
 from worker.fingerprint import Line, lines_of, written
 from worker.states import Status
 

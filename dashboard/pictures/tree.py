@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from dashboard.formats import HIDDEN, SECRET_KEYS, redact_text, visible
+from dashboard.formats import visible
+from dashboard.redaction import HIDDEN, SECRET_KEYS, redact_text
 
 MOST_NODES = 200
 MOST_CHILDREN = 50

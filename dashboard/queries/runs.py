@@ -29,9 +29,9 @@ from sqlalchemy import (
     select,
 )
 
-from dashboard.formats import SECRET_KEYS
 from dashboard.params import Filters, WrongFilter, read_cursor
 from dashboard.queries.keyset import Rows, beyond, keyset_page
+from dashboard.redaction import SECRET_KEYS
 from worker import leases
 from worker.filters.search import Hidden, Search, Start, workers_named
 from worker.filters.search import search as filtered
@@ -47,7 +47,7 @@ DEFAULT_ATTEMPTS = 10
 COSTLY = ("q", "worker")
 
 # Payloads and messages in which something is hidden from viewers: a search must not tell what it says.
-# At least what dashboard.formats hides; PostgreSQL's own grammar.
+# At least what dashboard.redaction hides; PostgreSQL's own grammar.
 _SECRET_NAME = r"passw|passphrase|pwd|secret|token|api[-_]?key|private[-_]?key|credential"
 SECRET_INSIDE = rf"""{_SECRET_NAME}|pass[\\"]|authorization|cookie|dsn|bearer|://[^/\s]*@"""
 SECRET_SAID = (

@@ -12,9 +12,9 @@ from sqlalchemy import RowMapping
 
 from dashboard import params
 from dashboard.connection import as_of, reading
-from dashboard.formats import redact
 from dashboard.live import FRAGMENTS, add_page, rows_twin
 from dashboard.queries import audit
+from dashboard.redaction import redact
 from dashboard.words import targets
 from dashboard.words.changes import changes
 from worker.filters.audit import FIELDS, RESULTS, SOURCES, UNDONE

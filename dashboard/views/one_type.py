@@ -12,11 +12,11 @@ from sqlalchemy import RowMapping
 
 from dashboard import params
 from dashboard.connection import reading
-from dashboard.formats import redact
 from dashboard.live import add_page
 from dashboard.pictures.spreads import spread
 from dashboard.queries import hours, one_type
 from dashboard.queries import types as query
+from dashboard.redaction import redact
 from dashboard.scopes import Scope
 from dashboard.views.types import ONE, capped, last_day, path_of
 from dashboard.words import schedule

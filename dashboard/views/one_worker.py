@@ -10,9 +10,9 @@ from sqlalchemy import RowMapping
 
 from dashboard import params
 from dashboard.connection import reading
-from dashboard.formats import redact
 from dashboard.live import add_page
 from dashboard.queries import asked, one_type, one_worker, workers
+from dashboard.redaction import redact
 from dashboard.views.system import loop_error
 from dashboard.views.workers import ASKED, COLOURS, PATH, path_of, why_not
 from dashboard.words.changes import changes

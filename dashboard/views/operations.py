@@ -12,11 +12,11 @@ from dashboard import params
 from dashboard.confirmed import filters_of
 from dashboard.connection import as_of, reading
 from dashboard.filtertext import write_line
-from dashboard.formats import redact
 from dashboard.live import add_page, rows_twin
 from dashboard.params import WrongFilter
 from dashboard.pictures.shares import WIDTH, shares
 from dashboard.queries import operations, runs
+from dashboard.redaction import redact
 from dashboard.verbs import add_verb
 from dashboard.words import operations as words
 from worker.operations import control, rules

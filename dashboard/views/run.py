@@ -12,13 +12,14 @@ from sqlalchemy import RowMapping
 
 from dashboard import params
 from dashboard.connection import as_of, reading
-from dashboard.formats import pretty, redact, visible
+from dashboard.formats import pretty, visible
 from dashboard.live import FRAGMENTS, add_page
 from dashboard.pictures.lanes import lanes
 from dashboard.pictures.tree import tree
 from dashboard.queries import leases
 from dashboard.queries import run as query
 from dashboard.queries.waiting import waiting
+from dashboard.redaction import redact
 from dashboard.scopes import Scope
 from dashboard.words.attempt import after
 from dashboard.words.progress import Progress, progress

@@ -9,8 +9,9 @@ import psycopg
 from flask import Blueprint, abort, g, request
 
 from dashboard.connection import reading
-from dashboard.formats import pretty, redact
+from dashboard.formats import pretty
 from dashboard.queries import run as query
+from dashboard.redaction import redact
 from dashboard.scopes import Scope
 from dashboard.verbs import add_verb, body
 from dashboard.views import run

@@ -12,10 +12,11 @@ from sqlalchemy import RowMapping
 from dashboard import params
 from dashboard.connection import as_of, reading
 from dashboard.filtertext import read_line, write_line
-from dashboard.formats import clip, number, redact
+from dashboard.formats import clip, number
 from dashboard.live import FRAGMENTS, add_page, rows_twin
 from dashboard.queries import runs, views
 from dashboard.queries.keyset import Rows
+from dashboard.redaction import redact
 from dashboard.scopes import Scope
 from worker.filters import search
 from worker.filters.runs import FIELDS

@@ -14,7 +14,7 @@ from sqlalchemy import Connection, RowMapping, literal_column, select
 from dashboard import params
 from dashboard.answers import local_path, respond, wanted
 from dashboard.connection import as_of, database, reading, writing
-from dashboard.formats import redact
+from dashboard.redaction import redact
 from dashboard.security import require
 from dashboard.verbs import add_verb, body
 from dashboard.words import schedule as words

@@ -13,10 +13,10 @@ from sqlalchemy import RowMapping
 
 from dashboard import params
 from dashboard.connection import as_of, reading
-from dashboard.formats import redact
 from dashboard.live import add_page
 from dashboard.pictures.marks import marks
 from dashboard.queries import asked, fires, odd_schedules, schedules
+from dashboard.redaction import redact
 from dashboard.verbs import add_verb
 from dashboard.views.audit import word_of
 from dashboard.words import schedule as words

@@ -19,6 +19,7 @@ from dashboard.costs import Page
 from dashboard.live import add_page
 from dashboard.measuring import costs
 from dashboard.queries import health, system, workers
+from dashboard.redaction import redact
 from dashboard.replica import TOLD_SECONDS
 from worker import __version__, db
 from worker.db import DatabaseError
@@ -78,7 +79,7 @@ def find_loops() -> dict[str, Any]:
 
 def loop_error(said: str | None) -> str | None:
     """Return the last error of a loop as this role may read it: a driver's message may tell addresses."""
-    return formats.redact(said) if _may_act() else said and "(for operators)"
+    return redact(said) if _may_act() else said and "(for operators)"
 
 
 def find_server() -> dict[str, Any]:
@@ -118,7 +119,7 @@ def pages_replica() -> dict[str, Any]:
 def _shown(holder: Holder) -> dict[str, Any]:
     """Return what holds dead rows back as pages and twins show it; statements are for those who may act."""
     told = asdict(holder) | {name: getattr(holder, name) for name in ("title", "is_long", "says", "mend")}
-    statement = formats.redact(holder.statement) if _may_act() else holder.statement and "(for operators)"
+    statement = redact(holder.statement) if _may_act() else holder.statement and "(for operators)"
     return told | {"statement": statement}
 
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from dashboard.formats import redact
+from dashboard.redaction import redact
 
 # The word for a column where its name alone would not say it.
 WORDS = {

@@ -6,7 +6,8 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from dashboard.formats import HIDDEN, pretty, redact
+from dashboard.formats import pretty
+from dashboard.redaction import HIDDEN, redact
 from worker.cron import Cron
 from worker.durations import format_duration, parse_duration
 from worker.zones import check_timezone

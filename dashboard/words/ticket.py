@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from shlex import quote
 from typing import Any
 
-from dashboard.formats import between, redact, redact_text, utc, visible
+from dashboard.formats import between, utc, visible
+from dashboard.redaction import redact, redact_text
 
 Row = Mapping[Any, Any]
 # A ticket is read by people: the start of each says what it is.

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from dashboard.formats import HIDDEN
 from dashboard.pictures.tree import LONGEST, MOST_CHILDREN, MOST_NODES, Node, tree
+from dashboard.redaction import HIDDEN
 from dashboard.words.attempt import after
 from dashboard.words.progress import progress
 from dashboard.words.ticket import block, code, commands, markdown
