@@ -14,6 +14,10 @@ pytestmark = pytest.mark.browser
 LIVE = 15_000
 RENEW = "UPDATE wakeboard.job_runs SET locked_until = now() + interval '28 seconds' WHERE id = %s"
 
+BEYOND_THE_FRAME = """() => [...document.querySelectorAll('#list .frame :is(button, .button, th, td)')]
+  .filter(each => each.getBoundingClientRect().right > each.closest('.frame').getBoundingClientRect().right)
+  .map(each => each.outerHTML.slice(0, 100))"""
+
 
 def test_a_lease_runs_down_until_it_is_renewed(
     page: Page, connection: Connection, complaints: list[str]
@@ -60,6 +64,25 @@ def test_a_type_is_paused_with_a_reason_that_all_can_read(
     expect(page.get_by_role("button", name="Pause", exact=True)).to_be_visible(timeout=LIVE)
     assert rows(connection, "job_types")[0]["paused_at"] is None
     assert complaints == []
+
+
+@pytest.mark.parametrize("width", [1280, 1024])
+def test_the_buttons_of_types_stay_in_the_frame_whatever_is_said_beside_them(
+    page: Page, connection: Connection, width: int
+) -> None:
+    a_type(connection, "send_the_monthly_statement_of_account_to_all_customers", max_running=20)
+    a_type(connection, "mail", keep_succeeded_days=14, keep_dead_days=90, lease_seconds=120, memory_mb=512)
+    connection.execute(
+        "UPDATE wakeboard.job_types SET paused_at = now(), paused_by = 'anna', paused_reason = %s"
+        " WHERE name = 'mail'",
+        ("the post is on strike until further notice",),
+    )
+    a_run(connection, "dead", job_type="mail", error_code="UPSTREAM_REFUSED_THE_CONNECTION")
+    page.set_viewport_size({"width": width, "height": 800})
+    page.goto("/types")
+    expect(page.locator("#list")).to_contain_text("UPSTREAM_REFUSED_THE_CONNECTION")
+    assert page.evaluate(BEYOND_THE_FRAME) == []
+    assert page.evaluate("document.documentElement.scrollWidth") == width
 
 
 def test_a_limit_is_set_on_a_page_of_its_own(page: Page, connection: Connection) -> None:
