@@ -37,6 +37,36 @@ def test_a_type_tells_its_policy_in_words(client: FlaskClient, connection: Conne
     assert "waits 1 m, 5 m, 30 m, then always the last (±20 %)" in page
 
 
+def test_a_line_that_was_shown_before_tells_what_changed(client: FlaskClient, connection: Connection) -> None:
+    a_type(connection, max_attempts=4, max_running=2, seen_at=from_now("-1 minute"))
+    before = client.get("/types").text
+    assert "4 attempts" in before and "set in the code" in before and "no live worker" in before
+    connection.execute(
+        "UPDATE wakeboard.job_types SET max_attempts = 7, backoff = '1m', max_running_operator = 5,"
+        " keep_dead_days = 3, paused_at = now(), paused_by = 'ben'"
+    )
+    a_worker(connection, job_types=["mail"])
+    a_run(connection, "queued", job_type="mail", run_at="-1 minute")
+    after = client.get("/types").text
+    for words in ("7 attempts", "waits 1 m", "of 5", "set by an operator", "dead ones 3 days", ">Resume<"):
+        assert words in after, words
+    assert "1 live worker<" in after and "The oldest due run waits" in after and "no live worker" not in after
+
+
+def test_buttons_and_times_are_those_of_who_asks(as_role: AsRole, connection: Connection) -> None:
+    a_type(connection, seen_at=from_now("-1 minute"))
+    a_run(connection, "dead", job_type="mail", error_code="boom")
+    admin, viewer = as_role("admin"), as_role("viewer")
+    for _ in range(2):
+        assert 'formaction="/types/mail/pause"' in admin.get("/types").text
+        seen = viewer.get("/types").text
+        assert "formaction" not in seen.partition("<tbody>")[2].partition("</tbody>")[0]
+        assert "Needs the role operator" in seen
+    viewer.set_cookie("wakeboard_zone", "Asia/Kathmandu")
+    there, here = (each.get("/types").text.partition("<tbody>")[2] for each in (viewer, admin))
+    assert there.count("+0545</time>") == 2 and "+0545" not in here
+
+
 def test_each_type_counts_its_own_runs(client: FlaskClient, connection: Connection) -> None:
     a_type(connection, "mail")
     a_type(connection, "report")

@@ -48,6 +48,18 @@ def test_each_worker_has_its_state_and_trouble_comes_first(
     assert 'data-attention="1"' in page and 'max="4" value="3"' in page
 
 
+def test_a_worker_that_was_shown_before_tells_what_changed(as_role: AsRole, connection: Connection) -> None:
+    a_worker(connection, "w1", job_types=["mail"])
+    admin, viewer = as_role("admin"), as_role("viewer")
+    assert 'formaction="/workers/w1/drain"' in admin.get("/workers").text
+    assert "formaction" not in viewer.get("/workers").text.partition("<tbody>")[2].partition("</tbody>")[0]
+    connection.execute("UPDATE wakeboard.workers SET job_types = '{report}', drain_requested_at = now()")
+    page = admin.get("/workers").text
+    assert 'formaction="/workers/w1/drain"' not in page and "It claims nothing new already" in page
+    assert 'formaction="/workers/w1/stop"' in page
+    assert "type=report" in page and "type=mail" not in page
+
+
 def test_long_stopped_workers_are_listed_when_asked_for(client: FlaskClient, connection: Connection) -> None:
     a_worker(connection, "now")
     a_worker(connection, "before", stopped_at="-2 hours", is_tick=True)
