@@ -5,14 +5,9 @@ Attempts have no index by worker: the newest of all are looked at, and the page 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-
 from sqlalchemy import (
-    ARRAY,
     Connection,
     RowMapping,
-    Text,
-    any_,
     bindparam,
     literal,
     select,
@@ -43,25 +38,21 @@ _RUNNING = (
            runs.cancel_requested_at, runs.progress_done, runs.progress_total)
     .where(
         runs.status == literal(Status.RUNNING.value, literal_execute=True),
-        runs.locked_by == any_(bindparam("ids", type_=ARRAY(Text))),
+        runs.locked_by == bindparam("worker"),
     )
     .order_by(runs.job_type, runs.locked_until)
     .limit(MOST_RUNNING)
 )  # fmt: skip
 
 
-def running(connection: Connection, ids: Sequence[str]) -> Mapping[str, list[RowMapping]]:
-    """Return by worker id what the workers ``ids`` run now, the longest first, together at most MOST_RUNNING.
+def running(connection: Connection, worker_id: str) -> list[RowMapping]:
+    """Return what a worker runs now, the longest first, at most MOST_RUNNING.
 
-    id, job_type, attempts, started_at, locked_until, cancel_requested_at, progress_done, progress_total.
+    id, locked_by, job_type, attempts, started_at, locked_until, cancel_requested_at, progress_done,
+    progress_total.
     """
-    found: dict[str, list[RowMapping]] = {each: [] for each in ids}
-    if not ids:
-        return found
-    rows = connection.execute(_RUNNING, {"ids": list(ids)}).mappings()
-    for row in sorted(rows, key=lambda row: (row["started_at"], row["id"])):
-        found[row["locked_by"]].append(row)
-    return found
+    rows = connection.execute(_RUNNING, {"worker": worker_id}).mappings()
+    return sorted(rows, key=lambda row: (row["started_at"], row["id"]))
 
 
 _ENDS = text("""

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import Connection, Integer, any_, case, func, literal, or_, select
+from sqlalchemy import Connection, Integer, any_, case, func, literal, or_, select, text
 
 from dashboard.params import Filters
 from dashboard.queries.keyset import Rows, keyset_page
 from dashboard.queries.overview import ALIVE
+from worker.states import Status
 from worker.tables import workers
 
 # In the order in which they are listed.
@@ -18,6 +21,9 @@ STATES = ("silent", "stopping", "draining", "busy", "idle", "stopped", "gone")
 RECENTLY = timedelta(hours=1)
 # Who fell silent so long ago has ended without a word; its runs were taken over within a minute.
 GONE = timedelta(days=1)
+MOST_RUNNING = 1000
+# Of what a worker runs, so many have a link of their own.
+MOST_NAMED = 3
 
 columns = workers.c
 rank = case(
@@ -53,6 +59,42 @@ def page(connection: Connection, filters: Filters) -> Rows:
     if job_type := filters.get("type"):
         statement = statement.where(literal(job_type) == any_(columns.job_types))
     return keyset_page(connection, statement, [rank, columns.id], filters, ascending=True)
+
+
+# The limit is inside, ordered by the index of what runs, so that nothing else is read; a worker that runs
+# hundreds at once is one row all the same.
+_RUNNING = text(f"""
+SELECT locked_by, array_agg(id ORDER BY started_at, id) AS ids,
+    (array_agg(job_type ORDER BY started_at, id))[1 \\: {MOST_NAMED}] AS job_types
+FROM (
+    SELECT r.locked_by, r.id, r.job_type, r.started_at FROM wakeboard.job_runs AS r
+    WHERE r.status = '{Status.RUNNING.value}' AND r.locked_by = ANY (CAST(:ids AS text[]))
+    ORDER BY r.job_type, r.locked_until LIMIT {MOST_RUNNING}
+) AS held
+GROUP BY locked_by
+""")
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """What a worker runs, the longest first: the ``ids`` of all, the types of the first MOST_NAMED."""
+
+    ids: Sequence[int] = ()
+    job_types: Sequence[str] = ()
+
+    @property
+    def first(self) -> list[tuple[int, str]]:
+        """(id, type) of the first MOST_NAMED."""
+        return list(zip(self.ids, self.job_types, strict=False))
+
+
+def running(connection: Connection, ids: Sequence[str]) -> Mapping[str, Running]:
+    """Return by worker id what the workers ``ids`` run now, together at most MOST_RUNNING runs."""
+    found = {each: Running() for each in ids}
+    if ids:
+        rows = connection.execute(_RUNNING, {"ids": list(ids)})
+        found |= {row.locked_by: Running(row.ids, row.job_types) for row in rows}
+    return found
 
 
 _VERSIONS = select(columns.version).distinct().where(ALIVE, columns.version.is_not(None))

@@ -39,7 +39,7 @@ def find(name: str) -> dict[str, Any]:
         "worker": row,
         "state": state,
         "colour": COLOURS[state],
-        "running": one_worker.running(reading(), [name])[name],
+        "running": one_worker.running(reading(), name),
         "asked": asked.latest(reading(), "worker", [name], ASKED),
         "why_not": why_not(row),
         "path": path_of(name),

@@ -12,7 +12,7 @@ from sqlalchemy import RowMapping
 from dashboard import params
 from dashboard.connection import reading
 from dashboard.live import add_page
-from dashboard.queries import asked, one_worker, workers
+from dashboard.queries import asked, workers
 from dashboard.verbs import add_verb
 from worker.transitions import types
 
@@ -57,7 +57,7 @@ def find() -> dict[str, Any]:
     return {
         "filters": filters,
         "rows": rows,
-        "running": one_worker.running(reading(), ids),
+        "running": workers.running(reading(), ids),
         "asked": asked.latest(reading(), "worker", ids, ASKED),
         "parts": parts(rows.items),
         "versions": workers.versions(reading()),
@@ -105,7 +105,7 @@ def twin(context: Mapping[str, Any]) -> dict[str, Any]:
     def item(row: RowMapping) -> dict[str, Any]:
         more = {
             "state": workers.STATES[row["rank"]],
-            "run_ids": [run["id"] for run in context["running"][row["id"]]],
+            "run_ids": context["running"][row["id"]].ids,
         }
         return {name: more[name] if name in more else row[name] for name in COLUMNS}
 
