@@ -11,11 +11,19 @@ from typing import Any
 
 import psycopg
 
-MERGE = """
+from worker.hours import IN_TURN, hour_of
+
+# A delta may be of an hour that was summed long ago: a handler's own transaction has the minute in which it
+# began. ON CONFLICT sees the row of the hour as it is, even one that is younger than the statement.
+MERGE = f"""
 WITH taken AS (
     DELETE FROM wakeboard.statistics_deltas
-    WHERE minute < date_trunc('minute', now()) AND (SELECT pg_try_advisory_xact_lock(7229190502))
+    WHERE minute < date_trunc('minute', now()) AND (SELECT {IN_TURN})
     RETURNING *
+), unsummed AS (
+    INSERT INTO wakeboard.statistics_hours AS known (hour)
+    SELECT DISTINCT {hour_of("minute")} FROM taken
+    ON CONFLICT (hour) DO UPDATE SET summed_at = NULL WHERE known.summed_at IS NOT NULL
 )
 INSERT INTO wakeboard.statistics_rollups
 SELECT minute, job_type, outcome, duration_bucket, wait_bucket, sum(runs), sum(duration_ms),
@@ -27,7 +35,7 @@ GROUP BY minute, job_type, outcome, duration_bucket, wait_bucket
 
 def merge(connection: psycopg.Connection[Any]) -> dict[str, int]:
     """Merge the deltas of past minutes; any number of processes may do so at once."""
-    return {"rows": connection.execute(MERGE).rowcount}
+    return {"rows": connection.execute(MERGE.encode()).rowcount}
 
 
 def bucket_seconds(bucket: int) -> float:

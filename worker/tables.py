@@ -7,6 +7,8 @@ Never imported by the supervisor: its statements are text in ``worker.transition
 
 from __future__ import annotations
 
+from typing import Any
+
 from sqlalchemy import (
     ARRAY,
     BigInteger,
@@ -502,6 +504,56 @@ def _statistics(name: str, *indexes: Index) -> Table:
 
 statistics_deltas = _statistics("statistics_deltas", Index("statistics_deltas_by_minute", "minute"))
 statistics_rollups = _statistics("statistics_rollups", Index("statistics_rollups_by_minute", "minute"))
+
+
+def _summed(name: str, hour: Column[object], *others: Column[Any]) -> Table:
+    """What the minutes of an hour say together (see ``worker.hours``).
+
+    ``failed`` counts failed, timed out and lost attempts; ``duration_ms`` and ``duration_max_ms`` are of
+    these and of the successful ones. The ``duration_`` arrays are of the successful ones, the ``wait_``
+    arrays of every attempt: buckets that hold any, ascending, with how many each holds.
+    """
+    return Table(
+        name,
+        metadata,
+        hour,
+        *others,
+        *(
+            Column(each, BigInteger, nullable=False, server_default=text("0"))
+            for each in ("succeeded", "failed")
+        ),
+        *(
+            Column(each, Double, nullable=False, server_default=text("0"))
+            for each in ("duration_ms", "duration_max_ms", "succeeded_max_ms", "wait_max_ms")
+        ),
+        *(
+            Column(each, ARRAY(kind), nullable=False, server_default=text("'{}'"))
+            for each, kind in (
+                ("duration_buckets", SmallInteger),
+                ("duration_runs", BigInteger),
+                ("duration_bucket_ms", Double),
+                ("wait_buckets", SmallInteger),
+                ("wait_runs", BigInteger),
+            )
+        ),
+    )
+
+
+# A row for each hour of which anything was merged, or that was found empty; ``summed_at`` is NULL until its
+# sums are those of its minutes, and again as soon as a late delta changes these.
+statistics_hours = _summed(
+    "statistics_hours", Column("hour", DateTime(timezone=True), primary_key=True), _at("summed_at")
+)
+statistics_hours_of_types = _summed(
+    "statistics_hours_of_types",
+    Column(
+        "hour",
+        DateTime(timezone=True),
+        ForeignKey("wakeboard.statistics_hours.hour", ondelete="CASCADE"),
+        primary_key=True,
+    ),
+    Column("job_type", Text, primary_key=True),
+)
 
 # ``id`` is what job_runs.error_group and job_attempts.error_group hold; worker.fingerprint makes it.
 error_groups = Table(

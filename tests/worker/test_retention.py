@@ -276,6 +276,8 @@ def some_traces(connection: Connection, days: int) -> None:
         "definition_id": definition, "scheduled_for": at, "reason": "overlap", "noted_at": at,
     })  # fmt: skip
     insert(connection, "statistics_rollups", statistics_row(days), "runs")
+    hour = insert(connection, "statistics_hours", {"hour": at}, "hour")
+    insert(connection, "statistics_hours_of_types", {"hour": hour, "job_type": "mail"}, "hour")
     insert(connection, "alert_messages", {
         "kind": "firing", "channel": "mail", "subject": "s", "body": {}, "created_at": at, "sent_at": at,
     })  # fmt: skip
@@ -297,8 +299,8 @@ def some_traces(connection: Connection, days: int) -> None:
 
 
 TRACES = {
-    "missed_fires": 90, "statistics_rollups": 35, "alert_messages": 90, "operations": 90,
-    "operation_runs": 90, "tokens": 90,
+    "missed_fires": 90, "statistics_rollups": 35, "statistics_hours": 35, "alert_messages": 90,
+    "operations": 90, "operation_runs": 90, "tokens": 90,
     "sessions": 1, "login_links": 1, "login_failures": 1, "error_groups": 180,
 }  # fmt: skip
 

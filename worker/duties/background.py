@@ -11,8 +11,9 @@ from typing import Any
 
 import psycopg
 
-from worker import schedule, statistics
+from worker import schedule
 from worker.duties.alerts import ALERTS_SECONDS, Alerts
+from worker.duties.counting import MERGE_SECONDS, Counting
 from worker.duties.hearing import LISTEN_SECONDS, Hearing
 from worker.duties.indexes import INDEXES_SECONDS, Indexes
 from worker.duties.lease import LeaseKeeper
@@ -40,7 +41,6 @@ PUNCTUAL_SECONDS = 0.005
 POLICIES_SECONDS = 60.0
 DUE_DUTIES = ("schedule", "pauses", "reap", "operations")
 MEMORY_SECONDS = 10.0
-MERGE_SECONDS = 60.0
 LIVE_OUTPUT_SECONDS = 2.0
 FORGET_SECONDS = 3600.0
 
@@ -89,6 +89,7 @@ class Background:
             waits_first=not is_tick,
         )  # fmt: skip
         self._operations = Operations()
+        self._counting = Counting()
         self._retention = Retention(Keep.from_settings(settings), presence.worker_id)
         # A tick ends before a rebuild would.
         self._indexes = None if is_tick else Indexes(url)
@@ -139,7 +140,7 @@ class Background:
             # After what is due: a look that takes long is in its way no longer than once.
             Duty("presence", look_seconds, self._be_present),
             Duty("listen", LISTEN_SECONDS, self._hearing.step, on_demand=True, due_at=math.inf),
-            Duty("statistics", MERGE_SECONDS, statistics.merge),
+            Duty("statistics", MERGE_SECONDS, self._count),
             Duty("alerts", ALERTS_SECONDS, Alerts(settings).step),
             Duty("live output", LIVE_OUTPUT_SECONDS, self._show_output),
             Duty("forget", FORGET_SECONDS, self._presence.forget_old),
@@ -173,6 +174,13 @@ class Background:
         numbers = self._operations.step(connection)
         if self._operations.pause_seconds is not None:
             self._duties.hurry("operations", in_seconds=self._operations.pause_seconds)
+        return numbers
+
+    def _count(self, connection: Connection) -> Mapping[str, Any]:
+        """Bring the statistics up to date; hours that are left come a slice at a time."""
+        numbers = self._counting.step(connection)
+        if self._counting.pause_seconds is not None:
+            self._duties.hurry("statistics", in_seconds=self._counting.pause_seconds)
         return numbers
 
     def _retain(self, connection: Connection) -> Mapping[str, Any]:

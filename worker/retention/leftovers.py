@@ -52,6 +52,8 @@ def leftovers(keep: Keep) -> list[Leftover]:
                  which="x.status = 'done' AND NOT EXISTS (SELECT FROM wakeboard.job_runs AS r"
                        " WHERE r.id = x.run_id)"),
         Leftover("statistics", "statistics_rollups", "x.minute", STATISTICS_DAYS),
+        # With what they say of each type.
+        Leftover("statistics_hours", "statistics_hours", "x.hour", STATISTICS_DAYS),
         Leftover("missed_fires", "missed_fires", "x.noted_at", TRACES_DAYS),
         Leftover("messages", "alert_messages", "x.created_at", TRACES_DAYS, by_id=True,
                  which="(x.sent_at IS NOT NULL OR x.gave_up_at IS NOT NULL)"),
