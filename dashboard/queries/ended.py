@@ -1,7 +1,8 @@
 """What the statistics tell about the attempts that ended in a window: how many, how long, of which types.
 
-Every ended attempt is in them, so nothing here reads runs or attempts. A busy day is 200,000 rows of
-statistics: hours that cannot change any more are kept by the caller, from one request to the next.
+Every ended attempt is in them, so nothing here reads runs or attempts. A busy day is 200,000 rows of minutes:
+hours that a worker has summed are read as such, and those that cannot change any more are kept by the caller,
+from one request to the next.
 """
 
 from __future__ import annotations
@@ -14,13 +15,12 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, Row, text
 
+from dashboard.queries.nights.settled import Settled
+from worker.hours import HOUR, SETTLED
 from worker.statistics import bucket_seconds, percentiles
 
-HOUR = timedelta(hours=1)
-# An hour is settled this long after it began: late batches have committed, a replica has caught up.
-SETTLED = timedelta(minutes=90)
-# One statement reads so much: a busy day is 0.45 s of work in pieces of three hours, and 1 s in one piece,
-# which sorts on disk. A busy week is read so once after a restart.
+# One statement reads so many minutes: a busy day is 0.45 s of work in pieces of three hours, and 1 s in one
+# piece, which sorts on disk. A busy week that no worker has summed is read so once after a restart.
 AT_ONCE = timedelta(hours=3)
 TYPES = 5
 LARGEST_BUCKET = 63
@@ -110,7 +110,8 @@ class Bar:
     """The attempts that ended in one step of a window. ``label`` is filled in by the view.
 
     ``good`` succeeded, ``bad`` failed, timed out or were lost. ``run_times`` are those of the good ones,
-    ``waits`` (from due to started) of every attempt, cancelled and released ones too.
+    ``waits`` (from due to started) of every attempt, cancelled and released ones too. ``types`` is None where
+    the sums of the hour have them, for ``works`` to ask of all such hours at once.
     """
 
     start_at: datetime
@@ -118,7 +119,7 @@ class Bar:
     bad: int = 0
     run_times: Times = field(default_factory=Times)
     waits: Times = field(default_factory=Times)
-    types: Mapping[str, Work] = field(default_factory=dict)
+    types: Mapping[str, Work] | None = field(default_factory=dict)
     label: str = ""
 
     @property
@@ -163,9 +164,10 @@ def bars(connection: Connection, now: datetime, window: Window, closed: dict[dat
     if window.step != HOUR:
         return _filled(starts, _summed(connection, starts[0], starts[-1] + window.step, window.step))
     known = {start: bar for start in starts if (bar := closed.get(start)) is not None}
-    known |= _summed(
-        connection, next(start for start in starts if start not in known), starts[-1] + HOUR, HOUR
-    )
+    if settled := [start for start in starts if start not in known and start + SETTLED <= now]:
+        known |= _hours(connection, settled[0], settled[-1] + HOUR)
+    for first, until in spans(start for start in starts if start not in known):
+        known |= _summed(connection, first, until, HOUR)
     found = _filled(starts, known)
     closed.update({bar.start_at: bar for bar in found if bar.start_at + SETTLED < now})
     for start in [start for start in list(closed) if start < now - LONGEST]:
@@ -173,22 +175,55 @@ def bars(connection: Connection, now: datetime, window: Window, closed: dict[dat
     return found
 
 
+def spans(starts: Iterable[datetime]) -> list[tuple[datetime, datetime]]:
+    """Return the hours that begin at ascending ``starts`` as spans, from and until, of AT_ONCE at most."""
+    found: list[tuple[datetime, datetime]] = []
+    for start in starts:
+        if found and found[-1][1] == start < found[-1][0] + AT_ONCE:
+            found[-1] = found[-1][0], start + HOUR
+        else:
+            found.append((start, start + HOUR))
+    return found
+
+
 def _filled(starts: Iterable[datetime], known: Mapping[datetime, Bar]) -> list[Bar]:
     return [known.get(start) or Bar(start) for start in starts]
 
 
+_HOURS = text("""
+SELECT hour, succeeded, failed, succeeded_max_ms / 1000 AS longest_good, wait_max_ms / 1000 AS longest_wait,
+    duration_buckets, duration_runs, wait_buckets, wait_runs
+FROM wakeboard.statistics_hours WHERE hour >= :first AND hour < :until AND summed_at IS NOT NULL
+""")
+
+
+def _hours(connection: Connection, first: datetime, until: datetime) -> dict[datetime, Bar]:
+    """Return the bars of the hours from ``first`` to ``until`` that a worker has summed."""
+    return {
+        row.hour: summed_hour(row, None)
+        for row in connection.execute(_HOURS, {"first": first, "until": until})
+    }
+
+
+def summed_hour(row: Row[Any], types: Mapping[str, Work] | None) -> Bar:
+    """Return the bar that a row of summed hours makes, of one type or of all."""
+    return Bar(
+        row.hour,
+        row.succeeded,
+        row.failed,
+        Times(dict(zip(row.duration_buckets, row.duration_runs, strict=True)), row.longest_good),
+        Times(dict(zip(row.wait_buckets, row.wait_runs, strict=True)), row.longest_wait),
+        types,
+    )
+
+
 def _summed(connection: Connection, first: datetime, until: datetime, step: timedelta) -> dict[datetime, Bar]:
-    """Return the bars of the steps from ``first`` to ``until`` in which anything ended."""
-    found: dict[datetime, Bar] = {}
-    while first < until:
-        end = min(first + AT_ONCE, until)
-        rows = connection.execute(SUMMED, {"step": step, "first": first, "until": end}).all()
-        by_start: dict[datetime, list[Row[Any]]] = {}
-        for row in rows:
-            by_start.setdefault(row.start_at, []).append(row)
-        found |= {start: _bar(start, rows) for start, rows in by_start.items()}
-        first = end
-    return found
+    """Return the bars of the steps from ``first`` to ``until`` in which anything ended, by their minutes."""
+    rows = connection.execute(SUMMED, {"step": step, "first": first, "until": until}).all()
+    by_start: dict[datetime, list[Row[Any]]] = {}
+    for row in rows:
+        by_start.setdefault(row.start_at, []).append(row)
+    return {start: _bar(start, rows) for start, rows in by_start.items()}
 
 
 def _bar(start: datetime, rows: Iterable[Row[Any]]) -> Bar:
@@ -223,13 +258,43 @@ def together(times: Iterable[Times]) -> Times:
     return Times(buckets, longest)
 
 
-def busiest_and_slowest(found: Iterable[Bar]) -> tuple[list[tuple[str, Work]], list[tuple[str, Work]]]:
-    """Return the TYPES types that held slots for longest, and those of the longest attempts on average."""
+_WORKS = text("""
+SELECT job_type, sum(succeeded + failed)::bigint AS attempts, sum(failed)::bigint AS failed,
+    sum(duration_ms) / 1000 AS seconds, max(duration_max_ms) / 1000 AS longest
+FROM wakeboard.statistics_hours_of_types
+WHERE hour >= :first AND hour <= :last AND hour = ANY (:hours) AND succeeded + failed > 0
+GROUP BY job_type
+""")
+
+
+def works(connection: Connection, found: Sequence[Bar], kept: Settled) -> dict[str, Work]:
+    """Return what each type did in all of the bars ``found``, oldest first.
+
+    ``kept`` has the answers about summed hours, from one call to the next.
+    """
     parts: defaultdict[str, list[Work]] = defaultdict(list)
     for bar in found:
-        for name, work in bar.types.items():
+        for name, work in (bar.types or {}).items():
             parts[name].append(work)
-    types = {name: _summed_up(works) for name, works in parts.items()}
+    if hours := [bar.start_at for bar in found if bar.types is None]:
+        for name, work in kept.get(tuple(hours), lambda: _works(connection, hours)).items():
+            parts[name].append(work)
+    return {name: _summed_up(works) for name, works in parts.items()}
+
+
+def _works(connection: Connection, hours: Sequence[datetime]) -> dict[str, Work]:
+    """Return what each type did in summed ``hours``, which ascend."""
+    values = {"first": hours[0], "last": hours[-1], "hours": hours}
+    return {
+        row.job_type: Work(row.attempts, row.failed, row.seconds, row.longest)
+        for row in connection.execute(_WORKS, values)
+    }
+
+
+def busiest_and_slowest(
+    types: Mapping[str, Work],
+) -> tuple[list[tuple[str, Work]], list[tuple[str, Work]]]:
+    """Return the TYPES types that held slots for longest, and those of the longest attempts on average."""
     busiest = sorted(types.items(), key=lambda one: (-one[1].seconds, one[0]))
     slowest = sorted(types.items(), key=lambda one: (-one[1].average_seconds, one[0]))
     return busiest[:TYPES], slowest[:TYPES]

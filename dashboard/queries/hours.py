@@ -1,7 +1,7 @@
 """What the statistics tell about each job type, hour by hour, of the last day.
 
-As in ``ended``: hours that cannot change any more are kept by the caller from one request to the next, so a
-page reads the two or three latest ones.
+As in ``ended``: hours that a worker has summed are read as such, and those that cannot change any more are
+kept by the caller from one request to the next, so a page reads the two or three latest ones.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, text
 
-from dashboard.queries.ended import AT_ONCE, HOUR, SETTLED, WINDOWS, Bar, Times
+from dashboard.queries.ended import WINDOWS, Bar, Times, spans, summed_hour
+from worker.hours import HOUR, SETTLED
 
 DAY = WINDOWS["24h"]
 Hour = Mapping[str, Bar]
@@ -44,11 +45,10 @@ def last_day(connection: Connection, now: datetime, closed: dict[datetime, Hour]
     """
     starts = DAY.starts(now)
     found = {start: hour for start in starts if (hour := closed.get(start)) is not None}
-    first = next((start for start in starts if start not in found), starts[-1])
-    while first <= starts[-1]:
-        end = min(first + AT_ONCE, starts[-1] + HOUR)
-        found |= _summed(connection, first, end)
-        first = end
+    if settled := [start for start in starts if start not in found and start + SETTLED <= now]:
+        found |= _hours(connection, settled[0], settled[-1] + HOUR)
+    for first, until in spans(start for start in starts if start not in found):
+        found |= _summed(connection, first, until)
     whole = {start: found.get(start, {}) for start in starts}
     closed.update({start: hour for start, hour in whole.items() if start + SETTLED < now})
     for start in [start for start in list(closed) if start < starts[0]]:
@@ -65,6 +65,28 @@ def bars_of(day: Mapping[datetime, Hour], name: str) -> list[Bar]:
 @lru_cache(64)
 def _nothing(start: datetime) -> Bar:
     return Bar(start)
+
+
+# An hour in which nothing ended has a row without a type.
+_HOURS = text("""
+SELECT known.hour, told.job_type, told.succeeded, told.failed, told.succeeded_max_ms / 1000 AS longest_good,
+    told.wait_max_ms / 1000 AS longest_wait, told.duration_buckets, told.duration_runs, told.wait_buckets,
+    told.wait_runs
+FROM wakeboard.statistics_hours AS known
+LEFT JOIN wakeboard.statistics_hours_of_types AS told
+    ON told.hour = known.hour AND told.hour >= :first AND told.hour < :until
+WHERE known.hour >= :first AND known.hour < :until AND known.summed_at IS NOT NULL
+""")
+
+
+def _hours(connection: Connection, first: datetime, until: datetime) -> dict[datetime, Hour]:
+    """Return the hours from ``first`` to ``until`` that a worker has summed."""
+    found: dict[datetime, dict[str, Bar]] = {}
+    for row in connection.execute(_HOURS, {"first": first, "until": until}):
+        hour = found.setdefault(row.hour, {})
+        if row.job_type is not None:
+            hour[row.job_type] = summed_hour(row, {})
+    return dict(found)
 
 
 def _summed(connection: Connection, first: datetime, until: datetime) -> dict[datetime, Hour]:

@@ -25,7 +25,7 @@ from dashboard.views import audit as audit_page
 from dashboard.words import night as words
 from dashboard.words.changes import changes
 from dashboard.words.schedule import OVERLAPS, REASONS
-from worker.nights import faults, fires, minutes
+from worker.nights import faults, fires, minutes, usual
 from worker.nights.minutes import Ran
 
 blueprint = Blueprint("night", __name__)
@@ -126,10 +126,10 @@ BOUNDS = {
     "shown": faults.MOST_SHOWN,
     "fires": fires.CAP,
     "late_seconds": fires.LATE.total_seconds(),
-    "days": minutes.BEFORE.days,
-    "slower": minutes.SLOWER,
-    "fewest": minutes.FEWEST,
-    "least_seconds": minutes.LEAST_SECONDS,
+    "days": usual.BEFORE.days,
+    "slower": usual.SLOWER,
+    "fewest": usual.FEWEST,
+    "least_seconds": usual.LEAST_SECONDS,
     "few": minutes.FEW,
 }
 

@@ -13,8 +13,10 @@ from dashboard.live import add_page
 from dashboard.pictures.spreads import Column, Spread, spread
 from dashboard.queries import ended, overview
 from dashboard.queries.ended import WINDOWS, Bar, Window, Work
+from dashboard.queries.nights.settled import Settled
 from dashboard.words.verdict import capped, verdict
 from worker.alerts.kinds import KINDS
+from worker.hours import HOUR
 
 blueprint = Blueprint("overview", __name__)
 
@@ -48,7 +50,7 @@ def _bars() -> list[Bar]:
     if "ended" not in g:
         window = _window()
         closed = current_app.extensions.setdefault("wakeboard_closed_hours", {})
-        words = "%a %H:%M" if window.step * window.count > ended.HOUR else "%H:%M"
+        words = "%a %H:%M" if window.step * window.count > HOUR else "%H:%M"
         g.ended = [
             replace(bar, label=bar.start_at.astimezone(g.zone).strftime(words))
             for bar in ended.bars(reading(), as_of(), window, closed)
@@ -83,7 +85,8 @@ def find_pace() -> dict[str, Any]:
 
 def find_works() -> dict[str, Any]:
     """Return the busiest and the slowest types of the window."""
-    busiest, slowest = ended.busiest_and_slowest(_bars())
+    kept = current_app.extensions.setdefault("wakeboard_works_of_hours", Settled(len(WINDOWS)))
+    busiest, slowest = ended.busiest_and_slowest(ended.works(reading(), _bars(), kept))
     return {"window": _window(), "busiest": busiest, "slowest": slowest}
 
 

@@ -32,8 +32,9 @@ from tests.factories import a_definition, a_group, a_run, a_type, a_worker, age,
 from worker import audit
 from worker.nights import Ask, faults
 from worker.nights import minutes as statistics
-from worker.nights.minutes import SLICES, Ran, Slice, Usual, ran, slice_length, slices, summed
+from worker.nights.minutes import SLICES, Ran, Slice, ran, slice_length, slices, summed
 from worker.nights.summary import Span, summary
+from worker.nights.usual import Usual
 from worker.people import users
 from worker.retention.keep import Keep
 from worker.retention.sweep import Retention

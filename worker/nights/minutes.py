@@ -10,20 +10,13 @@ from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from worker.halving import last_before
 from worker.leases import is_stuck
 from worker.nights import Ask, Row, Window
+from worker.nights.usual import Usual
 from worker.states import FAILURES, sql_list
-
-# How far back a median is taken from, and of how many minutes of statistics at most.
-BEFORE = timedelta(days=7)
-MOST_ROWS = 200_000
-# A median of fewer runs says nothing, and nobody minds a run that took less than this longer.
-FEWEST = 3
-SLOWER = 3
-LEAST_SECONDS = 1.0
 
 MOST_TYPES = 1000
 LANES = 20
@@ -50,19 +43,6 @@ def _minutes(more: str = "") -> str:
     return "\n    UNION ALL".join(
         f"({_BOTH.format(table=table, more=more)})" for table in ("statistics_rollups", "statistics_deltas")
     )
-
-
-@dataclass(frozen=True, slots=True)
-class Usual:
-    """How long the successful attempts of one type usually took: the median in seconds, of how many."""
-
-    runs: int
-    seconds: float
-
-    @property
-    def slow_seconds(self) -> float:
-        """What took longer than this was slow."""
-        return max(SLOWER * self.seconds, self.seconds + LEAST_SECONDS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,49 +81,6 @@ def slice_length(window: Window) -> timedelta:
     """
     least = (window.until - window.since) / SLICES
     return next((step for step in _STEPS if step >= least), timedelta(days=1))
-
-
-_USUAL = f"""
-SELECT job_type, duration_bucket, sum(runs) AS runs, sum(duration_ms) AS ms
-FROM ({_minutes("AND outcome = 'succeeded' ORDER BY minute DESC LIMIT :most")}) AS before
-GROUP BY job_type, duration_bucket
-ORDER BY job_type, duration_bucket
-"""
-
-
-def usual_until(since: datetime) -> datetime:
-    """Return the hour in which a window begins: what was usual is told of the time before it.
-
-    A window of the last day begins a minute later with each minute; its medians are asked once an hour.
-    """
-    return since.replace(minute=0, second=0, microsecond=0)
-
-
-def usual(ask: Ask, since: datetime) -> dict[str, Usual]:
-    """Return by type what was usual in the BEFORE days before a window; types of fewer runs are left out.
-
-    The median is the mean of the half power of two that it lies in.
-    """
-    before = usual_until(since)
-    found = ask(_USUAL, {"since": before - BEFORE, "until": before, "most": MOST_ROWS})
-    by_type: dict[str, list[Row]] = {}
-    for row in found:
-        by_type.setdefault(row["job_type"], []).append(row)
-    return {
-        name: Usual(int(total), _median(rows, total))
-        for name, rows in by_type.items()
-        if (total := sum(row["runs"] for row in rows)) >= FEWEST
-    }
-
-
-def _median(rows: Sequence[Row], total: Any) -> float:
-    """Return the median in seconds of ``rows``, one per bucket, shortest first."""
-    reached = 0
-    for row in rows:
-        reached += row["runs"]
-        if 2 * reached >= total:
-            return float(row["ms"] / float(row["runs"])) / 1000
-    raise AssertionError("no bucket holds half of the runs")
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from worker.durations import format_duration
 from worker.nights import Ask, Row, faults, fires, minutes
 from worker.nights.acts import acts
 from worker.nights.kinds import Kind, failed_kinds
+from worker.nights.usual import medians
 from worker.nights.words import Numbers, number, plural, verdict
 
 FEW = 5
@@ -79,8 +80,8 @@ class Summary:
 
 def summary(ask: Ask, window: Span, zone: tzinfo) -> Summary:
     """Return what is to be told of ``window``, which is over; times in words are of ``zone``."""
-    usual = minutes.usual(ask, window.since)
-    ran = minutes.ran([minutes.summed(ask, window, usual, minutes.slice_length(window))], usual)
+    usually = medians(ask, window.since)
+    ran = minutes.ran([minutes.summed(ask, window, usually, minutes.slice_length(window))], usually)
     kinds, failed = failed_kinds(ask, window), faults.failed(ask, window)
     recovered, of_recovered = faults.recovered(ask, failed)
     lost, of_lost = faults.lost(ask, failed)

@@ -9,18 +9,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 
-from dashboard.queries.ended import HOUR, SETTLED
 from dashboard.queries.errors import Window
 from dashboard.queries.nights.settled import Settled
 from dashboard.words.night import MINUTE
+from worker.hours import HOUR, SETTLED
 from worker.nights import Ask, minutes
-from worker.nights.minutes import Minutes, Usual
+from worker.nights.minutes import Minutes
+from worker.nights.usual import BEFORE, Usual, usual_until
 from worker.retention.keep import STATISTICS_DAYS
 
 # So many windows have their hours kept: about 150 kB each of sixty types, three times that of two hundred.
 MOST_HOURS = 4
 # Retention removes minutes of statistics; a window is told with what was usual before it.
-STAY = timedelta(days=STATISTICS_DAYS - 1) - minutes.BEFORE
+STAY = timedelta(days=STATISTICS_DAYS - 1) - BEFORE
 
 
 def minutes_of(
@@ -36,7 +37,7 @@ def minutes_of(
     if begin >= end:
         return [summed(window.since, window.until)]
     # What was usual is that before the hour in which the window begins: it says what is slow.
-    question = begin, end, step, minutes.usual_until(window.since)
+    question = begin, end, step, usual_until(window.since)
     middle = kept.get(question, lambda: summed(begin, end))
     edges = (window.since, begin), (end, window.until)
     return [middle, *(summed(since, until) for since, until in edges if since < until)]

@@ -17,15 +17,16 @@ from sqlalchemy import Connection, text
 from dashboard import params
 from dashboard.pictures import gantt
 from dashboard.queries import audit, errors, removed
-from dashboard.queries.ended import SETTLED
 from dashboard.queries.errors import Group, Window
 from dashboard.queries.keyset import Rows
 from dashboard.queries.nights import hours
 from dashboard.queries.nights.hours import MOST_HOURS
 from dashboard.queries.nights.settled import Settled
 from dashboard.words import night as words
+from worker.hours import SETTLED
 from worker.nights import Ask, Row, faults, fires, minutes
 from worker.nights.minutes import Minutes, Ran
+from worker.nights.usual import Usual, medians, usual_until
 
 MOST_ACTS = 50
 # Retention counts in days: of what ended less than one ago nothing is removed yet.
@@ -83,11 +84,11 @@ class Night:
         )
 
     @cached_property
-    def usual(self) -> dict[str, minutes.Usual]:
+    def usual(self) -> dict[str, Usual]:
         """What was usual before."""
         since = self.window.since
-        before = minutes.usual_until(since)
-        return self._of_minutes("usual", lambda: minutes.usual(self.ask, since), up_to=before)
+        before = usual_until(since)
+        return self._of_minutes("usual", lambda: medians(self.ask, since), up_to=before)
 
     @cached_property
     def parts(self) -> list[Minutes]:
