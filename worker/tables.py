@@ -219,9 +219,10 @@ job_runs = Table(
     ),
     # Leases that ended, running per type for its limit; as small as what runs now.
     Index("job_runs_leased", "job_type", "locked_until", postgresql_where=text("status = 'running'")),
-    # Lists: newest first by status, by type.
-    Index("job_runs_by_status", "status", "id"),
-    Index("job_runs_by_type", "job_type", "id"),
+    # Lists: newest first by status, by type. What runs is in job_runs_leased alone, so that a claim enters
+    # neither: a list puts it in from there.
+    Index("job_runs_listed_by_status", "status", "id", postgresql_where=text("status <> 'running'")),
+    Index("job_runs_listed_by_type", "job_type", "id", postgresql_where=text("status <> 'running'")),
     # What fails now, newest first, whole, by type and by code: pages read these indexes and no row.
     Index(
         "job_runs_failing",

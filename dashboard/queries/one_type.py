@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from sqlalchemy import Connection, RowMapping, any_, literal, select, text
+from sqlalchemy import Connection, RowMapping, any_, literal, select, text, union_all
 
 from dashboard.queries.overview import ALIVE
 from dashboard.queries.types import NEWEST
+from worker.filters.search import IS_RUNNING, running
 from worker.states import FAILURES, sql_list
 from worker.tables import audit_log, job_definitions, job_runs, workers
 
@@ -63,14 +64,18 @@ def schedules_of(connection: Connection, name: str) -> list[RowMapping]:
 
 def latest_runs(connection: Connection, name: str) -> list[RowMapping]:
     """Return the LATEST runs of a type, the newest first: what a table of runs shows."""
-    # The range of one value and the order leave the planner one way: job_runs_by_type.
-    statement = (
-        select(runs.id, runs.status, runs.attempts, runs.started_at, runs.finished_at, runs.failed_at,
-               runs.run_at, runs.error_code, runs.last_error)
-        .where(runs.job_type.between(name, name))
+    shown = (runs.id, runs.status, runs.attempts, runs.started_at, runs.finished_at, runs.failed_at,
+             runs.run_at, runs.error_code, runs.last_error)  # fmt: skip
+    # The range of one value and the order leave the planner one way: job_runs_listed_by_type.
+    listed = (
+        select(*shown)
+        .where(runs.job_type.between(name, name), ~IS_RUNNING)
         .order_by(runs.job_type.desc(), runs.id.desc())
         .limit(LATEST)
-    )  # fmt: skip
+    )
+    under_way = running(*shown, where=[runs.job_type == name])
+    each = union_all(listed, under_way).subquery()
+    statement = select(each).order_by(each.c.id.desc()).limit(LATEST)
     return list(connection.execute(statement).mappings().all())
 
 

@@ -9,13 +9,12 @@ from sqlalchemy import (
     Connection,
     RowMapping,
     bindparam,
-    literal,
     select,
     text,
 )
 
 from dashboard.queries.workers import rank
-from worker.states import Status
+from worker.filters.search import IS_RUNNING
 from worker.tables import job_runs, loops, workers
 
 # Of the newest attempts of all workers, so many are looked at for those of one.
@@ -36,10 +35,7 @@ def one(connection: Connection, worker_id: str) -> RowMapping | None:
 _RUNNING = (
     select(runs.id, runs.locked_by, runs.job_type, runs.attempts, runs.started_at, runs.locked_until,
            runs.cancel_requested_at, runs.progress_done, runs.progress_total)
-    .where(
-        runs.status == literal(Status.RUNNING.value, literal_execute=True),
-        runs.locked_by == bindparam("worker"),
-    )
+    .where(IS_RUNNING, runs.locked_by == bindparam("worker"))
     .order_by(runs.job_type, runs.locked_until)
     .limit(MOST_RUNNING)
 )  # fmt: skip

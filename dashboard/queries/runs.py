@@ -33,9 +33,8 @@ from dashboard.params import Filters, WrongFilter, read_cursor
 from dashboard.queries.keyset import Rows, beyond, keyset_page
 from dashboard.redaction import SECRET_KEYS
 from worker import leases
-from worker.filters.search import Hidden, Search, Start, workers_named
+from worker.filters.search import IS_RUNNING, Hidden, Search, Start, workers_named
 from worker.filters.search import search as filtered
-from worker.states import Status
 from worker.tables import job_definitions, job_runs, job_types
 
 CAP = 10_000
@@ -56,10 +55,9 @@ SECRET_SAID = (
 )
 
 runs = job_runs.c
-is_running = runs.status == literal(Status.RUNNING.value, literal_execute=True)
-IS_LEASE_ENDED = and_(is_running, literal_column(leases.is_ended(str(job_runs)), Boolean()))
-IS_SILENT = and_(is_running, literal_column(leases.is_silent(str(job_runs)), Boolean()))
-IS_STUCK = and_(is_running, literal_column(leases.is_stuck(str(job_runs)), Boolean()))
+IS_LEASE_ENDED = and_(IS_RUNNING, literal_column(leases.is_ended(str(job_runs)), Boolean()))
+IS_SILENT = and_(IS_RUNNING, literal_column(leases.is_silent(str(job_runs)), Boolean()))
+IS_STUCK = and_(IS_RUNNING, literal_column(leases.is_stuck(str(job_runs)), Boolean()))
 MOST_ATTEMPTS = func.coalesce(runs.max_attempts, job_types.c.max_attempts, DEFAULT_ATTEMPTS)
 
 

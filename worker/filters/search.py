@@ -22,6 +22,7 @@ from sqlalchemy import (
     false,
     func,
     literal,
+    literal_column,
     or_,
     select,
     true,
@@ -39,6 +40,8 @@ LOOKED_AT = ("id", "created_at", "attempts", "locked_by", "payload", "last_error
 FAILING = (Status.FAILED.value, Status.DEAD.value)
 
 runs = job_runs.c
+# A constant: a value that comes later cannot prove that an index has the runs.
+IS_RUNNING = runs.status == literal(Status.RUNNING.value, literal_execute=True)
 
 
 class Start(NamedTuple):
@@ -68,6 +71,19 @@ class Search:
     end: Select[Any] | None = None
 
 
+class Arm(NamedTuple):
+    """One of the alternatives that are merged: runs that meet ``conditions`` and, ``is_running``, run."""
+
+    conditions: list[ColumnElement[bool]]
+    is_running: bool = False
+
+    def select(self, *columns: ColumnElement[Any]) -> Select[Any]:
+        """Return the select of ``columns`` of these runs, in any order."""
+        if self.is_running:
+            return running(*columns, where=self.conditions)
+        return select(*columns).where(and_(true(), *self.conditions))
+
+
 def workers_named(name: str) -> Select[Any]:
     """Return the select of the ids of workers with this name or on this host."""
     return select(workers.c.id).where(or_(workers.c.name == name, workers.c.hostname == name))
@@ -89,32 +105,45 @@ def search(
     of ``workers_named``; ``start`` is where a walk begins; ``hidden`` is what the asker may not see, and
     ``types`` are the job types that the asker may see, None for all.
     """
+    plain = _plain(asked)
     seen = _seen(asked, types)
-    arms = [and_(true(), *arm, *of_type, *_plain(asked)) for of_type in seen for arm in _states(asked)]
+    by_type = bool(asked.get("type") or types is not None) and not asked.get("key")
+    states = _states(asked, by_type=by_type)
+    arms = [Arm([*arm.conditions, *of_type, *plain], arm.is_running) for of_type in seen for arm in states]
     if any(asked.get(name) for name in WALKING) or asked.starting("payload."):
         return _walk(arms, start, lambda run: _walking(run, asked, now, named, hidden))
-    if len(arms) == 1:
-        return Search(select(runs.id).where(arms[0]), runs.id)
-    each = _merged([select(runs.id).where(arm) for arm in arms], start)
+    each = _merged([arm.select(runs.id) for arm in arms], start)
     return Search(select(each.c.id), each.c.id)
 
 
+def running(*columns: ColumnElement[Any], where: Sequence[ColumnElement[bool]] = ()) -> Select[Any]:
+    """Return the select of ``columns`` of the runs that run and meet ``where``, in any order.
+
+    The indexes of lists do not have them: all are read, by an index that has nothing else, and sorted. The
+    OFFSET keeps the planner from walking the primary key instead, past all that waits behind them.
+    """
+    return select(select(*columns).where(IS_RUNNING, *where).offset(literal_column("0")).subquery())
+
+
 def _merged(arms: list[Select[Any]], start: Start | None) -> Any:
-    """Return the union of ``arms``, each in the order of the list.
+    """Return the one of ``arms``, or the union of several, each in the order of the list.
 
     Without an order of its own an arm does not know that its index gives it: the planner takes all that the
     arms have, and sorts.
     """
-    order = runs.id.asc() if start is not None and start.newer else runs.id.desc()
-    return union_all(*(arm.order_by(order) for arm in arms)).subquery()
+    if len(arms) == 1:
+        return arms[0].subquery()
+    is_newer = start is not None and start.newer
+    ids = [arm.selected_columns.id for arm in arms]
+    orders = [id_.asc() if is_newer else id_.desc() for id_ in ids]
+    return union_all(*(arm.order_by(order) for arm, order in zip(arms, orders, strict=True))).subquery()
 
 
 def _walk(
-    arms: list[Any], start: Start | None, conditions: Callable[[Any], list[ColumnElement[bool]]]
+    arms: list[Arm], start: Start | None, conditions: Callable[[Any], list[ColumnElement[bool]]]
 ) -> Search:
     """Return the search that looks at each of the next WINDOW runs in the direction of ``start``."""
-    looked_at = [select(*(runs[name] for name in LOOKED_AT)).where(arm) for arm in arms]
-    source = looked_at[0].subquery() if len(arms) == 1 else _merged(looked_at, start)
+    source = _merged([arm.select(*(runs[name] for name in LOOKED_AT)) for arm in arms], start)
     order = source.c.id.desc()
     ahead = select(source)
     if start is not None:
@@ -126,16 +155,26 @@ def _walk(
     return Search(matching, near.c.id, end)
 
 
-def _states(asked: Asked) -> list[list[ColumnElement[bool]]]:
-    """Return the alternatives of the status filter: one ordered index scan each, merged."""
+def _states(asked: Asked, *, by_type: bool) -> list[Arm]:
+    """Return the alternatives of the status filter: one ordered scan each, merged.
+
+    ``by_type``: without a status they are found by the index by type, which has those that do not run.
+    """
     wanted: tuple[str, ...] = asked.get("status") or ()
     if asked.get("group") and not asked.get("error"):
         # Its index is by group and status: without a status, six scans of it.
         wanted = wanted or tuple(status.value for status in Status)
     if asked.get("error") and set(wanted) <= set(FAILING):
         states = [literal(each, literal_execute=True) for each in wanted or FAILING]
-        return [[runs.status.in_(states)]]
-    return [[runs.status == literal(each, literal_execute=True)] for each in wanted] or [[]]
+        return [Arm([runs.status.in_(states)])]
+    if not wanted:
+        return [Arm([~IS_RUNNING]), Arm([], is_running=True)] if by_type else [Arm([])]
+    return [
+        Arm([], is_running=True)
+        if each == Status.RUNNING
+        else Arm([runs.status == literal(each, literal_execute=True)])
+        for each in wanted
+    ]
 
 
 def _seen(asked: Asked, types: Sequence[str] | None) -> list[list[ColumnElement[bool]]]:

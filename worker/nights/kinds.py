@@ -15,10 +15,11 @@ from worker.states import FAILURES, sql_list
 CAP = 20_000
 MOST = 100
 
-# A range of one status: with "=" the planner may walk the primary key back instead of job_runs_by_status.
+# A range of one status: with "=" the planner may walk the primary key back instead of job_runs_failing.
 _FAILING = """
     (SELECT r.error_code, r.job_type, r.error_group, r.status FROM wakeboard.job_runs AS r
-     WHERE r.status >= '{0}' AND r.status <= '{0}' ORDER BY r.status DESC, r.id DESC LIMIT :cap)"""
+     WHERE r.status IN ('failed', 'dead') AND r.status >= '{0}' AND r.status <= '{0}'
+     ORDER BY r.status DESC, r.id DESC LIMIT :cap)"""
 _KINDS = f"""
 WITH tried AS (
     SELECT coalesce(newest.error_code, '{UNKNOWN}') AS code, newest.job_type, newest.error_group,

@@ -210,7 +210,8 @@ def slices(parts: Sequence[Minutes], since: datetime, types: Iterable[str]) -> d
 
 _LAST_BEFORE = last_before("job_runs", "created_at")
 
-# With "=" the planner may walk the primary key back; the range and the order are those of job_runs_by_type.
+# With "=" the planner may walk the primary key back; the range, the order and that none of them runs are
+# those of job_runs_listed_by_type.
 _SLOW = """
 SELECT found.*
 FROM unnest(CAST(:types AS text[]), CAST(:limits AS float8[])) WITH ORDINALITY AS t (job_type, seconds, place)
@@ -220,6 +221,7 @@ CROSS JOIN LATERAL (
     FROM (
         SELECT r.id, r.job_type, r.status, r.started_at, r.finished_at FROM wakeboard.job_runs AS r
         WHERE r.job_type BETWEEN t.job_type AND t.job_type AND r.id <= CAST(:last AS bigint)
+            AND r.status <> 'running'
         ORDER BY r.job_type DESC, r.id DESC
         LIMIT :few
     ) AS newest
