@@ -133,26 +133,36 @@ def _merged(arms: list[Select[Any]], start: Start | None) -> Any:
     """
     if len(arms) == 1:
         return arms[0].subquery()
-    is_newer = start is not None and start.newer
-    ids = [arm.selected_columns.id for arm in arms]
-    orders = [id_.asc() if is_newer else id_.desc() for id_ in ids]
-    return union_all(*(arm.order_by(order) for arm, order in zip(arms, orders, strict=True))).subquery()
+    return union_all(*(arm.order_by(_ordered(arm.selected_columns.id, start)) for arm in arms)).subquery()
 
 
 def _walk(
     arms: list[Arm], start: Start | None, conditions: Callable[[Any], list[ColumnElement[bool]]]
 ) -> Search:
     """Return the search that looks at each of the next WINDOW runs in the direction of ``start``."""
-    source = _merged([arm.select(*(runs[name] for name in LOOKED_AT)) for arm in arms], start)
-    order = source.c.id.desc()
-    ahead = select(source)
-    if start is not None:
-        ahead = ahead.where(source.c.id > start.id if start.newer else source.c.id < start.id)
-        order = source.c.id.asc() if start.newer else order
-    near = ahead.order_by(order).limit(WINDOW).subquery()
+    parts = [_ahead(arm.select(*(runs[name] for name in LOOKED_AT)), start) for arm in arms]
+    ahead = parts[0]
+    if len(parts) > 1:
+        # Each with a limit of its own: else all that a part has may be sorted.
+        source = union_all(*(part.limit(WINDOW) for part in parts)).subquery()
+        ahead = select(source).order_by(_ordered(source.c.id, start))
+    near = ahead.limit(WINDOW).subquery()
     matching = select(near.c.id).where(*conditions(near.c))
-    end = ahead.with_only_columns(source.c.id).order_by(order).offset(WINDOW - 1).limit(1)
+    end = ahead.with_only_columns(ahead.selected_columns.id).offset(WINDOW - 1).limit(1)
     return Search(matching, near.c.id, end)
+
+
+def _ahead(arm: Select[Any], start: Start | None) -> Select[Any]:
+    """Return the runs of ``arm`` that are ahead of ``start``, in the order of the walk."""
+    id_ = arm.selected_columns.id
+    if start is not None:
+        arm = arm.where(id_ > start.id if start.newer else id_ < start.id)
+    return arm.order_by(_ordered(id_, start))
+
+
+def _ordered(id_: Any, start: Start | None) -> Any:
+    """Return the order of a list, newest first, or of a walk that goes to newer ones."""
+    return id_.asc() if start is not None and start.newer else id_.desc()
 
 
 def _states(asked: Asked, *, by_type: bool) -> list[Arm]:
