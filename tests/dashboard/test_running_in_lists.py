@@ -171,9 +171,11 @@ def test_no_list_by_type_or_status_walks_past_other_runs_to_what_runs(
         else:
             cursor_ = connection.execute(f"{explain} {sql}".encode(), values)
         plan = "\n".join(line for (line,) in cursor_.fetchall())
-        # Nearly all succeeded, so that any way to them is as good; a stretch of ids is no walk.
-        if "succeeded" not in path:
+        # Nearly all succeeded, and who looks at 20,000 runs may look at all: any way to them is as good. A
+        # stretch of ids is no walk.
+        if not any(each in path for each in ("succeeded", "q=", "attempts=")):
             assert "Seq Scan on job_runs" not in plan, f"{path}\n{sql}\n{plan}"
             assert not re.search(r"job_runs_pkey on .*\n +Filter", plan), f"{path}\n{sql}\n{plan}"
+        assert not re.search(r"Filter: .*status = 'running'", plan), f"{path}\n{sql}\n{plan}"
         if "status = 'running'" in sql:
             assert "job_runs_leased" in plan, f"{path}\n{sql}\n{plan}"
