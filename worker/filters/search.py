@@ -112,7 +112,7 @@ def search(
     arms = [Arm([*arm.conditions, *of_type, *plain], arm.is_running) for of_type in seen for arm in states]
     if any(asked.get(name) for name in WALKING) or asked.starting("payload."):
         return _walk(arms, start, lambda run: _walking(run, asked, now, named, hidden))
-    each = _merged([arm.select(runs.id) for arm in arms], start)
+    each = _merged(arms, start)
     return Search(select(each.c.id), each.c.id)
 
 
@@ -122,42 +122,50 @@ def running(*columns: ColumnElement[Any], where: Sequence[ColumnElement[bool]] =
     The indexes of lists do not have them: all are read, by an index that has nothing else, and sorted. The
     OFFSET keeps the planner from walking the primary key instead, past all that waits behind them.
     """
-    return select(select(*columns).where(IS_RUNNING, *where).offset(literal_column("0")).subquery())
+    return select(*columns).where(IS_RUNNING, *where).offset(literal_column("0"))
 
 
-def _merged(arms: list[Select[Any]], start: Start | None) -> Any:
-    """Return the one of ``arms``, or the union of several, each in the order of the list.
+def _merged(arms: list[Arm], start: Start | None) -> Any:
+    """Return the ids of the one of ``arms``, or of the union of several, each in the order of the list.
 
     Without an order of its own an arm does not know that its index gives it: the planner takes all that the
     arms have, and sorts.
     """
-    if len(arms) == 1:
-        return arms[0].subquery()
-    return union_all(*(arm.order_by(_ordered(arm.selected_columns.id, start)) for arm in arms)).subquery()
+    parts = [arm.select(runs.id) for arm in arms]
+    if len(arms) > 1:
+        order = _ordered(runs.id, start)
+        parts = [
+            part if arm.is_running else part.order_by(order) for arm, part in zip(arms, parts, strict=True)
+        ]
+    return _together(parts)
 
 
 def _walk(
     arms: list[Arm], start: Start | None, conditions: Callable[[Any], list[ColumnElement[bool]]]
 ) -> Search:
     """Return the search that looks at each of the next WINDOW runs in the direction of ``start``."""
-    parts = [_ahead(arm.select(*(runs[name] for name in LOOKED_AT)), start) for arm in arms]
-    ahead = parts[0]
-    if len(parts) > 1:
-        # Each with a limit of its own: else all that a part has may be sorted.
-        source = union_all(*(part.limit(WINDOW) for part in parts)).subquery()
-        ahead = select(source).order_by(_ordered(source.c.id, start))
+    source = _together([_ahead(arm, start, is_one=len(arms) == 1) for arm in arms])
+    ahead = select(source).order_by(_ordered(source.c.id, start))
     near = ahead.limit(WINDOW).subquery()
     matching = select(near.c.id).where(*conditions(near.c))
-    end = ahead.with_only_columns(ahead.selected_columns.id).offset(WINDOW - 1).limit(1)
+    end = ahead.with_only_columns(source.c.id).offset(WINDOW - 1).limit(1)
     return Search(matching, near.c.id, end)
 
 
-def _ahead(arm: Select[Any], start: Start | None) -> Select[Any]:
-    """Return the runs of ``arm`` that are ahead of ``start``, in the order of the walk."""
-    id_ = arm.selected_columns.id
+def _ahead(arm: Arm, start: Start | None, *, is_one: bool) -> Select[Any]:
+    """Return the runs of ``arm`` that are ahead of ``start``; if there are others, the next WINDOW.
+
+    Without a limit of its own all that a part of a union has may be sorted.
+    """
+    part = arm.select(*(runs[name] for name in LOOKED_AT))
     if start is not None:
-        arm = arm.where(id_ > start.id if start.newer else id_ < start.id)
-    return arm.order_by(_ordered(id_, start))
+        part = part.where(runs.id > start.id if start.newer else runs.id < start.id)
+    return part if is_one or arm.is_running else part.order_by(_ordered(runs.id, start)).limit(WINDOW)
+
+
+def _together(parts: list[Select[Any]]) -> Any:
+    """Return the one of ``parts`` or the union of several, to select from."""
+    return (parts[0] if len(parts) == 1 else union_all(*parts)).subquery()
 
 
 def _ordered(id_: Any, start: Start | None) -> Any:
