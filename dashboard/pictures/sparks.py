@@ -32,7 +32,7 @@ def sparkline(bars: Sequence[Counted], title: str) -> Markup:
 
 
 # A page has fifty, which stay the same until something ends; each is some 2 kB with its numbers.
-@lru_cache(128)
+@lru_cache(256)
 def _stacked(counts: tuple[tuple[int, int], ...], title: str) -> Markup:
     return _drawn(*layers(counts), len(counts), title)
 

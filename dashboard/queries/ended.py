@@ -169,7 +169,7 @@ def bars(connection: Connection, now: datetime, window: Window, closed: dict[dat
     for first, until in spans(start for start in starts if start not in known):
         known |= _summed(connection, first, until, HOUR)
     found = _filled(starts, known)
-    closed.update({bar.start_at: bar for bar in found if bar.start_at + SETTLED < now})
+    closed.update({bar.start_at: bar for bar in found if bar.start_at + SETTLED <= now})
     for start in [start for start in list(closed) if start < now - LONGEST]:
         closed.pop(start, None)
     return found

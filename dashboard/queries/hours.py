@@ -50,7 +50,7 @@ def last_day(connection: Connection, now: datetime, closed: dict[datetime, Hour]
     for first, until in spans(start for start in starts if start not in found):
         found |= _summed(connection, first, until)
     whole = {start: found.get(start, {}) for start in starts}
-    closed.update({start: hour for start, hour in whole.items() if start + SETTLED < now})
+    closed.update({start: hour for start, hour in whole.items() if start + SETTLED <= now})
     for start in [start for start in list(closed) if start < starts[0]]:
         closed.pop(start, None)
     return whole

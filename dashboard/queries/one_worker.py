@@ -13,14 +13,13 @@ from sqlalchemy import (
     text,
 )
 
-from dashboard.queries.workers import rank
+from dashboard.queries.workers import MOST_RUNNING, rank
 from worker.filters.search import IS_RUNNING
 from worker.tables import job_runs, loops, workers
 
 # Of the newest attempts of all workers, so many are looked at for those of one.
 NEWEST = 5000
 ENDS = 20
-MOST_RUNNING = 1000
 
 runs = job_runs.c
 

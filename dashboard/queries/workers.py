@@ -69,7 +69,7 @@ SELECT locked_by, array_agg(id ORDER BY started_at, id) AS ids,
 FROM (
     SELECT r.locked_by, r.id, r.job_type, r.started_at FROM wakeboard.job_runs AS r
     WHERE r.status = '{Status.RUNNING.value}' AND r.locked_by = ANY (CAST(:ids AS text[]))
-    ORDER BY r.job_type, r.locked_until LIMIT {MOST_RUNNING}
+    ORDER BY r.job_type, r.locked_until LIMIT {MOST_RUNNING + 1}
 ) AS held
 GROUP BY locked_by
 """)
@@ -77,10 +77,14 @@ GROUP BY locked_by
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """What a worker runs, the longest first: the ``ids`` of all, the types of the first MOST_NAMED."""
+    """What a worker runs, the longest first: the ``ids`` of all, the types of the first MOST_NAMED.
+
+    ``is_cut``: there were too many to be read, and it may run others.
+    """
 
     ids: Sequence[int] = ()
     job_types: Sequence[str] = ()
+    is_cut: bool = False
 
     @property
     def first(self) -> list[tuple[int, str]]:
@@ -89,12 +93,11 @@ class Running:
 
 
 def running(connection: Connection, ids: Sequence[str]) -> Mapping[str, Running]:
-    """Return by worker id what the workers ``ids`` run now, together at most MOST_RUNNING runs."""
-    found = {each: Running() for each in ids}
-    if ids:
-        rows = connection.execute(_RUNNING, {"ids": list(ids)})
-        found |= {row.locked_by: Running(row.ids, row.job_types) for row in rows}
-    return found
+    """Return by worker id what the workers ``ids`` run now, together not many more than MOST_RUNNING runs."""
+    rows = connection.execute(_RUNNING, {"ids": list(ids)}).all() if ids else []
+    is_cut = sum([len(row.ids) for row in rows]) > MOST_RUNNING
+    found = {row.locked_by: Running(row.ids, row.job_types, is_cut) for row in rows}
+    return {each: found.get(each) or Running(is_cut=is_cut) for each in ids}
 
 
 _VERSIONS = select(columns.version).distinct().where(ALIVE, columns.version.is_not(None))

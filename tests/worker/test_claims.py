@@ -129,6 +129,13 @@ def test_nothing_is_claimed_ahead_while_much_waits_to_be_written() -> None:
     assert made.plan(loads(1, 1), unwritten=MOST_HELD) is None
 
 
+def test_nothing_is_claimed_for_free_slots_either_while_too_much_waits_to_be_written() -> None:
+    made = claims("mail", "report")
+    learn_very_quick(made, "mail")
+    assert made.plan(loads(0, 0), unwritten=MOST_HELD - 1) is not None
+    assert made.plan(loads(0, 0), unwritten=MOST_HELD) is None
+
+
 def test_one_run_with_a_single_try_stops_claims_ahead_of_its_type_for_a_while() -> None:
     made = claims("mail")
     learn_quick(made, "mail")

@@ -80,8 +80,8 @@ ORDER BY due_at LIMIT {NAMED}
 """
 # What people have muted for now: few, and by an index of their own.
 MUTED_GROUPS = "SELECT id FROM wakeboard.error_groups WHERE muted_until > now()"
-# Newest first along an index by status: with a plain equality and a limit the planner may walk the whole
-# table. The newest CAP dead runs are read; a run that died lately but was made long ago may be past them.
+# Newest first along job_runs_listed_by_status: with a plain equality and a limit the planner may walk the
+# whole table. The newest CAP dead runs are read; one that died lately but was made long ago may be past them.
 DEAD = f"""
 WITH newest AS (
     SELECT job_type, finished_at, error_group FROM wakeboard.job_runs

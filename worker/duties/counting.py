@@ -28,7 +28,7 @@ class Counting:
         numbers = statistics.merge(connection)
         self.pause_seconds = None
         if (began := monotonic()) < self._look_at:
-            return numbers
+            return numbers | {"hours": 0}
         summed = 0
         while hours.sum_next(connection) is not None:
             summed += 1

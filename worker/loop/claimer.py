@@ -15,7 +15,7 @@ from worker import log
 from worker.duties.presence import Beat
 from worker.loop.channel import Rows, StatementFailed
 from worker.loop.claiming import Claimed, busy_script, claim_script, recovery_script
-from worker.loop.claims import Claims, Plan
+from worker.loop.claims import MOST_HELD, Claims, Plan
 from worker.loop.front import Front
 from worker.loop.held import Holdings
 from worker.loop.line import Line
@@ -152,19 +152,27 @@ class Claimer:
             return
         plan = self._plan()
         if plan is None:
-            self.well()
+            if self._unwritten >= MOST_HELD:
+                self.hindered(f"{self._unwritten:,} runs have ended and could not be written yet.")
+            else:
+                self.well()
             self._take_back_idle()
         else:
             self._send(plan)
 
+    @property
+    def _unwritten(self) -> int:
+        """How many runs have ended and are not written yet."""
+        return len(self._holdings) - sum(load.outstanding for load in self._slots.loads)
+
     def _plan(self, coming: int = 0) -> Plan | None:
-        loads = self._slots.loads
-        unwritten = len(self._holdings) - sum(load.outstanding for load in loads)
-        return self._claims.plan(loads, coming=coming, unwritten=unwritten)
+        return self._claims.plan(self._slots.loads, coming=coming, unwritten=self._unwritten)
 
     def _go_on(self, rows: Rows) -> None:
         """Send the next claim of a backlog before ``rows`` are handed out: that takes as long as a claim."""
-        if not self._may_claim() or monotonic() < self._not_before or not self._claims.are_quick(rows):
+        if not self._not_before <= monotonic() < self._recover_at or not self._may_claim():
+            return
+        if not self._claims.are_quick(rows):
             return
         if (plan := self._plan(len(rows))) is not None:
             self._send(plan)

@@ -15,8 +15,9 @@ from worker.loop.held import Held, Policy
 
 # One statement text per size, so that few are prepared; each is a literal LIMIT.
 SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 100, 150, 200, 300, 500)
-# So many at most are claimed ahead for one slot and for all, and held together with what ended and is not
-# written yet: what a killed worker leaves to its leases.
+# So many at most are claimed ahead for one slot and for all (for more slots than that, one for each): what a
+# killed worker leaves to its leases. Nothing is claimed ahead beyond MOST_HELD together with what has ended
+# and is not written yet, and nothing at all while so much waits to be written.
 AHEAD_PER_SLOT, AHEAD = 600, 1200
 MOST_HELD = 2400
 # A claim ahead is worth its statement for so many; what is left must last until it has come.
@@ -138,6 +139,8 @@ class Claims:
         runs keep all slots busy. What may be claimed ahead is so with each: a claim for free slots alone is
         worked off before the next one, and so there would never be anything ahead.
         """
+        if unwritten >= MOST_HELD:
+            return None
         free = max(0, sum(load.outstanding == 0 for load in loads) - coming)
         open_ = [load for load in loads if load.slow == 0]
         quick = self._quick()

@@ -11,7 +11,7 @@ from worker.loop.held import Held, Holdings
 from worker.loop.line import Line
 from worker.loop.record import Ended, Recorder, Written
 
-# While more is about to end, so many are worth a statement, and fewer are after so long.
+# While so many are still held, a statement waits for as many that ended, but no longer than this.
 ENOUGH_ENDED = 300
 GATHER_SECONDS = 0.005
 
@@ -76,8 +76,8 @@ class Writer:
     def seconds_to_send(self) -> float:
         """Seconds to wait for what else ends, 0 when what is there is to be sent.
 
-        Only a backlog of quick runs waits, of which as many are still held: a statement costs as much as the
-        rows of thirty. What ends by itself is sent at once.
+        Only while ENOUGH_ENDED others are held: a statement costs as much as writing thirty rows. What ends
+        by itself is sent at once.
         """
         ended = len(self._recorder)
         if ended >= ENOUGH_ENDED or len(self._holdings) - ended < ENOUGH_ENDED:

@@ -39,11 +39,11 @@ class Usual:
 
 
 # An hour of which a part is asked for is read by its minutes; so are deltas, which no worker has merged yet.
-_MINUTES = "        UNION ALL".join(
+_MINUTES = "\nUNION ALL\n".join(
     f"""
-        SELECT job_type, duration_bucket, runs, duration_ms FROM wakeboard.{table}
-        WHERE minute >= other.since AND minute < other.until AND outcome = 'succeeded'
-"""
+SELECT job_type, duration_bucket, runs, duration_ms FROM wakeboard.{table}
+WHERE minute >= other.since AND minute < other.until AND outcome = 'succeeded'
+""".strip()
     for table in ("statistics_rollups", "statistics_deltas")
 )
 _USUAL = f"""
@@ -66,7 +66,7 @@ WITH asked AS MATERIALIZED (
 ), in_minutes AS (
     -- Hour by hour from the newest on until there are enough: to be sorted, all would have to be read first.
     SELECT told.* FROM (SELECT * FROM asked WHERE NOT is_summed ORDER BY since DESC) AS other
-    CROSS JOIN LATERAL ({_MINUTES}    ) AS told
+    CROSS JOIN LATERAL ({_MINUTES}) AS told
     LIMIT :most_minutes
 )
 SELECT job_type, duration_bucket, sum(runs) AS runs, sum(duration_ms) AS ms
