@@ -6,9 +6,12 @@ from typing import Any
 
 from flask.testing import FlaskClient
 
+from dashboard.queries.workers import MOST_NAMED, MOST_RUNNING
 from tests.conftest import Connection
 from tests.dashboard.conftest import AsRole, assert_fragments_match, assert_shown_as_text
-from tests.factories import a_worker, rows
+from tests.factories import a_type, a_worker, claim, rows
+from worker.transitions.enqueue import enqueue_many
+from worker.transitions.newrun import NewRun
 
 JSON = {"Accept": "application/json"}
 HOSTILE = "<img src=x onerror=alert(1)>\u202e\"'/"
@@ -74,6 +77,26 @@ def test_filters_narrow_the_list(client: FlaskClient, connection: Connection) ->
     assert list(listed(client, "?type=mail")) == ["two"]
     assert list(listed(client, "?state=busy,silent")) == ["two"]
     assert client.get("/workers.json?state=broken").status_code == 400
+
+
+def test_where_too_many_run_to_be_read_nobody_seems_to_do_nothing(
+    client: FlaskClient, connection: Connection
+) -> None:
+    a_worker(connection, "busy", concurrency=4, running=4)
+    a_worker(connection, "cut", concurrency=4, running=2)
+    a_worker(connection, "bored", concurrency=4, running=0)
+    for name in ("a_first", "z_last"):
+        a_type(connection, name)
+    enqueue_many(connection, [NewRun("a_first")] * (MOST_RUNNING + 1) + [NewRun("z_last")] * 2)
+    claim(connection, ["a_first"], "busy", limit=MOST_RUNNING + 1)
+    claim(connection, ["z_last"], "cut", limit=2)
+    page = client.get("/workers").get_data(as_text=True)
+    lines = {
+        name: page.split(f'id="worker-{name}"')[1].split("</tr>")[0] for name in ("busy", "cut", "bored")
+    }
+    assert f"and {MOST_RUNNING + 1 - MOST_NAMED}+ more" in lines["busy"]
+    assert ">2 runs</a>" in lines["cut"]
+    assert ">–</span>" in lines["bored"]
 
 
 def test_live_workers_of_two_versions_are_told(client: FlaskClient, connection: Connection) -> None:
