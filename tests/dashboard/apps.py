@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import CodeType
+from typing import Any
 
 from flask import Flask
 from jinja2 import BytecodeCache
 from jinja2.bccache import Bucket
+from sqlalchemy import event
 
 from dashboard import create_app
 from worker.settings import Settings
@@ -35,3 +38,12 @@ def an_app(**settings: str) -> Flask:
     app = create_app(Settings.load(settings, environ={}))
     app.jinja_env.bytecode_cache = _codes
     return app
+
+
+def overhear(app: Flask, hear: Callable[[str, Any], object]) -> None:
+    """Tell ``hear`` of each statement that the pages of ``app`` send from now on, with its values."""
+    event.listen(
+        app.extensions["wakeboard_database"].primary,
+        "before_cursor_execute",
+        lambda _connection, _cursor, sql, values, *_: hear(sql, values),
+    )

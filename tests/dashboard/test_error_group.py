@@ -10,11 +10,11 @@ from zoneinfo import ZoneInfo
 import pytest
 from flask import Flask
 from flask.testing import FlaskClient
-from sqlalchemy import event
 
 from dashboard.pictures.trend import starts
 from dashboard.queries import groups
 from tests.conftest import Connection
+from tests.dashboard.apps import overhear
 from tests.dashboard.conftest import assert_fragments_match
 from tests.factories import a_group, a_run, a_worker, age, an_attempt, from_now, rows
 from worker.fingerprint import group_of, written
@@ -469,10 +469,7 @@ def test_no_page_of_a_group_reads_a_whole_table(
     )
     connection.execute("ANALYZE wakeboard.job_runs, wakeboard.job_attempts, wakeboard.error_groups")
     asked: list[tuple[str, Any]] = []
-    engine = app.extensions["wakeboard_database"].primary
-    event.listen(
-        engine, "before_cursor_execute", lambda _c, _cursor, sql, values, *_: asked.append((sql, values))
-    )
+    overhear(app, lambda sql, values: asked.append((sql, values)))
     name = written(numbers[0])
     for path in (
         "/errors", f"/errors/{name}", f"/errors/{name}?since=30d", f"/errors/{name}?status=dead",

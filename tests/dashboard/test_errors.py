@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from flask import Flask
 from flask.testing import FlaskClient
-from sqlalchemy import event
 
 from dashboard.queries import errors
 from tests.conftest import Connection
+from tests.dashboard.apps import overhear
 from tests.dashboard.conftest import assert_fragments_match
 from tests.factories import a_run, a_type, age, an_attempt
 
@@ -199,10 +199,7 @@ def test_no_page_of_errors_reads_a_whole_table(
     )
     connection.execute("ANALYZE wakeboard.job_runs, wakeboard.job_attempts")
     asked: list[tuple[str, Any]] = []
-    engine = app.extensions["wakeboard_database"].primary
-    event.listen(
-        engine, "before_cursor_execute", lambda _c, _cursor, sql, values, *_: asked.append((sql, values))
-    )
+    overhear(app, lambda sql, values: asked.append((sql, values)))
     for path in (
         "/errors",
         "/errors?since=1h",

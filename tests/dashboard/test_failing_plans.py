@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from flask import Flask
 from flask.testing import FlaskClient
-from sqlalchemy import event
 
 from tests.conftest import Connection
+from tests.dashboard.apps import overhear
 from tests.factories import a_type
 from tests.processes import wait_until
 
@@ -60,10 +60,7 @@ def vacuumed(connection: Connection) -> bool:
 def plans(app: Flask, client: FlaskClient, connection: Connection, path: str, table: str) -> list[str]:
     """Return the plans of the statements of a page that read ``table`` and not single rows of it by id."""
     asked: Asked = []
-    engine = app.extensions["wakeboard_database"].primary
-    event.listen(
-        engine, "before_cursor_execute", lambda _c, _cursor, sql, values, *_: asked.append((sql, values))
-    )
+    overhear(app, lambda sql, values: asked.append((sql, values)))
     assert client.get(path).status_code == 200
     found = [
         "\n".join(line[0] for line in connection.execute(f"EXPLAIN {sql}".encode(), values).fetchall())

@@ -10,14 +10,14 @@ import click
 import pytest
 from flask import Flask
 from flask.testing import FlaskClient
-from sqlalchemy import event, text
+from sqlalchemy import text
 
 from dashboard import MORE_PAGES, NAVIGATION
 from dashboard.connection import reading
 from dashboard.keyboard import GO
 from dashboard.words.pages import ANSWERS
 from tests.conftest import Connection
-from tests.dashboard.apps import an_app
+from tests.dashboard.apps import an_app, overhear
 from tests.dashboard.conftest import AsRole
 from tests.factories import a_definition, a_run, from_now, insert, rows, status
 from worker.cli import cli
@@ -71,8 +71,7 @@ def test_the_count_is_the_overviews_and_tells_alerts_that_no_number_tells(
 
 def test_many_tabs_share_one_count(app: Flask, client: FlaskClient) -> None:
     asked: list[str] = []
-    engine = app.extensions["wakeboard_database"].primary
-    event.listen(engine, "before_cursor_execute", lambda _c, _cursor, sql, *_: asked.append(sql))
+    overhear(app, lambda sql, _values: asked.append(sql))
     for _ in range(5):
         assert client.get(COUNT).status_code == 200
     assert sum("missed_fires" in sql for sql in asked) == 1

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from flask import Flask
 from flask.testing import FlaskClient
-from sqlalchemy import event
 
 from tests.conftest import Connection
+from tests.dashboard.apps import overhear
 from tests.factories import a_definition, a_run, a_type, a_worker
 
 BIG = ("Seq Scan on job_runs", "Seq Scan on job_attempts", "Seq Scan on audit_log")
@@ -82,12 +82,7 @@ def much(connection: Connection) -> None:
 def test_no_page_walks_a_large_table(app: Flask, client: FlaskClient, connection: Connection) -> None:
     asked: list[tuple[str, str, Any]] = []
     here = ""
-    engine = app.extensions["wakeboard_database"].primary
-    event.listen(
-        engine,
-        "before_cursor_execute",
-        lambda _c, _cursor, sql, values, *_: asked.append((here, sql, values)),
-    )
+    overhear(app, lambda sql, values: asked.append((here, sql, values)))
     for here in PATHS:
         assert client.get(here).status_code == 200
     looked = [
@@ -109,10 +104,7 @@ def test_what_is_under_way_of_each_type_is_counted_by_indexes_alone(
     app: Flask, client: FlaskClient, connection: Connection, explain: str
 ) -> None:
     asked: list[tuple[str, Any]] = []
-    engine = app.extensions["wakeboard_database"].primary
-    event.listen(
-        engine, "before_cursor_execute", lambda _c, _cursor, sql, values, *_: asked.append((sql, values))
-    )
+    overhear(app, lambda sql, values: asked.append((sql, values)))
     assert client.get("/types").status_code == 200
     ((sql, values),) = [one for one in asked if "AS claimable" in one[0]]
     if "GENERIC" in explain:

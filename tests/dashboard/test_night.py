@@ -15,7 +15,7 @@ from zoneinfo import ZoneInfo
 import pytest
 from flask import Flask
 from flask.testing import FlaskClient
-from sqlalchemy import event, text
+from sqlalchemy import text
 
 from dashboard.formats import anchor
 from dashboard.pictures import gantt
@@ -26,7 +26,7 @@ from dashboard.queries.nights.settled import Settled
 from dashboard.views.night import BOUNDS
 from dashboard.words import night as words
 from tests.conftest import Connection
-from tests.dashboard.apps import an_app
+from tests.dashboard.apps import an_app, overhear
 from tests.dashboard.conftest import NIGHT_TILES, SAME_ORIGIN, assert_shown_as_text
 from tests.factories import a_definition, a_group, a_run, a_type, a_worker, age, an_attempt, from_now, insert
 from worker import audit
@@ -574,8 +574,7 @@ WALKS = ("WITH newest AS MATERIALIZED", "AS tried GROUP BY error_group", "width_
 def watched(app: Flask) -> Callable[[], set[str]]:
     """Return a function that tells which of WALKS were made since it was last called."""
     statements: list[str] = []
-    engine = app.extensions["wakeboard_database"].primary
-    event.listen(engine, "before_cursor_execute", lambda _c, _cursor, sql, *_: statements.append(sql))
+    overhear(app, lambda sql, _values: statements.append(sql))
 
     def walked() -> set[str]:
         found = {walk for walk in WALKS for sql in statements if walk in sql}
@@ -900,14 +899,11 @@ def test_the_page_of_a_night_never_reads_a_whole_table(
     )
     connection.execute("VACUUM ANALYZE")
     asked: list[tuple[str, Any]] = []
-    engine = app.extensions["wakeboard_database"].primary
-    event.listen(
-        engine, "before_cursor_execute", lambda _c, _cursor, sql, values, *_: asked.append((sql, values))
-    )
+    overhear(app, lambda sql, values: asked.append((sql, values)))
     assert client.get("/night").status_code == 200
     assert client.get("/night?since=14h").status_code == 200
     now = datetime.now(UTC)
-    with engine.connect() as asking:
+    with app.extensions["wakeboard_database"].primary.connect() as asking:
         summary(
             lambda sql, values: [*asking.execute(text(sql), dict(values)).mappings()],
             Span(now - timedelta(hours=14), now),

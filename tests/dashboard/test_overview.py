@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from flask import Flask
 from flask.testing import FlaskClient
-from sqlalchemy import event
 
 from dashboard.queries import overview
 from tests.conftest import Connection
+from tests.dashboard.apps import overhear
 from tests.dashboard.conftest import assert_fragments_match
 from tests.factories import a_definition, a_run, a_worker, from_now, insert, rows
 
@@ -228,10 +228,7 @@ def test_the_overview_never_reads_the_whole_table(
     runs(connection, "queued", 60_000)
     connection.execute("ANALYZE wakeboard.job_runs")
     asked: list[tuple[str, Any]] = []
-    engine = app.extensions["wakeboard_database"].primary
-    event.listen(
-        engine, "before_cursor_execute", lambda _c, _cursor, sql, values, *_: asked.append((sql, values))
-    )
+    overhear(app, lambda sql, values: asked.append((sql, values)))
     client.get("/")
     looked_at_runs = [(sql, values) for sql, values in asked if "job_runs" in sql]
     assert len(looked_at_runs) >= 3

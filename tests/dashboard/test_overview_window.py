@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from flask import Flask
 from flask.testing import FlaskClient
-from sqlalchemy import event
 
 from dashboard.pictures.spreads import spread
 from dashboard.queries.ended import Bar, Times, Work, busiest_and_slowest
 from tests.conftest import Connection
+from tests.dashboard.apps import overhear
 from tests.dashboard.conftest import assert_fragments_match, assert_shown_as_text
 from worker.alerts import questions
 from worker.alerts.kinds import KINDS
@@ -236,11 +236,7 @@ def test_no_window_walks_all_statistics(
     )
     connection.execute("ANALYZE wakeboard.statistics_rollups")
     asked: list[tuple[str, Any]] = []
-    event.listen(
-        app.extensions["wakeboard_database"].primary,
-        "before_cursor_execute",
-        lambda _c, _cursor, sql, values, *_: asked.append((sql, values)),
-    )
+    overhear(app, lambda sql, values: asked.append((sql, values)))
     assert overview(client, window)["succeeded_attempts"] > 50
     looked = [one for one in asked if "statistics_rollups" in one[0]]
     assert looked

@@ -9,12 +9,11 @@ from typing import Any
 import pytest
 from flask import Flask
 from flask.testing import FlaskClient
-from sqlalchemy import event
 
 from dashboard import attention
 from dashboard.connection import Database
 from tests.conftest import Connection
-from tests.dashboard.apps import an_app
+from tests.dashboard.apps import an_app, overhear
 from tests.dashboard.conftest import SAME_ORIGIN
 from tests.dashboard.everything import Filling, addresses, furnish, is_page, plain_text
 from worker.people import users
@@ -80,8 +79,7 @@ def house(
 def test_no_page_asks_more_often_than_it_says(house: tuple[Flask, FlaskClient, Filling]) -> None:
     app, client, filling = house
     asked: list[str] = []
-    engine = app.extensions["wakeboard_database"].primary
-    event.listen(engine, "before_cursor_execute", lambda _c, _cursor, sql, *_: asked.append(sql))
+    overhear(app, lambda sql, _values: asked.append(sql))
 
     def count(address: str) -> list[str]:
         client.get(address)  # What is remembered across requests is remembered by now.
@@ -112,8 +110,7 @@ def test_no_page_asks_more_often_than_it_says(house: tuple[Flask, FlaskClient, F
 def test_a_fragment_asks_no_more_than_its_page(house: tuple[Flask, FlaskClient, Filling]) -> None:
     app, client, filling = house
     asked: list[Any] = []
-    engine = app.extensions["wakeboard_database"].primary
-    event.listen(engine, "before_cursor_execute", lambda _c, _cursor, sql, *_: asked.append(sql))
+    overhear(app, lambda sql, _values: asked.append(sql))
     wrong = []
     for rule, (address, *_) in addresses(app, filling).items():
         if rule.startswith("/_fragments"):

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from flask import Flask
 from flask.testing import FlaskClient
-from sqlalchemy import event
 
 from tests.conftest import Connection
+from tests.dashboard.apps import overhear
 from tests.dashboard.conftest import fragments_of
 from tests.factories import a_run, a_type
 from worker.states import Status
@@ -143,12 +143,7 @@ def test_no_list_by_type_or_status_walks_past_other_runs_to_what_runs(
 ) -> None:
     asked: list[tuple[str, str, Any]] = []
     here = ""
-    engine = app.extensions["wakeboard_database"].primary
-    event.listen(
-        engine,
-        "before_cursor_execute",
-        lambda _c, _cursor, sql, values, *_: asked.append((here, sql, values)),
-    )
+    overhear(app, lambda sql, values: asked.append((here, sql, values)))
     paths = [f"/runs?{each}" for each in ASKED if "key=" not in each]
     paths += [path.replace("mail", "rare") for path in paths if "mail" in path]
     for here in [*paths, "/types/mail", "/types/rare", "/"]:

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from flask import Flask
 from flask.testing import FlaskClient
-from sqlalchemy import event
 
 from dashboard.queries import runs
 from dashboard.views.runs import row_verb
 from tests.conftest import Connection
+from tests.dashboard.apps import overhear
 from tests.dashboard.conftest import AsRole, assert_fragments_match, fragments_of
 from tests.factories import a_definition, a_run, a_type, a_worker, age, an_attempt
 from worker.filters import search
@@ -383,10 +383,7 @@ def many_runs(connection: Connection) -> None:
 @pytest.mark.usefixtures("many_runs")
 def test_no_list_reads_the_whole_table(app: Flask, client: FlaskClient, connection: Connection) -> None:
     asked: list[tuple[str, Any]] = []
-    engine = app.extensions["wakeboard_database"].primary
-    event.listen(
-        engine, "before_cursor_execute", lambda _c, _cursor, sql, values, *_: asked.append((sql, values))
-    )
+    overhear(app, lambda sql, values: asked.append((sql, values)))
     queries = (
         "", "status=dead", "status=failed,dead", "type=type3", "type=type3&status=dead", "error=code3",
         "error=code3&type=type3", "error=code3&status=dead", "key=k812", "since=1h", "since=2d&until=1d",

@@ -10,11 +10,10 @@ from zoneinfo import ZoneInfo
 
 import pytest
 from flask.testing import FlaskClient
-from sqlalchemy import event
 
 from dashboard.connection import Database
 from tests.conftest import Connection
-from tests.dashboard.apps import an_app
+from tests.dashboard.apps import an_app, overhear
 from tests.dashboard.conftest import SAME_ORIGIN
 from tests.factories import a_type
 from worker import hours, statistics
@@ -171,12 +170,7 @@ def test_no_page_walks_all_summed_hours(database: str, past: Connection) -> None
         past.execute(f"ANALYZE wakeboard.{table}".encode())
     asked: list[tuple[str, Any]] = []
     with a_new_dashboard(database, past) as client:
-        engines: Database = client.application.extensions["wakeboard_database"]
-        event.listen(
-            engines.primary,
-            "before_cursor_execute",
-            lambda _c, _cursor, statement, values, *_: asked.append((statement, values)),
-        )
+        overhear(client.application, lambda sql, values: asked.append((sql, values)))
         for place in (*HOURS, "/night.json?since=24h"):
             client.get(place)
     looked = [one for one in asked if "statistics_hours" in one[0]]

@@ -10,10 +10,10 @@ from urllib.parse import quote
 import pytest
 from flask import Flask
 from flask.testing import FlaskClient
-from sqlalchemy import event
 
 from dashboard.scopes import Scope, declared
 from tests.conftest import Connection
+from tests.dashboard.apps import overhear
 from tests.dashboard.conftest import AsRole
 from tests.factories import a_run, a_type, a_worker, row, rows
 from worker.audit import Actor
@@ -407,10 +407,7 @@ def test_the_list_of_rare_types_walks_no_large_table(
     connection.execute("ANALYZE wakeboard.job_runs")
     program = as_token("mail", "report")
     statements: list[tuple[str, Any]] = []
-    engine = app.extensions["wakeboard_database"].primary
-    event.listen(
-        engine, "before_cursor_execute", lambda _c, _k, sql, values, *_: statements.append((sql, values))
-    )
+    overhear(app, lambda sql, values: statements.append((sql, values)))
     for asked in ("", "?status=dead", "?status=dead,failed", "?q=x", "?error=smtp_down", "?since=7d"):
         assert len(ids(program, f"/runs.json{asked}")) == 2
     looked = [one for one in statements if "job_runs" in one[0]]
