@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -29,9 +28,13 @@ _shared: list[Server] = []
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with what waits more than it computes: at the end its files would hold up the whole run."""
-    waits = {Path(__file__).parent / name for name in ("faults", "endtoend")}
-    items.sort(key=lambda item: waits.isdisjoint(item.path.parents))
+    """Spread the files that wait more than they compute among the others: together they would leave the
+    machine idle, and at the end they would hold up the whole run."""
+    files = dict.fromkeys(item.path for item in items)
+    waiting = [path for path in files if path.parent.name in ("faults", "endtoend")]
+    computing = [path for path in files if path not in waiting]
+    place = {path: n / len(group) for group in (waiting, computing) for n, path in enumerate(group)}
+    items.sort(key=lambda item: place[item.path])
 
 
 @pytest.hookimpl(optionalhook=True)
