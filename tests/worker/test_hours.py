@@ -202,4 +202,4 @@ def test_a_long_past_is_worked_off_a_moment_at_a_time(
         steps += 1
     assert summed(connection)[hour_ago(connection, 4)] == 2 and steps in (4, 5)
     ended(connection, hour_ago(connection, 9))
-    assert duty.step(connection) == {"rows": 0}, "it looks again in some minutes"
+    assert duty.step(connection) == {"rows": 0, "hours": 0}, "it looks again in some minutes"
