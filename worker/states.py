@@ -69,6 +69,8 @@ STATES: tuple[State, ...] = (
 
 CLAIMABLE = (Status.QUEUED, Status.FAILED)
 ENDED = (Status.SUCCEEDED, Status.DEAD, Status.CANCELLED)
+# What fails now: tried again, or given up.
+FAILING = (Status.FAILED, Status.DEAD)
 FAILURES = (Outcome.FAILED, Outcome.TIMED_OUT, Outcome.LOST)
 
 

@@ -11,17 +11,16 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, Row, text
 
-from dashboard.queries.nights.settled import Settled
-from worker.hours import HOUR, SETTLED
+from dashboard.queries.hourly import hourly
+from dashboard.queries.settled import Settled
+from worker.hours import HOUR
 from worker.statistics import bucket_seconds, percentiles
 
-# One statement reads so many minutes: a busy day is 0.45 s of work in pieces of three hours, and 1 s in one
-# piece, which sorts on disk. A busy week that no worker has summed is read so once after a restart.
-AT_ONCE = timedelta(hours=3)
 TYPES = 5
 LARGEST_BUCKET = 63
 
@@ -155,39 +154,21 @@ BY_TYPE, BY_RUN_TIME, BY_WAIT, WHOLE = 0b011, 0b101, 0b110, 0b111
 
 
 def bars(connection: Connection, now: datetime, window: Window, closed: dict[datetime, Bar]) -> list[Bar]:
-    """Return the steps of ``window``, oldest first, none left out.
-
-    ``closed`` keeps the hours that cannot change any more, from one call to the next; it is this
-    function's own.
-    """
+    """Return the steps of ``window``, oldest first, none left out; ``closed`` is the memory of ``hourly``."""
     starts = window.starts(now)
     if window.step != HOUR:
-        return _filled(starts, _summed(connection, starts[0], starts[-1] + window.step, window.step))
-    known = {start: bar for start in starts if (bar := closed.get(start)) is not None}
-    if settled := [start for start in starts if start not in known and start + SETTLED <= now]:
-        known |= _hours(connection, settled[0], settled[-1] + HOUR)
-    for first, until in spans(start for start in starts if start not in known):
-        known |= _summed(connection, first, until, HOUR)
-    found = _filled(starts, known)
-    closed.update({bar.start_at: bar for bar in found if bar.start_at + SETTLED <= now})
-    for start in [start for start in list(closed) if start < now - LONGEST]:
-        closed.pop(start, None)
-    return found
-
-
-def spans(starts: Iterable[datetime]) -> list[tuple[datetime, datetime]]:
-    """Return the hours that begin at ascending ``starts`` as spans, from and until, of AT_ONCE at most."""
-    found: list[tuple[datetime, datetime]] = []
-    for start in starts:
-        if found and found[-1][1] == start < found[-1][0] + AT_ONCE:
-            found[-1] = found[-1][0], start + HOUR
-        else:
-            found.append((start, start + HOUR))
-    return found
-
-
-def _filled(starts: Iterable[datetime], known: Mapping[datetime, Bar]) -> list[Bar]:
-    return [known.get(start) or Bar(start) for start in starts]
+        known = _summed(connection, starts[0], starts[-1] + window.step, window.step)
+        return [known.get(start) or Bar(start) for start in starts]
+    found = hourly(
+        starts,
+        now,
+        closed,
+        summed=partial(_hours, connection),
+        by_minutes=partial(_summed, connection, step=HOUR),
+        nothing=Bar,
+        keep_from=now - LONGEST,
+    )
+    return list(found.values())
 
 
 _HOURS = text("""

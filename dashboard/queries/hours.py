@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 from sqlalchemy import Connection, Row, text
 
-from dashboard.queries.ended import WINDOWS, Bar, Times, spans, summed_hour
-from worker.hours import HOUR, SETTLED
+from dashboard.queries.ended import WINDOWS, Bar, Times, summed_hour
+from dashboard.queries.hourly import hourly
+from worker.hours import HOUR
 
 DAY = WINDOWS["24h"]
 Hour = Mapping[str, Bar]
@@ -38,22 +39,17 @@ GROUP BY GROUPING SETS ((start_at, job_type, duration_bucket), (start_at, job_ty
 
 
 def last_day(connection: Connection, now: datetime, closed: dict[datetime, Hour]) -> dict[datetime, Hour]:
-    """Return the bars of every type by the hours of DAY, oldest first, none left out.
-
-    ``closed`` keeps the hours that cannot change any more, from one call to the next; it is this
-    function's own.
-    """
+    """Return the bars of every type by the hours of DAY, oldest first; ``closed`` is ``hourly``'s memory."""
     starts = DAY.starts(now)
-    found = {start: hour for start in starts if (hour := closed.get(start)) is not None}
-    if settled := [start for start in starts if start not in found and start + SETTLED <= now]:
-        found |= _hours(connection, settled[0], settled[-1] + HOUR)
-    for first, until in spans(start for start in starts if start not in found):
-        found |= _summed(connection, first, until)
-    whole = {start: found.get(start, {}) for start in starts}
-    closed.update({start: hour for start, hour in whole.items() if start + SETTLED <= now})
-    for start in [start for start in list(closed) if start < starts[0]]:
-        closed.pop(start, None)
-    return whole
+    return hourly(
+        starts,
+        now,
+        closed,
+        summed=partial(_hours, connection),
+        by_minutes=partial(_summed, connection),
+        nothing=lambda _start: {},
+        keep_from=starts[0],
+    )
 
 
 def bars_of(day: Mapping[datetime, Hour], name: str) -> list[Bar]:

@@ -28,7 +28,7 @@ from dashboard.queries.effects import IS_UNCONFIRMED
 from dashboard.queries.schedules import MISSED_LATELY
 from worker import leases
 from worker.filters.search import IS_RUNNING
-from worker.states import Status
+from worker.states import FAILING, Status
 from worker.tables import (
     effects,
     job_definitions,
@@ -47,7 +47,6 @@ ALIVE = literal_column(leases.is_heard(str(workers)), Boolean())
 STUCK = and_(IS_RUNNING, literal_column(leases.is_stuck(str(job_runs)), Boolean()))
 # Of these nobody is heard to work at those whose leases still last: until then no other worker takes them.
 HELD_IN_SILENCE = and_(STUCK, runs.locked_until >= func.now())
-FAILING = (Status.FAILED, Status.DEAD)
 IS_FAILING = runs.status.in_([literal(status.value, literal_execute=True) for status in FAILING])
 # The order of job_runs_leased, which has what runs and nothing else.
 _LEASED = (runs.job_type, runs.locked_until)

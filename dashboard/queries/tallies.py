@@ -14,9 +14,8 @@ from functools import cache
 
 from sqlalchemy import TextClause, text
 
-from dashboard.queries.overview import FAILING
 from worker.nights.faults import UNKNOWN
-from worker.states import FAILURES, Status, sql_list
+from worker.states import FAILING, FAILURES, Status, sql_list
 
 _FAILED = f"outcome IN ({sql_list(FAILURES)})"
 _PLAIN_CODE = f"coalesce(error_code, '{UNKNOWN}')"

@@ -17,9 +17,8 @@ from dashboard.params import Filters
 from dashboard.queries.ended import Bar, together
 from dashboard.queries.hours import Hour, bars_of
 from dashboard.queries.keyset import Rows, keyset_page
-from dashboard.queries.overview import FAILING
 from worker import leases
-from worker.states import CLAIMABLE, FAILURES, Status, sql_list
+from worker.states import CLAIMABLE, FAILING, FAILURES, Status, sql_list
 from worker.tables import job_types
 
 CAP = 1000

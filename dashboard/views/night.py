@@ -19,8 +19,8 @@ from dashboard.pictures import gantt
 from dashboard.queries import errors
 from dashboard.queries.errors import Window
 from dashboard.queries.nights.hours import MOST_HOURS
-from dashboard.queries.nights.settled import Settled
 from dashboard.queries.nights.whole import Night
+from dashboard.queries.settled import Settled
 from dashboard.views import audit as audit_page
 from dashboard.words import night as words
 from dashboard.words.changes import changes

@@ -13,7 +13,7 @@ from dashboard.live import add_page
 from dashboard.pictures.spreads import Column, Spread, spread
 from dashboard.queries import ended, overview
 from dashboard.queries.ended import WINDOWS, Bar, Window, Work
-from dashboard.queries.nights.settled import Settled
+from dashboard.queries.settled import Settled
 from dashboard.words.verdict import capped, verdict
 from worker.alerts.kinds import KINDS
 from worker.hours import HOUR

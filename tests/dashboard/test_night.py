@@ -22,7 +22,7 @@ from dashboard.pictures import gantt
 from dashboard.queries import errors
 from dashboard.queries.errors import Window
 from dashboard.queries.nights.hours import MOST_HOURS, minutes_of, settled_hours
-from dashboard.queries.nights.settled import Settled
+from dashboard.queries.settled import Settled
 from dashboard.views.night import BOUNDS
 from dashboard.words import night as words
 from tests.conftest import Connection

@@ -30,14 +30,14 @@ from sqlalchemy import (
 )
 
 from worker.filters.values import LARGEST_ID, Asked
-from worker.states import Status
+from worker.states import FAILING, Status
 from worker.tables import job_attempts, job_runs, workers
 
 # How many runs one request looks at for filters that no index serves; the cursor leads on to the next ones.
 WINDOW = 20_000
 WALKING = ("q", "attempts", "worker", "since", "until")
 LOOKED_AT = ("id", "created_at", "attempts", "locked_by", "payload", "last_error", "error_code", "job_type")
-FAILING = (Status.FAILED.value, Status.DEAD.value)
+_FAILING = tuple(status.value for status in FAILING)
 
 runs = job_runs.c
 # A constant: a value that comes later cannot prove that an index has the runs.
@@ -182,8 +182,8 @@ def _states(asked: Asked, *, by_type: bool) -> list[Arm]:
     if asked.get("group") and not asked.get("error"):
         # Its index is by group and status: without a status, six scans of it.
         wanted = wanted or tuple(status.value for status in Status)
-    if asked.get("error") and set(wanted) <= set(FAILING):
-        states = [literal(each, literal_execute=True) for each in wanted or FAILING]
+    if asked.get("error") and set(wanted) <= set(_FAILING):
+        states = [literal(each, literal_execute=True) for each in wanted or _FAILING]
         return [Arm([runs.status.in_(states)])]
     if not wanted:
         return [Arm([~IS_RUNNING]), Arm([], is_running=True)] if by_type else [Arm([])]

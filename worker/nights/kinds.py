@@ -10,16 +10,19 @@ from dataclasses import dataclass
 from worker.fingerprint import written
 from worker.nights import Ask, Window
 from worker.nights.faults import UNKNOWN, known
-from worker.states import FAILURES, sql_list
+from worker.states import FAILING, FAILURES, sql_list
 
 CAP = 20_000
 MOST = 100
 
 # A range of one status: with "=" the planner may walk the primary key back instead of job_runs_failing.
-_FAILING = """
+_NEWEST_FAILING = """
     (SELECT r.error_code, r.job_type, r.error_group, r.status FROM wakeboard.job_runs AS r
-     WHERE r.status IN ('failed', 'dead') AND r.status >= '{0}' AND r.status <= '{0}'
+     WHERE r.status IN ({failing}) AND r.status >= '{0}' AND r.status <= '{0}'
      ORDER BY r.status DESC, r.id DESC LIMIT :cap)"""
+_FAILING = " UNION ALL ".join(
+    _NEWEST_FAILING.format(status.value, failing=sql_list(FAILING)) for status in FAILING
+)
 _KINDS = f"""
 WITH tried AS (
     SELECT coalesce(newest.error_code, '{UNKNOWN}') AS code, newest.job_type, newest.error_group,
@@ -33,7 +36,7 @@ WITH tried AS (
 ), failing AS (
     SELECT error_code AS code, job_type, error_group, count(*) AS runs,
         count(*) FILTER (WHERE status = 'dead') AS dead
-    FROM ({_FAILING.format("failed")} UNION ALL {_FAILING.format("dead")}) AS runs
+    FROM ({_FAILING}) AS runs
     GROUP BY 1, 2, 3
 )
 SELECT tried.*, coalesce(failing.dead, 0) AS dead, g.id IS NOT NULL AS is_kept,

@@ -15,10 +15,10 @@ from psycopg.rows import dict_row
 from sqlalchemy import Select
 from sqlalchemy.dialects.postgresql import psycopg as dialect
 
-from worker.filters.search import FAILING, Search, Start, search, workers_named
+from worker.filters.search import Search, Start, search, workers_named
 from worker.filters.values import LARGEST_ID, Asked
 from worker.operations import rules
-from worker.states import Status
+from worker.states import FAILING, Status
 
 Connection = psycopg.Connection[Any]
 _DIALECT = dialect.dialect()  # type: ignore[no-untyped-call]
@@ -137,7 +137,7 @@ def _base(asked: Asked) -> Sequence[str]:
     wanted: Sequence[str] = asked.get("status") or ()
     if wanted:
         return wanted
-    return FAILING if asked.get("error") else [state.value for state in Status]
+    return [state.value for state in (FAILING if asked.get("error") else Status)]
 
 
 def _search(

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 
 from dashboard.queries.errors import Window
-from dashboard.queries.nights.settled import Settled
+from dashboard.queries.settled import Settled
 from dashboard.words.night import MINUTE
 from worker.hours import HOUR, SETTLED
 from worker.nights import Ask, minutes

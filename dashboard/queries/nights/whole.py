@@ -21,7 +21,7 @@ from dashboard.queries.errors import Group, Window
 from dashboard.queries.keyset import Rows
 from dashboard.queries.nights import hours
 from dashboard.queries.nights.hours import MOST_HOURS
-from dashboard.queries.nights.settled import Settled
+from dashboard.queries.settled import Settled
 from dashboard.words import night as words
 from worker.hours import SETTLED
 from worker.nights import Ask, Row, faults, fires, minutes
