@@ -327,6 +327,33 @@ def test_no_runs_are_no_trouble(shared: Connection) -> None:
     assert enqueue_many(shared, []) == []
 
 
+@pytest.mark.parametrize("autocommit", [False, True])
+@pytest.mark.parametrize("key", ["k:{}", None], ids=["with keys", "without"])
+def test_a_payload_that_is_wrong_far_back_takes_back_all_the_others(
+    database: str, connection: Connection, autocommit: bool, key: str | None
+) -> None:
+    runs = [NewRun("mail", {"n": n}, key=key and key.format(n)) for n in range(4000)]
+    runs[3210] = runs[3210]._replace(payload={"n": {3210}})
+    with psycopg.connect(database, autocommit=autocommit) as own:
+        before = enqueue(own, "mail", key="mine")
+        with pytest.raises(EnqueueError, match="Run number 3211: The payload is not JSON"):
+            enqueue_many(own, runs)
+        after = enqueue(own, "mail", {"still": "usable"})
+        own.commit()
+    assert {one["id"] for one in factories.rows(connection, "job_runs")} == {before, after}
+
+
+def test_a_payload_is_judged_even_where_its_key_has_a_run(shared: Connection) -> None:
+    enqueue(shared, "mail", key="has:0")
+    runs = [NewRun("mail", key=f"has:{n}") for n in range(1500)]
+    known, repeated = NewRun("mail", {"n": {1}}, key="has:0"), NewRun("mail", {"n": {1}}, key="has:7")
+    with pytest.raises(EnqueueError, match="Run number 1: The payload is not JSON"):
+        enqueue_many(shared, [known, *runs[1:]])
+    with pytest.raises(EnqueueError, match="Run number 1501: The payload is not JSON"):
+        enqueue_many(shared, [*runs, repeated])
+    assert len(factories.rows(shared, "job_runs", "idempotency_key LIKE 'has:%%'")) == 1
+
+
 # What is refused
 
 

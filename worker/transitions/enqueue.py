@@ -8,16 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
+from functools import partial
 from itertools import chain
 from typing import Any
 
 from psycopg.errors import UniqueViolation
 from psycopg.rows import tuple_row
 
-from worker.transitions.newrun import EnqueueError, NewRun, payload_limit
+from worker.transitions.newrun import EnqueueError, NewRun, payload_limit, payload_text
 
 ROUNDS = 5
 CHUNK = 1000
+# What NewRun.checked() returns, and what makes the text of such a row's payload.
+Row = tuple[Any, ...]
+TextOf = Callable[[Any], str]
 
 INSERT = """
 INSERT INTO wakeboard.job_runs
@@ -137,35 +141,50 @@ def enqueue_many(target: Any, runs: Iterable[NewRun | Mapping[str, Any]]) -> lis
     """Enqueue many runs, a thousand to a statement, and return their ids in the order given.
 
     Each entry is a NewRun or a mapping of its fields. Keys behave as in ``enqueue``. Raises EnqueueError
-    before anything is written when an entry is wrong, naming its place.
+    when an entry is wrong, naming its place; then nothing of them all is written.
     """
-    limit = payload_limit()
-    rows = []
-    for place, entry in enumerate(runs):
-        new = entry if isinstance(entry, NewRun) else NewRun(**entry)
-        try:
-            rows.append(new.columns(limit))
-        except EnqueueError as wrong:
-            raise EnqueueError(f"Run number {place + 1}: {wrong}") from wrong
     if target is None:
         from worker.effects import own_connection
 
         with own_connection() as connection, connection.transaction():
-            return _insert_all(connection, rows)
-    return _insert_all(target, rows)
+            return enqueue_many(connection, runs)
+    entries = [entry if isinstance(entry, NewRun) else NewRun(**entry) for entry in runs]
+    return _insert_all(target, _each(entries, NewRun.checked), partial(payload_text, limit=payload_limit()))
 
 
-def _insert_all(target: Any, rows: Sequence[tuple[Any, ...]]) -> list[int]:
-    """Insert ``rows``, return their ids in the order given; a key that exists gives the id of its run."""
-    if not rows:
-        return []
-    firsts, types = _firsts(rows)
+def _each(entries: Iterable[Any], make: Callable[[Any], Any]) -> list[Any]:
+    """Return what ``make`` makes of each entry. Raises EnqueueError with the place of the first wrong one."""
+    made: list[Any] = []
+    try:
+        for entry in entries:
+            made.append(make(entry))
+    except EnqueueError as wrong:
+        raise EnqueueError(f"Run number {len(made) + 1}: {wrong}") from wrong
+    return made
+
+
+def _insert_all(target: Any, rows: Sequence[Row], text_of: TextOf) -> list[int]:
+    """Insert ``rows``, return their ids in the order given; a key that exists gives the id of its run.
+
+    ``text_of`` makes a payload's text, or raises EnqueueError. That takes as long as the insertion: of many
+    rows some are written while the texts of others are made, inside a savepoint that takes back what is
+    written when one is wrong.
+    """
     # ON CONFLICT makes a row a fifth dearer; but for few rows it is one statement instead of four, and no
     # transaction should have many savepoints.
-    is_looked_up = _is_psycopg(target) and len(firsts) >= CHUNK
+    is_looked_up = len(rows) >= CHUNK and _is_psycopg(target) and any(row[4] is not None for row in rows)
+    if not is_looked_up:
+        rows, text_of = _with_texts(rows, text_of), str
+    firsts, types = _firsts(rows)
     by_key = _known(target, types) if is_looked_up else {}
     news = [row for row in firsts if row[4] not in by_key] if by_key else firsts
-    inserted = _insert_new(target, news, is_looked_up=is_looked_up)
+    if len(news) < len(rows):
+        _with_texts(rows, text_of)  # What is not inserted is checked all the same.
+    try:
+        inserted = _insert_new(target, news, text_of, is_looked_up=is_looked_up)
+    except EnqueueError:
+        _with_texts(rows, text_of)  # Tells the place.
+        raise
     unkeyed = iter([id_ for id_, key in inserted if key is None])
     by_key.update((key, id_) for id_, key in inserted if key is not None)
     for _ in range(ROUNDS):
@@ -175,6 +194,11 @@ def _insert_all(target: Any, rows: Sequence[tuple[Any, ...]]) -> list[int]:
     if missing := types.keys() - by_key.keys():
         raise EnqueueError(f"The key '{min(missing)}' is being enqueued by others; try once more.")
     return [next(unkeyed) if row[4] is None else by_key[row[4]] for row in rows]
+
+
+def _with_texts(rows: Sequence[Row], text_of: TextOf) -> list[Row]:
+    """Return ``rows`` with payloads as text. Raises EnqueueError with the place of the first wrong one."""
+    return _each(rows, lambda row: (row[0], text_of(row[1]), *row[2:]))
 
 
 def _known(target: Any, types: Mapping[str, str]) -> dict[str, int]:
@@ -187,7 +211,7 @@ def _known(target: Any, types: Mapping[str, str]) -> dict[str, int]:
 
 
 def _insert_new(
-    target: Any, rows: Sequence[tuple[Any, ...]], *, is_looked_up: bool
+    target: Any, rows: Sequence[Row], text_of: TextOf, *, is_looked_up: bool
 ) -> list[tuple[int, str | None]]:
     """Insert ``rows``; return id and key of those that were inserted, which a key that exists is not.
 
@@ -197,7 +221,7 @@ def _insert_new(
     """
     if not rows:
         return []
-    statement, values_of = _many(rows)
+    statement, values_of = _many(rows, text_of)
 
     def insert(statement: str) -> list[tuple[int, str | None]]:
         return list(chain.from_iterable(_run_each(target, statement, map(values_of, _chunks(rows)))))
@@ -217,12 +241,12 @@ def _chunks(rows: Sequence[Any]) -> Iterable[Sequence[Any]]:
     return (rows[start : start + CHUNK] for start in range(0, len(rows), CHUNK))
 
 
-def _firsts(rows: Sequence[tuple[Any, ...]]) -> tuple[list[tuple[Any, ...]], dict[str, str]]:
+def _firsts(rows: Sequence[Row]) -> tuple[list[Row], dict[str, str]]:
     """Return the rows to insert, of those with the same key the first, and the type of each key.
 
     They are in the order of their keys, so that two callers with the same keys never wait for each other.
     """
-    keyed: dict[str, tuple[Any, ...]] = {}
+    keyed: dict[str, Row] = {}
     for row in rows:
         if row[4] is not None and (first := keyed.setdefault(row[4], row))[0] != row[0]:
             raise EnqueueError(f"The key '{row[4]}' is given to type '{first[0]}' and to '{row[0]}'.")
@@ -230,19 +254,22 @@ def _firsts(rows: Sequence[tuple[Any, ...]]) -> tuple[list[tuple[Any, ...]], dic
     return unkeyed + [keyed[key] for key in sorted(keyed)], {key: row[0] for key, row in keyed.items()}
 
 
-def _many(
-    rows: Sequence[tuple[Any, ...]],
-) -> tuple[str, Callable[[Sequence[tuple[Any, ...]]], Sequence[Any]]]:
+def _many(rows: Sequence[Row], text_of: TextOf) -> tuple[str, Callable[[Sequence[Row]], Sequence[Any]]]:
     """Return the statement that inserts any of ``rows``, and what makes its values of some of them."""
     alike = [set(column) for place, column in enumerate(zip(*rows, strict=True)) if place not in (1, 4)]
     if any(len(each) > 1 for each in alike):
-        return INSERT_MANY, lambda some: [list(column) for column in zip(*some, strict=True)]
+        return INSERT_MANY, partial(_columns, text_of)
     said_once = [each.pop() for each in alike]
     return INSERT_ALIKE, lambda some: [
         *said_once,
-        _texts(row[1] for row in some),
+        _texts(text_of(row[1]) for row in some),
         _texts(row[4] for row in some),
     ]
+
+
+def _columns(text_of: TextOf, rows: Sequence[Row]) -> Sequence[Any]:
+    types, payloads, *others = zip(*rows, strict=True)
+    return [list(types), list(map(text_of, payloads)), *map(list, others)]
 
 
 def _run_each(target: Any, statement: str, values: Iterable[Sequence[Any]]) -> list[list[Any]]:

@@ -9,11 +9,10 @@ import json
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 from worker.lineage import made_by
 
@@ -37,8 +36,7 @@ class EnqueueError(ValueError):
     """What was handed in cannot become a run; ``str()`` is a sentence that says why."""
 
 
-@dataclass(frozen=True, slots=True)
-class NewRun:
+class NewRun(NamedTuple):
     """A run to be enqueued. ``delay`` is in seconds (or a timedelta), ``run_at`` a datetime with a zone."""
 
     job_type: str
@@ -51,10 +49,15 @@ class NewRun:
     enqueued_by: str | None = None
 
     def columns(self, limit: int) -> tuple[Any, ...]:
-        """Return type, payload text, run_at, delay in seconds, key, priority, max_attempts, enqueued_by, and
-        the run whose handler asks, None for any other caller.
+        """Return ``checked()`` with the payload as text, of at most ``limit`` bytes. Raises EnqueueError."""
+        job_type, payload, *others = self.checked()
+        return job_type, payload_text(payload, limit), *others
 
-        ``limit`` is the largest payload in bytes. Raises EnqueueError.
+    def checked(self) -> tuple[Any, ...]:
+        """Return type, payload as given, run_at, delay in seconds, key, priority, max_attempts, enqueued_by,
+        and the run whose handler asks, None for any other caller.
+
+        Raises EnqueueError for all but the payload, which takes as long as everything else together.
         """
         delay = self.delay.total_seconds() if isinstance(self.delay, timedelta) else self.delay
         check_type(self.job_type)
@@ -67,7 +70,7 @@ class NewRun:
             raise EnqueueError(f"max_attempts is {self.max_attempts!r}; allowed: 1 or more.")
         return (
             self.job_type,
-            payload_text(self.payload, limit),
+            self.payload,
             # In UTC: the two half past twos of the night when clocks go back are equal in their own zone.
             self.run_at and self.run_at.astimezone(UTC),
             float(delay or 0),
