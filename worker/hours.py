@@ -7,6 +7,7 @@ every other hour from the minutes.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -38,7 +39,7 @@ CROSS JOIN generate_series(
     {hour_of(f"greatest(first.minute, now() - interval '{STATISTICS_DAYS} days' + interval '1 hour')")},
     {hour_of("now() - %(settled)s")}, '1 hour'
 ) AS each (hour)
-WHERE NOT EXISTS (
+WHERE each.hour <> ALL (%(left)s::timestamptz[]) AND NOT EXISTS (
     SELECT FROM wakeboard.statistics_hours AS known
     WHERE known.hour = each.hour AND known.summed_at IS NOT NULL
 )
@@ -103,19 +104,34 @@ SELECT %(hour)s, job_type, {_COLUMNS} FROM told WHERE job_type <> ''
 """
 
 
-def sum_next(connection: psycopg.Connection[Any]) -> datetime | None:
-    """Sum the newest hour that is settled and not summed; return it, None when there is none.
+class NotSummed(Exception):
+    """The server refused to sum one hour: it took longer than a statement may, say. Others may go well."""
 
-    ``connection`` is in autocommit. None also while another process merges or sums.
+    def __init__(self, hour: datetime, reason: str) -> None:
+        super().__init__(f"The hour of {hour:%Y-%m-%d %H:%M %Z} could not be summed: {reason}")
+        self.hour = hour
+
+
+def sum_next(connection: psycopg.Connection[Any], left: Collection[datetime] = ()) -> datetime | None:
+    """Sum the newest hour that is settled, not summed and not in ``left``; return it.
+
+    ``connection`` is in autocommit. None when there is no such hour, and while another process
+    merges or sums. Raises NotSummed.
     """
-    with connection.transaction():
-        # Looked at after the turn has come, by a statement of its own: it sees what whoever had it left.
-        if not (connection.execute(_BEGIN.encode()).fetchone() or (False,))[0]:
-            return None
-        found = connection.execute(_NEXT.encode(), {"settled": SETTLED}).fetchone()
-        if found is None:
-            return None
-        hour: datetime = found[0]
-        connection.execute(_FORGET, {"hour": hour})
-        connection.execute(_SUM.encode(), {"hour": hour})
+    hour: datetime | None = None
+    try:
+        with connection.transaction():
+            # Looked at after the turn has come, by a statement of its own: it sees what whoever had it left.
+            if not (connection.execute(_BEGIN.encode()).fetchone() or (False,))[0]:
+                return None
+            found = connection.execute(_NEXT.encode(), {"settled": SETTLED, "left": list(left)}).fetchone()
+            if found is None:
+                return None
+            hour = found[0]
+            connection.execute(_FORGET, {"hour": hour})
+            connection.execute(_SUM.encode(), {"hour": hour})
+    except psycopg.Error as failure:
+        if hour is None or connection.broken:
+            raise
+        raise NotSummed(hour, str(failure).strip()) from failure
     return hour

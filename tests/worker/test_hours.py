@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import threading
 from datetime import UTC, datetime, timedelta
+from time import monotonic
 from typing import Any
 
+import psycopg
 import pytest
 
 from tests.factories import Connection, from_now, insert, rows
@@ -203,3 +205,32 @@ def test_a_long_past_is_worked_off_a_moment_at_a_time(
     assert summed(connection)[hour_ago(connection, 4)] == 2 and steps in (4, 5)
     ended(connection, hour_ago(connection, 9))
     assert duty.step(connection) == {"rows": 0, "hours": 0}, "it looks again in some minutes"
+
+
+def test_an_hour_that_cannot_be_summed_is_left_and_holds_up_no_other(
+    connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    good, bad = hour_ago(connection, 4), hour_ago(connection, 3)
+    ended(connection, good)
+    ended(connection, bad, 2)
+    connection.execute("ALTER TABLE wakeboard.statistics_hours ADD CONSTRAINT broken CHECK (succeeded <> 2)")
+    duty = Counting()
+    monkeypatch.setattr(counting, "SLICE_SECONDS", 3600)
+    assert duty.step(connection)["left"] == 1, "it says so"
+    assert summed(connection)[good] == 1 and bad not in summed(connection)
+    ended(connection, good, 5, table="statistics_deltas")
+    assert duty.step(connection) == {"rows": 1, "hours": 0, "left": 1}, "and tries again later"
+    connection.execute("ALTER TABLE wakeboard.statistics_hours DROP CONSTRAINT broken")
+    in_an_hour = monotonic() + counting.LOOK_AGAIN_SECONDS
+    monkeypatch.setattr(counting, "monotonic", lambda: in_an_hour)
+    assert duty.step(connection) == {"rows": 0, "hours": 2}
+    assert (summed(connection)[good], summed(connection)[bad]) == (6, 2)
+
+
+def test_a_lost_connection_is_not_an_hour_that_cannot_be_summed(
+    connection: Connection, superuser: Connection
+) -> None:
+    ended(connection, hour_ago(connection, 3))
+    superuser.execute("SELECT pg_terminate_backend(%s)", (connection.info.backend_pid,))
+    with pytest.raises(psycopg.OperationalError):
+        hours.sum_next(connection)
