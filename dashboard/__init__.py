@@ -54,6 +54,8 @@ NAVIGATION = (
     ("/workers", "Workers"),
     ("/audit", "Audit"),
 )
+# Pages of an entry under another path.
+ELSEWHERE = {"/everything": "/types"}
 # At the foot of every page; shown as far as this version has them.
 MORE_PAGES = (
     ("/night", "Last night"),
@@ -236,6 +238,7 @@ def _ribbon(environment: str | None) -> tuple[str, str] | None:
 def _section() -> str:
     """Return the path of the navigation entry that the current page belongs to."""
     first = "/" + request.path.strip("/").split("/")[0]
+    first = ELSEWHERE.get(first, first)
     return first if any(first == path for path, _ in NAVIGATION) else ""
 
 

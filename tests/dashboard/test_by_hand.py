@@ -156,6 +156,7 @@ def test_everything_is_held_and_let_go_and_what_was_paused_by_itself_stays_so(
         a_type(connection, name)
     client.post("/types/sync/pause", data={"reason": "provider down"})
     asked = client.get("/everything/hold").get_data(as_text=True)
+    assert '<a href="/types" aria-current="page"' in asked, "it belongs to the types"
     assert "2 types" in asked and "<code>sync</code>" in asked and "<code>alert</code>" not in asked
     answer = client.post("/everything/hold", json={"until": "2h", "reason": "a move"}, headers=JSON)
     assert answer.get_json()["message"] == "2 types are paused; what runs goes on."
