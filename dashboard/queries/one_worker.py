@@ -15,6 +15,7 @@ from sqlalchemy import (
 
 from dashboard.queries.workers import MOST_RUNNING, rank
 from worker.filters.search import IS_RUNNING
+from worker.states import FAILURES, sql_list
 from worker.tables import job_runs, loops, workers
 
 # Of the newest attempts of all workers, so many are looked at for those of one.
@@ -50,7 +51,7 @@ def running(connection: Connection, worker_id: str) -> list[RowMapping]:
     return sorted(rows, key=lambda row: (row["started_at"], row["id"]))
 
 
-_ENDS = text("""
+_ENDS = text(f"""
 SELECT a.run_id, a.attempt, a.lease_epoch, a.job_type, a.started_at, a.finished_at, a.outcome, a.error_code,
     a.error, a.refused_at, a.refused_outcome
 FROM (
@@ -59,7 +60,7 @@ FROM (
          ORDER BY run_id DESC, lease_epoch DESC LIMIT :newest)
         UNION
         (SELECT run_id, lease_epoch, worker_id, finished_at FROM wakeboard.job_attempts
-         WHERE outcome IN ('failed', 'timed_out', 'lost') ORDER BY finished_at DESC LIMIT :newest)
+         WHERE outcome IN ({sql_list(FAILURES)}) ORDER BY finished_at DESC LIMIT :newest)
     ) AS newest
     WHERE worker_id = :worker ORDER BY finished_at DESC, run_id DESC LIMIT :most
 ) AS last JOIN wakeboard.job_attempts AS a USING (run_id, lease_epoch)

@@ -8,9 +8,9 @@ from typing import Any
 
 from dashboard.formats import between
 from worker.backoff import Backoff
+from worker.states import FAILURES, Outcome
 
 Row = Mapping[Any, Any]
-FAILURES = ("failed", "timed_out", "lost")
 # What is written a moment after it was drawn does not differ from it.
 SLACK = timedelta(seconds=1)
 # A rule has reached its longest delay by then.
@@ -32,7 +32,7 @@ def after(ended: Sequence[Row], run: Row) -> dict[int, str]:
 
 
 def _after(attempt: Row, run: Row, due_next: datetime | None, *, is_newest: bool) -> str:
-    if attempt["outcome"] == "released":
+    if attempt["outcome"] == Outcome.RELEASED:
         return "given back, at no cost: its worker stopped before it ended"
     if attempt["outcome"] not in FAILURES:
         return ""
