@@ -273,3 +273,18 @@ def test_no_question_walks_a_large_table(large: Connection, kind: str) -> None:
         plan = "\n".join(row[0] for row in cursor.fetchall())
         assert not any(walk in plan for walk in WALKS), plan
         assert "using job_runs_pkey" not in plan, plan
+
+
+def test_dead_runs_are_counted_in_an_index_and_no_row_is_read(large: Connection) -> None:
+    # What is not on the disk yet is not known to be visible to all.
+    large.execute("SET synchronous_commit = on")
+    large.execute("""
+        INSERT INTO wakeboard.job_runs
+            (job_type, status, attempts, started_at, finished_at, failed_at, error_code)
+        SELECT 'mail', 'dead', 1, now(), now(), now(), 'x' FROM generate_series(1, 20000)""")
+    large.execute("VACUUM ANALYZE wakeboard.job_runs")
+    cursor = psycopg.ClientCursor(large)
+    cursor.execute(f"EXPLAIN {questions.DEAD}".encode(), KINDS["dead_runs"].values({}))
+    plan = "\n".join(row[0] for row in cursor.fetchall())
+    assert "Index Only Scan Backward using job_runs_failing" in plan, plan
+    assert look(large, "dead_runs").value == questions.CAP

@@ -15,6 +15,7 @@ import psycopg
 from worker.alerts.kinds import JOB_TYPE
 from worker.durations import format_duration
 from worker.liveness import SILENCE_SECONDS, is_abandoned, late_loops
+from worker.states import CLAIMABLE, FAILURES, Status, sql_list
 
 Connection = psycopg.Connection[Any]
 CAP = 10_000
@@ -42,10 +43,11 @@ class Finding:
 # are types with work, however long the queue is. Messengers and paused types are none of its business.
 WAITING = f"""
 WITH RECURSIVE waiting(job_type) AS (
-    (SELECT job_type FROM wakeboard.job_runs WHERE status IN ('queued', 'failed') ORDER BY job_type LIMIT 1)
+    (SELECT r.job_type FROM wakeboard.job_runs r
+     WHERE r.status IN ({sql_list(CLAIMABLE)}) ORDER BY r.job_type LIMIT 1)
     UNION ALL
     SELECT (SELECT r.job_type FROM wakeboard.job_runs r
-            WHERE r.status IN ('queued', 'failed') AND r.job_type > w.job_type
+            WHERE r.status IN ({sql_list(CLAIMABLE)}) AND r.job_type > w.job_type
             ORDER BY r.job_type LIMIT 1)
     FROM waiting w WHERE w.job_type IS NOT NULL
 ), oldest AS (
@@ -53,7 +55,7 @@ WITH RECURSIVE waiting(job_type) AS (
     FROM waiting w CROSS JOIN generate_series(0, 4) AS priorities(priority)
     CROSS JOIN LATERAL (
         SELECT r.run_at FROM wakeboard.job_runs r
-        WHERE r.status IN ('queued', 'failed') AND r.job_type = w.job_type
+        WHERE r.status IN ({sql_list(CLAIMABLE)}) AND r.job_type = w.job_type
           AND r.priority = priorities.priority AND r.run_at <= now()
         ORDER BY r.run_at LIMIT 1
     ) first
@@ -80,15 +82,16 @@ ORDER BY due_at LIMIT {NAMED}
 """
 # What people have muted for now: few, and by an index of their own.
 MUTED_GROUPS = "SELECT id FROM wakeboard.error_groups WHERE muted_until > now()"
-# Newest first along job_runs_listed_by_status: with a plain equality and a limit the planner may walk the
-# whole table. The newest CAP dead runs are read; one that died lately but was made long ago may be past them.
+# Newest first along job_runs_failing, which has all that is asked for: no row is read. With a plain equality
+# and a limit the planner may walk the whole table by its primary key. The newest CAP dead runs are read; one
+# that died lately but was made long ago may be past them.
 DEAD = f"""
 WITH newest AS (
-    SELECT job_type, finished_at, error_group FROM wakeboard.job_runs
-    WHERE status >= 'dead' AND status <= 'dead' ORDER BY status DESC, id DESC LIMIT {CAP}
+    SELECT job_type, failed_at AS died_at, error_group FROM wakeboard.job_runs
+    WHERE status = ANY ('{{{Status.DEAD}}}') ORDER BY status DESC, id DESC LIMIT {CAP}
 )
 SELECT job_type, count(*), sum(count(*)) OVER ()::bigint FROM newest
-WHERE finished_at > now() - make_interval(secs => %(within_seconds)s) AND job_type <> '{JOB_TYPE}'
+WHERE died_at > now() - make_interval(secs => %(within_seconds)s) AND job_type <> '{JOB_TYPE}'
     AND NOT (%(muted)s > 0 AND coalesce(error_group = ANY (ARRAY({MUTED_GROUPS})), false))
 GROUP BY job_type ORDER BY count(*) DESC, job_type LIMIT {NAMED}
 """
@@ -114,7 +117,7 @@ WITH both_tables AS (
     WHERE %(muted)s > 0
 )
 SELECT job_type, sum(runs)::bigint, (sum(sum(runs)) OVER ())::bigint FROM both_tables
-WHERE outcome IN ('failed', 'timed_out', 'lost') AND job_type <> '{JOB_TYPE}'
+WHERE outcome IN ({sql_list(FAILURES)}) AND job_type <> '{JOB_TYPE}'
 GROUP BY job_type HAVING sum(runs) > 0 ORDER BY sum(runs) DESC, job_type LIMIT {NAMED}
 """
 USUAL = f"""
@@ -124,7 +127,7 @@ FROM (
         SELECT coalesce(sum(s.runs), 0) FROM wakeboard.statistics_rollups s
         WHERE s.minute > now() - make_interval(days => day, hours => 1)
           AND s.minute <= now() - make_interval(days => day)
-          AND s.outcome IN ('failed', 'timed_out', 'lost') AND s.job_type <> '{JOB_TYPE}'
+          AND s.outcome IN ({sql_list(FAILURES)}) AND s.job_type <> '{JOB_TYPE}'
     ) AS failed
     FROM generate_series(1, 7) AS day
     WHERE now() - make_interval(days => day, hours => 1) >= (
