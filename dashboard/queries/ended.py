@@ -19,6 +19,7 @@ from sqlalchemy import Connection, Row, text
 from dashboard.queries.hourly import hourly
 from dashboard.queries.settled import Settled
 from worker.hours import HOUR
+from worker.states import FAILURES, sql_list
 from worker.statistics import bucket_seconds, percentiles
 
 TYPES = 5
@@ -128,7 +129,7 @@ class Bar:
 
 
 # One pass over the statistics for four questions: sums, run times, waits and types of each step.
-SUMMED = text("""
+SUMMED = text(f"""
 SELECT start_at, job_type, duration_bucket, wait_bucket,
     grouping(job_type, duration_bucket, wait_bucket) AS which,
     coalesce(sum(runs), 0)::bigint AS attempts,
@@ -140,7 +141,7 @@ SELECT start_at, job_type, duration_bucket, wait_bucket,
     coalesce(max(wait_max_ms), 0) / 1000 AS longest_wait
 FROM (
     SELECT *, date_bin(:step, minute, :first) AS start_at, outcome = 'succeeded' AS is_good,
-        outcome IN ('failed', 'timed_out', 'lost') AS is_bad
+        outcome IN ({sql_list(FAILURES)}) AS is_bad
     FROM (
         SELECT * FROM wakeboard.statistics_deltas WHERE minute >= :first AND minute < :until
         UNION ALL

@@ -19,7 +19,7 @@ from sqlalchemy.types import ARRAY, DateTime, Text
 from dashboard.queries import tallies
 from dashboard.queries.groups import Kept, by_number
 from worker.nights.faults import UNKNOWN
-from worker.states import FAILURES
+from worker.states import FAILING, FAILURES, sql_list
 from worker.tables import job_attempts, workers
 
 CAP = 20_000
@@ -243,15 +243,15 @@ def _in_window(window: Window) -> list[Any]:
     return conditions
 
 
-_EXAMPLES = text("""
+_EXAMPLES = text(f"""
 SELECT coalesce(
     (SELECT a.error FROM wakeboard.job_attempts AS a
-     WHERE a.outcome IN ('failed', 'timed_out', 'lost') AND a.finished_at = g.last_at
-        AND coalesce(a.error_code, 'unknown') = g.code AND a.job_type = g.job_type
+     WHERE a.outcome IN ({sql_list(FAILURES)}) AND a.finished_at = g.last_at
+        AND coalesce(a.error_code, '{UNKNOWN}') = g.code AND a.job_type = g.job_type
         AND a.error_group IS NOT DISTINCT FROM g.number LIMIT 1),
     CASE WHEN g.number IS NULL THEN
         (SELECT r.last_error FROM wakeboard.job_runs AS r
-         WHERE r.status IN ('failed', 'dead') AND r.error_code = g.code AND r.job_type = g.job_type
+         WHERE r.status IN ({sql_list(FAILING)}) AND r.error_code = g.code AND r.job_type = g.job_type
             AND r.error_group IS NULL
          ORDER BY r.id DESC LIMIT 1)
     ELSE coalesce(

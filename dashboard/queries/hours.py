@@ -16,15 +16,16 @@ from sqlalchemy import Connection, Row, text
 from dashboard.queries.ended import WINDOWS, Bar, Times, summed_hour
 from dashboard.queries.hourly import hourly
 from worker.hours import HOUR
+from worker.states import FAILURES, sql_list
 
 DAY = WINDOWS["24h"]
 Hour = Mapping[str, Bar]
 
-_SUMMED = text("""
+_SUMMED = text(f"""
 SELECT start_at, job_type, duration_bucket, wait_bucket, grouping(duration_bucket) = 0 AS is_run_time,
     coalesce(sum(runs), 0)::bigint AS attempts,
     coalesce(sum(runs) FILTER (WHERE outcome = 'succeeded'), 0)::bigint AS good,
-    coalesce(sum(runs) FILTER (WHERE outcome IN ('failed', 'timed_out', 'lost')), 0)::bigint AS bad,
+    coalesce(sum(runs) FILTER (WHERE outcome IN ({sql_list(FAILURES)})), 0)::bigint AS bad,
     coalesce(max(duration_max_ms) FILTER (WHERE outcome = 'succeeded'), 0) / 1000 AS longest_good,
     coalesce(max(wait_max_ms), 0) / 1000 AS longest_wait
 FROM (
