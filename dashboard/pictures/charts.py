@@ -6,19 +6,22 @@ Each step tells its numbers when pointed at; a table beside the chart has them a
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Protocol
 
 from markupsafe import Markup, escape
 
 from dashboard.formats import duration, number, plural
 from dashboard.pictures.sparks import Counted
-from dashboard.pictures.spreads import HEIGHT, Column, Spread
+from dashboard.pictures.spreads import HEIGHT, Spread
 
 STEP = 10
 # What is there is seen.
 LEAST = 1.5
 # Room above the largest bar.
 ABOVE = 4
+# Steps that are over look the same at the next request: those of three weeks are remembered, 0.5 kB each.
+REMEMBERED = 512
 
 
 class Step(Counted, Protocol):
@@ -32,7 +35,10 @@ class Step(Counted, Protocol):
 def bar_chart(bars: Sequence[Step], title: str, height: int = HEIGHT) -> Markup:
     """Return a bar for each of ``bars``, the failed ones on top; ``height`` in units of the picture."""
     top = max((bar.total for bar in bars), default=0) or 1
-    drawn = [_bar(place * STEP, bar, (height - ABOVE) / top, height) for place, bar in enumerate(bars)]
+    scale = (height - ABOVE) / top
+    drawn = [
+        _bar(place * STEP, bar.label, bar.total, bar.bad, scale, height) for place, bar in enumerate(bars)
+    ]
     return _chart("chart", drawn, len(bars) * STEP, height, title)
 
 
@@ -40,7 +46,11 @@ def spread_chart(spread: Spread, title: str) -> Markup:
     """Return a block from the half to 95 % for each step of ``spread``, and a line on to 99 %."""
     width = len(spread.columns) * STEP
     drawn = [f'<line class="tens" x1="0" x2="{width}" y1="{y:g}" y2="{y:g}"/>' for y in spread.lines]
-    drawn += [_block(place * STEP, each) for place, each in enumerate(spread.columns) if each.count]
+    drawn += [
+        _block(place * STEP, each.label, each.p50, each.p95, each.p99, each.y50, each.y95, each.y99)
+        for place, each in enumerate(spread.columns)
+        if each.count
+    ]
     return _chart("chart spread", drawn, width, HEIGHT, title)
 
 
@@ -52,20 +62,31 @@ def _chart(kind: str, drawn: Sequence[str], width: int, height: int, title: str)
     )
 
 
-def _bar(x: int, bar: Step, scale: float, height: int) -> str:
-    whole = round(bar.total * scale, 2)
-    bad = max(round(bar.bad * scale, 2), LEAST) if bar.bad else 0
-    says = f"{bar.label}: {plural(bar.total, 'run')}, {number(bar.bad)} failed"
-    good_part = _rect("ok", x + 1, height - whole, 8, whole) if bar.total else ""
+@lru_cache(REMEMBERED)
+def _bar(x: int, label: str, total: int, failed: int, scale: float, height: int) -> str:
+    whole = round(total * scale, 2)
+    bad = max(round(failed * scale, 2), LEAST) if failed else 0
+    says = f"{label}: {plural(total, 'run')}, {number(failed)} failed"
+    good_part = _rect("ok", x + 1, height - whole, 8, whole) if total else ""
     bad_part = _rect("bad", x + 1, height - max(whole, bad), 8, bad) if bad else ""
     return _said(says, x, height, good_part + bad_part)
 
 
-def _block(x: int, column: Column) -> str:
-    half, most, nearly_all = (duration(each) for each in (column.p50, column.p95, column.p99))
-    rest = _rect("rest", x + 4, column.y99, 2, max(column.y50 - column.y99, LEAST))
-    block = _rect("ok", x + 1, min(column.y95, HEIGHT - LEAST), 8, max(column.y50 - column.y95, LEAST))
-    says = f"{column.label}: half took at most {half}, 95 % {most}, 99 % {nearly_all}"
+@lru_cache(REMEMBERED)
+def _block(
+    x: int,
+    label: str,
+    p50: float | None,
+    p95: float | None,
+    p99: float | None,
+    y50: float,
+    y95: float,
+    y99: float,
+) -> str:
+    half, most, nearly_all = (duration(each) for each in (p50, p95, p99))
+    rest = _rect("rest", x + 4, y99, 2, max(y50 - y99, LEAST))
+    block = _rect("ok", x + 1, min(y95, HEIGHT - LEAST), 8, max(y50 - y95, LEAST))
+    says = f"{label}: half took at most {half}, 95 % {most}, 99 % {nearly_all}"
     return _said(says, x, HEIGHT, rest + block)
 
 
