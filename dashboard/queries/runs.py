@@ -141,15 +141,19 @@ _SHOWN, _SHOWN_WITH_PAYLOADS = _shown(payloads=False), _shown(payloads=True)
 _TYPE_NAMES = select(job_types.c.name).order_by(job_types.c.name).limit(MOST_TYPES)
 
 
-def count(connection: Connection, found: Search, filters: Filters) -> tuple[int, bool] | None:
+def count(connection: Connection, found: Search, filters: Filters, rows: Rows) -> tuple[int, bool] | None:
     """Return how many runs match, at most CAP + 1, and whether all were looked at or WINDOW of them alone.
 
-    None where looking at each costs too much, and behind the first page of a search that does.
+    ``rows`` is the ``page`` of the same search. None where looking at each costs too much, and behind the
+    first page of a search that does.
     """
     if found.end is None:
         return _count(connection, found, found.statement, CAP), True
     if filters.cursor_text or any(filters.get(name) for name in COSTLY) or filters.starting("payload."):
         return None
+    if len(rows.items) < filters.limit:
+        # The page has all that match in the window, and leads on where the search ended.
+        return len(rows.items), rows.older is None
     newest = found.statement.order_by(found.id.desc()).limit(CAP + 1)
     matching = select(func.count()).select_from(newest.subquery()).scalar_subquery()
     number, end = connection.execute(select(matching, found.end.scalar_subquery())).one()

@@ -131,7 +131,7 @@ def _counted(found: search.Search, rows: Rows, filters: params.Filters) -> str:
     page has all of them, and where counting would cost too much."""
     if rows.older is None and rows.newer is None:
         return ""
-    counted = runs.count(reading(), found, filters)
+    counted = runs.count(reading(), found, filters, rows)
     if counted is None:
         return ""
     matching, is_all = counted
