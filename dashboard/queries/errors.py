@@ -142,12 +142,12 @@ def steps_of(connection: Connection, window: Window, found: Sequence[Group]) -> 
     return buckets
 
 
-def _buckets(steps: Sequence[int], counts: Sequence[int]) -> list[int]:
+def _buckets(steps: Sequence[int], counts: Sequence[int]) -> tuple[int, ...]:
     """Return how many are counted in each step, of which the first is 1; 0 stands for none."""
     buckets = [0] * (BUCKETS + 1)
     for step, count in zip(steps, counts, strict=True):
         buckets[step] = count
-    return buckets[1:]
+    return tuple(buckets[1:])
 
 
 def _asked(found: Sequence[Group]) -> dict[str, Any]:
