@@ -32,8 +32,8 @@ class Lane:
     """One type: its busy stretches, where attempts failed (``marks``, bars too), and what still runs."""
 
     job_type: str
-    bars: Sequence[Bar]
-    marks: Sequence[Bar]
+    bars: tuple[Bar, ...]
+    marks: tuple[Bar, ...]
     running: Bar | None = None
 
     @property
@@ -88,7 +88,7 @@ def _seconds(window: Window) -> float:
     return (window.until - window.since).total_seconds()
 
 
-def _merged(window: Window, pieces: Sequence[Slice]) -> list[Bar]:
+def _merged(window: Window, pieces: Sequence[Slice]) -> tuple[Bar, ...]:
     """Return the stretches that ``pieces`` make; a pause shorter than a slice is none."""
     whole, pause = _seconds(window), slice_length(window).total_seconds()
     found: list[tuple[float, float, int, int]] = []
@@ -99,10 +99,10 @@ def _merged(window: Window, pieces: Sequence[Slice]) -> list[Bar]:
             start, reached, before, failed_before = found.pop()
             end, attempts, failed = max(reached, end), before + attempts, failed_before + failed
         found.append((start, end, attempts, failed))
-    return [_bar(window, *each) for each in found]
+    return tuple([_bar(window, *each) for each in found])
 
 
-def _marks(window: Window, pieces: Sequence[Slice]) -> list[Bar]:
+def _marks(window: Window, pieces: Sequence[Slice]) -> tuple[Bar, ...]:
     """Return a bar for each row of slices in which attempts failed."""
     whole, length = _seconds(window), slice_length(window).total_seconds()
     found: list[tuple[float, float, int, int]] = []
@@ -112,7 +112,7 @@ def _marks(window: Window, pieces: Sequence[Slice]) -> list[Bar]:
             first, _, before, failed_before = found.pop()
             attempts, failed = before + attempts, failed_before + failed
         found.append((first, end, attempts, failed))
-    return [_bar(window, max(first, 0), min(end, whole), *counts) for first, end, *counts in found]
+    return tuple([_bar(window, max(first, 0), min(end, whole), *counts) for first, end, *counts in found])
 
 
 def _bar(window: Window, start: float, end: float, attempts: int, failed: int) -> Bar:
