@@ -214,3 +214,23 @@ def test_no_page_of_errors_reads_a_whole_table(
         plan = [line for (line,) in connection.execute(f"EXPLAIN {sql}".encode(), values).fetchall()]
         walks = [line for line in plan if re.search(r"Seq Scan on job_(runs|attempts)\b", line)]
         assert not walks, "\n".join([sql, *plan])
+
+
+def test_a_line_follows_its_failures_its_runs_and_the_readers_zone(
+    client: FlaskClient, connection: Connection
+) -> None:
+    def line(path: str) -> str:
+        return client.get(path).get_data(as_text=True).split("BOOM</a>")[1].split("</tr>")[0]
+
+    failure(connection, "BOOM", "2 hours", error="first <b>")
+    for path in ("/errors", "/night?since=24h"):
+        assert "first &lt;b&gt;" in line(path) and "UTC" in line(path) and " dead" not in line(path)
+    client.set_cookie("wakeboard_zone", "Asia/Tokyo")
+    for path in ("/errors", "/night?since=24h"):
+        assert "JST" in line(path)
+    failure(connection, "BOOM", "1 hour", error="second")
+    for path in ("/errors", "/night?since=24h"):
+        assert "second" in line(path) and "first" not in line(path) and ">2</td>" in line(path)
+    a_run(connection, "dead", error_code="BOOM")
+    for path in ("/errors", "/night?since=24h"):
+        assert "1 dead" in line(path)

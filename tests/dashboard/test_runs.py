@@ -225,6 +225,10 @@ def test_a_search_by_time_or_attempts_is_counted_as_far_as_it_looks(
     monkeypatch.setattr(search, "WINDOW", 6)
     shown = html(client, "/runs?status=dead&since=1h&limit=5")
     assert "6 match among the newest 6" in shown and "all 6" not in shown
+    connection.execute(
+        "UPDATE wakeboard.job_runs SET attempts = 3 WHERE id IN (SELECT max(id) FROM wakeboard.job_runs)"
+    )
+    assert "1 match among the newest 6" in html(client, "/runs?attempts=3&limit=5")
     for costly in ("q=needle", "worker=w1", "payload.id=7"):
         assert not re.search(r"rows · [^<]* match", html(client, f"/runs?{costly}&limit=5"))
 
