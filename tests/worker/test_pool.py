@@ -16,8 +16,8 @@ from tests.processes import wait_until
 from tests.worker.pooled import PATIENCE_SECONDS, Gate, gate, heedful, registry, table
 from worker import Context, Permanent, Pool, Retryable, enqueue, job, log
 from worker.backoff import Backoff
+from worker.loop.deciding import decide as decide_for_the_table
 from worker.loop.held import Held
-from worker.loop.record import decide as decide_for_the_table
 from worker.outcome import Answer, answer_for_exception
 from worker.pool import NoResult, PoolFull, PoolStopped, Ticket
 from worker.pool.ending import decide as decide_for_the_pool

@@ -1,4 +1,4 @@
-"""Writing down how attempts ended: what is decided, in which turn it is written, and what a refusal costs."""
+"""Writing down how attempts ended: in which turn each is written, and what a refusal costs."""
 
 from __future__ import annotations
 
@@ -9,98 +9,13 @@ from typing import Any
 import pytest
 
 from tests.factories import Connection, a_run, a_type, attempts, claim, end_lease, reap, row, status
+from tests.worker.endings import decided, held
 from worker import db
 from worker.loop.channel import Channel, StatementFailed
+from worker.loop.deciding import Ended, decide, never_started
 from worker.loop.held import Held, boottime_ns
-from worker.loop.record import Ended, Recorder, bystander, decide, never_started
-from worker.outcome import PLAIN, Answer, Kind
-from worker.processes.wire import Assignment
-
-
-def held(run_id: int = 1, epoch: int = 1, **columns: Any) -> Held:
-    assignment = Assignment(run_id, epoch, 1, "mail", "{}", None, None, None, None, 300.0, None, "w1")
-    now = boottime_ns()
-    values: dict[str, Any] = {
-        "failures": 0, "max_attempts": 10, "backoff": "fixed 7s", "lease_seconds": 30.0, "leased_ns": now,
-        "claimed_ns": now,
-    }  # fmt: skip
-    made = Held(assignment, **values)
-    for name, value in columns.items():
-        assert hasattr(made, name), name
-        setattr(made, name, value)
-    return made
-
-
-def decided(kind: Kind, *, is_stopping: bool = False, **columns: Any) -> Ended:
-    ended = decide(
-        held(**columns), Answer(kind, error_code="code"), took_seconds=1, ended_ns=boottime_ns(),
-        is_stopping=is_stopping,
-    )  # fmt: skip
-    assert ended is not None
-    return ended
-
-
-# ---- the decision -----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("kind", "columns", "is_stopping", "move", "outcome"),
-    [
-        ("returned", {}, False, "succeed", "succeeded"),
-        ("returned", {"terminated_ns": 1, "timed_out": True}, True, "succeed", "succeeded"),
-        ("raised", {}, False, "fail", "failed"),
-        ("raised", {}, True, "fail", "failed"),
-        ("crashed", {}, True, "fail", "failed"),
-        ("crashed", {"terminated_ns": 1, "timed_out": True}, False, "fail", "timed_out"),
-        ("timed_out", {}, False, "fail", "timed_out"),
-        ("cancelled", {"cancel_asked_ns": 1}, False, "fail", "cancelled"),
-        ("crashed", {"cancel_asked_ns": 1, "terminated_ns": 1}, False, "fail", "cancelled"),
-        ("crashed", {"terminated_ns": 1, "is_fenced": True}, False, "fail", "failed"),
-        ("crashed", {"terminated_ns": 1, "memory_bytes": 1, "memory_mb": 1}, True, "fail", "failed"),
-        (
-            "crashed",
-            {"terminated_ns": 1, "memory_bytes": 1, "memory_mb": 1, "cancel_asked_ns": 1},
-            False,
-            "fail",
-            "cancelled",
-        ),
-        ("returned", {"terminated_ns": 1, "memory_bytes": 1, "memory_mb": 1}, False, "succeed", "succeeded"),
-        ("cancelled", {"terminated_ns": 1}, True, "release", "released"),
-        ("crashed", {"terminated_ns": 1}, True, "release", "released"),
-        ("cancelled", {"terminated_ns": 1, "cancel_asked_ns": 1}, True, "fail", "cancelled"),
-    ],
-)
-def test_how_an_attempt_ended_is_decided_by_what_was_done_to_it(
-    kind: Kind, columns: dict[str, Any], is_stopping: bool, move: str, outcome: str
-) -> None:
-    ended = decided(kind, is_stopping=is_stopping, **columns)
-    assert (ended.move, ended.outcome) == (move, outcome)
-
-
-def test_a_run_that_was_too_heavy_says_by_how_much() -> None:
-    ended = decided("crashed", terminated_ns=1, memory_bytes=900 * 2**20, memory_mb=500)
-    assert ended.answer.error_code == "memory_limit"
-    assert ended.answer.message == "held 900 MB of memory, where its type may hold 500 MB, and was killed"
-    assert not ended.answer.permanent
-
-
-def test_a_run_whose_process_was_killed_for_another_is_given_back_and_says_why() -> None:
-    ended = bystander(held(), Answer("crashed", "killed"), took_seconds=1, ended_ns=boottime_ns())
-    assert (ended.move, ended.outcome, ended.started) == ("release", "released", True)
-    assert "another run" in (ended.answer.note or "")
-
-
-def test_what_a_transaction_has_finished_is_not_written_again() -> None:
-    assert decide(held(), PLAIN["committed"], took_seconds=1, ended_ns=1, is_stopping=False) is None
-
-
-def test_the_delay_is_the_types_rule_or_what_the_handler_asked_for() -> None:
-    assert decided("raised").delay_seconds == 7
-    answer = Answer("raised", error_code="busy", retry_after_seconds=90)
-    ended = decide(held(), answer, took_seconds=1, ended_ns=1, is_stopping=False)
-    assert ended is not None
-    assert ended.delay_seconds == 90
-
+from worker.loop.record import Recorder
+from worker.outcome import Answer
 
 # ---- turns ------------------------------------------------------------------------------------------
 

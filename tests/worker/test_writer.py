@@ -10,9 +10,9 @@ import pytest
 from tests.factories import Connection, a_run, a_type, claim
 from worker import db
 from worker.loop.channel import Channel
+from worker.loop.deciding import decide
 from worker.loop.held import Held, Holdings, boottime_ns
 from worker.loop.line import Line
-from worker.loop.record import decide
 from worker.loop.writer import ENOUGH_ENDED, Writer
 from worker.outcome import Answer
 from worker.processes.wire import Assignment

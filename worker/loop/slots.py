@@ -12,8 +12,8 @@ from operator import attrgetter
 from worker import log
 from worker.loop.channel import Rows
 from worker.loop.claims import Claims, Load
+from worker.loop.deciding import Ended, bystander, decide, never_started
 from worker.loop.held import Held, Holdings, boottime_ns, held_from_row
-from worker.loop.record import Ended, bystander, decide, never_started
 from worker.outcome import Answer
 from worker.processes.children import Assignment, Children, Died, Finished
 

@@ -7,9 +7,10 @@ from time import monotonic
 
 from worker import log
 from worker.loop.channel import StatementFailed
+from worker.loop.deciding import Ended
 from worker.loop.held import Held, Holdings
 from worker.loop.line import Line
-from worker.loop.record import Ended, Recorder, Written
+from worker.loop.record import Recorder, Written
 
 # While so many are still held, a statement waits for as many that ended, but no longer than this.
 ENOUGH_ENDED = 300

@@ -1,0 +1,35 @@
+"""Attempts that are held and attempts that ended, for the tests of what is decided and what is written."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from worker.loop.deciding import Ended, decide
+from worker.loop.held import Held, boottime_ns
+from worker.outcome import Answer, Kind
+from worker.processes.wire import Assignment
+
+
+def held(run_id: int = 1, epoch: int = 1, **columns: Any) -> Held:
+    """Return a held run of the type mail; ``columns`` are what else it should be."""
+    assignment = Assignment(run_id, epoch, 1, "mail", "{}", None, None, None, None, 300.0, None, "w1")
+    now = boottime_ns()
+    values: dict[str, Any] = {
+        "failures": 0, "max_attempts": 10, "backoff": "fixed 7s", "lease_seconds": 30.0, "leased_ns": now,
+        "claimed_ns": now,
+    }  # fmt: skip
+    made = Held(assignment, **values)
+    for name, value in columns.items():
+        assert hasattr(made, name), name
+        setattr(made, name, value)
+    return made
+
+
+def decided(kind: Kind, *, is_stopping: bool = False, **columns: Any) -> Ended:
+    """Return what is decided of an answer of ``kind`` for a run that is held as ``columns`` say."""
+    ended = decide(
+        held(**columns), Answer(kind, error_code="code"), took_seconds=1, ended_ns=boottime_ns(),
+        is_stopping=is_stopping,
+    )  # fmt: skip
+    assert ended is not None
+    return ended
