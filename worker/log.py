@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from functools import cache, lru_cache
 from threading import RLock
@@ -27,6 +27,8 @@ SHORT = {
     "error_code": "error",
     "next_delay_seconds": "next",
 }
+# A run that moved: its id, type and attempt, and how many seconds that took where it has ended.
+Moved = tuple[int, str, int, float | None]
 KEEP_SECONDS = 0.1
 KEEP_LINES = 200
 
@@ -48,10 +50,10 @@ class _Lines:
         if at_once or len(self._kept) >= KEEP_LINES or monotonic() - self._since >= KEEP_SECONDS:
             self.flush()
 
-    def keep(self, line: str) -> None:
-        """Add a line without a look at the clock: it waits until they are many, or for ``flush``."""
+    def keep(self, lines: Iterable[str]) -> None:
+        """Add lines without a look at the clock: they wait until they are many, or for ``flush``."""
         with self._lock:
-            self._kept.append(line)
+            self._kept.extend(lines)
         if len(self._kept) >= KEEP_LINES:
             self.flush()
 
@@ -83,22 +85,24 @@ def move(event: str, **fields: object) -> None:
         _lines.add(_lines.write_line(logging.INFO, event, fields), at_once=False)
 
 
-def run_move(
-    event: str, run_id: int, job_type: str, attempt: int, worker_id: str, seconds: float | None = None
-) -> None:
-    """Log the claim or the good end of a run as ``move`` does, but cheaper: each run has both.
+def run_moves(event: str, worker_id: str, runs: Iterable[Moved]) -> None:
+    """Log the claims or the good ends of runs, a line each, as ``move`` does, but cheaper: each run has both.
 
-    ``seconds`` is how long it took. As text the line waits for ``flush``, or until they are KEEP_LINES.
+    As text the lines wait for ``flush``, or until they are KEEP_LINES.
     """
     if _lines.write_line is not text_line:
-        move(
-            event, run_id=run_id, job_type=job_type, attempt=attempt, worker_id=worker_id,
-            duration_seconds=seconds,
-        )  # fmt: skip
+        for run_id, job_type, attempt, seconds in runs:
+            move(
+                event, run_id=run_id, job_type=job_type, attempt=attempt, worker_id=worker_id,
+                duration_seconds=seconds,
+            )  # fmt: skip
     elif logger.isEnabledFor(logging.INFO):
-        took = "" if seconds is None else f"{_key('duration_seconds')}{_shown(seconds)}"
-        head = f"{_local_time()} {event}{_key('run_id')}{run_id}"
-        _lines.keep(f"{head}{_attempt(job_type, attempt, worker_id)}{took}")
+        head, took = f"{_local_time()} {event}{_key('run_id')}", _key("duration_seconds")
+        _lines.keep(
+            f"{head}{run_id}{_attempt(job_type, attempt, worker_id)}"
+            f"{'' if seconds is None else took + _shown(seconds)}"
+            for run_id, job_type, attempt, seconds in runs
+        )
 
 
 def note(sentence: str, **fields: object) -> None:

@@ -369,13 +369,14 @@ class Supervisor:
         else:
             self._exit_code = USE_ERROR
 
-    def _wrote(self, held: Held) -> None:
-        is_limited = held.assignment.job_type in self._claims.limited
-        self._claimer.look_again(now=self._until_drained or is_limited)
+    def _wrote(self, written: Sequence[Held]) -> None:
+        limited = self._claims.limited
+        makes_room = bool(limited) and any(held.assignment.job_type in limited for held in written)
+        self._claimer.look_again(now=self._until_drained or makes_room)
 
     def _committed(self, held: Held, seconds: float) -> None:
         log_end(held, "succeed", self.worker_id, seconds)
-        self._wrote(held)
+        self._wrote([held])
 
     # ---- watching -----------------------------------------------------------------------------------
 

@@ -163,7 +163,7 @@ def test_two_attempts_of_one_run_are_held_apart() -> None:
     holdings.add([old])
     holdings.add([new])
     assert (holdings.get(7, 1), holdings.get(7, 3), holdings.latest(7)) == (old, new, new)
-    holdings.drop(7, 3)
+    holdings.drop([(7, 3)])
     assert (holdings.latest(7), len(holdings)) == (old, 1)
     assert holdings.unknown([(7, 1), (7, 3), (8, 1)]) == [(7, 3), (8, 1)]
 

@@ -71,19 +71,19 @@ def test_what_every_run_logs_reads_as_any_other_move(
     log.move(
         "claim", run_id=7, job_type=job_type, attempt=2, worker_id="host 1", duration_seconds=seconds
     )  # fmt: skip
-    log.run_move("claim", 7, job_type, 2, "host 1", seconds)
+    log.run_moves("claim", "host 1", [(7, job_type, 2, seconds)])
     one, other = (line[line.index("claim") :] for line in printed_by(capsys).splitlines())
     assert one == other
 
 
 def test_lines_of_runs_are_written_in_the_order_of_all_lines(capsys: pytest.CaptureFixture[str]) -> None:
     log.configure("text")
-    log.run_move("claim", 1, "mail", 1, "w")
+    log.run_moves("claim", "w", [(1, "mail", 1, None), (2, "mail", 1, None)])
     log.move("fail", run_id=1)
-    log.run_move("succeed", 2, "mail", 1, "w", 0.1)
+    log.run_moves("succeed", "w", [(2, "mail", 1, 0.1)])
     log.note("Stopping.")
     words = [line.split()[1] for line in capsys.readouterr().err.splitlines()]
-    assert words == ["claim", "fail", "succeed", "Stopping."]
+    assert words == ["claim", "claim", "fail", "succeed", "Stopping."]
 
 
 def test_a_value_with_spaces_is_quoted(capsys: pytest.CaptureFixture[str]) -> None:

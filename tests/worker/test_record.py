@@ -25,7 +25,7 @@ def recorder() -> tuple[Recorder, list[tuple[int, str]], list[int]]:
     refused: list[int] = []
     made = Recorder(
         "w1",
-        lambda ended, status: written.append((ended.held.run_id, status)),
+        lambda batch: written.extend((ended.held.run_id, status) for ended, status in batch),
         lambda ended: refused.append(ended.held.run_id),
     )
     return made, written, refused

@@ -32,8 +32,8 @@ class Desk:
         line.adopt(self.channel)
         self.writer = Writer(line, self._holdings, "w1", wrote=self._wrote, gather_seconds=FOREVER)
 
-    def _wrote(self, held: Held) -> None:
-        self.wrote.append(held.run_id)
+    def _wrote(self, written: Sequence[Held]) -> None:
+        self.wrote.extend(held.run_id for held in written)
         self.tells()
 
     def take(self, connection: Connection, count: int) -> list[Held]:

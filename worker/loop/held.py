@@ -100,6 +100,7 @@ def held_from_row(
     ) = row
     policy = policies.get(job_type, UNKNOWN)
     seconds = policy.timeout_seconds if timeout is None else _bounded(timeout)
+    longer = policy.lease_seconds
     assignment = assignment_of(
         (run_id, epoch, attempt, job_type, payload, key, definition, fire, created, seconds, trace, worker_id)
     )
@@ -108,7 +109,7 @@ def held_from_row(
         failures,
         most or policy.max_attempts,
         policy.backoff,
-        max(lease_seconds, policy.lease_seconds or 0.0),
+        longer if longer and longer > lease_seconds else lease_seconds,
         leased_ns,
         leased_ns,
         policy.memory_mb,
@@ -150,10 +151,11 @@ class Holdings:
             epochs = [epoch for held_id, epoch in self._held if held_id == run_id]
         return self.get(run_id, max(epochs)) if epochs else None
 
-    def drop(self, run_id: int, lease_epoch: int) -> None:
-        """Forget an attempt whose row no longer needs us."""
+    def drop(self, attempts: Iterable[tuple[int, int]]) -> None:
+        """Forget attempts, by run and epoch, whose rows no longer need us."""
         with self._lock:
-            self._held.pop((run_id, lease_epoch), None)
+            for attempt in attempts:
+                self._held.pop(attempt, None)
 
     def all(self) -> list[Held]:
         """Return a snapshot of everything held."""

@@ -36,7 +36,7 @@ Written = tuple[Ended, str]
 class Recorder:
     """The queue of ended attempts and the scripts that write them."""
 
-    def __init__(self, worker_id: str, written: Callable[[Ended, str], None],
+    def __init__(self, worker_id: str, written: Callable[[Sequence[Written]], None],
                  refused: Callable[[Ended], None]) -> None:  # fmt: skip
         self._worker_id = worker_id
         self._written = written
@@ -127,9 +127,9 @@ class Recorder:
         return written
 
     def tell(self, written: Sequence[Written]) -> None:
-        """Tell of attempts that they are written."""
-        for ended, status in written:
-            self._written(ended, status)
+        """Tell of attempts that they are written, if there are any."""
+        if written:
+            self._written(written)
 
     def _group(self, batch: Sequence[Ended]) -> None:
         """Say to which error group each failure belongs; what was stopped on request has none."""
@@ -156,7 +156,7 @@ class Recorder:
             if row is None or self._is_taken(row, ended.held):
                 lost.append(ended)
             elif row[3] != Status.RUNNING:
-                self._written(ended, row[3])
+                self._written([(ended, row[3])])
             else:
                 ended.tries += 1
                 ended.not_before = monotonic() + (BUSY_PAUSE_SECONDS if ended.tries > 2 else 0.0)

@@ -6,8 +6,8 @@ whoever was given as ``ended``.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from operator import attrgetter
+from collections.abc import Callable, Sequence
+from heapq import heapify, heapreplace
 
 from worker import log
 from worker.loop.channel import Rows
@@ -17,7 +17,6 @@ from worker.loop.held import Held, Holdings, boottime_ns, held_from_row
 from worker.outcome import Answer
 from worker.processes.children import Assignment, Children, Died, Finished
 
-_BURDEN = attrgetter("slow", "outstanding")
 IDLE_DEATHS = 3
 PAUSE_SECONDS = 1.0
 
@@ -61,28 +60,36 @@ class Slots:
             for row in rows
         ]
         self._holdings.add(claimed)
-        job_types = {held.assignment.job_type for held in claimed}
-        quick = {job_type: self._claims.is_quick(job_type) for job_type in job_types}
         now = boottime_ns()
-        chosen: dict[int, list[Assignment]] = {}
+        kept: list[Held] = []
         for held in claimed:
             if self.is_stopping or held.is_past_fence(now):
                 self._ended(never_started(held))
-                continue
-            assignment = held.assignment
-            chosen.setdefault(self._choose(held, quick[assignment.job_type]), []).append(assignment)
-            log.run_move("claim", assignment.run_id, assignment.job_type, assignment.attempt, self._worker_id)
-        for slot, assignments in chosen.items():
+            else:
+                kept.append(held)
+        log.run_moves("claim", self._worker_id, [_moved(held.assignment) for held in kept])
+        for slot, assignments in self._share_out(kept).items():
             self._children.send(slot, assignments)
 
-    def _choose(self, held: Held, is_quick: bool) -> int:
-        """Give ``held`` the slot with the least to do, one with a slow run only when there is no other."""
-        held.is_slow = not is_quick
-        best = min(self.loads, key=_BURDEN)
-        best.outstanding += 1
-        best.slow += held.is_slow
-        held.slot = best.slot
-        return best.slot
+    def _share_out(self, claimed: Sequence[Held]) -> dict[int, list[Assignment]]:
+        """Give each run the slot with the least to do, one with a slow run only when there is no other.
+
+        Returns what is to be sent to each slot.
+        """
+        job_types = {held.assignment.job_type for held in claimed}
+        slow = {job_type: not self._claims.is_quick(job_type) for job_type in job_types}
+        burdens = [(load.slow, load.outstanding, load.slot) for load in self.loads]
+        heapify(burdens)
+        chosen: dict[int, list[Assignment]] = {}
+        for held in claimed:
+            slows, outstanding, slot = burdens[0]
+            held.is_slow = slow[held.assignment.job_type]
+            held.slot = slot
+            heapreplace(burdens, (slows + held.is_slow, outstanding + 1, slot))
+            chosen.setdefault(slot, []).append(held.assignment)
+        for slows, outstanding, slot in burdens:
+            self.loads[slot].slow, self.loads[slot].outstanding = slows, outstanding
+        return chosen
 
     def _free(self, slot: int, run_id: int, lease_epoch: int) -> Held | None:
         """Take a run off its slot; None when it is not there (any more)."""
@@ -132,7 +139,7 @@ class Slots:
     def _settle(self, held: Held, answer: Answer, seconds: float, ended_ns: int) -> None:
         ended = decide(held, answer, took_seconds=seconds, ended_ns=ended_ns, is_stopping=self.is_stopping)
         if ended is None:
-            self._holdings.drop(held.run_id, held.lease_epoch)
+            self._holdings.drop([held.assignment[:2]])
             self._committed(held, seconds)
         else:
             self._ended(ended)
@@ -148,3 +155,8 @@ class Slots:
     def tail(self, slot: int) -> str:
         """Return what a slot's run has printed so far. Safe from any thread."""
         return self._children.output_tail(slot)
+
+
+def _moved(assignment: Assignment) -> log.Moved:
+    run_id, _, attempt, job_type, *_ = assignment
+    return run_id, job_type, attempt, None

@@ -20,7 +20,7 @@ _EVENTS = {"dead": "dead", "cancelled": "cancelled", "queued": "release", "succe
 
 
 class Writer:
-    """Writes ended attempts on one line. ``wrote`` hears of each run whose row needs us no more."""
+    """Writes ended attempts on one line. ``wrote`` hears of the runs whose rows need us no more."""
 
     def __init__(
         self,
@@ -28,7 +28,7 @@ class Writer:
         holdings: Holdings,
         worker_id: str,
         *,
-        wrote: Callable[[Held], None],
+        wrote: Callable[[Sequence[Held]], None],
         gather_seconds: float = GATHER_SECONDS,
     ) -> None:
         """``gather_seconds``: how long after a statement fewer than ENOUGH_ENDED wait for the next one."""
@@ -85,24 +85,31 @@ class Writer:
             return 0.0
         return max(0.0, self._sent_at + self._gather_seconds - monotonic())
 
-    def _written(self, ended: Ended, status: str) -> None:
-        self._holdings.drop(*ended.held.assignment[:2])
-        answer = ended.answer
-        delay = ended.delay_seconds if status == "failed" else None
-        log_end(
-            ended.held, _EVENTS.get(status, "fail"), self._worker_id, ended.took_seconds,
-            answer.error_code, answer.message, delay,
-        )  # fmt: skip
-        self._wrote(ended.held)
+    def _written(self, written: Sequence[Written]) -> None:
+        self._holdings.drop([ended.held.assignment[:2] for ended, _ in written])
+        succeeded: list[log.Moved] = []
+        for ended, status in written:
+            held, answer = ended.held, ended.answer
+            if status == "succeeded" and answer.error_code is None and answer.message is None:
+                run_id, _, attempt, job_type, *_ = held.assignment
+                succeeded.append((run_id, job_type, attempt, ended.took_seconds))
+                continue
+            delay = ended.delay_seconds if status == "failed" else None
+            log_end(
+                held, _EVENTS.get(status, "fail"), self._worker_id, ended.took_seconds,
+                answer.error_code, answer.message, delay,
+            )  # fmt: skip
+        log.run_moves("succeed", self._worker_id, succeeded)
+        self._wrote([ended.held for ended, _ in written])
 
     def _refused(self, ended: Ended) -> None:
         held = ended.held
-        self._holdings.drop(held.run_id, held.lease_epoch)
+        self._holdings.drop([held.assignment[:2]])
         log.warn(
             "A late answer was refused: the lease was lost.", run_id=held.run_id,
             attempt=held.assignment.attempt, outcome=ended.outcome,
         )  # fmt: skip
-        self._wrote(held)
+        self._wrote([held])
 
 
 def log_end(
@@ -116,9 +123,6 @@ def log_end(
 ) -> None:
     """Log the end of an attempt: how long it took, the error and when it is tried again."""
     run_id, _, attempt, job_type, *_ = held.assignment
-    if code is None and message is None and delay_seconds is None:
-        log.run_move(event, run_id, job_type, attempt, worker_id, seconds)
-        return
     log.move(
         event, run_id=run_id, job_type=job_type, attempt=attempt,
         worker_id=worker_id, duration_seconds=seconds, error_code=code,
