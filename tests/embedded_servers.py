@@ -7,7 +7,6 @@ import shutil
 import stat
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -16,7 +15,7 @@ import psutil
 import psycopg
 
 from tests.processes import ROOT
-from tests.servers import memory
+from tests.servers import make_folder, memory
 from worker import embedded
 from worker.embedded.identity import holder
 
@@ -48,8 +47,7 @@ def short_folder() -> Iterator[Path]:
 
     Afterwards the servers below it are stopped, and it is gone.
     """
-    made = Path(tempfile.mkdtemp(prefix="wb-", dir=memory() or "/tmp"))
-    made.chmod(0o711)
+    made = make_folder(memory() or Path("/tmp"))
     try:
         yield made
     finally:

@@ -94,7 +94,7 @@ def running_server() -> Iterator[Server]:
 
 
 def _ours() -> AbstractContextManager[Server]:
-    _remove_leftovers(IN_MEMORY)  # or they would take the room for good
+    remove_leftovers(IN_MEMORY)  # or they would take the room for good
     folder = memory()
     return own_server(IN_MEMORY_SETTINGS, folder) if folder else own_server()
 
@@ -123,11 +123,7 @@ def own_server(settings: Mapping[str, str] = SETTINGS, parent: Path | None = Non
 
     ``parent`` is where its folder is made, otherwise on a disk.
     """
-    parent = parent or _short_folder()
-    _remove_leftovers(parent)
-    data_dir = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=parent))
-    if os.geteuid() == 0:
-        data_dir.chmod(0o711)  # the server's own OS user has to pass
+    data_dir = make_folder(parent or on_disk())
     try:
         embedded.start(data_dir, settings=settings)
         admin = embedded.url(data_dir, user="postgres", database="postgres")
@@ -148,19 +144,32 @@ def _make_template(server: Server) -> None:
     migrate(server.url(server.template))
 
 
-def _short_folder() -> Path:
+def on_disk() -> Path:
     """Return a folder whose sockets have short addresses, on a disk (``/tmp`` is memory on some machines)."""
     folder = Path("/var/tmp")
     return folder if os.access(folder, os.W_OK) else Path(tempfile.gettempdir())
 
 
-def _remove_leftovers(parent: Path) -> None:
-    """Remove what killed test runs left: their folders carry the number of a process that is gone."""
+def make_folder(parent: Path) -> Path:
+    """Make a folder in ``parent`` for servers of this process, and remove what killed test runs left there.
+
+    Every OS user, a server's own too, may pass through it but not list it. Its name carries our number.
+    """
+    remove_leftovers(parent)
+    made = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=parent))
+    made.chmod(0o711)
+    return made
+
+
+def remove_leftovers(parent: Path) -> None:
+    """Remove from ``parent`` the folders of processes that are gone, and stop the servers in them."""
     for folder in parent.glob(f"{PREFIX}*"):
         number = folder.name.removeprefix(PREFIX).partition("-")[0]
         mine = folder.stat().st_uid == os.geteuid()
         if mine and number.isdigit() and not psutil.pid_exists(int(number)):
-            _remove(folder)
+            for cluster in [*folder.rglob("postgres/data")]:
+                embedded.stop(cluster.parent.parent, only_if_unused=False)
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _remove(data_dir: Path) -> None:

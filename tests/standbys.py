@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import signal
 import subprocess
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from pathlib import Path
 import psycopg
 
 from tests.processes import wait_until
-from tests.servers import PREFIX, Server, with_database
+from tests.servers import Server, make_folder, with_database
 from worker import embedded
 from worker.embedded import binaries, cluster
 from worker.embedded.places import SUPERUSER, Places
@@ -53,8 +52,7 @@ class Standby:
 def standby_of(server: Server, settings: Mapping[str, str] = SETTINGS) -> Iterator[Standby]:
     """Give a standby that streams from ``server``, an own server of the tests; it is gone at the end."""
     assert server.data_dir is not None
-    folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}standby-", dir=Path(server.data_dir).parent))
-    folder.chmod(0o711)
+    folder = make_folder(Path(server.data_dir).parent)
     try:
         places = prepare(folder)
         _copy(find(Path(server.data_dir)), places)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import stat
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +15,7 @@ import pytest
 from tests.conftest import Connection
 from tests.factories import row
 from tests.processes import Wakeboard, run_wakeboard, wait_until, wakeboard
+from tests.servers import make_folder, on_disk
 from tests.worker.motion import SHORT, insert_many, wait_until_registered, wait_until_status
 from worker import db, embedded
 from worker.embedded import locks
@@ -28,8 +28,7 @@ ENOUGH_SECONDS = 120
 @pytest.fixture
 def folder() -> Iterator[Path]:
     """A folder with a short path for data folders and backups."""
-    made = Path(tempfile.mkdtemp(prefix="wb-", dir="/var/tmp"))
-    made.chmod(0o711)
+    made = make_folder(on_disk())
     yield made
     for home in [*made.rglob("postgres")]:
         if home.is_dir():

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +14,7 @@ import pytest
 
 from tests.factories import rows
 from tests.processes import run_wakeboard, wait_until
+from tests.servers import make_folder, on_disk
 from tests.worker.motion import (
     SHORT,
     a_worker,
@@ -36,8 +36,7 @@ SETTINGS = {"fsync": "off", "full_page_writes": "off"}
 @pytest.fixture
 def cluster() -> Iterator[Path]:
     """The folder of a cluster of our own, migrated, which a test may crash."""
-    folder = Path(tempfile.mkdtemp(prefix="wakeboard-crash-", dir="/var/tmp"))
-    folder.chmod(0o711)
+    folder = make_folder(on_disk())
     try:
         embedded.start(folder, settings=SETTINGS)
         db.migrate(embedded.url(folder))
