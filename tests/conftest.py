@@ -5,6 +5,7 @@ Under xdist the controlling process owns the server and hands its address to the
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -35,6 +36,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     computing = [path for path in files if path not in waiting]
     place = {path: n / len(group) for group in (waiting, computing) for n, path in enumerate(group)}
     items.sort(key=lambda item: place[item.path])
+
+
+def pytest_collection_finish() -> None:
+    """Look for garbage less often, and not among thousands of tests: that took a quarter of our own time."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(10_000, 20, 20)
 
 
 @pytest.hookimpl(optionalhook=True)
