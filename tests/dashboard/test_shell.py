@@ -273,6 +273,14 @@ def test_equal_html_has_an_equal_tag() -> None:
 # Errors
 
 
+def test_addresses_can_be_built_from_routes_though_no_link_is(app: Flask) -> None:
+    adapter = app.url_map.bind("localhost")
+    found, values = adapter.match("/runs/48210/payload")
+    assert adapter.build(found, values) == "/runs/48210/payload"
+    found, values = adapter.match("/types/a%2Fb")
+    assert adapter.build(found, values | {"since": "1h"}).endswith("?since=1h")
+
+
 def test_an_unknown_address_is_a_page_or_json_as_asked(client: FlaskClient) -> None:
     page = client.get("/nothing")
     assert page.status_code == 404 and "There is nothing at this address" in page.get_data(as_text=True)
