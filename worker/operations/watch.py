@@ -49,9 +49,9 @@ SELECT EXISTS (SELECT FROM wakeboard.operation_runs
     WHERE operation_id = %(id)s AND result = 'moved' AND outcome IS NULL),
     %(finished_at)s::timestamptz < now() - make_interval(days => %(days)s)
 """
-FAILURE = """
+FAILURE = f"""
 SELECT error_code FROM wakeboard.job_attempts
-WHERE run_id = %(run)s AND outcome IN ('failed', 'timed_out', 'lost') ORDER BY lease_epoch DESC LIMIT 1
+WHERE run_id = %(run)s AND outcome IN ({sql_list(FAILURES)}) ORDER BY lease_epoch DESC LIMIT 1
 """
 
 
