@@ -323,6 +323,23 @@ def test_one_wrong_run_among_many_is_named_and_nothing_is_written(connection: Co
     assert count(connection) == 0
 
 
+def test_no_transaction_of_ours_waits_for_whoever_makes_the_runs(
+    database: str, connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WAKEBOARD_DATABASE_URL", database)
+    others: list[int] = []
+
+    def made() -> Iterator[NewRun]:
+        others.append(len(connection.execute(
+            "SELECT FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+            " AND xact_start IS NOT NULL AND backend_type = 'client backend'"
+        ).fetchall()))  # fmt: skip
+        yield NewRun("mail")
+
+    assert len(enqueue_many(None, made())) == 1
+    assert others == [0]
+
+
 def test_no_runs_are_no_trouble(shared: Connection) -> None:
     assert enqueue_many(shared, []) == []
 

@@ -143,13 +143,15 @@ def enqueue_many(target: Any, runs: Iterable[NewRun | Mapping[str, Any]]) -> lis
     Each entry is a NewRun or a mapping of its fields. Keys behave as in ``enqueue``. Raises EnqueueError
     when an entry is wrong, naming its place; then nothing of them all is written.
     """
+    entries = [entry if isinstance(entry, NewRun) else NewRun(**entry) for entry in runs]
+    rows, text_of = _each(entries, NewRun.checked), partial(payload_text, limit=payload_limit())
     if target is None:
         from worker.effects import own_connection
 
+        # Opened when all entries are there: no transaction waits for whoever makes them.
         with own_connection() as connection, connection.transaction():
-            return enqueue_many(connection, runs)
-    entries = [entry if isinstance(entry, NewRun) else NewRun(**entry) for entry in runs]
-    return _insert_all(target, _each(entries, NewRun.checked), partial(payload_text, limit=payload_limit()))
+            return _insert_all(connection, rows, text_of)
+    return _insert_all(target, rows, text_of)
 
 
 def _each(entries: Iterable[Any], make: Callable[[Any], Any]) -> list[Any]:
