@@ -1,4 +1,4 @@
-"""All templates compiled before the first request, each half by a process that ends with it.
+"""All templates in memory before the first request: as kept, or each half compiled by a process for it.
 
 Compiling makes twenty times what it leaves. Done in the process that the others are forked from, it would
 scatter what they share over pages that each of them then copies. No request, no database here.
@@ -10,10 +10,13 @@ import marshal
 import os
 from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
 from types import CodeType
 
 from jinja2 import BytecodeCache, Environment
 from jinja2.bccache import Bucket
+
+from dashboard import kept
 
 PROCESSES = 2
 
@@ -32,9 +35,38 @@ class _Compiled(BytecodeCache):
         """Leave it: the environment itself remembers its templates."""
 
 
-def load_templates(environment: Environment) -> None:
-    """Have all templates of ``environment`` in its memory. Raises TemplateSyntaxError for a broken one."""
-    names = environment.list_templates(extensions=["html"])
+def load_templates(environment: Environment, file: Path | None = None) -> None:
+    """Have all templates of ``environment`` in its memory. Raises TemplateSyntaxError for a broken one.
+
+    Their code is taken from ``file`` when it is kept there; otherwise it is compiled, and kept there.
+    """
+    names = sorted(environment.list_templates(extensions=["html"]))
+    environment.bytecode_cache = _Compiled(
+        _kept(environment, names, file) if file else _compile(environment, names)
+    )
+    try:
+        for name in names:
+            environment.get_template(name)
+    finally:
+        environment.bytecode_cache = None
+
+
+def _kept(environment: Environment, names: Sequence[str], file: Path) -> dict[str, CodeType]:
+    """Return the code of each template by its cache key, from ``file`` or for it."""
+    try:
+        made = kept.made_of(environment, names)
+    except OSError:
+        return _compile(environment, names)
+    codes = kept.read(file, made)
+    if codes is None:
+        codes = _compile(environment, names)
+        if len(codes) == len(names):
+            kept.write(file, made, codes)
+    return codes
+
+
+def _compile(environment: Environment, names: Sequence[str]) -> dict[str, CodeType]:
+    """Return what processes of ours compiled: nothing of one that came upon a broken template."""
     started = [_start(environment, names[part::PROCESSES]) for part in range(PROCESSES)]
     codes: dict[str, CodeType] = {}
     for reader, pid in started:
@@ -44,12 +76,7 @@ def load_templates(environment: Environment) -> None:
         with suppress(ChildProcessError):
             if os.waitpid(pid, 0)[1] == 0:
                 codes |= marshal.loads(written)
-    environment.bytecode_cache = _Compiled(codes)
-    try:
-        for name in names:
-            environment.get_template(name)
-    finally:
-        environment.bytecode_cache = None
+    return codes
 
 
 def _start(environment: Environment, names: Sequence[str]) -> tuple[int, int]:

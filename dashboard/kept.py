@@ -1,0 +1,81 @@
+"""Compiled templates kept from start to start, as Python keeps its modules: beside them, in ``__pycache__``.
+
+They are taken as long as all that they were made of is the same, byte by byte. Whoever may write there may
+change our modules too. Nothing is compiled here.
+"""
+
+from __future__ import annotations
+
+import marshal
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from hashlib import sha256
+from importlib.metadata import version
+from importlib.util import MAGIC_NUMBER, cache_from_source
+from pathlib import Path
+from types import CodeType
+
+from jinja2 import Environment
+
+_HERE = Path(__file__).parent
+# A filter of a constant is worked out when its template is compiled: what filters call is part of the code.
+_MODULES = (_HERE, _HERE.parent / "worker")
+_PACKAGES = ("jinja2", "markupsafe")
+_SUM_BYTES = sha256().digest_size
+
+
+def place() -> Path | None:
+    """Return the file where this Python keeps what it compiled, or None when it is to keep nothing."""
+    return None if sys.dont_write_bytecode else Path(cache_from_source(str(_HERE / "templates.py")))
+
+
+def made_of(environment: Environment, names: Sequence[str]) -> bytes:
+    """Return the sum of what the code of the templates ``names`` depends on.
+
+    Raises OSError when a part of it cannot be read.
+    """
+    total = sha256(MAGIC_NUMBER)
+    for name, content in _parts(environment, names):
+        total.update(f"{name}\n{len(content)}\n".encode())
+        total.update(content)
+    return total.digest()
+
+
+def _parts(environment: Environment, names: Sequence[str]) -> Iterator[tuple[str, bytes]]:
+    """Give the name and content of each of them: packages by their versions, our modules, the templates."""
+    assert environment.loader is not None
+    for package in _PACKAGES:
+        yield package, version(package).encode()
+    for module in sorted(each for folder in _MODULES for each in folder.rglob("*.py")):
+        yield str(module), module.read_bytes()
+    for name in names:
+        source, filename, _ = environment.loader.get_source(environment, name)
+        yield f"{name} {filename}", source.encode()
+
+
+def read(file: Path, made: bytes) -> dict[str, CodeType] | None:
+    """Return what ``write`` kept in ``file`` of the same ``made``; None unless it is there, and whole."""
+    try:
+        content = file.read_bytes()
+    except OSError:
+        return None
+    body = content[2 * _SUM_BYTES :]
+    if content[: 2 * _SUM_BYTES] != made + sha256(body).digest():
+        return None
+    codes: dict[str, CodeType] = marshal.loads(body)
+    return codes
+
+
+def write(file: Path, made: bytes, codes: dict[str, CodeType]) -> None:
+    """Keep ``codes``, whole or not at all. A folder that we may not write to is no error."""
+    body = marshal.dumps(codes)
+    beside = file.with_suffix(f".{os.getpid()}")
+    with suppress(OSError):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            beside.write_bytes(made + sha256(body).digest() + body)
+            beside.replace(file)
+        finally:
+            beside.unlink(missing_ok=True)
