@@ -14,6 +14,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from tests import order
 from tests.servers import Server, running_server
 from worker import db
 
@@ -29,12 +30,8 @@ _shared: list[Server] = []
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Spread the files that wait more than they compute among the others: together they would leave the
-    machine idle, and at the end they would hold up the whole run."""
-    files = dict.fromkeys(item.path for item in items)
-    waiting = [path for path in files if path.parent.name in ("faults", "endtoend")]
-    computing = [path for path in files if path not in waiting]
-    place = {path: n / len(group) for group in (waiting, computing) for n, path in enumerate(group)}
+    """Begin the files in our own order."""
+    place = {file: n for n, file in enumerate(order.of(dict.fromkeys(item.path for item in items)))}
     items.sort(key=lambda item: place[item.path])
 
 
