@@ -17,6 +17,7 @@ LONGEST = (
     "browser/test_without_script.py",
     "browser/test_shell.py",
     "worker/test_cli_up.py",
+    "worker/test_embedded.py",
     "faults/test_worker_faults.py",
     "browser/test_guided_tour.py",
     "worker/test_backups.py",
