@@ -18,6 +18,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from dashboard.connection import as_of, reading
 from dashboard.queries import alerts, overview, rising
 from dashboard.queries.overview import Counts
+from dashboard.queries.troubles import Troubles, troubles
 from dashboard.words.verdict import untold
 from worker.alerts.questions import Finding
 from worker.db import DatabaseError
@@ -55,12 +56,25 @@ class Standing:
         return self.counts.attention + self.rising.firing + len(told_of)
 
 
+def by_type() -> Troubles:
+    """Return what needs a person by type, asked once in a request.
+
+    Asked before ``standing``, it spares counting the same runs there.
+    """
+    if "troubles" not in g:
+        g.troubles = troubles(reading())
+    found = g.troubles
+    assert isinstance(found, Troubles)
+    return found
+
+
 def standing() -> Standing:
     """Return how things are at this request's moment; what says so in several places asks once."""
     if "standing" not in g:
+        known = g.troubles.counted if "troubles" in g else None
         memory = current_app.extensions.setdefault("wakeboard_rising", rising.Memory())
         g.standing = Standing(
-            overview.counts(reading()),
+            overview.counts(reading(), known),
             rising.failures_rise(reading(), as_of(), memory),
             alerts.firing(reading()),
         )

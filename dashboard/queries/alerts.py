@@ -6,6 +6,7 @@ from typing import Any
 
 from sqlalchemy import Connection, RowMapping, case, func, select
 
+from dashboard.queries.fixed import fixed
 from worker.tables import alert_messages, alert_rules, installation
 
 MESSAGES = 50
@@ -13,6 +14,11 @@ MESSAGES = 50
 rules = alert_rules.c
 messages = alert_messages.c
 IS_SILENCED = func.coalesce(rules.silenced_until > func.now(), False)
+_FIRING = fixed(
+    select(rules.name, rules.kind, rules.fired_at, IS_SILENCED.label("is_silenced"))
+    .where(rules.enabled, rules.state == "firing")
+    .order_by(rules.fired_at)
+)
 
 
 def every_rule(connection: Connection) -> list[RowMapping]:
@@ -30,13 +36,7 @@ def one(connection: Connection, rule_id: int) -> RowMapping | None:
 
 def firing(connection: Connection) -> list[RowMapping]:
     """Return name, kind, fired_at and is_silenced of the rules that fire, the longest first."""
-    return list(
-        connection.execute(
-            select(rules.name, rules.kind, rules.fired_at, IS_SILENCED.label("is_silenced"))
-            .where(rules.enabled, rules.state == "firing")
-            .order_by(rules.fired_at)
-        ).mappings()
-    )
+    return list(connection.exec_driver_sql(_FIRING).mappings())
 
 
 def states(connection: Connection) -> list[tuple[str, bool]]:

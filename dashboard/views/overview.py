@@ -14,6 +14,7 @@ from dashboard.pictures.spreads import Column, Spread, spread
 from dashboard.queries import ended, overview
 from dashboard.queries.ended import WINDOWS, Bar, Window, Work
 from dashboard.queries.settled import Settled
+from dashboard.security import is_poll
 from dashboard.words.verdict import capped, verdict
 from worker.alerts.kinds import KINDS
 from worker.hours import HOUR
@@ -27,6 +28,9 @@ USUAL = "24h"
 def find() -> dict[str, Any]:
     """Return the numbers of the tiles, the sentence above them, and the window that the page is about."""
     filters = params.from_request(FIELDS)
+    if not is_poll():
+        # Page and twin show these as well.
+        attention.by_type()
     now = attention.standing()
     return {
         "counts": now.counts,
@@ -93,9 +97,10 @@ def find_works() -> dict[str, Any]:
 def find_troubles() -> dict[str, Any]:
     """Return what needs a person: runs by type and state, missed fires, open effects, alerts, pauses."""
     params.from_request(FIELDS)
+    troubles = attention.by_type().lines
     now = attention.standing()
     return {
-        "troubles": overview.troubles(reading()),
+        "troubles": troubles,
         "rising": now.rising,
         "paused": overview.paused_types(reading()),
         "alerts": now.alerts,
@@ -148,7 +153,7 @@ def twin(context: dict[str, Any]) -> dict[str, Any]:
         "slowest": [_work(*each) for each in past["slowest"]],
         "attention": [
             {"state": line.state, "job_type": line.job_type, "runs": line.count, "since_at": line.since_at}
-            for line in overview.troubles(reading())
+            for line in attention.by_type().lines
         ],
         "next": [dict(row) for row in overview.next_fires(reading())],
     }
