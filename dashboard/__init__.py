@@ -210,6 +210,7 @@ def _templates(app: Flask, settings: Settings) -> None:
         spread_chart=spread_chart,
         sparkline=sparkline,
         remembered=rendering.remembered,
+        numbered=rendering.numbered,
     )
     folder = str(app.static_folder)
     environment.globals["static"] = lambda name: f"{files.STATIC}{name}?v={files.fingerprint(folder, name)}"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 # The names under which people keep secrets.
@@ -46,6 +47,7 @@ SECRET_TEXT = tuple(
 _TELLING = tuple({word for words, _ in SECRET_TEXT for word in words})
 HIDDEN = "•••"
 DEEPEST = 50
+LONGEST_KEPT = 100
 
 
 def redact(value: Any, depth: int = DEEPEST) -> Any:
@@ -58,10 +60,20 @@ def redact(value: Any, depth: int = DEEPEST) -> Any:
         return "…"
     if isinstance(value, Mapping):
         return {
-            key: HIDDEN if SECRET_KEYS.search(str(key)) else redact(each, depth - 1)
+            key: HIDDEN if _names_a_secret(str(key)) else redact(each, depth - 1)
             for key, each in value.items()
         }
     return [redact(each, depth - 1) for each in value]
+
+
+def _names_a_secret(key: str) -> bool:
+    return _short_names_a_secret(key) if len(key) <= LONGEST_KEPT else bool(SECRET_KEYS.search(key))
+
+
+# The same few keys are in every row of a log; a payload's may be anything.
+@lru_cache(1024)
+def _short_names_a_secret(key: str) -> bool:
+    return bool(SECRET_KEYS.search(key))
 
 
 def redact_text(text: str) -> str:

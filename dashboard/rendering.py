@@ -24,6 +24,8 @@ from dashboard.formats import html
 
 # The pieces of a page are a few hundred; what they say may be anybody's text.
 _MOST_PIECES = 2000
+# Stands for a number while the text around it is made; no text of a database holds it.
+_NUMBER = "\0"
 _PLAIN = frozenset({FunctionType, MethodType, BuiltinMethodType, type(lru_cache(len))})
 
 
@@ -33,6 +35,19 @@ def remembered(macro: Callable[..., Markup], most: int = _MOST_PIECES) -> Callab
     Text and ``Markup`` that are equal are told apart: one of them is escaped, the other is not.
     """
     return lru_cache(most, typed=True)(lambda *given, **named: macro(*given, **named))
+
+
+def numbered(macro: Callable[..., Markup], most: int = _MOST_PIECES) -> Callable[..., Markup]:
+    """Return ``macro``, which writes its first argument, a whole number, as it is, with a memory of the rest.
+
+    Kept is what it writes around the number for its other arguments, on which alone it must depend.
+    """
+    around = lru_cache(most, typed=True)(lambda *given: macro(_NUMBER, *given).split(_NUMBER))
+
+    def written(number: int, *given: Any) -> Markup:
+        return Markup(f"{number:d}".join(around(*given)))
+
+    return written
 
 
 class _Generator(CodeGenerator):

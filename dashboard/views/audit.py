@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any
 
 from flask import Blueprint, current_app, g, request
@@ -57,6 +57,8 @@ def find() -> dict[str, Any]:
         "between": {name: _typed(filters.get(name)) for name in ("since", "until")},
         "changes": changes,
         "link_of": link_of,
+        # A page has fifty lines of a few people.
+        "log_of_actor": cache(lambda name: filters.link(PATH, who=name, cursor=None)),
         "log_of": targets.log_of,
         "word_of": word_of,
         "result_words": targets.RESULTS,

@@ -56,7 +56,7 @@ def page_of(row: Mapping[Any, Any], served: Callable[[str], bool]) -> str | None
 
 def log_of(kind: str, name: object) -> str:
     """Return the address of the audit log of one thing."""
-    return "/audit?" + urlencode({"target": f"{kind}:{name}"}, quote_via=quote, safe=":")
+    return "/audit?target=" + quote(f"{kind}:{name}", safe=":")
 
 
 def _view_of(row: Mapping[Any, Any]) -> str | None:

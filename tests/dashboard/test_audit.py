@@ -42,6 +42,18 @@ def test_what_an_operator_does_is_told_in_words(client: FlaskClient, connection:
     assert "stays: status succeeded" in page and "forbidden" in page
 
 
+def test_who_did_it_leads_to_what_else_they_did_of_the_same_kind(
+    client: FlaskClient, connection: Connection
+) -> None:
+    for actor in ("anna & co", "bert"):
+        for _ in range(2):
+            insert(connection, "audit_log", {"actor": actor, "source": "web", "action": "run.retry"})
+    page = client.get("/audit?what=run.retry").text
+    for spelled, shown in (("anna%20%26%20co", "anna &amp; co"), ("bert", "bert")):
+        assert page.count(f'<a href="/audit?what=run.retry&amp;who={spelled}">{shown}</a>') == 2, page
+    assert '<a href="/audit?who=bert">' in client.get("/audit").text
+
+
 def test_what_is_no_verb_of_a_page_has_a_word_too(client: FlaskClient, connection: Connection) -> None:
     an_entry(connection, action="login.link", target_type="session", target_id="link:anna")
     an_entry(

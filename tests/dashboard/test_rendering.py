@@ -13,7 +13,7 @@ from jinja2.runtime import Context
 from markupsafe import Markup, escape
 
 from dashboard.formats import html
-from dashboard.rendering import Pages, remembered
+from dashboard.rendering import Pages, numbered, remembered
 
 HOSTILE = ("<b>", "a & b", "'", '"', "<" * 300, "plain", "", Markup("<b>safe</b>"), 7, -1, 1.5, True, None)
 
@@ -45,6 +45,22 @@ def test_a_remembered_macro_tells_text_from_markup() -> None:
     assert macro(Markup("<b>")) == "<i><b></i>"
     assert macro("<b>") == "<i>&lt;b&gt;</i>"
     assert macro(Markup("<b>")) == "<i><b></i>"
+
+
+def test_a_numbered_macro_is_rendered_once_for_all_numbers() -> None:
+    rendered: list[str] = []
+
+    def macro(number: object, word: str) -> Markup:
+        rendered.append(word)
+        return Markup('<i id="{0}">{1} {0}</i>').format(number, word)
+
+    written = numbered(macro)
+    assert [written(number, "<b>") for number in (7, 8)] == [
+        f'<i id="{number}">&lt;b&gt; {number}</i>' for number in (7, 8)
+    ]
+    assert isinstance(written(9, "<b>"), Markup) and rendered == ["<b>"]
+    with pytest.raises(ValueError):
+        written("<b>", "no number")
 
 
 def test_badges_of_foreign_words_are_escaped_each_time(client: FlaskClient) -> None:

@@ -296,6 +296,18 @@ def test_a_viewer_reads_and_finds_the_verbs_switched_off(as_role: AsRole, connec
     assert "formaction" not in page
 
 
+def test_what_one_reader_may_do_is_offered_to_no_other(as_role: AsRole, connection: Connection) -> None:
+    runs = [a_run(connection, "dead"), a_run(connection, "queued"), a_run(connection, "dead")]
+    for role in ("operator", "viewer", "operator"):
+        page = as_role(role).get("/runs").text
+        for run in runs:
+            (button,) = re.findall(rf'<button id="(?:retry|cancel)-{run}"[^>]*>', page)
+            offers = re.findall(rf'(?:formaction|hx-post)="/runs/{run}/(?:retry|cancel)"', button)
+            assert len(offers) == (0 if role == "viewer" else 2), button
+            assert (" disabled " in button) is (role == "viewer"), button
+    assert f'hx-confirm="Cancel run {runs[1]}?"' in page
+
+
 def test_a_typed_line_becomes_an_address_and_the_address_a_line(
     client: FlaskClient, connection: Connection
 ) -> None:
