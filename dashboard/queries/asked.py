@@ -10,11 +10,10 @@ from sqlalchemy import Connection, RowMapping, text
 NEWEST = 200
 
 # The ranges of one value and the order leave the planner one way: audit_log_by_target.
-_LATEST = text("""
-SELECT w.name, asked.* FROM unnest(CAST(:names AS text[])) AS w (name)
-CROSS JOIN LATERAL (
-    SELECT DISTINCT ON (verb) verb, actor, at, reason FROM (
-        SELECT r.action, r.actor, r.at, r.reason, r.id, r.result, r.after FROM wakeboard.audit_log AS r
+_ASKED = """
+    FROM (
+        SELECT r.action, r.actor, r.at, r.reason, r.id, r.result, r.after, r.target_type, r.target_id
+        FROM wakeboard.audit_log AS r
         WHERE r.target_type BETWEEN :kind AND :kind AND r.target_id BETWEEN w.name AND w.name
         ORDER BY r.target_type DESC, r.target_id DESC, r.id DESC LIMIT :newest
     ) AS newest CROSS JOIN LATERAL (
@@ -22,7 +21,18 @@ CROSS JOIN LATERAL (
             ELSE action END AS verb
     ) AS worded
     WHERE verb = ANY(CAST(:actions AS text[])) AND result IN ('done', 'asked')
-    ORDER BY verb, id DESC
+"""
+_LATEST = text(f"""
+SELECT w.name, asked.* FROM unnest(CAST(:names AS text[])) AS w (name)
+CROSS JOIN LATERAL (
+    SELECT DISTINCT ON (verb) verb, actor, at, reason {_ASKED} ORDER BY verb, id DESC
+) AS asked
+""")
+# Of one verb the newest row is all there is to find: in the order in which rows come no other is read.
+_LATEST_OF_ONE = text(f"""
+SELECT w.name, asked.* FROM unnest(CAST(:names AS text[])) AS w (name)
+CROSS JOIN LATERAL (
+    SELECT verb, actor, at, reason {_ASKED} ORDER BY target_type DESC, target_id DESC, id DESC LIMIT 1
 ) AS asked
 """)
 
@@ -37,4 +47,5 @@ def latest(
     if not names:
         return {}
     values = {"names": list(names), "kind": kind, "actions": list(actions), "newest": NEWEST}
-    return {(row["name"], row["verb"]): row for row in connection.execute(_LATEST, values).mappings()}
+    statement = _LATEST_OF_ONE if len(actions) == 1 else _LATEST
+    return {(row["name"], row["verb"]): row for row in connection.execute(statement, values).mappings()}

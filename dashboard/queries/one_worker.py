@@ -51,18 +51,22 @@ def running(connection: Connection, worker_id: str) -> list[RowMapping]:
     return sorted(rows, key=lambda row: (row["started_at"], row["id"]))
 
 
+# Failed ones come in the order of the page, so that nothing is read behind the first ENDS of this worker.
 _ENDS = text(f"""
 SELECT a.run_id, a.attempt, a.lease_epoch, a.job_type, a.started_at, a.finished_at, a.outcome, a.error_code,
     a.error, a.refused_at, a.refused_outcome
 FROM (
     SELECT run_id, lease_epoch FROM (
-        (SELECT run_id, lease_epoch, worker_id, finished_at FROM wakeboard.job_attempts
-         ORDER BY run_id DESC, lease_epoch DESC LIMIT :newest)
+        SELECT run_id, lease_epoch, finished_at FROM (
+            SELECT run_id, lease_epoch, worker_id, finished_at FROM wakeboard.job_attempts
+            ORDER BY run_id DESC, lease_epoch DESC LIMIT :newest
+        ) AS newest WHERE worker_id = :worker
         UNION
-        (SELECT run_id, lease_epoch, worker_id, finished_at FROM wakeboard.job_attempts
-         WHERE outcome IN ({sql_list(FAILURES)}) ORDER BY finished_at DESC LIMIT :newest)
-    ) AS newest
-    WHERE worker_id = :worker ORDER BY finished_at DESC, run_id DESC LIMIT :most
+        (SELECT run_id, lease_epoch, finished_at FROM (
+            SELECT run_id, lease_epoch, worker_id, finished_at FROM wakeboard.job_attempts
+            WHERE outcome IN ({sql_list(FAILURES)}) ORDER BY finished_at DESC LIMIT :newest
+        ) AS failed WHERE worker_id = :worker ORDER BY finished_at DESC FETCH FIRST :most ROWS WITH TIES)
+    ) AS found ORDER BY finished_at DESC, run_id DESC LIMIT :most
 ) AS last JOIN wakeboard.job_attempts AS a USING (run_id, lease_epoch)
 ORDER BY a.finished_at DESC, a.run_id DESC
 """)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
+from flask import Flask
 from flask.testing import FlaskClient
 
+from dashboard.queries.one_worker import ENDS
 from tests.conftest import Connection
+from tests.dashboard.apps import overhear
 from tests.dashboard.conftest import AsRole, assert_fragments_match, assert_shown_as_text
 from tests.factories import a_run, a_worker, an_attempt, from_now, insert
 
@@ -48,6 +52,48 @@ def test_an_old_failure_of_a_retried_run_is_among_its_last_ends(
         a_run(connection, "succeeded")
     an_attempt(connection, run, worker_id="w-7", outcome="lost", error_code="lease_lost")
     assert [end["run_id"] for end in twin(client)["ends"]] == [run]
+
+
+def test_its_last_ends_come_in_one_order_however_they_ended(
+    client: FlaskClient, connection: Connection
+) -> None:
+    a_worker(connection, "w-7")
+    # A few that succeeded, and more failures of one moment than the page shows.
+    for number in range(2 * ENDS):
+        run = a_run(connection)
+        how = {"outcome": "succeeded"} if number % 8 == 0 else {"outcome": "failed", "error_code": "http_503"}
+        an_attempt(connection, run, worker_id="w-7", **how)
+        an_attempt(connection, run, lease_epoch=2, worker_id="w-8", **how)
+    connection.execute(
+        """UPDATE wakeboard.job_attempts SET finished_at = date_trunc('minute', now())
+            - CASE outcome WHEN 'failed' THEN interval '1 hour' ELSE run_id % 3 * interval '1 hour' END"""
+    )
+    newest = connection.execute(
+        """SELECT run_id FROM wakeboard.job_attempts WHERE worker_id = 'w-7'
+        ORDER BY finished_at DESC, run_id DESC LIMIT %s""",
+        (ENDS,),
+    ).fetchall()
+    assert [end["run_id"] for end in twin(client)["ends"]] == [row[0] for row in newest]
+
+
+def test_no_failure_is_read_behind_the_last_ones_that_its_page_shows(
+    app: Flask, client: FlaskClient, connection: Connection
+) -> None:
+    a_worker(connection, "w-7")
+    connection.execute(
+        """INSERT INTO wakeboard.job_attempts (run_id, attempt, lease_epoch, job_type, worker_id, due_at,
+            started_at, finished_at, outcome, error_code, error)
+        SELECT n, 1, 1, 'mail', 'w-7', now(), now(), now() - n * interval '1 second', 'failed', 'no', 'no'
+        FROM generate_series(1, 4000) AS n"""
+    )
+    connection.execute("ANALYZE wakeboard.job_attempts")
+    asked: list[tuple[str, Any]] = []
+    overhear(app, lambda sql, values: asked.append((sql, values)))
+    assert len(twin(client)["ends"]) == ENDS
+    ((sql, values),) = ((sql, values) for sql, values in asked if "WITH TIES" in sql)
+    plan = connection.execute(f"EXPLAIN (ANALYZE, TIMING OFF) {sql}".encode(), values).fetchall()
+    (read,) = (line[0] for line in plan if "job_attempts_failed_runs" in line[0])
+    assert float(re.findall(r"actual rows=([0-9.]+)", read)[0]) <= ENDS + 1, plan
 
 
 def test_who_asked_for_a_drain_is_told_with_when_and_why(client: FlaskClient, connection: Connection) -> None:

@@ -139,9 +139,28 @@ def test_each_filter_finds_its_runs_and_no_others(client: FlaskClient, connectio
 def test_a_worker_is_found_by_what_it_did_and_not_only_by_what_it_holds(
     client: FlaskClient, connection: Connection
 ) -> None:
-    run = a_run(connection, "queued")
+    run = a_run(connection, "queued", lease_epoch=1)
     an_attempt(connection, run, worker_id="db2-99", outcome="lost", error_code="lease_lost")
-    assert listed(client, "worker=db2-99") == [run]
+    held = a_run(connection, "running", locked_by="db2-99")
+    assert listed(client, "worker=db2-99") == [held, run]
+
+
+def test_a_long_queue_that_nobody_claimed_yet_is_no_reason_to_look_for_attempts(
+    app: Flask, client: FlaskClient, connection: Connection
+) -> None:
+    connection.execute(
+        "INSERT INTO wakeboard.job_runs (job_type) SELECT 'mail' FROM generate_series(1, 2000)"
+    )
+    done = a_run(connection, "succeeded")
+    an_attempt(connection, done, lease_epoch=7, worker_id="db2-99")
+    asked: list[tuple[str, Any]] = []
+    overhear(app, lambda sql, values: asked.append((sql, values)))
+    assert listed(client, "worker=db2-99") == [done]
+    (search,) = ((sql, values) for sql, values in asked if "job_attempts" in sql)
+    sql, values = search
+    plan = connection.execute(f"EXPLAIN (ANALYZE, TIMING OFF) {sql}".encode(), values).fetchall()
+    (probe,) = (line[0] for line in plan if "on job_attempts" in line[0])
+    assert int(re.findall(r"loops=(\d+)", probe)[0]) <= 2, plan
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,10 @@ from worker.tables import job_attempts, job_runs, workers
 # How many runs one request looks at for filters that no index serves; the cursor leads on to the next ones.
 WINDOW = 20_000
 WALKING = ("q", "attempts", "worker", "since", "until")
-LOOKED_AT = ("id", "created_at", "attempts", "locked_by", "payload", "last_error", "error_code", "job_type")
+LOOKED_AT = (
+    "id", "created_at", "attempts", "lease_epoch", "locked_by", "payload", "last_error", "error_code",
+    "job_type",
+)  # fmt: skip
 _FAILING = tuple(status.value for status in FAILING)
 
 runs = job_runs.c
@@ -246,7 +249,9 @@ def _worked_on_by(run: Any, worker_ids: Sequence[str]) -> ColumnElement[bool]:
     attempts = job_attempts.c
     # A scalar with a limit is probed once per run; EXISTS would be hashed, by reading every attempt there is.
     held = select(true()).where(attempts.run_id == run.id, attempts.worker_id == any_(ids)).limit(1)
-    return or_(run.locked_by == any_(ids), func.coalesce(held.scalar_subquery(), false()))
+    # What nobody has claimed yet, as all of a long queue, has none; each claim adds one to the epoch.
+    has_held = and_(run.lease_epoch > 0, func.coalesce(held.scalar_subquery(), false()))
+    return or_(run.locked_by == any_(ids), has_held)
 
 
 def _mentions(run: Any, words: str, hidden: Hidden | None) -> ColumnElement[bool]:
