@@ -14,6 +14,7 @@ from dashboard import params
 from dashboard.connection import as_of, reading
 from dashboard.live import FRAGMENTS, add_page, rows_twin
 from dashboard.queries import audit
+from dashboard.queries.settled import Settled
 from dashboard.redaction import redact
 from dashboard.words import targets
 from dashboard.words.changes import changes
@@ -40,6 +41,8 @@ COLUMNS = [column.name for column in audit_log.c]
 # Whether there is such a page: the same things stand in many rows, and in each poll and page again.
 _SERVED = "wakeboard_audit_served"
 MOST_LINKS = 1000
+_OFFERED = "wakeboard_audit_choices"
+KEPT_SECONDS = 15
 
 
 def find() -> dict[str, Any]:
@@ -47,13 +50,14 @@ def find() -> dict[str, Any]:
     filters = params.from_request(FIELDS)
     query = filters.query
     rows, goes_on = audit.page(reading(), filters, as_of())
+    newest = audit.newest(reading())
     return {
         "filters": filters,
         "rows": rows,
         "goes_on": goes_on,
         "window": WINDOW,
-        "address": f"{FRAGMENTS}{PATH}/news?{query}{'&' if query else ''}after={audit.newest(reading())}",
-        "choices": _choices(),
+        "address": f"{FRAGMENTS}{PATH}/news?{query}{'&' if query else ''}after={newest}",
+        "choices": _choices(newest),
         "between": {name: _typed(filters.get(name)) for name in ("since", "until")},
         "changes": changes,
         "link_of": link_of,
@@ -66,19 +70,31 @@ def find() -> dict[str, Any]:
     }
 
 
-def _choices() -> dict[str, Any]:
-    """Return what the controls offer, each as (value, words); the twin shows none of it."""
+def _choices(newest: int) -> dict[str, Any]:
+    """Return what the controls offer, each as (value, words); the twin shows none of it.
+
+    What is in the log is asked when it has another ``newest`` row, and after KEPT_SECONDS: who looks for
+    something tries one filter after the other.
+    """
     if request.path.endswith((".json", ".csv")):
         return {}
     refused = (",".join(UNDONE), "refused, in any way")
+    kept: Settled = current_app.extensions.setdefault(_OFFERED, Settled(1))
+    mark = newest, as_of().timestamp() // KEPT_SECONDS
+    return kept.get("choices", _in_the_log, mark) | {
+        "result": [("done", "done"), refused, *((each, each) for each in RESULTS[1:])],
+        "source": [(source, source) for source in SOURCES],
+        "since": AGES,
+    }
+
+
+def _in_the_log() -> dict[str, Any]:
+    """Return the choices that the database has to be asked for."""
     return {
         "who": [(name, name) for name in audit.actors(reading())],
         "what": [(action, _named(action)) for action in audit.actions(reading())],
         "kind": [(kind, kind) for kind in audit.kinds(reading())],
         "target": audit.targets(reading()),
-        "result": [("done", "done"), refused, *((each, each) for each in RESULTS[1:])],
-        "source": [(source, source) for source in SOURCES],
-        "since": AGES,
     }
 
 

@@ -6,10 +6,13 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
+from flask import Flask
 from flask.testing import FlaskClient
 
+from dashboard.views import audit as audit_page
 from dashboard.words.changes import changes
 from tests.conftest import Connection
+from tests.dashboard.apps import overhear
 from tests.dashboard.conftest import AsRole, assert_fragments_match, assert_shown_as_text, fragments_of
 from tests.factories import a_definition, a_run, from_now, insert
 
@@ -52,6 +55,36 @@ def test_who_did_it_leads_to_what_else_they_did_of_the_same_kind(
     for spelled, shown in (("anna%20%26%20co", "anna &amp; co"), ("bert", "bert")):
         assert page.count(f'<a href="/audit?what=run.retry&amp;who={spelled}">{shown}</a>') == 2, page
     assert '<a href="/audit?who=bert">' in client.get("/audit").text
+
+
+def test_what_there_is_to_choose_is_asked_again_when_the_log_has_another_row(
+    app: Flask, client: FlaskClient, connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Long enough for no test to meet its end.
+    monkeypatch.setattr(audit_page, "KEPT_SECONDS", 1e6)
+
+    def did(actor: str, action: str) -> None:
+        insert(connection, "audit_log", {"actor": actor, "source": "web", "action": action})
+
+    asked: list[str] = []
+    overhear(app, lambda sql, _values: asked.append(sql))
+    did("anna", "run.retry")
+    for filters in ("", "?who=anna", "?what=run.retry"):
+        page = client.get(f"/audit{filters}").text
+        assert ">anna</option>" in page and "(run.retry)</option>" in page
+    assert len([sql for sql in asked if "SELECT DISTINCT actor" in sql]) == 1
+    did("bert", "run.cancel")
+    page = client.get("/audit").text
+    assert ">bert</option>" in page and "(run.cancel)</option>" in page
+
+
+def test_an_account_is_offered_though_the_log_says_nothing_of_it(
+    client: FlaskClient, connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(audit_page, "KEPT_SECONDS", 1e-6)
+    assert ">carl</option>" not in client.get("/audit").text
+    insert(connection, "users", {"name": "carl", "role": "viewer", "password_hash": "x"})
+    assert ">carl</option>" in client.get("/audit").text
 
 
 def test_what_is_no_verb_of_a_page_has_a_word_too(client: FlaskClient, connection: Connection) -> None:
