@@ -8,7 +8,7 @@ How they are counted is said in ``tallies``: of attempts the newest CAP, of runs
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -17,7 +17,7 @@ from sqlalchemy import BigInteger, Connection, Row, RowMapping, bindparam, func,
 from sqlalchemy.types import ARRAY, DateTime, Text
 
 from dashboard.queries import tallies
-from dashboard.queries.groups import Kept, by_number
+from dashboard.queries.groups import Kept, Sameness, by_number
 from worker.nights.faults import UNKNOWN
 from worker.states import FAILING, FAILURES, sql_list
 from worker.tables import job_attempts, workers
@@ -99,7 +99,8 @@ class Found:
     """The groups of a window, most failures first: ``heard`` and, if they stand apart, ``muted`` ones.
 
     ``count``: how many are heard, told or not. ``numbers``: those of all groups, as PostgreSQL writes an
-    array, to be asked about again. ``is_cut``: counting stopped at CAP.
+    array, to be asked about again; or ``types``, the types of all by what failed, where these are known.
+    ``is_cut``: counting stopped at CAP.
     """
 
     heard: list[Group] = field(default_factory=list)
@@ -107,12 +108,7 @@ class Found:
     count: int = 0
     numbers: str | None = None
     is_cut: bool = False
-
-
-def groups(connection: Connection, window: Window) -> Found:
-    """Return the groups, with what is kept of them and with examples, muted or not, at most MOST_GROUPS."""
-    found = every(connection, window, apart=False)
-    return replace(found, heard=in_full(connection, found.heard))
+    types: Mapping[Sameness, Sequence[str]] | None = None
 
 
 def tried(connection: Connection, window: Window) -> Found:

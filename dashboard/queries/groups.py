@@ -53,6 +53,11 @@ class Kept:
     muted_by: str | None
     muted_reason: str | None
 
+    @property
+    def same(self) -> Sameness:
+        """What it has in common with the same failure of other types."""
+        return self.error_code, self.template, self.frame
+
     def state(self, now: datetime) -> str:
         """Return one of STATES: new, back again, ongoing, or quiet since QUIET."""
         if self.first_seen_at > now - FRESH:

@@ -143,6 +143,37 @@ _OF_A_CODE = """
         WHERE {failing} AND error_code = :code {of_type} ORDER BY id DESC LIMIT {cap}
     ) AS failing GROUP BY {kind}"""
 
+_ATTEMPTS = """
+SELECT string_agg(timestamptz_send(finished_at), '') AS times,
+    string_agg(int8send(error_group), '') AS numbers
+FROM (
+    SELECT finished_at, error_group FROM wakeboard.job_attempts
+    WHERE {failed} AND finished_at >= :since AND finished_at < :until {of_code} {of_type}
+    ORDER BY finished_at DESC LIMIT {cap}
+) AS newest
+"""
+_NUMBERS_OF_A_STATE = """
+SELECT '{status}' AS status, array_agg(error_group) AS numbers, array_agg(runs) AS counts
+FROM (
+    SELECT error_group, count(*) AS runs
+    FROM (
+        SELECT error_group FROM wakeboard.job_runs
+        WHERE {failing} AND status {end} (SELECT '{status}') {of_type}
+        ORDER BY status DESC, id DESC LIMIT {cap}
+    ) AS {status} GROUP BY error_group
+) AS counted
+"""
+_NUMBERS_OF_A_CODE = """
+SELECT status, array_agg(error_group) AS numbers, array_agg(runs) AS counts
+FROM (
+    SELECT status, error_group, count(*) AS runs
+    FROM (
+        SELECT status, error_group FROM wakeboard.job_runs
+        WHERE {failing} AND error_code = :code {of_type} ORDER BY id DESC LIMIT {cap}
+    ) AS failing GROUP BY status, error_group
+) AS counted GROUP BY status
+"""
+
 
 @cache
 def statement(
@@ -156,19 +187,17 @@ def statement(
     ``by_number``: groups are told apart by their numbers alone; where is_nameless, some have none that is
     kept, and the answer is of no use.
     """
-    of_code = f"AND {_PLAIN_CODE if unknown else 'error_code'} = :code" if code else ""
-    of_type = "AND job_type = :job_type" if job_type else ""
+    narrowed = _narrowed(code, unknown, job_type)
     told = _BY_NUMBER if by_number else _BY_NAMES
     named, muted = (_NAMED_BY_NUMBER, _NUMBER_MUTED) if by_number else (_NAMED, _MUTED)
     return text(
         _STATEMENT.format(
             failed=_FAILED,
-            of_code=of_code,
-            of_type=of_type,
-            failing=_of_a_code(told, of_type, cap) if code else _of_states(told, of_type, cap),
+            failing=(_of_a_code if code else _of_states)(told, narrowed["of_type"], cap),
             named=named.format(muted=muted if apart else "false"),
             first_ones="" if all_of_them else "WHERE rank <= :most",
             cap=cap,
+            **narrowed,
             **told,
         )
     )
@@ -204,6 +233,41 @@ def failing_of(*, cap: int, by_number: bool) -> TextClause:
     """
     told = _BY_NUMBER if by_number else _BY_NAMES
     return text(_FAILING_OF.format(failing=_of_states(told, "", cap), **told))
+
+
+@cache
+def newest(*, cap: int, code: bool, unknown: bool, job_type: bool) -> TextClause:
+    """Return the statement that tells the newest ``cap`` attempts one by one; it wants :since and :until.
+
+    When they ended, in microseconds since 2000, and their groups' numbers, each as eight bytes, newest first;
+    of an attempt without a number the second eight are missing. For the others see ``statement``.
+    """
+    return text(_ATTEMPTS.format(failed=_FAILED, cap=cap, **_narrowed(code, unknown, job_type)))
+
+
+@cache
+def failing(*, cap: int, code: bool, job_type: bool) -> TextClause:
+    """Return the statement that counts the runs that fail now: by state, arrays of numbers and counts."""
+    of_type = "AND job_type = :job_type" if job_type else ""
+    if code:
+        return text(_NUMBERS_OF_A_CODE.format(failing=_FAILING, of_type=of_type, cap=cap))
+    parts = ((Status.FAILED, ">="), (Status.DEAD, "<="))
+    return text(
+        "UNION ALL".join(
+            _NUMBERS_OF_A_STATE.format(
+                status=status.value, end=end, failing=_FAILING, of_type=of_type, cap=cap
+            )
+            for status, end in parts
+        )
+    )
+
+
+def _narrowed(code: bool, unknown: bool, job_type: bool) -> dict[str, str]:
+    """Return the conditions on the code and the type of attempts."""
+    return {
+        "of_code": f"AND {_PLAIN_CODE if unknown else 'error_code'} = :code" if code else "",
+        "of_type": "AND job_type = :job_type" if job_type else "",
+    }
 
 
 def _of_a_code(told: Mapping[str, str], of_type: str, cap: int) -> str:

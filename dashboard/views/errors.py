@@ -11,13 +11,13 @@ from datetime import datetime, timedelta
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from flask import Blueprint, g
+from flask import Blueprint, current_app, g
 
 from dashboard import failures, params
 from dashboard.connection import as_of, reading
 from dashboard.live import add_page
 from dashboard.pictures.sparks import trend
-from dashboard.queries import errors, runs
+from dashboard.queries import errors, remembered, runs
 from dashboard.queries import groups as kept_groups
 from dashboard.queries.errors import Found, Group, Window
 from dashboard.queries.groups import Kept
@@ -77,6 +77,13 @@ def span(filters: params.Filters, usual: timedelta) -> tuple[datetime, datetime]
     return since, until
 
 
+def memory() -> remembered.Memory:
+    """Return what this process remembers of failures."""
+    found = current_app.extensions.setdefault("wakeboard_failures", remembered.Memory())
+    assert isinstance(found, remembered.Memory)
+    return found
+
+
 def find() -> dict[str, Any]:
     """Return what narrows the list of groups; the list asks for itself."""
     filters = params.from_request(FIELDS)
@@ -94,7 +101,8 @@ def find_groups() -> dict[str, Any]:
     asked = window(filters)
     states = filters.get("state")
     # How a group stands is known of what is kept of it: then all are looked at.
-    found = errors.every(reading(), asked, most=None if states else errors.MOST_GROUPS)
+    most = None if states else errors.MOST_GROUPS
+    found = remembered.every(memory(), reading(), asked, as_of(), most=most)
     heard, muted, count = found.heard, [*found.muted, *_silent(found.muted, asked)], found.count
     if states:
         now = as_of()
@@ -160,14 +168,12 @@ def _silent(met: Iterable[Group], asked: Window) -> list[Group]:
 
 def _also_in(found: Found, shown: Iterable[Group]) -> dict[int, tuple[str, ...]]:
     """Return the other types in which the same failure was met in the window, by the shown group's number."""
-    types = kept_groups.types_of_the_same(reading(), found.numbers)
+    types = found.types
+    if types is None:
+        types = kept_groups.types_of_the_same(reading(), found.numbers)
     kept = [group.kept for group in shown if group.kept is not None]
-    return {
-        each.id: tuple(
-            sorted({*types.get((each.error_code, each.template, each.frame), ())} - {each.job_type})
-        )
-        for each in kept
-    }
+    of_same = {each.same: sorted({*types.get(each.same, ())}) for each in kept}
+    return {each.id: tuple([name for name in of_same[each.same] if name != each.job_type]) for each in kept}
 
 
 def find_code(code: str) -> dict[str, Any]:
@@ -190,7 +196,7 @@ def find_groups_of(code: str) -> dict[str, Any]:
     """Return the groups of this request's code, muted or not, counted once."""
     if "groups_of_code" not in g:
         filters = params.from_request(WINDOW_FIELDS)
-        found = errors.groups(reading(), window(filters, code))
+        found = remembered.groups(memory(), reading(), window(filters, code), as_of())
         g.groups_of_code = {
             "groups": found.heard,
             "more": 0,

@@ -1,0 +1,243 @@
+"""Failed attempts that ended a while ago, remembered between requests: what is newer is asked for.
+
+Of each the moment and the number of its group are kept, sixteen bytes, of the newest CAP. Knows no request.
+"""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Collection, Hashable
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+
+from sqlalchemy import Connection
+
+from dashboard.queries import errors, removed, tallies
+from dashboard.queries.errors import Window
+from worker.hours import HOUR, SETTLED
+from worker.nights.faults import UNKNOWN
+
+# As with hours: this long after it ended an attempt has been written down, and a replica has caught up.
+SETTLES = SETTLED - HOUR
+# What has settled meanwhile is remembered too, so often.
+PACE = timedelta(minutes=5)
+# Retention counts in days: of what ended less than one ago nothing is removed yet.
+STAY = timedelta(days=1)
+# Fewer are counted as quickly by the database.
+WORTH = 2_000
+MOST_KEPT = 4
+# From when PostgreSQL counts microseconds.
+_BEGINNING = datetime(2000, 1, 1, tzinfo=UTC)
+_LEAST = timedelta(microseconds=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Attempts:
+    """Failed attempts, oldest first: when each ended, as ``stamp`` says it, and the number of its group."""
+
+    times: array[int] = field(default_factory=lambda: array("q"))
+    numbers: array[int] = field(default_factory=lambda: array("q"))
+
+    def __len__(self) -> int:
+        return len(self.times)
+
+    def __add__(self, newer: Attempts) -> Attempts:
+        return Attempts(self.times + newer.times, self.numbers + newer.numbers)
+
+    def part(self, begin: int, end: int | None = None) -> Attempts:
+        """Return those at the places from ``begin`` up to ``end``."""
+        return Attempts(self.times[begin:end], self.numbers[begin:end])
+
+    def before(self, moment: datetime) -> int:
+        """Return how many ended before ``moment``."""
+        return bisect_left(self.times, stamp(moment))
+
+
+def stamp(moment: datetime) -> int:
+    """Return ``moment`` as PostgreSQL counts it: in microseconds."""
+    return (moment - _BEGINNING) // _LEAST
+
+
+def moment_of(found: int) -> datetime:
+    """Return the moment that ``stamp`` says so."""
+    return _BEGINNING + found * _LEAST
+
+
+class Older:
+    """Attempts that are remembered, and when those of each group ended, oldest first."""
+
+    def __init__(self, attempts: Attempts) -> None:
+        self.attempts = attempts
+        self.times_of: dict[int, array[int]] = {}
+        for number, time in zip(attempts.numbers, attempts.times, strict=True):
+            if number not in self.times_of:
+                self.times_of[number] = array("q")
+            self.times_of[number].append(time)
+
+
+class Newest:
+    """The newest attempts of a window: those remembered but the first ``left_out``, and ``fresh`` ones."""
+
+    def __init__(self, older: Older, left_out: int, fresh: Attempts) -> None:
+        self._older, self._fresh = older, fresh
+        self._left_out = Counter(older.attempts.numbers[:left_out])
+        self.total = len(older.attempts) - left_out + len(fresh)
+        self.counts = self._counted()
+
+    def _counted(self) -> dict[int, int]:
+        """Return how many there are of each group."""
+        counts = {number: len(times) for number, times in self._older.times_of.items()}
+        for number, count in self._left_out.items():
+            counts[number] -= count
+            if not counts[number]:
+                del counts[number]
+        for number, count in Counter(self._fresh.numbers).items():
+            counts[number] = counts.get(number, 0) + count
+        return counts
+
+    def times_of(self, numbers: Collection[int]) -> dict[int, array[int]]:
+        """Return when the attempts of these groups ended, oldest first; of one without any, nothing."""
+        known, left_out = self._older.times_of, self._left_out
+        found = {
+            number: known[number][left_out[number] :] if number in known else array("q") for number in numbers
+        }
+        for number, time in zip(self._fresh.numbers, self._fresh.times, strict=True):
+            if number in found:
+                found[number].append(time)
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """All attempts that ended from ``since`` up to ``until``, as they were found in an ``hour``.
+
+    ``mark`` tells that retention has removed none (``removed``), where somebody had to know. ``is_known``:
+    the groups of all have numbers and names; else nothing is kept, and the database counts.
+    """
+
+    hour: datetime
+    since: datetime
+    until: datetime
+    mark: removed.Mark | None = None
+    older: Older = field(default_factory=lambda: Older(Attempts()))
+    is_known: bool = True
+
+    @property
+    def count(self) -> int:
+        """How many are kept."""
+        return len(self.older.attempts)
+
+
+class Lately:
+    """What is remembered of the failed attempts of each code and type that somebody looks at."""
+
+    def __init__(self) -> None:
+        self._kept: dict[Hashable, _Kept | None] = {}
+
+    def note(self, window: Window, counted: int) -> None:
+        """Remember from the next request on what ``window`` asks for, if so many counted are worth it."""
+        if counted >= WORTH and _question(window) not in self._kept:
+            self._keep(window, None)
+
+    def newest(self, connection: Connection, window: Window, now: datetime) -> Newest | None:
+        """Return the newest CAP of ``window``; None where the database counts them itself.
+
+        It does so where they are few, a group has no number or name, or the window ended a while ago.
+        """
+        if _question(window) not in self._kept or window.until <= now - SETTLES:
+            return None
+        kept = self._valid(connection, window, now)
+        if not kept.is_known:
+            return None
+        fresh = _read(connection, window, kept.until)
+        if fresh is not None and kept.since > window.since and kept.count + len(fresh) < errors.CAP:
+            # It looks further back than anybody did.
+            kept = _nothing(connection, window, now)
+            fresh = _read(connection, window, kept.until)
+        if fresh is None:
+            self.forget(window, now)
+            return None
+        if _settled(now) > kept.until:
+            kept, fresh = _settle(kept, fresh, _settled(now))
+        self._keep(window, kept)
+        older, fresh = kept.older.attempts, fresh.part(fresh.before(window.since))
+        left_out = max(older.before(window.since), kept.count + len(fresh) - errors.CAP)
+        return Newest(kept.older, min(left_out, kept.count), fresh)
+
+    def forget(self, window: Window, now: datetime) -> None:
+        """Leave ``window`` to the database until the hour is over: a group has no number or no name."""
+        self._keep(window, _Kept(_hour(now), now, now, is_known=False))
+
+    def _valid(self, connection: Connection, window: Window, now: datetime) -> _Kept:
+        """Return what is kept and still holds, nothing from the window's beginning on where that is not.
+
+        An hour at most: who could not reach the database writes down late what ended long ago.
+        """
+        kept = self._kept.get(_question(window))
+        if kept is None or kept.hour != _hour(now):
+            return _nothing(connection, window, now)
+        stays = max(window.since, kept.since) + STAY > now
+        if not kept.is_known or stays or kept.mark == removed.mark(connection, now):
+            return kept
+        return _nothing(connection, window, now)
+
+    def _keep(self, window: Window, kept: _Kept | None) -> None:
+        self._kept.pop(_question(window), None)
+        self._kept[_question(window)] = kept
+        for oldest in list(self._kept)[:-MOST_KEPT]:
+            self._kept.pop(oldest, None)
+
+
+def _nothing(connection: Connection, window: Window, now: datetime) -> _Kept:
+    """Return what is kept of ``window`` before anything is."""
+    mark = None if window.since + STAY > now else removed.mark(connection, now)
+    return _Kept(_hour(now), window.since, window.since, mark)
+
+
+def _settle(kept: _Kept, fresh: Attempts, until: datetime) -> tuple[_Kept, Attempts]:
+    """Return what is kept with what of ``fresh`` ended before ``until``, the newest CAP; and what is left."""
+    more = fresh.before(until)
+    whole = kept.older.attempts + fresh
+    beyond = len(whole) - errors.CAP
+    if beyond >= 0:
+        # There may have been more of the very moment at which it was cut.
+        kept = replace(kept, since=moment_of(whole.times[beyond]) + _LEAST)
+    older = whole.part(max(beyond, 0), kept.count + more)
+    return replace(kept, until=until, older=Older(older)), fresh.part(more)
+
+
+def _read(connection: Connection, window: Window, since: datetime) -> Attempts | None:
+    """Return the newest CAP that ended in ``window`` from ``since`` on; None when one has no group."""
+    statement = tallies.newest(
+        cap=errors.CAP,
+        code=window.code is not None,
+        unknown=window.code == UNKNOWN,
+        job_type=window.job_type is not None,
+    )
+    values = {"since": since, "until": window.until, "code": window.code, "job_type": window.job_type}
+    times, numbers = (_array(found) for found in connection.execute(statement, values).one())
+    return Attempts(times, numbers) if len(times) == len(numbers) else None
+
+
+def _array(found: bytes | None) -> array[int]:
+    """Return whole numbers of eight bytes, as PostgreSQL sends them, the last one first."""
+    numbers = array("q", found or b"")
+    if sys.byteorder == "little":
+        numbers.byteswap()
+    return numbers[::-1]
+
+
+def _question(window: Window) -> Hashable:
+    return window.code, window.job_type
+
+
+def _hour(moment: datetime) -> datetime:
+    return moment.replace(minute=0, second=0, microsecond=0)
+
+
+def _settled(now: datetime) -> datetime:
+    """Return up to when attempts are remembered."""
+    return _hour(now) + (now - SETTLES - _hour(now)) // PACE * PACE

@@ -1,0 +1,161 @@
+"""Failures by group where they are many: attempts come from memory and are counted here.
+
+The answers are those of ``errors``, which is asked where nothing is remembered of a window.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from itertools import pairwise
+
+from sqlalchemy import Connection, text
+
+from dashboard.queries import errors, tallies
+from dashboard.queries.errors import BUCKETS, MOST_GROUPS, Found, Group, Window
+from dashboard.queries.lately import Lately, Newest, moment_of, stamp
+from dashboard.queries.named import Names, Words
+from worker.states import Status
+
+_MUTED = text("SELECT id FROM wakeboard.error_groups WHERE muted_until > now()")
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What one process remembers of failures."""
+
+    lately: Lately = field(default_factory=Lately)
+    names: Names = field(default_factory=Names)
+
+
+@dataclass(frozen=True, slots=True)
+class _Counted:
+    """The attempts of a window, and by the numbers of groups runs that fail now, and words."""
+
+    window: Window
+    attempts: Newest
+    failed: Mapping[int, int]
+    dead: Mapping[int, int]
+    words: Mapping[int, Words]
+
+
+def groups(memory: Memory, connection: Connection, window: Window, now: datetime) -> Found:
+    """Return what ``errors.groups`` does."""
+    found = every(memory, connection, window, now, apart=False)
+    return replace(found, heard=errors.in_full(connection, found.heard))
+
+
+def every(
+    memory: Memory,
+    connection: Connection,
+    window: Window,
+    now: datetime,
+    *,
+    most: int | None = MOST_GROUPS,
+    apart: bool = True,
+) -> Found:
+    """Return what ``errors.every`` does; ``now``: the database's clock."""
+    counted = _counted(memory, connection, window, now, with_runs=True)
+    if counted is None:
+        found = errors.every(connection, window, most=most, apart=apart)
+        memory.lately.note(window, sum(group.count for group in found.heard))
+        return found
+    numbers = {*counted.attempts.counts, *counted.failed, *counted.dead}
+    muted = numbers & set(connection.execute(_MUTED).scalars()) if apart else set()
+    heard = numbers - muted
+    return Found(
+        _groups(counted, _first(counted, heard, most)),
+        _groups(counted, _first(counted, muted, most)),
+        len(heard),
+        is_cut=counted.attempts.total >= errors.CAP,
+        types=memory.names.types(counted.words, numbers),
+    )
+
+
+def tried(memory: Memory, connection: Connection, window: Window, now: datetime) -> Found | None:
+    """Return what ``errors.tried`` does, with the steps of each group; None where nothing is remembered."""
+    counted = _counted(memory, connection, window, now, with_runs=False)
+    if counted is None:
+        return None
+    numbers = _with_ties(counted.attempts.counts, counted.attempts.counts, MOST_GROUPS)
+    return Found(_groups(counted, numbers), is_cut=counted.attempts.total >= errors.CAP)
+
+
+def _counted(
+    memory: Memory, connection: Connection, window: Window, now: datetime, *, with_runs: bool
+) -> _Counted | None:
+    """Return what is counted, without runs unless ``with_runs``; None where nothing is remembered."""
+    attempts = memory.lately.newest(connection, window, now)
+    if attempts is None:
+        return None
+    failed, dead = _failing(connection, window) if with_runs else ({}, {})
+    numbers = {*attempts.counts, *failed, *dead}
+    words = None if None in numbers else memory.names.of(connection, numbers)
+    if words is None:
+        memory.lately.forget(window, now)
+        return None
+    return _Counted(window, attempts, failed, dead, words)
+
+
+def _failing(connection: Connection, window: Window) -> tuple[dict[int, int], dict[int, int]]:
+    """Return how many runs of each group will be tried again, and how many are dead; None is no group."""
+    statement = tallies.failing(
+        cap=errors.CAP, code=window.code is not None, job_type=window.job_type is not None
+    )
+    rows = connection.execute(statement, {"code": window.code, "job_type": window.job_type})
+    found = {status: dict(zip(numbers or (), counts or (), strict=True)) for status, numbers, counts in rows}
+    return found.get(Status.FAILED.value, {}), found.get(Status.DEAD.value, {})
+
+
+def _with_ties(counts: Mapping[int, int], numbers: Collection[int], most: int) -> list[int]:
+    """Return the ``most`` numbers with the highest counts, and those with as many as the last of them."""
+    if len(numbers) <= most:
+        return list(numbers)
+    least = sorted([counts.get(number, 0) for number in numbers], reverse=True)[most - 1]
+    return [number for number in numbers if counts.get(number, 0) >= least]
+
+
+def _first(counted: _Counted, numbers: Collection[int], most: int | None) -> list[int]:
+    """Return the groups ``numbers`` in the order of ``errors``, the first ``most`` of them."""
+    counts, failed, dead, words = counted.attempts.counts, counted.failed, counted.dead, counted.words
+
+    def rank(number: int) -> tuple[int, int, str, str, int]:
+        failing = failed.get(number, 0) + dead.get(number, 0)
+        return -counts.get(number, 0), -failing, words[number].code, words[number].job_type, number
+
+    return sorted(numbers if most is None else _with_ties(counts, numbers, most), key=rank)[:most]
+
+
+def _groups(counted: _Counted, numbers: Sequence[int]) -> list[Group]:
+    """Return the groups ``numbers`` with all that is counted of them."""
+    if not numbers:
+        return []
+    starts = [stamp(start) for start in counted.window.starts]
+    times_of = counted.attempts.times_of(numbers)
+    return [
+        Group(
+            counted.words[number].code,
+            counted.words[number].job_type,
+            number,
+            None,
+            len(times),
+            counted.failed.get(number, 0),
+            counted.dead.get(number, 0),
+            moment_of(times[0]) if times else None,
+            moment_of(times[-1]) if times else None,
+            buckets=_buckets(times, starts),
+        )
+        for number, times in times_of.items()
+    ]
+
+
+def _buckets(times: Sequence[int], starts: Sequence[int]) -> tuple[int, ...]:
+    """Return how many of ``times``, oldest first, are in each of the steps that begin at ``starts``."""
+    if not times:
+        return (0,) * BUCKETS
+    oldest = times[0]
+    begins = [bisect_left(times, start) if start > oldest else 0 for start in starts]
+    counts = [end - begin for begin, end in pairwise([*begins, len(times)])]
+    return (*counts, *(0,) * (BUCKETS - len(counts)))

@@ -1,0 +1,284 @@
+"""Where many attempts failed, those that ended a while ago are remembered: the answers are the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+from flask import Flask
+from flask.testing import FlaskClient
+from sqlalchemy import Connection as Session
+from sqlalchemy import event
+
+from dashboard.connection import Database
+from dashboard.queries import errors, groups, lately, named, remembered
+from dashboard.queries.errors import Found, Window
+from dashboard.queries.remembered import Memory
+from tests.conftest import Connection
+from tests.factories import a_group, a_run
+from worker.retention.state import NAME, PROCESS_ID
+
+HOUR, DAY = timedelta(hours=1), timedelta(days=1)
+SHOWN = 12
+
+
+@pytest.fixture(autouse=True)
+def small_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hundreds of failures are as thousands elsewhere."""
+    monkeypatch.setattr(lately, "WORTH", 10)
+    monkeypatch.setattr(errors, "MOST_GROUPS", SHOWN)
+
+
+@pytest.fixture
+def session(app: Flask) -> Iterator[Session]:
+    """A connection as pages have it; each statement sees what is there then."""
+    engines: Database = app.extensions["wakeboard_database"]
+    with engines.primary.connect() as opened:
+        yield opened.execution_options(isolation_level="AUTOCOMMIT")
+
+
+@pytest.fixture
+def awkward(connection: Connection) -> list[int]:
+    """Failures of thirty groups in two days, many as often as others, some muted, some of runs alone."""
+    numbers = [
+        a_group(connection, f"type_{place % 5}", message=f"it broke {place // 5 * 'x'}")
+        for place in range(30)
+    ]
+    for place, number in enumerate(numbers):
+        failed(connection, number, times=1 + place % 4, ago=place * timedelta(minutes=95), step=7 * HOUR)
+        failed(connection, number, times=place % 3, ago=place * timedelta(minutes=1), step=HOUR / 3)
+    for number in numbers[3:6]:
+        a_run(connection, "dead", job_type=type_of(connection, number), error_group=number)
+    a_run(connection, "failed", job_type="type_9", error_group=a_group(connection, "type_9"))
+    connection.execute(
+        "UPDATE wakeboard.error_groups SET muted_until = now() + interval '1 day', muted_at = now(),"
+        " muted_by = 'anna' WHERE id = ANY(%s)",
+        (numbers[5:8],),
+    )
+    return numbers
+
+
+def type_of(connection: Connection, number: int) -> str:
+    row = connection.execute(
+        "SELECT job_type FROM wakeboard.error_groups WHERE id = %s", (number,)
+    ).fetchone()
+    assert row
+    return str(row[0])
+
+
+def failed(
+    connection: Connection, number: int | None, times: int, ago: timedelta, step: timedelta = HOUR
+) -> None:
+    """Let a group fail so many times, first so long ago and then each ``step`` before, of no two at once."""
+    connection.execute(
+        """INSERT INTO wakeboard.job_attempts (run_id, attempt, lease_epoch, job_type, worker_id, due_at,
+            started_at, finished_at, outcome, error_code, error, error_group)
+        SELECT 7, had + n, had + n, coalesce(g.job_type, 'mail'), 'w1', now(), now(),
+            now() - %(ago)s - n * %(step)s - had * interval '1 millisecond', 'failed',
+            coalesce(g.error_code, 'smtp_down'), 'no', %(number)s
+        FROM generate_series(1, %(times)s) AS n
+        CROSS JOIN (SELECT count(*) AS had FROM wakeboard.job_attempts) AS before
+        LEFT JOIN wakeboard.error_groups AS g ON g.id = %(number)s""",
+        {"number": number, "times": times, "ago": ago - step, "step": step},
+    )
+
+
+def now_of(connection: Connection) -> datetime:
+    row = connection.execute("SELECT now()").fetchone()
+    assert row
+    moment: datetime = row[0]
+    return moment
+
+
+def asked(session: Session, found: Found) -> dict[str, Any]:
+    """Return all that is told of the groups, whichever way it was found."""
+    types = found.types if found.types is not None else groups.types_of_the_same(session, found.numbers)
+    return {
+        "heard": found.heard,
+        "muted": found.muted,
+        "count": found.count,
+        "is_cut": found.is_cut,
+        "types": {same: sorted(each) for same, each in types.items()},
+    }
+
+
+def assert_same(memory: Memory, session: Session, window: Window, now: datetime, **how: Any) -> Found:
+    """Assert that memory and database tell the same; return what memory tells."""
+    how = {"most": SHOWN} | how
+    found = remembered.every(memory, session, window, now, **how)
+    whole = errors.every(session, window, **how)
+    assert asked(session, found) == asked(session, whole)
+    return found
+
+
+def ending_now(now: datetime, length: timedelta, **narrowed: Any) -> Window:
+    return Window(now + timedelta(seconds=1) - length, now + timedelta(seconds=1), **narrowed)
+
+
+@pytest.mark.parametrize("cap", [25, 40, 20_000])
+@pytest.mark.usefixtures("awkward")
+def test_what_is_remembered_is_what_the_database_tells(
+    connection: Connection, session: Session, monkeypatch: pytest.MonkeyPatch, cap: int
+) -> None:
+    monkeypatch.setattr(errors, "CAP", cap)
+    memory, now = Memory(), now_of(connection)
+    for length in (DAY, DAY, HOUR, DAY, 2 * DAY, DAY / 3, 2 * DAY, timedelta(milliseconds=5)):
+        found = assert_same(memory, session, ending_now(now, length), now)
+    assert found.types is not None
+    for narrowed in (
+        {"code": "smtp_down"},
+        {"job_type": "type_2"},
+        {"code": "smtp_down", "job_type": "type_1"},
+    ):
+        for _ in range(3):
+            assert_same(memory, session, ending_now(now, 2 * DAY, **narrowed), now)
+    for how in ({"most": None}, {"apart": False}, {"apart": False, "most": 3}):
+        assert_same(memory, session, ending_now(now, DAY), now, **how)
+
+
+@pytest.mark.parametrize("cap", [30, 20_000])
+def test_failures_that_come_are_told_at_once_and_the_window_moves_on(
+    connection: Connection, session: Session, monkeypatch: pytest.MonkeyPatch, cap: int, awkward: list[int]
+) -> None:
+    monkeypatch.setattr(errors, "CAP", cap)
+    memory, now = Memory(), now_of(connection)
+    now = now.replace(minute=1, second=0)
+    for step in range(8):
+        assert_same(memory, session, ending_now(now, DAY), now)
+        number = awkward[step % 3]
+        failed(
+            connection, number, times=2, ago=now_of(connection) - now + timedelta(seconds=3), step=HOUR / 9
+        )
+        assert_same(memory, session, ending_now(now, DAY), now)
+        now += timedelta(minutes=7)
+    assert_same(memory, session, ending_now(now, DAY), now)
+
+
+@pytest.mark.usefixtures("awkward")
+def test_only_what_is_not_settled_is_asked_for_again(connection: Connection, session: Session) -> None:
+    since: list[datetime] = []
+    event.listen(
+        session,
+        "before_cursor_execute",
+        lambda _session, _cursor, sql, values, *_: (
+            since.append(values["since"]) if "int8send" in sql else None
+        ),
+    )
+    memory, now = Memory(), now_of(connection)
+    for _ in range(3):
+        remembered.every(memory, session, ending_now(now, DAY), now)
+    first, second = since
+    assert first == ending_now(now, DAY).since
+    assert now - lately.SETTLES - lately.PACE <= second <= now - lately.SETTLES
+
+
+@pytest.mark.usefixtures("awkward")
+def test_nothing_is_remembered_for_longer_than_an_hour(connection: Connection, session: Session) -> None:
+    memory, now = Memory(), now_of(connection).replace(minute=2)
+    for _ in range(2):
+        assert_same(memory, session, ending_now(now, DAY), now)
+    connection.execute("DELETE FROM wakeboard.job_attempts WHERE finished_at < now() - interval '4 hours'")
+    assert_same(memory, session, ending_now(now + HOUR, DAY), now + HOUR)
+
+
+@pytest.mark.usefixtures("awkward")
+def test_what_retention_removes_is_told_no_more(connection: Connection, session: Session) -> None:
+    memory, now = Memory(), now_of(connection)
+    for _ in range(2):
+        assert_same(memory, session, ending_now(now, 2 * DAY), now)
+    connection.execute("DELETE FROM wakeboard.job_attempts WHERE finished_at < now() - interval '25 hours'")
+    connection.execute(
+        """INSERT INTO wakeboard.loops (process_id, name, interval_seconds, numbers)
+        VALUES (%s, %s, 60, '{"started_at": "now", "removed_runs": 1, "removed_attempts": 9}')""",
+        (PROCESS_ID, NAME),
+    )
+    assert_same(memory, session, ending_now(now, 2 * DAY), now)
+
+
+@pytest.mark.usefixtures("awkward")
+def test_failures_without_a_group_are_counted_by_the_database(
+    connection: Connection, session: Session
+) -> None:
+    memory, now = Memory(), now_of(connection)
+    for _ in range(2):
+        assert_same(memory, session, ending_now(now, DAY), now)
+    failed(connection, None, times=2, ago=timedelta(minutes=3), step=HOUR / 60)
+    for _ in range(2):
+        found = assert_same(memory, session, ending_now(now, DAY), now)
+        assert any(group.number is None for group in found.heard) and found.types is None
+    connection.execute("DELETE FROM wakeboard.job_attempts WHERE error_group IS NULL")
+    later = now + HOUR
+    assert assert_same(memory, session, ending_now(later, DAY), later).types is not None
+
+
+def test_a_group_whose_row_is_gone_is_counted_by_the_database(
+    connection: Connection, session: Session, awkward: list[int]
+) -> None:
+    connection.execute("DELETE FROM wakeboard.error_groups WHERE id = %s", (awkward[0],))
+    memory, now = Memory(), now_of(connection)
+    for _ in range(3):
+        assert assert_same(memory, session, ending_now(now, DAY), now).types is None
+
+
+@pytest.mark.usefixtures("awkward")
+def test_more_groups_than_are_named_are_counted_by_the_database(
+    connection: Connection, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(named, "MOST_NAMED", 5)
+    memory, now = Memory(), now_of(connection)
+    for _ in range(3):
+        assert assert_same(memory, session, ending_now(now, DAY), now).types is None
+
+
+@pytest.mark.usefixtures("awkward")
+def test_a_window_that_ended_a_while_ago_is_counted_by_the_database(
+    connection: Connection, session: Session
+) -> None:
+    memory, now = Memory(), now_of(connection)
+    for _ in range(2):
+        assert_same(memory, session, ending_now(now, DAY), now)
+    ended = Window(now - DAY, now - 5 * HOUR)
+    assert assert_same(memory, session, ended, now).types is None
+    newer = Window(now - DAY, now - timedelta(minutes=10))
+    assert assert_same(memory, session, newer, now).types is not None
+
+
+def test_few_failures_are_never_remembered(connection: Connection, session: Session) -> None:
+    memory, now = Memory(), now_of(connection)
+    number = a_group(connection)
+    for _ in range(3):
+        failed(connection, number, times=1, ago=5 * HOUR)
+        assert assert_same(memory, session, ending_now(now, DAY), now).types is None
+
+
+def test_at_most_four_questions_are_remembered(connection: Connection, session: Session) -> None:
+    memory, now = Memory(), now_of(connection)
+    for place in range(8):
+        failed(connection, a_group(connection, f"type_{place}"), times=30, ago=2 * HOUR, step=HOUR / 60)
+    for place in range(8):
+        for _ in range(2):
+            found = assert_same(memory, session, ending_now(now, DAY, job_type=f"type_{place}"), now)
+        assert found.types is not None
+    assert len(memory.lately._kept) == lately.MOST_KEPT
+
+
+@pytest.mark.usefixtures("awkward")
+@pytest.mark.parametrize("path", ["/errors", "/errors?since=2d", "/errors?state=new", "/errors/smtp_down"])
+def test_pages_and_twins_show_the_same_from_memory(
+    client: FlaskClient, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    address, _, query = path.partition("?")
+    twin = f"{address}.json?{query}"
+
+    def shown() -> tuple[str, Any]:
+        rows = client.get(path).get_data(as_text=True).split("<tbody>")[1].split("</tbody>")[0]
+        return rows, client.get(twin).get_json()["items"]
+
+    monkeypatch.setattr(lately, "WORTH", 10**9)
+    before = shown()
+    assert before[1]
+    monkeypatch.setattr(lately, "WORTH", 10)
+    for _ in range(3):
+        assert shown() == before
