@@ -24,6 +24,7 @@ from worker.tables import job_attempts, workers
 
 CAP = 20_000
 BUCKETS = 24
+NO_STEPS = (0,) * BUCKETS
 MOST_GROUPS = 100
 NEWEST = 20
 # Templates of messages of which all changes.
@@ -75,7 +76,7 @@ class Group:
     first_at: datetime | None = None
     last_at: datetime | None = None
     message: str | None = None
-    buckets: Sequence[int] = (0,) * BUCKETS
+    buckets: Sequence[int] = NO_STEPS
 
     @property
     def frame(self) -> str | None:
@@ -132,7 +133,7 @@ def steps_of(connection: Connection, window: Window, found: Sequence[Group]) -> 
     """Return the buckets of each group that ``tried`` found."""
     statement = tallies.steps_of(cap=CAP, by_number=_all_have_numbers(found))
     values = {"since": window.since, "until": window.until, "starts": window.starts, **_asked(found)}
-    buckets: list[Sequence[int]] = [(0,) * BUCKETS] * len(found)
+    buckets: list[Sequence[int]] = [NO_STEPS] * len(found)
     for place, steps, counts in connection.execute(statement, values) if found else ():
         buckets[place - 1] = _buckets(steps, counts)
     return buckets

@@ -6,15 +6,17 @@ The answers are those of ``errors``, which is asked where nothing is remembered 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import partial
 from itertools import pairwise
+from typing import NamedTuple
 
 from sqlalchemy import Connection, text
 
 from dashboard.queries import errors, tallies
-from dashboard.queries.errors import BUCKETS, MOST_GROUPS, Found, Group, Window
+from dashboard.queries.errors import BUCKETS, MOST_GROUPS, NO_STEPS, Found, Group, Window
 from dashboard.queries.lately import Lately, Newest, moment_of, stamp
 from dashboard.queries.named import Names, Words
 from worker.states import Status
@@ -41,6 +43,13 @@ class _Counted:
     words: Mapping[int, Words]
 
 
+class Tried(NamedTuple):
+    """Groups without their steps, and what tells those, in the same order."""
+
+    found: Found
+    steps: Callable[[], list[Sequence[int]]]
+
+
 def groups(memory: Memory, connection: Connection, window: Window, now: datetime) -> Found:
     """Return what ``errors.groups`` does."""
     found = every(memory, connection, window, now, apart=False)
@@ -57,7 +66,7 @@ def every(
     apart: bool = True,
 ) -> Found:
     """Return what ``errors.every`` does; ``now``: the database's clock."""
-    counted = _counted(memory, connection, window, now, with_runs=True)
+    counted = _counted(memory, connection, window, now)
     if counted is None:
         found = errors.every(connection, window, most=most, apart=apart)
         memory.lately.note(window, sum(group.count for group in found.heard))
@@ -74,23 +83,27 @@ def every(
     )
 
 
-def tried(memory: Memory, connection: Connection, window: Window, now: datetime) -> Found | None:
-    """Return what ``errors.tried`` does, with the steps of each group; None where nothing is remembered."""
-    counted = _counted(memory, connection, window, now, with_runs=False)
+def tried(memory: Memory, connection: Connection, window: Window, now: datetime) -> Tried | None:
+    """Return the groups of which attempts failed, in full, most first, at most MOST_GROUPS.
+
+    As ``errors.failing_of`` tells what ``errors.tried`` found; None where nothing is remembered.
+    """
+    counted = _counted(memory, connection, window, now)
     if counted is None:
         return None
-    numbers = _with_ties(counted.attempts.counts, counted.attempts.counts, MOST_GROUPS)
-    return Found(_groups(counted, numbers), is_cut=counted.attempts.total >= errors.CAP)
+    numbers = _first(counted, counted.attempts.counts, errors.MOST_GROUPS)
+    groups = errors.in_full(connection, _groups(counted, numbers, with_steps=False))
+    return Tried(
+        Found(groups, is_cut=counted.attempts.total >= errors.CAP), partial(_steps, counted, numbers)
+    )
 
 
-def _counted(
-    memory: Memory, connection: Connection, window: Window, now: datetime, *, with_runs: bool
-) -> _Counted | None:
-    """Return what is counted, without runs unless ``with_runs``; None where nothing is remembered."""
+def _counted(memory: Memory, connection: Connection, window: Window, now: datetime) -> _Counted | None:
+    """Return what is counted; None where nothing is remembered."""
     attempts = memory.lately.newest(connection, window, now)
     if attempts is None:
         return None
-    failed, dead = _failing(connection, window) if with_runs else ({}, {})
+    failed, dead = _failing(connection, window)
     numbers = {*attempts.counts, *failed, *dead}
     words = None if None in numbers else memory.names.of(connection, numbers)
     if words is None:
@@ -128,12 +141,9 @@ def _first(counted: _Counted, numbers: Collection[int], most: int | None) -> lis
     return sorted(numbers if most is None else _with_ties(counts, numbers, most), key=rank)[:most]
 
 
-def _groups(counted: _Counted, numbers: Sequence[int]) -> list[Group]:
+def _groups(counted: _Counted, numbers: Sequence[int], *, with_steps: bool = True) -> list[Group]:
     """Return the groups ``numbers`` with all that is counted of them."""
-    if not numbers:
-        return []
     starts = [stamp(start) for start in counted.window.starts]
-    times_of = counted.attempts.times_of(numbers)
     return [
         Group(
             counted.words[number].code,
@@ -145,16 +155,22 @@ def _groups(counted: _Counted, numbers: Sequence[int]) -> list[Group]:
             counted.dead.get(number, 0),
             moment_of(times[0]) if times else None,
             moment_of(times[-1]) if times else None,
-            buckets=_buckets(times, starts),
+            buckets=_buckets(times, starts) if with_steps else NO_STEPS,
         )
-        for number, times in times_of.items()
+        for number, times in counted.attempts.times_of(numbers).items()
     ]
+
+
+def _steps(counted: _Counted, numbers: Sequence[int]) -> list[Sequence[int]]:
+    """Return the buckets of the groups ``numbers``."""
+    starts = [stamp(start) for start in counted.window.starts]
+    return [_buckets(times, starts) for times in counted.attempts.times_of(numbers).values()]
 
 
 def _buckets(times: Sequence[int], starts: Sequence[int]) -> tuple[int, ...]:
     """Return how many of ``times``, oldest first, are in each of the steps that begin at ``starts``."""
     if not times:
-        return (0,) * BUCKETS
+        return NO_STEPS
     oldest = times[0]
     begins = [bisect_left(times, start) if start > oldest else 0 for start in starts]
     counts = [end - begin for begin, end in pairwise([*begins, len(times)])]

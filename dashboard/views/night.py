@@ -22,6 +22,7 @@ from dashboard.queries.nights.hours import MOST_HOURS
 from dashboard.queries.nights.whole import Night
 from dashboard.queries.settled import Settled
 from dashboard.views import audit as audit_page
+from dashboard.views import errors as errors_page
 from dashboard.words import night as words
 from dashboard.words.changes import changes
 from dashboard.words.schedule import OVERLAPS, REASONS
@@ -71,7 +72,7 @@ def find() -> dict[str, Any]:
     filters = params.from_request(FIELDS)
     settled = current_app.extensions.setdefault("wakeboard_settled_nights", Settled())
     kept_hours = current_app.extensions.setdefault("wakeboard_settled_hours", Settled(MOST_HOURS))
-    found = Night(reading(), asked(filters), as_of(), settled, kept_hours)
+    found = Night(reading(), asked(filters), as_of(), settled, kept_hours, errors_page.memory())
     window, is_over = found.window, found.window.until <= as_of()
     good, sentence, rest = words.verdict(found.numbers, is_over=is_over)
     return {

@@ -282,3 +282,22 @@ def test_pages_and_twins_show_the_same_from_memory(
     monkeypatch.setattr(lately, "WORTH", 10)
     for _ in range(3):
         assert shown() == before
+
+
+@pytest.mark.usefixtures("awkward")
+def test_a_night_that_is_not_over_tells_the_same_from_memory(
+    client: FlaskClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def shown() -> tuple[str, Any]:
+        page = client.get("/night?since=24h").get_data(as_text=True)
+        return page.split('id="failed"')[1].split("</table>")[0], client.get(
+            "/night.json?since=24h"
+        ).get_json()
+
+    monkeypatch.setattr(lately, "WORTH", 10**9)
+    before = shown()
+    assert len(before[1]["failures"]) == SHOWN
+    monkeypatch.setattr(lately, "WORTH", 10)
+    for _ in range(3):
+        rows, twin = shown()
+        assert rows == before[0] and twin["failures"] == before[1]["failures"]

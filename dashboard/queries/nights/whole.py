@@ -16,11 +16,12 @@ from sqlalchemy import Connection, text
 
 from dashboard import params
 from dashboard.pictures import gantt
-from dashboard.queries import audit, errors, removed
+from dashboard.queries import audit, errors, remembered, removed
 from dashboard.queries.errors import Group, Window
 from dashboard.queries.keyset import Rows
 from dashboard.queries.nights import hours
 from dashboard.queries.nights.hours import MOST_HOURS
+from dashboard.queries.remembered import Memory, Tried
 from dashboard.queries.settled import Settled
 from dashboard.words import night as words
 from worker.hours import SETTLED
@@ -43,6 +44,7 @@ class Night:
     now: datetime
     settled: Settled = field(default_factory=Settled)
     kept_hours: Settled = field(default_factory=lambda: Settled(MOST_HOURS))
+    memory: Memory = field(default_factory=Memory)
 
     def _once(
         self, question: Hashable, ask: Callable[[], Answer], *, up_to: datetime | None = None
@@ -122,13 +124,24 @@ class Night:
     @cached_property
     def failures(self) -> tuple[list[Group], bool]:
         """The failed attempts by code and type, most first, and whether counting stopped."""
-        tried = self._of_runs("tried", lambda: errors.tried(self.connection, self.window))
-        found = errors.failing_of(self.connection, tried)
+        if self._lately is not None:
+            found = self._lately.found
+        else:
+            tried = self._of_runs("tried", lambda: errors.tried(self.connection, self.window))
+            self.memory.lately.note(self.window, sum(group.count for group in tried.heard))
+            found = errors.failing_of(self.connection, tried)
         return found.heard, found.is_cut
+
+    @cached_property
+    def _lately(self) -> Tried | None:
+        """The groups of the failed attempts of a window that has just ended, from memory; None without."""
+        return remembered.tried(self.memory, self.connection, self.window, self.now)
 
     @cached_property
     def trends(self) -> list[Sequence[int]]:
         """The failed attempts of each group by the steps of the window."""
+        if self._lately is not None:
+            return self._lately.steps()
         # Which group comes first changes with the runs that fail now, the steps do not.
         groups = sorted(self.failures[0], key=lambda group: (group.code, group.job_type, group.number or 0))
         names = [(group.code, group.job_type, group.number) for group in groups]
