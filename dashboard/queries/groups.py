@@ -87,15 +87,17 @@ def by_number(connection: Connection, numbers: Collection[int]) -> dict[int, Kep
     return {row.id: Kept(*row) for row in found}
 
 
+_MUTED = (
+    select(*_COLUMNS)
+    .where(groups.muted_until > func.now())
+    .order_by(groups.muted_until, groups.id)
+    .limit(MOST_MUTED)
+)
+
+
 def muted(connection: Connection) -> list[Kept]:
     """Return the groups that are muted now, those whose mute ends first in front, at most MOST_MUTED."""
-    statement = (
-        select(*_COLUMNS)
-        .where(groups.muted_until > func.now())
-        .order_by(groups.muted_until, groups.id)
-        .limit(MOST_MUTED)
-    )
-    return [Kept(*row) for row in connection.execute(statement)]
+    return [Kept(*row) for row in connection.execute(_MUTED)]
 
 
 _TYPES_OF_THE_SAME = text("""
@@ -105,11 +107,11 @@ WHERE id = ANY (CAST(:numbers AS bigint[])) GROUP BY error_code, template, frame
 
 
 def types_of_the_same(connection: Connection, numbers: str | None) -> dict[Sameness, list[str]]:
-    """Return the types of the groups ``numbers`` (as PostgreSQL writes an array) by what failed."""
+    """Return the types of the groups ``numbers`` (as PostgreSQL writes an array) by what failed, in order."""
     if numbers is None:
         return {}
     found = connection.execute(_TYPES_OF_THE_SAME, {"numbers": numbers})
-    return {(code, template, frame): types for code, template, frame, types in found}
+    return {(code, template, frame): sorted(types) for code, template, frame, types in found}
 
 
 def one(connection: Connection, number: int) -> Kept | None:

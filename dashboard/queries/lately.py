@@ -28,7 +28,7 @@ PACE = timedelta(minutes=5)
 STAY = timedelta(days=1)
 # Fewer are counted as quickly by the database.
 WORTH = 2_000
-MOST_KEPT = 4
+MOST_KEPT = 6
 # From when PostgreSQL counts microseconds.
 _BEGINNING = datetime(2000, 1, 1, tzinfo=UTC)
 _LEAST = timedelta(microseconds=1)
@@ -132,7 +132,7 @@ class _Kept:
 
 
 class Lately:
-    """What is remembered of the failed attempts of each code and type that somebody looks at."""
+    """What is remembered of the failed attempts of each code, type and group that somebody looks at."""
 
     def __init__(self) -> None:
         self._kept: dict[Hashable, _Kept | None] = {}
@@ -216,8 +216,10 @@ def _read(connection: Connection, window: Window, since: datetime) -> Attempts |
         code=window.code is not None,
         unknown=window.code == UNKNOWN,
         job_type=window.job_type is not None,
+        number=window.number is not None,
     )
-    values = {"since": since, "until": window.until, "code": window.code, "job_type": window.job_type}
+    narrowed = {"code": window.code, "job_type": window.job_type, "number": window.number}
+    values = {"since": since, "until": window.until} | narrowed
     times, numbers = (_array(found) for found in connection.execute(statement, values).one())
     return Attempts(times, numbers) if len(times) == len(numbers) else None
 
@@ -231,7 +233,7 @@ def _array(found: bytes | None) -> array[int]:
 
 
 def _question(window: Window) -> Hashable:
-    return window.code, window.job_type
+    return window.code, window.job_type, window.number
 
 
 def _hour(moment: datetime) -> datetime:

@@ -54,13 +54,13 @@ class Names:
         return known
 
     def types(self, words: Mapping[int, Words], numbers: AbstractSet[int]) -> Types:
-        """Return the types of the groups ``numbers`` by what failed."""
+        """Return the types of the groups ``numbers`` by what failed, in order."""
         known = self._types
         if known[0] != numbers:
             found: dict[Sameness, list[str]] = {}
             for number in numbers:
                 found.setdefault(words[number].same, []).append(words[number].job_type)
-            known = self._types = numbers, found
+            known = self._types = numbers, {same: sorted(types) for same, types in found.items()}
         return known[1]
 
 

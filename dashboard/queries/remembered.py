@@ -16,7 +16,8 @@ from typing import NamedTuple
 from sqlalchemy import Connection, text
 
 from dashboard.queries import errors, tallies
-from dashboard.queries.errors import BUCKETS, MOST_GROUPS, NO_STEPS, Found, Group, Window
+from dashboard.queries import groups as kept_groups
+from dashboard.queries.errors import MOST_GROUPS, NO_STEPS, Found, Group, Window
 from dashboard.queries.lately import Lately, Newest, moment_of, stamp
 from dashboard.queries.named import Names, Words
 from worker.states import Status
@@ -98,6 +99,20 @@ def tried(memory: Memory, connection: Connection, window: Window, now: datetime)
     )
 
 
+def trend(
+    memory: Memory, connection: Connection, window: Window, begun: Sequence[datetime], now: datetime
+) -> list[int]:
+    """Return what ``groups.trend`` does for a ``window`` of one group; ``now``: the database's clock."""
+    assert window.number is not None
+    attempts = memory.lately.newest(connection, window, now)
+    if attempts is None:
+        found = kept_groups.trend(connection, window.number, window.since, window.until, begun)
+        memory.lately.note(window, sum(found))
+        return found
+    times = attempts.times_of([window.number])[window.number]
+    return _by_step(times, [stamp(start) for start in begun]) if times else [0] * len(begun)
+
+
 def _counted(memory: Memory, connection: Connection, window: Window, now: datetime) -> _Counted | None:
     """Return what is counted; None where nothing is remembered."""
     attempts = memory.lately.newest(connection, window, now)
@@ -168,10 +183,12 @@ def _steps(counted: _Counted, numbers: Sequence[int]) -> list[Sequence[int]]:
 
 
 def _buckets(times: Sequence[int], starts: Sequence[int]) -> tuple[int, ...]:
+    """Return how many of ``times``, oldest first, are in each of the steps of a window."""
+    counts = _by_step(times, starts) if times else ()
+    return (*counts, *NO_STEPS[len(counts) :])
+
+
+def _by_step(times: Sequence[int], starts: Sequence[int]) -> list[int]:
     """Return how many of ``times``, oldest first, are in each of the steps that begin at ``starts``."""
-    if not times:
-        return NO_STEPS
-    oldest = times[0]
-    begins = [bisect_left(times, start) if start > oldest else 0 for start in starts]
-    counts = [end - begin for begin, end in pairwise([*begins, len(times)])]
-    return (*counts, *(0,) * (BUCKETS - len(counts)))
+    begins = [bisect_left(times, start) if start > times[0] else 0 for start in starts]
+    return [end - begin for begin, end in pairwise([*begins, len(times)])]

@@ -236,13 +236,15 @@ def failing_of(*, cap: int, by_number: bool) -> TextClause:
 
 
 @cache
-def newest(*, cap: int, code: bool, unknown: bool, job_type: bool) -> TextClause:
+def newest(*, cap: int, code: bool, unknown: bool, job_type: bool, number: bool) -> TextClause:
     """Return the statement that tells the newest ``cap`` attempts one by one; it wants :since and :until.
 
     When they ended, in microseconds since 2000, and their groups' numbers, each as eight bytes, newest first;
-    of an attempt without a number the second eight are missing. For the others see ``statement``.
+    of an attempt without a number the second eight are missing. ``number``: only those of the group :number,
+    all of which failed. For the others see ``statement``.
     """
-    return text(_ATTEMPTS.format(failed=_FAILED, cap=cap, **_narrowed(code, unknown, job_type)))
+    failed = "error_group = :number" if number else _FAILED
+    return text(_ATTEMPTS.format(failed=failed, cap=cap, **_narrowed(code, unknown, job_type)))
 
 
 @cache

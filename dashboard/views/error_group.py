@@ -14,7 +14,7 @@ from dashboard.connection import as_of, reading
 from dashboard.formats import number
 from dashboard.live import add_page
 from dashboard.pictures.trend import Step, starts
-from dashboard.queries import errors, groups, runs
+from dashboard.queries import errors, groups, remembered, runs
 from dashboard.queries.errors import Window
 from dashboard.queries.groups import Kept
 from dashboard.views import errors as errors_page
@@ -170,7 +170,8 @@ def _step(filters: params.Filters, length: timedelta) -> str:
 def trend(kept: Kept, since: datetime, until: datetime, step: str) -> list[Step]:
     """Return the failures of each hour or day of the operator's zone, from that of ``since`` on."""
     begun = starts(since, until, step, g.zone)
-    counted = groups.trend(reading(), kept.id, since, until, begun)
+    window = Window(since, until, number=kept.id)
+    counted = remembered.trend(errors_page.memory(), reading(), window, begun, as_of())
     form = "%a %H:%M" if step == "hour" else "%a %-d %b"
     return [
         Step(start_at, start_at.astimezone(g.zone).strftime(form), count)

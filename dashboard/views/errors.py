@@ -171,9 +171,19 @@ def _also_in(found: Found, shown: Iterable[Group]) -> dict[int, tuple[str, ...]]
     types = found.types
     if types is None:
         types = kept_groups.types_of_the_same(reading(), found.numbers)
-    kept = [group.kept for group in shown if group.kept is not None]
-    of_same = {each.same: sorted({*types.get(each.same, ())}) for each in kept}
-    return {each.id: tuple([name for name in of_same[each.same] if name != each.job_type]) for each in kept}
+    return {
+        group.kept.id: _without(types.get(group.kept.same, ()), group.kept.job_type)
+        for group in shown
+        if group.kept is not None
+    }
+
+
+def _without(names: Sequence[str], name: str) -> tuple[str, ...]:
+    """Return the ``names``, each of which stands there once, but ``name``."""
+    if name not in names:
+        return tuple(names)
+    place = names.index(name)
+    return (*names[:place], *names[place + 1 :])
 
 
 def find_code(code: str) -> dict[str, Any]:

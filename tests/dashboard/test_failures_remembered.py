@@ -18,6 +18,7 @@ from dashboard.queries.errors import Found, Window
 from dashboard.queries.remembered import Memory
 from tests.conftest import Connection
 from tests.factories import a_group, a_run
+from worker.fingerprint import written
 from worker.retention.state import NAME, PROCESS_ID
 
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
@@ -253,7 +254,30 @@ def test_few_failures_are_never_remembered(connection: Connection, session: Sess
         assert assert_same(memory, session, ending_now(now, DAY), now).types is None
 
 
-def test_at_most_four_questions_are_remembered(connection: Connection, session: Session) -> None:
+@pytest.mark.parametrize("query", ["since=2d", "since=2d&by=day", "since=1h", "since=5h", ""])
+def test_the_trend_of_a_group_is_the_same_from_memory(
+    client: FlaskClient, connection: Connection, monkeypatch: pytest.MonkeyPatch, query: str
+) -> None:
+    number, other = a_group(connection), a_group(connection, "report")
+    failed(connection, number, times=30, ago=timedelta(minutes=1), step=timedelta(minutes=17))
+    failed(connection, number, times=12, ago=timedelta(minutes=1), step=timedelta(seconds=9))
+    failed(connection, other, times=40, ago=timedelta(minutes=1), step=timedelta(minutes=8))
+
+    def steps() -> Any:
+        return client.get(f"/errors/{written(number)}.json?{query}").get_json()["trend"]
+
+    monkeypatch.setattr(lately, "WORTH", 10**9)
+    before = steps()
+    counted = sum(step["count"] for step in before)
+    assert counted >= 12
+    monkeypatch.setattr(lately, "WORTH", 10)
+    for _ in range(3):
+        assert steps() == before
+    failed(connection, number, times=1, ago=timedelta(seconds=2))
+    assert sum(step["count"] for step in steps()) == counted + 1
+
+
+def test_at_most_six_questions_are_remembered(connection: Connection, session: Session) -> None:
     memory, now = Memory(), now_of(connection)
     for place in range(8):
         failed(connection, a_group(connection, f"type_{place}"), times=30, ago=2 * HOUR, step=HOUR / 60)
