@@ -27,7 +27,7 @@ PACE = timedelta(minutes=5)
 # Retention counts in days: of what ended less than one ago nothing is removed yet.
 STAY = timedelta(days=1)
 # Fewer are counted as quickly by the database.
-WORTH = 2_000
+WORTH = 1_000
 MOST_KEPT = 6
 # From when PostgreSQL counts microseconds.
 _BEGINNING = datetime(2000, 1, 1, tzinfo=UTC)
@@ -138,7 +138,7 @@ class Lately:
         self._kept: dict[Hashable, _Kept | None] = {}
 
     def note(self, window: Window, counted: int) -> None:
-        """Remember from the next request on what ``window`` asks for, if so many counted are worth it."""
+        """Remember what ``window`` asks for from the next request on, if so much was counted for it."""
         if counted >= WORTH and _question(window) not in self._kept:
             self._keep(window, None)
 

@@ -70,7 +70,7 @@ def every(
     counted = _counted(memory, connection, window, now)
     if counted is None:
         found = errors.every(connection, window, most=most, apart=apart)
-        memory.lately.note(window, sum(group.count for group in found.heard))
+        memory.lately.note(window, sum(group.count + group.failed + group.dead for group in found.heard))
         return found
     numbers = {*counted.attempts.counts, *counted.failed, *counted.dead}
     muted = numbers & set(connection.execute(_MUTED).scalars()) if apart else set()
