@@ -57,36 +57,35 @@ class Failed:
     first_failed_at: str
 
 
+_NEWEST = f"""
+        SELECT a.run_id, a.lease_epoch, a.finished_at, a.outcome = 'lost' AS is_lost
+        FROM {_ATTEMPTS} AND a.finished_at >= :begin AND a.finished_at < :until
+        ORDER BY a.finished_at DESC
+        LIMIT :cap"""
 _STANDING = """count(*) FILTER (WHERE status = 'succeeded') AS succeeded,
     count(*) FILTER (WHERE status IN ('failed', 'queued', 'running')) AS waiting,
     count(*) FILTER (WHERE status = 'dead') AS dead,
     count(*) FILTER (WHERE status = 'cancelled') AS cancelled"""
 # The newest of a window and what is before it, cut to the window, are the newest of the window. An array
-# finds many runs of a page of the index at once, a join goes down the index for each. Attempts and runs come
-# together as groups, for an array's length is no number that the planner knows: it may join by nested loops.
+# finds many runs of a page of the index at once, a join goes down the index for each. Its length is no number
+# that the planner knows, so it might join by nested loops; a full join, which adds nothing here, cannot. Few
+# attempts are lost: only where one was they are walked over once more.
 _FAILED = f"""
-WITH newest AS MATERIALIZED (
-    SELECT a.run_id, a.lease_epoch, a.finished_at, a.outcome = 'lost' AS is_lost,
-        a.finished_at >= :since AS is_within
-    FROM {_ATTEMPTS} AND a.finished_at >= :begin AND a.finished_at < :until
-    ORDER BY a.finished_at DESC
-    LIMIT :cap
-), tried AS MATERIALIZED (
-    SELECT run_id, count(*) AS failures, min(finished_at) AS first_failed_at, bool_or(is_within) AS is_within
-    FROM newest GROUP BY run_id
-), told AS MATERIALIZED (
-    SELECT run_id, max(failures) AS failures, max(first_failed_at) AS first_failed_at,
-        bool_or(is_within) AS is_within, max(status) AS status, max(finished_at) AS finished_at
-    FROM (
-        SELECT run_id, failures, first_failed_at, is_within, NULL AS status, NULL AS finished_at FROM tried
-        UNION ALL
-        SELECT r.id, NULL, NULL, NULL, r.status, r.finished_at FROM wakeboard.job_runs AS r
-        WHERE r.id = ANY (ARRAY(SELECT run_id FROM tried))
-    ) AS halves
+WITH tried AS MATERIALIZED (
+    SELECT run_id, count(*) AS failures, min(finished_at) AS first_failed_at,
+        max(finished_at) >= :since AS is_within, bool_or(is_lost) AS is_lost
+    FROM ({_NEWEST}) AS newest
     GROUP BY run_id
+), told AS MATERIALIZED (
+    SELECT tried.run_id, tried.failures, tried.first_failed_at, tried.is_within, runs.status, runs.finished_at
+    FROM tried FULL JOIN (
+        SELECT r.id, r.status, r.finished_at FROM wakeboard.job_runs AS r
+        WHERE r.id = ANY (ARRAY(SELECT run_id FROM tried))
+    ) AS runs ON runs.id = tried.run_id
 ), lost AS (
-    SELECT run_id, lease_epoch, count(*) OVER () AS of_all FROM newest
-    WHERE is_lost AND is_within ORDER BY finished_at DESC LIMIT :most
+    SELECT run_id, lease_epoch, count(*) OVER () AS of_all FROM ({_NEWEST}) AS newest
+    WHERE is_lost AND finished_at >= :since AND (SELECT bool_or(is_lost) FROM tried)
+    ORDER BY finished_at DESC LIMIT :most
 ), recovered AS (
     SELECT run_id, failures, first_failed_at, count(*) OVER () AS of_all FROM told
     WHERE status = 'succeeded' AND finished_at >= :since AND finished_at < :until

@@ -6,7 +6,7 @@ CAP of all.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
@@ -35,61 +35,100 @@ class Fired(NamedTuple):
     beside_run_id: int | None
 
 
-# A run's started_at is that of its latest attempt; the first one's is in its history.
-_FIRES = """
-WITH fire AS (
-    SELECT d.id AS definition_id, r.id, r.scheduled_for, r.status, r.finished_at,
-        CASE WHEN r.attempts > 1 THEN coalesce((
-            SELECT a.started_at FROM wakeboard.job_attempts AS a
-            WHERE a.run_id = r.id ORDER BY a.lease_epoch LIMIT 1
-        ), r.started_at) ELSE r.started_at END AS first_started_at
-    FROM (SELECT id FROM wakeboard.job_definitions ORDER BY id LIMIT :cap) AS d
-    CROSS JOIN LATERAL (
-        SELECT r.id, r.scheduled_for, r.status, r.attempts, r.started_at, r.finished_at
+# A run's started_at is that of its latest attempt; the first one's is in its history, which is looked up once
+# for each fire below a limit.
+_FIRE = """r.definition_id, r.id, r.scheduled_for, r.status, r.finished_at,
+            CASE WHEN r.attempts > 1 THEN coalesce((
+                SELECT a.started_at FROM wakeboard.job_attempts AS a
+                WHERE a.run_id = r.id ORDER BY a.lease_epoch LIMIT 1
+            ), r.started_at) ELSE r.started_at END AS first_started_at"""
+# In the order of the index, schedule by schedule, nothing has to be sorted (PostgreSQL 17 and newer know it).
+# Of the last schedule it may be that only the oldest are read.
+_IN_ORDER = f"""
+        SELECT {_FIRE}
         FROM wakeboard.job_runs AS r
-        WHERE r.definition_id = d.id AND r.scheduled_for >= :since AND r.scheduled_for < :until
-        ORDER BY r.scheduled_for DESC
-        LIMIT :each
-    ) AS r
-    LIMIT :cap
+        WHERE r.definition_id = ANY (ARRAY(SELECT id FROM wakeboard.job_definitions ORDER BY id LIMIT :cap))
+            AND r.scheduled_for >= :since AND r.scheduled_for < :until
+        ORDER BY r.definition_id, r.scheduled_for
+        LIMIT :cap"""
+# The newest of each, from one schedule on.
+_NEWEST = f"""
+        SELECT {_FIRE}
+        FROM (
+            SELECT id FROM wakeboard.job_definitions WHERE id >= CAST(:first AS bigint) ORDER BY id LIMIT :cap
+        ) AS d CROSS JOIN LATERAL (
+            SELECT r.definition_id, r.id, r.scheduled_for, r.status, r.attempts, r.started_at, r.finished_at
+            FROM wakeboard.job_runs AS r
+            WHERE r.definition_id = d.id AND r.scheduled_for >= :since AND r.scheduled_for < :until
+            ORDER BY r.scheduled_for DESC
+            LIMIT :each
+        ) AS r
+        LIMIT :cap"""
+# The latest start and the newest overlap are the greatest of (which, run): an aggregate with an order, or
+# groups by name, would sort every fire. Numbers are made of the odd fires alone, as floats: they say a time
+# to the microsecond and an id up to 2 to the 53rd, and take less to make and to compare than ``numeric``. Of
+# the fires that wait there may be thousands, so the latest of these is found as the oldest; OFFSET lets it be
+# looked up once.
+_JUDGED = """
+WITH fire AS ({fires}
 ), judged AS (
     SELECT definition_id, id, scheduled_for,
-        coalesce(first_started_at, CASE WHEN status IN ('queued', 'failed') THEN now() END) AS start_at,
-        first_started_at < max(coalesce(finished_at, now())) FILTER (WHERE first_started_at IS NOT NULL)
+        CASE WHEN first_started_at > scheduled_for + :late
+            THEN date_part('epoch', first_started_at - scheduled_for) END AS late_seconds,
+        CASE WHEN first_started_at IS NULL AND now() > scheduled_for + :late
+            AND status IN ('queued', 'failed') THEN scheduled_for END AS waits_since,
+        first_started_at < max(CASE WHEN first_started_at IS NOT NULL THEN coalesce(finished_at, now()) END)
             OVER (PARTITION BY definition_id ORDER BY scheduled_for
                 ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS is_beside
     FROM fire
-)"""
-# The latest start and the newest overlap are the greatest of (which, run): an aggregate with an order, or
-# groups by name, would sort every fire. Numbers are made of the odd fires alone, as floats: they say a time
-# to the microsecond and an id up to 2 to the 53rd, and take less to make and to compare than ``numeric``.
-_FIRED = f"""{_FIRES}
-SELECT d.name, d.overlap, told.fires, told.late, round(told.latest[1]::numeric, 6)::float8 AS late_seconds,
-    told.latest[2]::bigint AS late_run_id, told.beside, told.newest_beside[2]::bigint AS beside_run_id
-FROM (
-    SELECT definition_id, count(*) AS fires,
-        count(*) FILTER (WHERE start_at > scheduled_for + :late) AS late,
-        max(ARRAY[date_part('epoch', start_at - scheduled_for), id])
-            FILTER (WHERE start_at > scheduled_for + :late) AS latest,
-        count(*) FILTER (WHERE is_beside) AS beside,
+), told AS (
+    SELECT definition_id, count(*) AS fires, count(late_seconds) + count(waits_since) AS late,
+        max(ARRAY[late_seconds, id]) FILTER (WHERE late_seconds IS NOT NULL) AS latest_start,
+        min(waits_since) AS waits_since, count(*) FILTER (WHERE is_beside) AS beside,
         max(ARRAY[date_part('epoch', scheduled_for), id]) FILTER (WHERE is_beside) AS newest_beside
     FROM judged
     GROUP BY definition_id
+)
+SELECT d.id, d.name, d.overlap, told.fires, told.late, told.latest[1] AS late_seconds,
+    told.latest[2]::bigint AS late_run_id, told.beside, told.newest_beside[2]::bigint AS beside_run_id
+FROM (
+    SELECT *, greatest(latest_start, CASE WHEN waits_since IS NOT NULL THEN ARRAY[
+        date_part('epoch', now() - waits_since), (
+            SELECT r.id FROM wakeboard.job_runs AS r
+            WHERE r.definition_id = told.definition_id AND r.scheduled_for = told.waits_since
+        )
+    ] END) AS latest
+    FROM told OFFSET 0
 ) AS told
 JOIN wakeboard.job_definitions AS d ON d.id = told.definition_id
 ORDER BY d.name"""
+_FIRED, _FIRED_NEWEST = (_JUDGED.format(fires=each) for each in (_IN_ORDER, _NEWEST))
 
 
 def fired(ask: Ask, window: Window) -> list[Fired]:
-    """Return by schedule the fires of ``window`` for which a run was made; all together at most CAP."""
-    values = {
-        "since": window.since,
-        "until": window.until,
-        "cap": CAP,
-        "each": PER_SCHEDULE,
-        "late": LATE,
-    }
-    return [Fired(*row.values()) for row in ask(_FIRED, values)]
+    """Return by schedule the fires of ``window`` for which a run was made; all together at most CAP.
+
+    Of each schedule the newest PER_SCHEDULE, of the last one that there is room for as many as there is room.
+    """
+    values = {"since": window.since, "until": window.until, "cap": CAP, "late": LATE}
+    newest = {"first": 0, "each": PER_SCHEDULE}
+    found = _fires(ask, _FIRED, values)
+    if any(one.fires > PER_SCHEDULE for one in found.values()):
+        found = _fires(ask, _FIRED_NEWEST, values | newest)
+    elif sum(one.fires for one in found.values()) >= CAP:
+        last = max(found)
+        found |= _fires(ask, _FIRED_NEWEST, values | newest | {"first": last, "cap": found[last].fires})
+    return list(found.values())
+
+
+def _fires(ask: Ask, sql: str, values: Mapping[str, object]) -> dict[int, Fired]:
+    """Return the fires by the id of their schedule, in the order of names."""
+    found = {}
+    for row in ask(sql, values):
+        number, name, overlap, fires, late, late_seconds, late_run_id, beside, beside_run_id = row.values()
+        late_seconds = None if late_seconds is None else round(late_seconds, 6)
+        found[number] = Fired(name, overlap, fires, late, late_seconds, late_run_id, beside, beside_run_id)
+    return found
 
 
 def late(found: Iterable[Fired]) -> list[Fired]:

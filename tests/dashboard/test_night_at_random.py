@@ -1,0 +1,196 @@
+"""What a night tells of fires and of runs that failed is what a walk over the rows tells, of awkward data."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from random import Random
+from typing import Any
+
+import pytest
+from flask import Flask
+from sqlalchemy import text
+
+from tests.conftest import Connection
+from tests.factories import a_definition, a_run, an_attempt
+from worker.nights import Ask, faults, fires
+from worker.nights.faults import Fates
+from worker.nights.fires import LATE, Fired
+from worker.nights.summary import Span
+
+# So many minutes ago windows begin and end.
+WINDOWS = ((2, 0), (31, 0), (90, 0), (700, 0), (400, 45), (201, 200))
+DAY = 24 * 60
+
+
+@contextmanager
+def looking(app: Flask) -> Iterator[tuple[Ask, datetime]]:
+    """Yield how to ask in one transaction, and its clock, which stands still."""
+    with app.extensions["wakeboard_database"].primary.connect() as connection:
+        now = connection.execute(text("SELECT now()")).scalar_one()
+        yield lambda sql, values: [*connection.execute(text(sql), dict(values)).mappings()], now
+
+
+def spans(now: datetime) -> list[Span]:
+    return [Span(now - timedelta(minutes=since), now - timedelta(minutes=until)) for since, until in WINDOWS]
+
+
+# Fires
+
+
+@dataclass(frozen=True)
+class Fire:
+    """A run of a fire as a walk sees it."""
+
+    schedule: int
+    at: datetime
+    run: int
+    status: str
+    began: datetime | None
+    ended: datetime | None
+
+
+def a_fire(connection: Connection, chance: Random, schedule: int, at: datetime) -> Fire:
+    """Write one that waits, runs, ended, or came to its end at the second attempt; soon or much later."""
+    kind = chance.choice(("queued", "running", "succeeded", "succeeded", "retried", "dead", "cancelled"))
+    status = "succeeded" if kind == "retried" else kind
+    began = at + timedelta(seconds=chance.choice((0.25, 1, 61, 900)))
+    ended = began + timedelta(seconds=chance.choice((1, 40, 400, 20_000)))
+    columns: dict[str, Any] = {"definition_id": schedule, "scheduled_for": at, "attempts": 0}
+    if kind in ("queued", "cancelled"):
+        return Fire(schedule, at, a_run(connection, status, **columns), status, None, None)
+    if kind == "running":
+        columns |= {"started_at": began, "attempts": 1}
+        return Fire(schedule, at, a_run(connection, status, **columns), status, began, None)
+    again = began + timedelta(minutes=30) if kind == "retried" else began
+    ended = max(ended, again)
+    run = a_run(connection, status, **columns, started_at=again, finished_at=ended)
+    if kind == "retried":
+        for epoch, moment in ((3, began), (7, again)):
+            times = dict.fromkeys(("due_at", "started_at", "finished_at"), moment)
+            an_attempt(connection, run, attempt=epoch, lease_epoch=epoch, **times)
+        connection.execute("UPDATE wakeboard.job_runs SET attempts = 2 WHERE id = %s", (run,))
+    return Fire(schedule, at, run, status, began, ended)
+
+
+def walked(made: list[Fire], names: dict[int, str], window: Span, now: datetime) -> list[Fired]:
+    """Return what ``fires.fired`` returns, told by walking over the fires one by one."""
+    by_schedule: dict[int, list[Fire]] = defaultdict(list)
+    for fire in made:
+        if window.since <= fire.at < window.until:
+            by_schedule[fire.schedule].append(fire)
+    found, room = [], fires.CAP
+    for schedule in sorted(by_schedule):
+        newest = sorted(by_schedule[schedule], key=lambda fire: fire.at)[-min(fires.PER_SCHEDULE, room) :]
+        room -= len(newest)
+        late, beside, reached = [], [], None
+        for fire in newest:
+            start = fire.began or (now if fire.status == "queued" else None)
+            if start is not None and start > fire.at + LATE:
+                late.append(((start - fire.at).total_seconds(), fire.run))
+            if fire.began is not None:
+                if reached is not None and fire.began < reached:
+                    beside.append(fire.run)
+                reached = max(reached or fire.began, fire.ended or now)
+        found.append(
+            Fired(
+                names[schedule], "skip", len(newest), len(late), *(max(late) if late else (None, None)),
+                len(beside), beside[-1] if beside else None,
+            )
+        )  # fmt: skip
+        if not room:
+            break
+    return sorted(found)
+
+
+@pytest.mark.parametrize(
+    ("cap", "each"), [(10_000, 2000), (50, 2000), (49, 2000), (10_000, 9), (40, 9), (5, 1)]
+)
+def test_fires_are_judged_as_by_a_walk_over_the_newest_of_each_schedule(
+    app: Flask, connection: Connection, monkeypatch: pytest.MonkeyPatch, cap: int, each: int
+) -> None:
+    monkeypatch.setattr(fires, "CAP", cap)
+    monkeypatch.setattr(fires, "PER_SCHEDULE", each)
+    chance, now = Random(cap + each), datetime.now(UTC)
+    names = {a_definition(connection, name): name for name in ("z-first", "middle", "a-last", "idle")}
+    made = [
+        a_fire(connection, chance, schedule, now - timedelta(minutes=ago + 0.5))
+        for schedule, count in zip(names, (8, 60, 30), strict=False)
+        for ago in chance.sample(range(720), count)
+    ]
+    with looking(app) as (ask, now):
+        for window in spans(now):
+            assert sorted(fires.fired(ask, window)) == walked(made, names, window, now)
+
+
+# Runs that failed
+
+
+def numbers(array: str) -> list[int]:
+    """Read an array of numbers in PostgreSQL's words."""
+    return [int(each) for each in array.strip("{}").split(",") if each]
+
+
+@pytest.mark.parametrize("cap", [10_000, 60, 1])
+def test_what_became_of_failures_is_as_by_a_walk_over_the_newest_of_them(
+    app: Flask, connection: Connection, monkeypatch: pytest.MonkeyPatch, cap: int
+) -> None:
+    monkeypatch.setattr(faults, "CAP", cap)
+    chance, now = Random(cap), datetime.now(UTC)
+    standing: dict[int, tuple[str | None, datetime | None]] = {}
+    failed: list[tuple[datetime, int, int, bool]] = []
+    for _ in range(60):
+        status = chance.choice(("succeeded", "succeeded", "queued", "failed", "dead", "cancelled"))
+        ended = now - timedelta(minutes=chance.randrange(700) + 0.5)
+        times = {"finished_at": ended} if status in ("succeeded", "dead", "cancelled") else {}
+        run = a_run(connection, status, attempts=0, **times)
+        standing[run] = (status, times.get("finished_at"))
+        for epoch in range(1, chance.choice((1, 2, 7)) + 1):
+            at = now - timedelta(minutes=chance.randrange(3 * DAY), seconds=len(failed) / 10 + 1)
+            is_lost = chance.random() < 0.1
+            outcome = "lost" if is_lost else chance.choice(("failed", "timed_out", "succeeded", "released"))
+            error = None if outcome in ("succeeded", "released") else "smtp_down"
+            an_attempt(
+                connection, run, attempt=epoch, lease_epoch=epoch, outcome=outcome, error_code=error,
+                due_at=at, started_at=at, finished_at=at,
+            )  # fmt: skip
+            if error:
+                failed.append((at, run, epoch, is_lost))
+    for run in chance.sample(sorted(standing), 5):
+        connection.execute("DELETE FROM wakeboard.job_runs WHERE id = %s", (run,))
+        standing[run] = (None, None)
+    with looking(app) as (ask, now):
+        for window in (*spans(now), Span(now - timedelta(days=2), now)):
+            newest = sorted(each for each in failed if window.since - faults.LEAD <= each[0] < window.until)
+            newest = newest[-cap:]
+            within = {run for at, run, *_ in newest if at >= window.since}
+            stands = Counter(standing[run][0] for run in within)
+            found = faults.failed(ask, window)
+            assert found.fates == Fates(
+                len(within), stands["succeeded"], stands["failed"] + stands["queued"], stands["dead"],
+                stands["cancelled"], stands[None],
+            )  # fmt: skip
+            assert sorted(numbers(found.failed_runs)) == sorted(within)
+            assert faults.fates_now(ask, found) == found.fates
+            lost = [(run, epoch) for at, run, epoch, is_lost in newest if is_lost and at >= window.since]
+            assert found.of_lost == len(lost)
+            told = zip(numbers(found.lost_runs), numbers(found.lost_epochs), strict=True)
+            assert sorted(told) == sorted(lost[-faults.MOST_SHOWN :])
+            tries = Counter(run for _, run, *_ in newest)
+            first = {run: at for at, run, *_ in reversed(newest)}
+            well = {run for run in tries if is_well(standing[run], window)}
+            assert found.of_recovered == len(well)
+            recovered = faults.recovered(ask, found)[0]
+            assert {(row["id"], row["failures"], row["first_failed_at"]) for row in recovered} == {
+                (run, tries[run], first[run]) for run in well
+            }
+            assert [row["failures"] for row in recovered] == sorted(map(tries.get, well), reverse=True)
+
+
+def is_well(stands: tuple[str | None, datetime | None], window: Span) -> bool:
+    """Whether a run succeeded in ``window``."""
+    status, ended = stands
+    return status == "succeeded" and ended is not None and window.since <= ended < window.until
