@@ -18,7 +18,7 @@ from dashboard.live import add_page
 from dashboard.pictures import gantt
 from dashboard.queries import errors
 from dashboard.queries.errors import Window
-from dashboard.queries.nights.hours import MOST_HOURS
+from dashboard.queries.nights.hours import KeptMinutes
 from dashboard.queries.nights.whole import Night
 from dashboard.queries.settled import Settled
 from dashboard.views import audit as audit_page
@@ -71,8 +71,8 @@ def find() -> dict[str, Any]:
     """Return everything about the window that the address asks for."""
     filters = params.from_request(FIELDS)
     settled = current_app.extensions.setdefault("wakeboard_settled_nights", Settled())
-    kept_hours = current_app.extensions.setdefault("wakeboard_settled_hours", Settled(MOST_HOURS))
-    found = Night(reading(), asked(filters), as_of(), settled, kept_hours, errors_page.memory())
+    kept_minutes = current_app.extensions.setdefault("wakeboard_settled_minutes", KeptMinutes())
+    found = Night(reading(), asked(filters), as_of(), settled, kept_minutes, errors_page.memory())
     window, is_over = found.window, found.window.until <= as_of()
     good, sentence, rest = words.verdict(found.numbers, is_over=is_over)
     return {

@@ -21,7 +21,7 @@ from dashboard.formats import anchor
 from dashboard.pictures import gantt
 from dashboard.queries import errors
 from dashboard.queries.errors import Window
-from dashboard.queries.nights.hours import MOST_HOURS, minutes_of, settled_hours
+from dashboard.queries.nights.hours import KeptMinutes, minutes_of, settled_hours
 from dashboard.queries.settled import Settled
 from dashboard.views.night import BOUNDS
 from dashboard.words import night as words
@@ -690,7 +690,7 @@ def test_a_window_that_moves_on_sums_only_the_minutes_that_are_new_or_not_settle
 
     for hours in range(24):
         count(begin + timedelta(hours=hours, minutes=20))
-    kept = Settled(MOST_HOURS)
+    kept = KeptMinutes()
     with asking(app) as (ask, spans):
 
         def attempts(later: timedelta) -> int:
@@ -702,7 +702,12 @@ def test_a_window_that_moves_on_sums_only_the_minutes_that_are_new_or_not_settle
         for minute in (0, 1, 2):
             spans.clear()
             assert attempts(timedelta(minutes=minute)) == 25, "a minute that is not settled may change"
-            assert spans == [timedelta(minutes=20 - minute), timedelta(minutes=40 + minute)]
+            beginning, rest = timedelta(minutes=20 - minute), timedelta(minutes=40 + minute)
+            # The first one has been asked about before.
+            assert spans == ([beginning, rest] if minute else [rest])
+            spans.clear()
+            assert attempts(timedelta(minutes=minute)) == 25
+            assert spans == [rest], "what is before the settled hours stays as it is"
 
 
 def test_what_is_remembered_of_hours_adds_up_to_what_one_walk_over_the_minutes_says(
@@ -716,7 +721,7 @@ def test_what_is_remembered_of_hours_adds_up_to_what_one_walk_over_the_minutes_s
             chance.choice(("succeeded", "succeeded", "failed", "lost", "cancelled")), chance.randrange(1, 5),
             seconds=chance.choice((0.5, 1, 40, 9000)), table=chance.choice(STATISTICS),
         )  # fmt: skip
-    kept, types = Settled(1000), ["mail", "report", "sync"]
+    kept, types = KeptMinutes(Settled(1000), Settled(1000)), ["mail", "report", "sync"]
     usual = {"mail": Usual(9, 1.0), "sync": Usual(9, 20.0)}
     with asking(app) as (ask, spans):
         for _ in range(60):
@@ -732,7 +737,7 @@ def test_what_is_remembered_of_hours_adds_up_to_what_one_walk_over_the_minutes_s
                 drawn = slices(parts, window.since, types)
                 assert by_begin(drawn) == by_begin(slices(whole, window.since, types))
             first, last = settled_hours(window, at)
-            remembered = max(last - first, timedelta(0))
+            remembered = last - window.since if first < last else timedelta(0)
             assert sum(spans, remembered) == window.until - window.since
 
 

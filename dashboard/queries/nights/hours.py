@@ -1,12 +1,14 @@
-"""What the minutes of a window say, of which the whole hours that cannot change any more are remembered.
+"""What the minutes of a window say, of which those that cannot change any more are remembered.
 
-A window of the last day moves on with each minute, its settled hours change twice an hour: a request sums the
-minutes before and after them, an hour or two. Reads only.
+A window of the last day moves on with each minute, its settled hours change twice an hour. The minutes before
+them are settled too, and are summed once for each window; those after them by each request, an hour or two.
+Reads only.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
 from dashboard.queries.errors import Window
@@ -18,14 +20,26 @@ from worker.nights.minutes import Minutes
 from worker.nights.usual import BEFORE, Usual, usual_until
 from worker.retention.keep import STATISTICS_DAYS
 
-# So many windows have their hours kept: about 150 kB each of sixty types, three times that of two hundred.
+# So many windows have their hours kept: about 150 kB each of sixty types, three times that of two hundred;
+# and so many have their beginnings, which are shorter than an hour.
 MOST_HOURS = 4
 # Retention removes minutes of statistics; a window is told with what was usual before it.
 STAY = timedelta(days=STATISTICS_DAYS - 1) - BEFORE
 
 
+@dataclass(frozen=True, slots=True)
+class KeptMinutes:
+    """What is remembered from one request to the next: settled hours, and what windows had before them.
+
+    Apart, for a window that moves on has another beginning with each minute.
+    """
+
+    hours: Settled = field(default_factory=lambda: Settled(MOST_HOURS))
+    beginnings: Settled = field(default_factory=lambda: Settled(MOST_HOURS))
+
+
 def minutes_of(
-    ask: Ask, window: Window, usual: Mapping[str, Usual], now: datetime, kept: Settled
+    ask: Ask, window: Window, usual: Mapping[str, Usual], now: datetime, kept: KeptMinutes
 ) -> list[Minutes]:
     """Return what the minutes of ``window`` say: of its settled hours, before them and after them."""
     step = minutes.slice_length(window)
@@ -33,14 +47,20 @@ def minutes_of(
     def summed(since: datetime, until: datetime) -> Minutes:
         return minutes.summed(ask, Window(since, until), usual, step)
 
+    def summed_once(since: datetime, until: datetime, kept: Settled) -> Minutes:
+        # What was usual is that before the hour in which the window begins: it says what is slow.
+        question = since, until, step, usual_until(window.since)
+        return kept.get(question, lambda: summed(since, until))
+
     begin, end = settled_hours(window, now)
     if begin >= end:
         return [summed(window.since, window.until)]
-    # What was usual is that before the hour in which the window begins: it says what is slow.
-    question = begin, end, step, usual_until(window.since)
-    middle = kept.get(question, lambda: summed(begin, end))
-    edges = (window.since, begin), (end, window.until)
-    return [middle, *(summed(since, until) for since, until in edges if since < until)]
+    parts = [summed_once(begin, end, kept.hours)]
+    if window.since < begin:
+        parts.append(summed_once(window.since, begin, kept.beginnings))
+    if end < window.until:
+        parts.append(summed(end, window.until))
+    return parts
 
 
 def settled_hours(window: Window, now: datetime) -> tuple[datetime, datetime]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from functools import cached_property
+from functools import cache, cached_property
 from typing import TypeVar, cast
 
 from sqlalchemy import Connection, text
@@ -20,7 +20,7 @@ from dashboard.queries import audit, errors, remembered, removed
 from dashboard.queries.errors import Group, Window
 from dashboard.queries.keyset import Rows
 from dashboard.queries.nights import hours
-from dashboard.queries.nights.hours import MOST_HOURS
+from dashboard.queries.nights.hours import KeptMinutes
 from dashboard.queries.remembered import Memory, Tried
 from dashboard.queries.settled import Settled
 from dashboard.words import night as words
@@ -34,6 +34,9 @@ MOST_ACTS = 50
 RUNS_STAY = timedelta(days=1)
 Answer = TypeVar("Answer")
 
+# Making one of the questions costs as much Python as asking it; they are some twenty.
+_statement = cache(text)
+
 
 @dataclass(frozen=True)
 class Night:
@@ -43,7 +46,7 @@ class Night:
     window: Window
     now: datetime
     settled: Settled = field(default_factory=Settled)
-    kept_hours: Settled = field(default_factory=lambda: Settled(MOST_HOURS))
+    kept_minutes: KeptMinutes = field(default_factory=KeptMinutes)
     memory: Memory = field(default_factory=Memory)
 
     def _once(
@@ -82,7 +85,7 @@ class Night:
     def ask(self) -> Ask:
         """How the shared questions of a night are asked here."""
         return lambda sql, values: cast(
-            list[Row], self.connection.execute(text(sql), dict(values)).mappings().all()
+            list[Row], self.connection.execute(_statement(sql), dict(values)).mappings().all()
         )
 
     @cached_property
@@ -95,7 +98,7 @@ class Night:
     @cached_property
     def parts(self) -> list[Minutes]:
         """What the minutes of the window say."""
-        return hours.minutes_of(self.ask, self.window, self.usual, self.now, self.kept_hours)
+        return hours.minutes_of(self.ask, self.window, self.usual, self.now, self.kept_minutes)
 
     @cached_property
     def ran(self) -> list[Ran]:
