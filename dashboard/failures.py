@@ -91,14 +91,18 @@ def retry_link(fingerprint: str) -> str:
     return f"/runs/bulk/retry?{urlencode(query, safe=',')}"
 
 
+# What twins give of a group beside what they say of its failures.
+_KEPT = [name for name in Kept.__dataclass_fields__ if name not in ("id", "error_code", "job_type")]
+
+
 def kept_item(kept: Kept | None) -> dict[str, Any]:
     """Return what is kept of a group as twins give it; all None where nothing is."""
-    names = [name for name in Kept.__dataclass_fields__ if name not in ("id", "error_code", "job_type")]
-    found = {name: getattr(kept, name) if kept else None for name in names}
+    found = {name: getattr(kept, name) if kept else None for name in _KEPT}
+    now = as_of()
     return found | {
         "template": redact(found["template"]),
-        "state": kept.state(as_of()) if kept else None,
-        "muted": kept.is_muted(as_of()) if kept else False,
+        "state": kept.state(now) if kept else None,
+        "muted": kept.is_muted(now) if kept else False,
     }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from datetime import UTC, tzinfo
 from typing import Any
 from urllib.parse import urlencode
@@ -177,7 +177,7 @@ def twin(context: Mapping[str, Any]) -> dict[str, Any]:
         "next": None,
         "timeline": [lane_item(lane) for lane in found.lanes],
         "failures": [
-            failures.item(replace(group, buckets=buckets)) | {"is_new": found.is_new(group)}
+            failures.item(group) | {"buckets": buckets, "is_new": found.is_new(group)}
             for group, buckets in zip(found.failures[0], found.trends, strict=True)
         ],
         "failed_runs": asdict(found.fates),
