@@ -13,7 +13,7 @@ from worker.loop.channel import Channel
 from worker.loop.deciding import decide
 from worker.loop.held import Held, Holdings, boottime_ns
 from worker.loop.line import Line
-from worker.loop.writer import ENOUGH_ENDED, Writer
+from worker.loop.writer import ENOUGH_ENDED, STILL_HELD, Writer
 from worker.outcome import Answer
 from worker.processes.wire import Assignment
 
@@ -98,7 +98,7 @@ def test_of_a_backlog_a_few_wait_for_more_and_many_do_not(desk: Desk, connection
 
 
 def test_the_end_of_a_backlog_waits_for_nobody(desk: Desk, connection: Connection) -> None:
-    runs = desk.take(connection, ENOUGH_ENDED + 10)
+    runs = desk.take(connection, STILL_HELD + 10)
     desk.end(runs[:1])
     desk.settle()
     desk.end(runs[1:5])

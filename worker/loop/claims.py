@@ -18,10 +18,10 @@ SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 100, 150, 200, 300, 500)
 # So many at most are claimed ahead for one slot and for all (for more slots than that, one for each): what a
 # killed worker leaves to its leases. Nothing is claimed ahead beyond MOST_HELD together with what has ended
 # and is not written yet, and nothing at all while so much waits to be written.
-AHEAD_PER_SLOT, AHEAD = 600, 1200
-MOST_HELD = 2400
+AHEAD_PER_SLOT, AHEAD = 750, 1500
+MOST_HELD = 3000
 # A claim ahead is worth its statement for so many; what is left must last until it has come.
-ENOUGH_AHEAD = 300
+ENOUGH_AHEAD = 500
 # From so many runs on a type is known as well as any.
 KNOWN_RUNS = 150
 AHEAD_SECONDS = 0.25

@@ -12,9 +12,10 @@ from worker.loop.held import Held, Holdings
 from worker.loop.line import Line
 from worker.loop.record import Recorder, Written
 
-# While so many are still held, a statement waits for as many that ended, but no longer than this.
-ENOUGH_ENDED = 300
-GATHER_SECONDS = 0.005
+# While so many are still held, a statement waits until so many have ended, but no longer than this.
+STILL_HELD = 300
+ENOUGH_ENDED = 500
+GATHER_SECONDS = 0.010
 
 _EVENTS = {"dead": "dead", "cancelled": "cancelled", "queued": "release", "succeeded": "succeed"}
 
@@ -77,11 +78,11 @@ class Writer:
     def seconds_to_send(self) -> float:
         """Seconds to wait for what else ends, 0 when what is there is to be sent.
 
-        Only while ENOUGH_ENDED others are held: a statement costs as much as writing thirty rows. What ends
-        by itself is sent at once.
+        Only while STILL_HELD others are held: a statement costs as much as writing thirty rows. What ends by
+        itself is sent at once.
         """
         ended = len(self._recorder)
-        if ended >= ENOUGH_ENDED or len(self._holdings) - ended < ENOUGH_ENDED:
+        if ended >= ENOUGH_ENDED or len(self._holdings) - ended < STILL_HELD:
             return 0.0
         return max(0.0, self._sent_at + self._gather_seconds - monotonic())
 
