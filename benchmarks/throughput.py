@@ -1,6 +1,6 @@
 """Runs per second of one worker and of two at default settings, beside raw SQL and beside peers.
 
-    benchmarks/run throughput [--runs 40000] [--rounds 5]
+    benchmarks/run throughput [--runs 100000] [--rounds 5]
 
 Worker: real ``wakeboard tick`` processes (killable children, attempts, statistics, leases, log) drain a table
 of no-op runs. Raw: the worker's own claim and finish statements in batches of 100, one or two connections,
@@ -146,7 +146,7 @@ def main() -> None:
     if sys.argv[1:2] == ["raw"]:
         drain_raw(sys.argv[2])
         return
-    chosen = bench.options(__doc__ or "", runs=40_000, rounds=5)
+    chosen = bench.options(__doc__ or "", runs=100_000, rounds=5)
     with bench.server() as (url, folder):
         one, two = (cases(url, folder / "log", chosen.runs, how_many) for how_many in (1, 2))
         found = bench.take_turns(chosen.rounds, one | two, "runs/s")
