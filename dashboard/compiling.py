@@ -16,7 +16,7 @@ from types import CodeType
 from jinja2 import BytecodeCache, Environment
 from jinja2.bccache import Bucket
 
-from dashboard import kept
+from dashboard import kept_templates
 
 PROCESSES = 2
 
@@ -54,14 +54,14 @@ def load_templates(environment: Environment, file: Path | None = None) -> None:
 def _kept(environment: Environment, names: Sequence[str], file: Path) -> dict[str, CodeType]:
     """Return the code of each template by its cache key, from ``file`` or for it."""
     try:
-        made = kept.made_of(environment, names)
+        made = kept_templates.made_of(environment, names)
     except OSError:
         return _compile(environment, names)
-    codes = kept.read(file, made)
+    codes = kept_templates.read(file, made)
     if codes is None:
         codes = _compile(environment, names)
         if len(codes) == len(names):
-            kept.write(file, made, codes)
+            kept_templates.write(file, made, codes)
     return codes
 
 

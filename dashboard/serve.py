@@ -18,7 +18,7 @@ import psycopg
 from flask import Flask
 from gunicorn.app.base import BaseApplication
 
-from dashboard import compiling, kept, measuring, polls, sharing, warming
+from dashboard import compiling, kept_templates, measuring, polls, sharing, warming
 from dashboard.board import Board
 from dashboard.board import shared_memory as board_memory
 from dashboard.costs import shared_memory
@@ -91,7 +91,7 @@ class Served(BaseApplication):  # type: ignore[misc]
     def load(self) -> Flask:
         """Return the WSGI app, with all that its processes can share: what each made itself is not shared."""
         app = self._make_app()
-        compiling.load_templates(app.jinja_env, kept.place())
+        compiling.load_templates(app.jinja_env, kept_templates.place())
         warming.ask_nothing(app)
         warming.make_pages(app)
         return app

@@ -160,7 +160,7 @@ def _all_have_numbers(found: Sequence[Group]) -> bool:
 
 
 def failing_of(connection: Connection, found: Found) -> Found:
-    """Return the groups that ``tried`` found as ``groups`` does: with the runs that fail now, and in full."""
+    """Return the groups that ``tried`` found with the runs that fail now, most first, and in full."""
     whole = list(found.heard)
     statement = tallies.failing_of(cap=CAP, by_number=_all_have_numbers(whole))
     values = _asked(whole)

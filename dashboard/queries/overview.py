@@ -40,7 +40,7 @@ from worker.tables import (
 CAP = 10_000
 GROUPS = 20
 FIRES = 8
-# What ``queries.troubles`` counts by type.
+# What ``queries.troubles`` counts by type, the worst first.
 BY_TYPE = ("stuck", "dead", "failed")
 
 runs = job_runs.c

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import Connection, text
@@ -10,6 +10,8 @@ from sqlalchemy import Connection, text
 from worker.retention.state import NAME, PROCESS_ID
 
 Mark = tuple[Any, ...]
+# Retention counts in days: of what ended less than one ago nothing is removed yet.
+STAY = timedelta(days=1)
 
 # Written with each removal, in its own transaction. Without a row nothing was removed for half a day: a new
 # one stays at least as long.

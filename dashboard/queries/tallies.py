@@ -17,9 +17,9 @@ from sqlalchemy import TextClause, text
 from worker.nights.faults import UNKNOWN
 from worker.states import FAILING, FAILURES, Status, sql_list
 
-_FAILED = f"outcome IN ({sql_list(FAILURES)})"
+FAILED = f"outcome IN ({sql_list(FAILURES)})"
 _PLAIN_CODE = f"coalesce(error_code, '{UNKNOWN}')"
-_FAILING = f"status IN ({sql_list(FAILING)})"
+FAILS_NOW = f"status IN ({sql_list(FAILING)})"
 
 # A place is one of the steps that begin at :starts, counted from 1; runs stand in none, which is 0. Ordered
 # arrays are built group by group: the planner thinks that the others need more memory than there is.
@@ -143,37 +143,6 @@ _OF_A_CODE = """
         WHERE {failing} AND error_code = :code {of_type} ORDER BY id DESC LIMIT {cap}
     ) AS failing GROUP BY {kind}"""
 
-_ATTEMPTS = """
-SELECT string_agg(timestamptz_send(finished_at), '') AS times,
-    string_agg(int8send(error_group), '') AS numbers
-FROM (
-    SELECT finished_at, error_group FROM wakeboard.job_attempts
-    WHERE {failed} AND finished_at >= :since AND finished_at < :until {of_code} {of_type}
-    ORDER BY finished_at DESC LIMIT {cap}
-) AS newest
-"""
-_NUMBERS_OF_A_STATE = """
-SELECT '{status}' AS status, array_agg(error_group) AS numbers, array_agg(runs) AS counts
-FROM (
-    SELECT error_group, count(*) AS runs
-    FROM (
-        SELECT error_group FROM wakeboard.job_runs
-        WHERE {failing} AND status {end} (SELECT '{status}') {of_type}
-        ORDER BY status DESC, id DESC LIMIT {cap}
-    ) AS {status} GROUP BY error_group
-) AS counted
-"""
-_NUMBERS_OF_A_CODE = """
-SELECT status, array_agg(error_group) AS numbers, array_agg(runs) AS counts
-FROM (
-    SELECT status, error_group, count(*) AS runs
-    FROM (
-        SELECT status, error_group FROM wakeboard.job_runs
-        WHERE {failing} AND error_code = :code {of_type} ORDER BY id DESC LIMIT {cap}
-    ) AS failing GROUP BY status, error_group
-) AS counted GROUP BY status
-"""
-
 
 @cache
 def statement(
@@ -187,17 +156,17 @@ def statement(
     ``by_number``: groups are told apart by their numbers alone; where is_nameless, some have none that is
     kept, and the answer is of no use.
     """
-    narrowed = _narrowed(code, unknown, job_type)
+    only = narrowed(code=code, unknown=unknown, job_type=job_type)
     told = _BY_NUMBER if by_number else _BY_NAMES
     named, muted = (_NAMED_BY_NUMBER, _NUMBER_MUTED) if by_number else (_NAMED, _MUTED)
     return text(
         _STATEMENT.format(
-            failed=_FAILED,
-            failing=(_of_a_code if code else _of_states)(told, narrowed["of_type"], cap),
+            failed=FAILED,
+            failing=(_of_a_code if code else _of_states)(told, only["of_type"], cap),
             named=named.format(muted=muted if apart else "false"),
             first_ones="" if all_of_them else "WHERE rank <= :most",
             cap=cap,
-            **narrowed,
+            **only,
             **told,
         )
     )
@@ -211,7 +180,7 @@ def most_tried(*, cap: int, by_number: bool) -> TextClause:
     included. ``by_number``: see ``statement``; where one has no code, the answer is of no use.
     """
     told = _BY_NUMBER if by_number else _BY_NAMES
-    return text(_MOST_TRIED.format(failed=_FAILED, cap=cap, **told))
+    return text(_MOST_TRIED.format(failed=FAILED, cap=cap, **told))
 
 
 @cache
@@ -221,7 +190,7 @@ def steps_of(*, cap: int, by_number: bool) -> TextClause:
     It wants :since and :until, and what ``failing_of`` wants.
     """
     told = _BY_NUMBER if by_number else _BY_NAMES
-    return text(_STEPS_OF.format(failed=_FAILED, cap=cap, **told))
+    return text(_STEPS_OF.format(failed=FAILED, cap=cap, **told))
 
 
 @cache
@@ -235,36 +204,7 @@ def failing_of(*, cap: int, by_number: bool) -> TextClause:
     return text(_FAILING_OF.format(failing=_of_states(told, "", cap), **told))
 
 
-@cache
-def newest(*, cap: int, code: bool, unknown: bool, job_type: bool, number: bool) -> TextClause:
-    """Return the statement that tells the newest ``cap`` attempts one by one; it wants :since and :until.
-
-    When they ended, in microseconds since 2000, and their groups' numbers, each as eight bytes, newest first;
-    of an attempt without a number the second eight are missing. ``number``: only those of the group :number,
-    all of which failed. For the others see ``statement``.
-    """
-    failed = "error_group = :number" if number else _FAILED
-    return text(_ATTEMPTS.format(failed=failed, cap=cap, **_narrowed(code, unknown, job_type)))
-
-
-@cache
-def failing(*, cap: int, code: bool, job_type: bool) -> TextClause:
-    """Return the statement that counts the runs that fail now: by state, arrays of numbers and counts."""
-    of_type = "AND job_type = :job_type" if job_type else ""
-    if code:
-        return text(_NUMBERS_OF_A_CODE.format(failing=_FAILING, of_type=of_type, cap=cap))
-    parts = ((Status.FAILED, ">="), (Status.DEAD, "<="))
-    return text(
-        "UNION ALL".join(
-            _NUMBERS_OF_A_STATE.format(
-                status=status.value, end=end, failing=_FAILING, of_type=of_type, cap=cap
-            )
-            for status, end in parts
-        )
-    )
-
-
-def _narrowed(code: bool, unknown: bool, job_type: bool) -> dict[str, str]:
+def narrowed(*, code: bool, unknown: bool, job_type: bool) -> dict[str, str]:
     """Return the conditions on the code and the type of attempts."""
     return {
         "of_code": f"AND {_PLAIN_CODE if unknown else 'error_code'} = :code" if code else "",
@@ -273,7 +213,7 @@ def _narrowed(code: bool, unknown: bool, job_type: bool) -> dict[str, str]:
 
 
 def _of_a_code(told: Mapping[str, str], of_type: str, cap: int) -> str:
-    return _OF_A_CODE.format(failing=_FAILING, of_type=of_type, cap=cap, **told)
+    return _OF_A_CODE.format(failing=FAILS_NOW, of_type=of_type, cap=cap, **told)
 
 
 def _of_states(told: Mapping[str, str], of_type: str, cap: int) -> str:
@@ -283,7 +223,7 @@ def _of_states(told: Mapping[str, str], of_type: str, cap: int) -> str:
         _OF_A_STATE.format(
             failed=failed,
             dead=dead,
-            failing=_FAILING,
+            failing=FAILS_NOW,
             status=status.value,
             end=end,
             of_type=of_type,

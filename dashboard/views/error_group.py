@@ -14,8 +14,9 @@ from dashboard.connection import as_of, reading
 from dashboard.formats import number
 from dashboard.live import add_page
 from dashboard.pictures.trend import Step, starts
-from dashboard.queries import errors, groups, remembered, runs
+from dashboard.queries import errors, groups, runs
 from dashboard.queries.errors import Window
+from dashboard.queries.failures import remembered
 from dashboard.queries.groups import Kept
 from dashboard.views import errors as errors_page
 from dashboard.views import runs as runs_page

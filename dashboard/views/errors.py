@@ -17,10 +17,12 @@ from dashboard import failures, params
 from dashboard.connection import as_of, reading
 from dashboard.live import add_page
 from dashboard.pictures.sparks import trend
-from dashboard.queries import errors, remembered, runs
+from dashboard.queries import errors, runs
 from dashboard.queries import groups as kept_groups
 from dashboard.queries.errors import Found, Group, Window
+from dashboard.queries.failures import remembered
 from dashboard.queries.groups import Kept
+from dashboard.replica import late_seconds
 
 blueprint = Blueprint("errors", __name__)
 
@@ -78,7 +80,13 @@ def span(filters: params.Filters, usual: timedelta) -> tuple[datetime, datetime]
 
 
 def memory() -> remembered.Memory:
-    """Return what this process remembers of failures."""
+    """Return what this process remembers of failures; nothing for who reads from a replica that is behind.
+
+    It may not have all that ended a while ago yet, and would leave holes for those who read later.
+    """
+    reading()
+    if late_seconds() is not None:
+        return remembered.Memory()
     found = current_app.extensions.setdefault("wakeboard_failures", remembered.Memory())
     assert isinstance(found, remembered.Memory)
     return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,7 +12,7 @@ from types import CodeType
 import pytest
 from jinja2 import Environment, FileSystemLoader, TemplateSyntaxError
 
-from dashboard import compiling, kept, serve
+from dashboard import compiling, kept_templates, serve
 from tests.dashboard.apps import an_app
 
 
@@ -96,7 +97,7 @@ def test_a_changed_module_has_all_compiled_anew(
 ) -> None:
     compiled = _compiles(monkeypatch)
     module = tmp_path / "formats.py"
-    monkeypatch.setattr(kept, "_MODULES", (tmp_path,))
+    monkeypatch.setattr(kept_templates, "_MODULES", (tmp_path,))
     for text in ("one", "two", "two"):
         module.write_text(text)
         _rendered(_environment(tmp_path, a="{{ x }}"), file)
@@ -122,9 +123,27 @@ def test_where_nothing_can_be_kept_or_read_templates_are_compiled(
     assert _rendered(_environment(tmp_path, a="1{{ x }}"), taken / "templates.pyc") == "1&lt;"
     # What an editor leaves beside a module that is open.
     (tmp_path / ".#formats.py").symlink_to("nobody@nowhere")
-    monkeypatch.setattr(kept, "_MODULES", (tmp_path,))
+    monkeypatch.setattr(kept_templates, "_MODULES", (tmp_path,))
     assert _rendered(_environment(tmp_path, a="2{{ x }}"), tmp_path / "other.pyc") == "2&lt;"
     assert not (tmp_path / "other.pyc").exists()
+
+
+def test_nobody_but_its_owner_may_write_what_is_kept(tmp_path: Path, file: Path) -> None:
+    before = os.umask(0)
+    try:
+        _rendered(_environment(tmp_path, a="1{{ x }}"), file)
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(file.stat().st_mode) == 0o644
+    assert [each.name for each in file.parent.iterdir()] == [file.name]
+
+
+def test_a_package_without_a_version_keeps_nobody_from_starting(
+    tmp_path: Path, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kept_templates, "_PACKAGES", ("not-installed-anywhere",))
+    assert _rendered(_environment(tmp_path, a="1{{ x }}"), file) == "1&lt;"
+    assert not file.exists()
 
 
 def test_a_broken_template_leaves_nothing_behind(tmp_path: Path, file: Path) -> None:
@@ -138,10 +157,12 @@ def test_the_dashboard_keeps_its_templates_beside_pythons_bytecode_and_only_with
 ) -> None:
     monkeypatch.setattr(sys, "dont_write_bytecode", False)
     monkeypatch.setattr(sys, "pycache_prefix", str(tmp_path))
-    place = kept.place()
+    place = kept_templates.place()
     assert place is not None and place.is_relative_to(tmp_path)
     app = serve.Served(lambda: an_app(database_url="postgresql:///nowhere"), {}).load()
-    codes = kept.read(place, kept.made_of(app.jinja_env, sorted(app.jinja_env.list_templates(["html"]))))
+    codes = kept_templates.read(
+        place, kept_templates.made_of(app.jinja_env, sorted(app.jinja_env.list_templates(["html"])))
+    )
     assert codes is not None and len(codes) > 100
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    assert kept.place() is None
+    assert kept_templates.place() is None

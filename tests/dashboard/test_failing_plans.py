@@ -10,7 +10,7 @@ import pytest
 from flask import Flask
 from flask.testing import FlaskClient
 
-from dashboard.queries import tallies
+from dashboard.queries.failures import read
 from tests.conftest import Connection
 from tests.dashboard.apps import overhear
 from tests.factories import a_type
@@ -141,9 +141,9 @@ def test_what_is_remembered_of_failures_is_read_from_indexes_alone(
     connection.execute("SET enable_seqscan = off")
     by = {name: name in narrowed for name in ("code", "job_type")}
     number = "number" in narrowed
-    asked = {of_attempts: tallies.newest(cap=20_000, unknown=False, number=number, **by)}
+    asked = {of_attempts: read.newest(cap=20_000, unknown=False, number=number, **by)}
     if of_runs:
-        asked[of_runs] = tallies.failing(cap=20_000, **by)
+        asked[of_runs] = read.failing(cap=20_000, **by)
     values = narrowed | {"since": datetime.now(UTC) - timedelta(days=1), "until": datetime.now(UTC)}
     for index, statement in asked.items():
         sql = re.sub(r"(?<!:):(\w+)", r"%(\1)s", statement.text)

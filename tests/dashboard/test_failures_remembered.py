@@ -7,15 +7,17 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
-from flask import Flask
+from flask import Flask, g
 from flask.testing import FlaskClient
 from sqlalchemy import Connection as Session
 from sqlalchemy import event
 
 from dashboard.connection import Database
-from dashboard.queries import errors, groups, lately, named, remembered
+from dashboard.queries import errors, groups
 from dashboard.queries.errors import Found, Window
-from dashboard.queries.remembered import Memory
+from dashboard.queries.failures import lately, named, remembered
+from dashboard.queries.failures.remembered import Memory
+from dashboard.views import errors as errors_page
 from tests.conftest import Connection
 from tests.factories import a_group, a_run
 from worker.fingerprint import written
@@ -105,6 +107,27 @@ def asked(session: Session, found: Found) -> dict[str, Any]:
     }
 
 
+@pytest.fixture
+def read_from_memory(app: Flask) -> Iterator[list[datetime]]:
+    """From when on the app has asked for failed attempts to remember; it fails when the app never did."""
+    engines: Database = app.extensions["wakeboard_database"]
+    since: list[datetime] = []
+    note_reads(engines.pages, since)
+    yield since
+    assert since, "everything was asked of the database"
+
+
+def note_reads(source: object, since: list[datetime]) -> None:
+    """Have ``since`` of each statement noted that reads attempts to be remembered."""
+    event.listen(
+        source,
+        "before_cursor_execute",
+        lambda _session, _cursor, sql, values, *_: (
+            since.append(values["since"]) if "int8send" in sql else None
+        ),
+    )
+
+
 def assert_same(memory: Memory, session: Session, window: Window, now: datetime, **how: Any) -> Found:
     """Assert that memory and database tell the same; return what memory tells."""
     how = {"most": SHOWN} | how
@@ -154,19 +177,13 @@ def test_failures_that_come_are_told_at_once_and_the_window_moves_on(
         )
         assert_same(memory, session, ending_now(now, DAY), now)
         now += timedelta(minutes=7)
-    assert_same(memory, session, ending_now(now, DAY), now)
+    assert assert_same(memory, session, ending_now(now, DAY), now).types is not None
 
 
 @pytest.mark.usefixtures("awkward")
 def test_only_what_is_not_settled_is_asked_for_again(connection: Connection, session: Session) -> None:
     since: list[datetime] = []
-    event.listen(
-        session,
-        "before_cursor_execute",
-        lambda _session, _cursor, sql, values, *_: (
-            since.append(values["since"]) if "int8send" in sql else None
-        ),
-    )
+    note_reads(session, since)
     memory, now = Memory(), now_of(connection)
     for _ in range(3):
         remembered.every(memory, session, ending_now(now, DAY), now)
@@ -175,13 +192,15 @@ def test_only_what_is_not_settled_is_asked_for_again(connection: Connection, ses
     assert now - lately.SETTLES - lately.PACE <= second <= now - lately.SETTLES
 
 
-@pytest.mark.usefixtures("awkward")
-def test_nothing_is_remembered_for_longer_than_an_hour(connection: Connection, session: Session) -> None:
+def test_what_is_written_long_after_it_ended_is_told_within_ten_minutes(
+    connection: Connection, session: Session, awkward: list[int]
+) -> None:
     memory, now = Memory(), now_of(connection).replace(minute=2)
     for _ in range(2):
         assert_same(memory, session, ending_now(now, DAY), now)
-    connection.execute("DELETE FROM wakeboard.job_attempts WHERE finished_at < now() - interval '4 hours'")
-    assert_same(memory, session, ending_now(now + HOUR, DAY), now + HOUR)
+    failed(connection, awkward[0], times=3, ago=now_of(connection) - now + HOUR, step=HOUR / 60)
+    later = now + lately.HOLDS
+    assert assert_same(memory, session, ending_now(later, DAY), later).types is not None
 
 
 @pytest.mark.usefixtures("awkward")
@@ -195,7 +214,7 @@ def test_what_retention_removes_is_told_no_more(connection: Connection, session:
         VALUES (%s, %s, 60, '{"started_at": "now", "removed_runs": 1, "removed_attempts": 9}')""",
         (PROCESS_ID, NAME),
     )
-    assert_same(memory, session, ending_now(now, 2 * DAY), now)
+    assert assert_same(memory, session, ending_now(now, 2 * DAY), now).types is not None
 
 
 @pytest.mark.usefixtures("awkward")
@@ -254,6 +273,12 @@ def test_few_failures_are_never_remembered(connection: Connection, session: Sess
         assert assert_same(memory, session, ending_now(now, DAY), now).types is None
 
 
+def test_the_first_step_has_what_is_before_it_as_well() -> None:
+    assert remembered._by_step([10, 11, 20], [12, 18]) == [2, 1]
+    assert remembered._by_step([10, 11, 20], [5, 11]) == [1, 2]
+
+
+@pytest.mark.usefixtures("read_from_memory")
 @pytest.mark.parametrize("query", ["since=2d", "since=2d&by=day", "since=1h", "since=5h", ""])
 def test_the_trend_of_a_group_is_the_same_from_memory(
     client: FlaskClient, connection: Connection, monkeypatch: pytest.MonkeyPatch, query: str
@@ -288,7 +313,7 @@ def test_at_most_six_questions_are_remembered(connection: Connection, session: S
     assert len(memory.lately._kept) == lately.MOST_KEPT
 
 
-@pytest.mark.usefixtures("awkward")
+@pytest.mark.usefixtures("awkward", "read_from_memory")
 @pytest.mark.parametrize("path", ["/errors", "/errors?since=2d", "/errors?state=new", "/errors/smtp_down"])
 def test_pages_and_twins_show_the_same_from_memory(
     client: FlaskClient, monkeypatch: pytest.MonkeyPatch, path: str
@@ -308,7 +333,7 @@ def test_pages_and_twins_show_the_same_from_memory(
         assert shown() == before
 
 
-@pytest.mark.usefixtures("awkward")
+@pytest.mark.usefixtures("awkward", "read_from_memory")
 def test_a_night_that_is_not_over_tells_the_same_from_memory(
     client: FlaskClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -325,3 +350,15 @@ def test_a_night_that_is_not_over_tells_the_same_from_memory(
     for _ in range(3):
         rows, twin = shown()
         assert rows == before[0] and twin["failures"] == before[1]["failures"]
+
+
+def test_who_reads_from_a_late_replica_neither_takes_nor_leaves_anything(
+    app: Flask,
+) -> None:
+    with app.test_request_context("/errors"):
+        kept = errors_page.memory()
+        assert errors_page.memory() is kept
+        g.behind_seconds = 3600.0
+        assert errors_page.memory() is not kept
+        g.behind_seconds = 0.0
+        assert errors_page.memory() is kept

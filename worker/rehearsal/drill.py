@@ -98,7 +98,7 @@ def _database(here: Ground, patience: Patience) -> str:
         url = here.start_database()
     except EmbeddedError as failed:
         # In a terminal Ctrl-C ends initdb too, which looks like a failure; we may hear of it a moment later.
-        patience.sees(lambda: False, HEARING_SECONDS)
+        patience.listen(HEARING_SECONDS)
         own = f"(A rehearsal makes its folder in {here.folder.parent}, whatever WAKEBOARD_DATA_DIR says.)"
         raise EmbeddedError(f"{failed} {own}") from failed
     patience.check()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import cache, cached_property
 from typing import TypeVar, cast
 
@@ -16,12 +16,13 @@ from sqlalchemy import Connection, text
 
 from dashboard import params
 from dashboard.pictures import gantt
-from dashboard.queries import audit, errors, remembered, removed
+from dashboard.queries import audit, errors, removed
 from dashboard.queries.errors import Group, Window
+from dashboard.queries.failures import remembered
+from dashboard.queries.failures.remembered import Memory, Tried
 from dashboard.queries.keyset import Rows
 from dashboard.queries.nights import hours
 from dashboard.queries.nights.hours import KeptMinutes
-from dashboard.queries.remembered import Memory, Tried
 from dashboard.queries.settled import Settled
 from dashboard.words import night as words
 from worker.hours import SETTLED
@@ -30,8 +31,6 @@ from worker.nights.minutes import Minutes, Ran
 from worker.nights.usual import Usual, medians, usual_until
 
 MOST_ACTS = 50
-# Retention counts in days: of what ended less than one ago nothing is removed yet.
-RUNS_STAY = timedelta(days=1)
 Answer = TypeVar("Answer")
 
 # Making one of the questions costs as much Python as asking it; they are some twenty.
@@ -68,7 +67,7 @@ class Night:
         """Return what ``ask`` finds, when it is settled once for as long as retention removes no run."""
         if not self._is_settled(self.window.until):
             return ask()
-        if self.window.since + RUNS_STAY > self.now:
+        if self.window.since + removed.STAY > self.now:
             return self._once(question, ask)
         return self.settled.get((self.window, question), ask, self._removed)
 

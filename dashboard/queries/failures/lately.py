@@ -15,8 +15,9 @@ from datetime import UTC, datetime, timedelta
 
 from sqlalchemy import Connection
 
-from dashboard.queries import errors, removed, tallies
+from dashboard.queries import errors, removed
 from dashboard.queries.errors import Window
+from dashboard.queries.failures import read
 from worker.hours import HOUR, SETTLED
 from worker.nights.faults import UNKNOWN
 
@@ -24,8 +25,8 @@ from worker.nights.faults import UNKNOWN
 SETTLES = SETTLED - HOUR
 # What has settled meanwhile is remembered too, so often.
 PACE = timedelta(minutes=5)
-# Retention counts in days: of what ended less than one ago nothing is removed yet.
-STAY = timedelta(days=1)
+# Then all is asked again: whoever could not reach the database writes down late what ended long ago.
+HOLDS = timedelta(minutes=10)
 # Fewer are counted as quickly by the database.
 WORTH = 1_000
 MOST_KEPT = 6
@@ -112,13 +113,13 @@ class Newest:
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """All attempts that ended from ``since`` up to ``until``, as they were found in an ``hour``.
+    """All attempts that ended from ``since`` up to ``until``; they are asked again in another ``turn``.
 
     ``mark`` tells that retention has removed none (``removed``), where somebody had to know. ``is_known``:
     the groups of all have numbers and names; else nothing is kept, and the database counts.
     """
 
-    hour: datetime
+    turn: datetime
     since: datetime
     until: datetime
     mark: removed.Mark | None = None
@@ -168,18 +169,15 @@ class Lately:
         return Newest(kept.older, min(left_out, kept.count), fresh)
 
     def forget(self, window: Window, now: datetime) -> None:
-        """Leave ``window`` to the database until the hour is over: a group has no number or no name."""
-        self._keep(window, _Kept(_hour(now), now, now, is_known=False))
+        """Leave ``window`` to the database until the next turn: a group has no number or no name."""
+        self._keep(window, _Kept(_turn(now), now, now, is_known=False))
 
     def _valid(self, connection: Connection, window: Window, now: datetime) -> _Kept:
-        """Return what is kept and still holds, nothing from the window's beginning on where that is not.
-
-        An hour at most: who could not reach the database writes down late what ended long ago.
-        """
+        """Return what is kept and still holds, nothing from the window's beginning on where that is not."""
         kept = self._kept.get(_question(window))
-        if kept is None or kept.hour != _hour(now):
+        if kept is None or kept.turn != _turn(now):
             return _nothing(connection, window, now)
-        stays = max(window.since, kept.since) + STAY > now
+        stays = max(window.since, kept.since) + removed.STAY > now
         if not kept.is_known or stays or kept.mark == removed.mark(connection, now):
             return kept
         return _nothing(connection, window, now)
@@ -193,8 +191,8 @@ class Lately:
 
 def _nothing(connection: Connection, window: Window, now: datetime) -> _Kept:
     """Return what is kept of ``window`` before anything is."""
-    mark = None if window.since + STAY > now else removed.mark(connection, now)
-    return _Kept(_hour(now), window.since, window.since, mark)
+    mark = None if window.since + removed.STAY > now else removed.mark(connection, now)
+    return _Kept(_turn(now), window.since, window.since, mark)
 
 
 def _settle(kept: _Kept, fresh: Attempts, until: datetime) -> tuple[_Kept, Attempts]:
@@ -211,7 +209,7 @@ def _settle(kept: _Kept, fresh: Attempts, until: datetime) -> tuple[_Kept, Attem
 
 def _read(connection: Connection, window: Window, since: datetime) -> Attempts | None:
     """Return the newest CAP that ended in ``window`` from ``since`` on; None when one has no group."""
-    statement = tallies.newest(
+    statement = read.newest(
         cap=errors.CAP,
         code=window.code is not None,
         unknown=window.code == UNKNOWN,
@@ -236,10 +234,15 @@ def _question(window: Window) -> Hashable:
     return window.code, window.job_type, window.number
 
 
-def _hour(moment: datetime) -> datetime:
-    return moment.replace(minute=0, second=0, microsecond=0)
+def _turn(now: datetime) -> datetime:
+    """Return when the turn began in which what is kept holds."""
+    return _floored(now, HOLDS)
 
 
 def _settled(now: datetime) -> datetime:
     """Return up to when attempts are remembered."""
-    return _hour(now) + (now - SETTLES - _hour(now)) // PACE * PACE
+    return _floored(now - SETTLES, PACE)
+
+
+def _floored(moment: datetime, step: timedelta) -> datetime:
+    return _BEGINNING + (moment - _BEGINNING) // step * step

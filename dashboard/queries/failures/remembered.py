@@ -15,11 +15,12 @@ from typing import NamedTuple
 
 from sqlalchemy import Connection, text
 
-from dashboard.queries import errors, tallies
+from dashboard.queries import errors
 from dashboard.queries import groups as kept_groups
 from dashboard.queries.errors import MOST_GROUPS, NO_STEPS, Found, Group, Window
-from dashboard.queries.lately import Lately, Newest, moment_of, stamp
-from dashboard.queries.named import Names, Words
+from dashboard.queries.failures import read
+from dashboard.queries.failures.lately import Lately, Newest, moment_of, stamp
+from dashboard.queries.failures.named import Names, Words
 from worker.states import Status
 
 _MUTED = text("SELECT id FROM wakeboard.error_groups WHERE muted_until > now()")
@@ -52,7 +53,7 @@ class Tried(NamedTuple):
 
 
 def groups(memory: Memory, connection: Connection, window: Window, now: datetime) -> Found:
-    """Return what ``errors.groups`` does."""
+    """Return the groups in full, muted or not, at most MOST_GROUPS; ``now``: the database's clock."""
     found = every(memory, connection, window, now, apart=False)
     return replace(found, heard=errors.in_full(connection, found.heard))
 
@@ -93,10 +94,9 @@ def tried(memory: Memory, connection: Connection, window: Window, now: datetime)
     if counted is None:
         return None
     numbers = _first(counted, counted.attempts.counts, errors.MOST_GROUPS)
-    groups = errors.in_full(connection, _groups(counted, numbers, with_steps=False))
-    return Tried(
-        Found(groups, is_cut=counted.attempts.total >= errors.CAP), partial(_steps, counted, numbers)
-    )
+    whole = errors.in_full(connection, _groups(counted, numbers, with_steps=False))
+    found = Found(whole, is_cut=counted.attempts.total >= errors.CAP)
+    return Tried(found, partial(_steps, counted, numbers))
 
 
 def trend(
@@ -129,7 +129,7 @@ def _counted(memory: Memory, connection: Connection, window: Window, now: dateti
 
 def _failing(connection: Connection, window: Window) -> tuple[dict[int, int], dict[int, int]]:
     """Return how many runs of each group will be tried again, and how many are dead; None is no group."""
-    statement = tallies.failing(
+    statement = read.failing(
         cap=errors.CAP, code=window.code is not None, job_type=window.job_type is not None
     )
     rows = connection.execute(statement, {"code": window.code, "job_type": window.job_type})
@@ -189,6 +189,9 @@ def _buckets(times: Sequence[int], starts: Sequence[int]) -> tuple[int, ...]:
 
 
 def _by_step(times: Sequence[int], starts: Sequence[int]) -> list[int]:
-    """Return how many of ``times``, oldest first, are in each of the steps that begin at ``starts``."""
-    begins = [bisect_left(times, start) if start > times[0] else 0 for start in starts]
-    return [end - begin for begin, end in pairwise([*begins, len(times)])]
+    """Return how many of ``times``, oldest first, are in each of the steps that begin at ``starts``.
+
+    The first step has what is before it as well, as in PostgreSQL.
+    """
+    begins = [bisect_left(times, start) if start > times[0] else 0 for start in starts[1:]]
+    return [end - begin for begin, end in pairwise([0, *begins, len(times)])]
