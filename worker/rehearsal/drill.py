@@ -31,8 +31,6 @@ LONG_RUNS = {"patient": "count_patiently", "deaf": "count_deafly"}
 STEP_SECONDS, END_SECONDS, LINGER_SECONDS = 30.0, 60.0, 5.0
 # Two waits of a cancel, TERM and KILL, and what a busy machine may add.
 CANCEL_SECONDS = 2 * KILL_SECONDS + 3
-# So long after somebody else has heard Ctrl-C we have as well.
-HEARING_SECONDS = 0.2
 
 US = "rehearsal"
 _WORKER = "SELECT id FROM wakeboard.workers WHERE pid = %s"
@@ -97,8 +95,8 @@ def _database(here: Ground, patience: Patience) -> str:
     try:
         url = here.start_database()
     except EmbeddedError as failed:
-        # In a terminal Ctrl-C ends initdb too, which looks like a failure; we may hear of it a moment later.
-        patience.listen(HEARING_SECONDS)
+        # In a terminal Ctrl-C ends initdb too, which looks like a failure.
+        patience.check()
         own = f"(A rehearsal makes its folder in {here.folder.parent}, whatever WAKEBOARD_DATA_DIR says.)"
         raise EmbeddedError(f"{failed} {own}") from failed
     patience.check()

@@ -47,10 +47,6 @@ class Patience:
         if self._is_interrupted:
             raise KeyboardInterrupt
 
-    def listen(self, seconds: float) -> None:
-        """Wait a moment for an interruption that is on its way. Raises KeyboardInterrupt when it comes."""
-        self.sees(lambda: False, seconds)
-
     def until(self, what: str, condition: Callable[[], T], seconds: float) -> T:
         """Return the first true answer of ``condition``.
 
