@@ -1,6 +1,6 @@
 """100,000 runs that are due at the same moment: how fast they are drained, and what the pages say meanwhile.
 
-    benchmarks/run spike [--runs 100000] [--workers 4] [--rounds 3] [--pause 50]
+    benchmarks/run spike [--runs 100000] [--workers 4] [--rounds 8] [--pause 50]
 
 The runs lie there for later, so that nobody was told of them. Four real ``wakeboard worker`` processes and
 the dashboard (``wakeboard web``) stand idle before the moment. From it to the last finish a browser asks, one
@@ -203,7 +203,7 @@ def tell_pages(pages: dict[str, Sequence[float]]) -> None:
 
 def main() -> None:
     """Run the rounds and print the tables."""
-    chosen = bench.options(__doc__ or "", runs=100_000, workers=4, rounds=3, pause=50)
+    chosen = bench.options(__doc__ or "", runs=100_000, workers=4, rounds=8, pause=50)
     pages: dict[str, list[float]] = {}
     with bench.server() as (url, folder):
         log, runs, ours = folder / "log", chosen.runs, f"Wakeboard, {chosen.workers} workers and a browser"
