@@ -1,6 +1,6 @@
 """What a claim and a finish cost beside ten million finished runs, an old snapshot, and retention.
 
-    benchmarks/run growth [--sizes 10000,…,10000000] [--runs 20000] [--rounds 11] [--churn 1000000]
+    benchmarks/run growth [--sizes 10000,…,10000000] [--runs 60000] [--rounds 11] [--churn 1000000]
         [--held 300] [--floor 16] [--pairs 8] [--folder FOLDER]
 
 Databases of ``benchmarks.grown`` stand side by side in one server: an empty one and one of each size, taking
@@ -267,7 +267,7 @@ def copied(folder: Path, size: int) -> Iterator[str]:
 def main() -> None:
     """Measure and print the tables."""
     parser = grown.options(__doc__ or "")
-    defaults = {"runs": 20_000, "rounds": 11, "churn": 1_000_000, "held": 300, "floor": 16, "pairs": 8}
+    defaults = {"runs": 60_000, "rounds": 11, "churn": 1_000_000, "held": 300, "floor": 16, "pairs": 8}
     for name, value in defaults.items():
         parser.add_argument(f"--{name}", type=int, default=value, help=f"default {value:,}")
     chosen = parser.parse_args()
