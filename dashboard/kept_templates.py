@@ -1,7 +1,8 @@
 """Compiled templates kept from start to start, as Python keeps its modules: beside them, in ``__pycache__``.
 
-They are taken as long as all that they were made of is the same, byte by byte. Whoever may write there may
-change our modules too. Nothing is compiled here.
+They are taken as long as all that they were made of is the same, byte by byte: Jinja's own cache looks at the
+template alone, and what our filters say of constants is part of the code too. Whoever may write there may
+change our modules as well. Nothing is compiled here.
 """
 
 from __future__ import annotations

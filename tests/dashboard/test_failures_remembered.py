@@ -137,6 +137,14 @@ def assert_same(memory: Memory, session: Session, window: Window, now: datetime,
     return found
 
 
+def warm(session: Session, now: datetime, length: timedelta = DAY) -> Memory:
+    """Return a memory that remembers the window of ``length`` that ends ``now``."""
+    memory = Memory()
+    for _ in range(2):
+        assert_same(memory, session, ending_now(now, length), now)
+    return memory
+
+
 def ending_now(now: datetime, length: timedelta, **narrowed: Any) -> Window:
     return Window(now + timedelta(seconds=1) - length, now + timedelta(seconds=1), **narrowed)
 
@@ -195,9 +203,8 @@ def test_only_what_is_not_settled_is_asked_for_again(connection: Connection, ses
 def test_what_is_written_long_after_it_ended_is_told_within_ten_minutes(
     connection: Connection, session: Session, awkward: list[int]
 ) -> None:
-    memory, now = Memory(), now_of(connection).replace(minute=2)
-    for _ in range(2):
-        assert_same(memory, session, ending_now(now, DAY), now)
+    now = now_of(connection).replace(minute=2)
+    memory = warm(session, now)
     failed(connection, awkward[0], times=3, ago=now_of(connection) - now + HOUR, step=HOUR / 60)
     later = now + lately.HOLDS
     assert assert_same(memory, session, ending_now(later, DAY), later).types is not None
@@ -205,9 +212,8 @@ def test_what_is_written_long_after_it_ended_is_told_within_ten_minutes(
 
 @pytest.mark.usefixtures("awkward")
 def test_what_retention_removes_is_told_no_more(connection: Connection, session: Session) -> None:
-    memory, now = Memory(), now_of(connection)
-    for _ in range(2):
-        assert_same(memory, session, ending_now(now, 2 * DAY), now)
+    now = now_of(connection)
+    memory = warm(session, now, 2 * DAY)
     connection.execute("DELETE FROM wakeboard.job_attempts WHERE finished_at < now() - interval '25 hours'")
     connection.execute(
         """INSERT INTO wakeboard.loops (process_id, name, interval_seconds, numbers)
@@ -221,9 +227,8 @@ def test_what_retention_removes_is_told_no_more(connection: Connection, session:
 def test_failures_without_a_group_are_counted_by_the_database(
     connection: Connection, session: Session
 ) -> None:
-    memory, now = Memory(), now_of(connection)
-    for _ in range(2):
-        assert_same(memory, session, ending_now(now, DAY), now)
+    now = now_of(connection)
+    memory = warm(session, now)
     failed(connection, None, times=2, ago=timedelta(minutes=3), step=HOUR / 60)
     for _ in range(2):
         found = assert_same(memory, session, ending_now(now, DAY), now)
@@ -256,9 +261,8 @@ def test_more_groups_than_are_named_are_counted_by_the_database(
 def test_a_window_that_ended_a_while_ago_is_counted_by_the_database(
     connection: Connection, session: Session
 ) -> None:
-    memory, now = Memory(), now_of(connection)
-    for _ in range(2):
-        assert_same(memory, session, ending_now(now, DAY), now)
+    now = now_of(connection)
+    memory = warm(session, now)
     ended = Window(now - DAY, now - 5 * HOUR)
     assert assert_same(memory, session, ended, now).types is None
     newer = Window(now - DAY, now - timedelta(minutes=10))
