@@ -1,7 +1,7 @@
 """What a claim and a finish cost beside ten million finished runs, an old snapshot, and retention.
 
-    benchmarks/run growth [--sizes 10000,…,10000000] [--runs 60000] [--rounds 11] [--churn 1000000]
-        [--held 300] [--floor 16] [--pairs 8] [--folder FOLDER]
+    benchmarks/run growth [--sizes 10000,…,10000000] [--runs 60000] [--rounds 7] [--abreast 11]
+        [--churn 1000000] [--held 300] [--floor 16] [--pairs 8] [--folder FOLDER]
 
 Databases of ``benchmarks.grown`` stand side by side in one server: an empty one and one of each size, taking
 turns. In each, no-op runs are added and drained by the worker's own statements in batches of 100 on one
@@ -9,6 +9,9 @@ connection, and by one real worker (``wakeboard tick``, default settings but for
 time that the server's process had for the statements is told as well: other work on the machine hardly
 changes it. What a turn wrote is removed before the next one. The added rows are as large as the largest of
 the past: smaller ones would fill what is left of its pages, one here and one there, as no steady load does.
+
+Turns are seconds apart, in which a shared machine may become another one. So the largest and the empty one
+are then drained at the same time, ``--abreast`` times: what slows one slows the other.
 
 Then, in a copy of the largest: a transaction holds a snapshot open for so many seconds, while the statements
 drain so many runs (or as many as they get through); then it ends, and they go on. Beside each turn there is
@@ -20,19 +23,18 @@ what has expired there, switched on and off in turns.
 from __future__ import annotations
 
 import os
-import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
 from time import monotonic, sleep
-from typing import NamedTuple
 
 import psycopg
 from psycopg import sql
 
-from benchmarks import bench, grown, retention, throughput
+from benchmarks import bench, draining, grown, retention
+from benchmarks.draining import Way
 from worker import embedded
 from worker.indexes import rebuild
 from worker.indexes.state import Pass
@@ -42,94 +44,65 @@ from worker.retention.sweep import RUNS
 COPY = "grown_copy"
 AFTER_SECONDS = 75
 KEEP_EVERYTHING = {"WAKEBOARD_KEEP_SUCCEEDED_DAYS": "0", "WAKEBOARD_KEEP_DEAD_DAYS": "0"}
-_DONE = """
-SELECT count(*) FILTER (WHERE status = 'succeeded' AND attempts = 1),
-    extract(epoch FROM max(updated_at) - (
-        SELECT min(started_at) FROM wakeboard.job_attempts WHERE run_id > %(last)s))::float8
-FROM wakeboard.job_runs WHERE id > %(last)s
-"""
+WAYS: Mapping[str, Way] = {"raw SQL in batches of 100": draining.raw, "one worker": draining.worker}
 _INDEXES = """
 SELECT indexrelid::regclass::text, pg_relation_size(indexrelid) / 1048576.0 FROM pg_index
 WHERE indrelid IN ('wakeboard.job_runs'::regclass, 'wakeboard.job_attempts'::regclass)
 """
 
 
-def last_run(connection: psycopg.Connection) -> int:
-    """Return the highest id of a run."""
-    row = connection.execute("SELECT coalesce(max(id), 0) FROM wakeboard.job_runs").fetchone()
-    return int(row[0]) if row else 0
-
-
-class Drained(NamedTuple):
-    """How ``runs`` were drained: runs per second, by the rows, and what the command printed."""
-
-    rate: float
-    said: str
-
-
-def drain(url: str, log: Path, runs: int, command: Sequence[str]) -> Drained:
-    """Add ``runs`` no-op runs, and let ``command`` drain them."""
-    with bench.session(url) as connection:
-        last = last_run(connection)
-        connection.execute("INSERT INTO wakeboard.job_types (name) VALUES ('noop') ON CONFLICT DO NOTHING")
-        connection.execute(
-            "INSERT INTO wakeboard.job_runs (job_type, payload)"
-            " SELECT 'noop', jsonb_build_object('n', n, 'text', repeat('x', 250))"
-            " FROM generate_series(1, %s) AS n",
-            (runs,),
-        )
-        connection.execute("ANALYZE wakeboard.job_runs")
-        connection.execute("CHECKPOINT")
-        (said,) = throughput.together([command], url, log)
-        done, seconds = connection.execute(_DONE, {"last": last}).fetchone() or (0, 1.0)
-        if done != runs:
-            raise SystemExit(f"not a result: {done} of {runs} succeeded")
-        return Drained(runs / float(seconds), said)
-
-
-def clear(url: str, last: int) -> None:
-    """Remove the runs after ``last``, and what vacuum has to remove."""
-    with bench.session(url) as connection:
-        connection.execute("DELETE FROM wakeboard.job_attempts WHERE run_id > %s", (last,))
-        connection.execute("DELETE FROM wakeboard.job_runs WHERE id > %s", (last,))
-        connection.execute("TRUNCATE wakeboard.statistics_deltas")
-        connection.execute("VACUUM (ANALYZE) wakeboard.job_runs")
-        connection.execute("VACUUM (ANALYZE) wakeboard.job_attempts")
-
-
-def raw(url: str) -> list[str]:
-    """Return the command that drains by statements alone."""
-    return [sys.executable, "-m", "benchmarks.throughput", "raw", url]
-
-
 def by_size(urls: dict[int, str], log: Path, runs: int, rounds: int) -> None:
     """Measure each size in turns, and print the tables."""
-    tick = [sys.executable, "-m", "worker", "tick", "--app", "noop_app"]
     last: dict[int, int] = {}
     server: dict[str, list[float]] = {named(size): [] for size in urls}
     for size, url in urls.items():
         with bench.session(url) as connection:
-            last[size] = last_run(connection)
+            last[size] = draining.last_run(connection)
 
-    def case(size: int, command: Sequence[str]) -> Callable[[], float]:
+    def case(size: int, way: Way) -> Callable[[], float]:
         def measure() -> float:
-            clear(urls[size], last[size])
-            drained = drain(urls[size], log, runs, command)
-            if command != tick:
+            draining.clear(urls[size], last[size])
+            drained = draining.drain(urls[size], log, runs, way)
+            if way is draining.raw:
                 server[named(size)].append(float(drained.said) * 1e6 / runs)
             return drained.rate
 
         return measure
 
-    ways = {"raw SQL in batches of 100": raw, "one worker": lambda _url: tick}
-    for way, command in ways.items():
-        cases = {named(size): case(size, command(url)) for size, url in urls.items()}
+    for title, way in WAYS.items():
+        cases = {named(size): case(size, way) for size in urls}
         found = bench.take_turns(rounds, cases, "runs/s")
-        print(bench.table(f"Claim and finish, {way}", found, "runs/s", beside=named(grown.EMPTY)), flush=True)
+        print(
+            bench.table(f"Claim and finish, {title}", found, "runs/s", beside=named(grown.EMPTY)), flush=True
+        )
     title = "CPU of the server's session, claim and finish by statements"
     print(bench.table(title, server, "µs a run", beside=named(grown.EMPTY)), flush=True)
     for size, url in urls.items():
-        clear(url, last[size])
+        draining.clear(url, last[size])
+
+
+def at_the_same_time(urls: Mapping[int, str], size: int, log: Path, runs: int, rounds: int) -> None:
+    """Drain a size and the empty one at the same time, and print the rate of each."""
+    both = urls[size], urls[grown.EMPTY]
+    with bench.session(urls[size]) as connection:
+        last = draining.last_run(connection)
+
+    def measure(way: Way) -> list[float]:
+        draining.clear(urls[size], last)
+        draining.clear(urls[grown.EMPTY], 0)
+        return draining.abreast(both, log, runs, way)
+
+    for title, way in WAYS.items():
+        pairs = []
+        for number in range(rounds):
+            pairs.append(measure(way))
+            bench.say(f"round {number + 1}: {title} beside the empty one {pairs[-1][0] / pairs[-1][1]:.2f}")
+        here, beside = zip(*pairs, strict=True)
+        found = {named(grown.EMPTY): beside, named(size): here}
+        print(
+            bench.table(f"At the same time, {title}", found, "runs/s", beside=named(grown.EMPTY)), flush=True
+        )
+    draining.clear(urls[size], last)
 
 
 def named(size: int) -> str:
@@ -186,9 +159,9 @@ def under_a_snapshot(
     began = monotonic()
 
     def turn() -> None:
-        here = drain(urls[size], log, runs, raw(urls[size])).rate
-        clear(urls[grown.EMPTY], 0)
-        beside = drain(urls[grown.EMPTY], log, runs, raw(urls[grown.EMPTY])).rate
+        here = draining.drain(urls[size], log, runs, draining.raw).rate
+        draining.clear(urls[grown.EMPTY], 0)
+        beside = draining.drain(urls[grown.EMPTY], log, runs, draining.raw).rate
         pairs.append((monotonic() - began, here, beside))
         bench.say(f"{pairs[-1][0]:5.0f} s: {here:9,.0f} runs/s, empty {beside:9,.0f}")
 
@@ -237,7 +210,7 @@ def beside_retention(url: str, log: Path, runs: int, pairs: int) -> None:
         def measured(is_on: bool) -> float:
             retention.own(connection)
             (sweeper.is_on.set if is_on else sweeper.is_on.clear)()
-            return drain(url, log, runs, raw(url)).rate
+            return draining.drain(url, log, runs, draining.raw).rate
 
         began = monotonic()
         cases = {"without": lambda: measured(False), "while it removes": lambda: measured(True)}
@@ -267,7 +240,15 @@ def copied(folder: Path, size: int) -> Iterator[str]:
 def main() -> None:
     """Measure and print the tables."""
     parser = grown.options(__doc__ or "")
-    defaults = {"runs": 60_000, "rounds": 11, "churn": 1_000_000, "held": 300, "floor": 16, "pairs": 8}
+    defaults = {
+        "runs": 60_000,
+        "rounds": 7,
+        "abreast": 11,
+        "churn": 1_000_000,
+        "held": 300,
+        "floor": 16,
+        "pairs": 8,
+    }
     for name, value in defaults.items():
         parser.add_argument(f"--{name}", type=int, default=value, help=f"default {value:,}")
     chosen = parser.parse_args()
@@ -276,6 +257,8 @@ def main() -> None:
     with grown.server(chosen.folder, chosen.sizes) as urls:
         if chosen.rounds:
             by_size(urls, log, chosen.runs, chosen.rounds)
+        if chosen.abreast:
+            at_the_same_time(urls, max(chosen.sizes), log, chosen.runs, chosen.abreast)
         if chosen.churn or chosen.pairs:
             largest = max(chosen.sizes)
             with copied(chosen.folder, largest) as copy:
