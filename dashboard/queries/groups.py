@@ -21,8 +21,8 @@ FRESH = timedelta(hours=24)
 QUIET = timedelta(days=QUIET_DAYS)
 STATES = ("new", "back", "ongoing", "quiet")
 CAP = 20_000
-# Counting by worker reads whole attempts.
-WORKERS_CAP = 5_000
+# Counting by worker reads whole attempts, of most a page of the database each.
+WORKERS_CAP = 1_000
 MOST_WORKERS = 20
 MOST_KIN = 20
 MOST_MUTED = 100

@@ -231,6 +231,17 @@ def test_a_group_tells_what_it_is_and_where_it_was_met(client: FlaskClient, busy
     assert body["last_run_id"] == 900 and body["frame"] == "crm.py in send"
 
 
+def test_by_worker_the_newest_failures_are_counted_and_the_page_says_so(
+    client: FlaskClient, busy: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, says = f"/errors/{written(busy)}", "Of the newest 3 failures of the window."
+    assert says not in html(client, path)
+    monkeypatch.setattr(groups, "WORKERS_CAP", 3)
+    body = client.get(f"{path}.json").get_json()
+    assert [(row["name"], row["failures"]) for row in body["workers"]] == [("shop-1", 2), (None, 1)]
+    assert says in html(client, path)
+
+
 def test_the_lines_of_ones_own_code_are_marked_in_the_trace(client: FlaskClient, busy: int) -> None:
     page = html(client, f"/errors/{written(busy)}")
     assert "<mark>  File &#34;/srv/shop/crm.py&#34;, line 88, in send</mark>" in page
