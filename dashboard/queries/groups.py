@@ -148,9 +148,11 @@ CROSS JOIN LATERAL (
 """)
 
 
-def standing(connection: Connection, number: int) -> dict[str, int]:
-    """Return how many runs whose last failure was of this group are in each state now, each at most CAP."""
-    values = {"number": number, "statuses": [status.value for status in Status]}
+def standing(
+    connection: Connection, number: int, states: Collection[Status] = tuple(Status)
+) -> dict[str, int]:
+    """Return how many runs whose last failure was of this group are in each state, each at most CAP."""
+    values = {"number": number, "statuses": [status.value for status in states]}
     return {row.status: row.runs for row in connection.execute(_STANDING, values)}
 
 

@@ -15,7 +15,7 @@ from dashboard.verbs import add_verb, body
 from dashboard.views.alerts import seconds_of
 from dashboard.views.error_group import ONE, capped, kept_group
 from worker.audit import Actor
-from worker.states import VERBS, Status
+from worker.states import FAILING, VERBS, Status
 from worker.transitions import Answer
 from worker.transitions import errors as moves
 
@@ -93,7 +93,7 @@ def retry(fingerprint: str) -> Response | str:
     """Lead to the preview of a retry of the group's failing runs; nothing is changed here."""
     verb = VERBS["error.retry"]
     require(verb)
-    standing = groups.standing(reading(), kept_group(fingerprint).id)
+    standing = groups.standing(reading(), kept_group(fingerprint).id, FAILING)
     dead, failed = (standing[status.value] for status in (Status.DEAD, Status.FAILED))
     if request.method == "GET":
         says = (
