@@ -32,15 +32,20 @@ FROM (
     ) AS {status} GROUP BY error_group
 ) AS counted
 """
+# Groups are told apart by their number alone: a state beside it would be hashed and compared for each run.
 _NUMBERS_OF_A_CODE = """
-SELECT status, array_agg(error_group) AS numbers, array_agg(runs) AS counts
+SELECT status, numbers, counts
 FROM (
-    SELECT status, error_group, count(*) AS runs
+    SELECT array_agg(error_group) AS numbers, array_agg(failed) AS failed, array_agg(dead) AS dead
     FROM (
-        SELECT status, error_group FROM wakeboard.job_runs
-        WHERE {failing} AND error_code = :code {of_type} ORDER BY id DESC LIMIT {cap}
-    ) AS failing GROUP BY status, error_group
-) AS counted GROUP BY status
+        SELECT error_group, count(*) FILTER (WHERE status = 'failed') AS failed,
+            count(*) FILTER (WHERE status = 'dead') AS dead
+        FROM (
+            SELECT status, error_group FROM wakeboard.job_runs
+            WHERE {failing} AND error_code = :code {of_type} ORDER BY id DESC LIMIT {cap}
+        ) AS failing GROUP BY error_group
+    ) AS counted
+) AS whole CROSS JOIN LATERAL (VALUES ('failed', failed), ('dead', dead)) AS told (status, counts)
 """
 
 
