@@ -2,7 +2,8 @@
 
 A failure without a group was written by a version that knew none; code and type stand for it.
 
-How they are counted is said in ``tallies``: of attempts the newest CAP, of runs the newest CAP that fail.
+How they are counted is said in ``tallies``: of attempts the newest CAP, of runs the newest RUNS_CAP
+that fail: as many as lists of runs count.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from worker.nights.faults import UNKNOWN
 from worker.states import FAILING, FAILURES, sql_list
 from worker.tables import job_attempts, workers
 
-CAP = 20_000
+CAP, RUNS_CAP = 20_000, 10_000
 BUCKETS = 24
 NO_STEPS = (0,) * BUCKETS
 MOST_GROUPS = 100
@@ -101,7 +102,7 @@ class Found:
 
     ``count``: how many are heard, told or not. ``numbers``: those of all groups, as PostgreSQL writes an
     array, to be asked about again; or ``types``, the types of all by what failed, where these are known.
-    ``is_cut``: counting stopped at CAP.
+    ``is_cut``: counting stopped at CAP, ``are_runs_cut``: that of runs at RUNS_CAP.
     """
 
     heard: list[Group] = field(default_factory=list)
@@ -109,6 +110,7 @@ class Found:
     count: int = 0
     numbers: str | None = None
     is_cut: bool = False
+    are_runs_cut: bool = False
     types: Mapping[Sameness, Sequence[str]] | None = None
 
 
@@ -162,7 +164,7 @@ def _all_have_numbers(found: Sequence[Group]) -> bool:
 def failing_of(connection: Connection, found: Found) -> Found:
     """Return the groups that ``tried`` found with the runs that fail now, most first, and in full."""
     whole = list(found.heard)
-    statement = tallies.failing_of(cap=CAP, by_number=_all_have_numbers(whole))
+    statement = tallies.failing_of(cap=RUNS_CAP, by_number=_all_have_numbers(whole))
     values = _asked(whole)
     for place, failed, dead in connection.execute(statement, values) if whole else ():
         whole[place - 1] = replace(whole[place - 1], failed=failed, dead=dead)
@@ -189,9 +191,10 @@ def every(
         rows = _counted(connection, window, most, apart, by_number=False)
     if not rows:
         return Found()
-    of_heard = sum(not row.is_muted for row in rows)
+    of_heard, first = sum(not row.is_muted for row in rows), rows[0]
     found = [_group(row) for row in rows]
-    return Found(found[:of_heard], found[of_heard:], rows[0].heard, rows[0].numbers, rows[0].is_cut)
+    heard, muted = found[:of_heard], found[of_heard:]
+    return Found(heard, muted, first.heard, first.numbers, first.is_cut, first.are_runs_cut)
 
 
 def _counted(
@@ -199,6 +202,7 @@ def _counted(
 ) -> Sequence[Row[Any]]:
     statement = tallies.statement(
         cap=CAP,
+        runs_cap=RUNS_CAP,
         code=window.code is not None,
         unknown=window.code == UNKNOWN,
         job_type=window.job_type is not None,

@@ -20,7 +20,7 @@ from worker.tables import audit_log, error_groups, job_attempts, job_runs, worke
 FRESH = timedelta(hours=24)
 QUIET = timedelta(days=QUIET_DAYS)
 STATES = ("new", "back", "ongoing", "quiet")
-CAP = 20_000
+CAP, RUNS_CAP = 20_000, 10_000
 # Counting by worker reads whole attempts, of most a page of the database each.
 WORKERS_CAP = 1_000
 MOST_WORKERS = 20
@@ -142,7 +142,7 @@ FROM unnest(CAST(:statuses AS text[])) AS each (status)
 CROSS JOIN LATERAL (
     SELECT count(*) AS runs FROM (
         SELECT FROM wakeboard.job_runs AS r
-        WHERE r.error_group = :number AND r.status = each.status LIMIT {CAP}
+        WHERE r.error_group = :number AND r.status = each.status LIMIT {RUNS_CAP}
     ) AS kept
 ) AS counted
 """)
@@ -151,7 +151,7 @@ CROSS JOIN LATERAL (
 def standing(
     connection: Connection, number: int, states: Collection[Status] = tuple(Status)
 ) -> dict[str, int]:
-    """Return how many runs whose last failure was of this group are in each state, each at most CAP."""
+    """Return how many runs whose last failure was of this group are in each state, each at most RUNS_CAP."""
     values = {"number": number, "statuses": [status.value for status in states]}
     return {row.status: row.runs for row in connection.execute(_STANDING, values)}
 

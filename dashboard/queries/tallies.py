@@ -1,6 +1,6 @@
 """The one statement that counts failures by group: attempts of a window, and runs that fail now.
 
-Each is read from an index alone, newest first and at most a cap of them: failed attempts, failed runs,
+Each is read from an index alone, newest first and at most a cap of its own: failed attempts, failed runs,
 dead runs. A group is a code, a type and a number; the same three in all parts. A number stands for one code
 and one type (``worker.fingerprint``): where each is known, rows are told apart by it alone, which is
 quicker. Its two halves stand alone as well: of a window that is settled the attempts can be
@@ -44,7 +44,8 @@ WITH tried AS (
 ), named AS (
     {named}
 ), whole AS (
-    SELECT sum(count) >= {cap} AS is_cut, count(*) FILTER (WHERE NOT is_muted) AS heard,
+    SELECT sum(count) >= {cap} AS is_cut, {runs} >= {runs_cap} AS are_runs_cut,
+        count(*) FILTER (WHERE NOT is_muted) AS heard,
         CAST(array_agg(error_group) FILTER (WHERE error_group IS NOT NULL) AS text) AS numbers,
         bool_or(code IS NULL) AS is_nameless
     FROM named
@@ -56,7 +57,7 @@ WITH tried AS (
     FROM named
 )
 SELECT code, job_type, error_group, count, failed, dead, first_at, last_at, places, counts, is_muted,
-    is_cut, heard, CASE WHEN rank = 1 THEN numbers END AS numbers, is_nameless
+    is_cut, are_runs_cut, heard, CASE WHEN rank = 1 THEN numbers END AS numbers, is_nameless
 FROM ranked CROSS JOIN whole {first_ones} ORDER BY is_muted, rank
 """
 
@@ -146,15 +147,23 @@ _OF_A_CODE = """
 
 @cache
 def statement(
-    *, cap: int, code: bool, unknown: bool, job_type: bool, apart: bool, all_of_them: bool, by_number: bool
+    *,
+    cap: int,
+    runs_cap: int,
+    code: bool,
+    unknown: bool,
+    job_type: bool,
+    apart: bool,
+    all_of_them: bool,
+    by_number: bool,
 ) -> TextClause:
     """Return the statement that counts by group; it wants :since, :until and :starts, the ends of its steps.
 
-    Of attempts, and of runs of each state, it counts ``cap``. ``code`` and ``job_type``: only those of :code,
-    :job_type; ``unknown``: the code may be missing. ``apart``: muted groups are ranked by themselves, else as
-    all others. It wants :most, the lowest rank of each kind that is told, unless ``all_of_them`` are.
-    ``by_number``: groups are told apart by their numbers alone; where is_nameless, some have none that is
-    kept, and the answer is of no use.
+    Of attempts it counts ``cap``, of runs of each state, or of one code, ``runs_cap``. ``code`` and
+    ``job_type``: only those of :code, :job_type; ``unknown``: the code may be missing. ``apart``: muted
+    groups are ranked by themselves, else as all others. It wants :most, the lowest rank of each kind that is
+    told, unless ``all_of_them`` are. ``by_number``: groups are told apart by their numbers alone; where
+    is_nameless, some have none that is kept, and the answer is of no use.
     """
     only = narrowed(code=code, unknown=unknown, job_type=job_type)
     told = _BY_NUMBER if by_number else _BY_NAMES
@@ -162,7 +171,9 @@ def statement(
     return text(
         _STATEMENT.format(
             failed=FAILED,
-            failing=(_of_a_code if code else _of_states)(told, only["of_type"], cap),
+            failing=(_of_a_code if code else _of_states)(told, only["of_type"], runs_cap),
+            runs="sum(failed) + sum(dead)" if code else "greatest(sum(failed), sum(dead))",
+            runs_cap=runs_cap,
             named=named.format(muted=muted if apart else "false"),
             first_ones="" if all_of_them else "WHERE rank <= :most",
             cap=cap,

@@ -67,7 +67,6 @@ def find_facts(fingerprint: str) -> dict[str, Any]:
         "badges": failures.BADGES,
         "meanings": dict(failures.MEANINGS),
         "standing": _standing(kept),
-        "cap": groups.CAP,
         "kin": groups.kin(reading(), kept),
         "last": groups.last_failure(reading(), kept.id),
         "first_is_kept": groups.is_kept(reading(), kept.first_run_id),
@@ -180,9 +179,9 @@ def trend(kept: Kept, since: datetime, until: datetime, step: str) -> list[Step]
     ]
 
 
-def capped(count: int) -> str:
-    """Return a number of runs, ``20 000+`` where counting stopped."""
-    return f"{number(count)}{'+' if count >= groups.CAP else ''}"
+def capped(count: int, cap: int = groups.RUNS_CAP) -> str:
+    """Return a number of runs, or what else has another ``cap``, ``10 000+`` where counting stopped."""
+    return f"{number(count)}{'+' if count >= cap else ''}"
 
 
 def twin(found: Mapping[str, Any]) -> dict[str, Any]:

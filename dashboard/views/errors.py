@@ -126,11 +126,11 @@ def find_groups() -> dict[str, Any]:
         "groups": shown,
         "more": max(0, count - errors.MOST_GROUPS),
         "muted": apart,
-        **_shared(filters, found, whole),
+        **_shared(filters, asked, found, whole),
     }
 
 
-def _shared(filters: params.Filters, found: Found, shown: Sequence[Group]) -> dict[str, Any]:
+def _shared(filters: params.Filters, asked: Window, found: Found, shown: Sequence[Group]) -> dict[str, Any]:
     """Return what every list of groups shows a group with."""
     now, also_in = as_of(), _also_in(found, shown)
 
@@ -145,6 +145,9 @@ def _shared(filters: params.Filters, found: Found, shown: Sequence[Group]) -> di
     return {
         "capped": found.is_cut,
         "cap": errors.CAP,
+        "runs_capped": found.are_runs_cut,
+        "runs_cap": errors.RUNS_CAP,
+        "of_each_state": asked.code is None,
         "also_in": also_in,
         "trend": trend,
         "key": failures.key,
@@ -214,12 +217,13 @@ def find_groups_of(code: str) -> dict[str, Any]:
     """Return the groups of this request's code, muted or not, counted once."""
     if "groups_of_code" not in g:
         filters = params.from_request(WINDOW_FIELDS)
-        found = remembered.groups(memory(), reading(), window(filters, code), as_of())
+        asked = window(filters, code)
+        found = remembered.groups(memory(), reading(), asked, as_of())
         g.groups_of_code = {
             "groups": found.heard,
             "more": 0,
             "muted": [],
-            **_shared(filters, found, found.heard),
+            **_shared(filters, asked, found, found.heard),
         }
     context: dict[str, Any] = g.groups_of_code
     return context
@@ -262,7 +266,7 @@ def _items(found: Mapping[str, Any]) -> dict[str, Any]:
         {**failures.item(group), "also_in": also_in.get(group.number, [])}
         for group in [*found["groups"], *found["muted"]]
     ]
-    return {"items": items, "next": None, "capped": found["capped"], "more": found["more"]}
+    return {"items": items, "next": None, **{name: found[name] for name in ("capped", "runs_capped", "more")}}
 
 
 add_page(

@@ -13,6 +13,7 @@ from flask.testing import FlaskClient
 
 from dashboard.pictures.trend import starts
 from dashboard.queries import groups
+from dashboard.views import error_group
 from tests.conftest import Connection
 from tests.dashboard.apps import overhear
 from tests.dashboard.conftest import assert_fragments_match
@@ -240,6 +241,11 @@ def test_by_worker_the_newest_failures_are_counted_and_the_page_says_so(
     body = client.get(f"{path}.json").get_json()
     assert [(row["name"], row["failures"]) for row in body["workers"]] == [("shop-1", 2), (None, 1)]
     assert says in html(client, path)
+
+
+def test_where_counting_stopped_a_number_says_so() -> None:
+    assert [error_group.capped(count) for count in (9_999, 10_000)] == ["9\u202f999", "10\u202f000+"]
+    assert error_group.capped(19_999, cap=20_000) == "19\u202f999"
 
 
 def test_the_lines_of_ones_own_code_are_marked_in_the_trace(client: FlaskClient, busy: int) -> None:

@@ -164,6 +164,28 @@ def test_counting_stops_at_its_cap_and_says_so(
     assert "newest 3 failures" in client.get("/errors").get_data(as_text=True)
 
 
+@pytest.mark.parametrize(
+    ("path", "most", "words"),
+    [("/errors", 5, "newest 3 of each state are counted"), ("/errors/x", 3, "newest 3 are counted")],
+)
+def test_counting_runs_that_fail_stops_at_its_cap_and_says_so(
+    client: FlaskClient, connection: Connection, monkeypatch: pytest.MonkeyPatch, path: str, most: int,
+    words: str,
+) -> None:  # fmt: skip
+    def told() -> tuple[int, bool, bool]:
+        body, page = client.get(f"{path}.json").get_json(), client.get(path).get_data(as_text=True)
+        runs = sum(item["dead"] + item["failed"] for item in body["items"])
+        return runs, body["runs_capped"], f"runs that fail now the {words}" in page
+
+    monkeypatch.setattr(errors, "RUNS_CAP", 3)
+    for status in ("dead", "failed"):
+        a_run(connection, status, error_code="x")
+    assert told() == (2, False, False)
+    for status in ("dead", "failed", "dead"):
+        a_run(connection, status, error_code="x")
+    assert told() == (most, True, True)
+
+
 def test_hostile_text_stays_text(client: FlaskClient, connection: Connection) -> None:
     failure(connection, HOSTILE, "1 hour", error=HOSTILE, traceback=HOSTILE, job_type=HOSTILE)
     a_run(connection, "dead", error_code=HOSTILE, job_type=HOSTILE, last_error=HOSTILE)

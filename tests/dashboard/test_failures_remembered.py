@@ -103,6 +103,7 @@ def asked(session: Session, found: Found) -> dict[str, Any]:
         "muted": found.muted,
         "count": found.count,
         "is_cut": found.is_cut,
+        "are_runs_cut": found.are_runs_cut,
         "types": {same: sorted(each) for same, each in types.items()},
     }
 
@@ -155,6 +156,7 @@ def test_what_is_remembered_is_what_the_database_tells(
     connection: Connection, session: Session, monkeypatch: pytest.MonkeyPatch, cap: int
 ) -> None:
     monkeypatch.setattr(errors, "CAP", cap)
+    monkeypatch.setattr(errors, "RUNS_CAP", cap // 10)
     memory, now = Memory(), now_of(connection)
     for length in (DAY, DAY, HOUR, DAY, 2 * DAY, DAY / 3, 2 * DAY, timedelta(milliseconds=5)):
         found = assert_same(memory, session, ending_now(now, length), now)

@@ -81,6 +81,7 @@ def every(
         _groups(counted, _first(counted, muted, most)),
         len(heard),
         is_cut=counted.attempts.total >= errors.CAP,
+        are_runs_cut=_most_runs(counted) >= errors.RUNS_CAP,
         types=memory.names.types(counted.words, numbers),
     )
 
@@ -130,11 +131,17 @@ def _counted(memory: Memory, connection: Connection, window: Window, now: dateti
 def _failing(connection: Connection, window: Window) -> tuple[dict[int, int], dict[int, int]]:
     """Return how many runs of each group will be tried again, and how many are dead; None is no group."""
     statement = read.failing(
-        cap=errors.CAP, code=window.code is not None, job_type=window.job_type is not None
+        cap=errors.RUNS_CAP, code=window.code is not None, job_type=window.job_type is not None
     )
     rows = connection.execute(statement, {"code": window.code, "job_type": window.job_type})
     found = {status: dict(zip(numbers or (), counts or (), strict=True)) for status, numbers, counts in rows}
     return found.get(Status.FAILED.value, {}), found.get(Status.DEAD.value, {})
+
+
+def _most_runs(counted: _Counted) -> int:
+    """Return how many runs are counted where RUNS_CAP is the most: of one code, else of a state."""
+    failed, dead = sum(counted.failed.values()), sum(counted.dead.values())
+    return max(failed, dead) if counted.window.code is None else failed + dead
 
 
 def _with_ties(counts: Mapping[int, int], numbers: Collection[int], most: int) -> list[int]:
