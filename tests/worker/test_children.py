@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.worker.nursery import APP, Nursery, assign, lives, wait_gone
+from worker.processes import preload
 from worker.processes.children import AppFailed, Assignment, Died, Finished, Ready, TemplateDied, Warned
 
 
@@ -493,6 +494,16 @@ def test_an_app_without_a_handler_is_told(tmp_path: Path, monkeypatch: pytest.Mo
     nursery.wait_for(Ready)
     assert message.startswith(f"The handlers' module 'idle_shop' ({tmp_path}/idle_shop.py) has no handler.")
     nursery.stop()
+
+
+def test_the_look_at_what_handlers_left_open_leaves_nothing_open_itself(tmp_path: Path) -> None:
+    def opened() -> int:
+        return len(list(Path("/proc/self/fd").iterdir()))
+
+    with (tmp_path / "file").open("w"):
+        before = opened()
+        preload.hazards(set())
+        assert opened() == before
 
 
 @pytest.mark.parametrize("module", ["nursery_threaded_app", "nursery_connected_app"])

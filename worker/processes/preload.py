@@ -51,8 +51,13 @@ def _connections(own: Collection[int]) -> list[str]:
 
 def _peer(fd: int) -> str | None:
     try:
-        copy = socket.socket(fileno=os.dup(fd))
+        second = os.dup(fd)
     except OSError:
+        return None
+    try:
+        copy = socket.socket(fileno=second)
+    except OSError:
+        os.close(second)
         return None
     with copy:
         try:
