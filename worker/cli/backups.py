@@ -17,9 +17,9 @@ from worker.backups.dump import BackupError, contents, dump
 from worker.backups.load import load
 from worker.backups.new_life import begin_new_life
 from worker.cli import reach
-from worker.cli.errors import Failed, Wrong
 from worker.cli.flags import Verb, settings
 from worker.cli.printing import answer, tell
+from worker.cli.refusals import Failed, Wrong
 from worker.embedded.progress import Teller
 from worker.settings import Settings
 

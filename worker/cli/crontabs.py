@@ -12,10 +12,10 @@ import click
 
 from worker.audit import terminal_actor
 from worker.cli import reach
-from worker.cli.errors import Wrong
 from worker.cli.flags import Verb, is_json
 from worker.cli.people import os_user
 from worker.cli.printing import answer, say
+from worker.cli.refusals import Wrong
 from worker.crontab import Line, parse_crontab
 from worker.transitions import definitions
 from worker.transitions.definitions import Definition, DefinitionError

@@ -9,9 +9,9 @@ import click
 
 from worker import db as databases
 from worker.cli import backups, reach
-from worker.cli.errors import Failed, Wrong
 from worker.cli.flags import Noun, settings
 from worker.cli.printing import answer
+from worker.cli.refusals import Failed, Wrong
 
 
 @click.group(cls=Noun)

@@ -9,10 +9,10 @@ import click
 
 from worker.audit import record, terminal_actor
 from worker.cli import reach
-from worker.cli.errors import Wrong
 from worker.cli.flags import Verb
 from worker.cli.kinds import DURATION, MOMENT, json_object
 from worker.cli.printing import answer
+from worker.cli.refusals import Wrong
 from worker.transitions.enqueue import enqueue as enqueue_run
 
 

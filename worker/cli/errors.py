@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 import psycopg
 
+from worker.cli.refusals import Failed, Wrong
 from worker.cron import CronError
 from worker.db import DatabaseError
 from worker.embedded.errors import EmbeddedError
@@ -18,15 +19,6 @@ from worker.people.permission import AccountError
 from worker.settings import SettingsError
 from worker.transitions.definitions import DefinitionError
 from worker.transitions.newrun import EnqueueError
-
-
-class Wrong(Exception):
-    """The command was used wrongly (exit code 2); ``str()`` is a sentence that says what is allowed."""
-
-
-class Failed(Exception):
-    """The command could not be done (exit code 1); ``str()`` is a sentence that says why."""
-
 
 WRONG_USE = (Wrong, FilterError, SettingsError, EnqueueError, DefinitionError, CronError, AccountError)
 FAILED = (Failed, DatabaseError, EmbeddedError)

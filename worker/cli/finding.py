@@ -12,10 +12,10 @@ from psycopg.rows import dict_row
 from sqlalchemy import Select
 from sqlalchemy.dialects.postgresql import psycopg as dialect
 
-from worker.cli.errors import Wrong
 from worker.cli.flags import settings
 from worker.cli.reach import Connection, Row, rows
 from worker.cli.reading import runs_with
+from worker.cli.refusals import Wrong
 from worker.filters.line import read_line
 from worker.filters.runs import FIELDS
 from worker.filters.search import Start, search, workers_named

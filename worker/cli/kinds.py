@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from worker.cli.errors import Wrong
+from worker.cli.refusals import Wrong
 from worker.durations import parse_duration
 
 LARGEST_ID = 2**63 - 1

@@ -10,10 +10,10 @@ import click
 
 from worker.audit import terminal_actor
 from worker.cli import reach, reading
-from worker.cli.errors import Wrong
 from worker.cli.flags import Noun, is_json, reason_option, settings
 from worker.cli.kinds import RowId
 from worker.cli.printing import answer, cell, listing, say, tell, verdicts
+from worker.cli.refusals import Wrong
 from worker.operations import control, rules
 from worker.operations.start import Wanted, start, unconfirmed
 

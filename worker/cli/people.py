@@ -10,9 +10,9 @@ import click
 
 from worker.audit import terminal_actor
 from worker.cli import reach
-from worker.cli.errors import Wrong
 from worker.cli.flags import Noun, Verb, settings
 from worker.cli.printing import answer, listing, tell
+from worker.cli.refusals import Wrong
 from worker.people import users
 from worker.states import Role
 

@@ -8,9 +8,9 @@ from dataclasses import asdict
 
 import click
 
-from worker.cli.errors import Failed
 from worker.cli.flags import Verb, is_json
 from worker.cli.printing import say, tell
+from worker.cli.refusals import Failed
 from worker.rehearsal.findings import Finding, Report
 
 

@@ -10,10 +10,10 @@ from zoneinfo import ZoneInfo
 import click
 
 from worker.cli import printing, reach, reading
-from worker.cli.errors import Wrong
 from worker.cli.flags import Verb, is_json, settings
 from worker.cli.kinds import RUN_ID
 from worker.cli.printing import answer, cell, listing, say, tell
+from worker.cli.refusals import Wrong
 from worker.durations import format_duration
 
 COLUMNS = (

@@ -10,10 +10,10 @@ import click
 from worker.audit import terminal_actor
 from worker.cli import reach, reading
 from worker.cli.enqueuing import require_type
-from worker.cli.errors import Wrong
 from worker.cli.flags import Noun, is_json, reason_option, settings
 from worker.cli.kinds import DURATION, MOMENT, json_object
 from worker.cli.printing import answer, listing, say, verdicts
+from worker.cli.refusals import Wrong
 from worker.cron import Cron
 from worker.preview import FIRES
 from worker.preview import preview as preview_of

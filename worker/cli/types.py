@@ -8,10 +8,10 @@ import click
 
 from worker.audit import terminal_actor
 from worker.cli import reach, reading
-from worker.cli.errors import Wrong
 from worker.cli.flags import Noun, reason_option
 from worker.cli.kinds import END
 from worker.cli.printing import listing, verdicts
+from worker.cli.refusals import Wrong
 from worker.transitions import holding
 from worker.transitions import types as moves
 

@@ -19,8 +19,8 @@ import psycopg
 
 from worker import db
 from worker.cli import people, reach
-from worker.cli.errors import Wrong
 from worker.cli.printing import answer, tell
+from worker.cli.refusals import Wrong
 from worker.cli.siblings import Family
 from worker.people.users import create_login_link
 from worker.settings import Settings
