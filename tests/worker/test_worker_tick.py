@@ -21,6 +21,7 @@ from tests.worker.motion import (
     truth,
     wait_until_started,
 )
+from worker.duties.thread import Duties, Duty
 
 
 def tick(database: str, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -43,6 +44,20 @@ def test_a_tick_with_nothing_to_do_ends_at_once(database: str) -> None:
     began = time.monotonic()
     assert tick(database).returncode == 0
     assert time.monotonic() - began < 15
+
+
+def test_a_tick_is_told_once_that_what_was_due_is_done_and_claims_again_without_a_poll(database: str) -> None:
+    done = list[str]()
+    steps = (lambda _: done.append("schedule"), lambda _: done.append("presence"))
+    duties = Duties(
+        database, [Duty(name, 0.01, step) for name, step in zip("ab", steps, strict=True)],
+        reconnected=lambda: None, came_round=lambda: done.append("told"),
+    )  # fmt: skip
+    duties.start()
+    wait_until(lambda: len(done) > 6, 20, "the duties come round again")
+    duties.stop()
+    assert done[:3] == ["schedule", "presence", "told"]
+    assert done.count("told") == 1
 
 
 def test_a_tick_fires_the_schedules_that_are_due_and_runs_them(database: str, connection: Connection) -> None:

@@ -93,7 +93,10 @@ class Background:
         self._retention = Retention(Keep.from_settings(settings), presence.worker_id)
         # A tick ends before a rebuild would.
         self._indexes = None if is_tick else Indexes(url)
-        self._duties = Duties(url, self._list(), reconnected=self._reaper.reconnected)
+        # A claim from before proves to no tick that nothing is left: what was due is fired now.
+        self._duties = Duties(
+            url, self._list(), reconnected=self._reaper.reconnected, came_round=self._registered
+        )
         self._policies: Sequence[dict[str, Any]] | None = None
         self._registered_with: Sequence[dict[str, Any]] | None = None
         self.is_draining = False

@@ -54,10 +54,14 @@ class Duty:
 class Duties:
     """The thread that runs them."""
 
-    def __init__(self, url: str, duties: list[Duty], *, reconnected: Callable[[], None]) -> None:
+    def __init__(
+        self, url: str, duties: list[Duty], *, reconnected: Callable[[], None], came_round: Callable[[], None]
+    ) -> None:
+        """``came_round`` is called when each duty has had its first turn."""
         self._url = url
         self._duties = duties
         self._reconnected = reconnected
+        self._came_round = came_round
         self._connection: Connection | None = None
         self._was_connected = False
         self._stopping = threading.Event()
@@ -104,6 +108,8 @@ class Duties:
                 continue
             self._run_due()
             self.rounds += 1
+            if self.rounds == 1:
+                self._came_round()
             pause = min(duty.due_at for duty in self._duties) - monotonic()
             self._hurry.wait(max(0.01, min(pause, LONGEST_PAUSE_SECONDS)))
             self._hurry.clear()
