@@ -158,6 +158,7 @@ def _shared(make_sentinel: Callable[[int], Sentinel] | None) -> dict[str, Any]:
         worker.polls = worker.wsgi.extensions[polls.EXTENSION] = polls.Polls(worker.wsgi, board)
         worker.polls.start()
         worker.share = sharing.Share(shares, worker.age)
+        warming.begin(worker.wsgi)
         if make_sentinel is not None:
             standing.append(make_sentinel(stage.fileno()))
             standing[-1].start()

@@ -21,6 +21,7 @@ MOST = 1
 # A page that has had its turn for so long waits for a slow statement, or draws much.
 LONGEST_SECONDS = 0.25
 NOT_PAGES = (STATIC, *PROBES)
+EXTENSION = "wakeboard_turns"
 
 
 class Turn(threading.Event):
@@ -77,7 +78,7 @@ class Turns:
 
 def install(app: Flask) -> None:
     """Let the pages of ``app`` wait for their turns. After measuring: a wait is part of the time."""
-    turns = Turns()
+    turns = app.extensions[EXTENSION] = Turns()
 
     def take() -> None:
         if request.method == "GET" and not request.path.startswith(NOT_PAGES):

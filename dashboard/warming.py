@@ -1,7 +1,8 @@
-"""What the first process does once before it forks the others, so that all of them share what it leaves.
+"""What is done before anybody asks: by the first process before it forks the others, and by each of those.
 
-A statement compiled, a module loaded, code run for the first time: each process would have its own, and who
-asks it first would wait for that. Nobody is signed in here, and no connection is open when the others begin.
+A statement compiled, a module loaded, code run for the first time: all processes share what the first one
+leaves. No connection is open when the others begin, so each opens its own and makes a page by it. Who asks
+first would wait for all that. Nobody is signed in here.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import logging
 import secrets
 import signal
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from time import monotonic
@@ -19,6 +21,7 @@ from flask import Flask, g
 from werkzeug.test import Client, create_environ
 
 from dashboard import NAVIGATION, files, preferences
+from dashboard.turns import EXTENSION, Turns
 from worker.audit import NOBODY
 
 log = logging.getLogger("wakeboard.web")
@@ -53,16 +56,45 @@ def make_pages(app: Flask) -> None:
     try:
         with _at_most(LAST_SECONDS):
             for path, _ in NAVIGATION:
-                with app.request_context(create_environ(path, ADDRESS)):
-                    g.actor, g.request_id = NOBODY, secrets.token_hex(8)
-                    preferences.take_zone(zone)
-                    app.make_response(app.dispatch_request())
+                _make(app, path, zone)
                 if monotonic() - began > LONGEST_SECONDS:
                     break
     except (Exception, _TooLong) as failure:
         log.info("pages are not made before the start: %s", failure)
     finally:
         app.extensions["wakeboard_database"].dispose()
+
+
+def begin(app: Flask) -> threading.Thread:
+    """Let this process, which nobody has asked yet, make its first page; return the thread that does.
+
+    It leaves an open connection that knows what all pages ask, and memory that is this process's own.
+    """
+    thread = threading.Thread(target=make_first, args=(app,), name="first page", daemon=True)
+    thread.start()
+    return thread
+
+
+def make_first(app: Flask) -> None:
+    """Make the overview for nobody. It has the turn of a page: one that is asked for meanwhile comes next.
+
+    Whatever fails, the page itself will say when somebody asks for it.
+    """
+    turns: Turns = app.extensions[EXTENSION]
+    turn = turns.take()
+    try:
+        _make(app, NAVIGATION[0][0], ZoneInfo(app.config["SETTINGS"].timezone))
+    except Exception as failure:
+        log.info("no page is made before somebody asks: %s", failure)
+    finally:
+        turns.give_back(turn)
+
+
+def _make(app: Flask, path: str, zone: ZoneInfo) -> None:
+    with app.request_context(create_environ(path, ADDRESS)):
+        g.actor, g.request_id = NOBODY, secrets.token_hex(8)
+        preferences.take_zone(zone)
+        app.make_response(app.dispatch_request())
 
 
 class _TooLong(BaseException):

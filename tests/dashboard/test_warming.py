@@ -1,4 +1,4 @@
-"""Before it forks, the dashboard has done once what each of its processes would do for itself."""
+"""Before it forks, the dashboard has done once what its processes would do; then each makes a first page."""
 
 from __future__ import annotations
 
@@ -14,11 +14,17 @@ import pytest
 from flask import Flask, template_rendered
 from flask.testing import FlaskClient
 
-from dashboard import NAVIGATION, create_app, warming
+from dashboard import NAVIGATION, create_app, serve, turns, warming
 from dashboard.connection import Database
+from tests.browser.places import serving
 from tests.conftest import Connection
-from tests.processes import free_port
+from tests.processes import free_port, wait_until
 from worker.settings import Settings
+
+WEB_SESSIONS = """
+SELECT count(*) FROM pg_stat_activity
+WHERE application_name = 'wakeboard web' AND datname = current_database()
+"""
 
 
 @contextmanager
@@ -62,8 +68,7 @@ def test_each_page_of_the_navigation_is_made_and_leaves_no_connection_and_no_ses
     assert len(set(made)) == len(NAVIGATION), caplog.text
     database: Database = app.extensions["wakeboard_database"]
     assert (database.primary.pool.checkedin(), database.primary.pool.checkedout()) == (0, 0)
-    open_ones = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'wakeboard web'"
-    assert connection.execute(f"{open_ones} AND datname = current_database()").fetchone() == (0,)
+    assert connection.execute(WEB_SESSIONS).fetchone() == (0,)
     assert sessions(connection) == 0
 
 
@@ -115,6 +120,50 @@ def test_without_a_database_the_dashboard_starts_all_the_same(caplog: pytest.Log
         warming.make_pages(app)
     assert made == []
     assert "pages are not made before the start" in caplog.text
+
+
+def test_a_process_makes_a_page_before_anybody_asks_and_keeps_the_connection_for_whoever_does(
+    app: Flask, connection: Connection
+) -> None:
+    database: Database = app.extensions["wakeboard_database"]
+    with pages_of(app) as made:
+        warming.begin(app).join(30)
+    assert (made, database.primary.pool.checkedin()) == (["overview/page.html"], 1)
+    assert sessions(connection) == 0
+
+
+def test_each_process_of_the_dashboard_has_opened_its_connection_before_anybody_asks(
+    database: str, connection: Connection
+) -> None:
+    with serving(database):
+        wait_until(
+            lambda: connection.execute(WEB_SESSIONS).fetchone() == (serve.WORKERS,), 30, "all are connected"
+        )
+
+
+def test_the_first_page_has_a_turn_like_any_other(app: Flask) -> None:
+    own = app.extensions[turns.EXTENSION] = turns.Turns(longest_seconds=60.0)
+    with pages_of(app) as made:
+        another = own.take()
+        first = warming.begin(app)
+        wait_until(lambda: len(own) == 1, 20, "the first page waits for its turn")
+        assert made == []
+        own.give_back(another)
+        first.join(30)
+    assert len(made) == 1
+    own.give_back(own.take())
+
+
+def test_no_page_is_made_ahead_where_the_database_does_not_answer(caplog: pytest.LogCaptureFixture) -> None:
+    url = f"postgresql://nobody@127.0.0.1:{free_port()}/nothing"
+    app = create_app(Settings.load({"database_url": url}, environ={}))
+    with caplog.at_level(logging.INFO):
+        warming.make_first(app)
+    assert "no page is made before somebody asks" in caplog.text
+    began = monotonic()
+    assert app.test_client().get("/").status_code == 503
+    # The turn is free again.
+    assert monotonic() - began < turns.LONGEST_SECONDS
 
 
 def test_what_no_page_needs_is_not_loaded(database: str) -> None:
