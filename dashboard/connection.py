@@ -18,6 +18,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.pq import TransactionStatus
 from sqlalchemy import Connection, Engine, event, func, select
 from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.pool import Pool
 
 from dashboard import replica
 from dashboard.stored import make_readable
@@ -113,12 +114,13 @@ def as_of() -> datetime:
 
 
 @contextmanager
-def writing() -> Iterator[psycopg.Connection[Any]]:
+def writing(pool: Pool | None = None) -> Iterator[psycopg.Connection[Any]]:
     """Yield an autocommit psycopg connection to the primary, for ``worker``'s functions.
 
-    It goes back to the pool afterwards, rolled back if its transaction was left open.
+    It goes back to its pool afterwards, rolled back if its transaction was left open; ``pool``: not that of
+    the pages.
     """
-    borrowed = database().primary.raw_connection()
+    borrowed = (pool or database().primary.pool).connect()
     connection = borrowed.driver_connection
     assert isinstance(connection, psycopg.Connection)
     connection.autocommit = True

@@ -80,6 +80,9 @@ class Polls:
     def __init__(self, app: Flask, board: Board) -> None:
         self._app = app
         self._board = board
+        # Pages take the connection that was used last: one of the watch's, between two pages, knows none of
+        # their statements.
+        self._pool = app.extensions["wakeboard_database"].primary.pool.recreate()
         self._polls: dict[bytes, _Poll] = {}
         self._texts: dict[bytes, _Text] = {}
         self._sessions: dict[str, tuple[Role, float]] = {}
@@ -214,7 +217,7 @@ class Polls:
         known = self._board.news
         if 0 <= monotonic() - known.asked_at < NEWS_SECONDS * 0.8:
             return
-        with writing() as connection:
+        with writing(self._pool) as connection:
             act, runs = connection.execute(NEWEST).fetchone() or (0, 0)
         now = monotonic()
         acted_at = now if act != known.act else known.acted_at
@@ -224,7 +227,7 @@ class Polls:
     def _prove_sessions(self) -> None:
         """Ask which of the sessions that poll are still good, with the role that they had."""
         asked_at, sessions = monotonic(), dict(self._sessions)
-        with writing() as connection:
+        with writing(self._pool) as connection:
             good = still_good(connection, list(sessions))
         for session, (role, _) in sessions.items():
             if good.get(session) == role:

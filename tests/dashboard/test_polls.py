@@ -10,8 +10,11 @@ from dataclasses import replace
 from urllib.parse import urlsplit
 
 import pytest
+from flask import Flask
 
 from dashboard.board import CHOICE, Board, News, View, shared_memory
+from dashboard.connection import writing
+from dashboard.polls import Polls
 from dashboard.security import HEADERS
 from tests.browser.places import serving
 from tests.conftest import Connection
@@ -66,6 +69,17 @@ def opened(viewer: Viewer, page: str = "/runs") -> tuple[str, str]:
     ((address, tag),) = viewer.open(page).items()
     wait_until(lambda: viewer.is_told(address, tag), 20, "a poll is answered from memory")
     return address, tag
+
+
+def test_the_watch_beside_a_page_leaves_no_connection_for_the_next_page(app: Flask) -> None:
+    """That one would know no statement of the pages, and be taken because it was used last."""
+    polls, pool = Polls(app, Board(shared_memory())), app.extensions["wakeboard_database"].primary.pool
+    with app.app_context():
+        with writing():
+            polls._ask_for_news()
+            polls._prove_sessions()
+        assert (pool.checkedin(), pool.checkedout()) == (1, 0)
+    assert polls._board.news.asked_at > 0
 
 
 def test_a_poll_that_is_repeated_is_answered_from_memory_with_all_that_every_answer_says(
