@@ -33,6 +33,7 @@ from worker.loop.line import Connected, Line, NotConnected
 from worker.loop.slots import Slots
 from worker.loop.writer import Writer, log_end
 from worker.processes.children import AppFailed, Children, Died, Event, Finished, Ready, TemplateDied, Warned
+from worker.processes.firstborn import Firstborn
 from worker.settings import Settings
 from worker.transitions.operator import CANCEL_CHANNEL, WAKE_CHANNEL
 
@@ -61,9 +62,10 @@ class Supervisor:
         name: str | None = None,
         until_drained: bool = False,
         claim_seconds: float | None = None,
+        firstborn: Firstborn | None = None,
     ) -> None:
         """``types``: claim these only; ``until_drained``: return when nothing is due; ``claim_seconds``: stop
-        claiming after so long (what runs is waited for)."""
+        claiming after so long (what runs is waited for); ``firstborn``: what becomes the first template."""
         self._settings = settings
         self._url = url
         self._wanted_types = None if types is None else set(types)
@@ -78,15 +80,17 @@ class Supervisor:
         self._restart_at: float | None = None
         self._stop_at: float | None = None
         self._exit_code: int | None = None
-        self._build(name)
+        self._build(name, firstborn)
 
-    def _build(self, name: str | None) -> None:
+    def _build(self, name: str | None, firstborn: Firstborn | None) -> None:
         """Make the parts and tie them together."""
         settings, url, me = self._settings, self._url, self.worker_id
         lease_seconds, poll_seconds = settings.lease_seconds, settings.poll_seconds
         environment = settings.environment_variables() | {"WAKEBOARD_DATABASE_URL": url}
         self._holdings = Holdings()
-        self._children = Children(settings.concurrency, app=settings.app, environment=environment)
+        self._children = Children(
+            settings.concurrency, app=settings.app, environment=environment, firstborn=firstborn
+        )
         self._claims = Claims(settings.concurrency)
         self._limits = Limits(
             self._children, self._holdings, settings.concurrency, kill_seconds=settings.kill_seconds
@@ -414,12 +418,14 @@ def run(
     name: str | None = None,
     until_drained: bool = False,
     claim_seconds: float | None = None,
+    firstborn: Firstborn | None = None,
 ) -> int:
     """Run a worker in this process until it is told to stop; return the exit code.
 
     ``url`` is the database's libpq URL. See ``Supervisor`` for the rest. Installs signal handlers.
     """
     supervisor = Supervisor(
-        settings, url=url, types=types, name=name, until_drained=until_drained, claim_seconds=claim_seconds
-    )
+        settings, url=url, types=types, name=name, until_drained=until_drained, claim_seconds=claim_seconds,
+        firstborn=firstborn,
+    )  # fmt: skip
     return supervisor.run()

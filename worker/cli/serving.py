@@ -88,12 +88,16 @@ def tick(claim_seconds: float | None, types: list[str] | None) -> int:
 
 
 def _supervise(**how: Any) -> int:
-    from worker import supervisor
+    from worker.processes import firstborn
 
     chosen = settings()
+    # Before anything is loaded or opened that the supervisor alone needs.
+    template = firstborn.fork()
+    from worker import supervisor
+
     log.configure(chosen.log_format)
     url = reach.database_url(chosen)
-    return supervisor.run(chosen, url=url, **how)
+    return supervisor.run(chosen, url=url, firstborn=template, **how)
 
 
 @click.command(cls=Verb, settings=EVERY_SETTING)

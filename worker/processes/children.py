@@ -32,6 +32,7 @@ from worker.processes.events import (
     describe_status,
 )
 from worker.processes.family import become_subreaper
+from worker.processes.firstborn import Firstborn
 from worker.processes.leftovers import end_leftovers, new_mark
 from worker.processes.memory import Shortage, family_bytes
 from worker.processes.output import create_output, empty, read_tail, trim
@@ -87,16 +88,18 @@ class Children:
         environment: Mapping[str, str] | None = None,
         recycle_runs: int = 10_000,
         recycle_mb: int = 512,
+        firstborn: Firstborn | None = None,
     ) -> None:
         """`app`: the handlers' module; `environment`: variables added to this process's own for the template
         and its children; a child is replaced after `recycle_runs` runs or above `recycle_mb` MB of resident
-        memory."""
+        memory; `firstborn`: what becomes the first template."""
         self._app, self._environment = app, dict(environment or {})
         self._recycle_runs, self._recycle_mb = recycle_runs, recycle_mb
         self._pages = create_pages(slots)
         self._slots = [_Slot(number, self._pages) for number in range(slots)]
         self._selector: Any = selectors.DefaultSelector()
-        self._template: subprocess.Popen[bytes] | None = None
+        self._firstborn = firstborn
+        self._template: subprocess.Popen[bytes] | Firstborn | None = None
         self._control: socket.socket | None = None
         self._orders: deque[tuple[bytes, list[int]]] = deque()
         self._types: list[dict[str, Any]] = []
@@ -113,17 +116,28 @@ class Children:
             raise RuntimeError("The template is running already; call stop() first.")
         become_subreaper()
         self._mark = new_mark()
+        given = {
+            "app": self._app,
+            "parent": os.getpid(),
+            "mark": self._mark,
+            "recycle_runs": self._recycle_runs,
+            "recycle_mb": self._recycle_mb,
+        }
+        firstborn, self._firstborn = self._firstborn, None
+        if firstborn is None:
+            ours = self._start_afresh(given)
+        else:
+            self._template, ours = firstborn, firstborn.control
+            firstborn.load(given, self._environment, self._pages)
+        ours.setblocking(False)
+        self._control, self._types, self._failed = ours, [], False
+        self._selector.register(ours, selectors.EVENT_READ, None)
+
+    def _start_afresh(self, given: dict[str, Any]) -> socket.socket:
+        """Start a template as a program of its own; return our end of the socket between both."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
-            given = {
-                "app": self._app,
-                "pages": self._pages,
-                "control": theirs.fileno(),
-                "parent": os.getpid(),
-                "mark": self._mark,
-                "recycle_runs": self._recycle_runs,
-                "recycle_mb": self._recycle_mb,
-            }
+            given = given | {"pages": self._pages, "control": theirs.fileno()}
             self._template = subprocess.Popen(
                 command("worker.processes.template", given),
                 stdin=subprocess.DEVNULL,
@@ -132,9 +146,7 @@ class Children:
                 start_new_session=True,
                 env={**os.environ, **self._environment},
             )
-        ours.setblocking(False)
-        self._control, self._types, self._failed = ours, [], False
-        self._selector.register(ours, selectors.EVENT_READ, None)
+        return ours
 
     def fileno(self) -> int:
         """A descriptor that is readable whenever `collect` has something to do; it stays the same over
@@ -432,12 +444,11 @@ class Children:
         if template is None:
             return "not running"
         try:
-            template.wait(seconds)
+            code = template.wait(seconds)
         except subprocess.TimeoutExpired:
             template.kill()
-            template.wait()
+            code = template.wait()
         end_leftovers(self._mark, _SWEEP_SECONDS)
-        code = template.returncode
         return describe_status(-code if code < 0 else code << 8)
 
     def _template_died(self) -> None:

@@ -239,8 +239,12 @@ def _import_failure(app: str | None, error: BaseException) -> str:
 
 
 def main(argument: str) -> NoReturn:
-    """Entry of the template process; `argument` is JSON made by `Children`."""
-    given = json.loads(argument)
+    """Entry of a template that was started afresh; `argument` is JSON made by `Children`."""
+    live(json.loads(argument))
+
+
+def live(given: dict[str, Any]) -> NoReturn:
+    """Be the template until the supervisor is gone; `given` as `Template` wants it, with `mark` as well."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # A service manager signals every process; how to end is the supervisor's to say.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)

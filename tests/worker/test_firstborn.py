@@ -1,0 +1,92 @@
+"""The first template, forked from its supervisor: nobody inside can tell, and it outlives no parent."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from contextlib import suppress
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.conftest import Connection
+from tests.factories import attempts
+from tests.processes import ROOT, Wakeboard, surroundings, wait_until
+from tests.worker.motion import a_worker, insert
+
+APP = "tests.worker.apps.surroundings"
+FORK = "import os, sys, threading\nfrom worker.processes import firstborn\n"
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere every template is started afresh")
+
+
+def template_of(worker: Wakeboard) -> psutil.Process:
+    (found,) = psutil.Process(worker.pid).children()
+    return found
+
+
+def seen(connection: Connection) -> Any:
+    """Return what a handler finds around it."""
+    run_id = insert(connection, "look_around")
+    (attempt,) = wait_until(lambda: attempts(connection, run_id), 30, "the run ends")
+    assert attempt["outcome"] == "succeeded", attempt
+    return attempt["result"]
+
+
+def lives(pid: int) -> bool:
+    with suppress(psutil.NoSuchProcess):
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    return False
+
+
+def python(code: str) -> str:
+    """Return what a program prints that ends by itself, although its template was told nothing."""
+    return subprocess.run(
+        [sys.executable, "-c", FORK + code],
+        capture_output=True, text=True, cwd=ROOT, env=surroundings(None, None), timeout=60, check=True,
+    ).stdout.strip()  # fmt: skip
+
+
+def test_a_handler_finds_the_same_around_it_whether_its_template_was_forked_or_started_afresh(
+    database: str, connection: Connection
+) -> None:
+    with a_worker(database, ready=connection, APP=APP, CONCURRENCY="1", HEARTBEAT_URL="") as worker:
+        first = template_of(worker)
+        assert first.cmdline() == psutil.Process(worker.pid).cmdline()
+        forked = seen(connection)
+        first.kill()
+        worker.wait_for("starting another")
+        afresh = seen(connection)
+        assert template_of(worker).cmdline() != psutil.Process(worker.pid).cmdline()
+    assert forked == afresh
+    assert forked["of_template"] and forked["database"] == database
+
+
+def test_who_ends_before_the_template_was_told_what_to_load_takes_it_along() -> None:
+    pid = int(python("print(firstborn.fork().pid)"))
+    wait_until(lambda: not lives(pid), 20, "the template is gone")
+
+
+def test_the_template_holds_nothing_open_that_its_parent_had() -> None:
+    code = "r, w = os.pipe()\ntemplate = firstborn.fork()\nos.close(w)\nprint(os.read(r, 1))"
+    assert python(code) == "b''"
+
+
+def test_a_process_with_a_second_thread_is_not_forked() -> None:
+    code = "threading.Thread(target=threading.Event().wait, daemon=True).start()\nprint(firstborn.fork())"
+    assert python(code) == "None"
+
+
+def test_a_process_without_a_standard_stream_is_not_forked() -> None:
+    code = "os.close(0)\nprint(firstborn.fork())"
+    assert python(code) == "None"
+
+
+def test_how_it_ended_is_told_as_of_any_other_process() -> None:
+    code = (
+        "template = firstborn.fork()\n"
+        "try:\n    template.wait(0.01)\nexcept Exception as late:\n    print(type(late).__name__)\n"
+        "template.kill()\nprint(template.wait(), template.wait(1))"
+    )
+    assert python(code) == "TimeoutExpired\n-9 -9"

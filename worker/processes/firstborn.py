@@ -1,0 +1,135 @@
+"""The first template of a worker, forked from the process that is to be its supervisor.
+
+A template that is started afresh loads once more most of what the supervisor has; psycopg, with all that it
+brings, is more than half of either's start. So one process loads what both need, forks, and goes on: what the
+supervisor alone has is not there yet, no thread and no connection either. A template that has to be replaced
+later is started afresh. Linux only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NoReturn
+
+# What handlers' processes have loaded anyway: here it is loaded for the supervisor, too.
+from worker import own_connection as own_connection
+from worker.processes import template
+from worker.processes.family import die_with_parent
+
+_PAUSE_SECONDS = 0.001
+
+
+class Firstborn:
+    """The forked process, waiting for ``load``; then what ``subprocess.Popen`` is for one started afresh."""
+
+    def __init__(self, pid: int, control: socket.socket) -> None:
+        """`pid`: the process; `control`: the supervisor's end of the socket between both."""
+        self.pid, self.control = pid, control
+        self.returncode: int | None = None
+
+    def load(self, given: Mapping[str, Any], environment: Mapping[str, str], pages: int) -> None:
+        """Let it become the template: `given` as `Template` wants it, `environment` beside its own, `pages`
+        (descriptor)."""
+        message = json.dumps({"given": dict(given), "environment": dict(environment)}).encode()
+        with contextlib.suppress(ConnectionError):  # its end is told by the closed socket
+            socket.send_fds(self.control, [message], [pages])
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Return how it ended, a signal as its negative number. Raises TimeoutExpired after `timeout`
+        seconds."""
+        end = None if timeout is None else time.monotonic() + timeout
+        while self.returncode is None:
+            try:
+                pid, status = os.waitpid(self.pid, 0 if end is None else os.WNOHANG)
+            except ChildProcessError:
+                self.returncode = 0
+                break
+            if pid:
+                self.returncode = os.waitstatus_to_exitcode(status)
+            elif end is not None and time.monotonic() >= end:
+                raise subprocess.TimeoutExpired("the template", timeout or 0.0)
+            else:
+                time.sleep(_PAUSE_SECONDS)
+        return self.returncode
+
+    def kill(self) -> None:
+        """End it at once."""
+        if self.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
+
+
+def fork() -> Firstborn | None:
+    """Fork what is to be the template; None where it has to be started afresh.
+
+    Call it before anything is opened or started that must not be in handlers' processes.
+    """
+    if sys.platform != "linux" or threading.active_count() > 1:
+        return None
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    if min(ours.fileno(), theirs.fileno()) <= 2:
+        # A standard stream was closed: what is in its place would be taken for it.
+        ours.close()
+        theirs.close()
+        return None
+    # Objects that neither process looks at for garbage stay in memory that both share.
+    gc.freeze()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    parent = os.getpid()
+    pid = os.fork()
+    if pid:
+        theirs.close()
+        return Firstborn(pid, ours)
+    try:
+        ours.close()
+        _settle(parent, theirs)
+        _become_template(theirs)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(70)
+
+
+def _settle(parent: int, control: socket.socket) -> None:
+    """Leave what is the supervisor's: its session, its streams and descriptors, its program and arguments."""
+    os.setsid()
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    die_with_parent(parent)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.dup2(2, 1)
+    for fd in {int(entry.name) for entry in Path("/proc/self/fd").iterdir()} - {0, 1, 2, control.fileno()}:
+        with contextlib.suppress(OSError):  # the listing's own
+            os.close(fd)
+    sys.argv[:] = ["-c"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    if not sys.flags.safe_path:
+        # The script's folder, or the working folder, which comes last and with the handlers.
+        del sys.path[0]
+    root = str(Path(__file__).absolute().parents[2])
+    sys.path[:] = [folder for folder in sys.path if folder]
+    if root not in sys.path:
+        sys.path.append(root)
+
+
+def _become_template(control: socket.socket) -> NoReturn:
+    data, fds, _, _ = socket.recv_fds(control, template.MESSAGE_BYTES, 1)
+    if not data:
+        os._exit(0)
+    message = json.loads(data)
+    os.environ.update(message["environment"])
+    template.live({**message["given"], "pages": fds[0], "control": control.detach()})
