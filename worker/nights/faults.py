@@ -57,12 +57,12 @@ class Failed:
     first_failed_at: str
 
 
-_NEWEST = f"""
+NEWEST = f"""
         SELECT a.run_id, a.lease_epoch, a.finished_at, a.outcome = 'lost' AS is_lost
         FROM {_ATTEMPTS} AND a.finished_at >= :begin AND a.finished_at < :until
         ORDER BY a.finished_at DESC
         LIMIT :cap"""
-_STANDING = """count(*) FILTER (WHERE status = 'succeeded') AS succeeded,
+STANDING = """count(*) FILTER (WHERE status = 'succeeded') AS succeeded,
     count(*) FILTER (WHERE status IN ('failed', 'queued', 'running')) AS waiting,
     count(*) FILTER (WHERE status = 'dead') AS dead,
     count(*) FILTER (WHERE status = 'cancelled') AS cancelled"""
@@ -74,7 +74,7 @@ _FAILED = f"""
 WITH tried AS MATERIALIZED (
     SELECT run_id, count(*) AS failures, min(finished_at) AS first_failed_at,
         max(finished_at) >= :since AS is_within, bool_or(is_lost) AS is_lost
-    FROM ({_NEWEST}) AS newest
+    FROM ({NEWEST}) AS newest
     GROUP BY run_id
 ), told AS MATERIALIZED (
     SELECT tried.run_id, tried.failures, tried.first_failed_at, tried.is_within, runs.status, runs.finished_at
@@ -83,7 +83,7 @@ WITH tried AS MATERIALIZED (
         WHERE r.id = ANY (ARRAY(SELECT run_id FROM tried))
     ) AS runs ON runs.id = tried.run_id
 ), lost AS (
-    SELECT run_id, lease_epoch, count(*) OVER () AS of_all FROM ({_NEWEST}) AS newest
+    SELECT run_id, lease_epoch, count(*) OVER () AS of_all FROM ({NEWEST}) AS newest
     WHERE is_lost AND finished_at >= :since AND (SELECT bool_or(is_lost) FROM tried)
     ORDER BY finished_at DESC LIMIT :most
 ), recovered AS (
@@ -92,7 +92,7 @@ WITH tried AS MATERIALIZED (
     ORDER BY failures DESC, finished_at DESC LIMIT :most
 )
 SELECT fates.*, lost.*, recovered.* FROM (
-    SELECT count(*) AS runs, {_STANDING}, count(*) - count(status) AS gone,
+    SELECT count(*) AS runs, {STANDING}, count(*) - count(status) AS gone,
         coalesce(array_agg(run_id), '{NOTHING}')::text AS failed_runs
     FROM told WHERE is_within
 ) AS fates CROSS JOIN (
@@ -120,7 +120,7 @@ def failed(ask: Ask, window: Window) -> Failed:
 
 
 _FATES = f"""
-SELECT cardinality(CAST(:runs AS bigint[])) AS runs, {_STANDING},
+SELECT cardinality(CAST(:runs AS bigint[])) AS runs, {STANDING},
     cardinality(CAST(:runs AS bigint[])) - count(*) AS gone
 FROM wakeboard.job_runs WHERE id = ANY (CAST(:runs AS bigint[]))
 """

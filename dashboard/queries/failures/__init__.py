@@ -1,1 +1,1 @@
-"""Failures by group where they are many: ``remembered`` answers what ``errors`` does, from memory."""
+"""Failures where they are many, from memory: ``remembered`` answers by group, ``runs`` by run."""

@@ -1,6 +1,7 @@
 """Failed attempts that ended a while ago, remembered between requests: what is newer is asked for.
 
-Of each the moment and the number of its group are kept, sixteen bytes, of the newest CAP. Knows no request.
+Of each the moment and a number are kept, sixteen bytes: that of its group, or that of its run. Knows no
+request.
 """
 
 from __future__ import annotations
@@ -9,9 +10,10 @@ import sys
 from array import array
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Collection, Hashable
+from collections.abc import Callable, Collection, Hashable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from functools import cached_property
 
 from sqlalchemy import Connection
 
@@ -37,7 +39,7 @@ _LEAST = timedelta(microseconds=1)
 
 @dataclass(frozen=True, slots=True)
 class Attempts:
-    """Failed attempts, oldest first: when each ended, as ``stamp`` says it, and the number of its group."""
+    """Failed attempts, oldest first: when each ended, as ``stamp`` says it, and its number."""
 
     times: array[int] = field(default_factory=lambda: array("q"))
     numbers: array[int] = field(default_factory=lambda: array("q"))
@@ -72,43 +74,88 @@ class Older:
 
     def __init__(self, attempts: Attempts) -> None:
         self.attempts = attempts
-        self.times_of: dict[int, array[int]] = {}
-        for number, time in zip(attempts.numbers, attempts.times, strict=True):
-            if number not in self.times_of:
-                self.times_of[number] = array("q")
-            self.times_of[number].append(time)
+
+    @cached_property
+    def times_of(self) -> dict[int, array[int]]:
+        """When the attempts of each group ended."""
+        found: dict[int, array[int]] = {}
+        for number, time in zip(self.attempts.numbers, self.attempts.times, strict=True):
+            if number not in found:
+                found[number] = array("q")
+            found[number].append(time)
+        return found
 
 
+@dataclass(frozen=True)
 class Newest:
-    """The newest attempts of a window: those remembered but the first ``left_out``, and ``fresh`` ones."""
+    """The newest attempts of a window: the ``older`` ones but the first ``left_out``, and ``fresh`` ones."""
 
-    def __init__(self, older: Older, left_out: int, fresh: Attempts) -> None:
-        self._older, self._fresh = older, fresh
-        self._left_out = Counter(older.attempts.numbers[:left_out])
-        self.total = len(older.attempts) - left_out + len(fresh)
-        self.counts = self._counted()
+    older: Older
+    left_out: int
+    fresh: Attempts
 
-    def _counted(self) -> dict[int, int]:
-        """Return how many there are of each group."""
-        counts = {number: len(times) for number, times in self._older.times_of.items()}
-        for number, count in self._left_out.items():
+    @property
+    def total(self) -> int:
+        """How many there are."""
+        return len(self.older.attempts) - self.left_out + len(self.fresh)
+
+    def one_by_one(self) -> Attempts:
+        """Return all of them, oldest first."""
+        return self.older.attempts.part(self.left_out) + self.fresh
+
+    @cached_property
+    def _without(self) -> Counter[int]:
+        return Counter(self.older.attempts.numbers[: self.left_out])
+
+    @cached_property
+    def counts(self) -> dict[int, int]:
+        """How many there are of each group."""
+        counts = {number: len(times) for number, times in self.older.times_of.items()}
+        for number, count in self._without.items():
             counts[number] -= count
             if not counts[number]:
                 del counts[number]
-        for number, count in Counter(self._fresh.numbers).items():
+        for number, count in Counter(self.fresh.numbers).items():
             counts[number] = counts.get(number, 0) + count
         return counts
 
     def times_of(self, numbers: Collection[int]) -> dict[int, array[int]]:
         """Return when the attempts of these groups ended, oldest first; of one without any, nothing."""
-        known, left_out = self._older.times_of, self._left_out
+        known, left_out = self.older.times_of, self._without
         found = {
             number: known[number][left_out[number] :] if number in known else array("q") for number in numbers
         }
-        for number, time in zip(self._fresh.numbers, self._fresh.times, strict=True):
+        for number, time in zip(self.fresh.numbers, self.fresh.times, strict=True):
             if number in found:
                 found[number].append(time)
         return found
+
+
+def array_of(found: bytes | None) -> array[int]:
+    """Return whole numbers of eight bytes, as PostgreSQL sends them, the last one first."""
+    numbers = array("q", found or b"")
+    if sys.byteorder == "little":
+        numbers.byteswap()
+    return numbers[::-1]
+
+
+# Reads the newest attempts of a window that ended from a moment on; None where they cannot be told so.
+Read = Callable[[Connection, Window, datetime], Attempts | None]
+
+
+def read_groups(connection: Connection, window: Window, since: datetime) -> Attempts | None:
+    """Return those of ``window`` from ``since`` on, with their groups; None when one has none."""
+    statement = read.newest(
+        cap=errors.CAP,
+        code=window.code is not None,
+        unknown=window.code == UNKNOWN,
+        job_type=window.job_type is not None,
+        number=window.number is not None,
+    )
+    narrowed = {"code": window.code, "job_type": window.job_type, "number": window.number}
+    values = {"since": since, "until": window.until} | narrowed
+    times, numbers = (array_of(found) for found in connection.execute(statement, values).one())
+    return Attempts(times, numbers) if len(times) == len(numbers) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +182,9 @@ class _Kept:
 class Lately:
     """What is remembered of the failed attempts of each code, type and group that somebody looks at."""
 
-    def __init__(self) -> None:
+    def __init__(self, read: Read = read_groups, most: Callable[[], int] = lambda: errors.CAP) -> None:
+        """``read`` asks for attempts; ``most`` says of how many, the newest ones."""
+        self._read, self._most = read, most
         self._kept: dict[Hashable, _Kept | None] = {}
 
     def note(self, window: Window, counted: int) -> None:
@@ -144,7 +193,7 @@ class Lately:
             self._keep(window, None)
 
     def newest(self, connection: Connection, window: Window, now: datetime) -> Newest | None:
-        """Return the newest CAP of ``window``; None where the database counts them itself.
+        """Return the newest of ``window``; None where the database counts them itself.
 
         It does so where they are few, a group has no number or name, or the window ended a while ago.
         """
@@ -153,29 +202,30 @@ class Lately:
         kept = self._valid(connection, window, now)
         if not kept.is_known:
             return None
-        fresh = _read(connection, window, kept.until)
-        if fresh is not None and kept.since > window.since and kept.count + len(fresh) < errors.CAP:
+        most = self._most()
+        fresh = self._read(connection, window, kept.until)
+        if fresh is not None and kept.since > window.since and kept.count + len(fresh) < most:
             # It looks further back than anybody did.
             kept = _nothing(connection, window, now)
-            fresh = _read(connection, window, kept.until)
+            fresh = self._read(connection, window, kept.until)
         if fresh is None:
             self.forget(window, now)
             return None
-        if _settled(now) > kept.until:
-            kept, fresh = _settle(kept, fresh, _settled(now))
+        if settled(now) > kept.until:
+            kept, fresh = _settle(kept, fresh, settled(now), most)
         self._keep(window, kept)
         older, fresh = kept.older.attempts, fresh.part(fresh.before(window.since))
-        left_out = max(older.before(window.since), kept.count + len(fresh) - errors.CAP)
+        left_out = max(older.before(window.since), kept.count + len(fresh) - most)
         return Newest(kept.older, min(left_out, kept.count), fresh)
 
     def forget(self, window: Window, now: datetime) -> None:
         """Leave ``window`` to the database until the next turn: a group has no number or no name."""
-        self._keep(window, _Kept(_turn(now), now, now, is_known=False))
+        self._keep(window, _Kept(turn(now), now, now, is_known=False))
 
     def _valid(self, connection: Connection, window: Window, now: datetime) -> _Kept:
         """Return what is kept and still holds, nothing from the window's beginning on where that is not."""
         kept = self._kept.get(_question(window))
-        if kept is None or kept.turn != _turn(now):
+        if kept is None or kept.turn != turn(now):
             return _nothing(connection, window, now)
         stays = max(window.since, kept.since) + removed.STAY > now
         if not kept.is_known or stays or kept.mark == removed.mark(connection, now):
@@ -192,14 +242,14 @@ class Lately:
 def _nothing(connection: Connection, window: Window, now: datetime) -> _Kept:
     """Return what is kept of ``window`` before anything is."""
     mark = None if window.since + removed.STAY > now else removed.mark(connection, now)
-    return _Kept(_turn(now), window.since, window.since, mark)
+    return _Kept(turn(now), window.since, window.since, mark)
 
 
-def _settle(kept: _Kept, fresh: Attempts, until: datetime) -> tuple[_Kept, Attempts]:
-    """Return what is kept with what of ``fresh`` ended before ``until``, the newest CAP; and what is left."""
+def _settle(kept: _Kept, fresh: Attempts, until: datetime, most: int) -> tuple[_Kept, Attempts]:
+    """Return what is kept with what of ``fresh`` ended before ``until``, the newest; and what is left."""
     more = fresh.before(until)
     whole = kept.older.attempts + fresh
-    beyond = len(whole) - errors.CAP
+    beyond = len(whole) - most
     if beyond >= 0:
         # There may have been more of the very moment at which it was cut.
         kept = replace(kept, since=moment_of(whole.times[beyond]) + _LEAST)
@@ -207,39 +257,16 @@ def _settle(kept: _Kept, fresh: Attempts, until: datetime) -> tuple[_Kept, Attem
     return replace(kept, until=until, older=Older(older)), fresh.part(more)
 
 
-def _read(connection: Connection, window: Window, since: datetime) -> Attempts | None:
-    """Return the newest CAP that ended in ``window`` from ``since`` on; None when one has no group."""
-    statement = read.newest(
-        cap=errors.CAP,
-        code=window.code is not None,
-        unknown=window.code == UNKNOWN,
-        job_type=window.job_type is not None,
-        number=window.number is not None,
-    )
-    narrowed = {"code": window.code, "job_type": window.job_type, "number": window.number}
-    values = {"since": since, "until": window.until} | narrowed
-    times, numbers = (_array(found) for found in connection.execute(statement, values).one())
-    return Attempts(times, numbers) if len(times) == len(numbers) else None
-
-
-def _array(found: bytes | None) -> array[int]:
-    """Return whole numbers of eight bytes, as PostgreSQL sends them, the last one first."""
-    numbers = array("q", found or b"")
-    if sys.byteorder == "little":
-        numbers.byteswap()
-    return numbers[::-1]
-
-
 def _question(window: Window) -> Hashable:
     return window.code, window.job_type, window.number
 
 
-def _turn(now: datetime) -> datetime:
+def turn(now: datetime) -> datetime:
     """Return when the turn began in which what is kept holds."""
     return _floored(now, HOLDS)
 
 
-def _settled(now: datetime) -> datetime:
+def settled(now: datetime) -> datetime:
     """Return up to when attempts are remembered."""
     return _floored(now - SETTLES, PACE)
 

@@ -21,6 +21,7 @@ from dashboard.queries.errors import MOST_GROUPS, NO_STEPS, Found, Group, Window
 from dashboard.queries.failures import read
 from dashboard.queries.failures.lately import Lately, Newest, moment_of, stamp
 from dashboard.queries.failures.named import Names, Words
+from dashboard.queries.failures.runs import Runs
 from worker.states import Status
 
 _MUTED = text("SELECT id FROM wakeboard.error_groups WHERE muted_until > now()")
@@ -32,6 +33,7 @@ class Memory:
 
     lately: Lately = field(default_factory=Lately)
     names: Names = field(default_factory=Names)
+    runs: Runs = field(default_factory=Runs)
 
 
 @dataclass(frozen=True, slots=True)

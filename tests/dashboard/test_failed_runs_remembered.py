@@ -1,0 +1,202 @@
+"""What became of the runs that failed is the same from memory, which asks for no run that has succeeded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import datetime, timedelta
+from random import Random
+from typing import Any
+
+import pytest
+from flask import Flask
+from sqlalchemy import Connection as Session
+from sqlalchemy import event, text
+
+from dashboard.connection import Database
+from dashboard.queries.errors import Window
+from dashboard.queries.failures import lately, runs
+from dashboard.queries.failures.runs import Runs
+from tests.conftest import Connection
+from tests.factories import a_run, an_attempt
+from worker.nights import faults
+from worker.nights.faults import NOTHING, Failed, Fates
+from worker.retention.state import NAME, PROCESS_ID
+
+MINUTE, HOUR, DAY = timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
+
+
+@pytest.fixture
+def session(app: Flask) -> Iterator[Session]:
+    """A connection as pages have it; each statement sees what is there then."""
+    engines: Database = app.extensions["wakeboard_database"]
+    with engines.primary.connect() as opened:
+        yield opened.execution_options(isolation_level="AUTOCOMMIT")
+
+
+@pytest.fixture
+def asked(session: Session) -> list[set[int]]:
+    """The runs that each statement asked about whose answer may be remembered."""
+    found: list[set[int]] = []
+    event.listen(
+        session,
+        "before_cursor_execute",
+        lambda _session, _cursor, sql, values, *_: (
+            found.append(set(map(int, values["runs"].strip("{}").split(","))))
+            if "AS succeeded_runs" in sql
+            else None
+        ),
+    )
+    return found
+
+
+def now_of(session: Session) -> datetime:
+    moment: datetime = session.execute(text("SELECT now()")).scalar_one()
+    return moment
+
+
+def last_day(now: datetime) -> Window:
+    return Window(now - DAY, now + MINUTE)
+
+
+def told(session: Session, found: Failed) -> tuple[Any, ...]:
+    """Return all that a night shows of the runs that failed."""
+
+    def ask(sql: str, values: Any) -> Any:
+        return session.execute(text(sql), dict(values)).mappings().all()
+
+    lost, recovered = faults.lost(ask, found), faults.recovered(ask, found)
+    return found.fates, [dict(row) for row in lost[0]], lost[1], list(map(dict, recovered[0])), recovered[1]
+
+
+def from_database(session: Session, window: Window) -> Failed:
+    def ask(sql: str, values: Any) -> Any:
+        return session.execute(text(sql), dict(values)).mappings().all()
+
+    return faults.failed(ask, window)
+
+
+def assert_same(memory: Runs, session: Session, window: Window, now: datetime) -> Fates:
+    """Assert that memory and database tell the same of ``window``; return what became of its runs."""
+    memory.attempts.note(window, lately.WORTH)
+    found = runs.failed(memory, session, window, now)
+    assert found is not None
+    whole = from_database(session, window)
+    assert told(session, found) == told(session, whole)
+    assert found == replace(
+        whole, failed_runs=NOTHING, first_failed_at=found.first_failed_at, lost_runs=found.lost_runs,
+        lost_epochs=found.lost_epochs,
+    )  # fmt: skip
+    return found.fates
+
+
+def failed(connection: Connection, run: int, at: datetime, outcome: str = "failed") -> None:
+    """Let an attempt of ``run`` have failed."""
+    row = connection.execute("SELECT count(*) FROM wakeboard.job_attempts WHERE run_id = %s", (run,))
+    epoch = 1 + (row.fetchone() or (0,))[0]
+    an_attempt(
+        connection, run, attempt=epoch, lease_epoch=epoch, outcome=outcome, error_code="smtp_down",
+        due_at=at, started_at=at, finished_at=at,
+    )  # fmt: skip
+
+
+def move(connection: Connection, run: int, status: str, at: datetime | None = None) -> None:
+    """Let ``run`` be ``status``, since ``at``."""
+    connection.execute(
+        """UPDATE wakeboard.job_runs SET status = %s, finished_at = %s, started_at = coalesce(started_at, %s),
+            error_code = 'smtp_down', failed_at = now(), failures = 1, last_error = 'no'
+        WHERE id = %s""",
+        (status, at, at, run),
+    )
+
+
+@pytest.mark.parametrize("cap", [10_000, 60, 7])
+def test_what_is_remembered_is_what_the_database_tells_while_runs_go_on(
+    connection: Connection, session: Session, monkeypatch: pytest.MonkeyPatch, cap: int
+) -> None:
+    monkeypatch.setattr(faults, "CAP", cap)
+    monkeypatch.setattr(runs, "MOST_SHOWN", 5)
+    monkeypatch.setattr(faults, "MOST_SHOWN", 5)
+    chance, memory, now = Random(cap), Runs(), now_of(session)
+    moments = iter(chance.sample(range(1, 10**6), 4000))
+
+    def ago(most: timedelta) -> datetime:
+        """Return a moment in the last ``most``, never the same one twice."""
+        return now - most * (next(moments) / 10**6)
+
+    there: list[int] = []
+
+    def a_failure(most: timedelta) -> None:
+        if not there or chance.random() < 0.4:
+            there.append(a_run(connection, chance.choice(("queued", "dead", "cancelled")), attempts=0))
+        failed(connection, chance.choice(there), ago(most), chance.choice(("failed", "timed_out", "lost")))
+
+    for _ in range(60):
+        a_failure(2.2 * DAY)
+    for _ in range(25):
+        for _ in range(3):
+            a_failure(chance.choice((MINUTE, 10 * MINUTE)))
+        for run in chance.sample(there, 3):
+            # What has succeeded stays so.
+            row = connection.execute("SELECT status FROM wakeboard.job_runs WHERE id = %s", (run,)).fetchone()
+            if row and row[0] != "succeeded":
+                status = chance.choice(("succeeded", "succeeded", "queued", "dead", "cancelled"))
+                move(connection, run, status, None if status == "queued" else ago(chance.choice((HOUR, DAY))))
+        for _ in range(2):
+            assert_same(memory, session, last_day(now), now)
+        assert_same(memory, session, Window(now - HOUR, now + MINUTE), now)
+        now += chance.choice((MINUTE, 7 * MINUTE))
+
+
+def test_a_run_that_succeeded_a_while_ago_is_not_asked_about_again(
+    connection: Connection, session: Session, asked: list[set[int]]
+) -> None:
+    memory, now = Runs(), now_of(session).replace(minute=2)
+    well, lately_well, dead = (a_run(connection, "dead", attempts=0) for _ in range(3))
+    for run in (well, lately_well, dead):
+        failed(connection, run, now - 5 * HOUR)
+    move(connection, well, "succeeded", now - 4 * HOUR)
+    move(connection, lately_well, "succeeded", now - 3 * MINUTE)
+    for _ in range(3):
+        assert assert_same(memory, session, last_day(now), now).succeeded == 2
+    assert asked == [{well, lately_well, dead}, {lately_well, dead}, {lately_well, dead}]
+    later = now + lately.HOLDS
+    assert_same(memory, session, last_day(later), later)
+    assert asked[3] == {well, lately_well, dead}, "what somebody changed by hand is told ten minutes later"
+
+
+def test_what_an_operator_did_is_told_at_once(connection: Connection, session: Session) -> None:
+    memory, now = Runs(), now_of(session)
+    retried, cancelled, gone = (a_run(connection, "dead", attempts=0) for _ in range(3))
+    for place, run in enumerate((retried, cancelled, gone)):
+        failed(connection, run, now - (5 + place) * HOUR)
+    assert assert_same(memory, session, last_day(now), now) == Fates(3, 0, 0, 3, 0, 0)
+    move(connection, retried, "queued")
+    assert assert_same(memory, session, last_day(now), now) == Fates(3, 0, 1, 2, 0, 0)
+    move(connection, retried, "succeeded", now)
+    move(connection, cancelled, "cancelled", now)
+    connection.execute("DELETE FROM wakeboard.job_runs WHERE id = %s", (gone,))
+    assert assert_same(memory, session, last_day(now), now) == Fates(3, 1, 0, 0, 1, 1)
+
+
+def test_what_retention_removes_is_told_no_more(connection: Connection, session: Session) -> None:
+    memory, now = Runs(), now_of(session)
+    window = Window(now - 2 * DAY, now + MINUTE)
+    for hours in (26, 5):
+        run = a_run(connection, "dead", attempts=0)
+        failed(connection, run, now - hours * HOUR)
+        move(connection, run, "succeeded", now - (hours - 1) * HOUR)
+    for _ in range(2):
+        assert assert_same(memory, session, window, now).succeeded == 2
+    connection.execute("DELETE FROM wakeboard.job_runs WHERE finished_at < now() - interval '24 hours'")
+    for _ in range(2):
+        assert assert_same(memory, session, window, now) == Fates(2, 1, 0, 0, 0, gone=1), (
+            "its attempt is here"
+        )
+    connection.execute("DELETE FROM wakeboard.job_attempts WHERE finished_at < now() - interval '24 hours'")
+    connection.execute(
+        """INSERT INTO wakeboard.loops (process_id, name, interval_seconds, numbers)
+        VALUES (%s, %s, 60, '{"started_at": "now", "removed_runs": 1, "removed_attempts": 1}')""",
+        (PROCESS_ID, NAME),
+    )
+    assert assert_same(memory, session, window, now) == Fates(1, 1, 0, 0, 0, 0)
