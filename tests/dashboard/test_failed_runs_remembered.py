@@ -141,7 +141,8 @@ def test_what_is_remembered_is_what_the_database_tells_while_runs_go_on(
             row = connection.execute("SELECT status FROM wakeboard.job_runs WHERE id = %s", (run,)).fetchone()
             if row and row[0] != "succeeded":
                 status = chance.choice(("succeeded", "succeeded", "queued", "dead", "cancelled"))
-                move(connection, run, status, None if status == "queued" else ago(chance.choice((HOUR, DAY))))
+                ended = chance.choice((now - HOUR, ago(HOUR), ago(DAY)))
+                move(connection, run, status, None if status == "queued" else ended)
         for _ in range(2):
             assert_same(memory, session, last_day(now), now)
         assert_same(memory, session, Window(now - HOUR, now + MINUTE), now)
@@ -200,3 +201,19 @@ def test_what_retention_removes_is_told_no_more(connection: Connection, session:
         (PROCESS_ID, NAME),
     )
     assert assert_same(memory, session, window, now) == Fates(1, 1, 0, 0, 0, 0)
+
+
+def test_runs_that_recovered_at_the_same_moment_are_told_in_one_order(
+    connection: Connection, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(faults, "MOST_SHOWN", 7)
+    monkeypatch.setattr(runs, "MOST_SHOWN", 7)
+    memory, now = Runs(), now_of(session)
+    there = [a_run(connection, "dead", attempts=0) for _ in range(20)]
+    for place, run in enumerate(Random(3).sample(there, 20)):
+        failed(connection, run, now - 5 * HOUR - place * MINUTE)
+        move(connection, run, "succeeded", now - HOUR)
+    for _ in range(2):
+        assert_same(memory, session, last_day(now), now)
+    shown = told(session, from_database(session, last_day(now)))[3]
+    assert [row["id"] for row in shown] == there[:-8:-1]

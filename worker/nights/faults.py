@@ -89,7 +89,7 @@ WITH tried AS MATERIALIZED (
 ), recovered AS (
     SELECT run_id, failures, first_failed_at, count(*) OVER () AS of_all FROM told
     WHERE status = 'succeeded' AND finished_at >= :since AND finished_at < :until
-    ORDER BY failures DESC, finished_at DESC LIMIT :most
+    ORDER BY failures DESC, finished_at DESC, run_id DESC LIMIT :most
 )
 SELECT fates.*, lost.*, recovered.* FROM (
     SELECT count(*) AS runs, {STANDING}, count(*) - count(status) AS gone,

@@ -169,7 +169,7 @@ def failed(memory: Runs, connection: Connection, window: Window, now: datetime) 
     memory.learn(found | others, now)
     ended = walked.succeeded | found | others
     since, until = stamp(window.since), stamp(window.until)
-    recovered = [run for run, at in ended.items() if since <= at < until]
+    recovered = sorted((run for run, at in ended.items() if since <= at < until), reverse=True)
     recovered.sort(key=ended.__getitem__, reverse=True)
     recovered.sort(key=walked.tries.__getitem__, reverse=True)
     shown = recovered[:MOST_SHOWN]
