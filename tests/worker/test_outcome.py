@@ -14,9 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from worker.outcome import (
+    KINDS,
+    PLAIN,
     Answer,
     Cancelled,
     DeadlineExceeded,
+    Kind,
     Permanent,
     Retryable,
     answer_for_exception,
@@ -280,11 +283,21 @@ def test_cleaned_text_is_short_and_storable(text: str, limit: int, keep: Any) ->
         "[" * 5000,
         "1" * 5000,
         "\xff",
+        "\x00",
+        "\x00" * 32,
+        "\x00" * 34,
+        "\x07" + "\x00" * 32,
     ],
 )
 def test_bytes_that_are_no_answer_are_refused(row: str) -> None:
     with pytest.raises(ValueError, match="not an answer"):
         read_answer(row.encode("latin-1"))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_answer_with_nothing_to_tell_travels(kind: Kind) -> None:
+    row = (2**62, 5, 6, 2**62, PLAIN[kind])
+    assert read_answer(answer_frame(Reported(*row))[4:]) == row
 
 
 def test_every_field_of_an_answer_travels() -> None:

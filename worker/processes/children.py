@@ -361,7 +361,7 @@ class Children:
         """An answer; one that the journal repeats is no longer outstanding, and is passed over."""
         run_id, lease_epoch, started_ns, finished_ns, answer = read_answer(body)
         head = held.outstanding[0] if held.outstanding else None
-        if head and head.run_id == run_id and head.lease_epoch == lease_epoch:
+        if head and head[0] == run_id and head[1] == lease_epoch:
             held.outstanding.popleft()
             self._events.append(Finished(held.number, head, answer, started_ns, finished_ns))
 
