@@ -100,7 +100,7 @@ def run_moves(event: str, worker_id: str, runs: Iterable[Moved]) -> None:
         head, took = f"{_local_time()} {event}{_key('run_id')}", _key("duration_seconds")
         _lines.keep(
             f"{head}{run_id}{_attempt(job_type, attempt, worker_id)}"
-            f"{'' if seconds is None else took + _shown(seconds)}"
+            f"{'' if seconds is None else took + _seconds(seconds)}"
             for run_id, job_type, attempt, seconds in runs
         )
 
@@ -169,8 +169,12 @@ def _shown(value: object) -> str:
     if isinstance(value, int):
         return str(value)
     if isinstance(value, float):
-        return f"{value:.3g}s" if abs(value) < 1000 else f"{value:.0f}s"
+        return _seconds(value)
     return _quoted(str(value))
+
+
+def _seconds(value: float) -> str:
+    return f"{value:.3g}s" if -1000 < value < 1000 else f"{value:.0f}s"
 
 
 @lru_cache(maxsize=1000)

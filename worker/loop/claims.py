@@ -28,6 +28,8 @@ AHEAD_SECONDS = 0.25
 QUICK_SECONDS = 0.020
 SLOW_SHARE = 0.05
 MEMORY = 0.02
+# What is left of a weight after one more run; up to how many runs each weighs as much as the others.
+FADED, FEW_RUNS = 1 - MEMORY, int(1 / MEMORY)
 OLDEST_EVERY = 5
 
 
@@ -49,9 +51,9 @@ class Pace:
 
         One such run stops claims ahead until some 150 others have ended.
         """
-        self.seen += 1
-        weight = max(MEMORY, 1 / (self.seen + 1))
-        self.only_try_share = 1.0 if is_only_try else self.only_try_share * (1 - MEMORY)
+        seen = self.seen = self.seen + 1
+        weight = 1 / (seen + 1) if seen < FEW_RUNS else MEMORY
+        self.only_try_share = 1.0 if is_only_try else self.only_try_share * FADED
         self.slow_share += weight * ((seconds >= QUICK_SECONDS) - self.slow_share)
         self.mean_seconds += weight * (seconds - self.mean_seconds)
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import NamedTuple
 
 from worker.loop.channel import Rows
@@ -24,6 +25,7 @@ WHOLE_SHARE = 0.1
 FIRST = ("-infinity", 0)
 # Where a claim's rows have these.
 JOB_TYPE, PRIORITY, RUN_AT = 4, 13, 14
+_key, _place = itemgetter(JOB_TYPE, PRIORITY), itemgetter(RUN_AT, 0)
 
 
 class Places(NamedTuple):
@@ -70,8 +72,8 @@ class Front:
         if not is_full:
             self._reached.clear()
             return
-        for row in rows:
-            key, place = (row[JOB_TYPE], row[PRIORITY]), (row[RUN_AT], row[0])
+        reached = self._reached
+        for key, place in zip(map(_key, rows), map(_place, rows), strict=True):
             # Moments as text in ISO 8601 and one zone are in the order of time.
-            if place > self._reached.get(key, FIRST):
-                self._reached[key] = place
+            if place > reached.get(key, FIRST):
+                reached[key] = place

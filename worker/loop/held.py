@@ -71,7 +71,12 @@ class Held:
 
     def is_past_fence(self, now_ns: int) -> bool:
         """Whether the lease may end before we could know: what runs must be stopped now."""
-        return now_ns - self.leased_ns > self.lease_seconds * FENCE * 1e9
+        return is_past_fence(self.leased_ns, self.lease_seconds, now_ns)
+
+
+def is_past_fence(leased_ns: int, lease_seconds: float, now_ns: int) -> bool:
+    """Whether a lease of so many seconds, known to be ours at ``leased_ns``, may end soon."""
+    return now_ns - leased_ns > lease_seconds * FENCE * 1e9
 
 
 def held_from_row(
@@ -120,7 +125,7 @@ def _bounded(seconds: float) -> float:
     return seconds if seconds < LONGEST_SECONDS else LONGEST_SECONDS
 
 
-__all__ = ["Held", "Holdings", "Policy", "boottime_ns", "held_from_row"]
+__all__ = ["Held", "Holdings", "Policy", "boottime_ns", "held_from_row", "is_past_fence"]
 
 
 class Holdings:
@@ -154,8 +159,9 @@ class Holdings:
     def drop(self, attempts: Iterable[tuple[int, int]]) -> None:
         """Forget attempts, by run and epoch, whose rows no longer need us."""
         with self._lock:
+            held = self._held
             for attempt in attempts:
-                self._held.pop(attempt, None)
+                held.pop(attempt, None)
 
     def all(self) -> list[Held]:
         """Return a snapshot of everything held."""

@@ -18,6 +18,7 @@ from worker.loop.channel import Rows, Script, StatementFailed, array, numbers
 from worker.loop.deciding import Ended
 from worker.loop.held import Held, boottime_ns
 from worker.loop.told import Told
+from worker.outcome import PLAIN
 from worker.states import Status
 from worker.transitions import engine
 
@@ -28,6 +29,9 @@ BUSY_PAUSE_SECONDS = 0.02
 REFUSED_PAUSE_SECONDS = 0.2
 # SQLSTATE classes that speak of what was sent: data, integrity, program limits. All others pass by.
 UNSTORABLE = ("22", "23", "54")
+
+# What nearly every answer is, with no texts.
+_RETURNED = PLAIN["returned"]
 
 # An attempt, and the status that its run has now.
 Written = tuple[Ended, str]
@@ -104,6 +108,9 @@ class Recorder:
         if batch[0].move == "fail":
             self._group(batch)
         rows: Rows = yield statement, (self._worker_id.encode(), *values(batch))
+        if batch[0].move == "succeed" and len(rows) == len(batch):
+            # A success has nothing to tell but that it is written.
+            return [(ended, Status.SUCCEEDED) for ended in batch]
         moved = {row[0]: row[1:] for row in rows}
         self._told.note(
             ended.group.id for ended in batch if ended.group and ended.tells and ended.held.run_id in moved
@@ -114,7 +121,6 @@ class Recorder:
             if row is None:
                 missing.append(ended)
             else:
-                # A success has nothing to tell but that it is written.
                 written.append((ended, row[0] if row else Status.SUCCEEDED))
         if missing:
             self.tell(written)
@@ -176,6 +182,8 @@ def _take(queue: deque[Ended], size: int) -> list[Ended]:
             continue
         batch.append(ended)
         answer = ended.answer
+        if answer is _RETURNED:
+            continue
         for text in (answer.result, answer.output_tail, answer.traceback):
             room -= len(text) if text else 0
         if room <= 0:
@@ -191,12 +199,18 @@ def _refusal(ended: Ended) -> tuple[bytes, bytes, bytes]:
 def _times(batch: Sequence[Ended]) -> tuple[bytes, bytes, bytes, bytes]:
     """Return ids, epochs, seconds since each ended, seconds each took (both to the microsecond)."""
     now = boottime_ns()
+    assigned = [ended.held.assignment for ended in batch]
     return (
-        numbers([ended.held.assignment.run_id for ended in batch]),
-        numbers([ended.held.assignment.lease_epoch for ended in batch]),
-        numbers([f"{max(0, now - ended.ended_ns) // 1000}e-6" for ended in batch]),
-        numbers([f"{ended.took_seconds:.6f}" for ended in batch]),
+        numbers([assignment[0] for assignment in assigned]),
+        numbers([assignment[1] for assignment in assigned]),
+        _microseconds([max(0, now - ended.ended_ns) // 1000 for ended in batch]),
+        _microseconds([round(ended.took_seconds * 1e6) for ended in batch]),
     )
+
+
+def _microseconds(values: Sequence[int]) -> bytes:
+    """Return the array of seconds that so many microseconds, at least one of them, are."""
+    return ("{" + "e-6,".join(map(str, values)) + "e-6}").encode("ascii")
 
 
 def _rules(batch: Sequence[Ended]) -> tuple[bytes, bytes]:

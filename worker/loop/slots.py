@@ -13,7 +13,7 @@ from worker import log
 from worker.loop.channel import Rows
 from worker.loop.claims import Claims, Load
 from worker.loop.deciding import Ended, bystander, decide, never_started
-from worker.loop.held import Held, Holdings, boottime_ns, held_from_row
+from worker.loop.held import Held, Holdings, boottime_ns, held_from_row, is_past_fence
 from worker.outcome import Answer
 from worker.processes.children import Assignment, Children, Died, Finished
 
@@ -60,6 +60,17 @@ class Slots:
             for row in rows
         ]
         self._holdings.add(claimed)
+        kept = claimed if self._may_start(sent_ns) else self._kept(claimed)
+        log.run_moves("claim", self._worker_id, map(_moved, kept))
+        for slot, assignments in self._share_out(kept).items():
+            self._children.send(slot, assignments)
+
+    def _may_start(self, sent_ns: int) -> bool:
+        """Whether all of a claim that was sent at ``sent_ns`` may start: no lease is shorter than ours."""
+        return not self.is_stopping and not is_past_fence(sent_ns, self._lease_seconds, boottime_ns())
+
+    def _kept(self, claimed: Sequence[Held]) -> list[Held]:
+        """Return what may start, one by one; the rest goes back."""
         now = boottime_ns()
         kept: list[Held] = []
         for held in claimed:
@@ -67,9 +78,7 @@ class Slots:
                 self._ended(never_started(held))
             else:
                 kept.append(held)
-        log.run_moves("claim", self._worker_id, [_moved(held.assignment) for held in kept])
-        for slot, assignments in self._share_out(kept).items():
-            self._children.send(slot, assignments)
+        return kept
 
     def _share_out(self, claimed: Sequence[Held]) -> dict[int, list[Assignment]]:
         """Give each run the slot with the least to do, one with a slow run only when there is no other.
@@ -96,15 +105,16 @@ class Slots:
         held = self._holdings.get(run_id, lease_epoch)
         if held is None or held.slot is None:
             return None
-        self.loads[slot].outstanding -= 1
-        self.loads[slot].slow -= held.is_slow
+        load = self.loads[slot]
+        load.outstanding -= 1
+        load.slow -= held.is_slow
         held.slot = None
         return held
 
     def finished(self, event: Finished) -> None:
         """A child answered."""
         slot, assignment, answer, started_ns, finished_ns = event
-        held = self._free(slot, assignment.run_id, assignment.lease_epoch)
+        held = self._free(slot, assignment[0], assignment[1])
         if held is not None:
             self._idle_deaths = 0
             seconds = max(0.0, (finished_ns - started_ns) / 1e9)
@@ -157,6 +167,6 @@ class Slots:
         return self._children.output_tail(slot)
 
 
-def _moved(assignment: Assignment) -> log.Moved:
-    run_id, _, attempt, job_type, *_ = assignment
-    return run_id, job_type, attempt, None
+def _moved(held: Held) -> log.Moved:
+    assignment = held.assignment
+    return assignment[0], assignment[3], assignment[2], None

@@ -87,13 +87,14 @@ class Writer:
         return max(0.0, self._sent_at + self._gather_seconds - monotonic())
 
     def _written(self, written: Sequence[Written]) -> None:
-        self._holdings.drop([ended.held.assignment[:2] for ended, _ in written])
+        helds = [ended.held for ended, _ in written]
+        self._holdings.drop([held.assignment[:2] for held in helds])
         succeeded: list[log.Moved] = []
         for ended, status in written:
             held, answer = ended.held, ended.answer
             if status == "succeeded" and answer.error_code is None and answer.message is None:
-                run_id, _, attempt, job_type, *_ = held.assignment
-                succeeded.append((run_id, job_type, attempt, ended.took_seconds))
+                assignment = held.assignment
+                succeeded.append((assignment[0], assignment[3], assignment[2], ended.took_seconds))
                 continue
             delay = ended.delay_seconds if status == "failed" else None
             log_end(
@@ -101,7 +102,7 @@ class Writer:
                 answer.error_code, answer.message, delay,
             )  # fmt: skip
         log.run_moves("succeed", self._worker_id, succeeded)
-        self._wrote([ended.held for ended, _ in written])
+        self._wrote(helds)
 
     def _refused(self, ended: Ended) -> None:
         held = ended.held
