@@ -122,7 +122,7 @@ class Supervisor:
         self._background = Background(
             url, settings, self._presence, self._claims, self._holdings, self._lease,
             read_output=self._slots.tail, is_tick=self._until_drained,
-            registered=lambda: self._tell(self._claimer.wake),
+            wake=lambda: self._tell(self._claimer.wake),
             stop_wanted=lambda: self._tell(lambda: self.stop("asked from the dashboard")),
             claim_beat=lambda: self._claimer.beat(), hearing=self._hearing,
             looked=lambda has_work, at: self._tell(lambda: self._claimer.looked(has_work, at)),

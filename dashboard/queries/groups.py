@@ -178,7 +178,8 @@ def trend(
 def by_worker(connection: Connection, number: int, since: datetime, until: datetime) -> list[RowMapping]:
     """Return worker_id, name, failures, last_at of the workers on which a group failed, most failures first.
 
-    Of its newest WORKERS_CAP failures in the window; at most MOST_WORKERS.
+    Of its newest WORKERS_CAP failures in the window; at most MOST_WORKERS. Each row has how many failures
+    (``counted``) and workers (``among``) there were in all.
     """
     newest = (
         select(attempts.worker_id, attempts.finished_at)
@@ -192,6 +193,8 @@ def by_worker(connection: Connection, number: int, since: datetime, until: datet
             newest.c.worker_id,
             func.count().label("failures"),
             func.max(newest.c.finished_at).label("last_at"),
+            func.sum(func.count()).over().label("counted"),
+            func.count().over().label("among"),
         )
         .group_by(newest.c.worker_id)
         .order_by(func.count().desc(), newest.c.worker_id)

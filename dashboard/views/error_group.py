@@ -108,9 +108,11 @@ def find_runs(fingerprint: str) -> dict[str, Any]:
 def find_workers(fingerprint: str) -> dict[str, Any]:
     """Return on which workers it failed in the window, and who muted it."""
     filters, kept = params.from_request(FIELDS), _shown(fingerprint)
+    workers = groups.by_worker(reading(), kept.id, *_span(filters))
     return {
-        "workers": groups.by_worker(reading(), kept.id, *_span(filters)),
+        "workers": workers,
         "workers_cap": groups.WORKERS_CAP,
+        "is_workers_cut": bool(workers) and workers[0]["counted"] >= groups.WORKERS_CAP,
         "acts": groups.acts(reading(), fingerprint),
     }
 
@@ -197,11 +199,16 @@ def twin(found: Mapping[str, Any]) -> dict[str, Any]:
         **failures.kept_item(kept),
         "last_run_id": last and last["run_id"],
         "runs": context["standing"],
+        "runs_capped": any(count >= groups.RUNS_CAP for count in context["standing"].values()),
         "also_in": [{"job_type": each.job_type, "fingerprint": each.fingerprint} for each in context["kin"]],
         "by": context["step"],
         "count": context["total"],
         "trend": [{"start_at": each.start_at, "count": each.total} for each in context["steps"]],
-        "workers": [dict(row) for row in context["workers"]],
+        "workers": [
+            {name: row[name] for name in ("worker_id", "name", "failures", "last_at")}
+            for row in context["workers"]
+        ],
+        "workers_capped": context["is_workers_cut"],
         "newest": failures.newest_items(context["newest"]),
         "audit": [dict(row) for row in context["acts"]],
         **context["rows"].twin(runs_page.item),

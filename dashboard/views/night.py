@@ -123,6 +123,7 @@ BOUNDS = {
     "types": MOST_TYPES,
     "lanes": minutes.LANES,
     "failures": errors.CAP,
+    "runs": errors.RUNS_CAP,
     "known": faults.CAP,
     "shown": faults.MOST_SHOWN,
     "fires": fires.CAP,

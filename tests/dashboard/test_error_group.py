@@ -237,10 +237,31 @@ def test_by_worker_the_newest_failures_are_counted_and_the_page_says_so(
 ) -> None:
     path, says = f"/errors/{written(busy)}", "Of the newest 3 failures of the window."
     assert says not in html(client, path)
+    assert not client.get(f"{path}.json").get_json()["workers_capped"]
     monkeypatch.setattr(groups, "WORKERS_CAP", 3)
     body = client.get(f"{path}.json").get_json()
     assert [(row["name"], row["failures"]) for row in body["workers"]] == [("shop-1", 2), (None, 1)]
     assert says in html(client, path)
+    assert body["workers_capped"]
+
+
+def test_where_more_workers_failed_than_are_shown_the_page_says_both(
+    client: FlaskClient, busy: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(groups, "MOST_WORKERS", 1)
+    monkeypatch.setattr(groups, "WORKERS_CAP", 4)
+    page = html(client, f"/errors/{written(busy)}")
+    assert "Shown are 1 of 2 workers, those with the most." in page
+    assert "Of the newest 4 failures of the window." in page
+
+
+def test_a_group_with_as_many_runs_as_are_counted_says_so_in_json(
+    client: FlaskClient, busy: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address = f"/errors/{written(busy)}.json"
+    assert not client.get(address).get_json()["runs_capped"]
+    monkeypatch.setattr(groups, "RUNS_CAP", 1)
+    assert client.get(address).get_json()["runs_capped"]
 
 
 def test_where_counting_stopped_a_number_says_so() -> None:

@@ -69,13 +69,17 @@ def test_who_ends_before_the_template_was_told_what_to_load_takes_it_along() -> 
 
 
 def test_the_template_holds_nothing_open_that_its_parent_had() -> None:
-    code = "r, w = os.pipe()\ntemplate = firstborn.fork()\nos.close(w)\nprint(os.read(r, 1))"
+    code = "r, w = os.pipe2(0)\ntemplate = firstborn.fork()\nos.close(w)\nprint(os.read(r, 1))"
     assert python(code) == "b''"
 
 
 def test_a_process_with_a_second_thread_is_not_forked() -> None:
     code = "threading.Thread(target=threading.Event().wait, daemon=True).start()\nprint(firstborn.fork())"
     assert python(code) == "None"
+
+
+def test_a_process_that_keeps_a_file_open_is_not_forked() -> None:
+    assert python("kept = open(os.devnull)\nprint(firstborn.fork())") == "None"
 
 
 def test_a_process_without_a_standard_stream_is_not_forked() -> None:

@@ -6,6 +6,9 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from threading import Timer
+
+import psycopg
 
 from tests import factories
 from tests.factories import Connection, from_now, row, rows
@@ -58,6 +61,15 @@ def test_a_tick_is_told_once_that_what_was_due_is_done_and_claims_again_without_
     duties.stop()
     assert done[:3] == ["schedule", "presence", "told"]
     assert done.count("told") == 1
+
+
+def test_a_tick_whose_first_duties_take_longer_than_its_handlers_ends_without_a_poll(database: str) -> None:
+    with psycopg.connect(database) as blocking:
+        blocking.execute("LOCK TABLE wakeboard.statistics_deltas")
+        Timer(3, blocking.rollback).start()
+        began = time.monotonic()
+        assert tick(database, POLL_SECONDS="60").returncode == 0
+    assert 3 < time.monotonic() - began < 30
 
 
 def test_a_tick_fires_the_schedules_that_are_due_and_runs_them(database: str, connection: Connection) -> None:

@@ -9,6 +9,7 @@ from dataclasses import fields
 from typing import Any, TypeVar
 
 import click
+from click.globals import pop_context
 
 from worker import log
 from worker.cli import reach
@@ -87,12 +88,17 @@ def tick(claim_seconds: float | None, types: list[str] | None) -> int:
     return _supervise(types=types, until_drained=True, claim_seconds=claim_seconds)
 
 
+def _leave_command() -> None:
+    while click.get_current_context(silent=True):
+        pop_context()
+
+
 def _supervise(**how: Any) -> int:
     from worker.processes import firstborn
 
     chosen = settings()
     # Before anything is loaded or opened that the supervisor alone needs.
-    template = firstborn.fork()
+    template = firstborn.fork(leave=_leave_command)
     from worker import supervisor
 
     log.configure(chosen.log_format)

@@ -48,9 +48,10 @@ FORGET_SECONDS = 3600.0
 class Background:
     """Reaping, firing, presence and the rest, on a thread of their own.
 
-    ``registered`` and ``stop_wanted`` are called from that thread when the worker's row stands and when a
-    person wants the worker gone; ``hearing`` proves that notifications arrive, ``claim_beat`` tells how the
-    loop itself stands, ``looked`` is called with whether anything could be claimed and when that was asked.
+    Called from that thread are ``wake`` when the worker's row stands, and when each duty has had its first
+    turn (a claim may bring something now), and ``stop_wanted`` when a person wants the worker gone;
+    ``hearing`` proves that notifications arrive, ``claim_beat`` tells how the loop itself stands, ``looked``
+    is called with whether anything could be claimed and when that was asked.
     """
 
     def __init__(
@@ -64,7 +65,7 @@ class Background:
         *,
         read_output: Callable[[int], str],
         is_tick: bool,
-        registered: Callable[[], None],
+        wake: Callable[[], None],
         stop_wanted: Callable[[], None],
         claim_beat: Callable[[], Beat],
         hearing: Hearing,
@@ -75,7 +76,7 @@ class Background:
         self._claims = claims
         self._holdings = holdings
         self._lease = lease
-        self._registered = registered
+        self._wake = wake
         self._stop_wanted = stop_wanted
         self._claim_beat = claim_beat
         self._hearing = hearing
@@ -94,9 +95,7 @@ class Background:
         # A tick ends before a rebuild would.
         self._indexes = None if is_tick else Indexes(url)
         # A claim from before proves to no tick that nothing is left: what was due is fired now.
-        self._duties = Duties(
-            url, self._list(), reconnected=self._reaper.reconnected, came_round=self._registered
-        )
+        self._duties = Duties(url, self._list(), reconnected=self._reaper.reconnected, came_round=wake)
         self._policies: Sequence[dict[str, Any]] | None = None
         self._registered_with: Sequence[dict[str, Any]] | None = None
         self.is_draining = False
@@ -226,7 +225,7 @@ class Background:
         self._claims.limited = limited(connection, self._presence.job_types)
         self._registered_with = policies
         if is_first:
-            self._registered()
+            self._wake()
 
     def _asked(self) -> Asked:
         if monotonic() >= self._weigh_at:

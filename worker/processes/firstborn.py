@@ -16,10 +16,9 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
@@ -28,8 +27,10 @@ from typing import Any, NoReturn
 from worker import own_connection as own_connection
 from worker.processes import template
 from worker.processes.family import die_with_parent
+from worker.processes.preload import hazards
 
 _PAUSE_SECONDS = 0.001
+_STOPS = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
 
 
 class Firstborn:
@@ -72,12 +73,13 @@ class Firstborn:
                 os.kill(self.pid, signal.SIGKILL)
 
 
-def fork() -> Firstborn | None:
+def fork(leave: Callable[[], object] = int) -> Firstborn | None:
     """Fork what is to be the template; None where it has to be started afresh.
 
-    Call it before anything is opened or started that must not be in handlers' processes.
+    Call it before anything is opened or started that must not be in handlers' processes. `leave` is called in
+    the forked one, to forget what this process was doing.
     """
-    if sys.platform != "linux" or threading.active_count() > 1:
+    if sys.platform != "linux" or hazards(()) or _opened_here():
         return None
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     if min(ours.fileno(), theirs.fileno()) <= 2:
@@ -90,13 +92,17 @@ def fork() -> Firstborn | None:
     sys.stdout.flush()
     sys.stderr.flush()
     parent = os.getpid()
+    # A Ctrl-C at this moment is the supervisor's; whoever is the template lets none through.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _STOPS)
     pid = os.fork()
     if pid:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
         theirs.close()
         return Firstborn(pid, ours)
     try:
         ours.close()
         _settle(parent, theirs)
+        leave()
         _become_template(theirs)
     except BaseException:
         traceback.print_exc()
@@ -104,10 +110,22 @@ def fork() -> Firstborn | None:
         os._exit(70)
 
 
+def _opened_here() -> bool:
+    """Whether this process has opened a file that lives on: its object would stay, over a number used anew.
+
+    What it was born with is open over ``exec``; what Python opens is not.
+    """
+    for number in [int(entry.name) for entry in Path("/proc/self/fd").iterdir()]:
+        with contextlib.suppress(OSError):  # the listing's own
+            if number > 2 and not os.get_inheritable(number):
+                return True
+    return False
+
+
 def _settle(parent: int, control: socket.socket) -> None:
     """Leave what is the supervisor's: its session, its streams and descriptors, its program and arguments."""
     os.setsid()
-    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
+    for number in _STOPS:
         signal.signal(number, signal.SIG_IGN)
     die_with_parent(parent)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)

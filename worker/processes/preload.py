@@ -1,5 +1,5 @@
-"""What importing the handlers left open in the template that must not cross a fork: threads and connections.
-Looks only."""
+"""What is open in a process that must not cross a fork: threads and connections, in the template mostly by
+importing the handlers. Looks only."""
 
 from __future__ import annotations
 

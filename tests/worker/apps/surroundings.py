@@ -9,6 +9,8 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import click
+
 from wakeboard import Context, job
 
 
@@ -31,4 +33,5 @@ def look_around(ctx: Context) -> dict[str, Any]:
         "leads": os.getsid(0) == os.getpid() == os.getpgrp(),
         "of_template": os.getsid(os.getppid()) == os.getppid(),
         "threads": threading.active_count(),
+        "command": str(click.get_current_context(silent=True)),
     }
