@@ -73,6 +73,33 @@ def litter(ctx: Context) -> int:
     return os.getpid()
 
 
+@job("wander")
+def wander(ctx: Context) -> None:
+    """Go elsewhere, in no time."""
+    os.chdir("/")
+
+
+@job("leave_process")
+def leave_process(ctx: Context) -> int:
+    """Leave a process running, in as little time as that takes; return its id."""
+    return os.posix_spawn("/bin/sleep", ["sleep", "600"], {})
+
+
+@job("replace_output")
+def replace_output(ctx: Context) -> None:
+    """Put another file in the place of standard output, in no time."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 1)
+    os.close(null)
+
+
+@job("empty_output")
+def empty_output(ctx: Context) -> None:
+    """Write as a shell does after `> /dev/stderr`: into an emptied file."""
+    print("what was before")
+    Path("/dev/stderr").write_text("said at last\n")
+
+
 @job("leave_thread")
 def leave_thread(ctx: Context) -> int:
     """Leave a thread running."""

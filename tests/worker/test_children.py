@@ -117,6 +117,11 @@ def test_closing_the_workers_descriptors_is_never_success(nursery: Nursery) -> N
     assert nursery.run(assign("nothing"))[0].answer.kind == "returned"
 
 
+def test_a_quick_run_that_replaces_its_output_is_never_success(nursery: Nursery) -> None:
+    _, finished = nursery.run(assign("nothing"), assign("replace_output"))
+    assert (finished.answer.kind, finished.answer.error_code) == ("crashed", "descriptors_closed")
+
+
 def test_closing_every_descriptor_still_gives_one_answer_that_is_no_success(nursery: Nursery) -> None:
     died = nursery.die(assign("violent", {"how": "close_everything"}))
     assert died.running is None
@@ -286,6 +291,13 @@ def test_output_is_safe_to_show_and_belongs_to_its_run(nursery: Nursery) -> None
     assert "INFO logged\\nin one line\n" in tail
     assert tail.endswith("\ufffd\ufffd\ufffd[31mraw\n")
     assert second.answer.output_tail is None
+
+
+def test_output_that_a_run_emptied_is_what_came_after(nursery: Nursery) -> None:
+    first, second, third = nursery.run(assign("empty_output"), assign("nothing"), assign("echo", "as ever"))
+    assert first.answer.output_tail == "said at last\n"
+    assert second.answer.output_tail is None
+    assert third.answer.output_tail == "as ever\n"
 
 
 def test_a_print_loop_cannot_eat_memory(nursery: Nursery) -> None:

@@ -40,6 +40,25 @@ def test_the_next_run_finds_the_process_as_the_first_did(nursery: Nursery) -> No
     assert shown(nursery) == before
 
 
+def test_after_the_shortest_run_the_next_one_is_in_its_folder(nursery: Nursery) -> None:
+    before = shown(nursery)["folder"]
+    for _ in range(3):
+        nursery.run(assign("wander"))
+        assert shown(nursery)["folder"] == before
+
+
+def test_no_answer_arrives_before_what_its_run_left_has_ended(nursery: Nursery) -> None:
+    for _ in range(20):
+        [finished] = nursery.run(assign("leave_process"))
+        assert not lives(int(finished.answer.result or 0))
+
+
+def test_of_answers_that_leave_together_none_arrives_before_what_was_left_has_ended(nursery: Nursery) -> None:
+    answers = nursery.run(assign("nothing"), assign("leave_process"), *(assign("nothing") for _ in range(5)))
+    pids = [int(finished.answer.result) for finished in answers if finished.answer.result]
+    assert [pid for pid in pids if lives(pid)] == []
+
+
 def test_a_thread_left_running_costs_the_child_but_not_the_answer(nursery: Nursery) -> None:
     (first,) = nursery.run(assign("leave_thread"))
     assert nursery.wait_for(Died).running is None

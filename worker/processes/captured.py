@@ -9,16 +9,15 @@ import os
 import stat
 import sys
 
-from worker.processes.output import read_tail
+from worker.processes.output import read_tail, written_bytes
 
 
 def captured_bytes() -> int | None:
     """Return how much this process has written so far, None where standard output is not kept in a file."""
     with contextlib.suppress(OSError, ValueError):
         sys.stdout.flush()
-        status = os.fstat(1)
-        if stat.S_ISREG(status.st_mode):
-            return status.st_size
+        if stat.S_ISREG(os.fstat(1).st_mode):
+            return written_bytes(1)
     return None
 
 

@@ -138,6 +138,9 @@ class Child:
             or self._expected_ns.get(assignment.job_type, _SHORT_NS) >= _SHORT_NS
         ):
             self._flush()
+            if self.leaving:
+                return
+            started_ns = boottime_ns()
         run_id, lease_epoch = self._current = assignment[:2]
         deadline_ns = started_ns + int(assignment.timeout_seconds * 1e9)
         self._page.begin(run_id, lease_epoch, started_ns, deadline_ns)
@@ -218,8 +221,13 @@ class Child:
             self._unsent_since = reported.finished_ns
 
     def _flush(self) -> None:
-        """Send what the journal holds; it is cleared after the send, so a death in between loses nothing."""
+        """Send what the journal holds; it is cleared after the send, so a death in between loses nothing.
+
+        What the answered runs left running has ended by then.
+        """
         if self._unsent_since:
+            if self._hygiene.end_processes() is not None:
+                self.leaving = True
             self._work.sendall(self._page.journal())
             self._page.journal_clear()
             self._unsent_since = 0

@@ -1,22 +1,23 @@
 """What a run may leave behind in its child, and its removal: processes, folder, environment, signals, umask,
 streams.
 
-Looks cost about a microsecond each and run after every run; the dear ones only after a long run or now and
-then.
+Looks cost up to a microsecond each, and a quick run not much more. So the dear ones come after a run that
+was long, and else now and then or before answers leave.
 """
 
 from __future__ import annotations
 
+import fcntl
 import importlib
 import os
 import resource
 import signal
 import sys
-import threading
 from operator import attrgetter
 from typing import Any
 
 from worker.processes.family import has_children, kill_children
+from worker.processes.output import is_silent, written_bytes
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _KILL_SECONDS = 2.0
@@ -24,9 +25,11 @@ _RUNS_BETWEEN_LONG_LOOKS = 100
 _SHORT_NS, _LONG_NS = 1_000_000, 10_000_000
 _SIGNALS = tuple(map(int, (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD, signal.SIGALRM)))
 _LIMITS = (resource.RLIMIT_NOFILE, resource.RLIMIT_AS, resource.RLIMIT_DATA)
-_NO_TIMER = (0.0, 0.0)
+_FOLDER_FD_FROM = 200
 # The functions under the signal module's: without their enumerations a look costs a tenth.
 _look: Any = importlib.import_module("_signal")
+# How many threads Python started and did not see end, by whichever module; without a lock and a list.
+_started_threads: Any = attrgetter("_count")(importlib.import_module("_thread"))
 # The mapping behind os.environ: comparing it costs a twentieth of comparing decoded copies.
 _encoded: Any = attrgetter("_data")
 
@@ -38,14 +41,16 @@ class Hygiene:
         """`work_fd`: the socket to the supervisor; `recycle_mb`: resident memory above which the child is
         replaced."""
         self._recycle_bytes = recycle_mb * 1024 * 1024
-        self._folder = os.getcwd()  # noqa: PTH109 - compared after every run as text
+        self._folder = os.getcwd()  # noqa: PTH109 - compared as text
+        self._folder_fd = _opened_folder()
         self._environment: dict[Any, Any] = dict(_encoded(os.environ))
         self._umask = os.umask(0o022)
         os.umask(self._umask)
         self._handlers = list(map(_look.getsignal, _SIGNALS))
         self._limits = [(limit, resource.getrlimit(limit)) for limit in _LIMITS]
         self._streams = (sys.stdout, sys.stderr)
-        self._threads = threading.active_count()
+        self._threads = _started_threads()
+        self._tasks = _tasks()
         self._work_fd = work_fd
         self._work_inode = os.fstat(work_fd).st_ino
         self._output_inode = os.fstat(1).st_ino
@@ -57,36 +62,44 @@ class Hygiene:
         """Flush the streams; False when standard output or error or the supervisor's socket is not ours any
         more.
 
-        After a run of less than a millisecond standard output speaks for all three, but for one time in a
-        hundred.
+        After a run of less than a millisecond that wrote nothing standard output's length speaks for all
+        three, but for one time in a hundred.
         """
         try:
             for stream in self._streams:
                 stream.flush()
-            output = os.fstat(1)
-            self.output_bytes = output.st_size
-            whole = output.st_ino == self._output_inode
-            if whole and (run_ns >= _SHORT_NS or self._long_look_is_due):
-                whole = os.fstat(2).st_ino == self._output_inode
-                whole = whole and os.fstat(self._work_fd).st_ino == self._work_inode
+            if run_ns < _SHORT_NS and not self._long_look_is_due and is_silent(1):
+                self.output_bytes = 0
+                return True
+            if os.fstat(1).st_ino != self._output_inode or os.fstat(2).st_ino != self._output_inode:
+                return False
+            self.output_bytes = written_bytes(1)
+            return os.fstat(self._work_fd).st_ino == self._work_inode
         except (OSError, ValueError):
             return False
-        return whole
 
     def tidy(self, run_ns: int) -> str | None:
         """Put everything back after a run of `run_ns` nanoseconds; why the child must be replaced, or
         None."""
-        reason = None
-        if has_children() and not kill_children((), _KILL_SECONDS):
-            reason = "it left a process that could not be killed"
-        reason = reason or self._restore(run_ns >= _SHORT_NS or self._long_look_is_due)
-        if threading.active_count() != self._threads:
+        is_long = run_ns >= _SHORT_NS or self._long_look_is_due
+        reason = self.end_processes() if is_long else None
+        reason = reason or self._restore(is_long)
+        if _started_threads() != self._threads:
             reason = "it left a thread running"
         if run_ns >= _LONG_NS or self._long_look_is_due:
             reason = reason or self._long_look()
         self._runs += 1
         self._long_look_is_due = self._runs % _RUNS_BETWEEN_LONG_LOOKS == 0
         return reason
+
+    def end_processes(self) -> str | None:
+        """Kill the processes that runs left; why the child must be replaced, or None.
+
+        To be asked before an answer leaves: `tidy` does it by itself only after a run of a millisecond.
+        """
+        if has_children() and not kill_children((), _KILL_SECONDS):
+            return "it left a process that could not be killed"
+        return None
 
     def _restore(self, is_long: bool) -> str | None:
         if _encoded(os.environ) != self._environment:
@@ -99,14 +112,15 @@ class Hygiene:
         try:
             if is_long:
                 self._restore_limits()
-            self._return_to_folder()
+            self._return_to_folder(is_long)
         except (OSError, ValueError) as error:
             return f"it left a limit or a folder that cannot be put back: {error}"
         return None
 
     def _restore_signals(self, is_long: bool) -> None:
-        if signal.getitimer(signal.ITIMER_REAL) != _NO_TIMER:
-            signal.setitimer(signal.ITIMER_REAL, 0)
+        _look.alarm(
+            0
+        )  # The same timer as signal.setitimer's ITIMER_REAL: stopped for less than a look costs.
         if list(map(_look.getsignal, _SIGNALS)) != self._handlers:
             for number, handler in zip(_SIGNALS, self._handlers, strict=True):
                 if _look.getsignal(number) != handler:
@@ -119,8 +133,12 @@ class Hygiene:
             if resource.getrlimit(limit) != wanted:
                 resource.setrlimit(limit, wanted)
 
-    def _return_to_folder(self) -> None:
+    def _return_to_folder(self, is_long: bool) -> None:
+        """Go back to the folder: after a short run to the one that is open, else to the one of that name."""
         try:
+            if not is_long:
+                os.fchdir(self._folder_fd)
+                return
             here = os.getcwd()  # noqa: PTH109
         except OSError:
             here = ""
@@ -130,12 +148,30 @@ class Hygiene:
     def _long_look(self) -> str | None:
         if sys.platform != "linux":
             return None
-        if _count("/proc/self/task") != self._threads:
+        if _tasks() != self._tasks:
             return "it left a thread running"
         if _count("/proc/self/fd") > self._limits[0][1][0] // 2:
             return "it left many files open"
         resident = int(_read("/proc/self/statm").split()[1]) * _PAGE_BYTES
         return f"it holds {resident // 1024 // 1024} MB" if resident > self._recycle_bytes else None
+
+
+def _opened_folder() -> int:
+    """Descriptor of the current folder, out of the way of a handler that closes the low ones; -1 when it
+    cannot be opened."""
+    try:
+        low = os.open(".", getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:
+        return -1
+    try:
+        return fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, _FOLDER_FD_FROM)
+    finally:
+        os.close(low)
+
+
+def _tasks() -> int:
+    """How many threads the kernel knows of, those that no Python started among them."""
+    return _count("/proc/self/task") if sys.platform == "linux" else 0
 
 
 def _count(folder: str) -> int:
