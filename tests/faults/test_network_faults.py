@@ -406,7 +406,7 @@ def test_a_claim_that_is_never_answered_is_not_waited_for(
 ) -> None:
     half_open = house.worker(database=middleman.url, wait=False, POLL_SECONDS=POLL_SECONDS)
     other = house.worker(POLL_SECONDS=POLL_SECONDS)
-    house.wait_until_registered(half_open)
+    wait_until_heard(house, house.wait_until_registered(half_open))
     middleman.strand(CLAIM_LINE)
     stranded_at = now()
     waited = pickups(house, lambda: "No notification arrives" in half_open.output, NOTICED_WITHIN + 10)
