@@ -33,7 +33,17 @@ from worker.loop.limits import Limits
 from worker.loop.line import Connected, Line, NotConnected
 from worker.loop.slots import Slots
 from worker.loop.writer import Writer, log_end
-from worker.processes.children import AppFailed, Children, Died, Event, Finished, Ready, TemplateDied, Warned
+from worker.processes.children import (
+    AppFailed,
+    Children,
+    Died,
+    Event,
+    Finished,
+    Ready,
+    Returned,
+    TemplateDied,
+    Warned,
+)
 from worker.processes.firstborn import Firstborn
 from worker.settings import Settings
 from worker.transitions.operator import CANCEL_CHANNEL, WAKE_CHANNEL
@@ -107,7 +117,7 @@ class Supervisor:
         self._writer = Writer(self._finish_line, self._holdings, me, wrote=self._wrote)
         self._slots = Slots(
             self._children, self._holdings, self._claims, worker_id=me, lease_seconds=lease_seconds,
-            ended=self._writer.add, committed=self._committed,
+            ended=self._writer.add, succeeded=self._writer.add_succeeded, committed=self._committed,
             pause=lambda seconds: self._claimer.pause(seconds),
         )  # fmt: skip
         self._lease = LeaseKeeper(
@@ -342,6 +352,8 @@ class Supervisor:
     def _hear(self, event: Event) -> None:
         """Take in what the children say."""
         match event:
+            case Returned():
+                self._slots.returned(event)
             case Finished():
                 self._slots.finished(event)
             case Died():

@@ -8,11 +8,12 @@ import itertools
 import json
 import selectors
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
-from worker.processes.children import Assignment, Children, Died, Event, Finished, Ready
+from worker.outcome import PLAIN
+from worker.processes.children import Assignment, Children, Died, Event, Finished, Ready, Returned
 
 ROOT = str(Path(__file__).resolve().parents[2])
 APP = "tests.worker.nursery_app"
@@ -58,7 +59,7 @@ class Nursery:
         while not condition():
             assert time.monotonic() < end, f"waited in vain; so far: {self.events[-5:]}"
             self._selector.select(0.02)
-            self.events += self.children.collect()
+            self.events += one_by_one(self.children.collect())
 
     def wait_for(self, kind: type[_Event]) -> _Event:
         """The next event of `kind`, taken out of `events`."""
@@ -89,6 +90,16 @@ class Nursery:
         pid = self.children.pid(slot)
         assert pid is not None
         return pid
+
+
+def one_by_one(events: list[Event]) -> Iterator[Event]:
+    """The same events, a Finished for each attempt that returned."""
+    for event in events:
+        if isinstance(event, Returned):
+            for assignment, started_ns, finished_ns in event.attempts:
+                yield Finished(event.slot, assignment, PLAIN["returned"], started_ns, finished_ns)
+        else:
+            yield event
 
 
 def lives(pid: int) -> bool:

@@ -10,6 +10,7 @@ import pytest
 
 from worker.loop.claiming import WINDOW, Claimed, claim_script, windows
 from worker.loop.claims import MOST_HELD, SIZES, Claims, Load, Plan
+from worker.loop.deciding import succeeded
 from worker.loop.front import Front
 from worker.loop.held import Held, held_from_row
 
@@ -49,6 +50,21 @@ def test_a_new_type_is_claimed_for_free_slots_alone() -> None:
     assert plan is not None
     assert (plan.limit, list(plan.types)) == (2, ["mail"])
     assert made.plan(loads(1, 1, slow=(0, 1))) is None
+
+
+@pytest.mark.parametrize("others", [("mail",), ("mail", "report")])
+def test_runs_that_end_together_teach_what_they_teach_one_by_one(others: Sequence[str]) -> None:
+    singly, together = claims("mail", "report"), claims("mail", "report")
+    durations = [0.001 * (number % 30) for number in range(200)]
+    ended = [
+        succeeded(held(singly, others[number % len(others)], 1 if number % 50 == 7 else None), seconds, 0)
+        for number, seconds in enumerate(durations)
+    ]
+    for one in ended:
+        singly.observe(one.held, one.took_seconds)
+    for first in range(0, len(ended), 25):
+        together.observe_all(ended[first : first + 25])
+    assert together == singly
 
 
 def test_quick_runs_are_claimed_ahead_but_no_more_than_a_quarter_of_a_seconds_worth() -> None:

@@ -6,7 +6,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from worker.processes.wire import Assignment, Frames, assignments_frame, frame, read_assignments
+from worker.outcome import KINDS, PLAIN, Answer
+from worker.processes.wire import (
+    ANSWER_BYTES,
+    Assignment,
+    Frames,
+    Reported,
+    answer_frame,
+    assignments_frame,
+    frame,
+    read_answer,
+    read_assignments,
+    read_returns,
+)
 
 PAYLOAD = '{"note": "ä \u202e \\u0000 \\"quoted\\""}'
 
@@ -43,3 +55,42 @@ def test_assignments_travel_whole_and_in_order() -> None:
     read = read_assignments(assignments_frame([first, second])[4:])
     assert read == [first, second]
     assert [type(one) for one in read] == [Assignment, Assignment]
+
+
+NUMBERS = st.integers(-(2**63), 2**63 - 1)
+ANSWERS = st.sampled_from([*map(PLAIN.get, KINDS), Answer("returned", result="1")])
+RETURNED = st.just(PLAIN["returned"])
+
+
+def reported(answers: st.SearchStrategy[Answer | None]) -> st.SearchStrategy[bytes]:
+    one = st.builds(Reported, NUMBERS, NUMBERS, NUMBERS, NUMBERS, answers).map(answer_frame)
+    return st.lists(one, max_size=5).map(b"".join)
+
+
+@given(reported(RETURNED))
+def test_answers_that_only_returned_are_read_at_once_as_one_by_one(data: bytes) -> None:
+    singly = [read_answer(body)[:4] for body in Frames(ANSWER_BYTES).feed(data)]
+    assert list(read_returns(data) or ()) == singly
+
+
+@given(st.one_of(reported(ANSWERS), st.binary(max_size=200)))
+def test_what_is_read_at_once_is_what_would_have_been_read_singly(data: bytes) -> None:
+    returns = read_returns(data)
+    if returns is not None:
+        read = [read_answer(body) for body in Frames(ANSWER_BYTES).feed(data)]
+        assert [(*numbers, PLAIN["returned"]) for numbers in returns] == read
+
+
+@given(reported(RETURNED), st.integers(0, 4), st.integers(1, 255), st.integers(0, 5))
+def test_one_byte_that_says_anything_else_leaves_all_to_be_read_singly(
+    data: bytes, place: int, more: int, before: int
+) -> None:
+    whole = answer_frame(Reported(1, 1, 1, 1, PLAIN["returned"]))
+    other = bytearray(whole)
+    other[place] = (other[place] + more) % 256
+    assert read_returns(whole * before + bytes(other) + data) is None
+
+
+def test_a_part_of_a_frame_is_not_read_at_once() -> None:
+    whole = answer_frame(Reported(1, 1, 1, 1, PLAIN["returned"]))
+    assert read_returns(whole + whole[:-1]) is None

@@ -6,10 +6,11 @@ need, at most a quarter of a second's worth per slot, so no claimed run waits be
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from worker.loop.channel import Rows
+from worker.loop.deciding import Ended
 from worker.loop.front import JOB_TYPE
 from worker.loop.held import Held, Policy
 
@@ -46,16 +47,22 @@ class Pace:
     only_try_share: float = 0.0
     seen: int = 0
 
-    def observe(self, seconds: float, *, is_only_try: bool = False) -> None:
-        """Take one run's duration into account, and whether a lost start would have cost it its only try.
+    def observe(self, durations: Iterable[float], *, is_only_try: bool = False) -> None:
+        """Take the durations of runs, in seconds, into account, and whether a lost start would have cost them
+        their only try.
 
         One such run stops claims ahead until some 150 others have ended.
         """
-        seen = self.seen = self.seen + 1
-        weight = 1 / (seen + 1) if seen < FEW_RUNS else MEMORY
-        self.only_try_share = 1.0 if is_only_try else self.only_try_share * FADED
-        self.slow_share += weight * ((seconds >= QUICK_SECONDS) - self.slow_share)
-        self.mean_seconds += weight * (seconds - self.mean_seconds)
+        seen, slow_share, mean_seconds = self.seen, self.slow_share, self.mean_seconds
+        only_try_share = self.only_try_share
+        for seconds in durations:
+            seen += 1
+            weight = 1 / (seen + 1) if seen < FEW_RUNS else MEMORY
+            only_try_share = 1.0 if is_only_try else only_try_share * FADED
+            slow_share += weight * ((seconds >= QUICK_SECONDS) - slow_share)
+            mean_seconds += weight * (seconds - mean_seconds)
+        self.seen, self.slow_share, self.mean_seconds = seen, slow_share, mean_seconds
+        self.only_try_share = only_try_share
 
     @property
     def is_quick(self) -> bool:
@@ -116,11 +123,23 @@ class Claims:
 
     def observe(self, held: Held, seconds: float) -> None:
         """Learn from one ended run."""
-        job_type = held.assignment.job_type
+        self._pace(held.assignment.job_type).observe((seconds,), is_only_try=held.max_attempts == 1)
+
+    def observe_all(self, ended: Sequence[Ended]) -> None:
+        """Learn from ended runs, in their order."""
+        kinds = {(one.held.assignment[3], one.held.max_attempts == 1) for one in ended}
+        if len(kinds) == 1:
+            ((job_type, is_only_try),) = kinds
+            self._pace(job_type).observe([one.took_seconds for one in ended], is_only_try=is_only_try)
+        else:
+            for one in ended:
+                self.observe(one.held, one.took_seconds)
+
+    def _pace(self, job_type: str) -> Pace:
         pace = self._paces.get(job_type)
         if pace is None:
             pace = self._paces[job_type] = Pace()
-        pace.observe(seconds, is_only_try=held.max_attempts == 1)
+        return pace
 
     def is_quick(self, job_type: str) -> bool:
         """Return whether runs of ``job_type`` may be claimed ahead."""

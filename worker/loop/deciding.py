@@ -9,8 +9,10 @@ from dataclasses import dataclass, field, replace
 
 from worker.fingerprint import ErrorGroup
 from worker.loop.held import Held, boottime_ns
-from worker.outcome import Answer
+from worker.outcome import PLAIN, Answer
 from worker.retrying import delay_seconds
+
+_RETURNED = PLAIN["returned"]
 
 
 @dataclass
@@ -59,6 +61,11 @@ def decide(
         return Ended(held, "release", answer, "released", True, ended_ns, took_seconds)
     outcome = "timed_out" if answer.kind == "timed_out" else "failed"
     return _failed(held, answer, outcome, took_seconds, ended_ns)
+
+
+def succeeded(held: Held, took_seconds: float, ended_ns: int) -> Ended:
+    """Return what to write of an attempt that returned and told nothing more."""
+    return Ended(held, "succeed", _RETURNED, "succeeded", True, ended_ns, took_seconds)
 
 
 def never_started(held: Held) -> Ended:

@@ -150,6 +150,11 @@ class Holdings:
         """Return the attempt when it is held."""
         return self._held.get((run_id, lease_epoch))
 
+    def of(self, assignments: Iterable[Assignment]) -> list[Held | None]:
+        """Return the attempt of each assignment, None where it is not held."""
+        held = self._held
+        return [held.get(assignment[:2]) for assignment in assignments]
+
     def latest(self, run_id: int) -> Held | None:
         """Return the run's newest attempt that is held."""
         with self._lock:

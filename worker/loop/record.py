@@ -57,6 +57,10 @@ class Recorder:
         """Queue an attempt to be written."""
         self._waiting[ended.move].append(ended)
 
+    def add_succeeded(self, ended: Sequence[Ended]) -> None:
+        """Queue attempts that succeeded to be written."""
+        self._waiting["succeed"].extend(ended)
+
     def next_batch(self) -> list[Ended]:
         """Take what can be written by one statement now; empty when all wait for a moment."""
         size = 1 if self._singly else BATCH
@@ -110,7 +114,8 @@ class Recorder:
         rows: Rows = yield statement, (self._worker_id.encode(), *values(batch))
         if batch[0].move == "succeed" and len(rows) == len(batch):
             # A success has nothing to tell but that it is written.
-            return [(ended, Status.SUCCEEDED) for ended in batch]
+            status = Status.SUCCEEDED
+            return [(ended, status) for ended in batch]
         moved = {row[0]: row[1:] for row in rows}
         self._told.note(
             ended.group.id for ended in batch if ended.group and ended.tells and ended.held.run_id in moved
@@ -202,7 +207,7 @@ def _times(batch: Sequence[Ended]) -> tuple[bytes, bytes, bytes, bytes]:
     assigned = [ended.held.assignment for ended in batch]
     return (
         numbers([assignment[0] for assignment in assigned]),
-        numbers([assignment[1] for assignment in assigned]),
+        _alike([assignment[1] for assignment in assigned]),
         _microseconds([max(0, now - ended.ended_ns) // 1000 for ended in batch]),
         _microseconds([round(ended.took_seconds * 1e6) for ended in batch]),
     )
@@ -215,9 +220,17 @@ def _microseconds(values: Sequence[int]) -> bytes:
 
 def _rules(batch: Sequence[Ended]) -> tuple[bytes, bytes]:
     return (
-        numbers([ended.held.max_attempts for ended in batch]),
-        numbers([ended.held.assignment.timeout_seconds for ended in batch]),
+        _alike([ended.held.max_attempts for ended in batch]),
+        _alike([ended.held.assignment[9] for ended in batch]),
     )
+
+
+def _alike(values: Sequence[float]) -> bytes:
+    """Return the array of numbers that are the same for most batches: written once then."""
+    first = values[0]
+    if values.count(first) == len(values):
+        return numbers([str(first)] * len(values))
+    return numbers(values)
 
 
 def _sparse(values: list[Any]) -> bytes:
@@ -226,11 +239,12 @@ def _sparse(values: list[Any]) -> bytes:
 
 
 def _succeed_values(batch: Sequence[Ended]) -> tuple[bytes, ...]:
+    answers = [ended.answer for ended in batch]
     return (
         *_times(batch),
-        _sparse([ended.answer.result for ended in batch]),
-        _sparse([ended.answer.output_tail for ended in batch]),
-        _sparse([ended.answer.note for ended in batch]),
+        _sparse([answer.result for answer in answers]),
+        _sparse([answer.output_tail for answer in answers]),
+        _sparse([answer.note for answer in answers]),
         *_rules(batch),
     )
 

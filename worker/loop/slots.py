@@ -12,10 +12,10 @@ from heapq import heapify, heapreplace
 from worker import log
 from worker.loop.channel import Rows
 from worker.loop.claims import Claims, Load
-from worker.loop.deciding import Ended, bystander, decide, never_started
+from worker.loop.deciding import Ended, bystander, decide, never_started, succeeded
 from worker.loop.held import Held, Holdings, boottime_ns, held_from_row, is_past_fence
 from worker.outcome import Answer
-from worker.processes.children import Assignment, Children, Died, Finished
+from worker.processes.children import Assignment, Children, Died, Finished, Returned
 
 IDLE_DEATHS = 3
 PAUSE_SECONDS = 1.0
@@ -33,11 +33,12 @@ class Slots:
         worker_id: str,
         lease_seconds: float,
         ended: Callable[[Ended], None],
+        succeeded: Callable[[Sequence[Ended]], None],
         committed: Callable[[Held, float], None],
         pause: Callable[[float], None],
     ) -> None:
-        """``ended`` takes what must be written, ``committed`` what ``transaction()`` has written already;
-        ``pause`` stops claims for so many seconds."""
+        """``ended`` takes what must be written, ``succeeded`` several that did, ``committed`` what
+        ``transaction()`` has written already; ``pause`` stops claims for so many seconds."""
         self._pause = pause
         self._idle_deaths = 0
         self._children = children
@@ -46,6 +47,7 @@ class Slots:
         self._worker_id = worker_id
         self._lease_seconds = lease_seconds
         self._ended = ended
+        self._succeeded = succeeded
         self._committed = committed
         self.loads = [Load(slot=slot) for slot in range(claims.slots)]
         self.is_stopping = False
@@ -120,6 +122,26 @@ class Slots:
             seconds = max(0.0, (finished_ns - started_ns) / 1e9)
             self._claims.observe(held, seconds)
             self._settle(held, answer, seconds, finished_ns)
+
+    def returned(self, event: Returned) -> None:
+        """A child answered that these returned."""
+        slot, attempts = event
+        ended: list[Ended] = []
+        slow = 0
+        helds = self._holdings.of([assignment for assignment, _, _ in attempts])
+        for held, (_, started_ns, finished_ns) in zip(helds, attempts, strict=True):
+            if held is None or held.slot is None:
+                continue
+            held.slot = None
+            slow += held.is_slow
+            ended.append(succeeded(held, max(0, finished_ns - started_ns) / 1e9, finished_ns))
+        if ended:
+            load = self.loads[slot]
+            load.outstanding -= len(ended)
+            load.slow -= slow
+            self._idle_deaths = 0
+            self._claims.observe_all(ended)
+            self._succeeded(ended)
 
     def died(self, event: Died) -> None:
         """A child is gone: what it ran has ended, what it never began goes back."""

@@ -50,6 +50,10 @@ class Writer:
         """Queue an attempt to be written."""
         self._recorder.add(ended)
 
+    def add_succeeded(self, ended: Sequence[Ended]) -> None:
+        """Queue attempts that succeeded to be written."""
+        self._recorder.add_succeeded(ended)
+
     def step(self) -> None:
         """Send what arrived while the last batch was being committed, when it is worth a statement."""
         if not len(self._recorder) or not self._line.is_free or self.seconds_to_send > 0:

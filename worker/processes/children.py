@@ -16,7 +16,7 @@ import socket
 import subprocess
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from worker.outcome import OUTPUT_BYTES
@@ -26,6 +26,7 @@ from worker.processes.events import (
     Event,
     Finished,
     Ready,
+    Returned,
     TemplateDied,
     Warned,
     crash_answer,
@@ -38,7 +39,14 @@ from worker.processes.memory import Shortage, family_bytes
 from worker.processes.output import create_output, empty, read_tail, trim
 from worker.processes.slotpage import ANYTHING, NOTHING, SlotPage, Started, create_pages
 from worker.processes.template import MESSAGE_BYTES, command
-from worker.processes.wire import ANSWER_BYTES, Assignment, Frames, assignments_frame, read_answer
+from worker.processes.wire import (
+    ANSWER_BYTES,
+    Assignment,
+    Frames,
+    assignments_frame,
+    read_answer,
+    read_returns,
+)
 
 __all__ = [
     "AppFailed",
@@ -48,6 +56,7 @@ __all__ = [
     "Event",
     "Finished",
     "Ready",
+    "Returned",
     "Started",
     "TemplateDied",
     "Warned",
@@ -347,6 +356,9 @@ class Children:
 
     def _read(self, held: _Slot, data: bytes) -> bool:
         """Take answers in; False after telling of, and killing, a child whose bytes are none."""
+        if held.frames.is_between and (returns := read_returns(data)) is not None:
+            self._return(held, returns)
+            return True
         try:
             for body in held.frames.feed(data):
                 self._finish(held, body)
@@ -356,6 +368,16 @@ class Children:
             self._order(held, "kill")
             return False
         return True
+
+    def _return(self, held: _Slot, returns: Iterable[tuple[int, int, int, int]]) -> None:
+        """Answers that all say the same; what is not outstanding is passed over, as in `_finish`."""
+        outstanding = held.outstanding
+        attempts: list[tuple[Assignment, int, int]] = []
+        for run_id, lease_epoch, started_ns, finished_ns in returns:
+            if outstanding and outstanding[0][0] == run_id and outstanding[0][1] == lease_epoch:
+                attempts.append((outstanding.popleft(), started_ns, finished_ns))
+        if attempts:
+            self._events.append(Returned(held.number, attempts))
 
     def _finish(self, held: _Slot, body: bytes) -> None:
         """An answer; one that the journal repeats is no longer outstanding, and is passed over."""

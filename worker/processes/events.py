@@ -43,6 +43,14 @@ class Finished(NamedTuple):
     finished_ns: int
 
 
+class Returned(NamedTuple):
+    """Several attempts ended, in this order, of which their child has nothing more to tell than that their
+    handlers returned: what each was, when it started and finished."""
+
+    slot: int
+    attempts: list[tuple[Assignment, int, int]]
+
+
 @dataclass(frozen=True, slots=True)
 class Died:
     """A slot's child is gone with everything below it; the next `send` forks another.
@@ -69,7 +77,7 @@ class TemplateDied:
     text: str
 
 
-Event = Ready | AppFailed | Warned | Finished | Died | TemplateDied
+Event = Ready | AppFailed | Warned | Finished | Returned | Died | TemplateDied
 
 
 def describe_status(status: int | None) -> str:

@@ -21,6 +21,9 @@ _length = struct.Struct(">I").unpack_from
 # Of an answer with nothing to tell: where its kind stands in KINDS, run, epoch, when it started and finished.
 _plain = struct.Struct(">Bqqqq")
 _framed_plain = struct.Struct(">IBqqqq").pack
+# A whole frame that says "returned" and nothing more: how it begins, and the four numbers that follow.
+_RETURNED = struct.pack(">IB", _plain.size, KINDS.index("returned"))
+_returned = struct.Struct(f">{len(_RETURNED)}xqqqq")
 
 
 class Assignment(NamedTuple):
@@ -65,6 +68,11 @@ class Frames:
         """`limit`: the longest frame in bytes that is accepted."""
         self._buffer = bytearray()
         self._limit = limit
+
+    @property
+    def is_between(self) -> bool:
+        """Whether no part of a frame has arrived that waits for its rest."""
+        return not self._buffer
 
     def feed(self, data: bytes) -> Iterator[bytes]:
         """The bodies of the frames that `data` completes. ValueError when one says it is longer than the
@@ -142,6 +150,16 @@ def read_answer(body: bytes) -> Reported:
         ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError, struct.error,
     ) as error:  # fmt: skip
         raise ValueError(f"A child sent something that is not an answer: {error!r:.200}") from None
+
+
+def read_returns(data: bytes) -> Iterator[tuple[int, int, int, int]] | None:
+    """Run, epoch, when it started and finished, of each answer in `data`: whole frames, all of which say that
+    a handler returned and nothing more. None when `data` is anything else."""
+    size = _returned.size
+    count, rest = divmod(len(data), size)
+    if rest or any(data[place::size].count(byte) != count for place, byte in enumerate(_RETURNED)):
+        return None
+    return _returned.iter_unpack(data)
 
 
 def _answer(kind: Kind, extras: dict[str, Any]) -> Answer:
