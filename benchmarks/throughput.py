@@ -53,7 +53,11 @@ def rate(connection: psycopg.Connection, runs: int) -> float:
     row = connection.execute(
         """SELECT count(*) FILTER (WHERE status = 'succeeded' AND attempts = 1),
             (SELECT count(*) FROM wakeboard.job_attempts),
-            (SELECT sum(runs) FROM wakeboard.statistics_deltas),
+            (SELECT sum(runs) FROM (
+                SELECT runs FROM wakeboard.statistics_deltas
+                UNION ALL
+                SELECT runs FROM wakeboard.statistics_rollups
+            ) AS kept),
             extract(epoch FROM max(updated_at) - (SELECT min(started_at) FROM wakeboard.job_attempts))::float8
         FROM wakeboard.job_runs"""
     ).fetchone()
