@@ -99,6 +99,21 @@ def succeeded(one: Held, **answer: Any) -> Ended:
     return ended
 
 
+@pytest.mark.parametrize("others", [(10, 300.0), (3, 1.5)])
+def test_each_attempt_is_written_with_the_rules_that_it_ran_under(
+    channel: Channel, connection: Connection, others: tuple[int, float]
+) -> None:
+    made, _, _ = recorder()
+    rules = [(10, 300.0), others, (10, 300.0)]
+    ones = running(connection, len(rules))
+    for one, (most, timeout) in zip(ones, rules, strict=True):
+        one.max_attempts, one.assignment = most, one.assignment._replace(timeout_seconds=timeout)
+        made.add(succeeded(one))
+    write(channel, made)
+    kept = [attempts(connection, one.run_id)[0] for one in ones]
+    assert [(attempt["max_attempts"], attempt["timeout_seconds"]) for attempt in kept] == rules
+
+
 @pytest.mark.parametrize("result", ['"\\u0000"', '{"broken":', "NaN", '"\\ud800"'])
 def test_an_answer_that_postgresql_refuses_hurts_only_itself(
     channel: Channel, connection: Connection, result: str

@@ -1,0 +1,77 @@
+"""What the slots make of answers: whose run has ended, and what is left with each slot."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.worker.test_claims import claimed, claims
+from worker.loop.deciding import Ended
+from worker.loop.held import Holdings, boottime_ns
+from worker.loop.slots import Slots
+from worker.processes.children import Children, Finished, Returned
+from worker.processes.wire import Assignment
+
+
+class Desk:
+    """Slots whose children were never started, and what they said has ended."""
+
+    def __init__(self) -> None:
+        self.ended: list[Ended] = []
+        self.holdings = Holdings()
+        self.children = Children(2, app=None)
+        self.slots = Slots(
+            self.children, self.holdings, claims("mail"), worker_id="w", lease_seconds=30.0,
+            ended=self.ended.append, succeeded=self.ended.extend, committed=lambda held, seconds: None,
+            pause=lambda seconds: None,
+        )  # fmt: skip
+
+    def take(self, runs: int) -> list[Assignment]:
+        """Let the slots take ``runs``; return what the first slot was given, in order."""
+        self.slots.take([claimed("mail", run_id) for run_id in range(1, runs + 1)], boottime_ns())
+        return [held.assignment for held in self.holdings.all() if held.slot == 0]
+
+    @property
+    def outstanding(self) -> list[int]:
+        return [load.outstanding for load in self.slots.loads]
+
+    @property
+    def succeeded(self) -> list[int]:
+        return [one.held.run_id for one in self.ended if one.move == "succeed"]
+
+
+@pytest.fixture
+def desk() -> Iterator[Desk]:
+    made = Desk()
+    yield made
+    made.children.stop()
+
+
+def test_what_returned_leaves_its_slot_and_waits_to_be_written(desk: Desk) -> None:
+    first, second, third = desk.take(6)
+    desk.slots.returned(Returned(0, [(first, 1_000, 5_001_000), (second, 9_000, 8_000)]))
+    assert [(one.held.assignment, one.took_seconds, one.ended_ns) for one in desk.ended] == [
+        (first, 0.005, 5_001_000), (second, 0.0, 8_000),
+    ]  # fmt: skip
+    assert desk.outstanding == [1, 3]
+    assert [load.slow for load in desk.slots.loads] == [1, 3]
+    held = desk.holdings.get(*third[:2])
+    assert held is not None
+    assert held.slot == 0
+
+
+def test_what_returned_is_decided_as_any_other_answer(desk: Desk) -> None:
+    first, second, _ = desk.take(6)
+    desk.slots.returned(Returned(0, [(first, 1_000, 5_000)]))
+    desk.slots.finished(Finished(0, second, desk.ended[0].answer, 1_000, 5_000))
+    at_once, singly = desk.ended
+    assert vars(at_once) | {"held": None} == vars(singly) | {"held": None}
+
+
+def test_a_run_that_is_not_ours_any_more_or_returns_twice_ends_nothing(desk: Desk) -> None:
+    first, second, third = desk.take(6)
+    desk.holdings.drop([second[:2]])
+    desk.slots.returned(Returned(0, [(first, 1, 2), (second, 2, 3), (third, 3, 4), (first, 5, 6)]))
+    assert desk.succeeded == [first.run_id, third.run_id]
+    assert desk.outstanding == [1, 3]
