@@ -43,10 +43,12 @@ class Failed:
     ``fates`` is what became of those that failed in the window, ``failed_runs``. ``of_lost`` attempts of the
     window were lost; the newest are ``lost_runs``, in their ``lost_epochs``. ``of_recovered`` runs succeeded
     in the window; those with most failures are ``recovered_runs``, and ``failures`` and ``first_failed_at``
-    stand beside them. What are several is an array in PostgreSQL's own words.
+    stand beside them. What are several is an array in PostgreSQL's own words. ``looked`` is how many attempts
+    there were, LEAD included.
     """
 
     fates: Fates
+    looked: int
     failed_runs: str
     of_lost: int
     lost_runs: str
@@ -91,7 +93,9 @@ WITH tried AS MATERIALIZED (
     WHERE status = 'succeeded' AND finished_at >= :since AND finished_at < :until
     ORDER BY failures DESC, finished_at DESC, run_id DESC LIMIT :most
 )
-SELECT fates.*, lost.*, recovered.* FROM (
+SELECT fates.*, lost.*, recovered.*,
+    (SELECT CAST(coalesce(sum(failures), 0) AS bigint) FROM tried) AS looked
+FROM (
     SELECT count(*) AS runs, {STANDING}, count(*) - count(status) AS gone,
         coalesce(array_agg(run_id), '{NOTHING}')::text AS failed_runs
     FROM told WHERE is_within

@@ -176,6 +176,7 @@ def failed(memory: Runs, connection: Connection, window: Window, now: datetime) 
     first = walked.first_failed(shown)
     return Failed(
         _fates(len(walked.in_window), walked.of_succeeded + len(found), counts),
+        newest.total,
         faults.NOTHING,
         len(walked.lost),
         *_lost(connection, window, walked.lost),

@@ -156,15 +156,11 @@ class Night:
     @cached_property
     def failed(self) -> faults.Failed:
         """The attempts that failed, by run, and how those stood when they were asked for."""
-        if self._lately is not None and (found := self._failed_lately()):
-            return found
-        return self._of_runs("failed", lambda: faults.failed(self.ask, self.window))
-
-    def _failed_lately(self) -> faults.Failed | None:
-        """Return ``failed`` of a window that has just ended, from memory; None without."""
-        counted = sum(group.count for group in self.failures[0])
-        self.memory.runs.attempts.note(self.window, counted)
-        return runs.failed(self.memory.runs, self.connection, self.window, self.now)
+        found = runs.failed(self.memory.runs, self.connection, self.window, self.now)
+        if found is None:
+            found = self._of_runs("failed", lambda: faults.failed(self.ask, self.window))
+            self.memory.runs.attempts.note(self.window, found.looked)
+        return found
 
     @cached_property
     def fates(self) -> faults.Fates:
