@@ -15,7 +15,7 @@ import sys
 import time
 from pathlib import Path
 
-from worker.processes.children import Assignment, Children, Ready, Returned
+from worker.processes.children import Assignment, Children, Finished, Ready, Returned
 
 SLOTS = 2
 HERE = str(Path(__file__).resolve().parent)
@@ -59,10 +59,15 @@ def drain(children: Children, selector: selectors.BaseSelector, runs: int, chunk
                 sent += chunk
         selector.select(5)
         for event in children.collect():
-            if not isinstance(event, Returned):
-                raise SystemExit(f"Not runs that returned: {event}")
-            outstanding[event.slot] -= len(event.attempts)
-            done += len(event.attempts)
+            match event:
+                case Returned(slot, attempts):
+                    ended = len(attempts)
+                case Finished(slot):
+                    ended = 1
+                case _:
+                    raise SystemExit(f"Not a finished run: {event}")
+            outstanding[slot] -= ended
+            done += ended
     return time.perf_counter() - began
 
 

@@ -16,7 +16,9 @@ from sqlalchemy import event, text
 from dashboard.connection import Database
 from dashboard.queries.errors import Window
 from dashboard.queries.failures import lately, runs
+from dashboard.queries.failures.remembered import Memory
 from dashboard.queries.failures.runs import Runs
+from dashboard.queries.nights.whole import Night
 from tests.conftest import Connection
 from tests.factories import a_run, an_attempt
 from worker.nights import faults
@@ -217,3 +219,21 @@ def test_runs_that_recovered_at_the_same_moment_are_told_in_one_order(
         assert_same(memory, session, last_day(now), now)
     shown = told(session, from_database(session, last_day(now)))[3]
     assert [row["id"] for row in shown] == there[:-8:-1]
+
+
+def test_a_window_before_which_alone_much_failed_is_worth_remembering(
+    connection: Connection, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lately, "WORTH", 3)
+    now, statements = now_of(session), list[str]()
+    event.listen(session, "before_cursor_execute", lambda _s, _c, sql, *_: statements.append(sql))
+    for hours in range(3, 7):
+        failed(connection, a_run(connection, "dead", attempts=0), now - hours * HOUR)
+    memory, window = Memory(), Window(now - HOUR, now + MINUTE)
+
+    def walks() -> int:
+        statements.clear()
+        assert Night(session, window, now, memory=memory).failed.fates.runs == 0
+        return sum("WITH tried AS MATERIALIZED" in sql for sql in statements)
+
+    assert [walks(), walks()] == [1, 0]

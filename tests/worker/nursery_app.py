@@ -19,6 +19,7 @@ from typing import Any, NoReturn
 
 from worker import Context, Permanent, Retryable, job
 from worker.outcome import Cancelled
+from worker.processes import hygiene
 
 
 @job("nothing")
@@ -81,8 +82,32 @@ def wander(ctx: Context) -> None:
 
 @job("leave_process")
 def leave_process(ctx: Context) -> int:
-    """Leave a process running, in as little time as that takes; return its id."""
-    return os.posix_spawn("/bin/sleep", ["sleep", "600"], {})
+    """Leave a process running, in as little time as that takes; note and return its id."""
+    pid = os.posix_spawn("/bin/sleep", ["sleep", "600"], {})
+    note(ctx.payload, pid)
+    return pid
+
+
+@job("look_away")
+def look_away(ctx: Context) -> None:
+    """From now on every run of this process is taken for a short one, or for one too short to start
+    processes."""
+    hygiene._SHORT_NS = hygiene._LONG_NS = 10**12
+    if ctx.payload["short"] == "too short":
+        hygiene._SPAWN_NS = 10**12
+
+
+@job("empty_and_end")
+def empty_and_end(ctx: Context) -> None:
+    """Empty the output's file and write nothing."""
+    os.close(os.open("/dev/stdout", os.O_WRONLY | os.O_TRUNC))
+
+
+@job("wait_if_asked")
+def wait_if_asked(ctx: Context) -> None:
+    """End at once, or wait."""
+    while ctx.payload:
+        time.sleep(0.01)
 
 
 @job("replace_output")

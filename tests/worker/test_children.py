@@ -12,8 +12,19 @@ from pathlib import Path
 import pytest
 
 from tests.worker.nursery import APP, Nursery, assign, lives, wait_gone
+from worker.outcome import PLAIN
 from worker.processes import preload
-from worker.processes.children import AppFailed, Assignment, Died, Finished, Ready, TemplateDied, Warned
+from worker.processes.children import (
+    AppFailed,
+    Assignment,
+    Died,
+    Finished,
+    Ready,
+    Returned,
+    TemplateDied,
+    Warned,
+)
+from worker.processes.wire import Reported, answer_frame
 
 
 @pytest.fixture
@@ -298,6 +309,37 @@ def test_output_that_a_run_emptied_is_what_came_after(nursery: Nursery) -> None:
     assert first.answer.output_tail == "said at last\n"
     assert second.answer.output_tail is None
     assert third.answer.output_tail == "as ever\n"
+
+
+def test_a_file_that_a_run_emptied_hides_nothing_of_the_next_ones(nursery: Nursery) -> None:
+    line = "x" * (os.fstat(nursery.children._slots[0].output).st_size - 1)
+    nursery.run(assign("nothing"), assign("empty_and_end"))
+    first, second = nursery.run(assign("echo", line), assign("nothing"))
+    assert first.answer.output_tail == f"{line}\n"
+    assert second.answer.output_tail is None
+
+
+def test_a_frame_whose_rest_looks_like_answers_is_none(nursery: Nursery) -> None:
+    waiting = assign("wait")
+    nursery.begin(waiting)
+    held = nursery.children._slots[0]
+    forged = answer_frame(Reported(waiting.run_id, waiting.lease_epoch, 1, 2, PLAIN["returned"]))
+    start = (len(forged) + 3).to_bytes(4, "big") + b"abc"
+    assert nursery.children._read(held, start)
+    assert not nursery.children._read(held, forged)
+    died = nursery.wait_for(Died)
+    assert died.running is not None
+    assert died.running.run_id == waiting.run_id
+
+
+def test_an_answer_that_is_told_twice_counts_once(nursery: Nursery) -> None:
+    waiting = assign("wait")
+    nursery.begin(waiting, assign("nothing"))
+    answer = answer_frame(Reported(waiting.run_id, waiting.lease_epoch, 1, 2, PLAIN["returned"]))
+    nursery.children._read(nursery.children._slots[0], answer * 2)
+    assert [event for event in nursery.children.collect() if isinstance(event, Returned)] == [
+        Returned(0, [(waiting, 1, 2)])
+    ]
 
 
 def test_a_print_loop_cannot_eat_memory(nursery: Nursery) -> None:

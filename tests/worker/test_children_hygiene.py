@@ -47,16 +47,20 @@ def test_after_the_shortest_run_the_next_one_is_in_its_folder(nursery: Nursery) 
         assert shown(nursery)["folder"] == before
 
 
-def test_no_answer_arrives_before_what_its_run_left_has_ended(nursery: Nursery) -> None:
-    for _ in range(20):
-        [finished] = nursery.run(assign("leave_process"))
-        assert not lives(int(finished.answer.result or 0))
-
-
-def test_of_answers_that_leave_together_none_arrives_before_what_was_left_has_ended(nursery: Nursery) -> None:
+@pytest.mark.parametrize("short", ["short", "too short"])
+def test_no_answer_arrives_before_what_its_run_left_has_ended(nursery: Nursery, short: str) -> None:
+    nursery.run(assign("look_away", {"short": short}))
     answers = nursery.run(assign("nothing"), assign("leave_process"), *(assign("nothing") for _ in range(5)))
-    pids = [int(finished.answer.result) for finished in answers if finished.answer.result]
-    assert [pid for pid in pids if lives(pid)] == []
+    [pid] = [int(finished.answer.result) for finished in answers if finished.answer.result]
+    assert not lives(pid)
+
+
+def test_what_a_quick_run_left_has_ended_when_the_next_one_runs(nursery: Nursery, tmp_path: Path) -> None:
+    nursery.run(assign("look_away", {"short": "short"}), assign("wait_if_asked", False))
+    later = assign("wait_if_asked", True)
+    nursery.children.send(0, [assign("leave_process", {"file": str(tmp_path / "left")}), later])
+    nursery.wait_until(lambda: (now := nursery.children.current(0)) and now.run_id == later.run_id)
+    assert not lives(int((tmp_path / "left").read_text()))
 
 
 def test_a_thread_left_running_costs_the_child_but_not_the_answer(nursery: Nursery) -> None:

@@ -1,7 +1,7 @@
 """The slots of one worker: what each was sent, what came back, and what that means for the run.
 
 Joins the children (processes) with the holdings (leases). Sends no statement: ended attempts go to
-whoever was given as ``ended``.
+whoever was given as ``ended`` and ``succeeded``.
 """
 
 from __future__ import annotations

@@ -198,13 +198,16 @@ class Child:
             raise MemoryRefused(megabytes) from error
 
     def _clean_up(self, assignment: Assignment, answer: Answer, run_ns: int) -> Answer:
-        if not self._hygiene.descriptors_whole(run_ns):
+        is_whole = self._hygiene.descriptors_whole(run_ns)
+        # Nobody writes any more when the output is read.
+        reason = self._hygiene.tidy(run_ns)
+        if not is_whole:
             self.leaving = True
             answer = _closed_descriptors(answer)
-        elif self._hygiene.output_bytes:
-            answer = replace(answer, output_tail=read_tail(1, OUTPUT_BYTES))
+        elif not self._hygiene.output_is_new:
+            if self._hygiene.output_bytes:
+                answer = replace(answer, output_tail=read_tail(1, OUTPUT_BYTES))
             empty(1)
-        reason = self._hygiene.tidy(run_ns)
         self._runs_left -= 1
         if reason is not None or self._runs_left <= 0:
             self.leaving = True

@@ -72,7 +72,7 @@ def reap(pid: int) -> bool:
 def has_children() -> bool:
     """True when this process has a child, running or a zombie; one zombie is reaped by the look.
 
-    Asked after every run: `os.waitpid` would tell the usual answer, no, by an exception, which is dearer.
+    Asked after most runs: `os.waitpid` would tell the usual answer, no, by an exception, which is dearer.
     """
     return bool(_libc.waitpid(-1, None, os.WNOHANG) >= 0)
 

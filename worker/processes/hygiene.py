@@ -7,7 +7,6 @@ was long, and else now and then or before answers leave.
 
 from __future__ import annotations
 
-import fcntl
 import importlib
 import os
 import resource
@@ -17,7 +16,8 @@ from operator import attrgetter
 from typing import Any
 
 from worker.processes.family import has_children, kill_children
-from worker.processes.output import is_silent, written_bytes
+from worker.processes.folder import Folder
+from worker.processes.output import is_as_new, is_silent, written_bytes
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _KILL_SECONDS = 2.0
@@ -25,7 +25,8 @@ _RUNS_BETWEEN_LONG_LOOKS = 100
 _SHORT_NS, _LONG_NS = 1_000_000, 10_000_000
 _SIGNALS = tuple(map(int, (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD, signal.SIGALRM)))
 _LIMITS = (resource.RLIMIT_NOFILE, resource.RLIMIT_AS, resource.RLIMIT_DATA)
-_FOLDER_FD_FROM = 200
+# No process can be started in less.
+_SPAWN_NS = 50_000
 # The functions under the signal module's: without their enumerations a look costs a tenth.
 _look: Any = importlib.import_module("_signal")
 # How many threads Python started and did not see end, by whichever module; without a lock and a list.
@@ -41,8 +42,7 @@ class Hygiene:
         """`work_fd`: the socket to the supervisor; `recycle_mb`: resident memory above which the child is
         replaced."""
         self._recycle_bytes = recycle_mb * 1024 * 1024
-        self._folder = os.getcwd()  # noqa: PTH109 - compared as text
-        self._folder_fd = _opened_folder()
+        self._folder = Folder()
         self._environment: dict[Any, Any] = dict(_encoded(os.environ))
         self._umask = os.umask(0o022)
         os.umask(self._umask)
@@ -56,7 +56,7 @@ class Hygiene:
         self._output_inode = os.fstat(1).st_ino
         self._runs = 0
         self._long_look_is_due = True
-        self.output_bytes = 0
+        self.output_bytes, self.output_is_new = 0, True
 
     def descriptors_whole(self, run_ns: int) -> bool:
         """Flush the streams; False when standard output or error or the supervisor's socket is not ours any
@@ -69,11 +69,11 @@ class Hygiene:
             for stream in self._streams:
                 stream.flush()
             if run_ns < _SHORT_NS and not self._long_look_is_due and is_silent(1):
-                self.output_bytes = 0
+                self.output_bytes, self.output_is_new = 0, True
                 return True
             if os.fstat(1).st_ino != self._output_inode or os.fstat(2).st_ino != self._output_inode:
                 return False
-            self.output_bytes = written_bytes(1)
+            self.output_bytes, self.output_is_new = written_bytes(1), is_as_new(1)
             return os.fstat(self._work_fd).st_ino == self._work_inode
         except (OSError, ValueError):
             return False
@@ -82,7 +82,7 @@ class Hygiene:
         """Put everything back after a run of `run_ns` nanoseconds; why the child must be replaced, or
         None."""
         is_long = run_ns >= _SHORT_NS or self._long_look_is_due
-        reason = self.end_processes() if is_long else None
+        reason = self.end_processes() if is_long or run_ns >= _SPAWN_NS else None
         reason = reason or self._restore(is_long)
         if _started_threads() != self._threads:
             reason = "it left a thread running"
@@ -95,7 +95,7 @@ class Hygiene:
     def end_processes(self) -> str | None:
         """Kill the processes that runs left; why the child must be replaced, or None.
 
-        To be asked before an answer leaves: `tidy` does it by itself only after a run of a millisecond.
+        To be asked before answers leave, too: `tidy` spares it the runs that are too short to have left one.
         """
         if has_children() and not kill_children((), _KILL_SECONDS):
             return "it left a process that could not be killed"
@@ -112,15 +112,16 @@ class Hygiene:
         try:
             if is_long:
                 self._restore_limits()
-            self._return_to_folder(is_long)
+                self._folder.return_by_name()
+            else:
+                self._folder.return_to()
         except (OSError, ValueError) as error:
             return f"it left a limit or a folder that cannot be put back: {error}"
         return None
 
     def _restore_signals(self, is_long: bool) -> None:
-        _look.alarm(
-            0
-        )  # The same timer as signal.setitimer's ITIMER_REAL: stopped for less than a look costs.
+        # The timer of signal.setitimer(ITIMER_REAL), too: to stop it costs less than to look at it.
+        _look.alarm(0)
         if list(map(_look.getsignal, _SIGNALS)) != self._handlers:
             for number, handler in zip(_SIGNALS, self._handlers, strict=True):
                 if _look.getsignal(number) != handler:
@@ -133,18 +134,6 @@ class Hygiene:
             if resource.getrlimit(limit) != wanted:
                 resource.setrlimit(limit, wanted)
 
-    def _return_to_folder(self, is_long: bool) -> None:
-        """Go back to the folder: after a short run to the one that is open, else to the one of that name."""
-        try:
-            if not is_long:
-                os.fchdir(self._folder_fd)
-                return
-            here = os.getcwd()  # noqa: PTH109
-        except OSError:
-            here = ""
-        if here != self._folder:
-            os.chdir(self._folder)
-
     def _long_look(self) -> str | None:
         if sys.platform != "linux":
             return None
@@ -154,19 +143,6 @@ class Hygiene:
             return "it left many files open"
         resident = int(_read("/proc/self/statm").split()[1]) * _PAGE_BYTES
         return f"it holds {resident // 1024 // 1024} MB" if resident > self._recycle_bytes else None
-
-
-def _opened_folder() -> int:
-    """Descriptor of the current folder, out of the way of a handler that closes the low ones; -1 when it
-    cannot be opened."""
-    try:
-        low = os.open(".", getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC)
-    except OSError:
-        return -1
-    try:
-        return fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, _FOLDER_FD_FROM)
-    finally:
-        os.close(low)
 
 
 def _tasks() -> int:

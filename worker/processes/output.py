@@ -26,7 +26,7 @@ _MARK_BYTES = len(_MARK)
 
 
 def create_output(slot: int) -> int:
-    """Descriptor of a new, empty output file; every write through it appends."""
+    """Descriptor of a new output file with nothing but its mark; every write through it appends."""
     fd = create_memory(f"wakeboard-output-{slot}")
     fcntl.fcntl(fd, fcntl.F_SETFL, fcntl.fcntl(fd, fcntl.F_GETFL) | os.O_APPEND)
     os.write(fd, _MARK)
@@ -41,16 +41,25 @@ def is_silent(fd: int) -> bool:
     return os.lseek(fd, 0, os.SEEK_END) == _MARK_BYTES
 
 
+def is_as_new(fd: int) -> bool:
+    """True when the output file `fd` is its mark and nothing else."""
+    return is_silent(fd) and _begin(fd) == _MARK_BYTES
+
+
 def written_bytes(fd: int) -> int:
-    """How many bytes the output file `fd` holds."""
+    """How many bytes were written to the output file `fd`."""
     return os.fstat(fd).st_size - _begin(fd)
 
 
 def read_tail(fd: int, limit: int) -> str:
-    """The last `limit` bytes of the output file `fd`, as text that is safe to show."""
-    size, begin = os.fstat(fd).st_size, _begin(fd)
-    text = os.pread(fd, limit, max(size - limit, begin)).decode("utf-8", "replace")
-    return clean_text(text.lstrip("\ufffd") if size - begin > limit else text, limit)
+    """The last `limit` bytes that were written to the output file `fd`, as text that is safe to show."""
+    begin = max(os.fstat(fd).st_size - limit, 0)
+    if begin < _MARK_BYTES:
+        begin = 0
+    found = os.pread(fd, limit + _MARK_BYTES, begin)
+    written = found if begin else found.removeprefix(_MARK)
+    text = written[-limit:].decode("utf-8", "replace")
+    return clean_text(text.lstrip("\ufffd") if begin or len(written) > limit else text, limit)
 
 
 def trim(fd: int) -> None:
