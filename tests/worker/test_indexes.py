@@ -166,6 +166,20 @@ def test_an_index_that_nobody_has_counted_yet_is_left(connection: Connection) ->
     assert bloated(connection, floor_bytes=FLOOR) == []
 
 
+def test_pages_that_are_to_stay_half_empty_make_no_index_look_bloated(connection: Connection) -> None:
+    a_type(connection)
+    connection.execute(
+        "INSERT INTO wakeboard.job_runs (job_type, run_at) SELECT 'mail', now() + n * interval '1 s'"
+        " FROM generate_series(1, 20000) AS n"
+    )
+    connection.execute("VACUUM ANALYZE wakeboard.job_runs")
+    fresh = size(connection)
+    connection.execute("ALTER INDEX wakeboard.job_runs_claimable SET (fillfactor = 20)")
+    connection.execute("REINDEX INDEX wakeboard.job_runs_claimable")
+    assert size(connection) > 3 * fresh > FLOOR
+    assert bloated(connection, floor_bytes=FLOOR) == []
+
+
 # ---- the pass ---------------------------------------------------------------------------------------
 
 

@@ -22,17 +22,20 @@ TOO_LARGE = 3.0
 # A rebuild reads its whole table, and some growth is usual: autovacuum comes when 2 % of job_runs are dead,
 # which at ten million runs is reckoned to put some 6 MB of ended runs into the index of what waits.
 FLOOR_BYTES = 16 * 1024 * 1024
-# What CREATE INDEX fills its pages to: the default fillfactor of a B-tree.
-FILL = 0.9
+# What CREATE INDEX fills the pages of a B-tree to, in percent, where the index says nothing else.
+FILLFACTOR = 90
 PAGE_BYTES = 8192
 COUNT_SECONDS = 5
 # An entry is its line pointer (4), its header (8) and its columns, each with what aligns it to eight bytes at
 # most: an upper bound, and equal entries share a header. A column of unknown width makes the entry unknown.
 # REINDEX takes the owner, or since PostgreSQL 17 whoever may MAINTAIN the table; DROP INDEX takes the owner.
-LARGE = """
+LARGE = f"""
 SELECT c.relname::text AS name, t.relname::text AS on_table, pg_relation_size(c.oid) AS bytes,
     greatest(c.reltuples, CASE WHEN i.indpred IS NULL THEN s.n_live_tup END)::float8 AS entries,
     i.indisunique AS is_unique, e.bytes::float8 AS entry_bytes,
+    coalesce((
+        SELECT option_value FROM pg_options_to_table(c.reloptions) WHERE option_name = 'fillfactor'
+    )::int, {FILLFACTOR}) AS fillfactor,
     pg_get_expr(i.indpred, i.indrelid) AS condition,
     current_user::text AS role,
     CASE WHEN current_setting('server_version_num')::int >= 170000 THEN has_table_privilege(t.oid, 'MAINTAIN')
@@ -66,9 +69,10 @@ ORDER BY 1
 class Index:
     """An index of the schema ``wakeboard``: its size, and as how many entries of what width it is known.
 
-    ``condition`` is what a partial index asks of a row, as SQL; ``may_rebuild`` is of this ``role``. One that
-    ``is_unique`` is not rebuilt beside the work: INSERT … ON CONFLICT may fail by the new one meanwhile. The
-    entries of one that is not ``is_counted`` are what statistics say.
+    Its pages are filled to ``fillfactor`` percent when it is made. ``condition`` is what a partial index asks
+    of a row, as SQL; ``may_rebuild`` is of this ``role``. One that ``is_unique`` is not rebuilt beside the
+    work: INSERT … ON CONFLICT may fail by the new one meanwhile. Entries of one that is not ``is_counted``
+    are what statistics say.
     """
 
     name: str
@@ -77,6 +81,7 @@ class Index:
     entries: float
     is_unique: bool
     entry_bytes: float
+    fillfactor: int
     condition: str | None
     role: str
     may_rebuild: bool
@@ -85,7 +90,7 @@ class Index:
     @property
     def needed_bytes(self) -> float:
         """What its entries would take in a fresh index, of two pages at least."""
-        return max(2 * PAGE_BYTES, self.entries * self.entry_bytes / FILL)
+        return max(2 * PAGE_BYTES, self.entries * self.entry_bytes * 100 / self.fillfactor)
 
     @property
     def is_bloated(self) -> bool:
@@ -95,7 +100,7 @@ class Index:
     @property
     def most_entries(self) -> int:
         """With how many entries it would not be bloated."""
-        return ceil(self.bytes / TOO_LARGE * FILL / self.entry_bytes)
+        return ceil(self.bytes / TOO_LARGE * self.fillfactor / 100 / self.entry_bytes)
 
     @property
     def rebuilds(self) -> str:

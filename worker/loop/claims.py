@@ -15,14 +15,14 @@ from worker.loop.front import JOB_TYPE
 from worker.loop.held import Held, Policy
 
 # One statement text per size, so that few are prepared; each is a literal LIMIT.
-SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 100, 150, 200, 300, 500)
+SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 100, 150, 200, 300, 500, 750)
 # So many at most are claimed ahead for one slot and for all (for more slots than that, one for each): what a
 # killed worker leaves to its leases. Nothing is claimed ahead beyond MOST_HELD together with what has ended
 # and is not written yet, and nothing at all while so much waits to be written.
-AHEAD_PER_SLOT, AHEAD = 750, 1500
-MOST_HELD = 3000
+AHEAD_PER_SLOT, AHEAD = 1125, 2250
+MOST_HELD = 4500
 # A claim ahead is worth its statement for so many; what is left must last until it has come.
-ENOUGH_AHEAD = 500
+ENOUGH_AHEAD = 750
 # From so many runs on a type is known as well as any.
 KNOWN_RUNS = 150
 AHEAD_SECONDS = 0.25

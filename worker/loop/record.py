@@ -22,7 +22,7 @@ from worker.outcome import PLAIN
 from worker.states import Status
 from worker.transitions import engine
 
-BATCH = 500
+BATCH = 750
 # What one statement carries; the socket takes it in pieces while the loop goes on.
 BATCH_CHARACTERS = 1_000_000
 BUSY_PAUSE_SECONDS = 0.02

@@ -14,8 +14,8 @@ from worker.loop.record import Recorder, Written
 
 # While so many are still held, a statement waits until so many have ended, but no longer than this.
 STILL_HELD = 300
-ENOUGH_ENDED = 500
-GATHER_SECONDS = 0.010
+ENOUGH_ENDED = 750
+GATHER_SECONDS = 0.015
 
 _EVENTS = {"dead": "dead", "cancelled": "cancelled", "queued": "release", "succeeded": "succeed"}
 
@@ -72,7 +72,7 @@ class Writer:
                 self._recorder.give_back(batch)
 
         def done(written: Sequence[Written]) -> None:
-            # The next batch first: to log and to forget five hundred runs takes as long as a statement.
+            # The next batch first: to log and to forget hundreds of runs takes as long as a statement.
             self.step()
             self._recorder.tell(written)
 
