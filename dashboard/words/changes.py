@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 from dashboard.redaction import redact
@@ -21,15 +22,42 @@ WORDS = {
 }
 MOST = 6
 LONGEST = 80
+# The same few moves stand in most rows of a log. What is longer than this is put into words each time.
+MOST_REMEMBERED, LONGEST_REMEMBERED = 1000, 1000
 _MOMENT = re.compile(r"(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d:\d\d)(?:\.\d+)?(?:\+00:00|Z)")
 
 
-def changes(before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -> list[str]:
+Values = Mapping[str, Any] | None
+
+
+class _Change:
+    """What a row was and what it became; two are equal that read the same, so that 1 is not yes."""
+
+    __slots__ = ("after", "before", "text")
+
+    def __init__(self, before: Values, after: Values) -> None:
+        self.before, self.after = before, after
+        self.text = repr((before, after))
+
+    def __hash__(self) -> int:
+        return hash(self.text)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Change) and self.text == other.text
+
+
+def changes(before: Values, after: Values) -> tuple[str, ...]:
     """Return one phrase per difference, at most MOST and a word for the rest; secrets are hidden.
 
     Without ``after`` nothing was changed, or the thing is gone: the phrases say what it was.
     """
-    old, new = redact(dict(before or {})), redact(dict(after or {}))
+    change = _Change(before, after)
+    return _remembered(change) if len(change.text) <= LONGEST_REMEMBERED else _phrases(change)
+
+
+def _phrases(change: _Change) -> tuple[str, ...]:
+    after = change.after
+    old, new = redact(dict(change.before or {})), redact(dict(after or {}))
     if after is None:
         keys = [key for key, value in old.items() if value is not None]
     else:
@@ -39,7 +67,10 @@ def changes(before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -
         keys = [key for key in keys if key != "run_at"]
     phrases = [f"{_name(k)} {_value(old[k])}" if after is None else _phrase(k, old, new) for k in keys]
     more = len(phrases) - MOST
-    return phrases[:MOST] + ([f"and {more} more"] if more > 0 else [])
+    return (*phrases[:MOST], *([f"and {more} more"] if more > 0 else []))
+
+
+_remembered = lru_cache(MOST_REMEMBERED)(_phrases)
 
 
 def _phrase(key: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> str:

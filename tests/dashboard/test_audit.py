@@ -211,7 +211,13 @@ def test_viewers_read_the_log(as_role: AsRole, connection: Connection) -> None:
     ],
 )
 def test_a_change_in_words(before: Any, after: Any, words: list[str]) -> None:
-    assert changes(before, after) == words
+    assert list(changes(before, after)) == words
+    assert list(changes(before, after)) == words, "what was put into words before says the same"
+
+
+def test_what_is_equal_to_python_alone_is_told_apart() -> None:
+    assert changes({"a": True}, {"a": False}) == ("a yes → no",)
+    assert changes({"a": 1}, {"a": 0}) == ("a 1 → 0",)
 
 
 def test_many_changes_are_cut_short() -> None:
