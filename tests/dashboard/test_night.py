@@ -925,8 +925,9 @@ def test_the_page_of_a_night_never_reads_a_whole_table(
         assert "Backward using job_runs_pkey" not in plan or "max(" in sql, f"{sql}\n{plan}"
     fires = [plan for sql, plan in planned if "WITH fire AS" in sql]
     assert sum("Index Only Scan using job_runs_fires " in plan for plan in fires) >= 3, fires
-    assert not any(re.search("Sort Key: .*scheduled_for", plan) for plan in fires), fires
-    assert all(plan.count("job_attempts_pkey") == 1 for plan in fires), fires
+    # All fires at once are never sorted, at most those of one schedule.
+    assert not any(re.search("Sort Key: .*definition_id", plan) for plan in fires), fires
+    assert all(plan.count("job_attempts_pkey") == 2 for plan in fires), fires
     tried = [plan for sql, plan in planned if "WITH tried AS MATERIALIZED" in sql]
     used = "Index Only Scan Backward using job_attempts_failed_runs "
     assert sum(used in plan for plan in tried) >= 3 and all("Full Join" in plan for plan in tried), tried

@@ -17,6 +17,8 @@ PER_SCHEDULE = 2000
 MOST_SHOWN = 100
 # A fire is made within seconds of its time while any worker lives, and started when a slot is free.
 LATE = timedelta(minutes=1)
+# Two fires of a schedule are at least this far apart: nothing in cron is finer.
+STEP = timedelta(minutes=1)
 
 
 class Fired(NamedTuple):
@@ -69,24 +71,42 @@ _NEWEST = f"""
 # to the microsecond and an id up to 2 to the 53rd, and take less to make and to compare than ``numeric``. Of
 # the fires that wait there may be thousands, so the latest of these is found as the oldest; OFFSET lets it be
 # looked up once. Schedules are told in columns: rows of hundreds take Python as long as PostgreSQL this.
-_JUDGED = """
-WITH fire AS ({fires}
-), judged AS (
-    SELECT definition_id, id, scheduled_for,
-        CASE WHEN first_started_at > scheduled_for + :late
-            THEN date_part('epoch', first_started_at - scheduled_for) END AS late_seconds,
-        CASE WHEN first_started_at IS NULL AND now() > scheduled_for + :late
-            AND status IN ('queued', 'failed') THEN scheduled_for END AS waits_since,
-        first_started_at < max(CASE WHEN first_started_at IS NOT NULL THEN coalesce(finished_at, now()) END)
-            OVER (PARTITION BY definition_id ORDER BY scheduled_for
-                ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS is_beside
-    FROM fire
+#
+# What ran beside another is looked for only where a fire was not through within STEP of its time: no other
+# can be there when the next one starts. That needs each fire's past; a walk that only counts takes half.
+_BESIDE = f"""
+    SELECT count(*) AS beside, max(ARRAY[date_part('epoch', scheduled_for), id]) AS newest_beside
+    FROM (
+        SELECT id, scheduled_for, first_started_at < max(
+            CASE WHEN first_started_at IS NOT NULL THEN coalesce(finished_at, now()) END
+        ) OVER (ORDER BY scheduled_for ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS is_beside
+        FROM (
+            SELECT {_FIRE}
+            FROM wakeboard.job_runs AS r
+            WHERE r.definition_id = each.definition_id
+                AND r.scheduled_for >= :since AND r.scheduled_for < :until
+            ORDER BY r.scheduled_for DESC
+            LIMIT each.to_walk
+        ) AS newest
+    ) AS in_turn
+    WHERE is_beside"""
+_JUDGED = f"""
+WITH fire AS ({{fires}}
 ), told AS (
     SELECT definition_id, count(*) AS fires, count(late_seconds) + count(waits_since) AS late,
         max(ARRAY[late_seconds, id]) FILTER (WHERE late_seconds IS NOT NULL) AS latest_start,
-        min(waits_since) AS waits_since, count(*) FILTER (WHERE is_beside) AS beside,
-        max(ARRAY[date_part('epoch', scheduled_for), id]) FILTER (WHERE is_beside) AS newest_beside
-    FROM judged
+        min(waits_since) AS waits_since,
+        CASE WHEN bool_or(is_long) THEN count(*) ELSE 0 END AS to_walk
+    FROM (
+        SELECT definition_id, id,
+            CASE WHEN first_started_at > scheduled_for + :late
+                THEN date_part('epoch', first_started_at - scheduled_for) END AS late_seconds,
+            CASE WHEN first_started_at IS NULL AND now() > scheduled_for + :late
+                AND status IN ('queued', 'failed') THEN scheduled_for END AS waits_since,
+            first_started_at < scheduled_for OR first_started_at IS NOT NULL
+                AND coalesce(finished_at, now()) > scheduled_for + :step AS is_long
+        FROM fire
+    ) AS judged
     GROUP BY definition_id
 )
 SELECT array_agg(id) AS ids, array_agg(name) AS names, array_agg(overlap) AS overlaps,
@@ -94,7 +114,7 @@ SELECT array_agg(id) AS ids, array_agg(name) AS names, array_agg(overlap) AS ove
     array_agg(latest[2]::bigint) AS late_run_ids, array_agg(beside) AS beside,
     array_agg(newest_beside[2]::bigint) AS beside_run_ids
 FROM (
-    SELECT d.id, d.name, d.overlap, each.*
+    SELECT d.id, d.name, d.overlap, each.*, beside.*
     FROM (
         SELECT *, greatest(latest_start, CASE WHEN waits_since IS NOT NULL THEN ARRAY[
             date_part('epoch', now() - waits_since), (
@@ -105,6 +125,8 @@ FROM (
         FROM told OFFSET 0
     ) AS each
     JOIN wakeboard.job_definitions AS d ON d.id = each.definition_id
+    CROSS JOIN LATERAL ({_BESIDE}
+    ) AS beside
     ORDER BY d.name
 ) AS named"""
 _FIRED, _FIRED_NEWEST = (_JUDGED.format(fires=each) for each in (_IN_ORDER, _NEWEST))
@@ -115,7 +137,7 @@ def fired(ask: Ask, window: Window) -> list[Fired]:
 
     Of each schedule the newest PER_SCHEDULE, of the last one that there is room for as many as there is room.
     """
-    values = {"since": window.since, "until": window.until, "cap": CAP, "late": LATE}
+    values = {"since": window.since, "until": window.until, "cap": CAP, "late": LATE, "step": STEP}
     newest = {"first": 0, "each": PER_SCHEDULE}
     found = _fires(ask, _FIRED, values)
     if any(one.fires > PER_SCHEDULE for one in found.values()):
