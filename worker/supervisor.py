@@ -33,17 +33,8 @@ from worker.loop.limits import Limits
 from worker.loop.line import Connected, Line, NotConnected
 from worker.loop.slots import Slots
 from worker.loop.writer import Writer, log_end
-from worker.processes.children import (
-    AppFailed,
-    Children,
-    Died,
-    Event,
-    Finished,
-    Ready,
-    Returned,
-    TemplateDied,
-    Warned,
-)
+from worker.processes.children import Children
+from worker.processes.events import AppFailed, Died, Event, Finished, Ready, Returned, TemplateDied, Warned
 from worker.processes.firstborn import Firstborn
 from worker.settings import Settings
 from worker.transitions.operator import CANCEL_CHANNEL, WAKE_CHANNEL

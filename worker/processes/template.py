@@ -239,7 +239,7 @@ def _import_failure(app: str | None, error: BaseException) -> str:
 
 
 def main(argument: str) -> NoReturn:
-    """Entry of a template that was started afresh; `argument` is JSON made by `Children`."""
+    """Entry of a template that was started afresh; `argument` is JSON made by `Control`."""
     live(json.loads(argument))
 
 
