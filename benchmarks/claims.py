@@ -22,7 +22,8 @@ import psycopg
 
 from worker import embedded
 from worker.db import configure, connect, migrate
-from worker.transitions import engine
+from worker.transitions.engine.claims import WHOLE, claim
+from worker.transitions.engine.planning import PLANNING
 
 OPEN, AHEAD = "open", "ahead"
 BATCH = 10
@@ -112,13 +113,13 @@ def main() -> None:
             connect(server.url, name="benchmark", statement_timeout_seconds=600) as ours,
             connect(server.url, name="benchmark", statement_timeout_seconds=600) as plain,
         ):
-            configure(ours, engine.PLANNING)
+            configure(ours, PLANNING)
             print(f"claim of {BATCH}, ms: median, 95 %, most")
             for scene in SCENES:
                 fill(ours, scene, chosen.ahead)
                 print(f"{chosen.ahead if SCENES[scene][4] else 0:,} runs {scene}")
-                values = (["open", "ahead"], "w1", 30.0, *engine.WHOLE)
-                tell("wakeboard", measure(ours, engine.claim(BATCH), values, chosen.claims))
+                values = (["open", "ahead"], "w1", 30.0, *WHOLE)
+                tell("wakeboard", measure(ours, claim(BATCH), values, chosen.claims))
                 # Only now: a planner that sees both indexes may take the wrong one for ours.
                 plain.execute(PLAIN_INDEX)
                 tell("plain", measure(plain, PLAIN, ("w1",), chosen.claims))

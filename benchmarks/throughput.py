@@ -25,7 +25,7 @@ from benchmarks.bench import together
 from benchmarks.neighbours import PEERS, Peer, ask, fewer
 from worker.db import configure
 from worker.loop.front import Front
-from worker.transitions import engine
+from worker.transitions.engine import claims, endings, planning
 
 BATCH = 100
 WORDS = {
@@ -74,9 +74,9 @@ def drain_raw(url: str) -> None:
     Printed are the seconds of CPU that the server's process of this session had meanwhile.
     """
     with bench.session(url) as connection:
-        configure(connection, engine.PLANNING)
+        configure(connection, planning.PLANNING)
         cursor = psycopg.RawCursor(connection)
-        claim, finish = engine.claim(BATCH), engine.SUCCEED
+        claim, finish = claims.claim(BATCH), endings.SUCCEED
         me, front = f"raw {connection.info.backend_pid}", Front()
 
         def claimed() -> list[tuple[int, int]]:

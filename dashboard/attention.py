@@ -20,7 +20,7 @@ from dashboard.queries import alerts, overview, rising
 from dashboard.queries.overview import Counts
 from dashboard.queries.troubles import Troubles, troubles
 from dashboard.words.verdict import untold
-from worker.alerts.questions import Finding
+from worker.alerts.finding import Finding
 from worker.db import DatabaseError
 
 log = logging.getLogger("wakeboard.web")

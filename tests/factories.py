@@ -16,7 +16,7 @@ from psycopg import sql
 from psycopg.rows import dict_row
 
 from worker.fingerprint import group_of, lost_group
-from worker.transitions import engine
+from worker.transitions.engine import claims, endings, reaping, renewal
 
 Connection = psycopg.Connection[Any]
 Row = dict[str, Any]
@@ -266,8 +266,8 @@ def claim(
     oldest_first: bool = False,
 ) -> list[Claimed]:
     """Claim up to ``limit`` due runs of unlimited ``types`` for ``worker_id``."""
-    statement = engine.claim(limit, oldest_first=oldest_first)
-    values = (list(types), worker_id, lease_seconds, *engine.WHOLE)
+    statement = claims.claim(limit, oldest_first=oldest_first)
+    values = (list(types), worker_id, lease_seconds, *claims.WHOLE)
     return [Claimed(*found) for found in send(connection, statement, *values)]
 
 
@@ -280,10 +280,10 @@ def claim_limited(
 ) -> list[Claimed]:
     """Claim due runs of one limited type, in the two statements of one transaction that it takes."""
     with connection.transaction():
-        lock = send(connection, engine.LOCK_LIMIT, job_type)
+        lock = send(connection, claims.LOCK_LIMIT, job_type)
         if not lock:
             return []
-        found = send(connection, engine.claim_limited(limit), job_type, worker_id, lease_seconds, lock[0][0])
+        found = send(connection, claims.claim_limited(limit), job_type, worker_id, lease_seconds, lock[0][0])
         return [Claimed(*one) for one in found]
 
 
@@ -299,7 +299,7 @@ def renew(
     done, total = progress
     found = send(
         connection,
-        engine.RENEW,
+        renewal.RENEW,
         worker_id,
         *_split(held),
         [float(lease_seconds)] * n,
@@ -323,8 +323,8 @@ def succeed(
     n = len(held)
     text = None if result is None else json.dumps(result)
     found = send(
-        connection, engine.SUCCEED, worker_id, *_split(held), [float(ago)] * n, [float(took)] * n, [text] * n,
-        [output] * n, [note] * n, [10] * n, [300.0] * n,
+        connection, endings.SUCCEED, worker_id, *_split(held), [float(ago)] * n, [float(took)] * n,
+        [text] * n, [output] * n, [note] * n, [10] * n, [300.0] * n,
     )  # fmt: skip
     return [one[0] for one in found]
 
@@ -351,9 +351,9 @@ def fail(
     """Say that runs failed; return the status of each id that moved. ``delay`` is the backoff in seconds."""
     n = len(held)
     found = send(
-        connection, engine.FAIL, worker_id, *_split(held), [float(ago)] * n, [float(took)] * n, [outcome] * n,
-        [code] * n, [message] * n, [permanent] * n, [float(delay)] * n, [traceback] * n, [output] * n,
-        [note] * n, [most] * n, [300.0] * n, [group] * n, [template] * n, [frame] * n,
+        connection, endings.FAIL, worker_id, *_split(held), [float(ago)] * n, [float(took)] * n,
+        [outcome] * n, [code] * n, [message] * n, [permanent] * n, [float(delay)] * n, [traceback] * n,
+        [output] * n, [note] * n, [most] * n, [300.0] * n, [group] * n, [template] * n, [frame] * n,
     )  # fmt: skip
     return {one[0]: one[1] for one in found}
 
@@ -364,7 +364,7 @@ def release(
     """Give runs back; return the status of each id that moved."""
     n = len(held)
     found = send(
-        connection, engine.RELEASE, worker_id, *_split(held), [0.0] * n, [1.0] * n, [None] * n, [note] * n,
+        connection, endings.RELEASE, worker_id, *_split(held), [0.0] * n, [1.0] * n, [None] * n, [note] * n,
         [started] * n,
     )  # fmt: skip
     return {one[0]: one[1] for one in found}
@@ -382,7 +382,7 @@ def reap(
     n = len(held)
     group = lost_group(job_type)
     found = send(
-        connection, engine.REAP, *_split(held), [float(delay)] * n, [most] * n, why, [group.id] * n,
+        connection, reaping.REAP, *_split(held), [float(delay)] * n, [most] * n, why, [group.id] * n,
         group.template,
     )  # fmt: skip
     return {one[0]: one[1] for one in found}

@@ -20,7 +20,7 @@ from sqlalchemy.pool import StaticPool
 from worker.effects import LeaseLost
 from worker.own_connection import drop, held, joined, joining
 from worker.processes.captured import captured_tail
-from worker.transitions.engine import SUCCEED
+from worker.transitions.engine.endings import SUCCEED
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection as SqlConnection

@@ -8,14 +8,10 @@ speak to the loop through its inbox. Handlers never run in this process.
 from __future__ import annotations
 
 import gc
-import os
 import selectors
 import signal
-import sys
-from collections import deque
 from collections.abc import Sequence
 from time import monotonic
-from typing import Any
 
 import psycopg
 
@@ -25,36 +21,24 @@ from worker.duties.background import Background
 from worker.duties.hearing import Hearing
 from worker.duties.lease import CancelAsked, LeaseKeeper, LeaseLost
 from worker.duties.presence import Presence, new_worker_id
-from worker.loop.channel import Channel, ChannelLost
+from worker.loop.app import App
 from worker.loop.claimer import Claimer
 from worker.loop.claims import Claims
 from worker.loop.held import Held, Holdings
+from worker.loop.inbox import Inbox
 from worker.loop.limits import Limits
-from worker.loop.line import Connected, Line, NotConnected
+from worker.loop.line import Connected, NotConnected
+from worker.loop.lines import Lines
+from worker.loop.shutdown import Shutdown
 from worker.loop.slots import Slots
 from worker.loop.writer import Writer, log_end
-from worker.processes.children import (
-    AppFailed,
-    Children,
-    Died,
-    Event,
-    Finished,
-    Ready,
-    Returned,
-    TemplateDied,
-    Warned,
-)
+from worker.processes.children import Children
+from worker.processes.events import AppFailed, Died, Event, Finished, Ready, Returned, TemplateDied, Warned
 from worker.processes.firstborn import Firstborn
 from worker.settings import Settings
 from worker.transitions.operator import CANCEL_CHANNEL, WAKE_CHANNEL
 
 WATCH_SECONDS, RESTING_SECONDS = 0.05, 0.5
-RESTART_PAUSE, BROKEN_APP_PAUSE = 1.0, 30.0
-# Between two proofs of hearing, so that the second failure in a row finds a silent claim.
-SILENT_CLAIM_SECONDS = 7.0
-# What the last writes and the end of the process take off the shutdown time.
-LAST_WRITES_SECONDS = 1.0
-EXIT_SECONDS = 0.4
 STOPS = (signal.SIGTERM, signal.SIGINT)
 FAILED, USE_ERROR = 1, 2
 # Between two looks for garbage: runs leave none, and each claim of hundreds would have set off several.
@@ -81,23 +65,20 @@ class Supervisor:
         claiming after so long (what runs is waited for); ``firstborn``: what becomes the first template."""
         self._settings = settings
         self._url = url
-        self._wanted_types = None if types is None else set(types)
         self._until_drained = until_drained
         self._claims_end = None if claim_seconds is None else monotonic() + claim_seconds
         self.worker_id = new_worker_id(name)
-        self._inbox: deque[Any] = deque()
-        self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._inbox = Inbox()
         self._selector = selectors.DefaultSelector()
         self._watched_at = 0.0
         self._began_at = self._stepped_at = monotonic()
-        self._restart_at: float | None = None
-        self._stop_at: float | None = None
+        self._shutdown = Shutdown(settings.shutdown_seconds, settings.kill_seconds)
         self._exit_code: int | None = None
-        self._build(name, firstborn)
+        self._build(name, types, firstborn)
 
-    def _build(self, name: str | None, firstborn: Firstborn | None) -> None:
+    def _build(self, name: str | None, types: Sequence[str] | None, firstborn: Firstborn | None) -> None:
         """Make the parts and tie them together."""
-        settings, url, me = self._settings, self._url, self.worker_id
+        settings, url, me, tell = self._settings, self._url, self.worker_id, self._inbox.tell
         lease_seconds, poll_seconds = settings.lease_seconds, settings.poll_seconds
         environment = settings.environment_variables() | {"WAKEBOARD_DATABASE_URL": url}
         self._holdings = Holdings()
@@ -108,13 +89,14 @@ class Supervisor:
         self._limits = Limits(
             self._children, self._holdings, settings.concurrency, kill_seconds=settings.kill_seconds
         )
-        self._hearing = Hearing(
-            me, poll_seconds=poll_seconds, listen_anew=lambda: self._tell(self._listen_anew)
-        )
-        listens = (WAKE_CHANNEL, CANCEL_CHANNEL, self._hearing.channel)
-        self._claim_line = Line(url, "claim", self._tell, listens=listens)
-        self._finish_line = Line(url, "finish", self._tell)
-        self._writer = Writer(self._finish_line, self._holdings, me, wrote=self._wrote)
+        self._hearing = Hearing(me, poll_seconds=poll_seconds, listen_anew=lambda: tell(self._listen_anew))
+        heard = {
+            WAKE_CHANNEL: self._woken,
+            CANCEL_CHANNEL: self._cancel,
+            self._hearing.channel: self._hearing.heard,
+        }
+        self._lines = Lines(url, self._selector, tell, heard)
+        self._writer = Writer(self._lines.finish, self._holdings, me, wrote=self._wrote)
         self._slots = Slots(
             self._children, self._holdings, self._claims, worker_id=me, lease_seconds=lease_seconds,
             ended=self._writer.add, succeeded=self._writer.add_succeeded, committed=self._committed,
@@ -123,7 +105,7 @@ class Supervisor:
         self._lease = LeaseKeeper(
             url, me, self._holdings, heartbeat_seconds=settings.heartbeat_seconds, poll_seconds=poll_seconds,
             patience_seconds=lease_seconds, loop_silent_seconds=lambda: monotonic() - self._stepped_at,
-            progress=self._slots.progress, tell=self._tell,
+            progress=self._slots.progress, tell=tell,
         )  # fmt: skip
         self._presence = Presence(
             me, name=name, concurrency=settings.concurrency, heartbeat_seconds=settings.heartbeat_seconds,
@@ -132,15 +114,19 @@ class Supervisor:
         self._background = Background(
             url, settings, self._presence, self._claims, self._holdings, self._lease,
             read_output=self._slots.tail, is_tick=self._until_drained,
-            wake=lambda: self._tell(self._claimer.wake),
-            stop_wanted=lambda: self._tell(lambda: self.stop("asked from the dashboard")),
+            wake=lambda: tell(self._claimer.wake),
+            stop_wanted=lambda: tell(lambda: self.stop("asked from the dashboard")),
             claim_beat=lambda: self._claimer.beat(), hearing=self._hearing,
-            looked=lambda has_work, at: self._tell(lambda: self._claimer.looked(has_work, at)),
+            looked=lambda has_work, at: tell(lambda: self._claimer.looked(has_work, at)),
         )  # fmt: skip
         self._claimer = Claimer(
-            self._claim_line, self._claims, self._slots, self._holdings, worker_id=me,
+            self._lines.claim, self._claims, self._slots, self._holdings, worker_id=me,
             lease_seconds=lease_seconds, poll_seconds=poll_seconds, rounds=lambda: self._background.rounds,
             may_claim=self._may_claim,
+        )  # fmt: skip
+        self._app = App(
+            self._children, self._claims, wanted_types=types, publish=self._background.publish,
+            hindered=self._claimer.hindered,
         )  # fmt: skip
 
     # ---- the loop -----------------------------------------------------------------------------------
@@ -158,45 +144,44 @@ class Supervisor:
     def step(self, timeout_seconds: float) -> None:
         """Wait for something to happen, at most ``timeout_seconds``, then hear, watch, record and claim."""
         self._stepped_at = monotonic()
-        self._watch_writing()
+        self._lines.watch_writing()
         for key, _ in self._selector.select(timeout_seconds):
             key.data()
         for event in self._children.collect():
             self._hear(event)
-        while self._inbox:
-            self._read(self._inbox.popleft())
+        for message in self._inbox.messages():
+            self._read(message)
         if monotonic() - self._watched_at >= WATCH_SECONDS:
             self._watch()
         self._writer.step()
         if self._may_claim():
             self._claimer.step()
-        elif self._restart_at is None:
+        elif not self._app.is_down:
             self._claimer.well()
         self._decide_end()
         log.flush()
 
     def _pause_seconds(self) -> float:
         """Return how long the loop may sleep: briefly while something runs, else until the next poll."""
-        if len(self._holdings) or self._is_stopping or not self._writer.is_clear:
+        if len(self._holdings) or self._shutdown.has_begun or not self._writer.is_clear:
             return min(WATCH_SECONDS, self._writer.seconds_to_send or WATCH_SECONDS)
         return max(WATCH_SECONDS, min(RESTING_SECONDS, self._claimer.seconds_to_poll))
 
     def _may_claim(self) -> bool:
         return (
             self._background.is_registered
-            and not (self._background.is_draining or self._is_stopping)
-            and self._restart_at is None
+            and not (self._background.is_draining or self._shutdown.has_begun)
+            and not self._app.is_down
             and (self._claims_end is None or monotonic() < self._claims_end)
         )
 
     def _decide_end(self) -> None:
         """Set the exit code when there is nothing left to do, or no time left to do it."""
-        if self._exit_code is not None:
-            return
         is_clear = not len(self._holdings) and self._writer.is_clear
-        if self._stop_at is not None:
-            deadline = max(LAST_WRITES_SECONDS, self._settings.shutdown_seconds - EXIT_SECONDS)
-            if (is_clear and self._claimer.is_quiet) or monotonic() - self._stop_at >= deadline:
+        if self._app.is_misused:
+            self._exit_code = USE_ERROR
+        elif self._shutdown.has_begun:
+            if (is_clear and self._claimer.is_quiet) or self._shutdown.is_over:
                 self._exit_code = 0
         elif self._until_drained and is_clear:
             is_over = self._background.is_draining or (
@@ -210,9 +195,9 @@ class Supervisor:
     # ---- beginning and end --------------------------------------------------------------------------
 
     def _start(self) -> None:
-        self._selector.register(self._wake_read, selectors.EVENT_READ, self._drain_wake)
+        self._inbox.register(self._selector)
         self._children.register(self._selector, lambda: None)
-        signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
+        signal.set_wakeup_fd(self._inbox.rope, warn_on_full_buffer=False)
         for number in STOPS:
             signal.signal(number, self._on_signal)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
@@ -225,7 +210,7 @@ class Supervisor:
 
     def _on_signal(self, number: int, _frame: object) -> None:
         """Only take note: the loop may be in the middle of writing its log, which is not reentrant."""
-        self._tell(lambda: self.stop(signal.Signals(number).name))
+        self._inbox.tell(lambda: self.stop(signal.Signals(number).name))
 
     def _end(self) -> None:
         """Leave nothing behind: children first, then threads and connections."""
@@ -233,8 +218,7 @@ class Supervisor:
         self._lease.stop()
         self._background.stop()
         self._say_goodbye()
-        self._claim_line.drop()
-        self._finish_line.drop()
+        self._lines.close()
         signal.set_wakeup_fd(-1)
         # Python gives its handlers back before the process is gone: who says it once more then would kill it.
         for number in STOPS:
@@ -250,44 +234,21 @@ class Supervisor:
         except (DatabaseError, psycopg.Error) as failure:
             log.warn("The worker's end could not be noted.", error=str(failure)[:200])
 
-    @property
-    def _is_stopping(self) -> bool:
-        return self._stop_at is not None
-
-    @property
-    def _grace_seconds(self) -> float:
-        """Seconds from the stop to the TERM for what still runs."""
-        return max(0.0, self._settings.shutdown_seconds - self._settings.kill_seconds - LAST_WRITES_SECONDS)
-
     def stop(self, why: str = "asked") -> None:
         """Stop claiming; let what runs end until the deadline. A second call hurries."""
-        if self._stop_at is None:
-            self._stop_at = monotonic()
+        if self._shutdown.begin():
             self._slots.is_stopping = self._background.is_stopping = True
             log.note("Stopping: no more claims.", why=why, running=len(self._holdings))
-        else:
-            self._stop_at = min(self._stop_at, monotonic() - self._grace_seconds)
 
     # ---- hearing ------------------------------------------------------------------------------------
-
-    def _tell(self, message: object) -> None:
-        """Put something into the inbox from any thread, and wake the loop."""
-        self._inbox.append(message)
-        try:
-            os.write(self._wake_write, b"x")
-        except BlockingIOError:
-            pass
-
-    def _drain_wake(self) -> None:
-        try:
-            os.read(self._wake_read, 65_536)
-        except BlockingIOError:
-            pass
 
     def _read(self, message: object) -> None:
         match message:
             case Connected(line, channel):
-                self._connected(line, channel)
+                self._lines.connected(line, channel)
+                if line is self._lines.claim:
+                    self._hearing.connected(is_pooled=line.is_pooled)
+                    self._claimer.connected()
             case NotConnected(line, reason):
                 line.failed(reason)
             case CancelAsked(run_id, lease_epoch):
@@ -297,57 +258,17 @@ class Supervisor:
             case _ if callable(message):
                 message()
 
-    def _connected(self, line: Line, channel: Channel) -> None:
-        line.adopt(channel)
-        self._selector.register(channel.fileno(), selectors.EVENT_READ, lambda: self._pump(line))
-        if line is self._claim_line:
-            self._hearing.connected(is_pooled=line.is_pooled)
-            self._claimer.connected()
+    def _woken(self, _payload: str) -> None:
+        self._claimer.wake()
 
-    def _watch_writing(self) -> None:
-        """Watch a line for writing while its socket has not taken all of a statement yet."""
-        for line in (self._claim_line, self._finish_line):
-            channel = line.channel
-            if channel is None or channel.is_lost:
-                continue
-            wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if channel.wants_write else 0)
-            key = self._selector.get_key(channel.fileno())
-            if key.events != wanted:
-                self._selector.modify(channel.fileno(), wanted, key.data)
-
-    def _pump(self, line: Line) -> None:
-        """Let a connection go on; losing it is a sentence in the log and a new one soon."""
-        channel = line.channel
-        if channel is None:
-            return
-        try:
-            for name, payload in channel.pump():
-                if name == WAKE_CHANNEL:
-                    self._claimer.wake()
-                elif name == CANCEL_CHANNEL and payload.isascii() and payload.isdigit() and len(payload) < 20:
-                    self._limits.cancel(int(payload), None)
-                elif name == self._hearing.channel:
-                    self._hearing.heard(payload)
-        except ChannelLost as lost:
-            self._drop(line, "A database connection was lost; opening another.", str(lost))
-
-    def _drop(self, line: Line, why: str, error: str | None = None) -> None:
-        assert line.channel is not None
-        self._selector.unregister(line.channel.fileno())
-        line.drop()
-        log.warn(why, connection=line.name, error=error)
+    def _cancel(self, payload: str) -> None:
+        """A person wants the run of this id to stop."""
+        if payload.isascii() and payload.isdigit() and len(payload) < 20:
+            self._limits.cancel(int(payload), None)
 
     def _listen_anew(self) -> None:
-        """Open another connection for what hears nothing, unless a claim got under way on it just now.
-
-        The notification was sent through another connection, so the database answers: a claim that is silent
-        for long waits on a connection that is half open.
-        """
-        channel = self._claim_line.channel
-        if channel is None or not self._hearing.is_waiting:
-            return
-        if not channel.is_busy or channel.is_overdue(SILENT_CLAIM_SECONDS):
-            self._drop(self._claim_line, "No notification arrives; opening another connection.")
+        if self._hearing.is_waiting:
+            self._lines.listen_anew()
 
     def _hear(self, event: Event) -> None:
         """Take in what the children say."""
@@ -359,34 +280,13 @@ class Supervisor:
             case Died():
                 self._slots.died(event)
             case Ready(types):
-                self._ready(types)
+                self._app.ready(types)
             case AppFailed(message):
-                self._app_failed(message)
+                self._app.failed(message)
             case TemplateDied(text):
-                log.warn("The template process died; starting another.", how=text)
-                self._restart_at = monotonic() + RESTART_PAUSE
+                self._app.template_died(text)
             case Warned(message):
                 log.warn(message)
-
-    def _ready(self, types: Sequence[dict[str, Any]]) -> None:
-        known = {policy["name"] for policy in types}
-        wanted = known if self._wanted_types is None else self._wanted_types
-        if unknown := sorted(wanted - known):
-            log.warn(f"No handler is registered for {', '.join(unknown)}; known: {', '.join(sorted(known))}.")
-            self._exit_code = USE_ERROR
-            return
-        chosen = [policy for policy in types if policy["name"] in wanted]
-        self._claims.learn(chosen)
-        self._background.publish(chosen)
-
-    def _app_failed(self, message: str) -> None:
-        """A module that cannot be imported at the first start is wrong use; later, a deploy gone wrong."""
-        print(message, file=sys.stderr)  # noqa: T201
-        if self._claims.types:
-            self._restart_at = monotonic() + BROKEN_APP_PAUSE
-            self._claimer.hindered(message)
-        else:
-            self._exit_code = USE_ERROR
 
     def _wrote(self, written: Sequence[Held]) -> None:
         limited = self._claims.limited
@@ -401,27 +301,17 @@ class Supervisor:
 
     def _watch(self) -> None:
         """Look at what time brings: lost connections, limits of runs, restarts, the shutdown deadline."""
-        now = self._watched_at = monotonic()
-        for line in (self._claim_line, self._finish_line):
-            if line.channel is not None and (line.channel.is_lost or line.channel.is_overdue()):
-                self._drop(line, "The database does not answer; opening another connection.")
-            line.ensure()
+        self._watched_at = monotonic()
+        self._lines.look()
         for watchdog in (self._lease.watchdog, self._background.watchdog):
             if watchdog.check():
                 log.warn("The database has not answered a thread for too long; its connection was shut.")
         self._limits.step()
-        if self._restart_at is not None and now >= self._restart_at and not self._is_stopping:
-            self._restart_at = None
-            self._children.start()
-        if self._stop_at is not None:
-            self._hurry_up(now - self._stop_at)
-
-    def _hurry_up(self, seconds: float) -> None:
-        """Interrupt, then kill what still runs as the shutdown deadline comes near."""
-        last_moment = max(0.0, self._settings.shutdown_seconds - LAST_WRITES_SECONDS)
-        if seconds >= min(self._grace_seconds + self._settings.kill_seconds, last_moment):
+        if not self._shutdown.has_begun:
+            self._app.step()
+        elif self._shutdown.must_kill:
             self._limits.stop_all(kill=True)
-        elif seconds >= self._grace_seconds:
+        elif self._shutdown.must_interrupt:
             self._limits.stop_all(kill=False)
 
 

@@ -13,8 +13,8 @@ import psycopg
 from sqlalchemy import Connection, select
 
 from worker.alerts import questions
+from worker.alerts.finding import Finding
 from worker.alerts.kinds import KINDS
-from worker.alerts.questions import Finding
 from worker.tables import alert_rules
 
 KIND = "failures_rise"

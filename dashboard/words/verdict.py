@@ -8,8 +8,8 @@ from datetime import datetime
 
 from dashboard.formats import duration, number, plural
 from dashboard.queries.overview import CAP, Counts
+from worker.alerts.finding import Finding
 from worker.alerts.kinds import title_of
-from worker.alerts.questions import Finding
 from worker.liveness import SILENCE_SECONDS
 
 WORDS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")

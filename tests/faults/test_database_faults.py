@@ -28,7 +28,7 @@ from worker.audit import Actor
 from worker.people.tokens import create_token
 from worker.settings import Settings
 from worker.states import Role
-from worker.transitions import engine
+from worker.transitions.engine.planning import PLANNING
 
 __all__ = ["cluster", "database"]
 Measured = Callable[[str], None]
@@ -364,7 +364,7 @@ def test_an_old_snapshot_slows_claims_within_bounds(
         db.connect(house.database, name="wakeboard other") as other,
         db.connect(house.database, name="report", autocommit=False) as report,
     ):
-        db.configure(other, engine.PLANNING)
+        db.configure(other, PLANNING)
         db.configure(report, {"idle_in_transaction_session_timeout": "0"})
         come_and_go(other, 1_000)
         other.execute(PROBES, (8,))

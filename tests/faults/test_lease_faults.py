@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from random import Random
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -19,7 +20,7 @@ from tests.faults.house import LEASE_SECONDS, House
 from tests.faults.rows import Scale, fault
 from tests.processes import Wakeboard, wait_until
 from worker.duties.reaper import Reaper
-from worker.transitions import engine
+from worker.transitions.engine import endings, renewal
 
 Measured = Callable[[str], None]
 AT_ONCE = 10
@@ -149,12 +150,12 @@ def a_run_lost_and_claimed_again(connection: Connection) -> tuple[Held, Held]:
     return first.held, second.held
 
 
-def fence_by_name_alone(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def fence_by_name_alone(monkeypatch: pytest.MonkeyPatch, room: ModuleType, name: str) -> None:
     """Weaken an engine statement to what it would be if the owner's name were the whole fence."""
-    statement: str = getattr(engine, name)
+    statement: str = getattr(room, name)
     weakened = statement.replace("r.lease_epoch = a.epoch AND r.locked_by = $1", "r.locked_by = $1")
     assert weakened != statement
-    monkeypatch.setattr(engine, name, weakened)
+    monkeypatch.setattr(room, name, weakened)
 
 
 def test_the_epoch_refuses_an_answer_that_the_name_alone_would_accept(
@@ -163,7 +164,7 @@ def test_the_epoch_refuses_an_answer_that_the_name_alone_would_accept(
     first, second = a_run_lost_and_claimed_again(connection)
     assert factories.succeed(connection, first) == []
     assert factories.status(connection, second[0]) == "running"
-    fence_by_name_alone(monkeypatch, "SUCCEED")
+    fence_by_name_alone(monkeypatch, endings, "SUCCEED")
     assert factories.succeed(connection, first) == [first[0]], "the first attempt would finish the second"
 
 
@@ -173,5 +174,5 @@ def test_the_epoch_refuses_a_renewal_that_the_name_alone_would_accept(
     first, second = a_run_lost_and_claimed_again(connection)
     assert factories.renew(connection, first) == {}
     assert factories.renew(connection, second) == {second[0]: False}
-    fence_by_name_alone(monkeypatch, "RENEW")
+    fence_by_name_alone(monkeypatch, renewal, "RENEW")
     assert factories.renew(connection, first) == {first[0]: False}, "the lost attempt would keep the lease"

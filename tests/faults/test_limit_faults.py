@@ -19,7 +19,8 @@ from tests.processes import wait_until
 from worker import db, transitions
 from worker.audit import Actor
 from worker.states import Role
-from worker.transitions import engine
+from worker.transitions.engine.claims import WHOLE, claim
+from worker.transitions.engine.planning import PLANNING
 
 Measured = Callable[[str], None]
 APP = "tests.faults.apps.limited"
@@ -105,7 +106,7 @@ def test_paused_runs_ahead_cost_a_claim_nothing(house: House, scale: Scale, meas
 def cost_of_a_claim(database: str) -> tuple[int, float]:
     """Return how many pages a claim of ten reads and the median of its milliseconds in the server."""
     with db.connect(database, name="wakeboard test") as connection:
-        db.configure(connection, engine.PLANNING)
+        db.configure(connection, PLANNING)
         connection.execute(
             "INSERT INTO wakeboard.job_runs (job_type) SELECT 'probed' FROM generate_series(1, 10)"
         )
@@ -118,11 +119,11 @@ def cost_of_a_claim(database: str) -> tuple[int, float]:
 
 def explained(connection: Connection) -> dict[str, Any]:
     """Run a claim that is rolled back; return its plan with what it cost."""
-    explain = f"EXPLAIN (ANALYZE, BUFFERS, TIMING OFF, FORMAT JSON) {engine.claim(10)}"
+    explain = f"EXPLAIN (ANALYZE, BUFFERS, TIMING OFF, FORMAT JSON) {claim(10)}"
     with connection.transaction(force_rollback=True):
         row = (
             RawCursor(connection)
-            .execute(explain.encode(), (["open", "paused", "probed"], "w1", 30.0, *engine.WHOLE))
+            .execute(explain.encode(), (["open", "paused", "probed"], "w1", 30.0, *WHOLE))
             .fetchone()
         )
     assert row is not None

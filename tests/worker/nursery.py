@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from worker.outcome import PLAIN
-from worker.processes.children import Assignment, Children, Died, Event, Finished, Ready, Returned
+from worker.processes.children import Children
+from worker.processes.events import Died, Event, Finished, Ready, Returned
+from worker.processes.wire import Assignment
 
 ROOT = str(Path(__file__).resolve().parents[2])
 APP = "tests.worker.nursery_app"

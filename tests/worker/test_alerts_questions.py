@@ -20,8 +20,9 @@ from tests.factories import (
     insert,
 )
 from worker.alerts import questions
+from worker.alerts.finding import Finding
 from worker.alerts.kinds import KINDS
-from worker.alerts.questions import Finding, ask
+from worker.alerts.questions import ask
 
 HOSTILE = "<img src=x onerror=alert(1)>\u202e\"'"
 

@@ -26,7 +26,7 @@ from worker.loop.channel import (
     array,
     numbers,
 )
-from worker.transitions import engine
+from worker.transitions.engine import claims, endings, planning, reaping, renewal
 
 
 @pytest.fixture
@@ -210,9 +210,16 @@ def test_plans_made_on_a_small_table_find_rows_by_their_key(connection: Connecti
         a_run(connection, "running")
     if count:
         connection.execute("ANALYZE wakeboard.job_runs")
-    db.configure(connection, engine.PLANNING)
-    for name in ("SUCCEED", "FAIL", "RELEASE", "RENEW", "REAP"):
-        statement = f"EXPLAIN (GENERIC_PLAN) {getattr(engine, name)}"
+    db.configure(connection, planning.PLANNING)
+    moves = {
+        "succeed": endings.SUCCEED,
+        "fail": endings.FAIL,
+        "release": endings.RELEASE,
+        "renew": renewal.RENEW,
+        "reap": reaping.REAP,
+    }
+    for name, move in moves.items():
+        statement = f"EXPLAIN (GENERIC_PLAN) {move}"
         plan = [one[0] for one in psycopg.RawCursor(connection).execute(statement.encode()).fetchall()]
         scans = [
             (line.strip(), after.strip())
@@ -235,8 +242,8 @@ def test_a_claim_walks_its_own_index_once_the_table_was_analyzed(connection: Con
     connection.execute("UPDATE wakeboard.job_runs SET status = 'cancelled', finished_at = now()")
     connection.execute(enqueue, (10,))
     connection.execute("ANALYZE wakeboard.job_runs")
-    db.configure(connection, engine.PLANNING)
-    explain = f"EXPLAIN (GENERIC_PLAN) {engine.claim(8)}"
+    db.configure(connection, planning.PLANNING)
+    explain = f"EXPLAIN (GENERIC_PLAN) {claims.claim(8)}"
     plan = [one[0] for one in psycopg.RawCursor(connection).execute(explain.encode()).fetchall()]
     assert any("job_runs_claimable" in line for line in plan), plan
     assert any("TID Cond: (head.tid = ctid)" in line for line in plan), plan

@@ -14,17 +14,8 @@ import pytest
 from tests.worker.nursery import APP, Nursery, assign, lives, wait_gone
 from worker.outcome import PLAIN
 from worker.processes import preload
-from worker.processes.children import (
-    AppFailed,
-    Assignment,
-    Died,
-    Finished,
-    Ready,
-    Returned,
-    TemplateDied,
-    Warned,
-)
-from worker.processes.wire import Reported, answer_frame
+from worker.processes.events import AppFailed, Died, Finished, Ready, Returned, TemplateDied, Warned
+from worker.processes.wire import Assignment, Reported, answer_frame
 
 
 @pytest.fixture
@@ -250,7 +241,7 @@ def test_a_signal_that_comes_too_late_hits_no_bystander(nursery: Nursery) -> Non
 
 def test_a_signal_to_every_process_of_the_service_ends_no_run(nursery: Nursery) -> None:
     nursery.begin(assign("polite", timeout=0.5))
-    template = nursery.children._template
+    template = nursery.children._control.template
     assert template is not None
     for pid in (nursery.pid(), template.pid):
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -325,8 +316,8 @@ def test_a_frame_whose_rest_looks_like_answers_is_none(nursery: Nursery) -> None
     held = nursery.children._slots[0]
     forged = answer_frame(Reported(waiting.run_id, waiting.lease_epoch, 1, 2, PLAIN["returned"]))
     start = (len(forged) + 3).to_bytes(4, "big") + b"abc"
-    assert nursery.children._read(held, start)
-    assert not nursery.children._read(held, forged)
+    assert held.read(start)
+    assert not held.read(forged)
     died = nursery.wait_for(Died)
     assert died.running is not None
     assert died.running.run_id == waiting.run_id
@@ -336,7 +327,7 @@ def test_an_answer_that_is_told_twice_counts_once(nursery: Nursery) -> None:
     waiting = assign("wait")
     nursery.begin(waiting, assign("nothing"))
     answer = answer_frame(Reported(waiting.run_id, waiting.lease_epoch, 1, 2, PLAIN["returned"]))
-    nursery.children._read(nursery.children._slots[0], answer * 2)
+    nursery.children._slots[0].read(answer * 2)
     assert [event for event in nursery.children.collect() if isinstance(event, Returned)] == [
         Returned(0, [(waiting, 1, 2)])
     ]
@@ -473,7 +464,7 @@ def test_when_the_template_dies_all_goes_with_it_and_start_brings_it_back(
     pids = [int(path.read_text()) for path in tmp_path.iterdir()]
     queued = assign("nothing")
     nursery.children.send(0, [queued])
-    template = nursery.children._template
+    template = nursery.children._control.template
     assert template is not None
     os.kill(template.pid, signal.SIGKILL)
     assert "SIGKILL" in nursery.wait_for(TemplateDied).text
@@ -491,7 +482,7 @@ def test_the_supervisors_other_children_outlive_the_template(nursery: Nursery) -
     other = os.spawnlp(os.P_NOWAIT, "sleep", "sleep", "600")
     try:
         nursery.begin(assign("wait"))
-        template = nursery.children._template
+        template = nursery.children._control.template
         assert template is not None
         os.kill(template.pid, signal.SIGKILL)
         nursery.wait_for(Died)

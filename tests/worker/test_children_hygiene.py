@@ -15,7 +15,7 @@ import pytest
 
 from tests.worker.nursery import ROOT, Nursery, assign, descendants, lives, open_files, wait_gone
 from tests.worker.nursery_app import ESCAPED
-from worker.processes.children import Died, Finished
+from worker.processes.events import Died, Finished
 
 
 @pytest.fixture

@@ -15,8 +15,8 @@ from worker.loop import front as module
 from worker.loop.claiming import claim_script
 from worker.loop.claims import Plan
 from worker.loop.front import WHOLE, Front, Places
-from worker.transitions import engine
-from worker.transitions.engine import PRIORITIES
+from worker.transitions.engine import claims, planning
+from worker.transitions.engine.claims import PRIORITIES
 
 MORNING, NOON = "2026-01-01 08:00:00+00", "2026-01-01 12:00:00+00"
 NORMAL = 2
@@ -124,12 +124,12 @@ def test_a_claim_begins_behind_the_place_it_is_given(connection: Connection) -> 
 def behind(connection: Connection, moment: object, run_id: int) -> list[Claimed]:
     """Claim runs of the type ``mail`` behind a moment and an id."""
     places = ([moment] * PRIORITIES, [run_id] * PRIORITIES)
-    return [Claimed(*found) for found in send(connection, engine.claim(10), ["mail"], "w1", 30, *places)]
+    return [Claimed(*found) for found in send(connection, claims.claim(10), ["mail"], "w1", 30, *places)]
 
 
 def pages_read(connection: Connection, *places: object) -> int:
     """Return how many pages a claim of ten reads; it is rolled back."""
-    explain = f"EXPLAIN (ANALYZE, BUFFERS, TIMING OFF, FORMAT JSON) {engine.claim(10)}"
+    explain = f"EXPLAIN (ANALYZE, BUFFERS, TIMING OFF, FORMAT JSON) {claims.claim(10)}"
     with connection.transaction(force_rollback=True):
         cursor = psycopg.RawCursor(connection)
         found = cursor.execute(explain.encode(), (["mail"], "w1", 30.0, *places)).fetchone()
@@ -146,18 +146,18 @@ def test_under_an_old_snapshot_a_claim_behind_the_front_walks_past_nothing(
         db.connect(database, name="wakeboard worker") as worker,
         db.connect(database, name="report", autocommit=False) as report,
     ):
-        db.configure(worker, engine.PLANNING)
+        db.configure(worker, planning.PLANNING)
         report.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         report.execute("SELECT count(*) FROM wakeboard.job_runs")
         # Large ones: a page of the table has seven of them.
         worker.execute("""INSERT INTO wakeboard.job_runs (job_type, payload)
             SELECT 'mail', jsonb_build_object('text', repeat('x', 900)) FROM generate_series(1, 3000)""")
-        fresh = pages_read(worker, *engine.WHOLE)
+        fresh = pages_read(worker, *claims.WHOLE)
         for _ in range(5):
             taken = claim(worker, limit=500)
             succeed(worker, *(one.held for one in taken))
         last = max((one.run_at, one.id) for one in taken)
-        whole = pages_read(worker, *engine.WHOLE)
+        whole = pages_read(worker, *claims.WHOLE)
         behind = pages_read(worker, [last[0]] * PRIORITIES, [last[1]] * PRIORITIES)
         report.rollback()
     assert whole > fresh + 2500 / 7

@@ -21,7 +21,7 @@ from tests.factories import a_run, a_type, claim, rows
 from tests.middleman import between
 from tests.processes import ROOT, run_wakeboard, surroundings, wait_until
 from worker import db
-from worker.cli import diagnosis
+from worker.cli.diagnosis.indexes import bloated_ones
 from worker.duties.indexes import Indexes
 from worker.indexes import bloat as bloat_module
 from worker.indexes import rebuild, state
@@ -231,7 +231,7 @@ def test_an_index_that_takes_too_long_to_count_is_named_and_left(
     with a_snapshot(other):
         churn(connection)
         current = make_pass(database)
-        (found,) = [each for each in diagnosis.bloated_ones(connection, FLOOR) if CLAIMABLE in each.says]
+        (found,) = [each for each in bloated_ones(connection, FLOOR) if CLAIMABLE in each.says]
     assert current.tried == {} and size(connection) >= grown
     assert "its count took over" in str(current.uncounted)
     assert found.says.endswith("by the statistics: its count took over 0.001 s.")
@@ -388,7 +388,7 @@ def test_doctor_names_what_a_rebuild_left(database: str, connection: Connection,
 
 def test_doctor_names_a_bloated_index(connection: Connection, other: Connection) -> None:
     bloat(connection, other)
-    (found,) = [each for each in diagnosis.bloated_ones(connection, FLOOR) if CLAIMABLE in each.says]
+    (found,) = [each for each in bloated_ones(connection, FLOOR) if CLAIMABLE in each.says]
     assert found.level == "warning" and f"wakeboard.{CLAIMABLE}" in str(found.mend)
 
 
@@ -498,7 +498,7 @@ def test_a_unique_index_is_named_and_left_as_it_is(
     )
     bloat(connection, other)
     grown = size(connection, "one_each")
-    says = {found.says: found.mend for found in diagnosis.bloated_ones(connection, FLOOR)}
+    says = {found.says: found.mend for found in bloated_ones(connection, FLOOR)}
     assert any(told.startswith("one_each takes") and "quiet hour" in str(mend) for told, mend in says.items())
     make_pass(database)
     assert size(connection, "one_each") == grown > 4 * size(connection)

@@ -9,30 +9,33 @@ import pytest
 
 from tests import factories
 from tests.conftest import Connection
-from worker.transitions import engine
+from worker.transitions.engine.claims import claim, claim_limited
+from worker.transitions.engine.endings import FAIL, RELEASE, SUCCEED
+from worker.transitions.engine.reaping import ENDED_LEASES, REAP
+from worker.transitions.engine.renewal import RENEW
 
 IDS = "ARRAY[100, 200, 300]::bigint[], ARRAY[1, 1, 1]::bigint[]"
 NOTHING = "ARRAY[NULL, NULL, NULL]"
 SECONDS = "ARRAY[1, 1, 1]::float8[]"
 FINISHING = {
-    "renew": (engine.RENEW, f"'w1', {IDS}, {SECONDS}, {NOTHING}::bigint[], {NOTHING}::bigint[]"),
+    "renew": (RENEW, f"'w1', {IDS}, {SECONDS}, {NOTHING}::bigint[], {NOTHING}::bigint[]"),
     "succeed": (
-        engine.SUCCEED,
+        SUCCEED,
         f"""'w1', {IDS}, {SECONDS}, {SECONDS}, {NOTHING}::text[], {NOTHING}::text[], {NOTHING}::text[],
             {NOTHING}::int[], {NOTHING}::float8[]""",
     ),
     "fail": (
-        engine.FAIL,
+        FAIL,
         f"""'w1', {IDS}, {SECONDS}, {SECONDS}, ARRAY['failed', 'failed', 'failed'], {NOTHING}::text[],
             {NOTHING}::text[], ARRAY[false, false, false], {SECONDS}, {NOTHING}::text[], {NOTHING}::text[],
             {NOTHING}::text[], ARRAY[10, 10, 10], {NOTHING}::float8[], ARRAY[7, 7, 8]::bigint[],
             ARRAY['t', 't', 'u'], {NOTHING}::text[]""",
     ),
     "release": (
-        engine.RELEASE,
+        RELEASE,
         f"'w1', {IDS}, {SECONDS}, {SECONDS}, {NOTHING}::text[], {NOTHING}::text[], ARRAY[true, true, true]",
     ),
-    "reap": (engine.REAP, f"{IDS}, {SECONDS}, ARRAY[10, 10, 10], 'silent', ARRAY[7, 7, 8]::bigint[], 't'"),
+    "reap": (REAP, f"{IDS}, {SECONDS}, ARRAY[10, 10, 10], 'silent', ARRAY[7, 7, 8]::bigint[], 't'"),
 }
 
 
@@ -96,17 +99,17 @@ def test_an_answer_finds_its_runs_by_their_ids(large: Connection, move: str, mod
 def test_a_claim_walks_the_claimable_runs_alone(
     large: Connection, limit: int, mode: str, oldest_first: bool
 ) -> None:
-    statement = engine.claim(limit, oldest_first=oldest_first)
+    statement = claim(limit, oldest_first=oldest_first)
     values = "ARRAY['type0', 'type1', 'type2'], 'w1', 30, ARRAY[now()], ARRAY[7]"
     assert reads(large, statement, values, mode) == {"job_runs_claimable", "Tid Scan"}
 
 
 @pytest.mark.parametrize("mode", ["generic", "custom"])
 def test_a_limited_claim_counts_what_runs_by_its_own_index(large: Connection, mode: str) -> None:
-    found = reads(large, engine.claim_limited(10), "'type9', 'w1', 30, 50", mode)
+    found = reads(large, claim_limited(10), "'type9', 'w1', 30, 50", mode)
     assert found == {"job_runs_claimable", "job_runs_leased", "Tid Scan"}
 
 
 @pytest.mark.parametrize("mode", ["generic", "custom"])
 def test_the_reaper_looks_at_leases_alone(large: Connection, mode: str) -> None:
-    assert reads(large, engine.ENDED_LEASES, "100", mode) == {"job_runs_leased"}
+    assert reads(large, ENDED_LEASES, "100", mode) == {"job_runs_leased"}

@@ -10,7 +10,8 @@ from tests.worker.test_claims import claimed, claims
 from worker.loop.deciding import Ended
 from worker.loop.held import Holdings, boottime_ns
 from worker.loop.slots import Slots
-from worker.processes.children import Children, Finished, Returned
+from worker.processes.children import Children
+from worker.processes.events import Finished, Returned
 from worker.processes.wire import Assignment
 
 

@@ -79,7 +79,7 @@ def test_an_inline_run_refuses_what_enqueue_refuses() -> None:
         run_now("nobody")
 
 
-@pytest.mark.parametrize("engine", ["worker.supervisor", "worker.processes.child"])
+@pytest.mark.parametrize("engine", ["worker.supervisor", "worker.processes.birth"])
 def test_a_worker_loads_no_pool(engine: str) -> None:
     said = subprocess.run(
         [sys.executable, "-c", f"import sys, {engine}; print('worker.pool' in sys.modules)"],

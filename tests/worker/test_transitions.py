@@ -13,6 +13,7 @@ from tests.conftest import Connection
 from worker import transitions
 from worker.audit import Actor
 from worker.states import Role
+from worker.transitions.engine import endings, reaping, renewal
 
 OPERATOR = Actor("alice", Role.OPERATOR, "web")
 ADMIN = Actor("root", Role.ADMIN, "cli")
@@ -320,11 +321,9 @@ def test_a_release_of_what_was_cut_short_is_an_attempt_but_no_failure(shared: Co
 
 
 def test_one_batch_may_release_started_and_unstarted_runs(shared: Connection) -> None:
-    from worker.transitions import engine
-
     begun, fresh = factories.a_run(shared, "running"), factories.a_run(shared, "running")
     values = ([begun, fresh], [1, 1], [0.0] * 2, [1.0] * 2, [None] * 2, [None] * 2, [True, False])
-    factories.send(shared, engine.RELEASE, "w1", *values)
+    factories.send(shared, endings.RELEASE, "w1", *values)
     assert [factories.row(shared, run)["attempts"] for run in (begun, fresh)] == [1, 0]
     assert [len(factories.attempts(shared, run)) for run in (begun, fresh)] == [1, 0]
 
@@ -360,20 +359,18 @@ def test_a_run_that_kills_its_workers_is_given_up(shared: Connection, job_type: 
 
 
 def test_ended_leases_come_with_the_policy_of_their_type(connection: Connection) -> None:
-    from worker.transitions import engine
-
     factories.a_type(connection, "mail", max_attempts=4, backoff="fixed 30s")
     own = factories.a_run(connection, "running", locked_until="-3 seconds", max_attempts=2)
     typed = factories.a_run(connection, "running", locked_until="-2 seconds")
     unknown = factories.a_run(connection, "running", locked_until="-1 second", job_type="gone")
     factories.a_run(connection, "running")
-    found = factories.send(connection, engine.ENDED_LEASES, 100)
+    found = factories.send(connection, reaping.ENDED_LEASES, 100)
     assert [(one[0], one[5], one[6]) for one in found] == [
         (own, 2, "fixed 30s"),
         (typed, 4, "fixed 30s"),
         (unknown, 10, "exponential 10s cap 30m"),
     ]
-    assert len(factories.send(connection, engine.ENDED_LEASES, 2)) == 2
+    assert len(factories.send(connection, reaping.ENDED_LEASES, 2)) == 2
 
 
 # The whole life
@@ -449,12 +446,10 @@ def test_a_run_that_waits_is_cancelled_at_once_and_never_claimed(shared: Connect
 
 
 def test_a_running_run_is_asked_once_to_stop(shared: Connection) -> None:
-    from worker.transitions import engine
-
     run = factories.a_run(shared, "running")
     answer = transitions.cancel(shared, run, OPERATOR)
     assert (answer.result, answer.status, answer.http_status) == ("asked", "running", 202)
-    assert factories.send(shared, engine.CANCELS, [run]) == [(run, 1)]
+    assert factories.send(shared, renewal.CANCELS, [run]) == [(run, 1)]
     assert transitions.cancel(shared, run, OPERATOR).result == "already"
     assert factories.row(shared, run)["locked_by"] == "w1"
 

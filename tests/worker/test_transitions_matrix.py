@@ -15,7 +15,8 @@ from tests.conftest import Connection
 from worker import transitions
 from worker.audit import Actor
 from worker.states import MOVES, VERBS, Move, Outcome, Role, Status, Verb, allowed
-from worker.transitions import Answer, engine
+from worker.transitions import Answer
+from worker.transitions.engine.fence import NOTE_REFUSAL
 
 OPERATOR = Actor("alice", Role.OPERATOR, "web")
 _types = (f"type{number}" for number in itertools.count())
@@ -269,4 +270,4 @@ def test_a_late_answer_is_never_noted_on_an_attempt_that_ended_well(shared: Conn
 
 
 def _note(connection: Connection, run: int, outcome: Outcome) -> None:
-    psycopg.RawCursor(connection).execute(engine.NOTE_REFUSAL.encode(), (run, 1, outcome.value))
+    psycopg.RawCursor(connection).execute(NOTE_REFUSAL.encode(), (run, 1, outcome.value))

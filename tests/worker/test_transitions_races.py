@@ -18,7 +18,11 @@ from tests.processes import wait_until, wait_until_blocked
 from worker import db, transitions
 from worker.audit import Actor
 from worker.states import Role
-from worker.transitions import Answer, engine
+from worker.transitions import Answer
+from worker.transitions.engine.claims import WHOLE, claim
+from worker.transitions.engine.endings import SUCCEED
+from worker.transitions.engine.fence import STANDING
+from worker.transitions.engine.planning import PLANNING
 
 OPERATOR = Actor("alice", Role.OPERATOR, "web")
 
@@ -36,7 +40,7 @@ def test_one_locked_row_does_not_stop_a_batch(connection: Connection, other: Con
     with other.transaction():
         hold(other, runs[1])
         assert set(answer(connection, *held)) == {runs[0], runs[2]}
-        standing = {one[0]: one[1:] for one in factories.send(connection, engine.STANDING, runs)}
+        standing = {one[0]: one[1:] for one in factories.send(connection, STANDING, runs)}
         assert standing[runs[1]] == (1, "w1", "running")
     assert set(answer(connection, held[1])) == {runs[1]}
 
@@ -67,28 +71,28 @@ def past_the_gate(
         return [found[0] for found in late.result(10)]
 
 
-@pytest.mark.parametrize("planning", [{}, engine.PLANNING])
+@pytest.mark.parametrize("planning", [{}, PLANNING])
 def test_a_claim_leaves_what_was_changed_behind_its_snapshot_to_the_next(
     connection: Connection, other: Connection, planning: dict[str, str]
 ) -> None:
     factories.a_type(connection)
     runs = [factories.a_run(connection, run_at=f"-{3 - n} minutes") for n in range(3)]
     db.configure(connection, planning)
-    statement = engine.claim(10).replace("WHERE t.paused_at", f"WHERE {GATE}t.paused_at")
+    statement = claim(10).replace("WHERE t.paused_at", f"WHERE {GATE}t.paused_at")
     change = f"UPDATE wakeboard.job_runs SET priority = 2, updated_at = now() WHERE id = {runs[1]}"
-    values = (["mail"], "w1", 30.0, *engine.WHOLE)
+    values = (["mail"], "w1", 30.0, *WHOLE)
     assert past_the_gate(connection, other, statement, values, change) == [runs[0], runs[2]]
     assert [factories.status(connection, run) for run in runs] == ["running", "queued", "running"]
     assert [one.id for one in factories.claim(connection)] == [runs[1]]
 
 
-@pytest.mark.parametrize("planning", [{}, engine.PLANNING])
+@pytest.mark.parametrize("planning", [{}, PLANNING])
 def test_a_success_that_met_a_change_behind_its_snapshot_is_told_again(
     connection: Connection, other: Connection, planning: dict[str, str]
 ) -> None:
     runs = [factories.a_run(connection, "running") for _ in range(3)]
     db.configure(connection, planning)
-    statement = engine.SUCCEED.replace("WHERE r.id = a.id", f"WHERE {GATE}r.id = a.id")
+    statement = SUCCEED.replace("WHERE r.id = a.id", f"WHERE {GATE}r.id = a.id")
     change = f"UPDATE wakeboard.job_runs SET cancel_requested_at = now() WHERE id = {runs[1]}"
     values = ("w1", runs, [1] * 3, [0.0] * 3, [1.0] * 3, [], [], [], [10] * 3, [300.0] * 3)
     assert past_the_gate(connection, other, statement, values, change) == [runs[0], runs[2]]

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal
 
+from worker.alerts.finding import Finding, name_of
 from worker.alerts.judge import Memory, News
 from worker.alerts.kinds import KINDS, title_of
-from worker.alerts.questions import Finding, name_of
 
 VERSION = 1
 SUBJECT_CHARACTERS = 200

@@ -17,10 +17,10 @@ from typing import Any
 
 from worker import log
 from worker.alerts.channels import Channels, NotSent, Outgoing
+from worker.alerts.finding import Finding
 from worker.alerts.judge import Memory, judge
 from worker.alerts.kinds import OUTAGE, WINDOW, configured
 from worker.alerts.messages import Words, words
-from worker.alerts.questions import Finding
 from worker.alerts.watch import place_of
 from worker.settings import Settings
 

@@ -7,11 +7,11 @@ Reads only.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
 from typing import Any
 
 import psycopg
 
+from worker.alerts.finding import NAMED, Finding, name_of
 from worker.alerts.kinds import JOB_TYPE
 from worker.durations import format_duration
 from worker.liveness import SILENCE_SECONDS, is_abandoned, late_loops
@@ -19,25 +19,6 @@ from worker.states import CLAIMABLE, FAILURES, Status, sql_list
 
 Connection = psycopg.Connection[Any]
 CAP = 10_000
-NAMED = 5
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """What a look found. ``value`` against ``limit`` in ``unit``; ``names`` are the types, schedules or loops
-    that it is about, worst first, at most NAMED."""
-
-    firing: bool
-    sentence: str
-    value: float
-    limit: float
-    unit: str
-    names: tuple[str, ...] = ()
-
-    def stored(self) -> dict[str, Any]:
-        """Return it as ``alert_rules.found`` keeps it."""
-        return asdict(self) | {"names": list(self.names)}
-
 
 # The first due run of every type and priority, by jumping along job_runs_claimable: as many probes as there
 # are types with work, however long the queue is. Messengers and paused types are none of its business.
@@ -167,12 +148,6 @@ def _rows(connection: Connection, statement: str, settings: Settings) -> Sequenc
 def _listed(rows: Sequence[tuple[Any, ...]]) -> str:
     """Return ``mail 12, report 3`` of rows of (name, count, …)."""
     return ", ".join(f"{name_of(row[0])} {row[1]}" for row in rows)
-
-
-def name_of(text: str) -> str:
-    """Return a foreign name as one short line."""
-    line = "".join(c if c.isprintable() else "·" for c in text)
-    return line if len(line) <= 60 else f"{line[:59]}…"
 
 
 def plural(count: int, one: str, many: str | None = None) -> str:

@@ -15,10 +15,10 @@ from zoneinfo import ZoneInfo
 import psycopg
 from psycopg.rows import dict_row
 
+from worker.alerts.finding import name_of
 from worker.alerts.kinds import KINDS
 from worker.alerts.messages import SUBJECT_CHARACTERS, VERSION, Place, Words
 from worker.alerts.mornings import LATE, LATEST, Clocks, Morning, Plan, plan
-from worker.alerts.questions import name_of
 from worker.nights import Row
 from worker.nights.summary import Section, Span, Summary, summary
 from worker.nights.words import Numbers, number, plural

@@ -14,10 +14,10 @@ from psycopg.rows import dict_row
 
 from worker import log
 from worker.alerts import questions, report
+from worker.alerts.finding import Finding
 from worker.alerts.judge import Memory, News, judge
 from worker.alerts.kinds import JOB_TYPE, KINDS, Watcher, configured
 from worker.alerts.messages import Place, Words, stored, words
-from worker.alerts.questions import Finding
 from worker.settings import Settings
 from worker.transitions.enqueue import enqueue
 

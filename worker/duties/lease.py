@@ -21,7 +21,9 @@ from worker.db import configure, connect
 from worker.duties.presence import Beat
 from worker.duties.watchdog import Watchdog
 from worker.loop.held import Held, Holdings, boottime_ns
-from worker.transitions import engine
+from worker.transitions.engine.fence import STANDING
+from worker.transitions.engine.planning import PLANNING
+from worker.transitions.engine.renewal import CANCELS, RENEW
 
 BUSY_TRIES = 3
 STATEMENT_SECONDS = 5.0
@@ -125,7 +127,7 @@ class LeaseKeeper:
             lock_timeout_seconds=1,
         )
         # One plan per heartbeat costs nothing, and none is made for a table that has grown since.
-        configure(connection, engine.PLANNING | {"plan_cache_mode": "force_custom_plan"})
+        configure(connection, PLANNING | {"plan_cache_mode": "force_custom_plan"})
         return connection
 
     def _disconnect(self) -> None:
@@ -171,7 +173,7 @@ class LeaseKeeper:
             [None if told is None else told[0] for told in progress],
             [None if told is None else told[1] for told in progress],
         )
-        rows = psycopg.RawCursor(connection).execute(engine.RENEW.encode(), values).fetchall()
+        rows = psycopg.RawCursor(connection).execute(RENEW.encode(), values).fetchall()
         kept = {row[0] for row in rows}
         for entry in due:
             if entry.run_id in kept:
@@ -188,7 +190,7 @@ class LeaseKeeper:
         if not missing:
             return []
         ids = [entry.run_id for entry in missing]
-        rows = psycopg.RawCursor(connection).execute(engine.STANDING.encode(), (ids,)).fetchall()
+        rows = psycopg.RawCursor(connection).execute(STANDING.encode(), (ids,)).fetchall()
         standing = {row[0]: row for row in rows}
         busy = []
         for entry in missing:
@@ -204,7 +206,7 @@ class LeaseKeeper:
     def _look_for_cancels(self, connection: psycopg.Connection[Any], ids: Sequence[int]) -> None:
         if not ids:
             return
-        rows = psycopg.RawCursor(connection).execute(engine.CANCELS.encode(), (list(ids),)).fetchall()
+        rows = psycopg.RawCursor(connection).execute(CANCELS.encode(), (list(ids),)).fetchall()
         for run_id, epoch in rows:
             self._tell(CancelAsked(run_id, epoch))
 

@@ -17,7 +17,7 @@ import psycopg
 
 from worker.duties.presence import Beat, Presence
 from worker.states import CLAIMABLE, sql_list
-from worker.transitions import engine
+from worker.transitions.engine.claims import TYPES_WITH_WORK
 
 # $1 worker, $2 running, $3 memory, $4 whether it stops.
 _SEEN = """
@@ -61,10 +61,10 @@ FROM wakeboard.job_types WHERE paused_until IS NOT NULL
 """
 _STEPS = "SELECT extract(epoch FROM min(look_at) - now())::float8 FROM wakeboard.operations WHERE is_open"
 _ENDED = "SELECT FROM wakeboard.job_runs WHERE status = 'running' AND locked_until < now()"
-# By jumping along job_runs_claimable, as engine.claim does: as many probes as there are types with work,
+# By jumping along job_runs_claimable, as a claim does: as many probes as there are types with work,
 # however many rows wait for their time or belong to a type that is paused.
 _CLAIMABLE = f"""
-SELECT FROM ({engine.TYPES_WITH_WORK}) AS work CROSS JOIN generate_series(0, 4) AS priorities (priority)
+SELECT FROM ({TYPES_WITH_WORK}) AS work CROSS JOIN generate_series(0, 4) AS priorities (priority)
 CROSS JOIN LATERAL (
     SELECT FROM wakeboard.job_runs AS r
     WHERE r.job_type = work.job_type AND r.priority = priorities.priority

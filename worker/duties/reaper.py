@@ -14,7 +14,7 @@ import psycopg
 from worker import log
 from worker.backoff import Backoff
 from worker.fingerprint import LOST_TEMPLATE, lost_group
-from worker.transitions import engine
+from worker.transitions.engine.reaping import ENDED_LEASES, REAP
 
 BATCH = 500
 WHY = LOST_TEMPLATE
@@ -40,7 +40,7 @@ class Reaper:
             return {}
         if self._server_is_new(connection):
             return {}
-        rows = psycopg.RawCursor(connection).execute(engine.ENDED_LEASES.encode(), (BATCH,)).fetchall()
+        rows = psycopg.RawCursor(connection).execute(ENDED_LEASES.encode(), (BATCH,)).fetchall()
         if not rows:
             return {}
         delays = [Backoff.parse_or_default(row[6]).delay_seconds(row[4] + 1) for row in rows]
@@ -48,7 +48,7 @@ class Reaper:
             [row[0] for row in rows], [row[1] for row in rows], delays, [row[5] for row in rows], WHY,
             [lost_group(row[3]).id for row in rows], LOST_TEMPLATE,
         )  # fmt: skip
-        moved = psycopg.RawCursor(connection).execute(engine.REAP.encode(), values).fetchall()
+        moved = psycopg.RawCursor(connection).execute(REAP.encode(), values).fetchall()
         counts: dict[str, int] = {}
         for run_id, status, next_run_at, job_type, attempt, worker_id in moved:
             counts[status] = counts.get(status, 0) + 1

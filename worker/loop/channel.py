@@ -17,7 +17,7 @@ from psycopg import pq
 from psycopg.adapt import Transformer
 
 from worker.db import configure
-from worker.transitions.engine import PLANNING
+from worker.transitions.engine.planning import PLANNING
 
 # As Python's own values: int, float, bool, str, None.
 Rows = list[tuple[Any, ...]]

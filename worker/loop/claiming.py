@@ -14,7 +14,8 @@ from worker.loop.channel import Rows, Script, Statement, StatementFailed, array
 from worker.loop.claims import Plan, size_of
 from worker.loop.front import Front
 from worker.loop.held import boottime_ns
-from worker.transitions import engine
+from worker.transitions.engine.claims import HELD_BY_ME, LOCK_LIMIT, TYPES_WITH_WORK, claim, claim_limited
+from worker.transitions.engine.endings import RELEASE
 
 WINDOW = 64
 # Leases run from the claim, and a round asks for one limited type after the other: over a slow link, what it
@@ -105,9 +106,9 @@ def _unlimited(plan: Plan, limit: int, round_: _Round) -> _Turn:
     """Claim from the types without a limit, a window of them at a time until one has something."""
     names: Sequence[str] = plan.types
     if len(names) > WINDOW:
-        found: Rows = yield engine.TYPES_WITH_WORK, ()
+        found: Rows = yield TYPES_WITH_WORK, ()
         names = sorted({name for (name,) in found} & set(names))
-    statement = engine.claim(limit, oldest_first=plan.oldest_first)
+    statement = claim(limit, oldest_first=plan.oldest_first)
     for some in windows(names, plan.round):
         for places in round_.front.tries(some):
             sent_ns = boottime_ns()
@@ -136,7 +137,7 @@ def _limited_types(plan: Plan, limit: int, round_: _Round) -> _Turn:
         if brought >= limit or round_.is_late:
             break
         sent_ns = boottime_ns()
-        statement = engine.claim_limited(size_of(limit - brought), oldest_first=plan.oldest_first)
+        statement = claim_limited(size_of(limit - brought), oldest_first=plan.oldest_first)
         try:
             rows: Rows = yield from _limited(name, statement, round_)
         except StatementFailed:
@@ -152,7 +153,7 @@ def _limited(name: str, statement: str, round_: _Round) -> Script:
     """Claim from a type that may run only so often at once: count and claim under the type's lock."""
     yield "BEGIN", ()
     try:
-        locked: Rows = yield engine.LOCK_LIMIT, (name.encode(),)
+        locked: Rows = yield LOCK_LIMIT, (name.encode(),)
         rows: Rows = []
         if locked:
             rows = yield statement, (name.encode(), round_.me, round_.lease, b"%d" % locked[0][0])
@@ -174,12 +175,12 @@ def recovery_script(worker_id: str, unknown: object) -> Script:
     ``unknown`` is ``Holdings.unknown``. Its value is how many were given back.
     """
     me = worker_id.encode()
-    rows: Rows = yield engine.HELD_BY_ME, (me,)
+    rows: Rows = yield HELD_BY_ME, (me,)
     found = unknown(rows)  # type: ignore[operator]
     if not found:
         return 0
     zeros = array(0.0 for _ in found)
     none = array(None for _ in found)
     values = (array(i for i, _ in found), array(e for _, e in found), zeros, zeros, none, none)
-    yield engine.RELEASE, (me, *values, array(False for _ in found))
+    yield RELEASE, (me, *values, array(False for _ in found))
     return len(found)

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from worker.loop.channel import Rows
 from worker.loop.held import boottime_ns
-from worker.transitions.engine import PRIORITIES
+from worker.transitions.engine.claims import PRIORITIES
 
 WHOLE_EVERY_NS, WHOLE_AT_LAST_NS = 1_000_000_000, 15_000_000_000
 # Claims from the first row on may take this share of the time.
@@ -29,7 +29,7 @@ _key, _place = itemgetter(JOB_TYPE, PRIORITY), itemgetter(RUN_AT, 0)
 
 
 class Places(NamedTuple):
-    """Where the probes of a claim begin, as ``engine.claim`` takes them; empty: each at its first row."""
+    """Where the probes of a claim begin, as ``engine.claims`` takes them; empty: each at its first row."""
 
     moments: Sequence[str] = ()
     ids: Sequence[int] = ()
@@ -64,7 +64,7 @@ class Front:
         self._whole_due_ns.update(dict.fromkeys(types, began_ns + pause_ns))
 
     def took(self, rows: Rows, *, is_full: bool) -> None:
-        """A claim brought ``rows`` (the columns of ``engine.claim``): all that it asked for, or fewer."""
+        """A claim brought ``rows`` (the columns of ``engine.claims``): all that it asked for, or fewer."""
         if self._whole is not None:
             types, began_ns = self._whole
             self._looked_whole(types, began_ns, took_ns=boottime_ns() - began_ns)

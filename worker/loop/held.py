@@ -86,7 +86,7 @@ def held_from_row(
     lease_seconds: float,
     leased_ns: int,
 ) -> Held:
-    """Return the Held of one row of a claim (the columns of ``engine.claim``)."""
+    """Return the Held of one row of a claim (the columns of ``engine.claims``)."""
     (
         run_id,
         epoch,

@@ -20,7 +20,8 @@ from worker.loop.held import Held, boottime_ns
 from worker.loop.told import Told
 from worker.outcome import PLAIN
 from worker.states import Status
-from worker.transitions import engine
+from worker.transitions.engine.endings import FAIL, RELEASE, SUCCEED
+from worker.transitions.engine.fence import NOTE_REFUSAL, STANDING
 
 BATCH = 750
 # What one statement carries; the socket takes it in pieces while the loop goes on.
@@ -130,10 +131,10 @@ class Recorder:
         if missing:
             self.tell(written)
             written = []
-            standing = yield engine.STANDING, (array(ended.held.run_id for ended in missing),)
+            standing = yield STANDING, (array(ended.held.run_id for ended in missing),)
             refused = self._settle(missing, standing)
             for ended in refused:
-                yield engine.NOTE_REFUSAL, _refusal(ended)
+                yield NOTE_REFUSAL, _refusal(ended)
                 self._refused(ended)
         return written
 
@@ -281,7 +282,7 @@ def _release_values(batch: Sequence[Ended]) -> tuple[bytes, ...]:
 
 
 _STATEMENTS: dict[str, tuple[str, Callable[[Sequence[Ended]], tuple[bytes, ...]]]] = {
-    "succeed": (engine.SUCCEED, _succeed_values),
-    "fail": (engine.FAIL, _fail_values),
-    "release": (engine.RELEASE, _release_values),
+    "succeed": (SUCCEED, _succeed_values),
+    "fail": (FAIL, _fail_values),
+    "release": (RELEASE, _release_values),
 }

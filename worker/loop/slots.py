@@ -15,7 +15,9 @@ from worker.loop.claims import Claims, Load
 from worker.loop.deciding import Ended, bystander, decide, never_started, succeeded
 from worker.loop.held import Held, Holdings, boottime_ns, held_from_row, is_past_fence
 from worker.outcome import Answer
-from worker.processes.children import Assignment, Children, Died, Finished, Returned
+from worker.processes.children import Children
+from worker.processes.events import Died, Finished, Returned
+from worker.processes.wire import Assignment
 
 IDLE_DEATHS = 3
 PAUSE_SECONDS = 1.0

@@ -8,36 +8,30 @@ losing an answer.
 from __future__ import annotations
 
 import contextlib
-import faulthandler
 import json
 import os
 import signal
 import socket
-import sys
-import traceback
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from types import FrameType
-from typing import Any, NoReturn
+from typing import Any
 
 from worker import lineage
 from worker.context import Context
 from worker.invoke import invoke
 from worker.outcome import OUTPUT_BYTES, PLAIN, Answer, Cancelled, DeadlineExceeded, clean_text
-from worker.processes.family import become_subreaper, die_with_parent
 from worker.processes.hygiene import Hygiene
 from worker.processes.memory import bursts_refused, held_bytes
 from worker.processes.output import empty, read_tail
 from worker.processes.slotpage import SlotPage, boottime_ns
 from worker.processes.wire import Assignment, Frames, Reported, answer_frame, read_assignments
-from worker.registry import JOB_TYPES, JobType, load_app
+from worker.registry import JOB_TYPES, JobType
 
 _DECODER = json.JSONDecoder()
 _RECEIVE_BYTES = 256 * 1024
 _FLUSH_NS = 2_000_000
 _SHORT_NS = 1_000_000
-_WORK_FD_FROM = 200
 
 
 class MemoryRefused(MemoryError):
@@ -252,63 +246,3 @@ def _closed_descriptors(answer: Answer) -> Answer:
         "the supervisor's socket), so its answer cannot be trusted."
     )
     return Answer("crashed", "descriptors_closed", message, note=answer.message)
-
-
-def settle(parent: int, output: int) -> None:
-    """Make the process that was just forked or spawned a child: its own session, its signals, its streams,
-    its end.
-
-    `parent` is the template's process id, `output` the descriptor of the slot's output.
-    """
-    signal.set_wakeup_fd(-1)
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    with contextlib.suppress(PermissionError):
-        os.setsid()
-    die_with_parent(parent)
-    become_subreaper()
-    null = os.open(os.devnull, os.O_RDONLY)
-    for source, target in ((null, 0), (output, 1), (output, 2)):
-        os.dup2(source, target)
-    for fd in {null, output} - {0, 1, 2}:
-        os.close(fd)
-    with contextlib.suppress(OSError):
-        # Out of memory, the kernel should take a handler, not the supervisor or the database.
-        Path("/proc/self/oom_score_adj").write_text("500")
-    for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(encoding="utf-8", errors="backslashreplace", line_buffering=True)  # type: ignore[union-attr]
-    faulthandler.enable()
-
-
-def live(slot: int, pages: int, work: int, recycle_runs: int, recycle_mb: int) -> NoReturn:
-    """Serve `slot` with the descriptors of the slots' pages and of the work socket, then end this process."""
-    status = 70
-    try:
-        page = SlotPage(pages, slot)
-        os.close(pages)
-        Child(slot, page, _high(work), recycle_runs, recycle_mb).serve()
-        status = 0
-    except BaseException:
-        traceback.print_exc()  # into the slot's output, which the supervisor reads after this process's death
-    finally:
-        with contextlib.suppress(BaseException):
-            sys.stdout.flush()
-        os._exit(status)
-
-
-def _high(work: int) -> socket.socket:
-    """The socket on a descriptor that a handler closing or reusing the low ones does not meet."""
-    import fcntl
-
-    with contextlib.suppress(OSError):
-        high = fcntl.fcntl(work, fcntl.F_DUPFD_CLOEXEC, _WORK_FD_FROM)
-        os.close(work)
-        work = high
-    return socket.socket(fileno=work)
-
-
-def main(argument: str) -> NoReturn:
-    """Entry of a child that was started as a fresh process; `argument` is JSON made by the template."""
-    given = json.loads(argument)
-    settle(given["parent"], given["output"])
-    load_app(given["app"])
-    live(given["slot"], given["pages"], given["work"], given["recycle_runs"], given["recycle_mb"])

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from worker.outcome import TRACEBACK_CHARACTERS, clean_text
-from worker.processes import child, preload
+from worker.processes import birth, preload
 from worker.processes.family import become_subreaper, die_with_parent, kill_children, outlive_parent
 from worker.processes.leftovers import wear
 from worker.processes.slotpage import SlotPage
@@ -163,10 +163,10 @@ class Template:
         if pid:
             return pid
         try:
-            child.settle(parent, output)
+            birth.settle(parent, output)
             for end in (self._control, self._bell, self._bell_rope):
                 end.close()
-            child.live(
+            birth.live(
                 slot, self._given["pages"], work, self._given["recycle_runs"], self._given["recycle_mb"]
             )
         finally:
@@ -180,7 +180,7 @@ class Template:
         try:
             for fd in kept:
                 os.set_inheritable(fd, True)
-            return os.posix_spawn(sys.executable, command("worker.processes.child", given), os.environ)
+            return os.posix_spawn(sys.executable, command("worker.processes.birth", given), os.environ)
         finally:
             os.set_inheritable(self._given["pages"], False)
 
@@ -239,7 +239,7 @@ def _import_failure(app: str | None, error: BaseException) -> str:
 
 
 def main(argument: str) -> NoReturn:
-    """Entry of a template that was started afresh; `argument` is JSON made by `Children`."""
+    """Entry of a template that was started afresh; `argument` is JSON made by `Control`."""
     live(json.loads(argument))
 
 

@@ -18,7 +18,7 @@ from worker.backoff import Backoff
 from worker.fingerprint import lost_group
 from worker.states import CLAIMABLE, ENDED, VERBS, sql_list
 from worker.transitions.answer import Answer
-from worker.transitions.engine import RELEASE_LEASE
+from worker.transitions.engine.reaping import RELEASE_LEASE
 from worker.transitions.newrun import payload_limit, payload_text
 
 Connection = psycopg.Connection[Any]

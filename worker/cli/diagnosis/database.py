@@ -1,0 +1,74 @@
+"""The database itself: its clock, its schema, what this role may do, what holds dead rows back."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+from worker import db, horizon
+from worker.cli.diagnosis.finding import Finding
+from worker.cli.reach import Connection, one, rows
+
+PRIVILEGES = """
+SELECT c.relname AS name FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
+WHERE n.nspname = 'wakeboard' AND c.relkind = 'r'
+    AND NOT (has_table_privilege(c.oid, 'SELECT') AND has_table_privilege(c.oid, 'INSERT')
+        AND (c.relname IN ('audit_log', 'alembic_version') OR has_table_privilege(c.oid, 'UPDATE')))
+ORDER BY 1
+"""
+
+
+def clock(connection: Connection) -> Iterator[Finding]:
+    """Compare this machine's clock with the database's."""
+    before = time.time()
+    row = one(connection, "SELECT clock_timestamp() AS now")
+    assert row is not None
+    here = datetime.fromtimestamp((before + time.time()) / 2, UTC)
+    apart = abs((row["now"] - here).total_seconds())
+    mend = None if apart < 2 else "Synchronise this machine's clock (NTP); leases go by the database's clock."
+    yield Finding(
+        "clock", "ok" if apart < 2 else "warning", f"{apart:.2f} s from the database's clock.", mend
+    )
+
+
+def schema(connection: Connection) -> Iterator[Finding]:
+    """Compare the schema with the one that this version needs."""
+    found, wanted = db.current_revision(connection), db.head_revision()
+    if found == wanted:
+        yield Finding("schema", "ok", f"It is at {found}, as this version needs.")
+    else:
+        yield Finding(
+            "schema",
+            "fail",
+            f"It is at {found or 'nothing'}; this version needs {wanted}.",
+            "Run: wakeboard db upgrade",
+        )
+
+
+def privileges(connection: Connection) -> Iterator[Finding]:
+    """Name the tables that this role may not use."""
+    lacking = [row["name"] for row in rows(connection, PRIVILEGES)]
+    if lacking:
+        yield Finding(
+            "privileges",
+            "fail",
+            f"This role may not use: {', '.join(lacking)}.",
+            "Use the role that owns the schema.",
+        )
+    else:
+        yield Finding("privileges", "ok", "This role may read and write the tables.")
+
+
+def transactions(connection: Connection) -> Iterator[Finding]:
+    """Name what has been open for long and holds dead rows back, and what cannot be seen of it."""
+    holders = [horizon.Holder(**row) for row in rows(connection, horizon.HOLDERS)]
+    long = [holder for holder in holders if holder.is_long]
+    yield from (Finding("transactions", "warning", holder.says, holder.mend) for holder in long)
+    sight = one(connection, horizon.SIGHT)
+    assert sight is not None
+    if sight["hidden"] and not sight["sees_all"]:
+        says = f"Of {sight['hidden']} sessions of other roles this role cannot see how old they are."
+        yield Finding("transactions", "warning", says, f"As a superuser: GRANT pg_monitor TO {sight['role']}")
+    elif not long:
+        yield Finding("transactions", "ok", "None is open for long, and nothing else holds dead rows back.")

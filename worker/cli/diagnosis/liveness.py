@@ -1,0 +1,87 @@
+"""The workers and their loops: is anybody there, and who is late."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from worker import liveness
+from worker.cli.diagnosis.finding import Finding
+from worker.cli.reach import Connection, one
+from worker.leases import IS_HEARD
+
+# So many late loops of one process are one trouble, not many.
+MANY_LOOPS = 4
+
+WORKERS = f"""
+SELECT count(*) FILTER (WHERE {IS_HEARD}) AS alive, count(*) FILTER (WHERE NOT {IS_HEARD}) AS silent
+FROM wakeboard.workers AS w WHERE w.stopped_at IS NULL AND NOT w.is_tick
+"""
+UNSERVED = """
+SELECT count(*) AS schedules FROM wakeboard.job_definitions WHERE enabled AND schedule IS NOT NULL
+"""
+
+
+def workers(connection: Connection) -> Iterator[Finding]:
+    """Count who is alive, and what waits when nobody is."""
+    found, unserved = one(connection, WORKERS), one(connection, UNSERVED)
+    assert found is not None
+    assert unserved is not None
+    if found["alive"]:
+        silent = f", {found['silent']} silent for two heartbeats or more" if found["silent"] else ""
+        yield Finding("workers", "ok", f"{found['alive']} alive{silent}.")
+        return
+    waiting = f" and {unserved['schedules']} schedules are enabled" if unserved["schedules"] else ""
+    yield Finding("workers", "warning", f"None is alive{waiting}.", "Run: wakeboard worker --app MODULE")
+
+
+def loops(connection: Connection) -> Iterator[Finding]:
+    """Name each loop that is late, and whether anybody keeps the schedules."""
+    late = liveness.late_loops(connection)
+    for place, theirs in _by_process(late).items():
+        if len(theirs) >= MANY_LOOPS:
+            yield _stands_still(place, theirs)
+            continue
+        yield from (_late(place, loop) for loop in theirs)
+    if liveness.is_abandoned(connection):
+        says = f"Schedules are enabled and no worker or tick came for {liveness.SILENCE_SECONDS} s."
+        yield Finding(
+            "loops", "fail", says, "Run: wakeboard worker --app MODULE, or wakeboard tick from cron"
+        )
+    elif not late:
+        yield Finding("loops", "ok", "All are on time.")
+
+
+def _by_process(loops: Iterable[liveness.Loop]) -> dict[str, list[liveness.Loop]]:
+    found: dict[str, list[liveness.Loop]] = {}
+    for loop in loops:
+        place = f"{loop.hostname}:{loop.pid}" if loop.hostname else loop.process_id
+        found.setdefault(place, []).append(loop)
+    return found
+
+
+def _stands_still(place: str, loops: Sequence[liveness.Loop]) -> Finding:
+    """Say in one line what many late loops of one process come to."""
+    names = ", ".join(sorted(loop.name for loop in loops))
+    error = next((f" A last error: {loop.last_error}" for loop in loops if loop.last_error), "")
+    seconds = max(loop.ago_seconds for loop in loops)
+    says = f"{place} stands still or is gone, for {seconds:.0f} s. Late: {names}.{error}"
+    mend = "If that process is alive, restart it: its log says why; if it is gone, start another."
+    return Finding("loops", "fail", says, mend)
+
+
+def _late(place: str, loop: liveness.Loop) -> Finding:
+    error = f" Its last error: {loop.last_error}" if loop.last_error else ""
+    says = f"'{loop.name}' of {place} last succeeded {loop.ago_seconds:.0f} s ago.{error}"
+    return Finding("loops", "fail", says, _mend_of(loop))
+
+
+def _mend_of(loop: liveness.Loop) -> str:
+    """Return what brings a late loop back."""
+    if loop.name == "listen":
+        return (
+            "Nothing is lost, work only begins later: let the worker reach the server directly, or through a "
+            "pooler in session mode."
+        )
+    if loop.name == "claim":
+        return "Look at the worker's log (a module that cannot be imported?), then restart the worker."
+    return "If its process is alive, restart it: its log says why; if it is gone, start another worker."

@@ -1,0 +1,76 @@
+"""The handlers' module, as the worker hears of it: what it can run, or why it cannot be imported, and when
+its template is started once more.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from time import monotonic
+from typing import Any
+
+from worker import log
+from worker.loop.claims import Claims
+from worker.processes.children import Children
+
+RESTART_PAUSE, BROKEN_APP_PAUSE = 1.0, 30.0
+
+
+class App:
+    """The module of one worker, through every template that imports it."""
+
+    def __init__(
+        self,
+        children: Children,
+        claims: Claims,
+        *,
+        wanted_types: Sequence[str] | None,
+        publish: Callable[[Sequence[dict[str, Any]]], None],
+        hindered: Callable[[str], None],
+    ) -> None:
+        """``wanted_types``: claim these only; ``publish`` takes the policies of what is claimed, ``hindered``
+        why nothing can be."""
+        self._children = children
+        self._claims = claims
+        self._wanted_types = None if wanted_types is None else set(wanted_types)
+        self._publish = publish
+        self._hindered = hindered
+        self._restart_at: float | None = None
+        self.is_misused = False
+
+    @property
+    def is_down(self) -> bool:
+        """Whether there is no template: a restart is to come."""
+        return self._restart_at is not None
+
+    def ready(self, types: Sequence[dict[str, Any]]) -> None:
+        """A template imported it: these types can run."""
+        known = {policy["name"] for policy in types}
+        wanted = known if self._wanted_types is None else self._wanted_types
+        if unknown := sorted(wanted - known):
+            log.warn(f"No handler is registered for {', '.join(unknown)}; known: {', '.join(sorted(known))}.")
+            self.is_misused = True
+            return
+        chosen = [policy for policy in types if policy["name"] in wanted]
+        self._claims.learn(chosen)
+        self._publish(chosen)
+
+    def failed(self, message: str) -> None:
+        """A module that cannot be imported at the first start is wrong use; later, a deploy gone wrong."""
+        print(message, file=sys.stderr)  # noqa: T201
+        if self._claims.types:
+            self._restart_at = monotonic() + BROKEN_APP_PAUSE
+            self._hindered(message)
+        else:
+            self.is_misused = True
+
+    def template_died(self, how: str) -> None:
+        """Its template is gone, and the children with it."""
+        log.warn("The template process died; starting another.", how=how)
+        self._restart_at = monotonic() + RESTART_PAUSE
+
+    def step(self) -> None:
+        """Start another template when the pause is over."""
+        if self._restart_at is not None and monotonic() >= self._restart_at:
+            self._restart_at = None
+            self._children.start()

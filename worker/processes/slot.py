@@ -1,0 +1,195 @@
+"""One slot: its child, what that was sent and has not answered, and what it leaves behind when it dies.
+
+Reads and writes the child's work socket, and never waits for it. The template forks and kills the child.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import signal
+import socket
+from collections import deque
+from collections.abc import Iterable, Sequence
+
+from worker.outcome import OUTPUT_BYTES
+from worker.processes.control import Control
+from worker.processes.events import Died, Event, Finished, Returned, Warned, crash_answer
+from worker.processes.memory import Shortage
+from worker.processes.output import create_output, empty, read_tail
+from worker.processes.slotpage import NOTHING, SlotPage
+from worker.processes.wire import (
+    ANSWER_BYTES,
+    Assignment,
+    Frames,
+    assignments_frame,
+    read_answer,
+    read_returns,
+)
+
+_RECEIVE_BYTES = 256 * 1024
+
+
+class Slot:
+    """What the supervisor holds for one slot, with a child or without."""
+
+    def __init__(
+        self,
+        number: int,
+        pages: int,
+        *,
+        selector: selectors.BaseSelector,
+        control: Control,
+        shortage: Shortage,
+        events: list[Event],
+    ) -> None:
+        """`pages`: descriptor of all slots' pages; `selector`: where its socket is watched, with the slot as
+        data; `events`: the list to which it adds what it has to tell."""
+        self._selector, self._control = selector, control
+        self._shortage, self._events = shortage, events
+        self.number = number
+        self.page = SlotPage(pages, number)
+        self.output = create_output(number)
+        self.alive = self.is_condemned = False
+        self.pid: int | None = None
+        self.work: socket.socket | None = None
+        self.outstanding: deque[Assignment] = deque()
+        self._generation = 0
+        self._reason: str | None = None
+        self._frames = Frames(ANSWER_BYTES)
+        self._outgoing = bytearray()
+
+    def send(self, assignments: Sequence[Assignment]) -> None:
+        """Hand them to the child; fork one when there is none. See `Children.send`."""
+        self.outstanding.extend(assignments)
+        if not self._control.is_open:
+            if assignments:
+                self._events.append(self.bury(None, "not started: the template is not running"))
+            return
+        if not self.alive:
+            try:
+                self._fork()
+            except OSError as error:
+                self._events.append(self.bury(None, f"not started: {error}"))
+        if assignments and self.work is not None:
+            self._outgoing += assignments_frame(assignments)
+            self.push()
+
+    def _fork(self) -> None:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        ours.setblocking(False)
+        self._generation += 1
+        self.alive, self.pid, self.work = True, None, ours
+        self.is_condemned, self._reason = False, None
+        self._frames = Frames(ANSWER_BYTES)
+        self._outgoing.clear()
+        self.page.aim(NOTHING)
+        self._selector.register(ours, selectors.EVENT_READ, self)
+        self.order("fork", [theirs.detach(), os.dup(self.output)])
+
+    def order(self, order: str, fds: Sequence[int] = (), run: Sequence[int] | None = None) -> None:
+        """Have the template do something with the child that lives now, if one does."""
+        if self.alive and self._control.is_open:
+            self._control.order(order, self.number, self._generation, fds, run)
+
+    def push(self) -> None:
+        """Send what the child's socket takes."""
+        if self.work is None:
+            return
+        try:
+            while self._outgoing:
+                del self._outgoing[: self.work.send(self._outgoing)]
+        except BlockingIOError:
+            pass
+        except OSError:
+            self._outgoing.clear()  # its death is on its way; what it did not start comes back with it
+        wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._outgoing else 0)
+        with contextlib.suppress(KeyError):
+            if self._selector.get_key(self.work).events != wanted:
+                self._selector.modify(self.work, wanted, self)
+
+    def drain(self) -> None:
+        """Take in all that the child has sent."""
+        while self.work is not None:
+            try:
+                data = self.work.recv(_RECEIVE_BYTES)
+            except BlockingIOError:
+                return
+            except OSError:
+                data = b""
+            if not data or not self.read(data):
+                self._close_work()
+            elif len(data) < _RECEIVE_BYTES:
+                return
+
+    def read(self, data: bytes) -> bool:
+        """Take answers in; False after telling of, and killing, a child whose bytes are none."""
+        if self._frames.is_between and (returns := read_returns(data)) is not None:
+            self._return(returns)
+            return True
+        try:
+            for body in self._frames.feed(data):
+                self._finish(body)
+        except ValueError as error:
+            self._events.append(Warned(f"The child of slot {self.number} is killed: {error}"))
+            self._reason = f"killed because it sent what is no answer: {error}"
+            self.order("kill")
+            return False
+        return True
+
+    def _return(self, returns: Iterable[tuple[int, int, int, int]]) -> None:
+        """Answers that all say the same; what is not outstanding is passed over, as in `_finish`."""
+        outstanding = self.outstanding
+        attempts: list[tuple[Assignment, int, int]] = []
+        for run_id, lease_epoch, started_ns, finished_ns in returns:
+            if outstanding and outstanding[0][0] == run_id and outstanding[0][1] == lease_epoch:
+                attempts.append((outstanding.popleft(), started_ns, finished_ns))
+        if attempts:
+            self._events.append(Returned(self.number, attempts))
+
+    def _finish(self, body: bytes) -> None:
+        """An answer; one that the journal repeats is no longer outstanding, and is passed over."""
+        run_id, lease_epoch, started_ns, finished_ns, answer = read_answer(body)
+        head = self.outstanding[0] if self.outstanding else None
+        if head and head[0] == run_id and head[1] == lease_epoch:
+            self.outstanding.popleft()
+            self._events.append(Finished(self.number, head, answer, started_ns, finished_ns))
+
+    def bury(self, status: int | None, text: str) -> Died:
+        """Take in what a dead child has left in its socket, its journal and its page, and free the slot."""
+        self.drain()
+        self._close_work()
+        self._frames = Frames(ANSWER_BYTES)
+        self.read(self.page.journal())
+        tail = read_tail(self.output, OUTPUT_BYTES)
+        started, running = self.page.started(), None
+        if started is not None and self.outstanding:
+            head = self.outstanding[0]
+            if (head.run_id, head.lease_epoch) == (started.run_id, started.lease_epoch):
+                running = self.outstanding.popleft()
+        unstarted = list(self.outstanding)
+        self.outstanding.clear()
+        self._outgoing.clear()
+        self.alive, self.pid = False, None
+        self.page.end()
+        self.page.journal_clear()
+        empty(self.output)
+        began_ns = started.started_ns if started is not None and running is not None else 0
+        answer = crash_answer(
+            status, text, tail, out_of_memory=self._shortage.has_struck(), reason=self._reason
+        )
+        by_order = self.is_condemned and status == signal.SIGKILL
+        return Died(self.number, text, running, answer, unstarted, began_ns, by_order)
+
+    def close(self) -> None:
+        """Close every descriptor and the page."""
+        self._close_work()
+        self.page.close()
+        os.close(self.output)
+
+    def _close_work(self) -> None:
+        if self.work is not None:
+            self._selector.unregister(self.work)
+            self.work.close()
+            self.work = None

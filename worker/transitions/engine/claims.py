@@ -1,0 +1,153 @@
+"""How due runs become a worker's: which types have work, the claim, the claim under a type's limit.
+
+And what a worker holds of a claim whose answer was lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+
+from worker.states import CLAIMABLE, sql_list
+
+_CLAIMABLE = sql_list(CLAIMABLE)
+
+# What the worker that claims a run needs to know of it; the payload stays text, decoded in the child. A fire
+# carries its schedule's zone, in the brackets of RFC 9557: its handler wants to know the local day.
+_CLAIMED = """
+RETURNING r.id, r.lease_epoch, r.attempts, r.failures, r.job_type, r.payload::text, r.idempotency_key,
+    r.definition_id,
+    CASE WHEN r.scheduled_for IS NOT NULL THEN r.scheduled_for::text || coalesce((
+        SELECT '[' || left(d.timezone, 64) || ']' FROM wakeboard.job_definitions AS d
+        WHERE d.id = r.definition_id
+    ), '') END,
+    r.created_at::text, r.max_attempts, r.timeout_seconds, r.traceparent, r.priority, r.run_at::text
+"""
+# ``tid`` is where a row stood when it was locked: nothing can move it until we commit, so the update finds it
+# without going down an index again. A row that somebody changed after our snapshot stands where the snapshot
+# does not see it, and is left out like one that somebody holds.
+_TAKEN = """
+UPDATE wakeboard.job_runs AS r
+SET status = 'running', lease_epoch = r.lease_epoch + 1, attempts = r.attempts + 1,
+    locked_by = $2, locked_until = clock_timestamp() + make_interval(secs => head.lease_seconds),
+    started_at = clock_timestamp(), cancel_requested_at = NULL, updated_at = now(),
+    progress_done = NULL, progress_total = NULL
+FROM head
+WHERE r.ctid = head.tid
+"""
+
+# Priorities are 0 (first) to PRIORITIES - 1.
+PRIORITIES = 5
+_LEVELS = f"(VALUES {', '.join(f'({n}::smallint)' for n in range(PRIORITIES))}) AS level (n)"
+
+# What a claim from the first row on takes for its last two values.
+WHOLE: tuple[Sequence[str], Sequence[int]] = ([], [])
+
+
+def _order(oldest_first: bool) -> str:
+    return "picked.run_at, picked.id" if oldest_first else "picked.priority, picked.run_at, picked.id"
+
+
+@cache
+def claim(limit: int, *, oldest_first: bool = False) -> str:
+    """Return the statement that claims up to ``limit`` due runs of unlimited, unpaused types.
+
+    $1 text[] types, $2 worker id, $3 lease in seconds. Each type and priority is probed apart, so delayed
+    rows of a better priority are never walked; rows are locked inside the probe, because candidates cut
+    before the lock let a second worker starve. The limit is a literal: the planner guesses a bound one
+    as a tenth of the table. ``oldest_first`` ignores priority, so that nothing starves.
+
+    $4 timestamptz[], $5 bigint[]: behind which ``run_at`` and id each probe begins, PRIORITIES of them for
+    each of the types in turn; empty (``WHOLE``) begins at the first. What was claimed stays in the index
+    until vacuum comes, and under an old snapshot it cannot come: see ``worker.loop.front``.
+    """
+    return f"""
+WITH head AS MATERIALIZED (
+    SELECT picked.tid, picked.lease_seconds
+    FROM (
+        SELECT t.name, greatest(coalesce(t.lease_seconds, $3::float8), $3::float8) AS lease_seconds,
+            (asked.place::int - 1) * {PRIORITIES} + 1 AS place
+        FROM unnest($1::text[]) WITH ORDINALITY AS asked (name, place)
+        JOIN wakeboard.job_types AS t ON t.name = asked.name
+        WHERE t.paused_at IS NULL AND coalesce(t.max_running_operator, t.max_running) IS NULL
+    ) AS wanted
+    CROSS JOIN {_LEVELS}
+    CROSS JOIN LATERAL (
+        SELECT r.ctid AS tid, r.id, r.priority, r.run_at, wanted.lease_seconds
+        FROM wakeboard.job_runs AS r
+        WHERE r.job_type = wanted.name AND r.priority = level.n
+            AND r.status IN ({_CLAIMABLE}) AND r.run_at <= now()
+            AND (r.run_at, r.id) > (
+                coalesce(($4::timestamptz[])[wanted.place + level.n], '-infinity'),
+                coalesce(($5::bigint[])[wanted.place + level.n], 0)
+            )
+        ORDER BY r.run_at, r.id
+        LIMIT {limit:d}
+        FOR UPDATE OF r SKIP LOCKED
+    ) AS picked
+    ORDER BY {_order(oldest_first)}
+    LIMIT {limit:d}
+)
+{_TAKEN}{_CLAIMED}"""
+
+
+# Which types have something to claim, now or later: jumps from type to type in the claim's own index.
+TYPES_WITH_WORK = f"""
+WITH RECURSIVE found AS (
+    (SELECT r.job_type FROM wakeboard.job_runs AS r WHERE r.status IN ({_CLAIMABLE})
+     ORDER BY r.job_type LIMIT 1)
+    UNION ALL
+    SELECT (SELECT r.job_type FROM wakeboard.job_runs AS r
+            WHERE r.status IN ({_CLAIMABLE}) AND r.job_type > found.job_type
+            ORDER BY r.job_type LIMIT 1)
+    FROM found WHERE found.job_type IS NOT NULL
+)
+SELECT job_type FROM found WHERE job_type IS NOT NULL
+"""
+
+# The first of the two statements of a limited claim: in one alone, a stale snapshot let four workers
+# start sixteen under a limit of four. $1 type; the row lock is what makes the count that follows true.
+LOCK_LIMIT = """
+SELECT coalesce(max_running_operator, max_running)
+FROM wakeboard.job_types
+WHERE name = $1 AND paused_at IS NULL AND coalesce(max_running_operator, max_running) IS NOT NULL
+FOR UPDATE SKIP LOCKED
+"""
+
+
+@cache
+def claim_limited(limit: int, *, oldest_first: bool = False) -> str:
+    """Return the statement that claims up to ``limit`` due runs of one limited type.
+
+    $1 type, $2 worker id, $3 lease in seconds, $4 how many of the type may run at once. Only to be sent
+    in the transaction that holds ``LOCK_LIMIT``. Priorities are probed apart, as in ``claim``.
+    """
+    return f"""
+WITH room AS MATERIALIZED (
+    SELECT greatest(coalesce(t.lease_seconds, $3::float8), $3::float8) AS lease_seconds,
+        greatest(0, least({limit:d}, $4::int - (
+            SELECT count(*) FROM wakeboard.job_runs AS busy
+            WHERE busy.job_type = $1::text AND busy.status = 'running'
+        ))) AS runs
+    FROM wakeboard.job_types AS t
+    WHERE t.name = $1::text
+), head AS MATERIALIZED (
+    SELECT picked.tid, (SELECT room.lease_seconds FROM room) AS lease_seconds
+    FROM {_LEVELS}
+    CROSS JOIN LATERAL (
+        SELECT r.ctid AS tid, r.id, r.priority, r.run_at
+        FROM wakeboard.job_runs AS r
+        WHERE r.job_type = $1::text AND r.priority = level.n
+            AND r.status IN ({_CLAIMABLE}) AND r.run_at <= now()
+        ORDER BY r.run_at, r.id
+        LIMIT (SELECT room.runs FROM room)
+        FOR UPDATE OF r SKIP LOCKED
+    ) AS picked
+    ORDER BY {_order(oldest_first)}
+    LIMIT (SELECT room.runs FROM room)
+)
+{_TAKEN}{_CLAIMED}"""
+
+
+# Runs that this process holds but does not know (a claim whose answer was lost). $1 worker id.
+HELD_BY_ME = "SELECT id, lease_epoch FROM wakeboard.job_runs WHERE status = 'running' AND locked_by = $1"

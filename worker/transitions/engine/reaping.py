@@ -1,0 +1,72 @@
+"""Runs whose worker has gone, and how they are taken from it: by a reaper, or by a person."""
+
+from __future__ import annotations
+
+from worker.leases import IS_HEARD
+from worker.transitions.engine.attempts import GROUPED, counted, history, status_after
+from worker.transitions.engine.fence import FREED, RUNNING
+
+# Leases that ended, oldest first. The policy is the type's as its workers published it: any reaper can
+# decide for any type. $1 how many.
+ENDED_LEASES = """
+SELECT r.id, r.lease_epoch, r.locked_by, r.job_type, r.failures,
+    coalesce(r.max_attempts, t.max_attempts, 10), coalesce(t.backoff, 'exponential 10s cap 30m')
+FROM wakeboard.job_runs AS r
+LEFT JOIN wakeboard.job_types AS t ON t.name = r.job_type
+WHERE r.status = 'running' AND r.locked_until < now()
+ORDER BY r.locked_until
+LIMIT $1
+"""
+
+
+def _reap(guard: str) -> str:
+    """Return the statement that takes runs from owners that have gone, while ``guard`` holds.
+
+    $1 ids, $2 epochs as read, $3 delays in seconds (used when it had failed before), $4 max_attempts, $5 why,
+    $6 error groups, $7 their template.
+    The epoch grows, so whatever the old owner still sends finds no row.
+    """
+    return f"""
+WITH answer AS (
+    SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::float8[], $4::int[], $6::bigint[])
+        AS a (id, epoch, delay, most, error_group)
+), held AS MATERIALIZED (
+    SELECT ended.*
+    FROM answer AS a
+    CROSS JOIN LATERAL (
+        SELECT r.id, r.run_at AS due_at, r.locked_by AS worker_id, r.started_at AS begun, now() AS ended,
+            a.most, a.error_group, CASE WHEN r.failures = 0 THEN 0 ELSE a.delay END AS delay,
+            {status_after("false", "a.most")}
+        FROM wakeboard.job_runs AS r
+        WHERE r.id = a.id AND r.lease_epoch = a.epoch AND {RUNNING} AND {guard}
+        FOR UPDATE OF r SKIP LOCKED
+    ) AS ended
+), moved AS (
+    UPDATE wakeboard.job_runs AS r
+    SET status = h.status, lease_epoch = r.lease_epoch + 1, failures = r.failures + 1,
+        run_at = CASE h.status WHEN 'failed' THEN now() + make_interval(secs => h.delay) ELSE r.run_at END,
+        finished_at = CASE h.status WHEN 'failed' THEN NULL ELSE h.ended END,
+        failed_at = h.ended, error_code = 'lease_lost', last_error = $5::text,
+        error_group = h.error_group, {FREED}
+    FROM held AS h
+    WHERE r.id = h.id
+    RETURNING r.id, r.attempts AS attempt, r.lease_epoch - 1 AS epoch, r.job_type, h.worker_id, r.status,
+        h.due_at, h.begun, h.ended, h.most, CASE h.status WHEN 'failed' THEN r.run_at END AS next_run_at,
+        h.error_group, 'lease_lost' AS code, $7::text AS template, NULL::text AS frame
+), {
+        history(
+            "outcome, error_code, error, max_attempts, next_run_at, error_group",
+            "'lost', code, $5::text, most, next_run_at, error_group",
+        )
+    }, {GROUPED}, {counted("'lost'")}
+SELECT id, status, next_run_at::text, job_type, attempt, worker_id FROM moved
+"""
+
+
+REAP = _reap("r.locked_until < now()")
+# The operator's way: also when the worker has been silent for two heartbeats.
+RELEASE_LEASE = _reap(
+    f"""(r.locked_until < now() OR NOT EXISTS (
+        SELECT 1 FROM wakeboard.workers AS w WHERE w.id = r.locked_by AND {IS_HEARD}
+    ))"""
+)
