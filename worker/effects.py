@@ -76,8 +76,9 @@ def once(
     the row for an operator, "redo" calls again, a callable looks at the provider and returns the result, or
     None when it was not done. What ``function`` raises goes on; after an ordinary exception the effect
     counts as not done (MemoryError is none: it cuts a run short). Raises Retryable('effect_in_progress')
-    while another attempt is at it, LeaseLost when this one lost its run, TypeError for a result that is not
-    JSON of at most 8 kB (the effect is done then).
+    while another attempt is at it, LeaseLost when this one lost its run, RuntimeError after the run's own
+    ``transaction()`` has finished it, TypeError for a result that is not JSON of at most 8 kB (the effect is
+    done then).
     """
     _check(key, scope, if_unconfirmed)
     if not context.worker_id:
@@ -92,7 +93,7 @@ def once(
             return _perform(context, holder, entry_id, key, function)
         if entry is not None and entry.is_done:
             return entry.result
-        _must_hold(holder)
+        _must_hold(context, holder)
         if entry is not None and entry.is_live:
             raise Retryable("effect_in_progress", f"The effect '{key}' is being made by run {entry.run_id}.")
         if entry is not None and if_unconfirmed == "skip":
@@ -149,7 +150,11 @@ def _once_in_memory(
     return result
 
 
-def _must_hold(holder: Holder) -> None:
+def _must_hold(context: Context, holder: Holder) -> None:
+    if context.committed:
+        raise RuntimeError(
+            "transaction() has finished this run already; call once() before the block or inside it."
+        )
     with own_connection() as connection:
         if not ledger.holds(connection, holder):
             raise LeaseLost(f"Run {holder.run_id} belongs to a later attempt; this one may write nothing.")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import copy_context
-from types import CoroutineType
+from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import Any
 
 from worker.context import Context
@@ -16,6 +16,7 @@ from worker.outcome import Answer, Cancelled, DeadlineExceeded, answer_for_excep
 from worker.registry import JobType
 
 _NOTHING = object()
+_NOT_RUN = frozenset({GeneratorType, AsyncGeneratorType})
 _OPEN: AbstractContextManager[Any] = nullcontext()
 
 
@@ -56,6 +57,11 @@ def invoke(
             if type(value) is CoroutineType:
                 coroutine, value = value, _NOTHING
                 value = await_it(coroutine)
+            elif type(value) in _NOT_RUN:
+                value = _NOTHING
+                raise TypeError(
+                    "The handler gave back a generator, so nothing of it has run; return a value."
+                )
     except BaseException as error:
         if value is _NOTHING or not isinstance(error, Cancelled | DeadlineExceeded):
             return answer_for_exception(error, job_type.permanent)

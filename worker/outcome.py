@@ -11,9 +11,12 @@ import re
 import traceback as traceback_module
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import partial
 from types import TracebackType
 from typing import Literal, TypeVar
+
+from worker.durations import LONGEST_SECONDS, parse_duration
 
 MESSAGE_CHARACTERS = 2_000
 CODE_CHARACTERS = 100
@@ -46,13 +49,27 @@ class Permanent(Exception):
 
 
 class Retryable(Exception):
-    """Raise it to be tried again, not before `after` seconds have passed (None: the type's own backoff
-    decides)."""
+    """Raise it to be tried again, not before `after` has passed: seconds, a timedelta, or text such as "5m".
+    None, or what is below 0 or over ten years: the type's own backoff decides. TypeError or ValueError, in a
+    sentence, for what is no duration."""
 
-    def __init__(self, code: str, message: str = "", after: float | None = None) -> None:
+    def __init__(self, code: str, message: str = "", after: float | timedelta | str | None = None) -> None:
         super().__init__(message or code)
         self.error_code = code
-        self.after = after
+        self.after = None if after is None else _seconds_of(after)
+
+
+def _seconds_of(after: object) -> float:
+    """`after` in seconds: what is no duration must not become a retry that comes too early."""
+    if isinstance(after, timedelta):
+        return after.total_seconds()
+    if isinstance(after, str):
+        return parse_duration(after)
+    if isinstance(after, bool) or not isinstance(after, int | float):
+        raise TypeError(
+            f"Retryable: after={after!r} is not a duration; write seconds (300), a timedelta or text ('5m')."
+        )
+    return after
 
 
 class Cancelled(BaseException):
@@ -217,7 +234,7 @@ def _retry_after(exception: BaseException) -> float | None:
     if not issubclass(type(exception), Retryable):
         return None
     seconds = _guarded(lambda: float(vars(exception)["after"]))
-    return None if seconds is None or not 0 <= seconds <= 10 * 365 * 86_400 else seconds
+    return None if seconds is None or not 0 <= seconds <= LONGEST_SECONDS else seconds
 
 
 def _traceback(exception: BaseException) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import math
 import re
 import sys
@@ -70,7 +71,8 @@ def job(
     `timeout` and `lease` are seconds or text such as "5m"; `backoff` is the retry rule; exceptions in
     `permanent` are not tried again; `max_running` bounds how many run at once over all workers; `memory_mb`
     is what one run may allocate; `schedule` is cron text. The function stays callable. ValueError, in a
-    sentence, when a value cannot be.
+    sentence, when a value cannot be, or the function is none that can be called with a context and awaited
+    or returned from.
     """
     _check_name(name)
     if not isinstance(backoff, str):
@@ -90,6 +92,7 @@ def job(
     }
 
     def register(function: _Function) -> _Function:
+        _check_function(name, function)
         _add(JobType(name, function, **policy))
         return function
 
@@ -174,6 +177,27 @@ def _check_name(name: object) -> None:
         )
 
 
+def _check_function(name: str, function: Callable[..., Any]) -> None:
+    """Refuse what would be called and do nothing, or fail at each call."""
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise ValueError(
+            f"Job type {name!r}: {_place(function)} has a `yield`, so a call runs none of it; write a "
+            "`def` or `async def` that returns."
+        )
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        # Code in C may not tell.
+        return
+    try:
+        signature.bind(None)
+    except TypeError as error:
+        raise ValueError(
+            f"Job type {name!r}: {_place(function)} cannot be called with a context alone ({error}); "
+            "write `def f(ctx)`."
+        ) from None
+
+
 def _count(name: str, setting: str, value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value < 2**31:
         raise ValueError(f"Job type {name!r}: {setting}={value!r} is not a whole number of 1 or more.")
@@ -210,4 +234,12 @@ def _exceptions(name: str, value: object) -> tuple[type[BaseException], ...]:
 def _schedule(name: str, value: object) -> str | None:
     if value is not None and (not isinstance(value, str) or not value.strip()):
         raise ValueError(f"Job type {name!r}: schedule={value!r} is not cron text such as '0 2 * * *'.")
+    if value is not None:
+        # Few types have one, and cron's rules take their time to load.
+        from worker.cron import Cron, CronError
+
+        try:
+            Cron.parse(value)
+        except CronError as error:
+            raise ValueError(f"Job type {name!r}: schedule={value!r} cannot be: {error}") from None
     return value

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import urllib.error
 from collections.abc import Callable
+from datetime import timedelta
 from email.message import Message
 from typing import Any
 
@@ -13,6 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from worker import Context
+from worker.invoke import invoke
 from worker.outcome import (
     KINDS,
     PLAIN,
@@ -27,6 +30,7 @@ from worker.outcome import (
     clean_text,
 )
 from worker.processes.wire import Reported, answer_frame, read_answer
+from worker.registry import JobType
 
 
 def raised(action: Callable[[], object]) -> BaseException:
@@ -129,7 +133,20 @@ def test_permanent_types_are_permanent_and_retryable_is_not() -> None:
     assert answer_for_exception(Retryable("x", after=5)).retry_after_seconds == 5.0
 
 
-@pytest.mark.parametrize("after", [float("nan"), -1, "soon", [10**400], float("inf")])
+@pytest.mark.parametrize(
+    ("after", "seconds"), [(timedelta(minutes=5), 300.0), ("1h30m", 5400.0), ("90", 90.0)]
+)
+def test_a_retry_time_is_given_as_durations_are_elsewhere(after: Any, seconds: float) -> None:
+    assert answer_for_exception(Retryable("x", after=after)).retry_after_seconds == seconds
+
+
+@pytest.mark.parametrize("after", ["soon", "", [300], True, b"5m"])
+def test_what_is_no_retry_time_is_refused_and_not_a_retry_too_early(after: Any) -> None:
+    with pytest.raises((TypeError, ValueError), match="duration"):
+        Retryable("x", after=after)
+
+
+@pytest.mark.parametrize("after", [float("nan"), -1, 10**400, float("inf"), timedelta(days=5000)])
 def test_a_retry_time_that_cannot_be_is_left_to_the_backoff(after: Any) -> None:
     assert answer_for_exception(Retryable("x", after=after)).retry_after_seconds is None
 
@@ -303,3 +320,14 @@ def test_an_answer_with_nothing_to_tell_travels(kind: Kind) -> None:
 def test_every_field_of_an_answer_travels() -> None:
     answer = Answer("raised", "code", "message ä\n", True, 1.5, "trace", json.dumps({"a": 1}), "tail", "note")
     assert read_answer(answer_frame(Reported(2**62, 5, 6, 7, answer))[4:]) == (2**62, 5, 6, 7, answer)
+
+
+async def _an_async_generator() -> Any:
+    yield 1
+
+
+@pytest.mark.parametrize("give", [lambda ctx: (one for one in (1,)), lambda ctx: _an_async_generator()])
+def test_a_generator_that_comes_back_is_a_failure_for_nothing_of_it_ran(give: Callable[[Any], Any]) -> None:
+    answer = invoke(JobType("gives", give), Context())
+    assert (answer.kind, answer.error_code) == ("raised", "TypeError")
+    assert "nothing of it has run" in (answer.message or "")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import sys
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +91,8 @@ def test_a_name_that_cannot_be_is_refused(name: Any) -> None:
         ("memory_mb", -1),
         ("schedule", "  "),
         ("schedule", 5),
+        ("schedule", "61 * * * *"),
+        ("schedule", "0 2 * *"),
     ],
 )
 def test_a_wrong_setting_is_a_sentence_at_decoration(setting: str, value: Any) -> None:
@@ -109,3 +112,40 @@ def test_the_working_folder_comes_last_on_the_path(monkeypatch: pytest.MonkeyPat
     assert sys.path[-1] == str(tmp_path)
     assert "mine" in JOB_TYPES
     monkeypatch.delitem(sys.modules, "my_first_jobs")
+
+
+def a_generator(ctx: Context) -> Iterator[int]:
+    yield 1
+
+
+async def an_async_generator(ctx: Context) -> AsyncIterator[int]:
+    yield 1
+
+
+def without_a_parameter() -> None:
+    pass
+
+
+def with_two(ctx: Context, more: int) -> None:
+    pass
+
+
+@pytest.mark.parametrize(
+    ("function", "sentence"),
+    [
+        (a_generator, "has a `yield`"),
+        (an_async_generator, "has a `yield`"),
+        (without_a_parameter, "write `def f(ctx)`"),
+        (with_two, "write `def f(ctx)`"),
+    ],
+)
+def test_what_a_context_alone_cannot_run_is_no_handler(function: Callable[..., Any], sentence: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(sentence)):
+        job("no_handler")(function)
+    assert "no_handler" not in JOB_TYPES
+
+
+@pytest.mark.parametrize("function", [lambda *contexts: None, lambda ctx, more=1: None, print])
+def test_what_takes_a_context_is_a_handler_however_it_is_written(function: Callable[..., Any]) -> None:
+    job("a_handler")(function)
+    assert JOB_TYPES["a_handler"].function is function

@@ -266,3 +266,17 @@ def test_every_loop_tells_of_itself(worker: Wakeboard, shared: Connection) -> No
         "listen",
     }
     wait_until(lambda: names() >= wanted, 10, "all loops have told")
+
+
+def test_what_fails_after_a_runs_own_commit_is_told_in_the_log(worker: Wakeboard, shared: Connection) -> None:
+    run_id = insert(shared, "fails_after_commit")
+    wait_until_status(shared, run_id, "succeeded")
+    told = (
+        "Code after the handler's transaction() failed. The run has succeeded; nothing of this is recorded."
+    )
+    line = wait_until(
+        lambda: next((one for one in worker.output.splitlines() if f"{told} run={run_id} " in one), None)
+    )
+    assert "call once() before the block or inside it" in line
+    assert outcomes(shared, run_id) == ["succeeded"]
+    assert rows(shared, "effects", f"run_id = {run_id}") == []

@@ -175,6 +175,8 @@ class Slots:
         if ended is None:
             self._holdings.drop([held.assignment[:2]])
             self._committed(held, seconds)
+            if answer.error_code is not None:
+                _warn_of_aftermath(held, answer)
         else:
             self._ended(ended)
 
@@ -189,6 +191,17 @@ class Slots:
     def tail(self, slot: int) -> str:
         """Return what a slot's run has printed so far. Safe from any thread."""
         return self._children.output_tail(slot)
+
+
+def _warn_of_aftermath(held: Held, answer: Answer) -> None:
+    """Say what failed after a run had finished itself: its outcome stands, so nothing else tells of it."""
+    log.warn(
+        "Code after the handler's transaction() failed. The run has succeeded; nothing of this is recorded.",
+        run_id=held.run_id,
+        job_type=held.assignment.job_type,
+        error_code=answer.error_code,
+        error=answer.message,
+    )
 
 
 def _moved(held: Held) -> log.Moved:

@@ -190,6 +190,14 @@ def stubborn_failure(ctx: Context) -> NoReturn:
     raise ConnectionError("the mail server did not answer")
 
 
+@job("fails_after_commit")
+def fails_after_commit(ctx: Context) -> None:
+    """Commit the end of the run, then ask for more."""
+    with ctx.transaction():
+        pass
+    ctx.once("mail", lambda: "sent")
+
+
 @job("long_after_commit", timeout=30)
 def long_after_commit(ctx: Context) -> None:
     """Commit the end of the run, then go on for longer than the lease."""
