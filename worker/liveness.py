@@ -23,11 +23,12 @@ SILENCE_SECONDS = 180
 
 # A silent worker has been replaced when as many of the same host, name and types were started since it was
 # last seen as fell silent since: a service that was killed and started again, not one of two that is missing.
+# Who was started in its place and has said goodbye since has replaced it all the same.
 _SAME = """same.hostname = w.hostname AND same.name IS NOT DISTINCT FROM w.name
-            AND same.job_types @> w.job_types AND same.stopped_at IS NULL"""
+            AND same.job_types @> w.job_types"""
 REPLACED = f"""NOT {IS_HEARD} AND NOT w.is_tick AND (
         SELECT count(*) FILTER (WHERE same.started_at > w.seen_at)
-            >= count(*) FILTER (WHERE NOT {is_heard("same")})
+            >= count(*) FILTER (WHERE same.stopped_at IS NULL AND NOT {is_heard("same")})
         FROM wakeboard.workers AS same WHERE {_SAME} AND same.seen_at >= w.seen_at AND NOT same.is_tick
     )"""
 

@@ -78,7 +78,8 @@ def open_connection() -> Connection:
     if not url:
         raise DatabaseError(
             "WAKEBOARD_DATABASE_URL is not set, so there is no database to write to. "
-            "Set it, or hand over a connection of your own."
+            'Set it (for the embedded one: export WAKEBOARD_DATABASE_URL="$(wakeboard db url)"), or hand '
+            "over a connection of your own."
         )
     connection = connect(url, name=f"wakeboard handler {os.getpid()}")
     connection.execute("RESET search_path")

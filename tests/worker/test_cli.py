@@ -458,6 +458,15 @@ def test_a_preview_says_what_the_change_of_clocks_does(wakeboard: Command, conne
     assert "does not exist" in items[1]["note"]
     assert items[1]["note"] in wakeboard("schedule", "preview", "n", *march).out
     assert len(wakeboard("schedule", "preview", "n", "--json").json["items"]) == 10
+    # A day begins when it does there: at 23:00 UTC of the day before, at 22:00 once the clocks have changed.
+    days = ("--from", "2026-03-28", "--to", "2026-03-31")
+    said = wakeboard("schedule", "preview", "n", "--json", *days).json
+    assert [item["at"] for item in said["items"]] == [item["at"] for item in items]
+    assert (said["timezone"], said["description"], said["enabled"]) == (
+        "Europe/Paris", "At 02:30 every day", True,
+    )  # fmt: skip
+    wrong = wakeboard("schedule", "preview", "n", "--from", "2026-03-28T00:00")
+    assert wrong.code == 2 and "is not a time with a zone" in wrong.err
 
 
 CRONTAB = (
@@ -479,7 +488,8 @@ def test_a_crontab_is_imported_line_by_line_and_twice_changes_nothing(
     assert [(item["line"], item["result"]) for item in said.json["items"]] == [
         (2, "noted"), (3, "created"), (4, "refused"), (5, "created"),
     ]  # fmt: skip
-    assert said.json["active_in_cron"] == [3, 4, 5]
+    # Whoever comments out what is active would else lose what was refused.
+    assert (said.json["active_in_cron"], said.json["left_to_cron"]) == ([3, 5], [4])
     made = rows(connection, "job_definitions")
     assert {(each["job_type"], each["max_attempts"], each["overlap"]) for each in made} == {
         ("command", 1, "skip")
@@ -488,6 +498,18 @@ def test_a_crontab_is_imported_line_by_line_and_twice_changes_nothing(
     assert again.out.count(": unchanged ") == 2
     assert "Still active in cron: lines 3, 5." in again.out
     assert rows(connection, "job_definitions") == made
+
+
+def test_a_crontab_with_a_zone_of_its_own_says_so_line_by_line(
+    wakeboard: Command, connection: Connection, tmp_path: Path
+) -> None:
+    file = tmp_path / "crontab"
+    file.write_text("0 3 * * * echo here\nCRON_TZ=Asia/Tokyo\n0 4 * * * echo there\n")
+    chosen = ("import-crontab", file, "--timezone", "Europe/Paris", "--dry-run")
+    said = wakeboard(*chosen).out.splitlines()
+    assert said[0].endswith("echo here") and said[1].endswith("echo there [times of Asia/Tokyo]")
+    items = wakeboard(*chosen, "--json").json["items"]
+    assert [item["timezone"] for item in items] == ["Europe/Paris", "Asia/Tokyo"]
 
 
 def test_people_and_tokens_are_made_in_a_terminal(

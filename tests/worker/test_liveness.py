@@ -73,7 +73,7 @@ def test_a_killed_worker_that_was_started_again_is_no_alarm_any_more(connection:
 
 @pytest.mark.parametrize(
     "differently",
-    [{"host": "another"}, {"types": ["reports"]}, {"stopped": True}, {"started_seconds_ago": 40}],
+    [{"host": "another"}, {"types": ["reports"]}, {"started_seconds_ago": 40}],
 )
 def test_what_is_no_successor_leaves_a_killed_worker_late(
     connection: Connection, differently: dict[str, Any]
@@ -82,6 +82,18 @@ def test_what_is_no_successor_leaves_a_killed_worker_late(
     loop(connection, "killed", "claim", 30)
     worker(connection, "started", **({"started_seconds_ago": 25} | differently))
     assert late(connection) == [("killed", "claim")]
+
+
+def test_a_successor_that_said_goodbye_has_replaced_the_killed_one_all_the_same(
+    connection: Connection,
+) -> None:
+    for name in ("killed", "killed too"):
+        worker(connection, name, seen_seconds_ago=30)
+        loop(connection, name, "claim", 30)
+    worker(connection, "successor", started_seconds_ago=25, stopped=True)
+    assert len(late(connection)) == 1
+    worker(connection, "another", started_seconds_ago=24, stopped=True)
+    assert late(connection) == []
 
 
 def test_of_two_killed_workers_one_successor_replaces_one(connection: Connection) -> None:

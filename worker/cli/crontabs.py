@@ -73,6 +73,7 @@ def _take(connection: reach.Connection, line: Line) -> dict[str, Any]:
         "line": line.number,
         "result": done.status,
         "name": line.definition.name,
+        "timezone": line.definition.timezone,
         "says": f"{says} ({line.note})" if line.note else says,
     }
 
@@ -81,15 +82,15 @@ def _report(items: list[dict[str, Any]], zone: str, dry_run: bool) -> None:
     taken = [item["line"] for item in items if item["result"] not in ("refused", "noted")]
     refused = [item["line"] for item in items if item["result"] == "refused"]
     if is_json():
-        answer(
-            {"dry_run": dry_run, "timezone": zone, "items": items, "active_in_cron": sorted(taken + refused)},
-            "",
-        )
+        lines = {"active_in_cron": taken, "left_to_cron": refused}
+        answer({"dry_run": dry_run, "timezone": zone, "items": items, **lines}, "")
         return
     for item in items:
         name = f" {item['name']}" if item["name"] else ""
         would = "would be " if dry_run and item["line"] in taken else ""
-        say(f"line {item['line']}: {would}{item['result']}{name}: {item['says']}")
+        there = item.get("timezone", zone)
+        says = item["says"] if there == zone else f"{item['says']} [times of {there}]"
+        say(f"line {item['line']}: {would}{item['result']}{name}: {says}")
     if dry_run:
         say("Nothing was changed: this was a dry run.")
     if not items:
@@ -97,7 +98,7 @@ def _report(items: list[dict[str, Any]], zone: str, dry_run: bool) -> None:
     if taken:
         say(
             f"Still active in cron: {_numbers(taken)}. To keep cron from running the same once more, comment "
-            f"out there (crontab -e). Times are in the zone {zone}."
+            f"out there (crontab -e). Times are in the zone {zone}, where a line does not say another."
         )
     if refused:
         say(f"Left to cron alone: {_numbers(refused)}.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from datetime import datetime
+from datetime import date, datetime
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +67,21 @@ class Moment(click.ParamType[datetime]):
                 ctx,
             )
         return found
+
+
+class Day(click.ParamType[Any]):
+    """A point in time with its zone, or a day, whose zone is the thing's that it is asked of."""
+
+    name = "TIME"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> datetime | date:
+        """Return an aware datetime (a date as well, to Python), or a date."""
+        try:
+            return date.fromisoformat(str(value))
+        except ValueError:
+            return MOMENT.convert(value, param, ctx)
 
 
 class End(click.ParamType[Any]):
@@ -142,4 +157,5 @@ RUN_ID = RowId("a run")
 EFFECT_ID = RowId("an effect")
 DURATION = Duration()
 MOMENT = Moment()
+DAY = Day()
 END = End()

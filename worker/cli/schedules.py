@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import date, datetime, timedelta
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import click
 
 from worker.audit import terminal_actor
 from worker.cli import reach, reading
 from worker.cli.enqueuing import require_type
-from worker.cli.flags import Noun, is_json, reason_option, settings
-from worker.cli.kinds import DURATION, MOMENT, json_object
+from worker.cli.flags import Noun, is_json, reason_option
+from worker.cli.kinds import DAY, DURATION, json_object
 from worker.cli.printing import answer, listing, say, verdicts
 from worker.cli.refusals import Wrong
 from worker.cron import Cron
@@ -115,21 +116,33 @@ _verb("remove", definitions.remove, "Remove a schedule; its runs and their histo
 
 @schedule.command()
 @click.argument("name")
-@click.option("--from", "start", type=MOMENT, help="From this time on [now].")
-@click.option("--to", "end", type=MOMENT, help="Up to this time [ten fires].")
-def preview(name: str, start: datetime | None, end: datetime | None) -> None:
-    """Print when a schedule will fire, and why where a fire is odd: clocks, missing days, either day."""
+@click.option("--from", "since", type=DAY, help="From this time, or the beginning of this day, on [now].")
+@click.option("--to", "until", type=DAY, help="Up to this time, or the beginning of this day [ten fires].")
+def preview(name: str, since: datetime | date | None, until: datetime | date | None) -> None:
+    """Print when a schedule will fire, and why where a fire is odd: clocks, missing days, either day.
+
+    A day begins at midnight in the schedule's zone.
+    """
     with reach.connection() as connection:
         found = reach.one(connection, ONE, {"name": name})
-        start = start or reading.database_now(connection)
+        now = reading.database_now(connection)
     if found is None:
         raise Wrong(f"There is no schedule '{name}'. See: wakeboard schedule list")
+    start = now if since is None else _moment(since, found["timezone"])
+    end = None if until is None else _moment(until, found["timezone"])
     if end is not None and end <= start:
         raise Wrong("--to is not after --from.")
     if found["schedule"] is None:
         answer({"name": name, "items": []}, f"Schedule {name} has no time of its own: it runs when asked to.")
         return
     _show(name, found, start, end)
+
+
+def _moment(asked: datetime | date, zone: str) -> datetime:
+    """Return a moment as it is, of a day its beginning in ``zone``."""
+    if isinstance(asked, datetime):
+        return asked
+    return datetime(asked.year, asked.month, asked.day, tzinfo=ZoneInfo(zone))
 
 
 def _show(name: str, found: reach.Row, start: datetime, end: datetime | None) -> None:
@@ -155,5 +168,7 @@ def _show(name: str, found: reach.Row, start: datetime, end: datetime | None) ->
         "It does not fire in this time.",
         500,
         name=name,
-        timezone=settings().timezone,
+        timezone=found["timezone"],
+        description=cron.describe(),
+        enabled=found["enabled"],
     )
