@@ -71,22 +71,35 @@ def _runner(target: Any) -> Any:
 
     SQLAlchemy connections are used through ``exec_driver_sql`` so that they know a transaction has begun.
     """
-    if hasattr(target, "exec_driver_sql"):
+    if hasattr(target, "exec_driver_sql") and not hasattr(target, "__aenter__"):
         return lambda statement, values: target.exec_driver_sql(statement, tuple(values)).fetchall()
-    if hasattr(target, "get_bind") and callable(getattr(target, "connection", None)):
+    if (
+        hasattr(target, "get_bind")
+        and callable(getattr(target, "connection", None))
+        and not hasattr(target, "__aenter__")
+    ):
         return _runner(target.connection())
     if _is_psycopg(target):
         return lambda statement, values: (
             target.cursor(row_factory=tuple_row).execute(statement, values).fetchall()
         )
-    raise EnqueueError(
+    raise _refused(target)
+
+
+def _refused(target: Any) -> EnqueueError:
+    return EnqueueError(
         f"Cannot enqueue through a {type(target).__name__}; hand over a SQLAlchemy connection or session, "
-        "a psycopg connection, or None."
+        "a psycopg connection (none of asyncio), or None."
     )
 
 
 def _is_psycopg(target: Any) -> bool:
-    return hasattr(target, "execute") and hasattr(target, "pgconn")
+    """Return whether it is a connection of psycopg's. Raises EnqueueError for one of asyncio."""
+    if not (hasattr(target, "execute") and hasattr(target, "pgconn")):
+        return False
+    if hasattr(target, "__aenter__"):
+        raise _refused(target)
+    return True
 
 
 def enqueue(
@@ -143,7 +156,7 @@ def enqueue_many(target: Any, runs: Iterable[NewRun | Mapping[str, Any]]) -> lis
     Each entry is a NewRun or a mapping of its fields. Keys behave as in ``enqueue``. Raises EnqueueError
     when an entry is wrong, naming its place; then nothing of them all is written.
     """
-    entries = [entry if isinstance(entry, NewRun) else NewRun(**entry) for entry in runs]
+    entries = _each(runs, lambda entry: entry if isinstance(entry, NewRun) else _new(entry))
     rows, text_of = _each(entries, NewRun.checked), partial(payload_text, limit=payload_limit())
     if target is None:
         from worker.effects import own_connection
@@ -152,6 +165,20 @@ def enqueue_many(target: Any, runs: Iterable[NewRun | Mapping[str, Any]]) -> lis
         with own_connection() as connection, connection.transaction():
             return _insert_all(connection, rows, text_of)
     return _insert_all(target, rows, text_of)
+
+
+def _new(fields: Any) -> NewRun:
+    """Return the run that a mapping describes. Raises EnqueueError with what is wrong of its fields."""
+    try:
+        return NewRun(**fields)
+    except TypeError as wrong:
+        if not isinstance(fields, Mapping):
+            sentence = f"{type(fields).__name__} is no run; give a NewRun or a mapping of its fields."
+        elif unknown := sorted(map(str, fields.keys() - set(NewRun._fields))):
+            sentence = f"a run has no field {unknown[0]!r}; known: {', '.join(NewRun._fields)}."
+        else:
+            sentence = "it has no job_type."
+        raise EnqueueError(sentence) from wrong
 
 
 def _each(entries: Iterable[Any], make: Callable[[Any], Any]) -> list[Any]:

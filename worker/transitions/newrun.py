@@ -67,7 +67,7 @@ class NewRun(NamedTuple):
         if not _is_whole(self.priority, 0, 4):
             raise EnqueueError(f"Priority {self.priority!r} is not known; allowed: 0 (first) to 4 (last).")
         if self.max_attempts is not None and not _is_whole(self.max_attempts, 1, 2**31 - 1):
-            raise EnqueueError(f"max_attempts is {self.max_attempts!r}; allowed: 1 or more.")
+            raise EnqueueError(f"max_attempts is {self.max_attempts!r}; allowed: 1 to {2**31 - 1:,}.")
         return (
             self.job_type,
             self.payload,
@@ -107,10 +107,14 @@ def _is_whole(number: object, low: int, high: int) -> bool:
 def _check_times(run_at: datetime | None, delay: float | None) -> None:
     if run_at is not None and delay is not None:
         raise EnqueueError("Give run_at or delay, not both.")
-    if run_at is not None and (not isinstance(run_at, datetime) or run_at.utcoffset() is None):
+    if run_at is not None and not isinstance(run_at, datetime):
+        raise EnqueueError(f"run_at is a {type(run_at).__name__}; give a datetime with a time zone.")
+    if run_at is not None and run_at.utcoffset() is None:
         raise EnqueueError("run_at has no time zone; use datetime.now(timezone.utc) or another aware time.")
     if run_at is not None and not _FIRST_TIME <= run_at < _LAST_TIME:
         raise EnqueueError(f"run_at is {run_at}; allowed: the years 1 to 9999 but for their ends.")
+    if delay is not None and (isinstance(delay, bool) or not isinstance(delay, int | float)):
+        raise EnqueueError(f"delay is {delay!r}; give seconds (300) or a timedelta.")
     if delay is not None and not 0 <= delay <= 315_360_000:
         raise EnqueueError(f"delay is {delay!r} seconds; allowed: 0 to ten years.")
 
