@@ -338,7 +338,7 @@
     r: () => press('r'),
     c: () => press('c'),
     p: () => pause(!paused),
-    '/': () => find('[data-filter]')?.focus(),
+    '/': () => { const box = find('[data-filter]'); box?.focus(); box?.select() },
     '?': () => find('#keys').showModal(),
     g: () => { going = true; setTimeout(() => { going = false }, 1500) },
   }
@@ -373,5 +373,6 @@
     unsent({ ...lost, isSignedOut: false })
   }
   if (keptHere.read('wakeboard-paused')) pause(true, false)
+  find('.nav [aria-current]')?.scrollIntoView({ inline: 'center', block: 'nearest' })
   hints(); label(); tick(); badge(); select()
 })()

@@ -110,7 +110,10 @@ def item(row: RowMapping) -> dict[str, Any]:
 def twin_of_one(context: Mapping[str, Any]) -> dict[str, Any]:
     """Return an operation and a page of its runs."""
     body = context["rows"].twin(lambda row: {name: row[name] for name in RUN_COLUMNS})
-    return {**item(context["operation"]), "sentence": context["sentence"], **body}
+    found = item(context["operation"])
+    # The answer has an ``as_of`` of its own.
+    found["counted_at"] = found.pop("as_of")
+    return {**found, "sentence": context["sentence"], **body}
 
 
 add_page(

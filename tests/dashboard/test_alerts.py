@@ -63,7 +63,7 @@ def test_a_rule_that_fires_says_why_in_words(client: FlaskClient, connection: Co
         a_run(connection, "dead")
     look(connection)
     page = client.get("/alerts").get_data(as_text=True)
-    assert "3 runs died in the last 1 h: mail 3. Retry or cancel them." in page
+    assert "3 runs died in the last 1 h: mail 3. Look at them, and retry what can be mended." in page
     assert 'data-attention="1"' in page
     items = {item["name"]: item for item in client.get("/alerts.json").get_json()["items"]}
     assert (items["dead_runs"]["status"], items["stuck_leases"]["status"]) == ("firing", "quiet")

@@ -162,7 +162,7 @@ def test_the_same_failure_of_other_types_is_told(client: FlaskClient, connection
     assert {item["job_type"]: item["also_in"] for item in listed(client)} == {
         "mail": ["report"], "report": ["mail"],
     }  # fmt: skip
-    assert "+ 1 type" in html(client, "/errors")
+    assert "also in 1 type" in html(client, "/errors")
     body = client.get(f"/errors/{written(mail)}.json").get_json()
     assert body["also_in"] == [{"job_type": "report", "fingerprint": written(report)}]
 

@@ -209,7 +209,8 @@ def _dead_runs(connection: Connection, settings: Settings) -> Finding:
         rows,
         settings["count"],
         lambda total: (
-            f"{plural(total, 'run')} died in the last {within}: {_listed(rows)}. Retry or cancel them."
+            f"{plural(total, 'run')} died in the last {within}: {_listed(rows)}. "
+            "Look at them, and retry what can be mended."
         ),
         f"No run died in the last {within}{_unless_muted(settings)}.",
     )

@@ -127,6 +127,8 @@ def _kept(days: Row) -> str:
 def _ask_worker(
     connection: Connection, statement: str, action: str, worker_id: str, actor: Actor, reason: str | None
 ) -> Answer:
+    what = action.removeprefix("worker.")
+
     def move() -> tuple[Answer, Row | None, Row | None]:
         row = _row(connection, WORKER, {"name": worker_id})
         if row is None:
@@ -134,8 +136,10 @@ def _ask_worker(
         if row["stopped_at"] is not None:
             return Answer(worker_id, "stopped", "already", f"Worker {worker_id} has stopped."), None, None
         if _row(connection, statement, {"name": worker_id}) is None:
-            return Answer(worker_id, "asked", "already", f"Worker {worker_id} was already asked."), None, None
-        return Answer(worker_id, "asked", "asked", f"Worker {worker_id} was asked."), None, {"asked": True}
+            told = f"Worker {worker_id} was already asked to {what}."
+            return Answer(worker_id, "asked", "already", told), None, None
+        told = f"Worker {worker_id} was asked to {what}."
+        return Answer(worker_id, "asked", "asked", told), None, {"asked": True}
 
     return act(connection, actor, action, ("worker", worker_id), reason, move)
 

@@ -7,18 +7,23 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
 from worker.fingerprint import ErrorGroup, group_of
+from worker.jobs.demo.shop import PRODUCTS
 
 DAYS = 7
+# The orders of those days are numbered from 1 on; all were paid, so whatever is tried again gets through.
+ORDERS = 900
 BY = "demo history"
 WORKER = "demo-past-worker"
 _DELAYS = (5.0, 15.0, 45.0, 120.0)
 _SMTP_BUSY = "The mail server said 451 The mailbox is busy, try again later"
 _SMTP_DOWN = "The mail server cannot be reached: [Errno 111] Connection refused"
+_TOO_LONG = "ran longer than its timeout of 20 s and was stopped"
+_DECLINED = "The bank refused to pay order {order} (402 card_declined)."
 _STOCK_DOWN = 'The provider answered 503: {"error": "The stock service is down for a while."}'
 _TRACEBACK = """Traceback (most recent call last):
   File "worker/jobs/demo/catalogue.py", line 83, in render_newsletter
@@ -45,11 +50,11 @@ class Habit:
 HABITS: dict[str, Habit] = {
     "checkout": Habit(4, 0.05, 3, 30),
     "check_address": Habit(
-        3, 0.02, 3, 20, ((0.06, "timed_out", "timed_out", "The run passed its deadline.", False),)
+        3, 0.02, 3, 20, ((0.06, "timed_out", "timed_out", _TOO_LONG, False),)
     ),
     "charge_card": Habit(
         4, 0.09, 8, 30,
-        ((0.04, "failed", "card_declined", "The bank refused to pay (402 card_declined).", True),),
+        ((0.04, "failed", "card_declined", _DECLINED, True),),
     ),
     "send_invoice": Habit(
         4, 0.2, 10, 60,
@@ -101,6 +106,10 @@ class Life:
     def created_at(self) -> datetime:
         return self.tries[0].due_at
 
+    def key(self, id_: int) -> str | None:
+        """Return the idempotency key, without which the bank charges nothing."""
+        return f"charge:past:{id_}" if self.job_type == "charge_card" else None
+
     def run(self, id_: int) -> tuple[Any, ...]:
         """Return the row of ``job_runs``."""
         last, failed = (
@@ -111,10 +120,10 @@ class Life:
         group = error and error.group(self.job_type)
         epoch = len(self.tries) + sum(one.outcome == "lost" for one in self.tries)
         return (
-            id_, self.job_type, json.dumps(self.payload), self.status, last.due_at, len(self.tries),
-            len(failed), epoch, last.started_at, last.finished_at, error and error.finished_at,
-            error and error.code, error and error.message, group and group.id, BY, self.created_at,
-            last.finished_at,
+            id_, self.job_type, json.dumps(self.payload), self.key(id_), self.status, last.due_at,
+            len(self.tries), len(failed), epoch, last.started_at, last.finished_at,
+            error and error.finished_at, error and error.code, error and error.message,
+            group and group.id, BY, self.created_at, last.finished_at,
         )  # fmt: skip
 
     def attempts(self, id_: int) -> Iterator[tuple[Any, ...]]:
@@ -186,7 +195,12 @@ def _life(
         tries.append(
             _attempt(chance, habit, due, ("cancelled", "cancelled", "The run was asked to stop.", True))
         )
-    return Life(job_type, habit, _payload(chance, job_type), status, tuple(tries))
+    payload = _payload(chance, job_type, status)
+    told = tuple(
+        replace(one, message=_DECLINED.format_map(payload)) if one.message == _DECLINED else one
+        for one in tries
+    )
+    return Life(job_type, habit, payload, status, told)
 
 
 def _failure(
@@ -212,9 +226,24 @@ def _attempt(
     return Try(due, started, started + timedelta(seconds=took), outcome, code, message)
 
 
-def _payload(chance: random.Random, job_type: str) -> dict[str, Any]:
+def _payload(chance: random.Random, job_type: str, status: str) -> dict[str, Any]:
+    """Return what the handler needs, so that a run of the past can be tried again."""
     if job_type in ("charge_card", "send_invoice", "tell_team", "check_address"):
-        return {"order": -chance.randrange(1, 900)}
+        order = {"order": chance.randrange(1, ORDERS)}
+        return order | {"cents": price_of(order["order"])} if job_type == "charge_card" else order
     if job_type == "sync_stock":
         return {"sku": chance.choice(("board-42", "rope-18", "vest-m"))}
+    if job_type == "render_newsletter":
+        # A customer without a name is what its failures are about.
+        return {"customer": {"name": "Alice"} if status == "succeeded" else {}}
     return {"photo": chance.randrange(200)} if job_type == "resize_photo" else {}
+
+
+def sku_of(order: int) -> str:
+    """Return what was ordered."""
+    return sorted(PRODUCTS)[order % len(PRODUCTS)]
+
+
+def price_of(order: int) -> int:
+    """Return what it cost, in cents."""
+    return PRODUCTS[sku_of(order)][1]

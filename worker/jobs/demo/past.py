@@ -10,7 +10,7 @@ from typing import Any
 
 from psycopg import Connection
 
-from worker.jobs.demo.lives import BY, DAYS, WORKER, lives
+from worker.jobs.demo.lives import BY, DAYS, ORDERS, WORKER, lives, price_of, sku_of
 
 GONE = "demo-gone-worker"
 
@@ -21,13 +21,25 @@ _WORKER = """
 INSERT INTO wakeboard.workers (id, name, hostname, pid, concurrency, started_at, seen_at, stopped_at, version)
 VALUES (%s, 'shop-1', 'shop-1', 4242, 4, %s, %s, %s, '0.1.0') ON CONFLICT DO NOTHING
 """
+# As many customers as there are have them in turn; new orders go on after the last one.
+_ORDERS = """
+INSERT INTO shop.orders (id, customer_id, sku, cents, status, charge, placed_at, paid_at)
+SELECT told.id, known.customers[1 + told.id %% cardinality(known.customers)], told.sku, told.cents, 'PAID',
+    'past-' || told.id, now() - make_interval(days => %(days)s), now() - make_interval(days => %(days)s)
+FROM unnest(%(ids)s::int[], %(skus)s::text[], %(cents)s::int[]) AS told (id, sku, cents)
+CROSS JOIN (SELECT array_agg(id ORDER BY id) AS customers FROM shop.customers) AS known
+ON CONFLICT (id) DO NOTHING
+"""
+_NEXT_ORDER = """
+SELECT setval(pg_get_serial_sequence('shop.orders', 'id'), (SELECT max(id) FROM shop.orders))
+"""
 _IDS = """
 SELECT nextval(pg_get_serial_sequence('wakeboard.job_runs', 'id')) FROM generate_series(1, %s) ORDER BY 1
 """
 _RUNS = """
-COPY wakeboard.job_runs (id, job_type, payload, status, run_at, attempts, failures, lease_epoch, started_at,
-    finished_at, failed_at, error_code, last_error, error_group, enqueued_by, created_at, updated_at)
-FROM STDIN
+COPY wakeboard.job_runs (id, job_type, payload, idempotency_key, status, run_at, attempts, failures,
+    lease_epoch, started_at, finished_at, failed_at, error_code, last_error, error_group, enqueued_by,
+    created_at, updated_at) FROM STDIN
 """
 _ATTEMPTS = """
 COPY wakeboard.job_attempts (run_id, attempt, lease_epoch, job_type, worker_id, due_at, started_at,
@@ -57,10 +69,12 @@ FROM (
 GROUP BY 1, 2, 3, 4, 5
 """
 _GONE_WORKER = """
-INSERT INTO wakeboard.workers (id, name, hostname, pid, job_types, concurrency, started_at, seen_at, version)
-VALUES (%s, 'shop-2', 'shop-2', 4243, '{export_report}', 2, now() - interval '1 day',
+INSERT INTO wakeboard.workers (id, name, hostname, pid, job_types, concurrency, running, lease_seconds,
+    started_at, seen_at, version)
+VALUES (%s, 'shop-2', 'shop-2', 4243, '{export_report}', 2, 1, 420, now() - interval '1 day',
     now() - interval '4 minutes', '0.1.0')
-ON CONFLICT (id) DO UPDATE SET seen_at = excluded.seen_at, started_at = excluded.started_at
+ON CONFLICT (id) DO UPDATE SET seen_at = excluded.seen_at, started_at = excluded.started_at,
+    running = excluded.running, lease_seconds = excluded.lease_seconds
 """
 _STUCK = """
 INSERT INTO wakeboard.job_runs (job_type, payload, status, run_at, attempts, lease_epoch, locked_by,
@@ -98,6 +112,15 @@ def write(connection: Connection[Any]) -> int:
             connection.execute(_GROUPS, values)
         connection.execute(_ROLL_UPS, (WORKER,))
     return len(told)
+
+
+def write_orders(connection: Connection[Any]) -> None:
+    """Write the orders that the past speaks of, before the shop has any other; its tables must be there."""
+    ids = range(1, ORDERS)
+    columns = {"ids": list(ids), "skus": [*map(sku_of, ids)], "cents": [*map(price_of, ids)]}
+    with connection.transaction():
+        connection.execute(_ORDERS, columns | {"days": DAYS})
+        connection.execute(_NEXT_ORDER)
 
 
 def leave_stuck(connection: Connection[Any]) -> None:
