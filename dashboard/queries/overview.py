@@ -85,11 +85,17 @@ class Counts:
     missed: int
     schedules_missed: int
     unconfirmed: int
+    paused: int
     oldest_due_at: datetime | None
     slots: int
     workers: int
     worker_seen_at: datetime | None
     schedules: int
+
+    @property
+    def busy(self) -> int:
+        """How many slots of live workers are taken: what is stuck takes none of theirs."""
+        return max(0, self.running - self.stuck)
 
     @property
     def attention(self) -> int:
@@ -140,6 +146,7 @@ def _counts(*, left_out: Sequence[str] = ()) -> Select[Any]:
             func.count(missed.limit(CAP + 1).subquery().c.definition_id.distinct())
         ).scalar_subquery(),
         "unconfirmed": _capped(select(effects.c.id).where(IS_UNCONFIRMED)),
+        "paused": _capped(select(job_types.c.name).where(job_types.c.paused_at.is_not(None))),
         "slots": select(func.coalesce(func.sum(workers.c.concurrency), 0)).where(ALIVE).scalar_subquery(),
         "workers": select(func.count()).select_from(workers).where(ALIVE).scalar_subquery(),
         "worker_seen_at": select(func.max(workers.c.seen_at)).scalar_subquery(),

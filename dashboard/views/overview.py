@@ -136,6 +136,7 @@ def twin(context: dict[str, Any]) -> dict[str, Any]:
         "missed_fires": counts.missed,
         "schedules_missed": counts.schedules_missed,
         "unconfirmed_effects": counts.unconfirmed,
+        "paused_types": counts.paused,
         "running": counts.running,
         "slots": counts.slots,
         "workers": counts.workers,

@@ -34,9 +34,12 @@ def verdict(counts: Counts, rising: Finding, firing: Sequence[str], now: datetim
     wrong = troubles(counts, rising, firing)
     if counts.workers == 0:
         return _without_workers(counts, wrong, now)
-    busy = _busy(counts)
+    busy, held = _busy(counts), _counted(counts.paused, "type is paused", "types are paused")
     if wrong:
-        return Verdict(False, f"{_listed(wrong)};", f"everything else is normal. {busy}")
+        others = f"{held}, everything else is normal." if held else "everything else is normal."
+        return Verdict(False, f"{_listed(wrong)};", f"{others} {busy}")
+    if held:
+        return Verdict(True, f"{_listed([held])};", f"nothing else needs you. {busy}")
     if counts.failed:
         again = f"{plural(counts.failed, 'run')} failed and will be tried again."
         return Verdict(True, "Nothing needs you.", f"{again} {busy}")
@@ -44,11 +47,11 @@ def verdict(counts: Counts, rising: Finding, firing: Sequence[str], now: datetim
 
 
 def _busy(counts: Counts) -> str:
-    running, slots = capped(counts.running), plural(counts.slots, "slot")
-    if counts.running > counts.slots:
-        return f"{running} run, more than the {slots} of live workers: some are held by silent ones (Leases)."
+    busy, slots = capped(counts.busy), plural(counts.slots, "slot")
+    if counts.busy > counts.slots:
+        return f"{busy} run, more than the {slots} of live workers."
     silent = f" {capped(counts.silent)} held by silent workers (Leases)." if counts.silent else ""
-    return f"{running} of {slots} busy.{silent}"
+    return f"{busy} of {slots} busy.{silent}"
 
 
 def troubles(counts: Counts, rising: Finding, firing: Sequence[str]) -> list[str]:

@@ -77,7 +77,7 @@ def test_dead_and_stuck_runs_ask_for_a_decision(client: FlaskClient, connection:
     )
     body = client.get("/overview.json").get_json()
     assert body["sentence"] == (
-        "Four runs are dead and one run is stuck; everything else is normal. 1 of 4 slots busy."
+        "Four runs are dead and one run is stuck; everything else is normal. 0 of 4 slots busy."
     )
     assert body["well"] is False
     assert [(line["state"], line["runs"]) for line in body["attention"]] == [("stuck", 1), ("dead", 4)]
@@ -284,8 +284,22 @@ def test_what_a_silent_worker_still_holds_is_not_counted_into_the_slots_of_the_l
     worker = a_worker(connection, concurrency=1)
     a_run(connection, "running", locked_by=worker)
     a_run(connection, "running", locked_by=a_worker(connection, seen="-1 hour"), locked_until="10 minutes")
-    assert "2 run, more than the 1 slot of live workers: some are held by silent ones" in sentence(client)
-    assert "more than the 1 slot on 1 worker" in client.get("/").get_data(as_text=True)
+    assert sentence(client).endswith("1 of 1 slot busy. 1 held by silent workers (Leases).")
+    assert "1 of 1 slot on 1 worker" in client.get("/").get_data(as_text=True)
+    a_run(connection, "running", locked_by=worker)
+    assert sentence(client).endswith("2 run, more than the 1 slot of live workers.")
+    assert "2 more than the 1 slot on 1 worker" in client.get("/").get_data(as_text=True)
+
+
+def test_the_sentence_knows_what_is_paused(client: FlaskClient, connection: Connection) -> None:
+    a_worker(connection, concurrency=4)
+    connection.execute("INSERT INTO wakeboard.job_types (name, paused_at) VALUES ('mail', now())")
+    assert sentence(client) == "One type is paused; nothing else needs you. 0 of 4 slots busy."
+    a_run(connection, "dead")
+    connection.execute("INSERT INTO wakeboard.job_types (name, paused_at) VALUES ('report', now())")
+    told = "One run is dead; two types are paused, everything else is normal. 0 of 4 slots busy."
+    assert sentence(client) == told
+    assert client.get("/overview.json").get_json()["paused_types"] == 2
 
 
 def test_what_a_silent_worker_holds_is_not_called_held(client: FlaskClient, connection: Connection) -> None:
@@ -295,7 +309,7 @@ def test_what_a_silent_worker_holds_is_not_called_held(client: FlaskClient, conn
     page = client.get("/").text
     assert "1 held by silent workers" in page and "every lease is held" not in page
     assert 'href="/leases?state=ended,silent"' in page
-    assert sentence(client).endswith("2 of 4 slots busy. 1 held by silent workers (Leases).")
+    assert sentence(client).endswith("1 of 4 slots busy. 1 held by silent workers (Leases).")
     body = client.get("/overview.json").get_json()
     assert (body["stuck"], body["held_by_silent_workers"]) == (1, 1)
 
