@@ -12,7 +12,7 @@ from tests import factories
 from tests.conftest import Connection
 from worker.audit import Actor
 from worker.states import Role
-from worker.transitions import definitions
+from worker.transitions import definitions, editing
 from worker.transitions.definitions import Definition, DefinitionError
 
 ADMIN = Actor("root", Role.ADMIN, "cli")
@@ -174,3 +174,37 @@ def test_nonsense_is_refused_in_a_sentence_and_nothing_is_written(
         definitions.add(shared, replace(NIGHTLY, **change), ADMIN)
     assert factories.rows(shared, "job_definitions") == []
     assert factories.rows(shared, "audit_log") == []
+
+
+@pytest.mark.parametrize(
+    ("job_type", "payload", "says"),
+    [
+        ("command", {}, "'argv' must be a list of texts"),
+        ("command", {"argv": "ls -l"}, "'argv' must be a list of texts"),
+        ("command", {"argv": ["ls", 1]}, "every word of 'argv'"),
+        ("command", {"argv": ["ls"], "shell": True}, "'shell' is not known; allowed: argv, env, stdin, cwd"),
+        ("command", {"argv": ["ls"], "env": {"A": 1}}, "'env' must be an object of texts"),
+        ("command", {"argv": ["ls"], "cwd": 7}, "'cwd' must be text"),
+        ("http", {}, "'url' must be an address"),
+        ("http", {"url": "ftp://x"}, "'url' must be an address"),
+        ("http", {"url": "http://x/", "method": "BREW"}, "the method is 'BREW'"),
+        ("http", {"url": "http://x/", "body": "a", "json": {}}, "not both"),
+        ("http", {"url": "http://x/", "headers": {"A": "b\r\nC: d"}}, "line break"),
+        ("http", {"url": "http://x/", "argv": ["ls"]}, "'argv' is not known"),
+    ],
+)
+def test_instructions_that_no_run_could_follow_are_refused_before_the_first_fire(
+    connection: Connection, job_type: str, payload: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(DefinitionError, match="The instructions cannot be followed: ") as refused:
+        definitions.add(connection, Definition("sick", job_type, "@daily", payload), ADMIN)
+    assert says in str(refused.value)
+    assert factories.rows(connection, "job_definitions") == []
+
+
+def test_an_edit_keeps_instructions_that_can_be_followed(connection: Connection) -> None:
+    definitions.add(connection, Definition("disk", "command", "@daily", {"argv": ["df"]}), ADMIN)
+    answer = editing.edit(connection, "disk", {"payload": {"argv": "df -h"}}, ADMIN)
+    assert (answer.result, "'argv' must be a list" in answer.message) == ("invalid", True)
+    assert the(connection, "disk")["payload"] == {"argv": ["df"]}
+    assert editing.edit(connection, "disk", {"payload": {"argv": ["df", "-h"]}}, ADMIN).result == "done"

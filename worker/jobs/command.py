@@ -19,12 +19,12 @@ from pathlib import Path
 from typing import IO, Any
 
 from worker.context import Context
-from worker.jobs.instructions import Instructions, instructions, text_of, texts_of, unreadable
+from worker.instructions import COMMAND, Instructions, argv_of, text_of, texts_of
+from worker.jobs.instructions import instructions
 from worker.processes.captured import captured_bytes, last_line
 from worker.processes.family import die_with_parent
 from worker.registry import job
 
-FIELDS = ("argv", "env", "stdin", "cwd")
 _LOOK_SECONDS = 0.5
 _LINE_CHARACTERS = 500
 
@@ -44,22 +44,13 @@ def command(context: Context) -> dict[str, int]:
     Raises CommandFailed with ``exit_<n>``, ``signal_<NAME>``, ``command_not_found`` or
     ``command_not_started``. When the run is stopped, the program's process group gets SIGTERM.
     """
-    found = instructions(context, FIELDS)
+    found = instructions(context, COMMAND)
     before = captured_bytes() or 0
     with _standard_input(found) as stdin, _started(context, found, stdin) as process:
         status = _wait(context, process)
     if status != 0:
         raise _failure(status, last_line(_LINE_CHARACTERS, before))
     return {"exit": 0}
-
-
-def _argv(found: Instructions) -> list[str]:
-    argv = found.get("argv")
-    if not isinstance(argv, list) or not argv or not argv[0]:
-        raise unreadable('\'argv\' must be a list of texts, such as ["/usr/bin/backup", "--all"]')
-    if not all(isinstance(word, str) and "\x00" not in word for word in argv):
-        raise unreadable("every word of 'argv' must be text")
-    return argv
 
 
 def environment(context: Context, given: dict[str, str]) -> dict[str, str]:
@@ -104,7 +95,7 @@ def _started(context: Context, found: Instructions, stdin: Any) -> Iterator[subp
     The program dies with this process, also where nobody is left to sweep: when every process of the worker
     is killed at the same instant.
     """
-    argv, variables = _argv(found), environment(context, texts_of(found, "env"))
+    argv, variables = argv_of(found), environment(context, texts_of(found, "env"))
     folder = _folder(found, variables["HOME"])
     sys.stdout.flush()
     try:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import email.utils
 import http.client
-import json
 import sys
 import urllib.error
 import urllib.request
@@ -20,14 +19,21 @@ from urllib.parse import urlsplit
 
 from worker import __version__
 from worker.context import Context
-from worker.jobs.instructions import Instructions, instructions, text_of, texts_of, unreadable
+from worker.instructions import (
+    HTTP,
+    SCHEMES,
+    Instructions,
+    body_of,
+    check_headers,
+    method_of,
+    texts_of,
+    url_of,
+)
+from worker.jobs.instructions import instructions
 from worker.outcome import Permanent, Retryable, clean_text
 from worker.registry import job
 
-FIELDS = ("url", "method", "headers", "body", "json")
 TRY_AGAIN = frozenset({408, 409, 425, 429})
-METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
-SCHEMES = ("http", "https")
 _HEAD_BYTES = 2_048
 _LONGEST_WAIT_SECONDS = 86_400.0
 _MARGIN_SECONDS = 0.5
@@ -42,7 +48,7 @@ def http_request(context: Context) -> dict[str, int]:
     Raises Permanent or Retryable with ``http_<status>``, Retryable with ``http_timeout`` or
     ``http_unreachable``. ``Retry-After`` is honoured up to a day.
     """
-    request = _request(context, instructions(context, FIELDS))
+    request = _request(context, instructions(context, HTTP))
     context.check()
     timeout = max(0.1, context.seconds_left - _MARGIN_SECONDS)
     try:
@@ -59,39 +65,15 @@ def http_request(context: Context) -> dict[str, int]:
 
 
 def _request(context: Context, found: Instructions) -> urllib.request.Request:
-    url, method = text_of(found, "url") or "", (text_of(found, "method", "GET") or "GET").upper()
-    if method not in METHODS:
-        raise unreadable(f"the method is '{method[:20]}'; allowed: {', '.join(METHODS)}")
-    data, content_type = _body(found)
+    data, content_type = body_of(found)
     headers = {
         "User-Agent": f"wakeboard/{__version__}",
         "Idempotency-Key": context.key or f"run-{context.run_id}",
         **({"Content-Type": content_type} if data is not None else {}),
         **texts_of(found, "headers"),
     }
-    _check_url(url)
-    if any(c < " " or c == "\x7f" for name, value in headers.items() for c in name + value):
-        raise unreadable("a header holds a line break or another control character")
-    return urllib.request.Request(url, data, headers, method=method)
-
-
-def _check_url(url: str) -> None:
-    try:
-        parts = urlsplit(url)
-        allowed = parts.scheme in SCHEMES and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        allowed = False
-    if not allowed or not url.isascii() or any(c <= " " or c == "\x7f" for c in url):
-        raise unreadable("'url' must be an address such as https://example.com/hook, http or https")
-
-
-def _body(found: Instructions) -> tuple[bytes | None, str]:
-    body = text_of(found, "body")
-    if "json" in found:
-        if body is not None:
-            raise unreadable("give 'json' or 'body', not both")
-        return json.dumps(found["json"]).encode(), "application/json"
-    return (None if body is None else body.encode("utf-8", "replace")), "text/plain; charset=utf-8"
+    check_headers(headers)
+    return urllib.request.Request(url_of(found), data, headers, method=method_of(found))
 
 
 class _Redirects(urllib.request.HTTPRedirectHandler):

@@ -1,4 +1,4 @@
-"""What a built-in job is to do: read from its definition at the start of each run, checked, never guessed.
+"""What a built-in job is to do: read from its definition at the start of each run.
 
 A definition is written by an admin or on the command line; a run can be inserted by anybody who may enqueue.
 So a run's own payload counts only where WAKEBOARD_ALLOW_COMMANDS says that an INSERT may be a shell.
@@ -7,14 +7,12 @@ So a run's own payload counts only where WAKEBOARD_ALLOW_COMMANDS says that an I
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from typing import Any
 
 from worker.context import Context
+from worker.instructions import Instructions, known
 from worker.outcome import Permanent
 from worker.own_connection import own_connection
-
-Instructions = Mapping[str, Any]
 
 _DEFINITION = "SELECT name, job_type, payload FROM wakeboard.job_definitions WHERE id = %s"
 _YES = ("1", "true", "on", "yes")
@@ -33,11 +31,7 @@ def instructions(context: Context, allowed: tuple[str, ...]) -> Instructions:
             f"This run of '{context.job_type}' carries its own instructions, and only definitions may: "
             "add one with 'wakeboard schedule add', or start the workers with WAKEBOARD_ALLOW_COMMANDS=1.",
         )
-    if not isinstance(found, Mapping):
-        raise unreadable(f"the instructions are {type(found).__name__}, not a JSON object")
-    if unknown := sorted(set(found) - set(allowed)):
-        raise unreadable(f"'{unknown[0]}' is not known; allowed: {', '.join(allowed)}")
-    return found
+    return known(found, allowed)
 
 
 def _of_definition(context: Context) -> Any:
@@ -56,26 +50,3 @@ def _of_definition(context: Context) -> Any:
             f"'{context.job_type}' should do.",
         )
     return row[2]
-
-
-def unreadable(what: str) -> Permanent:
-    """Return the error for instructions that cannot be followed; ``what`` is wrong, in words."""
-    return Permanent("instructions_unreadable", f"The instructions cannot be followed: {what}.")
-
-
-def text_of(found: Instructions, name: str, default: str | None = None) -> str | None:
-    """Return the text in field ``name``. Raises Permanent when it is something else or holds a NUL."""
-    value = found.get(name, default)
-    if value is not None and (not isinstance(value, str) or "\x00" in value):
-        raise unreadable(f"'{name}' must be text")
-    return value
-
-
-def texts_of(found: Instructions, name: str) -> dict[str, str]:
-    """Return the object of texts in field ``name``, empty when it is missing. Raises Permanent."""
-    value = found.get(name) or {}
-    if not isinstance(value, Mapping) or not all(
-        isinstance(text, str) and "\x00" not in key + text for key, text in value.items()
-    ):
-        raise unreadable(f"'{name}' must be an object of texts")
-    return dict(value)

@@ -9,8 +9,10 @@ import json
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from worker import instructions
 from worker.audit import Actor
 from worker.cron import Cron, check_timezone
+from worker.outcome import Permanent
 from worker.transitions.answer import Answer
 from worker.transitions.newrun import EnqueueError, check_type, payload_limit, payload_text
 from worker.transitions.operator import WAKE_CHANNEL, Connection, Row, _row, act
@@ -90,7 +92,8 @@ class Definition:
                 Cron.parse(self.schedule)
             check_timezone(self.timezone)
             payload_text(self.payload, payload_limit())
-        except (ValueError, EnqueueError) as wrong:
+            instructions.check(self.job_type, self.payload)
+        except (ValueError, EnqueueError, Permanent) as wrong:
             raise DefinitionError(str(wrong)) from wrong
         for value, words, what in (
             (self.misfire, ("one", "all", "none"), "misfire"),

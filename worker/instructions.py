@@ -1,0 +1,115 @@
+"""What the built-in job types ``command`` and ``http`` can be told to do: each field checked, never guessed.
+
+Pure. Who writes a definition and who runs it read the same rules here, so what is accepted can be followed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+from worker.outcome import Permanent
+
+Instructions = Mapping[str, Any]
+
+COMMAND = ("argv", "env", "stdin", "cwd")
+HTTP = ("url", "method", "headers", "body", "json")
+METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
+SCHEMES = ("http", "https")
+
+
+def unreadable(what: str) -> Permanent:
+    """Return the error for instructions that cannot be followed; ``what`` is wrong, in words."""
+    return Permanent("instructions_unreadable", f"The instructions cannot be followed: {what}.")
+
+
+def check(job_type: str, payload: Any) -> None:
+    """Raise Permanent when a run of a built-in type could not follow ``payload``; others say nothing here."""
+    if job_type == "command":
+        found = known(payload, COMMAND)
+        argv_of(found)
+        texts_of(found, "env")
+        for name in ("stdin", "cwd"):
+            text_of(found, name)
+    elif job_type == "http":
+        found = known(payload, HTTP)
+        url_of(found)
+        method_of(found)
+        body_of(found)
+        check_headers(texts_of(found, "headers"))
+
+
+def known(found: Any, allowed: tuple[str, ...]) -> Instructions:
+    """Return ``found`` when it is an object of ``allowed`` fields. Raises Permanent."""
+    if not isinstance(found, Mapping):
+        raise unreadable(f"the instructions are {type(found).__name__}, not a JSON object")
+    if unknown := sorted(set(found) - set(allowed)):
+        raise unreadable(f"'{unknown[0]}' is not known; allowed: {', '.join(allowed)}")
+    return found
+
+
+def text_of(found: Instructions, name: str, default: str | None = None) -> str | None:
+    """Return the text in field ``name``. Raises Permanent when it is something else or holds a NUL."""
+    value = found.get(name, default)
+    if value is not None and (not isinstance(value, str) or "\x00" in value):
+        raise unreadable(f"'{name}' must be text")
+    return value
+
+
+def texts_of(found: Instructions, name: str) -> dict[str, str]:
+    """Return the object of texts in field ``name``, empty when it is missing. Raises Permanent."""
+    value = found.get(name) or {}
+    if not isinstance(value, Mapping) or not all(
+        isinstance(text, str) and "\x00" not in key + text for key, text in value.items()
+    ):
+        raise unreadable(f"'{name}' must be an object of texts")
+    return dict(value)
+
+
+def argv_of(found: Instructions) -> list[str]:
+    """Return the program and its arguments. Raises Permanent."""
+    argv = found.get("argv")
+    if not isinstance(argv, list) or not argv or not argv[0]:
+        raise unreadable('\'argv\' must be a list of texts, such as ["/usr/bin/backup", "--all"]')
+    if not all(isinstance(word, str) and "\x00" not in word for word in argv):
+        raise unreadable("every word of 'argv' must be text")
+    return argv
+
+
+def url_of(found: Instructions) -> str:
+    """Return the address of a request. Raises Permanent."""
+    url = text_of(found, "url") or ""
+    try:
+        parts = urlsplit(url)
+        allowed = parts.scheme in SCHEMES and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        allowed = False
+    if not allowed or not url.isascii() or any(c <= " " or c == "\x7f" for c in url):
+        raise unreadable("'url' must be an address such as https://example.com/hook, http or https")
+    return url
+
+
+def method_of(found: Instructions) -> str:
+    """Return the method of a request, GET unless it says another. Raises Permanent."""
+    method = (text_of(found, "method", "GET") or "GET").upper()
+    if method not in METHODS:
+        raise unreadable(f"the method is '{method[:20]}'; allowed: {', '.join(METHODS)}")
+    return method
+
+
+def body_of(found: Instructions) -> tuple[bytes | None, str]:
+    """Return the body of a request, None for none, and its content type. Raises Permanent."""
+    body = text_of(found, "body")
+    if "json" in found:
+        if body is not None:
+            raise unreadable("give 'json' or 'body', not both")
+        return json.dumps(found["json"]).encode(), "application/json"
+    return (None if body is None else body.encode("utf-8", "replace")), "text/plain; charset=utf-8"
+
+
+def check_headers(headers: Mapping[str, str]) -> None:
+    """Raise Permanent when a header would break out of its line."""
+    if any(c < " " or c == "\x7f" for name, value in headers.items() for c in name + value):
+        raise unreadable("a header holds a line break or another control character")
