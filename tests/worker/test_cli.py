@@ -112,6 +112,9 @@ WRONG_USES = [
     ("runs", "status:", "dead"),
     ("runs", 'error:"open'),
     ("runs", "--type", "mail", "type:bill"),
+    ("runs", "--type", "mail", "--type", "bill"),
+    ("runs", "--since", "1h", "--since", "2h"),
+    ("audit", "--who", "anna", "--who", "ben"),
     ("runs", "--limit", "0"),
     ("run", "12345678901234567890123"),
     ("run", "-1"),
@@ -247,6 +250,14 @@ def test_each_filter_finds_its_runs(wakeboard: Command, connection: Connection) 
         assert ids(wakeboard("runs", "--json", *words)) == found, words
     assert ids(wakeboard("runs", "attempts:1+", "--json")) == [running, dead]
     assert ids(wakeboard("runs", "--attempts", "1", "--json")) == [running]
+
+
+def test_a_list_of_types_is_said_to_be_taken_for_one_name(wakeboard: Command, connection: Connection) -> None:
+    a_run(connection, job_type="mail")
+    assert "“mail,bill” is taken for the name of one type" in wakeboard("runs", "--type", "mail,bill").err
+    assert "mail,bill" not in wakeboard("runs", "--type", "mail").err
+    odd = a_run(connection, job_type="mail,bill")
+    assert [item["id"] for item in wakeboard("runs", "--type", "mail,bill", "--json").json["items"]] == [odd]
 
 
 def test_a_list_goes_on_where_it_ended(wakeboard: Command, connection: Connection) -> None:

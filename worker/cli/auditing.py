@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
 from zoneinfo import ZoneInfo
 
 import click
@@ -16,18 +15,28 @@ COLUMNS = ("id", "at", "actor", "source", "action", "target_type", "target_id", 
 
 
 @click.command(cls=Verb)
-@click.option("--who", metavar="NAME", help="The person, token or terminal user (anna, cli:root).")
-@click.option("--what", metavar="ACTION", help="What was done: run.retry, schedule.pause, user.change …")
-@click.option("--kind", metavar="KIND", help="The kind of thing: run, schedule, type, worker, user …")
-@click.option("--target", metavar="KIND:NAME", help="One thing: run:48210, schedule:nightly.")
-@click.option("--result", help="done, asked, already, forbidden, denied, missing, invalid, refused (a,b).")
-@click.option("--source", help="web, api, cli or engine.")
-@click.option("--since", help="Since: 24h, 7d or 2026-11-21T08:30Z.")
-@click.option("--until", help="Before.")
-@click.option("--q", metavar="TEXT", help="Text in the reason.")
+@click.option(
+    "--who", multiple=True, metavar="NAME", help="The person, token or terminal user (anna, cli:root)."
+)
+@click.option(
+    "--what", multiple=True, metavar="ACTION", help="What was done: run.retry, schedule.pause, user.change …"
+)
+@click.option(
+    "--kind", multiple=True, metavar="KIND", help="The kind of thing: run, schedule, type, worker, user …"
+)
+@click.option("--target", multiple=True, metavar="KIND:NAME", help="One thing: run:48210, schedule:nightly.")
+@click.option(
+    "--result",
+    multiple=True,
+    help="done, asked, already, forbidden, denied, missing, invalid, refused (a,b).",
+)
+@click.option("--source", multiple=True, help="web, api, cli or engine.")
+@click.option("--since", multiple=True, help="Since: 24h, 7d or 2026-11-21T08:30Z.")
+@click.option("--until", multiple=True, help="Before.")
+@click.option("--q", multiple=True, metavar="TEXT", help="Text in the reason.")
 @click.option("--limit", type=click.IntRange(1, 1000), default=50, help="How many, newest first [50].")
 @click.option("--cursor", type=RowId("an audit row"), help="Go on below this id.")
-def audit(limit: int, cursor: int | None, **options: Any) -> None:
+def audit(limit: int, cursor: int | None, **options: tuple[str, ...]) -> None:
     """List who did what, newest first. --json has what changed: before and after."""
     # It brings SQLAlchemy along.
     from worker.cli import finding
@@ -35,7 +44,7 @@ def audit(limit: int, cursor: int | None, **options: Any) -> None:
     from worker.filters.search import Start
     from worker.filters.values import in_zone, read_pairs
 
-    given = [(name, text) for name, text in options.items() if text]
+    given = [(name, text) for name, texts in options.items() for text in texts]
     wanted = read_pairs(given, in_zone(FIELDS, ZoneInfo(settings().timezone)))
     with reach.connection() as connection:
         now = reading.database_now(connection)

@@ -50,16 +50,18 @@ LONG = 2000
 @click.command(cls=Verb)
 @click.argument("lines", metavar="[FILTER]…", nargs=-1)
 @click.option("--status", multiple=True, help="queued, running, succeeded, failed, dead, cancelled (a,b).")
-@click.option("--type", "type_", help="Job type.")
-@click.option("--error", help="Error code; without a status, of runs that are failed or dead.")
-@click.option("--group", help="Error group: runs whose last failure was of it, however they stand now.")
-@click.option("--worker", help="Id, name or host of a worker that holds or held it.")
-@click.option("--key", help="Idempotency key.")
-@click.option("--attempts", help="3, 3+ for at least, or 2-5.")
-@click.option("--since", help="Created since: 24h, 7d or 2026-11-21T08:30Z.")
-@click.option("--until", help="Created before.")
+@click.option("--type", "type_", multiple=True, help="Job type, one.")
+@click.option("--error", multiple=True, help="Error code; without a status, of runs that are failed or dead.")
+@click.option(
+    "--group", multiple=True, help="Error group: runs whose last failure was of it, however they stand now."
+)
+@click.option("--worker", multiple=True, help="Id, name or host of a worker that holds or held it.")
+@click.option("--key", multiple=True, help="Idempotency key.")
+@click.option("--attempts", multiple=True, help="3, 3+ for at least, or 2-5.")
+@click.option("--since", multiple=True, help="Created since: 24h, 7d or 2026-11-21T08:30Z.")
+@click.option("--until", multiple=True, help="Created before.")
 @click.option("--payload", multiple=True, metavar="PATH=VALUE", help="Payload has VALUE at PATH (a.b).")
-@click.option("--q", help="Text in payload, error or type.")
+@click.option("--q", multiple=True, help="Text in payload, error or type.")
 @click.option("--view", metavar="NAME", help="A view saved on the page; filters beside it win over its own.")
 @click.option("--limit", type=click.IntRange(1, 1000), default=50, help="How many, newest first [50].")
 @click.option("--cursor", type=RUN_ID, help="Go on below this id.")
@@ -69,7 +71,7 @@ def runs(
     view: str | None,
     limit: int,
     cursor: int | None,
-    **options: Any,
+    **options: tuple[str, ...],
 ) -> None:
     """List runs, newest first.
 
@@ -86,20 +88,20 @@ def runs(
             wanted = finding.asked(lines, pairs, finding.saved(connection, view))
         now = reading.database_now(connection)
         found, more, is_cut = finding.find(connection, wanted, now, limit, cursor)
-    listing(found, COLUMNS, "No run matches so far." if more else "No run matches.", as_of=now, next=more)
+    none = "No run matches so far." if more else "No run matches."
+    if "," in wanted.texts.get("type", ""):
+        none += f" “{wanted.texts['type']}” is taken for the name of one type; ask for one at a time."
+    listing(found, COLUMNS, none, as_of=now, next=more)
     if more and not is_json():
         searched = "Only some of the runs were searched" if is_cut else "There are more"
         tell(f"{searched}: --cursor {more}")
 
 
-def _pairs(payload: tuple[str, ...], options: dict[str, Any]) -> list[tuple[str, str]]:
-    """Return the options that were given as (name, text) of filters."""
+def _pairs(payload: tuple[str, ...], options: dict[str, tuple[str, ...]]) -> list[tuple[str, str]]:
+    """Return the options as (name, text) of filters, as often as they were given."""
     parts = [each.partition("=") for each in payload]
     pairs = [(f"payload.{path}", text) for path, _, text in parts]
-    for name, given in options.items():
-        texts = given if isinstance(given, tuple) else (given,)
-        pairs += [(name.rstrip("_"), text) for text in texts if text]
-    return pairs
+    return pairs + [(name.rstrip("_"), text) for name, given in options.items() for text in given if text]
 
 
 @click.command(cls=Verb)
