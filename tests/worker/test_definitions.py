@@ -208,3 +208,19 @@ def test_an_edit_keeps_instructions_that_can_be_followed(connection: Connection)
     assert (answer.result, "'argv' must be a list" in answer.message) == ("invalid", True)
     assert the(connection, "disk")["payload"] == {"argv": ["df"]}
     assert editing.edit(connection, "disk", {"payload": {"argv": ["df", "-h"]}}, ADMIN).result == "done"
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"timeout_seconds": 0.0}, "timeout is 0 s; allowed: 0.001s to 3650d."),
+        ({"timeout_seconds": 0.0005}, "timeout is 0.0005 s; allowed: 0.001s to 3650d."),
+        ({"grace_seconds": 366 * 86_400}, "grace is 31622400 s; allowed: 0s to 365d."),
+        ({"max_attempts": 0}, "max_attempts is 0; allowed: 1 to 2147483647."),
+        ({"priority": 5}, "priority is 5; allowed: 0 to 4."),
+    ],
+)
+def test_what_is_allowed_is_said_as_people_write_it(change: dict[str, Any], says: str) -> None:
+    with pytest.raises(DefinitionError) as refused:
+        replace(NIGHTLY, **change).checked()
+    assert str(refused.value) == says

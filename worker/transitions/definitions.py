@@ -101,14 +101,14 @@ class Definition:
         ):
             if value not in words:
                 raise DefinitionError(f"{what} is '{value}'; allowed: {', '.join(words)}.")
-        for number, what, low, high in (
-            (self.grace_seconds, "grace", 0, 31_536_000),
-            (self.max_attempts, "max_attempts", 1, 2**31 - 1),
-            (self.timeout_seconds, "timeout", 0.001, 315_360_000),
-            (self.priority, "priority", 0, 4),
+        for number, what, low, high, unit, allowed in (
+            (self.grace_seconds, "grace", 0, 31_536_000, " s", "0s to 365d"),
+            (self.max_attempts, "max_attempts", 1, 2**31 - 1, "", f"1 to {2**31 - 1}"),
+            (self.timeout_seconds, "timeout", 0.001, 315_360_000, " s", "0.001s to 3650d"),
+            (self.priority, "priority", 0, 4, "", "0 to 4"),
         ):
             if number is not None and not low <= number <= high:
-                raise DefinitionError(f"{what} is {number:g}; allowed: {low:g} to {high:g}.")
+                raise DefinitionError(f"{what} is {number:.12g}{unit}; allowed: {allowed}.")
         return self
 
 
