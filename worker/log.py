@@ -39,6 +39,7 @@ class _Lines:
     def __init__(self) -> None:
         self.write_line: Callable[[int, str, dict[str, Any]], str] = text_line
         self._kept: list[str] = []
+        self._held: list[str] = []
         self._since = 0.0
         self._lock = RLock()
 
@@ -57,9 +58,23 @@ class _Lines:
         if len(self._kept) >= KEEP_LINES:
             self.flush()
 
+    def hold(self, line: str) -> None:
+        """Keep a line back that goes out in front of the next ones."""
+        self.flush()
+        with self._lock:
+            self._held.append(line)
+
+    def drop_held(self) -> bool:
+        self.flush()
+        with self._lock:
+            held, self._held = self._held, []
+        return bool(held)
+
     def flush(self) -> None:
         with self._lock:
             kept, self._kept = self._kept, []
+            if kept and self._held:
+                kept, self._held = [*self._held, *kept], []
         if kept:
             try:
                 sys.stderr.write("\n".join(kept) + "\n")
@@ -109,6 +124,17 @@ def note(sentence: str, **fields: object) -> None:
     """Log that something happened which an operator may want to know."""
     if logger.isEnabledFor(logging.INFO):
         _lines.add(_lines.write_line(logging.INFO, sentence, fields), at_once=True)
+
+
+def hold(sentence: str, **fields: object) -> None:
+    """Log this in front of whatever is logged next: not at all when nothing is."""
+    if logger.isEnabledFor(logging.INFO):
+        _lines.hold(_lines.write_line(logging.INFO, sentence, fields))
+
+
+def drop_held() -> bool:
+    """Forget what ``hold`` keeps; tell whether there was any, which is that nothing was logged since."""
+    return _lines.drop_held()
 
 
 def warn(sentence: str, **fields: object) -> None:

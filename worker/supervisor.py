@@ -206,7 +206,9 @@ class Supervisor:
         self._lease.start()
         self._background.start()
         slots, app = self._settings.concurrency, self._settings.app
-        log.note("Worker started.", worker_id=self.worker_id, slots=slots, app=app)
+        # Cron mails whatever a tick prints: one that finds nothing to do prints nothing.
+        say = log.hold if self._until_drained else log.note
+        say("Worker started.", worker_id=self.worker_id, slots=slots, app=app)
 
     def _on_signal(self, number: int, _frame: object) -> None:
         """Only take note: the loop may be in the middle of writing its log, which is not reentrant."""
@@ -223,6 +225,8 @@ class Supervisor:
         # Python gives its handlers back before the process is gone: who says it once more then would kill it.
         for number in STOPS:
             signal.signal(number, signal.SIG_IGN)
+        if self._exit_code == 0 and log.drop_held():
+            return
         log.note("Worker stopped.", worker_id=self.worker_id, left_running=len(self._holdings) or None)
 
     def _say_goodbye(self) -> None:

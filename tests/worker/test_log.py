@@ -97,3 +97,17 @@ def test_configuring_twice_prints_once(capsys: pytest.CaptureFixture[str]) -> No
     log.configure("text")
     log.note("Hello.")
     assert printed_by(capsys).count("Hello.") == 1
+
+
+def test_a_line_held_back_goes_in_front_of_the_next_or_nowhere(capsys: pytest.CaptureFixture[str]) -> None:
+    log.configure("text")
+    log.note("before")
+    log.hold("started")
+    assert printed_by(capsys).count("\n") == 1
+    log.run_moves("claim", "w1", [(1, "mail", 1, None)])
+    assert [line.split()[1] for line in printed_by(capsys).splitlines()] == ["started", "claim"]
+    assert not log.drop_held()
+    log.hold("started")
+    assert log.drop_held()
+    log.note("after")
+    assert [line.split()[1] for line in printed_by(capsys).splitlines()] == ["after"]

@@ -49,6 +49,21 @@ def test_a_tick_with_nothing_to_do_ends_at_once(database: str) -> None:
     assert time.monotonic() - began < 15
 
 
+def test_a_tick_prints_what_it_did_and_nothing_when_that_was_nothing(
+    database: str, connection: Connection
+) -> None:
+    for log_format in ("text", "json"):
+        idle = tick(database, WAKEBOARD_LOG_FORMAT=log_format)
+        assert (idle.returncode, idle.stdout, idle.stderr) == (0, "", "")
+    insert(connection, "quick")
+    said = tick(database).stderr.splitlines()
+    assert "Worker started." in said[0]
+    assert "Worker stopped." in said[-1]
+    assert any(" succeed " in line for line in said[1:-1])
+    refused = tick(database, "--types", "nobody_knows_it")
+    assert (refused.returncode, "Worker started." in refused.stderr) == (2, True), refused.stderr
+
+
 def test_duties_tell_once_that_each_has_had_its_first_turn(database: str) -> None:
     done = list[str]()
     steps = (lambda _: done.append("schedule"), lambda _: done.append("presence"))
