@@ -10,12 +10,14 @@ import threading
 import time
 from collections.abc import Iterator
 from contextvars import ContextVar
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psycopg
 from psycopg.pq import TransactionStatus
 
 from worker.db import DatabaseError, connect
+from worker.settings import default_data_dir
 
 if TYPE_CHECKING:
     from worker.finishing import FencedEngine
@@ -70,20 +72,39 @@ _joined: ContextVar[Joined | None] = ContextVar("wakeboard_transaction", default
 
 
 def open_connection() -> Connection:
-    """Open a connection to WAKEBOARD_DATABASE_URL with the search_path of its role, as handlers expect.
+    """Open a connection to WAKEBOARD_DATABASE_URL, or to the embedded database where that is not set, with
+    the search_path of its role, as handlers expect.
 
-    Raises DatabaseError when the variable is missing or nothing answers.
+    Raises DatabaseError when there is none or nothing answers.
     """
-    url = os.environ.get("WAKEBOARD_DATABASE_URL")
-    if not url:
-        raise DatabaseError(
-            "WAKEBOARD_DATABASE_URL is not set, so there is no database to write to. "
-            'Set it (for the embedded one: export WAKEBOARD_DATABASE_URL="$(wakeboard db url)"), or hand '
-            "over a connection of your own."
-        )
+    url = os.environ.get("WAKEBOARD_DATABASE_URL") or _embedded_url()
     connection = connect(url, name=f"wakeboard handler {os.getpid()}")
     connection.execute("RESET search_path")
     return connection
+
+
+def _embedded_url() -> str:
+    """Return the URL of the embedded server that runs in WAKEBOARD_DATA_DIR. Raises DatabaseError.
+
+    None is started: it would outlive a program that only hands work over.
+    """
+    # Imported when it is wanted: whoever has a URL needs nothing of it, and Windows cannot.
+    try:
+        from worker import embedded
+    except ImportError as refused:
+        raise DatabaseError(str(refused)) from refused
+    folder = Path(os.environ.get("WAKEBOARD_DATA_DIR") or default_data_dir())
+    why = f"no embedded database runs in {folder}"
+    try:
+        if embedded.is_running(folder):
+            return embedded.url(folder)
+    except embedded.EmbeddedError as refused:
+        why = str(refused).rstrip(".")
+    raise DatabaseError(
+        f"WAKEBOARD_DATABASE_URL is not set, so there is no database to write to: {why}. Start it with "
+        "'wakeboard up', name its folder in WAKEBOARD_DATA_DIR, or export "
+        'WAKEBOARD_DATABASE_URL="$(wakeboard db url)".'
+    )
 
 
 def joined() -> Joined | None:
@@ -116,7 +137,7 @@ def drop() -> None:
 def own_connection() -> Iterator[Connection]:
     """Lend this thread's psycopg connection: autocommit, or the open ``transaction()``'s inside of one.
 
-    Raises DatabaseError when WAKEBOARD_DATABASE_URL is missing or nothing answers.
+    Raises DatabaseError when there is no database or nothing answers.
     """
     if (current := joined()) is not None:
         yield current.connection

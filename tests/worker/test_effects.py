@@ -18,10 +18,13 @@ from sqlalchemy import text
 
 from tests import factories
 from tests.conftest import Connection
+from tests.embedded_servers import FAST, short_folder
 from tests.processes import wait_until, wait_until_blocked, wakeboard
+from worker import db, embedded
 from worker import own_connection as own
 from worker.audit import Actor
 from worker.context import Context
+from worker.db import DatabaseError
 from worker.effects import LeaseLost, Unconfirmed
 from worker.finishing import TransactionEnded
 from worker.outcome import Cancelled, Retryable
@@ -747,10 +750,33 @@ def test_a_connection_that_the_server_closed_is_replaced(
     enqueue(None, "mail")
 
 
-def test_without_a_database_url_the_error_says_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_database_url_the_error_says_what_to_start_or_to_set(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.delenv("WAKEBOARD_DATABASE_URL")
-    with pytest.raises(Exception, match="WAKEBOARD_DATABASE_URL is not set"):
+    monkeypatch.setenv("WAKEBOARD_DATA_DIR", str(tmp_path))
+    with pytest.raises(DatabaseError) as refused:
         enqueue(None, "mail")
+    assert "WAKEBOARD_DATABASE_URL is not set" in str(refused.value)
+    assert f"no embedded database runs in {tmp_path}. Start it with 'wakeboard up'" in str(refused.value)
+    assert 'export WAKEBOARD_DATABASE_URL="$(wakeboard db url)"' in str(refused.value)
+    assert list(tmp_path.iterdir()) == [], "nothing is started"
+
+
+def test_without_a_database_url_the_embedded_database_is_found_where_it_runs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("WAKEBOARD_DATABASE_URL")
+    with short_folder() as folder:
+        monkeypatch.setenv("WAKEBOARD_DATA_DIR", str(folder))
+        server = embedded.start(folder, settings=FAST)
+        db.migrate(server.url)
+        run_id = enqueue(None, "mail")
+        own.drop()
+        with db.connect(server.url, name="wakeboard test") as there:
+            assert there.execute("SELECT id, job_type FROM wakeboard.job_runs").fetchall() == [
+                (run_id, "mail")
+            ]
 
 
 def test_a_handlers_connection_has_its_roles_own_search_path(connection: Connection) -> None:
