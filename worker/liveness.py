@@ -23,14 +23,25 @@ SILENCE_SECONDS = 180
 
 # A silent worker has been replaced when as many of the same host, name and types were started since it was
 # last seen as fell silent since: a service that was killed and started again, not one of two that is missing.
-# Who was started in its place and has said goodbye since has replaced it all the same.
-_SAME = """same.hostname = w.hostname AND same.name IS NOT DISTINCT FROM w.name
-            AND same.job_types @> w.job_types"""
+# Those that said goodbye since then were started too; of one and the next in its place only one counts, so
+# what is compared is how many there were at a time.
+
+
+def _same(other: str) -> str:
+    return f"""{other}.hostname = w.hostname AND {other}.name IS NOT DISTINCT FROM w.name
+            AND {other}.job_types @> w.job_types AND NOT {other}.is_tick"""
+
+
+_AT_A_TIME = f"""(
+            SELECT count(*) FROM wakeboard.workers AS beside
+            WHERE {_same("beside")} AND beside.started_at > w.seen_at AND beside.started_at <= same.started_at
+                AND (beside.stopped_at IS NULL OR beside.stopped_at > same.started_at)
+        )"""
 REPLACED = f"""NOT {IS_HEARD} AND NOT w.is_tick AND (
-        SELECT count(*) FILTER (WHERE same.started_at > w.seen_at)
+        SELECT max({_AT_A_TIME}) FILTER (WHERE same.started_at > w.seen_at)
             >= count(*) FILTER (WHERE same.stopped_at IS NULL AND NOT {is_heard("same")})
-        FROM wakeboard.workers AS same WHERE {_SAME} AND same.seen_at >= w.seen_at AND NOT same.is_tick
-    )"""
+        FROM wakeboard.workers AS same WHERE {_same("same")} AND same.seen_at >= w.seen_at
+    ) IS TRUE"""
 
 # A process that said goodbye has no rows. One that only fell silent stays late until it has been replaced or
 # is known to be gone: the last process of all never is, because then nothing works. Rows without a worker are
@@ -48,7 +59,7 @@ WHERE CASE
     ELSE NOT EXISTS (
         SELECT FROM wakeboard.workers AS later
         WHERE later.seen_at > w.seen_at + make_interval(secs => {GONE_SECONDS})
-    )
+    ) AND NOT ({REPLACED})
 END
 ORDER BY l.process_id, l.name
 """

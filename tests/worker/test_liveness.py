@@ -15,7 +15,7 @@ def worker(
     connection: Connection,
     name: str,
     seen_seconds_ago: float = 0,
-    stopped: bool = False,
+    stopped_seconds_ago: float | None = None,
     started_seconds_ago: float = 3600,
     host: str = "host",
     types: Sequence[str] = ("mail",),
@@ -23,9 +23,9 @@ def worker(
     connection.execute(
         """INSERT INTO wakeboard.workers
         (id, hostname, pid, concurrency, seen_at, stopped_at, started_at, job_types)
-        VALUES (%s, %s, 7, 2, now() - make_interval(secs => %s), CASE WHEN %s THEN now() END,
+        VALUES (%s, %s, 7, 2, now() - make_interval(secs => %s), now() - make_interval(secs => %s),
             now() - make_interval(secs => %s), %s)""",
-        (name, host, seen_seconds_ago, stopped, started_seconds_ago, list(types)),
+        (name, host, seen_seconds_ago, stopped_seconds_ago, started_seconds_ago, list(types)),
     )
 
 
@@ -84,15 +84,32 @@ def test_what_is_no_successor_leaves_a_killed_worker_late(
     assert late(connection) == [("killed", "claim")]
 
 
-def test_a_successor_that_said_goodbye_has_replaced_the_killed_one_all_the_same(
-    connection: Connection,
-) -> None:
-    for name in ("killed", "killed too"):
-        worker(connection, name, seen_seconds_ago=30)
-        loop(connection, name, "claim", 30)
-    worker(connection, "successor", started_seconds_ago=25, stopped=True)
-    assert len(late(connection)) == 1
-    worker(connection, "another", started_seconds_ago=24, stopped=True)
+@pytest.mark.parametrize("seconds", [30, 700])
+def test_a_successor_that_said_goodbye_leaves_no_alarm_behind(connection: Connection, seconds: float) -> None:
+    worker(connection, "killed", seen_seconds_ago=seconds)
+    loop(connection, "killed", "claim", seconds)
+    assert late(connection) == [("killed", "claim")]
+    stay: dict[str, float] = {"started_seconds_ago": seconds - 5, "seen_seconds_ago": seconds - 10}
+    worker(connection, "successor", **stay, stopped_seconds_ago=seconds - 10)
+    assert late(connection) == []
+
+
+def test_a_successor_and_the_next_in_its_place_are_one(connection: Connection) -> None:
+    for name, seconds in (("first", 31), ("second", 30)):
+        worker(connection, name, seen_seconds_ago=seconds)
+        loop(connection, name, "claim", seconds)
+    worker(connection, "successor", started_seconds_ago=25, seen_seconds_ago=20, stopped_seconds_ago=20)
+    worker(connection, "next", started_seconds_ago=19)
+    assert late(connection) == [("first", "claim")]
+    worker(connection, "another", started_seconds_ago=18, seen_seconds_ago=5, stopped_seconds_ago=5)
+    assert late(connection) == [], "both were there at a time, and who said goodbye is not missing"
+
+
+def test_who_said_goodbye_is_not_counted_among_those_that_fell_silent(connection: Connection) -> None:
+    worker(connection, "killed", seen_seconds_ago=30)
+    loop(connection, "killed", "claim", 30)
+    worker(connection, "beside it", seen_seconds_ago=15, stopped_seconds_ago=15)
+    worker(connection, "successor", started_seconds_ago=25)
     assert late(connection) == []
 
 
@@ -117,13 +134,13 @@ def test_a_successor_that_was_killed_too_is_late_with_the_one_it_replaced(connec
 
 
 def test_the_last_process_of_all_stays_late_however_long_it_is_silent(connection: Connection) -> None:
-    worker(connection, "killed", seen_seconds_ago=86_400)
+    worker(connection, "killed", seen_seconds_ago=86_400, started_seconds_ago=90_000)
     loop(connection, "killed", "claim", 86_400)
     assert late(connection) == [("killed", "claim")]
 
 
 def test_a_process_that_said_goodbye_is_never_late(connection: Connection) -> None:
-    worker(connection, "stopped", stopped=True)
+    worker(connection, "stopped", stopped_seconds_ago=0)
     loop(connection, "stopped", "claim", 60)
     assert loops(connection) == []
 

@@ -45,6 +45,13 @@ def ago(connection: Connection, name: str) -> float:
     return found.ago_seconds
 
 
+def seen_since_start_of(connection: Connection, name: str, other: str) -> bool:
+    query = """SELECT one.seen_at > other.started_at FROM wakeboard.workers AS one, wakeboard.workers AS other
+        WHERE one.id = %s AND other.id = %s"""
+    (seen,) = connection.execute(query, (name, other)).fetchone() or (False,)
+    return bool(seen)
+
+
 def watch_for(seconds: float, holds: Callable[[], bool]) -> None:
     """Look for ``seconds`` that something holds all the time."""
     end = time.monotonic() + seconds
@@ -206,6 +213,10 @@ def test_a_killed_worker_is_late_and_one_that_ends_in_order_is_not(
         name, other = (wait_until_registered(connection, worker) for worker in (killed, stopped))
         # What all workers do together has a line of its own.
         wait_until(lambda: {found.process_id for found in loops(connection)} >= {name, other})
+        # Until it is heard once more, the other one may have been started in its place.
+        wait_until(
+            lambda: seen_since_start_of(connection, name, other), 30, "the one is seen beside the other"
+        )
         stopped.terminate()
         killed.kill()
         wait_until(lambda: "claim" in late(connection), 30, "the killed worker's claims are late")
