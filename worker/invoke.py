@@ -57,7 +57,7 @@ def invoke(
             if type(value) is CoroutineType:
                 coroutine, value = value, _NOTHING
                 value = await_it(coroutine)
-            elif type(value) in _NOT_RUN:
+            if type(value) in _NOT_RUN:
                 value = _NOTHING
                 raise TypeError(
                     "The handler gave back a generator, so nothing of it has run; return a value."

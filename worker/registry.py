@@ -185,7 +185,7 @@ def _check_function(name: str, function: Callable[..., Any]) -> None:
             "`def` or `async def` that returns."
         )
     try:
-        signature = inspect.signature(function)
+        signature = inspect.signature(function, follow_wrapped=False)
     except (TypeError, ValueError):
         # Code in C may not tell.
         return
