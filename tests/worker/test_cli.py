@@ -489,6 +489,9 @@ def test_a_preview_says_what_the_change_of_clocks_does(wakeboard: Command, conne
     assert (said["timezone"], said["description"], said["enabled"]) == (
         "Europe/Paris", "At 02:30 every day", True,
     )  # fmt: skip
+    for far in ("0001-01-01", "9999-12-31"):
+        refused = wakeboard("schedule", "preview", "n", "--from", far)
+        assert refused.code == 2 and "give a year from 1900 to 9000" in refused.err
     wrong = wakeboard("schedule", "preview", "n", "--from", "2026-03-28T00:00")
     assert wrong.code == 2 and "is not a time with a zone" in wrong.err
 

@@ -78,10 +78,13 @@ class Day(click.ParamType[Any]):
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> datetime | date:
         """Return an aware datetime (a date as well, to Python), or a date."""
-        try:
-            return date.fromisoformat(str(value))
-        except ValueError:
-            return MOMENT.convert(value, param, ctx)
+        found = _iso(str(value))
+        # Near the ends of the calendar a zone's midnight is no moment any more.
+        if found is not None and not 1900 <= found.year <= 9000:
+            self.fail(f"{str(value)[:60]!r} is out of reach: give a year from 1900 to 9000.", param, ctx)
+        if found is not None and len(str(value)) == len("2026-11-21"):
+            return found.date()
+        return MOMENT.convert(value, param, ctx)
 
 
 class End(click.ParamType[Any]):
