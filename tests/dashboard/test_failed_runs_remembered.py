@@ -86,7 +86,7 @@ def assert_same(memory: Runs, session: Session, window: Window, now: datetime) -
     whole = from_database(session, window)
     assert told(session, found) == told(session, whole)
     assert found == replace(
-        whole, failed_runs=NOTHING, first_failed_at=found.first_failed_at, lost_runs=found.lost_runs,
+        whole, not_succeeded=NOTHING, first_failed_at=found.first_failed_at, lost_runs=found.lost_runs,
         lost_epochs=found.lost_epochs,
     )  # fmt: skip
     return found.fates

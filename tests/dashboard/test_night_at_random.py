@@ -173,7 +173,9 @@ def test_what_became_of_failures_is_as_by_a_walk_over_the_newest_of_them(
                 len(within), stands["succeeded"], stands["failed"] + stands["queued"], stands["dead"],
                 stands["cancelled"], stands[None],
             )  # fmt: skip
-            assert sorted(numbers(found.failed_runs)) == sorted(within)
+            assert sorted(numbers(found.not_succeeded)) == sorted(
+                run for run in within if standing[run][0] != "succeeded"
+            )
             assert faults.fates_now(ask, found) == found.fates
             lost = [(run, epoch) for at, run, epoch, is_lost in newest if is_lost and at >= window.since]
             assert found.of_lost == len(lost)

@@ -6,7 +6,7 @@ over the attempts is made once: the other questions are about what it found.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from worker.nights import Ask, Row, Window
@@ -40,16 +40,16 @@ class Fates:
 class Failed:
     """The attempts that failed in a window or LEAD before it, by run, and how those runs stood when asked.
 
-    ``fates`` is what became of those that failed in the window, ``failed_runs``. ``of_lost`` attempts of the
-    window were lost; the newest are ``lost_runs``, in their ``lost_epochs``. ``of_recovered`` runs succeeded
-    in the window; those with most failures are ``recovered_runs``, and ``failures`` and ``first_failed_at``
-    stand beside them. What are several is an array in PostgreSQL's own words. ``looked`` is how many attempts
-    there were, LEAD included.
+    ``fates`` is what became of those that failed in the window; ``not_succeeded`` are those of them that may
+    still come to another end. ``of_lost`` attempts of the window were lost; the newest are ``lost_runs``, in
+    their ``lost_epochs``. ``of_recovered`` runs succeeded in the window; those with most failures are
+    ``recovered_runs``, and ``failures`` and ``first_failed_at`` stand beside them. What are several is an
+    array in PostgreSQL's own words. ``looked`` is how many attempts there were, LEAD included.
     """
 
     fates: Fates
     looked: int
-    failed_runs: str
+    not_succeeded: str
     of_lost: int
     lost_runs: str
     lost_epochs: str
@@ -97,7 +97,8 @@ SELECT fates.*, lost.*, recovered.*,
     (SELECT CAST(coalesce(sum(failures), 0) AS bigint) FROM tried) AS looked
 FROM (
     SELECT count(*) AS runs, {STANDING}, count(*) - count(status) AS gone,
-        coalesce(array_agg(run_id), '{NOTHING}')::text AS failed_runs
+        coalesce(array_agg(run_id) FILTER (WHERE status IS DISTINCT FROM 'succeeded'), '{NOTHING}')::text
+            AS not_succeeded
     FROM told WHERE is_within
 ) AS fates CROSS JOIN (
     SELECT coalesce(max(of_all), 0) AS of_lost,
@@ -132,7 +133,11 @@ FROM wakeboard.job_runs WHERE id = ANY (CAST(:runs AS bigint[]))
 
 def fates_now(ask: Ask, found: Failed) -> Fates:
     """Return what has become of the runs of ``found`` meanwhile."""
-    return Fates(**ask(_FATES, {"runs": found.failed_runs})[0]) if found.fates.runs else found.fates
+    if found.not_succeeded == NOTHING:
+        return found.fates
+    others = Fates(**ask(_FATES, {"runs": found.not_succeeded})[0])
+    before = found.fates.succeeded
+    return replace(others, runs=others.runs + before, succeeded=others.succeeded + before)
 
 
 _KNOWN = f"""

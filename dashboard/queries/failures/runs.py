@@ -156,7 +156,7 @@ class Runs:
 
 
 def failed(memory: Runs, connection: Connection, window: Window, now: datetime) -> Failed | None:
-    """Return what ``faults.failed`` does but for ``failed_runs``: those are for when the window is settled.
+    """Return what ``faults.failed`` does but for ``not_succeeded``: those are for when the window is settled.
 
     None where nothing is remembered. ``now``: the database's clock.
     """
