@@ -8,6 +8,9 @@ twice as many attempts; one in 200 waits, one in 5,000 will be tried again. Besi
 types of very unequal shares, 500 schedules, errors of 30 codes in groups, workers, effects, missed fires, an
 audit log; and the statistics of all that ended in the days for which statistics are kept. Ten million runs
 take about a quarter of an hour and 15 GB; filling is done without fsync, measuring at default durability.
+
+A smaller size has less of everything, of each night too. LAST_DAY is the newest day of the largest size, with
+as many runs of each kind, and nothing older: what a page takes there it takes for what it shows.
 """
 
 from __future__ import annotations
@@ -29,7 +32,7 @@ from worker.retention.keep import STATISTICS_DAYS
 
 FOLDER = Path("/var/tmp/wakeboard-grown")
 SIZES = (10_000, 100_000, 1_000_000, 10_000_000)
-EMPTY = 0
+EMPTY, LAST_DAY = 0, -1
 TYPES, CODES, SCHEDULES, WORKERS, DAYS = 60, 30, 500, 20, 90
 AT_ONCE = 1_000_000
 LARGE = ("job_runs", "job_attempts", "statistics_rollups")
@@ -137,11 +140,12 @@ _BEHIND = (
     SELECT 'run:' || n, 'mail', n, 1, 1, CASE WHEN n %% 100000 = 20 THEN 'started' ELSE 'done' END,
         '{"id": 1}', at, at
     FROM (SELECT n, now() - make_interval(secs => %(seconds)s * (1 - n / %(runs)s::float8)) AS at
-        FROM generate_series(20, %(runs)s, 20) AS n) AS timed""",
+        FROM generate_series(%(before)s + 20, %(runs)s, 20) AS n) AS timed""",
     """INSERT INTO wakeboard.missed_fires (definition_id, scheduled_for, reason, noted_at)
     SELECT 1 + n %% %(schedules)s, now() - n * interval '20 minutes',
         (ARRAY['misfire', 'overlap', 'capped'])[1 + n %% 3], now() - n * interval '20 minutes'
-    FROM generate_series(1, 6000) AS n""",
+    FROM generate_series(1, 6000) AS n
+    WHERE n * 1200 <= %(seconds)s * (1 - %(before)s / %(runs)s::float8)""",
     """INSERT INTO wakeboard.audit_log (at, actor, role, source, action, target_type, target_id, reason,
         before, after, result, request_id, ip)
     SELECT now() - make_interval(secs => %(seconds)s * (1 - n / (%(runs)s / 50)::float8)),
@@ -153,14 +157,14 @@ _BEHIND = (
         CASE WHEN n %% 3 = 0 THEN 'the customer called again' END,
         '{"status": "dead"}', '{"status": "queued"}',
         CASE WHEN n %% 90 = 0 THEN 'denied' ELSE 'done' END, 'r' || n, '192.0.2.7'
-    FROM generate_series(1, greatest(200, %(runs)s / 50)) AS n""",
+    FROM generate_series(1 + %(before)s / 50, greatest(200, %(runs)s / 50)) AS n""",
     """WITH made AS (
         INSERT INTO wakeboard.operations
             (verb, filter, as_of, status, total, done, actor, is_open, finished_at)
         SELECT 'retry', '{"status": "dead"}', now(), 'finished', 200, 200, 'person-1', false, now()
         FROM generate_series(1, 50) RETURNING id)
     INSERT INTO wakeboard.operation_runs (operation_id, run_id, result, outcome)
-    SELECT id, n, 'moved', 'succeeded' FROM made CROSS JOIN generate_series(1, 200) AS n""",
+    SELECT id, %(before)s + n, 'moved', 'succeeded' FROM made CROSS JOIN generate_series(1, 200) AS n""",
 )
 # Whoever is alive in the data stays so for the benchmark.
 _AWAKE = (
@@ -177,7 +181,7 @@ _AWAKE = (
 
 def name_of(size: int) -> str:
     """Return the name of the database of so many runs."""
-    return f"grown_{size}"
+    return "grown_last_day" if size == LAST_DAY else f"grown_{size}"
 
 
 @contextmanager
@@ -235,14 +239,26 @@ def _make(folder: Path, size: int) -> None:
         migrate(url)
         with bench.session(url) as connection:
             connection.execute("SET statement_timeout = 0")
-            fill(connection, size)
+            if size == LAST_DAY:
+                fill(connection, max(SIZES), before=_before_last_day())
+            else:
+                fill(connection, size)
         rename = sql.SQL("ALTER DATABASE filling RENAME TO {}").format(sql.Identifier(name_of(size)))
         admin.execute(rename)
 
 
-def fill(connection: psycopg.Connection, runs: int) -> None:
-    """Write the past of ``runs`` runs, and everything beside it, into an empty database."""
+def _before_last_day() -> int:
+    """Return how many runs of the largest size are older than its last day; things come in hundreds."""
+    return max(SIZES) - max(SIZES) // DAYS // 100 * 100
+
+
+def fill(connection: psycopg.Connection, runs: int, before: int = 0) -> None:
+    """Write the past of ``runs`` runs, and everything beside it, into an empty database.
+
+    ``before``: so many of the oldest, and what is as old, are left out; the others are what they would be.
+    """
     values = {
+        "before": before,
         "runs": runs, "types": TYPES, "codes": CODES, "schedules": SCHEDULES, "workers": WORKERS,
         "seconds": DAYS * 86_400, "kept_days": STATISTICS_DAYS - 1,
     }  # fmt: skip
@@ -250,7 +266,8 @@ def fill(connection: psycopg.Connection, runs: int) -> None:
     with _bare(connection):
         for statement in _SURROUNDINGS if runs else ():
             cursor.execute(statement.encode(), values)
-        for first in range(1, runs + 1, AT_ONCE):
+        cursor.execute("SELECT setval('wakeboard.job_runs_id_seq', %s, false)", (before + 1,))
+        for first in range(before + 1, runs + 1, AT_ONCE):
             part = values | {"first": first, "last": min(first + AT_ONCE - 1, runs)}
             cursor.execute(_RUNS.encode(), part)
             # Failed attempts are the larger ones. What they leave of their pages is found by the others, as
