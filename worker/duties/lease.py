@@ -17,7 +17,8 @@ from typing import Any
 import psycopg
 
 from worker import log
-from worker.db import configure, connect
+from worker.absence import Absence
+from worker.db import DatabaseError, configure, connect
 from worker.duties.presence import Beat
 from worker.duties.watchdog import Watchdog
 from worker.loop.held import Held, Holdings, boottime_ns
@@ -89,6 +90,7 @@ class LeaseKeeper:
         self._connection: psycopg.Connection[Any] | None = None
         self._succeeded_at = self._proven_at = monotonic()
         self._error: str | None = None
+        self._absence = Absence("lease")
         self.watchdog = Watchdog(2 * STATEMENT_SECONDS)
 
     def beat(self) -> Beat:
@@ -112,9 +114,12 @@ class LeaseKeeper:
                 with self.watchdog.over(self._connection):
                     self.step(self._connection)
                 self._succeeded_at, self._error = monotonic(), None
+                self._absence.back()
             except Exception as failure:
                 self._error = str(failure).strip()[:500]
-                log.warn("The leases could not be renewed; trying again.", error=str(failure).strip()[:200])
+                is_lost = isinstance(failure, DatabaseError | psycopg.Error)
+                tell = self._absence.lost if is_lost else log.warn
+                tell("The leases could not be renewed; trying again.", error=self._error)
                 self._disconnect()
             self._stopping.wait(self._poll_seconds)
         self._disconnect()

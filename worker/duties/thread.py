@@ -17,6 +17,7 @@ from typing import Any
 import psycopg
 
 from worker import log
+from worker.absence import Absence
 from worker.db import DatabaseError, connect
 from worker.duties.presence import Beat
 from worker.duties.watchdog import Watchdog
@@ -64,6 +65,7 @@ class Duties:
         self._came_round = came_round
         self._connection: Connection | None = None
         self._was_connected = False
+        self._absence = Absence("duties")
         self._stopping = threading.Event()
         self._hurry = threading.Event()
         self._thread = threading.Thread(target=self._work, name="duties", daemon=True)
@@ -103,7 +105,7 @@ class Duties:
             try:
                 self._connect()
             except (DatabaseError, psycopg.Error) as failure:
-                log.warn(str(failure).strip())
+                self._absence.lost(str(failure).strip())
                 self._stopping.wait(RECONNECT_SECONDS)
                 continue
             self._run_due()
@@ -120,6 +122,7 @@ class Duties:
         if self._connection is not None and not self._connection.closed:
             return
         self._connection = connect(self._url, name="wakeboard duties")
+        self._absence.back()
         if self._was_connected:
             self._reconnected()
         self._was_connected = True
@@ -137,8 +140,10 @@ class Duties:
                 duty.succeeded_at, duty.error = monotonic(), None
             except Exception as failure:
                 duty.error = str(failure).strip()[:500] or type(failure).__name__
-                log.warn("A duty failed and will be tried again.", duty=duty.name, error=duty.error)
-                if _is_useless(failure):
+                is_lost = _is_useless(failure)
+                tell = self._absence.lost if is_lost else log.warn
+                tell("A duty failed and will be tried again.", duty=duty.name, error=duty.error)
+                if is_lost:
                     self._connection.close()
                     return
 

@@ -9,7 +9,7 @@ from time import monotonic
 
 import psycopg
 
-from worker import log
+from worker.absence import Absence
 from worker.db import DatabaseError, connect, is_pooled
 from worker.loop.channel import Channel
 
@@ -49,6 +49,7 @@ class Line:
         self._listens = listens
         self.channel: Channel | None = None
         self.is_pooled = False
+        self.absence = Absence(name)
         self._connecting = False
         self._retry_at = 0.0
         self._pause = FIRST_PAUSE
@@ -82,12 +83,13 @@ class Line:
     def adopt(self, channel: Channel) -> None:
         """Use the connection that arrived."""
         self.channel, self._connecting, self._pause = channel, False, FIRST_PAUSE
+        self.absence.back()
 
     def failed(self, reason: str) -> None:
         """Wait longer before the next try."""
         self._connecting, self._retry_at = False, monotonic() + self._pause
         self._pause = min(self._pause * 2, LONGEST_PAUSE)
-        log.warn(reason, connection=self.name)
+        self.absence.lost(reason)
 
     def drop(self) -> None:
         """Let go of a connection that is lost."""

@@ -7,7 +7,6 @@ from __future__ import annotations
 import selectors
 from collections.abc import Callable, Mapping
 
-from worker import log
 from worker.loop.channel import Channel, ChannelLost
 from worker.loop.line import Connected, Line, NotConnected
 
@@ -80,7 +79,7 @@ class Lines:
         assert line.channel is not None
         self._selector.unregister(line.channel.fileno())
         line.drop()
-        log.warn(why, connection=line.name, error=error)
+        line.absence.lost(why, error=error)
 
     def close(self) -> None:
         """Let go of both connections."""

@@ -1,0 +1,107 @@
+"""What the log says of an outage: its beginning, that it lasts, its end."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.processes import wait_until
+from worker import absence, log
+from worker.absence import Absence
+from worker.db import DatabaseError
+from worker.duties import lease, thread
+from worker.duties.lease import LeaseKeeper
+from worker.duties.thread import Duties
+from worker.loop.held import Holdings
+from worker.loop.line import Line
+
+NOBODY = "postgresql://nobody@/nothing?host=/nonexistent"
+
+
+class Clock:
+    """The clock that absences read."""
+
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Clock:
+    log.configure("text")
+    printed_by(capsys)
+    made = Clock()
+    monkeypatch.setattr(absence, "monotonic", made)
+    return made
+
+
+def printed_by(capsys: pytest.CaptureFixture[str]) -> list[str]:
+    log.flush()
+    return [line.partition(" ")[2] for line in capsys.readouterr().err.splitlines()]
+
+
+def test_an_outage_is_told_when_it_begins_once_a_minute_and_when_it_ends(
+    clock: Clock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    away = Absence("claim")
+    away.back()
+    away.lost("It was lost.", error="gone")
+    for _ in range(150):
+        clock.now += 1
+        away.lost("It does not answer.")
+    away.back()
+    away.back()
+    again = "WARNING It does not answer. connection=claim"
+    assert printed_by(capsys) == [
+        "WARNING It was lost. connection=claim error=gone",
+        again,
+        again,
+        "The database answers again. connection=claim away_seconds=150s",
+    ]
+
+
+def test_the_next_outage_is_told_at_once(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
+    away = Absence("claim")
+    for _ in range(2):
+        away.lost("It was lost.")
+        away.back()
+    assert len(printed_by(capsys)) == 4
+
+
+def test_a_connection_of_the_loop_that_cannot_be_made_is_told_once(
+    clock: Clock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = Line(NOBODY, "finish", lambda _: None)
+    for _ in range(5):
+        line.failed("The database does not answer.")
+    assert printed_by(capsys) == ["WARNING The database does not answer. connection=finish"]
+
+
+def test_the_lease_and_the_duties_tell_an_outage_once_and_to_the_end_of_the_sentence(
+    clock: Clock, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tries: list[str] = []
+    sentence = f"The database does not answer: {'why ' * 50}. Check WAKEBOARD_DATABASE_URL."
+
+    def refuse(url: str, *, name: str, **_: object) -> None:
+        tries.append(name)
+        raise DatabaseError(sentence)
+
+    for module in (lease, thread):
+        monkeypatch.setattr(module, "connect", refuse)
+    monkeypatch.setattr(thread, "RECONNECT_SECONDS", 0.01)
+    keeper = LeaseKeeper(
+        NOBODY, "w1", Holdings(), heartbeat_seconds=0.01, poll_seconds=0.01, patience_seconds=30,
+        loop_silent_seconds=lambda: 0.0, progress=lambda _: None, tell=lambda _: None,
+    )  # fmt: skip
+    duties = Duties(NOBODY, [], reconnected=lambda: None, came_round=lambda: None)
+    for started in (keeper, duties):
+        started.start()
+    try:
+        wait_until(lambda: min(map(tries.count, ("wakeboard lease", "wakeboard duties"))) > 3)
+    finally:
+        for started in (keeper, duties):
+            started.stop()
+    said = printed_by(capsys)
+    assert len(said) == 2
+    assert all("Check WAKEBOARD_DATABASE_URL." in line for line in said)
