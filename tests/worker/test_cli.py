@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -568,6 +569,20 @@ def test_a_login_link_leads_to_the_dashboard(wakeboard: Command, connection: Con
     said = wakeboard("login-link", "--bind", "0.0.0.0:8099", "--json").json
     assert said["url"] == f"http://127.0.0.1:8099/login?token={said['token']}"
     assert users.peek_login_link(connection, said["token"])
+
+
+def test_a_login_link_to_where_nothing_answers_says_so(
+    wakeboard: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        address = f"127.0.0.1:{listening.getsockname()[1]}"
+        said = wakeboard("login-link", "--bind", address)
+        assert (said.code, said.err) == (0, "")
+    said = wakeboard("login-link", "--bind", address)
+    assert said.code == 0 and said.out.startswith(f"http://{address}/login?token=")
+    assert f"Nothing answers at http://{address}" in said.err and "--bind HOST:PORT" in said.err
+    monkeypatch.setenv("WAKEBOARD_PUBLIC_URL", f"http://{address}")
+    assert wakeboard("login-link").err == "", "people may reach it from where they are"
 
 
 def test_a_login_link_leads_to_where_people_reach_the_pages(

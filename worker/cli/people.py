@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import getpass
+import socket
 import sys
 from ipaddress import ip_address
+from urllib.parse import urlsplit
 
 import click
 
@@ -28,6 +30,8 @@ TOKENS = (
     "name", "role", "job_types", "is_valid", "created_by", "created_at", "expires_at", "revoked_at",
     "used_at",
 )  # fmt: skip
+
+ANSWER_SECONDS = 2.0
 
 
 @click.group(cls=Noun)
@@ -140,7 +144,8 @@ def revoke(name: str) -> None:
 def login_link() -> None:
     """Print a fresh login link: single use, 15 minutes, the role admin.
 
-    It leads to WAKEBOARD_PUBLIC_URL when that is set and no --bind is given.
+    It leads to WAKEBOARD_PUBLIC_URL when that is set and no --bind is given. Name with --bind where the
+    dashboard listens when that is not the default.
     """
     own = settings()
     is_public = own.public_url and own.origins["bind"] != "flag"
@@ -148,6 +153,17 @@ def login_link() -> None:
     with reach.connection() as connection:
         made = users.create_login_link(connection, os_user())
     answer({"url": f"{address}/login?token={made}", "token": made}, f"{address}/login?token={made}")
+    if not is_public and not _somebody_listens(address):
+        tell(f"Nothing answers at {address}. If the dashboard listens elsewhere: --bind HOST:PORT")
+
+
+def _somebody_listens(address: str) -> bool:
+    parts = urlsplit(address)
+    try:
+        socket.create_connection((parts.hostname, parts.port or 80), timeout=ANSWER_SECONDS).close()
+    except (OSError, UnicodeError):  # A name that cannot be one is refused in the latter way.
+        return False
+    return True
 
 
 def base_address(bind: str, scheme: str = "http") -> str:
