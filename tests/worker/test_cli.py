@@ -495,6 +495,10 @@ def test_a_preview_says_what_the_change_of_clocks_does(wakeboard: Command, conne
         assert refused.code == 2 and "give a year from 1900 to 9000" in refused.err
     wrong = wakeboard("schedule", "preview", "n", "--from", "2026-03-28T00:00")
     assert wrong.code == 2 and "is not a time with a zone" in wrong.err
+    connection.execute("UPDATE wakeboard.job_definitions SET schedule = NULL, next_fire_at = NULL")
+    assert wakeboard("schedule", "preview", "n", "--json").json == {
+        "name": "n", "timezone": "Europe/Paris", "description": None, "enabled": True, "items": [],
+    }  # fmt: skip
 
 
 CRONTAB = (
@@ -536,8 +540,12 @@ def test_a_crontab_with_a_zone_of_its_own_says_so_line_by_line(
     chosen = ("import-crontab", file, "--timezone", "Europe/Paris", "--dry-run")
     said = wakeboard(*chosen).out.splitlines()
     assert said[0].endswith("echo here") and said[1].endswith("echo there [times of Asia/Tokyo]")
-    items = wakeboard(*chosen, "--json").json["items"]
-    assert [item["timezone"] for item in items] == ["Europe/Paris", "Asia/Tokyo"]
+    answer = wakeboard(*chosen, "--json").json
+    assert [item["timezone"] for item in answer["items"]] == ["Europe/Paris", "Asia/Tokyo"]
+    assert answer["timezone"] == "Europe/Paris" and "Times are in the zone Europe/Paris" in said[-1]
+    file.write_text("CRON_TZ=Asia/Tokyo\n0 4 * * * echo there\n")
+    assert "Europe/Paris" not in wakeboard(*chosen).out, "no line is in it"
+    assert wakeboard(*chosen, "--json").json["timezone"] is None
 
 
 def test_people_and_tokens_are_made_in_a_terminal(

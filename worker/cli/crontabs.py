@@ -81,9 +81,10 @@ def _take(connection: reach.Connection, line: Line) -> dict[str, Any]:
 def _report(items: list[dict[str, Any]], zone: str, dry_run: bool) -> None:
     taken = [item["line"] for item in items if item["result"] not in ("refused", "noted")]
     refused = [item["line"] for item in items if item["result"] == "refused"]
+    is_used = any(item.get("timezone") == zone for item in items)
     if is_json():
         lines = {"active_in_cron": taken, "left_to_cron": refused}
-        answer({"dry_run": dry_run, "timezone": zone, "items": items, **lines}, "")
+        answer({"dry_run": dry_run, "timezone": zone if is_used else None, "items": items, **lines}, "")
         return
     for item in items:
         name = f" {item['name']}" if item["name"] else ""
@@ -96,9 +97,10 @@ def _report(items: list[dict[str, Any]], zone: str, dry_run: bool) -> None:
     if not items:
         say("There is no line with a command in it.")
     if taken:
+        times = f" Times are in the zone {zone}, where a line does not say another." if is_used else ""
         say(
             f"Still active in cron: {_numbers(taken)}. To keep cron from running the same once more, comment "
-            f"out there (crontab -e). Times are in the zone {zone}, where a line does not say another."
+            f"out there (crontab -e).{times}"
         )
     if refused:
         say(f"Left to cron alone: {_numbers(refused)}.")

@@ -133,7 +133,9 @@ def preview(name: str, since: datetime | date | None, until: datetime | date | N
     if end is not None and end <= start:
         raise Wrong("--to is not after --from.")
     if found["schedule"] is None:
-        answer({"name": name, "items": []}, f"Schedule {name} has no time of its own: it runs when asked to.")
+        about = {"timezone": found["timezone"], "description": None, "enabled": found["enabled"]}
+        none = f"Schedule {name} has no time of its own: it runs when asked to."
+        answer({"name": name, **about, "items": []}, none)
         return
     _show(name, found, start, end)
 
