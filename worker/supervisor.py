@@ -125,8 +125,8 @@ class Supervisor:
             may_claim=self._may_claim,
         )  # fmt: skip
         self._app = App(
-            self._children, self._claims, wanted_types=types, publish=self._background.publish,
-            hindered=self._claimer.hindered,
+            self._children, self._claims, wanted_types=types, lease_seconds=lease_seconds,
+            is_tick=self._until_drained, publish=self._background.publish, hindered=self._claimer.hindered,
         )  # fmt: skip
 
     # ---- the loop -----------------------------------------------------------------------------------

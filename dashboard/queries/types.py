@@ -11,15 +11,16 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, RowMapping, func, or_, select, text
+from sqlalchemy import Connection, RowMapping, any_, func, or_, select, text
 
 from dashboard.params import Filters
 from dashboard.queries.ended import Bar, together
 from dashboard.queries.hours import Hour, bars_of
 from dashboard.queries.keyset import Rows, keyset_page
+from dashboard.queries.overview import ALIVE
 from worker import leases
 from worker.states import CLAIMABLE, FAILING, FAILURES, Status, sql_list
-from worker.tables import job_types
+from worker.tables import job_types, workers
 
 CAP = 1000
 # Dead runs and failed attempts are looked for among this many of the newest, whatever their types.
@@ -30,6 +31,12 @@ STATES = ("active", "paused", "limited")
 
 types = job_types.c
 _most_running = func.coalesce(types.max_running_operator, types.max_running)
+# Of the live workers that can run it; where a type's own lease is shorter, theirs counts.
+_workers_lease = (
+    select(func.max(workers.c.lease_seconds))
+    .where(ALIVE, types.name == any_(workers.c.job_types))
+    .scalar_subquery()
+)
 
 # Types of waiting runs, found by jumping along job_runs_claimable; those that nobody registered.
 _UNKNOWN = text(f"""
@@ -216,8 +223,12 @@ def page(connection: Connection, filters: Filters) -> Rows:
 
 
 def one(connection: Connection, name: str) -> RowMapping | None:
-    """Return the type ``name`` as ``page`` does; None when no worker ever registered it."""
-    statement = select(job_types, _most_running.label("most_running")).where(types.name == name)
+    """Return the type ``name`` as ``page`` does; None when no worker ever registered it.
+
+    Also workers_lease_seconds, the longest lease of the live workers that can run it; None without one.
+    """
+    columns = (job_types, _most_running.label("most_running"), _workers_lease.label("workers_lease_seconds"))
+    statement = select(*columns).where(types.name == name)
     return connection.execute(statement).mappings().one_or_none()
 
 

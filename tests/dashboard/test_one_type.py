@@ -38,6 +38,30 @@ def test_a_type_has_a_page_that_says_how_it_stands(client: FlaskClient, connecti
     assert 'href="/schedules/nightly"' in page and "At 02:00 every day" in page
 
 
+def test_its_lease_is_the_longer_one_of_its_own_and_the_workers(
+    client: FlaskClient, connection: Connection
+) -> None:
+    def said() -> str:
+        return (
+            client.get("/types/mail")
+            .get_data(as_text=True)
+            .partition("<dt>Lease</dt>")[2]
+            .partition("</dd>")[0]
+        )
+
+    a_type(connection, "mail")
+    assert said() == "<dd>the worker’s own"
+    a_worker(connection, lease_seconds=30)
+    a_worker(connection, lease_seconds=90, job_types=["other"])
+    a_worker(connection, lease_seconds=90, seen="-1 hour")
+    assert said() == "<dd>the worker’s own, 30 s"
+    connection.execute("UPDATE wakeboard.job_types SET lease_seconds = 1")
+    assert said() == "<dd>30 s, the worker’s own, which is longer than the 1 s of the code"
+    connection.execute("UPDATE wakeboard.job_types SET lease_seconds = 120")
+    assert said() == "<dd>at least 2 min"
+    assert client.get("/types/mail.json").get_json()["workers_lease_seconds"] == 30
+
+
 def test_its_twin_has_every_number(client: FlaskClient, connection: Connection) -> None:
     a_type(connection, "mail")
     due = a_run(connection, job_type="mail", run_at="-3 minutes")

@@ -25,14 +25,19 @@ class App:
         claims: Claims,
         *,
         wanted_types: Sequence[str] | None,
+        lease_seconds: float,
+        is_tick: bool,
         publish: Callable[[Sequence[dict[str, Any]]], None],
         hindered: Callable[[str], None],
     ) -> None:
-        """``wanted_types``: claim these only; ``publish`` takes the policies of what is claimed, ``hindered``
-        why nothing can be."""
+        """``wanted_types``: claim these only; ``lease_seconds``: the worker's own; ``publish`` takes the
+        policies of what is claimed, ``hindered`` why nothing can be."""
         self._children = children
         self._claims = claims
         self._wanted_types = None if wanted_types is None else set(wanted_types)
+        self._lease_seconds = lease_seconds
+        # Cron would mail a tick's warning every minute.
+        self._advise = log.hold if is_tick else log.warn
         self._publish = publish
         self._hindered = hindered
         self._restart_at: float | None = None
@@ -52,8 +57,20 @@ class App:
             self.is_misused = True
             return
         chosen = [policy for policy in types if policy["name"] in wanted]
+        self._say_which_lease_counts(chosen)
         self._claims.learn(chosen)
         self._publish(chosen)
+
+    def _say_which_lease_counts(self, policies: Sequence[dict[str, Any]]) -> None:
+        """Of a type's lease and the worker's the longer one counts: the type's author may not know."""
+        for policy in policies:
+            if policy["lease_seconds"] is not None and policy["lease_seconds"] < self._lease_seconds:
+                self._advise(
+                    "A type's lease is shorter than this worker's (WAKEBOARD_LEASE_SECONDS), which counts.",
+                    job_type=policy["name"],
+                    lease_seconds=policy["lease_seconds"],
+                    worker_lease_seconds=self._lease_seconds,
+                )
 
     def failed(self, message: str) -> None:
         """A module that cannot be imported at the first start is wrong use; later, a deploy gone wrong."""

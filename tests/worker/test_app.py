@@ -1,0 +1,44 @@
+"""What a worker does with the types that its handlers' module registered."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+
+from worker import log
+from worker.loop.app import App
+from worker.loop.claims import Claims
+from worker.registry import JobType
+
+
+def ready(*, is_tick: bool = False, **leases: float | None) -> list[dict[str, Any]]:
+    """Let a worker with leases of 30 s hear of types with these leases; return what it publishes."""
+    published: list[dict[str, Any]] = []
+    app = App(
+        cast(Any, None), Claims(2), wanted_types=None, lease_seconds=30.0, is_tick=is_tick,
+        publish=published.extend, hindered=lambda _: None,
+    )  # fmt: skip
+    app.ready([JobType(name, print, lease_seconds=lease).policy() for name, lease in leases.items()])
+    return published
+
+
+def test_a_lease_below_the_workers_is_a_warning(capsys: pytest.CaptureFixture[str]) -> None:
+    log.configure("text")
+    log.flush()
+    capsys.readouterr()
+    published = ready(short=1.0, same=30.0, longer=60.0, none=None)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.partition(" ")[2] == (
+        "WARNING A type's lease is shorter than this worker's (WAKEBOARD_LEASE_SECONDS), which counts."
+        " type=short lease_seconds=1s worker_lease_seconds=30s"
+    )
+    assert [policy["lease_seconds"] for policy in published] == [1.0, 30.0, 60.0, None]
+
+
+def test_a_tick_says_so_only_when_it_has_something_else_to_say(capsys: pytest.CaptureFixture[str]) -> None:
+    log.configure("text")
+    ready(short=1.0, is_tick=True)
+    assert "lease" not in capsys.readouterr().err
+    log.note("Something was done.")
+    assert "which counts" in capsys.readouterr().err
