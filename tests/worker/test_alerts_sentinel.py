@@ -21,7 +21,7 @@ from tests.factories import a_run, age, rows
 from tests.processes import wait_until, wakeboard
 from tests.receivers import Mailbox, Receiver, mailbox, receiver
 from tests.servers import SETTINGS, running_server
-from worker import db, embedded
+from worker import db, embedded, log
 from worker.alerts.outage import Outage
 from worker.alerts.sentinel import Sentinel
 from worker.settings import Settings
@@ -161,8 +161,9 @@ def test_what_no_worker_may_carry_is_sent_by_the_web_process_and_its_run_called_
 
 
 def test_a_database_that_stops_is_told_without_it_and_so_is_its_return(
-    mailbox: Mailbox, receiver: Receiver, stage: IO[bytes]
+    mailbox: Mailbox, receiver: Receiver, stage: IO[bytes], capsys: pytest.CaptureFixture[str]
 ) -> None:
+    log.configure("text")
     with running_server() as server:
         assert server.data_dir is not None
         url = server.url(server.create())
@@ -191,6 +192,11 @@ def test_a_database_that_stops_is_told_without_it_and_so_is_its_return(
                 )
         finally:
             sentinel.stop()
+    log.flush()
+    said = capsys.readouterr().err
+    for connection_name in ("alerts", "post"):
+        assert said.count(f"cannot reach the database. connection={connection_name} ") == 1, said
+        assert said.count(f"answers again. connection={connection_name} ") == 1
 
 
 def test_of_several_web_processes_one_speaks_and_another_goes_on_where_it_stopped(

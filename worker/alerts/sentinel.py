@@ -17,6 +17,7 @@ from typing import Any
 import psycopg
 
 from worker import log
+from worker.absence import Absence
 from worker.alerts.channels import Channels
 from worker.alerts.delivery import SENT, deliver, waiting
 from worker.alerts.heartbeat import Heartbeat
@@ -70,10 +71,13 @@ class Sentinel:
         self._stopping = threading.Event()
         self._threads = [
             threading.Thread(
-                target=self._connected, args=(self._look_seconds, self._look), name="alerts", daemon=True
+                target=self._connected,
+                args=("alerts", self._look_seconds, self._look),
+                name="alerts",
+                daemon=True,
             ),
             threading.Thread(
-                target=self._connected, args=(POST_SECONDS, self._post), name="post", daemon=True
+                target=self._connected, args=("post", POST_SECONDS, self._post), name="post", daemon=True
             ),
             threading.Thread(target=self._notice, name="outage", daemon=True),
         ]
@@ -94,16 +98,18 @@ class Sentinel:
     def _open(self) -> Connection:
         return connect(self._url, name="wakeboard alerts", statement_timeout_seconds=STATEMENT_SECONDS)
 
-    def _connected(self, every_seconds: float, step: Callable[[Connection], None]) -> None:
+    def _connected(self, name: str, every_seconds: float, step: Callable[[Connection], None]) -> None:
         """Call ``step`` every so often with a connection, opened again whenever it was lost."""
         connection: Connection | None = None
+        absence = Absence(name)
         while not self._stopping.is_set():
             try:
                 if connection is None or connection.closed:
                     connection = self._open()
                 step(connection)
+                absence.back()
             except (DatabaseError, psycopg.OperationalError) as failure:
-                log.warn("The alerts cannot reach the database.", error=str(failure).strip()[:300])
+                absence.lost("The alerts cannot reach the database.", error=str(failure).strip()[:300])
                 _close(connection)
                 connection = None
             except Exception as failure:

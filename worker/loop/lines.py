@@ -7,6 +7,7 @@ from __future__ import annotations
 import selectors
 from collections.abc import Callable, Mapping
 
+from worker import log
 from worker.loop.channel import Channel, ChannelLost
 from worker.loop.line import Connected, Line, NotConnected
 
@@ -56,13 +57,15 @@ class Lines:
                 if name in self._heard:
                     self._heard[name](payload)
         except ChannelLost as lost:
-            self._drop(line, "A database connection was lost; opening another.", str(lost))
+            self._drop(line)
+            line.absence.lost("A database connection was lost; opening another.", error=str(lost))
 
     def look(self) -> None:
         """Drop what is lost or has been silent for too long; open what is missing."""
         for line in (self.claim, self.finish):
             if line.channel is not None and (line.channel.is_lost or line.channel.is_overdue()):
-                self._drop(line, "The database does not answer; opening another connection.")
+                self._drop(line)
+                line.absence.lost("The database does not answer; opening another connection.")
             line.ensure()
 
     def listen_anew(self) -> None:
@@ -73,13 +76,13 @@ class Lines:
         """
         channel = self.claim.channel
         if channel is not None and (not channel.is_busy or channel.is_overdue(SILENT_CLAIM_SECONDS)):
-            self._drop(self.claim, "No notification arrives; opening another connection.")
+            self._drop(self.claim)
+            log.warn("No notification arrives; opening another connection.", connection=self.claim.name)
 
-    def _drop(self, line: Line, why: str, error: str | None = None) -> None:
+    def _drop(self, line: Line) -> None:
         assert line.channel is not None
         self._selector.unregister(line.channel.fileno())
         line.drop()
-        line.absence.lost(why, error=error)
 
     def close(self) -> None:
         """Let go of both connections."""
