@@ -135,6 +135,34 @@ def test_the_past_agrees_with_itself(database: str, connection: Connection) -> N
     assert in_order == (True,)
 
 
+def test_what_schedules_made_in_the_past_stands_on_their_pages(connection: Connection) -> None:
+    past.write(connection)
+    fired = connection.execute(
+        """SELECT d.name, count(*)::int, bool_and(r.scheduled_for = r.created_at),
+            d.last_fire_at = max(r.scheduled_for), d.next_fire_at > now()
+        FROM wakeboard.job_definitions AS d JOIN wakeboard.job_runs AS r ON r.definition_id = d.id
+        GROUP BY d.id ORDER BY d.name"""
+    ).fetchall()
+    well = (True, True, True)
+    assert [(name, *rest) for name, _, *rest in fired] == [
+        (name, *well) for name in ("checkout", "import_catalogue", "nightly_cleanup", "weekly_reports")
+    ]
+    counts = {name: number for name, number, *_ in fired}
+    assert counts["import_catalogue"] in range(665, 673) and counts["nightly_cleanup"] in (6, 7)
+    assert counts["checkout"] in range(110, 121) and counts["weekly_reports"] == 1
+    by_hand = (
+        "definition_id IS NULL AND job_type IN ('import_catalogue', 'nightly_cleanup', 'weekly_reports')"
+    )
+    assert count(connection, "wakeboard.job_runs", by_hand) == 0
+
+
+def test_a_schedule_that_somebody_made_before_stays_as_it_is(connection: Connection) -> None:
+    own = factories.a_definition(connection, "nightly_cleanup", job_type="mail", schedule="0 4 * * *")
+    past.write(connection)
+    assert count(connection, "wakeboard.job_runs", f"definition_id = {own}") == 0
+    assert count(connection, "wakeboard.job_definitions", f"id = {own} AND schedule = '0 4 * * *'") == 1
+
+
 def test_what_failed_in_the_past_gets_through_when_it_is_tried_again(street: Connection) -> None:
     for job_type in ("charge_card", "send_invoice", "check_address", "tell_team"):
         payload, key = street.execute(

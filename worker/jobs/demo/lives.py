@@ -6,11 +6,12 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
+from worker.cron import Cron
 from worker.fingerprint import ErrorGroup, group_of
 from worker.jobs.demo.shop import PRODUCTS
 
@@ -64,11 +65,17 @@ HABITS: dict[str, Habit] = {
     "sync_stock": Habit(4, 0.03, 8, 30, ((0.02, "failed", "http_503", _STOCK_DOWN, False),)),
     "resize_photo": Habit(6, 0.01, 5, 20),
     "render_newsletter": Habit(0.4, 0.01, 2, 20, ((0.15, "failed", "KeyError", "'name'", False),)),
-    "import_catalogue": Habit(
-        0.3, 62, 3, 300, ((0.03, "lost", "lease_lost", "The worker was gone; its lease ended.", False),)
-    ),
 }  # fmt: skip
-NIGHTLY = ("nightly_cleanup", Habit(0, 0.6, 5, 120))
+# What schedules made, and for how many hours; before those the shop had a checkout now and then.
+CHECKOUT_HOURS = 2
+SCHEDULED: dict[str, tuple[int, Habit]] = {
+    "checkout": (CHECKOUT_HOURS, HABITS["checkout"]),
+    "import_catalogue": (DAYS * 24, Habit(
+        0, 62, 3, 300, ((0.004, "lost", "lease_lost", "The worker was gone; its lease ended.", False),)
+    )),
+    "nightly_cleanup": (DAYS * 24, Habit(0, 0.6, 5, 120)),
+    "weekly_reports": (DAYS * 24, Habit(0, 0.03, 5, 120)),
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +108,7 @@ class Life:
     payload: dict[str, Any]
     status: str
     tries: tuple[Try, ...]
+    is_fire: bool = False
 
     @property
     def created_at(self) -> datetime:
@@ -110,8 +118,8 @@ class Life:
         """Return the idempotency key, without which the bank charges nothing."""
         return f"charge:past:{id_}" if self.job_type == "charge_card" else None
 
-    def run(self, id_: int) -> tuple[Any, ...]:
-        """Return the row of ``job_runs``."""
+    def run(self, id_: int, definitions: Mapping[str, int]) -> tuple[Any, ...]:
+        """Return the row of ``job_runs``; ``definitions``: the ids of the schedules, by type."""
         last, failed = (
             self.tries[-1],
             [one for one in self.tries if one.outcome in ("failed", "timed_out", "lost")],
@@ -119,10 +127,11 @@ class Life:
         error = failed[-1] if failed else None
         group = error and error.group(self.job_type)
         epoch = len(self.tries) + sum(one.outcome == "lost" for one in self.tries)
+        definition = definitions.get(self.job_type) if self.is_fire else None
         return (
-            id_, self.job_type, json.dumps(self.payload), self.key(id_), self.status, last.due_at,
-            len(self.tries), len(failed), epoch, last.started_at, last.finished_at,
-            error and error.finished_at, error and error.code, error and error.message,
+            id_, definition, definition and self.created_at, self.job_type, json.dumps(self.payload),
+            self.key(id_), self.status, last.due_at, len(self.tries), len(failed), epoch, last.started_at,
+            last.finished_at, error and error.finished_at, error and error.code, error and error.message,
             group and group.id, BY, self.created_at, last.finished_at,
         )  # fmt: skip
 
@@ -141,8 +150,9 @@ class Life:
             epoch += one.outcome == "lost"
 
 
-def lives(chance: random.Random, now: datetime) -> Iterator[Life]:
-    """Give the runs of the past days: the usual ones, two outages, the nightly clean-ups."""
+def lives(chance: random.Random, now: datetime, schedules: Mapping[str, str]) -> Iterator[Life]:
+    """Give the runs of the past days: the usual ones, two outages, and the fires of ``schedules`` (cron text,
+    by type)."""
     midnight = now.replace(hour=0, minute=0, second=0, microsecond=0)
     # The stock service was down two days ago at noon; last night the mail server was.
     outages = {
@@ -153,13 +163,20 @@ def lives(chance: random.Random, now: datetime) -> Iterator[Life]:
         start = now - timedelta(hours=hour)
         busy = 1.6 if 8 <= start.hour < 20 else 0.5
         for job_type, habit in HABITS.items():
+            if job_type in schedules and hour <= CHECKOUT_HOURS:
+                continue
             for _ in range(int(habit.per_hour * busy + chance.random())):
                 due = start + timedelta(seconds=chance.uniform(0, 3_500))
                 yield _life(chance, job_type, habit, due, now, outages.get(job_type))
-    for day in range(DAYS):
-        due = midnight - timedelta(days=day) + timedelta(hours=3)
-        if due < now - timedelta(minutes=5):
-            yield _life(chance, *NIGHTLY, due, now, None)
+    for job_type, schedule in schedules.items():
+        hours, habit = SCHEDULED[job_type]
+        fires = Cron.parse(schedule).fires("UTC", now - timedelta(hours=hours))
+        # What began later might not have ended by now.
+        latest = now - timedelta(seconds=habit.timeout_seconds, minutes=2)
+        for fire in fires:
+            if fire.at >= latest:
+                break
+            yield replace(_life(chance, job_type, habit, fire.at, now, None), is_fire=True)
 
 
 def _last_night(now: datetime) -> datetime:

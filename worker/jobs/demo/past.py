@@ -5,12 +5,16 @@ whose worker has gone. Everything written here says so: ``enqueued_by = 'demo hi
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
 from psycopg import Connection
 
-from worker.jobs.demo.lives import BY, DAYS, ORDERS, WORKER, lives, price_of, sku_of
+from worker.audit import ENGINE
+from worker.jobs.demo.lives import BY, DAYS, ORDERS, SCHEDULED, WORKER, lives, price_of, sku_of
+from worker.registry import type_of
+from worker.transitions.definitions import Definition, add
 
 GONE = "demo-gone-worker"
 
@@ -37,9 +41,15 @@ _IDS = """
 SELECT nextval(pg_get_serial_sequence('wakeboard.job_runs', 'id')) FROM generate_series(1, %s) ORDER BY 1
 """
 _RUNS = """
-COPY wakeboard.job_runs (id, job_type, payload, idempotency_key, status, run_at, attempts, failures,
-    lease_epoch, started_at, finished_at, failed_at, error_code, last_error, error_group, enqueued_by,
-    created_at, updated_at) FROM STDIN
+COPY wakeboard.job_runs (id, definition_id, scheduled_for, job_type, payload, idempotency_key, status, run_at,
+    attempts, failures, lease_epoch, started_at, finished_at, failed_at, error_code, last_error, error_group,
+    enqueued_by, created_at, updated_at) FROM STDIN
+"""
+_DEFINITIONS = "SELECT job_type, id FROM wakeboard.job_definitions WHERE name = job_type AND name = ANY(%s)"
+_FIRED = """
+UPDATE wakeboard.job_definitions AS d SET last_fire_at = made.last_at, created_at = %(since)s
+FROM (SELECT definition_id, max(scheduled_for) AS last_at FROM wakeboard.job_runs GROUP BY 1) AS made
+WHERE d.id = made.definition_id
 """
 _ATTEMPTS = """
 COPY wakeboard.job_attempts (run_id, attempt, lease_epoch, job_type, worker_id, due_at, started_at,
@@ -96,13 +106,16 @@ def write(connection: Connection[Any]) -> int:
         is_new, now = connection.execute(f"SELECT ({_IS_NEW}), now()".encode()).fetchone() or (False, None)
         if not is_new or now is None:
             return 0
-        told = sorted(lives(random.Random(7), now), key=lambda life: life.created_at)
-        connection.execute(_WORKER, (WORKER, now - timedelta(days=DAYS), now, now))
+        schedules = {name: schedule for name in SCHEDULED if (schedule := type_of(name).schedule)}
+        definitions = _define(connection, schedules)
+        told = sorted(lives(random.Random(7), now, schedules), key=lambda life: life.created_at)
+        since = now - timedelta(days=DAYS)
+        connection.execute(_WORKER, (WORKER, since, now, now))
         ids = [id_ for (id_,) in connection.execute(_IDS, (len(told),))]
         with connection.cursor() as cursor:
             with cursor.copy(_RUNS) as copy:
                 for id_, life in zip(ids, told, strict=True):
-                    copy.write_row(life.run(id_))
+                    copy.write_row(life.run(id_, definitions))
             with cursor.copy(_ATTEMPTS) as copy:
                 for id_, life in zip(ids, told, strict=True):
                     for attempt in life.attempts(id_):
@@ -111,7 +124,20 @@ def write(connection: Connection[Any]) -> int:
             values = {name: getattr(group, name) for name in ("id", "fingerprint", "template", "frame")}
             connection.execute(_GROUPS, values)
         connection.execute(_ROLL_UPS, (WORKER,))
+        connection.execute(_FIRED, {"since": since})
     return len(told)
+
+
+def _define(connection: Connection[Any], schedules: Mapping[str, str]) -> dict[str, int]:
+    """Make the schedules as a worker would that registers the types; return their ids by type.
+
+    One that somebody has made already stays as it is.
+    """
+    known = {name for (name,) in connection.execute("SELECT name FROM wakeboard.job_definitions")}
+    for name, schedule in schedules.items():
+        if name not in known:
+            add(connection, Definition(name, name, schedule), ENGINE, "registered in code")
+    return dict(connection.execute(_DEFINITIONS, (list(schedules),)).fetchall())
 
 
 def write_orders(connection: Connection[Any]) -> None:
