@@ -146,6 +146,7 @@ VERBS: dict[str, Verb] = {
         Verb("limit", "type.limit", "Limit", Role.OPERATOR),
         Verb("keep", "type.keep", "Set days", Role.ADMIN),
         Verb("drain", "worker.drain", "Drain", Role.OPERATOR),
+        Verb("undrain", "worker.undrain", "Undrain", Role.OPERATOR),
         Verb("stop", "worker.stop", "Stop", Role.ADMIN, destructive=True),
         Verb("settle", "effect.settle", "Settle", Role.OPERATOR),
         Verb("mute", "error.mute", "Mute", Role.OPERATOR),

@@ -1,4 +1,4 @@
-"""Views of workers: who is there, how busy, how well; asking one to drain or to stop."""
+"""Views of workers: who is there, how busy, how well; asking one to drain or to stop, or to claim again."""
 
 from __future__ import annotations
 
@@ -91,12 +91,9 @@ def why_not(row: RowMapping) -> dict[str, str]:
     if state == "silent":
         hint = f"It hears nothing: look at process {row['pid']} on {row['hostname']}"
         return dict.fromkeys(("drain", "stop"), hint)
-    found = {}
-    if row["drain_requested_at"] or row["stop_requested_at"] or row["stopping_at"]:
-        found["drain"] = "It claims nothing new already"
-    if row["stop_requested_at"] or row["stopping_at"]:
-        found["stop"] = "It is stopping already"
-    return found
+    if state == "stopping":
+        return {"drain": "It claims nothing new already", "stop": "It is stopping already"}
+    return {}
 
 
 def twin(context: Mapping[str, Any]) -> dict[str, Any]:
@@ -129,6 +126,14 @@ add_verb(
     "worker.drain",
     lambda connection, actor, reason, name: types.drain(connection, name, actor, reason),
     says=lambda name: f"Let worker {name} claim nothing new? What it runs goes on to its end.",
+    back=lambda name: PATH,
+)
+add_verb(
+    blueprint,
+    f"{PATH}/<path:name>/undrain",
+    "worker.undrain",
+    lambda connection, actor, reason, name: types.undrain(connection, name, actor, reason),
+    says=lambda name: f"Let worker {name} claim again?",
     back=lambda name: PATH,
 )
 add_verb(

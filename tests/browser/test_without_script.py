@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -73,9 +74,9 @@ def of_type(verb: str, **fields: str) -> Callable[[Connection], Way]:
     return way
 
 
-def of_worker(verb: str) -> Callable[[Connection], Way]:
+def of_worker(verb: str, **columns: Any) -> Callable[[Connection], Way]:
     def way(connection: Connection) -> Way:
-        worker = a_worker(connection)
+        worker = a_worker(connection, **columns)
         return Way("/workers", f"/workers/{worker}/{verb}")
 
     return way
@@ -116,6 +117,7 @@ WAYS: dict[str, Callable[[Connection], Way]] = {
     "type.limit": of_type("limit", limit="3"),
     "type.keep": of_type("keep", succeeded_days="9"),
     "worker.drain": of_worker("drain"),
+    "worker.undrain": of_worker("undrain", drain_requested_at="-1 minute"),
     "worker.stop": of_worker("stop"),
     "effect.settle": of_effect,
     "alert.edit": of_rule("edit", enabled="0"),

@@ -58,7 +58,7 @@ def test_a_worker_that_was_shown_before_tells_what_changed(as_role: AsRole, conn
     assert "formaction" not in viewer.get("/workers").text.partition("<tbody>")[2].partition("</tbody>")[0]
     connection.execute("UPDATE wakeboard.workers SET job_types = '{report}', drain_requested_at = now()")
     page = admin.get("/workers").text
-    assert 'formaction="/workers/w1/drain"' not in page and "It claims nothing new already" in page
+    assert 'formaction="/workers/w1/drain"' not in page and 'formaction="/workers/w1/undrain"' in page
     assert 'formaction="/workers/w1/stop"' in page
     assert "type=report" in page and "type=mail" not in page
 
@@ -140,6 +140,25 @@ def test_a_worker_is_asked_to_drain_and_then_says_so(client: FlaskClient, connec
     assert (again.status_code, again.get_json()["changed"]) == (200, False)
     (entry,) = rows(connection, "audit_log", "action = 'worker.drain' AND result = 'asked'")
     assert (entry["target_id"], entry["reason"]) == ("w-7", "new kernel")
+
+
+def test_a_drain_is_taken_back_as_long_as_the_worker_does_not_stop(
+    client: FlaskClient, connection: Connection
+) -> None:
+    a_worker(connection, "w-7", drain_requested_at="-1 minute")
+    answer = client.post("/workers/w-7/undrain", data={"reason": "kernel stays"}, headers=JSON)
+    assert (answer.status_code, answer.get_json()["changed"]) == (202, True)
+    assert listed(client) == {"w-7": "idle"}
+    again = client.post("/workers/w-7/undrain", headers=JSON)
+    assert (again.status_code, again.get_json()["changed"]) == (200, False)
+    (entry,) = rows(connection, "audit_log", "action = 'worker.undrain' AND result = 'asked'")
+    assert (entry["target_id"], entry["reason"]) == ("w-7", "kernel stays")
+    for moment in ("stop_requested_at", "stopping_at", "stopped_at"):
+        ending = a_worker(connection, drain_requested_at="-1 minute", **{moment: "-1 second"})
+        refused = client.post(f"/workers/{ending}/undrain", headers=JSON)
+        assert refused.status_code == 409 and "start another one" in refused.get_json()["message"]
+        assert stored(connection, ending)["drain_requested_at"] is not None
+    assert client.post("/workers/none/undrain", headers=JSON).status_code == 404
 
 
 def test_stopping_a_worker_asks_first(client: FlaskClient, connection: Connection) -> None:

@@ -38,8 +38,8 @@ def on_definition(move: Callable[..., Answer], **columns: Any) -> VERB:
     return act
 
 
-def on_worker(move: Callable[..., Answer]) -> VERB:
-    return lambda connection, actor: move(connection, factories.a_worker(connection), actor, "why")
+def on_worker(move: Callable[..., Answer], **columns: Any) -> VERB:
+    return lambda connection, actor: move(connection, factories.a_worker(connection, **columns), actor, "why")
 
 
 def add(connection: Connection, actor: Actor) -> Answer:
@@ -69,6 +69,7 @@ VERBS_MADE: dict[str, VERB] = {
     "type.resume": on_type(types.resume, paused_at=factories.from_now("-1 minute")),
     "type.limit": on_type(types.limit, 3),
     "worker.drain": on_worker(types.drain),
+    "worker.undrain": on_worker(types.undrain, drain_requested_at="-1 minute"),
     "worker.stop": on_worker(types.stop),
     "error.mute": lambda connection, actor: errors.mute(connection, a_group(connection), 3600, actor, "why"),
     "error.unmute": lambda connection, actor: errors.unmute(

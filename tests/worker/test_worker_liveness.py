@@ -15,6 +15,7 @@ from tests.factories import a_worker as a_worker_row
 from tests.middleman import Middleman, between
 from tests.processes import run_wakeboard, wait_until, wakeboard
 from tests.worker.motion import (
+    OPERATOR,
     SHORT,
     a_worker,
     insert,
@@ -24,6 +25,7 @@ from tests.worker.motion import (
     wait_until_status,
 )
 from worker.liveness import Loop, late_loops, loops
+from worker.transitions.types import undrain
 
 
 def late(connection: Connection) -> set[str]:
@@ -154,6 +156,8 @@ def test_claims_are_not_late_while_a_worker_drains(database: str, connection: Co
         watch_for(9, lambda: ago(connection, "claim") < 3)
         run_id = insert(connection, "quick")
         watch_for(1, lambda: row(connection, run_id)["status"] == "queued")
+        assert undrain(connection, name, OPERATOR).result == "asked"
+        wait_until_status(connection, run_id, "succeeded")
 
 
 def test_a_frozen_worker_is_late_with_everything(database: str, connection: Connection) -> None:

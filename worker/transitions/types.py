@@ -1,4 +1,4 @@
-"""The moves of job types and of workers: limit and keep a type; drain or stop a worker.
+"""The moves of job types and of workers: limit and keep a type; drain, undrain or stop a worker.
 
 Pauses are in ``worker.transitions.pauses``. Workers publish their policies here too, never touching what
 operators decided.
@@ -29,11 +29,19 @@ DRAIN = """
 UPDATE wakeboard.workers SET drain_requested_at = now()
 WHERE id = %(name)s AND stopped_at IS NULL AND drain_requested_at IS NULL RETURNING id
 """
+UNDRAIN = """
+UPDATE wakeboard.workers SET drain_requested_at = NULL
+WHERE id = %(name)s AND stopped_at IS NULL AND stopping_at IS NULL AND stop_requested_at IS NULL
+    AND drain_requested_at IS NOT NULL RETURNING id
+"""
 STOP = """
 UPDATE wakeboard.workers SET stop_requested_at = now()
 WHERE id = %(name)s AND stopped_at IS NULL AND stop_requested_at IS NULL RETURNING id
 """
-WORKER = "SELECT id, stopped_at FROM wakeboard.workers WHERE id = %(name)s"
+WORKER = """
+SELECT id, stopped_at, stop_requested_at IS NOT NULL OR stopping_at IS NOT NULL AS is_stopping
+FROM wakeboard.workers WHERE id = %(name)s
+"""
 
 # $1 names, $2 max_attempts, $3 timeouts, $4 leases, $5 backoffs, $6 limits, $7 memory, $8 schedules.
 # Written only where something differs or the row was not seen for a minute, so that many workers that
@@ -149,9 +157,29 @@ def drain(connection: Connection, worker_id: str, actor: Actor, reason: str | No
     return _ask_worker(connection, DRAIN, "worker.drain", worker_id, actor, reason)
 
 
+def undrain(connection: Connection, worker_id: str, actor: Actor, reason: str | None = None) -> Answer:
+    """Take a drain back: the worker claims again from its next heartbeat on, unless it was asked to stop."""
+
+    def move() -> tuple[Answer, Row | None, Row | None]:
+        row = _row(connection, WORKER, {"name": worker_id})
+        if row is None:
+            return Answer(worker_id, None, "missing", f"There is no worker '{worker_id}'."), None, None
+        if row["stopped_at"] is not None or row["is_stopping"]:
+            word = "stopping" if row["stopped_at"] is None else "stopped"
+            told = f"Worker {worker_id} {'is' if word == 'stopping' else 'has'} {word}: start another one."
+            return Answer(worker_id, word, "forbidden", told), None, None
+        if _row(connection, UNDRAIN, {"name": worker_id}) is None:
+            told = f"Worker {worker_id} was not asked to drain."
+            return Answer(worker_id, None, "already", told), None, None
+        told = f"Worker {worker_id} was asked to claim again."
+        return Answer(worker_id, "asked", "asked", told), None, {"asked": True}
+
+    return act(connection, actor, "worker.undrain", ("worker", worker_id), reason, move)
+
+
 def stop(connection: Connection, worker_id: str, actor: Actor, reason: str | None = None) -> Answer:
     """Ask a worker to stop as SIGTERM would. It sees this at its next heartbeat."""
     return _ask_worker(connection, STOP, "worker.stop", worker_id, actor, reason)
 
 
-__all__ = ["MOST_DAYS", "PUBLISH", "Same", "drain", "keep", "limit", "pause", "resume", "stop"]
+__all__ = ["MOST_DAYS", "PUBLISH", "Same", "drain", "keep", "limit", "pause", "resume", "stop", "undrain"]
