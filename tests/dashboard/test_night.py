@@ -752,6 +752,24 @@ def test_a_type_is_drawn_whole_though_in_some_hours_others_did_more(
     assert [each["attempts"] for each in lane["stretches"]] == [5, 5]
 
 
+@pytest.mark.parametrize(
+    ("ended", "milliseconds", "began"), [(0, 600, 0), (1, 62_000, 0), (90, 5_400_500, 0)]
+)
+def test_what_began_with_a_minute_is_told_to_have_begun_then(
+    client: FlaskClient, connection: Connection, ended: int, milliseconds: float, began: int
+) -> None:
+    """A run that began on the hour is known by the minute that it ended in and by how long it took."""
+    connection.execute(
+        """INSERT INTO wakeboard.statistics_rollups (minute, job_type, outcome, duration_bucket, wait_bucket,
+            runs, duration_ms, duration_max_ms, wait_ms, wait_max_ms)
+        VALUES (date_trunc('hour', now()) - interval '3 hours' + make_interval(mins => %(ended)s), 'mail',
+            'succeeded', 30, 20, 1, %(milliseconds)s, %(milliseconds)s, 1, 1)""",
+        {"ended": ended, "milliseconds": milliseconds},
+    )
+    ((stretch,),) = (lane["stretches"] for lane in night(client)["timeline"])
+    assert datetime.fromisoformat(stretch["first_at"]).minute == began
+
+
 STATISTICS = ("statistics_rollups", "statistics_deltas")
 
 

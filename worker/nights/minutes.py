@@ -63,7 +63,9 @@ class Ran:
 class Slice(NamedTuple):
     """Attempts of one type that ended in one slice of a window: where it begins, first start, last end.
 
-    All three are seconds since the window began. The first slice may begin before it, and so may starts.
+    All three are seconds since the window began. The first slice may begin before it, and so may starts. A
+    start is known to the minute: it is exact for what began with one, as what schedules make does, and may be
+    up to a minute late for the rest.
     """
 
     begin: float
@@ -117,7 +119,8 @@ FROM (
             coalesce(sum(runs) FILTER (WHERE outcome = 'succeeded' AND duration_ms > limits.ms * runs), 0)
                 AS slow,
             coalesce(max(duration_max_ms) FILTER (WHERE outcome = 'succeeded'), 0) AS slowest_ms,
-            min(date_part('epoch', minute - :since) - least(duration_max_ms, {longest_ms}) / 1000) AS first,
+            min(date_part('epoch', minute - :since)
+                - floor(least(duration_max_ms, {longest_ms}) / 60000) * 60) AS first,
             max(date_part('epoch', minute - :since)) + 60 AS last
         FROM ({minutes}) AS ended
         LEFT JOIN unnest(CAST(:types AS text[]), CAST(:limits AS float8[])) AS limits (job_type, ms)
