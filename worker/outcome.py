@@ -1,35 +1,23 @@
 """What a handler's return or exception means: (returned | raised) → Answer. Pure: no clock, no process, no
 database.
 
-Handlers are strangers' code: an exception may lie in every attribute, so each look at one is guarded.
+What an exception says of itself is read in ``worker.exceptions``.
 """
 
 from __future__ import annotations
 
 import json
 import re
-import traceback as traceback_module
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import partial
-from types import TracebackType
-from typing import Literal, TypeVar
+from typing import Literal
 
 from worker.durations import LONGEST_SECONDS, parse_duration
+from worker.exceptions import code_of, guarded, message_of, name_of, traceback_of
 
-MESSAGE_CHARACTERS = 2_000
-CODE_CHARACTERS = 100
-TRACEBACK_CHARACTERS = 32_000
-TRACEBACK_BYTES = 32_768
 RESULT_BYTES = 8_192
 OUTPUT_BYTES = 8_192
-_CHAIN_LINKS = 16
-_FRAMES_EACH_END = 24
-# A traceback begins with the handler's own code.
-_OUR_ROOMS = ("worker.invoke", "worker.processes.child", "worker.pool.handling", "contextlib")
 
-_T = TypeVar("_T")
 Kind = Literal["returned", "raised", "timed_out", "cancelled", "unbegun", "crashed", "committed"]
 KINDS: tuple[Kind, ...] = (
     "returned", "raised", "timed_out", "cancelled", "unbegun", "crashed", "committed",
@@ -102,28 +90,7 @@ class Answer:
 
 PLAIN: dict[str, Answer] = {kind: Answer(kind) for kind in KINDS}
 
-# Controls but tab and newline, lone surrogates, and the marks that reverse the direction of text on a screen.
-_UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\u202a-\u202e\u2066-\u2069]")
 _ESCAPED_NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
-
-
-def clean_text(text: str, limit: int, *, keep: Literal["head", "ends", "tail"] = "head") -> str:
-    """`text` of at most `limit` characters, every character that a screen or PostgreSQL cannot hold replaced
-    by U+FFFD.
-
-    `keep` says which part of a longer text stays; the gap is marked.
-    """
-    length = str.__len__(text)
-    if length <= limit:
-        return _UNSAFE.sub("\ufffd", str.__str__(text))
-    if keep == "head":
-        return _UNSAFE.sub("\ufffd", str.__getitem__(text, slice(0, limit - 1))) + "…"
-    if keep == "tail":
-        return "…" + _UNSAFE.sub("\ufffd", str.__getitem__(text, slice(length - limit + 1, length)))
-    gap = f"\n… {length - limit} characters left out …\n"
-    half = max((limit - len(gap)) // 2, 0)
-    head, tail = str.__getitem__(text, slice(0, half)), str.__getitem__(text, slice(length - half, length))
-    return _UNSAFE.sub("\ufffd", head) + gap + _UNSAFE.sub("\ufffd", tail)
 
 
 def answer_for_return(value: object) -> Answer:
@@ -147,19 +114,12 @@ def answer_for_exception(
         kind = "timed_out"
     return Answer(
         kind,
-        error_code=_error_code(exception, kind),
-        message=_message(exception),
+        error_code=code_of(exception) if kind == "raised" else kind,
+        message=message_of(exception),
         permanent=_is_permanent(exception, permanent_types),
         retry_after_seconds=_retry_after(exception),
-        traceback=_guarded(lambda: _traceback(exception)) or "(the traceback could not be read)",
+        traceback=traceback_of(exception),
     )
-
-
-def _guarded(look: Callable[[], _T]) -> _T | None:
-    try:
-        return look()
-    except BaseException:
-        return None
 
 
 def _json_text(value: object) -> tuple[str | None, str | None]:
@@ -167,7 +127,7 @@ def _json_text(value: object) -> tuple[str | None, str | None]:
         text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
         size = len(text.encode("utf-8"))
     except BaseException as error:
-        return None, f"The result was not kept: it is not JSON ({_name(error)}: {_message(error, 200)})."
+        return None, f"The result was not kept: it is not JSON ({name_of(error)}: {message_of(error, 200)})."
     if size > RESULT_BYTES:
         return None, f"The result was not kept: {size:,} bytes, and {RESULT_BYTES:,} is the most."
     if _ESCAPED_NUL.search(text):
@@ -175,131 +135,16 @@ def _json_text(value: object) -> tuple[str | None, str | None]:
     return text, None
 
 
-def _name(exception: BaseException) -> str:
-    return _guarded(lambda: clean_text(type(exception).__name__, CODE_CHARACTERS)) or "exception"
-
-
-def _message(exception: BaseException, limit: int = MESSAGE_CHARACTERS) -> str:
-    try:
-        return clean_text(str(exception), limit)
-    except BaseException as error:
-        return f"(the exception's own text could not be read: {_name(error)})"
-
-
-def _error_code(exception: BaseException, kind: Kind) -> str:
-    if kind != "raised":
-        return kind
-    for look in (_own_code, _sqlstate, _http_status):
-        code = _guarded(partial(look, exception))
-        if code:
-            return code
-    return _name(exception)
-
-
-def _own_code(exception: BaseException) -> str | None:
-    code = getattr(exception, "error_code", None)
-    if isinstance(code, bool) or not isinstance(code, str | int):
-        return None
-    return clean_text(f"{code}", CODE_CHARACTERS).strip() or None
-
-
-def _sqlstate(exception: BaseException) -> str | None:
-    for bearer in (exception, getattr(exception, "orig", None)):
-        code = getattr(bearer, "sqlstate", None)
-        if isinstance(code, str) and re.fullmatch("[0-9A-Z]{5}", code):
-            return str(code)
-    return None
-
-
-def _http_status(exception: BaseException) -> str | None:
-    if isinstance(exception, SystemExit):
-        return None
-    response = getattr(exception, "response", None)
-    for bearer, name in ((exception, "status_code"), (exception, "code"), (response, "status_code")):
-        status = getattr(bearer, name, None)
-        if isinstance(status, int) and not isinstance(status, bool) and 100 <= status <= 599:
-            return f"http_{int(status)}"
-    return None
-
-
 def _is_permanent(exception: BaseException, permanent_types: tuple[type[BaseException], ...]) -> bool:
     if issubclass(type(exception), Permanent):
         return True
     if issubclass(type(exception), Retryable):
         return False
-    return bool(_guarded(lambda: issubclass(type(exception), permanent_types)))
+    return bool(guarded(lambda: issubclass(type(exception), permanent_types)))
 
 
 def _retry_after(exception: BaseException) -> float | None:
     if not issubclass(type(exception), Retryable):
         return None
-    seconds = _guarded(lambda: float(vars(exception)["after"]))
+    seconds = guarded(lambda: float(vars(exception)["after"]))
     return None if seconds is None or not 0 <= seconds <= LONGEST_SECONDS else seconds
-
-
-def _traceback(exception: BaseException) -> str:
-    parts = [_one_traceback(link, joint) for link, joint in _chain(exception)]
-    text = clean_text("".join(reversed(parts)).rstrip("\n"), TRACEBACK_CHARACTERS, keep="ends")
-    return _ends_within(text, TRACEBACK_BYTES)
-
-
-def _ends_within(text: str, limit: int) -> str:
-    """Both ends of `text`, of at most `limit` bytes together with the mark between them."""
-    encoded = text.encode("utf-8")
-    if len(encoded) <= limit:
-        return text
-    gap = "\n… the middle is left out …\n"
-    half = (limit - len(gap.encode("utf-8"))) // 2
-    return encoded[:half].decode("utf-8", "ignore") + gap + encoded[-half:].decode("utf-8", "ignore")
-
-
-def _chain(exception: BaseException) -> Iterator[tuple[BaseException, str]]:
-    """The exception and its causes, newest first, each with the line that leads on to the newer one."""
-    seen: set[int] = set()
-    link: BaseException | None = exception
-    joint = ""
-    while link is not None and id(link) not in seen and len(seen) < _CHAIN_LINKS:
-        seen.add(id(link))
-        yield link, joint
-        cause = _real_cause(link)
-        if cause is not None:
-            link, joint = cause, "\nThe above exception was the direct cause of the following exception:\n\n"
-        elif not link.__suppress_context__:
-            link, joint = (
-                link.__context__,
-                "\nDuring handling of the above exception, another exception occurred:\n\n",
-            )
-        else:
-            link = None
-
-
-def _real_cause(exception: BaseException) -> BaseException | None:
-    """Past a class that answers `__cause__` itself."""
-    cause: BaseException | None = vars(BaseException)["__cause__"].__get__(exception)
-    return cause
-
-
-def _one_traceback(exception: BaseException, joint: str) -> str:
-    frames = _guarded(lambda: _frames(exception.__traceback__)) or ""
-    text = f"{frames}{_name(exception)}: {_message(exception)}\n"
-    parts = _guarded(lambda: exception.exceptions) if isinstance(exception, BaseExceptionGroup) else ()
-    for part in (parts or ())[:10]:
-        text += f"  + {_name(part)}: {_message(part, 300)}\n"
-    return text + joint
-
-
-def _frames(trace: TracebackType | None) -> str:
-    while trace is not None and trace.tb_frame.f_globals.get("__name__") in _OUR_ROOMS:
-        trace = trace.tb_next
-    if trace is None:
-        return ""
-    ends = _FRAMES_EACH_END
-    first = traceback_module.extract_tb(trace, limit=ends)
-    lines = ["Traceback (most recent call last):\n", *first.format()]
-    skipped = sum(1 for _ in traceback_module.walk_tb(trace)) - 2 * ends
-    if skipped > 0:
-        lines.append(f"  … {skipped} frames left out …\n")
-    if skipped > -ends:
-        last = traceback_module.extract_tb(trace, limit=-min(ends, ends + skipped))
-        lines += last.format()
-    return "".join(lines)

@@ -27,10 +27,10 @@ from worker.outcome import (
     Retryable,
     answer_for_exception,
     answer_for_return,
-    clean_text,
 )
 from worker.processes.wire import Reported, answer_frame, read_answer
 from worker.registry import JobType
+from worker.texts import clean_text
 
 
 def raised(action: Callable[[], object]) -> BaseException:

@@ -30,8 +30,9 @@ from worker.instructions import (
     url_of,
 )
 from worker.jobs.instructions import instructions
-from worker.outcome import Permanent, Retryable, clean_text
+from worker.outcome import Permanent, Retryable
 from worker.registry import job
+from worker.texts import clean_text
 
 TRY_AGAIN = frozenset({408, 409, 425, 429})
 _HEAD_BYTES = 2_048

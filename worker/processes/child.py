@@ -20,13 +20,14 @@ from typing import Any
 from worker import lineage
 from worker.context import Context
 from worker.invoke import invoke
-from worker.outcome import OUTPUT_BYTES, PLAIN, Answer, Cancelled, DeadlineExceeded, clean_text
+from worker.outcome import OUTPUT_BYTES, PLAIN, Answer, Cancelled, DeadlineExceeded
 from worker.processes.hygiene import Hygiene
 from worker.processes.memory import bursts_refused, held_bytes
 from worker.processes.output import empty, read_tail
 from worker.processes.slotpage import SlotPage, boottime_ns
 from worker.processes.wire import Assignment, Frames, Reported, answer_frame, read_assignments
 from worker.registry import JOB_TYPES, JobType
+from worker.texts import clean_text
 
 _DECODER = json.JSONDecoder()
 _RECEIVE_BYTES = 256 * 1024

@@ -14,8 +14,8 @@ import fcntl
 import os
 import sys
 
-from worker.outcome import clean_text
 from worker.processes.slotpage import create_memory
+from worker.texts import clean_text
 
 _KEEP_SIZE_PUNCH_HOLE = 3
 _LARGEST_BYTES = 1024 * 1024

@@ -21,12 +21,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from worker.outcome import TRACEBACK_CHARACTERS, clean_text
+from worker.exceptions import TRACEBACK_CHARACTERS
 from worker.processes import birth, preload
 from worker.processes.family import become_subreaper, die_with_parent, kill_children, outlive_parent
 from worker.processes.leftovers import wear
 from worker.processes.slotpage import SlotPage
 from worker.registry import JOB_TYPES, load_app, without_handlers
+from worker.texts import clean_text
 
 MESSAGE_BYTES = 128 * 1024
 _TYPES_PER_MESSAGE = 50
