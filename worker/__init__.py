@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from worker.pool import Pool as Pool
     from worker.registry import job as job
     from worker.transitions.enqueue import enqueue as enqueue
-    from worker.transitions.enqueue import enqueue_many as enqueue_many
+    from worker.transitions.enqueue_many import enqueue_many as enqueue_many
 
 __version__ = "0.1.0"
 _ROOMS = {
@@ -25,7 +25,7 @@ _ROOMS = {
     "Pool": "worker.pool",
     "Retryable": "worker.outcome",
     "enqueue": "worker.transitions.enqueue",
-    "enqueue_many": "worker.transitions.enqueue",
+    "enqueue_many": "worker.transitions.enqueue_many",
     "job": "worker.registry",
     "run_now": "worker.inline",
 }

@@ -10,7 +10,7 @@ from dashboard.queries.workers import MOST_NAMED, MOST_RUNNING
 from tests.conftest import Connection
 from tests.dashboard.conftest import AsRole, assert_fragments_match, assert_shown_as_text
 from tests.factories import a_type, a_worker, claim, rows
-from worker.transitions.enqueue import enqueue_many
+from worker.transitions.enqueue_many import enqueue_many
 from worker.transitions.newrun import NewRun
 
 JSON = {"Accept": "application/json"}

@@ -1,13 +1,14 @@
 """Every write to the queue: one move, one guarded statement, one function. See ``worker.states.MOVES``.
 
 ``engine`` has the worker's moves as statements, ``operator`` the buttons on runs, ``definitions`` and
-``types`` the buttons on schedules and job types, ``enqueue`` the front door. Nothing here knows a page,
-and nothing outside of here changes a run.
+``types`` the buttons on schedules and job types, ``enqueue`` and ``enqueue_many`` the front door. Nothing
+here knows a page, and nothing outside of here changes a run.
 """
 
 from worker.transitions import definitions, types
 from worker.transitions.answer import Answer
-from worker.transitions.enqueue import enqueue, enqueue_many
+from worker.transitions.enqueue import enqueue
+from worker.transitions.enqueue_many import enqueue_many
 from worker.transitions.newrun import EnqueueError, NewRun
 from worker.transitions.operator import cancel, release_lease, retry_now, run_again
 

@@ -14,7 +14,7 @@ from worker.jobs.demo.orders import first_steps
 from worker.jobs.demo.reports import export_key, first_report, monday_of, report
 from worker.jobs.demo.shop import PRODUCTS
 from worker.transitions.answer import Answer
-from worker.transitions.enqueue import enqueue_many
+from worker.transitions.enqueue_many import enqueue_many
 from worker.transitions.newrun import NewRun
 from worker.transitions.operator import act
 

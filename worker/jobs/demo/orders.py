@@ -13,7 +13,8 @@ from worker.jobs.demo.shop import PRODUCTS
 from worker.outcome import Permanent
 from worker.own_connection import own_connection
 from worker.registry import job
-from worker.transitions.enqueue import enqueue, enqueue_many
+from worker.transitions.enqueue import enqueue
+from worker.transitions.enqueue_many import enqueue_many
 from worker.transitions.newrun import NewRun
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from worker.jobs.demo.neighbours import letter, send, was_received
 from worker.jobs.demo.shop import folder, write_aside
 from worker.own_connection import own_connection
 from worker.registry import job
-from worker.transitions.enqueue import enqueue_many
+from worker.transitions.enqueue_many import enqueue_many
 from worker.transitions.newrun import NewRun
 
 _DAY_SECONDS = 86_400

@@ -1,0 +1,219 @@
+"""Enqueue many: a thousand runs to a statement, inside the caller's own transaction. No import of SQLAlchemy.
+
+Keys are those of ``worker.transitions.enqueue``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from itertools import chain
+from typing import Any
+
+from psycopg.errors import UniqueViolation
+from psycopg.rows import tuple_row
+
+from worker.transitions.enqueue import ROUNDS, same_type
+from worker.transitions.newrun import EnqueueError, NewRun, payload_limit, payload_text
+from worker.transitions.targets import is_psycopg, runner
+
+CHUNK = 1000
+# What NewRun.checked() returns, and what makes the text of such a row's payload.
+Row = tuple[Any, ...]
+TextOf = Callable[[Any], str]
+
+INSERT_MANY = """
+INSERT INTO wakeboard.job_runs
+    (job_type, payload, run_at, idempotency_key, priority, max_attempts, enqueued_by, origin_run_id)
+SELECT job_type, payload::jsonb, coalesce(run_at, now()) + make_interval(secs => delay), key, priority,
+    most, who, origin
+FROM unnest(%s::text[], %s::text[], %s::timestamptz[], %s::float8[], %s::text[], %s::smallint[], %s::int[],
+    %s::text[], %s::bigint[]) WITH ORDINALITY
+    AS row (job_type, payload, run_at, delay, key, priority, most, who, origin, place)"""
+# Runs that differ in their payloads and keys alone: everything else is said once.
+INSERT_ALIKE = """
+INSERT INTO wakeboard.job_runs
+    (job_type, payload, run_at, idempotency_key, priority, max_attempts, enqueued_by, origin_run_id)
+SELECT %s::text, payload::jsonb, coalesce(%s::timestamptz, now()) + make_interval(secs => %s::float8), key,
+    %s::smallint, %s::int, %s::text, %s::bigint
+FROM unnest(%s::text[], %s::text[]) WITH ORDINALITY AS row (payload, key, place)"""
+# In the order of the arrays, which is that of the keys.
+_IN_ORDER, _GIVEN = "\nORDER BY place", "\nRETURNING id, idempotency_key"
+ONE_EACH = _IN_ORDER + _GIVEN
+UNLESS_KNOWN = (
+    f"{_IN_ORDER}\nON CONFLICT (idempotency_key) WHERE idempotency_key IS NOT NULL DO NOTHING{_GIVEN}"
+)
+BY_KEYS = "SELECT idempotency_key, id, job_type FROM wakeboard.job_runs WHERE idempotency_key = ANY(%s)"
+
+
+def enqueue_many(target: Any, runs: Iterable[NewRun | Mapping[str, Any]]) -> list[int]:
+    """Enqueue many runs, a thousand to a statement, and return their ids in the order given.
+
+    Each entry is a NewRun or a mapping of its fields. Keys behave as in ``enqueue``. Raises EnqueueError
+    when an entry is wrong, naming its place; then nothing of them all is written.
+    """
+    entries = _each(runs, lambda entry: entry if isinstance(entry, NewRun) else _new(entry))
+    rows, text_of = _each(entries, NewRun.checked), partial(payload_text, limit=payload_limit())
+    if target is None:
+        from worker.effects import own_connection
+
+        # Opened when all entries are there: no transaction waits for whoever makes them.
+        with own_connection() as connection, connection.transaction():
+            return _insert_all(connection, rows, text_of)
+    return _insert_all(target, rows, text_of)
+
+
+def _new(fields: Any) -> NewRun:
+    """Return the run that a mapping describes. Raises EnqueueError with what is wrong of its fields."""
+    try:
+        return NewRun(**fields)
+    except TypeError as wrong:
+        if not isinstance(fields, Mapping):
+            sentence = f"{type(fields).__name__} is no run; give a NewRun or a mapping of its fields."
+        elif unknown := sorted(map(str, fields.keys() - set(NewRun._fields))):
+            sentence = f"a run has no field {unknown[0]!r}; known: {', '.join(NewRun._fields)}."
+        else:
+            sentence = "it has no job_type."
+        raise EnqueueError(sentence) from wrong
+
+
+def _each(entries: Iterable[Any], make: Callable[[Any], Any]) -> list[Any]:
+    """Return what ``make`` makes of each entry. Raises EnqueueError with the place of the first wrong one."""
+    made: list[Any] = []
+    try:
+        for entry in entries:
+            made.append(make(entry))
+    except EnqueueError as wrong:
+        raise EnqueueError(f"Run number {len(made) + 1}: {wrong}") from wrong
+    return made
+
+
+def _insert_all(target: Any, rows: Sequence[Row], text_of: TextOf) -> list[int]:
+    """Insert ``rows``, return their ids in the order given; a key that exists gives the id of its run.
+
+    ``text_of`` makes a payload's text, or raises EnqueueError. That takes as long as the insertion: of many
+    rows some are written while the texts of others are made, inside a savepoint that takes back what is
+    written when one is wrong.
+    """
+    # ON CONFLICT makes a row a fifth dearer; but for few rows it is one statement instead of four, and no
+    # transaction should have many savepoints.
+    is_looked_up = len(rows) >= CHUNK and is_psycopg(target) and any(row[4] is not None for row in rows)
+    if not is_looked_up:
+        rows, text_of = _with_texts(rows, text_of), str
+    firsts, types = _firsts(rows)
+    by_key = _known(target, types) if is_looked_up else {}
+    news = [row for row in firsts if row[4] not in by_key] if by_key else firsts
+    if len(news) < len(rows):
+        _with_texts(rows, text_of)  # What is not inserted is checked all the same.
+    try:
+        inserted = _insert_new(target, news, text_of, is_looked_up=is_looked_up)
+    except EnqueueError:
+        _with_texts(rows, text_of)  # Tells the place.
+        raise
+    unkeyed = iter([id_ for id_, key in inserted if key is None])
+    by_key.update((key, id_) for id_, key in inserted if key is not None)
+    for _ in range(ROUNDS):
+        if len(by_key) == len(types):
+            break
+        by_key |= _known(target, {key: types[key] for key in types.keys() - by_key.keys()})
+    if missing := types.keys() - by_key.keys():
+        raise EnqueueError(f"The key '{min(missing)}' is being enqueued by others; try once more.")
+    return [next(unkeyed) if row[4] is None else by_key[row[4]] for row in rows]
+
+
+def _with_texts(rows: Sequence[Row], text_of: TextOf) -> list[Row]:
+    """Return ``rows`` with payloads as text. Raises EnqueueError with the place of the first wrong one."""
+    return _each(rows, lambda row: (row[0], text_of(row[1]), *row[2:]))
+
+
+def _known(target: Any, types: Mapping[str, str]) -> dict[str, int]:
+    """Return the ids of the runs that have keys of ``types``, by key. Raises KeyTaken."""
+    if not types:
+        return {}
+    answers = _run_each(target, BY_KEYS, ([_texts(some)] for some in _chunks(list(types))))
+    found = chain.from_iterable(answers)
+    return {key: same_type(id_, job_type, types[key], key) for key, id_, job_type in found}
+
+
+def _insert_new(
+    target: Any, rows: Sequence[Row], text_of: TextOf, *, is_looked_up: bool
+) -> list[tuple[int, str | None]]:
+    """Insert ``rows``; return id and key of those that were inserted, which a key that exists is not.
+
+    ``is_looked_up``: nobody had their keys a moment ago. They are inserted as if there were no conflict, and
+    once more if there is one. The look has begun the transaction of a connection that begins them by itself,
+    so what is taken back is a savepoint; one that commits each statement is given a transaction for all.
+    """
+    if not rows:
+        return []
+    statement, values_of = _many(rows, text_of)
+
+    def insert(statement: str) -> list[tuple[int, str | None]]:
+        return list(chain.from_iterable(_run_each(target, statement, map(values_of, _chunks(rows)))))
+
+    if all(row[4] is None for row in rows):
+        return insert(statement + ONE_EACH)
+    if not is_looked_up:
+        return insert(statement + UNLESS_KNOWN)
+    try:
+        with target.transaction():
+            return insert(statement + ONE_EACH)
+    except UniqueViolation:
+        return insert(statement + UNLESS_KNOWN)
+
+
+def _chunks(rows: Sequence[Any]) -> Iterable[Sequence[Any]]:
+    return (rows[start : start + CHUNK] for start in range(0, len(rows), CHUNK))
+
+
+def _firsts(rows: Sequence[Row]) -> tuple[list[Row], dict[str, str]]:
+    """Return the rows to insert, of those with the same key the first, and the type of each key.
+
+    They are in the order of their keys, so that two callers with the same keys never wait for each other.
+    """
+    keyed: dict[str, Row] = {}
+    for row in rows:
+        if row[4] is not None and (first := keyed.setdefault(row[4], row))[0] != row[0]:
+            raise EnqueueError(f"The key '{row[4]}' is given to type '{first[0]}' and to '{row[0]}'.")
+    unkeyed = [row for row in rows if row[4] is None]
+    return unkeyed + [keyed[key] for key in sorted(keyed)], {key: row[0] for key, row in keyed.items()}
+
+
+def _many(rows: Sequence[Row], text_of: TextOf) -> tuple[str, Callable[[Sequence[Row]], Sequence[Any]]]:
+    """Return the statement that inserts any of ``rows``, and what makes its values of some of them."""
+    alike = [set(column) for place, column in enumerate(zip(*rows, strict=True)) if place not in (1, 4)]
+    if any(len(each) > 1 for each in alike):
+        return INSERT_MANY, partial(_columns, text_of)
+    said_once = [each.pop() for each in alike]
+    return INSERT_ALIKE, lambda some: [
+        *said_once,
+        _texts(text_of(row[1]) for row in some),
+        _texts(row[4] for row in some),
+    ]
+
+
+def _columns(text_of: TextOf, rows: Sequence[Row]) -> Sequence[Any]:
+    types, payloads, *others = zip(*rows, strict=True)
+    return [list(types), list(map(text_of, payloads)), *map(list, others)]
+
+
+def _run_each(target: Any, statement: str, values: Iterable[Sequence[Any]]) -> list[list[Any]]:
+    """Execute ``statement`` with each of ``values``, and return the rows of each.
+
+    On a connection of psycopg's the server works on one while the next is made and sent.
+    """
+    if not is_psycopg(target):
+        run = runner(target)
+        return [run(statement, each) for each in values]
+    cursor = target.cursor(row_factory=tuple_row)
+    cursor.executemany(statement, values, returning=True)
+    return [each.fetchall() for each in cursor.results()]
+
+
+def _texts(values: Iterable[str | None]) -> str:
+    """Return an array of texts as PostgreSQL reads it: a third of what a driver takes to look at each."""
+    return "{" + ",".join("NULL" if value is None else _quoted(value) for value in values) + "}"
+
+
+def _quoted(text: str) -> str:
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
