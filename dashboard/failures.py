@@ -91,6 +91,11 @@ def retry_link(fingerprint: str) -> str:
     return f"/runs/bulk/retry?{urlencode(query, safe=',')}"
 
 
+def cancel_link(fingerprint: str) -> str:
+    """Return the address that shows what putting the group's dead runs away would do."""
+    return f"/runs/bulk/cancel?{urlencode({'group': fingerprint, 'status': Status.DEAD.value})}"
+
+
 # What twins give of a group beside what they say of its failures.
 _KEPT = [name for name in Kept.__dataclass_fields__ if name not in ("id", "error_code", "job_type")]
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Mapping
 from datetime import UTC, datetime, tzinfo
 from decimal import Decimal
 from functools import lru_cache
@@ -168,6 +169,22 @@ def between(start: datetime | None, end: datetime | None) -> str:
     return "–" if start is None or end is None else duration((end - start).total_seconds())
 
 
+def stopped_at(run: Mapping[Any, Any]) -> datetime | None:
+    """Return when the latest start of ``run``, a row of job_runs that is not running, came to its end.
+
+    Of a failed one that was cancelled afterwards ``finished_at`` is the cancel.
+    """
+    started_at, failed_at = run["started_at"], run["failed_at"]
+    failed_last = started_at is not None and failed_at is not None and failed_at >= started_at
+    found: datetime | None = failed_at if failed_last else run["finished_at"]
+    return found
+
+
+def took(run: Mapping[Any, Any]) -> str:
+    """Return how long the latest start of ``run`` took; ``–`` when it has not ended or never began."""
+    return between(run["started_at"], stopped_at(run))
+
+
 def size(value: float | None) -> str:
     """Return bytes as ``212 MB`` (powers of 1000)."""
     if value is None:
@@ -243,6 +260,7 @@ FILTERS = {
     "duration": duration,
     "moment": moment,
     "between": between,
+    "took": took,
     "size": size,
     "clip": clip,
     "plural": plural,

@@ -63,7 +63,7 @@ STATES: tuple[State, ...] = (
     ),
     State(Status.SUCCEEDED, "ended well", "– (run again makes a new run)"),
     State(Status.FAILED, "failed, will be tried again at run_at", "claim, retry now, cancel"),
-    State(Status.DEAD, "failed and gave up: a person decides", "retry now"),
+    State(Status.DEAD, "failed and gave up: a person decides", "retry now, cancel"),
     State(Status.CANCELLED, "a person decided against it", "retry now"),
 )
 
@@ -71,6 +71,8 @@ CLAIMABLE = (Status.QUEUED, Status.FAILED)
 ENDED = (Status.SUCCEEDED, Status.DEAD, Status.CANCELLED)
 # What fails now: tried again, or given up.
 FAILING = (Status.FAILED, Status.DEAD)
+# Whose cancel is done at once: what waits to run, and what waits for a person.
+CANCELLABLE = (*CLAIMABLE, Status.DEAD)
 FAILURES = (Outcome.FAILED, Outcome.TIMED_OUT, Outcome.LOST)
 
 
@@ -94,7 +96,12 @@ MOVES: dict[str, Move] = {
         Move("fail", "worker", (Status.RUNNING,), (Status.FAILED, Status.DEAD, Status.CANCELLED)),
         Move("release", "worker", (Status.RUNNING,), (Status.QUEUED, Status.CANCELLED)),
         Move("reap", "worker", (Status.RUNNING,), (Status.FAILED, Status.DEAD, Status.CANCELLED)),
-        Move("cancel", "operator", (*CLAIMABLE, Status.RUNNING), (Status.CANCELLED, Status.RUNNING)),
+        Move(
+            "cancel",
+            "operator",
+            (*CANCELLABLE, Status.RUNNING),
+            (Status.CANCELLED, Status.RUNNING),
+        ),
         Move(
             "retry_now",
             "operator",

@@ -14,16 +14,16 @@ from sqlalchemy import Connection, RowMapping, TextClause, text
 
 from dashboard.queries.schedules import LATEST
 from dashboard.stored import read_time
-from worker.nights.fires import LATE
+from worker.nights.fires import LATE, THROUGH_AT
 
 # A run's started_at is that of its latest attempt; the first one's is in its history. Twice done is what
 # succeeded although a worker that had lost it came back with success too, or what somebody ran again; what
 # its own handler enqueued (worker.lineage.maker) is other work. Without OFFSET the planner may collect all
 # refused attempts there are instead of looking at those of each run.
-_JUDGED = """
+_JUDGED = f"""
 WITH run AS MATERIALIZED (
     SELECT d.id AS definition_id, r.id, r.status, r.scheduled_for, r.run_at, r.started_at, r.failed_at,
-        r.finished_at, r.error_code, r.attempts,
+        r.finished_at, {THROUGH_AT} AS through_at, r.error_code, r.attempts,
         CASE WHEN r.attempts > 1 THEN coalesce((
             SELECT a.started_at FROM wakeboard.job_attempts AS a
             WHERE a.run_id = r.id ORDER BY a.lease_epoch LIMIT 1
@@ -35,7 +35,7 @@ WITH run AS MATERIALIZED (
     ) AS r
 ), judged AS (
     SELECT run.*, seconds, coalesce(seconds > :late, false) AS is_late,
-        coalesce(first_started_at < max(coalesce(finished_at, now()))
+        coalesce(first_started_at < max(coalesce(through_at, now()))
             FILTER (WHERE first_started_at IS NOT NULL) OVER before, false) AS is_beside,
         status = 'succeeded' AND attempts > 1 AND EXISTS (
             SELECT FROM wakeboard.job_attempts AS a

@@ -54,6 +54,7 @@ def find(fingerprint: str) -> dict[str, Any]:
         "sample": sample,
         "trace": failures.trace(sample),
         "retry_link": failures.retry_link(fingerprint),
+        "cancel_link": failures.cancel_link(fingerprint),
     }
 
 

@@ -75,7 +75,10 @@ add_verb(
     f"{run.PATH}/cancel",
     "run.cancel",
     lambda connection, actor, reason, run_id: transitions.cancel(connection, run_id, actor, reason),
-    says=lambda run_id: f"Cancel run {run_id}? If it waits it will not run; if it runs it is asked to stop.",
+    says=lambda run_id: (
+        f"Cancel run {run_id}? If it waits it will not run; if it runs it is asked to stop; if it is dead it "
+        "is put away, and its errors stay readable."
+    ),
     back=lambda run_id: f"/runs/{run_id}",
     scope=Scope.RUN,
 )

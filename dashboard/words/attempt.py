@@ -48,7 +48,9 @@ def _after(attempt: Row, run: Row, due_next: datetime | None, *, is_newest: bool
 def _last_word(attempt: Row, run: Row, *, is_newest: bool) -> str:
     if is_newest and run["status"] == "dead":
         return "gave up"
-    return "cancelled" if is_newest and run["status"] == "cancelled" else "gave up, until somebody retried it"
+    if not is_newest or run["status"] != "cancelled":
+        return "gave up, until somebody retried it"
+    return "gave up; cancelled later" if run["finished_at"] > attempt["finished_at"] + SLACK else "cancelled"
 
 
 def _waited(attempt: Row, rule: str) -> str:

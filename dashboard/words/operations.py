@@ -12,7 +12,7 @@ from worker.operations import rules
 # What would happen, the question, and what was done, by verb.
 MEANS = {
     "retry": "They become due; dead and cancelled ones start afresh.",
-    "cancel": "What waits will not run; what runs is asked to stop.",
+    "cancel": "What waits will not run; what runs is asked to stop; what is dead is put away.",
     "again": "Each ended run gets a new run with the same payload.",
 }
 ASKS = {
@@ -44,6 +44,7 @@ BECOMES = {
     ("retry", "cancelled"): "queued afresh",
     ("cancel", "queued"): "cancelled",
     ("cancel", "failed"): "cancelled, not tried again",
+    ("cancel", "dead"): "put away",
     ("cancel", "running"): "asked to stop",
     ("again", "succeeded"): "enqueued once more",
     ("again", "dead"): "enqueued once more",

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from dashboard.formats import number
+from dashboard.formats import number, stopped_at
 
 # Before that much of a start has passed, a rate is a guess.
 SETTLED_SECONDS = 2.0
@@ -44,7 +44,7 @@ def progress(run: Mapping[Any, Any], told_at: datetime | None) -> Progress | Non
     if done is None and total is None:
         return None
     done, total = max(0, done or 0), total if total and total > 0 else None
-    end = told_at if run["status"] == "running" else run["finished_at"] or run["failed_at"]
+    end = told_at if run["status"] == "running" else stopped_at(run)
     if end is None or run["started_at"] is None:
         return Progress(done, total)
     seconds = (end - run["started_at"]).total_seconds()

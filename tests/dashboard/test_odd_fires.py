@@ -13,7 +13,10 @@ from dashboard.queries import odd_schedules
 from dashboard.words.oddities import counted, oddities
 from tests.conftest import Connection
 from tests.factories import a_definition, a_run, from_now, insert
+from worker.audit import Actor
 from worker.lineage import maker
+from worker.states import Role
+from worker.transitions import cancel
 
 JSON = {"Accept": "application/json"}
 
@@ -48,6 +51,26 @@ def test_punctual_runs_one_after_the_other_are_not_odd(
     a_fire(connection, mine, 40, 40, 30)
     assert odd(client) == {}
     assert [item(client)[word] for word in ("late", "overlapping", "twice")] == [0, 0, 0]
+
+
+def test_a_dead_run_that_is_cancelled_later_was_not_beside_those_since(
+    client: FlaskClient, connection: Connection, mine: int
+) -> None:
+    times = {"scheduled_for": from_now("-60 minutes"), "started_at": from_now("-60 minutes")}
+    gone = {"failed_at": from_now("-50 minutes"), "finished_at": from_now("-50 minutes")}
+    counts = {"attempts": 1, "failures": 1, "lease_epoch": 1}
+    run = a_run(connection, "dead", definition_id=mine, **times, **gone, **counts)
+    connection.execute(
+        "UPDATE wakeboard.job_attempts AS a SET started_at = r.started_at, finished_at = r.finished_at"
+        " FROM wakeboard.job_runs AS r WHERE a.run_id = r.id AND r.id = %s",
+        (run,),
+    )
+    a_fire(connection, mine, 40, 40, 30)
+    assert cancel(connection, run, Actor("anna", Role.OPERATOR, "test")).ok
+    assert odd(client) == {} and item(client)["overlapping"] == 0
+    assert [one["beside"] for one in client.get("/night.json?since=3h").get_json()["fires"]] == [0]
+    page = client.get("/runs?status=cancelled").get_data(as_text=True)
+    assert "smtp_down" in page and "10 min" in page, "what failed stays to be read, and how long it took"
 
 
 def test_a_late_start_is_told(client: FlaskClient, connection: Connection, mine: int) -> None:

@@ -60,7 +60,9 @@ def test_a_filtered_list_offers_what_can_be_done_with_all_that_match(
     many(connection, 60)
     page = client.get("/runs?status=dead").get_data(as_text=True)
     assert 'href="/runs/bulk/retry?status=dead"' in page and "Retry all 60…" in page
-    assert "/runs/bulk/cancel?" not in page, "no dead run can be cancelled"
+    assert 'href="/runs/bulk/cancel?status=dead"' in page and "Cancel all 60…" in page
+    page = client.get("/runs?status=succeeded").get_data(as_text=True)
+    assert "/runs/bulk/cancel?" not in page, "what succeeded stays so"
     assert "/runs/bulk/retry?" not in client.get("/runs").get_data(as_text=True), "all runs there are"
     assert "/runs/bulk/retry?" not in as_role("viewer").get("/runs?status=dead").get_data(as_text=True)
 

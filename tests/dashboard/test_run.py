@@ -304,7 +304,8 @@ def test_a_viewer_sees_everything_but_may_do_nothing(as_role: AsRole, connection
         ("queued", "cancel", 200, "cancelled"),
         ("running", "cancel", 202, "running"),
         ("cancelled", "cancel", 200, "cancelled"),
-        ("dead", "cancel", 409, "dead"),
+        ("dead", "cancel", 200, "cancelled"),
+        ("succeeded", "cancel", 409, "succeeded"),
         ("succeeded", "again", 200, "succeeded"),
         ("queued", "again", 409, "queued"),
     ],
@@ -317,6 +318,19 @@ def test_a_verb_answers_a_program_with_its_code_and_a_sentence(
     assert (answer.status_code, status(connection, run)) == (code, after)
     assert set(answer.get_json()) == {"id", "status", "changed", "message"}
     assert answer.get_json()["message"].endswith(".")
+
+
+def test_a_dead_run_is_put_away_and_its_page_still_says_why_it_died(
+    client: FlaskClient, connection: Connection
+) -> None:
+    run = a_run(connection, "dead")
+    page = client.get(f"/runs/{run}").get_data(as_text=True)
+    assert f"Cancel run {run}? It is put away; its errors stay readable" in page
+    assert client.post(f"/runs/{run}/cancel", data={"reason": "nobody wants it"}).status_code == 303
+    page = client.get(f"/runs/{run}").get_data(as_text=True)
+    assert "<strong>Cancelled</strong>" in page and "gave up; cancelled later" in page
+    assert "The mail server did not answer." in page and "nobody wants it" in page
+    assert client.get("/overview.json").get_json()["dead"] == 0
 
 
 def test_a_verb_answers_a_page_and_a_form(client: FlaskClient, connection: Connection) -> None:

@@ -71,8 +71,10 @@ def an_end(
     return {"outcome": outcome, "lease_epoch": epoch} | times
 
 
-def a_waiting(run_at: float, status: str = "failed", backoff: str = "1m,5m") -> dict[str, Any]:
-    return {"status": status, "run_at": at(run_at), "backoff": backoff}
+def a_waiting(
+    run_at: float, status: str = "failed", backoff: str = "1m,5m", ended: float = 0
+) -> dict[str, Any]:
+    return {"status": status, "run_at": at(run_at), "backoff": backoff, "finished_at": at(ended)}
 
 
 @pytest.mark.parametrize(
@@ -87,6 +89,7 @@ def a_waiting(run_at: float, status: str = "failed", backoff: str = "1m,5m") -> 
         (an_end(), a_waiting(-5, "dead"), "gave up"),
         (an_end(), a_waiting(0, "queued"), "gave up, until somebody retried it"),
         (an_end(), a_waiting(-5, "cancelled"), "cancelled"),
+        (an_end(), a_waiting(-5, "cancelled", ended=600), "gave up; cancelled later"),
     ],
 )
 def test_each_end_says_what_followed_and_why(attempt: dict[str, Any], run: dict[str, Any], said: str) -> None:

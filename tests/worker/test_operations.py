@@ -91,9 +91,10 @@ def test_a_preview_of_a_cancel_counts_what_was_asked_already(connection: Connect
     a_run(connection, "running")
     a_run(connection, "running", cancel_requested_at="-1 second")
     a_run(connection, "dead")
+    a_run(connection, "succeeded")
     found = look_at(connection, "cancel", type="mail")
-    assert found.states == {"queued": 1, "running": 1}
-    assert reasons(found) == {("asked", None): 1, ("state", "dead"): 1}
+    assert found.states == {"queued": 1, "running": 1, "dead": 1}
+    assert reasons(found) == {("asked", None): 1, ("state", "succeeded"): 1}
 
 
 def test_an_error_alone_means_runs_that_fail_now(connection: Connection) -> None:
@@ -225,9 +226,10 @@ def test_a_viewer_starts_nothing_and_it_is_audited(connection: Connection) -> No
 
 
 def test_each_verb_moves_what_it_may(connection: Connection) -> None:
-    waiting, runs = a_run(connection), a_run(connection, "running")
+    waiting, runs, dead = a_run(connection), a_run(connection, "running"), a_run(connection, "dead")
     found = finish(connection, begin(connection, "cancel", query={"type": "mail"}))
-    assert (found["done"], found["asked"], status(connection, waiting)) == (2, 1, "cancelled")
+    assert (found["done"], found["asked"], status(connection, waiting)) == (3, 1, "cancelled")
+    assert status(connection, dead) == "cancelled"
     assert row(connection, runs)["cancel_requested_at"]
     old = a_run(connection, "succeeded", job_type="report")
     finish(connection, begin(connection, "again", query={"type": "report"}))

@@ -445,6 +445,23 @@ def test_a_run_that_waits_is_cancelled_at_once_and_never_claimed(shared: Connect
     assert transitions.cancel(shared, run, OPERATOR).result == "already"
 
 
+def test_a_dead_run_is_put_away_with_its_error_and_comes_back_by_a_retry(shared: Connection) -> None:
+    run = factories.a_run(shared, "dead")
+    before = factories.row(shared, run)
+    answer = transitions.cancel(shared, run, OPERATOR, "the customer left")
+    assert (answer.result, answer.status) == ("done", "cancelled")
+    found = factories.row(shared, run)
+    assert found["finished_at"] > before["finished_at"]
+    kept = ("error_code", "last_error", "error_group", "failed_at", "failures", "attempts", "started_at")
+    assert [found[name] for name in kept] == [before[name] for name in kept]
+    (line,) = factories.rows(shared, "audit_log", "action = 'run.cancel' AND target_id = %s", str(run))
+    assert (line["before"]["status"], line["after"]["status"]) == ("dead", "cancelled")
+    assert transitions.cancel(shared, run, OPERATOR).result == "already"
+    assert transitions.retry_now(shared, run, OPERATOR).status == "queued"
+    found = factories.row(shared, run)
+    assert (found["failures"], found["finished_at"], found["cancel_requested_at"]) == (0, None, None)
+
+
 def test_a_running_run_is_asked_once_to_stop(shared: Connection) -> None:
     run = factories.a_run(shared, "running")
     answer = transitions.cancel(shared, run, OPERATOR)

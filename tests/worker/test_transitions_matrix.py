@@ -97,9 +97,9 @@ WAYS: dict[str, list[Way]] = {
         Way("failed", _by_engine(factories.reap), {}, NOT_RUNNING),
     ],
     "cancel": [
-        Way("cancelled", _by_operator(transitions.cancel), {}, (Status.QUEUED, FAILED)),
+        Way("cancelled", _by_operator(transitions.cancel), {}, (Status.QUEUED, FAILED, DEAD)),
         Way("running", _by_operator(transitions.cancel), {}, RUNNING),
-        Way("cancelled", _by_operator(transitions.cancel), {}, (Status.SUCCEEDED, DEAD, CANCELLED)),
+        Way("cancelled", _by_operator(transitions.cancel), {}, (Status.SUCCEEDED, CANCELLED)),
     ],
     "retry_now": [
         Way("queued", _by_operator(transitions.retry_now), {"run_at": "1 hour"}, BACK_TO_QUEUED),

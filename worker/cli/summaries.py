@@ -9,7 +9,7 @@ SUMMARIES = {
     "runs": "List runs, newest first.",
     "run": "Show a run: its state, why it waits, its attempts and who did what to it.",
     "retry": "Make runs due now: out of a backoff, or back from dead and cancelled.",
-    "cancel": "Cancel runs: waiting ones at once, running ones are asked to stop.",
+    "cancel": "Cancel runs: waiting and dead ones at once, running ones are asked to stop.",
     "again": "Enqueue a new run like an ended one.",
     "operations": "One move on many runs: start, list, show, pause, resume, abort.",
     "leases": "List running runs and how their leases stand.",

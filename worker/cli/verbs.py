@@ -25,7 +25,7 @@ def retry(ids: tuple[int, ...], reason: str | None) -> int:
 @click.argument("ids", type=RUN_ID, nargs=-1, required=True)
 @reason_option
 def cancel(ids: tuple[int, ...], reason: str | None) -> int:
-    """Cancel runs: waiting ones at once, running ones are asked to stop."""
+    """Cancel runs: waiting and dead ones at once, running ones are asked to stop."""
     with reach.connection() as connection:
         return verdicts([transitions.cancel(connection, each, terminal_actor(), reason) for each in ids])
 

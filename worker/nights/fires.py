@@ -37,9 +37,16 @@ class Fired(NamedTuple):
     beside_run_id: int | None
 
 
+# When a run ``r`` was through. Of a dead one that somebody cancelled later, finished_at is that cancel: its
+# last attempt, after which none was to come, tells.
+THROUGH_AT = """CASE WHEN r.status = 'cancelled' AND r.attempts > 0 THEN coalesce((
+                SELECT CASE WHEN a.next_run_at IS NULL AND a.outcome <> 'released' THEN a.finished_at END
+                FROM wakeboard.job_attempts AS a
+                WHERE a.run_id = r.id ORDER BY a.lease_epoch DESC LIMIT 1
+            ), r.finished_at) ELSE r.finished_at END"""
 # A run's started_at is that of its latest attempt; the first one's is in its history, which is looked up once
 # for each fire below a limit.
-_FIRE = """r.definition_id, r.id, r.scheduled_for, r.status, r.finished_at,
+_FIRE = f"""r.definition_id, r.id, r.scheduled_for, r.status, {THROUGH_AT} AS through_at,
             CASE WHEN r.attempts > 1 THEN coalesce((
                 SELECT a.started_at FROM wakeboard.job_attempts AS a
                 WHERE a.run_id = r.id ORDER BY a.lease_epoch LIMIT 1
@@ -78,7 +85,7 @@ _BESIDE = f"""
     SELECT count(*) AS beside, max(ARRAY[date_part('epoch', scheduled_for), id]) AS newest_beside
     FROM (
         SELECT id, scheduled_for, first_started_at < max(
-            CASE WHEN first_started_at IS NOT NULL THEN coalesce(finished_at, now()) END
+            CASE WHEN first_started_at IS NOT NULL THEN coalesce(through_at, now()) END
         ) OVER (ORDER BY scheduled_for ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS is_beside
         FROM (
             SELECT {_FIRE}
@@ -104,7 +111,7 @@ WITH fire AS ({{fires}}
             CASE WHEN first_started_at IS NULL AND now() > scheduled_for + :late
                 AND status IN ('queued', 'failed') THEN scheduled_for END AS waits_since,
             first_started_at < scheduled_for OR first_started_at IS NOT NULL
-                AND coalesce(finished_at, now()) > scheduled_for + :step AS is_long
+                AND coalesce(through_at, now()) > scheduled_for + :step AS is_long
         FROM fire
     ) AS judged
     GROUP BY definition_id

@@ -16,7 +16,7 @@ from worker import scope
 from worker.audit import Actor, record
 from worker.backoff import Backoff
 from worker.fingerprint import lost_group
-from worker.states import CLAIMABLE, ENDED, VERBS, sql_list
+from worker.states import CANCELLABLE, CLAIMABLE, ENDED, VERBS, sql_list
 from worker.transitions.answer import Answer
 from worker.transitions.engine.reaping import RELEASE_LEASE
 from worker.transitions.newrun import payload_limit, payload_text
@@ -49,7 +49,7 @@ CANCEL = f"""{_BEFORE}, moved AS (
         finished_at = CASE before.status WHEN 'running' THEN NULL ELSE now() END,
         cancel_requested_at = now(), updated_at = now()
     FROM before
-    WHERE r.id = before.id AND (before.status IN ({sql_list(CLAIMABLE)})
+    WHERE r.id = before.id AND (before.status IN ({sql_list(CANCELLABLE)})
         OR (before.status = 'running' AND before.cancel_requested_at IS NULL))
     RETURNING r.status, r.run_at
 ){_AFTER}"""
@@ -163,9 +163,9 @@ def _missing(run_id: int) -> tuple[Answer, None, None]:
 
 
 def cancel(connection: Connection, run_id: int, actor: Actor, reason: str | None = None) -> Answer:
-    """Cancel a run: at once when it waits; a running one is asked to stop and ends cancelled soon.
+    """Cancel a run: at once when it waits or is dead; a running one is asked to stop and ends cancelled soon.
 
-    Returns 'done', 'asked' (running), 'already', 'forbidden' (it ended otherwise), 'denied' or 'missing'.
+    Returns 'done', 'asked' (running), 'already', 'forbidden' (it succeeded), 'denied' or 'missing'.
     """
 
     def move() -> tuple[Answer, Row | None, Row | None]:
