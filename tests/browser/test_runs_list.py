@@ -96,6 +96,19 @@ def test_what_is_no_filter_says_what_is_allowed(page: Page, typed: str, says: st
     expect(page.locator("main")).to_have_text(re.compile(says, re.DOTALL), timeout=LIVE)
 
 
+@pytest.mark.parametrize("width", [610, 768, 900])
+def test_the_verb_of_a_row_is_in_sight_on_a_tablet(page: Page, connection: Connection, width: int) -> None:
+    message = "the provider did not answer within thirty seconds, " * 3
+    run = a_run(connection, "dead", job_type="subscription_invoice", last_error=message)
+    page.set_viewport_size({"width": width, "height": 900})
+    page.goto("/runs?status=dead")
+    button = page.locator(f"#retry-{run}")
+    place = button.bounding_box()
+    assert place is not None and place["x"] >= 0 and place["x"] + place["width"] <= width
+    button.click(timeout=LIVE)
+    expect(page.locator("#toasts")).to_contain_text(f"Run {run} is due now.", timeout=LIVE)
+
+
 def test_times_are_in_the_zone_of_whoever_reads(page: Page, connection: Connection) -> None:
     run = a_run(connection, "dead")
     connection.execute(
