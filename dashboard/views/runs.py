@@ -35,6 +35,8 @@ AGES = (
     ("30d", "the last 30 days"),
 )
 STATES = (("failed,dead", "failed or dead"), *((status.value, status.value) for status in Status))
+# The filters that have a control of their own beside the box.
+CONTROLS = ("status", "type", "since", "error", "group", "worker", "key", "attempts", "until")
 # What one row offers: the first of these that its state allows and that helps there.
 ROW_VERBS = (
     ("run.retry", (Status.FAILED, Status.DEAD, Status.CANCELLED)),
@@ -69,6 +71,7 @@ def find() -> dict[str, Any]:
         "types": runs.type_names(reading()),
         "ages": AGES,
         "states": STATES,
+        "controls": CONTROLS,
         "views": views.of_page(reading(), "runs") if request.path == PATH else [],
         "for_all": _for_all(filters) if request.path == PATH else [],
     }
@@ -158,11 +161,24 @@ def item(row: RowMapping) -> dict[str, Any]:
 
 @blueprint.get("/runs/find")
 def from_line() -> Response:
-    """Send the operator from a typed line to the address that means it; ``#48210`` goes to that run."""
+    """Send the operator from a typed line and the controls beside it to the address that means them;
+    ``#48210`` goes to that run.
+
+    ``was.status`` is what the filter was before: a control that says otherwise was changed and wins over the
+    line, which still says the old value or a new one.
+    """
     line = request.args.get("text", "")[:2000]
     if number_typed := re.fullmatch(r"\s*#([0-9]{1,19})\s*", line):
         abort(redirect(f"{PATH}/{number_typed[1]}", 303))
-    filters = params.read_here(read_line(line, FIELDS), FIELDS)
+    pairs = read_line(line, FIELDS)
+    for name in FIELDS:
+        was = request.args.get(f"was.{name}", "")
+        if name in CONTROLS and (said := request.args.get(name, was)) != was:
+            pairs.setlist(name, [said])
+        elif '"' in was and pairs.get(name) == was.replace('"', "'"):
+            # The line cannot write a quote.
+            pairs[name] = was
+    filters = params.read_here(pairs, FIELDS)
     abort(redirect(filters.link(PATH), 303))
 
 

@@ -109,6 +109,20 @@ def test_the_verb_of_a_row_is_in_sight_on_a_tablet(page: Page, connection: Conne
     expect(page.locator("#toasts")).to_contain_text(f"Run {run} is due now.", timeout=LIVE)
 
 
+def test_what_was_typed_goes_along_when_a_list_is_chosen_from(page: Page, complaints: list[str]) -> None:
+    page.goto("/runs?status=failed")
+    page.fill("[data-filter]", "status:failed declined")
+    page.select_option("select[name=status]", "dead")
+    expect(page).to_have_url(re.compile(r"/runs\?status=dead&q=declined$"), timeout=LIVE)
+    page.locator("#more-filters summary").click()
+    page.fill("input[name=key]", "invoice:812")
+    page.select_option("select[name=since]", "1d")
+    expect(page).to_have_url(re.compile(r"status=dead&key=invoice:812&since=1d&q=declined$"), timeout=LIVE)
+    page.select_option("select[name=status]", "")
+    expect(page).to_have_url(re.compile(r"/runs\?key=invoice:812&since=1d&q=declined$"), timeout=LIVE)
+    assert complaints == []
+
+
 def test_times_are_in_the_zone_of_whoever_reads(page: Page, connection: Connection) -> None:
     run = a_run(connection, "dead")
     connection.execute(

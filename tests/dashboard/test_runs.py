@@ -336,6 +336,13 @@ def test_a_typed_line_becomes_an_address_and_the_address_a_line(
         "/runs?status=dead&type=send%20mail&q=no%20answer",
     )
     assert 'value="status:dead type:&#34;send mail&#34; no answer"' in html(client, answer.location)
+    # A control that says otherwise than it did was changed; one that does not leaves the line as it is.
+    typed = {"text": "status:failed declined", "status": "dead", "was.status": "dead", "type": "mail"}
+    assert client.get("/runs/find", query_string=typed).location == "/runs?status=failed&type=mail&q=declined"
+    typed |= {"was.status": "failed,dead", "type": "", "was.type": "mail", "text": "type:mail declined"}
+    assert client.get("/runs/find", query_string=typed).location == "/runs?status=dead&q=declined"
+    quoted = {"text": "say 'hi'", "was.q": 'say "hi"', "status": "dead"}
+    assert client.get("/runs/find", query_string=quoted).location == "/runs?status=dead&q=say%20%22hi%22"
     assert client.get("/runs/find?text=%2348210").location == "/runs/48210"
     assert client.get("/runs/find?text=colour:red").status_code == 400
     assert client.get("/runs/find").location == "/runs"
@@ -357,8 +364,16 @@ def test_every_filter_has_a_control_that_keeps_the_others(
     for name in ("error", "group", "worker", "key", "attempts", "until"):
         assert re.search(f'<input[^>]* name="{name}"', more[0]), name
     assert 'name="attempts" value="3+"' in more[0]
-    assert '<input type="hidden" name="status" value="dead">' in more[0]
-    assert '<input type="hidden" name="payload.id" value="7">' in more[0]
+    sent = {
+        "text": "status:dead attempts:3+ payload.id:7",
+        "status": "dead",
+        "attempts": "3+",
+        "key": "invoice:7",
+    }
+    was = dict(re.findall(r'<input type="hidden" name="(was\.\w+)" value="([^"]*)">', shown))
+    assert was == {"was.status": "dead", "was.attempts": "3+"}
+    location = client.get("/runs/find", query_string=sent | was).location
+    assert location == "/runs?status=dead&key=invoice:7&attempts=3%2B&payload.id=7"
     assert '<details class="stack" id="more-filters">' in html(client, "/runs?status=dead")
 
 
