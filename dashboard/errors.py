@@ -14,6 +14,7 @@ from werkzeug.exceptions import HTTPException
 
 from dashboard.answers import wanted
 from worker.db import DatabaseError
+from worker.filters.values import FilterError
 
 log = logging.getLogger("wakeboard.web")
 
@@ -43,6 +44,7 @@ SENTENCES = {
 def install(app: Flask) -> None:
     """Register the handlers on ``app``."""
     app.register_error_handler(HTTPException, _http)
+    app.register_error_handler(FilterError, lambda wrong: show(400, str(wrong)))
     app.register_error_handler(DatabaseError, _away)
     app.register_error_handler(exc.SQLAlchemyError, _database)
     app.register_error_handler(psycopg.Error, _database)

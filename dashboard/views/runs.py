@@ -20,6 +20,7 @@ from dashboard.redaction import redact
 from dashboard.scopes import Scope
 from worker.filters import search
 from worker.filters.runs import FIELDS
+from worker.filters.values import refuse_reversed
 from worker.operations import rules
 from worker.states import VERBS, Role, Status, Verb, allowed
 from worker.tables import job_runs
@@ -179,6 +180,9 @@ def from_line() -> Response:
             # The line cannot write a quote.
             pairs[name] = was
     filters = params.read_here(pairs, FIELDS)
+    if filters.get("since") and filters.get("until"):
+        reading()
+        refuse_reversed(filters, as_of(), "run can have been enqueued")
     abort(redirect(filters.link(PATH), 303))
 
 

@@ -450,3 +450,16 @@ def test_no_list_reads_the_whole_table(app: Flask, client: FlaskClient, connecti
         lines = [line for (line,) in plan]
         wrong = [line for line in lines if re.search(r"Seq Scan on job_(runs|attempts)", line)]
         assert not wrong, "\n".join([sql, shown, *lines])
+
+
+def test_filters_that_nothing_can_match_are_refused_in_a_sentence(client: FlaskClient) -> None:
+    for page in ("/runs", "/runs.json", "/runs/bulk/retry"):
+        answer = client.get(f"{page}?since=1h&until=1d")
+        assert answer.status_code == 400 and "is not before “until” (1d)" in answer.get_data(as_text=True), (
+            page
+        )
+        assert "names nothing" in client.get(f"{page}?payload.=1").get_data(as_text=True)
+    body = {"filter": "since=1h&until=1d", "confirm": 1}
+    assert client.post("/runs/bulk/retry", json=body).status_code == 400
+    audit = client.get("/audit?since=1h&until=1h")
+    assert audit.status_code == 400 and "no act can lie in between" in audit.get_data(as_text=True)

@@ -123,7 +123,7 @@ def test_empty_fields_of_a_form_are_no_filters() -> None:
         ("type=" + "x" * 501, "text of 1 to 500"),
         ("limit=0", "from 1 to 200"),
         ("limit=201", "from 1 to 200"),
-        ("payload.=1", "There is no filter"),
+        ("payload.=1", "names nothing: write payload.<path>"),
         ("type=\0", "it must be text"),
     ],
 )

@@ -14,7 +14,16 @@ from typing import Any
 from sqlalchemy import BigInteger, ColumnElement, DateTime, Select, bindparam, select, text
 
 from worker.filters.search import WINDOW, Search, Start
-from worker.filters.values import LONGEST_TEXT, MOMENT, TEXT, Asked, Field, FilterError, one_of
+from worker.filters.values import (
+    LONGEST_TEXT,
+    MOMENT,
+    TEXT,
+    Asked,
+    Field,
+    FilterError,
+    one_of,
+    refuse_reversed,
+)
 from worker.halving import last_before
 from worker.tables import audit_log
 from worker.transitions.answer import HTTP
@@ -74,6 +83,7 @@ def search(asked: Asked, now: datetime, *, start: Start | None = None) -> Search
 
     Its statement selects whole rows; ``start`` is where a walk begins. Raises FilterError.
     """
+    refuse_reversed(asked, now, "act can lie")
     conditions = _conditions(asked)
     stretch = _stretch(asked, now)
     leading = next((name for name in ("target", "undone", "who", "what") if name in conditions), None)

@@ -14,6 +14,7 @@ from worker.filters.values import FilterError
 WORDS = "q"
 _TOKEN = re.compile(r'(?:([a-zA-Z_][\w.-]*):)?(?:"([^"]*)"|([^\s"]+))')
 _NAME = re.compile(r"([a-zA-Z_][\w.-]*)(:|=.*)")
+_NOT = re.compile(r"[-!+^~]([a-zA-Z_][\w.-]*)[:=].*")
 
 
 def read_line(line: str, names: Collection[str] = ()) -> list[tuple[str, str]]:
@@ -42,11 +43,19 @@ def read_line(line: str, names: Collection[str] = ()) -> list[tuple[str, str]]:
 
 
 def _refuse_slips(bare: str, names: Collection[str]) -> None:
-    """Refuse ``status=dead`` and ``status:`` alone: as text they would silently find nothing."""
+    """Refuse ``status=dead``, ``-status:dead`` and ``status:`` alone: as text they would find nothing."""
+    turned = _NOT.fullmatch(bare)
+    if turned and _is_among(turned[1], names):
+        raise FilterError(
+            f"“{bare[:100]}”: there is no filter for what is not so; name what shall be, several by commas "
+            f'(status:queued,running). Text is in quotes: "{bare[:100]}".'
+        )
     slip = _NAME.fullmatch(bare)
     if slip is None or not _is_among(slip[1], names):
         return
     name, rest = slip[1][:100], slip[2][1:][:100]
+    if name.endswith("."):
+        raise FilterError(f"“{bare[:100]}” names nothing: write {name}<path>, such as {name}customer.id:7.")
     if slip[2] == ":":
         raise FilterError(f"“{name}:” is followed by nothing: write the value right behind the colon.")
     raise FilterError(f'“{name}={rest}”: a filter is {name}:{rest}, text is in quotes: "{name}={rest}".')

@@ -29,7 +29,7 @@ from sqlalchemy import (
     union_all,
 )
 
-from worker.filters.values import LARGEST_ID, Asked
+from worker.filters.values import LARGEST_ID, Asked, refuse_reversed
 from worker.states import FAILING, Status
 from worker.tables import job_attempts, job_runs, workers
 
@@ -106,8 +106,9 @@ def search(
     Without a status, ``error`` looks among the runs that fail now: failed and dead; ``group`` among all that
     failed so, however they stand now. ``named`` returns the ids
     of ``workers_named``; ``start`` is where a walk begins; ``hidden`` is what the asker may not see, and
-    ``types`` are the job types that the asker may see, None for all.
+    ``types`` are the job types that the asker may see, None for all. Raises FilterError.
     """
+    refuse_reversed(asked, now, "run can have been enqueued")
     plain = _plain(asked)
     seen = _seen(asked, types)
     by_type = bool(asked.get("type") or types is not None) and not asked.get("key")

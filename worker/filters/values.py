@@ -179,6 +179,16 @@ def read_pairs(pairs: Iterable[tuple[str, str]], fields: Mapping[str, Field]) ->
     return Asked(values, texts)
 
 
+def refuse_reversed(asked: Asked, now: datetime, what: str) -> None:
+    """Raise FilterError where ``since`` is not before ``until``: no ``what`` can lie in between."""
+    since, until = asked.get("since"), asked.get("until")
+    if since and until and not since.at(now) < until.at(now):
+        raise FilterError(
+            f"“since” ({asked.texts['since']}) is not before “until” ({asked.texts['until']}): no {what} in "
+            "between. An age such as 7d is earlier than 24h."
+        )
+
+
 def _order(name: str, fields: Mapping[str, Field]) -> tuple[int, str]:
     names = list(fields)
     return (names.index(name) if name in names else len(names), name)
@@ -186,7 +196,9 @@ def _order(name: str, fields: Mapping[str, Field]) -> tuple[int, str]:
 
 def _field(name: str, fields: Mapping[str, Field]) -> Field:
     prefix = name.split(".")[0] + "."
-    found = None if name == prefix else fields.get(name) or fields.get(prefix)
+    found = fields.get(name) or fields.get(prefix)
+    if found and name == prefix:
+        raise FilterError(f"“{name[:100]}” names nothing: write {prefix}<path>, such as {prefix}customer.id.")
     if found is None:
         known = ", ".join(f"{each}<path>" if each.endswith(".") else each for each in fields) or "none"
         near = get_close_matches(name[:100], fields, 1)
