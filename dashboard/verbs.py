@@ -16,6 +16,7 @@ from werkzeug.exceptions import BadRequest
 
 from dashboard.answers import came_from, local_path, respond, wanted
 from dashboard.connection import writing
+from dashboard.existing import require_existing
 from dashboard.params import readable
 from dashboard.scopes import Scope, declare
 from dashboard.security import require
@@ -77,6 +78,7 @@ def add_verb(
 def _ask(action: Action, arguments: dict[str, Any], wrong: str | None = None) -> str:
     """Return the page that asks; ``wrong`` is why what was posted was refused."""
     require(action.verb)
+    require_existing(action.verb, arguments)
     back = action.back(**arguments)
     return render_template(
         "confirm.html",

@@ -96,7 +96,8 @@ def test_an_effect_that_did_not_happen_may_be_made(client: FlaskClient, connecti
     back = client.post(f"/effects/{effect}/settle", data={"happened": "no", "next": "/effects"})
     assert (back.status_code, back.location) == (303, "/effects")
     assert rows(connection, "effects") == []
-    assert "somebody has settled it" in client.get(f"/effects/{effect}/settle").get_data(as_text=True)
+    gone = client.get(f"/effects/{effect}/settle")
+    assert gone.status_code == 404 and "somebody has settled it" in gone.get_data(as_text=True)
 
 
 def test_settling_needs_a_word(client: FlaskClient, connection: Connection) -> None:

@@ -451,3 +451,28 @@ def test_attempts_are_laid_out_in_time() -> None:
     assert lanes([], None, at(100)) is None
     many = lanes([attempt(number, number, number, number + 1) for number in range(50)], None, at(100))
     assert many is not None and len(many.lanes) == MOST and many.lanes[-1].attempt == 49
+
+
+@pytest.mark.parametrize(
+    ("address", "sentence"),
+    [
+        ("/runs/999/retry", "There is no run 999: it never was, or retention has removed it."),
+        ("/runs/999/cancel", "There is no run 999"),
+        ("/runs/999/again", "There is no run 999"),
+        ("/leases/999/release", "There is no run 999"),
+        ("/operations/999/abort", "There is no operation 999; ended ones are kept for 90 days."),
+        ("/effects/999/settle", "There is no effect 999"),
+        ("/schedules/gone/pause", "There is no schedule “gone”"),
+        ("/schedules/gone/remove", "There is no schedule “gone”"),
+        ("/types/gone/pause", "There is no job type “gone”: no worker has ever registered it."),
+        ("/types/gone/limit", "There is no job type “gone”"),
+        ("/workers/gone/stop", "There is no worker “gone”"),
+        ("/alerts/999/silence", "There is no alert rule 999"),
+    ],
+)
+def test_nobody_is_asked_about_what_is_not_there(
+    client: FlaskClient, as_role: AsRole, address: str, sentence: str
+) -> None:
+    answer = client.get(address)
+    assert answer.status_code == 404 and sentence in answer.get_data(as_text=True)
+    assert as_role("viewer").get(address).status_code == 403
