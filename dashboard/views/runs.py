@@ -22,7 +22,7 @@ from worker.filters import search
 from worker.filters.runs import FIELDS
 from worker.filters.values import refuse_reversed
 from worker.operations import rules
-from worker.states import VERBS, Role, Status, Verb, allowed
+from worker.states import CLAIMABLE, VERBS, Role, Status, Verb, allowed
 from worker.tables import job_runs
 
 blueprint = Blueprint("runs", __name__)
@@ -64,6 +64,7 @@ def find() -> dict[str, Any]:
         "rows": rows,
         "new": 0,
         "row_verb": row_verb,
+        "is_due": is_due,
         "address": _address(filters, rows),
         "line": write_line(filters),
         "count": _counted(found, rows, filters) if request.path == PATH else "",
@@ -100,7 +101,7 @@ def _still_shown(ids: list[int]) -> dict[str, Any]:
     is_first = filters.cursor_text is None
     full = len(ids) >= filters.limit
     new = runs.newcomers(reading(), _search(filters), ids, full=full) if is_first else 0
-    return {"filters": filters, "rows": rows, "new": new, "row_verb": row_verb}
+    return {"filters": filters, "rows": rows, "new": new, "row_verb": row_verb, "is_due": is_due}
 
 
 def _search(filters: params.Filters) -> search.Search:
@@ -148,6 +149,11 @@ def row_verb(status: str) -> Verb:
     """Return the verb that a row in ``status`` offers."""
     now = Status(status)
     return next(VERBS[action] for action, helps in ROW_VERBS if now in helps and allowed(VERBS[action], now))
+
+
+def is_due(run: RowMapping) -> bool:
+    """Whether the time of a waiting run has come: it waits for a worker, not for a time."""
+    return Status(run["status"]) in CLAIMABLE and bool(run["run_at"] <= as_of())
 
 
 def item(row: RowMapping) -> dict[str, Any]:

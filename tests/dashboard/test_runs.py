@@ -463,3 +463,16 @@ def test_filters_that_nothing_can_match_are_refused_in_a_sentence(client: FlaskC
     assert client.post("/runs/bulk/retry", json=body).status_code == 400
     audit = client.get("/audit?since=1h&until=1h")
     assert audit.status_code == 400 and "no act can lie in between" in audit.get_data(as_text=True)
+
+
+def test_a_failed_run_whose_time_has_come_is_due_and_not_to_be_tried_in_the_past(
+    client: FlaskClient, connection: Connection
+) -> None:
+    later, due = a_run(connection, "failed"), a_run(connection, "failed", run_at="-3 seconds")
+    page = html(client, "/runs?status=failed")
+    cells = {
+        run: re.sub(r"<[^>]+>", "", re.findall(rf'<tr id="run-{run}">.*?</tr>', page, re.DOTALL)[0])
+        for run in (later, due)
+    }
+    assert "next try" in cells[later] and "waits for a free worker" not in cells[later]
+    assert "due " in cells[due] and "next try" not in cells[due]
