@@ -55,20 +55,21 @@ LEASED = (runs.job_type, runs.locked_until)
 # The first row of every type and priority that have any, found by jumping along job_runs_claimable from one
 # to the next: as many index probes as there are of these, however long the queue is.
 OLDEST_DUE = """
-WITH RECURSIVE first(job_type, priority, run_at) AS (
-    (SELECT job_type, priority, run_at FROM wakeboard.job_runs WHERE status IN ('queued', 'failed')
+WITH RECURSIVE first(job_type, priority, run_at, status) AS (
+    (SELECT job_type, priority, run_at, status FROM wakeboard.job_runs WHERE status IN ('queued', 'failed')
      ORDER BY job_type, priority, run_at LIMIT 1)
     UNION ALL
     SELECT next.* FROM first CROSS JOIN LATERAL (
-        SELECT r.job_type, r.priority, r.run_at FROM wakeboard.job_runs r
+        SELECT r.job_type, r.priority, r.run_at, r.status FROM wakeboard.job_runs r
         WHERE r.status IN ('queued', 'failed') AND (r.job_type, r.priority) > (first.job_type, first.priority)
         ORDER BY r.job_type, r.priority, r.run_at LIMIT 1
     ) next
 )
-SELECT min(run_at) FROM first WHERE run_at <= now()
+SELECT run_at, status = 'failed' FROM first WHERE run_at <= now()
     AND NOT EXISTS (
         SELECT 1 FROM wakeboard.job_types t WHERE t.name = first.job_type AND t.paused_at IS NOT NULL
     )
+ORDER BY run_at LIMIT 1
 """
 
 
@@ -91,6 +92,8 @@ class Counts:
     workers: int
     worker_seen_at: datetime | None
     schedules: int
+    # The oldest due run of a type that is not paused has failed before: none of those that ``queued`` counts.
+    oldest_is_retry: bool = False
 
     @property
     def busy(self) -> int:
@@ -114,8 +117,10 @@ def counts(connection: Connection, known: Mapping[str, int] | None = None) -> Co
     ``known``: those of ``BY_TYPE``, where they have just been counted by type and need not be counted again.
     """
     row = connection.exec_driver_sql(_COUNTS if known is None else _OTHERS).one()
-    oldest = connection.exec_driver_sql(OLDEST_DUE).scalar_one_or_none()
-    return Counts(**{**row._mapping, **(known or {}), "oldest_due_at": oldest})
+    oldest = connection.exec_driver_sql(OLDEST_DUE).one_or_none()
+    oldest_due_at, is_retry = oldest or (None, False)
+    found = {**row._mapping, **(known or {})}
+    return Counts(**found, oldest_due_at=oldest_due_at, oldest_is_retry=is_retry)
 
 
 def _newest(status: Status) -> Select[Any]:

@@ -113,6 +113,26 @@ def test_the_oldest_due_run_is_found_behind_paused_and_delayed_ones(
         "SELECT run_at FROM wakeboard.job_runs WHERE job_type = 'send_invoice'"
     ).fetchone()
     assert row and client.get("/overview.json").get_json()["oldest_due_at"] == row[0].isoformat()
+    tile = _queued(client)
+    assert "oldest due" in tile and "paused types aside" in tile
+
+
+def test_the_tile_of_what_is_queued_says_when_the_oldest_due_run_is_none_of_it(
+    client: FlaskClient, connection: Connection
+) -> None:
+    a_run(connection, run_at="1 hour")
+    assert "none is due yet" in _queued(client)
+    a_run(connection, "failed", run_at="-5 minutes")
+    assert "a retry is due" in _queued(client) and "paused" not in _queued(client)
+    a_run(connection, run_at="-6 minutes")
+    assert "oldest due" in _queued(client)
+
+
+def _queued(client: FlaskClient) -> str:
+    """Return the text of the tile of queued runs."""
+    page = client.get("/").get_data(as_text=True)
+    (tile,) = re.findall(r'<a class="tile queued".*?</a>', page, re.DOTALL)
+    return re.sub(r"<[^>]+>", "", tile)
 
 
 def test_a_count_stops_at_the_cap_and_says_so(client: FlaskClient, connection: Connection) -> None:
