@@ -52,14 +52,28 @@ def find() -> dict[str, Any]:
     }
 
 
+def _found(operation_id: int) -> RowMapping:
+    """Return the operation; the parts of its page share one look at it."""
+    if "operation" not in g:
+        params.from_request(FIELDS_OF_ONE)
+        g.operation = operations.one(reading(), operation_id)
+    operation: RowMapping | None = g.operation
+    if operation is None:
+        abort(404, control.missing(operation_id).message)
+    return operation
+
+
+def find_facts(operation_id: int) -> dict[str, Any]:
+    """Return what was asked for, and how far that is known: its canary, its end."""
+    found = _found(operation_id)
+    return {"operation": found, "line": line_of(found), "query": query_of(found), "words": words}
+
+
 def find_one(operation_id: int) -> dict[str, Any]:
     """Return an operation and the runs of it that the address asks for."""
     filters = params.from_request(FIELDS_OF_ONE)
-    found = operations.one(reading(), operation_id)
-    if found is None:
-        abort(404, control.missing(operation_id).message)
+    found = _found(operation_id)
     is_bad, sentence = words.sentence(dict(found), as_of(), is_alive=operations.is_somebody_alive(reading()))
-    query = query_of(found)
     return {
         "operation": found,
         "filters": filters,
@@ -72,8 +86,6 @@ def find_one(operation_id: int) -> dict[str, Any]:
         "width": WIDTH,
         "left": rules.left(found["skips"]),
         "reasons": rules.LEFT,
-        "line": line_of(found),
-        "query": query,
         "path": f"{PATH}/{operation_id}",
     }
 
@@ -132,7 +144,11 @@ add_page(
     find_one,
     twin=twin_of_one,
     columns=RUN_COLUMNS,
-    fragments={"state": "operations/_state.html", "runs": "operations/_runs.html"},
+    fragments={
+        "state": "operations/_state.html",
+        "runs": "operations/_runs.html",
+        "facts": ("operations/_facts.html", find_facts),
+    },
 )
 add_verb(
     blueprint,

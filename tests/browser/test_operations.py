@@ -55,10 +55,12 @@ def test_all_that_match_are_previewed_begun_watched_paused_and_aborted(
         expect(page.locator("#state")).to_contain_text("Nothing is moved until it is resumed", timeout=LIVE)
         page.click("#do-resume")
         expect(page.locator("#do-pause")).to_be_visible(timeout=LIVE)
+        expect(page.locator("#facts")).to_contain_text("not yet")
         page.click("#do-abort")
         expect(page.locator("#confirm [value=keep]")).to_be_focused()
         page.click("#confirm [value=yes]")
         expect(page.locator("#state")).to_contain_text("Aborted after", timeout=LIVE)
+        expect(page.locator("#facts")).not_to_contain_text("not yet", timeout=LIVE)
     done = operation(connection, 1)["done"]
     assert 0 < done < 120
     expect(page.locator("#state")).to_contain_text("left as they are")
