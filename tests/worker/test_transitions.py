@@ -493,6 +493,19 @@ def test_a_retry_of_a_dead_run_starts_its_count_anew(shared: Connection) -> None
     assert seconds_away(shared, found["run_at"]) <= 0
 
 
+def test_a_retry_of_a_paused_type_says_that_the_run_waits_all_the_same(
+    shared: Connection, job_type: str
+) -> None:
+    shared.execute("UPDATE wakeboard.job_types SET paused_at = now() WHERE name = %s", (job_type,))
+    run = factories.a_run(shared, "dead", job_type=job_type)
+    waits = f"but its type {job_type} is paused: it waits until somebody resumes that."
+    again = transitions.run_again(shared, run, OPERATOR)
+    assert again.message == f"Run {again.id} was enqueued, like run {run}, {waits}"
+    assert transitions.retry_now(shared, run, OPERATOR).message == f"Run {run} is due now, {waits}"
+    assert transitions.retry_now(shared, run, OPERATOR).message == f"Run {run} is already due, {waits}"
+    assert "paused" not in transitions.cancel(shared, run, OPERATOR).message
+
+
 def test_a_retry_of_a_failed_run_only_ends_its_wait(shared: Connection) -> None:
     run = factories.a_run(shared, "failed", failures=3, attempts=3, lease_epoch=3)
     assert transitions.retry_now(shared, run, OPERATOR).status == "failed"

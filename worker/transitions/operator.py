@@ -34,7 +34,9 @@ LOCK = "SELECT 1 FROM wakeboard.job_runs WHERE id = %(id)s FOR UPDATE"
 _BEFORE = """
 WITH before AS (
     SELECT id, status, run_at, failures, lease_epoch, finished_at, cancel_requested_at, locked_by,
-        run_at > now() AS is_delayed
+        run_at > now() AS is_delayed, job_type, EXISTS (
+            SELECT FROM wakeboard.job_types AS t WHERE t.name = job_runs.job_type AND t.paused_at IS NOT NULL
+        ) AS is_paused
     FROM wakeboard.job_runs WHERE id = %(id)s
 )"""
 _AFTER = """
@@ -154,6 +156,12 @@ def _state(row: Row, prefix: str = "") -> Row:
     return {"status": row[f"{prefix}status"], "run_at": row[f"{prefix}run_at"]}
 
 
+def _so(words: str, row: Row) -> str:
+    """Return ``words`` as a sentence, which says of a paused type that its run waits all the same."""
+    paused = f", but its type {row['job_type']} is paused: it waits until somebody resumes that."
+    return words + (paused if row["is_paused"] else ".")
+
+
 def _missing(run_id: int) -> tuple[Answer, None, None]:
     return (
         Answer(run_id, None, "missing", f"There is no run {run_id}; it may have been removed by retention."),
@@ -207,11 +215,11 @@ def retry_now(connection: Connection, run_id: int, actor: Actor, reason: str | N
             return _missing(run_id)
         if row["new_status"]:
             connection.execute("SELECT pg_notify(%s, '')", (WAKE_CHANNEL,))
-            answer = Answer(run_id, row["new_status"], "done", f"Run {run_id} is due now.")
+            answer = Answer(run_id, row["new_status"], "done", _so(f"Run {run_id} is due now", row))
             return answer, _state(row), _state(row, "new_")
         if row["status"] in CLAIMABLE:
             return (
-                Answer(run_id, row["status"], "already", f"Run {run_id} is already due."),
+                Answer(run_id, row["status"], "already", _so(f"Run {run_id} is already due", row)),
                 _state(row),
                 None,
             )
@@ -280,7 +288,7 @@ def run_again(
         if row["new_id"] is None:
             message = f"Run {run_id} has not ended: it is {row['status']}. Retry or cancel it instead."
             return Answer(run_id, row["status"], "forbidden", message), _state(row), None
-        message = f"Run {row['new_id']} was enqueued, like run {run_id}."
+        message = _so(f"Run {row['new_id']} was enqueued, like run {run_id}", row)
         return Answer(row["new_id"], "queued", "done", message), _state(row), {"run": row["new_id"]}
 
     return act(connection, actor, "run.again", ("run", run_id), reason, move)
