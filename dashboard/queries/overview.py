@@ -163,13 +163,14 @@ def _counts(*, left_out: Sequence[str] = ()) -> Select[Any]:
 _COUNTS, _OTHERS = fixed(_counts()), fixed(_counts(left_out=BY_TYPE))
 
 
-types = job_types.c
-_PAUSED = fixed(
-    select(types.name, types.paused_at, types.paused_by, types.paused_reason)
-    .where(types.paused_at.is_not(None))
-    .order_by(types.paused_at)
-    .limit(GROUPS)
-)
+# What was paused in one go has one moment: many types then are one line, not a line each.
+NAMED = 3
+_PAUSED = f"""
+SELECT count(*) AS types, (array_agg(name ORDER BY name))[1:{NAMED}] AS names,
+    paused_at, paused_by, paused_reason
+FROM wakeboard.job_types WHERE paused_at IS NOT NULL
+GROUP BY paused_at, paused_by, paused_reason ORDER BY paused_at, names LIMIT {GROUPS}
+"""
 definitions = job_definitions.c
 _NEXT_FIRES = fixed(
     select(definitions.name, definitions.job_type, definitions.next_fire_at, definitions.error)
@@ -183,8 +184,8 @@ _NEXT_FIRES = fixed(
 )
 
 
-def paused_types(connection: Connection) -> list[Any]:
-    """Return the paused job types: name, since when, by whom, why."""
+def pauses(connection: Connection) -> list[Any]:
+    """Return the pauses of job types: how many it holds, up to NAMED names, since when, by whom, why."""
     return list(connection.exec_driver_sql(_PAUSED).mappings())
 
 

@@ -23,6 +23,8 @@ blueprint = Blueprint("overview", __name__)
 
 FIELDS = {"window": params.one_of(tuple(WINDOWS))}
 USUAL = "24h"
+# More of them are one line: what else needs a person would be out of sight below.
+MOST_PAUSES = 5
 
 
 def find() -> dict[str, Any]:
@@ -102,7 +104,8 @@ def find_troubles() -> dict[str, Any]:
     return {
         "troubles": troubles,
         "rising": now.rising,
-        "paused": overview.paused_types(reading()),
+        "pauses": overview.pauses(reading()),
+        "most_pauses": MOST_PAUSES,
         "alerts": now.alerts,
         "kinds": KINDS,
         "counts": now.counts,

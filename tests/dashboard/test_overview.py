@@ -14,7 +14,10 @@ from dashboard.queries import overview
 from tests.conftest import Connection
 from tests.dashboard.apps import overhear
 from tests.dashboard.conftest import assert_fragments_match
-from tests.factories import a_definition, a_run, a_worker, from_now, insert, rows
+from tests.factories import a_definition, a_run, a_type, a_worker, from_now, insert, rows
+from worker.audit import Actor
+from worker.states import Role
+from worker.transitions.holding import hold
 
 HOSTILE = "<img src=x onerror=alert(1)>\u202e\"'"
 
@@ -356,6 +359,34 @@ def test_stuck_is_the_same_wherever_it_is_said(client: FlaskClient, connection: 
 
 def since(line: dict[str, Any]) -> timedelta:
     return datetime.now(UTC) - datetime.fromisoformat(line["since_at"])
+
+
+def test_types_that_are_held_together_are_one_line(client: FlaskClient, connection: Connection) -> None:
+    def lines() -> list[str]:
+        page = client.get("/").get_data(as_text=True)
+        found = re.findall(r'<tr id="paused.*?</tr>', page, re.DOTALL)
+        return [" ".join(re.sub(r"<[^>]+>", " ", line).split()) for line in found]
+
+    for number in range(12):
+        a_type(connection, f"type{number:02}")
+    a_type(
+        connection,
+        "mail",
+        paused_at=from_now("-1 hour"),
+        paused_by="bert",
+        paused_reason="the post is on strike",
+    )
+    assert hold(connection, Actor("anna", Role.OPERATOR, "test"), "the CRM moves").ok
+    alone, together = lines()
+    assert "mail paused by bert: the post is on strike" in alone
+    assert "12 types at once paused by anna: the CRM moves" in together
+    for number in range(5):
+        connection.execute(
+            "UPDATE wakeboard.job_types SET paused_at = now() - interval '1 minute' WHERE name = %s",
+            (f"type{number:02}",),
+        )
+    (one,) = lines()
+    assert "13 types are paused at different times, the first by bert" in one
 
 
 def test_a_fire_missed_while_paused_is_missed_on_no_page(client: FlaskClient, connection: Connection) -> None:
