@@ -12,7 +12,7 @@ from flask import Blueprint, Response, abort, g, jsonify, render_template, reque
 from dashboard import answers, everything, security
 from dashboard.confirmed import options_of
 from dashboard.connection import writing
-from dashboard.formats import plural
+from dashboard.formats import number, plural
 from dashboard.params import LARGEST_PAGE, identifier
 from dashboard.words import operations as words
 from worker import transitions
@@ -122,6 +122,8 @@ def summed(verb: str, found: list[Answer]) -> Answer:
     counts: Counter[str] = Counter(answer.result for answer in found)
     parts = [f"{plural(counts['done'], 'run')} {DONE[verb]}"] if counts["done"] else []
     parts += [f"{plural(counts['asked'], 'run')} asked to stop"] if counts["asked"] else []
+    if held := sum(answer.is_held for answer in found):
+        parts.append(f"{number(held)} of a paused type: it waits until somebody resumes that")
     left = [f"{count} {LEFT[result]}" for result, count in counts.items() if result in LEFT]
     sentence = ", ".join(parts) or "Nothing was changed"
     if left:

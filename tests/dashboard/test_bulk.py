@@ -7,7 +7,7 @@ from flask.testing import FlaskClient
 
 from tests.conftest import Connection
 from tests.dashboard.conftest import AsRole
-from tests.factories import a_run, rows, status
+from tests.factories import a_run, a_type, from_now, rows, status
 
 JSON = {"Accept": "application/json"}
 HTMX = {"HX-Request": "true"}
@@ -43,6 +43,18 @@ def test_a_mixed_selection_says_how_many_were_left_and_why(
     )
     assert [item["run"] for item in body["items"]] == [queued, running, ended, gone]
     assert [item["changed"] for item in body["items"]] == [True, True, False, False]
+
+
+def test_a_selection_says_how_many_wait_all_the_same(client: FlaskClient, connection: Connection) -> None:
+    a_type(connection, "mail", paused_at=from_now("-1 hour"))
+    chosen = [
+        a_run(connection, "dead"),
+        a_run(connection, "dead"),
+        a_run(connection, "dead", job_type="other"),
+    ]
+    answer = client.post("/runs/bulk/retry", json={"run": chosen}, headers=JSON)
+    said = "3 runs due now, 2 of a paused type: it waits until somebody resumes that."
+    assert answer.get_json()["message"] == said
 
 
 def test_a_selection_that_forbids_it_all_is_a_conflict(client: FlaskClient, connection: Connection) -> None:

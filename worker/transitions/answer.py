@@ -24,12 +24,14 @@ class Answer:
     """The outcome of one verb on one target.
 
     ``id`` is the target's (a run id, or a name), ``status`` what it is now, ``message`` a sentence.
+    ``is_held``: its run waits all the same, because the type is paused.
     """
 
     id: int | str
     status: str | None
     result: Result
     message: str
+    is_held: bool = False
 
     @property
     def changed(self) -> bool:

@@ -215,7 +215,8 @@ def retry_now(connection: Connection, run_id: int, actor: Actor, reason: str | N
             return _missing(run_id)
         if row["new_status"]:
             connection.execute("SELECT pg_notify(%s, '')", (WAKE_CHANNEL,))
-            answer = Answer(run_id, row["new_status"], "done", _so(f"Run {run_id} is due now", row))
+            said = _so(f"Run {run_id} is due now", row)
+            answer = Answer(run_id, row["new_status"], "done", said, is_held=row["is_paused"])
             return answer, _state(row), _state(row, "new_")
         if row["status"] in CLAIMABLE:
             return (
@@ -289,6 +290,7 @@ def run_again(
             message = f"Run {run_id} has not ended: it is {row['status']}. Retry or cancel it instead."
             return Answer(run_id, row["status"], "forbidden", message), _state(row), None
         message = _so(f"Run {row['new_id']} was enqueued, like run {run_id}", row)
-        return Answer(row["new_id"], "queued", "done", message), _state(row), {"run": row["new_id"]}
+        answer = Answer(row["new_id"], "queued", "done", message, is_held=row["is_paused"])
+        return answer, _state(row), {"run": row["new_id"]}
 
     return act(connection, actor, "run.again", ("run", run_id), reason, move)
