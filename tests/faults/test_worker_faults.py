@@ -124,9 +124,9 @@ class Operator:
         self.acts = 0
 
     def act(self) -> None:
-        """Cancel one open run and retry one that was cancelled."""
+        """Cancel one that is open or dead, and retry one that was cancelled."""
         for move, where in (
-            (cancel, "status IN ('queued', 'running', 'failed')"),
+            (cancel, "status IN ('queued', 'running', 'failed', 'dead')"),
             (retry_now, "status = 'cancelled'"),
         ):
             found = self._house.connection.execute(
