@@ -39,7 +39,7 @@ class Fired(NamedTuple):
 
 # When a run ``r`` was through. Of a dead one that somebody cancelled later, finished_at is that cancel: its
 # last attempt, after which none was to come, tells.
-THROUGH_AT = """CASE WHEN r.status = 'cancelled' AND r.attempts > 0 THEN coalesce((
+THROUGH_AT = """CASE WHEN r.attempts > 0 AND r.status = 'cancelled' THEN coalesce((
                 SELECT CASE WHEN a.next_run_at IS NULL AND a.outcome <> 'released' THEN a.finished_at END
                 FROM wakeboard.job_attempts AS a
                 WHERE a.run_id = r.id ORDER BY a.lease_epoch DESC LIMIT 1
