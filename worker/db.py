@@ -61,6 +61,10 @@ class DatabaseError(Exception):
     """The database cannot be used; ``str()`` is a sentence that says why and what to do."""
 
 
+class OldServerError(DatabaseError):
+    """The database answers, and its version is too old."""
+
+
 def connect(
     url: str,
     *,
@@ -78,7 +82,7 @@ def connect(
     if connection.info.server_version < OLDEST_SERVER:
         version = connection.info.server_version // 10_000
         connection.close()
-        raise DatabaseError(f"The server is PostgreSQL {version}; Wakeboard needs PostgreSQL 16 or newer.")
+        raise OldServerError(f"The server is PostgreSQL {version}; Wakeboard needs PostgreSQL 16 or newer.")
     limits = {
         "statement_timeout": f"{int(statement_timeout_seconds * 1000)}ms",
         "lock_timeout": f"{int(lock_timeout_seconds * 1000)}ms",

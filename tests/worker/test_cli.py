@@ -12,11 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import click
+import psycopg
 import pytest
+from psycopg import sql
 
 from tests.conftest import Connection
 from tests.factories import a_run, a_type, a_worker, an_attempt, from_now, insert, row, rows
-from worker import cli
+from tests.servers import Server
+from worker import cli, db
 from worker.cli.summaries import SUMMARIES
 from worker.leases import STATES
 from worker.people import users
@@ -630,6 +633,41 @@ def test_doctor_says_when_the_database_is_away(wakeboard: Command) -> None:
     said = wakeboard("doctor", "--json", "--database-url", "postgresql://127.0.0.1:1/x")
     assert said.code == 1
     assert said.json["result"] == "fail"
+
+
+def test_who_may_not_make_the_schema_reads_what_to_grant(
+    wakeboard: Command, server: Server, empty_database: str
+) -> None:
+    base = psycopg.conninfo.conninfo_to_dict(empty_database)["dbname"]
+    with db.connect(server.url(str(base), admin=True), name="wakeboard superuser") as superuser:
+        superuser.execute("CREATE ROLE may_nothing LOGIN")
+        try:
+            poor = psycopg.conninfo.make_conninfo(empty_database, options="-c role=may_nothing")
+            superuser.execute(
+                sql.SQL("GRANT may_nothing TO {}").format(sql.Identifier(_role(empty_database)))
+            )
+            said = wakeboard("db", "upgrade", "--database-url", poor)
+            found = wakeboard("doctor", "--json", "--database-url", poor).json["items"]
+        finally:
+            superuser.execute("DROP ROLE may_nothing")
+    assert said.code == 1
+    assert "bug" not in said.err
+    assert "GRANT CREATE ON DATABASE" in said.err
+    [privileges] = [item for item in found if item["check"] == "privileges"]
+    assert privileges["mend"] == f"As the database's owner: GRANT CREATE ON DATABASE {base} TO may_nothing"
+
+
+def _role(url: str) -> str:
+    with psycopg.connect(url) as connection:
+        return connection.info.user
+
+
+def test_doctor_says_of_a_server_that_is_too_old_to_upgrade_it(
+    wakeboard: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(db, "OLDEST_SERVER", 990_000)
+    [found] = [item for item in wakeboard("doctor", "--json").json["items"] if item["check"] == "database"]
+    assert (found["level"], found["mend"]) == ("fail", "Upgrade that server, or use another one.")
 
 
 @pytest.mark.parametrize("name", [*cli.ROOMS])

@@ -41,8 +41,10 @@ def explain(failure: BaseException) -> tuple[int, str]:
         return 1, str(failure)
     if isinstance(failure, (KeyboardInterrupt, click.Abort)):
         return INTERRUPTED, "Stopped."
-    if isinstance(failure, psycopg.Error):
-        return 1, _of_database(failure)
+    # SQLAlchemy, by which migrations are made, wraps what the database said.
+    wrapped = getattr(failure, "orig", None)
+    if isinstance(known := wrapped or failure, psycopg.Error):
+        return 1, _of_database(known)
     if isinstance(failure, BrokenPipeError):
         # Whoever read our output has gone; at exit Python must not try to write the rest.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -57,7 +59,10 @@ def _of_database(failure: psycopg.Error) -> str:
     if isinstance(failure, NO_TABLES):
         return f"The database lacks Wakeboard's tables or has older ones ({said}). Run: wakeboard db upgrade"
     if isinstance(failure, psycopg.errors.InsufficientPrivilege):
-        return f"The database role may not do this ({said}). Use the role that owns the schema wakeboard."
+        return (
+            f"The database role may not do this ({said}). Use the role that owns the schema wakeboard; where "
+            "there is none yet, one that may make it: GRANT CREATE ON DATABASE … TO …"
+        )
     if isinstance(failure, psycopg.errors.QueryCanceled):
         return "The database took longer than 30 s and was asked to stop. Narrow the question."
     if isinstance(failure, psycopg.DataError):

@@ -73,6 +73,9 @@ def _database(settings: Settings) -> Iterator[Finding]:
                 return
             url = embedded.url(settings.data_dir)
         connection = db.connect(url, name="wakeboard doctor")
+    except db.OldServerError as failure:
+        yield Finding("database", "fail", str(failure), "Upgrade that server, or use another one.")
+        return
     except (db.DatabaseError, EmbeddedError) as failure:
         yield Finding("database", "fail", str(failure), "Start it, or correct WAKEBOARD_DATABASE_URL.")
         return
@@ -87,4 +90,6 @@ def _guarded(check: Callable[[Connection], Iterator[Finding]], connection: Conne
         yield from check(connection)
     except psycopg.Error as failure:
         said = " ".join(str(failure).split("\n")[0].split())
-        yield Finding(check.__name__, "fail", f"It cannot be checked: {said}.", "Run: wakeboard db upgrade")
+        is_shut_out = isinstance(failure, psycopg.errors.InsufficientPrivilege)
+        mend = "Use the role that owns the schema." if is_shut_out else "Run: wakeboard db upgrade"
+        yield Finding(check.__name__, "fail", f"It cannot be checked: {said}.", mend)

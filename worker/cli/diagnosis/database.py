@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from typing import Any
 
 from worker import db, horizon
 from worker.cli.diagnosis.finding import Finding
@@ -16,6 +17,15 @@ WHERE n.nspname = 'wakeboard' AND c.relkind = 'r'
     AND NOT (has_table_privilege(c.oid, 'SELECT') AND has_table_privilege(c.oid, 'INSERT')
         AND (c.relname IN ('audit_log', 'alembic_version') OR has_table_privilege(c.oid, 'UPDATE')))
 ORDER BY 1
+"""
+
+
+# Who may make the schema, while there is none.
+MAKES = """
+SELECT to_regnamespace('wakeboard') IS NULL AS absent, current_user AS role, current_database() AS base,
+    has_database_privilege(current_database(), 'CREATE') AS may,
+    'GRANT CREATE ON DATABASE ' || quote_ident(current_database())
+        || ' TO ' || quote_ident(current_user) AS mend
 """
 
 
@@ -38,16 +48,22 @@ def schema(connection: Connection) -> Iterator[Finding]:
     if found == wanted:
         yield Finding("schema", "ok", f"It is at {found}, as this version needs.")
     else:
+        has = f"It is at {found}" if found else "There are no tables yet"
         yield Finding(
             "schema",
             "fail",
-            f"It is at {found or 'nothing'}; this version needs {wanted}.",
+            f"{has}; this version needs {wanted}.",
             "Run: wakeboard db upgrade",
         )
 
 
 def privileges(connection: Connection) -> Iterator[Finding]:
-    """Name the tables that this role may not use."""
+    """Name the tables that this role may not use; while there are none, say whether it may make them."""
+    made = one(connection, MAKES)
+    assert made is not None
+    if made["absent"]:
+        yield _of_making(made)
+        return
     lacking = [row["name"] for row in rows(connection, PRIVILEGES)]
     if lacking:
         yield Finding(
@@ -58,6 +74,13 @@ def privileges(connection: Connection) -> Iterator[Finding]:
         )
     else:
         yield Finding("privileges", "ok", "This role may read and write the tables.")
+
+
+def _of_making(made: dict[str, Any]) -> Finding:
+    if made["may"]:
+        return Finding("privileges", "ok", f"The role {made['role']} may make the schema and its tables.")
+    says = f"The role {made['role']} may not make a schema in the database {made['base']}."
+    return Finding("privileges", "fail", says, f"As the database's owner: {made['mend']}")
 
 
 def transactions(connection: Connection) -> Iterator[Finding]:
