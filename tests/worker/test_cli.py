@@ -662,6 +662,17 @@ def _role(url: str) -> str:
         return connection.info.user
 
 
+def test_a_misspelt_setting_is_told_once_by_every_command_and_by_doctor(
+    wakeboard: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WAKEBOARD_DATABSE_URL", "postgresql://elsewhere/x")
+    said = wakeboard("runs", "--json")
+    assert (said.code, said.json["items"]) == (0, [])
+    assert said.err.count("Did you mean WAKEBOARD_DATABASE_URL?") == said.err.count("\n") == 1
+    found = wakeboard("doctor", "--json").json["items"]
+    assert [item["level"] for item in found if item["check"] == "configuration"] == ["ok", "warning"]
+
+
 def test_doctor_says_of_a_server_that_is_too_old_to_upgrade_it(
     wakeboard: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:

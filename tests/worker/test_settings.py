@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from worker.settings import Settings, SettingsError, default_data_dir
+from worker.settings import Settings, SettingsError, default_data_dir, misspelt
 
 
 def load(**variables: str) -> Settings:
@@ -77,6 +77,25 @@ def test_every_wrong_value_is_told_at_once() -> None:
     with pytest.raises(SettingsError) as wrong:
         load(lease_seconds="x", concurrency="y", bind="z")
     assert len(str(wrong.value).splitlines()) == 3
+
+
+def test_a_misspelt_variable_is_told_with_the_one_that_is_meant() -> None:
+    given = {"WAKEBOARD_DATABSE_URL": "x", "WAKEBOARD_TIME_ZONE": "UTC", "WAKEBOARD_BIND": "127.0.0.1:0"}
+    assert misspelt(given) == [
+        "WAKEBOARD_DATABSE_URL is no setting, so nobody reads it. Did you mean WAKEBOARD_DATABASE_URL?",
+        "WAKEBOARD_TIME_ZONE is no setting, so nobody reads it. Did you mean WAKEBOARD_TIMEZONE?",
+    ]
+
+
+def test_a_variable_of_somebodys_own_and_those_of_a_commands_run_are_left_alone() -> None:
+    own = [
+        "WAKEBOARD_TOKEN",
+        "WAKEBOARD_RUN_ID",
+        "WAKEBOARD_ATTEMPT",
+        "WAKEBOARD_KEY",
+        "WAKEBOARD_SCHEDULED_FOR",
+    ]
+    assert misspelt(dict.fromkeys([*own, "WAKEBOARD_TEST_DATABASE_URL", "PATH"], "x")) == []
 
 
 def test_a_wrong_flag_is_named_as_a_flag() -> None:

@@ -8,10 +8,11 @@ from typing import Any, TypeVar
 
 import click
 
-from worker.settings import Settings, default_data_dir
+from worker.settings import Settings, default_data_dir, misspelt
 
 META = "wakeboard.flags"
 JSON = "wakeboard.json"
+TOLD = "wakeboard.misspelt"
 # Shown in the help of every command; the others in the help of what serves.
 SHOWN = ("database_url", "data_dir")
 _Decorated = TypeVar("_Decorated", bound=Callable[..., Any])
@@ -84,7 +85,12 @@ class Noun(click.Group):
 
 def settings(**given: object) -> Settings:
     """Return the settings of the command that runs; ``given`` wins over flags. Raises SettingsError."""
-    flags = dict(click.get_current_context().meta.get(META, {}))
+    meta = click.get_current_context().meta
+    if not meta.setdefault(TOLD, False):
+        meta[TOLD] = True
+        for sentence in misspelt():
+            click.echo(sentence, err=True)
+    flags = dict(meta.get(META, {}))
     return Settings.load(flags | {name: value for name, value in given.items() if value is not None})
 
 

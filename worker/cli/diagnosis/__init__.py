@@ -11,7 +11,7 @@ from worker.cli.diagnosis import app, database, indexes, liveness
 from worker.cli.diagnosis.finding import LEVELS, Finding
 from worker.cli.reach import Connection
 from worker.embedded.errors import EmbeddedError
-from worker.settings import Settings
+from worker.settings import Settings, misspelt
 
 __all__ = ["LEVELS", "Finding", "examine"]
 # What is asked of the database, in the order in which it is told.
@@ -31,6 +31,10 @@ def examine(settings: Settings) -> list[Finding]:
     changed = sum(origin != "default" for origin in settings.origins.values())
     found = [
         Finding("configuration", "ok", f"Valid; changed from the defaults: {changed} (wakeboard config).")
+    ]
+    found += [
+        Finding("configuration", "warning", sentence, "Correct its name, or take it out.")
+        for sentence in misspelt()
     ]
     found += _embedded(settings)
     found += _database(settings)
