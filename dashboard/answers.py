@@ -15,6 +15,8 @@ from flask import Response, abort, jsonify, make_response, redirect, render_temp
 from dashboard.connection import FRESH_COOKIE, FRESH_SECONDS
 from worker.transitions import Answer
 
+# Who asks these is a program, whatever it accepts.
+PROBES = ("/healthz", "/readyz", "/statusz", "/metrics")
 TOAST_COOKIE = "wakeboard_toast"
 LONGEST_TOAST = 500
 # In bytes: browsers drop a cookie of more than 4096, with its name and all that it says besides.
@@ -24,7 +26,7 @@ TONES = {"done": "done", "asked": "asked", "already": "already"}
 
 def wanted() -> Literal["json", "htmx", "page"]:
     """Return the shape the current request asks for: its path, then htmx's header, then ``Accept``."""
-    if request.path.endswith((".json", ".csv")):
+    if request.path.endswith((".json", ".csv")) or request.path in PROBES:
         return "json"
     if "HX-Request" in request.headers:
         return "htmx"

@@ -16,7 +16,7 @@ from urllib.parse import quote, urlencode
 from flask import Flask, Response, abort, current_app, g, redirect, render_template, request
 from werkzeug.exceptions import Forbidden, HTTPException, NotFound, Unauthorized
 
-from dashboard.answers import came_from, parts_of, wanted
+from dashboard.answers import PROBES, came_from, parts_of, wanted
 from dashboard.connection import writing
 from dashboard.files import STATIC, fingerprint
 from dashboard.formats import visible
@@ -29,7 +29,6 @@ from worker.states import Role, Verb
 log = logging.getLogger("wakeboard.web")
 
 OPEN_PATHS = ("/login",)
-PROBES = ("/healthz", "/readyz", "/statusz", "/metrics")
 PREFERENCES = {f"wakeboard_{name}" for name in ("theme", "density", "times", "zone", "toast", "fresh")}
 # What a form carries over to the same question after signing in; nothing else goes into an address.
 ASKED_AGAIN = ("reason", "next", "run")

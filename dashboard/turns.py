@@ -14,8 +14,8 @@ from time import monotonic
 
 from flask import Flask, g, request
 
+from dashboard.answers import PROBES
 from dashboard.files import STATIC
-from dashboard.security import PROBES
 
 MOST = 1
 # A page that has had its turn for so long waits for a slow statement, or draws much.

@@ -11,6 +11,7 @@ from flask.testing import FlaskClient
 
 from dashboard.params import Cursor
 from tests.conftest import Connection
+from tests.dashboard.apps import an_app
 from tests.dashboard.conftest import AsRole
 
 FAILED = """
@@ -193,3 +194,11 @@ def test_an_act_by_session_is_never_audited_as_one_by_token(as_role: AsRole, con
     as_role("operator").post(f"/runs/{run_id}/cancel", headers={"Authorization": "Basic eDp5"})
     source = "SELECT source FROM wakeboard.audit_log WHERE action = 'run.cancel'"
     assert connection.execute(source).fetchone() == ("web",)
+
+
+@pytest.mark.parametrize("path", ["/readyz", "/statusz", "/metrics"])
+def test_a_probe_is_answered_with_json_while_the_database_is_away(path: str) -> None:
+    client = an_app(database_url="postgresql://nobody@127.0.0.1:1/nothing").test_client()
+    said = client.get(path, headers={"Accept": "*/*"})
+    assert (said.status_code, said.mimetype) == (503, "application/json")
+    assert said.json["message"].startswith("The database does not answer")
