@@ -21,7 +21,12 @@ log = logging.getLogger("wakeboard.web")
 AWAY = "The database does not answer, so this page has nothing to show. It is asked again with each request."
 SLOW = "The database took too long to answer this page. Narrow the filter or the time span and try again."
 BUSY = "All of the dashboard's database connections are in use. Try again in a few seconds."
+SHUT_OUT = (
+    "The database role of this dashboard may not do that. Use the role that owns the schema wakeboard; "
+    "wakeboard doctor names what is wanting."
+)
 EMPTY = "The database has no Wakeboard tables of this version yet. Run: wakeboard db upgrade"
+NO_TABLES = (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName, psycopg.errors.UndefinedColumn)
 TITLES = {
     400: "That cannot be read",
     401: "Sign in",
@@ -90,12 +95,12 @@ def _away(error: Exception) -> Response:
 def _database(error: Exception) -> Response:
     """Tell a database that is away, slow, busy or empty from a fault of ours."""
     cause = getattr(error, "orig", None) or error
-    if isinstance(
-        cause,
-        psycopg.errors.UndefinedTable | psycopg.errors.InvalidSchemaName | psycopg.errors.UndefinedColumn,
-    ):
+    if isinstance(cause, NO_TABLES):
         log.warning("schema missing: %s", _first_line(cause))
         return show(503, EMPTY)
+    if isinstance(cause, psycopg.errors.InsufficientPrivilege):
+        log.warning("role shut out: %s", _first_line(cause))
+        return show(503, SHUT_OUT)
     if isinstance(cause, psycopg.errors.QueryCanceled | psycopg.errors.LockNotAvailable):
         log.warning("statement timeout: %s", request.path)
         return show(503, SLOW)
@@ -113,6 +118,16 @@ def _unexpected(error: Exception) -> Response:
     return show(
         500, "The dashboard made a mistake and wrote it to its log. Nothing was changed by this page."
     )
+
+
+def in_a_line(error: BaseException) -> str:
+    """Return what is wrong in one line for the log: no statement, and the mend where it is known."""
+    cause = getattr(error, "orig", None) or error
+    if isinstance(cause, NO_TABLES):
+        return EMPTY
+    if isinstance(cause, psycopg.errors.InsufficientPrivilege):
+        return f"{SHUT_OUT} ({_first_line(cause)})"
+    return _first_line(cause)
 
 
 def _first_line(error: object) -> str:

@@ -21,6 +21,7 @@ from flask import Flask, g
 from werkzeug.test import Client, create_environ
 
 from dashboard import NAVIGATION, files, preferences
+from dashboard.errors import in_a_line
 from dashboard.turns import EXTENSION, Turns
 from worker.audit import NOBODY
 
@@ -60,7 +61,7 @@ def make_pages(app: Flask) -> None:
                 if monotonic() - began > LONGEST_SECONDS:
                     break
     except (Exception, _TooLong) as failure:
-        log.info("pages are not made before the start: %s", failure)
+        log.info("pages are not made before the start: %s", in_a_line(failure))
     finally:
         app.extensions["wakeboard_database"].dispose()
 
@@ -85,7 +86,7 @@ def make_first(app: Flask) -> None:
     try:
         _make(app, NAVIGATION[0][0], ZoneInfo(app.config["SETTINGS"].timezone))
     except Exception as failure:
-        log.info("no page is made before somebody asks: %s", failure)
+        log.info("no page is made before somebody asks: %s", in_a_line(failure))
     finally:
         turns.give_back(turn)
 

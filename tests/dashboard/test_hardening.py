@@ -6,8 +6,10 @@ import json
 from base64 import urlsafe_b64encode
 from urllib.parse import quote
 
+import psycopg
 import pytest
 from flask.testing import FlaskClient
+from psycopg import sql
 
 from dashboard.params import Cursor
 from tests.conftest import Connection
@@ -202,3 +204,15 @@ def test_a_probe_is_answered_with_json_while_the_database_is_away(path: str) -> 
     said = client.get(path, headers={"Accept": "*/*"})
     assert (said.status_code, said.mimetype) == (503, "application/json")
     assert said.json["message"].startswith("The database does not answer")
+
+
+def test_a_role_that_may_not_read_the_tables_is_told_so(
+    client: FlaskClient, superuser: Connection, database: str
+) -> None:
+    with psycopg.connect(database) as mine:
+        owner = sql.Identifier(mine.info.user)
+    superuser.execute("ALTER TABLE wakeboard.job_runs OWNER TO CURRENT_USER")
+    superuser.execute(sql.SQL("REVOKE ALL ON wakeboard.job_runs FROM {}").format(owner))
+    said = client.get("/runs.json")
+    assert said.status_code == 503
+    assert "Use the role that owns the schema wakeboard" in said.json["message"]

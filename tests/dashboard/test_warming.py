@@ -184,3 +184,15 @@ def test_what_no_page_needs_is_not_loaded(database: str) -> None:
         [sys.executable, "-c", code, database], capture_output=True, text=True, check=True, timeout=60
     )
     assert (ran.stdout.split(), ran.stderr) == ([], "")
+
+
+def test_a_start_without_tables_says_in_a_line_what_to_run(
+    empty_database: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = create_app(Settings.load({"database_url": empty_database}, environ={}))
+    with caplog.at_level(logging.INFO):
+        warming.make_pages(app)
+        warming.make_first(app)
+    said = [record.message for record in caplog.records if record.name == "wakeboard.web"]
+    assert len(said) == 2
+    assert all(line.endswith("Run: wakeboard db upgrade") and "SELECT" not in line for line in said)

@@ -113,7 +113,7 @@ class Sentinel:
                 _close(connection)
                 connection = None
             except Exception as failure:
-                log.warn("A step of the alerts failed and will be tried again.", error=str(failure)[:300])
+                log.warn("A step of the alerts failed and will be tried again.", error=_first_line(failure))
             self._stopping.wait(every_seconds)
         _close(connection)
 
@@ -158,13 +158,18 @@ class Sentinel:
             try:
                 self.outage.step()
             except Exception as failure:
-                log.warn("A step of the alerts failed and will be tried again.", error=str(failure)[:300])
+                log.warn("A step of the alerts failed and will be tried again.", error=_first_line(failure))
 
 
 def _close(connection: Connection | None) -> None:
     if connection is not None:
         with suppress(psycopg.Error):
             connection.close()
+
+
+def _first_line(failure: Exception) -> str:
+    """Return what failed without the statement that PostgreSQL draws below it."""
+    return str(failure).strip().split("\n", 1)[0][:300]
 
 
 def _lives(pid: int) -> bool:
