@@ -29,7 +29,7 @@ def main(
     certificate: str | None,
     key: str | None,
 ) -> None:
-    """Serve the dashboard until stopped. Exits with 2 when it may not listen there."""
+    """Serve the dashboard until stopped. Exits with 2 when it may not listen there, 1 when it cannot now."""
     try:
         settings = Settings.load({"bind": bind, "database_url": database_url})
         if settings.database_url is None:
@@ -38,9 +38,13 @@ def main(
             )
         encrypted = behind_tls_proxy or certificate is not None
         serve.check_bind(settings.bind, settings.database_url, encrypted=encrypted)
+        serve.check_free(settings.bind)
     except (SettingsError, serve.RefusedBind) as refused:
         click.echo(str(refused), err=True)
         sys.exit(2)
+    except serve.TakenBind as taken:
+        click.echo(str(taken), err=True)
+        sys.exit(1)
     log.configure(settings.log_format)
     url = settings.database_url
     serve.run(

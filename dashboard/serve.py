@@ -6,12 +6,15 @@ Never Werkzeug's own server, whose debugger runs code. No connection is open at 
 
 from __future__ import annotations
 
+import errno
 import gc
 import logging
 import os
+import socket
 import tempfile
 from collections.abc import Callable
 from ipaddress import ip_address
+from time import monotonic, sleep
 from typing import Any
 
 import psycopg
@@ -32,10 +35,16 @@ log = logging.getLogger("wakeboard.web")
 MEMORY = "/dev/shm"
 WORKERS = 2
 THREADS = 8
+# How long whoever listens on our address may take to leave it.
+PATIENCE_SECONDS = 3.0
 
 
 class RefusedBind(Exception):
     """The address may not be listened on as things are; ``str()`` is one line that says what to do."""
+
+
+class TakenBind(Exception):
+    """Nobody can listen on the address now, which may pass; ``str()`` is one line that says what to do."""
 
 
 def is_loopback(bind: str) -> bool:
@@ -62,6 +71,35 @@ def check_bind(bind: str, url: str, *, encrypted: bool) -> None:
         raise RefusedBind(
             f"Refused to listen on {bind}: no user exists. Make one: wakeboard user add NAME --role admin."
         )
+
+
+def check_free(bind: str) -> None:
+    """Raise TakenBind when nobody can listen on ``bind``: somebody does, or the address is not ours.
+
+    Processes of a dashboard that was killed listen until they notice: they are waited for.
+    """
+    until = monotonic() + PATIENCE_SECONDS
+    while (wrong := _refusal(bind)) is not None:
+        if wrong.errno != errno.EADDRINUSE or monotonic() > until:
+            raise TakenBind(
+                f"Cannot listen on {bind}: {wrong.strerror}. Stop what listens there, or choose another "
+                "address: WAKEBOARD_BIND, --bind."
+            ) from wrong
+        sleep(0.1)
+
+
+def _refusal(bind: str) -> OSError | None:
+    host, _, port = bind.rpartition(":")
+    try:
+        found = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)
+        family, kind, protocol, _, address = found[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
+            probe.listen(1)
+    except OSError as wrong:
+        return wrong
+    return None
 
 
 def _has_user(url: str) -> bool:

@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import urllib.request
 from collections.abc import Iterator
 
@@ -461,6 +462,25 @@ def test_a_refused_address_is_one_line_and_never_opens(database: str) -> None:
     ended = subprocess.run(command, capture_output=True, text=True, timeout=30, env=environment())
     assert ended.returncode == 2
     assert ended.stderr.count("\n") == 1 and ended.stderr.startswith("Refused to listen on 0.0.0.0:0")
+
+
+def test_an_address_that_is_taken_is_one_line_and_may_be_tried_again(database: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        bind = f"127.0.0.1:{other.getsockname()[1]}"
+        command = [sys.executable, "-m", "dashboard", "--bind", bind, "--database-url", database]
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=30, env=environment())
+    # Not 2, after which systemd would not start it again.
+    assert ended.returncode == 1
+    assert ended.stderr.count("\n") == 1
+    assert ended.stderr.startswith(f"Cannot listen on {bind}: Address already in use. Stop what")
+
+
+def test_an_address_that_its_last_owner_is_about_to_leave_is_waited_for() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        leaving = threading.Timer(0.5, other.close)
+        leaving.start()
+        serve.check_free(f"127.0.0.1:{other.getsockname()[1]}")
+        leaving.join()
 
 
 def test_the_served_dashboard_stops_at_a_signal_and_leaves_nothing(database: str) -> None:
