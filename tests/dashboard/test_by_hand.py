@@ -85,6 +85,22 @@ def test_what_cannot_be_a_run_enqueues_nothing(
 
 
 @pytest.mark.parametrize(
+    ("sent", "says"),
+    [
+        ({"type": "mail", "paylod": {"to": 7}}, "There is no field “paylod”; allowed: type, payload, in, at"),
+        ({"payload": {"to": 7}}, "Say which type"),
+    ],
+)
+def test_a_program_is_told_what_nobody_would_have_read(
+    client: FlaskClient, connection: Connection, sent: dict[str, Any], says: str
+) -> None:
+    a_type(connection, "mail")
+    answer = client.post("/runs/enqueue", json=sent, headers=JSON)
+    assert answer.status_code == 400 and says in answer.get_json()["message"]
+    assert rows(connection, "job_runs") == []
+
+
+@pytest.mark.parametrize(
     ("wrong", "says"),
     [
         ({"type": "mial"}, "Near it: mail"),
