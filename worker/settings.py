@@ -109,9 +109,14 @@ def _conninfo(text: str) -> str:
     from psycopg.conninfo import conninfo_to_dict
 
     try:
-        conninfo_to_dict(text)
+        found = conninfo_to_dict(text)
     except ProgrammingError as wrong:
         raise ValueError from wrong
+    # Parts of a password that has an @ or / of its own, which would be looked up, and logged. A host with an
+    # @ in front is a socket without a file.
+    hosts, ports = (str(found.get(name) or "").split(",") for name in ("host", "port"))
+    if any("@" in host[1:] for host in hosts) or not all(port.strip().isdigit() for port in ports if port):
+        raise ValueError
     return text
 
 
@@ -170,7 +175,9 @@ class Settings:
     """All settings. Durations are in seconds, sizes in bytes; None means not set."""
 
     database_url: str | None = _setting(
-        _conninfo, "a libpq URL or key=value string; unset starts the embedded server"
+        _conninfo,
+        "a libpq URL (in its password @ : / as %40 %3A %2F) or key=value string; "
+        "unset starts the embedded server",
     )
     read_database_url: str | None = _setting(_conninfo, "a libpq URL of a replica for the pages")
     data_dir: Path = _setting(_folder, "a folder", factory=default_data_dir)  # noqa: RUF009

@@ -79,6 +79,13 @@ def test_every_wrong_value_is_told_at_once() -> None:
     assert len(str(wrong.value).splitlines()) == 3
 
 
+@pytest.mark.parametrize("password", ["s3c@ret", "s3c/ret", "s3c:r@t", "a@b@c"])
+def test_a_password_that_breaks_its_url_is_refused_unseen_and_with_the_way_to_write_it(password: str) -> None:
+    with pytest.raises(SettingsError, match=r"DATABASE_URL is \*\*\*; .* %40 %3A %2F") as refused:
+        load(database_url=f"postgresql://wakeboard:{password}@db1/app")
+    assert "s3c" not in str(refused.value)
+
+
 def test_a_misspelt_variable_is_told_with_the_one_that_is_meant() -> None:
     given = {"WAKEBOARD_DATABSE_URL": "x", "WAKEBOARD_TIME_ZONE": "UTC", "WAKEBOARD_BIND": "127.0.0.1:0"}
     assert misspelt(given) == [
