@@ -309,10 +309,12 @@ def _with_heartbeat(settings: Settings) -> Settings:
 
 
 def _with_channels(settings: Settings) -> Settings:
-    """Refuse half a channel: mail without a server, a webhook that nobody could tell from a forged one."""
+    """Refuse half a channel: mail without a server or to nobody, a webhook without its key or its address."""
     for given, wanted, why in (
         ("alert_mail", "smtp_url", "which mail server takes alerts"),
         ("alert_webhook_url", "alert_webhook_secret", "the key that signs alerts"),
+        ("smtp_url", "alert_mail", "to whom alerts go"),
+        ("alert_webhook_secret", "alert_webhook_url", "where alerts go"),
     ):
         if getattr(settings, given) is not None and getattr(settings, wanted) is None:
             raise SettingsError(

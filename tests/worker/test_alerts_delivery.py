@@ -250,6 +250,8 @@ def test_a_password_is_not_sent_in_clear_to_another_machine() -> None:
 @pytest.mark.parametrize(
     "half",
     [
+        {"smtp_url": "smtp://127.0.0.1:25"},
+        {"alert_webhook_secret": "sixteen-characters-or-more"},
         {"alert_mail": "ops@example.org"},
         {"alert_webhook_url": "https://example.org"},
         {"alert_webhook_url": "https://example.org", "alert_webhook_secret": "short"},
