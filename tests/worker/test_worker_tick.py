@@ -53,7 +53,7 @@ def test_a_tick_prints_what_it_did_and_nothing_when_that_was_nothing(
     database: str, connection: Connection
 ) -> None:
     for log_format in ("text", "json"):
-        idle = tick(database, WAKEBOARD_LOG_FORMAT=log_format)
+        idle = tick(database, WAKEBOARD_LOG_FORMAT=log_format, WAKEBOARD_LEASE_SECOND="9")
         assert (idle.returncode, idle.stdout, idle.stderr) == (0, "", "")
     insert(connection, "quick")
     said = tick(database).stderr.splitlines()

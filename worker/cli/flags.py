@@ -12,7 +12,7 @@ from worker.settings import Settings, default_data_dir, misspelt
 
 META = "wakeboard.flags"
 JSON = "wakeboard.json"
-TOLD = "wakeboard.misspelt"
+MISSPELT_TOLD = "wakeboard.misspelt"
 # Shown in the help of every command; the others in the help of what serves.
 SHOWN = ("database_url", "data_dir")
 _Decorated = TypeVar("_Decorated", bound=Callable[..., Any])
@@ -86,8 +86,8 @@ class Noun(click.Group):
 def settings(**given: object) -> Settings:
     """Return the settings of the command that runs; ``given`` wins over flags. Raises SettingsError."""
     meta = click.get_current_context().meta
-    if not meta.setdefault(TOLD, False):
-        meta[TOLD] = True
+    if not meta.get(MISSPELT_TOLD):
+        meta[MISSPELT_TOLD] = True
         for sentence in misspelt():
             click.echo(sentence, err=True)
     flags = dict(meta.get(META, {}))

@@ -13,7 +13,7 @@ from click.globals import pop_context
 
 from worker import log
 from worker.cli import reach
-from worker.cli.flags import Verb, settings
+from worker.cli.flags import MISSPELT_TOLD, Verb, settings
 from worker.cli.kinds import DURATION
 from worker.settings import Settings
 
@@ -85,6 +85,8 @@ def worker(types: list[str] | None, name: str | None) -> int:
 @click.option("--types", callback=_types, metavar="A,B", help="Run these job types alone.")
 def tick(claim_seconds: float | None, types: list[str] | None) -> int:
     """For a crontab line: fire what is due, run until nothing is left, end. Ticks may overlap."""
+    # Cron would mail it each minute; every other command tells it.
+    click.get_current_context().meta[MISSPELT_TOLD] = True
     return _supervise(types=types, until_drained=True, claim_seconds=claim_seconds)
 
 
