@@ -9,8 +9,8 @@ answer's last, over loopback, so it holds the program, the database and the netw
 request of an address, before which the process has never seen it, is told apart. What a page takes at ten
 million it may take for what it shows, or for what was before: so the newest day of these, alone in a
 database, takes turns as well. Searches for text look at 20,000 runs a request and say so. Exports and the
-questions of verbs for all that match are left out. Then so
-many clients at once walk over all pages of the largest size.
+questions of verbs for all that match are left out. Then so many clients at once walk over all pages of the
+largest size.
 """
 
 from __future__ import annotations

@@ -13,8 +13,9 @@ from sqlalchemy import exc
 from werkzeug.exceptions import HTTPException
 
 from dashboard.answers import wanted
-from worker.db import DatabaseError
+from worker.db import NO_TABLES, DatabaseError
 from worker.filters.values import FilterError
+from worker.texts import first_line
 
 log = logging.getLogger("wakeboard.web")
 
@@ -26,7 +27,6 @@ SHUT_OUT = (
     "wakeboard doctor names what is wanting."
 )
 EMPTY = "The database has no Wakeboard tables of this version yet. Run: wakeboard db upgrade"
-NO_TABLES = (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName, psycopg.errors.UndefinedColumn)
 TITLES = {
     400: "That cannot be read",
     401: "Sign in",
@@ -86,7 +86,7 @@ def _http(error: HTTPException) -> Response:
 
 
 def _away(error: Exception) -> Response:
-    log.warning("database unreachable: %s", _first_line(error), extra={"request_id": g.get("request_id")})
+    log.warning("database unreachable: %s", first_line(error), extra={"request_id": g.get("request_id")})
     response = show(503, AWAY)
     response.headers["Retry-After"] = "2"
     return response
@@ -96,10 +96,10 @@ def _database(error: Exception) -> Response:
     """Tell a database that is away, slow, busy or empty from a fault of ours."""
     cause = getattr(error, "orig", None) or error
     if isinstance(cause, NO_TABLES):
-        log.warning("schema missing: %s", _first_line(cause))
+        log.warning("schema missing: %s", first_line(cause))
         return show(503, EMPTY)
     if isinstance(cause, psycopg.errors.InsufficientPrivilege):
-        log.warning("role shut out: %s", _first_line(cause))
+        log.warning("role shut out: %s", first_line(cause))
         return show(503, SHUT_OUT)
     if isinstance(cause, psycopg.errors.QueryCanceled | psycopg.errors.LockNotAvailable):
         log.warning("statement timeout: %s", request.path)
@@ -126,9 +126,5 @@ def in_a_line(error: BaseException) -> str:
     if isinstance(cause, NO_TABLES):
         return EMPTY
     if isinstance(cause, psycopg.errors.InsufficientPrivilege):
-        return f"{SHUT_OUT} ({_first_line(cause)})"
-    return _first_line(cause)
-
-
-def _first_line(error: object) -> str:
-    return str(error).strip().split("\n", 1)[0]
+        return f"{SHUT_OUT} ({first_line(cause)})"
+    return first_line(cause)

@@ -1,4 +1,4 @@
-"""Whether the thing that a verb is about is there: its confirm page asks about nothing that is not."""
+"""What is said of a thing that is not there; a confirm page asks about nothing that is not."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from flask import abort
 from sqlalchemy import TextClause, text
 
 from dashboard.connection import reading
+from worker.operations import control
 from worker.states import Verb
 
 
@@ -23,15 +24,15 @@ def _kind(table: str, column: str, sentence: str) -> _Kind:
     return _Kind(text(f"SELECT 1 FROM wakeboard.{table} WHERE {column} = :given"), sentence)
 
 
-# By the argument of the path; a name says of what kind it is by the verb's own action.
+# By the noun that the path's argument has (run_id); of ``name`` the verb's own action tells it.
 _KINDS = {
-    "run_id": _kind("job_runs", "id", "There is no run {}: it never was, or retention has removed it."),
-    "effect_id": _kind(
+    "run": _kind("job_runs", "id", "There is no run {}: it never was, or retention has removed it."),
+    "effect": _kind(
         "effects",
         "id",
         "There is no effect {}: somebody has settled it as not made, or retention has removed it.",
     ),
-    "operation_id": _kind("operations", "id", "There is no operation {}; ended ones are kept for 90 days."),
+    "operation": _kind("operations", "id", control.MISSING),
     "schedule": _kind("job_definitions", "name", "There is no schedule “{}”; it may have been removed."),
     "type": _kind("job_types", "name", "There is no job type “{}”: no worker has ever registered it."),
     "worker": _kind(
@@ -40,10 +41,15 @@ _KINDS = {
 }
 
 
+def missing(noun: str, given: object) -> str:
+    """Return the sentence about a ``noun`` (run, schedule, type, worker …) that is not there."""
+    return _KINDS[noun].sentence.format(str(given)[:100])
+
+
 def require_existing(verb: Verb, arguments: Mapping[str, Any]) -> None:
     """Abort with 404 and a sentence where the thing that the path ``arguments`` name is not there."""
     noun = verb.action.partition(".")[0]
     for argument, given in arguments.items():
-        kind = _KINDS.get(noun if argument == "name" else argument)
-        if kind and reading().execute(kind.found, {"given": given}).first() is None:
-            abort(404, kind.sentence.format(str(given)[:100]))
+        named = noun if argument == "name" else argument.removesuffix("_id")
+        if named in _KINDS and reading().execute(_KINDS[named].found, {"given": given}).first() is None:
+            abort(404, missing(named, given))

@@ -17,6 +17,8 @@ import psycopg
 from flask import Flask, Response, g
 from sqlalchemy import Connection, Engine, exc
 
+from worker.texts import first_line
+
 log = logging.getLogger("wakeboard.web")
 
 # Pages are two seconds old as a rule; a replica may add as much again before anybody is told.
@@ -94,7 +96,7 @@ class Follower:
             with primary.connect() as connection:
                 self.note(int(connection.exec_driver_sql(WRITTEN).scalar_one()))
         except (exc.SQLAlchemyError, psycopg.Error, OSError) as failure:
-            log.warning("the primary's log cannot be seen: %s", str(failure).split("\n", 1)[0])
+            log.warning("the primary's log cannot be seen: %s", first_line(failure))
 
 
 def install(app: Flask) -> None:

@@ -18,6 +18,7 @@ from werkzeug.exceptions import Forbidden, HTTPException, NotFound, Unauthorized
 
 from dashboard.answers import PROBES, came_from, parts_of, wanted
 from dashboard.connection import writing
+from dashboard.existing import missing
 from dashboard.files import STATIC, fingerprint
 from dashboard.formats import visible
 from dashboard.scopes import Scope, declared
@@ -112,7 +113,7 @@ def _keep_to_run(actor: Actor, run_id: int) -> None:
         found = scope.type_of(connection, run_id)
     if found not in (actor.job_types or ()):
         _not_in_scope(actor, "run", str(run_id), "missing" if found is None else "denied")
-        raise NotFound(f"There is no run {run_id}: it never was, or retention has removed it.")
+        raise NotFound(missing("run", run_id))
 
 
 def _not_in_scope(actor: Actor, kind: str, name: str, result: str) -> None:

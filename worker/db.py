@@ -57,6 +57,10 @@ MIGRATION_PAUSE_SECONDS = 0.2
 OLDEST_SERVER = 160_000
 
 
+# What PostgreSQL says where the tables are not there, or are older than this version.
+NO_TABLES = (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName, psycopg.errors.UndefinedColumn)
+
+
 class DatabaseError(Exception):
     """The database cannot be used; ``str()`` is a sentence that says why and what to do."""
 

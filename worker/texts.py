@@ -28,6 +28,11 @@ def clean_text(text: str, limit: int, *, keep: Literal["head", "ends", "tail"] =
     return _UNSAFE.sub("\ufffd", head) + gap + _UNSAFE.sub("\ufffd", tail)
 
 
+def first_line(failure: object) -> str:
+    """Return what a failure says without what is below it, such as the statement that PostgreSQL draws."""
+    return str(failure).strip().split("\n", 1)[0]
+
+
 def ends_within(text: str, limit: int) -> str:
     """Both ends of `text`, of at most `limit` bytes together with the mark between them."""
     encoded = text.encode("utf-8")

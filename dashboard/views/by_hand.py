@@ -31,7 +31,7 @@ def _enqueue(connection: psycopg.Connection[Any], actor: Actor, reason: str | No
     """Enqueue the run that the request describes."""
     given = {name: text.strip() for name, text in body().items()}
     if request.is_json:
-        _refuse_unknown(given)
+        _refuse_slips(given)
     try:
         new = NewRun(
             _type(body().get("type", "")),
@@ -46,8 +46,8 @@ def _enqueue(connection: psycopg.Connection[Any], actor: Actor, reason: str | No
         abort(400, f"{wrong} Nothing was enqueued.")
 
 
-def _refuse_unknown(given: Mapping[str, str]) -> None:
-    """Answer 400 where a program says what nobody reads: a run without its payload would be made."""
+def _refuse_slips(given: Mapping[str, str]) -> None:
+    """Answer 400 where a program names no type, or what nobody reads: its run would be another one."""
     for name in given:
         if name not in FIELDS:
             allowed = ", ".join(FIELDS)

@@ -12,6 +12,7 @@ from sqlalchemy import RowMapping
 
 from dashboard import params
 from dashboard.connection import reading
+from dashboard.existing import missing
 from dashboard.live import add_page
 from dashboard.pictures.spreads import spread
 from dashboard.queries import hours, one_type
@@ -33,7 +34,7 @@ def _found(name: str) -> RowMapping:
         g.type_row = query.one(reading(), name)
     row: RowMapping | None = g.type_row
     if row is None:
-        abort(404, f"There is no job type “{name[:100]}”: no worker has ever registered it.")
+        abort(404, missing("type", name))
     return row
 
 

@@ -10,6 +10,7 @@ from sqlalchemy import RowMapping
 
 from dashboard import params
 from dashboard.connection import reading
+from dashboard.existing import missing
 from dashboard.live import add_page
 from dashboard.queries import asked, one_type, one_worker, workers
 from dashboard.redaction import redact
@@ -24,10 +25,7 @@ def _found(name: str) -> RowMapping:
     params.from_request()
     row = one_worker.one(reading(), name)
     if row is None:
-        abort(
-            404,
-            f"There is no worker “{name[:100]}”: who stopped or fell silent is forgotten after a week.",
-        )
+        abort(404, missing("worker", name))
     return row
 
 

@@ -12,6 +12,7 @@ from sqlalchemy import RowMapping
 
 from dashboard import params
 from dashboard.connection import as_of, reading
+from dashboard.existing import missing
 from dashboard.formats import pretty, visible
 from dashboard.live import FRAGMENTS, add_page
 from dashboard.pictures.lanes import lanes
@@ -47,7 +48,7 @@ def _found(run_id: int) -> RowMapping:
     if "run" not in g:
         g.run = query.one(reading(), run_id, payload=not request.path.startswith(FRAGMENTS))
     if g.run is None:
-        abort(404, f"There is no run {run_id}: it never was, or retention has removed it.")
+        abort(404, missing("run", run_id))
     found: RowMapping = g.run
     return found
 

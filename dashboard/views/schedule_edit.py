@@ -14,6 +14,7 @@ from sqlalchemy import Connection, RowMapping, literal_column, select
 from dashboard import params
 from dashboard.answers import local_path, respond, wanted
 from dashboard.connection import as_of, database, reading, writing
+from dashboard.existing import missing
 from dashboard.redaction import redact
 from dashboard.security import require
 from dashboard.verbs import add_verb, body
@@ -35,7 +36,7 @@ def one(connection: Connection, name: str) -> RowMapping:
     statement = select(job_definitions, literal_column(editing.VERSION).label("version"))
     found = connection.execute(statement.where(job_definitions.c.name == name)).mappings().one_or_none()
     if found is None:
-        abort(404, f"There is no schedule “{name[:100]}”; it may have been removed.")
+        abort(404, missing("schedule", name))
     return found
 
 

@@ -13,6 +13,7 @@ from sqlalchemy import RowMapping
 
 from dashboard import params
 from dashboard.connection import as_of, reading
+from dashboard.existing import missing
 from dashboard.live import add_page
 from dashboard.pictures.marks import marks
 from dashboard.queries import asked, fires, odd_schedules, schedules
@@ -120,7 +121,7 @@ def _found(name: str) -> RowMapping:
         g.definition = schedules.one(reading(), name)
     definition: RowMapping | None = g.definition
     if definition is None:
-        abort(404, f"There is no schedule “{name[:100]}”; it may have been removed. Its runs are under Runs.")
+        abort(404, f"{missing('schedule', name)} Its runs are under Runs.")
     return definition
 
 

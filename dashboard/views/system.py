@@ -26,6 +26,7 @@ from worker.db import DatabaseError
 from worker.horizon import Holder
 from worker.settings import PREFIX, Settings
 from worker.states import Role
+from worker.texts import first_line
 
 blueprint = Blueprint("system", __name__)
 
@@ -112,7 +113,7 @@ def pages_replica() -> dict[str, Any]:
             row["behind_seconds"] = database().follower.look(connection, database().primary)
             return row | {"error": None}
     except (exc.SQLAlchemyError, psycopg.Error, DatabaseError) as failure:
-        said = str(failure).strip().split("\n", 1)[0] if _may_act() else "(for operators)"
+        said = first_line(failure) if _may_act() else "(for operators)"
         return {"error": said, "is_replica": None, "behind_seconds": None}
 
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from worker.settings import Settings, SettingsError, default_data_dir, misspelt
+from worker.cli.misspelt import misspelt
+from worker.settings import Settings, SettingsError, default_data_dir
 
 
 def load(**variables: str) -> Settings:

@@ -26,6 +26,7 @@ from worker.alerts.watch import Watch, post
 from worker.audit import ENGINE
 from worker.db import DatabaseError, connect
 from worker.settings import Settings
+from worker.texts import first_line
 from worker.transitions import cancel
 
 Connection = psycopg.Connection[Any]
@@ -113,7 +114,9 @@ class Sentinel:
                 _close(connection)
                 connection = None
             except Exception as failure:
-                log.warn("A step of the alerts failed and will be tried again.", error=_first_line(failure))
+                log.warn(
+                    "A step of the alerts failed and will be tried again.", error=first_line(failure)[:300]
+                )
             self._stopping.wait(every_seconds)
         _close(connection)
 
@@ -158,18 +161,19 @@ class Sentinel:
             try:
                 self.outage.step()
             except Exception as failure:
-                log.warn("A step of the alerts failed and will be tried again.", error=_first_line(failure))
+                log.warn(
+                    "A step of the alerts failed and will be tried again.", error=first_line(failure)[:300]
+                )
+
+
+def _failed(failure: Exception) -> None:
+    log.warn("A step of the alerts failed and will be tried again.", error=first_line(failure)[:300])
 
 
 def _close(connection: Connection | None) -> None:
     if connection is not None:
         with suppress(psycopg.Error):
             connection.close()
-
-
-def _first_line(failure: Exception) -> str:
-    """Return what failed without the statement that PostgreSQL draws below it."""
-    return str(failure).strip().split("\n", 1)[0][:300]
 
 
 def _lives(pid: int) -> bool:

@@ -12,7 +12,7 @@ import psycopg
 
 from worker.cli.refusals import Failed, Wrong
 from worker.cron import CronError
-from worker.db import DatabaseError
+from worker.db import NO_TABLES, DatabaseError
 from worker.embedded.errors import EmbeddedError
 from worker.filters.values import FilterError
 from worker.people.permission import AccountError
@@ -22,7 +22,6 @@ from worker.transitions.newrun import EnqueueError
 
 WRONG_USE = (Wrong, FilterError, SettingsError, EnqueueError, DefinitionError, CronError, AccountError)
 FAILED = (Failed, DatabaseError, EmbeddedError)
-NO_TABLES = (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName, psycopg.errors.UndefinedColumn)
 INTERRUPTED = 130
 
 

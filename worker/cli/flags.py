@@ -8,7 +8,8 @@ from typing import Any, TypeVar
 
 import click
 
-from worker.settings import Settings, default_data_dir, misspelt
+from worker.cli.misspelt import misspelt
+from worker.settings import Settings, default_data_dir
 
 META = "wakeboard.flags"
 JSON = "wakeboard.json"

@@ -18,6 +18,7 @@ UPDATE wakeboard.operations SET status = 'running', look_at = now(), paced_at = 
 WHERE id = %(id)s
 """
 ABORT = "UPDATE wakeboard.operations SET status = 'aborted', finished_at = now() WHERE id = %(id)s"
+MISSING = "There is no operation {}; ended ones are kept for 90 days."
 
 Move = tuple[Answer, Row | None, Row | None]
 
@@ -82,8 +83,7 @@ def abort(connection: Connection, operation_id: int, actor: Actor, reason: str |
 
 def missing(operation_id: int) -> Answer:
     """Return the answer about an operation that does not exist."""
-    message = f"There is no operation {operation_id}; ended ones are kept for 90 days."
-    return Answer(operation_id, None, "missing", message)
+    return Answer(operation_id, None, "missing", MISSING.format(operation_id))
 
 
 def _ended(row: Row) -> Answer:

@@ -9,9 +9,10 @@ import psycopg
 from worker import db
 from worker.cli.diagnosis import app, database, indexes, liveness
 from worker.cli.diagnosis.finding import LEVELS, Finding
+from worker.cli.misspelt import misspelt
 from worker.cli.reach import Connection
 from worker.embedded.errors import EmbeddedError
-from worker.settings import Settings, misspelt
+from worker.settings import Settings
 
 __all__ = ["LEVELS", "Finding", "examine"]
 # What is asked of the database, in the order in which it is told.
