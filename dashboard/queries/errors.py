@@ -8,7 +8,6 @@ that fail: as many as lists of runs count.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -117,8 +116,7 @@ class Found:
 def tried(connection: Connection, window: Window) -> Found:
     """Return the groups of the most failed attempts of any code and type, without steps and what fails now.
 
-    They are MOST_GROUPS, and those with as many attempts as the last of them: ``failing_of`` tells which come
-    first.
+    They are MOST_GROUPS, and those with as many attempts as the last of them.
     """
     values = {"since": window.since, "until": window.until, "most": MOST_GROUPS}
     rows = connection.execute(tallies.most_tried(cap=CAP, by_number=True), values).all()
@@ -159,23 +157,6 @@ def _asked(found: Sequence[Group]) -> dict[str, Any]:
 
 def _all_have_numbers(found: Sequence[Group]) -> bool:
     return all(group.number is not None for group in found)
-
-
-def failing_of(connection: Connection, found: Found) -> Found:
-    """Return the groups that ``tried`` found with the runs that fail now, most first, and in full."""
-    whole = list(found.heard)
-    statement = tallies.failing_of(cap=RUNS_CAP, by_number=_all_have_numbers(whole))
-    values = _asked(whole)
-    for place, failed, dead in connection.execute(statement, values) if whole else ():
-        whole[place - 1] = replace(whole[place - 1], failed=failed, dead=dead)
-    whole.sort(key=_rank)
-    return replace(found, heard=in_full(connection, whole[:MOST_GROUPS]))
-
-
-def _rank(group: Group) -> tuple[int, int, str, str, float]:
-    """Return what orders groups as the statement of ``tallies`` does."""
-    number = math.inf if group.number is None else group.number
-    return -group.count, -(group.dead + group.failed), group.code, group.job_type, number
 
 
 def every(
@@ -223,11 +204,12 @@ def _group(row: Sequence[Any]) -> Group:
 
 def with_kept(connection: Connection, found: Sequence[Group]) -> list[Group]:
     """Return the groups, each with its row of error_groups."""
-    kept = _kept(connection, found)
+    kept = kept_of(connection, found)
     return [replace(group, kept=kept.get(group.number or 0)) for group in found]
 
 
-def _kept(connection: Connection, found: Sequence[Group]) -> dict[int, Kept]:
+def kept_of(connection: Connection, found: Sequence[Group]) -> dict[int, Kept]:
+    """Return the rows of the groups, by their numbers."""
     return by_number(connection, {group.number for group in found if group.number is not None})
 
 
@@ -272,14 +254,18 @@ ORDER BY g.place
 )
 
 
+def messages_of(connection: Connection, found: Sequence[Group]) -> Sequence[str | None]:
+    """Return the message of the newest failure of each group."""
+    values = _asked(found) | {"moments": [group.last_at for group in found]}
+    return connection.execute(_EXAMPLES, values).scalars().all() if found else []
+
+
 def in_full(connection: Connection, found: Sequence[Group]) -> list[Group]:
     """Return the groups, each with its row of error_groups and the message of its newest failure."""
-    kept = _kept(connection, found)
-    values = _asked(found) | {"moments": [group.last_at for group in found]}
-    messages = connection.execute(_EXAMPLES, values).scalars().all()
+    kept = kept_of(connection, found)
     return [
         replace(group, kept=kept.get(group.number or 0), message=message)
-        for group, message in zip(found, messages, strict=True)
+        for group, message in zip(found, messages_of(connection, found), strict=True)
     ]
 
 

@@ -3,8 +3,7 @@
 Each is read from an index alone, newest first and at most a cap of its own: failed attempts, failed runs,
 dead runs. A group is a code, a type and a number; the same three in all parts. A number stands for one code
 and one type (``worker.fingerprint``): where each is known, rows are told apart by it alone, which is
-quicker. Its two halves stand alone as well: of a window that is settled the attempts can be
-remembered, and the runs alone are asked again.
+quicker. Attempts stand alone as well, for a night: it tells what became of their runs.
 """
 
 from __future__ import annotations
@@ -87,13 +86,6 @@ FROM (
     GROUP BY asked.place, step
 ) AS counted
 GROUP BY asked
-"""
-
-_FAILING_OF = """
-SELECT asked.place, sum(failed) AS failed, sum(dead) AS dead
-FROM ({failing}) AS tried
-JOIN {asked}
-GROUP BY asked.place
 """
 
 # What tells groups apart, how attempts and runs have it, what names groups that were ranked, and how those
@@ -198,21 +190,11 @@ def most_tried(*, cap: int, by_number: bool) -> TextClause:
 def steps_of(*, cap: int, by_number: bool) -> TextClause:
     """Return the statement that counts the same attempts by the steps that begin at :starts.
 
-    It wants :since and :until, and what ``failing_of`` wants.
+    It wants :since and :until, and :codes, :job_types and :numbers, and tells groups by their places among
+    those, from 1 on. ``by_number``: the numbers alone, of which none may be missing.
     """
     told = _BY_NUMBER if by_number else _BY_NAMES
     return text(_STEPS_OF.format(failed=FAILED, cap=cap, **told))
-
-
-@cache
-def failing_of(*, cap: int, by_number: bool) -> TextClause:
-    """Return the statement that counts the runs that fail now, of the newest ``cap`` of each state.
-
-    It wants :codes, :job_types and :numbers, and tells groups by their places among those, from 1 on.
-    ``by_number``: the numbers alone, of which none may be missing.
-    """
-    told = _BY_NUMBER if by_number else _BY_NAMES
-    return text(_FAILING_OF.format(failing=_of_states(told, "", cap), **told))
 
 
 def narrowed(*, code: bool, unknown: bool, job_type: bool) -> dict[str, str]:

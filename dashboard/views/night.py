@@ -34,6 +34,7 @@ blueprint = Blueprint("night", __name__)
 PATH = "/night"
 FIELDS = {"since": params.MOMENT, "until": params.MOMENT}
 MOST_TYPES = 50
+MOST_SHOWN = 20
 COUNTED = ("job_type", "attempts", "succeeded", "failed", "lost", "slow", "seconds", "slowest_seconds")
 COLUMNS = [*COUNTED, "median_seconds"]
 
@@ -115,7 +116,7 @@ def spelled(window: Window) -> str:
 def is_empty(found: Night) -> bool:
     """Return whether there is nothing at all to show."""
     return not (
-        found.ran or found.running or found.missed or found.fired or found.acts.items or found.failures[0]
+        found.ran or found.running or found.missed or found.fired or found.acts.items or found.failures.count
     )
 
 
@@ -123,9 +124,8 @@ BOUNDS = {
     "types": MOST_TYPES,
     "lanes": minutes.LANES,
     "failures": errors.CAP,
-    "runs": errors.RUNS_CAP,
     "known": faults.CAP,
-    "shown": faults.MOST_SHOWN,
+    "shown": MOST_SHOWN,
     "fires": fires.CAP,
     "late_seconds": fires.LATE.total_seconds(),
     "days": usual.BEFORE.days,
@@ -178,8 +178,8 @@ def twin(context: Mapping[str, Any]) -> dict[str, Any]:
         "next": None,
         "timeline": [lane_item(lane) for lane in found.lanes],
         "failures": [
-            failures.item(group) | {"buckets": buckets, "is_new": found.is_new(group)}
-            for group, buckets in zip(found.failures[0], found.trends, strict=True)
+            failures.item(group) | {"buckets": buckets, "is_new": place < found.failures.new}
+            for place, (group, buckets) in enumerate(zip(found.shown_failures, found.trends, strict=True))
         ],
         "failed_runs": asdict(found.fates),
         "recovered_runs": [dict(row) for row in found.recovered[0]],

@@ -17,6 +17,7 @@ from dashboard.queries import errors, groups
 from dashboard.queries.errors import Found, Window
 from dashboard.queries.failures import lately, named, remembered
 from dashboard.queries.failures.remembered import Memory
+from dashboard.queries.nights import failures as night_failures
 from dashboard.views import errors as errors_page
 from tests.conftest import Connection
 from tests.factories import a_group, a_run
@@ -32,6 +33,7 @@ def small_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Hundreds of failures are as thousands elsewhere."""
     monkeypatch.setattr(lately, "WORTH", 10)
     monkeypatch.setattr(errors, "MOST_GROUPS", SHOWN)
+    monkeypatch.setattr(night_failures, "MOST_SHOWN", SHOWN)
 
 
 @pytest.fixture

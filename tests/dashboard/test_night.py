@@ -21,6 +21,7 @@ from dashboard.formats import anchor
 from dashboard.pictures import gantt
 from dashboard.queries import errors
 from dashboard.queries.errors import Window
+from dashboard.queries.nights import failures as night_failures
 from dashboard.queries.nights.hours import KeptMinutes, minutes_of, settled_hours
 from dashboard.queries.settled import Settled
 from dashboard.views.night import BOUNDS
@@ -641,29 +642,53 @@ def test_what_is_remembered_of_older_failures_goes_with_the_runs_that_retention_
     assert walked() == set()
 
 
-def test_of_failures_that_are_remembered_the_runs_that_fail_now_come_first(
+def test_of_each_failure_the_runs_of_the_window_are_told_that_fail_with_it_now(
+    client: FlaskClient, connection: Connection
+) -> None:
+    group, other = a_group(connection, first_seen_at="-9 days"), a_group(connection, code="no_vat")
+    for status in ("dead", "dead", "failed", "succeeded"):
+        run = a_run(connection, status, attempts=0, error_code="smtp_down", error_group=group)
+        failure(connection, "4 hours", run, error_group=group)
+    elsewhere = a_run(connection, "dead", attempts=0, error_code="no_vat", error_group=other)
+    failure(connection, "5 hours", elsewhere, error_group=group)
+    failure(connection, "4 hours", elsewhere, error_code="no_vat", error_group=other)
+    failure(connection, "4 hours", a_run(connection, "dead", attempts=0, error_code="old"), error_code="old")
+    a_run(connection, "dead", attempts=0, error_code="smtp_down", error_group=group)
+
+    def told(query: str) -> dict[str, tuple[int, int, int]]:
+        return {
+            each["error_code"]: (each["count"], each["failed"], each["dead"])
+            for each in night(client, query)["failures"]
+        }
+
+    for query in (DAY, "since=12h&until=2h"):
+        assert told(query) == {"smtp_down": (5, 1, 2), "no_vat": (1, 0, 1), "old": (1, 0, 1)}
+    connection.execute("UPDATE wakeboard.job_runs SET status = 'queued' WHERE status = 'failed'")
+    for query in (DAY, "since=12h&until=2h"):
+        assert told(query)["smtp_down"] == (5, 0, 2)
+    assert "2 dead" in html(client) and "none fails" not in html(client)
+
+
+def test_of_many_failures_the_new_ones_are_shown_first_and_the_others_counted(
     client: FlaskClient, connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(errors, "MOST_GROUPS", 2)
-    runs = {}
-    for code in ("ALPHA", "BETA", "GAMMA"):
-        runs[code] = a_run(connection, "succeeded", attempts=0, finished_at="-3 hours")
-        failure(connection, "4 hours", runs[code], error_code=code)
-    failure(connection, "5 hours", runs["GAMMA"], error_code="GAMMA")
-
-    def shown(window: str) -> list[tuple[str, int, int]]:
-        body = night(client, window)
-        spans.append(f"since={body['since'][:16]}Z&until={body['until'][:16]}Z")
-        return [(each["error_code"], each["count"], each["dead"]) for each in body["failures"]]
-
-    spans: list[str] = []
-    assert shown("since=12h&until=2h") == [("GAMMA", 2, 0), ("ALPHA", 1, 0)]
-    connection.execute(
-        """UPDATE wakeboard.job_runs SET status = 'dead', error_code = 'BETA', failures = 1,
-            failed_at = now(), last_error = 'no' WHERE id = %s""",
-        (runs["BETA"],),
-    )
-    assert shown(spans[0]) == [("GAMMA", 2, 0), ("BETA", 1, 1)]
+    monkeypatch.setattr(night_failures, "MOST_SHOWN", 2)
+    run = a_run(connection)
+    for code, attempts, first in (
+        ("often", 3, "-9 days"),
+        ("sometimes", 2, "-9 days"),
+        ("new", 1, "-1 hour"),
+    ):
+        group = a_group(connection, code=code, first_seen_at=first)
+        for _ in range(attempts):
+            failure(connection, "1 hour", run, error_code=code, error_group=group)
+    body, page = night(client), html(client)
+    assert [(each["error_code"], each["is_new"]) for each in body["failures"]] == [
+        ("new", True),
+        ("often", False),
+    ]
+    assert rows(page, "failed") == 2 and "Shown are the new ones and those with the most attempts" in page
+    assert body["new"] == 1 and page.count("</svg>first time</span>") == 1
 
 
 @contextmanager

@@ -6,14 +6,16 @@ over the attempts is made once: the other questions are about what it found.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
+from typing import NamedTuple
 
 from worker.nights import Ask, Row, Window
 from worker.states import FAILURES, sql_list
 
 CAP = 10_000
-MOST_SHOWN = 50
+MOST_SHOWN = 20
 # An array of nothing, as PostgreSQL writes it.
 NOTHING = "{}"
 # A failure without a code.
@@ -36,18 +38,36 @@ class Fates:
     gone: int
 
 
+# What tells one kind of failure from another: its group's number or, of failures without one, code and type.
+Kind = tuple[int | None, str | None, str | None]
+
+
+def kind_of(number: int | None, code: str, job_type: str) -> Kind:
+    """Return the kind of a failure of a group, or of none."""
+    return (None, code, job_type) if number is None else (number, None, None)
+
+
+class Standing(NamedTuple):
+    """How many of the runs that failed last with one kind of failure will be tried again, or are dead."""
+
+    failed: int = 0
+    dead: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class Failed:
     """The attempts that failed in a window or LEAD before it, by run, and how those runs stood when asked.
 
-    ``fates`` is what became of those that failed in the window; ``not_succeeded`` are those of them that may
-    still come to another end. ``of_lost`` attempts of the window were lost; the newest are ``lost_runs``, in
-    their ``lost_epochs``. ``of_recovered`` runs succeeded in the window; those with most failures are
-    ``recovered_runs``, and ``failures`` and ``first_failed_at`` stand beside them. What are several is an
-    array in PostgreSQL's own words. ``looked`` is how many attempts there were, LEAD included.
+    ``fates`` is what became of those that failed in the window, ``kinds`` which of them fail now, by kind;
+    ``not_succeeded`` are those that may still come to another end. ``of_lost`` attempts of the window were
+    lost; the newest are ``lost_runs``, in their ``lost_epochs``. ``of_recovered`` runs succeeded in the
+    window; those with most failures are ``recovered_runs``, and ``failures`` and ``first_failed_at`` stand
+    beside them. What are several is an array in PostgreSQL's own words. ``looked`` is how many attempts
+    there were, LEAD included.
     """
 
     fates: Fates
+    kinds: Mapping[Kind, Standing]
     looked: int
     not_succeeded: str
     of_lost: int
@@ -64,10 +84,15 @@ NEWEST = f"""
         FROM {_ATTEMPTS} AND a.finished_at >= :begin AND a.finished_at < :until
         ORDER BY a.finished_at DESC
         LIMIT :cap"""
+# A run that failed has the group of its last failure. Those of :groups are told apart, all others are one.
+KIND = f"""CASE WHEN error_group = ANY (CAST(:groups AS bigint[])) THEN error_group END AS number,
+    CASE WHEN error_group IS NULL THEN coalesce(error_code, '{UNKNOWN}') END AS code,
+    CASE WHEN error_group IS NULL THEN job_type END AS of_type"""
 STANDING = """count(*) FILTER (WHERE status = 'succeeded') AS succeeded,
     count(*) FILTER (WHERE status IN ('failed', 'queued', 'running')) AS waiting,
     count(*) FILTER (WHERE status = 'dead') AS dead,
-    count(*) FILTER (WHERE status = 'cancelled') AS cancelled"""
+    count(*) FILTER (WHERE status = 'cancelled') AS cancelled,
+    count(*) FILTER (WHERE status = 'failed') AS failed"""
 # The newest of a window and what is before it, cut to the window, are the newest of the window. An array
 # finds many runs of a page of the index at once, a join goes down the index for each. Its length is no number
 # that the planner knows, so it might join by nested loops; a full join, which adds nothing here, cannot. Few
@@ -79,9 +104,10 @@ WITH tried AS MATERIALIZED (
     FROM ({NEWEST}) AS newest
     GROUP BY run_id
 ), told AS MATERIALIZED (
-    SELECT tried.run_id, tried.failures, tried.first_failed_at, tried.is_within, runs.status, runs.finished_at
+    SELECT tried.*, runs.*
     FROM tried FULL JOIN (
-        SELECT r.id, r.status, r.finished_at FROM wakeboard.job_runs AS r
+        SELECT r.id, r.status, r.finished_at, r.error_group, r.error_code, r.job_type
+        FROM wakeboard.job_runs AS r
         WHERE r.id = ANY (ARRAY(SELECT run_id FROM tried))
     ) AS runs ON runs.id = tried.run_id
 ), lost AS (
@@ -96,9 +122,12 @@ WITH tried AS MATERIALIZED (
 SELECT fates.*, lost.*, recovered.*,
     (SELECT CAST(coalesce(sum(failures), 0) AS bigint) FROM tried) AS looked
 FROM (
-    SELECT count(*) AS runs, {STANDING}, count(*) - count(status) AS gone,
+    SELECT count(*) AS runs,
         coalesce(array_agg(run_id) FILTER (WHERE status IS DISTINCT FROM 'succeeded'), '{NOTHING}')::text
-            AS not_succeeded
+            AS not_succeeded,
+        (SELECT coalesce(json_agg(kinds), '[]') FROM (
+            SELECT {KIND}, {STANDING} FROM told WHERE is_within GROUP BY 1, 2, 3
+        ) AS kinds) AS standing
     FROM told WHERE is_within
 ) AS fates CROSS JOIN (
     SELECT coalesce(max(of_all), 0) AS of_lost,
@@ -115,29 +144,45 @@ FROM (
 """
 
 
-def failed(ask: Ask, window: Window) -> Failed:
-    """Return what failed in ``window`` and LEAD before it, of its newest CAP failures."""
+def failed(ask: Ask, window: Window, groups: Sequence[int] = ()) -> Failed:
+    """Return what failed in ``window`` and LEAD before it, of its newest CAP failures.
+
+    Of kinds of failure it tells those of ``groups``, and those without a group.
+    """
     begin = window.since - LEAD
     values = {"begin": begin, "since": window.since, "until": window.until, "cap": CAP, "most": MOST_SHOWN}
+    values["groups"] = list(groups)
     found = dict(ask(_FAILED, values)[0])
-    fates = Fates(*(found.pop(name) for name in Fates.__dataclass_fields__))
-    return Failed(fates, **found)
+    return Failed(*stand(found.pop("standing"), found.pop("runs")), **found)
+
+
+def stand(standing: Sequence[Row], runs: int, succeeded: int = 0) -> tuple[Fates, Mapping[Kind, Standing]]:
+    """Return what became of so many ``runs``, and which fail now, by kind.
+
+    ``standing`` has a row of KIND and STANDING for each kind, of all runs but so many that have
+    ``succeeded``; those that are in none are gone.
+    """
+    now = {name: sum(row[name] for row in standing) for name in ("succeeded", "waiting", "dead", "cancelled")}
+    now["succeeded"] += succeeded
+    kinds = {
+        (row["number"], row["code"], row["of_type"]): Standing(row["failed"], row["dead"])
+        for row in standing
+        if row["failed"] or row["dead"]
+    }
+    return Fates(runs, **now, gone=runs - sum(now.values())), kinds
 
 
 _FATES = f"""
-SELECT cardinality(CAST(:runs AS bigint[])) AS runs, {STANDING},
-    cardinality(CAST(:runs AS bigint[])) - count(*) AS gone
-FROM wakeboard.job_runs WHERE id = ANY (CAST(:runs AS bigint[]))
+SELECT {KIND}, {STANDING} FROM wakeboard.job_runs WHERE id = ANY (CAST(:runs AS bigint[])) GROUP BY 1, 2, 3
 """
 
 
-def fates_now(ask: Ask, found: Failed) -> Fates:
-    """Return what has become of the runs of ``found`` meanwhile."""
+def fates_now(ask: Ask, found: Failed, groups: Sequence[int] = ()) -> tuple[Fates, Mapping[Kind, Standing]]:
+    """Return what has become of the runs of ``found`` meanwhile, and by kind which fail now."""
     if found.not_succeeded == NOTHING:
-        return found.fates
-    others = Fates(**ask(_FATES, {"runs": found.not_succeeded})[0])
-    before = found.fates.succeeded
-    return replace(others, runs=others.runs + before, succeeded=others.succeeded + before)
+        return found.fates, found.kinds
+    standing = ask(_FATES, {"runs": found.not_succeeded, "groups": list(groups)})
+    return stand(standing, found.fates.runs, found.fates.succeeded)
 
 
 _KNOWN = f"""

@@ -52,7 +52,7 @@ _FIRE = f"""r.definition_id, r.id, r.scheduled_for, r.status, {THROUGH_AT} AS th
                 WHERE a.run_id = r.id ORDER BY a.lease_epoch LIMIT 1
             ), r.started_at) ELSE r.started_at END AS first_started_at"""
 # In the order of the index, schedule by schedule, nothing has to be sorted (PostgreSQL 17 and newer know it).
-# Of the last schedule it may be that only the oldest are read.
+# Of the last schedule it may be that only the oldest are read: then it is left out.
 _IN_ORDER = f"""
         SELECT {_FIRE}
         FROM wakeboard.job_runs AS r
@@ -60,11 +60,11 @@ _IN_ORDER = f"""
             AND r.scheduled_for >= :since AND r.scheduled_for < :until
         ORDER BY r.definition_id, r.scheduled_for
         LIMIT :cap"""
-# The newest of each, from one schedule on.
+# The newest of each.
 _NEWEST = f"""
         SELECT {_FIRE}
         FROM (
-            SELECT id FROM wakeboard.job_definitions WHERE id >= CAST(:first AS bigint) ORDER BY id LIMIT :cap
+            SELECT id FROM wakeboard.job_definitions ORDER BY id LIMIT :cap
         ) AS d CROSS JOIN LATERAL (
             SELECT r.definition_id, r.id, r.scheduled_for, r.status, r.attempts, r.started_at, r.finished_at
             FROM wakeboard.job_runs AS r
@@ -142,16 +142,15 @@ _FIRED, _FIRED_NEWEST = (_JUDGED.format(fires=each) for each in (_IN_ORDER, _NEW
 def fired(ask: Ask, window: Window) -> list[Fired]:
     """Return by schedule the fires of ``window`` for which a run was made; all together at most CAP.
 
-    Of each schedule the newest PER_SCHEDULE, of the last one that there is room for as many as there is room.
+    Of each schedule the newest PER_SCHEDULE; schedules for which there is no room are left out. Where one has
+    more than PER_SCHEDULE, of the last one the newest that there is room for.
     """
     values = {"since": window.since, "until": window.until, "cap": CAP, "late": LATE, "step": STEP}
-    newest = {"first": 0, "each": PER_SCHEDULE}
     found = _fires(ask, _FIRED, values)
     if any(one.fires > PER_SCHEDULE for one in found.values()):
-        found = _fires(ask, _FIRED_NEWEST, values | newest)
+        found = _fires(ask, _FIRED_NEWEST, values | {"each": PER_SCHEDULE})
     elif sum(one.fires for one in found.values()) >= CAP:
-        last = max(found)
-        found |= _fires(ask, _FIRED_NEWEST, values | newest | {"first": last, "cap": found[last].fires})
+        found.pop(max(found))
     return list(found.values())
 
 

@@ -82,7 +82,7 @@ def summary(ask: Ask, window: Span, zone: tzinfo) -> Summary:
     """Return what is to be told of ``window``, which is over; times in words are of ``zone``."""
     usually = medians(ask, window.since)
     ran = minutes.ran([minutes.summed(ask, window, usually, minutes.slice_length(window))], usually)
-    kinds, failed = failed_kinds(ask, window), faults.failed(ask, window)
+    kinds, failed = failed_kinds(ask, window)
     recovered, of_recovered = faults.recovered(ask, failed)
     lost, of_lost = faults.lost(ask, failed)
     missed, fired, done = fires.missed(ask, window), fires.fired(ask, window), acts(ask, window)

@@ -48,10 +48,10 @@ class _Counted:
 
 
 class Tried(NamedTuple):
-    """Groups without their steps, and what tells those, in the same order."""
+    """Groups by their attempts alone, and what tells the steps of groups."""
 
     found: Found
-    steps: Callable[[], list[Sequence[int]]]
+    steps: Callable[[Sequence[Group]], list[Sequence[int]]]
 
 
 def groups(memory: Memory, connection: Connection, window: Window, now: datetime) -> Found:
@@ -89,17 +89,14 @@ def every(
 
 
 def tried(memory: Memory, connection: Connection, window: Window, now: datetime) -> Tried | None:
-    """Return the groups of which attempts failed, in full, most first, at most MOST_GROUPS.
-
-    As ``errors.failing_of`` tells what ``errors.tried`` found; None where nothing is remembered.
-    """
-    counted = _counted(memory, connection, window, now)
+    """Return what ``errors.tried`` does; None where nothing is remembered."""
+    counted = _counted(memory, connection, window, now, with_runs=False)
     if counted is None:
         return None
-    numbers = _first(counted, counted.attempts.counts, errors.MOST_GROUPS)
-    whole = errors.in_full(connection, _groups(counted, numbers, with_steps=False))
-    found = Found(whole, is_cut=counted.attempts.total >= errors.CAP)
-    return Tried(found, partial(_steps, counted, numbers))
+    counts = counted.attempts.counts
+    groups = _groups(counted, _with_ties(counts, counts, errors.MOST_GROUPS), with_steps=False)
+    found = Found(groups, is_cut=counted.attempts.total >= errors.CAP)
+    return Tried(found, partial(_steps, counted))
 
 
 def trend(
@@ -116,12 +113,14 @@ def trend(
     return _by_step(times, [stamp(start) for start in begun]) if times else [0] * len(begun)
 
 
-def _counted(memory: Memory, connection: Connection, window: Window, now: datetime) -> _Counted | None:
-    """Return what is counted; None where nothing is remembered."""
+def _counted(
+    memory: Memory, connection: Connection, window: Window, now: datetime, *, with_runs: bool = True
+) -> _Counted | None:
+    """Return what is counted, runs that fail now only ``with_runs``; None where nothing is remembered."""
     attempts = memory.lately.newest(connection, window, now)
     if attempts is None:
         return None
-    failed, dead = _failing(connection, window)
+    failed, dead = _failing(connection, window) if with_runs else ({}, {})
     numbers = {*attempts.counts, *failed, *dead}
     words = None if None in numbers else memory.names.of(connection, numbers)
     if words is None:
@@ -185,9 +184,10 @@ def _groups(counted: _Counted, numbers: Sequence[int], *, with_steps: bool = Tru
     ]
 
 
-def _steps(counted: _Counted, numbers: Sequence[int]) -> list[Sequence[int]]:
-    """Return the buckets of the groups ``numbers``."""
+def _steps(counted: _Counted, groups: Sequence[Group]) -> list[Sequence[int]]:
+    """Return the buckets of the groups, each of which has a number."""
     starts = [stamp(start) for start in counted.window.starts]
+    numbers = [group.number for group in groups if group.number is not None]
     return [_buckets(times, starts) for times in counted.attempts.times_of(numbers).values()]
 
 

@@ -14,6 +14,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
+from typing import cast
 
 from sqlalchemy import Connection, text
 
@@ -21,8 +22,8 @@ from dashboard.queries import removed
 from dashboard.queries.errors import Window
 from dashboard.queries.failures import lately
 from dashboard.queries.failures.lately import Attempts, Lately, Newest, array_of, moment_of, stamp
-from worker.nights import faults
-from worker.nights.faults import LEAD, MOST_SHOWN, Failed, Fates
+from worker.nights import Row, faults
+from worker.nights.faults import LEAD, MOST_SHOWN, Failed
 
 # So many are remembered; a night tells of half of them at most.
 MOST_KNOWN = 2 * faults.CAP
@@ -33,11 +34,11 @@ SELECT string_agg(timestamptz_send(finished_at), '') AS times,
 FROM ({faults.NEWEST}) AS newest
 """)
 _STANDING = text(f"""
-SELECT {faults.STANDING},
+SELECT {faults.KIND}, {faults.STANDING},
     string_agg(int8send(id), '') FILTER (WHERE status = 'succeeded') AS succeeded_runs,
     string_agg(timestamptz_send(coalesce(finished_at, '-infinity')), '') FILTER (WHERE status = 'succeeded')
         AS succeeded_at
-FROM wakeboard.job_runs WHERE id = ANY (CAST(:runs AS bigint[]))
+FROM wakeboard.job_runs WHERE id = ANY (CAST(:runs AS bigint[])) GROUP BY 1, 2, 3
 """)
 _LOST = text("""
 SELECT coalesce(array_agg(run_id), '{}')::text AS runs, coalesce(array_agg(lease_epoch), '{}')::text AS epochs
@@ -155,7 +156,9 @@ class Runs:
             self._known = lately.turn(now), known if len(known) <= MOST_KNOWN else {}
 
 
-def failed(memory: Runs, connection: Connection, window: Window, now: datetime) -> Failed | None:
+def failed(
+    memory: Runs, connection: Connection, window: Window, now: datetime, groups: Sequence[int] = ()
+) -> Failed | None:
     """Return what ``faults.failed`` does but for ``not_succeeded``: those are for when the window is settled.
 
     None where nothing is remembered. ``now``: the database's clock.
@@ -164,8 +167,8 @@ def failed(memory: Runs, connection: Connection, window: Window, now: datetime) 
     if newest is None:
         return None
     walked = memory.walked(newest, window.since, now)
-    counts, found = _standing(connection, walked.asked)
-    _, others = _standing(connection, walked.others_asked)
+    standing, found = _standing(connection, walked.asked, groups)
+    _, others = _standing(connection, walked.others_asked, groups)
     memory.learn(found | others, now)
     ended = walked.succeeded | found | others
     since, until = stamp(window.since), stamp(window.until)
@@ -175,7 +178,7 @@ def failed(memory: Runs, connection: Connection, window: Window, now: datetime) 
     shown = recovered[:MOST_SHOWN]
     first = walked.first_failed(shown)
     return Failed(
-        _fates(len(walked.in_window), walked.of_succeeded + len(found), counts),
+        *faults.stand(standing, len(walked.in_window), walked.of_succeeded),
         newest.total,
         faults.NOTHING,
         len(walked.lost),
@@ -187,21 +190,17 @@ def failed(memory: Runs, connection: Connection, window: Window, now: datetime) 
     )
 
 
-def _standing(connection: Connection, runs: str) -> tuple[Mapping[str, int], dict[int, int]]:
-    """Return how many of ``runs`` stand how, and when those ended that succeeded."""
+def _standing(
+    connection: Connection, runs: str, groups: Sequence[int]
+) -> tuple[Sequence[Row], dict[int, int]]:
+    """Return how many of ``runs`` stand how, by kind, and when those ended that succeeded."""
     if runs == faults.NOTHING:
-        return {}, {}
-    counts = dict(connection.execute(_STANDING, {"runs": runs}).mappings().one())
-    ended = (array_of(counts.pop(name)) for name in ("succeeded_runs", "succeeded_at"))
-    return counts, dict(zip(*ended, strict=True))
-
-
-def _fates(runs: int, succeeded: int, counts: Mapping[str, int]) -> Fates:
-    """Return what became of so many runs; those that are nowhere are gone."""
-    waiting, dead, cancelled = (counts.get(name, 0) for name in ("waiting", "dead", "cancelled"))
-    return Fates(
-        runs, succeeded, waiting, dead, cancelled, gone=runs - succeeded - waiting - dead - cancelled
-    )
+        return [], {}
+    found = connection.execute(_STANDING, {"runs": runs, "groups": list(groups)})
+    standing = cast(list[Row], found.mappings().all())
+    names = ("succeeded_runs", "succeeded_at")
+    ended = (array_of(b"".join(row[name] or b"" for row in standing)) for name in names)
+    return standing, dict(zip(*ended, strict=True))
 
 
 def _lost(connection: Connection, window: Window, runs: Sequence[int]) -> tuple[str, str]:

@@ -6,7 +6,7 @@ that cannot change any more is kept from one request to the next. Knows no reque
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cache, cached_property
@@ -17,11 +17,12 @@ from sqlalchemy import Connection, text
 from dashboard import params
 from dashboard.pictures import gantt
 from dashboard.queries import audit, errors, removed
-from dashboard.queries.errors import Group, Window
+from dashboard.queries.errors import Found, Group, Window
 from dashboard.queries.failures import remembered, runs
 from dashboard.queries.failures.remembered import Memory, Tried
 from dashboard.queries.keyset import Rows
-from dashboard.queries.nights import hours
+from dashboard.queries.nights import failures, hours
+from dashboard.queries.nights.failures import Failures
 from dashboard.queries.nights.hours import KeptMinutes
 from dashboard.queries.settled import Settled
 from dashboard.words import night as words
@@ -30,7 +31,7 @@ from worker.nights import Ask, Row, faults, fires, minutes
 from worker.nights.minutes import Minutes, Ran
 from worker.nights.usual import Usual, medians, usual_until
 
-MOST_ACTS = 50
+MOST_ACTS = 20
 Answer = TypeVar("Answer")
 
 # Making one of the questions costs as much Python as asking it; they are some twenty.
@@ -124,15 +125,22 @@ class Night:
         return found
 
     @cached_property
-    def failures(self) -> tuple[list[Group], bool]:
-        """The failed attempts by code and type, most first, and whether counting stopped."""
-        if self._lately is not None:
-            found = self._lately.found
-        else:
-            tried = self._of_runs("tried", lambda: errors.tried(self.connection, self.window))
-            self.memory.lately.note(self.window, sum(group.count for group in tried.heard))
-            found = errors.failing_of(self.connection, tried)
-        return found.heard, found.is_cut
+    def failures(self) -> Failures:
+        """The failed attempts by code and type."""
+        found = self._lately.found if self._lately is not None else self._tried
+        return failures.told(self.connection, found, self.window.since, lambda: self.known[0])
+
+    @cached_property
+    def shown_failures(self) -> list[Group]:
+        """Those that are shown, in full."""
+        return failures.in_full(self.connection, self.failures.shown, self._standing[1])
+
+    @cached_property
+    def _tried(self) -> Found:
+        """The groups of the failed attempts, from the database."""
+        found = self._of_runs("tried", lambda: errors.tried(self.connection, self.window))
+        self.memory.lately.note(self.window, sum(group.count for group in found.heard))
+        return found
 
     @cached_property
     def _lately(self) -> Tried | None:
@@ -141,32 +149,40 @@ class Night:
 
     @cached_property
     def trends(self) -> list[Sequence[int]]:
-        """The failed attempts of each group by the steps of the window."""
+        """The failed attempts of each group that is shown by the steps of the window."""
+        groups = self.failures.shown
         if self._lately is not None:
-            return self._lately.steps()
-        # Which group comes first changes with the runs that fail now, the steps do not.
-        groups = sorted(self.failures[0], key=lambda group: (group.code, group.job_type, group.number or 0))
+            return self._lately.steps(groups)
+        # Which group comes first changes with what becomes of the runs, the steps do not.
+        groups = sorted(groups, key=lambda group: (group.code, group.job_type, group.number or 0))
         names = [(group.code, group.job_type, group.number) for group in groups]
         steps = self._of_runs(
             ("trends", *names), lambda: errors.steps_of(self.connection, self.window, groups)
         )
         of_group = dict(zip(names, steps, strict=True))
-        return [of_group[group.code, group.job_type, group.number] for group in self.failures[0]]
+        return [of_group[group.code, group.job_type, group.number] for group in self.failures.shown]
 
     @cached_property
     def failed(self) -> faults.Failed:
         """The attempts that failed, by run, and how those stood when they were asked for."""
-        found = runs.failed(self.memory.runs, self.connection, self.window, self.now)
+        groups = self.failures.numbers
+        found = runs.failed(self.memory.runs, self.connection, self.window, self.now, groups)
         if found is None:
-            found = self._of_runs("failed", lambda: faults.failed(self.ask, self.window))
+            found = self._of_runs("failed", lambda: faults.failed(self.ask, self.window, groups))
             self.memory.runs.attempts.note(self.window, found.looked)
         return found
 
     @cached_property
+    def _standing(self) -> tuple[faults.Fates, Mapping[faults.Kind, faults.Standing]]:
+        """What became of the runs that failed, and which of them fail now, by kind."""
+        if self._is_settled(self.window.until):
+            return faults.fates_now(self.ask, self.failed, self.failures.numbers)
+        return self.failed.fates, self.failed.kinds
+
+    @property
     def fates(self) -> faults.Fates:
         """What became of the runs that failed."""
-        is_settled = self._is_settled(self.window.until)
-        return faults.fates_now(self.ask, self.failed) if is_settled else self.failed.fates
+        return self._standing[0]
 
     @cached_property
     def known(self) -> tuple[set[tuple[str, str]], bool]:
@@ -215,12 +231,6 @@ class Night:
         # Nothing is under way in a window that is over.
         return self._of_minutes(tuple(types), drawn)
 
-    def is_new(self, group: Group) -> bool:
-        """Return whether the group was never seen before the window."""
-        if group.kept is not None and group.kept.first_seen_at < self.window.since:
-            return False
-        return (group.code, group.job_type) not in self.known[0]
-
     @cached_property
     def numbers(self) -> words.Numbers:
         """What the sentence and the tiles say."""
@@ -228,7 +238,7 @@ class Night:
             attempts=sum(each.attempts for each in self.ran),
             types=len(self.ran),
             failed=sum(each.failed for each in self.ran),
-            new=sum(self.is_new(group) for group in self.failures[0]),
+            new=self.failures.new,
             recovered=self.recovered[1],
             waiting=self.fates.waiting,
             dead=self.fates.dead,
