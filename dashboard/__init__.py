@@ -211,6 +211,7 @@ def _templates(app: Flask, settings: Settings) -> None:
         sparkline=sparkline,
         remembered=rendering.remembered,
         numbered=rendering.numbered,
+        of_row=rendering.of_row,
     )
     folder = str(app.static_folder)
     environment.globals["static"] = lambda name: f"{files.STATIC}{name}?v={files.fingerprint(folder, name)}"

@@ -7,8 +7,9 @@ that give the same piece again and again.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
+from operator import itemgetter
 from types import BuiltinMethodType, FunctionType, MethodType
 from typing import Any
 
@@ -24,6 +25,8 @@ from dashboard.formats import html
 
 # The pieces of a page are a few hundred; what they say may be anybody's text.
 _MOST_PIECES = 2000
+# A page has fifty rows; each is as long as a hundred pieces.
+_MOST_ROWS = 256
 # Stands for a number while the text around it is made; no text of a database holds it.
 _NUMBER = "\0"
 _PLAIN = frozenset({FunctionType, MethodType, BuiltinMethodType, type(lru_cache(len))})
@@ -46,6 +49,38 @@ def numbered(macro: Callable[..., Markup], most: int = _MOST_PIECES) -> Callable
 
     def written(number: int, *given: Any) -> Markup:
         return Markup(f"{number:d}".join(around(*given)))
+
+    return written
+
+
+class _Line:
+    """A row of a table, equal to another that has the same ``told``."""
+
+    __slots__ = ("row", "told")
+
+    def __init__(self, row: RowMapping, told: tuple[Any, ...]) -> None:
+        self.row, self.told = row, told
+
+    def __hash__(self) -> int:
+        return hash(self.told)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Line) and self.told == other.told
+
+
+def of_row(
+    macro: Callable[..., Markup], columns: Sequence[str] | None = None, most: int = _MOST_ROWS
+) -> Callable[..., Markup]:
+    """Return ``macro``, which writes its first argument, a row, with a memory of the ``most`` it gave last.
+
+    It must depend on its arguments alone, and of the row on what its ``columns`` tell, which must be
+    hashable; None: all of them.
+    """
+    which = (lambda row: tuple(row.values())) if columns is None else itemgetter(*columns)
+    kept = lru_cache(most, typed=True)(lambda line, *given: macro(line.row, *given))
+
+    def written(row: RowMapping, *given: Any) -> Markup:
+        return kept(_Line(row, which(row)), *given)
 
     return written
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import datetime
 from functools import cache, lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from flask import Blueprint, current_app, g, request
 from sqlalchemy import RowMapping
@@ -59,14 +59,9 @@ def find() -> dict[str, Any]:
         "address": f"{FRAGMENTS}{PATH}/news?{query}{'&' if query else ''}after={newest}",
         "choices": _choices(newest),
         "between": {name: _typed(filters.get(name)) for name in ("since", "until")},
-        "changes": changes,
-        "link_of": link_of,
         # A page has fifty lines of a few people.
         "log_of_actor": cache(lambda name: filters.link(PATH, who=name, cursor=None)),
-        "log_of": targets.log_of,
-        "word_of": word_of,
-        "result_words": targets.RESULTS,
-        "undone": UNDONE,
+        "spell": spell,
     }
 
 
@@ -127,6 +122,29 @@ def find_news() -> dict[str, Any]:
     return {"filters": filters, "new": audit.newcomers(reading(), filters, as_of(), known)}
 
 
+class Spelled(NamedTuple):
+    """A row in words: what was done, what it changed, what came of it; its thing's page, and log."""
+
+    word: str
+    changed: tuple[str, ...]
+    meaning: str
+    is_undone: bool
+    link: str | None
+    log: str
+
+
+def spell(row: Mapping[Any, Any]) -> Spelled:
+    """Return what a line says of ``row``."""
+    return Spelled(
+        word_of(row),
+        changes(row["before"], row["after"]),
+        targets.RESULTS.get(row["result"], ""),
+        row["result"] in UNDONE,
+        _link_of(row),
+        targets.log_of(row["target_type"], row["target_id"]),
+    )
+
+
 def word_of(row: Mapping[Any, Any]) -> str:
     """Return what was done, in a word or two."""
     action = str(row["action"])
@@ -135,7 +153,7 @@ def word_of(row: Mapping[Any, Any]) -> str:
     return VERBS[action].label if action in VERBS else WORDS.get(action, action)
 
 
-def link_of(row: Mapping[Any, Any]) -> str | None:
+def _link_of(row: Mapping[Any, Any]) -> str | None:
     """Return the page of the thing that an audit row is about, None when it has none."""
     served = current_app.extensions.get(_SERVED)
     if served is None:

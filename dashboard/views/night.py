@@ -24,7 +24,6 @@ from dashboard.queries.settled import Settled
 from dashboard.views import audit as audit_page
 from dashboard.views import errors as errors_page
 from dashboard.words import night as words
-from dashboard.words.changes import changes
 from dashboard.words.schedule import OVERLAPS, REASONS
 from worker.nights import faults, fires, minutes, usual
 from worker.nights.minutes import Ran
@@ -96,9 +95,7 @@ def find() -> dict[str, Any]:
         "key": failures.key,
         "runs_link": failures.runs_link,
         "error_link": failures.link,
-        "changes": changes,
-        "link_of": audit_page.link_of,
-        "word_of": audit_page.word_of,
+        "spell": audit_page.spell,
         "late": fires.late(found.fired),
         "beside": fires.beside(found.fired),
         "reasons": REASONS,

@@ -5,15 +5,17 @@ from __future__ import annotations
 import re
 
 import pytest
+from flask import Flask
 from flask.templating import Environment
 from flask.testing import FlaskClient
 from jinja2 import StrictUndefined, UndefinedError, pass_context, pass_eval_context
 from jinja2.nodes import EvalContext
 from jinja2.runtime import Context
 from markupsafe import Markup, escape
+from sqlalchemy import RowMapping, text
 
 from dashboard.formats import html
-from dashboard.rendering import Pages, numbered, remembered
+from dashboard.rendering import Pages, numbered, of_row, remembered
 
 HOSTILE = ("<b>", "a & b", "'", '"', "<" * 300, "plain", "", Markup("<b>safe</b>"), 7, -1, 1.5, True, None)
 
@@ -61,6 +63,28 @@ def test_a_numbered_macro_is_rendered_once_for_all_numbers() -> None:
     assert isinstance(written(9, "<b>"), Markup) and rendered == ["<b>"]
     with pytest.raises(ValueError):
         written("<b>", "no number")
+
+
+def test_a_macro_of_a_row_is_rendered_once_for_rows_that_say_the_same(app: Flask) -> None:
+    rendered: list[int] = []
+
+    def macro(row: RowMapping, word: str) -> Markup:
+        rendered.append(row["id"])
+        return Markup("<i>{} {}</i>").format(row["name"], word)
+
+    def row(number: int, name: str) -> RowMapping:
+        statement = text("SELECT CAST(:id AS int) AS id, :name AS name, CAST('{}' AS jsonb) AS extra")
+        with app.extensions["wakeboard_database"].primary.connect() as session:
+            return session.execute(statement, {"id": number, "name": name}).mappings().one()
+
+    written = of_row(macro, ("id", "name"))
+    assert [written(row(7, name), "<b>") for name in ("a", "a", "<u>")] == [
+        "<i>a &lt;b&gt;</i>", "<i>a &lt;b&gt;</i>", "<i>&lt;u&gt; &lt;b&gt;</i>",
+    ]  # fmt: skip
+    assert rendered == [7, 7]
+    assert written(row(7, "a"), Markup("<b>")) == "<i>a <b></i>" and len(rendered) == 3
+    with pytest.raises(TypeError):
+        of_row(macro)(row(8, "a"), "what its columns say must be hashable")
 
 
 def test_badges_of_foreign_words_are_escaped_each_time(client: FlaskClient) -> None:

@@ -1,7 +1,7 @@
 """What the page of a night asks of schedules: fires that were missed, late, or ran beside the one before.
 
 Each schedule's fires come from the index of fires, which has all that is asked: at most PER_SCHEDULE of each,
-CAP of all.
+CAP of all. One walk over them counts; schedules with a fire that was retried or took long get a second one.
 """
 
 from __future__ import annotations
@@ -44,17 +44,17 @@ THROUGH_AT = """CASE WHEN r.attempts > 0 AND r.status = 'cancelled' THEN coalesc
                 FROM wakeboard.job_attempts AS a
                 WHERE a.run_id = r.id ORDER BY a.lease_epoch DESC LIMIT 1
             ), r.finished_at) ELSE r.finished_at END"""
-# A run's started_at is that of its latest attempt; the first one's is in its history, which is looked up once
-# for each fire below a limit.
-_FIRE = f"""r.definition_id, r.id, r.scheduled_for, r.status, {THROUGH_AT} AS through_at,
+# A run's started_at is that of its latest attempt; the first one's is in its history.
+_FIRE = f"""r.id, r.scheduled_for, r.status, {THROUGH_AT} AS through_at,
             CASE WHEN r.attempts > 1 THEN coalesce((
                 SELECT a.started_at FROM wakeboard.job_attempts AS a
                 WHERE a.run_id = r.id ORDER BY a.lease_epoch LIMIT 1
             ), r.started_at) ELSE r.started_at END AS first_started_at"""
+_PLAIN = "r.definition_id, r.id, r.scheduled_for, r.status, r.attempts, r.started_at, r.finished_at"
 # In the order of the index, schedule by schedule, nothing has to be sorted (PostgreSQL 17 and newer know it).
 # Of the last schedule it may be that only the oldest are read: then it is left out.
 _IN_ORDER = f"""
-        SELECT {_FIRE}
+        SELECT {_PLAIN}
         FROM wakeboard.job_runs AS r
         WHERE r.definition_id = ANY (ARRAY(SELECT id FROM wakeboard.job_definitions ORDER BY id LIMIT :cap))
             AND r.scheduled_for >= :since AND r.scheduled_for < :until
@@ -62,11 +62,11 @@ _IN_ORDER = f"""
         LIMIT :cap"""
 # The newest of each.
 _NEWEST = f"""
-        SELECT {_FIRE}
+        SELECT r.*
         FROM (
             SELECT id FROM wakeboard.job_definitions ORDER BY id LIMIT :cap
         ) AS d CROSS JOIN LATERAL (
-            SELECT r.definition_id, r.id, r.scheduled_for, r.status, r.attempts, r.started_at, r.finished_at
+            SELECT {_PLAIN}
             FROM wakeboard.job_runs AS r
             WHERE r.definition_id = d.id AND r.scheduled_for >= :since AND r.scheduled_for < :until
             ORDER BY r.scheduled_for DESC
@@ -76,44 +76,44 @@ _NEWEST = f"""
 # The latest start and the newest overlap are the greatest of (which, run): an aggregate with an order, or
 # groups by name, would sort every fire. Numbers are made of the odd fires alone, as floats: they say a time
 # to the microsecond and an id up to 2 to the 53rd, and take less to make and to compare than ``numeric``. Of
-# the fires that wait there may be thousands, so the latest of these is found as the oldest; OFFSET lets it be
-# looked up once. Schedules are told in columns: rows of hundreds take Python as long as PostgreSQL this.
-#
-# What ran beside another is looked for only where a fire was not through within STEP of its time: no other
-# can be there when the next one starts. That needs each fire's past; a walk that only counts takes half.
-_BESIDE = f"""
-    SELECT count(*) AS beside, max(ARRAY[date_part('epoch', scheduled_for), id]) AS newest_beside
+# the fires that wait there may be thousands, so the latest of these is found as the oldest.
+_IS_LATE = "{start} > scheduled_for + :late"
+_WAITS = "{start} IS NULL AND now() > scheduled_for + :late AND status IN ('queued', 'failed')"
+_LATE = f"""
+        count(*) FILTER (WHERE {_IS_LATE}) + count(*) FILTER (WHERE {_WAITS}) AS late,
+        max(ARRAY[date_part('epoch', {{start}} - scheduled_for), id]) FILTER (WHERE {_IS_LATE})
+            AS latest_start,
+        min(scheduled_for) FILTER (WHERE {_WAITS}) AS waits_since"""
+# Of a run that began once and was through within STEP the row tells all, and no other can have begun beside
+# it. Schedules that have another kind are walked over once more, run by run with its past.
+_IS_PLAIN = """attempts <= 1 AND (started_at IS NULL OR started_at >= scheduled_for
+            AND coalesce(finished_at, now()) <= scheduled_for + :step)"""
+_WALKED = f"""
+    SELECT {_LATE.format(start="first_started_at")},
+        count(*) FILTER (WHERE is_beside) AS beside,
+        max(ARRAY[date_part('epoch', scheduled_for), id]) FILTER (WHERE is_beside) AS newest_beside
     FROM (
-        SELECT id, scheduled_for, first_started_at < max(
+        SELECT *, first_started_at < max(
             CASE WHEN first_started_at IS NOT NULL THEN coalesce(through_at, now()) END
         ) OVER (ORDER BY scheduled_for ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS is_beside
         FROM (
             SELECT {_FIRE}
             FROM wakeboard.job_runs AS r
-            WHERE r.definition_id = each.definition_id
+            WHERE r.definition_id = told.definition_id
                 AND r.scheduled_for >= :since AND r.scheduled_for < :until
             ORDER BY r.scheduled_for DESC
-            LIMIT each.to_walk
+            LIMIT told.to_walk
         ) AS newest
-    ) AS in_turn
-    WHERE is_beside"""
+    ) AS in_turn"""
+# Schedules are told in columns: rows of hundreds take Python as long as PostgreSQL this. OFFSET lets the
+# latest be looked up once.
 _JUDGED = f"""
-WITH fire AS ({{fires}}
-), told AS (
-    SELECT definition_id, count(*) AS fires, count(late_seconds) + count(waits_since) AS late,
-        max(ARRAY[late_seconds, id]) FILTER (WHERE late_seconds IS NOT NULL) AS latest_start,
-        min(waits_since) AS waits_since,
-        CASE WHEN bool_or(is_long) THEN count(*) ELSE 0 END AS to_walk
-    FROM (
-        SELECT definition_id, id,
-            CASE WHEN first_started_at > scheduled_for + :late
-                THEN date_part('epoch', first_started_at - scheduled_for) END AS late_seconds,
-            CASE WHEN first_started_at IS NULL AND now() > scheduled_for + :late
-                AND status IN ('queued', 'failed') THEN scheduled_for END AS waits_since,
-            first_started_at < scheduled_for OR first_started_at IS NOT NULL
-                AND coalesce(through_at, now()) > scheduled_for + :step AS is_long
-        FROM fire
-    ) AS judged
+WITH told AS (
+    SELECT definition_id, count(*) AS fires,
+        CASE WHEN bool_and({_IS_PLAIN}) THEN 0 ELSE count(*) END AS to_walk,
+        {_LATE.format(start="started_at")}
+    FROM ({{fires}}
+    ) AS fire
     GROUP BY definition_id
 )
 SELECT array_agg(id) AS ids, array_agg(name) AS names, array_agg(overlap) AS overlaps,
@@ -121,20 +121,23 @@ SELECT array_agg(id) AS ids, array_agg(name) AS names, array_agg(overlap) AS ove
     array_agg(latest[2]::bigint) AS late_run_ids, array_agg(beside) AS beside,
     array_agg(newest_beside[2]::bigint) AS beside_run_ids
 FROM (
-    SELECT d.id, d.name, d.overlap, each.*, beside.*
-    FROM (
-        SELECT *, greatest(latest_start, CASE WHEN waits_since IS NOT NULL THEN ARRAY[
+    SELECT d.id, d.name, d.overlap, each.*,
+        greatest(latest_start, CASE WHEN waits_since IS NOT NULL THEN ARRAY[
             date_part('epoch', now() - waits_since), (
                 SELECT r.id FROM wakeboard.job_runs AS r
-                WHERE r.definition_id = told.definition_id AND r.scheduled_for = told.waits_since
+                WHERE r.definition_id = d.id AND r.scheduled_for = waits_since
             )
         ] END) AS latest
-        FROM told OFFSET 0
+    FROM (
+        SELECT told.definition_id, told.fires, walked.beside, walked.newest_beside,
+            CASE WHEN to_walk = 0 THEN told.late ELSE walked.late END AS late,
+            CASE WHEN to_walk = 0 THEN told.latest_start ELSE walked.latest_start END AS latest_start,
+            CASE WHEN to_walk = 0 THEN told.waits_since ELSE walked.waits_since END AS waits_since
+        FROM told CROSS JOIN LATERAL ({_WALKED}
+        ) AS walked
     ) AS each
     JOIN wakeboard.job_definitions AS d ON d.id = each.definition_id
-    CROSS JOIN LATERAL ({_BESIDE}
-    ) AS beside
-    ORDER BY d.name
+    ORDER BY d.name OFFSET 0
 ) AS named"""
 _FIRED, _FIRED_NEWEST = (_JUDGED.format(fires=each) for each in (_IN_ORDER, _NEWEST))
 
