@@ -215,7 +215,7 @@ class Polls:
     def _ask_for_news(self) -> None:
         """Ask what is new, unless another process did just now."""
         known = self._board.news
-        if 0 <= monotonic() - known.asked_at < NEWS_SECONDS * 0.8:
+        if 0 <= monotonic() - known.asked_at < NEWS_SECONDS:
             return
         with writing(self._pool) as connection:
             act, runs = connection.execute(NEWEST).fetchone() or (0, 0)
