@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlencode, urlsplit
 from zoneinfo import available_timezones
 
 PREFIX = "WAKEBOARD_"
@@ -25,6 +25,10 @@ SECRETS = frozenset(
         "alert_webhook_secret",
     }
 )
+
+# Of these all but the password may be told: which server it is, is what one looks for.
+PLACES = frozenset({"database_url", "read_database_url", "smtp_url"})
+HIDDEN = "***"
 
 MAIL_SCHEMES = ("smtp", "smtp+starttls", "smtps")
 SHORTEST_SECRET = 16
@@ -227,7 +231,7 @@ class Settings:
             try:
                 values[entry.name] = entry.metadata["read"](text)
             except (ValueError, KeyError):
-                shown = "***" if entry.name in SECRETS else repr(text)
+                shown = HIDDEN if entry.name in SECRETS else repr(text)
                 wrong.append(f"{label} is {shown}; allowed: {entry.metadata['allowed']}.")
         if wrong:
             raise SettingsError("\n".join(wrong))
@@ -235,12 +239,10 @@ class Settings:
 
     def rows(self) -> list[dict[str, str | None]]:
         """Return ``{"name", "value", "origin"}`` for each setting, secrets masked."""
-        rows = []
-        for name, origin in self.origins.items():
-            value = getattr(self, name)
-            shown = None if value is None else "***" if name in SECRETS else str(value)
-            rows.append({"name": PREFIX + name.upper(), "value": shown, "origin": origin})
-        return rows
+        return [
+            {"name": PREFIX + name.upper(), "value": _shown(name, getattr(self, name)), "origin": origin}
+            for name, origin in self.origins.items()
+        ]
 
     def environment_variables(self) -> dict[str, str]:
         """Return the settings as ``WAKEBOARD_…`` variables, for a process that we start; it finds defaults
@@ -256,6 +258,32 @@ class Settings:
             for name, value in values.items()
             if value is not None
         }
+
+
+def _shown(name: str, value: Any) -> str | None:
+    """Return a setting's value as people may see it."""
+    if value is None or name not in SECRETS:
+        return None if value is None else str(value)
+    return without_password(value) if name in PLACES else HIDDEN
+
+
+def without_password(url: str) -> str:
+    """Return ``url`` with its password masked; all of it is where one cannot tell what is the password."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return HIDDEN
+    who, at, where = parts.netloc.rpartition("@")
+    name, colon, _ = who.partition(":")
+    # A raw / ? or # in a password ends what is before the @ too early.
+    if not parts.scheme or "@" in f"{parts.path}{parts.query}{parts.fragment}":
+        return HIDDEN
+    told = [
+        (key, HIDDEN if "password" in key.lower() else text)
+        for key, text in parse_qsl(parts.query, keep_blank_values=True)
+    ]
+    query = f"?{urlencode(told, safe='/*:,')}" if told else ""
+    return f"{parts.scheme}://{name}{f':{HIDDEN}' if colon else ''}{at}{where}{parts.path}{query}"
 
 
 def _find(name: str, flags: Mapping[str, object], environ: Mapping[str, str]) -> tuple[str | None, str, str]:

@@ -604,12 +604,19 @@ def test_a_login_link_leads_to_where_people_reach_the_pages(
     assert wakeboard("login-link", "--bind", "127.0.0.1:8099").out.startswith("http://127.0.0.1:8099/login")
 
 
-def test_settings_are_listed_with_their_origin_and_secrets_masked(wakeboard: Command, database: str) -> None:
+def test_settings_are_listed_with_their_origin_and_secrets_masked(
+    wakeboard: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WAKEBOARD_DATABASE_URL", "postgresql://jobs:hunter2@db.example.org:5433/jobs")
+    monkeypatch.setenv("WAKEBOARD_HEARTBEAT_URL", "https://ping.example.org/hunter2")
     said = wakeboard("config", "--poll-seconds", "3", "--json")
     found = {item["name"]: (item["value"], item["origin"]) for item in said.json["items"]}
     assert found["WAKEBOARD_POLL_SECONDS"] == ("3.0", "flag")
-    assert found["WAKEBOARD_DATABASE_URL"] == ("***", "environment")
-    assert database not in said.out
+    assert found["WAKEBOARD_DATABASE_URL"] == (
+        "postgresql://jobs:***@db.example.org:5433/jobs", "environment",
+    )  # fmt: skip
+    assert found["WAKEBOARD_HEARTBEAT_URL"] == ("***", "environment")
+    assert "hunter2" not in said.out
 
 
 def test_flags_may_stand_before_the_verb(wakeboard: Command, connection: Connection) -> None:

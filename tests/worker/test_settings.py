@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from worker.cli.misspelt import misspelt
-from worker.settings import Settings, SettingsError, default_data_dir
+from worker.settings import Settings, SettingsError, default_data_dir, without_password
 
 
 def load(**variables: str) -> Settings:
@@ -131,6 +131,24 @@ def test_a_password_is_never_shown() -> None:
         load(database_url="postgresql://u:s3cret@db/w?nonsense=1")
     assert "s3cret" not in str(wrong.value)
     assert "s3cret" not in repr(settings)
+
+
+@pytest.mark.parametrize(
+    ("url", "told"),
+    [
+        ("postgresql://jobs:hunter2@db.example.org:5433/jobs", "postgresql://jobs:***@db.example.org:5433/jobs"),
+        ("postgresql://jobs@db.example.org/jobs", "postgresql://jobs@db.example.org/jobs"),
+        ("postgresql://db.example.org/jobs?password=hunter2&sslmode=require",
+         "postgresql://db.example.org/jobs?password=***&sslmode=require"),
+        ("postgresql:///jobs?host=/run/postgresql", "postgresql:///jobs?host=/run/postgresql"),
+        ("postgresql://jobs:hun/ter2@db.example.org/jobs", "***"),
+        ("postgresql://jobs:hun?ter2@db.example.org/jobs", "***"),
+        ("host=db.example.org password=hunter2", "***"),
+        ("postgresql://jobs:hunter2@[db/jobs", "***"),
+    ],
+)  # fmt: skip
+def test_of_an_address_all_but_the_password_is_told(url: str, told: str) -> None:
+    assert without_password(url) == told
 
 
 @pytest.mark.parametrize(

@@ -97,6 +97,8 @@ class Kind:
     every_seconds: float = 15.0
     # It tells once a day what was, and never fires: see ``worker.alerts.mornings``.
     is_report: bool = False
+    # It asks who has not been heard of, and would find everybody where the database itself was away.
+    is_of_others: bool = False
 
     @property
     def settings(self) -> tuple[Setting, ...]:
@@ -128,6 +130,7 @@ KINDS: dict[str, Kind] = {
             "web",
             "/workers",
             (Setting("waited_seconds", "Due for longer than", "seconds", 120, 10, 86_400),),
+            is_of_others=True,
         ),
         Kind(
             "late_loop",
@@ -135,6 +138,7 @@ KINDS: dict[str, Kind] = {
             "A background duty of a process has missed three rounds: it may have died in a healthy process.",
             "web",
             "/system",
+            is_of_others=True,
         ),
         Kind(
             "queue_age",
@@ -189,6 +193,7 @@ KINDS: dict[str, Kind] = {
                 Setting("count", "From this many", "count", 1, 1, 1_000_000),
             ),
             every_seconds=RESTING_SECONDS,
+            is_of_others=True,
         ),
         Kind(
             "morning_report",

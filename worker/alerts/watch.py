@@ -27,12 +27,17 @@ Row = Mapping[str, Any]
 # whose change no worker has told for as long, be it that none knows a channel.
 NEGLECTED_SECONDS = 120
 QUESTION_TIMEOUT = "3s"
+# Rules about what others say regularly are looked at once this session has stood for so long: after an outage
+# of the database, and after a start, everybody is silent until they are back.
+SETTLE_SECONDS = 20
 MOST_TOLD_NAMES = 200
 
 DUE = f"""
 SELECT r.id, r.kind FROM wakeboard.alert_rules AS r
-JOIN unnest(%(kinds)s::text[], %(every)s::float8[], %(mine)s::bool[]) AS k (kind, every, mine) USING (kind)
-WHERE r.enabled AND CASE
+JOIN unnest(%(kinds)s::text[], %(every)s::float8[], %(mine)s::bool[], %(settles)s::float8[])
+    AS k (kind, every, mine, settles) USING (kind)
+CROSS JOIN pg_stat_get_activity(pg_backend_pid()) AS session
+WHERE r.enabled AND session.backend_start <= now() - make_interval(secs => k.settles) AND CASE
     WHEN k.mine THEN coalesce(r.checked_at, '-infinity') < now() - make_interval(secs => 0.9 * k.every)
     WHEN coalesce(r.checked_at, r.created_at) < now() - make_interval(secs => {NEGLECTED_SECONDS} + k.every)
         THEN true
@@ -122,6 +127,7 @@ class Watch:
             "kinds": [kind.name for kind in chosen],
             "every": [kind.every_seconds for kind in chosen],
             "mine": [kind.watcher == self.watcher for kind in chosen],
+            "settles": [SETTLE_SECONDS if kind.is_of_others else 0.0 for kind in chosen],
             "can_tell": bool(configured(self.settings)),
         }
 
