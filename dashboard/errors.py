@@ -56,9 +56,9 @@ def install(app: Flask) -> None:
     app.register_error_handler(Exception, _unexpected)
 
 
-def show(code: int, sentence: str) -> Response:
+def show(code: int, sentence: str, title: str | None = None) -> Response:
     """Return the error ``code`` with ``sentence`` as JSON, as plain text for htmx, or as a page."""
-    title = TITLES.get(code, "Not done")
+    title = title or TITLES.get(code, "Not done")
     shape = wanted()
     if shape == "json":
         response = jsonify({"error": title, "message": sentence, "request_id": g.get("request_id", "")})
@@ -97,16 +97,16 @@ def _database(error: Exception) -> Response:
     cause = getattr(error, "orig", None) or error
     if isinstance(cause, NO_TABLES):
         log.warning("schema missing: %s", first_line(cause))
-        return show(503, EMPTY)
+        return show(503, EMPTY, "No tables here yet")
     if isinstance(cause, psycopg.errors.InsufficientPrivilege):
         log.warning("role shut out: %s", first_line(cause))
-        return show(503, SHUT_OUT)
+        return show(503, SHUT_OUT, "The database says no")
     if isinstance(cause, psycopg.errors.QueryCanceled | psycopg.errors.LockNotAvailable):
         log.warning("statement timeout: %s", request.path)
-        return show(503, SLOW)
+        return show(503, SLOW, "That took too long")
     if isinstance(cause, exc.TimeoutError):
         log.warning("connection pool exhausted: %s", request.path)
-        return show(503, BUSY)
+        return show(503, BUSY, "Too busy")
     if isinstance(cause, psycopg.OperationalError | psycopg.InterfaceError):
         return _away(cause)
     return _unexpected(error)
