@@ -78,7 +78,7 @@ def words(
 
 def _sentence(cause: Cause, finding: Finding | None) -> str:
     if cause == "test":
-        return "This is a test: somebody pressed the button to see whether messages arrive. Nothing is wrong."
+        return "This is a test: somebody wants to see whether messages arrive. Nothing is wrong."
     return finding.sentence if finding is not None else ""
 
 
