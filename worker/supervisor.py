@@ -190,6 +190,10 @@ class Supervisor:
             if self._claimer.is_drained or (is_over and self._claimer.is_quiet):
                 self._exit_code = 0 if self._background.is_registered else FAILED
             elif not self._background.is_registered and monotonic() - self._began_at >= PATIENCE_SECONDS:
+                log.warn(
+                    f"No database would have this tick for {PATIENCE_SECONDS:.0f} s: nothing was fired or "
+                    "run, and the work is left to the next one."
+                )
                 self._exit_code = FAILED
 
     # ---- beginning and end --------------------------------------------------------------------------

@@ -188,3 +188,19 @@ def test_a_tick_obeys_sigterm(database: str, connection: Connection, tmp_path: P
         assert started.terminate(10) == 0, started.output
     assert row(connection, run_id)["status"] == "queued"
     assert outcomes(connection, run_id) == ["released"]
+
+
+def test_a_tick_without_a_database_gives_up_and_says_that_it_left_the_work() -> None:
+    impatient = "import sys; from worker import supervisor; from worker.cli import main; "
+    impatient += "supervisor.PATIENCE_SECONDS = 1.0; sys.argv = ['wakeboard', 'tick']; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", impatient],
+        env=surroundings("postgresql://nobody@127.0.0.1:1/nothing") | SHORT,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+    assert done.returncode == 1, done.stderr
+    assert "The database does not answer" in done.stderr
+    assert "the work is left to the next one" in done.stderr and "Traceback" not in done.stderr
