@@ -19,6 +19,7 @@ from worker import db
 from worker import own_connection as own
 from worker.alerts import channels as channels_module
 from worker.alerts import delivery
+from worker.alerts import watch as watch_module
 from worker.alerts.channels import Channels, NotSent, Outgoing, signature
 from worker.alerts.heartbeat import Heartbeat
 from worker.alerts.kinds import KINDS
@@ -37,6 +38,12 @@ def settings(*sides: Mailbox | Receiver, **more: str) -> Settings:
     for side in sides:
         environ |= side.environment
     return Settings.load({}, environ=environ)
+
+
+@pytest.fixture(autouse=True)
+def settled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sessions of these tests are young: let that be no reason to wait."""
+    monkeypatch.setattr(watch_module, "SETTLE_SECONDS", 0)
 
 
 def rule(connection: Connection, name: str = "dead_runs") -> dict[str, Any]:
@@ -145,6 +152,32 @@ def test_the_web_process_looks_at_what_workers_neglect(connection: Connection) -
     Watch("worker", settings()).step(connection)
     connection.execute("UPDATE wakeboard.alert_rules SET checked_at = checked_at - interval '4 minutes'")
     assert web.step(connection)["looked"] == 7
+
+
+def test_who_is_silent_is_asked_once_the_session_has_stood_a_while(
+    connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a_worker(connection, seen_at=from_now("0 seconds"))
+    insert(
+        connection,
+        "loops",
+        {
+            "process_id": "w1",
+            "name": "claim",
+            "interval_seconds": 2,
+            "last_success_at": from_now("-12 seconds"),
+        },
+        "name",
+    )
+    web = Watch("web", settings())
+    monkeypatch.setattr(watch_module, "SETTLE_SECONDS", 3600)
+    web.step(connection)
+    asked = {row["name"]: row["checked_at"] is not None for row in rows(connection, "alert_rules")}
+    assert not (asked["late_loop"] or asked["no_worker"] or asked["stuck_leases"])
+    assert asked["queue_age"] and rule(connection, "late_loop")["state"] == "quiet"
+    monkeypatch.setattr(watch_module, "SETTLE_SECONDS", 0)
+    web.step(connection)
+    assert rule(connection, "late_loop")["state"] == "firing"
 
 
 def test_two_watchers_at_once_tell_once(

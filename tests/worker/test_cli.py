@@ -19,7 +19,7 @@ from psycopg import sql
 from tests.conftest import Connection
 from tests.factories import a_run, a_type, a_worker, an_attempt, from_now, insert, row, rows
 from tests.servers import Server
-from worker import cli, db
+from worker import cli, db, fleet
 from worker.cli.summaries import SUMMARIES
 from worker.leases import STATES
 from worker.people import users
@@ -191,7 +191,7 @@ def test_wrong_use_is_one_line_and_the_code_2(
     [
         ("run", "5"), ("retry", "5"), ("cancel", "5"), ("again", "5"), ("release", "5"),
         ("types", "pause", "mail"), ("schedule", "pause", "x"), ("schedule", "preview", "x"),
-        ("effects", "settle", "5", "--as", "done"),
+        ("effects", "settle", "5", "--as", "done"), ("workers", "drain", "x"),
     ],
     ids=" ".join,
 )  # fmt: skip
@@ -321,6 +321,47 @@ def test_a_type_keeps_its_runs_for_days_of_its_own(wakeboard: Command, connectio
     wakeboard("types", "keep", "mail", "--default")
     assert days() == (None, None)
     assert "no worker has ever registered it" in wakeboard("types", "keep", "nobody", "--default").err
+
+
+def test_workers_are_listed_by_how_they_stand_the_silent_ones_first(
+    wakeboard: Command, connection: Connection
+) -> None:
+    for name, columns in {
+        "idle": {}, "busy": {"running": 2}, "silent": {"seen": "-1 minute"},
+        "draining": {"drain_requested_at": "0 seconds"},
+        "stopping": {"stopping_at": "0 seconds", "running": 1},
+        "gone": {"seen": "-2 days"},
+        "stopped": {"stopped_at": "-5 minutes"},
+        "stopped long ago": {"stopped_at": "-5 hours"},
+    }.items():  # fmt: skip
+        a_worker(connection, id=name, **columns)
+    found = wakeboard("workers", "list", "--json").json["items"]
+    assert [each["id"] for each in found] == [*fleet.NAMES]
+    assert all(each["id"] == each["state"] for each in found)
+    assert len(wakeboard("workers", "list", "--all", "--json").json["items"]) == len(found) + 1
+    assert wakeboard("workers", "list").out.splitlines()[1].startswith("silent")
+    assert "it missed two heartbeats" in wakeboard("workers", "list", "--help").out.replace("\n  ", " ")
+
+
+def test_workers_are_drained_undrained_and_stopped_by_their_ids(
+    wakeboard: Command, connection: Connection
+) -> None:
+    for name in ("w1", "w2"):
+        a_worker(connection, id=name)
+
+    def states() -> list[str]:
+        return [each["state"] for each in wakeboard("workers", "list", "--json").json["items"]]
+
+    assert wakeboard("workers", "drain", "w1", "w2", "--reason", "new kernel").code == 0
+    assert states() == ["draining", "draining"]
+    assert wakeboard("workers", "undrain", "w2").code == 0
+    assert sorted(states()) == ["draining", "idle"]
+    assert wakeboard("workers", "stop", "w1").code == 0
+    assert sorted(states()) == ["idle", "stopping"]
+    said = wakeboard("workers", "stop", "w3")
+    assert said.code == 2 and "There is no worker 'w3'." in said.err
+    told = [(row["action"], row["target_id"], row["reason"]) for row in rows(connection, "audit_log")]
+    assert ("worker.drain", "w2", "new kernel") in told and ("worker.stop", "w1", None) in told
 
 
 def test_all_types_are_held_for_a_time_and_exactly_those_let_go(

@@ -33,6 +33,7 @@ ROOMS = {
     "schedule": "schedules",
     "import-crontab": "crontabs",
     "types": "types",
+    "workers": "workers",
     "effects": "effects",
     "alerts": "alerts",
     "audit": "auditing",

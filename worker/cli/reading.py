@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
+from worker import fleet
 from worker import leases as lease_words
 from worker.cli.reach import Connection, Row, one, rows
 from worker.ledger import is_unconfirmed
@@ -64,6 +65,14 @@ SELECT t.name, CASE WHEN t.paused_at IS NULL THEN 'active' ELSE 'paused' END AS 
     t.keep_succeeded_days, t.keep_dead_days, t.seen_at
 FROM wakeboard.job_types AS t ORDER BY t.name
 """
+WORKERS = f"""
+SELECT {fleet.rank("w")} AS rank, w.id, w.name, w.hostname, w.pid, w.version, w.running, w.concurrency,
+    w.job_types, w.is_tick, w.started_at, w.seen_at,
+    extract(epoch FROM now() - w.seen_at)::float8 AS seen_seconds_ago,
+    w.drain_requested_at, w.stop_requested_at, w.stopping_at, w.stopped_at
+FROM wakeboard.workers AS w WHERE %(with_stopped)s OR {fleet.is_recent("w")}
+ORDER BY 1, w.id LIMIT 1000
+"""
 UNCONFIRMED = f"""
 SELECT e.id, e.key, e.scope, e.run_id, r.job_type, e.attempt, e.lease_epoch, e.status, e.created_at,
     CASE e.scope WHEN 'global' THEN 'every run' ELSE 'this run alone' END AS counts_for,
@@ -114,6 +123,12 @@ def refused(connection: Connection) -> list[Row]:
 def types(connection: Connection) -> list[Row]:
     """Return every job type with its policy, what operators decided and how many run."""
     return rows(connection, TYPES)
+
+
+def workers(connection: Connection, *, with_stopped: bool) -> list[Row]:
+    """Return the workers, silent ones first; those that stopped a while ago only ``with_stopped``."""
+    found = rows(connection, WORKERS, {"with_stopped": with_stopped})
+    return [row | {"state": fleet.NAMES[row.pop("rank")]} for row in found]
 
 
 def unconfirmed_effects(connection: Connection, run_id: int | None = None) -> list[Row]:

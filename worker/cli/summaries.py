@@ -19,6 +19,7 @@ SUMMARIES = {
         "Make a schedule of each line of FILE (- for standard input); a second time nothing changes."
     ),
     "types": "Job types: list, pause, resume, hold, let-go, limit, keep.",
+    "workers": "Workers: list, drain, undrain, stop.",
     "effects": "Unconfirmed effects of once(): list, settle.",
     "alerts": "Alert rules: list, test, silence, edit, on, off.",
     "audit": "List who did what, newest first.",
