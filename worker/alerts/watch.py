@@ -127,7 +127,7 @@ class Watch:
             "kinds": [kind.name for kind in chosen],
             "every": [kind.every_seconds for kind in chosen],
             "mine": [kind.watcher == self.watcher for kind in chosen],
-            "settles": [SETTLE_SECONDS if kind.is_of_others else 0.0 for kind in chosen],
+            "settles": [float(kind.is_of_others * SETTLE_SECONDS) for kind in chosen],
             "can_tell": bool(configured(self.settings)),
         }
 
