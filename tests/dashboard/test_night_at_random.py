@@ -17,7 +17,7 @@ from sqlalchemy import text
 from tests.conftest import Connection
 from tests.factories import a_definition, a_run, an_attempt
 from worker.nights import Ask, faults, fires
-from worker.nights.faults import Fates
+from worker.nights.faults import Failing, Fates
 from worker.nights.fires import LATE, Fired
 from worker.nights.summary import Span
 
@@ -144,13 +144,16 @@ def test_what_became_of_failures_is_as_by_a_walk_over_the_newest_of_them(
     monkeypatch.setattr(faults, "CAP", cap)
     chance, now = Random(cap), datetime.now(UTC)
     standing: dict[int, tuple[str | None, datetime | None]] = {}
+    groups: dict[int, int | None] = {}
     failed: list[tuple[datetime, int, int, bool]] = []
     for _ in range(60):
         status = chance.choice(("succeeded", "succeeded", "queued", "failed", "dead", "cancelled"))
         ended = now - timedelta(minutes=chance.randrange(700) + 0.5)
         times = {"finished_at": ended} if status in ("succeeded", "dead", "cancelled") else {}
-        run = a_run(connection, status, attempts=0, **times)
+        group = chance.choice((None, 7, 8)) if status in ("failed", "dead") else None
+        run = a_run(connection, status, attempts=0, error_group=group, **times)
         standing[run] = (status, times.get("finished_at"))
+        groups[run] = group
         for epoch in range(1, chance.choice((1, 2, 7)) + 1):
             at = now - timedelta(minutes=chance.randrange(3 * DAY), seconds=len(failed) / 10 + 1)
             is_lost = chance.random() < 0.1
@@ -171,7 +174,7 @@ def test_what_became_of_failures_is_as_by_a_walk_over_the_newest_of_them(
             newest = newest[-cap:]
             within = {run for at, run, *_ in newest if at >= window.since}
             stands = Counter(standing[run][0] for run in within)
-            found = faults.failed(ask, window)
+            found = faults.failed(ask, window, [7])
             assert found.fates == Fates(
                 len(within), stands["succeeded"], stands["failed"] + stands["queued"], stands["dead"],
                 stands["cancelled"], stands[None],
@@ -179,11 +182,17 @@ def test_what_became_of_failures_is_as_by_a_walk_over_the_newest_of_them(
             assert sorted(numbers(found.not_succeeded)) == sorted(
                 run for run in within if standing[run][0] != "succeeded"
             )
-            assert faults.fates_now(ask, found) == (found.fates, found.kinds)
+            assert faults.fates_now(ask, found, [7]) == (found.fates, found.failing)
+            marks = Counter((groups[run], standing[run][0]) for run in within)
+            for number, mark in (
+                (7, (7, None, None)), (8, (None, None, None)), (None, (None, "smtp_down", "mail")),
+            ):  # fmt: skip
+                told = found.failing.get(mark, Failing())
+                assert told == Failing(marks[number, "failed"], marks[number, "dead"]), mark
             lost = [(run, epoch) for at, run, epoch, is_lost in newest if is_lost and at >= window.since]
             assert found.of_lost == len(lost)
-            told = zip(numbers(found.lost_runs), numbers(found.lost_epochs), strict=True)
-            assert sorted(told) == sorted(lost[-faults.MOST_SHOWN :])
+            lost_told = zip(numbers(found.lost_runs), numbers(found.lost_epochs), strict=True)
+            assert sorted(lost_told) == sorted(lost[-faults.MOST_SHOWN :])
             tries = Counter(run for _, run, *_ in newest)
             first = {run: at for at, run, *_ in reversed(newest)}
             well = {run for run in tries if is_well(standing[run], window)}

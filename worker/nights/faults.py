@@ -38,17 +38,17 @@ class Fates:
     gone: int
 
 
-# What tells one kind of failure from another: its group's number or, of failures without one, code and type.
-Kind = tuple[int | None, str | None, str | None]
+# What tells failures apart: the number of their group or, of those without one, code and type.
+Mark = tuple[int | None, str | None, str | None]
 
 
-def kind_of(number: int | None, code: str, job_type: str) -> Kind:
-    """Return the kind of a failure of a group, or of none."""
+def mark_of(number: int | None, code: str, job_type: str) -> Mark:
+    """Return the mark of a failure of a group, or of none."""
     return (None, code, job_type) if number is None else (number, None, None)
 
 
-class Standing(NamedTuple):
-    """How many of the runs that failed last with one kind of failure will be tried again, or are dead."""
+class Failing(NamedTuple):
+    """How many of the runs whose last failure had one mark will be tried again, and how many are dead."""
 
     failed: int = 0
     dead: int = 0
@@ -58,7 +58,7 @@ class Standing(NamedTuple):
 class Failed:
     """The attempts that failed in a window or LEAD before it, by run, and how those runs stood when asked.
 
-    ``fates`` is what became of those that failed in the window, ``kinds`` which of them fail now, by kind;
+    ``fates`` is what became of those that failed in the window, ``failing`` which of them fail now, by mark;
     ``not_succeeded`` are those that may still come to another end. ``of_lost`` attempts of the window were
     lost; the newest are ``lost_runs``, in their ``lost_epochs``. ``of_recovered`` runs succeeded in the
     window; those with most failures are ``recovered_runs``, and ``failures`` and ``first_failed_at`` stand
@@ -67,7 +67,7 @@ class Failed:
     """
 
     fates: Fates
-    kinds: Mapping[Kind, Standing]
+    failing: Mapping[Mark, Failing]
     looked: int
     not_succeeded: str
     of_lost: int
@@ -85,7 +85,7 @@ NEWEST = f"""
         ORDER BY a.finished_at DESC
         LIMIT :cap"""
 # A run that failed has the group of its last failure. Those of :groups are told apart, all others are one.
-KIND = f"""CASE WHEN error_group = ANY (CAST(:groups AS bigint[])) THEN error_group END AS number,
+MARK = f"""CASE WHEN error_group = ANY (CAST(:groups AS bigint[])) THEN error_group END AS number,
     CASE WHEN error_group IS NULL THEN coalesce(error_code, '{UNKNOWN}') END AS code,
     CASE WHEN error_group IS NULL THEN job_type END AS of_type"""
 STANDING = """count(*) FILTER (WHERE status = 'succeeded') AS succeeded,
@@ -125,9 +125,9 @@ FROM (
     SELECT count(*) AS runs,
         coalesce(array_agg(run_id) FILTER (WHERE status IS DISTINCT FROM 'succeeded'), '{NOTHING}')::text
             AS not_succeeded,
-        (SELECT coalesce(json_agg(kinds), '[]') FROM (
-            SELECT {KIND}, {STANDING} FROM told WHERE is_within GROUP BY 1, 2, 3
-        ) AS kinds) AS standing
+        (SELECT coalesce(json_agg(marks), '[]') FROM (
+            SELECT {MARK}, {STANDING} FROM told WHERE is_within GROUP BY 1, 2, 3
+        ) AS marks) AS standing
     FROM told WHERE is_within
 ) AS fates CROSS JOIN (
     SELECT coalesce(max(of_all), 0) AS of_lost,
@@ -147,7 +147,7 @@ FROM (
 def failed(ask: Ask, window: Window, groups: Sequence[int] = ()) -> Failed:
     """Return what failed in ``window`` and LEAD before it, of its newest CAP failures.
 
-    Of kinds of failure it tells those of ``groups``, and those without a group.
+    Of marks it tells those of ``groups``, and of failures without a group.
     """
     begin = window.since - LEAD
     values = {"begin": begin, "since": window.since, "until": window.until, "cap": CAP, "most": MOST_SHOWN}
@@ -156,31 +156,31 @@ def failed(ask: Ask, window: Window, groups: Sequence[int] = ()) -> Failed:
     return Failed(*stand(found.pop("standing"), found.pop("runs")), **found)
 
 
-def stand(standing: Sequence[Row], runs: int, succeeded: int = 0) -> tuple[Fates, Mapping[Kind, Standing]]:
-    """Return what became of so many ``runs``, and which fail now, by kind.
+def stand(standing: Sequence[Row], runs: int, succeeded: int = 0) -> tuple[Fates, Mapping[Mark, Failing]]:
+    """Return what became of so many ``runs``, and which fail now, by mark.
 
-    ``standing`` has a row of KIND and STANDING for each kind, of all runs but so many that have
+    ``standing`` has a row of MARK and STANDING for each mark, of all runs but so many that have
     ``succeeded``; those that are in none are gone.
     """
     now = {name: sum(row[name] for row in standing) for name in ("succeeded", "waiting", "dead", "cancelled")}
     now["succeeded"] += succeeded
-    kinds = {
-        (row["number"], row["code"], row["of_type"]): Standing(row["failed"], row["dead"])
+    failing = {
+        (row["number"], row["code"], row["of_type"]): Failing(row["failed"], row["dead"])
         for row in standing
         if row["failed"] or row["dead"]
     }
-    return Fates(runs, **now, gone=runs - sum(now.values())), kinds
+    return Fates(runs, **now, gone=runs - sum(now.values())), failing
 
 
 _FATES = f"""
-SELECT {KIND}, {STANDING} FROM wakeboard.job_runs WHERE id = ANY (CAST(:runs AS bigint[])) GROUP BY 1, 2, 3
+SELECT {MARK}, {STANDING} FROM wakeboard.job_runs WHERE id = ANY (CAST(:runs AS bigint[])) GROUP BY 1, 2, 3
 """
 
 
-def fates_now(ask: Ask, found: Failed, groups: Sequence[int] = ()) -> tuple[Fates, Mapping[Kind, Standing]]:
-    """Return what has become of the runs of ``found`` meanwhile, and by kind which fail now."""
+def fates_now(ask: Ask, found: Failed, groups: Sequence[int] = ()) -> tuple[Fates, Mapping[Mark, Failing]]:
+    """Return what has become of the runs of ``found`` meanwhile, and which of them fail now, by mark."""
     if found.not_succeeded == NOTHING:
-        return found.fates, found.kinds
+        return found.fates, found.failing
     standing = ask(_FATES, {"runs": found.not_succeeded, "groups": list(groups)})
     return stand(standing, found.fates.runs, found.fates.succeeded)
 

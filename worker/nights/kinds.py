@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from worker.fingerprint import written
 from worker.nights import Ask, Window, faults
-from worker.nights.faults import UNKNOWN, Failed, Standing, kind_of, known
+from worker.nights.faults import UNKNOWN, Failed, Failing, known, mark_of
 from worker.states import FAILURES, sql_list
 
 CAP = 20_000
@@ -60,7 +60,7 @@ def failed_kinds(ask: Ask, window: Window) -> tuple[list[Kind], Failed]:
             row["code"],
             row["job_type"],
             row["failures"],
-            failed.kinds.get(kind_of(row["error_group"], row["code"], row["job_type"]), Standing()).dead,
+            failed.failing.get(mark_of(row["error_group"], row["code"], row["job_type"]), Failing()).dead,
             not row["was_seen"] and (row["code"], row["job_type"]) not in before,
             written(row["error_group"]) if row["is_kept"] else None,
         )

@@ -34,7 +34,7 @@ SELECT string_agg(timestamptz_send(finished_at), '') AS times,
 FROM ({faults.NEWEST}) AS newest
 """)
 _STANDING = text(f"""
-SELECT {faults.KIND}, {faults.STANDING},
+SELECT {faults.MARK}, {faults.STANDING},
     string_agg(int8send(id), '') FILTER (WHERE status = 'succeeded') AS succeeded_runs,
     string_agg(timestamptz_send(coalesce(finished_at, '-infinity')), '') FILTER (WHERE status = 'succeeded')
         AS succeeded_at

@@ -11,10 +11,10 @@ from sqlalchemy import Connection
 
 from dashboard.queries import errors
 from dashboard.queries.errors import Found, Group
-from worker.nights.faults import Kind, Standing, kind_of
+from worker.nights.faults import Failing, Mark, mark_of
 
 MOST_SHOWN = 20
-NONE_FAILS = Standing()
+NONE_FAILS = Failing()
 
 
 @dataclass(frozen=True)
@@ -66,13 +66,13 @@ def told(
     return Failures(shown, len(found.heard), len(new), found.is_cut)
 
 
-def in_full(connection: Connection, found: Sequence[Group], kinds: Mapping[Kind, Standing]) -> list[Group]:
+def in_full(connection: Connection, found: Sequence[Group], failing: Mapping[Mark, Failing]) -> list[Group]:
     """Return the groups, each with its newest message and how many of the window's runs fail with it now."""
     return [
         replace(
             group,
             message=message,
-            **kinds.get(kind_of(group.number, group.code, group.job_type), NONE_FAILS)._asdict(),
+            **failing.get(mark_of(group.number, group.code, group.job_type), NONE_FAILS)._asdict(),
         )
         for group, message in zip(found, errors.messages_of(connection, found), strict=True)
     ]

@@ -173,11 +173,11 @@ class Night:
         return found
 
     @cached_property
-    def _standing(self) -> tuple[faults.Fates, Mapping[faults.Kind, faults.Standing]]:
-        """What became of the runs that failed, and which of them fail now, by kind."""
+    def _standing(self) -> tuple[faults.Fates, Mapping[faults.Mark, faults.Failing]]:
+        """What became of the runs that failed, and which of them fail now, by mark."""
         if self._is_settled(self.window.until):
             return faults.fates_now(self.ask, self.failed, self.failures.numbers)
-        return self.failed.fates, self.failed.kinds
+        return self.failed.fates, self.failed.failing
 
     @property
     def fates(self) -> faults.Fates:
