@@ -2,6 +2,10 @@
 
 A shared machine is not the same from minute to minute, so what is compared takes turns, round by round; told
 are the median and, in brackets, the smallest and the largest value.
+
+Every program that is measured, ours or a peer's, has a session of its own, as a service manager, a container
+or ``wakeboard up`` starts it: Linux shares the processor out by sessions first, so that processes of one
+would have a share together, where each session of PostgreSQL has one for itself.
 """
 
 from __future__ import annotations
@@ -135,7 +139,14 @@ def together(commands: Sequence[Sequence[str | Path]], url: str, log: Path) -> l
     """Run all commands at once; return what each printed. Raises SystemExit when one fails."""
     with log.open("ab") as errors:
         started = [
-            subprocess.Popen(command, env=environment(url), stdout=subprocess.PIPE, stderr=errors, text=True)
+            subprocess.Popen(
+                command,
+                env=environment(url),
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                start_new_session=True,
+            )
             for command in commands
         ]
         said = [process.communicate(timeout=900)[0] for process in started]

@@ -50,7 +50,10 @@ def clients(url: str, how: str, number: int, seconds: int) -> float:
     empty(url)
     command = [sys.executable, "-m", "benchmarks.enqueue", "client", url, how, str(seconds)]
     with bench.without_triggers(url) if how == "raw" else nullcontext():
-        started = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(number)]
+        started = [
+            subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
+            for _ in range(number)
+        ]
         return sum(int(process.communicate()[0]) for process in started) / seconds
 
 

@@ -47,7 +47,9 @@ def ear(folder: Path) -> Iterator[tuple[socket.socket, str]]:
 def worker(command: list[str | Path], environment: dict[str, str], log: Path) -> Iterator[None]:
     """Let a worker run meanwhile."""
     with log.open("ab") as output:
-        process = subprocess.Popen(command, env=environment, stdout=output, stderr=output)
+        process = subprocess.Popen(
+            command, env=environment, stdout=output, stderr=output, start_new_session=True
+        )
         try:
             yield
         finally:

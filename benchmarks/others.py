@@ -99,7 +99,12 @@ def running(
     """Run a dashboard of somebody else meanwhile; yield its port and no cookie."""
     with log.open("ab") as output:
         process = subprocess.Popen(
-            command, env=os.environ | environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output
+            command,
+            env=os.environ | environment,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
         )
         try:
             wait_until(lambda: process.poll() is not None or _listens(port), 30)

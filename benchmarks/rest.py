@@ -57,7 +57,7 @@ def running(arguments: list[str], url: str, log: Path) -> Iterator[int]:
     with log.open("ab") as output:
         process = subprocess.Popen(
             [sys.executable, "-m", "worker", *arguments],
-            env=bench.environment(url), stdout=output, stderr=output,
+            env=bench.environment(url), stdout=output, stderr=output, start_new_session=True,
         )  # fmt: skip
         try:
             yield process.pid

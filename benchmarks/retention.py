@@ -168,7 +168,9 @@ def busy(url: str, rate: float, log: Path) -> Iterator[None]:
     producer = threading.Thread(target=enqueue, args=(url, rate, stop))
     command = [sys.executable, "-m", "worker", "worker", "--app", "noop_app"]
     with log.open("wb") as output:
-        worker = subprocess.Popen(command, env=environment, stdout=output, stderr=output)
+        worker = subprocess.Popen(
+            command, env=environment, stdout=output, stderr=output, start_new_session=True
+        )
     try:
         producer.start()
         yield
