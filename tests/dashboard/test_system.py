@@ -161,7 +161,13 @@ def test_secrets_are_for_nobody_and_addresses_for_those_who_may_act(
     database: str, connection: Connection, app: Flask, as_role: AsRole
 ) -> None:
     app.config["SETTINGS"] = Settings.load(
-        {"database_url": database, "heartbeat_url": "https://hc.example/secret-path", "bind": "10.1.2.3:80"},
+        {
+            "database_url": database,
+            "heartbeat_url": "https://hc.example/secret-path",
+            "bind": "10.1.2.3:80",
+            "smtp_url": "smtps://jobs:hunter2@mail.example.org",
+            "alert_mail": "ops@example.org",
+        },
         environ={},
     )
     a_worker(connection, "w1")
@@ -170,10 +176,13 @@ def test_secrets_are_for_nobody_and_addresses_for_those_who_may_act(
     for role, sees in (("viewer", False), ("operator", True), ("admin", True)):
         for path in ("/system", "/system.json", "/_fragments/system/loops", "/_fragments/system/server"):
             body = as_role(role).get(path).get_data(as_text=True)
-            assert "secret-path" not in body and "requirepeer" not in body
-            assert sees or not any(hidden in body for hidden in (host, "10.1.2.3", "10.9.9.9"))
+            assert "secret-path" not in body and "hunter2" not in body
+            assert sees or not any(
+                hidden in body for hidden in (host, "10.1.2.3", "10.9.9.9", "mail.example.org")
+            )
         page = as_role(role).get("/system").get_data(as_text=True)
-        assert (host in page, "10.1.2.3" in page, "10.9.9.9" in page) == (sees, sees, sees)
+        told = (host, "10.1.2.3", "10.9.9.9", "smtps://jobs:***@mail.example.org")
+        assert [each in page for each in told] == [sees] * 4
         assert "WAKEBOARD_LEASE_SECONDS" in page and ">30.0<" in page
 
 
