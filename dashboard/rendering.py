@@ -26,7 +26,7 @@ from dashboard.formats import html
 # The pieces of a page are a few hundred; what they say may be anybody's text.
 _MOST_PIECES = 2000
 # A page has fifty rows; each is as long as a hundred pieces.
-_MOST_ROWS = 256
+_MOST_ROWS = 128
 # Stands for a number while the text around it is made; no text of a database holds it.
 _NUMBER = "\0"
 _PLAIN = frozenset({FunctionType, MethodType, BuiltinMethodType, type(lru_cache(len))})
