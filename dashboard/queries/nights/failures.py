@@ -59,11 +59,10 @@ def told(
     def rank(group: Group) -> tuple[int, str, str, float]:
         return -group.count, group.code, group.job_type, math.inf if group.number is None else group.number
 
-    new = [group for group in found.heard if is_new(group)]
-    others = [group for group in found.heard if group not in new]
-    first = [*sorted(new, key=rank), *sorted(others, key=rank)][:MOST_SHOWN]
-    shown = [replace(group, kept=kept.get(group.number or 0)) for group in first]
-    return Failures(shown, len(found.heard), len(new), found.is_cut)
+    new = [is_new(group) for group in found.heard]
+    ranked = sorted(zip(new, found.heard, strict=True), key=lambda each: (not each[0], rank(each[1])))
+    shown = [replace(group, kept=kept.get(group.number or 0)) for _, group in ranked[:MOST_SHOWN]]
+    return Failures(shown, len(new), sum(new), found.is_cut)
 
 
 def in_full(connection: Connection, found: Sequence[Group], failing: Mapping[Mark, Failing]) -> list[Group]:
