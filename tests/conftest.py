@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
 
+import hypothesis
 import psycopg
 import pytest
 
@@ -22,6 +23,10 @@ from worker import db
 for _name in [name for name in os.environ if name.startswith("WAKEBOARD_")]:
     if _name != "WAKEBOARD_TEST_DATABASE_URL":
         del os.environ[_name]
+
+# Examples take as long as a busy machine takes: that is no failure.
+hypothesis.settings.register_profile("patient", deadline=None)
+hypothesis.settings.load_profile("patient")
 
 pytest_plugins = ("tests.faults.reporting",)
 Connection = psycopg.Connection[tuple[Any, ...]]
