@@ -18,8 +18,10 @@ import pytest
 
 from tests import processes
 from tests.conftest import Connection
+from tests.embedded_servers import short_folder
 from tests.factories import rows
 from tests.processes import Wakeboard, run_wakeboard, wait_until, wakeboard
+from worker import embedded
 
 LINK = re.compile(r"Wakeboard is at (http://127\.0\.0\.1:\d+)/login\?token=\S+")
 MANY = """
@@ -102,6 +104,20 @@ def test_when_up_itself_is_killed_its_family_ends_too(up: Wakeboard) -> None:
         30,
         "worker and dashboard have ended",
     )
+
+
+def test_up_leaves_a_server_that_ran_before_and_says_how_it_is_stopped(folder: Path) -> None:
+    with short_folder() as data_dir:
+        variables = {"WAKEBOARD_DATA_DIR": str(data_dir)}
+        assert run_wakeboard("db", "upgrade", environment=variables).returncode == 0
+        words = ("up", "--port", "0", "--app", "shop")
+        with wakeboard(*words, folder=folder, environment=variables) as up:
+            address(up)
+            assert up.terminate(40) == 0
+            assert "ran before and stays on; to stop it: wakeboard db stop" in up.output
+        assert embedded.is_running(data_dir)
+        said = run_wakeboard("db", "stop", environment=variables)
+        assert said.returncode == 0 and not embedded.is_running(data_dir), said.stderr
 
 
 def test_a_taken_port_is_one_line_before_anything_starts(empty_database: str, connection: Connection) -> None:

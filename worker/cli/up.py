@@ -111,7 +111,9 @@ def _database(settings: Settings, wish: Wish) -> Iterator[str]:
         yield server.url
     finally:
         wish.is_patient = True
-        if not was_running:
+        if was_running:
+            tell("The embedded database ran before and stays on; to stop it: wakeboard db stop")
+        else:
             tell(embedded.stop(settings.data_dir))
 
 
