@@ -33,7 +33,6 @@ blueprint = Blueprint("night", __name__)
 PATH = "/night"
 FIELDS = {"since": params.MOMENT, "until": params.MOMENT}
 MOST_TYPES = 50
-MOST_SHOWN = 20
 COUNTED = ("job_type", "attempts", "succeeded", "failed", "lost", "slow", "seconds", "slowest_seconds")
 COLUMNS = [*COUNTED, "median_seconds"]
 
@@ -122,7 +121,7 @@ BOUNDS = {
     "lanes": minutes.LANES,
     "failures": errors.CAP,
     "known": faults.CAP,
-    "shown": MOST_SHOWN,
+    "shown": faults.MOST_SHOWN,
     "fires": fires.CAP,
     "late_seconds": fires.LATE.total_seconds(),
     "days": usual.BEFORE.days,

@@ -24,7 +24,7 @@ from dashboard.replica import TOLD_SECONDS
 from worker import __version__, db
 from worker.db import DatabaseError
 from worker.horizon import Holder
-from worker.settings import PREFIX, Settings
+from worker.settings import HIDDEN, PREFIX, Settings
 from worker.states import Role
 from worker.texts import first_line
 
@@ -225,7 +225,7 @@ def warnings(found: Mapping[str, Any]) -> Iterator[str]:
 
 def _settings() -> list[dict[str, str | None]]:
     rows = _own_settings().rows()
-    return [row if _may_act() or _is_plain(str(row["name"])) else row | {"value": "***"} for row in rows]
+    return [row if _may_act() or _is_plain(str(row["name"])) else row | {"value": HIDDEN} for row in rows]
 
 
 def _is_plain(variable: str) -> bool:

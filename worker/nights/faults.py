@@ -15,6 +15,7 @@ from worker.nights import Ask, Row, Window
 from worker.states import FAILURES, sql_list
 
 CAP = 10_000
+# So many lines of each list of a night are told.
 MOST_SHOWN = 20
 # An array of nothing, as PostgreSQL writes it.
 NOTHING = "{}"

@@ -11,9 +11,8 @@ from sqlalchemy import Connection
 
 from dashboard.queries import errors
 from dashboard.queries.errors import Found, Group
-from worker.nights.faults import Failing, Mark, mark_of
+from worker.nights.faults import MOST_SHOWN, Failing, Mark, mark_of
 
-MOST_SHOWN = 20
 NONE_FAILS = Failing()
 
 

@@ -31,7 +31,6 @@ from worker.nights import Ask, Row, faults, fires, minutes
 from worker.nights.minutes import Minutes, Ran
 from worker.nights.usual import Usual, medians, usual_until
 
-MOST_ACTS = 20
 Answer = TypeVar("Answer")
 
 # Making one of the questions costs as much Python as asking it; they are some twenty.
@@ -213,7 +212,7 @@ class Night:
     def acts(self) -> Rows:
         """What people did, newest first."""
         moments = {name: params.Moment(getattr(self.window, name)) for name in ("since", "until")}
-        return audit.page(self.connection, params.Filters(moments, limit=MOST_ACTS), self.now)[0]
+        return audit.page(self.connection, params.Filters(moments, limit=faults.MOST_SHOWN), self.now)[0]
 
     @cached_property
     def lanes(self) -> list[gantt.Lane]:
