@@ -57,9 +57,12 @@ def is_ended(run: str) -> str:
 
 
 def is_silent(run: str) -> str:
-    """Return the SQL that says whether nobody is heard to work at a running run."""
-    holder = f"SELECT FROM wakeboard.workers AS holder WHERE holder.id = {run}.locked_by"
-    return f"(NOT EXISTS ({holder} AND {is_heard('holder')}))"
+    """Return the SQL that says whether nobody is heard to work at a running run.
+
+    Who is heard is found once, and not for each run: PostgreSQL keeps the answer of such a question hashed.
+    """
+    heard = f"SELECT holder.id FROM wakeboard.workers AS holder WHERE {is_heard('holder')}"
+    return f"(({run}.locked_by IN ({heard})) IS NOT TRUE)"
 
 
 def is_stuck(run: str) -> str:

@@ -24,9 +24,9 @@ from sqlalchemy import (
 
 from dashboard.queries.effects import IS_UNCONFIRMED
 from dashboard.queries.fixed import fixed
+from dashboard.queries.held import standing
 from dashboard.queries.schedules import MISSED_LATELY
 from worker import leases
-from worker.filters.search import IS_RUNNING
 from worker.states import FAILING, Status
 from worker.tables import (
     effects,
@@ -40,17 +40,13 @@ from worker.tables import (
 CAP = 10_000
 GROUPS = 20
 FIRES = 8
-# What ``queries.troubles`` counts by type, the worst first.
+# What ``queries.troubles`` counts by type, the worst first; and what it counts in passing.
 BY_TYPE = ("stuck", "dead", "failed")
+IN_PASSING = ("running", "silent")
 
 runs = job_runs.c
 ALIVE = literal_column(leases.is_heard(str(workers)), Boolean())
-STUCK = and_(IS_RUNNING, literal_column(leases.is_stuck(str(job_runs)), Boolean()))
-# Of these nobody is heard to work at those whose leases still last: until then no other worker takes them.
-HELD_IN_SILENCE = and_(STUCK, runs.locked_until >= func.now())
 IS_FAILING = runs.status.in_([literal(status.value, literal_execute=True) for status in FAILING])
-# The order of job_runs_leased, which has what runs and nothing else.
-LEASED = (runs.job_type, runs.locked_until)
 
 # The first row of every type and priority that have any, found by jumping along job_runs_claimable from one
 # to the next: as many index probes as there are of these, however long the queue is.
@@ -114,7 +110,7 @@ def _capped(statement: Select[Any]) -> Any:
 def counts(connection: Connection, known: Mapping[str, int] | None = None) -> Counts:
     """Return the numbers of the overview's tiles.
 
-    ``known``: those of ``BY_TYPE``, where they have just been counted by type and need not be counted again.
+    ``known``: what ``queries.troubles`` has just counted, which need not be counted again.
     """
     row = connection.exec_driver_sql(_COUNTS if known is None else _OTHERS).one()
     oldest = connection.exec_driver_sql(OLDEST_DUE).one_or_none()
@@ -139,13 +135,12 @@ def _newest(status: Status) -> Select[Any]:
 
 
 def _counts(*, left_out: Sequence[str] = ()) -> Select[Any]:
+    held = standing(CAP + 1).subquery("standing")
     missed = select(missed_fires.c.definition_id).where(MISSED_LATELY)
     scheduled = and_(job_definitions.c.enabled, job_definitions.c.schedule.is_not(None))
     numbers = {
         **{status.value: _capped(_newest(status)) for status in (Status.QUEUED, Status.FAILED, Status.DEAD)},
-        "running": _capped(select(literal(1)).where(IS_RUNNING).order_by(*LEASED)),
-        "stuck": _capped(select(literal(1)).where(STUCK).order_by(*LEASED)),
-        "silent": _capped(select(literal(1)).where(HELD_IN_SILENCE).order_by(*LEASED)),
+        **{name: held.c[name] for name in ("running", "stuck", "silent")},
         "missed": _capped(missed),
         "schedules_missed": select(
             func.count(missed.limit(CAP + 1).subquery().c.definition_id.distinct())
@@ -160,7 +155,7 @@ def _counts(*, left_out: Sequence[str] = ()) -> Select[Any]:
     return select(*(query.label(name) for name, query in numbers.items() if name not in left_out))
 
 
-_COUNTS, _OTHERS = fixed(_counts()), fixed(_counts(left_out=BY_TYPE))
+_COUNTS, _OTHERS = fixed(_counts()), fixed(_counts(left_out=(*BY_TYPE, *IN_PASSING)))
 
 
 # What was paused in one go has one moment: many types then are one line, not a line each.

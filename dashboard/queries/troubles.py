@@ -24,7 +24,8 @@ from sqlalchemy import (
 )
 
 from dashboard.queries.fixed import fixed
-from dashboard.queries.overview import BY_TYPE, CAP, GROUPS, LEASED, STUCK
+from dashboard.queries.held import LEASED, STUCK, standing
+from dashboard.queries.overview import BY_TYPE, CAP, GROUPS, IN_PASSING
 from worker.states import Status
 from worker.tables import job_runs, workers
 
@@ -46,7 +47,7 @@ class Trouble:
 
 @dataclass(frozen=True, slots=True)
 class Troubles:
-    """The lines, worst first, at most GROUPS; and how many runs are in each state of BY_TYPE."""
+    """The lines, worst first, at most GROUPS; and how many runs are BY_TYPE and IN_PASSING."""
 
     lines: list[Trouble]
     counted: Mapping[str, int]
@@ -58,11 +59,14 @@ def troubles(connection: Connection) -> Troubles:
     lines = [
         Trouble(row.state, row.job_type, row.runs, row.since_at) for row in rows if row.state is not None
     ]
-    return Troubles(lines, {state: getattr(rows[0], f"all_{state}") for state in BY_TYPE})
+    return Troubles(lines, {state: getattr(rows[0], f"all_{state}") for state in (*BY_TYPE, *IN_PASSING)})
 
 
 def _troubles() -> Select[Any]:
-    stuck = select(runs.job_type, _STUCK_SINCE.label("moment")).where(STUCK).order_by(*LEASED)
+    held = standing(CAP + 1).cte("standing")
+    # Where nothing is stuck, which is nearly always, what runs is not walked over once more.
+    is_any = select(held.c.stuck > 0).scalar_subquery()
+    stuck = select(runs.job_type, _STUCK_SINCE.label("moment")).where(is_any, STUCK).order_by(*LEASED)
     parts = {"stuck": stuck, "dead": _newest(Status.DEAD), "failed": _newest(Status.FAILED)}
     every = union_all(*(_grouped(state, rank, parts[state]) for rank, state in enumerate(BY_TYPE))).cte(
         "every"
@@ -73,7 +77,8 @@ def _troubles() -> Select[Any]:
         .label(f"all_{state}")
         for state in BY_TYPE
     ]
-    counted = select(*sums).subquery()
+    passed = [select(held.c[name]).scalar_subquery().label(f"all_{name}") for name in IN_PASSING]
+    counted = select(*sums, *passed).subquery()
     order = (every.c.rank, every.c.runs.desc(), every.c.job_type)
     worst = select(every).order_by(*order).limit(GROUPS).subquery()
     # One row where there is no line.
