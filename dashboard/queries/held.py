@@ -44,4 +44,5 @@ def standing(cap: int) -> Select[Any]:
         "stuck": counted.ended + counted.silent,
         "silent": counted.silent,
     }
-    return select(*(func.least(each, cap, type_=BigInteger).label(name) for name, each in numbers.items()))
+    columns: list[Any] = [func.least(n, cap, type_=BigInteger).label(name) for name, n in numbers.items()]
+    return select(*columns)
