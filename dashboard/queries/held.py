@@ -1,4 +1,4 @@
-"""How what runs is held, by one walk over the leases.
+"""How what runs is held: what is said of one run, and what is counted of all by one walk over the leases.
 
 Under load thousands of runs are claimed, and as many entries of the index are of runs that have just ended:
 to walk over them once for each number would be most of what a page asks.
@@ -14,26 +14,26 @@ from worker import leases
 from worker.filters.search import IS_RUNNING
 from worker.tables import job_runs
 
-runs = job_runs.c
-# The order of job_runs_leased, which has what runs and nothing else.
-LEASED = (runs.job_type, runs.locked_until)
-STUCK = and_(IS_RUNNING, literal_column(leases.is_stuck(str(job_runs)), Boolean()))
-
-_HAS_ENDED = literal_column(leases.is_ended(str(job_runs)), Boolean())
-# Nobody is heard to work at it, but its lease lasts: until that ends no other worker takes it.
-_IN_SILENCE = and_(not_(_HAS_ENDED), literal_column(leases.is_silent(str(job_runs)), Boolean()))
+_HAS_ENDED, _IS_SILENT, _IS_STUCK = (
+    literal_column(of(str(job_runs)), Boolean())
+    for of in (leases.is_ended, leases.is_silent, leases.is_stuck)
+)
+IS_LEASE_ENDED = and_(IS_RUNNING, _HAS_ENDED)
+IS_SILENT = and_(IS_RUNNING, _IS_SILENT)
+IS_STUCK = and_(IS_RUNNING, _IS_STUCK)
 
 
 def standing(cap: int) -> Select[Any]:
     """Select one row: how many runs are ``running``, ``stuck`` and ``silent``, each ``cap`` at most.
 
-    Those that are stuck run too, and the silent ones are stuck ones whose leases still last.
+    Those that are stuck run too, and the silent ones are stuck ones whose leases still last: until these end
+    no other worker takes them.
     """
     counted = (
         select(
             func.count().label("running"),
             func.count().filter(_HAS_ENDED).label("ended"),
-            func.count().filter(_IN_SILENCE).label("silent"),
+            func.count().filter(not_(_HAS_ENDED), _IS_SILENT).label("silent"),
         )
         .where(IS_RUNNING)
         .subquery("leased")

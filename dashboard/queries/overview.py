@@ -140,7 +140,7 @@ def _counts(*, left_out: Sequence[str] = ()) -> Select[Any]:
     scheduled = and_(job_definitions.c.enabled, job_definitions.c.schedule.is_not(None))
     numbers = {
         **{status.value: _capped(_newest(status)) for status in (Status.QUEUED, Status.FAILED, Status.DEAD)},
-        **{name: held.c[name] for name in ("running", "stuck", "silent")},
+        **{column.name: column for column in held.c},
         "missed": _capped(missed),
         "schedules_missed": select(
             func.count(missed.limit(CAP + 1).subquery().c.definition_id.distinct())

@@ -24,7 +24,8 @@ from sqlalchemy import (
     union_all,
 )
 
-from dashboard.queries.runs import IS_LEASE_ENDED, IS_SILENT, IS_STUCK, MOST_ATTEMPTS
+from dashboard.queries.held import IS_LEASE_ENDED, IS_SILENT, IS_STUCK
+from dashboard.queries.runs import MOST_ATTEMPTS
 from worker import ledger, lineage
 from worker.tables import (
     audit_log,

@@ -15,25 +15,22 @@ from typing import Any
 from sqlalchemy import (
     ARRAY,
     BigInteger,
-    Boolean,
     Connection,
     RowMapping,
     Select,
     all_,
-    and_,
     any_,
     bindparam,
     func,
     literal,
-    literal_column,
     select,
 )
 
 from dashboard.params import Filters, WrongFilter, read_cursor
+from dashboard.queries.held import IS_LEASE_ENDED, IS_SILENT, IS_STUCK
 from dashboard.queries.keyset import Rows, beyond, keyset_page
 from dashboard.redaction import SECRET_KEYS
-from worker import leases
-from worker.filters.search import IS_RUNNING, Hidden, Search, Start, workers_named
+from worker.filters.search import Hidden, Search, Start, workers_named
 from worker.filters.search import search as filtered
 from worker.tables import job_definitions, job_runs, job_types
 
@@ -55,9 +52,6 @@ SECRET_SAID = (
 )
 
 runs = job_runs.c
-IS_LEASE_ENDED = and_(IS_RUNNING, literal_column(leases.is_ended(str(job_runs)), Boolean()))
-IS_SILENT = and_(IS_RUNNING, literal_column(leases.is_silent(str(job_runs)), Boolean()))
-IS_STUCK = and_(IS_RUNNING, literal_column(leases.is_stuck(str(job_runs)), Boolean()))
 MOST_ATTEMPTS = func.coalesce(runs.max_attempts, job_types.c.max_attempts, DEFAULT_ATTEMPTS)
 
 

@@ -24,12 +24,14 @@ from sqlalchemy import (
 )
 
 from dashboard.queries.fixed import fixed
-from dashboard.queries.held import LEASED, STUCK, standing
+from dashboard.queries.held import IS_STUCK, standing
 from dashboard.queries.overview import BY_TYPE, CAP, GROUPS, IN_PASSING
 from worker.states import Status
 from worker.tables import job_runs, workers
 
 runs = job_runs.c
+# The order of job_runs_leased, which has what runs and nothing else.
+LEASED = (runs.job_type, runs.locked_until)
 _seen_at = select(workers.c.seen_at).where(workers.c.id == runs.locked_by).correlate(job_runs)
 # Since when: its worker was heard last, or its lease ended.
 _STUCK_SINCE = func.least(runs.locked_until, _seen_at.scalar_subquery(), func.now())
@@ -66,7 +68,7 @@ def _troubles() -> Select[Any]:
     held = standing(CAP + 1).cte("standing")
     # Where nothing is stuck, which is nearly always, what runs is not walked over once more.
     is_any = select(held.c.stuck > 0).scalar_subquery()
-    stuck = select(runs.job_type, _STUCK_SINCE.label("moment")).where(is_any, STUCK).order_by(*LEASED)
+    stuck = select(runs.job_type, _STUCK_SINCE.label("moment")).where(is_any, IS_STUCK).order_by(*LEASED)
     parts = {"stuck": stuck, "dead": _newest(Status.DEAD), "failed": _newest(Status.FAILED)}
     every = union_all(*(_grouped(state, rank, parts[state]) for rank, state in enumerate(BY_TYPE))).cte(
         "every"
