@@ -321,11 +321,13 @@
     goal.focus()
     row.scrollIntoView({ block: 'nearest' })
   }
-  const press = key => {
+  // htmx wires buttons in a timeout of its own, asked for before this one: a click before that would leave the page.
+  const wired = new Promise(resolve => setTimeout(resolve))
+  const press = key => wired.then(() => {
     const bar = find('.bulk.on')
     const place = bar || current() || find('[data-verbs]')
     place && find(`[data-key="${key}"]`, place)?.click()
-  }
+  })
   const places = () => Object.fromEntries(all('a[data-go]').map(link => [link.dataset.go, link]))
   let going = false
   const pressed = {

@@ -81,6 +81,20 @@ def test_a_reason_given_before_a_cancel_is_found_in_the_audit(page: Page, shared
     expect(line).to_contain_text("the wrong catalogue")
 
 
+def test_a_key_pressed_before_the_page_is_wired_asks_in_the_page_all_the_same(
+    page: Page, shared: Connection
+) -> None:
+    # When all scripts have run, and before any timeout of theirs: htmx wires the buttons in one.
+    page.add_init_script("""document.addEventListener('DOMContentLoaded', () =>
+        document.body.dispatchEvent(new KeyboardEvent('keydown', {key: 'c', bubbles: true})))""")
+    run_id = enqueue(shared, "long")
+    wait_until(lambda: status(shared, run_id) == "running", 20, "the run has started")
+    page.goto(f"/runs/{run_id}")
+    expect(page.locator("#confirm")).to_be_visible()
+    page.locator("#confirm [value=yes]").click()
+    expect(page.locator("#state")).to_contain_text("Cancelled", timeout=LIVE)
+
+
 def test_without_script_a_run_is_retried_by_a_form_and_cancelled_through_a_question(
     chromium: Browser, household: Household, shared: Connection, tmp_path: Path
 ) -> None:
