@@ -134,17 +134,11 @@ class JSON(DefaultJSONProvider):
             raise ValueError("nested too deep") from deep
 
 
-def create_app(
-    settings: Settings,
-    *,
-    database_url: str | None = None,
-    hosts: tuple[str, ...] = (),
-    behind_tls_proxy: bool = False,
-) -> Flask:
+def create_app(settings: Settings, *, database_url: str | None = None) -> Flask:
     """Return the WSGI app for ``settings``; nothing is connected before the first request.
 
-    ``database_url`` (libpq) stands for an embedded server whose address is not in the settings. ``hosts``
-    are further names the dashboard may be called by. Raises RuntimeError without any database URL.
+    ``database_url`` (libpq) stands for an embedded server whose address is not in the settings. Raises
+    RuntimeError without any database URL.
     """
     url = database_url or settings.database_url
     if url is None:
@@ -160,10 +154,10 @@ def create_app(
         MAX_CONTENT_LENGTH=LARGEST_BODY,
         MAX_FORM_MEMORY_SIZE=LARGEST_BODY,
         MAX_FORM_PARTS=2000,
-        HOSTS=_hosts(settings.bind, hosts),
+        HOSTS=_hosts(settings),
         SETTINGS=settings,
     )
-    if behind_tls_proxy:
+    if settings.behind_tls_proxy:
         app.wsgi_app = ProxyFix(app.wsgi_app, x_for=1, x_proto=1, x_host=1)  # type: ignore[method-assign]
     fragments.install(app)
     compression.install(app)
@@ -181,9 +175,11 @@ def create_app(
     return app
 
 
-def _hosts(bind: str, more: tuple[str, ...]) -> list[str]:
-    host = bind.rpartition(":")[0]
+def _hosts(settings: Settings) -> list[str]:
+    """Return the names that the dashboard may be called by."""
+    host = settings.bind.rpartition(":")[0]
     own = () if host in ("0.0.0.0", "[::]", "") else (host,)
+    more = settings.hosts.split(", ") if settings.hosts else ()
     return list(dict.fromkeys((*own, *LOCAL_HOSTS, *more)))
 
 

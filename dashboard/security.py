@@ -129,7 +129,10 @@ def _refuse_other_names() -> None:
     """
     name = re.sub(r":[0-9]+$", "", request.host.lower())
     if name not in current_app.config["HOSTS"]:
-        abort(400, f"The dashboard is not called “{name[:100]}”. Start it with --host NAME to allow a name.")
+        abort(
+            400,
+            f"The dashboard is not called “{name[:100]}”. To allow a name: WAKEBOARD_HOSTS, or --host NAME.",
+        )
 
 
 def _is_loopback() -> bool:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import Field, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
-from zoneinfo import available_timezones
+
+from worker import setting_values as kinds
 
 PREFIX = "WAKEBOARD_"
 SECRETS = frozenset(
@@ -30,9 +31,6 @@ SECRETS = frozenset(
 PLACES = frozenset({"database_url", "read_database_url", "smtp_url"})
 HIDDEN = "***"
 
-MAIL_SCHEMES = ("smtp", "smtp+starttls", "smtps")
-SHORTEST_SECRET = 16
-
 
 class SettingsError(ValueError):
     """One or more settings are wrong; ``str()`` has one line for each."""
@@ -46,125 +44,27 @@ def default_data_dir() -> Path:
     return Path(home) / "wakeboard"
 
 
-def _number(low: float, high: float) -> Callable[[str], float]:
-    def read(text: str) -> float:
-        value = float(text)
-        if not low <= value <= high:
-            raise ValueError
-        return value
+def _setting(
+    read: Callable[[str], Any],
+    allowed: str,
+    default: Any = None,
+    factory: Any = None,
+    *,
+    says: str | None = None,
+    each: str | None = None,
+) -> Any:
+    """Return a field of Settings; ``says`` is its help where ``allowed`` says too little.
 
-    return read
-
-
-def _whole(low: int, high: int) -> Callable[[str], int]:
-    def read(text: str) -> int:
-        value = int(text)
-        if not low <= value <= high:
-            raise ValueError
-        return value
-
-    return read
-
-
-def _switch(text: str) -> bool:
-    words = {
-        "1": True,
-        "true": True,
-        "on": True,
-        "yes": True,
-        "0": False,
-        "false": False,
-        "off": False,
-        "no": False,
-    }
-    return words[text.strip().lower()]
-
-
-def _one_of(*words: str) -> Callable[[str], str]:
-    def read(text: str) -> str:
-        if text not in words:
-            raise ValueError
-        return text
-
-    return read
-
-
-def _zone(text: str) -> str:
-    if text not in available_timezones():
-        raise ValueError
-    return text
-
-
-def _bind(text: str) -> str:
-    host, colon, port = text.rpartition(":")
-    if not colon or not host or not 0 <= int(port) <= 65535:
-        raise ValueError
-    return text
-
-
-def _conninfo(text: str) -> str:
-    from psycopg import ProgrammingError
-    from psycopg.conninfo import conninfo_to_dict
-
-    try:
-        found = conninfo_to_dict(text)
-    except ProgrammingError as wrong:
-        raise ValueError from wrong
-    # Parts of a password that has an @ or / of its own, which would be looked up, and logged. A host with an
-    # @ in front is a socket without a file.
-    hosts, ports = (str(found.get(name) or "").split(",") for name in ("host", "port"))
-    if any("@" in host[1:] for host in hosts) or not all(port.strip().isdigit() for port in ports if port):
-        raise ValueError
-    return text
-
-
-def _web_url(text: str) -> str:
-    if urlsplit(text).scheme not in ("http", "https"):
-        raise ValueError
-    return text
-
-
-def _mail_server(text: str) -> str:
-    parts = urlsplit(text)
-    if parts.scheme not in MAIL_SCHEMES or not parts.hostname or parts.path.strip("/") or parts.query:
-        raise ValueError
-    if parts.port == 0:
-        raise ValueError
-    return text
-
-
-def _addresses(text: str) -> str:
-    found = [address.strip() for address in text.split(",")]
-    for address in found:
-        name, _, host = address.rpartition("@")
-        if not name or not host or any(c <= " " or c in "<>,;\x7f" for c in address):
-            raise ValueError
-    return ", ".join(found)
-
-
-def _address(text: str) -> str:
-    if "," in text:
-        raise ValueError
-    return _addresses(text)
-
-
-def _secret(text: str) -> str:
-    if len(text) < SHORTEST_SECRET:
-        raise ValueError
-    return text
-
-
-def _folder(text: str) -> Path:
-    return Path(text).expanduser().absolute()
-
-
-def _setting(read: Callable[[str], Any], allowed: str, default: Any = None, factory: Any = None) -> Any:
+    ``each``: the flag, which may be given again, is of one of its values, and has this name.
+    """
     options: dict[str, Any] = {"default": default} if factory is None else {"default_factory": factory}
     # Addresses carry passwords, and a repr ends up in tracebacks.
-    shown = read not in (_conninfo, _web_url, _mail_server, _secret)
-    return field(**options, repr=shown, metadata={"read": read, "allowed": allowed})
+    shown = read not in (kinds.conninfo, kinds.web_url, kinds.mail_server, kinds.secret)
+    metadata = {"read": read, "allowed": allowed, "help": says or allowed, "each": each}
+    return field(**options, repr=shown, metadata=metadata)
 
 
+_SWITCH = "1 or 0 (also on/off, yes/no, true/false)"
 _DAYS = "whole days from 1 to 36500, or 0 for ever, that"
 
 
@@ -173,39 +73,54 @@ class Settings:
     """All settings. Durations are in seconds, sizes in bytes; None means not set."""
 
     database_url: str | None = _setting(
-        _conninfo,
+        kinds.conninfo,
         "a libpq URL (in its password @ : / as %40 %3A %2F) or key=value string; "
         "unset starts the embedded server",
     )
-    read_database_url: str | None = _setting(_conninfo, "a libpq URL of a replica for the pages")
-    data_dir: Path = _setting(_folder, "a folder", factory=default_data_dir)  # noqa: RUF009
+    read_database_url: str | None = _setting(kinds.conninfo, "a libpq URL of a replica for the pages")
+    data_dir: Path = _setting(kinds.path, "a folder", factory=default_data_dir)  # noqa: RUF009
     app: str | None = _setting(str, "the name of a Python module with the handlers")
-    bind: str = _setting(_bind, "HOST:PORT with a port from 0 to 65535", "127.0.0.1:8080")
+    bind: str = _setting(kinds.bind, "HOST:PORT with a port from 0 to 65535", "127.0.0.1:8080")
+    hosts: str | None = _setting(
+        kinds.names,
+        "host names without scheme and port, separated by commas",
+        says="a further name people reach the dashboard by; repeatable",
+        each="host",
+    )
+    behind_tls_proxy: bool = _setting(
+        kinds.switch, _SWITCH, False, says="one proxy in front does TLS and sets X-Forwarded-*"
+    )
+    certificate: Path | None = _setting(kinds.path, "a PEM file, for TLS of our own")  # noqa: RUF009
+    certificate_key: Path | None = _setting(kinds.path, "a PEM file with its private key")  # noqa: RUF009
     concurrency: int = _setting(
-        _whole(1, 1000), "a whole number from 1 to 1000", factory=lambda: max(2, os.cpu_count() or 2)
+        kinds.whole(1, 1000), "a whole number from 1 to 1000", factory=lambda: max(2, os.cpu_count() or 2)
     )
-    lease_seconds: float = _setting(_number(1, 86_400), "seconds from 1 to 86400", 30.0)
-    heartbeat_seconds: float = _setting(_number(0.25, 43_200), "seconds from lease/4 to lease/2", 0.0)
-    poll_seconds: float = _setting(_number(0.05, 3600), "seconds from 0.05 to 3600", 2.0)
-    shutdown_seconds: float = _setting(_number(0, 86_400), "seconds from 0 to 86400", 25.0)
-    kill_seconds: float = _setting(_number(0, 3600), "seconds from 0 to 3600", 5.0)
-    payload_bytes: int = _setting(_whole(2, 1_048_576), "a whole number of bytes from 2 to 1048576", 65_536)
-    timezone: str = _setting(_zone, "a time zone name such as Europe/Paris", "UTC")
+    lease_seconds: float = _setting(kinds.number(1, 86_400), "seconds from 1 to 86400", 30.0)
+    heartbeat_seconds: float = _setting(kinds.number(0.25, 43_200), "seconds from lease/4 to lease/2", 0.0)
+    poll_seconds: float = _setting(kinds.number(0.05, 3600), "seconds from 0.05 to 3600", 2.0)
+    shutdown_seconds: float = _setting(kinds.number(0, 86_400), "seconds from 0 to 86400", 25.0)
+    kill_seconds: float = _setting(kinds.number(0, 3600), "seconds from 0 to 3600", 5.0)
+    payload_bytes: int = _setting(
+        kinds.whole(2, 1_048_576), "a whole number of bytes from 2 to 1048576", 65_536
+    )
+    timezone: str = _setting(kinds.zone, "a time zone name such as Europe/Paris", "UTC")
     environment: str | None = _setting(str, "a name and a colour, such as 'production red'")
-    log_format: str = _setting(_one_of("text", "json"), "text or json", "text")
-    keep_succeeded_days: int = _setting(_whole(0, 36_500), f"{_DAYS} succeeded runs are kept", 14)
-    keep_dead_days: int = _setting(_whole(0, 36_500), f"{_DAYS} dead and cancelled runs are kept", 90)
-    keep_audit_days: int = _setting(_whole(0, 36_500), f"{_DAYS} audit rows are kept", 365)
-    allow_commands: bool = _setting(_switch, "1 or 0 (also on/off, yes/no, true/false)", False)
-    heartbeat_url: str | None = _setting(_web_url, "an http or https URL")
-    public_url: str | None = _setting(_web_url, "the dashboard's http or https URL, for links in messages")
-    alert_mail: str | None = _setting(_addresses, "mail addresses, separated by commas")
-    alert_from: str | None = _setting(_address, "one mail address; unset: wakeboard@ this host's name")
-    smtp_url: str | None = _setting(
-        _mail_server, "smtp://, smtp+starttls:// or smtps://[user:password@]host[:port]"
+    log_format: str = _setting(kinds.one_of("text", "json"), "text or json", "text")
+    keep_succeeded_days: int = _setting(kinds.whole(0, 36_500), f"{_DAYS} succeeded runs are kept", 14)
+    keep_dead_days: int = _setting(kinds.whole(0, 36_500), f"{_DAYS} dead and cancelled runs are kept", 90)
+    keep_audit_days: int = _setting(kinds.whole(0, 36_500), f"{_DAYS} audit rows are kept", 365)
+    allow_commands: bool = _setting(kinds.switch, _SWITCH, False)
+    heartbeat_url: str | None = _setting(kinds.web_url, "an http or https URL")
+    public_url: str | None = _setting(
+        kinds.web_url, "the dashboard's http or https URL, for links in messages"
     )
-    alert_webhook_url: str | None = _setting(_web_url, "an http or https URL")
-    alert_webhook_secret: str | None = _setting(_secret, f"{SHORTEST_SECRET} characters or more")
+    alert_mail: str | None = _setting(kinds.addresses, "mail addresses, separated by commas")
+    alert_from: str | None = _setting(kinds.address, "one mail address; unset: wakeboard@ this host's name")
+    smtp_url: str | None = _setting(
+        kinds.mail_server, "smtp://, smtp+starttls:// or smtps://[user:password@]host[:port]"
+    )
+    alert_webhook_url: str | None = _setting(kinds.web_url, "an http or https URL")
+    alert_webhook_secret: str | None = _setting(kinds.secret, f"{kinds.SHORTEST_SECRET} characters or more")
     origins: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     @classmethod
@@ -224,7 +139,7 @@ class Settings:
         for entry in fields(cls):
             if "read" not in entry.metadata:
                 continue
-            text, origin, label = _find(entry.name, given, environ)
+            text, origin, label = _find(entry, given, environ)
             origins[entry.name] = origin
             if text is None:
                 continue
@@ -235,7 +150,7 @@ class Settings:
                 wrong.append(f"{label} is {shown}; allowed: {entry.metadata['allowed']}.")
         if wrong:
             raise SettingsError("\n".join(wrong))
-        return _with_channels(_with_heartbeat(cls(**values, origins=origins)))
+        return _with_both_halves(_with_heartbeat(cls(**values, origins=origins)))
 
     def rows(self) -> list[dict[str, str | None]]:
         """Return ``{"name", "value", "origin"}`` for each setting, secrets masked."""
@@ -286,11 +201,18 @@ def without_password(url: str) -> str:
     return f"{parts.scheme}://{name}{f':{HIDDEN}' if colon else ''}{at}{where}{parts.path}{query}"
 
 
-def _find(name: str, flags: Mapping[str, object], environ: Mapping[str, str]) -> tuple[str | None, str, str]:
+def flag_of(entry: Field[Any]) -> str:
+    """Return the flag of a setting."""
+    return "--" + (entry.metadata["each"] or entry.name).replace("_", "-")
+
+
+def _find(
+    entry: Field[Any], flags: Mapping[str, object], environ: Mapping[str, str]
+) -> tuple[str | None, str, str]:
     """Return the text of one setting, where it came from, and what to call it in a message."""
-    variable = PREFIX + name.upper()
-    if name in flags:
-        return str(flags[name]), "flag", "--" + name.replace("_", "-")
+    variable = PREFIX + entry.name.upper()
+    if entry.name in flags:
+        return str(flags[entry.name]), "flag", flag_of(entry)
     if environ.get(variable, "") != "":
         return environ[variable], "environment", variable
     return None, "default", variable
@@ -311,13 +233,14 @@ def _with_heartbeat(settings: Settings) -> Settings:
     return settings
 
 
-def _with_channels(settings: Settings) -> Settings:
-    """Refuse half a channel: mail without a server or to nobody, a webhook without its key or its address."""
+def _with_both_halves(settings: Settings) -> Settings:
+    """Refuse what is nothing by itself: mail without a server or to nobody, a key without what it is for."""
     for given, wanted, why in (
         ("alert_mail", "smtp_url", "which mail server takes alerts"),
         ("alert_webhook_url", "alert_webhook_secret", "the key that signs alerts"),
         ("smtp_url", "alert_mail", "to whom alerts go"),
         ("alert_webhook_secret", "alert_webhook_url", "where alerts go"),
+        ("certificate_key", "certificate", "which certificate the key is for"),
     ):
         if getattr(settings, given) is not None and getattr(settings, wanted) is None:
             raise SettingsError(

@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import re
-import signal
-import socket
-import subprocess
-import sys
-import threading
-import urllib.request
 from collections.abc import Iterator
 
-import psutil
 import pytest
 from flask import Flask
 from flask.testing import FlaskClient
 from werkzeug.http import parse_cookie
 
-from dashboard import answers, create_app, serve
+from dashboard import answers, create_app
 from dashboard.answers import PROBES
 from dashboard.verbs import add_verb
 from tests.conftest import Connection
@@ -156,9 +148,10 @@ def test_the_session_cookie_is_out_of_scripts_reach(anonymous: FlaskClient, conn
 
 def test_on_https_the_cookie_is_secure_and_bound_to_the_host(database: str, connection: Connection) -> None:
     app = create_app(
-        Settings.load({"database_url": database}, environ={}),
-        hosts=("ops.example.com",),
-        behind_tls_proxy=True,
+        Settings.load(
+            {"database_url": database, "hosts": "jobs.example.com,OPS.example.com", "behind_tls_proxy": "1"},
+            environ={},
+        )
     )
     client = app.test_client(use_cookies=False)
     token = users.create_login_link(connection, "anna")
@@ -434,79 +427,6 @@ def test_a_body_over_a_megabyte_is_refused(client: FlaskClient) -> None:
 @pytest.mark.parametrize("address", ["/?a=%00", "/%00", "/runs/%00", "/?%ff=%fe", "/" + "x" * 3000])
 def test_odd_addresses_are_never_a_mistake_of_ours(client: FlaskClient, address: str) -> None:
     assert client.get(address).status_code in (400, 404)
-
-
-# Where it may listen
-
-
-def test_beyond_loopback_it_needs_tls_and_a_user(database: str, connection: Connection) -> None:
-    serve.check_bind("127.0.0.1:8080", database, encrypted=False)
-    serve.check_bind("[::1]:8080", database, encrypted=False)
-    for bind in ("0.0.0.0:8080", "192.0.2.7:8080", "[::]:8080", "ops.example.com:80"):
-        with pytest.raises(serve.RefusedBind, match="behind-tls-proxy"):
-            serve.check_bind(bind, database, encrypted=False)
-        with pytest.raises(serve.RefusedBind, match="wakeboard user add"):
-            serve.check_bind(bind, database, encrypted=True)
-    users.create_user(connection, BOSS, "vera", Role.ADMIN, PASSWORD)
-    serve.check_bind("0.0.0.0:8080", database, encrypted=True)
-
-
-def environment(**more: str) -> dict[str, str]:
-    """Return this process' environment without settings of ours, plus ``more``."""
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("WAKEBOARD_")}
-    return {**clean, **more}
-
-
-def test_a_refused_address_is_one_line_and_never_opens(database: str) -> None:
-    command = [sys.executable, "-m", "dashboard", "--bind", "0.0.0.0:0", "--database-url", database]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=30, env=environment())
-    assert ended.returncode == 2
-    assert ended.stderr.count("\n") == 1 and ended.stderr.startswith("Refused to listen on 0.0.0.0:0")
-
-
-def test_an_address_that_is_taken_is_one_line_and_may_be_tried_again(database: str) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as other:
-        bind = f"127.0.0.1:{other.getsockname()[1]}"
-        command = [sys.executable, "-m", "dashboard", "--bind", bind, "--database-url", database]
-        ended = subprocess.run(command, capture_output=True, text=True, timeout=30, env=environment())
-    # Not 2, after which systemd would not start it again.
-    assert ended.returncode == 1
-    assert ended.stderr.count("\n") == 1
-    assert ended.stderr.startswith(f"Cannot listen on {bind}: Address already in use. Stop what")
-
-
-def test_an_address_that_its_last_owner_is_about_to_leave_is_waited_for() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as other:
-        leaving = threading.Timer(0.5, other.close)
-        leaving.start()
-        serve.check_free(f"127.0.0.1:{other.getsockname()[1]}")
-        leaving.join()
-
-
-def test_the_served_dashboard_stops_at_a_signal_and_leaves_nothing(database: str) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        bind = f"127.0.0.1:{free.getsockname()[1]}"
-    command = [sys.executable, "-m", "dashboard", "--bind", bind]
-    with subprocess.Popen(
-        command,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment(WAKEBOARD_DATABASE_URL=database, FLASK_DEBUG="1"),
-    ) as served:
-        try:
-            assert served.stderr is not None
-            assert bind in served.stderr.readline()
-            with urllib.request.urlopen(f"http://{bind}/healthz", timeout=20) as answer:
-                assert answer.status == 200
-            children = psutil.Process(served.pid).children(recursive=True)
-            assert children
-            served.send_signal(signal.SIGTERM)
-            assert served.wait(timeout=20) == 0
-            _, alive = psutil.wait_procs(children, timeout=5)
-            assert alive == []
-        finally:
-            served.kill()
 
 
 @pytest.mark.parametrize("letter", ["a", "ż", "漢", "🙂", '"', "\x01", "\ud83d"])

@@ -60,6 +60,10 @@ def test_an_empty_variable_is_not_set() -> None:
         ("bind", ":8080"),
         ("bind", "127.0.0.1:65536"),
         ("bind", "127.0.0.1:http"),
+        ("hosts", "https://jobs.example.org"),
+        ("hosts", "jobs.example.org:8080"),
+        ("hosts", "jobs.example.org,"),
+        ("behind_tls_proxy", "nginx"),
         ("log_format", "xml"),
         ("allow_commands", "maybe"),
         ("heartbeat_url", "file:///etc/passwd"),
@@ -158,8 +162,21 @@ def test_any_libpq_address_will_do(url: str) -> None:
     assert load(database_url=url).database_url == url
 
 
+def test_a_key_is_nothing_without_its_certificate() -> None:
+    with pytest.raises(SettingsError, match="CERTIFICATE_KEY is set and WAKEBOARD_CERTIFICATE is not"):
+        load(certificate_key="/etc/wakeboard/key.pem")
+
+
 def test_settings_go_to_a_process_that_we_start_as_they_are() -> None:
-    settings = load(database_url="host=/tmp", allow_commands="on", data_dir="/srv/w", concurrency="3")
+    settings = load(
+        database_url="host=/tmp",
+        allow_commands="on",
+        data_dir="/srv/w",
+        concurrency="3",
+        hosts="jobs.example.org, [2001:DB8::7]",
+        behind_tls_proxy="yes",
+        certificate="/etc/wakeboard/cert.pem",
+    )
     assert Settings.load(environ=settings.environment_variables()) == settings
 
 

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import click
 
 from worker.cli.misspelt import misspelt
-from worker.settings import Settings, default_data_dir
+from worker.settings import Settings, default_data_dir, flag_of
 
 META = "wakeboard.flags"
 JSON = "wakeboard.json"
@@ -20,8 +20,9 @@ _Decorated = TypeVar("_Decorated", bound=Callable[..., Any])
 
 
 def _remember(ctx: click.Context, parameter: click.Parameter, value: Any) -> Any:
-    if value is not None and parameter.name is not None:
-        ctx.meta.setdefault(META, {})[parameter.name.removeprefix("setting_")] = value
+    if value not in (None, ()) and parameter.name is not None:
+        text = ",".join(value) if isinstance(value, tuple) else value
+        ctx.meta.setdefault(META, {})[parameter.name.removeprefix("setting_")] = text
     return value
 
 
@@ -42,8 +43,9 @@ def _setting_options(shown: tuple[str, ...]) -> list[click.Option]:
         switch = {"is_flag": True, "flag_value": "1"} if entry.type == "bool" else {"metavar": "VALUE"}
         options.append(
             click.Option(
-                ["--" + entry.name.replace("_", "-"), f"setting_{entry.name}"],
-                help=f"{entry.metadata['allowed']}{usual}",
+                [flag_of(entry), f"setting_{entry.name}"],
+                help=f"{entry.metadata['help']}{usual}",
+                multiple=bool(entry.metadata["each"]),
                 hidden=entry.name not in shown,
                 expose_value=False,
                 callback=_remember,

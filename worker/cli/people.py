@@ -16,6 +16,7 @@ from worker.cli.flags import Noun, Verb, settings
 from worker.cli.printing import answer, listing, tell
 from worker.cli.refusals import Wrong
 from worker.people import users
+from worker.settings import Settings
 from worker.states import Role
 
 ROLE = click.option(
@@ -149,7 +150,7 @@ def login_link() -> None:
     """
     own = settings()
     is_public = own.public_url and own.origins["bind"] != "flag"
-    address = str(own.public_url).rstrip("/") if is_public else base_address(own.bind)
+    address = str(own.public_url).rstrip("/") if is_public else base_address(own)
     with reach.connection() as connection:
         made = users.create_login_link(connection, os_user())
     answer({"url": f"{address}/login?token={made}", "token": made}, f"{address}/login?token={made}")
@@ -166,15 +167,15 @@ def _somebody_listens(address: str) -> bool:
     return True
 
 
-def base_address(bind: str, scheme: str = "http") -> str:
-    """Return the address at which a browser here reaches what listens on ``bind`` (HOST:PORT)."""
-    host, _, port = bind.rpartition(":")
+def base_address(own: Settings) -> str:
+    """Return the address at which a browser here reaches the dashboard that has these settings."""
+    host, _, port = own.bind.rpartition(":")
     try:
         if ip_address(host.strip("[]")).is_unspecified:
             host = "127.0.0.1"
     except ValueError:
         pass
-    return f"{scheme}://{host}:{port}"
+    return f"{'https' if own.certificate else 'http'}://{host}:{port}"
 
 
 def os_user() -> str:

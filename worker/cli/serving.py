@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
 from dataclasses import fields
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 from click.globals import pop_context
@@ -18,49 +17,18 @@ from worker.cli.kinds import DURATION
 from worker.settings import Settings
 
 EVERY_SETTING = tuple(entry.name for entry in fields(Settings))
-_Decorated = TypeVar("_Decorated", bound=Callable[..., Any])
-
-
-def _dashboard_options(command: _Decorated) -> _Decorated:
-    """Give a command the flags that only the dashboard knows."""
-    for option in (
-        click.option(
-            "--key", type=click.Path(exists=True, dir_okay=False), help="PEM file with its private key."
-        ),
-        click.option(
-            "--certificate",
-            type=click.Path(exists=True, dir_okay=False),
-            help="PEM file, for TLS of our own.",
-        ),
-        click.option(
-            "--behind-tls-proxy", is_flag=True, help="One proxy in front does TLS and sets X-Forwarded-*."
-        ),
-        click.option("--host", "hosts", multiple=True, help="A further name people reach it by; repeatable."),
-    ):
-        command = option(command)
-    return command
-
-
-def _dashboard_flags(
-    hosts: tuple[str, ...], behind_tls_proxy: bool, certificate: str | None, key: str | None
-) -> list[str]:
-    flags = [word for host in hosts for word in ("--host", host)]
-    flags += ["--behind-tls-proxy"] if behind_tls_proxy else []
-    flags += ["--certificate", certificate] if certificate else []
-    return flags + (["--key", key] if key else [])
 
 
 @click.command(cls=Verb, settings=EVERY_SETTING)
 @click.option("--port", type=click.IntRange(0, 65535), help="Listen on this port of 127.0.0.1 [8080].")
 @click.option("--demo", is_flag=True, help="With the example shop: jobs with real effects.")
-@_dashboard_options
-def up(port: int | None, demo: bool, **dashboard: Any) -> int:
+def up(port: int | None, demo: bool) -> int:
     """Run all of it on this machine: database, tables, worker with schedules, dashboard. Ctrl-C stops it."""
     from worker.cli import up as household
 
     bind = None if port is None else f"127.0.0.1:{port}"
     chosen = settings(bind=bind, app="worker.jobs.demo" if demo else None)
-    return household.run(chosen, _dashboard_flags(**dashboard), demo)
+    return household.run(chosen, demo)
 
 
 def _types(_ctx: click.Context, _parameter: click.Parameter, text: str | None) -> list[str] | None:
@@ -109,11 +77,10 @@ def _supervise(**how: Any) -> int:
 
 
 @click.command(cls=Verb, settings=EVERY_SETTING)
-@_dashboard_options
-def web(**dashboard: Any) -> None:
+def web() -> None:
     """Run the dashboard alone."""
     chosen = settings()
     found = {"WAKEBOARD_DATABASE_URL": reach.database_url(chosen)}
-    command = [sys.executable, "-P", "-m", "dashboard", *_dashboard_flags(**dashboard)]
+    command = [sys.executable, "-P", "-m", "dashboard"]
     sys.stdout.flush()
     os.execve(sys.executable, command, os.environ | chosen.environment_variables() | found)

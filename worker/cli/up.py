@@ -9,7 +9,7 @@ import socket
 import ssl
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from types import FrameType
@@ -48,7 +48,7 @@ class Wish:
             raise KeyboardInterrupt
 
 
-def run(settings: Settings, dashboard_flags: Sequence[str], demo: bool) -> int:
+def run(settings: Settings, demo: bool) -> int:
     """Start everything, keep it going until a signal, stop it; return the exit code."""
     settings = replace(settings, bind=free_address(settings.bind))
     wish = Wish()
@@ -57,7 +57,7 @@ def run(settings: Settings, dashboard_flags: Sequence[str], demo: bool) -> int:
     try:
         with _database(settings, wish) as url:
             try:
-                return _serve(replace(settings, database_url=url), family, wish, dashboard_flags, demo)
+                return _serve(replace(settings, database_url=url), family, wish, demo)
             except KeyboardInterrupt:
                 return 0
             finally:
@@ -123,19 +123,15 @@ def _migrate(url: str) -> None:
         tell(f"The schema was brought from {before or 'nothing'} to {after}.")
 
 
-def _serve(settings: Settings, family: Family, wish: Wish, dashboard_flags: Sequence[str], demo: bool) -> int:
+def _serve(settings: Settings, family: Family, wish: Wish, demo: bool) -> int:
     extra = _prepare_demo(str(settings.database_url)) if demo else []
     environment = os.environ | settings.environment_variables()
     for number, command in enumerate(extra, 1):
         family.add(f"demo's server {number}", command, environment)
     family.add("worker", reach.ourselves("worker"), environment)
-    dashboard = [sys.executable, "-P", "-m", "dashboard", *dashboard_flags]
-    family.add("dashboard", dashboard, environment)
+    family.add("dashboard", [sys.executable, "-P", "-m", "dashboard"], environment)
     wish.is_patient = True
-    encrypted = "--certificate" in dashboard_flags
-    return _watch(
-        settings, family, wish, people.base_address(settings.bind, "https" if encrypted else "http")
-    )
+    return _watch(settings, family, wish, people.base_address(settings))
 
 
 def _prepare_demo(url: str) -> list[list[str]]:

@@ -1,0 +1,152 @@
+"""How the text of a setting is read: a function for each kind of value.
+
+Each raises ValueError or KeyError where the text is wrong. Knows no setting, no database and no file.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from urllib.parse import urlsplit
+from zoneinfo import available_timezones
+
+MAIL_SCHEMES = ("smtp", "smtp+starttls", "smtps")
+SHORTEST_SECRET = 16
+_HOST = re.compile(r"[a-z0-9._-]+|\[[0-9a-f:.]+\]")
+
+
+def number(low: float, high: float) -> Callable[[str], float]:
+    """Return what reads a number from ``low`` to ``high``."""
+
+    def read(text: str) -> float:
+        value = float(text)
+        if not low <= value <= high:
+            raise ValueError
+        return value
+
+    return read
+
+
+def whole(low: int, high: int) -> Callable[[str], int]:
+    """Return what reads a whole number from ``low`` to ``high``."""
+
+    def read(text: str) -> int:
+        value = int(text)
+        if not low <= value <= high:
+            raise ValueError
+        return value
+
+    return read
+
+
+def switch(text: str) -> bool:
+    """Read a word for yes or no."""
+    words = {
+        "1": True,
+        "true": True,
+        "on": True,
+        "yes": True,
+        "0": False,
+        "false": False,
+        "off": False,
+        "no": False,
+    }
+    return words[text.strip().lower()]
+
+
+def one_of(*words: str) -> Callable[[str], str]:
+    """Return what reads one of ``words``."""
+
+    def read(text: str) -> str:
+        if text not in words:
+            raise ValueError
+        return text
+
+    return read
+
+
+def zone(text: str) -> str:
+    """Read the name of a time zone."""
+    if text not in available_timezones():
+        raise ValueError
+    return text
+
+
+def bind(text: str) -> str:
+    """Read HOST:PORT."""
+    host, colon, port = text.rpartition(":")
+    if not colon or not host or not 0 <= int(port) <= 65535:
+        raise ValueError
+    return text
+
+
+def conninfo(text: str) -> str:
+    """Read the address of a database, as libpq does."""
+    from psycopg import ProgrammingError
+    from psycopg.conninfo import conninfo_to_dict
+
+    try:
+        found = conninfo_to_dict(text)
+    except ProgrammingError as wrong:
+        raise ValueError from wrong
+    # Parts of a password that has an @ or / of its own, which would be looked up, and logged. A host with an
+    # @ in front is a socket without a file.
+    hosts, ports = (str(found.get(name) or "").split(",") for name in ("host", "port"))
+    if any("@" in host[1:] for host in hosts) or not all(port.strip().isdigit() for port in ports if port):
+        raise ValueError
+    return text
+
+
+def web_url(text: str) -> str:
+    """Read an http or https URL."""
+    if urlsplit(text).scheme not in ("http", "https"):
+        raise ValueError
+    return text
+
+
+def mail_server(text: str) -> str:
+    """Read the URL of a mail server."""
+    parts = urlsplit(text)
+    if parts.scheme not in MAIL_SCHEMES or not parts.hostname or parts.path.strip("/") or parts.query:
+        raise ValueError
+    if parts.port == 0:
+        raise ValueError
+    return text
+
+
+def addresses(text: str) -> str:
+    """Read mail addresses, separated by commas."""
+    found = [address.strip() for address in text.split(",")]
+    for address in found:
+        name, _, host = address.rpartition("@")
+        if not name or not host or any(c <= " " or c in "<>,;\x7f" for c in address):
+            raise ValueError
+    return ", ".join(found)
+
+
+def address(text: str) -> str:
+    """Read one mail address."""
+    if "," in text:
+        raise ValueError
+    return addresses(text)
+
+
+def secret(text: str) -> str:
+    """Read a key that is long enough."""
+    if len(text) < SHORTEST_SECRET:
+        raise ValueError
+    return text
+
+
+def path(text: str) -> Path:
+    """Read the path of a folder or file, which need not be there."""
+    return Path(text).expanduser().absolute()
+
+
+def names(text: str) -> str:
+    """Read names of hosts, separated by commas: neither a scheme nor a port, an IPv6 address in brackets."""
+    found = [name.strip().lower() for name in text.split(",")]
+    if not all(_HOST.fullmatch(name) for name in found):
+        raise ValueError
+    return ", ".join(found)
