@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
-from worker import setting_values as kinds
+import worker.setting_values as kinds
 
 PREFIX = "WAKEBOARD_"
 SECRETS = frozenset(

@@ -241,16 +241,63 @@ def test_the_two_half_past_twos_of_a_night_are_an_hour_apart(shared: Connection)
     assert two - one == timedelta(hours=1)
 
 
-@pytest.mark.parametrize("kinds", [["mail"], ["mail", "sms"]], ids=["alike", "of two types"])
-def test_many_runs_keep_signs_that_mean_something_in_an_array(shared: Connection, kinds: list[str]) -> None:
-    texts = ['"', "\\", '\\"', "{}", "{a,b}", ",", "NULL", "null", " ", "'", "%s", "%(a)s", "é€𝄞", "'; --"]
+@pytest.mark.parametrize("others", [0, 1500], ids=["inserted", "copied"])
+@pytest.mark.parametrize("kinds", [["mail"], ["mail", "\\N sms"]], ids=["alike", "of two types"])
+def test_many_runs_keep_signs_that_mean_something_in_an_array_or_a_copy(
+    shared: Connection, kinds: list[str], others: int
+) -> None:
+    texts = [
+        '"', "\\", '\\"', "{}", "{a,b}", ",", "NULL", "null", " ", "'", "%s", "%(a)s", "é€𝄞", "'; --", "\\N",
+        "\\.", "\\t", "\\\\x41",
+    ]  # fmt: skip
     wanted = [
-        NewRun(kinds[n % len(kinds)], {text: text}, key=f"{text} {len(kinds)}")
+        NewRun(kinds[n % len(kinds)], {text: f"{text}\t\r\n{text}"}, key=text, enqueued_by=text)
         for n, text in enumerate(texts)
     ]
-    kept = [factories.row(shared, run) for run in enqueue_many(shared, wanted)]
-    assert [one["payload"] for one in kept] == [one.payload for one in wanted]
-    assert [one["idempotency_key"] for one in kept] == [one.key for one in wanted]
+    with shared.transaction(force_rollback=True):
+        ids = enqueue_many(shared, [*wanted, *[NewRun("mail")] * others])
+        kept = [factories.row(shared, run) for run in ids[: len(wanted)]]
+    told = ("job_type", "payload", "enqueued_by")
+    assert [[one[name] for name in told] for one in kept] == [
+        [getattr(one, name) for name in told] for one in wanted
+    ]
+    assert [one["idempotency_key"] for one in kept] == texts
+
+
+def test_thousands_of_runs_are_due_when_each_was_asked_for(database: str, connection: Connection) -> None:
+    at = datetime(2031, 10, 26, 2, 30, tzinfo=ZoneInfo("Europe/Berlin"), fold=1)
+    asked = ({"run_at": at}, {"delay": 90.5}, {"delay": timedelta(days=400)}, {})
+    with psycopg.connect(database) as own:
+        own.execute("SET TIME ZONE 'America/New_York'")
+        now: datetime = own.execute("SELECT now()").fetchall()[0][0]
+        ids = enqueue_many(own, [NewRun("mail", **asked[n % 4]) for n in range(2000)])  # type: ignore[arg-type]
+        own.commit()
+    due = {one["id"]: one["run_at"] for one in factories.rows(connection, "job_runs")}
+    wanted = (
+        at.astimezone(UTC),
+        now + timedelta(seconds=90.5),
+        now.astimezone(UTC) + timedelta(days=400),
+        now,
+    )
+    assert [due[run] for run in ids] == [wanted[n % 4] for n in range(2000)]
+
+
+def test_a_role_that_may_insert_and_take_no_ids_enqueues_thousands_as_well(superuser: Connection) -> None:
+    with superuser.transaction(force_rollback=True):
+        superuser.execute("CREATE ROLE may_insert")
+        superuser.execute("GRANT USAGE ON SCHEMA wakeboard TO may_insert")
+        superuser.execute("GRANT SELECT, INSERT ON wakeboard.job_runs TO may_insert")
+        superuser.execute("SET LOCAL ROLE may_insert")
+        ids = enqueue_many(superuser, [NewRun("mail", {"n": n}, key=f"k:{n}") for n in range(1500)])
+        assert len(set(ids)) == count(superuser) == 1500
+
+
+def test_in_pipeline_mode_thousands_are_enqueued_as_well(database: str, connection: Connection) -> None:
+    with psycopg.connect(database) as own, own.pipeline():
+        ids = enqueue_many(own, [NewRun("mail", key=f"k:{n}") for n in range(1500)])
+        plain = enqueue_many(own, [NewRun("mail")] * 1500)
+        assert count(connection) == 0
+    assert len({*ids, *plain}) == count(connection) == 3000
 
 
 def test_two_callers_with_the_same_keys_in_two_orders_never_stop_each_other(
@@ -289,11 +336,12 @@ def test_a_key_that_turns_up_while_many_are_inserted_gives_its_run_and_loses_non
     assert count(connection) == 2501
 
 
-def test_many_runs_with_keys_are_taken_back_with_their_callers_transaction(
-    database: str, connection: Connection
+@pytest.mark.parametrize("key", ["k:{}", None], ids=["with keys", "without"])
+def test_many_runs_are_taken_back_with_their_callers_transaction(
+    database: str, connection: Connection, key: str | None
 ) -> None:
     with psycopg.connect(database) as own:
-        enqueue_many(own, [NewRun("mail", key=f"k:{n}") for n in range(2500)])
+        enqueue_many(own, [NewRun("mail", key=key and key.format(n)) for n in range(2500)])
         own.rollback()
     assert count(connection) == 0
 

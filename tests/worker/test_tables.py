@@ -12,6 +12,7 @@ from psycopg import sql
 
 from tests import factories
 from tests.conftest import Connection
+from worker.transitions import NewRun, enqueue_many
 
 INVOICE = (
     "INSERT INTO wakeboard.job_runs (job_type, payload) VALUES ('send_invoice', '{\"invoice_id\": 812}')"
@@ -87,6 +88,17 @@ def test_nobody_is_woken_when_nobody_is_idle(connection: Connection, listener: C
     factories.a_worker(connection)
     connection.execute(INVOICE)
     assert not woken(listener)
+
+
+def test_thousands_of_runs_at_once_wake_a_worker_where_one_of_them_is_due(
+    connection: Connection, listener: Connection
+) -> None:
+    factories.a_worker(connection, idle=True)
+    later = [NewRun("mail", delay=60)] * 12_000
+    enqueue_many(connection, later)
+    assert not woken(listener)
+    assert len(set(enqueue_many(connection, [*later, NewRun("mail")]))) == 12_001
+    assert woken(listener)
 
 
 @pytest.mark.parametrize("gone", [{"seen": "-31 seconds"}, {"stopped_at": "-1 second"}])

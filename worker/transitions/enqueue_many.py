@@ -1,4 +1,4 @@
-"""Enqueue many: a thousand runs to a statement, inside the caller's own transaction. No import of SQLAlchemy.
+"""Enqueue many: inside the caller's own transaction, by COPY where that can be. No import of SQLAlchemy.
 
 Keys are those of ``worker.transitions.enqueue``.
 """
@@ -11,16 +11,16 @@ from itertools import chain
 from typing import Any
 
 from psycopg.errors import UniqueViolation
+from psycopg.pq import PipelineStatus
 from psycopg.rows import tuple_row
 
+from worker.transitions.copying import Row, copy, reserve
 from worker.transitions.enqueue import ROUNDS, same_type
-from worker.transitions.newrun import EnqueueError, NewRun, payload_limit, payload_text
+from worker.transitions.newrun import EnqueueError, NewRun, check_key, payload_limit
 from worker.transitions.targets import is_psycopg, runner
 
 CHUNK = 1000
-# What NewRun.checked() returns, and what makes the text of such a row's payload.
-Row = tuple[Any, ...]
-TextOf = Callable[[Any], str]
+ColumnsOf = Callable[[Any], Row]
 
 INSERT_MANY = """
 INSERT INTO wakeboard.job_runs
@@ -47,20 +47,20 @@ BY_KEYS = "SELECT idempotency_key, id, job_type FROM wakeboard.job_runs WHERE id
 
 
 def enqueue_many(target: Any, runs: Iterable[NewRun | Mapping[str, Any]]) -> list[int]:
-    """Enqueue many runs, a thousand to a statement, and return their ids in the order given.
+    """Enqueue many runs, and return their ids in the order given.
 
     Each entry is a NewRun or a mapping of its fields. Keys behave as in ``enqueue``. Raises EnqueueError
     when an entry is wrong, naming its place; then nothing of them all is written.
     """
     entries = _each(runs, lambda entry: entry if isinstance(entry, NewRun) else _new(entry))
-    rows, text_of = _each(entries, NewRun.checked), partial(payload_text, limit=payload_limit())
+    columns_of = partial(NewRun.columns, limit=payload_limit())
     if target is None:
         from worker.effects import own_connection
 
         # Opened when all entries are there: no transaction waits for whoever makes them.
         with own_connection() as connection, connection.transaction():
-            return _insert_all(connection, rows, text_of)
-    return _insert_all(target, rows, text_of)
+            return _insert_all(connection, entries, columns_of)
+    return _insert_all(target, entries, columns_of)
 
 
 def _new(fields: Any) -> NewRun:
@@ -88,27 +88,29 @@ def _each(entries: Iterable[Any], make: Callable[[Any], Any]) -> list[Any]:
     return made
 
 
-def _insert_all(target: Any, rows: Sequence[Row], text_of: TextOf) -> list[int]:
-    """Insert ``rows``, return their ids in the order given; a key that exists gives the id of its run.
+def _insert_all(target: Any, entries: Sequence[NewRun], columns_of: ColumnsOf) -> list[int]:
+    """Insert ``entries``, return their ids in the order given; a key that exists gives the id of its run.
 
-    ``text_of`` makes a payload's text, or raises EnqueueError. That takes as long as the insertion: of many
-    rows some are written while the texts of others are made, inside a savepoint that takes back what is
+    ``columns_of`` makes an entry's columns, or raises EnqueueError. That takes half as long as the insertion:
+    of many some are written while those of others are made, inside a savepoint that takes back what is
     written when one is wrong.
     """
-    # ON CONFLICT makes a row a fifth dearer; but for few rows it is one statement instead of four, and no
-    # transaction should have many savepoints.
-    is_looked_up = len(rows) >= CHUNK and is_psycopg(target) and any(row[4] is not None for row in rows)
-    if not is_looked_up:
-        rows, text_of = _with_texts(rows, text_of), str
+    # For few it is one statement instead of five, and no transaction should have many savepoints.
+    is_copied = len(entries) >= CHUNK and is_psycopg(target) and not _is_pipeline(target)
+    rows: Sequence[Row] = entries
+    if is_copied:
+        _each(entries, check_key)
+    else:
+        rows = _each(entries, columns_of)
     firsts, types = _firsts(rows)
-    by_key = _known(target, types) if is_looked_up else {}
+    by_key = _known(target, types) if is_copied else {}
     news = [row for row in firsts if row[4] not in by_key] if by_key else firsts
-    if len(news) < len(rows):
-        _with_texts(rows, text_of)  # What is not inserted is checked all the same.
+    if is_copied and len(news) < len(rows):
+        _each(entries, columns_of)  # What is not inserted is checked all the same.
     try:
-        inserted = _insert_new(target, news, text_of, is_looked_up=is_looked_up)
+        inserted = _insert_new(target, news, columns_of, is_copied=is_copied)
     except EnqueueError:
-        _with_texts(rows, text_of)  # Tells the place.
+        _each(entries, columns_of)  # Tells the place.
         raise
     unkeyed = iter([id_ for id_, key in inserted if key is None])
     by_key.update((key, id_) for id_, key in inserted if key is not None)
@@ -121,11 +123,6 @@ def _insert_all(target: Any, rows: Sequence[Row], text_of: TextOf) -> list[int]:
     return [next(unkeyed) if row[4] is None else by_key[row[4]] for row in rows]
 
 
-def _with_texts(rows: Sequence[Row], text_of: TextOf) -> list[Row]:
-    """Return ``rows`` with payloads as text. Raises EnqueueError with the place of the first wrong one."""
-    return _each(rows, lambda row: (row[0], text_of(row[1]), *row[2:]))
-
-
 def _known(target: Any, types: Mapping[str, str]) -> dict[str, int]:
     """Return the ids of the runs that have keys of ``types``, by key. Raises KeyTaken."""
     if not types:
@@ -136,30 +133,39 @@ def _known(target: Any, types: Mapping[str, str]) -> dict[str, int]:
 
 
 def _insert_new(
-    target: Any, rows: Sequence[Row], text_of: TextOf, *, is_looked_up: bool
+    target: Any, rows: Sequence[Row], columns_of: ColumnsOf, *, is_copied: bool
 ) -> list[tuple[int, str | None]]:
     """Insert ``rows``; return id and key of those that were inserted, which a key that exists is not.
 
-    ``is_looked_up``: nobody had their keys a moment ago. They are inserted as if there were no conflict, and
-    once more if there is one. The look has begun the transaction of a connection that begins them by itself,
-    so what is taken back is a savepoint; one that commits each statement is given a transaction for all.
+    ``is_copied``: nobody had their keys a moment ago. They are written as if there were no conflict, and once
+    more if there is one. Ids are taken before, which begins the transaction of a connection that begins them
+    by itself: so what is taken back is a savepoint. One that commits each statement is given a transaction.
     """
     if not rows:
         return []
-    statement, values_of = _many(rows, text_of)
-
-    def insert(statement: str) -> list[tuple[int, str | None]]:
-        return list(chain.from_iterable(_run_each(target, statement, map(values_of, _chunks(rows)))))
-
-    if all(row[4] is None for row in rows):
-        return insert(statement + ONE_EACH)
-    if not is_looked_up:
-        return insert(statement + UNLESS_KNOWN)
+    if not is_copied:
+        is_keyed = any(row[4] is not None for row in rows)
+        return _insert(target, rows, UNLESS_KNOWN if is_keyed else ONE_EACH)
+    reserved = reserve(target, len(rows))
     try:
         with target.transaction():
-            return insert(statement + ONE_EACH)
+            if reserved is None:
+                return _insert(target, list(map(columns_of, rows)), ONE_EACH)
+            ids = copy(target, map(columns_of, rows), reserved)
+            return [(id_, row[4]) for id_, row in zip(ids, rows, strict=True)]
     except UniqueViolation:
-        return insert(statement + UNLESS_KNOWN)
+        return _insert(target, list(map(columns_of, rows)), UNLESS_KNOWN)
+
+
+def _insert(target: Any, rows: Sequence[Row], end: str) -> list[tuple[int, str | None]]:
+    """Insert ``rows`` by statements that have this ``end``, and return what they return."""
+    statement, values_of = _many(rows)
+    return list(chain.from_iterable(_run_each(target, statement + end, map(values_of, _chunks(rows)))))
+
+
+def _is_pipeline(target: Any) -> bool:
+    """Return whether a connection of psycopg's is in pipeline mode, which knows no COPY."""
+    return bool(target.pgconn.pipeline_status != PipelineStatus.OFF)
 
 
 def _chunks(rows: Sequence[Any]) -> Iterable[Sequence[Any]]:
@@ -179,22 +185,21 @@ def _firsts(rows: Sequence[Row]) -> tuple[list[Row], dict[str, str]]:
     return unkeyed + [keyed[key] for key in sorted(keyed)], {key: row[0] for key, row in keyed.items()}
 
 
-def _many(rows: Sequence[Row], text_of: TextOf) -> tuple[str, Callable[[Sequence[Row]], Sequence[Any]]]:
+def _many(rows: Sequence[Row]) -> tuple[str, Callable[[Sequence[Row]], Sequence[Any]]]:
     """Return the statement that inserts any of ``rows``, and what makes its values of some of them."""
     alike = [set(column) for place, column in enumerate(zip(*rows, strict=True)) if place not in (1, 4)]
     if any(len(each) > 1 for each in alike):
-        return INSERT_MANY, partial(_columns, text_of)
+        return INSERT_MANY, _columns
     said_once = [each.pop() for each in alike]
     return INSERT_ALIKE, lambda some: [
         *said_once,
-        _texts(text_of(row[1]) for row in some),
+        _texts(row[1] for row in some),
         _texts(row[4] for row in some),
     ]
 
 
-def _columns(text_of: TextOf, rows: Sequence[Row]) -> Sequence[Any]:
-    types, payloads, *others = zip(*rows, strict=True)
-    return [list(types), list(map(text_of, payloads)), *map(list, others)]
+def _columns(rows: Sequence[Row]) -> Sequence[Any]:
+    return list(map(list, zip(*rows, strict=True)))
 
 
 def _run_each(target: Any, statement: str, values: Iterable[Sequence[Any]]) -> list[list[Any]]:

@@ -61,7 +61,7 @@ class NewRun(NamedTuple):
         """
         delay = self.delay.total_seconds() if isinstance(self.delay, timedelta) else self.delay
         check_type(self.job_type)
-        _check_key(self.key)
+        check_key(self)
         _check_times(self.run_at, delay)
         _check_who(self.enqueued_by)
         if not _is_whole(self.priority, 0, 4):
@@ -87,7 +87,9 @@ def check_type(job_type: str) -> None:
         raise EnqueueError("A job type is text of 1 to 200 characters without control characters.")
 
 
-def _check_key(key: str | None) -> None:
+def check_key(run: NewRun) -> None:
+    """Raise EnqueueError unless the key of ``run`` can be one."""
+    key = run.key
     if key is not None and (not isinstance(key, str) or not 1 <= len(key) <= 200 or not _is_plain(key)):
         raise EnqueueError(
             "An idempotency key is text of 1 to 200 characters without control characters, "
