@@ -7,7 +7,7 @@ import sys
 import click
 
 from dashboard import create_app, serve
-from worker import log
+from worker import certificates, log
 from worker.alerts.sentinel import Sentinel
 from worker.settings import Settings, SettingsError
 
@@ -23,11 +23,11 @@ def main(bind: str | None, database_url: str | None) -> None:
             raise SettingsError(
                 "No database: set WAKEBOARD_DATABASE_URL, or run everything with wakeboard up."
             )
-        serve.check_certificate(settings.certificate, settings.certificate_key)
+        certificates.check(settings)
         encrypted = settings.behind_tls_proxy or settings.certificate is not None
         serve.check_bind(settings.bind, settings.database_url, encrypted=encrypted)
         serve.check_free(settings.bind)
-    except (SettingsError, serve.Refused) as refused:
+    except (SettingsError, serve.RefusedBind) as refused:
         click.echo(str(refused), err=True)
         sys.exit(2)
     except serve.TakenBind as taken:

@@ -11,7 +11,6 @@ import gc
 import logging
 import os
 import socket
-import ssl
 import tempfile
 from collections.abc import Callable
 from ipaddress import ip_address
@@ -41,11 +40,7 @@ THREADS = 8
 PATIENCE_SECONDS = 3.0
 
 
-class Refused(Exception):
-    """It may not serve so; ``str()`` is one line that says what to do."""
-
-
-class RefusedBind(Refused):
+class RefusedBind(Exception):
     """The address may not be listened on as things are; ``str()`` is one line that says what to do."""
 
 
@@ -70,32 +65,14 @@ def check_bind(bind: str, url: str, *, encrypted: bool) -> None:
         return
     if not encrypted:
         raise RefusedBind(
-            f"Refused to listen on {bind}: passwords would travel in clear. Use --certificate and "
-            "--certificate-key, or --behind-tls-proxy when a proxy in front does TLS; or bind 127.0.0.1."
+            f"Refused to listen on {bind}: passwords would travel in clear. Set WAKEBOARD_CERTIFICATE and "
+            "WAKEBOARD_CERTIFICATE_KEY, or WAKEBOARD_BEHIND_TLS_PROXY=1 when a proxy in front does TLS; "
+            "or bind 127.0.0.1."
         )
     if not _has_user(url):
         raise RefusedBind(
             f"Refused to listen on {bind}: no user exists. Make one: wakeboard user add NAME --role admin."
         )
-
-
-def check_certificate(certificate: Path | None, key: Path | None) -> None:
-    """Raise Refused unless these PEM files, as far as given, are a certificate and its private key."""
-    if certificate is None:
-        return
-    try:
-        ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(
-            certificate, key, password=lambda: ""
-        )
-    except ssl.SSLError as wrong:
-        both = f"{certificate} and {key} are" if key else f"{certificate} is"
-        raise Refused(
-            f"{both} no certificate with its private key, both in PEM and without a passphrase "
-            f"({wrong.reason}). See WAKEBOARD_CERTIFICATE and WAKEBOARD_CERTIFICATE_KEY."
-        ) from wrong
-    except OSError as wrong:
-        files = " or ".join(str(file) for file in (certificate, key) if file)
-        raise Refused(f"Cannot read {files}: {wrong.strerror}. Let the dashboard's user read it.") from wrong
 
 
 def check_free(bind: str) -> None:

@@ -141,6 +141,8 @@ def secret(text: str) -> str:
 
 def path(text: str) -> Path:
     """Read the path of a folder or file, which need not be there."""
+    if not text:
+        raise ValueError
     return Path(text).expanduser().absolute()
 
 

@@ -84,7 +84,7 @@ class Settings:
     hosts: str | None = _setting(
         kinds.names,
         "host names without scheme and port, separated by commas",
-        says="a further name people reach the dashboard by; repeatable",
+        says="a further name people reach the dashboard by; repeatable, instead of WAKEBOARD_HOSTS",
         each="host",
     )
     behind_tls_proxy: bool = _setting(

@@ -21,8 +21,10 @@ import trustme
 from dashboard import serve
 from tests.conftest import Connection
 from tests.processes import free_port
+from worker import certificates
 from worker.audit import Actor
 from worker.people import users
+from worker.settings import Settings, SettingsError
 from worker.states import Role
 
 BOSS = Actor("cli:boss", Role.ADMIN, "cli")
@@ -33,7 +35,7 @@ def test_beyond_loopback_it_needs_tls_and_a_user(database: str, connection: Conn
     serve.check_bind("127.0.0.1:8080", database, encrypted=False)
     serve.check_bind("[::1]:8080", database, encrypted=False)
     for bind in ("0.0.0.0:8080", "192.0.2.7:8080", "[::]:8080", "ops.example.com:80"):
-        with pytest.raises(serve.RefusedBind, match="behind-tls-proxy"):
+        with pytest.raises(serve.RefusedBind, match="BEHIND_TLS_PROXY"):
             serve.check_bind(bind, database, encrypted=False)
         with pytest.raises(serve.RefusedBind, match="wakeboard user add"):
             serve.check_bind(bind, database, encrypted=True)
@@ -106,14 +108,16 @@ def test_a_certificate_that_is_none_is_one_line_and_never_opens(database: str, t
     made.cert_chain_pems[0].write_to_path(certificate)
     other.private_key_pem.write_to_path(key)
     word.write_text("a word")
-    for wrong, said in (
-        ((certificate, key), "no certificate with its private key"),
-        ((certificate, None), "no certificate with its private key"),
-        ((word, None), "no certificate with its private key"),
-        ((gone, key), "No such file"),
+    for given, with_key, said in (
+        (certificate, key, "must hold a certificate and its private key"),
+        (certificate, None, "must hold a certificate and its private key"),
+        (word, None, "must hold a certificate and its private key"),
+        (gone, key, "No such file"),
+        (tmp_path, None, "Is a directory"),
     ):
-        with pytest.raises(serve.Refused, match=said) as refused:
-            serve.check_certificate(*wrong)
+        flags = {"database_url": database, "certificate": given, "certificate_key": with_key}
+        with pytest.raises(SettingsError, match=f"{given.name}.*{said}") as refused:
+            certificates.check(Settings.load(flags, environ={}))
         assert "\n" not in str(refused.value)
     command = [sys.executable, "-m", "dashboard", "--database-url", database]
     names = {"WAKEBOARD_CERTIFICATE": str(certificate), "WAKEBOARD_CERTIFICATE_KEY": str(key)}

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
+from enum import Enum
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -262,6 +263,89 @@ def test_many_runs_keep_signs_that_mean_something_in_an_array_or_a_copy(
         [getattr(one, name) for name in told] for one in wanted
     ]
     assert [one["idempotency_key"] for one in kept] == texts
+
+
+class Words(str, Enum):  # noqa: UP042 (whose str() is its name)
+    """What a program may keep its names in."""
+
+    MAIL = "mail"
+    KEY = "k:1"
+
+
+class Urgency(int, Enum):
+    """As Words."""
+
+    FIRST = 0
+
+
+@pytest.mark.parametrize("others", [0, 1500], ids=["inserted", "copied"])
+def test_names_of_an_enumeration_are_what_they_stand_for(connection: Connection, others: int) -> None:
+    run = NewRun(Words.MAIL, key=Words.KEY, priority=Urgency.FIRST, enqueued_by=Words.MAIL)
+    ids = enqueue_many(connection, [run, *[NewRun("mail")] * others])
+    kept = factories.row(connection, ids[0])
+    assert [kept[name] for name in ("job_type", "idempotency_key", "priority", "enqueued_by")] == [
+        "mail", "k:1", 0, "mail",
+    ]  # fmt: skip
+    assert enqueue_many(connection, [run, *[NewRun("mail")] * others])[0] == ids[0]
+
+
+@pytest.mark.parametrize(
+    "setting", ["datestyle = 'German'", "client_encoding = 'SQL_ASCII'", "client_encoding = 'LATIN1'"]
+)
+def test_thousands_are_enqueued_whatever_a_session_writes_dates_and_letters_in(
+    database: str, connection: Connection, setting: str
+) -> None:
+    with psycopg.connect(database) as own:
+        own.execute(f"SET {setting}")
+        ids = enqueue_many(own, [NewRun("maïl", {"ö": n}, delay=60) for n in range(1500)])
+        own.commit()
+    kept = factories.row(connection, ids[1499])
+    assert (kept["job_type"], kept["payload"]) == ("maïl", {"ö": 1499})
+    assert timedelta(seconds=55) < kept["run_at"] - datetime.now(UTC) < timedelta(seconds=60)
+
+
+def test_large_payloads_are_copied_by_and_by(connection: Connection) -> None:
+    sizes = [60_000 if n % 50 == 0 else n for n in range(1500)]
+    ids = enqueue_many(
+        connection, [NewRun("mail", {"text": "x" * size}, key=f"k:{n}") for n, size in enumerate(sizes)]
+    )
+    told = "SELECT id, length(payload ->> 'text') FROM wakeboard.job_runs"
+    found = dict(connection.execute(told).fetchall())
+    assert [found[run] for run in ids] == sizes
+
+
+@pytest.mark.parametrize("others", [1, 1500], ids=["inserted", "copied"])
+@pytest.mark.parametrize("autocommit", [False, True])
+def test_a_key_of_another_type_among_many_leaves_none_of_them_written(
+    database: str, connection: Connection, autocommit: bool, others: int
+) -> None:
+    taken = enqueue(connection, "mail", key="taken")
+    with psycopg.connect(database, autocommit=autocommit) as own:
+        with pytest.raises(
+            EnqueueError, match=f"The key 'taken' belongs to run {taken} of type 'mail', not 'sms'"
+        ):
+            enqueue_many(own, [*[NewRun("mail")] * others, NewRun("sms", key="taken")])
+        own.commit()
+    assert count(connection) == 1
+
+
+@pytest.mark.parametrize("autocommit", [False, True])
+def test_a_key_that_another_type_takes_while_many_are_copied_leaves_none_of_them_written(
+    database: str, connection: Connection, autocommit: bool
+) -> None:
+    with (
+        psycopg.connect(database) as rival,
+        psycopg.connect(database, autocommit=autocommit) as own,
+        ThreadPoolExecutor() as pool,
+    ):
+        enqueue(rival, "sms", key="k:1400")
+        many = pool.submit(enqueue_many, own, [NewRun("mail", key=f"k:{n:04}") for n in range(1500)])
+        wait_until(lambda: waits_for_somebody(connection, own))
+        rival.commit()
+        with pytest.raises(EnqueueError, match="The key 'k:1400' belongs to run"):
+            many.result()
+        own.commit()
+    assert count(connection) == 1
 
 
 def test_thousands_of_runs_are_due_when_each_was_asked_for(database: str, connection: Connection) -> None:

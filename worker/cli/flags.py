@@ -21,8 +21,11 @@ _Decorated = TypeVar("_Decorated", bound=Callable[..., Any])
 
 def _remember(ctx: click.Context, parameter: click.Parameter, value: Any) -> Any:
     if value not in (None, ()) and parameter.name is not None:
-        text = ",".join(value) if isinstance(value, tuple) else value
-        ctx.meta.setdefault(META, {})[parameter.name.removeprefix("setting_")] = text
+        given, name = ctx.meta.setdefault(META, {}), parameter.name.removeprefix("setting_")
+        if isinstance(value, tuple):
+            # What may be given again may have been given before the verb, too.
+            value = ",".join([*filter(None, [given.get(name)]), *value])
+        given[name] = value
     return value
 
 

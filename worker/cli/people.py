@@ -141,12 +141,12 @@ def revoke(name: str) -> None:
     answer({"name": name, "changed": changed}, f"Token {name} is {'' if changed else 'already '}revoked.")
 
 
-@click.command(cls=Verb, settings=("database_url", "data_dir", "bind"))
+@click.command(cls=Verb, settings=("database_url", "data_dir", "bind", "certificate"))
 def login_link() -> None:
     """Print a fresh login link: single use, 15 minutes, the role admin.
 
     It leads to WAKEBOARD_PUBLIC_URL when that is set and no --bind is given. Name with --bind where the
-    dashboard listens when that is not the default.
+    dashboard listens when that is not the default, and with --certificate what it has for TLS of its own.
     """
     own = settings()
     is_public = own.public_url and own.origins["bind"] != "flag"

@@ -10,7 +10,7 @@ from typing import Any
 import click
 from click.globals import pop_context
 
-from worker import log
+from worker import certificates, log
 from worker.cli import reach
 from worker.cli.flags import MISSPELT_TOLD, Verb, settings
 from worker.cli.kinds import DURATION
@@ -28,6 +28,7 @@ def up(port: int | None, demo: bool) -> int:
 
     bind = None if port is None else f"127.0.0.1:{port}"
     chosen = settings(bind=bind, app="worker.jobs.demo" if demo else None)
+    certificates.check(chosen)
     return household.run(chosen, demo)
 
 
@@ -80,6 +81,7 @@ def _supervise(**how: Any) -> int:
 def web() -> None:
     """Run the dashboard alone."""
     chosen = settings()
+    certificates.check(chosen)
     found = {"WAKEBOARD_DATABASE_URL": reach.database_url(chosen)}
     command = [sys.executable, "-P", "-m", "dashboard"]
     sys.stdout.flush()

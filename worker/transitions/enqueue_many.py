@@ -11,16 +11,17 @@ from itertools import chain
 from typing import Any
 
 from psycopg.errors import UniqueViolation
-from psycopg.pq import PipelineStatus
 from psycopg.rows import tuple_row
 
-from worker.transitions.copying import Row, copy, reserve
+from worker.transitions.copying import Row, copy, may_copy, reserve
 from worker.transitions.enqueue import ROUNDS, same_type
-from worker.transitions.newrun import EnqueueError, NewRun, check_key, payload_limit
+from worker.transitions.newrun import EnqueueError, NewRun, check_names, payload_limit
 from worker.transitions.targets import is_psycopg, runner
 
 CHUNK = 1000
 ColumnsOf = Callable[[Any], Row]
+# The id and the key of a run.
+Inserted = tuple[int, str | None]
 
 INSERT_MANY = """
 INSERT INTO wakeboard.job_runs
@@ -52,7 +53,7 @@ def enqueue_many(target: Any, runs: Iterable[NewRun | Mapping[str, Any]]) -> lis
     Each entry is a NewRun or a mapping of its fields. Keys behave as in ``enqueue``. Raises EnqueueError
     when an entry is wrong, naming its place; then nothing of them all is written.
     """
-    entries = _each(runs, lambda entry: entry if isinstance(entry, NewRun) else _new(entry))
+    entries = _each(runs, _entry)
     columns_of = partial(NewRun.columns, limit=payload_limit())
     if target is None:
         from worker.effects import own_connection
@@ -61,6 +62,15 @@ def enqueue_many(target: Any, runs: Iterable[NewRun | Mapping[str, Any]]) -> lis
         with own_connection() as connection, connection.transaction():
             return _insert_all(connection, entries, columns_of)
     return _insert_all(target, entries, columns_of)
+
+
+def _entry(given: Any) -> NewRun:
+    run = given if isinstance(given, NewRun) else _new(given)
+    key = run.key
+    if type(key) is str or not isinstance(key, str):
+        return run
+    # A member of an enumeration is not found by its text.
+    return run._replace(key=str.__str__(key))
 
 
 def _new(fields: Any) -> NewRun:
@@ -96,30 +106,28 @@ def _insert_all(target: Any, entries: Sequence[NewRun], columns_of: ColumnsOf) -
     written when one is wrong.
     """
     # For few it is one statement instead of five, and no transaction should have many savepoints.
-    is_copied = len(entries) >= CHUNK and is_psycopg(target) and not _is_pipeline(target)
+    is_copied = len(entries) >= CHUNK and is_psycopg(target) and may_copy(target)
     rows: Sequence[Row] = entries
     if is_copied:
-        _each(entries, check_key)
+        _each(entries, check_names)
     else:
         rows = _each(entries, columns_of)
     firsts, types = _firsts(rows)
-    by_key = _known(target, types) if is_copied else {}
+    # One by itself is found to be there when it is not inserted. Of several none may be, when one is refused.
+    by_key = _known(target, types) if len(rows) > 1 else {}
     news = [row for row in firsts if row[4] not in by_key] if by_key else firsts
     if is_copied and len(news) < len(rows):
         _each(entries, columns_of)  # What is not inserted is checked all the same.
     try:
-        inserted = _insert_new(target, news, columns_of, is_copied=is_copied)
+        if is_copied and news:
+            inserted = _copy_new(target, news, types, columns_of)
+        else:
+            inserted = _insert_new(target, news, types)
     except EnqueueError:
         _each(entries, columns_of)  # Tells the place.
         raise
     unkeyed = iter([id_ for id_, key in inserted if key is None])
     by_key.update((key, id_) for id_, key in inserted if key is not None)
-    for _ in range(ROUNDS):
-        if len(by_key) == len(types):
-            break
-        by_key |= _known(target, {key: types[key] for key in types.keys() - by_key.keys()})
-    if missing := types.keys() - by_key.keys():
-        raise EnqueueError(f"The key '{min(missing)}' is being enqueued by others; try once more.")
     return [next(unkeyed) if row[4] is None else by_key[row[4]] for row in rows]
 
 
@@ -132,40 +140,52 @@ def _known(target: Any, types: Mapping[str, str]) -> dict[str, int]:
     return {key: same_type(id_, job_type, types[key], key) for key, id_, job_type in found}
 
 
-def _insert_new(
-    target: Any, rows: Sequence[Row], columns_of: ColumnsOf, *, is_copied: bool
-) -> list[tuple[int, str | None]]:
-    """Insert ``rows``; return id and key of those that were inserted, which a key that exists is not.
+def _copy_new(
+    target: Any, rows: Sequence[Row], types: Mapping[str, str], columns_of: ColumnsOf
+) -> list[Inserted]:
+    """Write ``rows``, whose keys nobody had a moment ago, as if there were no conflict; insert them if so.
 
-    ``is_copied``: nobody had their keys a moment ago. They are written as if there were no conflict, and once
-    more if there is one. Ids are taken before, which begins the transaction of a connection that begins them
-    by itself: so what is taken back is a savepoint. One that commits each statement is given a transaction.
+    Ids are taken before, which begins the transaction of a connection that begins them by itself: so what is
+    taken back is a savepoint. One that commits each statement is given a transaction.
+    """
+    reserved = reserve(target, len(rows))
+    with target.transaction():
+        try:
+            with target.transaction():
+                if reserved is None:
+                    return _insert(target, list(map(columns_of, rows)), ONE_EACH)
+                ids = copy(target, map(columns_of, rows), reserved)
+                return [(id_, row[4]) for id_, row in zip(ids, rows, strict=True)]
+        except UniqueViolation:
+            return _insert_new(target, list(map(columns_of, rows)), types)
+
+
+def _insert_new(target: Any, rows: Sequence[Row], types: Mapping[str, str]) -> list[Inserted]:
+    """Insert ``rows``, and find those of them that somebody else inserts meanwhile. Raises EnqueueError.
+
+    ``types`` are those of the keys. When somebody takes a key at this moment for another type, it is left to
+    the caller's transaction to take the others back.
     """
     if not rows:
         return []
-    if not is_copied:
-        is_keyed = any(row[4] is not None for row in rows)
-        return _insert(target, rows, UNLESS_KNOWN if is_keyed else ONE_EACH)
-    reserved = reserve(target, len(rows))
-    try:
-        with target.transaction():
-            if reserved is None:
-                return _insert(target, list(map(columns_of, rows)), ONE_EACH)
-            ids = copy(target, map(columns_of, rows), reserved)
-            return [(id_, row[4]) for id_, row in zip(ids, rows, strict=True)]
-    except UniqueViolation:
-        return _insert(target, list(map(columns_of, rows)), UNLESS_KNOWN)
+    missing = {row[4] for row in rows if row[4] is not None}
+    inserted = _insert(target, rows, UNLESS_KNOWN if missing else ONE_EACH)
+    missing.difference_update(key for _, key in inserted)
+    for _ in range(ROUNDS):
+        if not missing:
+            break
+        found = _known(target, {key: types[key] for key in missing})
+        inserted += [(id_, key) for key, id_ in found.items()]
+        missing -= found.keys()
+    if missing:
+        raise EnqueueError(f"The key '{min(missing)}' is being enqueued by others; try once more.")
+    return inserted
 
 
-def _insert(target: Any, rows: Sequence[Row], end: str) -> list[tuple[int, str | None]]:
+def _insert(target: Any, rows: Sequence[Row], end: str) -> list[Inserted]:
     """Insert ``rows`` by statements that have this ``end``, and return what they return."""
     statement, values_of = _many(rows)
     return list(chain.from_iterable(_run_each(target, statement + end, map(values_of, _chunks(rows)))))
-
-
-def _is_pipeline(target: Any) -> bool:
-    """Return whether a connection of psycopg's is in pipeline mode, which knows no COPY."""
-    return bool(target.pgconn.pipeline_status != PipelineStatus.OFF)
 
 
 def _chunks(rows: Sequence[Any]) -> Iterable[Sequence[Any]]:

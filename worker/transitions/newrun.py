@@ -1,6 +1,6 @@
 """What a run must be to be enqueued: its fields, and the rules of each. Knows no database.
 
-Whatever is refused is refused with a sentence, before anything is written.
+Whatever is refused is refused with a sentence, and leaves nothing written.
 """
 
 from __future__ import annotations
@@ -49,19 +49,13 @@ class NewRun(NamedTuple):
     enqueued_by: str | None = None
 
     def columns(self, limit: int) -> tuple[Any, ...]:
-        """Return ``checked()`` with the payload as text, of at most ``limit`` bytes. Raises EnqueueError."""
-        job_type, payload, *others = self.checked()
-        return job_type, payload_text(payload, limit), *others
+        """Return type, payload as text of at most ``limit`` bytes, run_at, delay in seconds, key, priority,
+        max_attempts, enqueued_by, and the run whose handler asks, None for any other caller.
 
-    def checked(self) -> tuple[Any, ...]:
-        """Return type, payload as given, run_at, delay in seconds, key, priority, max_attempts, enqueued_by,
-        and the run whose handler asks, None for any other caller.
-
-        Raises EnqueueError for all but the payload, which takes as long as everything else together.
+        Raises EnqueueError.
         """
         delay = self.delay.total_seconds() if isinstance(self.delay, timedelta) else self.delay
-        check_type(self.job_type)
-        check_key(self)
+        check_names(self)
         _check_times(self.run_at, delay)
         _check_who(self.enqueued_by)
         if not _is_whole(self.priority, 0, 4):
@@ -70,7 +64,7 @@ class NewRun(NamedTuple):
             raise EnqueueError(f"max_attempts is {self.max_attempts!r}; allowed: 1 to {2**31 - 1:,}.")
         return (
             self.job_type,
-            self.payload,
+            payload_text(self.payload, limit),
             # In UTC: the two half past twos of the night when clocks go back are equal in their own zone.
             self.run_at and self.run_at.astimezone(UTC),
             float(delay or 0),
@@ -81,15 +75,19 @@ class NewRun(NamedTuple):
         )
 
 
+def check_names(run: NewRun) -> None:
+    """Raise EnqueueError unless type and key of ``run`` can be such."""
+    check_type(run.job_type)
+    _check_key(run.key)
+
+
 def check_type(job_type: str) -> None:
     """Raise EnqueueError unless ``job_type`` can name a job type."""
     if not isinstance(job_type, str) or not 1 <= len(job_type) <= 200 or not _is_plain(job_type):
         raise EnqueueError("A job type is text of 1 to 200 characters without control characters.")
 
 
-def check_key(run: NewRun) -> None:
-    """Raise EnqueueError unless the key of ``run`` can be one."""
-    key = run.key
+def _check_key(key: str | None) -> None:
     if key is not None and (not isinstance(key, str) or not 1 <= len(key) <= 200 or not _is_plain(key)):
         raise EnqueueError(
             "An idempotency key is text of 1 to 200 characters without control characters, "

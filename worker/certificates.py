@@ -1,0 +1,27 @@
+"""Whether two PEM files are a certificate and its private key: asked before anything is started."""
+
+from __future__ import annotations
+
+from worker.settings import Settings, SettingsError
+
+
+def check(settings: Settings) -> None:
+    """Raise SettingsError unless what the dashboard is given for TLS of its own, if anything, can be used."""
+    certificate, key = settings.certificate, settings.certificate_key
+    if certificate is None:
+        return
+    # Takes a tenth of what a command takes to start, and most have no use for it.
+    import ssl
+
+    files = " and ".join(str(file) for file in (certificate, key) if file)
+    try:
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        # Without an answer of ours it would ask for the passphrase on the terminal.
+        context.load_cert_chain(certificate, key, password=lambda: "")
+    except ssl.SSLError as wrong:
+        raise SettingsError(
+            f"WAKEBOARD_CERTIFICATE: {files} must hold a certificate and its private key, both in PEM, "
+            f"the key without a passphrase ({wrong.reason})."
+        ) from wrong
+    except OSError as wrong:
+        raise SettingsError(f"WAKEBOARD_CERTIFICATE: cannot read {files}: {wrong.strerror}.") from wrong
