@@ -8,9 +8,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 from urllib.parse import urlsplit
 from zoneinfo import available_timezones
 
+Number = TypeVar("Number", int, float)
 MAIL_SCHEMES = ("smtp", "smtp+starttls", "smtps")
 SHORTEST_SECRET = 16
 _HOST = re.compile(r"[a-z0-9._-]+|\[[0-9a-f:.]+\]")
@@ -18,21 +20,17 @@ _HOST = re.compile(r"[a-z0-9._-]+|\[[0-9a-f:.]+\]")
 
 def number(low: float, high: float) -> Callable[[str], float]:
     """Return what reads a number from ``low`` to ``high``."""
-
-    def read(text: str) -> float:
-        value = float(text)
-        if not low <= value <= high:
-            raise ValueError
-        return value
-
-    return read
+    return _between(float, low, high)
 
 
 def whole(low: int, high: int) -> Callable[[str], int]:
     """Return what reads a whole number from ``low`` to ``high``."""
+    return _between(int, low, high)
 
-    def read(text: str) -> int:
-        value = int(text)
+
+def _between(number_of: Callable[[str], Number], low: Number, high: Number) -> Callable[[str], Number]:
+    def read(text: str) -> Number:
+        value = number_of(text)
         if not low <= value <= high:
             raise ValueError
         return value
