@@ -213,8 +213,9 @@ def stuck_in_c(ctx: Context) -> None:
 
 @job("stubborn")
 def stubborn(ctx: Context) -> str:
-    """Swallow the request to stop and finish."""
+    """Swallow the request to stop and finish; leave a file when it can be asked."""
     try:
+        Path(ctx.payload["file"]).touch()
         while True:
             time.sleep(0.01)
     except Cancelled:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.processes import wait_until
 from tests.worker.nursery import APP, Nursery, assign, lives, wait_gone
 from worker.outcome import PLAIN
 from worker.processes import preload
@@ -219,8 +220,9 @@ def test_a_run_cancelled_before_its_start_never_calls_its_handler(nursery: Nurse
     assert (answer.kind, answer.output_tail) == ("unbegun", None)
 
 
-def test_a_handler_may_finish_although_it_was_told_to_stop(nursery: Nursery) -> None:
-    nursery.begin(assign("stubborn"))
+def test_a_handler_may_finish_although_it_was_told_to_stop(nursery: Nursery, tmp_path: Path) -> None:
+    nursery.begin(assign("stubborn", {"file": str(tmp_path / "begun")}))
+    wait_until((tmp_path / "begun").exists, 20, "the handler has begun")
     nursery.children.terminate(0)
     assert nursery.wait_for(Finished).answer.result == '"finished anyway"'
     assert nursery.wait_for(Died).running is None
