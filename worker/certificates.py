@@ -10,7 +10,7 @@ def check(settings: Settings) -> None:
     certificate, key = settings.certificate, settings.certificate_key
     if certificate is None:
         return
-    # Takes a tenth of what a command takes to start, and most have no use for it.
+    # Not loaded by the many commands that have no use for it.
     import ssl
 
     files = " and ".join(str(file) for file in (certificate, key) if file)

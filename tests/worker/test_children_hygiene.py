@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.processes import wait_until
 from tests.worker.nursery import ROOT, Nursery, assign, descendants, lives, open_files, wait_gone
 from tests.worker.nursery_app import ESCAPED
 from worker.processes.events import Died, Finished
@@ -132,6 +133,10 @@ nursery.wait_until(lambda: False)
 """
 
 
+def living_below(pid: int) -> list[int]:
+    return [each for each in descendants(pid) if lives(each)]
+
+
 def test_nothing_survives_a_supervisor_killed_with_sigkill(tmp_path: Path) -> None:
     for turn in range(20):
         folder = tmp_path / str(turn)
@@ -143,8 +148,9 @@ def test_nothing_survives_a_supervisor_killed_with_sigkill(tmp_path: Path) -> No
         assert supervisor.stdout is not None
         with supervisor.stdout:
             assert supervisor.stdout.readline() == "up\n"
-        below = [pid for pid in descendants(supervisor.pid) if lives(pid)]
-        assert len(below) == 1 + 3 + 2 * len(ESCAPED)
+        # What only started another process may be about to end.
+        wait_until(lambda: len(living_below(supervisor.pid)) == 1 + 3 + 2 * len(ESCAPED))
+        below = living_below(supervisor.pid)
         killed_at = time.monotonic()
         supervisor.send_signal(signal.SIGKILL)
         supervisor.wait()

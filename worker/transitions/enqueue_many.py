@@ -101,11 +101,11 @@ def _each(entries: Iterable[Any], make: Callable[[Any], Any]) -> list[Any]:
 def _insert_all(target: Any, entries: Sequence[NewRun], columns_of: ColumnsOf) -> list[int]:
     """Insert ``entries``, return their ids in the order given; a key that exists gives the id of its run.
 
-    ``columns_of`` makes an entry's columns, or raises EnqueueError. That takes half as long as the insertion:
+    ``columns_of`` makes an entry's columns, or raises EnqueueError. That takes a third as long as the insertion:
     of many some are written while those of others are made, inside a savepoint that takes back what is
     written when one is wrong.
     """
-    # For few it is one statement instead of five, and no transaction should have many savepoints.
+    # For few it is two statements instead of six, and no transaction should have many savepoints.
     is_copied = len(entries) >= CHUNK and is_psycopg(target) and may_copy(target)
     rows: Sequence[Row] = entries
     if is_copied:
