@@ -149,7 +149,7 @@ def test_nothing_survives_a_supervisor_killed_with_sigkill(tmp_path: Path) -> No
         with supervisor.stdout:
             assert supervisor.stdout.readline() == "up\n"
         # What only started another process may be about to end.
-        wait_until(lambda: len(living_below(supervisor.pid)) == 1 + 3 + 2 * len(ESCAPED))
+        wait_until(lambda pid=supervisor.pid: len(living_below(pid)) == 1 + 3 + 2 * len(ESCAPED))
         below = living_below(supervisor.pid)
         killed_at = time.monotonic()
         supervisor.send_signal(signal.SIGKILL)

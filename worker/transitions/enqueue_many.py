@@ -101,7 +101,7 @@ def _each(entries: Iterable[Any], make: Callable[[Any], Any]) -> list[Any]:
 def _insert_all(target: Any, entries: Sequence[NewRun], columns_of: ColumnsOf) -> list[int]:
     """Insert ``entries``, return their ids in the order given; a key that exists gives the id of its run.
 
-    ``columns_of`` makes an entry's columns, or raises EnqueueError. That takes a third as long as the insertion:
+    ``columns_of`` makes an entry's columns, or raises EnqueueError. That takes a third as long as inserting:
     of many some are written while those of others are made, inside a savepoint that takes back what is
     written when one is wrong.
     """
