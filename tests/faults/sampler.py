@@ -1,4 +1,4 @@
-"""Looks at the runs twice a second while a fault is on, from a thread and a session of its own.
+"""Looks at the runs at once and twice a second while a fault is on, from a thread and a session of its own.
 
 It sees what is over when a row ends: a run that kept running after its lease, an epoch that fell.
 """
@@ -62,7 +62,9 @@ class Sampler:
 
     def _look(self) -> None:
         connection: psycopg.Connection[Any] | None = None
-        while not self._stopping.wait(EVERY_SECONDS):
+        # At once for the first time: a row may be over within half a second.
+        is_over = False
+        while not is_over:
             try:
                 if connection is None:
                     connection = db.connect(self._url, name="wakeboard sampler")
@@ -74,6 +76,7 @@ class Sampler:
                 if connection is not None:
                     connection.close()
                 connection = None
+            is_over = self._stopping.wait(EVERY_SECONDS)
         if connection is not None:
             connection.close()
 
