@@ -26,6 +26,7 @@ from tests.conftest import Connection
 from tests.processes import wait_until
 from worker import db
 from worker.transitions import EnqueueError, NewRun, enqueue, enqueue_many
+from worker.transitions.newrun import payload_limit
 
 HOSTILE = "<script>alert('1')</script> \" ' \\ %s {} $1 ünï 🚨 \u202e"
 
@@ -591,8 +592,22 @@ def test_nonsense_is_refused_in_a_sentence(shared: Connection, values: dict[str,
     assert count(shared) == before
 
 
-def test_the_limit_of_a_payload_is_a_setting(shared: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WAKEBOARD_PAYLOAD_BYTES", "20")
+@pytest.fixture
+def payload_bytes(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
+    """Set the limit as a process that has not enqueued yet finds it."""
+
+    def is_set_to(value: str) -> None:
+        monkeypatch.setenv("WAKEBOARD_PAYLOAD_BYTES", value)
+        payload_limit.cache_clear()
+
+    yield is_set_to
+    payload_limit.cache_clear()
+
+
+def test_the_limit_of_a_payload_is_a_setting(
+    shared: Connection, payload_bytes: Callable[[str], None]
+) -> None:
+    payload_bytes("20")
     enqueue(shared, "mail", {"n": 1})
     with pytest.raises(EnqueueError, match=r"allowed: 20\. Store the data elsewhere"):
         enqueue(shared, "mail", {"text": "x" * 20})
@@ -600,9 +615,9 @@ def test_the_limit_of_a_payload_is_a_setting(shared: Connection, monkeypatch: py
 
 @pytest.mark.parametrize("setting", ["1048576", "30000000"])
 def test_the_largest_payload_of_all_is_refused_in_a_sentence_too(
-    shared: Connection, monkeypatch: pytest.MonkeyPatch, setting: str
+    shared: Connection, payload_bytes: Callable[[str], None], setting: str
 ) -> None:
-    monkeypatch.setenv("WAKEBOARD_PAYLOAD_BYTES", setting)
+    payload_bytes(setting)
     with pytest.raises(EnqueueError, match="allowed: 1,048,576"):
         enqueue(shared, "mail", {"list": [0] * 500_000})
 

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from functools import cache
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -56,8 +57,11 @@ class NewRun(NamedTuple):
         """
         delay = self.delay.total_seconds() if isinstance(self.delay, timedelta) else self.delay
         check_names(self)
-        _check_times(self.run_at, delay)
-        _check_who(self.enqueued_by)
+        # What is left out needs no look: between two commits each call of a function counts.
+        if self.run_at is not None or delay is not None:
+            _check_times(self.run_at, delay)
+        if self.enqueued_by is not None:
+            _check_who(self.enqueued_by)
         if not _is_whole(self.priority, 0, 4):
             raise EnqueueError(f"Priority {self.priority!r} is not known; allowed: 0 (first) to 4 (last).")
         if self.max_attempts is not None and not _is_whole(self.max_attempts, 1, 2**31 - 1):
@@ -78,7 +82,8 @@ class NewRun(NamedTuple):
 def check_names(run: NewRun) -> None:
     """Raise EnqueueError unless type and key of ``run`` can be such."""
     check_type(run.job_type)
-    _check_key(run.key)
+    if run.key is not None:
+        _check_key(run.key)
 
 
 def check_type(job_type: str) -> None:
@@ -87,16 +92,16 @@ def check_type(job_type: str) -> None:
         raise EnqueueError("A job type is text of 1 to 200 characters without control characters.")
 
 
-def _check_key(key: str | None) -> None:
-    if key is not None and (not isinstance(key, str) or not 1 <= len(key) <= 200 or not _is_plain(key)):
+def _check_key(key: str) -> None:
+    if not isinstance(key, str) or not 1 <= len(key) <= 200 or not _is_plain(key):
         raise EnqueueError(
             "An idempotency key is text of 1 to 200 characters without control characters, "
             "such as 'invoice_charge:812'."
         )
 
 
-def _check_who(name: str | None) -> None:
-    if name is not None and (not isinstance(name, str) or len(name) > 200 or not _is_plain(name)):
+def _check_who(name: str) -> None:
+    if not isinstance(name, str) or len(name) > 200 or not _is_plain(name):
         raise EnqueueError("enqueued_by is text of at most 200 characters without control characters.")
 
 
@@ -186,8 +191,12 @@ def _added_characters(number: float) -> int:
     return len(f"{Decimal(short):f}") - len(short)
 
 
+@cache
 def payload_limit() -> int:
-    """Return the largest payload in bytes: ``WAKEBOARD_PAYLOAD_BYTES`` or 65,536, never above 1 MiB."""
+    """Return the largest payload in bytes: ``WAKEBOARD_PAYLOAD_BYTES`` or 65,536, never above 1 MiB.
+
+    The variable is read once: to find that it is not there takes as long as half of what else is checked.
+    """
     try:
         return min(int(os.environ.get("WAKEBOARD_PAYLOAD_BYTES", PAYLOAD_BYTES)), TABLE_CHARACTERS)
     except ValueError:
