@@ -53,8 +53,6 @@ def find(fingerprint: str) -> dict[str, Any]:
         "newest": newest,
         "sample": sample,
         "trace": failures.trace(sample),
-        "retry_link": failures.retry_link(fingerprint),
-        "cancel_link": failures.cancel_link(fingerprint),
     }
 
 
@@ -72,6 +70,8 @@ def find_facts(fingerprint: str) -> dict[str, Any]:
         "last": groups.last_failure(reading(), kept.id),
         "first_is_kept": groups.is_kept(reading(), kept.first_run_id),
         "runs_link": _runs_of(kept, filters).link("/runs"),
+        "retry_link": failures.retry_link(fingerprint),
+        "cancel_link": failures.cancel_link(fingerprint),
     }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -468,6 +468,26 @@ def test_a_retry_of_a_group_leads_to_its_preview_and_changes_nothing(
     body = client.post(f"{path}/retry", headers={"Accept": "application/json"}).get_json()
     assert (body["changed"], body["preview"], body["dead"]) == (False, preview, 1)
     assert rows(connection, "job_runs", "id = %s", run)[0]["status"] == "dead"
+
+
+@pytest.mark.parametrize(
+    ("status", "offered", "refused"),
+    [
+        ("dead", ("retry", "cancel"), ()),
+        ("failed", ("retry",), ("No run of this group is dead",)),
+        ("succeeded", (), ("No run of this group fails now", "No run of this group is dead")),
+    ],
+)
+def test_what_the_runs_of_a_group_do_not_need_is_not_offered(
+    client: FlaskClient, connection: Connection, status: str, offered: Sequence[str], refused: Sequence[str]
+) -> None:
+    number = a_group(connection)
+    a_run(connection, status, error_group=number)
+    live = html(client, f"/_fragments/errors/{written(number)}/facts")
+    for verb in ("retry", "cancel"):
+        assert (f'href="/runs/bulk/{verb}?group={written(number)}' in live) is (verb in offered)
+    for reason in ("No run of this group fails now", "No run of this group is dead"):
+        assert (f'disabled title="{reason}"' in live) is (reason in refused)
 
 
 def test_viewers_look_and_may_not_mute(as_role: AsRole, connection: Connection) -> None:
