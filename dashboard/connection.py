@@ -21,8 +21,8 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.pool import Pool
 
 from dashboard import replica
-from dashboard.stored import make_readable
 from worker import db
+from worker.stored import make_readable
 
 CONNECT_SECONDS = 3
 STATEMENT_SECONDS = 5

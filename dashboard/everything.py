@@ -13,7 +13,7 @@ from typing import Any
 import psycopg
 from flask import Response, abort, g, jsonify, render_template, request
 
-from dashboard import answers, security
+from dashboard import answers, security, verbs
 from dashboard.confirmed import also_of, filters_of, options_of, seen_of
 from dashboard.connection import as_of, reading, writing
 from dashboard.filtertext import write_line
@@ -25,6 +25,12 @@ from worker.operations.start import Wanted, start, unconfirmed
 from worker.states import VERBS
 
 LONGEST_REASON = 500
+# What a POST may say: which runs, how many somebody saw, and how they are moved; the rest is of a preview that is
+# sent back as it came.
+FIELDS = (
+    "run", "filter", "also", "confirm", "per_minute", "stop_above_percent", "canary", "as_of", "counted", "highest",
+    "verb", "is_all", "states", "types", "examples", "left",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +58,7 @@ def body() -> Body:
             'The body must be a JSON object such as {"run": [48210, 48209], "reason": "CRM is back"}'
             ' or {"filter": "status=dead&type=mail", "confirm": 1214}.',
         )
+    verbs.refuse_unread(*FIELDS)
     said = {name: readable(value) if isinstance(value, str) else value for name, value in given.items()}
     return Body(given.get("run") or [], said)
 

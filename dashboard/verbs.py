@@ -7,7 +7,7 @@ the way back.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,7 +32,8 @@ class Action:
     """A verb on a page: what it does, what its confirm page says, where to go back to.
 
     ``act(connection, actor, reason, **path arguments)`` returns an Answer; ``says`` and ``back`` take the
-    path arguments. ``fields`` is a template with further inputs, filled from ``ask(**path arguments)`` and
+    path arguments. ``takes`` names the fields that it reads beside the reason, None where it says itself
+    which those are. ``fields`` is a template with further inputs, filled from ``ask(**path arguments)`` and
     from ``typed``, the texts of a form that was refused: with ``keeps`` the form is shown again with them.
     ``then(answer)`` is the path of what a verb made.
     """
@@ -45,6 +46,7 @@ class Action:
     ask: Callable[..., Mapping[str, Any]] | None = None
     then: Callable[[Answer], str] | None = None
     keeps: bool = False
+    takes: Sequence[str] | None = ()
 
 
 def add_verb(
@@ -59,13 +61,14 @@ def add_verb(
     ask: Callable[..., Mapping[str, Any]] | None = None,
     then: Callable[[Answer], str] | None = None,
     keeps: bool = False,
+    takes: Sequence[str] | None = (),
     scope: Scope | None = None,
 ) -> None:
     """Register ``GET path`` (the confirm page) and ``POST path`` (the verb) of ``action``, a key of VERBS.
 
     ``scope`` opens both to tokens for some job types.
     """
-    described = Action(VERBS[action], act, says, back, fields, ask, then, keeps)
+    described = Action(VERBS[action], act, says, back, fields, ask, then, keeps, takes)
     name = action.replace(".", "_")
 
     # One rule for both methods: with two, Werkzeug answers 405 where an id is out of range.
@@ -94,6 +97,8 @@ def _ask(action: Action, arguments: dict[str, Any], wrong: str | None = None) ->
 
 def _do(action: Action, arguments: dict[str, Any]) -> Response:
     reason = body().get("reason", "").strip()[:500] or None
+    if action.takes is not None:
+        refuse_unread(*action.takes)
     is_form = action.keeps and wanted() == "page" and not request.is_json
     try:
         with writing() as connection:
@@ -119,3 +124,17 @@ def body() -> Mapping[str, str]:
     if not isinstance(found, dict):
         raise BadRequest('The body must be a JSON object such as {"reason": "CRM is back"}.')
     return {readable(name): readable(str(value)) for name, value in found.items() if value is not None}
+
+
+def refuse_unread(*fields: str) -> None:
+    """Answer 400 where the JSON of this POST has a field that is neither the reason nor one of ``fields``.
+
+    Who misspells a pace or an end would else get the act without it. A form may bring more: its button's name.
+    """
+    found = request.get_json(silent=True) if request.is_json else None
+    allowed = (*fields, "reason")
+    for name in found if isinstance(found, dict) else ():
+        if name not in allowed:
+            raise BadRequest(
+                f"There is no field “{readable(name)[:60]}”; allowed: {', '.join(allowed)}. Nothing was done."
+            )

@@ -13,8 +13,8 @@ from typing import Any
 from sqlalchemy import Connection, RowMapping, TextClause, text
 
 from dashboard.queries.schedules import LATEST
-from dashboard.stored import read_time
 from worker.nights.fires import LATE, THROUGH_AT
+from worker.stored import read_time
 
 # A run's started_at is that of its latest attempt; the first one's is in its history. Twice done is what
 # succeeded although a worker that had lost it came back with success too, or what somebody ran again; what

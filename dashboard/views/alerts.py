@@ -195,6 +195,7 @@ add_verb(
     back=lambda rule_id: PATH,
     fields="alerts/_silence.html",
     ask=lambda rule_id: {"silences": SILENCES},
+    takes=("for",),
 )
 add_verb(
     blueprint,
@@ -205,6 +206,7 @@ add_verb(
     back=lambda rule_id: PATH,
     fields="alerts/_edit.html",
     ask=_ask_edit,
+    takes=None,
 )
 add_verb(
     blueprint,
@@ -216,6 +218,7 @@ add_verb(
         "show what is answered?"
     ),
     back=lambda rule_id: PATH,
+    takes=("channel",),
 )
 
 

@@ -60,4 +60,5 @@ add_verb(
     back=lambda effect_id: PATH,
     fields="effects/_settle.html",
     ask=lambda effect_id: {"effect": effects.one(reading(), effect_id)},
+    takes=("happened",),
 )

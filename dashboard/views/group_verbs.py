@@ -11,7 +11,7 @@ from dashboard import answers, failures, params
 from dashboard.connection import as_of, reading
 from dashboard.queries import groups
 from dashboard.security import require
-from dashboard.verbs import add_verb, body
+from dashboard.verbs import add_verb, body, refuse_unread
 from dashboard.views.alerts import seconds_of
 from dashboard.views.error_group import ONE, capped, kept_group
 from worker.audit import Actor
@@ -77,6 +77,7 @@ add_verb(
     back=lambda fingerprint: f"/errors/{fingerprint}",
     fields="errors/_mute.html",
     ask=lambda fingerprint: {"mutes": MUTES, "group": kept_group(fingerprint)},
+    takes=("for", "until"),
 )
 add_verb(
     blueprint,
@@ -104,6 +105,7 @@ def retry(fingerprint: str) -> Response | str:
         return render_template(
             "confirm.html", verb=verb, says=says, back=back, fields=None, wrong=None, typed={}
         )
+    refuse_unread()
     leads = failures.retry_link(fingerprint)
     if answers.wanted() == "page":
         return answers.see_other(leads)

@@ -92,5 +92,6 @@ add_verb(
     fields="run/_again.html",
     ask=_ask_again,
     keeps=True,
+    takes=("payload",),
     scope=Scope.RUN,
 )

@@ -66,6 +66,7 @@ add_verb(
     back=lambda: BACK,
     fields="runs/_save_view.html",
     ask=_ask,
+    takes=("query", "name"),
 )
 add_verb(
     blueprint,

@@ -17,7 +17,7 @@ from dashboard.connection import as_of, database, reading, writing
 from dashboard.existing import missing
 from dashboard.redaction import redact
 from dashboard.security import require
-from dashboard.verbs import add_verb, body
+from dashboard.verbs import add_verb, body, refuse_unread
 from dashboard.words import schedule as words
 from dashboard.words import schedule_form as form
 from worker.states import VERBS
@@ -48,6 +48,7 @@ def edit(name: str) -> Response:
         params.from_request()
         definition = one(reading(), name)
         return _shown(definition, form.texts_of(definition))
+    refuse_unread(*form.FIELDS, "version")
     definition, texts = one(reading(), name), _texts()
     values, errors = form.read(texts, definition)
     if "preview" in texts and wanted() == "page":

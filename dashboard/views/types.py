@@ -32,6 +32,7 @@ blueprint = Blueprint("types", __name__)
 PATH = "/types"
 ONE = f"{PATH}/<path:name>"
 LARGEST_LIMIT = 1_000_000
+DAYS = ("succeeded_days", "dead_days")
 FIELDS = {"state": params.one_of(query.STATES, many=True), "q": params.TEXT}
 COLUMNS = [
     "name", "state", "queued", "oldest_due_at", "running", "failed", "dead", "max_running",
@@ -176,7 +177,7 @@ def _limit(connection: psycopg.Connection[Any], actor: Actor, reason: str | None
 
 def _keep(connection: psycopg.Connection[Any], actor: Actor, reason: str | None, name: str) -> Answer:
     """Set the days that the request brings; what it does not name stays, empty is the settings' own."""
-    given = {key: _days(body()[key]) for key in ("succeeded_days", "dead_days") if key in body()}
+    given = {key: _days(body()[key]) for key in DAYS if key in body()}
     return types.keep(connection, name, actor, reason, **given)
 
 
@@ -210,6 +211,7 @@ add_verb(
     fields="types/_pause.html",
     ask=lambda name: {"type": query.one(reading(), name), "ends": ends.ENDS},
     keeps=True,
+    takes=ends.FIELDS,
     scope=Scope.TYPE,
 )
 add_verb(
@@ -231,6 +233,7 @@ add_verb(
     fields="types/_limit.html",
     ask=_ask_limit,
     keeps=True,
+    takes=("limit",),
 )
 add_verb(
     blueprint,
@@ -242,4 +245,5 @@ add_verb(
     fields="types/_keep.html",
     ask=_ask_keep,
     keeps=True,
+    takes=DAYS,
 )

@@ -9,6 +9,8 @@ from worker.durations import parse_duration
 # Offered where a pause begins.
 ENDS = (("15m", "15 minutes"), ("1h", "an hour"), ("4h", "four hours"), ("1d", "a day"))
 NEVER = ("", "never", "none")
+# What a form or JSON calls the end: one that is offered, or any other.
+FIELDS = ("until", "until_at")
 
 
 def end_of(text: str, now: datetime, zone: tzinfo) -> datetime | None:

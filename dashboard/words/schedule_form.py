@@ -198,3 +198,4 @@ _READERS: Mapping[str, Callable[[str], Any]] = {
     "priority": _priority,
     "enabled": _enabled,
 }
+FIELDS = tuple(_READERS)

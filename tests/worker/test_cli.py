@@ -15,6 +15,7 @@ import click
 import psycopg
 import pytest
 from psycopg import sql
+from psycopg.rows import dict_row
 
 from tests.conftest import Connection
 from tests.factories import a_run, a_type, a_worker, an_attempt, from_now, insert, row, rows
@@ -281,6 +282,30 @@ def test_hostile_text_cannot_act_on_the_terminal(wakeboard: Command, connection:
         assert "\r" not in said.out
         assert not any(line.startswith("run 1") for line in said.out.splitlines())
     assert wakeboard("run", run, "--json").json["last_error"] == HOSTILE
+
+
+@pytest.mark.parametrize("payload", ['{"n": 1e5000}', '{"a":' * 3_000 + "1" + "}" * 3_000])
+def test_what_python_cannot_read_hides_no_other_row(
+    wakeboard: Command, connection: Connection, payload: str
+) -> None:
+    a_type(connection, "hello")
+    connection.execute("INSERT INTO wakeboard.job_runs (job_type, payload) VALUES ('hello', %s)", (payload,))
+    wakeboard("schedule", "add", "nightly", "--type", "hello", "--cron", "0 3 * * *")
+    connection.execute("UPDATE wakeboard.job_definitions SET payload = %s", (payload,))
+    (run_id,) = ids(wakeboard("--json", "runs"))
+    for words in (
+        ("runs",), ("run", run_id), ("cancel", run_id), ("again", run_id), ("schedule", "list"),
+        ("schedule", "pause", "nightly"), ("schedule", "remove", "nightly"),
+    ):  # fmt: skip
+        said = wakeboard(*words)
+        assert said.code == 0, said
+    assert [each["same"] for each in rows_of_payloads(connection, payload)] == [True, True]
+
+
+def rows_of_payloads(connection: Connection, payload: str) -> list[dict[str, Any]]:
+    query = "SELECT payload = %s::jsonb AS same FROM wakeboard.job_runs"
+    with connection.cursor(row_factory=dict_row) as cursor:
+        return cursor.execute(query, (payload,)).fetchall()
 
 
 def test_a_run_shows_attempts_audit_and_why_it_waits(wakeboard: Command, connection: Connection) -> None:

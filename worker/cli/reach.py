@@ -15,6 +15,7 @@ from worker import db
 from worker.cli.flags import settings
 from worker.cli.printing import tell
 from worker.settings import Settings
+from worker.stored import make_readable
 
 Connection = psycopg.Connection[Any]
 Row = dict[str, Any]
@@ -54,6 +55,7 @@ def connection() -> Iterator[Connection]:
     if chosen.origins.get("payload_bytes") == "flag":
         os.environ["WAKEBOARD_PAYLOAD_BYTES"] = str(chosen.payload_bytes)
     with db.connect(database_url(chosen), name="wakeboard cli") as opened:
+        make_readable(opened)
         yield opened
 
 

@@ -1,6 +1,7 @@
 """What PostgreSQL holds and Python cannot read: times beyond the calendar, JSON too deep, numbers too long.
 
-Any producer may insert such a row. A page shows it as near as it can; it must not hide all the others.
+Any producer may insert such a row. Pages and commands show it as near as they can; it must not hide all the
+others.
 """
 
 from __future__ import annotations
