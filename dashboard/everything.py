@@ -25,11 +25,11 @@ from worker.operations.start import Wanted, start, unconfirmed
 from worker.states import VERBS
 
 LONGEST_REASON = 500
-# What a POST may say: which runs, how many somebody saw, and how they are moved; the rest is of a preview that is
-# sent back as it came.
+# What a POST may say: which runs, how many somebody saw, and how they are moved; the rest is of a preview
+# that is sent back as it came.
 FIELDS = (
-    "run", "filter", "also", "confirm", "per_minute", "stop_above_percent", "canary", "as_of", "counted", "highest",
-    "verb", "is_all", "states", "types", "examples", "left",
+    "run", "filter", "also", "confirm", "per_minute", "stop_above_percent", "canary", "as_of", "counted",
+    "highest", "verb", "is_all", "states", "types", "examples", "left",
 )  # fmt: skip
 
 

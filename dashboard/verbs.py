@@ -129,7 +129,7 @@ def body() -> Mapping[str, str]:
 def refuse_unread(*fields: str) -> None:
     """Answer 400 where the JSON of this POST has a field that is neither the reason nor one of ``fields``.
 
-    Who misspells a pace or an end would else get the act without it. A form may bring more: its button's name.
+    Who misspells a pace or an end would else get the act without it. A form may bring more: where to go next.
     """
     found = request.get_json(silent=True) if request.is_json else None
     allowed = (*fields, "reason")

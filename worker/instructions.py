@@ -92,8 +92,12 @@ def url_of(found: Instructions) -> str:
 
 
 def method_of(found: Instructions) -> str:
-    """Return the method of a request, GET unless it says another. Raises Permanent."""
-    method = (text_of(found, "method", "GET") or "GET").upper()
+    """Return the method of a request: unless it says another, POST of what has a body, else GET.
+
+    As curl does: a server may leave the body of a GET unread, and answer well. Raises Permanent.
+    """
+    has_body = "json" in found or found.get("body") is not None
+    method = (text_of(found, "method") or ("POST" if has_body else "GET")).upper()
     if method not in METHODS:
         raise unreadable(f"the method is '{method[:20]}'; allowed: {', '.join(METHODS)}")
     return method

@@ -206,6 +206,7 @@ add_verb(
     back=lambda rule_id: PATH,
     fields="alerts/_edit.html",
     ask=_ask_edit,
+    keeps=True,
     takes=None,
 )
 add_verb(

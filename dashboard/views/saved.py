@@ -11,6 +11,7 @@ from sqlalchemy import RowMapping
 from werkzeug.datastructures import MultiDict
 
 from dashboard import params
+from dashboard.confirmed import YES
 from dashboard.connection import reading
 from dashboard.filtertext import write_line
 from dashboard.queries import runs
@@ -39,12 +40,12 @@ def read(text: str) -> params.Filters:
 
 def _save(connection: psycopg.Connection[Any], actor: Actor, reason: str | None) -> Answer:
     given = body()
-    filters = read(given.get("query", ""))
-    return views.save(connection, PAGE, given.get("name", ""), filters.query, actor, reason)
+    filters, replace = read(given.get("query", "")), given.get("replace", "").lower() in YES
+    return views.save(connection, PAGE, given.get("name", ""), filters.query, actor, reason, replace=replace)
 
 
 def _ask() -> dict[str, Any]:
-    filters = read(request.args.get("query", ""))
+    filters = read(request.values.get("query", ""))
     if not filters:
         abort(400, "A view is a filter under a name: filter the list of runs first.")
     return {"query": filters.query, "line": write_line(filters), "longest": views.LONGEST_NAME}
@@ -66,7 +67,8 @@ add_verb(
     back=lambda: BACK,
     fields="runs/_save_view.html",
     ask=_ask,
-    takes=("query", "name"),
+    keeps=True,
+    takes=("query", "name", "replace"),
 )
 add_verb(
     blueprint,

@@ -129,6 +129,20 @@ def test_edits_are_bounded_and_explained(client: FlaskClient, connection: Connec
         assert "allowed" in answer.get_json()["message"]
 
 
+def test_a_form_of_a_rule_that_cannot_be_read_comes_back_as_it_was_typed(
+    client: FlaskClient, connection: Connection
+) -> None:
+    before = rule(connection)
+    typed = {"enabled": "0", "count": "0", "window_seconds": "2h", "reason": "deploys take long"}
+    answer = client.post(f"/alerts/{before['id']}/edit", data=typed)
+    page = answer.get_data(as_text=True)
+    assert answer.status_code == 400 and "allowed: 1 to" in page
+    for words in ('name="count" value="0"', 'name="window_seconds" value="2h"', 'value="deploys take long"'):
+        assert words in page, words
+    assert '<option value="0" selected>off' in page
+    assert rule(connection) == before
+
+
 def test_a_rule_that_is_off_is_not_looked_at_and_begins_anew(
     client: FlaskClient, connection: Connection
 ) -> None:

@@ -77,10 +77,27 @@ def test_only_its_owner_or_an_admin_changes_a_view(as_role: AsRole, connection: 
     assert operator.post(f"/runs/views/{view}/remove", headers=JSON).status_code == 409
     assert save(operator, "Mine", "status=failed")[0] == 200
     assert save(operator, "Mine", "status=failed") == (200, "View “Mine” is this filter already.")
-    assert save(operator, "Mine", "status=dead") == (200, "View “Mine” was changed.")
-    assert save(admin, "Dead mail", "status=failed")[0] == 200
+    assert save(operator, "Mine", "status=dead", replace="yes") == (200, "View “Mine” was changed.")
+    assert save(admin, "Dead mail", "status=failed", replace="yes")[0] == 200
     saved = {each["name"]: (each["query"], each["created_by"]) for each in rows(connection, "saved_views")}
     assert saved == {"Dead mail": ("status=failed", "bob"), "Mine": ("status=dead", "operator")}
+
+
+def test_a_view_is_replaced_only_when_that_is_said(client: FlaskClient, connection: Connection) -> None:
+    a_view(connection, "Dead mail", query="status=dead")
+    sentence = (
+        "There is a view “Dead mail” already, for status=dead: say that it is to be replaced, or take "
+        "another name."
+    )
+    assert save(client, "Dead mail", "status=failed") == (400, sentence)
+    sent = {"name": "Dead  mail", "query": "status=failed", "reason": "duty"}
+    answer = client.post("/runs/views/save", data=sent)
+    page = unescape(answer.get_data(as_text=True))
+    assert answer.status_code == 400 and sentence in page and "status:failed" in page
+    assert 'value="Dead  mail"' in page and 'value="duty"' in page and 'name="replace"' in page
+    assert rows(connection, "saved_views")[0]["query"] == "status=dead"
+    assert client.post("/runs/views/save", data=sent | {"replace": "1"}).status_code == 303
+    assert rows(connection, "saved_views")[0]["query"] == "status=failed"
 
 
 def test_a_viewer_reads_views_and_saves_none(as_role: AsRole, connection: Connection) -> None:

@@ -1,4 +1,4 @@
-"""What a program's JSON names and nobody reads is refused: an act without what was meant with it is another act."""
+"""What a program's JSON names and nobody reads is refused: an act without it would be another act."""
 
 from __future__ import annotations
 

@@ -14,6 +14,7 @@ import pytest
 
 from tests.receivers import serving
 from worker.context import Context
+from worker.instructions import method_of
 from worker.jobs.http import http_request, retry_after
 from worker.outcome import DeadlineExceeded, Permanent, Retryable
 
@@ -92,6 +93,17 @@ def run(timeout: float = 20, key: str | None = None, **payload: Any) -> dict[str
     return http_request(
         Context(run_id=42, job_type="http", payload=payload, key=key, timeout_seconds=timeout)
     )
+
+
+@pytest.mark.parametrize(
+    ("given", "method"),
+    [
+        ({}, "GET"), ({"json": None}, "POST"), ({"body": ""}, "POST"), ({"body": None}, "GET"),
+        ({"json": {}, "method": "put"}, "PUT"), ({"body": "x", "method": "GET"}, "GET"),
+    ],
+)  # fmt: skip
+def test_what_has_a_body_is_posted_unless_it_says_otherwise(given: dict[str, Any], method: str) -> None:
+    assert method_of(given) == method
 
 
 def test_a_request_is_sent_and_the_answer_is_in_the_output(

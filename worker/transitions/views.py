@@ -30,11 +30,19 @@ Move = tuple[Answer, Row | None, Row | None]
 
 
 def save(
-    connection: Connection, page: str, name: str, query: str, actor: Actor, reason: str | None = None
+    connection: Connection,
+    page: str,
+    name: str,
+    query: str,
+    actor: Actor,
+    reason: str | None = None,
+    *,
+    replace: bool = False,
 ) -> Answer:
     """Save ``query`` (the canonical query string of a page's filters) under ``name`` for everybody.
 
-    A view of that name is changed by who saved it and by admins; for others it is 'forbidden'.
+    A view of that name and another filter is changed by who saved it and by admins, when they say so by
+    ``replace``, else it is 'invalid'; for others it is 'forbidden'.
     """
     name = " ".join(name.split())
 
@@ -45,7 +53,7 @@ def save(
         values: Row = {"page": page, "name": name, "query": query, "by": actor.name}
         found = _row(connection, BY_NAME, values)
         if found is not None:
-            return _change(connection, found, values, actor)
+            return _change(connection, found, values, actor, replace=replace)
         if (_row(connection, COUNT, values) or {"views": 0})["views"] >= MOST:
             message = f"There are {MOST} views already: remove one first."
             return Answer(name, None, "forbidden", message), None, None
@@ -81,12 +89,18 @@ def remove(connection: Connection, view_id: int, actor: Actor, reason: str | Non
     return act(connection, actor, "view.remove", ("view", view_id), reason, move)
 
 
-def _change(connection: Connection, found: Row, values: Row, actor: Actor) -> Move:
+def _change(connection: Connection, found: Row, values: Row, actor: Actor, *, replace: bool) -> Move:
     name, before = found["name"], {"query": found["query"]}
     if found["query"] == values["query"]:
         return Answer(name, "saved", "already", f"View “{name}” is this filter already."), before, None
     if not _may_change(found, actor):
         return _not_yours(found), None, None
+    if not replace:
+        message = (
+            f"There is a view “{name}” already, for {found['query']}: say that it is to be replaced, or take "
+            "another name."
+        )
+        return Answer(name, "saved", "invalid", message), before, None
     connection.execute(CHANGE, values | {"id": found["id"], "by": found["created_by"]})
     return Answer(name, "saved", "done", f"View “{name}” was changed."), before, {"query": values["query"]}
 
