@@ -149,18 +149,27 @@ def sync_registered(connection: psycopg.Connection[Any], policies: Sequence[Mapp
     """Write the definition of each type registered with ``@job(schedule=…)`` when its text has changed.
 
     Changed since it was last published, that is: what an operator has edited or removed stays so, and
-    whether it is enabled is never touched. To be called before the policies are published again.
+    whether it is enabled is never touched. One that the code has no longer stays too, with a warning: nobody
+    knows here whether a person relies on it. To be called before the policies are published again.
     """
     rows = connection.execute("SELECT name, schedule FROM wakeboard.job_types").fetchall()
     published: dict[str, str | None] = {row[0]: row[1] for row in rows}
     for policy in policies:
-        if not policy.get("schedule") or published.get(policy["name"]) == policy["schedule"]:
+        before, wanted = published.get(policy["name"]), policy.get("schedule")
+        if before == wanted:
             continue
         name = re.sub(r"[^a-z0-9_-]+", "-", policy["name"].lower()).strip("-")[:100] or "schedule"
         known = connection.execute(
             "SELECT schedule FROM wakeboard.job_definitions WHERE name = %s", (name,)
         ).fetchone()
-        if known is not None and known[0] == policy["schedule"]:
+        if not wanted:
+            if known is not None and known[0] == before:
+                log.warn(
+                    "A schedule is not in the code any more, and goes on firing.", schedule=name,
+                    job_type=policy["name"], mend=f"wakeboard schedule remove {name}, or pause",
+                )  # fmt: skip
+            continue
+        if known is not None and known[0] == wanted:
             continue
         try:
             _write_registered(connection, name, policy, is_new=known is None)

@@ -471,7 +471,7 @@ def test_one_wrong_run_among_many_is_named_and_nothing_is_written(connection: Co
     for wrong, sentence in (
         ({"job_type": "mail", "data": {}}, "a run has no field 'data'; known: job_type, payload, run_at"),
         ({"payload": {}}, "it has no job_type"),
-        (812, "int is no run; give a NewRun or a mapping"),
+        (812, "int is no run; give a mapping of what enqueue"),
     ):
         with pytest.raises(EnqueueError, match=f"Run number 2: {sentence}"):
             enqueue_many(connection, [NewRun("mail"), wrong])  # type: ignore[list-item]

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tests import factories
 from tests.factories import Connection, Row, a_definition, a_run, rows
-from worker import db, schedule
+from worker import db, log, schedule
 from worker.audit import Actor
 from worker.context import Context
 from worker.due import LOOK_BACK, Decision, sort_fires
@@ -442,6 +442,26 @@ def test_what_an_operator_changed_stays_until_the_code_changes(connection: Conne
     assert [one["schedule"] for one in rows(connection, "job_definitions")] == ["15 3 * * *"]
     schedule.sync_registered(connection, registered("0 6 * * *"))
     assert [one["schedule"] for one in rows(connection, "job_definitions")] == ["0 6 * * *"]
+
+
+def test_a_schedule_that_left_the_code_goes_on_and_that_is_said_once(
+    connection: Connection, capfd: pytest.CaptureFixture[str]
+) -> None:
+    policy = registered("0 2 * * *")[0]
+    schedule.sync_registered(connection, [policy])
+    factories.a_type(connection, "send report", schedule="0 2 * * *")
+    schedule.sync_registered(connection, [policy | {"schedule": None}])
+    log.flush()
+    said = capfd.readouterr().err
+    assert (
+        "A schedule is not in the code any more" in said and "wakeboard schedule remove send-report" in said
+    )
+    (kept,) = rows(connection, "job_definitions")
+    assert (kept["schedule"], kept["enabled"]) == ("0 2 * * *", True)
+    connection.execute("UPDATE wakeboard.job_types SET schedule = NULL")
+    schedule.sync_registered(connection, [policy | {"schedule": None}])
+    log.flush()
+    assert capfd.readouterr().err == ""
 
 
 def test_an_unreadable_schedule_in_code_stops_nobody_and_can_be_mended(connection: Connection) -> None:

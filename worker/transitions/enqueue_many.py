@@ -79,7 +79,10 @@ def _new(fields: Any) -> NewRun:
         return NewRun(**fields)
     except TypeError as wrong:
         if not isinstance(fields, Mapping):
-            sentence = f"{type(fields).__name__} is no run; give a NewRun or a mapping of its fields."
+            sentence = (
+                f"{type(fields).__name__} is no run; give a mapping of what enqueue() takes, such as "
+                "{'job_type': 'mail', 'payload': {'to': 7}, 'key': 'mail:7'}."
+            )
         elif unknown := sorted(map(str, fields.keys() - set(NewRun._fields))):
             sentence = f"a run has no field {unknown[0]!r}; known: {', '.join(NewRun._fields)}."
         else:
