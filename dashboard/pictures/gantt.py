@@ -69,11 +69,15 @@ def lanes(
     ``running`` maps types to (when the longest running began, how many run); their bars end ``now``.
     """
     found = []
+    # A minute that has not ended is known as a whole.
+    reached = min(_seconds(window), (now - window.since).total_seconds())
     for name in types:
         pieces = slices.get(name, ())
         under_way = _running(window, *running[name], now) if name in running else None
         if pieces or under_way:
-            found.append(Lane(name, _merged(window, pieces), _marks(window, pieces), under_way))
+            found.append(
+                Lane(name, _merged(window, pieces, reached), _marks(window, pieces, reached), under_way)
+            )
     return found
 
 
@@ -88,13 +92,13 @@ def _seconds(window: Window) -> float:
     return (window.until - window.since).total_seconds()
 
 
-def _merged(window: Window, pieces: Sequence[Slice]) -> tuple[Bar, ...]:
-    """Return the stretches that ``pieces`` make; a pause shorter than a slice is none."""
-    whole, pause = _seconds(window), slice_length(window).total_seconds()
+def _merged(window: Window, pieces: Sequence[Slice], reached: float) -> tuple[Bar, ...]:
+    """Return the stretches that ``pieces`` make until ``reached``; a pause shorter than a slice is none."""
+    pause = slice_length(window).total_seconds()
     found: list[tuple[float, float, int, int]] = []
     for piece in sorted(pieces, key=lambda piece: piece.start):
         _, start, end, attempts, failed = piece
-        start, end = max(start, 0), min(end, whole)
+        start, end = max(start, 0), min(end, reached)
         if found and start - found[-1][1] < pause:
             start, reached, before, failed_before = found.pop()
             end, attempts, failed = max(reached, end), before + attempts, failed_before + failed
@@ -102,9 +106,9 @@ def _merged(window: Window, pieces: Sequence[Slice]) -> tuple[Bar, ...]:
     return tuple([_bar(window, *each) for each in found])
 
 
-def _marks(window: Window, pieces: Sequence[Slice]) -> tuple[Bar, ...]:
-    """Return a bar for each row of slices in which attempts failed."""
-    whole, length = _seconds(window), slice_length(window).total_seconds()
+def _marks(window: Window, pieces: Sequence[Slice], reached: float) -> tuple[Bar, ...]:
+    """Return a bar for each row of slices in which attempts failed, until ``reached``."""
+    length = slice_length(window).total_seconds()
     found: list[tuple[float, float, int, int]] = []
     for piece in sorted(piece for piece in pieces if piece.failed):
         first, end, attempts, failed = piece.begin, piece.begin + length, piece.attempts, piece.failed
@@ -112,7 +116,7 @@ def _marks(window: Window, pieces: Sequence[Slice]) -> tuple[Bar, ...]:
             first, _, before, failed_before = found.pop()
             attempts, failed = before + attempts, failed_before + failed
         found.append((first, end, attempts, failed))
-    return tuple([_bar(window, max(first, 0), min(end, whole), *counts) for first, end, *counts in found])
+    return tuple([_bar(window, max(first, 0), min(end, reached), *counts) for first, end, *counts in found])
 
 
 def _bar(window: Window, start: float, end: float, attempts: int, failed: int) -> Bar:

@@ -846,6 +846,13 @@ def test_busy_stretches_are_merged_and_long_pauses_are_not() -> None:
     assert (lane.attempts, lane.failed, len(lane.marks)) == (40, 2, 1)
 
 
+def test_nothing_of_a_window_that_goes_on_ends_later_than_now() -> None:
+    window = Window(moment("2026-11-20T18:00"), moment("2026-11-21T08:00"))
+    now = moment("2026-11-20T18:21") + timedelta(seconds=3)
+    (lane,) = gantt.lanes(window, ["mail"], {"mail": [piece(20, 20, failed=1, length=2)]}, {}, now)
+    assert lane.last_at == lane.marks[0].last_at == now
+
+
 def test_a_lane_has_a_bounded_number_of_bars_inside_of_the_drawing() -> None:
     window = Window(moment("2026-11-20T18:03"), moment("2026-11-21T08:03"))
     step = slice_length(window) / timedelta(minutes=1)

@@ -107,6 +107,16 @@ def test_who_asked_for_a_drain_is_told_with_when_and_why(client: FlaskClient, co
     assert "stop asked <time" in client.get("/workers/w-8").get_data(as_text=True)
 
 
+def test_a_silent_worker_uses_no_slot_for_what_was_taken_over(
+    client: FlaskClient, connection: Connection
+) -> None:
+    a_worker(connection, "silent", seen="-1 hour", running=1)
+    listed = client.get("/workers").get_data(as_text=True)
+    assert 'value="0"></meter> 0 of 4' in listed
+    page = client.get("/workers/silent").get_data(as_text=True)
+    assert "1 of 4 in use when it was last heard" in page and "It holds no run any more" in page
+
+
 def test_silent_and_gone_workers_stand_apart(client: FlaskClient, connection: Connection) -> None:
     a_worker(connection, "here", idle=True)
     a_worker(connection, "silent", seen="-1 hour")

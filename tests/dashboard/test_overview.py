@@ -126,7 +126,7 @@ def test_the_tile_of_what_is_queued_says_when_the_oldest_due_run_is_none_of_it(
     a_run(connection, run_at="1 hour")
     assert "none is due yet" in _queued(client)
     a_run(connection, "failed", run_at="-5 minutes")
-    assert "a retry is due" in _queued(client) and "paused" not in _queued(client)
+    assert "a failed run’s retry, due" in _queued(client) and "paused" not in _queued(client)
     a_run(connection, run_at="-6 minutes")
     assert "oldest due" in _queued(client)
 

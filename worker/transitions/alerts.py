@@ -62,17 +62,20 @@ def silence(
             message = f"A silence of {format_duration(seconds)} is not allowed; allowed: 0 to 30 days."
             return Answer(rule_id, state_of(row), "invalid", message), None, None
         if seconds == 0 and not row["is_silenced"]:
-            message = f"Rule {row['name']} is not silenced."
+            message = f"“{_title(row)}” is not silenced."
             return Answer(rule_id, state_of(row), "already", message), None, None
         after = _row(connection, SILENCE, {"id": rule_id, "seconds": float(seconds)}) or {}
         until = after.get("until")
         words = f"is silenced until {until}" if until else "may send messages again"
-        answer = Answer(
-            rule_id, "silenced" if until else row["state"], "done", f"Rule {row['name']} {words}."
-        )
+        answer = Answer(rule_id, "silenced" if until else row["state"], "done", f"“{_title(row)}” {words}.")
         return answer, _shown(row, "silenced_until"), _shown(after, "silenced_until")
 
     return act(connection, actor, "alert.silence", ("alert", rule_id), reason, move)
+
+
+def _title(rule: Row) -> str:
+    """Return what pages and messages call the rule."""
+    return KINDS[rule["kind"]].title
 
 
 def edit(
@@ -95,7 +98,7 @@ def edit(
         except ValueError as wrong:
             return Answer(rule_id, state_of(row), "invalid", str(wrong)), None, None
         if after == before:
-            message = f"Rule {row['name']} is unchanged."
+            message = f"“{_title(row)}” is unchanged."
             return Answer(rule_id, state_of(row), "already", message), before, None
         settings = {name: value for name, value in after.items() if name != ENABLED}
         values = {
@@ -106,7 +109,7 @@ def edit(
         }
         connection.execute(EDIT, values)
         status = state_of({**row, ENABLED: after[ENABLED]})
-        return Answer(rule_id, status, "done", f"Rule {row['name']} was changed."), before, after
+        return Answer(rule_id, status, "done", f"“{_title(row)}” was changed."), before, after
 
     return act(connection, actor, "alert.edit", ("alert", rule_id), reason, move)
 
