@@ -6,6 +6,7 @@ import os
 import smtplib
 import subprocess
 import sys
+import traceback
 from collections.abc import Iterator
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -19,8 +20,9 @@ from tests.processes import wait_until
 from worker import own_connection as own
 from worker.audit import Actor
 from worker.context import Context
+from worker.fingerprint import group_of, own_frame
 from worker.jobs import demo
-from worker.jobs.demo import inbox, invoices, neighbours, orders, past, reports, shop
+from worker.jobs.demo import inbox, invoices, lives, neighbours, orders, past, reports, shop
 from worker.jobs.demo.mailbox import LARGEST_BYTES, read
 from worker.jobs.demo.pdf import one_page
 from worker.jobs.demo.provider import is_outage
@@ -251,8 +253,30 @@ def test_a_declined_card_is_dead_at_once_and_its_order_says_so(street: Connectio
     with pytest.raises(Permanent, match="refused to pay") as declined:
         orders.charge_card(context)
     assert declined.value.error_code == "card_declined"
+    told = "".join(traceback.format_exception(declined.value))
+    before = failed("card_declined", lives.DECLINED.format(order=7)).group("charge_card")
+    assert before == group_of("charge_card", "card_declined", str(declined.value), told)
     assert inbox.orders(street)[0]["status"] == "DECLINED"
     assert count(street, "wakeboard.effects") == 0
+
+
+@pytest.mark.parametrize(
+    ("code", "frame"),
+    [
+        ("KeyError", "catalogue.py in _render"), ("http_503", "neighbours.py in ask"),
+        ("card_declined", "orders.py in charge_card"), ("smtp_451", "neighbours.py in send"),
+        ("smtp_unreachable", "neighbours.py in send"),
+    ],
+)  # fmt: skip
+def test_what_failed_in_the_past_tells_where_it_was_raised(code: str, frame: str) -> None:
+    assert own_frame(failed(code, "a message").traceback or "") == frame
+    codes = {each[2] for habit in lives.HABITS.values() for each in habit.wrong}
+    assert codes - {"timed_out"} <= {*lives.RAISED}
+
+
+def failed(code: str, message: str) -> lives.Try:
+    now = datetime.now(UTC)
+    return lives.Try(now, now, now, "failed", code, message)
 
 
 def test_checkout_commits_orders_and_what_follows_together(street: Connection) -> None:

@@ -1,5 +1,5 @@
 """What the example shop is said to have done in the past days: the habits of each type, and every run that
-follows from them with its attempts. Pure: the same chance and moment give the same lives.
+follows from them with its attempts. The same chance and moment give the same lives.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ import random
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 from worker.cron import Cron
@@ -24,14 +26,27 @@ _DELAYS = (5.0, 15.0, 45.0, 120.0)
 _SMTP_BUSY = "The mail server said 451 The mailbox is busy, try again later"
 _SMTP_DOWN = "The mail server cannot be reached: [Errno 111] Connection refused"
 _TOO_LONG = "ran longer than its timeout of 20 s and was stopped"
-_DECLINED = "The bank refused to pay order {order} (402 card_declined)."
+DECLINED = "The bank refused to pay order {order} (402 card_declined)."
 _STOCK_DOWN = 'The provider answered 503: {"error": "The stock service is down for a while."}'
-_TRACEBACK = """Traceback (most recent call last):
-  File "worker/jobs/demo/catalogue.py", line 83, in render_newsletter
-    return {"characters": len(_render("Hello {name}, new boards are in.", context.payload["customer"]))}
-  File "worker/jobs/demo/catalogue.py", line 87, in _render
-    return template.format_map(fields)
-KeyError: 'name'"""
+_MAIL = ("invoices.py", "send_invoice", 'context.once("mail"')
+# By code: what is raised, and the file, function and line of each step on the way to it. What fails so today
+# belongs to the same group.
+RAISED: dict[str, tuple[str, tuple[tuple[str, str, str], ...]]] = {
+    "KeyError": (
+        "KeyError",
+        (("catalogue.py", "render_newsletter", "return"), ("catalogue.py", "_render", "return")),
+    ),
+    "http_503": (
+        "worker.outcome.Retryable",
+        (("catalogue.py", "sync_stock", "quantity ="), ("neighbours.py", "ask", 'raise Retryable(f"http_{')),
+    ),
+    "card_declined": (
+        "worker.outcome.Permanent",
+        (("orders.py", "charge_card", "raise Permanent"),),
+    ),
+    "smtp_451": ("worker.outcome.Retryable", (_MAIL, ("neighbours.py", "send", "raise kind"))),
+    "smtp_unreachable": ("worker.outcome.Retryable", (_MAIL, ("neighbours.py", "send", "raise Retryable"))),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +70,7 @@ HABITS: dict[str, Habit] = {
     ),
     "charge_card": Habit(
         4, 0.09, 8, 30,
-        ((0.04, "failed", "card_declined", _DECLINED, True),),
+        ((0.04, "failed", "card_declined", DECLINED, True),),
     ),
     "send_invoice": Habit(
         4, 0.2, 10, 60,
@@ -78,6 +93,16 @@ SCHEDULED: dict[str, tuple[int, Habit]] = {
 }  # fmt: skip
 
 
+@cache
+def _step(file: str, function: str, begins: str) -> str:
+    """Return a step of a trace as Python writes it: the first line of a function that ``begins`` so."""
+    path = Path(__file__).with_name(file)
+    lines = path.read_text().splitlines()
+    head = next(place for place, line in enumerate(lines) if line.startswith(f"def {function}("))
+    place = next(place for place in range(head, len(lines)) if lines[place].strip().startswith(begins))
+    return f'  File "{path}", line {place + 1}, in {function}\n    {lines[place].strip()}'
+
+
 @dataclass(frozen=True, slots=True)
 class Try:
     due_at: datetime
@@ -90,7 +115,16 @@ class Try:
     @property
     def traceback(self) -> str | None:
         """What the handler's exception left behind."""
-        return _TRACEBACK if self.code == "KeyError" else None
+        if self.code not in RAISED:
+            return None
+        kind, steps = RAISED[self.code]
+        return "\n".join(
+            [
+                "Traceback (most recent call last):",
+                *(_step(*each) for each in steps),
+                f"{kind}: {self.message}",
+            ]
+        )
 
     def group(self, job_type: str) -> ErrorGroup | None:
         """Return the group of the failure, None when it was none."""
@@ -214,7 +248,7 @@ def _life(
         )
     payload = _payload(chance, job_type, status)
     told = tuple(
-        replace(one, message=_DECLINED.format_map(payload)) if one.message == _DECLINED else one
+        replace(one, message=DECLINED.format_map(payload)) if one.message == DECLINED else one
         for one in tries
     )
     return Life(job_type, habit, payload, status, told)
