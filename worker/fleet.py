@@ -1,10 +1,14 @@
-"""Who works: how each worker stands, in one word, for pages and terminals. Plain SQL, for both ask it."""
+"""Who works: how each worker stands, in one word, for pages and terminals. Plain SQL, for both ask it.
+
+Who counts workers that take work asks ``is_claiming``; those that are heard and claim nothing new are
+draining or stopping, and called leaving where it does not matter which.
+"""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from worker.leases import is_heard
+from worker.leases import is_heard, is_stopping
 
 
 class State(NamedTuple):
@@ -31,14 +35,49 @@ RECENT_SECONDS = 3600
 GONE_SECONDS = 86_400
 
 
+def is_claiming(worker: str, margin_seconds: int = 0) -> str:
+    """Return the SQL that says whether a worker takes new work: it is heard, and was not told otherwise.
+
+    ``worker`` is the name of its row in the query, ``margin_seconds`` that of ``is_heard``.
+    """
+    return f"({is_heard(worker, margin_seconds)} AND NOT {_is_told_not_to(worker)})"
+
+
+def is_leaving(worker: str) -> str:
+    """Return the SQL that says whether a worker is heard and takes nothing new: it drains or stops."""
+    return f"({is_heard(worker)} AND {_is_told_not_to(worker)})"
+
+
+def is_draining(worker: str) -> str:
+    """Return the SQL that says whether a worker drains and does not stop: to undrain it lets it claim."""
+    return f"({is_heard(worker)} AND {_is_told_to_drain(worker)} AND NOT {is_stopping(worker)})"
+
+
+def is_finishing(run: str) -> str:
+    """Return the SQL that says whether a running run is held by a worker that takes nothing new.
+
+    Who that is is found once, and not for each run, as in ``leases.is_silent``.
+    """
+    leaving = f"SELECT holder.id FROM wakeboard.workers AS holder WHERE {is_leaving('holder')}"
+    return f"(({run}.locked_by IN ({leaving})) IS TRUE)"
+
+
+def _is_told_to_drain(worker: str) -> str:
+    return f"({worker}.drain_requested_at IS NOT NULL)"
+
+
+def _is_told_not_to(worker: str) -> str:
+    return f"({is_stopping(worker)} OR {_is_told_to_drain(worker)})"
+
+
 def rank(worker: str) -> str:
     """Return the SQL of a worker's place among STATES; ``worker`` is the name of its row in the query."""
     rules = (
         ("stopped", f"{worker}.stopped_at IS NOT NULL"),
         ("gone", f"{worker}.seen_at < now() - make_interval(secs => {GONE_SECONDS})"),
         ("silent", f"NOT {is_heard(worker)}"),
-        ("stopping", f"{worker}.stopping_at IS NOT NULL OR {worker}.stop_requested_at IS NOT NULL"),
-        ("draining", f"{worker}.drain_requested_at IS NOT NULL"),
+        ("stopping", is_stopping(worker)),
+        ("draining", _is_told_to_drain(worker)),
         ("busy", f"{worker}.running > 0"),
     )
     cases = " ".join(f"WHEN {condition} THEN {NAMES.index(name)}" for name, condition in rules)

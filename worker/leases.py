@@ -42,13 +42,20 @@ STATES: tuple[LeaseState, ...] = (
 NAMES = tuple(state.name for state in STATES)
 
 
-def is_heard(worker: str) -> str:
+def is_heard(worker: str, margin_seconds: int = 0) -> str:
     """Return the SQL that says whether a worker is heard; ``worker`` is the name of its row in the query.
 
-    It is heard until it misses two heartbeats; from then on operators may take its leases.
+    It is heard until it misses two heartbeats; from then on operators may take its leases. Who must be surer
+    that it is silent says by how many seconds: ``margin_seconds``.
     """
-    silent_since = f"now() - make_interval(secs => 2 * {worker}.heartbeat_seconds)"
+    margin = f" + {margin_seconds}" if margin_seconds else ""
+    silent_since = f"now() - make_interval(secs => 2 * {worker}.heartbeat_seconds{margin})"
     return f"({worker}.stopped_at IS NULL AND {worker}.seen_at >= {silent_since})"
+
+
+def is_stopping(worker: str) -> str:
+    """Return the SQL that says whether a worker was told to stop, by whomever; ``worker`` as above."""
+    return f"({worker}.stopping_at IS NOT NULL OR {worker}.stop_requested_at IS NOT NULL)"
 
 
 def is_ended(run: str) -> str:
@@ -81,7 +88,7 @@ RANK = f"""CASE
     WHEN {is_ended("r")} THEN 0
     WHEN {IS_HEARD} IS NOT TRUE THEN 1
     WHEN r.cancel_requested_at IS NOT NULL THEN 2
-    WHEN w.stopping_at IS NOT NULL OR w.stop_requested_at IS NOT NULL THEN 3
+    WHEN {is_stopping("w")} THEN 3
     ELSE 4 END"""
 STATE = f"(ARRAY{list(NAMES)!r})[1 + {RANK}]"
 

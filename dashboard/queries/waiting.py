@@ -9,7 +9,7 @@ from sqlalchemy import Connection
 from worker.waits.question import QUESTION
 from worker.waits.reasons import Reason, reasons
 
-COUNTS = ("running", "ahead", "workers", "slots", "busy", "others")
+COUNTS = ("running", "ahead", "workers", "slots", "busy", "draining", "others")
 
 
 def waiting(connection: Connection, run_id: int) -> tuple[dict[str, int], list[Reason]]:
@@ -17,7 +17,8 @@ def waiting(connection: Connection, run_id: int) -> tuple[dict[str, int], list[R
 
     Counted: ``running`` runs of its type now, ``ahead`` due runs of its type that are claimed first (both at
     most CAP + 1), ``workers`` alive that run its type and take work, their ``slots``, how many are ``busy``,
-    ``others`` alive workers of any type.
+    ``draining`` workers that run it and would take it once they are undrained, ``others`` alive workers of
+    any type.
     """
     row: Any = connection.exec_driver_sql(QUESTION, {"id": run_id}).mappings().one_or_none()
     if row is None:

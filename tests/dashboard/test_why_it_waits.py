@@ -170,11 +170,34 @@ def test_a_type_without_a_live_worker_says_so_and_what_to_do(connection: Connect
     )
     a_type(connection, "mail")
     a_worker(connection, job_types=["bill"])
-    a_worker(connection, drain_requested_at=from_now("-1 minute"))
+    a_worker(connection, stopping_at=from_now("-1 minute"))
     assert told(run)[0] == (
         "Nobody to run it: No live worker runs this type."
         " 2 workers are alive, for other types or on the way out: see Workers."
     )
+
+
+def test_a_type_whose_workers_drain_says_that_one_may_be_undrained(
+    connection: Connection, told: Told, client: FlaskClient
+) -> None:
+    a_type(connection, "mail")
+    run = a_run(connection)
+    a_worker(connection, drain_requested_at="-1 minute")
+    assert told(run)[0] == (
+        "Nobody to run it: No worker takes runs of this type."
+        " 1 that could is draining: undrain it on Workers, or start another: wakeboard worker."
+    )
+    assert '<a href="/workers">Workers</a>' in client.get(f"/runs/{run}").text
+    a_worker(connection, drain_requested_at="-1 minute")
+    # None of these could be undrained for it.
+    a_worker(connection, drain_requested_at="-1 minute", stop_requested_at="-1 second")
+    a_worker(connection, drain_requested_at="-1 minute", seen="-1 hour")
+    a_worker(connection, drain_requested_at="-1 minute", job_types=["bill"])
+    assert " 2 that could are draining: undrain one on Workers" in told(run)[0]
+    counted = client.get(f"/runs/{run}.json").get_json()["waits_for"]
+    assert (counted["workers"], counted["draining"], counted["others"]) == (0, 2, 4)
+    a_worker(connection)
+    assert told(run)[-1] == "Nothing is in its way: the next free worker takes it."
 
 
 def test_full_workers_are_said_to_be_full(connection: Connection, told: Told) -> None:

@@ -5,6 +5,7 @@ Cheap on a table of ten million runs: each count goes along an index that was ma
 
 from __future__ import annotations
 
+from worker import fleet
 from worker.leases import IS_HEARD
 from worker.states import CLAIMABLE, sql_list
 
@@ -15,10 +16,9 @@ RATE_MINUTES = 5
 DEFAULT_ATTEMPTS = 10
 
 _CLAIMABLE = sql_list(CLAIMABLE)
-_TAKES = (
-    "w.stopping_at IS NULL AND w.stop_requested_at IS NULL AND w.drain_requested_at IS NULL"
-    " AND r.job_type = ANY(w.job_types)"
-)
+_KNOWS = "r.job_type = ANY(w.job_types)"
+_TAKES = f"{fleet.is_claiming('w')} AND {_KNOWS}"
+_DRAINS = f"{fleet.is_draining('w')} AND {_KNOWS}"
 _SINCE = f"date_trunc('minute', now()) - interval '{RATE_MINUTES} minutes'"
 
 # %(id)s is the run; no row when it does not wait. What is claimed first: a better priority, then what was due
@@ -31,7 +31,7 @@ SELECT r.id, r.job_type, r.status, r.run_at, r.attempts, r.failures, r.error_cod
     coalesce(t.max_running_operator, t.max_running) AS most_running,
     running.runs AS running, ahead.runs AS ahead, ended.runs AS ended,
     extract(epoch FROM now() - ({_SINCE}))::float8 AS ended_seconds,
-    living.able AS workers, living.slots, living.busy, living.alive AS others
+    living.able AS workers, living.slots, living.busy, living.draining, living.alive AS others
 FROM wakeboard.job_runs AS r LEFT JOIN wakeboard.job_types AS t ON t.name = r.job_type
 CROSS JOIN LATERAL (
     SELECT count(*) AS runs FROM (
@@ -61,6 +61,7 @@ CROSS JOIN LATERAL (
 ) AS ended
 CROSS JOIN LATERAL (
     SELECT count(*) FILTER (WHERE {_TAKES}) AS able, count(*) AS alive,
+        count(*) FILTER (WHERE {_DRAINS}) AS draining,
         coalesce(sum(w.concurrency) FILTER (WHERE {_TAKES}), 0)::bigint AS slots,
         coalesce(sum(w.running) FILTER (WHERE {_TAKES}), 0)::bigint AS busy
     FROM wakeboard.workers AS w WHERE {IS_HEARD}

@@ -137,7 +137,12 @@ def _closed(row: Row) -> Iterator[Reason]:
 
 def _no_worker(row: Row) -> Reason:
     sentence = "No live worker runs this type. "
-    if row["others"]:
+    if row["draining"]:
+        one = row["draining"] == 1
+        sentence = f"No worker takes runs of this type. {_number(row['draining'])} that could "
+        sentence += "is draining: undrain it" if one else "are draining: undrain one"
+        sentence += " on {workers}, or start another: {command}."
+    elif row["others"]:
         alive = f"{_many(row['others'], 'worker')} {'is' if row['others'] == 1 else 'are'} alive"
         sentence += f"{alive}, for other types or on the way out: see {{workers}}."
     else:
