@@ -83,6 +83,10 @@ def test_due_work_that_no_live_worker_takes_is_found(connection: Connection) -> 
         ({"seen": "-5 minutes"}, True),
         ({"stopped_at": "-1 second"}, True),
         ({"drain_requested_at": "-1 second"}, True),
+        ({"stopping_at": "-1 second"}, True),
+        ({"stop_requested_at": "-1 second"}, True),
+        ({"seen": "-23 seconds", "heartbeat_seconds": 10}, False),
+        ({"seen": "-27 seconds", "heartbeat_seconds": 10}, True),
         ({"is_tick": True, "seen": "-1 minute", "stopped_at": "-1 minute"}, False),
         ({"is_tick": True, "seen": "-10 minutes", "stopped_at": "-10 minutes"}, True),
     ],
@@ -93,6 +97,21 @@ def test_only_a_worker_that_would_take_it_counts(
     age(connection, a_run(connection, job_type="mail"), "10 minutes")
     a_worker(connection, **worker)
     assert look(connection, "no_worker").firing is firing
+
+
+def test_what_a_draining_worker_would_take_is_to_be_undrained(connection: Connection) -> None:
+    def advice() -> str:
+        return look(connection, "no_worker").sentence.split(". ", 2)[2]
+
+    age(connection, a_run(connection, job_type="mail"), "10 minutes")
+    a_worker(connection, stopping_at="-1 second", drain_requested_at="-1 minute")
+    assert advice() == "Start a worker whose app defines it, or pause the type."
+    a_worker(connection, drain_requested_at="-1 minute")
+    assert advice() == "A draining worker defines it: undrain it, start another, or pause the type."
+    age(connection, a_run(connection, job_type="report"), "10 minutes")
+    assert advice().startswith("Draining workers define 1 of them: undrain those, start others for the rest,")
+    a_worker(connection, drain_requested_at="-1 minute", job_types=["report"])
+    assert advice() == "Draining workers define them: undrain those, start others, or pause the types."
 
 
 @pytest.mark.parametrize("kind", ["no_worker", "queue_age"])

@@ -11,6 +11,7 @@ from typing import Any
 
 import psycopg
 
+from worker import fleet
 from worker.alerts.finding import NAMED, Finding, name_of
 from worker.alerts.kinds import JOB_TYPE
 from worker.durations import format_duration
@@ -49,17 +50,24 @@ OLDEST = f"""{WAITING}
 SELECT job_type, extract(epoch FROM now() - due_at)::float8 AS waited FROM oldest
 ORDER BY due_at LIMIT {NAMED}
 """
-# A tick is there for a moment each minute; who drains or stops takes nothing new.
-UNMANNED = f"""{WAITING}
-SELECT job_type, extract(epoch FROM now() - due_at)::float8 AS waited, count(*) OVER () FROM oldest
-WHERE due_at < now() - make_interval(secs => %(waited_seconds)s) AND NOT EXISTS (
-    SELECT FROM wakeboard.workers w WHERE oldest.job_type = ANY(w.job_types) AND CASE
-        WHEN w.is_tick THEN w.seen_at > now() - make_interval(secs => {SILENCE_SECONDS})
-        ELSE w.stopped_at IS NULL AND w.stopping_at IS NULL AND w.drain_requested_at IS NULL
-            AND w.seen_at > now() - make_interval(secs => 2 * w.heartbeat_seconds + 5)
-    END
+# A tick is there for a moment each minute. One heartbeat that comes late is no alarm.
+LATE_SECONDS = 5
+# Of how many of them there are draining workers: those are a click away from taking it.
+UNMANNED = f"""{WAITING}, unmanned AS (
+    SELECT job_type, due_at FROM oldest
+    WHERE due_at < now() - make_interval(secs => %(waited_seconds)s) AND NOT EXISTS (
+        SELECT FROM wakeboard.workers w WHERE oldest.job_type = ANY(w.job_types) AND CASE
+            WHEN w.is_tick THEN w.seen_at > now() - make_interval(secs => {SILENCE_SECONDS})
+            ELSE {fleet.is_claiming("w", LATE_SECONDS)}
+        END
+    )
 )
-ORDER BY due_at LIMIT {NAMED}
+SELECT job_type, extract(epoch FROM now() - due_at)::float8 AS waited, count(*) OVER (),
+    count(*) FILTER (WHERE EXISTS (
+        SELECT FROM wakeboard.workers w
+        WHERE unmanned.job_type = ANY(w.job_types) AND {fleet.is_draining("w")}
+    )) OVER ()
+FROM unmanned ORDER BY due_at LIMIT {NAMED}
 """
 # What people have muted for now: few, and by an index of their own.
 MUTED_GROUPS = "SELECT id FROM wakeboard.error_groups WHERE muted_until > now()"
@@ -162,14 +170,28 @@ def _no_worker(connection: Connection, settings: Settings) -> Finding:
         what = ", ".join(name_of(name) for name in names)
         sentence = (
             f"No live worker takes {plural(rows[0][2], 'type')} with due work: {what}. "
-            f"The oldest waits {format_duration(rows[0][1])}. Start a worker whose app defines "
-            f"{'it' if rows[0][2] == 1 else 'them'}, or pause the type."
+            f"The oldest waits {format_duration(rows[0][1])}. {_manned_by(rows[0][2], rows[0][3])}"
         )
         return Finding(True, sentence, rows[0][1], limit, "seconds", names)
     if is_abandoned(connection):
         sentence = "Schedules are enabled and no worker or tick came for 3 minutes: nothing fires. Start one."
         return Finding(True, sentence, SILENCE_SECONDS, SILENCE_SECONDS, "seconds", ("schedules",))
     return Finding(False, "Every type with due work has a live worker.", 0, limit, "seconds")
+
+
+def _manned_by(types: int, draining: int) -> str:
+    """Return what gives so many types a worker; of ``draining`` of them a worker drains."""
+    them = "it" if types == 1 else "them"
+    if not draining:
+        return f"Start a worker whose app defines {them}, or pause the type."
+    if types == 1:
+        return "A draining worker defines it: undrain it, start another, or pause the type."
+    if draining == types:
+        return "Draining workers define them: undrain those, start others, or pause the types."
+    return (
+        f"Draining workers define {draining} of them: undrain those, start others for the rest, or pause "
+        "the types."
+    )
 
 
 def _late_loop(connection: Connection, _settings: Settings) -> Finding:
