@@ -34,6 +34,8 @@ class _Tables(Collector):
         for name, says, value in (
             ("slots", "Runs that the live workers may execute at once.", counts.slots),
             ("workers", "Workers that are alive.", counts.workers),
+            ("claiming_slots", "Those of workers that neither drain nor stop.", counts.claiming_slots),
+            ("claiming_workers", "Workers that are alive and neither drain nor stop.", counts.claiming),
             ("missed_fires_24h", "Fires that schedules did not keep in 24 h.", counts.missed),
             ("unconfirmed_effects", "Effects that only a person can confirm.", counts.unconfirmed),
             (

@@ -10,13 +10,13 @@ from typing import Any
 
 from sqlalchemy import BigInteger, Boolean, Select, and_, func, literal_column, not_, select
 
-from worker import leases
+from worker import fleet, leases
 from worker.filters.search import IS_RUNNING
 from worker.tables import job_runs
 
-_HAS_ENDED, _IS_SILENT, _IS_STUCK = (
+_HAS_ENDED, _IS_SILENT, _IS_STUCK, _IS_FINISHING = (
     literal_column(of(str(job_runs)), Boolean())
-    for of in (leases.is_ended, leases.is_silent, leases.is_stuck)
+    for of in (leases.is_ended, leases.is_silent, leases.is_stuck, fleet.is_finishing)
 )
 IS_LEASE_ENDED = and_(IS_RUNNING, _HAS_ENDED)
 IS_SILENT = and_(IS_RUNNING, _IS_SILENT)
@@ -24,16 +24,17 @@ IS_STUCK = and_(IS_RUNNING, _IS_STUCK)
 
 
 def standing(cap: int) -> Select[Any]:
-    """Select one row: how many runs are ``running``, ``stuck`` and ``silent``, each ``cap`` at most.
+    """Select one row: how many runs are running, stuck, silent and finishing, each ``cap`` at most.
 
     Those that are stuck run too, and the silent ones are stuck ones whose leases still last: until these end
-    no other worker takes them.
+    no other worker takes them. The finishing ones are not stuck: their workers drain or stop.
     """
     counted = (
         select(
             func.count().label("running"),
             func.count().filter(_HAS_ENDED).label("ended"),
             func.count().filter(not_(_HAS_ENDED), _IS_SILENT).label("silent"),
+            func.count().filter(not_(_HAS_ENDED), _IS_FINISHING).label("finishing"),
         )
         .where(IS_RUNNING)
         .subquery("leased")
@@ -43,6 +44,7 @@ def standing(cap: int) -> Select[Any]:
         "running": counted.running,
         "stuck": counted.ended + counted.silent,
         "silent": counted.silent,
+        "finishing": counted.finishing,
     }
     columns: list[Any] = [func.least(n, cap, type_=BigInteger).label(name) for name, n in numbers.items()]
     return select(*columns)

@@ -26,7 +26,7 @@ from dashboard.queries.effects import IS_UNCONFIRMED
 from dashboard.queries.fixed import fixed
 from dashboard.queries.held import standing
 from dashboard.queries.schedules import MISSED_LATELY
-from worker import leases
+from worker import fleet, leases
 from worker.states import FAILING, Status
 from worker.tables import (
     effects,
@@ -42,10 +42,15 @@ GROUPS = 20
 FIRES = 8
 # What ``queries.troubles`` counts by type, the worst first; and what it counts in passing.
 BY_TYPE = ("stuck", "dead", "failed")
-IN_PASSING = ("running", "silent")
+IN_PASSING = ("running", "silent", "finishing")
 
 runs = job_runs.c
-ALIVE = literal_column(leases.is_heard(str(workers)), Boolean())
+ALIVE, IS_CLAIMING, IS_LEAVING = (
+    literal_column(of(str(workers)), Boolean())
+    for of in (leases.is_heard, fleet.is_claiming, fleet.is_leaving)
+)
+# Not of one that stops as well.
+IS_DRAINING = literal_column(fleet.is_draining(str(workers)), Boolean())
 IS_FAILING = runs.status.in_([literal(status.value, literal_execute=True) for status in FAILING])
 
 # The first row of every type and priority that have any, found by jumping along job_runs_claimable from one
@@ -71,7 +76,12 @@ ORDER BY run_at LIMIT 1
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """How many runs are in each state that matters now; those over CAP are CAP + 1."""
+    """How many runs are in each state that matters now; those over CAP are CAP + 1.
+
+    ``workers`` are all that are heard, ``slots`` theirs; of them ``claiming`` take new work, in
+    ``claiming_slots``, and ``leaving`` drain or stop. These hold the ``finishing`` runs, and the last of them
+    was told so at ``left_at``.
+    """
 
     queued: int
     running: int
@@ -79,6 +89,7 @@ class Counts:
     dead: int
     stuck: int
     silent: int
+    finishing: int
     missed: int
     schedules_missed: int
     unconfirmed: int
@@ -86,6 +97,11 @@ class Counts:
     oldest_due_at: datetime | None
     slots: int
     workers: int
+    claiming: int
+    claiming_slots: int
+    leaving: int
+    draining: int
+    left_at: datetime | None
     worker_seen_at: datetime | None
     schedules: int
     # The oldest due run of a type that is not paused has failed before: none of those that ``queued`` counts.
@@ -93,8 +109,13 @@ class Counts:
 
     @property
     def busy(self) -> int:
-        """How many slots of live workers are taken: what is stuck takes none of theirs."""
-        return max(0, self.running - self.stuck)
+        """How many slots of claiming workers are taken: what is stuck or finishing takes none of theirs."""
+        return max(0, self.running - self.stuck - self.finishing)
+
+    @property
+    def stopping(self) -> int:
+        """How many of those that leave stop; the others drain."""
+        return self.leaving - self.draining
 
     @property
     def attention(self) -> int:
@@ -136,6 +157,7 @@ def _newest(status: Status) -> Select[Any]:
 
 def _counts(*, left_out: Sequence[str] = ()) -> Select[Any]:
     held = standing(CAP + 1).subquery("standing")
+    here = _here().subquery("here")
     missed = select(missed_fires.c.definition_id).where(MISSED_LATELY)
     scheduled = and_(job_definitions.c.enabled, job_definitions.c.schedule.is_not(None))
     numbers = {
@@ -147,12 +169,27 @@ def _counts(*, left_out: Sequence[str] = ()) -> Select[Any]:
         ).scalar_subquery(),
         "unconfirmed": _capped(select(effects.c.id).where(IS_UNCONFIRMED)),
         "paused": _capped(select(job_types.c.name).where(job_types.c.paused_at.is_not(None))),
-        "slots": select(func.coalesce(func.sum(workers.c.concurrency), 0)).where(ALIVE).scalar_subquery(),
-        "workers": select(func.count()).select_from(workers).where(ALIVE).scalar_subquery(),
+        **{column.name: column for column in here.c},
         "worker_seen_at": select(func.max(workers.c.seen_at)).scalar_subquery(),
         "schedules": _capped(select(literal(1)).where(scheduled)),
     }
     return select(*(query.label(name) for name, query in numbers.items() if name not in left_out))
+
+
+def _here() -> Select[Any]:
+    """Select one row about the workers that are heard: how many there are, which take work, since when."""
+    here = workers.c
+    told_at = func.least(here.drain_requested_at, here.stop_requested_at, here.stopping_at)
+    slots = func.sum(here.concurrency)
+    return select(
+        func.count().label("workers"),
+        func.coalesce(slots, 0).label("slots"),
+        func.count().filter(IS_CLAIMING).label("claiming"),
+        func.coalesce(slots.filter(IS_CLAIMING), 0).label("claiming_slots"),
+        func.count().filter(IS_LEAVING).label("leaving"),
+        func.count().filter(IS_DRAINING).label("draining"),
+        func.max(told_at).filter(IS_LEAVING).label("left_at"),
+    ).where(ALIVE)
 
 
 _COUNTS, _OTHERS = fixed(_counts()), fixed(_counts(left_out=(*BY_TYPE, *IN_PASSING)))

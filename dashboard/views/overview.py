@@ -15,7 +15,7 @@ from dashboard.queries import ended, overview
 from dashboard.queries.ended import WINDOWS, Bar, Window, Work
 from dashboard.queries.settled import Settled
 from dashboard.security import is_poll
-from dashboard.words.verdict import capped, verdict
+from dashboard.words.verdict import capped, leaving_in_words, slots_in_words, verdict
 from worker.alerts.kinds import KINDS
 from worker.hours import HOUR
 
@@ -40,6 +40,7 @@ def find() -> dict[str, Any]:
         "attention": attention.remember(now.needing),
         "verdict": verdict(now.counts, now.rising, now.firing, as_of()),
         "capped": capped,
+        "slots": slots_in_words(now.counts),
         "filters": filters,
         "window": _window(),
         "windows": WINDOWS.values(),
@@ -109,6 +110,7 @@ def find_troubles() -> dict[str, Any]:
         "alerts": now.alerts,
         "kinds": KINDS,
         "counts": now.counts,
+        "leaving": leaving_in_words(now.counts),
         "capped": capped,
     }
 
@@ -141,8 +143,13 @@ def twin(context: dict[str, Any]) -> dict[str, Any]:
         "unconfirmed_effects": counts.unconfirmed,
         "paused_types": counts.paused,
         "running": counts.running,
+        "running_on_leaving_workers": counts.finishing,
         "slots": counts.slots,
         "workers": counts.workers,
+        "claiming_slots": counts.claiming_slots,
+        "claiming_workers": counts.claiming,
+        "draining_workers": counts.draining,
+        "stopping_workers": counts.stopping,
         "queued": counts.queued,
         "oldest_due_at": counts.oldest_due_at,
         "window": context["window"].name,

@@ -34,6 +34,8 @@ def verdict(counts: Counts, rising: Finding, firing: Sequence[str], now: datetim
     wrong = troubles(counts, rising, firing)
     if counts.workers == 0:
         return _without_workers(counts, wrong, now)
+    if counts.claiming == 0:
+        return _without_claims(counts, wrong)
     busy, held = _busy(counts), _counted(counts.paused, "type is paused", "types are paused")
     if wrong:
         others = f"{held}, everything else is normal." if held else "everything else is normal."
@@ -47,11 +49,40 @@ def verdict(counts: Counts, rising: Finding, firing: Sequence[str], now: datetim
 
 
 def _busy(counts: Counts) -> str:
-    busy, slots = capped(counts.busy), plural(counts.slots, "slot")
-    if counts.busy > counts.slots:
-        return f"{busy} run, more than the {slots} of live workers."
+    busy, slots = capped(counts.busy), plural(counts.claiming_slots, "slot")
+    finishing = f" {_finishing(counts)}." if counts.finishing else ""
+    if counts.busy > counts.claiming_slots:
+        return f"{busy} run, more than the {slots} of live workers.{finishing}"
     silent = f" {capped(counts.silent)} held by silent workers (Leases)." if counts.silent else ""
-    return f"{busy} of {slots} busy.{silent}"
+    return f"{busy} of {slots} busy.{finishing}{silent}"
+
+
+def _finishing(counts: Counts) -> str:
+    """Return ``2 more run on workers that are draining``."""
+    more = "more runs" if counts.finishing == 1 else "more run"
+    how = " or ".join(word for word, count in _leaving(counts) if count)
+    return f"{capped(counts.finishing)} {more} on workers that are {how}"
+
+
+def _leaving(counts: Counts) -> tuple[tuple[str, int], ...]:
+    return ("draining", counts.draining), ("stopping", counts.stopping)
+
+
+def leaving_in_words(counts: Counts) -> str:
+    """Return ``1 draining, 2 stopping`` of the workers that take nothing new; nothing without any."""
+    return ", ".join(f"{number(count)} {word}" for word, count in _leaving(counts) if count)
+
+
+def slots_in_words(counts: Counts) -> str:
+    """Return what slots there are for what runs: ``of 8 slots on 2 workers, 1 draining``."""
+    leaving = leaving_in_words(counts)
+    if not counts.claiming and leaving:
+        return f"no worker takes new work: {leaving}"
+    others = counts.stuck or counts.finishing
+    busy = f"{number(counts.busy)} " if others else ""
+    of = "of" if counts.busy <= counts.claiming_slots else "more than the"
+    slots = f"{plural(counts.claiming_slots, 'slot')} on {plural(counts.claiming, 'worker')}"
+    return f"{busy}{of} {slots}{f', {leaving}' if leaving else ''}"
 
 
 def troubles(counts: Counts, rising: Finding, firing: Sequence[str]) -> list[str]:
@@ -109,3 +140,21 @@ def _without_workers(counts: Counts, wrong: Sequence[str], now: datetime) -> Ver
         return Verdict(not wrong, "No worker is running", f"{gone} {waiting}{besides}")
     start = "Start one: wakeboard worker, or a crontab line with wakeboard tick."
     return Verdict(False, "No worker is running.", f"{waiting} {start}{besides}")
+
+
+def _without_claims(counts: Counts, wrong: Sequence[str]) -> Verdict:
+    """Word the case in which workers are there and none takes new work; what else is wrong comes after it."""
+    who = " and ".join(
+        _counted(count, f"is {word}", f"are {word}") for word, count in _leaving(counts) if count
+    )
+    if counts.oldest_due_at is not None:
+        waiting = f"Due work waits, {capped(counts.queued)} queued."
+    else:
+        waiting = f"Nothing is due{', paused types aside' if counts.paused else ''}."
+    running = "runs" if counts.finishing == 1 else "run"
+    rest = f" {capped(counts.finishing)} still {running} there." if counts.finishing else ""
+    undrain = "Undrain one (Workers), or start" if counts.draining else "Start"
+    advice = f"{undrain} another: wakeboard worker."
+    besides = f" {_listed(wrong)}." if wrong else ""
+    is_good = counts.oldest_due_at is None and not wrong
+    return Verdict(is_good, "No worker takes new work:", f"{who}. {waiting}{rest} {advice}{besides}")

@@ -402,3 +402,92 @@ def test_a_fire_missed_while_paused_is_missed_on_no_page(client: FlaskClient, co
 def test_what_succeeded_leads_to_the_runs_of_its_window(client: FlaskClient, window: str) -> None:
     page = client.get(f"/?window={window}").text
     assert f'href="/runs?status=succeeded&amp;since={window}"' in page
+
+
+def running_tile(client: FlaskClient) -> str:
+    (note,) = re.findall(
+        r'class="tile running".*?<span class="muted">([^<]*)</span>', client.get("/").text, re.DOTALL
+    )
+    return str(note)
+
+
+def unclaimed(client: FlaskClient) -> str:
+    """Return the line of *Needs attention* about workers that take nothing new, as HTML, or nothing."""
+    return "".join(re.findall(r'<tr id="unclaimed">.*?</tr>', client.get("/").text, re.DOTALL))
+
+
+def test_workers_that_all_drain_are_named_while_due_work_waits(
+    client: FlaskClient, connection: Connection
+) -> None:
+    worker = a_worker(connection, concurrency=2, drain_requested_at="-5 minutes")
+    a_run(connection, run_at="-1 minute")
+    body = client.get("/overview.json").get_json()
+    assert body["sentence"] == (
+        "No worker takes new work: one is draining. Due work waits, 1 queued."
+        " Undrain one (Workers), or start another: wakeboard worker."
+    )
+    assert not body["well"]
+    assert running_tile(client) == "no worker takes new work: 1 draining"
+    row = unclaimed(client)
+    assert '<a href="/workers?state=draining,stopping">' in row and "1 draining: undrain one" in row
+    assert "Nothing needs you" not in client.get("/").text
+    names = ("workers", "slots", "claiming_workers", "claiming_slots", "draining_workers", "stopping_workers")
+    assert [body[name] for name in names] == [1, 2, 0, 0, 1, 0]
+    assert_fragments_match(client, "/")
+    connection.execute("UPDATE wakeboard.workers SET drain_requested_at = NULL WHERE id = %s", (worker,))
+    assert sentence(client) == "All is well. 0 of 2 slots busy." and not unclaimed(client)
+
+
+def test_what_still_runs_on_workers_that_take_nothing_new_stays_counted(
+    client: FlaskClient, connection: Connection
+) -> None:
+    draining = a_worker(connection, drain_requested_at="-5 minutes")
+    stopping = a_worker(connection, stopping_at="-1 second")
+    for worker in (draining, stopping):
+        a_run(connection, "running", locked_by=worker)
+    a_run(connection, "dead")
+    assert sentence(client) == (
+        "No worker takes new work: one is draining and one is stopping. Nothing is due."
+        " 2 still run there. Undrain one (Workers), or start another: wakeboard worker. One run is dead."
+    )
+    page, body = client.get("/").text, client.get("/overview.json").get_json()
+    assert dict(tiles(page))["running"] == "2"
+    assert (body["running"], body["running_on_leaving_workers"], body["slots"]) == (2, 2, 8)
+    metrics = client.get("/metrics").text
+    assert "wakeboard_workers 2.0" in metrics and "wakeboard_claiming_workers 0.0" in metrics
+
+
+def test_a_worker_that_drains_while_others_claim_is_no_alarm(
+    client: FlaskClient, connection: Connection
+) -> None:
+    a_worker(connection, concurrency=2)
+    draining = a_worker(connection, concurrency=4, drain_requested_at="-5 minutes")
+    a_run(connection, run_at="-1 minute")
+    assert sentence(client) == "All is well. 0 of 2 slots busy." and not unclaimed(client)
+    assert running_tile(client) == "of 2 slots on 1 worker, 1 draining"
+    for _ in range(3):
+        a_run(connection, "running", locked_by=draining)
+    assert sentence(client) == "All is well. 0 of 2 slots busy. 3 more run on workers that are draining."
+    assert running_tile(client) == "0 of 2 slots on 1 worker, 1 draining"
+    assert "wakeboard_claiming_slots 2.0" in client.get("/metrics").text
+
+
+def test_a_drained_worker_without_work_is_named_and_no_alarm(
+    client: FlaskClient, connection: Connection
+) -> None:
+    a_worker(connection, drain_requested_at="-5 minutes")
+    body = client.get("/overview.json").get_json()
+    assert body["well"] and body["sentence"].startswith(
+        "No worker takes new work: one is draining. Nothing is due. Undrain one"
+    )
+    assert unclaimed(client)
+
+
+def test_a_worker_that_stops_is_not_to_be_undrained(client: FlaskClient, connection: Connection) -> None:
+    a_worker(connection, stop_requested_at="-1 second", drain_requested_at="-5 minutes")
+    a_run(connection, run_at="-1 minute")
+    assert sentence(client) == (
+        "No worker takes new work: one is stopping. Due work waits, 1 queued."
+        " Start another: wakeboard worker."
+    )
+    assert "undrain" not in unclaimed(client) and "1 stopping" in unclaimed(client)

@@ -52,9 +52,14 @@ def test_sums_of_types_are_the_numbers_counted_without_them(app: Flask, connecti
         runs(connection, "dead", 2 * number, job_type)
         runs(connection, "failed", 3 * number, job_type)
         a_run(connection, "running", job_type=job_type, locked_by=gone)
+    draining = a_worker(connection, drain_requested_at="-1 minute")
+    a_run(connection, "running", locked_by=draining)
+    # Ended as it is, nobody is finishing it.
+    a_run(connection, "running", locked_by=draining, locked_until="-1 second")
     with app.test_request_context("/"):
         found = troubles(reading())
-        assert found.counted == {"stuck": 3, "dead": 12, "failed": 18, "running": 3, "silent": 3}
+        held = {"running": 5, "stuck": 4, "silent": 3, "finishing": 1}
+        assert found.counted == {"dead": 12, "failed": 18, **held}
         assert overview.counts(reading(), found.counted) == overview.counts(reading())
 
 
