@@ -6,7 +6,7 @@ from typing import Any
 
 from sqlalchemy import Connection, RowMapping, Select, Text, any_, bindparam, literal, select, text, union_all
 
-from dashboard.queries.overview import ALIVE
+from dashboard.queries.overview import ALIVE, IS_CLAIMING
 from dashboard.queries.types import NEWEST
 from worker.filters.search import IS_RUNNING, running
 from worker.states import FAILURES, sql_list
@@ -40,11 +40,15 @@ ORDER BY counted.attempts DESC, counted.finished_at DESC
 
 
 def workers_of(connection: Connection, name: str) -> list[RowMapping]:
-    """Return the live workers that can run a type, the busiest first, at most MOST_SHOWN."""
+    """Return the live workers that can run a type, the busiest first, at most MOST_SHOWN.
+
+    ``is_claiming``: it takes new work.
+    """
     here = workers.c
     statement = (
         select(here.id, here.name, here.hostname, here.pid, here.concurrency, here.running, here.seen_at,
-               here.drain_requested_at, here.stop_requested_at, here.stopping_at)
+               here.drain_requested_at, here.stop_requested_at, here.stopping_at,
+               IS_CLAIMING.label("is_claiming"))
         .where(ALIVE, literal(name) == any_(here.job_types))
         .order_by(here.running.desc(), here.id)
         .limit(MOST_SHOWN)

@@ -18,7 +18,7 @@ from dashboard.queries.ended import Bar, together
 from dashboard.queries.hours import Hour, bars_of
 from dashboard.queries.keyset import Rows, keyset_page
 from dashboard.queries.overview import ALIVE
-from worker import leases
+from worker import fleet, leases
 from worker.states import CLAIMABLE, FAILING, FAILURES, Status, sql_list
 from worker.tables import job_types, workers
 
@@ -142,7 +142,9 @@ GROUP BY newest.job_type
 """)
 
 _WORKERS = text(f"""
-SELECT can.job_type, count(DISTINCT w.id)
+SELECT can.job_type, count(DISTINCT w.id) AS alive,
+    count(DISTINCT w.id) FILTER (WHERE {fleet.is_claiming("w")}) AS claiming,
+    count(DISTINCT w.id) FILTER (WHERE {fleet.is_draining("w")}) AS draining
 FROM wakeboard.workers AS w CROSS JOIN unnest(w.job_types) AS can (job_type)
 WHERE {leases.is_heard("w")} AND can.job_type = ANY (CAST(:names AS text[]))
 GROUP BY can.job_type
@@ -197,13 +199,27 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True)
+class Crew:
+    """How many live workers can run one type: ``alive`` of them, of whom some take work and some drain."""
+
+    alive: int = 0
+    claiming: int = 0
+    draining: int = 0
+
+    @property
+    def stopping(self) -> int:
+        """How many stop: they take no work, and are not held by a drain alone."""
+        return self.alive - self.claiming - self.draining
+
+
+@dataclass(frozen=True, slots=True)
 class Numbers:
     """Everything counted about the types of a page, by name."""
 
     loads: Mapping[str, Load] = field(default_factory=dict)
     paces: Mapping[str, Pace] = field(default_factory=dict)
     failures: Mapping[str, Failure] = field(default_factory=dict)
-    workers: Mapping[str, int] = field(default_factory=dict)
+    workers: Mapping[str, Crew] = field(default_factory=dict)
     oldest: Mapping[str, datetime] = field(default_factory=dict)
 
 
@@ -287,6 +303,6 @@ def _failures(connection: Connection, names: Sequence[str]) -> dict[str, Failure
     return {row.job_type: Failure(row.run_id, row.error_code, row.finished_at) for row in found}
 
 
-def _workers(connection: Connection, names: Sequence[str]) -> dict[str, int]:
-    """Return how many live workers run each type."""
-    return {row[0]: row[1] for row in connection.execute(_WORKERS, {"names": list(names)})}
+def _workers(connection: Connection, names: Sequence[str]) -> dict[str, Crew]:
+    """Return how many live workers run each type that has any."""
+    return {row[0]: Crew(*row[1:]) for row in connection.execute(_WORKERS, {"names": list(names)})}

@@ -15,7 +15,7 @@ from sqlalchemy import RowMapping
 
 from dashboard import params
 from dashboard.connection import as_of, reading
-from dashboard.formats import number
+from dashboard.formats import number, plural
 from dashboard.live import add_page
 from dashboard.queries import hours
 from dashboard.queries import types as query
@@ -36,7 +36,7 @@ DAYS = ("succeeded_days", "dead_days")
 FIELDS = {"state": params.one_of(query.STATES, many=True), "q": params.TEXT}
 COLUMNS = [
     "name", "state", "queued", "oldest_due_at", "running", "failed", "dead", "max_running",
-    "max_running_operator", "workers",
+    "max_running_operator", "workers", "claiming_workers", "draining_workers",
     "max_attempts", "timeout_seconds", "lease_seconds", "backoff", "median_seconds", "p95_seconds",
     "succeeded_24h", "last_failure_run_id", "last_failure_code", "last_failure_at", "paused_at", "paused_by",
     "paused_reason", "paused_until", "schedule", "keep_succeeded_days", "keep_dead_days", "seen_at",
@@ -54,12 +54,21 @@ class Line:
     pace: query.Pace
     oldest: datetime | None
     failure: query.Failure | None
-    workers: int
+    workers: query.Crew
 
     @property
     def type(self) -> SimpleNamespace:
         """The row as attributes: a template looks for these first, and may ask fifty times."""
         return SimpleNamespace(**self.row)
+
+    @property
+    def crew(self) -> str:
+        """Its workers in words, ``1 live worker, 2 draining``; empty without any."""
+        here = self.workers
+        counts = (("live", here.claiming), ("draining", here.draining), ("stopping", here.stopping))
+        said = [(word, count) for word, count in counts if count]
+        first = [plural(count, f"{word} worker") for word, count in said[:1]]
+        return ", ".join(first + [f"{number(count)} {word}" for word, count in said[1:]])
 
     @property
     def path(self) -> str:
@@ -91,7 +100,7 @@ def _line(row: RowMapping, numbers: query.Numbers) -> Line:
         numbers.paces[name],
         numbers.oldest.get(name),
         numbers.failures.get(name),
-        numbers.workers.get(name, 0),
+        numbers.workers.get(name, query.Crew()),
     )
 
 
@@ -130,7 +139,9 @@ def _item(line: Line) -> dict[str, Any]:
         "running": load.running,
         "failed": load.failed,
         "dead": load.dead,
-        "workers": line.workers,
+        "workers": line.workers.alive,
+        "claiming_workers": line.workers.claiming,
+        "draining_workers": line.workers.draining,
         "median_seconds": pace.median,
         "p95_seconds": pace.p95,
         "succeeded_24h": pace.runs,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 from urllib.parse import quote
 
@@ -154,6 +155,29 @@ def test_live_workers_of_a_type_are_counted(client: FlaskClient, connection: Con
     a_worker(connection, seen="-1 hour")
     a_worker(connection, stopped_at="-1 second")
     assert item(client, "mail")["workers"] == 1
+
+
+def test_workers_that_take_nothing_new_are_not_called_live(
+    client: FlaskClient, connection: Connection
+) -> None:
+    def line() -> str:
+        (found,) = re.findall(r'<a href="/workers\?type=mail">([^<]*)</a>', client.get("/types").text)
+        return str(found)
+
+    a_type(connection)
+    drained = a_worker(connection, drain_requested_at="-1 minute")
+    assert line() == "1 draining worker"
+    assert "None of them takes new work." in client.get("/types/mail").text
+    a_worker(connection, drain_requested_at="-1 minute", stopping_at="-1 second")
+    assert line() == "1 draining worker, 1 stopping"
+    a_worker(connection)
+    assert line() == "1 live worker, 1 draining, 1 stopping"
+    found = item(client, "mail")
+    assert [found[name] for name in ("workers", "claiming_workers", "draining_workers")] == [3, 1, 1]
+    assert "None of them takes new work." not in client.get("/types/mail").text
+    connection.execute("DELETE FROM wakeboard.workers WHERE stopping_at IS NULL AND id <> %s", (drained,))
+    connection.execute("UPDATE wakeboard.workers SET stop_requested_at = now()")
+    assert line() == "2 stopping workers"
 
 
 def test_filters_narrow_the_list(client: FlaskClient, connection: Connection) -> None:
