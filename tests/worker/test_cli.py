@@ -746,6 +746,27 @@ def test_a_misspelt_setting_is_told_once_by_every_command_and_by_doctor(
     assert [item["level"] for item in found if item["check"] == "configuration"] == ["ok", "warning"]
 
 
+def test_doctor_and_the_types_tell_workers_that_take_nothing_new(
+    wakeboard: Command, connection: Connection
+) -> None:
+    def says() -> tuple[str, str, str]:
+        items = wakeboard("doctor", "--json").json["items"]
+        (found,) = [item for item in items if item["check"] == "workers"]
+        return found["level"], found["says"], found["mend"]
+
+    a_type(connection, "mail")
+    a_worker(connection, stopping_at="-1 second")
+    drops = "and none takes new work: they drain or stop."
+    assert says() == ("warning", f"1 alive, {drops}", "Run: wakeboard worker --app MODULE")
+    a_worker(connection, drain_requested_at="-1 minute")
+    mend = "Run: wakeboard workers undrain WORKER, or wakeboard worker --app MODULE"
+    assert says() == ("warning", f"2 alive, {drops}", mend)
+    (mail,) = wakeboard("types", "list", "--json").json["items"]
+    assert [mail[name] for name in ("workers", "claiming_workers", "draining_workers")] == [2, 0, 1]
+    a_worker(connection)
+    assert says()[:2] == ("ok", "3 alive.")
+
+
 def test_doctor_says_of_a_server_that_is_too_old_to_upgrade_it(
     wakeboard: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -60,10 +60,15 @@ SELECT t.name, CASE WHEN t.paused_at IS NULL THEN 'active' ELSE 'paused' END AS 
         WHERE b.job_type = t.name AND b.status = 'running') AS running,
     coalesce(t.max_running_operator, t.max_running) AS max_running, t.max_running AS max_running_code,
     t.max_running_operator, t.max_attempts, t.timeout_seconds, t.lease_seconds, t.backoff, t.schedule,
-    (SELECT count(*) FROM wakeboard.workers AS w WHERE {_IS_ALIVE} AND t.name = ANY(w.job_types)) AS workers,
+    here.workers, here.claiming_workers, here.draining_workers,
     t.paused_at, t.paused_by, t.paused_reason, t.paused_until,
     t.keep_succeeded_days, t.keep_dead_days, t.seen_at
-FROM wakeboard.job_types AS t ORDER BY t.name
+FROM wakeboard.job_types AS t
+CROSS JOIN LATERAL (
+    SELECT count(*) AS workers, count(*) FILTER (WHERE {fleet.is_claiming("w")}) AS claiming_workers,
+        count(*) FILTER (WHERE {fleet.is_draining("w")}) AS draining_workers
+    FROM wakeboard.workers AS w WHERE {_IS_ALIVE} AND t.name = ANY(w.job_types)
+) AS here ORDER BY t.name
 """
 WORKERS = f"""
 SELECT {fleet.rank("w")} AS rank, w.id, w.name, w.hostname, w.pid, w.version, w.running, w.concurrency,

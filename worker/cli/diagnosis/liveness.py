@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from worker import liveness
+from worker import fleet, liveness
 from worker.cli.diagnosis.finding import Finding
 from worker.cli.reach import Connection, one
 from worker.leases import IS_HEARD
@@ -13,7 +13,9 @@ from worker.leases import IS_HEARD
 MANY_LOOPS = 4
 
 WORKERS = f"""
-SELECT count(*) FILTER (WHERE {IS_HEARD}) AS alive, count(*) FILTER (WHERE NOT {IS_HEARD}) AS silent
+SELECT count(*) FILTER (WHERE {IS_HEARD}) AS alive, count(*) FILTER (WHERE NOT {IS_HEARD}) AS silent,
+    count(*) FILTER (WHERE {fleet.is_claiming("w")}) AS claiming,
+    count(*) FILTER (WHERE {fleet.is_draining("w")}) AS draining
 FROM wakeboard.workers AS w WHERE w.stopped_at IS NULL AND NOT w.is_tick
 """
 UNSERVED = """
@@ -28,7 +30,13 @@ def workers(connection: Connection) -> Iterator[Finding]:
     assert unserved is not None
     if found["alive"]:
         silent = f", {found['silent']} silent for two heartbeats or more" if found["silent"] else ""
-        yield Finding("workers", "ok", f"{found['alive']} alive{silent}.")
+        if found["claiming"]:
+            yield Finding("workers", "ok", f"{found['alive']} alive{silent}.")
+            return
+        start = "wakeboard worker --app MODULE"
+        undrain = f"wakeboard workers undrain WORKER, or {start}" if found["draining"] else start
+        says = f"{found['alive']} alive{silent}, and none takes new work: they drain or stop."
+        yield Finding("workers", "warning", says, f"Run: {undrain}")
         return
     waiting = f" and {unserved['schedules']} schedules are enabled" if unserved["schedules"] else ""
     yield Finding("workers", "warning", f"None is alive{waiting}.", "Run: wakeboard worker --app MODULE")
