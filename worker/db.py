@@ -2,7 +2,8 @@
 
 psycopg connections serve the engine's moves; SQLAlchemy engines (imported only when asked for) serve pages
 and handlers' transactions. Every session sets its own time zone, isolation and time limits, so a role's
-or server's settings cannot change what our statements mean.
+or server's settings cannot change what our statements mean. Behind a pooler in transaction mode no session
+is ours: there nothing is prepared, and nothing is set that the pooler would hand to the next who comes.
 """
 
 from __future__ import annotations
@@ -44,6 +45,8 @@ SESSION = {
     # Our statements end after milliseconds; some are reckoned dear enough for a server to compile them first.
     "jit": "off",
 }
+# What a pooler remembers of each client and sets wherever its statements run.
+FOLLOWED_BY_POOLERS = ("client_encoding", "timezone", "datestyle")
 MIGRATION_LOCK = 7_229_190_501
 # A connection that was used a moment ago is taken without asking whether it lives: that costs a round trip,
 # and on a busy machine each waits for its turn.
@@ -91,7 +94,11 @@ def connect(
         "statement_timeout": f"{int(statement_timeout_seconds * 1000)}ms",
         "lock_timeout": f"{int(lock_timeout_seconds * 1000)}ms",
     }
-    configure(connection, SESSION | limits)
+    if _is_pooled(connection):
+        connection.prepare_threshold = None
+        configure(connection, {key: SESSION[key] for key in FOLLOWED_BY_POOLERS})
+    else:
+        configure(connection, SESSION | limits)
     return connection
 
 
@@ -121,6 +128,14 @@ def configure(connection: psycopg.Connection[Any], values: dict[str, str]) -> No
 
 
 def is_pooled(connection: psycopg.Connection[Any]) -> bool:
+    """Return whether ``connect`` met a pooler.
+
+    The next statement may run in another session then, without what this one has prepared or set.
+    """
+    return connection.prepare_threshold is None
+
+
+def _is_pooled(connection: psycopg.Connection[Any]) -> bool:
     """Return whether another process than the one that answered the connect runs the statements.
 
     A pooler invents the number that it tells at the connect, because no one server process belongs to it.
@@ -150,11 +165,8 @@ def engine(
     )  # fmt: skip
 
     def opened(connection: Any, record: Any) -> None:
-        connection.prepared_max, connection.prepare_threshold = MOST_PREPARED, 1
-        if is_pooled(connection):
-            # The next statement may run in another process, which knows nothing of ours.
-            connection.prepare_threshold = None
-        connection.rollback()
+        if not is_pooled(connection):
+            connection.prepared_max, connection.prepare_threshold = MOST_PREPARED, 1
         record.info["planned_at"] = monotonic()
 
     def used(_connection: Any, record: Any) -> None:

@@ -1,8 +1,8 @@
 """One libpq connection driven without blocking, for the supervisor's loop.
 
 A *script* is a generator that yields statements and is sent their rows: a claim is a script of one
-statement, a limited claim one of four. Statements are prepared on first use. Nothing here waits: the loop
-watches ``fileno()`` and calls ``pump()``.
+statement, a limited claim one of four. Statements are prepared on first use, but behind a pooler, where the
+next may run in another session. Nothing here waits: the loop watches ``fileno()`` and calls ``pump()``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import psycopg
 from psycopg import pq
 from psycopg.adapt import Transformer
 
-from worker.db import configure
+from worker.db import configure, is_pooled
 from worker.transitions.engine.planning import PLANNING
 
 # As Python's own values: int, float, bool, str, None.
@@ -82,7 +82,9 @@ class Channel:
     """A connection on which one script runs at a time."""
 
     def __init__(self, connection: psycopg.Connection[Any]) -> None:
-        configure(connection, PLANNING | BETWEEN_STATEMENTS)
+        self._is_pooled = is_pooled(connection)
+        if not self._is_pooled:
+            configure(connection, PLANNING | BETWEEN_STATEMENTS)
         self._connection = connection
         self._pgconn = connection.pgconn
         self._pgconn.nonblocking = 1
@@ -127,7 +129,7 @@ class Channel:
         """
         if self._job is not None:
             raise RuntimeError("this channel is busy")
-        if self._plans.are_old(monotonic(), is_spare=is_spare):
+        if not self._is_pooled and self._plans.are_old(monotonic(), is_spare=is_spare):
             self._plans = Plans(monotonic())
             script = _planned_anew(script)
         self._job = _Job(script, done, failed)
@@ -224,7 +226,11 @@ class Channel:
 
     def _send(self, job: _Job) -> None:
         assert job.statement is not None
-        text = job.statement[0]
+        text, params = job.statement
+        if self._is_pooled:
+            self._pgconn.send_query_params(text.encode(), params)
+            self._flush()
+            return
         if text in self._prepared:
             self._execute(job.statement)
             return

@@ -75,7 +75,7 @@ class Line:
             connection = connect(self.url, name=f"wakeboard {self.name}")
             for channel in self._listens:
                 connection.execute(f'LISTEN "{channel}"'.encode())
-            self.is_pooled = bool(self._listens) and is_pooled(connection)
+            self.is_pooled = is_pooled(connection)
             self._tell(Connected(self, Channel(connection)))
         except (DatabaseError, psycopg.Error) as failure:
             self._tell(NotConnected(self, str(failure).strip()))

@@ -1,0 +1,72 @@
+"""Behind a real pooler in transaction mode: work goes on by polling, and its other clients notice nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+
+from tests.conftest import Connection
+from tests.dashboard.apps import an_app
+from tests.factories import a_run, row
+from tests.poolers import PGBOUNCER, WHY_NOT, pooler
+from tests.worker.motion import a_worker, insert_many, wait_until_all
+from worker import db
+from worker.people import users
+from worker.states import Role
+
+pytestmark = pytest.mark.skipif(PGBOUNCER is None, reason=WHY_NOT)
+
+OURS = ("search_path", "statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout", "jit")
+
+
+@pytest.fixture
+def pooled(database: str) -> Iterator[str]:
+    """The database through a pooler whose four server sessions everybody shares."""
+    with pooler(database, sessions=4) as url:
+        yield url
+
+
+def test_two_workers_share_four_sessions_and_finish_their_work(pooled: str, connection: Connection) -> None:
+    with a_worker(pooled, ready=connection) as one, a_worker(pooled, ready=connection) as other:
+        ids = insert_many(connection, "quick", 500)
+        wait_until_all(connection, ids, "succeeded", 30)
+        for worker in (one, other):
+            assert "prepared statement" not in worker.output and "refused" not in worker.output
+        held = "SELECT count(*) FROM pg_prepared_statements"
+        with psycopg.connect(pooled, autocommit=True, prepare_threshold=None) as stranger:
+            assert {stranger.execute(held).fetchone() for _ in range(20)} == {(0,)}
+
+
+def test_pages_and_verbs_answer_through_it(pooled: str, connection: Connection) -> None:
+    app = an_app(database_url=pooled)
+    run_id = a_run(connection, "dead")
+    client = app.test_client()
+    client.environ_base["HTTP_SEC_FETCH_SITE"] = "same-origin"
+    cookie = users.open_session(connection, "anna", Role.ADMIN)
+    client.set_cookie(f"wakeboard_{users.install_id(connection)}", cookie)
+    for _ in range(3):
+        for path in ("/", "/runs", f"/runs/{run_id}", "/night", "/errors", "/schedules", "/system"):
+            assert client.get(path).status_code == 200, path
+    answer = client.post(f"/runs/{run_id}/retry", headers={"Accept": "application/json"})
+    assert answer.get_json()["message"] and row(connection, run_id)["status"] == "queued"
+    app.extensions["wakeboard_database"].dispose()
+
+
+def test_nothing_is_set_for_whoever_has_the_session_next(database: str) -> None:
+    with pooler(database, sessions=1) as url:
+        with psycopg.connect(url, autocommit=True) as stranger:
+            before = [stranger.execute("SELECT current_setting(%s)", (name,)).fetchone() for name in OURS]
+        with db.connect(url, name="test") as ours:
+            assert db.is_pooled(ours)
+            assert ours.execute("SELECT current_setting('timezone')").fetchone() == ("UTC",)
+        with psycopg.connect(url, autocommit=True) as stranger:
+            after = [stranger.execute("SELECT current_setting(%s)", (name,)).fetchone() for name in OURS]
+    assert after == before
+
+
+def test_a_session_of_ones_own_keeps_what_is_set_and_prepared(database: str) -> None:
+    with db.connect(database, name="test") as ours:
+        assert not db.is_pooled(ours)
+        assert ours.execute("SELECT current_setting('search_path')").fetchone() == ("pg_catalog",)
