@@ -16,7 +16,7 @@
   root.classList.add('js')
 
   // htmx: its HTML goes through one Trusted Types policy; a <details> that a person opened stays open over a morph,
-  // and a cell keeps the label that it has on a phone.
+  // a cell keeps the label that it has on a phone, and a heading that was given the focus keeps it.
   htmx.registerExtension('tt', {
     init(api) {
       if (window.trustedTypes) api.initSecurity(trustedTypes.createPolicy('htmx', { createHTML: text => text, createScript: () => '' }))
@@ -24,6 +24,7 @@
   })
   htmx.registerExtension('keep-open', {
     htmx_before_morph_attr(element, detail) {
+      if (detail.attrName === 'tabindex' && element === document.activeElement) return false
       return !(element.tagName === 'DETAILS' && detail.attrName === 'open') && detail.attrName !== 'data-head'
     },
   })
@@ -160,8 +161,37 @@
     if (region) missed(region, 0)
     else toast('The dashboard does not answer. Look at the list before you try again.')
   })
-  document.addEventListener('htmx:after:swap', () => { label(); tick(); badge(); select() })
+  document.addEventListener('htmx:before:swap', event => stood.set(event.detail.ctx, place(document.activeElement)))
+  document.addEventListener('htmx:after:swap', event => { label(); tick(); badge(); select(); refocus(stood.get(event.detail.ctx)) })
   document.addEventListener('visibilitychange', () => { if (!document.hidden && !paused) { tick(); refresh() } })
+
+  // A swap may take away or disable what has the focus: a verb gives its place to another, a row leaves its list. The
+  // focus goes to what stands in that place then, or near it; in another row to its link, never to a verb.
+  const stood = new WeakMap()
+  const buttons = from => all('button, a.button', from)
+  const place = element => {
+    const region = element?.closest('[data-live]')
+    if (!region || region === element) return null
+    const row = element.closest('tr[id], [data-verbs]')
+    const at = buttons(row || region).indexOf(element)
+    return { id: element.id, region, row: row?.id, at, rowAt: all('tr[id]', region).indexOf(row) }
+  }
+  const refocus = before => {
+    if (!before?.region.isConnected || !document.activeElement?.matches('body, :disabled, dialog:not([open]) *')) return
+    const { id, region, row, at, rowAt } = before
+    const rest = all('tr[id]', region)
+    const here = find(row ? `#${CSS.escape(row)}` : '[data-verbs]', region)
+    const verbs = at < 0 || (row && !here) ? [] : buttons(here || region)
+    const near = here || rest[Math.min(rowAt, rest.length - 1)]
+    const heading = find('h2, h3', region) || find('h1')
+    const goals = [id && document.getElementById(id), ...verbs.slice(at), ...verbs.slice(0, at).reverse(), near && find('a', near), heading]
+    goals.find(goal => {
+      if (!goal || goal.disabled) return false
+      if (goal === heading) goal.tabIndex = -1
+      goal.focus({ preventScroll: true })
+      return document.activeElement === goal
+    })
+  }
 
   // The tab's title and icon say how many things need a person: what all pages count, or what this one sees beyond it.
   const plain = document.title.replace(/^\(\d+\+?\) /, '')
@@ -226,7 +256,10 @@
     until.closest('label').hidden = !ctx.sourceElement.hasAttribute('data-until')
     reason.value = before?.url === ctx.request.action ? before.reason : ''
     dialog.returnValue = 'keep'
+    // The dialog gives the focus back by itself, but not to what was taken away meanwhile.
+    const asker = place(document.activeElement)
     dialog.addEventListener('close', () => {
+      refocus(asker)
       if (dialog.returnValue !== 'yes') { dropRequest(); return }
       if (until.value) ctx.request.body?.set?.('until', until.value)
       const typed = reason.value.trim()
