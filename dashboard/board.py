@@ -17,8 +17,9 @@ SETS, CHOICE = 128, 8
 # that a person had acted, and that runs had come or gone; the last act, and what stands for the runs.
 _HEAD = struct.Struct("<dddqq")
 _HEAD_BYTES = 64
-# The view, when the look began, how long its answer holds, its tag, what it is true of, the same as a clock.
-_VIEW = struct.Struct("<16sdd24s40s16s")
+# The view, when the look began, how long its answer holds, its tag, what it is true of, the same in the
+# zone of who asked.
+_VIEW = struct.Struct("<16sdd24s40s32s")
 _SUM_BYTES = 8
 # Who looks again, since when: not a part of the sum.
 _TURN = struct.Struct("<d")

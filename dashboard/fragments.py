@@ -14,7 +14,7 @@ from flask import Flask, Response, current_app, g, request
 
 from dashboard.board import View
 from dashboard.connection import FRESH_COOKIE, as_of, database
-from dashboard.formats import clock, iso
+from dashboard.formats import iso, local
 from dashboard.polls import EXTENSION, Polls, digest
 from dashboard.preferences import CHOICES
 
@@ -70,7 +70,7 @@ def answer_fragment(html: str) -> Response:
 def stamp(response: Response) -> None:
     """Say on ``response`` at which moment of the database's clock it is true."""
     response.headers["X-Wakeboard-As-Of"] = iso(as_of())
-    response.headers["X-Wakeboard-Clock"] = clock(as_of(), g.zone)
+    response.headers["X-Wakeboard-Clock"] = local(as_of(), g.zone)
 
 
 def fragment_tag(html: str) -> str:

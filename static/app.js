@@ -113,8 +113,13 @@
     const clock = headers.get('X-Wakeboard-Clock')
     if (!clock) return
     // An answer that others were given before is true of then.
-    skew = Date.parse(headers.get('X-Wakeboard-As-Of')) + 1000 * Number(headers.get('X-Wakeboard-Age')) - Date.now()
-    if (find('#clock')) find('#clock').textContent = clock
+    const asOf = headers.get('X-Wakeboard-As-Of')
+    skew = Date.parse(asOf) + 1000 * Number(headers.get('X-Wakeboard-Age')) - Date.now()
+    if (find('#clock')) find('#clock').textContent = clock.replace(/^\S+ /, '')
+    // The foot dates what the page is about: where only the count in the head is live, that is as old as the page.
+    if (!find('main [data-live]')) return
+    if (find('#as-of')) find('#as-of').textContent = clock
+    if (find('#as-of-utc')) find('#as-of-utc').textContent = `${asOf.slice(0, 19).replace('T', ' ')} UTC`
   }
   // Signed out elsewhere, expired, revoked: to the sign-in page and back here, but never away from what somebody typed.
   const isTouched = field => (field.type === 'checkbox' ? field.matches('[data-row]') && field.checked : field.type !== 'hidden' && field.value !== field.defaultValue)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from datetime import datetime, timedelta
 
 import pytest
 from playwright.sync_api import Page, Route, expect
@@ -98,6 +99,28 @@ def test_a_pause_holds_for_the_tab_and_says_so(page: Page, connection: Connectio
     page.keyboard.press("p")
     other.goto("/runs")
     expect(other.locator("#pause")).to_have_attribute("aria-pressed", "false")
+
+
+@pytest.mark.parametrize("zone", ["UTC", "Asia/Kolkata"])
+def test_the_foot_moves_with_the_head_and_keeps_the_date(page: Page, dashboard: Dashboard, zone: str) -> None:
+    page.context.add_cookies([{"name": "wakeboard_zone", "value": zone, "url": dashboard.url}])
+    page.goto("/runs")
+    made = page.inner_text(".foot > span")
+    expect(page.locator(".foot > span")).not_to_have_text(made, timeout=LIVE)
+    page.click("#pause")
+    page.wait_for_load_state("networkidle")
+    foot, head = page.inner_text(".foot > span"), page.inner_text("#clock")
+    assert (re.sub(r"\d", "0", foot), head in foot) == (re.sub(r"\d", "0", made), True)
+    moments = re.findall(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d [A-Z]{3}", foot)
+    assert len(moments) == (1 if zone == "UTC" else 2)
+    utc, local = (datetime.fromisoformat(each[:-4]) for each in (moments[-1], moments[0]))
+    assert local - utc == timedelta(hours=0 if zone == "UTC" else 5.5)
+    # A page of which nothing but the head is live stays what it was.
+    page.click("#pause")
+    page.goto("/display")
+    made, before = page.inner_text(".foot > span"), page.inner_text("#clock")
+    expect(page.locator("#clock")).not_to_have_text(before, timeout=LIVE)
+    assert page.inner_text(".foot > span") == made
 
 
 def test_times_live_by_the_databases_clock_and_carry_the_date_in_both_zones(

@@ -178,7 +178,7 @@ def _new(answer: http.client.HTTPResponse) -> str | None:
     return answer.headers["HX-PTag"] if answer.status == 200 else None
 
 
-A_VIEW = View(b"k" * 16, 12.5, 5.0, "tag", "2026-11-20T22:44:10.123456+00:00", "22:44:10 UTC")
+A_VIEW = View(b"k" * 16, 12.5, 5.0, "tag", "2026-11-20T22:44:10.123456+00:00", "2026-11-20 22:44:10 UTC")
 
 
 def test_a_board_gives_back_what_it_was_given() -> None:
