@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Set
 from functools import cache
 from typing import Any
 
@@ -22,7 +23,7 @@ from worker.filters import search
 from worker.filters.runs import FIELDS
 from worker.filters.values import refuse_reversed
 from worker.operations import rules
-from worker.states import CLAIMABLE, VERBS, Role, Status, Verb, allowed
+from worker.states import CLAIMABLE, FAILING, VERBS, Role, Status, Verb, allowed
 from worker.tables import job_runs
 
 blueprint = Blueprint("runs", __name__)
@@ -75,21 +76,33 @@ def find() -> dict[str, Any]:
         "states": STATES,
         "controls": CONTROLS,
         "views": views.of_page(reading(), "runs") if request.path == PATH else [],
-        "for_all": _for_all(filters) if request.path == PATH else [],
+        "for_all": _for_all(filters, rows) if request.path == PATH else [],
     }
 
 
-def _for_all(filters: params.Filters) -> list[tuple[Verb, str]]:
+def _for_all(filters: params.Filters, rows: Rows) -> list[tuple[Verb, str]]:
     """Return the verbs for all that match, and where each says what it would do; none without a filter."""
     if not filters:
         return []
-    states = filters.get("status") or (("failed", "dead") if filters.get("error") else tuple(Status))
-    offered = (VERBS[f"run.{name}"] for name in rules.VERB_MOVES)
+    asked = filters.get("status") or (FAILING if filters.get("error") else Status)
+    states = {Status(state) for state in asked}
+    offered = [VERBS[f"run.{name}"] for name in rules.VERB_MOVES]
+    if _are_due(states, rows):
+        offered.remove(VERBS["run.retry"])
     return [
         (verb, filters.link(f"{PATH}/bulk/{verb.name}"))
         for verb in offered
-        if any(allowed(verb, Status(state)) for state in states)
+        if any(allowed(verb, state) for state in states)
     ]
+
+
+def _are_due(states: Set[Status], rows: Rows) -> bool:
+    """Whether no queued run that matches waits for later, so that no retry would move one. It is known where
+    the page has all that match; where it has not, the preview tells.
+
+    Only of a filter that asks for queued runs alone: one that also finds others may soon find one to retry.
+    """
+    return states == {Status.QUEUED} and not (rows.older or rows.newer) and all(map(is_due, rows.items))
 
 
 def _still_shown(ids: list[int]) -> dict[str, Any]:

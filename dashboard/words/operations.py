@@ -15,6 +15,14 @@ MEANS = {
     "cancel": "What waits will not run; what runs is asked to stop; what is dead is put away.",
     "again": "Each ended run gets a new run with the same payload.",
 }
+# What is said where nothing would.
+NONE = {
+    "retry": "None of them would be retried now. Retry makes due what waits for later, and starts what is"
+    " dead or cancelled afresh.",
+    "cancel": "None of them would be cancelled now. Cancel ends what waits or runs, and puts away what is"
+    " dead.",
+    "again": "None of them would be run again now. Run again makes a new run of each that has ended.",
+}
 ASKS = {
     "retry": f"Retry {{runs}}? {MEANS['retry']}",
     "cancel": f"Cancel {{runs}}? {MEANS['cancel']}",

@@ -67,6 +67,42 @@ def test_a_filtered_list_offers_what_can_be_done_with_all_that_match(
     assert "/runs/bulk/retry?" not in as_role("viewer").get("/runs?status=dead").get_data(as_text=True)
 
 
+@pytest.mark.parametrize(
+    ("query", "offered"),
+    [
+        ("status=queued", ["cancel"]),
+        ("status=running", ["cancel"]),
+        ("status=succeeded", ["again"]),
+        ("status=dead", ["retry", "cancel", "again"]),
+        # More than what is due may match these a moment later.
+        ("status=queued,failed", ["retry", "cancel"]),
+        ("type=mail", ["retry", "cancel", "again"]),
+        # Of those on other pages nothing is known.
+        ("status=queued&limit=1", ["retry", "cancel"]),
+    ],
+)
+def test_it_offers_only_what_the_states_that_are_asked_for_allow(
+    client: FlaskClient, connection: Connection, query: str, offered: list[str]
+) -> None:
+    for state in ("queued", "queued", "running", "succeeded", "dead"):
+        a_run(connection, state)
+    page = client.get(f"/runs?{query}").get_data(as_text=True)
+    assert re.findall(r'id="all-(\w+)"', page) == offered
+
+
+def test_what_is_queued_may_be_retried_where_some_of_it_waits_for_later(
+    client: FlaskClient, connection: Connection
+) -> None:
+    due, _ = a_run(connection, "queued"), a_run(connection, "queued", run_at="1 hour")
+    assert 'id="all-retry"' in client.get("/runs?status=queued").get_data(as_text=True)
+    assert "Retry 1 run?" in (shown := words(client, "/runs/bulk/retry?status=queued"))
+    assert f"What is left as it is: 1 run Why Runs For example Action due already 1 {due}" in shown
+    connection.execute("UPDATE wakeboard.job_runs SET run_at = now()")
+    shown = words(client, "/runs/bulk/retry?status=queued")
+    assert "Nothing to retry" in shown and "Retry makes due what waits for later" in shown
+    assert "due already 2" in shown
+
+
 # The preview
 
 
@@ -103,7 +139,8 @@ def test_the_preview_has_a_twin_with_the_same_numbers(client: FlaskClient, conne
 def test_a_preview_of_nothing_offers_nothing(client: FlaskClient, connection: Connection) -> None:
     a_run(connection, "succeeded")
     page = client.get("/runs/bulk/retry?status=succeeded").get_data(as_text=True)
-    assert "none of them can be moved" in page and '<form class="card form"' not in page
+    assert "<h1>Nothing to retry</h1>" in page and "None of them would be retried now." in page
+    assert '<form class="card form"' not in page
 
 
 @pytest.mark.parametrize(
