@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 import subprocess
@@ -700,6 +701,34 @@ def test_doctor_finds_what_is_broken_and_says_the_mend(
     assert said.code == 1
     assert set(failed) == {"indexes", "app"}
     assert all(failed.values())
+
+
+SHOP = "from worker import job\n\n@job('hello')\ndef hello(ctx): return 1\n"
+
+
+@pytest.mark.parametrize(
+    ("module", "level", "sentence"),
+    [
+        (SHOP, "ok", "shop is importable: 1 job type of its own."),
+        (f"import atexit\natexit.register(print, 'bye now')\nprint('9 lives')\n{SHOP}", "ok", "1 job type"),
+        (f"import os, atexit\natexit.register(os._exit, 3)\n{SHOP}", "ok", "1 job type of its own."),
+        ("import sys\nsys.exit(0)\n", "fail", "shop cannot be imported: SystemExit: 0."),
+        ("import sys\nsys.exit()\n", "fail", "shop cannot be imported: SystemExit."),
+        ("raise ValueError('no\\nprice.')\n", "fail", "shop cannot be imported: ValueError: no price."),
+        ("import os\nos._exit(0)\n", "fail", "the process that tried it ended with code 0 without a word."),
+        ("import os\nos.write(2, b'out of\\nstock')\nos.abort()\n", "fail", "was killed by SIGABRT: stock."),
+        ("PRICE = 3\n", "fail", "has no handler."),
+    ],
+)
+def test_doctor_says_of_the_app_what_its_import_came_to_whatever_it_prints_or_ends_with(
+    module: str, level: str, sentence: str, wakeboard: Command, tmp_path: Path
+) -> None:
+    (tmp_path / "shop.py").write_text(module)
+    with contextlib.chdir(tmp_path):
+        said = wakeboard("doctor", "--json", "--app", "shop")
+    [found] = [item for item in said.json["items"] if item["check"] == "app"]
+    assert (found["level"], said.code) == (level, 0 if level == "ok" else 1)
+    assert sentence in found["says"]
 
 
 def test_doctor_says_when_the_database_is_away(wakeboard: Command) -> None:

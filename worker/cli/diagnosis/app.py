@@ -2,15 +2,32 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from worker.cli.diagnosis.finding import Finding
+from worker.cli.siblings import how
 from worker.settings import Settings
 
 APP_SECONDS = 30
+# The answer goes to a file of its own: neither what the module prints nor how the process ends is one.
+PROGRAM = """
+import json, os, sys
+from worker import registry
+file = int(sys.argv[2])
+os.set_inheritable(file, False)
+try:
+    added = registry.load_app(sys.argv[1])
+    answer = {"added": added, "complaint": "" if added else registry.without_handlers(sys.argv[1])}
+except BaseException as error:
+    answer = {"failure": f"{type(error).__name__}: {error}"}
+os.write(file, json.dumps(answer).encode())
+"""
 
 
 def app(settings: Settings) -> Iterator[Finding]:
@@ -20,32 +37,42 @@ def app(settings: Settings) -> Iterator[Finding]:
             "app", "warning", "No module with handlers is set.", "Set WAKEBOARD_APP or use --app MODULE."
         )
         return
-    code = (
-        "import sys; from worker import registry as r; added = r.load_app(sys.argv[1]); "
-        "print(added, '' if added else r.without_handlers(sys.argv[1]))"
-    )
-    try:
-        done = subprocess.run(
-            [sys.executable, "-P", "-c", code, settings.app],
-            capture_output=True, text=True, timeout=APP_SECONDS, stdin=subprocess.DEVNULL, check=False,
-        )  # fmt: skip
-    except subprocess.TimeoutExpired:
-        yield Finding(
-            "app",
-            "fail",
-            f"Importing {settings.app} takes over {APP_SECONDS} s.",
-            "Move slow work out of the import.",
-        )
-        return
-    if done.returncode == 0:
-        number, _, complaint = (done.stdout.strip().splitlines() or ["0 "])[-1].partition(" ")
-        if complaint:
-            mend = f"If it is a file of yours, start in its folder (now {Path.cwd()})."
-            yield Finding("app", "fail", complaint, mend)
-        else:
-            kinds = "1 job type" if number == "1" else f"{number} job types"
-            yield Finding("app", "ok", f"{settings.app} is importable: {kinds} of its own.")
-        return
-    last = (done.stderr.strip().splitlines() or ["it ended without a word"])[-1]
-    mend = f"Mend the module, or start in its folder (now {Path.cwd()})."
-    yield Finding("app", "fail", f"{settings.app} cannot be imported: {last}.", mend)
+    here = f"start in its folder (now {Path.cwd()})."
+    answer = _import(settings.app)
+    if answer is None:
+        wrong = f"Importing {settings.app} takes over {APP_SECONDS} s."
+        yield Finding("app", "fail", wrong, "Move slow work out of the import.")
+    elif "failure" in answer:
+        reason = " ".join(answer["failure"].split()).rstrip(" .:")
+        wrong = f"{settings.app} cannot be imported: {reason}."
+        yield Finding("app", "fail", wrong, f"Mend the module, or {here}")
+    elif answer["complaint"]:
+        yield Finding("app", "fail", answer["complaint"], f"If it is a file of yours, {here}")
+    else:
+        kinds = "1 job type" if answer["added"] == 1 else f"{answer['added']} job types"
+        yield Finding("app", "ok", f"{settings.app} is importable: {kinds} of its own.")
+
+
+def _import(module: str) -> dict[str, Any] | None:
+    """Return what the process says of ``module``, its ``failure`` also where it says nothing; None when it
+    takes too long."""
+    code: int | None = None
+    with tempfile.TemporaryFile() as said, tempfile.TemporaryFile() as errors:
+        try:
+            code = subprocess.run(
+                [sys.executable, "-P", "-c", PROGRAM, module, str(said.fileno())],
+                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=errors, pass_fds=[said.fileno()],
+                timeout=APP_SECONDS, check=False,
+            ).returncode  # fmt: skip
+        except subprocess.TimeoutExpired:
+            pass  # A thread of the module's may keep a process that has answered.
+        said.seek(0)
+        if answer := said.read():
+            found: dict[str, Any] = json.loads(answer)
+            return found
+        if code is None:
+            return None
+        errors.seek(0)
+        lines = errors.read().decode(errors="replace").strip().splitlines()
+        last = f": {lines[-1]}" if lines else " without a word"
+        return {"failure": f"the process that tried it {how(code)}{last}"}
