@@ -188,7 +188,13 @@ class Supervisor:
                 self._claims_end is not None and monotonic() >= self._claims_end
             )
             if self._claimer.is_drained or (is_over and self._claimer.is_quiet):
-                self._exit_code = 0 if self._background.is_registered else FAILED
+                self._exit_code = 0
+                if not self._background.is_registered:
+                    log.warn(
+                        "The time of --for was over before this tick had loaded its handlers and registered: "
+                        "it ran nothing, and the work is left to the next one. Give --for more seconds."
+                    )
+                    self._exit_code = FAILED
             elif not self._background.is_registered and monotonic() - self._began_at >= PATIENCE_SECONDS:
                 log.warn(
                     f"No database would have this tick for {PATIENCE_SECONDS:.0f} s: nothing was fired or "

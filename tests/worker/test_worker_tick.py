@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psycopg
+import pytest
 
 from tests import factories
 from tests.factories import Connection, from_now, row, rows
@@ -204,3 +205,15 @@ def test_a_tick_without_a_database_gives_up_and_says_that_it_left_the_work() -> 
     assert done.returncode == 1, done.stderr
     assert "The database does not answer" in done.stderr
     assert "the work is left to the next one" in done.stderr and "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("seconds", ["0", "1"])
+def test_a_tick_whose_time_is_over_before_it_can_claim_says_so(
+    seconds: str, database: str, connection: Connection, tmp_path: Path
+) -> None:
+    run_id = insert(connection, "quick")
+    (tmp_path / "slow_shop.py").write_text("import time\ntime.sleep(3)\n")
+    done = run_wakeboard("tick", "--for", seconds, "--app", "slow_shop", database=database, folder=tmp_path)
+    assert done.returncode == 1, done.stderr
+    assert done.stderr.count("Give --for more seconds.") == 1, done.stderr
+    assert row(connection, run_id)["status"] == "queued"
