@@ -13,15 +13,17 @@ def check(settings: Settings) -> None:
     # Not loaded by the many commands that have no use for it.
     import ssl
 
-    files = " and ".join(str(file) for file in (certificate, key) if file)
+    files = " and ".join(dict.fromkeys(str(file) for file in (certificate, key) if file))
     try:
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         # Without an answer of ours it would ask for the passphrase on the terminal.
         context.load_cert_chain(certificate, key, password=lambda: "")
     except ssl.SSLError as wrong:
+        # OpenSSL names no reason where it found nothing to read.
+        reason = f" ({wrong.reason})" if wrong.reason else ""
         raise SettingsError(
             f"WAKEBOARD_CERTIFICATE: {files} must hold a certificate and its private key, both in PEM, "
-            f"the key without a passphrase ({wrong.reason})."
+            f"the key without a passphrase{reason}."
         ) from wrong
     except OSError as wrong:
         raise SettingsError(f"WAKEBOARD_CERTIFICATE: cannot read {files}: {wrong.strerror}.") from wrong
