@@ -49,6 +49,7 @@ RANGES = (
 # Two digits and a bounded step: whatever passes here costs cronsim at most a few hundred numbers.
 _VALUE = r"(?:[0-9]{1,2}|[A-Z]{3})"
 _TERM = re.compile(rf"(?:\*|{_VALUE}(?:-{_VALUE})?)(?:/[0-9]{{1,3}})?|L|LW|[0-7]L|{_VALUE}#[1-5]")
+_ORDINAL = re.compile(r"\b([0-9]+)th\b")
 _MINUTE, _DAY = timedelta(minutes=1), timedelta(days=1)
 
 
@@ -119,7 +120,10 @@ class Cron:
         """Say the schedule in words, as in "At 02:30 every day"."""
         if self.text.lower() in ALIASES:
             return ALIASES[self.text.lower()][1]
-        return "Never: none of its months has that day" if self._days is None else self._days.explain()
+        if self._days is None:
+            return "Never: none of its months has that day"
+        # cronsim 2.8 says 22th and 31th.
+        return _ORDINAL.sub(lambda found: ordinal(int(found[1])), self._days.explain())
 
     def next_fire(self, timezone: str, after: datetime) -> datetime | None:
         """Give the first fire later than `after` (aware) in UTC, or None when there is none in 50 years.
@@ -222,6 +226,12 @@ class Cron:
             if walls
             else None
         )
+
+
+def ordinal(number: int) -> str:
+    """Return ``1st``, ``2nd``, ``13th`` and so on."""
+    ending = "th" if 11 <= number % 100 <= 13 else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number}{ending}"
 
 
 def _collapse(expression: str) -> str:

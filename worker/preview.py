@@ -13,7 +13,7 @@ from datetime import date, datetime
 from itertools import islice, takewhile
 from time import monotonic
 
-from worker.cron import Cron, Fire
+from worker.cron import Cron, Fire, ordinal
 
 FIRES = 10
 # A schedule of a far day is looked for day by day; a preview gives up in time for a person.
@@ -94,9 +94,3 @@ def _lack(months: list[str], lost: tuple[int, ...]) -> str:
 
 def _joined(words: list[str], last: str) -> str:
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} {last} {words[-1]}"
-
-
-def ordinal(number: int) -> str:
-    """Return ``1st``, ``2nd``, ``13th`` and so on, for a day of a month."""
-    ending = "th" if 11 <= number <= 13 else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
-    return f"{number}{ending}"

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from worker.cron import ALIASES, Cron, CronError, Fire, check_timezone
+from worker.cron import ALIASES, Cron, CronError, Fire, check_timezone, ordinal
 
 # The oracle looks at every minute around every change of clocks in so many years.
 YEARS = int(os.environ.get("TEST_CRON_YEARS", "1"))
@@ -229,6 +229,27 @@ def test_a_named_schedule_fires_as_its_five_fields_do(alias: str) -> None:
         "Europe/Paris", utc(2026, 6, 1, 12)
     )
     assert named.describe()[0].isupper()
+
+
+def test_days_are_counted_as_people_count() -> None:
+    assert [ordinal(day) for day in (1, 2, 3, 4, 11, 12, 13, 21, 22, 23, 31, 101, 111, 122)] == [
+        "1st", "2nd", "3rd", "4th", "11th", "12th", "13th", "21st", "22nd", "23rd", "31st", "101st", "111th",
+        "122nd",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("0 9 31 * *", "At 09:00 on the 31st day of every month"),
+        ("0 9 2,12,22,23 * *", "At 09:00 on the second, the 12th, the 22nd, and the 23rd day of month"),
+        ("0 9 21 * mon", "At 09:00 on the 21st day of month and on Monday"),
+        ("*/21 9 * * *", "Every 21st minute from 09:00 through 09:59"),
+        ("0 9 15 * *", "At 09:00 on the 15th day of every month"),
+    ],
+)
+def test_a_schedule_counts_its_days_as_people_do(text: str, words: str) -> None:
+    assert Cron.parse(text).describe() == words
 
 
 @pytest.mark.parametrize(

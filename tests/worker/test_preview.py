@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import pytest
 
 from worker.cron import Cron
-from worker.preview import ordinal, preview
+from worker.preview import preview
 
 EITHER = "where day of month and day of week are both set, either is enough"
 
@@ -79,9 +79,3 @@ def test_a_preview_of_a_long_time_is_bounded(text: str) -> None:
     found = preview(Cron.parse(text), "Europe/Paris", start, until=end, most=1000, seconds=1.0)
     assert len(found) <= 1000
     assert time.monotonic() - began < 3
-
-
-def test_days_are_counted_as_people_count() -> None:
-    assert [ordinal(day) for day in (1, 2, 3, 4, 11, 12, 13, 21, 22, 23, 31)] == [
-        "1st", "2nd", "3rd", "4th", "11th", "12th", "13th", "21st", "22nd", "23rd", "31st",
-    ]  # fmt: skip
