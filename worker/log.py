@@ -143,6 +143,17 @@ def warn(sentence: str, **fields: object) -> None:
         _lines.add(_lines.write_line(logging.WARNING, sentence, fields), at_once=True)
 
 
+def trouble(sentence: str, trace: str) -> None:
+    """Log what somebody has to mend: for machines in one line, for people with its ``trace`` below it."""
+    if not logger.isEnabledFor(logging.ERROR):
+        return
+    if _lines.write_line is text_line:
+        line = f"{sentence}\n{trace}".rstrip()
+    else:
+        line = _lines.write_line(logging.ERROR, sentence, {"exception": trace.rstrip() or None})
+    _lines.add(line, at_once=True)
+
+
 def flush() -> None:
     """Write what waits."""
     _lines.flush()

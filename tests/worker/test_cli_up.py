@@ -137,6 +137,30 @@ def test_an_app_that_cannot_be_imported_ends_up_with_the_code_2(database: str, f
     assert "no_such_shop" in said.stderr
 
 
+@pytest.mark.parametrize("words", [("worker",), ("tick",), ("up", "--port", "0")], ids=lambda words: words[0])
+def test_the_log_says_in_its_own_shape_why_an_app_cannot_be_imported(
+    words: tuple[str, ...], database: str, folder: Path
+) -> None:
+    (folder / "broken.py").write_text("def broken(:\n")
+    failure = "SyntaxError: invalid syntax (broken.py, line 1)"
+    sentence = f"The handlers' module 'broken' cannot be imported: {failure}"
+    for log_format in ("json", "text"):
+        environment = {"WAKEBOARD_LOG_FORMAT": log_format}
+        said = run_wakeboard(
+            *words, "--app", "broken", database=database, environment=environment, folder=folder
+        )
+        assert said.returncode == 2, said.stderr
+        lines = said.stderr.splitlines()
+        if log_format == "text":
+            assert sentence in lines and "    def broken(:" in lines
+            continue
+        # What up itself says is for people.
+        logged = [json.loads(line) for line in lines if words[0] != "up" or line.startswith("{")]
+        [told] = [line for line in logged if line["level"] == "error"]
+        assert told["event"] == sentence and "def broken(:" in told["exception"]
+        assert "Traceback" not in "".join(line for line in lines if not line.startswith("{"))
+
+
 def test_a_tick_runs_what_is_due_and_ends(database: str, folder: Path, connection: Connection) -> None:
     words = ("tick", "--app", "shop", "--for", "30s")
     assert run_wakeboard(*words, database=database, folder=folder).returncode == 0

@@ -111,3 +111,20 @@ def test_a_line_held_back_goes_in_front_of_the_next_or_nowhere(capsys: pytest.Ca
     assert log.drop_held()
     log.note("after")
     assert [line.split()[1] for line in printed_by(capsys).splitlines()] == ["after"]
+
+
+def test_trouble_is_one_line_for_machines_and_shows_people_its_trace(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    log.configure("json")
+    log.trouble("It cannot be.", 'File "a.py"\n  x = (\n')
+    log.trouble("It is not there.", "")
+    first, second = map(json.loads, printed_by(capsys).splitlines())
+    assert (first["level"], first["event"], first["exception"]) == (
+        "error", "It cannot be.", 'File "a.py"\n  x = (',
+    )  # fmt: skip
+    assert "exception" not in second
+    log.configure("text")
+    log.trouble("It cannot be.", 'File "a.py"\n  x = (\n')
+    log.trouble("It is not there.", "")
+    assert printed_by(capsys) == 'It cannot be.\nFile "a.py"\n  x = (\nIt is not there.\n'

@@ -4,7 +4,6 @@ its template is started once more.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from time import monotonic
 from typing import Any
@@ -74,7 +73,8 @@ class App:
 
     def failed(self, message: str) -> None:
         """A module that cannot be imported at the first start is wrong use; later, a deploy gone wrong."""
-        print(message, file=sys.stderr)  # noqa: T201
+        sentence, _, trace = message.partition("\n")
+        log.trouble(sentence, trace)
         if self._claims.types:
             self._restart_at = monotonic() + BROKEN_APP_PAUSE
             self._hindered(message)
