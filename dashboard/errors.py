@@ -15,6 +15,8 @@ from werkzeug.exceptions import HTTPException
 from dashboard.answers import wanted
 from worker.db import NO_TABLES, DatabaseError
 from worker.filters.values import FilterError
+from worker.fingerprint import DIGITS
+from worker.states import VERBS
 from worker.texts import first_line
 
 log = logging.getLogger("wakeboard.web")
@@ -74,6 +76,8 @@ def _http(error: HTTPException) -> Response:
     if error.response is not None:
         return make_response(error.response)
     code = error.code or 500
+    if code == 405 and (sentence := _no_group()):
+        return show(404, sentence)
     own = error.description if error.description != type(error).description else None
     sentence = own or SENTENCES.get(code) or error.description or "This could not be done."
     response = show(code, sentence)
@@ -83,6 +87,19 @@ def _http(error: HTTPException) -> Response:
         if name.lower() in ("allow", "retry-after", "location"):
             response.headers[name] = value
     return response
+
+
+def _no_group() -> str | None:
+    """Return what is wrong with a verb on what is no error group: its address is that of a code, which may be
+    any text and takes no POST."""
+    head, _, verb = request.path.rpartition("/")
+    given = head.removeprefix("/errors/")
+    if request.method != "POST" or given == head or f"error.{verb}" not in VERBS:
+        return None
+    return (
+        f"“{given[:40]}” is no error group: the address of one has {DIGITS} digits 0-9 a-f, which "
+        "/errors.json gives as fingerprint."
+    )
 
 
 def _away(error: Exception) -> Response:

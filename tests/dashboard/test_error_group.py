@@ -446,6 +446,32 @@ def test_a_mute_must_have_one_end(client: FlaskClient, connection: Connection) -
     assert abs((rows(connection, "error_groups")[0]["muted_until"] - now).total_seconds()) < 1
 
 
+@pytest.mark.parametrize("given", ["1455512880613372", "nosuch", "0123456789ABC", "urn:x/0123456789abc"])
+@pytest.mark.parametrize("verb", ["mute", "unmute", "retry"])
+def test_a_verb_on_what_is_no_group_says_how_a_group_is_addressed(
+    given: str, verb: str, client: FlaskClient, connection: Connection
+) -> None:
+    a_group(connection)
+    as_json = {"Accept": "application/json"}
+    answer = client.post(f"/errors/{given}/{verb}", json={"for": "8h"}, headers=as_json)
+    assert (answer.status_code, "Allow" in answer.headers) == (404, False)
+    assert answer.get_json()["message"] == (
+        f"“{given}” is no error group: the address of one has 13 digits 0-9 a-f, which /errors.json gives as "
+        "fingerprint."
+    )
+    assert rows(connection, "error_groups")[0]["muted_until"] is None
+
+
+def test_a_code_that_ends_like_a_verb_has_its_page(client: FlaskClient, connection: Connection) -> None:
+    for code in ("nosuch/mute", "mute", "a/mute/b"):
+        number = a_group(connection, code=code)
+        failures(connection, number, error_code=code)
+        assert f'href="/errors/{written(number)}' in html(client, f"/errors/{code}")
+        assert client.get(f"/errors/{code}.json").get_json()["error_code"] == code
+        assert client.put(f"/errors/{code}").status_code == 405
+    assert client.post("/errors/nosuch").status_code == 405
+
+
 def test_htmx_gets_a_toast(client: FlaskClient, connection: Connection) -> None:
     path = f"/errors/{written(a_group(connection))}"
     answer = client.post(f"{path}/mute", data={"for": "1h"}, headers={"HX-Request": "true"})
