@@ -613,6 +613,13 @@ def test_the_limit_of_a_payload_is_a_setting(
         enqueue(shared, "mail", {"text": "x" * 20})
 
 
+def test_the_limit_is_of_bytes_in_whatever_script(shared: Connection) -> None:
+    run_id = enqueue(shared, "mail", {"text": "ж" * 32_000})
+    assert factories.row(shared, run_id)["payload"] == {"text": "ж" * 32_000}
+    with pytest.raises(EnqueueError, match="has 66,012 bytes; allowed: 65,536"):
+        enqueue(shared, "mail", {"text": "ж" * 33_000})
+
+
 @pytest.mark.parametrize("setting", ["1048576", "30000000"])
 def test_the_largest_payload_of_all_is_refused_in_a_sentence_too(
     shared: Connection, payload_bytes: Callable[[str], None], setting: str

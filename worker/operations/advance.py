@@ -214,15 +214,9 @@ def _move(connection: Connection, operation: Row, lock: Row, handled: Handled) -
     moves = {"retry": transitions.retry_now, "cancel": transitions.cancel, "again": transitions.run_again}
     actor = Actor(operation["actor"], Role(operation["role"]), operation["source"])
     why = f"operation {operation['id']}" + (f": {operation['reason']}" if operation["reason"] else "")
-    try:
-        with connection.transaction():
-            answer = moves[operation["verb"]](connection, lock["id"], actor, why)
-    # The last one is what a trigger of somebody's own raises.
-    except (psycopg.DataError, psycopg.IntegrityError, psycopg.errors.RaiseException):
-        handled.add(lock, "skipped", "refused")
-        return
+    answer = moves[operation["verb"]](connection, lock["id"], actor, why)
     if not answer.changed:
-        handled.add(lock, "skipped", "changed")
+        handled.add(lock, "skipped", "refused" if answer.is_refused else "changed")
     elif operation["verb"] == "again":
         handled.add({**lock, "lease_epoch": 0}, "moved", watched=int(answer.id))
     else:

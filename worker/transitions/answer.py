@@ -24,7 +24,8 @@ class Answer:
     """The outcome of one verb on one target.
 
     ``id`` is the target's (a run id, or a name), ``status`` what it is now, ``message`` a sentence.
-    ``is_held``: its run waits all the same, because the type is paused.
+    ``is_held``: its run waits all the same, because the type is paused. ``is_refused``: by the database, for
+    a rule of a table or a trigger of somebody's own.
     """
 
     id: int | str
@@ -32,6 +33,7 @@ class Answer:
     result: Result
     message: str
     is_held: bool = False
+    is_refused: bool = False
 
     @property
     def changed(self) -> bool:

@@ -138,14 +138,21 @@ def payload_text(payload: Mapping[str, Any] | None, limit: int) -> str:
         raise EnqueueError(f"The payload is not JSON: {wrong}.") from wrong
     if not text.startswith("{"):
         raise EnqueueError('The payload is not a JSON object; wrap it, for example {"value": …}.')
-    if len(text) > limit:
+    if len(text) > limit and (size := _bytes_of(payload, text)) > limit:
         raise EnqueueError(
-            f"The payload has {len(text):,} bytes; allowed: {limit:,}. Store the data elsewhere and "
+            f"The payload has {size:,} bytes; allowed: {limit:,}. Store the data elsewhere and "
             "enqueue its id (or raise WAKEBOARD_PAYLOAD_BYTES)."
         )
     if _wants_a_look(text):
         _check_values(payload, len(text))
     return text
+
+
+def _bytes_of(payload: object, text: str) -> int:
+    """Return the bytes of a payload in UTF-8; ``text`` is its JSON, with six for a letter beyond ASCII."""
+    if "\\u" not in text:
+        return len(text)
+    return len(json.dumps(payload, ensure_ascii=False).encode(errors="surrogatepass"))
 
 
 def _wants_a_look(text: str) -> bool:

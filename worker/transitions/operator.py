@@ -25,6 +25,8 @@ Connection = psycopg.Connection[Any]
 Row = dict[str, Any]
 
 WAKE_CHANNEL = "wakeboard_wake"
+# What the database refuses; the last one is what a trigger of somebody's own raises.
+REFUSALS = (psycopg.DataError, psycopg.IntegrityError, psycopg.errors.RaiseException)
 CANCEL_CHANNEL = "wakeboard_cancel"
 
 # Sent before each move below. A lock waited for inside of the move's own statement is too late: the new row
@@ -132,13 +134,18 @@ def act(
 ) -> Answer:
     """Run ``move`` and its audit row in one transaction; the role is checked first.
 
-    ``move`` returns the answer and the state before and after, as the audit log shows them.
+    ``move`` returns the answer and the state before and after, as the audit log shows them. What the database
+    refuses is 'forbidden': plain SQL may have written an ended run that could not be due.
     """
     with connection.transaction():
         refusal = permit(connection, actor, action, *target)
         if refusal:
             return refusal
-        answer, before, after = move()
+        try:
+            with connection.transaction():
+                answer, before, after = move()
+        except REFUSALS as refused:
+            answer, before, after = _refused(target, refused), None, None
         record(
             connection,
             actor,
@@ -150,6 +157,15 @@ def act(
             result=answer.result,
         )
         return answer
+
+
+def _refused(target: tuple[str, int | str], refused: psycopg.Error) -> Answer:
+    """Return the answer to what the database refused, without the row that it would tell with it."""
+    rule, said = refused.diag.constraint_name, refused.diag.message_primary or "no reason was given"
+    why = f"the rule “{rule}” of its table is broken" if rule else said.rstrip(".")
+    kind, name = target
+    message = f"The database refuses this for {kind} {name}: {why}. Nothing was changed."
+    return Answer(name, None, "forbidden", message, is_refused=True)
 
 
 def _state(row: Row, prefix: str = "") -> Row:
