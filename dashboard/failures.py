@@ -87,8 +87,12 @@ def met_in(types: tuple[str, ...]) -> str:
 
 def retry_link(fingerprint: str) -> str:
     """Return the address that shows what a retry of the group's dead and failed runs would do."""
-    query = {"group": fingerprint, "status": FAILING}
-    return f"/runs/bulk/retry?{urlencode(query, safe=',')}"
+    return f"/runs/bulk/retry?{retry_query(fingerprint)}"
+
+
+def retry_query(fingerprint: str) -> str:
+    """Return the filter of the group's dead and failed runs."""
+    return urlencode({"group": fingerprint, "status": FAILING}, safe=",")
 
 
 def cancel_link(fingerprint: str) -> str:

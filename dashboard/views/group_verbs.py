@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import psycopg
-from flask import Blueprint, Response, abort, g, jsonify, render_template, request
+from flask import Blueprint, Response, abort, g, render_template, request
 
-from dashboard import answers, failures, params
+from dashboard import answers, everything, failures, params
 from dashboard.connection import as_of, reading
 from dashboard.queries import groups
 from dashboard.security import require
@@ -91,7 +91,7 @@ add_verb(
 
 @blueprint.route(f"{ONE}/retry", methods=["GET", "POST"])
 def retry(fingerprint: str) -> Response | str:
-    """Lead to the preview of a retry of the group's failing runs; nothing is changed here."""
+    """Lead a person to the preview of a retry of the group's failing runs; begin it for a program."""
     verb = VERBS["error.retry"]
     require(verb)
     standing = groups.standing(reading(), kept_group(fingerprint).id, FAILING)
@@ -105,14 +105,11 @@ def retry(fingerprint: str) -> Response | str:
         return render_template(
             "confirm.html", verb=verb, says=says, back=back, fields=None, wrong=None, typed={}
         )
-    refuse_unread()
+    if answers.wanted() == "json":
+        refuse_unread(*everything.FIELDS)
+        return everything.begin("retry", {**body(), "filter": failures.retry_query(fingerprint)})
     leads = failures.retry_link(fingerprint)
     if answers.wanted() == "page":
         return answers.see_other(leads)
-    if answers.wanted() != "json":
-        # htmx's way of going to another page.
-        return Response(headers={"HX-Redirect": leads})
-    answer = Answer(
-        fingerprint, None, "already", f"Nothing was retried: {leads} shows the runs and retries them."
-    )
-    return jsonify({**answer.body(), "preview": leads, "dead": dead, "failed": failed})
+    # htmx's way of going to another page.
+    return Response(headers={"HX-Redirect": leads})

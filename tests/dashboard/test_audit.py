@@ -14,7 +14,7 @@ from dashboard.words.changes import changes
 from tests.conftest import Connection
 from tests.dashboard.apps import overhear
 from tests.dashboard.conftest import AsRole, assert_fragments_match, assert_shown_as_text, fragments_of
-from tests.factories import a_definition, a_run, from_now, insert
+from tests.factories import a_definition, a_run, from_now, insert, row
 
 JSON = {"Accept": "application/json"}
 HOSTILE = "<img src=x onerror=alert(1)>\u202e\"'"
@@ -222,3 +222,13 @@ def test_what_is_equal_to_python_alone_is_told_apart() -> None:
 
 def test_many_changes_are_cut_short() -> None:
     assert changes({}, {str(n): n for n in range(9)})[-1] == "and 3 more"
+
+
+def test_a_verb_whose_audit_row_cannot_be_written_changes_nothing(
+    client: FlaskClient, connection: Connection, superuser: Connection
+) -> None:
+    run = a_run(connection, "dead")
+    superuser.execute("REVOKE INSERT ON wakeboard.audit_log FROM wakeboard")
+    answer = client.post(f"/runs/{run}/retry", headers=JSON)
+    assert answer.status_code == 503, answer.get_json()
+    assert row(connection, run)["status"] == "dead"

@@ -479,7 +479,7 @@ def test_htmx_gets_a_toast(client: FlaskClient, connection: Connection) -> None:
     assert answer.headers["HX-Trigger"] == "live:now"
 
 
-def test_a_retry_of_a_group_leads_to_its_preview_and_changes_nothing(
+def test_a_person_who_retries_a_group_is_led_to_its_preview_and_a_program_begins_it(
     client: FlaskClient, connection: Connection
 ) -> None:
     number = a_group(connection)
@@ -491,9 +491,12 @@ def test_a_retry_of_a_group_leads_to_its_preview_and_changes_nothing(
     assert "1 dead and 0 waiting" in html(client, f"{path}/retry")
     answer = client.post(f"{path}/retry")
     assert (answer.status_code, answer.headers["Location"]) == (303, preview)
-    body = client.post(f"{path}/retry", headers={"Accept": "application/json"}).get_json()
-    assert (body["changed"], body["preview"], body["dead"]) == (False, preview, 1)
     assert rows(connection, "job_runs", "id = %s", run)[0]["status"] == "dead"
+    sent = {"confirm": 1, "per_minute": 60, "reason": "CRM is back"}
+    body = client.post(f"{path}/retry", json=sent, headers={"Accept": "application/json"}).get_json()
+    (begun,) = rows(connection, "operations")
+    assert (body["changed"], body["id"], begun["total"], begun["per_minute"]) == (True, begun["id"], 1, 60)
+    assert begun["reason"] == "CRM is back"
 
 
 @pytest.mark.parametrize(

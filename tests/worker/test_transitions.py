@@ -629,13 +629,13 @@ def test_an_ended_run_that_breaks_a_rule_is_refused_in_a_sentence_and_audited(
 ) -> None:
     run_id = factories.insert(
         shared, "job_runs",
-        {"job_type": "mail", "payload": "[1]", "status": "dead", "finished_at": now(shared), "error_code": "x"},
+        {"job_type": "mail", "payload": "[1]", "status": "dead", "finished_at": now(shared)},
     )  # fmt: skip
     answer = move(shared, run_id, OPERATOR)
     assert (answer.result, answer.is_refused, answer.changed) == ("forbidden", True, False)
     assert answer.message == (
-        f"The database refuses this for run {run_id}: the rule “job_runs_payload_is_a_small_object” of its table "
-        "is broken. Nothing was changed."
+        f"The database refuses this for run {run_id}: the rule “job_runs_payload_is_a_small_object” of its "
+        "table is broken. Nothing was changed."
     )
     (audited,) = factories.rows(shared, "audit_log", "target_id = %s", str(run_id))
     assert audited["result"] == "forbidden"
