@@ -629,7 +629,8 @@ def test_an_ended_run_that_breaks_a_rule_is_refused_in_a_sentence_and_audited(
 ) -> None:
     run_id = factories.insert(
         shared, "job_runs",
-        {"job_type": "mail", "payload": "[1]", "status": "dead", "finished_at": now(shared)},
+        {"job_type": "mail", "payload": "[1]", "status": "dead", "finished_at": now(shared),
+         "error_code": "x"},
     )  # fmt: skip
     answer = move(shared, run_id, OPERATOR)
     assert (answer.result, answer.is_refused, answer.changed) == ("forbidden", True, False)
