@@ -203,6 +203,19 @@ def test_what_does_not_exist_is_wrong_use_in_one_line(words: tuple[str, ...], wa
     assert said.err.count("\n") == 1
 
 
+def test_a_ctrl_c_inside_of_an_import_is_one_word_whatever_became_of_it(
+    wakeboard: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def loaded(*_words: object, **_how: object) -> None:
+        try:
+            raise KeyboardInterrupt
+        except KeyboardInterrupt:
+            raise AttributeError("module 'psycopg' has no attribute 'errors'")  # noqa: B904 - as Python says it
+
+    monkeypatch.setattr(cli.cli, "main", loaded)
+    assert wakeboard("runs") == Said(130, "", "Stopped.\n")
+
+
 def test_a_database_that_does_not_answer_is_one_line_and_the_code_1(wakeboard: Command) -> None:
     said = wakeboard("runs", "--database-url", "postgresql://127.0.0.1:1/x")
     assert (said.code, said.out) == (1, "")

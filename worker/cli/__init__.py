@@ -1,7 +1,7 @@
 """The command line: ``wakeboard …`` and ``python -m worker …``. A file per noun, loaded when it is asked for.
 
 Commands translate words into calls of ``worker``'s functions and answers into lines; they decide nothing.
-Exit code 0: done. 1: failed. 2: wrong use.
+Exit code 0: done. 1: failed. 2: wrong use. 130: Ctrl-C.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from worker.cli.flags import Noun
 from worker.cli.printing import complain
 from worker.cli.summaries import SUMMARIES
 
+INTERRUPTED = 130
 ROOMS = {
     "up": "serving",
     "worker": "serving",
@@ -90,12 +91,24 @@ def run(arguments: Sequence[str]) -> int:
         answer = cli.main(list(arguments), prog_name="wakeboard", standalone_mode=False)
         sys.stdout.flush()
     except (Exception, KeyboardInterrupt) as failure:
-        from worker.cli.errors import explain
-
-        code, line = explain(failure)
+        code, line = (INTERRUPTED, "Stopped.") if _is_interrupt(failure) else _explained(failure)
         complain(line)
         return code
     return answer if isinstance(answer, int) else 0
+
+
+def _is_interrupt(failure: BaseException | None) -> bool:
+    """Return whether ``failure`` is a Ctrl-C, or what became of one inside of an import."""
+    while failure is not None and not isinstance(failure, (KeyboardInterrupt, click.Abort)):
+        failure = failure.__cause__ or failure.__context__
+    return failure is not None
+
+
+def _explained(failure: BaseException) -> tuple[int, str]:
+    """Return the exit code of ``failure`` and what to say; loads the driver, so not after a Ctrl-C."""
+    from worker.cli.errors import explain
+
+    return explain(failure)
 
 
 def main() -> None:

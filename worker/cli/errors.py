@@ -22,7 +22,6 @@ from worker.transitions.newrun import EnqueueError
 
 WRONG_USE = (Wrong, FilterError, SettingsError, EnqueueError, DefinitionError, CronError, AccountError)
 FAILED = (Failed, DatabaseError, EmbeddedError)
-INTERRUPTED = 130
 
 
 def explain(failure: BaseException) -> tuple[int, str]:
@@ -38,8 +37,6 @@ def explain(failure: BaseException) -> tuple[int, str]:
         return 2, str(failure)
     if isinstance(failure, FAILED):
         return 1, str(failure)
-    if isinstance(failure, (KeyboardInterrupt, click.Abort)):
-        return INTERRUPTED, "Stopped."
     # SQLAlchemy, by which migrations are made, wraps what the database said.
     wrapped = getattr(failure, "orig", None)
     if isinstance(known := wrapped or failure, psycopg.Error):
