@@ -60,6 +60,8 @@ MIGRATION_PAUSE_SECONDS = 0.2
 OLDEST_SERVER = 160_000
 
 
+# What PostgreSQL refuses of the data; the last one is what a trigger of somebody's own raises.
+REFUSALS = (psycopg.DataError, psycopg.IntegrityError, psycopg.errors.RaiseException)
 # What PostgreSQL says where the tables are not there, or are older than this version.
 NO_TABLES = (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName, psycopg.errors.UndefinedColumn)
 
@@ -255,6 +257,14 @@ def migrate(url: str) -> tuple[str | None, str]:
     from alembic.script import ScriptDirectory
 
     head = head_revision()
+    with connect(url, name="wakeboard migrate", lock_timeout_seconds=60) as lock:
+        if current_revision(lock) == head:
+            return head, head
+        if is_pooled(lock):
+            raise DatabaseError(
+                f"The schema has to be brought to revision {head}, which takes a session of its own, and "
+                "this address leads through a pooler. Run once with the server's own: wakeboard db upgrade"
+            )
     with connect(url, name="wakeboard migrate", lock_timeout_seconds=60) as lock, migration_lock(lock):
         before = current_revision(lock)
         if before == head:

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from worker.own_connection import _Own
 
 _OUTPUT_BYTES = 8_192
+# The longest limit of a statement that PostgreSQL knows; a run may take longer.
+MOST_MS = 2**31 - 1
 _ENDS_TRANSACTION = re.compile(
     r"\s*(?:commit|end|abort|rollback(?!\s+(?:work\s+|transaction\s+)?to\b)|prepare\s+transaction)\b", re.I
 )
@@ -103,7 +105,8 @@ def finishing_transaction(context: Context) -> Iterator[SqlConnection]:
         fenced.may_end = fenced.refused = False
         root, mark = connection.begin(), uuid4().hex
         try:
-            own.connection.execute(_BEGIN, (mark, f"{max(1, int(context.seconds_left * 1000))}ms"))
+            most_ms = min(MOST_MS, max(1, int(context.seconds_left * 1000)))
+            own.connection.execute(_BEGIN, (mark, f"{most_ms}ms"))
             yield connection
             _check_same(own.connection, root.is_active and not fenced.refused, mark)
             if context.worker_id:

@@ -164,9 +164,12 @@ job_runs = Table(
     CheckConstraint(_while_claimable(_JOB_TYPE), name="job_runs_job_type_is_printable"),
     CheckConstraint(_while_claimable("priority BETWEEN 0 AND 4"), name="job_runs_priority_is_0_to_4"),
     CheckConstraint("attempts >= 0 AND failures >= 0", name="job_runs_counts_are_not_negative"),
-    # A claim adds one to two of them: a single row without room would make it fail for its whole type.
+    # A claim adds one to two of them: a single row without room would make it fail for its whole type. The
+    # rule is asked of the row after it too, so what was never started has to stay far below.
     CheckConstraint(
-        "attempts < 1000000000 AND failures < 1000000000 AND lease_epoch < 1000000000000000000",
+        "attempts < 1000000000 AND failures < 1000000000 AND lease_epoch < 1000000000000000000"
+        " AND (started_at IS NOT NULL OR"
+        " attempts < 500000000 AND failures < 500000000 AND lease_epoch < 500000000000000000)",
         name="job_runs_counts_have_room",
     ),
     CheckConstraint(

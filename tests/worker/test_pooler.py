@@ -18,7 +18,10 @@ from worker.states import Role
 
 pytestmark = pytest.mark.skipif(PGBOUNCER is None, reason=WHY_NOT)
 
-OURS = ("search_path", "statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout", "jit")
+OURS = (
+    "search_path", "statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout", "jit",
+    "plan_cache_mode", "enable_seqscan", "enable_sort",
+)  # fmt: skip
 
 
 @pytest.fixture
@@ -54,16 +57,34 @@ def test_pages_and_verbs_answer_through_it(pooled: str, connection: Connection) 
     app.extensions["wakeboard_database"].dispose()
 
 
-def test_nothing_is_set_for_whoever_has_the_session_next(database: str) -> None:
-    with pooler(database, sessions=1) as url:
-        with psycopg.connect(url, autocommit=True) as stranger:
-            before = [stranger.execute("SELECT current_setting(%s)", (name,)).fetchone() for name in OURS]
+def test_nothing_is_set_for_whoever_has_the_session_next(database: str, connection: Connection) -> None:
+    with pooler(database, sessions=2) as url:
+        before = settings(url)
+        with a_worker(url, ready=connection):
+            wait_until_all(connection, insert_many(connection, "quick", 20), "succeeded", 30)
         with db.connect(url, name="test") as ours:
             assert db.is_pooled(ours)
             assert ours.execute("SELECT current_setting('timezone')").fetchone() == ("UTC",)
-        with psycopg.connect(url, autocommit=True) as stranger:
-            after = [stranger.execute("SELECT current_setting(%s)", (name,)).fetchone() for name in OURS]
-    assert after == before
+        assert db.migrate(url) == (db.head_revision(), db.head_revision())
+        assert settings(url) == before
+        locks = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND database ="
+        mine = "(SELECT oid FROM pg_database WHERE datname = current_database())"
+        assert connection.execute(f"{locks} {mine}".encode()).fetchone() == (0,)
+
+
+def test_a_schema_is_not_brought_forward_through_it(empty_database: str) -> None:
+    with (
+        pooler(empty_database, sessions=2) as url,
+        pytest.raises(db.DatabaseError, match="leads through a pooler"),
+    ):
+        db.migrate(url)
+
+
+def settings(url: str) -> set[tuple[object, ...]]:
+    """Return what a stranger finds set, in whichever sessions it meets."""
+    asked = ", ".join(f"current_setting('{name}')" for name in OURS).encode()
+    with psycopg.connect(url, autocommit=True, prepare_threshold=None) as stranger:
+        return {stranger.execute(b"SELECT " + asked).fetchone() or () for _ in range(20)}
 
 
 def test_a_session_of_ones_own_keeps_what_is_set_and_prepared(database: str) -> None:

@@ -119,3 +119,17 @@ def test_a_type_that_no_worker_ever_registered_is_decided_by_the_defaults(connec
     end_lease(connection, run_id)
     assert reaper().step(connection) == {"failed": 1}
     assert attempts(connection, run_id)[0]["max_attempts"] == 10
+
+
+@pytest.mark.parametrize("wrong", [{"priority": 99}, {"payload": "[]"}, {"failures": 999_999_999}])
+def test_a_row_that_breaks_a_rule_keeps_no_other_from_being_taken_back(
+    connection: Connection, wrong: dict[str, object]
+) -> None:
+    bad, good = a_run(connection, "running", **wrong), a_run(connection, "running")
+    for run_id in (bad, good):
+        end_lease(connection, run_id)
+    assert reaper().step(connection) == {"dead": 1, "failed": 1}
+    found = row(connection, bad)
+    assert (found["status"], found["locked_by"], found["error_code"]) == ("dead", None, "lease_lost")
+    assert "rule" in str(found["last_error"]) or "constraint" in str(found["last_error"])
+    assert reaper().step(connection) == {}

@@ -104,3 +104,19 @@ def test_an_idle_worker_says_so_and_takes_it_back_when_it_is_full(
     wait_until(lambda: not idle(), 5, "the worker is not idle any more")
     wait_until_all(shared, ids, "succeeded")
     wait_until(idle, 5, "the worker is idle again")
+
+
+def test_a_draining_worker_is_not_idle_and_is_so_again_when_it_is_undrained(
+    database: str, connection: Connection
+) -> None:
+    from tests.worker.motion import OPERATOR
+    from worker.transitions import types
+
+    with a_worker(database, ready=connection, POLL_SECONDS=0.5) as started:
+        wait_until_idle(connection, started)
+        (name,) = connection.execute("SELECT id FROM wakeboard.workers").fetchone() or ("",)
+        types.drain(connection, str(name), OPERATOR)
+        busy = "SELECT idle_since IS NULL FROM wakeboard.workers"
+        wait_until(lambda: connection.execute(busy).fetchone() == (True,), 10, "it is not idle any more")
+        types.undrain(connection, str(name), OPERATOR)
+        wait_until_idle(connection, started)

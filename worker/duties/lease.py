@@ -18,7 +18,7 @@ import psycopg
 
 from worker import log
 from worker.absence import Absence
-from worker.db import DatabaseError, configure, connect
+from worker.db import DatabaseError, configure, connect, is_pooled
 from worker.duties.presence import Beat
 from worker.duties.watchdog import Watchdog
 from worker.loop.held import Held, Holdings, boottime_ns
@@ -132,7 +132,8 @@ class LeaseKeeper:
             lock_timeout_seconds=1,
         )
         # One plan per heartbeat costs nothing, and none is made for a table that has grown since.
-        configure(connection, PLANNING | {"plan_cache_mode": "force_custom_plan"})
+        if not is_pooled(connection):
+            configure(connection, PLANNING | {"plan_cache_mode": "force_custom_plan"})
         return connection
 
     def _disconnect(self) -> None:

@@ -6,18 +6,30 @@ then move it, guarded by the epoch as read.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from time import monotonic
-from typing import Any
+from typing import Any, NamedTuple
 
 import psycopg
 
 from worker import log
 from worker.backoff import Backoff
+from worker.db import REFUSALS
 from worker.fingerprint import LOST_TEMPLATE, lost_group
-from worker.transitions.engine.reaping import ENDED_LEASES, REAP
+from worker.transitions.engine.reaping import END_REFUSED, ENDED_LEASES, REAP
 
 BATCH = 500
 WHY = LOST_TEMPLATE
+
+
+class Lost(NamedTuple):
+    """A run whose lease has ended, as it was read, and how it is taken back; ``delay`` is in seconds."""
+
+    id: int
+    epoch: int
+    delay: float
+    most_attempts: int
+    error_group: int
 
 
 class Reaper:
@@ -44,11 +56,11 @@ class Reaper:
         if not rows:
             return {}
         delays = [Backoff.parse_or_default(row[6]).delay_seconds(row[4] + 1) for row in rows]
-        values = (
-            [row[0] for row in rows], [row[1] for row in rows], delays, [row[5] for row in rows], WHY,
-            [lost_group(row[3]).id for row in rows], LOST_TEMPLATE,
-        )  # fmt: skip
-        moved = psycopg.RawCursor(connection).execute(REAP.encode(), values).fetchall()
+        lost = [
+            Lost(row[0], row[1], delay, row[5], lost_group(row[3]).id)
+            for row, delay in zip(rows, delays, strict=True)
+        ]
+        moved = self._reap(connection, lost)
         counts: dict[str, int] = {}
         for run_id, status, next_run_at, job_type, attempt, worker_id in moved:
             counts[status] = counts.get(status, 0) + 1
@@ -57,6 +69,23 @@ class Reaper:
                 error_code="lease_lost", status=status, next_run_at=next_run_at,
             )  # fmt: skip
         return counts
+
+    def _reap(self, connection: psycopg.Connection[Any], lost: Sequence[Lost]) -> list[tuple[Any, ...]]:
+        """Take the runs back and return them; one that breaks a rule of its table is dead where it stands.
+
+        Plain SQL may have written such a row: it keeps nobody else's run from being taken back.
+        """
+        ids, epochs, delays, most, groups = zip(*lost, strict=True)
+        values = (list(ids), list(epochs), list(delays), list(most), WHY, list(groups), LOST_TEMPLATE)
+        cursor = psycopg.RawCursor(connection)
+        try:
+            return cursor.execute(REAP.encode(), values).fetchall()
+        except REFUSALS as refused:
+            if len(lost) > 1:
+                return [moved for one in lost for moved in self._reap(connection, [one])]
+            why = (refused.diag.message_primary or "it is refused")[:200]
+            log.warn("A lost run breaks a rule of its table, and is dead.", run_id=ids[0], error=why)
+            return cursor.execute(END_REFUSED.encode(), (ids[0], epochs[0], f"{WHY}; {why}")).fetchall()
 
     def _server_is_new(self, connection: psycopg.Connection[Any]) -> bool:
         """Whether the server started a moment ago: the leases that ended while it was down may be renewed."""

@@ -16,7 +16,7 @@ from psycopg import sql
 from psycopg.rows import class_row
 
 from worker import horizon, log
-from worker.db import configure, connect
+from worker.db import configure, connect, is_pooled
 from worker.indexes.bloat import FLOOR_BYTES, Index, Leftover, bloated, leftovers, megabytes
 from worker.indexes.state import GIVEN_UP_SECONDS, Pass, store
 
@@ -49,7 +49,8 @@ def open_connection(url: str) -> Connection:
     connection = connect(
         url, name=NAME, statement_timeout_seconds=REBUILD_SECONDS, lock_timeout_seconds=LOCK_SECONDS
     )
-    configure(connection, {"max_parallel_maintenance_workers": "0"})
+    if not is_pooled(connection):
+        configure(connection, {"max_parallel_maintenance_workers": "0"})
     return connection
 
 

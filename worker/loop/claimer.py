@@ -77,6 +77,13 @@ class Claimer:
         """All is as it should be: a claim was answered, or none is due (slots busy, worker draining)."""
         self._succeeded_at, self._error = monotonic(), None
 
+    def rest(self) -> None:
+        """Nothing may be claimed for now, and that is as it should be: nobody need notify this worker."""
+        self.well()
+        if self._is_idle and self._line.is_free:
+            self._is_idle = self._announcement = False
+            self._take_back_idle()
+
     def hindered(self, why: str) -> None:
         """Claims cannot be made until somebody mends ``why``."""
         self._error = why

@@ -15,6 +15,7 @@ from psycopg.rows import dict_row
 from worker import scope
 from worker.audit import Actor, record
 from worker.backoff import Backoff
+from worker.db import REFUSALS
 from worker.fingerprint import lost_group
 from worker.states import CANCELLABLE, CLAIMABLE, ENDED, VERBS, sql_list
 from worker.transitions.answer import Answer
@@ -25,8 +26,6 @@ Connection = psycopg.Connection[Any]
 Row = dict[str, Any]
 
 WAKE_CHANNEL = "wakeboard_wake"
-# What the database refuses; the last one is what a trigger of somebody's own raises.
-REFUSALS = (psycopg.DataError, psycopg.IntegrityError, psycopg.errors.RaiseException)
 CANCEL_CHANNEL = "wakeboard_cancel"
 
 # Sent before each move below. A lock waited for inside of the move's own statement is too late: the new row

@@ -64,6 +64,15 @@ SELECT id, status, next_run_at::text, job_type, attempt, worker_id FROM moved
 
 
 REAP = _reap("r.locked_until < now()")
+# What cannot be taken back ends where it stands: of an ended run no rule is asked that could refuse it.
+# $1 id, $2 epoch as read, $3 why.
+END_REFUSED = f"""
+UPDATE wakeboard.job_runs AS r
+SET status = 'dead', finished_at = now(), failed_at = now(), error_code = 'lease_lost', last_error = $3::text,
+    {FREED}
+WHERE r.id = $1 AND r.lease_epoch = $2 AND {RUNNING} AND r.locked_until < now()
+RETURNING r.id, r.status, NULL::text, r.job_type, r.attempts, NULL::text
+"""
 # The operator's way: also when the worker has been silent for two heartbeats.
 RELEASE_LEASE = _reap(
     f"""(r.locked_until < now() OR NOT EXISTS (
