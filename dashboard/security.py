@@ -16,6 +16,7 @@ from urllib.parse import quote, urlencode
 from flask import Flask, Response, abort, current_app, g, redirect, render_template, request
 from werkzeug.exceptions import Forbidden, HTTPException, NotFound, Unauthorized
 
+from dashboard import strangers
 from dashboard.answers import PROBES, came_from, parts_of, wanted
 from dashboard.connection import writing
 from dashboard.existing import missing
@@ -228,7 +229,8 @@ def _bearer_alone() -> bool:
 
 def _cross_site(why: str) -> None:
     actor = Actor(NOBODY.name, NOBODY.role, "web", request.remote_addr, g.request_id)
-    note(actor, "cross_site", "page", request.path, reason=why, result="refused")
+    if strangers.are_told():
+        note(actor, "cross_site", "page", request.path, reason=why, result="refused")
     raise Forbidden(f"This request came from another site ({why}) and was refused. Use the page itself.")
 
 

@@ -6,6 +6,7 @@ Pure. Who writes a definition and who runs it read the same rules here, so what 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
@@ -18,6 +19,8 @@ COMMAND = ("argv", "env", "stdin", "cwd")
 HTTP = ("url", "method", "headers", "body", "json")
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
 SCHEMES = ("http", "https")
+# A name as RFC 9110 has it.
+_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
 
 def unreadable(what: str) -> Permanent:
@@ -114,6 +117,11 @@ def body_of(found: Instructions) -> tuple[bytes | None, str]:
 
 
 def check_headers(headers: Mapping[str, str]) -> None:
-    """Raise Permanent when a header would break out of its line."""
+    """Raise Permanent when a header would break out of its line, or cannot be sent at all."""
     if any(c < " " or c == "\x7f" for name, value in headers.items() for c in name + value):
         raise unreadable("a header holds a line break or another control character")
+    for name, value in headers.items():
+        if not _TOKEN.fullmatch(name):
+            raise unreadable(f"'{name[:40]}' cannot be the name of a header: letters, digits and - only")
+        if any(ord(c) > 0xFF for c in value):
+            raise unreadable(f"the header '{name[:40]}' holds a character beyond Latin-1; encode it")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from flask import Blueprint, Response, abort, g, redirect, render_template, request
 
+from dashboard import strangers
 from dashboard.answers import local_path, see_other
 from dashboard.connection import writing
 from dashboard.security import cookie_name, identify
@@ -45,7 +46,8 @@ def _by_link(token: str) -> Response | tuple[str, int]:
     with writing() as connection:
         actor = users.consume_login_link(connection, token)
         if actor is None:
-            _note(connection, "link", "login.link", "denied")
+            if strangers.are_told():
+                _note(connection, "link", "login.link", "denied")
             return _form(says=SPENT), 403
         return _open(connection, actor)
 

@@ -10,7 +10,7 @@ from flask import Flask
 from flask.testing import FlaskClient
 from werkzeug.http import parse_cookie
 
-from dashboard import answers, create_app
+from dashboard import answers, create_app, strangers
 from dashboard.answers import PROBES
 from dashboard.verbs import add_verb
 from tests.conftest import Connection
@@ -289,6 +289,14 @@ def test_another_site_cannot_press_a_button(
     assert status(connection) == "dead"
     refused = "SELECT result FROM wakeboard.audit_log WHERE action = 'cross_site'"
     assert connection.execute(refused).fetchone() == ("refused",)
+
+
+def test_strangers_fill_no_audit_log(anonymous: FlaskClient, connection: Connection) -> None:
+    for _ in range(3 * strangers.MOST_OF_ONE):
+        assert anonymous.post("/runs/1/retry", headers={"Sec-Fetch-Site": "cross-site"}).status_code == 403
+        assert anonymous.post("/login", data={"token": "wrong"}).status_code == 403
+    (written,) = connection.execute("SELECT count(*) FROM wakeboard.audit_log").fetchone() or (0,)
+    assert written == strangers.MOST_OF_ONE
 
 
 @pytest.mark.parametrize(

@@ -95,6 +95,11 @@ def run(timeout: float = 20, key: str | None = None, **payload: Any) -> dict[str
     )
 
 
+def test_a_key_that_no_header_can_hold_is_sent_in_percents(provider: Provider) -> None:
+    run(url=f"{provider.url}/200", key="10 €")
+    assert provider.seen[-1]["headers"]["idempotency-key"] == "10%20%E2%82%AC"
+
+
 @pytest.mark.parametrize(
     ("given", "method"),
     [
@@ -238,6 +243,9 @@ def test_a_redirect_leads_to_no_other_scheme(provider: Provider, target: str) ->
         {"url": "http://example.com/", "method": "BREW"},
         {"url": "http://example.com/", "headers": {"A": "b\r\nC: d"}},
         {"url": "http://example.com/", "headers": {"A": 1}},
+        {"url": "http://example.com/", "headers": {"": "x"}},
+        {"url": "http://example.com/", "headers": {"X:Y": "x"}},
+        {"url": "http://example.com/", "headers": {"X-Price": "10 €"}},
         {"url": "http://example.com/", "body": "x", "json": {}},
         {"url": "http://example.com/", "argv": ["ls"]},
     ],

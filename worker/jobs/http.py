@@ -15,7 +15,7 @@ import urllib.request
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import IO, Any
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 from worker import __version__
 from worker.context import Context
@@ -69,12 +69,17 @@ def _request(context: Context, found: Instructions) -> urllib.request.Request:
     data, content_type = body_of(found)
     headers = {
         "User-Agent": f"wakeboard/{__version__}",
-        "Idempotency-Key": context.key or f"run-{context.run_id}",
+        "Idempotency-Key": _as_header(context.key) if context.key else f"run-{context.run_id}",
         **({"Content-Type": content_type} if data is not None else {}),
         **texts_of(found, "headers"),
     }
     check_headers(headers)
     return urllib.request.Request(url_of(found), data, headers, method=method_of(found))
+
+
+def _as_header(key: str) -> str:
+    """Return ``key`` as it is, or in percents where a header cannot hold it."""
+    return key if all(ord(c) <= 0xFF for c in key) else quote(key, safe="")
 
 
 class _Redirects(urllib.request.HTTPRedirectHandler):
