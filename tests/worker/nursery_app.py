@@ -7,6 +7,7 @@ import ctypes
 import json
 import mmap
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -54,6 +55,9 @@ def show(ctx: Context) -> dict[str, Any]:
         "term": signal.getsignal(signal.SIGTERM) is signal.SIG_IGN,
         "files": len(list(Path("/proc/self/fd").iterdir())),
         "timer": signal.getitimer(signal.ITIMER_REAL)[0],
+        "pipe": signal.getsignal(signal.SIGPIPE),
+        "usr1": signal.getsignal(signal.SIGUSR1),
+        "largest_file": resource.getrlimit(resource.RLIMIT_FSIZE)[0],
         "attempt": ctx.attempt,
         "key": ctx.key,
         "scheduled_for": str(ctx.scheduled_for),
@@ -69,9 +73,18 @@ def litter(ctx: Context) -> int:
     os.environ["LEFT_BEHIND"] = "yes"
     os.umask(0o077)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     signal.alarm(1)
     sys.stdout = open(os.devnull, "w")  # noqa: SIM115, PTH123
     return os.getpid()
+
+
+@job("litter_slowly")
+def litter_slowly(ctx: Context) -> None:
+    """Change what is looked at only after a run that took a while."""
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+    time.sleep(0.005)
 
 
 @job("wander")

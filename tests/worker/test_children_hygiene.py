@@ -37,8 +37,9 @@ def shown(nursery: Nursery) -> dict[str, object]:
 
 def test_the_next_run_finds_the_process_as_the_first_did(nursery: Nursery) -> None:
     before = shown(nursery)
-    nursery.run(assign("litter"))
-    assert shown(nursery) == before
+    for litter in ("litter", "litter_slowly"):
+        nursery.run(assign(litter))
+        assert shown(nursery) == before
 
 
 def test_after_the_shortest_run_the_next_one_is_in_its_folder(nursery: Nursery) -> None:

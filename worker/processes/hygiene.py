@@ -12,6 +12,7 @@ import os
 import resource
 import signal
 import sys
+from collections.abc import Sequence
 from operator import attrgetter
 from typing import Any
 
@@ -23,8 +24,16 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _KILL_SECONDS = 2.0
 _RUNS_BETWEEN_LONG_LOOKS = 100
 _SHORT_NS, _LONG_NS = 1_000_000, 10_000_000
-_SIGNALS = tuple(map(int, (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD, signal.SIGALRM)))
-_LIMITS = (resource.RLIMIT_NOFILE, resource.RLIMIT_AS, resource.RLIMIT_DATA)
+_SIGNALS = tuple(map(int, (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD, signal.SIGALRM, signal.SIGPIPE)))
+_RARER_SIGNALS = tuple(sorted(set(signal.valid_signals()) - {*_SIGNALS, signal.SIGKILL, signal.SIGSTOP}))
+# That of open files first: it says how many a run may leave open.
+_LIMITS = (
+    resource.RLIMIT_NOFILE,
+    *sorted(
+        {getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")}
+        - {resource.RLIMIT_NOFILE}
+    ),
+)
 # No process can be started in less.
 _SPAWN_NS = 50_000
 # The functions under the signal module's: without their enumerations a look costs a tenth.
@@ -47,6 +56,7 @@ class Hygiene:
         self._umask = os.umask(0o022)
         os.umask(self._umask)
         self._handlers = list(map(_look.getsignal, _SIGNALS))
+        self._rarer_handlers = list(map(_look.getsignal, _RARER_SIGNALS))
         self._limits = [(limit, resource.getrlimit(limit)) for limit in _LIMITS]
         self._streams = (sys.stdout, sys.stderr)
         self._threads = _started_threads()
@@ -122,12 +132,11 @@ class Hygiene:
     def _restore_signals(self, is_long: bool) -> None:
         # The timer of signal.setitimer(ITIMER_REAL), too: to stop it costs less than to look at it.
         _look.alarm(0)
-        if list(map(_look.getsignal, _SIGNALS)) != self._handlers:
-            for number, handler in zip(_SIGNALS, self._handlers, strict=True):
-                if _look.getsignal(number) != handler:
-                    signal.signal(number, handler)
-        if is_long and _look.pthread_sigmask(signal.SIG_BLOCK, ()):
-            signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        _restore_handlers(_SIGNALS, self._handlers)
+        if is_long:
+            _restore_handlers(_RARER_SIGNALS, self._rarer_handlers)
+            if _look.pthread_sigmask(signal.SIG_BLOCK, ()):
+                signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
     def _restore_limits(self) -> None:
         for limit, wanted in self._limits:
@@ -143,6 +152,14 @@ class Hygiene:
             return "it left many files open"
         resident = int(_read("/proc/self/statm").split()[1]) * _PAGE_BYTES
         return f"it holds {resident // 1024 // 1024} MB" if resident > self._recycle_bytes else None
+
+
+def _restore_handlers(signals: Sequence[int], handlers: Sequence[Any]) -> None:
+    if list(map(_look.getsignal, signals)) != handlers:
+        for number, handler in zip(signals, handlers, strict=True):
+            # None: of somebody else than Python.
+            if handler is not None and _look.getsignal(number) != handler:
+                signal.signal(number, handler)
 
 
 def _tasks() -> int:
