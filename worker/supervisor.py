@@ -241,7 +241,8 @@ class Supervisor:
         log.note("Worker stopped.", worker_id=self.worker_id, left_running=len(self._holdings) or None)
 
     def _say_goodbye(self) -> None:
-        if not self._background.is_registered:
+        # A database that does not answer would take another five seconds to say so.
+        if not (self._background.is_registered and self._lines.are_free):
             return
         try:
             with connect(self._url, name="wakeboard goodbye", statement_timeout_seconds=2) as connection:

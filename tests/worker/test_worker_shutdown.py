@@ -11,6 +11,7 @@ from pathlib import Path
 import psutil
 
 from tests.factories import Connection, attempts, row, rows
+from tests.middleman import between
 from tests.processes import wait_until
 from tests.worker.motion import (
     LEASE,
@@ -156,3 +157,19 @@ def test_signals_under_load_leave_nothing_running(database: str, connection: Con
         stop.set()
         producer.join()
     assert not rows(connection, "job_attempts", "outcome <> 'succeeded'")
+
+
+def test_a_database_that_falls_silent_holds_no_stop_up_for_long(
+    database: str, connection: Connection, tmp_path: Path
+) -> None:
+    record = tmp_path / "truth"
+    with between(database) as middleman:
+        with a_worker(middleman.url, ready=connection, TRUTH=record, SHUTDOWN_SECONDS=4, **FOUR) as worker:
+            (run_id,) = insert_many(connection, "patient", 1, {"seconds": 60})
+            wait_until_started(record, run_id)
+            middleman.fall_silent()
+            asked = time.monotonic()
+            worker.terminate(20)
+            # What waits for an answer is given a second or two, one after the other.
+            assert time.monotonic() - asked < 4 + 5
+        middleman.heal()

@@ -31,6 +31,11 @@ class Lines:
         self.claim = Line(url, "claim", tell, listens=tuple(heard))
         self.finish = Line(url, "finish", tell)
 
+    @property
+    def are_free(self) -> bool:
+        """Whether both connections stand, and everything that was asked of them is answered."""
+        return self.claim.is_free and self.finish.is_free
+
     def connected(self, line: Line, channel: Channel) -> None:
         """Use the connection that a line has opened."""
         line.adopt(channel)
