@@ -82,11 +82,16 @@ def test_an_index_that_was_cut_short_is_made_anew(
 
 
 def test_who_waits_for_another_migration_says_so_in_the_end(
-    database: str, connection: Connection, monkeypatch: pytest.MonkeyPatch
+    old_database: str, watcher: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(db, "MIGRATION_PATIENCE_SECONDS", 0)
     with (
-        db.migration_lock(connection),
+        db.migration_lock(watcher),
         pytest.raises(db.DatabaseError, match="Another process has been"),
     ):
-        db.migrate(database)
+        db.migrate(old_database)
+
+
+def test_a_schema_that_is_there_waits_for_nobody(database: str, connection: Connection) -> None:
+    with db.migration_lock(connection):
+        assert db.migrate(database) == (db.head_revision(), db.head_revision())
