@@ -25,12 +25,10 @@ from worker.operations.start import Wanted, start, unconfirmed
 from worker.states import VERBS
 
 LONGEST_REASON = 500
-# What a POST may say: which runs, how many somebody saw, and how they are moved; the rest is of a preview
-# that is sent back as it came.
-FIELDS = (
-    "run", "filter", "also", "confirm", "per_minute", "stop_above_percent", "canary", "as_of", "counted",
-    "highest", "verb", "is_all", "states", "types", "examples", "left",
-)  # fmt: skip
+# What a POST may say of how runs are moved, and how many somebody saw; of which ones; the rest is of a
+# preview that is sent back as it came.
+HOW = ("also", "confirm", "per_minute", "stop_above_percent", "canary", "as_of", "counted", "highest")
+FIELDS = ("run", "filter", *HOW, "verb", "is_all", "states", "types", "examples", "left")
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,7 +59,6 @@ MIGRATION_PATIENCE_SECONDS = 60
 MIGRATION_PAUSE_SECONDS = 0.2
 OLDEST_SERVER = 160_000
 
-
 # What PostgreSQL refuses of the data; the last one is what a trigger of somebody's own raises.
 REFUSALS = (psycopg.DataError, psycopg.IntegrityError, psycopg.errors.RaiseException)
 # What PostgreSQL says where the tables are not there, or are older than this version.
@@ -96,7 +95,7 @@ def connect(
         "statement_timeout": f"{int(statement_timeout_seconds * 1000)}ms",
         "lock_timeout": f"{int(lock_timeout_seconds * 1000)}ms",
     }
-    if _is_pooled(connection):
+    if _meets_pooler(connection):
         connection.prepare_threshold = None
         configure(connection, {key: SESSION[key] for key in FOLLOWED_BY_POOLERS})
     else:
@@ -137,7 +136,7 @@ def is_pooled(connection: psycopg.Connection[Any]) -> bool:
     return connection.prepare_threshold is None
 
 
-def _is_pooled(connection: psycopg.Connection[Any]) -> bool:
+def _meets_pooler(connection: psycopg.Connection[Any]) -> bool:
     """Return whether another process than the one that answered the connect runs the statements.
 
     A pooler invents the number that it tells at the connect, because no one server process belongs to it.
@@ -258,24 +257,25 @@ def migrate(url: str) -> tuple[str | None, str]:
 
     head = head_revision()
     with connect(url, name="wakeboard migrate", lock_timeout_seconds=60) as lock:
-        if current_revision(lock) == head:
-            return head, head
+        before = current_revision(lock)
+        if before == head:
+            return before, head
         if is_pooled(lock):
             raise DatabaseError(
                 f"The schema has to be brought to revision {head}, which takes a session of its own, and "
                 "this address leads through a pooler. Run once with the server's own: wakeboard db upgrade"
             )
-    with connect(url, name="wakeboard migrate", lock_timeout_seconds=60) as lock, migration_lock(lock):
-        before = current_revision(lock)
-        if before == head:
-            return before, head
-        known = {script.revision for script in ScriptDirectory.from_config(alembic_config()).walk_revisions()}
-        if before is not None and before not in known:
-            raise DatabaseError(
-                f"The schema is at revision {before}, which this version does not know: "
-                "it was migrated by a newer Wakeboard. Install that version here too."
-            )
-        config = alembic_config()
-        config.attributes["url"] = url
-        command.upgrade(config, "head")
+        with migration_lock(lock):
+            before = current_revision(lock)
+            if before == head:
+                return before, head
+            config = alembic_config()
+            known = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
+            if before is not None and before not in known:
+                raise DatabaseError(
+                    f"The schema is at revision {before}, which this version does not know: "
+                    "it was migrated by a newer Wakeboard. Install that version here too."
+                )
+            config.attributes["url"] = url
+            command.upgrade(config, "head")
     return before, head

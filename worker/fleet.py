@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from worker.leases import is_heard, is_stopping
+from worker.leases import is_heard, is_held_by, is_stopping
 
 
 class State(NamedTuple):
@@ -54,12 +54,8 @@ def is_draining(worker: str) -> str:
 
 
 def is_finishing(run: str) -> str:
-    """Return the SQL that says whether a running run is held by a worker that takes nothing new.
-
-    Who that is is found once, and not for each run, as in ``leases.is_silent``.
-    """
-    leaving = f"SELECT holder.id FROM wakeboard.workers AS holder WHERE {is_leaving('holder')}"
-    return f"(({run}.locked_by IN ({leaving})) IS TRUE)"
+    """Return the SQL that says whether a running run is held by a worker that takes nothing new."""
+    return f"({is_held_by(run, is_leaving('holder'))} IS TRUE)"
 
 
 def _is_told_to_drain(worker: str) -> str:

@@ -64,12 +64,17 @@ def is_ended(run: str) -> str:
 
 
 def is_silent(run: str) -> str:
-    """Return the SQL that says whether nobody is heard to work at a running run.
+    """Return the SQL that says whether nobody is heard to work at a running run."""
+    return f"({is_held_by(run, is_heard('holder'))} IS NOT TRUE)"
 
-    Who is heard is found once, and not for each run: PostgreSQL keeps the answer of such a question hashed.
+
+def is_held_by(run: str, holders: str) -> str:
+    """Return the SQL that says whether one of the workers ``holder`` of whom ``holders`` is true has the run.
+
+    Who they are is found once, and not for each run: PostgreSQL keeps the answer of such a question hashed.
+    NULL where the run has no worker.
     """
-    heard = f"SELECT holder.id FROM wakeboard.workers AS holder WHERE {is_heard('holder')}"
-    return f"(({run}.locked_by IN ({heard})) IS NOT TRUE)"
+    return f"({run}.locked_by IN (SELECT holder.id FROM wakeboard.workers AS holder WHERE {holders}))"
 
 
 def is_stuck(run: str) -> str:

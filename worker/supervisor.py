@@ -157,8 +157,11 @@ class Supervisor:
         if self._may_claim():
             self._claimer.step()
         elif not self._app.is_down:
-            # A stop waits for no statement more.
-            (self._claimer.well if self._shutdown.has_begun else self._claimer.rest)()
+            if self._shutdown.has_begun:
+                # A stop waits for no statement more.
+                self._claimer.well()
+            else:
+                self._claimer.rest()
         self._decide_end()
         log.flush()
 

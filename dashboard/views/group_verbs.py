@@ -94,9 +94,10 @@ def retry(fingerprint: str) -> Response | str:
     """Lead a person to the preview of a retry of the group's failing runs; begin it for a program."""
     verb = VERBS["error.retry"]
     require(verb)
-    standing = groups.standing(reading(), kept_group(fingerprint).id, FAILING)
-    dead, failed = (standing[status.value] for status in (Status.DEAD, Status.FAILED))
+    kept = kept_group(fingerprint)
     if request.method == "GET":
+        standing = groups.standing(reading(), kept.id, FAILING)
+        dead, failed = (standing[status.value] for status in (Status.DEAD, Status.FAILED))
         says = (
             f"Retry the runs of {_title(fingerprint)} that fail now, {capped(dead)} dead and "
             f"{capped(failed)} waiting for their next try? You see them before anything is done."
@@ -106,7 +107,7 @@ def retry(fingerprint: str) -> Response | str:
             "confirm.html", verb=verb, says=says, back=back, fields=None, wrong=None, typed={}
         )
     if answers.wanted() == "json":
-        refuse_unread(*everything.FIELDS)
+        refuse_unread(*everything.HOW)
         return everything.begin("retry", {**body(), "filter": failures.retry_query(fingerprint)})
     leads = failures.retry_link(fingerprint)
     if answers.wanted() == "page":

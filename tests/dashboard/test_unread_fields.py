@@ -21,7 +21,8 @@ JSON = {"Accept": "application/json"}
         ("/types/mail/limit", {"most": 1}, "“most”; allowed: limit, reason."),
         ("/everything/hold", {"end": None}, "“end”; allowed: until, until_at, reason."),
         ("/errors/{group}/mute", {"for": "8h", "why": "x"}, "“why”; allowed: for, until, reason."),
-        ("/errors/{group}/retry", {"confrim": 1}, "“confrim”; allowed: run, filter, also, confirm,"),
+        ("/errors/{group}/retry", {"confrim": 1}, "“confrim”; allowed: also, confirm, per_minute,"),
+        ("/errors/{group}/retry", {"run": [1]}, "“run”; allowed: also, confirm, per_minute,"),
         ("/schedules/nightly/edit", {"cron": "0 4 * * *"}, "“cron”; allowed: schedule, timezone, payload,"),
         (
             "/runs/bulk/retry",

@@ -60,7 +60,7 @@ class Reaper:
             Lost(row[0], row[1], delay, row[5], lost_group(row[3]).id)
             for row, delay in zip(rows, delays, strict=True)
         ]
-        moved = self._reap(connection, lost)
+        moved = _reap(connection, lost)
         counts: dict[str, int] = {}
         for run_id, status, next_run_at, job_type, attempt, worker_id in moved:
             counts[status] = counts.get(status, 0) + 1
@@ -69,23 +69,6 @@ class Reaper:
                 error_code="lease_lost", status=status, next_run_at=next_run_at,
             )  # fmt: skip
         return counts
-
-    def _reap(self, connection: psycopg.Connection[Any], lost: Sequence[Lost]) -> list[tuple[Any, ...]]:
-        """Take the runs back and return them; one that breaks a rule of its table is dead where it stands.
-
-        Plain SQL may have written such a row: it keeps nobody else's run from being taken back.
-        """
-        ids, epochs, delays, most, groups = zip(*lost, strict=True)
-        values = (list(ids), list(epochs), list(delays), list(most), WHY, list(groups), LOST_TEMPLATE)
-        cursor = psycopg.RawCursor(connection)
-        try:
-            return cursor.execute(REAP.encode(), values).fetchall()
-        except REFUSALS as refused:
-            if len(lost) > 1:
-                return [moved for one in lost for moved in self._reap(connection, [one])]
-            why = (refused.diag.message_primary or "it is refused")[:200]
-            log.warn("A lost run breaks a rule of its table, and is dead.", run_id=ids[0], error=why)
-            return cursor.execute(END_REFUSED.encode(), (ids[0], epochs[0], f"{WHY}; {why}")).fetchall()
 
     def _server_is_new(self, connection: psycopg.Connection[Any]) -> bool:
         """Whether the server started a moment ago: the leases that ended while it was down may be renewed."""
@@ -116,3 +99,21 @@ class Reaper:
                  seconds=round(offset - known, 3))  # fmt: skip
         self.reconnected()
         return True
+
+
+def _reap(connection: psycopg.Connection[Any], lost: Sequence[Lost]) -> list[tuple[Any, ...]]:
+    """Take the runs back and return them; one that breaks a rule of its table is dead where it stands.
+
+    Plain SQL may have written such a row: it keeps nobody else's run from being taken back.
+    """
+    ids, epochs, delays, most, groups = zip(*lost, strict=True)
+    values = (list(ids), list(epochs), list(delays), list(most), WHY, list(groups), LOST_TEMPLATE)
+    cursor = psycopg.RawCursor(connection)
+    try:
+        return cursor.execute(REAP.encode(), values).fetchall()
+    except REFUSALS as refused:
+        if len(lost) > 1:
+            return [moved for one in lost for moved in _reap(connection, [one])]
+        why = (refused.diag.message_primary or "it is refused")[:200]
+        log.warn("A lost run breaks a rule of its table, and is dead.", run_id=ids[0], error=why)
+        return cursor.execute(END_REFUSED.encode(), (ids[0], epochs[0], f"{WHY}; {why}")).fetchall()
