@@ -1,22 +1,26 @@
-"""A real standby of a test's own server: a copy by pg_basebackup that follows it over its socket."""
+"""A real standby of a test's own server: a copy by pg_basebackup that follows it over its socket.
+
+Either may crash, stop, be promoted or follow the other.
+"""
 
 from __future__ import annotations
 
 import shutil
 import signal
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import psycopg
+from psycopg.conninfo import make_conninfo
 
 from tests.processes import wait_until
 from tests.servers import Server, make_folder, with_database
 from worker import embedded
 from worker.embedded import binaries, cluster
-from worker.embedded.places import SUPERUSER, Places
+from worker.embedded.places import DATABASE, PORT, ROLE, SUPERUSER, Places
 from worker.embedded.server import find, prepare
 
 # It may not take fewer connections than the server that it follows.
@@ -24,54 +28,125 @@ SETTINGS = {"fsync": "off", "max_connections": "300", "wal_receiver_status_inter
 
 
 @dataclass
-class Standby:
-    """A running standby; ``user_url`` is of the role that owns the tables, ``admin_url`` of a superuser."""
+class Node:
+    """One of the servers that copy each other, at ``places``, with the ``settings`` of each start."""
 
-    user_url: str
-    admin_url: str
-    process: subprocess.Popen[bytes]
+    places: Places
+    settings: Mapping[str, str]
+    _process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
 
     def url(self, name: str) -> str:
         """Return the URL of the database ``name`` for its owner."""
-        return with_database(self.user_url, name)
+        return with_database(self.places.url(), name)
 
     def tell(self, statement: str) -> object:
         """Send a statement as a superuser and return the first value of its answer, if it has one."""
-        with psycopg.connect(self.admin_url, autocommit=True) as connection:
+        there = self.places.url(user=SUPERUSER, database="postgres")
+        with psycopg.connect(there, autocommit=True) as connection:
             answer = connection.execute(statement.encode())
             row = answer.fetchone() if answer.description else None
         return row and row[0]
 
+    def start(self) -> None:
+        """Start it and wait until it takes connections."""
+        postgres = binaries.for_server(self.places.data_dir, self.places.owner) / "postgres"
+        cluster.guard(self.places)
+        with (self.places.data_dir / "node.log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [postgres, *cluster.arguments(self.places, self.settings)],
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log, **self.places.owner.options(),
+            )  # fmt: skip
+        wait_until(self._answers, 60, f"{self.places.data_dir} takes connections")
+
     def stop(self) -> None:
-        """End it, and every session with it."""
-        self.process.send_signal(signal.SIGINT)
-        self.process.wait(30)
+        """End it as ``pg_ctl -m fast stop`` does: sessions are cut, a standby gets all that was written."""
+        self._end(signal.SIGINT)
+
+    def crash(self) -> None:
+        """End it as ``pg_ctl -m immediate stop`` does: no checkpoint, no goodbye."""
+        self._end(signal.SIGQUIT)
+
+    def _end(self, how: signal.Signals) -> None:
+        if self._process is not None and self._process.poll() is None:
+            self._process.send_signal(how)
+            self._process.wait(30)
+
+    def promote(self) -> None:
+        """Make it a primary, with a history of its own from here on."""
+        assert self.tell("SELECT pg_promote()") is True
+
+    def follow(self, primary: Node) -> None:
+        """Let it, which does not run, follow ``primary`` from its next start on."""
+        self._write("standby.signal", "")
+        told = make_conninfo(host=str(primary.places.socket_folder), port=PORT, user=SUPERUSER)
+        escaped = told.replace("'", "''")
+        self._write("postgresql.auto.conf", f"primary_conninfo = '{escaped}'\n")
+
+    def _write(self, name: str, text: str) -> None:
+        written = self.places.cluster / name
+        written.write_text(text)
+        shutil.chown(written, self.places.owner.uid, self.places.owner.gid)
+
+    def follows(self) -> bool:
+        """Return whether it takes what the other one writes."""
+        assert self._process is not None and self._process.poll() is None, "the standby ended"
+        with suppress(psycopg.OperationalError):
+            followed = "SELECT pg_is_in_recovery() AND EXISTS (SELECT FROM pg_stat_wal_receiver)"
+            return bool(self.tell(followed))
+        return False
+
+    def _answers(self) -> bool:
+        assert self._process is not None and self._process.poll() is None, "the server ended"
+        with suppress(psycopg.OperationalError):
+            return self.tell("SELECT true") is True
+        return False
+
+    @property
+    def log(self) -> str:
+        """What it has written into its logs."""
+        files = [self.places.data_dir / "node.log", *sorted(self.places.log_folder.glob("postgres-*"))]
+        return "".join(file.read_text(errors="replace") for file in files if file.exists())
+
+
+def as_one(nodes: Sequence[Node], name: str) -> str:
+    """Return what leads to the database ``name`` of whichever of ``nodes`` takes writes, asked in turn."""
+    hosts = ",".join(str(node.places.socket_folder) for node in nodes)
+    ports = ",".join(PORT for _ in nodes)
+    owner = nodes[0].places.owner.name
+    return make_conninfo(host=hosts, port=ports, user=ROLE, dbname=name or DATABASE, requirepeer=owner)
 
 
 @contextmanager
-def standby_of(server: Server, settings: Mapping[str, str] = SETTINGS) -> Iterator[Standby]:
+def standby_of(server: Server, settings: Mapping[str, str] = SETTINGS) -> Iterator[Node]:
     """Give a standby that streams from ``server``, an own server of the tests; it is gone at the end."""
     assert server.data_dir is not None
     folder = make_folder(Path(server.data_dir).parent)
     try:
-        places = prepare(folder)
-        _copy(find(Path(server.data_dir)), places)
-        cluster.guard(places)
-        postgres = binaries.for_server(folder, places.owner) / "postgres"
-        with (folder / "standby.log").open("wb") as log:
-            process = subprocess.Popen(
-                [postgres, *cluster.arguments(places, settings)],
-                stdin=subprocess.DEVNULL, stdout=log, stderr=log, **places.owner.options(),
-            )  # fmt: skip
-        standby = Standby(places.url(), embedded.url(folder, user=SUPERUSER, database="postgres"), process)
+        standby = Node(prepare(folder), settings)
+        _copy(find(Path(server.data_dir)), standby.places)
+        standby.start()
         try:
-            wait_until(lambda: _follows(standby), 60, "the standby follows")
+            wait_until(standby.follows, 60, "the standby follows")
             yield standby
         finally:
-            if process.poll() is None:
-                standby.stop()
+            standby.stop()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def pair_of(server: Server, settings: Mapping[str, str] = SETTINGS) -> Iterator[tuple[Node, Node]]:
+    """Give ``server``, an own server of the tests, and a standby that streams from it; both may be ended."""
+    assert server.data_dir is not None
+    folder = Path(server.data_dir)
+    embedded.stop(folder, only_if_unused=False)
+    primary = Node(find(folder), settings)
+    primary.start()
+    try:
+        with standby_of(server, settings) as standby:
+            yield primary, standby
+    finally:
+        primary.stop()
 
 
 def _copy(source: Places, target: Places) -> None:
@@ -89,10 +164,3 @@ def _copy(source: Places, target: Places) -> None:
         [program, *words, "--write-recovery-conf", "--checkpoint=fast", "--no-sync", "--wal-method=stream"]
     )
     assert made.returncode == 0, made.stderr
-
-
-def _follows(standby: Standby) -> bool:
-    assert standby.process.poll() is None, "the standby ended"
-    with suppress(psycopg.OperationalError):
-        return bool(standby.tell("SELECT pg_is_in_recovery() AND EXISTS (SELECT FROM pg_stat_wal_receiver)"))
-    return False

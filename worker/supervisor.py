@@ -100,7 +100,7 @@ class Supervisor:
         self._slots = Slots(
             self._children, self._holdings, self._claims, worker_id=me, lease_seconds=lease_seconds,
             ended=self._writer.add, succeeded=self._writer.add_succeeded, committed=self._committed,
-            pause=lambda seconds: self._claimer.pause(seconds),
+            forgotten=self._writer.forget, pause=lambda seconds: self._claimer.pause(seconds),
         )  # fmt: skip
         self._lease = LeaseKeeper(
             url, me, self._holdings, heartbeat_seconds=settings.heartbeat_seconds, poll_seconds=poll_seconds,

@@ -19,7 +19,7 @@ from tests.dashboard.conftest import SAME_ORIGIN
 from tests.factories import a_run, a_worker
 from tests.processes import wait_until
 from tests.servers import SETTINGS, Server, own_server
-from tests.standbys import Standby, standby_of
+from tests.standbys import Node, standby_of
 from worker import db
 from worker.people import users
 from worker.states import Role
@@ -36,7 +36,7 @@ def primary() -> Iterator[Server]:
 
 
 @pytest.fixture(scope="module")
-def standby(primary: Server) -> Iterator[Standby]:
+def standby(primary: Server) -> Iterator[Node]:
     """Its standby."""
     with standby_of(primary, standbys.SETTINGS | PREPARING) as following:
         yield following
@@ -58,7 +58,7 @@ def connection(database: str) -> Iterator[Connection]:
 
 
 @pytest.fixture
-def app(database: str, standby: Standby) -> Iterator[Flask]:
+def app(database: str, standby: Node) -> Iterator[Flask]:
     """A dashboard whose pages are read from the standby."""
     there = standby.url(database.partition("@/")[2].partition("?")[0])
     made = an_app(database_url=database, read_database_url=there)
@@ -109,7 +109,7 @@ def test_a_late_standby_is_told_on_every_page_until_it_has_caught_up(
     app: Flask,
     client: FlaskClient,
     connection: Connection,
-    standby: Standby,
+    standby: Node,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(replica, "TOLD_SECONDS", 1)
@@ -144,7 +144,7 @@ def test_a_late_standby_is_told_on_every_page_until_it_has_caught_up(
     assert queued(client) == 1
 
 
-def test_a_query_on_a_standby_that_holds_rows_back_is_named(client: FlaskClient, standby: Standby) -> None:
+def test_a_query_on_a_standby_that_holds_rows_back_is_named(client: FlaskClient, standby: Node) -> None:
     standby.tell("ALTER SYSTEM SET hot_standby_feedback = on")
     standby.tell("SELECT pg_reload_conf()")
     wait_until(lambda: "standby" in kinds(client), 20, "what the standby needs is among what is held back")

@@ -13,12 +13,10 @@ from random import Random
 from tests.endtoend.visitor import JSON, Reply, Visitor
 from tests.factories import row, rows
 from tests.faults.house import KILL_SECONDS, SETTINGS, House
+from tests.faults.people import an_operator
 from tests.faults.rows import Scale, fault
 from tests.faults.truth import now
 from tests.processes import wait_until
-from worker.audit import Actor
-from worker.people.tokens import create_token
-from worker.states import Role
 
 Measured = Callable[[str], None]
 APP = "tests.faults.apps.cancels"
@@ -30,7 +28,6 @@ PREPARE_SECONDS, APART_SECONDS = 0.15, 0.012
 # How many tries each wanted meeting may take: on a quiet machine it takes less than two.
 TRIES_EACH = 5
 POLL_SECONDS = float(SETTINGS["POLL_SECONDS"])
-ADMIN = Actor("anna", Role.ADMIN, "test")
 WORDS = {"succeeded": "Succeeded", "cancelled": "Cancelled"}
 ENDED_RUNS = b"""
 SELECT id, status, extract(epoch FROM finished_at)::float8,
@@ -39,11 +36,6 @@ SELECT id, status, extract(epoch FROM finished_at)::float8,
           WHERE target_type = 'run' AND target_id = r.id::text AND action = 'run.cancel')
 FROM wakeboard.job_runs AS r WHERE id = ANY (%s)
 """
-
-
-def an_operator(house: House) -> Visitor:
-    """Start the dashboard and return an operator at its door."""
-    return Visitor(house.web(), create_token(house.connection, ADMIN, "operator", Role.OPERATOR))
 
 
 def percent_of(values: Sequence[float], share: float) -> float:

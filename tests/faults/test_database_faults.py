@@ -10,7 +10,6 @@ from random import Random
 from typing import Any
 
 import psutil
-import psycopg
 import pytest
 
 from dashboard import create_app
@@ -18,13 +17,14 @@ from tests import factories
 from tests.factories import rows
 from tests.faults.clockwork import every
 from tests.faults.cluster import Cluster, cluster, database
+from tests.faults.feeding import Feeder, Producer, failed_without_sessions, resumed_after
 from tests.faults.house import LEASE_SECONDS, RECLAIM_SECONDS, Connection, House
 from tests.faults.invariants import NAMES_OF_TESTS
+from tests.faults.people import ADMIN
 from tests.faults.rows import Scale, fault
 from tests.faults.truth import Line, now
 from tests.processes import wait_until
-from worker import db, enqueue
-from worker.audit import Actor
+from worker import db
 from worker.people.tokens import create_token
 from worker.settings import Settings
 from worker.states import Role
@@ -32,7 +32,6 @@ from worker.transitions.engine.planning import PLANNING
 
 __all__ = ["cluster", "database"]
 Measured = Callable[[str], None]
-ADMIN = Actor("anna", Role.ADMIN, "test")
 # After a recovery a worker tries to connect again at least so often.
 RESUMED_WITHIN = 10
 # A child is killed at 0.9 of its lease; what is beyond the lease is the time until we see it gone.
@@ -41,28 +40,6 @@ AT_ONCE = 4
 PROBES = """
 INSERT INTO wakeboard.job_runs (job_type, payload) SELECT 'mail', '{}' FROM generate_series(1, %s)
 """
-
-
-class Feeder:
-    """Enqueues about a hundred runs a second, whether or not the database takes them."""
-
-    def __init__(self, house: House, chance: Random) -> None:
-        self._house = house
-        self._chance = chance
-        self.accepted = 0
-        self.refused = 0
-
-    def feed(self, seconds: float) -> None:
-        """Go on for ``seconds``; what the database refuses was told to nobody."""
-        every(0.25, now() + seconds, self._enqueue)
-
-    def _enqueue(self) -> None:
-        try:
-            self._house.enqueue_many("effect", 15, {"seconds": self._chance.uniform(0, 0.05)})
-            self._house.enqueue_many("note", 10)
-            self.accepted += 25
-        except psycopg.OperationalError:
-            self.refused += 1
 
 
 def left_to_a_person(house: House) -> int:
@@ -89,13 +66,6 @@ def is_gone(pid: int) -> bool:
         return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return True
-
-
-def resumed_after(house: House) -> float:
-    """Enqueue a run and return how many seconds later it starts."""
-    asked_at = now()
-    (line,) = house.wait_until_started([house.enqueue("note")], 60)
-    return line.at - asked_at
 
 
 @fault(
@@ -169,34 +139,6 @@ SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND backend_
 """
 
 
-class Producer:
-    """A program that enqueues by the product's own function, on a session that is cut like the others."""
-
-    def __init__(self, house: House) -> None:
-        self._house = house
-        self._connection: Connection | None = None
-        self.accepted = 0
-        self.told: list[str] = []
-
-    def enqueue(self) -> None:
-        """Enqueue one run; an error is what the program is told, and it connects again."""
-        payload = {"seconds": 0.0, "n": self.accepted}
-        try:
-            if self._connection is None or self._connection.closed:
-                self._connection = db.connect(self._house.database, name="wakeboard producer")
-            run_id = enqueue(self._connection, "effect", payload)
-        except (psycopg.OperationalError, db.DatabaseError) as told:
-            self.told.append(str(told))
-        else:
-            self._house.acknowledge(run_id, payload)
-            self.accepted += 1
-
-    def close(self) -> None:
-        """Disconnect."""
-        if self._connection is not None:
-            self._connection.close()
-
-
 @fault(
     "F21",
     injected="pg_terminate_backend of a random session of workers, handlers and producers, every 0.2 s",
@@ -224,9 +166,7 @@ def test_cut_sessions_cost_no_run(house: House, scale: Scale, chance: Random, me
     every(0.1, now() + scale.times(3, 15), step)
     producer.close()
     house.settle(60)
-    without_sessions = rows(
-        house.connection, "job_attempts", "job_type <> 'effect' AND outcome <> 'succeeded'"
-    )
+    without_sessions = failed_without_sessions(house)
     measured(
         f"{cut} sessions cut; {house.counts()}; attempts {house.outcomes()}, {len(without_sessions)} of them "
         f"failures of handlers that had no session; {producer.accepted} enqueued by the function, "

@@ -14,7 +14,7 @@ from time import monotonic
 from worker import log
 from worker.duties.presence import Beat
 from worker.loop.channel import Rows, StatementFailed
-from worker.loop.claiming import Claimed, busy_script, claim_script, recovery_script
+from worker.loop.claiming import Claimed, Recovered, busy_script, claim_script, recovery_script
 from worker.loop.claims import MOST_HELD, Claims, Plan
 from worker.loop.front import Front
 from worker.loop.held import Holdings
@@ -128,7 +128,7 @@ class Claimer:
         self._is_hungry = self._is_hungry or now
 
     def connected(self) -> None:
-        """The line has a fresh connection: give back what was claimed for nobody, publish anew."""
+        """The line has a fresh connection: compare what is held with what it knows, publish anew."""
         self._is_hungry, self._is_idle, self._announcement = True, False, None
         self._recover()
         self._recover_at = monotonic() + SETTLED_SECONDS
@@ -136,12 +136,20 @@ class Claimer:
     def _recover(self) -> None:
         assert self._line.channel is not None
         self._recover_at = math.inf
-        script = recovery_script(self._worker_id, self._holdings.unknown)
-        self._line.channel.run(script, self._gave_back, self._failed)
+        script = recovery_script(self._worker_id, self._holdings)
+        self._line.channel.run(script, self._recovered, self._failed)
 
-    def _gave_back(self, count: int) -> None:
-        if count:
-            log.note("Gave back claims whose answer was lost.", count=count)
+    def _recovered(self, found: Recovered) -> None:
+        """Stop what the database does not know of before it is claimed once more."""
+        if found.forgotten:
+            log.warn(
+                "The database has forgotten claims of this worker, as after a failover to a server that was "
+                "behind. Their handlers are stopped; the runs that it knows start again.",
+                count=len(found.forgotten),
+            )
+            self._slots.forget(found.forgotten)
+        if found.given_back:
+            log.note("Gave back claims whose answer was lost.", count=found.given_back)
 
     def pause(self, seconds: float) -> None:
         """Claim nothing for a while."""

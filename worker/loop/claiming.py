@@ -13,8 +13,15 @@ from worker.duties.presence import BUSY, IDLE
 from worker.loop.channel import Rows, Script, Statement, StatementFailed, array
 from worker.loop.claims import Plan, size_of
 from worker.loop.front import Front
-from worker.loop.held import boottime_ns
-from worker.transitions.engine.claims import HELD_BY_ME, LOCK_LIMIT, TYPES_WITH_WORK, claim, claim_limited
+from worker.loop.held import Holdings, boottime_ns
+from worker.transitions.engine.claims import (
+    FORGOTTEN,
+    HELD_BY_ME,
+    LOCK_LIMIT,
+    TYPES_WITH_WORK,
+    claim,
+    claim_limited,
+)
 from worker.transitions.engine.endings import RELEASE
 
 WINDOW = 64
@@ -169,18 +176,30 @@ def busy_script(worker_id: str) -> Script:
     yield BUSY, (worker_id.encode(),)
 
 
-def recovery_script(worker_id: str, unknown: object) -> Script:
-    """Return the script that gives back rows locked by us that we do not hold, after a connection error.
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """What a look after a connection error found; attempts are a run and its epoch each.
 
-    ``unknown`` is ``Holdings.unknown``. Its value is how many were given back.
+    ``given_back``: how many claims went back whose answer never came. ``forgotten``: attempts of ours that
+    the database does not know of, which is back at an earlier state.
     """
+
+    given_back: int
+    forgotten: Rows
+
+
+def recovery_script(worker_id: str, holdings: Holdings) -> Script:
+    """Return the script that compares what we hold with what is locked by us; its value is a Recovered."""
+    held = holdings.attempts()
+    forgotten: Rows = []
+    if held:
+        forgotten = yield FORGOTTEN, (array(i for i, _ in held), array(e for _, e in held))
     me = worker_id.encode()
     rows: Rows = yield HELD_BY_ME, (me,)
-    found = unknown(rows)  # type: ignore[operator]
-    if not found:
-        return 0
-    zeros = array(0.0 for _ in found)
-    none = array(None for _ in found)
-    values = (array(i for i, _ in found), array(e for _, e in found), zeros, zeros, none, none)
-    yield RELEASE, (me, *values, array(False for _ in found))
-    return len(found)
+    unknown = holdings.unknown(rows)
+    if unknown:
+        zeros = array(0.0 for _ in unknown)
+        none = array(None for _ in unknown)
+        values = (array(i for i, _ in unknown), array(e for _, e in unknown), zeros, zeros, none, none)
+        yield RELEASE, (me, *values, array(False for _ in unknown))
+    return Recovered(len(unknown), forgotten)

@@ -58,6 +58,7 @@ class Held:
     timed_out: bool = field(default=False, init=False)
     is_lost: bool = field(default=False, init=False)
     is_fenced: bool = field(default=False, init=False)
+    is_forgotten: bool = field(default=False, init=False)
     # What it held when that was too much, in bytes.
     memory_bytes: int = field(default=0, init=False)
 
@@ -167,6 +168,19 @@ class Holdings:
             held = self._held
             for attempt in attempts:
                 held.pop(attempt, None)
+
+    def forget(self, attempts: Iterable[tuple[int, int]]) -> list[Held]:
+        """Drop attempts that the database does not know of, and return them, each marked as such."""
+        with self._lock:
+            gone = [held for attempt in attempts if (held := self._held.pop(attempt, None)) is not None]
+        for held in gone:
+            held.is_forgotten = True
+        return gone
+
+    def attempts(self) -> list[tuple[int, int]]:
+        """Return the run and epoch of everything held."""
+        with self._lock:
+            return list(self._held)
 
     def all(self) -> list[Held]:
         """Return a snapshot of everything held."""

@@ -76,7 +76,13 @@ class Recorder:
     def give_back(self, batch: Sequence[Ended]) -> None:
         """Put a batch back whose fate is unknown (the connection went): the epoch guards a second try."""
         for ended in reversed(batch):
-            self._waiting[ended.move].appendleft(ended)
+            if not ended.held.is_forgotten:
+                self._waiting[ended.move].appendleft(ended)
+
+    def forget(self) -> None:
+        """Leave out attempts that are forgotten: another run may have their number and epoch by now."""
+        for move, waiting in self._waiting.items():
+            self._waiting[move] = deque(ended for ended in waiting if not ended.held.is_forgotten)
 
     def refuse(self, batch: Sequence[Ended], error: StatementFailed) -> None:
         """Answer the server's refusal of a batch: one by one, then without what a handler supplied.

@@ -6,7 +6,7 @@ whoever was given as ``ended`` and ``succeeded``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from heapq import heapify, heapreplace
 
 from worker import log
@@ -37,10 +37,12 @@ class Slots:
         ended: Callable[[Ended], None],
         succeeded: Callable[[Sequence[Ended]], None],
         committed: Callable[[Held, float], None],
+        forgotten: Callable[[], None],
         pause: Callable[[float], None],
     ) -> None:
         """``ended`` takes what must be written, ``succeeded`` several that did, ``committed`` what
-        ``transaction()`` has written already; ``pause`` stops claims for so many seconds."""
+        ``transaction()`` has written already; ``forgotten`` hears that attempts are; ``pause`` stops claims
+        for so many seconds."""
         self._pause = pause
         self._idle_deaths = 0
         self._children = children
@@ -51,6 +53,7 @@ class Slots:
         self._ended = ended
         self._succeeded = succeeded
         self._committed = committed
+        self._forgotten = forgotten
         self.loads = [Load(slot=slot) for slot in range(claims.slots)]
         self.is_stopping = False
 
@@ -107,13 +110,27 @@ class Slots:
     def _free(self, slot: int, run_id: int, lease_epoch: int) -> Held | None:
         """Take a run off its slot; None when it is not there (any more)."""
         held = self._holdings.get(run_id, lease_epoch)
-        if held is None or held.slot is None:
+        if held is None or held.slot != slot:
             return None
+        self._take_off(slot, held)
+        return held
+
+    def forget(self, attempts: Iterable[tuple[int, int]]) -> None:
+        """Stop the handlers of attempts that the database does not know of, and write nothing of them."""
+        slots = set()
+        for held in self._holdings.forget(attempts):
+            if held.slot is not None:
+                slots.add(held.slot)
+                self._take_off(held.slot, held)
+        for slot in slots:
+            self._children.kill(slot)
+        self._forgotten()
+
+    def _take_off(self, slot: int, held: Held) -> None:
         load = self.loads[slot]
         load.outstanding -= 1
         load.slow -= held.is_slow
         held.slot = None
-        return held
 
     def finished(self, event: Finished) -> None:
         """A child answered."""
@@ -132,7 +149,7 @@ class Slots:
         slow = 0
         helds = self._holdings.of([assignment for assignment, _, _ in attempts])
         for held, (_, started_ns, finished_ns) in zip(helds, attempts, strict=True):
-            if held is None or held.slot is None:
+            if held is None or held.slot != slot:
                 continue
             held.slot = None
             slow += held.is_slow

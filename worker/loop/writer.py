@@ -54,6 +54,10 @@ class Writer:
         """Queue attempts that succeeded to be written."""
         self._recorder.add_succeeded(ended)
 
+    def forget(self) -> None:
+        """Write nothing of attempts that are forgotten."""
+        self._recorder.forget()
+
     def step(self) -> None:
         """Send what arrived while the last batch was being committed, when it is worth a statement."""
         if not len(self._recorder) or not self._line.is_free or self.seconds_to_send > 0:

@@ -151,3 +151,10 @@ WITH room AS MATERIALIZED (
 
 # Runs that this process holds but does not know (a claim whose answer was lost). $1 worker id.
 HELD_BY_ME = "SELECT id, lease_epoch FROM wakeboard.job_runs WHERE status = 'running' AND locked_by = $1"
+# Of attempts that this process holds, those that the database does not know of: it is back at an earlier
+# state. $1 ids, $2 epochs.
+FORGOTTEN = """
+SELECT a.id, a.epoch FROM unnest($1::bigint[], $2::bigint[]) AS a (id, epoch)
+LEFT JOIN wakeboard.job_runs AS r ON r.id = a.id
+WHERE r.id IS NULL OR r.lease_epoch < a.epoch
+"""

@@ -1,0 +1,16 @@
+"""Who looks at a house, and acts in it: with a token, through its dashboard."""
+
+from __future__ import annotations
+
+from tests.endtoend.visitor import Visitor
+from tests.faults.house import House
+from worker.audit import Actor
+from worker.people.tokens import create_token
+from worker.states import Role
+
+ADMIN = Actor("anna", Role.ADMIN, "test")
+
+
+def an_operator(house: House) -> Visitor:
+    """Start the dashboard and return an operator at its door."""
+    return Visitor(house.web(), create_token(house.connection, ADMIN, "operator", Role.OPERATOR))
