@@ -7,44 +7,64 @@ search for, which SQL has to know, is in ``dashboard.queries.runs``.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
 # The names under which people keep secrets.
 _NAME = r"(?:passw(?:or)?d|passphrase|pwd|secret|token|api[-_]?key|private[-_]?key|credential)"
 SECRET_KEYS = re.compile(rf"{_NAME}|pass$|authorization|cookie|dsn", re.IGNORECASE)
-# In text each is a head that stays and a secret behind it. What can begin anywhere has bounded repetitions: a
-# megabyte of text is read once, not once a letter.
-_VALUE = r"""(?:"[^"\r\n]*"|'[^'\r\n]*'|[^\s"'&;,)}\]]+)"""
 _NAME_WORDS = ("passw", "passphrase", "pwd", "secret", "token", "api", "private", "credential")
-# Each with words of which ASCII text holds one, in lower case, wherever the pattern matches.
+_FLAG = rf"(?<![\w-])--?[\w-]{{0,40}}{_NAME}[\w-]{{0,40}}"
+_SECRET_FLAG = re.compile(_FLAG, re.IGNORECASE)
+# In text each is a head that stays and what the secret behind it looks like; None: it is a value of any kind.
+# What can begin anywhere has bounded repetitions: a megabyte of text is read once, not once a letter. Each
+# with words of which ASCII text holds one, in lower case, wherever the head matches.
 SECRET_TEXT = tuple(
-    (words, re.compile(head + secret, re.IGNORECASE))
+    (words, re.compile(head, re.IGNORECASE), None if secret is None else re.compile(secret, re.IGNORECASE))
     for words, head, secret in (
-        (("bearer",), r"\b(bearer\s+)", r"[a-z0-9._~+/=-]{8,}"),
+        (("bearer",), r"\bbearer\s+", r"[a-z0-9._~+/=-]{8,}"),
         (
             ("authorization", "cookie", "x-api-key"),
-            r"\b((?:authorization|cookie|x-api-key)\s{0,3}:\s{0,3})",
+            r"\b(?:authorization|cookie|x-api-key)\s{0,3}:\s{0,3}",
             r"""(?!bearer\s)[^\s"'][^\r\n"']*""",
         ),
-        # The user's name goes with the password: redis://:secret@host, https://token@host.
+        # The user's name goes with the password: redis://:secret@host, https://token@host. A text that was
+        # cut may end before the @; a number there is a port.
         (
             ("://",),
-            r"\b([a-z][a-z0-9+.-]{0,30}://)",
-            r"""(?:[^/\s:@"']*:[^\s/"']*|[^/\s?#:@"']+)(?=@)""",
+            r"\b[a-z][a-z0-9+.-]{0,30}://",
+            r"""(?:[^/\s:@"']*:[^\s/"']*|[^/\s?#:@"']+)(?=@)|[^/\s:@"'[]*:(?!\d{1,5}\W?\Z)[^\s/"']+\Z""",
         ),
-        # PGPASSWORD=…, ?token=…, --password …, and JSON or a dictionary printed into text.
-        (_NAME_WORDS, rf"({_NAME}[\w-]{{0,40}}=)", _VALUE),
-        (_NAME_WORDS, rf"((?<![\w-])--?[\w-]{{0,40}}{_NAME}[\w-]{{0,40}}\s{{1,3}})", _VALUE),
+        # PGPASSWORD=…, ?token=…, --password …, and that in a list of words.
+        (_NAME_WORDS, rf"{_NAME}[\w-]{{0,40}}[ \t]{{0,3}}={{1,3}}[ \t]{{0,3}}", None),
+        (_NAME_WORDS, rf"""{_FLAG}(?:\\{{0,3}}["']\s{{0,3}},\s{{0,3}}|\s{{1,3}})""", None),
+        # JSON or a dictionary printed into text, or into a text inside of that.
         (
             (*_NAME_WORDS, "authorization", "cookie"),
-            rf"""((?:{_NAME}|authorization|cookie)[\w-]{{0,40}}["']\s{{0,3}}:\s{{0,3}})""",
-            _VALUE,
+            rf"""(?:{_NAME}|authorization|cookie)[\w-]{{0,40}}\\{{0,3}}["']\s{{0,3}}:\s{{0,3}}""",
+            None,
         ),
+        # As in YAML. People write "invalid token: it has expired", too.
+        (("passw", "passphrase", "pwd"), r"(?:passw(?:or)?d|passphrase|pwd)[\w-]{0,40}:[ \t]{1,3}", None),
+        (_NAME_WORDS, rf"{_NAME}[\w-]{{0,40}}:[ \t]{{1,3}}", r"""(?=\S{0,200}\d|\S{16})[^\s&;,)}\]]+"""),
     )
 )
-_TELLING = tuple({word for words, _ in SECRET_TEXT for word in words})
+# A letter before the quote says what kind of text it is, as in b'…'; a text inside of a text has its quotes
+# escaped. What was cut ends with its line.
+_OPENING = re.compile(r"""[bru]{0,2}(?P<escape>\\{0,3})(?P<quote>["'])""", re.IGNORECASE)
+_CLOSING = {
+    (quote, is_escaped): re.compile(
+        rf"(?:[^{quote}\r\n]|(?<=\\\\){quote})*{quote}?"
+        if is_escaped
+        else rf"(?:[^{quote}\\\r\n]|\\.)*{quote}?"
+    )
+    for quote in "\"'"
+    for is_escaped in (False, True)
+}
+_PIECES = re.compile(r"""[\[{(\]})\r\n]|"(?:[^"\\\r\n]|\\.)*"?|'(?:[^'\\\r\n]|\\.)*'?""")
+_WORD = re.compile(r"""[^\s"'&;,)}\]]+""")
+_TELLING = tuple({word for words, _, _ in SECRET_TEXT for word in words})
 HIDDEN = "•••"
 DEEPEST = 50
 LONGEST_KEPT = 100
@@ -63,7 +83,16 @@ def redact(value: Any, depth: int = DEEPEST) -> Any:
             key: HIDDEN if _names_a_secret(str(key)) else redact(each, depth - 1)
             for key, each in value.items()
         }
-    return [redact(each, depth - 1) for each in value]
+    return [
+        HIDDEN if is_hidden_item(value, place) else redact(each, depth - 1)
+        for place, each in enumerate(value)
+    ]
+
+
+def is_hidden_item(items: Sequence[Any], place: int) -> bool:
+    """Return whether the item before names a secret, as in ``["pg_dump", "--password", …]``."""
+    before = items[place - 1] if place else None
+    return isinstance(before, str) and _SECRET_FLAG.fullmatch(before) is not None
 
 
 def _names_a_secret(key: str) -> bool:
@@ -82,10 +111,44 @@ def redact_text(text: str) -> str:
     plain_text = text.lower() if text.isascii() else None
     if plain_text is not None and not _tells(plain_text):
         return text
-    for words, pattern in SECRET_TEXT:
+    for words, head, secret in SECRET_TEXT:
         if plain_text is None or any(word in plain_text for word in words):
-            text = pattern.sub(rf"\1{HIDDEN}", text)
+            text = _hidden(text, head, secret)
     return text
+
+
+def _hidden(text: str, head: re.Pattern[str], secret: re.Pattern[str] | None) -> str:
+    """Return ``text`` with what follows each ``head`` hidden, as far as it looks like ``secret``."""
+    parts, place = [], 0
+    while (found := head.search(text, place)) is not None:
+        begin = found.end()
+        parts.append(text[place:begin])
+        place = _end_of_value(text, begin) if secret is None else _end(secret, text, begin)
+        if place > begin:
+            parts.append(HIDDEN)
+    return "".join((*parts, text[place:])) if parts else text
+
+
+def _end(pattern: re.Pattern[str], text: str, begin: int) -> int:
+    found = pattern.match(text, begin)
+    return begin if found is None else found.end()
+
+
+def _end_of_value(text: str, begin: int) -> int:
+    """Return where a value ends that begins at ``begin``: a quoted text, a list, an object or a word."""
+    quoted = _OPENING.match(text, begin)
+    if quoted is not None:
+        return _end(_CLOSING[quoted["quote"], bool(quoted["escape"])], text, quoted.end())
+    if text[begin : begin + 1] not in ("[", "{", "("):
+        return _end(_WORD, text, begin)
+    depth = 0
+    for piece in _PIECES.finditer(text, begin):
+        if piece[0] in "\r\n":
+            return piece.start()
+        depth += (piece[0] in "[{(") - (piece[0] in "]})")
+        if depth == 0:
+            return piece.end()
+    return len(text)
 
 
 def _tells(text: str) -> bool:

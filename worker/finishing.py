@@ -53,7 +53,7 @@ _LOCK_RUN = """
 SELECT coalesce(r.max_attempts, t.max_attempts)
 FROM wakeboard.job_runs AS r LEFT JOIN wakeboard.job_types AS t ON t.name = r.job_type
 WHERE r.id = %s AND r.lease_epoch = %s AND r.locked_by = %s AND (r.status || '') = 'running'
-FOR UPDATE OF r
+FOR NO KEY UPDATE OF r
 """
 
 

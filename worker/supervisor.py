@@ -281,9 +281,9 @@ class Supervisor:
         self._claimer.wake()
 
     def _cancel(self, payload: str) -> None:
-        """A person wants the run of this id to stop."""
-        if payload.isascii() and payload.isdigit() and len(payload) < 20:
-            self._limits.cancel(int(payload), None)
+        """Look whether a person wants the run of this id to stop: whoever may connect may say so."""
+        if payload.isascii() and payload.isdigit() and len(payload) < 20 and self._holdings.has(int(payload)):
+            self._lease.look()
 
     def _listen_anew(self) -> None:
         if self._hearing.is_waiting:

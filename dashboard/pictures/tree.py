@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
 from dashboard.formats import visible
-from dashboard.redaction import HIDDEN, SECRET_KEYS, redact_text
+from dashboard.redaction import HIDDEN, SECRET_KEYS, is_hidden_item, redact_text
 
 MOST_NODES = 200
 MOST_CHILDREN = 50
@@ -19,6 +19,7 @@ LONGEST = 300
 LONGEST_SOUGHT = 100
 # Only short branches are open at first; on the first level they may be twice as long.
 OPEN_CHILDREN = 10
+_HIDDEN_ITEM = object()
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +66,7 @@ class _Growing:
 
     def parts(self, value: Any, path: tuple[str, ...], depth: int) -> Iterator[Node]:
         """Yield the nodes of an object or list, as many as there is room for."""
-        named = value.items() if isinstance(value, Mapping) else ((str(i), v) for i, v in enumerate(value))
+        named = value.items() if isinstance(value, Mapping) else _items(value)
         # A level takes what it may before its branches grow: the first list must not starve the last name.
         taken = list(islice(named, min(MOST_CHILDREN, self.left)))
         self.left -= len(taken)
@@ -74,7 +75,7 @@ class _Growing:
 
     def node(self, name: str, value: Any, path: tuple[str, ...], depth: int) -> Node:
         """Return the node of one value."""
-        if SECRET_KEYS.search(name):
+        if SECRET_KEYS.search(name) or value is _HIDDEN_ITEM:
             return Node(_cut(name), "hidden", HIDDEN)
         if isinstance(value, Mapping | list | tuple):
             return self.branch(name, value, path, depth)
@@ -103,6 +104,12 @@ class _Growing:
         self.is_cut |= len(shown) > LONGEST
         seek = _seek(path, value) if shown == value else None
         return Node(_cut(name), "text", _cut(shown), seek=seek)
+
+
+def _items(values: Sequence[Any]) -> Iterator[tuple[str, Any]]:
+    """Yield the items of a list by their places, _HIDDEN_ITEM for what nobody may see."""
+    for place, value in enumerate(values):
+        yield str(place), _HIDDEN_ITEM if is_hidden_item(values, place) else value
 
 
 def _cut(text: str) -> str:

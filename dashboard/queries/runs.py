@@ -45,10 +45,12 @@ COSTLY = ("q", "worker")
 # Payloads and messages in which something is hidden from viewers: a search must not tell what it says.
 # At least what dashboard.redaction hides; PostgreSQL's own grammar.
 _SECRET_NAME = r"passw|passphrase|pwd|secret|token|api[-_]?key|private[-_]?key|credential"
-SECRET_INSIDE = rf"""{_SECRET_NAME}|pass[\\"]|authorization|cookie|dsn|bearer|://[^/\s]*@"""
+# A name and a password of a text that was cut before the @; a number is a port.
+_CUT_LOGIN = r"""://[^/\s:"]*:[^/\s"]*[^/\s".0-9][^/\s"]*"""
+SECRET_INSIDE = rf"""{_SECRET_NAME}|pass[\\"]|authorization|cookie|dsn|bearer|://[^/\s]*@|{_CUT_LOGIN}\""""
 SECRET_SAID = (
-    rf"""({_SECRET_NAME}|authorization|cookie)[\w-]*\s*[=:"']|-[\w-]*({_SECRET_NAME})[\w-]*\s"""
-    r"|bearer|://[^/\s]*@"
+    rf"""({_SECRET_NAME}|authorization|cookie)[\w-]*\s*[=:"'\\]|-[\w-]*({_SECRET_NAME})[\w-]*[\s"'\\]"""
+    rf"|bearer|://[^/\s]*@|{_CUT_LOGIN}$"
 )
 
 runs = job_runs.c

@@ -155,9 +155,13 @@ def restored(given: Any, stored: Any, name: str = "") -> Any:
         if not _hides(given):
             return given
         before_items = stored if isinstance(stored, list) else []
-        if not _is_in_place(given, redact(before_items)):
+        shown_items = redact(before_items)
+        if not _is_in_place(given, shown_items):
             raise ValueError(MOVED.format(f"list “{name[:60]}”" if name else "list"))
-        return [restored(value, old, name) for value, old in zip(given, before_items, strict=True)]
+        return [
+            old if value == shown else restored(value, old, name)
+            for value, shown, old in zip(given, shown_items, before_items, strict=True)
+        ]
     if isinstance(given, str) and HIDDEN in given:
         raise ValueError(f"The payload says {HIDDEN} where nothing was hidden: write the value itself.")
     return given

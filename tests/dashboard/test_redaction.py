@@ -8,7 +8,9 @@ from time import perf_counter
 
 import pytest
 
-from dashboard.redaction import redact
+from dashboard.pictures.tree import tree
+from dashboard.redaction import HIDDEN, redact
+from dashboard.words.schedule_form import restored
 from tests.conftest import Connection
 from tests.dashboard.conftest import AsRole
 from tests.dashboard.test_hardening import add_run, pages_of
@@ -29,8 +31,12 @@ def test_secrets_are_hidden_at_any_depth() -> None:
 
 
 @pytest.mark.parametrize(
-    "part", ["a.", "a-", "token", 'token="', "-token ", "a://b:", "cookie:", "bearer ", "- "]
-)
+    "part",
+    [
+        "a.", "a-", "token", 'token="', "-token ", "a://b:", "cookie:", "bearer ", "- ", 'token="\\',
+        'token: ["\\"', "token={", "a://b:c@", "--token\\\"", "token: [(\n", "token =",
+    ],
+)  # fmt: skip
 def test_hiding_secrets_takes_no_longer_for_text_made_to_be_slow(part: str) -> None:
     began = perf_counter()
     redact(part * (300_000 // len(part)))
@@ -50,6 +56,18 @@ def test_hiding_secrets_takes_no_longer_for_text_made_to_be_slow(part: str) -> N
         "Authorization: Basic hunter2",
         "Cookie: a=b; sid=hunter2",
         "GET /x?token=hunter2&y=1",
+        '{"sent": "{\\"password\\": \\"hunter2\\"}"}',
+        json.dumps({"sent": json.dumps({"got": json.dumps({"api_key": "hunter2"})})}),
+        '{"tokens": ["a", "hunter2"], "n": 1}',
+        "{'credentials': {'a': {'b': 'x'}, 'c': 'hunter2'}}",
+        "{'password': b'hunter2'}",
+        '{"password": "ab\\"cd-hunter2"}',
+        '{"refresh_token": "hunter2',
+        "cannot reach postgres://app:hunter2",
+        'password = "hunter2"',
+        "db:\n  password: hunter2",
+        "assert token == 'hunter2'",
+        "['backup', '--password', 'hunter2']",
     ],
 )
 def test_secrets_in_text_are_shown_to_nobody_and_found_by_no_viewer(
@@ -61,6 +79,30 @@ def test_secrets_in_text_are_shown_to_nobody_and_found_by_no_viewer(
         assert "hunter2" not in viewer.get(address).get_data(as_text=True), address
     assert viewer.get("/runs.json?q=hunter2").get_json()["items"] == []
     assert len(as_role("operator").get("/runs.json?q=hunter2").get_json()["items"]) == 1
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "cannot reach http://api:8080",
+        "Unexpected token < in JSON",
+        "invalid_token: it has expired",
+        "KeyError: 'token'",
+        '{"token_count": ',
+        "https://example.org/a:b",
+    ],
+)
+def test_what_only_sounds_like_a_secret_is_told(said: str) -> None:
+    assert redact(said) == said
+
+
+def test_a_word_behind_a_secret_flag_is_hidden_in_a_list_and_comes_back_when_the_list_is_edited() -> None:
+    stored = {"argv": ["backup", "--password", "hunter2", "shop"]}
+    shown = redact(stored)
+    assert shown == {"argv": ["backup", "--password", HIDDEN, "shop"]}
+    assert "hunter2" not in repr(tree(stored))
+    edited = {"argv": ["backup", "--password", HIDDEN, "shop-2"]}
+    assert restored(edited, stored) == {"argv": ["backup", "--password", "hunter2", "shop-2"]}
 
 
 @pytest.mark.parametrize("name", ["password", "passwords", "password_hash", "smtp_pass", "PGPASSWORD", "Dsn"])

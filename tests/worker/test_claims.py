@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from worker.loop.claiming import WINDOW, Claimed, claim_script, windows
-from worker.loop.claims import MOST_HELD, SIZES, Claims, Load, Plan
+from worker.loop.claims import LETTERS_AHEAD, MOST_HELD, SIZES, Claims, Load, Plan
 from worker.loop.deciding import succeeded
 from worker.loop.front import Front
 from worker.loop.held import Held, held_from_row
@@ -86,6 +86,23 @@ def test_a_type_is_known_as_quick_after_twenty_runs_and_trusted_with_no_more_tha
     plan = made.plan(loads(0, 0))
     assert plan is not None
     assert 2 < plan.limit <= 2 * 20
+
+
+def test_of_large_payloads_few_are_claimed_ahead_until_they_are_small_again() -> None:
+    made = claims("mail")
+    learn_quick(made, "mail")
+    usual = made.plan(loads(0, 0))
+    heavy, light = claimed("mail", 1), claimed("mail", 2)
+    heavy = (*heavy[:5], "x" * 1_000_000, *heavy[6:])
+    made.weigh([heavy, light])
+    made.weigh([heavy])
+    plan = made.plan(loads(0, 0))
+    assert usual is not None and plan is not None
+    assert plan.limit <= LETTERS_AHEAD // 1_000_000 < usual.limit
+    for _ in range(30):
+        made.weigh([light])
+    again = made.plan(loads(0, 0))
+    assert again is not None and again.limit == usual.limit
 
 
 def test_a_type_that_is_slow_among_its_first_runs_is_not_claimed_ahead() -> None:

@@ -162,9 +162,14 @@ def test_two_attempts_of_one_run_are_held_apart() -> None:
     old, new = held(7, 1), held(7, 3)
     holdings.add([old])
     holdings.add([new])
-    assert (holdings.get(7, 1), holdings.get(7, 3), holdings.latest(7)) == (old, new, new)
+    assert (holdings.get(7, 1), holdings.get(7, 3), holdings.has(7), holdings.has(1)) == (
+        old,
+        new,
+        True,
+        False,
+    )
     holdings.drop([(7, 3)])
-    assert (holdings.latest(7), len(holdings)) == (old, 1)
+    assert (holdings.get(7, 1), len(holdings)) == (old, 1)
     assert holdings.unknown([(7, 1), (7, 3), (8, 1)]) == [(7, 3), (8, 1)]
 
 

@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from tests.conftest import Connection
-from tests.factories import a_run, a_type, an_attempt, insert, row, rows, status
+from tests.factories import a_run, a_type, an_attempt, claim, fail, insert, row, rows, status
 from tests.processes import wait_until_blocked
 from tests.worker.operating import (
     ANNA,
@@ -135,6 +135,21 @@ def test_runs_that_match_only_later_are_not_touched(connection: Connection) -> N
     found = finish(connection, begin(connection, "retry", as_of=as_of))
     assert (found["status"], found["total"], found["done"]) == ("finished", 3, 3)
     assert [status(connection, each) for each in (*before, later)] == ["queued"] * 3 + ["dead"]
+
+
+def test_a_run_that_its_handler_ended_since_they_were_counted_has_changed(
+    connection: Connection, other: Connection
+) -> None:
+    a_type(connection)
+    run_id = a_run(connection)
+    (claimed,) = claim(connection)
+    with other.transaction():
+        # A handler's transaction() begins with its work, and says at its end how that came out.
+        other.execute("SELECT 1")
+        moment = database_now(connection)
+        fail(other, (claimed.id, claimed.epoch), permanent=True)
+    assert row(connection, run_id)["status"] == "dead"
+    assert row(connection, run_id)["updated_at"] > moment
 
 
 def test_runs_that_changed_since_they_were_counted_are_skipped_and_counted(connection: Connection) -> None:

@@ -377,7 +377,7 @@ def test_a_run_that_died_anew_since_it_was_looked_at_stays(connection: Connectio
     run_id = a_run(connection, "dead", finished_at="-100 days")
     as_read = row(connection, run_id)["finished_at"]
     connection.execute("UPDATE wakeboard.job_runs SET finished_at = now() WHERE id = %s", (run_id,))
-    assert runs.remove(connection, [run_id], [as_read]) == (0, 0)
+    assert runs.Removal().remove(connection, [run_id], [as_read]) == (0, 0)
     assert kept(connection) == {run_id}
 
 
@@ -391,7 +391,8 @@ def test_whoever_retries_a_run_that_is_being_removed_hears_that_it_is_gone(
             target=lambda: answers.append(transitions.retry_now(mine, run_id, OLIVIA).message)
         )
         with connection.transaction():
-            assert runs.remove(connection, [run_id], [row(connection, run_id)["finished_at"]])[0] == 1
+            ends = [row(connection, run_id)["finished_at"]]
+            assert runs.Removal().remove(connection, [run_id], ends)[0] == 1
             operator.start()
             wait_until_blocked(other, mine.info.backend_pid)
         operator.join(10)
@@ -423,6 +424,24 @@ def test_a_locked_audit_row_is_passed_over(connection: Connection, other: Connec
     with other.transaction():
         other.execute("SELECT 1 FROM wakeboard.audit_log ORDER BY id LIMIT 1 FOR UPDATE")
         assert sweep(connection)["removed_audit_rows"] == 2
+
+
+def test_what_a_batch_noted_that_was_rolled_back_is_looked_at_again(connection: Connection) -> None:
+    many(connection, 300, days=20)
+    retention = Retention(USUAL, "w1")
+    state.create(connection)
+    connection.execute(
+        """CREATE FUNCTION public.refuse() RETURNS trigger LANGUAGE plpgsql AS
+        $$ BEGIN RAISE 'the disk is full'; END $$"""
+    )
+    connection.execute(
+        "CREATE TRIGGER refuse BEFORE UPDATE ON wakeboard.loops EXECUTE FUNCTION public.refuse()"
+    )
+    with pytest.raises(psycopg.errors.RaiseException):
+        retention.step(connection)
+    assert len(kept(connection)) == 300, "the batch was rolled back"
+    connection.execute("DROP TRIGGER refuse ON wakeboard.loops")
+    assert finish(connection, retention)["removed_runs"] == 300
 
 
 def test_two_workers_at_once_remove_everything_once(connection: Connection, database: str) -> None:

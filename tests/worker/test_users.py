@@ -35,6 +35,15 @@ def move_sessions(connection: Connection, column: str, interval: str) -> None:
     )
 
 
+@pytest.mark.parametrize("name", ["engine", "anonymous", "cli:root", "token:ci", "link:admin"])
+def test_nobody_is_called_as_the_audit_log_calls_what_is_no_person(connection: Connection, name: str) -> None:
+    with pytest.raises(users.AccountError, match="the audit log calls others so"):
+        users.create_user(connection, terminal_actor(), name, Role.VIEWER, PASSWORD)
+    assert users.create_user(
+        connection, terminal_actor(), f"{name}-2".replace(":", "-"), Role.VIEWER, PASSWORD
+    )
+
+
 @pytest.mark.parametrize(
     "password",
     [

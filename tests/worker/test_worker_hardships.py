@@ -47,6 +47,21 @@ def test_an_odd_notification_ends_no_worker(database: str, connection: Connectio
         wait_until_status(connection, insert(connection, "quick"), "succeeded")
 
 
+def test_a_notification_cancels_nothing_that_nobody_asked_to_cancel(
+    database: str, connection: Connection, tmp_path: Path
+) -> None:
+    gate = tmp_path / "gate"
+    with a_worker(database, ready=connection):
+        run_id = insert(connection, "gated", {"gate": str(gate)})
+        wait_until_status(connection, run_id, "running")
+        for _ in range(200):
+            connection.execute("SELECT pg_notify('wakeboard_cancel', %s)", (str(run_id),))
+        wait_until_status(connection, insert(connection, "quick"), "succeeded")
+        gate.touch()
+        wait_until_status(connection, run_id, "succeeded")
+    assert outcomes(connection, run_id) == ["succeeded"]
+
+
 def test_code_after_the_transaction_may_outlast_the_lease(
     database: str, connection: Connection, tmp_path: Path
 ) -> None:

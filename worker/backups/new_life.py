@@ -1,8 +1,8 @@
 """What a restored database needs before anybody works on it: to be out of reach of the life that it left.
 
 A worker that was cut off may still hold a run that it claimed after the backup, and come back. So that none
-of its answers fits: every epoch jumps far ahead, every lease ends, every worker is gone, and no number of a
-run is given twice (providers remember idempotency keys made of them).
+of its answers fits: every epoch jumps far ahead, every lease ends, every worker is gone, and no number is
+given twice: providers remember idempotency keys made of them, receivers of alerts which they have had.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from worker.audit import Actor
 # More than any run can have been claimed, and more runs than can have been made, since the backup.
 EPOCHS_AHEAD = 1_000_000
 NUMBERS_AHEAD = 1_000_000
-NUMBERED = ("job_runs", "job_definitions", "effects", "audit_log")
+NUMBERED = ("job_runs", "job_definitions", "effects", "audit_log", "operations", "alert_messages")
 
 # Succeeded runs can never run again; all others could be held by a worker of the old life.
 RUNS = f"""

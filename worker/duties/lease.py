@@ -27,6 +27,8 @@ from worker.transitions.engine.planning import PLANNING
 from worker.transitions.engine.renewal import CANCELS, RENEW
 
 BUSY_TRIES = 3
+# Between two looks, however often somebody says that there is something to see.
+LEAST_SECONDS = 0.01
 STATEMENT_SECONDS = 5.0
 # Between two proofs that the connection of a worker at rest still answers; one that was closed says so.
 PROOF_SECONDS, WORD_SECONDS = 30.0, 0.1
@@ -45,7 +47,7 @@ class CancelAsked:
     """A person asked the run to stop."""
 
     run_id: int
-    lease_epoch: int | None = None
+    lease_epoch: int
 
 
 Told = LeaseLost | CancelAsked
@@ -86,6 +88,7 @@ class LeaseKeeper:
         self._progress = progress
         self._tell = tell
         self._stopping = threading.Event()
+        self._is_asked = threading.Event()
         self._thread = threading.Thread(target=self._keep, name="lease", daemon=True)
         self._connection: psycopg.Connection[Any] | None = None
         self._succeeded_at = self._proven_at = monotonic()
@@ -104,7 +107,18 @@ class LeaseKeeper:
     def stop(self, timeout_seconds: float = 1.0) -> None:
         """Stop renewing; the last child has gone."""
         self._stopping.set()
+        self._is_asked.set()
         self._thread.join(timeout_seconds)
+
+    def look(self) -> None:
+        """Look for cancels at once: somebody says that one was asked for. Safe from any thread."""
+        self._is_asked.set()
+
+    def _rest(self) -> None:
+        """Wait for the next poll, or for a word that there is something to see, which anybody may send."""
+        self._stopping.wait(LEAST_SECONDS)
+        self._is_asked.wait(self._poll_seconds)
+        self._is_asked.clear()
 
     def _keep(self) -> None:
         while not self._stopping.is_set():
@@ -121,7 +135,7 @@ class LeaseKeeper:
                 tell = self._absence.lost if is_lost else log.warn
                 tell("The leases could not be renewed; trying again.", error=self._error)
                 self._disconnect()
-            self._stopping.wait(self._poll_seconds)
+            self._rest()
         self._disconnect()
 
     def _connect(self) -> psycopg.Connection[Any]:

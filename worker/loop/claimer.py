@@ -206,6 +206,7 @@ class Claimer:
         def done(claimed: Claimed) -> None:
             rows, is_full = claimed.rows, claimed.is_full
             self.well()
+            self._claims.weigh(rows)
             # Hungry by now: something ended or was enqueued after the claim had looked.
             self._empty_since_round = NEVER if rows or self._is_hungry else round_
             # Published as idle first, then claimed once more: nothing that came in between can be missed.

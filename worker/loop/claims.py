@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from worker.loop.channel import Rows
 from worker.loop.deciding import Ended
-from worker.loop.front import JOB_TYPE
+from worker.loop.front import JOB_TYPE, PAYLOAD
 from worker.loop.held import Held, Policy
 
 # One statement text per size, so that few are prepared; each is a literal LIMIT.
@@ -21,6 +21,8 @@ SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 100, 150, 200, 300, 500, 750)
 # and is not written yet, and nothing at all while so much waits to be written.
 AHEAD_PER_SLOT, AHEAD = 1125, 2250
 MOST_HELD = 4500
+# So many letters of payloads at most are claimed ahead; a claim with fewer than some tells nothing new.
+LETTERS_AHEAD, FEW_LETTERS = 32_000_000, 1_000_000
 # A claim ahead is worth its statement for so many; what is left must last until it has come.
 ENOUGH_AHEAD = 750
 # From so many runs on a type is known as well as any.
@@ -32,6 +34,7 @@ MEMORY = 0.02
 # What is left of a weight after one more run; up to how many runs each weighs as much as the others.
 FADED, FEW_RUNS = 1 - MEMORY, int(1 / MEMORY)
 OLDEST_EVERY = 5
+LIGHTER = 0.8
 
 
 @dataclass(slots=True)
@@ -46,6 +49,7 @@ class Pace:
     mean_seconds: float = QUICK_SECONDS
     only_try_share: float = 0.0
     seen: int = 0
+    letters: float = 0.0
 
     def observe(self, durations: Iterable[float], *, is_only_try: bool = False) -> None:
         """Take the durations of runs, in seconds, into account, and whether a lost start would have cost them
@@ -63,6 +67,10 @@ class Pace:
             mean_seconds += weight * (seconds - mean_seconds)
         self.seen, self.slow_share, self.mean_seconds = seen, slow_share, mean_seconds
         self.only_try_share = only_try_share
+
+    def weigh(self, letters: float) -> None:
+        """Take into account how many letters payloads have on average; what was heavy is soon light again."""
+        self.letters = max(letters, self.letters * LIGHTER)
 
     @property
     def is_quick(self) -> bool:
@@ -111,6 +119,7 @@ class Claims:
     limited: list[str] = field(default_factory=list)
     rounds: int = 0
     _paces: dict[str, Pace] = field(default_factory=dict)
+    _is_heavy: bool = False
 
     def learn(self, policies: Sequence[Mapping[str, object]]) -> None:
         """Take over the types that the handlers registered."""
@@ -134,6 +143,18 @@ class Claims:
         else:
             for one in ended:
                 self.observe(one.held, one.took_seconds)
+
+    def weigh(self, rows: Rows) -> None:
+        """Learn from the rows of a claim how large the payloads of their types are."""
+        letters = sum([len(row[PAYLOAD]) for row in rows])
+        if letters < FEW_LETTERS and not self._is_heavy:
+            return
+        sizes: dict[str, list[int]] = {}
+        for row in rows:
+            sizes.setdefault(row[JOB_TYPE], []).append(len(row[PAYLOAD]))
+        for job_type, found in sizes.items():
+            self._pace(job_type).weigh(sum(found) / len(found))
+        self._is_heavy = any(pace.letters * AHEAD > LETTERS_AHEAD for pace in self._paces.values())
 
     def _pace(self, job_type: str) -> Pace:
         pace = self._paces.get(job_type)
@@ -193,7 +214,9 @@ class Claims:
             return 0
         slowest = max(self._paces[name].mean_seconds for name in quick)
         known = max(self._paces[name].seen for name in quick)
-        most = min(AHEAD_PER_SLOT, AHEAD // self.slots, int(AHEAD_SECONDS / max(slowest, 1e-6)))
+        heaviest = max(self._paces[name].letters for name in quick)
+        room = int(LETTERS_AHEAD / max(heaviest, 1.0)) // self.slots
+        most = min(AHEAD_PER_SLOT, AHEAD // self.slots, int(AHEAD_SECONDS / max(slowest, 1e-6)), room)
         target = max(1, min(most, known))
         ahead = sum(load.outstanding for load in open_) + coming
         wanted = min(target * len(open_), MOST_HELD - unwritten) - ahead

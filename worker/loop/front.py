@@ -24,7 +24,7 @@ WHOLE_EVERY_NS, WHOLE_AT_LAST_NS = 1_000_000_000, 15_000_000_000
 WHOLE_SHARE = 0.1
 FIRST = ("-infinity", 0)
 # Where a claim's rows have these.
-JOB_TYPE, PRIORITY, RUN_AT = 4, 13, 14
+JOB_TYPE, PAYLOAD, PRIORITY, RUN_AT = 4, 5, 13, 14
 _key, _place = itemgetter(JOB_TYPE, PRIORITY), itemgetter(RUN_AT, 0)
 
 

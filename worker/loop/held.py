@@ -156,11 +156,10 @@ class Holdings:
         held = self._held
         return [held.get(assignment[:2]) for assignment in assignments]
 
-    def latest(self, run_id: int) -> Held | None:
-        """Return the run's newest attempt that is held."""
+    def has(self, run_id: int) -> bool:
+        """Return whether an attempt of the run is held."""
         with self._lock:
-            epochs = [epoch for held_id, epoch in self._held if held_id == run_id]
-        return self.get(run_id, max(epochs)) if epochs else None
+            return any(held_id == run_id for held_id, _ in self._held)
 
     def drop(self, attempts: Iterable[tuple[int, int]]) -> None:
         """Forget attempts, by run and epoch, whose rows no longer need us."""

@@ -34,10 +34,9 @@ class Limits:
         self._kill_ns = int(kill_seconds * 1e9)
         self._weighed_at = 0.0
 
-    def cancel(self, run_id: int, lease_epoch: int | None) -> None:
+    def cancel(self, run_id: int, lease_epoch: int) -> None:
         """Tell a held run that a person wants it to stop."""
-        latest = self._holdings.latest(run_id) if lease_epoch is None else None
-        held = latest if lease_epoch is None else self._holdings.get(run_id, lease_epoch)
+        held = self._holdings.get(run_id, lease_epoch)
         if held is None or held.slot is None or held.cancel_asked_ns:
             return
         held.cancel_asked_ns = boottime_ns()

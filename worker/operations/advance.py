@@ -40,7 +40,7 @@ SELECT id FROM wakeboard.operations WHERE is_open AND look_at <= now() ORDER BY 
 TAKE = """
 SELECT o.*, now() AS now, coalesce(o.filter -> 'also', '[]') AS also
 FROM wakeboard.operations AS o
-WHERE o.id = %(id)s AND o.is_open AND o.look_at <= now() FOR UPDATE SKIP LOCKED
+WHERE o.id = %(id)s AND o.is_open AND o.look_at <= now() FOR NO KEY UPDATE SKIP LOCKED
 """
 NEXT = """
 SELECT run_id FROM wakeboard.operation_runs
@@ -50,7 +50,7 @@ STANDING = "SELECT id FROM wakeboard.job_runs WHERE id = ANY (%(ids)s)"
 LOCK = """
 SELECT r.id, r.lease_epoch, {verdict} AS verdict
 FROM wakeboard.job_runs AS r LEFT JOIN wakeboard.job_types AS t ON t.name = r.job_type
-WHERE r.id = ANY (%(ids)s) ORDER BY r.id FOR UPDATE OF r SKIP LOCKED
+WHERE r.id = ANY (%(ids)s) ORDER BY r.id FOR NO KEY UPDATE OF r SKIP LOCKED
 """
 NOTE = """
 UPDATE wakeboard.operation_runs AS o

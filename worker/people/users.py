@@ -30,6 +30,8 @@ from worker.states import Role
 
 Connection = psycopg.Connection[Any]
 
+# What the audit log calls those who are no people.
+RESERVED = re.compile(r"(?:engine|anonymous)\Z|(?:cli|link|token):")
 CREATE = """
 INSERT INTO wakeboard.users (name, role, password_hash) VALUES (%s, %s, %s)
 ON CONFLICT (name) DO NOTHING RETURNING id
@@ -58,6 +60,11 @@ def create_user(connection: Connection, actor: Actor, name: str, role: Role, pas
     require(connection, actor, "user.change", "user", name)
     if not re.fullmatch(r"[^\s\x00-\x1f\x7f-\x9f]{1,100}", name):
         raise AccountError(f"The name {name!r} is not allowed: use 1 to 100 characters without spaces.")
+    if RESERVED.match(name):
+        raise AccountError(
+            f"The name '{name}' is not allowed: the audit log calls others so, who are no people. Not "
+            "allowed are engine, anonymous, and what begins with cli:, link: or token:."
+        )
     password_hash = _hash(password, name)
     with connection.transaction():
         made = connection.execute(CREATE, (name, role.value, password_hash)).fetchone()

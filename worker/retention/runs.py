@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
+from random import shuffle
 from typing import Any
 
 import psycopg
 
+from worker.db import REFUSALS
 from worker.retention.keep import Keep
 from worker.retention.zones import Zone, Zones
 
@@ -24,6 +26,7 @@ REMOVE_ROWS = 400
 # asked for rows alone would walk over all of them at once.
 LOOK_IDS = 20_000
 DAY_SECONDS = 86_400.0
+MOST_REFUSED = 8
 
 POLICIES = """
 SELECT name, keep_succeeded_days, keep_dead_days FROM wakeboard.job_types
@@ -92,13 +95,15 @@ class Found:
 class Batch:
     """What one batch did: removed runs and attempts, and the id to go on behind (None: the pass is through).
 
-    ``oldest_at``: the earliest end of the ended runs that the batch kept, None without one.
+    ``oldest_at``: the earliest end of the ended runs that the batch kept, None without one. ``refused``: why
+    the database would not let a run go, None where it let all.
     """
 
     cursor: int | None
     runs: int = 0
     attempts: int = 0
     oldest_at: float | None = None
+    refused: str | None = None
 
 
 def policy(connection: Connection, keep: Keep) -> Keep:
@@ -128,12 +133,16 @@ def remove_batch(
     elif not found.is_old and known_to is None:
         # Whatever was enqueued later than the newest run that may go cannot have ended before it.
         return Batch(None, oldest_at=found.oldest_at)
-    runs, attempts = remove(connection, found.ids or [], found.ends or [])
+    removal = Removal()
+    # In any order: the runs that are refused are not always the same ones that are tried.
+    chosen = [*zip(found.ids or [], found.ends or [], strict=True)]
+    shuffle(chosen)
+    runs, attempts = removal.remove(connection, [run for run, _ in chosen], [end for _, end in chosen])
     is_cut = known_to is None or found.rows == most or len(found.ids or []) == REMOVE_ROWS
     # Never past the newest id: what comes later was not looked at.
     end = found.last_id if is_cut and found.last_id is not None else to_id
     zones.put(from_id, _zone(found, end, runs, now, keep.shortest_days))
-    return Batch(end, runs, attempts, found.oldest_at)
+    return Batch(end, runs, attempts, found.oldest_at, removal.why)
 
 
 def _look(connection: Connection, keep: Keep, from_id: int, to_id: int, most: int) -> Found:
@@ -155,20 +164,37 @@ def _zone(found: Found, to_id: int, removed: int, now: float, shortest_days: int
     return Zone(to_id, found.rows - removed, due_at, found.oldest_at)
 
 
-def remove(connection: Connection, ids: list[int], ends: list[datetime]) -> tuple[int, int]:
-    """Remove runs by id and end as read; return how many runs and attempts went.
+@dataclass(slots=True)
+class Removal:
+    """One batch: it goes on until the database has refused to let MOST_REFUSED runs go.
 
-    Where a lock on an attempt or on the output is in the way the batch is halved; what is left is skipped.
+    Each of them costs some statements, and where another table refers to all runs each run is one.
     """
-    if not ids:
-        return 0, 0
-    try:
-        with connection.transaction():
-            row = connection.execute(REMOVE, {"ids": ids, "ends": ends}).fetchone()
-            return (row[0], row[1]) if row else (0, 0)
-    except psycopg.errors.LockNotAvailable:
-        if len(ids) == 1:
+
+    refused: int = 0
+    why: str | None = None
+
+    def remove(self, connection: Connection, ids: list[int], ends: list[datetime]) -> tuple[int, int]:
+        """Remove runs by id and end as read; return how many runs and attempts went.
+
+        Where a lock on an attempt or on the output is in the way, or a foreign key of somebody's own table,
+        the batch is halved; what is left is skipped.
+        """
+        if not ids or self.refused >= MOST_REFUSED:
             return 0, 0
-    half = len(ids) // 2
-    first, second = remove(connection, ids[:half], ends[:half]), remove(connection, ids[half:], ends[half:])
-    return first[0] + second[0], first[1] + second[1]
+        try:
+            with connection.transaction():
+                row = connection.execute(REMOVE, {"ids": ids, "ends": ends}).fetchone()
+                return (row[0], row[1]) if row else (0, 0)
+        except psycopg.errors.LockNotAvailable:
+            if len(ids) == 1:
+                return 0, 0
+        except REFUSALS as refused:
+            if len(ids) == 1:
+                self.refused += 1
+                self.why = refused.diag.message_primary
+                return 0, 0
+        half = len(ids) // 2
+        first = self.remove(connection, ids[:half], ends[:half])
+        second = self.remove(connection, ids[half:], ends[half:])
+        return first[0] + second[0], first[1] + second[1]

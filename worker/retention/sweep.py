@@ -24,6 +24,8 @@ LOOK_SECONDS = 60.0
 # A slice, and the pause after it in times of what it took: a third of one processor at most.
 SLICE_SECONDS = 0.02
 PAUSE = 2.0
+# Between two words about runs that cannot be removed.
+TELL_SECONDS = 3600.0
 RUNS = "runs"
 # For one batch. The planner would walk the whole table where a plan was made while it was small (see
 # transitions.engine.planning); a removal that is lost in a crash is made again, so nobody waits for the disk.
@@ -32,6 +34,8 @@ SELECT set_config('lock_timeout', '100ms', true), set_config('synchronous_commit
     set_config('enable_seqscan', 'off', true), set_config('enable_hashjoin', 'off', true),
     set_config('enable_mergejoin', 'off', true), set_config('wakeboard.retention', 'on', true)
 """
+# Foreign keys of other tables that wait for the end of a transaction would refuse the whole batch there.
+AT_ONCE = "SET CONSTRAINTS ALL IMMEDIATE"
 
 
 class Retention:
@@ -41,6 +45,7 @@ class Retention:
         self._keep = keep
         self._worker_id = worker_id
         self._zones = Zones()
+        self._tell_again_at = 0.0
         self.pause_seconds: float | None = None
 
     def step(self, connection: Connection) -> Mapping[str, Any]:
@@ -62,10 +67,19 @@ class Retention:
         return current.shown() if current else {}
 
     def _batch(self, connection: Connection) -> Pass | None:
-        """Do one batch of the pass in one transaction; None when another worker is at it."""
+        """Do one batch of the pass; None when another worker is at it."""
+        try:
+            return self._in_a_transaction(connection)
+        except BaseException:
+            # What was noted of a batch that is rolled back is not so.
+            self._zones.forget()
+            raise
+
+    def _in_a_transaction(self, connection: Connection) -> Pass | None:
         began = monotonic()
         with connection.transaction():
             connection.execute(BATCH_SETTINGS)
+            connection.execute(AT_ONCE)
             found = state.read(connection, lock=True)
             if found is None or not state.is_due(found[0], found[1], self._worker_id):
                 return None
@@ -101,11 +115,21 @@ class Retention:
             current.count("attempts", batch.attempts)
             current.oldest_ended_at = earliest((self._zones.oldest_at, batch.oldest_at))
             removed, cursor = batch.runs, batch.cursor
+            self._tell_refused(batch.refused)
         current.backlog = removed >= runs.REMOVE_ROWS and cursor is not None
         if cursor is None:
             order = [RUNS, *rooms, None]
             current.room = order[order.index(current.room if current.room in rooms else RUNS) + 1]
         current.cursor = cursor or 0
+
+    def _tell_refused(self, why: str | None) -> None:
+        if why is not None and monotonic() >= self._tell_again_at:
+            self._tell_again_at = monotonic() + TELL_SECONDS
+            log.warn(
+                "Runs that were kept for long enough cannot be removed, and stay. Where another table refers "
+                "to them, let its foreign key be ON DELETE CASCADE or SET NULL.",
+                error=why,
+            )
 
 
 def _told(current: Pass) -> dict[str, Any]:

@@ -18,7 +18,8 @@ from worker.transitions.operator import Connection, permit
 HOLD, LET_GO = "type.hold", "type.let_go"
 TARGET = ("types", "all")
 ACTIVE = """
-SELECT name FROM wakeboard.job_types WHERE paused_at IS NULL AND name <> %(alerts)s ORDER BY name FOR UPDATE
+SELECT name FROM wakeboard.job_types WHERE paused_at IS NULL AND name <> %(alerts)s ORDER BY name
+FOR NO KEY UPDATE
 """
 # Of rows that one transaction wrote, now() is the same.
 TOGETHER = f"""
@@ -27,7 +28,7 @@ t.paused_at IN (
     ORDER BY a.id DESC LIMIT 100
 )
 """
-HELD = f"SELECT t.name FROM wakeboard.job_types AS t WHERE {TOGETHER} ORDER BY t.name FOR UPDATE"
+HELD = f"SELECT t.name FROM wakeboard.job_types AS t WHERE {TOGETHER} ORDER BY t.name FOR NO KEY UPDATE"
 
 
 def hold(

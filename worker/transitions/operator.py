@@ -30,7 +30,7 @@ CANCEL_CHANNEL = "wakeboard_cancel"
 
 # Sent before each move below. A lock waited for inside of the move's own statement is too late: the new row
 # is first made of the version that the statement began with, and the CHECKs refuse that mixture.
-LOCK = "SELECT 1 FROM wakeboard.job_runs WHERE id = %(id)s FOR UPDATE"
+LOCK = "SELECT 1 FROM wakeboard.job_runs WHERE id = %(id)s FOR NO KEY UPDATE"
 
 _BEFORE = """
 WITH before AS (
@@ -86,7 +86,7 @@ SELECT r.status, r.job_type, r.lease_epoch, r.locked_by, r.failures,
     coalesce(r.max_attempts, t.max_attempts, 10) AS most,
     coalesce(t.backoff, 'exponential 10s cap 30m') AS backoff
 FROM wakeboard.job_runs AS r LEFT JOIN wakeboard.job_types AS t ON t.name = r.job_type
-WHERE r.id = %(id)s FOR UPDATE OF r
+WHERE r.id = %(id)s FOR NO KEY UPDATE OF r
 """
 
 

@@ -21,7 +21,7 @@ SELECT name, paused_at, paused_by, paused_reason, paused_until,
     paused_at IS NOT NULL AND coalesce(paused_until > now(), true) AS is_paused,
     %(until)s::timestamptz <= now() AS is_over,
     %(until)s::timestamptz > now() + interval '1 year' AS is_far
-FROM wakeboard.job_types WHERE name = %(name)s FOR UPDATE
+FROM wakeboard.job_types WHERE name = %(name)s FOR NO KEY UPDATE
 """
 PAUSE = """
 UPDATE wakeboard.job_types SET paused_at = now(), paused_by = %(actor)s, paused_reason = %(reason)s,
@@ -43,7 +43,7 @@ ENDED = """
 WITH ended AS (
     SELECT name, paused_at, paused_by, paused_reason, paused_until FROM wakeboard.job_types
     WHERE paused_until IS NOT NULL AND (paused_at IS NULL OR paused_until <= now())
-    FOR UPDATE SKIP LOCKED
+    FOR NO KEY UPDATE SKIP LOCKED
 )
 UPDATE wakeboard.job_types AS t
 SET paused_at = NULL, paused_by = NULL, paused_reason = NULL, paused_until = NULL

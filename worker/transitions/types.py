@@ -13,7 +13,7 @@ from worker.transitions.pauses import Same, missing, pause, resume
 
 BY_NAME = """
 SELECT name, max_running, max_running_operator, keep_succeeded_days, keep_dead_days
-FROM wakeboard.job_types WHERE name = %(name)s FOR UPDATE
+FROM wakeboard.job_types WHERE name = %(name)s FOR NO KEY UPDATE
 """
 LIMIT = """
 UPDATE wakeboard.job_types SET max_running_operator = %(limit)s

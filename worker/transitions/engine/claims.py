@@ -83,7 +83,7 @@ WITH head AS MATERIALIZED (
             )
         ORDER BY r.run_at, r.id
         LIMIT {limit:d}
-        FOR UPDATE OF r SKIP LOCKED
+        FOR NO KEY UPDATE OF r SKIP LOCKED
     ) AS picked
     ORDER BY {_order(oldest_first)}
     LIMIT {limit:d}
@@ -111,7 +111,7 @@ LOCK_LIMIT = """
 SELECT coalesce(max_running_operator, max_running)
 FROM wakeboard.job_types
 WHERE name = $1 AND paused_at IS NULL AND coalesce(max_running_operator, max_running) IS NOT NULL
-FOR UPDATE SKIP LOCKED
+FOR NO KEY UPDATE SKIP LOCKED
 """
 
 
@@ -141,7 +141,7 @@ WITH room AS MATERIALIZED (
             AND r.status IN ({_CLAIMABLE}) AND r.run_at <= now()
         ORDER BY r.run_at, r.id
         LIMIT (SELECT room.runs FROM room)
-        FOR UPDATE OF r SKIP LOCKED
+        FOR NO KEY UPDATE OF r SKIP LOCKED
     ) AS picked
     ORDER BY {_order(oldest_first)}
     LIMIT (SELECT room.runs FROM room)

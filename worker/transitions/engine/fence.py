@@ -5,7 +5,8 @@ from __future__ import annotations
 from worker.states import Status
 
 RUNNING = f"(r.status || '') = '{Status.RUNNING.value}'"
-FREED = "locked_by = NULL, locked_until = NULL, updated_at = now()"
+# Not now(): a handler's transaction() began when its work did, and what was counted since has not moved.
+FREED = "locked_by = NULL, locked_until = NULL, updated_at = statement_timestamp()"
 
 
 def held(columns: str) -> str:
@@ -23,7 +24,7 @@ held AS MATERIALIZED (
         SELECT r.ctid AS tid, {columns}
         FROM wakeboard.job_runs AS r
         WHERE r.id = a.id AND r.lease_epoch = a.epoch AND r.locked_by = $1 AND {RUNNING}
-        FOR UPDATE OF r SKIP LOCKED
+        FOR NO KEY UPDATE OF r SKIP LOCKED
     ) AS owned
 )"""
 

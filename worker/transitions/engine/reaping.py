@@ -39,7 +39,7 @@ WITH answer AS (
             {status_after("false", "a.most")}
         FROM wakeboard.job_runs AS r
         WHERE r.id = a.id AND r.lease_epoch = a.epoch AND {RUNNING} AND {guard}
-        FOR UPDATE OF r SKIP LOCKED
+        FOR NO KEY UPDATE OF r SKIP LOCKED
     ) AS ended
 ), moved AS (
     UPDATE wakeboard.job_runs AS r
