@@ -112,6 +112,19 @@ def test_a_cancelled_handler_that_is_deaf_is_killed(
     assert not any(map(is_alive, map(int, pids.read_text().split())))
 
 
+def looked_for_cancels_since(connection: Connection, run_id: int) -> bool:
+    """Whether the worker has looked whether somebody wants runs to stop since that was said of this one."""
+    (found,) = connection.execute(
+        """SELECT EXISTS (
+            SELECT FROM pg_stat_activity AS s JOIN wakeboard.job_runs AS r ON r.id = %s
+            WHERE s.datname = current_database() AND s.application_name = 'wakeboard lease'
+                AND s.state = 'idle' AND s.query_start > r.cancel_requested_at
+        )""",
+        (run_id,),
+    ).fetchone() or (False,)
+    return bool(found)
+
+
 def test_a_run_cancelled_behind_another_ends_when_its_turn_comes_and_counts_no_attempt(
     worker: Wakeboard, shared: Connection, tmp_path: Path
 ) -> None:
@@ -119,6 +132,7 @@ def test_a_run_cancelled_behind_another_ends_when_its_turn_comes_and_counts_no_a
     claimed = [run_id for run_id in claim_ahead(shared, gate) if row(shared, run_id)["status"] == "running"]
     waiting = claimed[-1]
     assert transitions.cancel(shared, waiting, OPERATOR).result == "asked"
+    wait_until(lambda: looked_for_cancels_since(shared, waiting), 10, "the worker knows of it")
     gate.touch()
     found = wait_until_status(shared, waiting, "cancelled")
     assert (found["attempts"], outcomes(shared, waiting)) == (0, [])
