@@ -100,8 +100,8 @@ def _merged(window: Window, pieces: Sequence[Slice], reached: float) -> tuple[Ba
         _, start, end, attempts, failed = piece
         start, end = max(start, 0), min(end, reached)
         if found and start - found[-1][1] < pause:
-            start, reached, before, failed_before = found.pop()
-            end, attempts, failed = max(reached, end), before + attempts, failed_before + failed
+            start, last, before, failed_before = found.pop()
+            end, attempts, failed = max(last, end), before + attempts, failed_before + failed
         found.append((start, end, attempts, failed))
     return tuple([_bar(window, *each) for each in found])
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict
-from datetime import UTC, tzinfo
+from datetime import UTC, timedelta, tzinfo
 from typing import Any
 from urllib.parse import urlencode
 from zoneinfo import ZoneInfo
@@ -27,6 +27,7 @@ from dashboard.words import night as words
 from dashboard.words.schedule import OVERLAPS, REASONS
 from worker.nights import faults, fires, minutes, usual
 from worker.nights.minutes import Ran
+from worker.retention.keep import STATISTICS_DAYS
 
 blueprint = Blueprint("night", __name__)
 
@@ -90,6 +91,7 @@ def find() -> dict[str, Any]:
         "ticks": gantt.ticks(window),
         "words": spelled(window),
         "is_empty": is_empty(found),
+        "is_forgotten": window.until < as_of() - timedelta(days=STATISTICS_DAYS),
         "site_zone": site_zone(),
         "key": failures.key,
         "runs_link": failures.runs_link,
@@ -111,9 +113,8 @@ def spelled(window: Window) -> str:
 
 def is_empty(found: Night) -> bool:
     """Return whether there is nothing at all to show."""
-    return not (
-        found.ran or found.running or found.missed or found.fired or found.acts.items or found.failures.count
-    )
+    happened = (found.ran, found.running, found.missed, found.fired, found.acts.items, found.failures.count)
+    return not any(happened) and not found.unmanned
 
 
 BOUNDS = {
@@ -129,6 +130,7 @@ BOUNDS = {
     "fewest": usual.FEWEST,
     "least_seconds": usual.LEAST_SECONDS,
     "few": minutes.FEW,
+    "kept_days": STATISTICS_DAYS,
 }
 
 
@@ -179,6 +181,7 @@ def twin(context: Mapping[str, Any]) -> dict[str, Any]:
         ],
         "failed_runs": asdict(found.fates),
         "recovered_runs": [dict(row) for row in found.recovered[0]],
+        "unmanned": [each._asdict() for each in found.unmanned],
         "missed_fires": [each._asdict() for each in found.missed],
         "fires": [each._asdict() for each in found.fired],
         "slow_runs": [dict(run) for runs in found.slow_runs.values() for run in runs],

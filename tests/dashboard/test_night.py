@@ -173,8 +173,8 @@ def test_the_days_before_and_after_are_a_click_away(client: FlaskClient) -> None
 
 
 def test_an_empty_night_says_what_would_be_here(client: FlaskClient) -> None:
-    page = html(client, "since=2026-01-01T18:00Z&until=2026-01-02T08:00Z")
-    assert "Nothing ran." in night(client, "since=2026-01-01T18:00Z&until=2026-01-02T08:00Z")["sentence"]
+    page = html(client, "since=3d&until=2d")
+    assert "Nothing ran." in night(client, "since=3d&until=2d")["sentence"]
     assert "Nothing happened in this window" in page and "prints on paper" in page
 
 
@@ -473,10 +473,12 @@ def test_page_and_twin_say_the_same(client: FlaskClient, connection: Connection)
         ({"attempts": 9, "failed": 2, "waiting": 1}, True, "1 run waits to be tried again."),
         ({"attempts": 9, "failed": 2, "dead": 1}, False, "1 run gave up. 9 attempts"),
         ({"missed": 2, "stuck": 2}, False, "2 runs are stuck, 2 fires missed."),
+        ({"missed": 2, "unmanned_seconds": 3480}, False, "2 fires missed, 58 m without a worker."),
+        ({"unmanned_seconds": 3480}, False, "58 m without a worker. 0 attempts"),
         ({}, True, "Nothing ran. No attempt ended"),
     ],
 )
-def test_the_sentence_says_how_the_night_was(numbers: dict[str, int], well: bool, said: str) -> None:
+def test_the_sentence_says_how_the_night_was(numbers: dict[str, Any], well: bool, said: str) -> None:
     good, strong, rest = words.verdict(words.Numbers(**numbers), is_over=True)
     assert good == well and said in f"{strong} {rest}"
 
@@ -830,6 +832,43 @@ def test_settled_hours_are_whole_ones_that_began_an_hour_and_a_half_ago() -> Non
         assert found == (moment("2026-11-20T19:00"), moment(f"2026-11-21T{end}"))
 
 
+# Nobody there
+
+
+def test_a_night_says_when_no_worker_was_there(client: FlaskClient, connection: Connection) -> None:
+    a_worker(connection, "w1", started_at="-20 hours", stopped_at="-5 hours", seen="-5 hours")
+    a_worker(connection, "w2", started_at="-4 hours", seen="-2 hours")
+    a_worker(connection, "tick", started_at="-119 minutes", stopped_at="-119 minutes", is_tick=True)
+    a_worker(connection, "w3", started_at="-90 minutes")
+    found = client.get("/night.json?since=6h").get_json()
+    gaps = [found["unmanned"][place] for place in (0, 1)]
+    lengths = [moment_of(gap["until_at"]) - moment_of(gap["since_at"]) for gap in gaps]
+    assert [round(length.total_seconds()) for length in lengths] == [3600, 1740]
+    assert len(found["unmanned"]) == 2
+    assert not found["well"] and "1 h 29 m without a worker" in found["sentence"]
+    page = client.get("/night?since=6h").get_data(as_text=True)
+    (told,) = re.findall(r"No worker was there</strong>.*?</p>", page, re.S)
+    assert "(1 h)" in told and "(29 min)" in told
+    assert client.get("/night.json?since=1h").get_json()["unmanned"] == []
+
+
+def moment_of(text: str) -> datetime:
+    return datetime.fromisoformat(text)
+
+
+def test_before_the_first_worker_that_is_known_none_is_missing(
+    client: FlaskClient, connection: Connection
+) -> None:
+    assert client.get("/night.json?since=6h").get_json()["unmanned"] == []
+    a_worker(connection, "w1", started_at="-2 hours")
+    assert client.get("/night.json?since=6h").get_json()["unmanned"] == []
+
+
+def test_a_night_of_which_nothing_is_kept_is_not_told_as_a_quiet_one(client: FlaskClient) -> None:
+    page = client.get("/night?since=40d&until=39d").get_data(as_text=True)
+    assert "Nothing is kept of this window" in page and "nobody did anything" not in page
+
+
 # Drawing
 
 
@@ -843,6 +882,7 @@ def test_busy_stretches_are_merged_and_long_pauses_are_not() -> None:
     (lane,) = gantt.lanes(window, ["mail", "idle"], {"mail": pieces}, {}, window.until)
     assert [bar.attempts for bar in lane.bars] == [30, 10]
     assert lane.bars[0].first_at == window.since and lane.bars[0].x == 0
+    assert [(bar.last_at - window.since) / timedelta(minutes=1) for bar in lane.bars] == [30, 405]
     assert (lane.attempts, lane.failed, len(lane.marks)) == (40, 2, 1)
 
 

@@ -105,6 +105,8 @@ def test_what_a_draining_worker_would_take_is_to_be_undrained(connection: Connec
 
     age(connection, a_run(connection, job_type="mail"), "10 minutes")
     a_worker(connection, stopping_at="-1 second", drain_requested_at="-1 minute")
+    assert advice().startswith("None has ever registered it: is its name right?"), "it cannot be paused"
+    a_type(connection, "mail")
     assert advice() == "Start a worker whose app defines it, or pause the type."
     a_worker(connection, drain_requested_at="-1 minute")
     assert advice() == "A draining worker defines it: undrain it, start another, or pause the type."

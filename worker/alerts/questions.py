@@ -52,7 +52,8 @@ ORDER BY due_at LIMIT {NAMED}
 """
 # A tick is there for a moment each minute. One heartbeat that comes late is no alarm.
 LATE_SECONDS = 5
-# Of how many of them there are draining workers: those are a click away from taking it.
+# Of how many of them there are draining workers: those are a click away from taking it. How many of them
+# nobody has ever registered: there is nothing that could be paused.
 UNMANNED = f"""{WAITING}, unmanned AS (
     SELECT job_type, due_at FROM oldest
     WHERE due_at < now() - make_interval(secs => %(waited_seconds)s) AND NOT EXISTS (
@@ -66,6 +67,9 @@ SELECT job_type, extract(epoch FROM now() - due_at)::float8 AS waited, count(*) 
     count(*) FILTER (WHERE EXISTS (
         SELECT FROM wakeboard.workers w
         WHERE unmanned.job_type = ANY(w.job_types) AND {fleet.is_draining("w")}
+    )) OVER (),
+    count(*) FILTER (WHERE NOT EXISTS (
+        SELECT FROM wakeboard.job_types t WHERE t.name = unmanned.job_type
     )) OVER ()
 FROM unmanned ORDER BY due_at LIMIT {NAMED}
 """
@@ -170,18 +174,24 @@ def _no_worker(connection: Connection, settings: Settings) -> Finding:
         what = ", ".join(name_of(name) for name in names)
         sentence = (
             f"No live worker takes {plural(rows[0][2], 'type')} with due work: {what}. "
-            f"The oldest waits {format_duration(rows[0][1])}. {_manned_by(rows[0][2], rows[0][3])}"
+            f"The oldest waits {format_duration(rows[0][1])}. {_manned_by(*rows[0][2:5])}"
         )
         return Finding(True, sentence, rows[0][1], limit, "seconds", names)
     if is_abandoned(connection):
         sentence = "Schedules are enabled and no worker or tick came for 3 minutes: nothing fires. Start one."
         return Finding(True, sentence, SILENCE_SECONDS, SILENCE_SECONDS, "seconds", ("schedules",))
-    return Finding(False, "Every type with due work has a live worker.", 0, limit, "seconds")
+    sentence = f"No work has been due for {format_duration(limit)} without a live worker that takes it."
+    return Finding(False, sentence, 0, limit, "seconds")
 
 
-def _manned_by(types: int, draining: int) -> str:
-    """Return what gives so many types a worker; of ``draining`` of them a worker drains."""
+def _manned_by(types: int, draining: int, unknown: int) -> str:
+    """Return what gives so many types a worker: a worker drains of ``draining`` of them, and of ``unknown``
+    there never was one, so they cannot be paused.
+    """
     them = "it" if types == 1 else "them"
+    if unknown == types:
+        names = "its name" if types == 1 else "each name"
+        return f"None has ever registered {them}: is {names} right? Start a worker whose app defines {them}."
     if not draining:
         return f"Start a worker whose app defines {them}, or pause the type."
     if types == 1:

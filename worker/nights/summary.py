@@ -15,6 +15,7 @@ from worker.durations import format_duration
 from worker.nights import Ask, Row, faults, fires, minutes
 from worker.nights.acts import acts
 from worker.nights.kinds import Kind, failed_kinds
+from worker.nights.unmanned import Unmanned, unmanned
 from worker.nights.usual import medians
 from worker.nights.words import Numbers, number, plural, verdict
 
@@ -85,6 +86,7 @@ def summary(ask: Ask, window: Span, zone: tzinfo) -> Summary:
     kinds, failed = failed_kinds(ask, window)
     recovered, of_recovered = faults.recovered(ask, failed)
     lost, of_lost = faults.lost(ask, failed)
+    gone = unmanned(ask, window)
     missed, fired, done = fires.missed(ask, window), fires.fired(ask, window), acts(ask, window)
     numbers = Numbers(
         attempts=sum(each.attempts for each in ran),
@@ -101,6 +103,7 @@ def summary(ask: Ask, window: Span, zone: tzinfo) -> Summary:
         slow=sum(each.slow for each in ran),
         taken_over=of_lost,
         acts=len(done),
+        unmanned_seconds=sum(each.seconds for each in gone),
     )
     late, beside = fires.late(fired), fires.beside(fired)
     slow = sorted((each for each in ran if each.slow), key=lambda each: -each.slow)
@@ -112,6 +115,7 @@ def summary(ask: Ask, window: Span, zone: tzinfo) -> Summary:
         _section(
             "recovered", "Succeeded only after retries", map(_recovered, recovered), page, count=of_recovered
         ),
+        _section("unmanned", "No worker", [_unmanned(each, zone) for each in gone], page, "missed"),
         _section("missed", "Fires missed", map(_missed, missed), page),
         _section("late", "Started late", map(_late, late), page),
         _section("overlapping", "Overlapping", map(_beside, beside), page),
@@ -147,6 +151,11 @@ def _recovered(row: Row) -> Line:
     code = _short(row["error_code"] or faults.UNKNOWN)
     failed = plural(row["failures"], "failure")
     return Line(f"run {row['id']} of {_short(row['job_type'])} after {failed} ({code})", f"/runs/{row['id']}")
+
+
+def _unmanned(each: Unmanned, zone: tzinfo) -> Line:
+    since, until = (f"{at.astimezone(zone):%a %H:%M}" for at in (each.since_at, each.until_at))
+    return Line(f"{since} to {until}, {format_duration(each.seconds)}", "/workers")
 
 
 def _missed(each: fires.Missed) -> Line:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from worker.durations import format_duration
+
 
 def number(value: int) -> str:
     """Return a count with narrow spaces between thousands."""
@@ -21,7 +23,8 @@ class Numbers:
 
     ``new`` counts kinds of failure (code and type) never seen before, ``dead`` and ``waiting`` the runs that
     failed in the window and are so now, ``recovered`` those that succeeded in it after failures, ``late`` and
-    ``overlapping`` fires, ``slow`` attempts, ``taken_over`` leases, ``stuck`` runs that are stuck now.
+    ``overlapping`` fires, ``slow`` attempts, ``taken_over`` leases, ``stuck`` runs that are stuck now,
+    ``unmanned_seconds`` for how long no worker was there.
     """
 
     attempts: int = 0
@@ -40,6 +43,7 @@ class Numbers:
     stuck: int = 0
     running: int = 0
     acts: int = 0
+    unmanned_seconds: float = 0.0
 
 
 def verdict(night: Numbers, *, is_over: bool) -> tuple[bool, str, str]:
@@ -58,6 +62,8 @@ def verdict(night: Numbers, *, is_over: bool) -> tuple[bool, str, str]:
         )
         if count
     ]
+    if night.unmanned_seconds:
+        wrong.append(f"{format_duration(night.unmanned_seconds)} without a worker")
     ran = f"{plural(night.attempts, 'attempt')} of {plural(night.types, 'type')}"
     if wrong:
         return False, ", ".join(wrong) + ".", f"{ran} ended, {number(night.failed)} of them failed."

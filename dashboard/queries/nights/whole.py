@@ -29,6 +29,7 @@ from dashboard.words import night as words
 from worker.hours import SETTLED
 from worker.nights import Ask, Row, faults, fires, minutes
 from worker.nights.minutes import Minutes, Ran
+from worker.nights.unmanned import Unmanned, unmanned
 from worker.nights.usual import Usual, medians, usual_until
 
 Answer = TypeVar("Answer")
@@ -209,6 +210,11 @@ class Night:
         return fires.fired(self.ask, self.window)
 
     @cached_property
+    def unmanned(self) -> list[Unmanned]:
+        """The stretches in which no worker was there."""
+        return unmanned(self.ask, self.window)
+
+    @cached_property
     def acts(self) -> Rows:
         """What people did, newest first."""
         moments = {name: params.Moment(getattr(self.window, name)) for name in ("since", "until")}
@@ -250,4 +256,5 @@ class Night:
             stuck=sum(row["stuck"] for row in self.running),
             running=sum(row["runs"] for row in self.running),
             acts=len(self.acts.items),
+            unmanned_seconds=sum(each.seconds for each in self.unmanned),
         )
