@@ -146,6 +146,7 @@ add_page(
     twin=twin,
     fragments={
         "state": "type/_state.html",
+        "facts": "type/_facts.html",
         "day": ("type/_day.html", find_day),
         "latest": ("type/_latest.html", find_latest),
         "around": ("type/_around.html", find_around),

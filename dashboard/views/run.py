@@ -281,6 +281,7 @@ add_page(
     twin=twin,
     fragments={
         "state": "run/_state.html",
+        "facts": "run/_facts.html",
         "attempts": ("run/_attempts.html", find_attempts),
         "relatives": ("run/_relatives.html", find_relatives),
         "audit": ("run/_audit.html", find_audit),

@@ -210,6 +210,7 @@ add_page(
     twin=twin_of_one,
     fragments={
         "state": "schedule/_state.html",
+        "facts": "schedule/_facts.html",
         "fires": ("schedule/_fires.html", find_fires),
         "history": ("schedule/_history.html", find_history),
         "audit": ("schedule/_audit.html", find_audit),

@@ -192,6 +192,15 @@ def test_each_attempt_tells_its_story(client: FlaskClient, connection: Connectio
     assert [attempt["outcome"] for attempt in history] == ["succeeded", "lost", "failed"]
 
 
+def test_the_facts_stay_those_of_the_head(client: FlaskClient, connection: Connection) -> None:
+    run_id = a_run(connection, "failed", attempts=2)
+    page = client.get(f"/runs/{run_id}").get_data(as_text=True)
+    assert f'hx-get="/_fragments/runs/{run_id}/facts"' in page
+    connection.execute("UPDATE wakeboard.job_runs SET failures = 2, priority = 0 WHERE id = %s", (run_id,))
+    facts = client.get(f"/_fragments/runs/{run_id}/facts").get_data(as_text=True)
+    assert "2 of 10 failures" in facts and "<dd>0 <span" in facts
+
+
 def test_the_facts_name_where_the_run_came_from(client: FlaskClient, connection: Connection) -> None:
     definition = a_definition(connection, "nightly")
     run = a_run(
