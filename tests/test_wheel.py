@@ -72,6 +72,41 @@ def test_the_installed_program_is_the_wheels_and_runs_from_anywhere(installed: P
     assert "Usage: wakeboard" in run([str(installed / "wakeboard"), "--help"], Path("/"))
 
 
+HANDLERS = """
+from wakeboard import Context, EnqueueError, Permanent, enqueue, job, run_now
+
+
+@job("greet", max_attempts=5, timeout="30s")
+def greet(ctx: Context) -> dict[str, str]:
+    if not ctx.payload:
+        raise Permanent("nobody", "There is nobody to greet.")
+    return {"said": f"Hello {ctx.payload['name']}"}
+
+
+@job("later")
+async def later(ctx: Context) -> None:
+    try:
+        enqueue(None, "greet", {"name": ctx.key}, delay=60)
+    except EnqueueError as refused:
+        ctx.log.warning("%s", refused)
+
+
+assert run_now(greet, {"name": "Ada"}).kind == "returned"
+"""
+
+
+def test_handlers_are_checked_against_the_types_of_the_installed_package(
+    installed: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "handlers.py").write_text(HANDLERS)
+    python = ["--python-executable", str(installed / "python")]
+    said = run([sys.executable, "-m", "mypy", "--strict", *python, "handlers.py"], tmp_path)
+    assert said.startswith("Success")
+    (tmp_path / "wrong.py").write_text(HANDLERS.replace("delay=60", "delay='soon'"))
+    with pytest.raises(AssertionError, match='incompatible type "str"'):
+        run([sys.executable, "-m", "mypy", "--strict", *python, "wrong.py"], tmp_path)
+
+
 def test_the_installed_program_migrates_a_database(installed: Path, empty_database: str) -> None:
     upgrade = "import sys; from worker.db import migrate; print(*migrate(sys.argv[1]))"
     assert run([str(installed / "python"), "-c", upgrade, empty_database], Path("/")).startswith("None 0")

@@ -10,9 +10,39 @@ from typing import TYPE_CHECKING, Any
 import worker
 
 if TYPE_CHECKING:
-    from worker import Context, Permanent, Pool, Retryable, enqueue, enqueue_many, job, run_now
+    from worker import (
+        Cancelled,
+        Context,
+        DeadlineExceeded,
+        EnqueueError,
+        KeyTaken,
+        Permanent,
+        Pool,
+        PoolFull,
+        PoolStopped,
+        Retryable,
+        enqueue,
+        enqueue_many,
+        job,
+        run_now,
+    )
 
-__all__ = ["Context", "Permanent", "Pool", "Retryable", "enqueue", "enqueue_many", "job", "run_now"]
+__all__ = [
+    "Cancelled",
+    "Context",
+    "DeadlineExceeded",
+    "EnqueueError",
+    "KeyTaken",
+    "Permanent",
+    "Pool",
+    "PoolFull",
+    "PoolStopped",
+    "Retryable",
+    "enqueue",
+    "enqueue_many",
+    "job",
+    "run_now",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -23,7 +24,7 @@ from sqlalchemy.pool import NullPool
 
 from tests import factories
 from tests.conftest import Connection
-from tests.processes import wait_until
+from tests.processes import ROOT, wait_until
 from worker import db
 from worker.transitions import EnqueueError, NewRun, enqueue, enqueue_many
 from worker.transitions.newrun import payload_limit
@@ -375,6 +376,22 @@ def test_a_role_that_may_insert_and_take_no_ids_enqueues_thousands_as_well(super
         superuser.execute("SET LOCAL ROLE may_insert")
         ids = enqueue_many(superuser, [NewRun("mail", {"n": n}, key=f"k:{n}") for n in range(1500)])
         assert len(set(ids)) == count(superuser) == 1500
+
+
+def test_a_program_may_enqueue_with_the_rights_that_the_page_on_deploying_names(
+    superuser: Connection,
+) -> None:
+    page = (ROOT / "docs" / "deploying.md").read_text()
+    rights = re.findall(r"^GRANT .* TO shop;$", page, re.M)
+    with superuser.transaction(force_rollback=True):
+        superuser.execute("CREATE ROLE shop")
+        for right in rights:
+            superuser.execute(right.encode())
+        superuser.execute("SET LOCAL ROLE shop")
+        first = enqueue(superuser, "mail", {"n": 1}, key="k")
+        assert enqueue(superuser, "mail", {"n": 2}, key="k") == first != enqueue(superuser, "mail")
+        assert len(enqueue_many(superuser, [{"job_type": "mail"}] * 3)) == 3
+    assert len(rights) == 2
 
 
 def test_in_pipeline_mode_thousands_are_enqueued_as_well(database: str, connection: Connection) -> None:
