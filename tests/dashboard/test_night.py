@@ -587,8 +587,9 @@ def watched(app: Flask) -> Callable[[], set[str]]:
     return walked
 
 
+@pytest.mark.parametrize("until", ["40m", "2h"])
 def test_of_a_settled_window_only_what_may_still_change_is_asked_again(
-    app: Flask, client: FlaskClient, connection: Connection
+    app: Flask, client: FlaskClient, connection: Connection, until: str
 ) -> None:
     dead, lost = a_run(connection, "dead", attempts=0), a_run(connection, "failed", attempts=0)
     well = a_run(connection, "succeeded", attempts=0, finished_at="-3 hours")
@@ -598,7 +599,7 @@ def test_of_a_settled_window_only_what_may_still_change_is_asked_again(
         connection, lost, outcome="lost", error_code="lease_lost", lease_epoch=4,
         started_at="-5 hours", finished_at="-4 hours",
     )  # fmt: skip
-    window, walked = "since=12h&until=2h", watched(app)
+    window, walked = f"since=12h&until={until}", watched(app)
     first = night(client, window)
     assert (first["dead"], first["recovered"], first["taken_over"]) == (1, 1, 1)
     assert walked() == set(WALKS)

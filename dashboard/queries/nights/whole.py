@@ -19,6 +19,7 @@ from dashboard.pictures import gantt
 from dashboard.queries import audit, errors, removed
 from dashboard.queries.errors import Found, Group, Window
 from dashboard.queries.failures import remembered, runs
+from dashboard.queries.failures.lately import SETTLES
 from dashboard.queries.failures.remembered import Memory, Tried
 from dashboard.queries.keyset import Rows
 from dashboard.queries.nights import failures, hours
@@ -26,7 +27,6 @@ from dashboard.queries.nights.failures import Failures
 from dashboard.queries.nights.hours import KeptMinutes
 from dashboard.queries.settled import Settled
 from dashboard.words import night as words
-from worker.hours import SETTLED
 from worker.nights import Ask, Row, faults, fires, minutes
 from worker.nights.minutes import Minutes, Ran
 from worker.nights.unmanned import Unmanned, unmanned
@@ -74,7 +74,7 @@ class Night:
 
     def _is_settled(self, moment: datetime) -> bool:
         """Whether nothing more can end before ``moment``."""
-        return moment + SETTLED < self.now
+        return moment + SETTLES < self.now
 
     @cached_property
     def _removed(self) -> removed.Mark:
