@@ -55,9 +55,10 @@ NOTHING = {"sentence": "", "error": None, "unit": "", "value": 0, "limit": 0}
 
 def find() -> dict[str, Any]:
     """Return the rules, the channels and the last messages."""
-    params.from_request()
+    filters = params.from_request()
     rules = query.every_rule(reading())
     return {
+        "filters": filters,
         "rules": rules,
         "states": {rule["id"]: alerts.state_of(dict(rule)) for rule in rules},
         "findings": {rule["id"]: NOTHING | (rule["found"] or {}) for rule in rules},
@@ -130,6 +131,7 @@ add_page(
     "alerts/page.html",
     find,
     twin=twin,
+    columns=[*RULE_COLUMNS, "status"],
     fragments={
         "channels": "alerts/_channels.html",
         "rules": "alerts/_rules.html",
