@@ -16,7 +16,8 @@
   root.classList.add('js')
 
   // htmx: its HTML goes through one Trusted Types policy; a <details> that a person opened stays open over a morph,
-  // a cell keeps the label that it has on a phone, and a heading that was given the focus keeps it.
+  // a cell keeps the label that it has on a phone, a frame what is known of its width, and a heading that was given
+  // the focus keeps it.
   htmx.registerExtension('tt', {
     init(api) {
       if (window.trustedTypes) api.initSecurity(trustedTypes.createPolicy('htmx', { createHTML: text => text, createScript: () => '' }))
@@ -25,7 +26,7 @@
   htmx.registerExtension('keep-open', {
     htmx_before_morph_attr(element, detail) {
       if (detail.attrName === 'tabindex' && element === document.activeElement) return false
-      return !(element.tagName === 'DETAILS' && detail.attrName === 'open') && detail.attrName !== 'data-head'
+      return !(element.tagName === 'DETAILS' && detail.attrName === 'open') && !['data-head', 'data-fits'].includes(detail.attrName)
     },
   })
 
@@ -167,7 +168,7 @@
     else toast('The dashboard does not answer. Look at the list before you try again.')
   })
   document.addEventListener('htmx:before:swap', event => stood.set(event.detail.ctx, place(document.activeElement)))
-  document.addEventListener('htmx:after:swap', event => { label(); tick(); badge(); select(); refocus(stood.get(event.detail.ctx)) })
+  document.addEventListener('htmx:after:swap', event => { label(); tick(); fit(); badge(); select(); refocus(stood.get(event.detail.ctx)) })
   document.addEventListener('visibilitychange', () => { if (!document.hidden && !paused) { tick(); refresh() } })
 
   // A swap may take away or disable what has the focus: a verb gives its place to another, a row leaves its list. The
@@ -222,6 +223,19 @@
     }
   }
   narrow.addEventListener('change', label)
+
+  // A table that fits into its frame need not scroll there, so its heads stick under the bar.
+  const fit = () => {
+    for (const table of all('.frame > table')) {
+      widths.observe(table)
+      widths.observe(table.parentElement)
+    }
+  }
+  const widths = new ResizeObserver(changes => {
+    for (const frame of new Set(changes.map(({ target }) => target.closest('.frame')))) {
+      if (frame) frame.toggleAttribute('data-fits', find('table', frame).offsetWidth <= frame.clientWidth + 1)
+    }
+  })
 
   // Toasts leave after ten seconds unless someone is reading them; refusals stay.
   const toast = (text, tone = 'refused') => {
@@ -414,5 +428,5 @@
   }
   if (keptHere.read('wakeboard-paused')) pause(true, false)
   find('.nav [aria-current]')?.scrollIntoView({ inline: 'center', block: 'nearest' })
-  hints(); label(); tick(); badge(); select()
+  hints(); label(); tick(); fit(); badge(); select()
 })()
