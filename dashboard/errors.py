@@ -10,7 +10,7 @@ import logging
 import psycopg
 from flask import Flask, Response, g, jsonify, make_response, render_template, request
 from sqlalchemy import exc
-from werkzeug.exceptions import HTTPException
+from werkzeug.exceptions import HTTPException, NotFound
 
 from dashboard.answers import wanted
 from worker.db import NO_TABLES, DatabaseError
@@ -58,8 +58,19 @@ def install(app: Flask) -> None:
     app.register_error_handler(Exception, _unexpected)
 
 
-def show(code: int, sentence: str, title: str | None = None) -> Response:
-    """Return the error ``code`` with ``sentence`` as JSON, as plain text for htmx, or as a page."""
+class Elsewhere(NotFound):
+    """A thing that is not there while something of it is: ``lead`` is an address here, ``label`` its name."""
+
+    def __init__(self, sentence: str, lead: str, label: str) -> None:
+        super().__init__(sentence)
+        self.lead, self.label = lead, label
+
+
+def show(code: int, sentence: str, title: str | None = None, more: Elsewhere | None = None) -> Response:
+    """Return the error ``code`` with ``sentence`` as JSON, as plain text for htmx, or as a page.
+
+    ``more`` says what of the thing is still there.
+    """
     title = title or TITLES.get(code, "Not done")
     shape = wanted()
     if shape == "json":
@@ -67,7 +78,9 @@ def show(code: int, sentence: str, title: str | None = None) -> Response:
     elif shape == "htmx":
         response = Response(sentence, mimetype="text/plain")
     else:
-        response = make_response(render_template("error.html", code=code, heading=title, sentence=sentence))
+        response = make_response(
+            render_template("error.html", code=code, heading=title, sentence=sentence, more=more)
+        )
     response.status_code = code
     return response
 
@@ -80,7 +93,7 @@ def _http(error: HTTPException) -> Response:
         return show(404, sentence)
     own = error.description if error.description != type(error).description else None
     sentence = own or SENTENCES.get(code) or error.description or "This could not be done."
-    response = show(code, sentence)
+    response = show(code, sentence, more=error if isinstance(error, Elsewhere) else None)
     if code == 401:
         response.headers["WWW-Authenticate"] = "Bearer"
     for name, value in error.get_headers():

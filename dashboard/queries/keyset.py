@@ -31,11 +31,13 @@ def keyset_page(
     filters: Filters,
     *,
     ascending: bool = False,
+    first: Sequence[ColumnElement[Any]] = (),
 ) -> Rows:
     """Return the page of ``statement`` that ``filters`` (cursor, limit) asks for.
 
     ``keys`` are selected, labelled by their column names, never NULL and together unique; rows come in
-    descending order of them, or ascending. Raises WrongFilter for a foreign cursor.
+    descending order of them, or ascending. ``first`` is sorted by before them and the same in all rows: it
+    says which index has the order. Raises WrongFilter for a foreign cursor.
     """
     kinds = [key.type.python_type for key in keys]
     cursor = read_cursor(filters.cursor_text, kinds) if filters.cursor_text else None
@@ -45,7 +47,7 @@ def keyset_page(
         here = tuple_(*keys)
         there = tuple_(*(_value(value, key) for value, key in zip(cursor.keys, keys, strict=True)))
         statement = statement.where(here > there if rising else here < there)
-    order = [key.asc() if rising else key.desc() for key in keys]
+    order = [key.asc() if rising else key.desc() for key in (*first, *keys)]
     found = connection.execute(statement.order_by(*order).limit(filters.limit + 1)).mappings().all()
     more, items = len(found) > filters.limit, list(found[: filters.limit])
     if backwards:

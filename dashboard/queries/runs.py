@@ -30,7 +30,7 @@ from dashboard.params import Filters, WrongFilter, read_cursor
 from dashboard.queries.held import IS_LEASE_ENDED, IS_SILENT, IS_STUCK
 from dashboard.queries.keyset import Rows, beyond, keyset_page
 from dashboard.redaction import SECRET_KEYS
-from worker.filters.search import Hidden, Search, Start, workers_named
+from worker.filters.search import Hidden, Search, Start
 from worker.filters.search import search as filtered
 from worker.tables import job_definitions, job_runs, job_types
 
@@ -76,10 +76,10 @@ def search(
     start = Start(cursor.keys[0], newer=cursor.direction == "newer") if cursor else None
     hidden = None if sees_payloads else Hidden(SECRET_INSIDE, SECRET_SAID)
 
-    def named(worker: str) -> Sequence[str]:
-        return connection.execute(workers_named(worker)).scalars().all()
+    def ids_of(statement: Select[Any]) -> Sequence[Any]:
+        return connection.execute(statement).scalars().all()
 
-    return filtered(filters, now, named, start=start, hidden=hidden, types=types)
+    return filtered(filters, now, ids_of, start=start, hidden=hidden, types=types)
 
 
 def refuse_hidden(filters: Filters) -> None:
@@ -97,7 +97,7 @@ def page(connection: Connection, found: Search, filters: Filters, *, payloads: b
 
     A search that stopped at the end of its window goes on from there: its cursor leads past the rows.
     """
-    ids = keyset_page(connection, found.statement, [found.id], filters)
+    ids = keyset_page(connection, found.statement, [found.id], filters, first=found.before_id)
     if found.end is not None:
         ids = beyond(connection.execute(found.end).scalar_one_or_none(), ids, filters)
     return replace(ids, items=shown(connection, [row["id"] for row in ids.items], payloads=payloads))
@@ -150,7 +150,7 @@ def count(connection: Connection, found: Search, filters: Filters, rows: Rows) -
     if len(rows.items) < filters.limit:
         # The page has all that match in the window, and leads on where the search ended.
         return len(rows.items), rows.older is None
-    newest = found.statement.order_by(found.id.desc()).limit(CAP + 1)
+    newest = found.statement.order_by(*found.newest_first).limit(CAP + 1)
     matching = select(func.count()).select_from(newest.subquery()).scalar_subquery()
     number, end = connection.execute(select(matching, found.end.scalar_subquery())).one()
     return int(number), end is None
@@ -169,7 +169,7 @@ def newcomers(connection: Connection, found: Search, ids: Sequence[int], *, full
 
 def _count(connection: Connection, found: Search, statement: Select[Any], most: int) -> int:
     """Count in the order of the list, which is an index's, so that it stops early."""
-    newest = statement.order_by(found.id.desc()).limit(most + 1)
+    newest = statement.order_by(*found.newest_first).limit(most + 1)
     capped = select(func.count()).select_from(newest.subquery())
     return int(connection.execute(capped).scalar_one())
 

@@ -25,6 +25,7 @@ from sqlalchemy import (
 
 from dashboard.params import Filters
 from dashboard.queries.keyset import Rows, keyset_page
+from worker.filters.search import removed_schedules_named
 from worker.tables import audit_log, job_definitions, job_runs, missed_fires
 
 LATEST = 20
@@ -112,6 +113,11 @@ def one(connection: Connection, name: str) -> RowMapping | None:
     """Return the definition ``name``, payload included, with is_overdue; None when there is none."""
     statement = select(job_definitions, IS_OVERDUE.label("is_overdue")).where(definitions.name == name)
     return connection.execute(statement).mappings().one_or_none()
+
+
+def was_removed(connection: Connection, name: str) -> bool:
+    """Return whether the audit log knows of a schedule ``name`` that was removed."""
+    return connection.execute(removed_schedules_named(name)).first() is not None
 
 
 def missed_lately(connection: Connection) -> Mapping[int, int]:

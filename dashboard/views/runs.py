@@ -38,7 +38,7 @@ AGES = (
 )
 STATES = (("failed,dead", "failed or dead"), *((status.value, status.value) for status in Status))
 # The filters that have a control of their own beside the box.
-CONTROLS = ("status", "type", "since", "error", "group", "worker", "key", "attempts", "until")
+CONTROLS = ("status", "type", "schedule", "since", "error", "group", "worker", "key", "attempts", "until")
 # What one row offers: the first of these that its state allows and that helps there.
 ROW_VERBS = (
     ("run.retry", (Status.FAILED, Status.DEAD, Status.CANCELLED)),

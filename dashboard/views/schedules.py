@@ -13,6 +13,7 @@ from sqlalchemy import RowMapping
 
 from dashboard import params
 from dashboard.connection import as_of, reading
+from dashboard.errors import Elsewhere
 from dashboard.existing import missing
 from dashboard.live import add_page
 from dashboard.pictures.marks import marks
@@ -121,7 +122,10 @@ def _found(name: str) -> RowMapping:
         g.definition = schedules.one(reading(), name)
     definition: RowMapping | None = g.definition
     if definition is None:
-        abort(404, f"{missing('schedule', name)} Its runs are under Runs.")
+        if schedules.was_removed(reading(), name):
+            runs = f"/runs?schedule={name}"
+            raise Elsewhere(f"Schedule “{name}” was removed. Its runs are kept: {runs}", runs, "Its runs")
+        abort(404, missing("schedule", name))
     return definition
 
 
@@ -175,6 +179,7 @@ def twin_of_one(context: Mapping[str, Any]) -> dict[str, Any]:
             {"at": fire.at, "local": fire.local.isoformat(), "note": fire.note} for fire in following
         ],
         "missed_fires": [dict(row) for row in history["missed"]],
+        "all_runs": f"/runs.json?schedule={definition['name']}",
         "runs": [
             dict(row)
             | {

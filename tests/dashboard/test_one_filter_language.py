@@ -13,7 +13,7 @@ import pytest
 from flask.testing import FlaskClient
 
 from tests.conftest import Connection
-from tests.factories import a_run, a_worker, age, an_attempt
+from tests.factories import a_definition, a_run, a_worker, age, an_attempt
 from worker import cli
 from worker.filters import search
 from worker.filters.line import read_line, write_line
@@ -29,6 +29,7 @@ LINES = (
     "deadlock", "DEADLOCK detected", '"deadlock detected"', "100", "status:dead deadlock type:mail",
     "type:none", '"status=dead"', "status:queued attempts:0 sure", "group:00000000000a1",
     "group:00000000000a1 status:dead", "group:00000000000a1 error:40P01", "group:00000000000a2 deadlock",
+    "schedule:nightly", "schedule:nightly status:queued", "schedule:nightly type:mail", "schedule:#99",
 )  # fmt: skip
 REFUSED = {
     "colour:red": "There is no filter “colour” here",
@@ -45,6 +46,7 @@ REFUSED = {
     "since:1d until:2026-01-01": "is not before “until” (2026-01-01T00:00:00Z)",
     "status:deadd": "must be some of queued, running",
     "since:yesterday": "must be a time such as",
+    "schedule:Nightly": "must be a schedule's name",
     "group:a1": "must be an error group, thirteen digits",
     "attempts:many": "a number such as 3, or 3+",
     'type:"send mail': "opens a quote",
@@ -70,8 +72,9 @@ def wakeboard(database: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
 def some_runs(connection: Connection) -> list[int]:
     """Runs that differ in all that filters ask for."""
     worker = a_worker(connection, "db1-77", name="w-7", hostname="db1")
+    nightly, payload = a_definition(connection, "nightly"), {"customer": {"id": 7}, "note": "100 % sure"}
     made = [
-        a_run(connection, job_type="report", payload={"customer": {"id": 7}, "note": "100 % sure"}),
+        a_run(connection, job_type="report", definition_id=nightly, payload=payload),
         a_run(connection, "running", locked_by=worker, idempotency_key="invoice:812"),
         a_run(connection, "failed", error_code="40P01", attempts=3, failures=3, error_group=0xA1),
         a_run(connection, "dead", error_code="40P01", last_error="deadlock detected", attempts=10),

@@ -361,7 +361,7 @@ def test_every_filter_has_a_control_that_keeps_the_others(
     shown = html(client, "/runs?status=dead&attempts=3%2B&payload.id=7")
     more = re.search(r'<details class="stack" id="more-filters" open>.*?</details>', shown, re.DOTALL)
     assert more is not None
-    for name in ("error", "group", "worker", "key", "attempts", "until"):
+    for name in ("schedule", "error", "group", "worker", "key", "attempts", "until"):
         assert re.search(f'<input[^>]* name="{name}"', more[0]), name
     assert 'name="attempts" value="3+"' in more[0]
     sent = {

@@ -18,7 +18,7 @@ from worker.cli.reading import runs_with
 from worker.cli.refusals import Wrong
 from worker.filters.line import read_line
 from worker.filters.runs import FIELDS
-from worker.filters.search import Start, search, workers_named
+from worker.filters.search import Start, search
 from worker.filters.values import Asked, in_zone, read_pairs
 
 VIEWS = "SELECT name, query FROM wakeboard.saved_views WHERE page = 'runs' ORDER BY name LIMIT 100"
@@ -59,14 +59,14 @@ def find(
     that were not looked at.
     """
 
-    def named(worker: str) -> Sequence[str]:
-        return [str(found["id"]) for found in rows_of(connection, workers_named(worker))]
+    def ids_of(statement: Select[Any]) -> Sequence[Any]:
+        return [row["id"] for row in rows_of(connection, statement)]
 
-    found = search(wanted, now, named, start=None if below is None else Start(below))
+    found = search(wanted, now, ids_of, start=None if below is None else Start(below))
     statement = found.statement if below is None else found.statement.where(found.id < below)
-    ids = [row["id"] for row in rows_of(connection, statement.order_by(found.id.desc()).limit(limit + 1))]
+    ids = ids_of(statement.order_by(*found.newest_first).limit(limit + 1))
     if len(ids) > limit:
-        return runs_with(connection, ids[:limit]), ids[limit - 1], False
+        return runs_with(connection, ids[:limit]), int(ids[limit - 1]), False
     last = None if found.end is None else next(iter(rows_of(connection, found.end)), None)
     return runs_with(connection, ids), None if last is None else int(last["id"]), last is not None
 

@@ -51,6 +51,9 @@ LONG = 2000
 @click.argument("lines", metavar="[FILTER]…", nargs=-1)
 @click.option("--status", multiple=True, help="queued, running, succeeded, failed, dead, cancelled (a,b).")
 @click.option("--type", "type_", multiple=True, help="Job type, one.")
+@click.option(
+    "--schedule", multiple=True, help="Name of a schedule, or #17 by its number; also of a removed one."
+)
 @click.option("--error", multiple=True, help="Error code; without a status, of runs that are failed or dead.")
 @click.option(
     "--group", multiple=True, help="Error group: runs whose last failure was of it, however they stand now."

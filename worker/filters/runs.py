@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from worker import fingerprint
-from worker.filters.values import MOMENT, STATUS, TEXT, Field
+from worker.filters.values import MOMENT, STATUS, TEXT, Field, identifier
 
 
 def _attempts(value: str) -> tuple[int, int | None]:
@@ -17,9 +17,21 @@ def _attempts(value: str) -> tuple[int, int | None]:
     return low, None if found[2] else int(found[3] or low)
 
 
+def _schedule(value: str) -> str | int:
+    """Read a schedule's name, or ``#17``, the number of one: a name may be taken again, a number is not."""
+    if re.fullmatch(r"#[0-9]{1,19}", value):
+        return identifier(value[1:])
+    if not re.fullmatch(r"[a-z0-9_-]{1,100}", value):
+        raise ValueError
+    return value
+
+
 FIELDS: dict[str, Field] = {
     "status": STATUS,
     "type": TEXT,
+    "schedule": Field(
+        _schedule, "a schedule's name (1 to 100 of a-z, 0-9, _ and -), or its number such as #17"
+    ),
     "error": TEXT,
     "group": Field(fingerprint.read, "an error group, thirteen digits 0-9 a-f as the page of errors says"),
     "worker": TEXT,

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import (
     ARRAY,
+    BigInteger,
     ColumnElement,
     Select,
     Text,
@@ -29,9 +30,9 @@ from sqlalchemy import (
     union_all,
 )
 
-from worker.filters.values import LARGEST_ID, Asked, refuse_reversed
+from worker.filters.values import LARGEST_ID, Asked, FilterError, refuse_reversed
 from worker.states import FAILING, Status
-from worker.tables import job_attempts, job_runs, workers
+from worker.tables import audit_log, job_attempts, job_definitions, job_runs, workers
 
 # How many runs one request looks at for filters that no index serves; the cursor leads on to the next ones.
 WINDOW = 20_000
@@ -40,6 +41,8 @@ LOOKED_AT = (
     "id", "created_at", "attempts", "lease_epoch", "locked_by", "payload", "last_error", "error_code",
     "job_type",
 )  # fmt: skip
+# What is known of a run of a schedule by no index that has the schedule as well.
+LOOKED_AT_OF_SCHEDULE = (*LOOKED_AT, "status", "idempotency_key", "error_group")
 _FAILING = tuple(status.value for status in FAILING)
 
 runs = job_runs.c
@@ -67,11 +70,18 @@ class Search:
 
     ``end`` selects the last id that this request looks at, when some filter has to look at each run and there
     are more than WINDOW from the start on. None when indexes find the runs, however many there are.
+    ``before_id`` is to be sorted by before the id, and the same in all runs: no other index has that order.
     """
 
     statement: Select[Any]
     id: ColumnElement[int]
     end: Select[Any] | None = None
+    before_id: tuple[ColumnElement[Any], ...] = ()
+
+    @property
+    def newest_first(self) -> list[Any]:
+        """The order of the list."""
+        return [each.desc() for each in (*self.before_id, self.id)]
 
 
 class Arm(NamedTuple):
@@ -92,10 +102,27 @@ def workers_named(name: str) -> Select[Any]:
     return select(workers.c.id).where(or_(workers.c.name == name, workers.c.hostname == name))
 
 
+def schedules_named(name: str) -> Select[Any]:
+    """Return the select of the id of the schedule ``name``."""
+    return select(job_definitions.c.id).where(job_definitions.c.name == name)
+
+
+def removed_schedules_named(name: str) -> Select[Any]:
+    """Return the select of the id of the schedule ``name`` that was removed last, as the audit log knows."""
+    rows = audit_log.c
+    removed = (rows.action == "schedule.remove", rows.result == "done", rows.before.has_key("id"))
+    return (
+        select(cast(rows.before["id"].astext, BigInteger).label("id"))
+        .where(rows.target_type == "schedule", rows.target_id == name, *removed)
+        .order_by(rows.id.desc())
+        .limit(1)
+    )
+
+
 def search(
     asked: Asked,
     now: datetime,
-    named: Callable[[str], Sequence[str]],
+    ids_of: Callable[[Select[Any]], Sequence[Any]],
     *,
     start: Start | None = None,
     hidden: Hidden | None = None,
@@ -104,18 +131,25 @@ def search(
     """Return the search that filters of ``runs.FIELDS`` mean at ``now``, the database's clock.
 
     Without a status, ``error`` looks among the runs that fail now: failed and dead; ``group`` among all that
-    failed so, however they stand now. ``named`` returns the ids
-    of ``workers_named``; ``start`` is where a walk begins; ``hidden`` is what the asker may not see, and
+    failed so, however they stand now. ``ids_of`` returns the ids that a statement of names selects; ``start``
+    is where a walk begins; ``hidden`` is what the asker may not see, and
     ``types`` are the job types that the asker may see, None for all. Raises FilterError.
     """
     refuse_reversed(asked, now, "run can have been enqueued")
     plain = _plain(asked)
+    if schedule := asked.get("schedule"):
+        schedule_id = _schedule_id(schedule, ids_of, is_told=types is None)
+        if not asked.get("key"):
+            is_all = set(asked.values) == {"schedule"} and types is None
+            others = _others(asked, now, ids_of, hidden, types)
+            return _of_schedule(schedule_id, start, None if is_all else others)
+        plain.append(runs.definition_id == schedule_id)
     seen = _seen(asked, types)
     by_type = bool(asked.get("type") or types is not None) and not asked.get("key")
     states = _states(asked, by_type=by_type)
     arms = [Arm([*arm.conditions, *of_type, *plain], arm.is_running) for of_type in seen for arm in states]
     if any(asked.get(name) for name in WALKING) or asked.starting("payload."):
-        return _walk(arms, start, lambda run: _walking(run, asked, now, named, hidden))
+        return _walk(arms, start, lambda run: _walking(run, asked, now, ids_of, hidden))
     each = _merged(arms, start)
     return Search(select(each.c.id), each.c.id)
 
@@ -142,6 +176,71 @@ def _merged(arms: list[Arm], start: Start | None) -> Any:
             part if arm.is_running else part.order_by(order) for arm, part in zip(arms, parts, strict=True)
         ]
     return _together(parts)
+
+
+def _schedule_id(named: str | int, ids_of: Callable[[Select[Any]], Sequence[Any]], *, is_told: bool) -> int:
+    """Return the id of the schedule ``named``, or of the last one of that name that was removed.
+
+    Raises FilterError where there was none; unless ``is_told``, it is one without runs to the asker.
+    """
+    if isinstance(named, int):
+        return named
+    found = [*ids_of(schedules_named(named))] or [*ids_of(removed_schedules_named(named))]
+    if not found and is_told:
+        raise FilterError(
+            f"There is no schedule “{named}”, and the audit log knows of none of that name that was removed."
+        )
+    return int(found[0]) if found else 0
+
+
+def _of_schedule(
+    schedule_id: int, start: Start | None, others: Callable[[Any], list[ColumnElement[bool]]] | None
+) -> Search:
+    """Return the search for the runs of one schedule, from ``start`` on: all, or those that meet ``others``.
+
+    These are looked for among the next WINDOW runs of the schedule.
+    """
+    made_by = _made_by(schedule_id, start)
+    if others is None:
+        return Search(select(runs.id).where(*made_by), runs.id, before_id=(runs.definition_id,))
+    columns = [runs[name] for name in LOOKED_AT_OF_SCHEDULE]
+    order = [_ordered(each, start) for each in (runs.definition_id, runs.id)]
+    ahead = select(*columns).where(*made_by).order_by(*order)
+    near = ahead.limit(WINDOW).subquery()
+    end = ahead.with_only_columns(runs.id).offset(WINDOW - 1).limit(1)
+    return Search(select(near.c.id).where(*others(near.c)), near.c.id, end)
+
+
+def _made_by(schedule_id: int, start: Start | None) -> list[ColumnElement[bool]]:
+    """Match the runs of a schedule ahead of ``start``, as one stretch of the index of runs by schedule.
+
+    With "=" the planner would know that the order by id is the order of the index, and walk the primary key.
+    """
+    of = runs.definition_id == any_(literal([schedule_id], ARRAY(BigInteger)))
+    if start is None:
+        return [of]
+    return [of, runs.id > start.id if start.newer else runs.id < start.id]
+
+
+def _others(
+    asked: Asked,
+    now: datetime,
+    ids_of: Callable[[Select[Any]], Sequence[Any]],
+    hidden: Hidden | None,
+    types: Sequence[str] | None,
+) -> Callable[[Any], list[ColumnElement[bool]]]:
+    """Return what is asked of a schedule's runs beside the schedule: columns of a run → conditions."""
+    states = asked.get("status") or (_FAILING if asked.get("error") else ())
+
+    def conditions(run: Any) -> list[ColumnElement[bool]]:
+        return [
+            *([run.status.in_(states)] if states else []),
+            *([run.job_type.in_(types)] if types is not None else []),
+            *_plain(asked, run),
+            *_walking(run, asked, now, ids_of, hidden),
+        ]
+
+    return conditions
 
 
 def _walk(
@@ -207,19 +306,23 @@ def _seen(asked: Asked, types: Sequence[str] | None) -> list[list[ColumnElement[
     return [[runs.job_type == name] for name in wanted] or [[false()]]
 
 
-def _plain(asked: Asked) -> list[ColumnElement[bool]]:
+def _plain(asked: Asked, run: Any = runs) -> list[ColumnElement[bool]]:
     """Return the filters that are a comparison with an indexed column."""
     columns = {
-        "type": runs.job_type,
-        "error": runs.error_code,
-        "group": runs.error_group,
-        "key": runs.idempotency_key,
+        "type": run.job_type,
+        "error": run.error_code,
+        "group": run.error_group,
+        "key": run.idempotency_key,
     }
     return [column == asked.get(name) for name, column in columns.items() if asked.get(name)]
 
 
 def _walking(
-    run: Any, asked: Asked, now: datetime, named: Callable[[str], Sequence[str]], hidden: Hidden | None
+    run: Any,
+    asked: Asked,
+    now: datetime,
+    ids_of: Callable[[Select[Any]], Sequence[Any]],
+    hidden: Hidden | None,
 ) -> list[ColumnElement[bool]]:
     """Return the filters that have to look at each ``run`` (columns LOOKED_AT)."""
     found: list[ColumnElement[bool]] = []
@@ -231,7 +334,7 @@ def _walking(
         low, high = attempts
         found.append(run.attempts >= low if high is None else run.attempts.between(low, high))
     if worker := asked.get("worker"):
-        found.append(_worked_on_by(run, [worker, *named(worker)]))
+        found.append(_worked_on_by(run, [worker, *map(str, ids_of(workers_named(worker)))]))
     for path, value in asked.starting("payload.").items():
         found.append(_holds(run, path.split("."), value))
     if words := asked.get("q"):

@@ -15,7 +15,7 @@ from psycopg.rows import dict_row
 from sqlalchemy import Select
 from sqlalchemy.dialects.postgresql import psycopg as dialect
 
-from worker.filters.search import Search, Start, search, workers_named
+from worker.filters.search import Search, Start, search
 from worker.filters.values import LARGEST_ID, Asked
 from worker.operations import rules
 from worker.states import FAILING, Status
@@ -122,7 +122,7 @@ def matching(
     for _ in range(WINDOWS):
         found = _search(connection, asked, states, as_of, start)
         statement = found.statement if start is None else found.statement.where(found.id < start.id)
-        ids += _ids(connection, statement.order_by(found.id.desc()).limit(rules.MOST_RUNS + 1 - len(ids)))
+        ids += _ids(connection, statement.order_by(*found.newest_first).limit(rules.MOST_RUNS + 1 - len(ids)))
         if len(ids) > rules.MOST_RUNS:
             return Matched(ids[: rules.MOST_RUNS], is_all=False)
         last = None if found.end is None else next(iter(_ids(connection, found.end)), None)
@@ -145,10 +145,10 @@ def _search(
 ) -> Search:
     narrowed = Asked({**asked.values, "status": tuple(states)}, asked.texts)
 
-    def named(worker: str) -> Sequence[str]:
-        return [str(row["id"]) for row in _rows(connection, workers_named(worker))]
+    def ids_of(statement: Select[Any]) -> Sequence[Any]:
+        return [row["id"] for row in _rows(connection, statement)]
 
-    return search(narrowed, as_of, named, start=start)
+    return search(narrowed, as_of, ids_of, start=start)
 
 
 def _left_by_state(
@@ -158,7 +158,7 @@ def _left_by_state(
     found = []
     for state in states:
         searched = _search(connection, asked, [state], as_of)
-        newest = searched.statement.order_by(searched.id.desc()).limit(CAP + 1)
+        newest = searched.statement.order_by(*searched.newest_first).limit(CAP + 1)
         ids = _ids(connection, newest)
         is_cut = searched.end is not None and bool(_ids(connection, searched.end))
         if ids or is_cut:
