@@ -10,17 +10,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
-from urllib.parse import parse_qsl
 
 from flask import abort, request
-from werkzeug.datastructures import MultiDict
 
 from dashboard import params
 from worker.filters.runs import FIELDS
 from worker.operations import rules
 
 # In the address beside the filters, and none of them.
-BESIDE = ("also", "next", "run")
+BESIDE = ("also", "next", "reason", "run")
 YES = ("1", "true", "on", "yes")
 
 
@@ -49,12 +47,12 @@ class Seen:
 
 def filters_of(text: str | None = None) -> params.Filters:
     """Return the filters of a query string, or of the address of this request. Raises WrongFilter."""
-    arguments = request.args.copy()
     if text is not None:
-        arguments = MultiDict(parse_qsl(params.readable(text), keep_blank_values=True))
-    for name in (*BESIDE, "cursor", "limit"):
+        return params.read_text(text, FIELDS)
+    arguments = request.args.copy()
+    for name in BESIDE:
         arguments.poplist(name)
-    return params.read_here(arguments, FIELDS)
+    return params.read_whole(arguments, FIELDS)
 
 
 def also_of(text: str | None) -> tuple[str, ...]:

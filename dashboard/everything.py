@@ -61,9 +61,15 @@ def body() -> Body:
     return Body(given.get("run") or [], said)
 
 
-def is_asked(text: str | None = None) -> bool:
-    """Whether the address, or the query string ``text``, has a filter. Raises WrongFilter."""
-    return bool(filters_of(text or None))
+def is_asked_instead(chosen: Iterable[Any], text: str | None = None) -> bool:
+    """Whether a filter, of the address or the query string ``text``, says which runs, and none was chosen.
+
+    Raises WrongFilter. Aborts with 400 where both are given: one of them would be left out.
+    """
+    is_filtered, is_chosen = bool(filters_of(text or None)), any(True for _ in chosen)
+    if is_filtered and is_chosen:
+        abort(400, "Runs and a filter are given: say which runs by one of them. Nothing was changed.")
+    return is_filtered
 
 
 def look(verb: str, filters: Filters, also: Sequence[str]) -> Preview:

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
-from urllib.parse import quote, urlencode
+from urllib.parse import parse_qsl, quote, urlencode
 
 from flask import g, request
 from werkzeug.datastructures import MultiDict
@@ -58,6 +58,8 @@ __all__ = [
     "read_cursor",
     "read_filters",
     "read_here",
+    "read_text",
+    "read_whole",
     "readable",
     "text",
     "whole",
@@ -199,3 +201,21 @@ def read_here(
 ) -> Filters:
     """Return the filters in ``arguments``, whose times without an offset are in the operator's zone."""
     return read_filters(arguments, in_zone(fields, g.zone), largest=largest)
+
+
+def read_whole(arguments: MultiDict[str, str], fields: Mapping[str, Field]) -> Filters:
+    """Return the filters in ``arguments`` that mean all that match: neither a page of them nor so many.
+
+    Raises WrongFilter.
+    """
+    for name in ("cursor", "limit"):
+        if name in arguments:
+            raise WrongFilter(
+                f"“{name}” is for a page of a list; here a filter means all that match: leave it out."
+            )
+    return read_here(arguments, fields)
+
+
+def read_text(query: str, fields: Mapping[str, Field]) -> Filters:
+    """Return the filters of a query string such as ``status=dead&type=mail``. Raises WrongFilter."""
+    return read_whole(MultiDict(parse_qsl(readable(query), keep_blank_values=True)), fields)

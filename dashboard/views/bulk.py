@@ -46,7 +46,7 @@ def ask(verb: str) -> str:
     """Show what would be done to which runs: those chosen, or all that the filter matches."""
     action = VERBS[f"run.{_known(verb)}"]
     security.require(action)
-    if "run" not in request.args and everything.is_asked():
+    if everything.is_asked_instead(request.args.getlist("run")):
         return everything.ask(verb)
     ids = _ids(request.args.getlist("run"))
     return render_template(
@@ -70,7 +70,7 @@ def ask(verb: str) -> str:
 def ask_json(verb: str) -> Response:
     """Return what ``ask`` shows."""
     security.require(VERBS[f"run.{_known(verb)}"])
-    if "run" not in request.args and everything.is_asked():
+    if everything.is_asked_instead(request.args.getlist("run")):
         return everything.ask_json(verb)
     ids = _ids(request.args.getlist("run"))
     return jsonify(everything.body_of(everything.preview_of(verb, ids)))
@@ -84,7 +84,7 @@ def act(verb: str) -> Response:
     has to be typed it is asked for first.
     """
     move, given = MOVES[_known(verb)], everything.body()
-    if not given.runs and everything.is_asked(str(given.fields.get("filter") or "")):
+    if everything.is_asked_instead(given.runs, str(given.fields.get("filter") or "")):
         return everything.begin(verb, given.fields)
     ids = _ids(given.runs)
     confirm = given.fields.get("confirm")

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from typing import Any
-from urllib.parse import parse_qsl
 
 import psycopg
 from flask import Blueprint, abort, request
 from sqlalchemy import RowMapping
-from werkzeug.datastructures import MultiDict
 
 from dashboard import params
 from dashboard.confirmed import YES
@@ -33,7 +31,7 @@ def read(text: str) -> params.Filters:
 
     Everybody sees a view: what is hidden from viewers cannot be one.
     """
-    filters = params.read_here(MultiDict(parse_qsl(text)), FIELDS)
+    filters = params.read_text(text, FIELDS)
     runs.refuse_hidden(filters)
     return filters
 

@@ -54,16 +54,18 @@ def _refuse_slips(bare: str, names: Collection[str]) -> None:
     if slip is None or not _is_among(slip[1], names):
         return
     name, rest = slip[1][:100], slip[2][1:][:100]
-    if name.endswith("."):
-        raise FilterError(f"“{bare[:100]}” names nothing: write {name}<path>, such as {name}customer.id:7.")
+    if name.endswith(".") or f"{name}." in names:
+        prefix = f"{name.rstrip('.')}."
+        raise FilterError(
+            f"“{bare[:100]}” names nothing: write {prefix}<path>, such as {prefix}customer.id:7."
+        )
     if slip[2] == ":":
         raise FilterError(f"“{name}:” is followed by nothing: write the value right behind the colon.")
     raise FilterError(f'“{name}={rest}”: a filter is {name}:{rest}, text is in quotes: "{name}={rest}".')
 
 
 def _is_among(name: str, names: Collection[str]) -> bool:
-    first, dot, rest = name.partition(".")
-    return name in names or bool(rest and first + dot in names)
+    return name in names or f"{name.partition('.')[0]}." in names
 
 
 def write_line(texts: Mapping[str, str]) -> str:

@@ -26,6 +26,14 @@ def _schedule(value: str) -> str | int:
     return value
 
 
+def _group(value: str) -> int:
+    """Read an error group. None has the number 0, which a search would take for no filter at all."""
+    number = fingerprint.read(value)
+    if number == 0:
+        raise ValueError
+    return number
+
+
 FIELDS: dict[str, Field] = {
     "status": STATUS,
     "type": TEXT,
@@ -33,7 +41,7 @@ FIELDS: dict[str, Field] = {
         _schedule, "a schedule's name (1 to 100 of a-z, 0-9, _ and -), or its number such as #17"
     ),
     "error": TEXT,
-    "group": Field(fingerprint.read, "an error group, thirteen digits 0-9 a-f as the page of errors says"),
+    "group": Field(_group, "an error group, thirteen digits 0-9 a-f as the page of errors says"),
     "worker": TEXT,
     "key": TEXT,
     "attempts": Field(_attempts, "a number such as 3, or 3+ for at least, or 2-5"),

@@ -195,10 +195,12 @@ def _order(name: str, fields: Mapping[str, Field]) -> tuple[int, str]:
 
 
 def _field(name: str, fields: Mapping[str, Field]) -> Field:
-    prefix = name.split(".")[0] + "."
-    found = fields.get(name) or fields.get(prefix)
-    if found and name == prefix:
+    stem, _, path = name.partition(".")
+    prefix = f"{stem}."
+    if prefix in fields and not path:
+        # Taken for a field, "payload" alone would be one that no search asks for: all runs would match.
         raise FilterError(f"“{name[:100]}” names nothing: write {prefix}<path>, such as {prefix}customer.id.")
+    found = fields.get(prefix) or fields.get(name)
     if found is None:
         known = ", ".join(f"{each}<path>" if each.endswith(".") else each for each in fields) or "none"
         near = get_close_matches(name[:100], fields, 1)
