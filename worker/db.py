@@ -63,6 +63,7 @@ OLDEST_SERVER = 160_000
 REFUSALS = (psycopg.DataError, psycopg.IntegrityError, psycopg.errors.RaiseException)
 # What PostgreSQL says where the tables are not there, or are older than this version.
 NO_TABLES = (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName, psycopg.errors.UndefinedColumn)
+NO_TABLES_STATES = frozenset(error.sqlstate for error in NO_TABLES)
 
 
 class DatabaseError(Exception):
@@ -71,6 +72,12 @@ class DatabaseError(Exception):
 
 class OldServerError(DatabaseError):
     """The database answers, and its version is too old."""
+
+
+def without_tables(failure: Exception) -> str:
+    """Return the sentence that says what a ``failure`` of NO_TABLES means, and what to do."""
+    said = " ".join(str(failure).split("\n")[0].split()) or type(failure).__name__
+    return f"The database lacks Wakeboard's tables or has older ones ({said}). Run: wakeboard db upgrade"
 
 
 def connect(

@@ -122,7 +122,7 @@ class Supervisor:
         self._claimer = Claimer(
             self._lines.claim, self._claims, self._slots, self._holdings, worker_id=me,
             lease_seconds=lease_seconds, poll_seconds=poll_seconds, rounds=lambda: self._background.rounds,
-            may_claim=self._may_claim,
+            may_claim=self._may_claim, lack=self._background.lack,
         )  # fmt: skip
         self._app = App(
             self._children, self._claims, wanted_types=types, lease_seconds=lease_seconds,
@@ -188,6 +188,10 @@ class Supervisor:
             if (is_clear and self._claimer.is_quiet) or self._shutdown.is_over:
                 self._exit_code = 0
         elif self._until_drained and is_clear:
+            if self._background.is_without_tables:
+                # Said by whoever met it. A worker waits for the migration, a tick has a successor.
+                self._exit_code = FAILED
+                return
             is_over = self._background.is_draining or (
                 self._claims_end is not None and monotonic() >= self._claims_end
             )

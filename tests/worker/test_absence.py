@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import psycopg
 import pytest
 
 from tests.processes import wait_until
 from worker import absence, log
-from worker.absence import Absence
+from worker.absence import Absence, Lack
 from worker.db import DatabaseError
 from worker.duties import lease, thread
 from worker.duties.lease import LeaseKeeper
@@ -66,6 +67,27 @@ def test_the_next_outage_is_told_at_once(clock: Clock, capsys: pytest.CaptureFix
         away.lost("It was lost.")
         away.back()
     assert len(printed_by(capsys)) == 4
+
+
+def test_missing_tables_are_told_by_one_voice_once_a_minute_and_until_all_of_it_is_over(
+    clock: Clock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lack, missing = Lack(), psycopg.errors.UndefinedTable('relation "runs" does not exist\nLINE 1: …')
+    lack.remind()
+    lack.over("claim")
+    for _ in range(100):
+        clock.now += 1
+        lack.met("claim", missing)
+        lack.met("presence", missing)
+        lack.remind()
+    assert lack.names == {"claim", "presence"}
+    for name in ("presence", "claim", "claim"):
+        lack.over(name)
+    sentence = (
+        "WARNING The database lacks Wakeboard's tables or has older ones "
+        r'(relation "runs" does not exist). Run: wakeboard db upgrade'
+    )
+    assert printed_by(capsys) == [sentence, sentence, "The database has the tables now. after_seconds=99s"]
 
 
 def test_a_connection_of_the_loop_that_cannot_be_made_is_told_once(

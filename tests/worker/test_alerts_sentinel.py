@@ -22,6 +22,7 @@ from tests.processes import wait_until, wakeboard
 from tests.receivers import Mailbox, Receiver, mailbox, receiver
 from tests.servers import SETTINGS, running_server
 from worker import db, embedded, log
+from worker.absence import Lack
 from worker.alerts.outage import Outage
 from worker.alerts.sentinel import Sentinel
 from worker.settings import Settings
@@ -233,3 +234,35 @@ def test_an_outage_that_no_channel_takes_is_tried_again(mailbox: Mailbox, stage:
     mailbox.refuse = None
     outage.step()
     assert subjects(mailbox) == [LOST]
+
+
+def test_without_tables_the_watcher_says_in_a_line_what_to_run_and_looks_after_the_migration(
+    empty_database: str,
+    stage: IO[bytes],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    log.configure("text")
+    tries: list[str] = []
+
+    class Heard(Lack):
+        def met(self, name: str, failure: Exception) -> None:
+            tries.append(name)
+            super().met(name, failure)
+
+    monkeypatch.setattr("worker.alerts.sentinel.Lack", Heard)
+    for name in ("POST_SECONDS", "NO_TABLES_SECONDS"):
+        monkeypatch.setattr(f"worker.alerts.sentinel.{name}", 0.05)
+    watching = Sentinel(empty_database, settings(), stage.fileno(), look_seconds=0.05)
+    watching.start()
+    try:
+        wait_until(lambda: min(map(tries.count, ("alerts", "post"))) > 3, SLOW, "both threads try again")
+        db.migrate(empty_database)
+        wait_until(lambda: watching.looks > 1, SLOW, "it looks at the rules")
+        wait_until(lambda: not watching._lack.names, SLOW, "both threads are at work")
+    finally:
+        watching.stop()
+    log.flush()
+    said = [line for line in capsys.readouterr().err.splitlines() if "tables" in line]
+    assert len(said) == 2, said
+    assert said[0].endswith("Run: wakeboard db upgrade") and "has the tables now" in said[1]

@@ -101,6 +101,36 @@ def test_a_worker_waits_for_a_database_that_is_not_there_yet(cluster: Path) -> N
     embedded.start(cluster, settings=SETTINGS)
 
 
+def test_a_worker_before_the_migration_says_in_a_line_what_to_run_and_works_after_it(
+    empty_database: str,
+) -> None:
+    with a_worker(empty_database) as worker:
+        worker.wait_for("Run: wakeboard db upgrade")
+        began = now()
+        wait_until(lambda: now() - began > 5, 6)
+        assert worker.output.count("WARNING") == 1, worker.output
+        db.migrate(empty_database)
+        worker.wait_for("The database has the tables now.")
+        with db.connect(empty_database, name="wakeboard test") as connection:
+            wait_until_status(connection, insert(connection, "quick"), "succeeded")
+        assert worker.terminate(10) == 0, worker.output
+        assert worker.output.count("WARNING") == 1, worker.output
+
+
+def test_a_worker_whose_tables_are_taken_away_says_so_and_works_on_when_they_are_back(
+    database: str, connection: psycopg.Connection[tuple[object, ...]]
+) -> None:
+    with a_worker(database, ready=connection) as worker:
+        connection.execute("ALTER SCHEMA wakeboard RENAME TO elsewhere")
+        worker.wait_for("Run: wakeboard db upgrade")
+        began = now()
+        wait_until(lambda: now() - began > 5, 6)
+        assert worker.output.count("does not exist") == 1, worker.output
+        connection.execute("ALTER SCHEMA elsewhere RENAME TO wakeboard")
+        worker.wait_for("The database has the tables now.")
+        wait_until_status(connection, insert(connection, "quick"), "succeeded")
+
+
 def test_hostile_settings_of_the_role_change_nothing(
     database: str, superuser: psycopg.Connection[tuple[object, ...]]
 ) -> None:

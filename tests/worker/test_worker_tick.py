@@ -207,6 +207,15 @@ def test_a_tick_without_a_database_gives_up_and_says_that_it_left_the_work() -> 
     assert "the work is left to the next one" in done.stderr and "Traceback" not in done.stderr
 
 
+def test_a_tick_without_tables_says_in_a_line_what_to_run_and_ends(empty_database: str) -> None:
+    began = time.monotonic()
+    done = tick(empty_database)
+    assert time.monotonic() - began < 30, "it waited for tables that nobody makes"
+    assert done.returncode == 1, done.stderr
+    (said,) = [line for line in done.stderr.splitlines() if "WARNING" in line]
+    assert said.endswith("Run: wakeboard db upgrade"), done.stderr
+
+
 @pytest.mark.parametrize("seconds", ["0", "1"])
 def test_a_tick_whose_time_is_over_before_it_can_claim_says_so(
     seconds: str, database: str, connection: Connection, tmp_path: Path

@@ -17,14 +17,14 @@ from typing import Any
 import psycopg
 
 from worker import log
-from worker.absence import Absence
+from worker.absence import Absence, Lack
 from worker.alerts.channels import Channels
 from worker.alerts.delivery import SENT, deliver, waiting
 from worker.alerts.heartbeat import Heartbeat
 from worker.alerts.outage import PATIENCE_SECONDS, Outage
 from worker.alerts.watch import Watch, post
 from worker.audit import ENGINE
-from worker.db import DatabaseError, connect
+from worker.db import NO_TABLES, DatabaseError, connect
 from worker.settings import Settings
 from worker.texts import first_line
 from worker.transitions import cancel
@@ -33,6 +33,7 @@ Connection = psycopg.Connection[Any]
 LOOK_SECONDS = 15.0
 POST_SECONDS = 2.0
 OUTAGE_SECONDS = 3.0
+NO_TABLES_SECONDS = 5.0
 STATEMENT_SECONDS = 10
 
 BEAT = """
@@ -69,6 +70,7 @@ class Sentinel:
         self.outage = Outage(settings, stage, patience_seconds=patience_seconds)
         self._prefix = f"web-{socket.gethostname()[:60]}-"
         self.process_id = f"{self._prefix}{secrets.token_hex(3)}-{os.getpid()}"
+        self._lack = Lack()
         self._stopping = threading.Event()
         self._threads = [
             threading.Thread(
@@ -109,10 +111,14 @@ class Sentinel:
                     connection = self._open()
                 step(connection)
                 absence.back()
+                self._lack.over(name)
             except (DatabaseError, psycopg.OperationalError) as failure:
                 absence.lost("The alerts cannot reach the database.", error=str(failure).strip()[:300])
                 _close(connection)
                 connection = None
+            except NO_TABLES as failure:
+                self._lack.met(name, failure)
+                self._stopping.wait(max(0.0, NO_TABLES_SECONDS - every_seconds))
             except Exception as failure:
                 log.warn(
                     "A step of the alerts failed and will be tried again.", error=first_line(failure)[:300]

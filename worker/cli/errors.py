@@ -12,7 +12,7 @@ import psycopg
 
 from worker.cli.refusals import Failed, Wrong
 from worker.cron import CronError
-from worker.db import NO_TABLES, DatabaseError
+from worker.db import NO_TABLES, DatabaseError, without_tables
 from worker.embedded.errors import EmbeddedError
 from worker.filters.values import FilterError
 from worker.people.permission import AccountError
@@ -51,9 +51,9 @@ def explain(failure: BaseException) -> tuple[int, str]:
 
 
 def _of_database(failure: psycopg.Error) -> str:
-    said = " ".join(str(failure).split("\n")[0].split()) or type(failure).__name__
     if isinstance(failure, NO_TABLES):
-        return f"The database lacks Wakeboard's tables or has older ones ({said}). Run: wakeboard db upgrade"
+        return without_tables(failure)
+    said = " ".join(str(failure).split("\n")[0].split()) or type(failure).__name__
     if isinstance(failure, psycopg.errors.InsufficientPrivilege):
         return (
             f"The database role may not do this ({said}). Use the role that owns the schema wakeboard; where "

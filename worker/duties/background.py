@@ -12,6 +12,7 @@ from typing import Any
 import psycopg
 
 from worker import schedule
+from worker.absence import Lack
 from worker.duties.alerts import ALERTS_SECONDS, Alerts
 from worker.duties.counting import MERGE_SECONDS, Counting
 from worker.duties.hearing import LISTEN_SECONDS, Hearing
@@ -110,6 +111,16 @@ class Background:
     def watchdog(self) -> Watchdog:
         """What the loop looks at, so that a silent database cannot hold the duties for ever."""
         return self._duties.watchdog
+
+    @property
+    def lack(self) -> Lack:
+        """The tables that are missing, as the duties and the claims meet it."""
+        return self._duties.lack
+
+    @property
+    def is_without_tables(self) -> bool:
+        """Whether the database was never migrated: nothing can be done until it is."""
+        return self._duties.is_without_tables
 
     @property
     def rounds(self) -> int:

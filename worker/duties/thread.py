@@ -17,8 +17,8 @@ from typing import Any
 import psycopg
 
 from worker import log
-from worker.absence import Absence
-from worker.db import DatabaseError, connect
+from worker.absence import Absence, Lack
+from worker.db import NO_TABLES, DatabaseError, connect, current_revision
 from worker.duties.presence import Beat
 from worker.duties.watchdog import Watchdog
 from worker.loop.channel import DEADLINE_SECONDS, USELESS
@@ -66,6 +66,9 @@ class Duties:
         self._connection: Connection | None = None
         self._was_connected = False
         self._absence = Absence("duties")
+        self._revision: str | None = None
+        self.lack = Lack()
+        self.is_without_tables = False
         self._stopping = threading.Event()
         self._hurry = threading.Event()
         self._thread = threading.Thread(target=self._work, name="duties", daemon=True)
@@ -95,6 +98,7 @@ class Duties:
             if duty.name == name:
                 duty.succeeded_at, duty.error = monotonic(), None
                 duty.numbers = dict.fromkeys(duty.numbers, 0) if duty.numbers else None
+                self.lack.over(name)
 
     def beats(self) -> list[Beat]:
         """Return how each loop stands."""
@@ -108,7 +112,9 @@ class Duties:
                 self._absence.lost(str(failure).strip())
                 self._stopping.wait(RECONNECT_SECONDS)
                 continue
-            self._run_due()
+            if not (self._has_tables() and self._run_due()):
+                self._stopping.wait(RECONNECT_SECONDS)
+                continue
             self.rounds += 1
             if self.rounds == 1:
                 self._came_round()
@@ -127,7 +133,32 @@ class Duties:
             self._reconnected()
         self._was_connected = True
 
-    def _run_due(self) -> None:
+    def _has_tables(self) -> bool:
+        """Whether there is anything to work on, asked only since something was found missing.
+
+        Asked this way it is no error in the server's log. What was hindered comes at once after a migration.
+        """
+        if not self.lack.names:
+            return True
+        assert self._connection is not None
+        try:
+            with self.watchdog.over(self._connection):
+                revision = current_revision(self._connection)
+        except psycopg.Error:
+            # The duties meet it, too, and tell it.
+            return True
+        if revision != self._revision:
+            self._revision = revision
+            for duty in self._duties:
+                if duty.name in self.lack.names:
+                    duty.due_at = 0.0
+        self.is_without_tables = revision is None
+        if self.is_without_tables:
+            self.lack.remind()
+        return not self.is_without_tables
+
+    def _run_due(self) -> bool:
+        """Run what is due; False when there is no table at all to work on."""
         assert self._connection is not None
         for duty in self._duties:
             if monotonic() < duty.due_at or self._stopping.is_set():
@@ -138,14 +169,21 @@ class Duties:
                     numbers = duty.step(self._connection)
                 duty.numbers = numbers if numbers else duty.numbers
                 duty.succeeded_at, duty.error = monotonic(), None
+                self.lack.over(duty.name)
             except Exception as failure:
                 duty.error = str(failure).strip()[:500] or type(failure).__name__
+                if isinstance(failure, NO_TABLES):
+                    self.lack.met(duty.name, failure)
+                    if not self._has_tables():
+                        return False
+                    continue
                 is_lost = _is_useless(failure)
                 tell = self._absence.lost if is_lost else log.warn
                 tell("A duty failed and will be tried again.", duty=duty.name, error=duty.error)
                 if is_lost:
                     self._connection.close()
-                    return
+                    return True
+        return True
 
 
 def _is_useless(failure: Exception) -> bool:

@@ -12,6 +12,8 @@ from collections.abc import Callable
 from time import monotonic
 
 from worker import log
+from worker.absence import Lack
+from worker.db import NO_TABLES_STATES
 from worker.duties.presence import Beat
 from worker.loop.channel import Rows, StatementFailed
 from worker.loop.claiming import Claimed, Recovered, busy_script, claim_script, recovery_script
@@ -22,7 +24,7 @@ from worker.loop.line import Line
 from worker.loop.slots import Slots
 
 NEVER = -1
-REFUSED_PAUSE_SECONDS = 0.2
+REFUSED_PAUSE_SECONDS, NO_TABLES_PAUSE_SECONDS = 0.2, 1.0
 # A look that found no work stands for a poll: until this much after the next one is expected, and so long
 # after the last claim at most, because only a claim proves that claims can be made.
 LATE_LOOK_SECONDS = 0.5
@@ -46,6 +48,7 @@ class Claimer:
         poll_seconds: float,
         rounds: Callable[[], int],
         may_claim: Callable[[], bool],
+        lack: Lack,
     ) -> None:
         """``rounds`` counts how often the background duties have run."""
         self._line = line
@@ -58,6 +61,7 @@ class Claimer:
         self._poll_seconds = poll_seconds
         self._rounds = rounds
         self._may_claim = may_claim
+        self._lack = lack
         self._is_hungry = True
         self._is_idle = False
         self._announcement: bool | None = None
@@ -141,6 +145,7 @@ class Claimer:
 
     def _recovered(self, found: Recovered) -> None:
         """Stop what the database does not know of before it is claimed once more."""
+        self._lack.over("claim")
         if found.forgotten:
             log.warn(
                 "The database has forgotten claims of this worker, as after a failover to a server that was "
@@ -233,5 +238,9 @@ class Claimer:
         if isinstance(failure, StatementFailed):
             # A claim among the refused statements may have been committed: look for runs that nobody holds.
             self._recover_at = monotonic()
+            if failure.sqlstate in NO_TABLES_STATES:
+                self.pause(NO_TABLES_PAUSE_SECONDS)
+                self._lack.met("claim", failure)
+                return
             self.pause(REFUSED_PAUSE_SECONDS)
             log.warn("The database refused a claim.", error=str(failure), sqlstate=failure.sqlstate)
