@@ -14,9 +14,9 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from flask import Flask, Response, abort, current_app, g, redirect, render_template, request
-from werkzeug.exceptions import Forbidden, HTTPException, NotFound, Unauthorized
+from werkzeug.exceptions import Forbidden, NotFound, Unauthorized
 
-from dashboard import strangers
+from dashboard import again, strangers
 from dashboard.answers import PROBES, came_from, parts_of, wanted
 from dashboard.connection import writing
 from dashboard.existing import missing
@@ -32,9 +32,6 @@ log = logging.getLogger("wakeboard.web")
 
 OPEN_PATHS = ("/login",)
 PREFERENCES = {f"wakeboard_{name}" for name in ("theme", "density", "times", "zone", "toast", "fresh")}
-# What a form carries over to the same question after signing in; nothing else goes into an address.
-ASKED_AGAIN = ("reason", "next", "run")
-LONGEST_AGAIN = 3000
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 POLICY = (
     "default-src 'self'; base-uri 'none'; object-src 'none'; form-action 'self'; frame-ancestors 'none'; "
@@ -171,7 +168,7 @@ def _sign_in() -> Response:
     """Answer somebody unknown: 401 for programs, the login page for people."""
     shape = wanted()
     if shape == "page" and request.method in SAFE_METHODS:
-        here = _path() + request.full_path.removeprefix(request.path).rstrip("?")
+        here = again.path() + request.full_path.removeprefix(request.path).rstrip("?")
         return redirect(f"/login?next={quote(here, safe='')}", 303)  # type: ignore[return-value]
     if shape == "htmx":
         page = parts_of(request.headers.get("HX-Current-URL", ""))
@@ -181,32 +178,24 @@ def _sign_in() -> Response:
         return response
     if shape == "page" and request.path == "/logout":
         return redirect("/login", 303)  # type: ignore[return-value]
-    if shape == "page" and request.form:
+    if shape == "page" and request.method == "POST" and (request.form or came_from()):
         return _interrupted()
     raise Unauthorized("Sign in at /login, or send Authorization: Bearer <token> (wakeboard token create).")
 
 
 def _interrupted() -> Response:
-    """Answer a form that came after its session had ended: nothing was done, and the reason is not lost."""
-    again = _path() + "?" + urlencode([(n, v) for n in ASKED_AGAIN for v in request.form.getlist(n) if v])
-    if len(again) > LONGEST_AGAIN or not _can_be_shown():
-        again = came_from() or "/"
-    typed = request.form.get("reason", "").strip()[:500]
-    return Response(render_template("signed_out.html", again=again, typed=typed), status=401)
-
-
-def _path() -> str:
-    """Return the path of this request as an address spells it: names may have ? and line breaks in them."""
-    return quote(request.path)
-
-
-def _can_be_shown() -> bool:
-    """Return whether the address of this form is a page as well: every verb's is, with its question."""
-    try:
-        current_app.url_map.bind("").match(request.path, method="GET")
-    except HTTPException:
-        return False
-    return True
+    """Answer a form that came after its session had ended: nothing was done, and the same is asked again."""
+    way, whose = again.with_reason(), request.form.get("by", "")
+    query = urlencode({"next": way.address} | ({"whose": whose} if whose else {}), quote_via=quote, safe="")
+    page = render_template(
+        "signed_out.html",
+        way=way,
+        whose=whose,
+        sign_in=f"/login?{query}",
+        typed=request.form.get("reason", "").strip()[:500],
+        has_more=again.has_more(),
+    )
+    return Response(page, status=401)
 
 
 def _refuse_other_sites() -> None:

@@ -163,7 +163,8 @@ def _silence(connection: psycopg.Connection[Any], actor: Actor, reason: str | No
 
 
 def _edit(connection: psycopg.Connection[Any], actor: Actor, reason: str | None, rule_id: int) -> Answer:
-    given = {name: text.strip() for name, text in body().items() if name not in ("reason", "next")}
+    beside = ("reason", "next") if request.is_json else ("reason", "next", "by")
+    given = {name: text.strip() for name, text in body().items() if name not in beside}
     return alerts.edit(connection, rule_id, given, actor, reason)
 
 

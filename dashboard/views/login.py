@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from flask import Blueprint, Response, abort, g, redirect, render_template, request
 
-from dashboard import strangers
+from dashboard import again, strangers
 from dashboard.answers import local_path, see_other
 from dashboard.connection import writing
 from dashboard.security import cookie_name, identify
@@ -30,8 +30,9 @@ def ask() -> str | Response:
         with writing() as connection:
             good = users.peek_login_link(connection, token)
         return _form(token=token) if good else _form(says=SPENT)
-    if identify() is not None:
-        return redirect(_goal(request.args.get("next")), 303)  # type: ignore[return-value]
+    actor = identify()
+    if actor is not None:
+        return redirect(_goal(actor), 303)  # type: ignore[return-value]
     return _form()
 
 
@@ -81,7 +82,7 @@ def _open(connection: users.Connection, actor: Actor, user_id: int | None = None
         )
         here = Actor(actor.name, actor.role, "web", request.remote_addr, g.request_id)
         audit.record(connection, here, "login", "session", actor.name)
-    response = see_other(_goal(request.form.get("next")))
+    response = see_other(_goal(actor))
     response.set_cookie(
         cookie_name(connection),
         cookie,
@@ -120,12 +121,18 @@ def _note(connection: users.Connection, name: str, action: str, result: str) -> 
     audit.record(connection, actor, action, "session", name, result=result)
 
 
-def _goal(path: str | None) -> str:
-    """Return where to go after signing in: a local page, never a fragment and never another site."""
-    found = local_path(path)
-    return found if found and not found.startswith(("/_fragments", "/login", "/logout")) else "/"
+def _goal(actor: Actor | None = None) -> str:
+    """Return where to go after signing in: a local page, never a fragment and never another site.
+
+    What somebody typed goes along for nobody else: ``whose`` says who that was, ``actor`` who signs in.
+    """
+    found = local_path(request.values.get("next"))
+    if not found or found.startswith(("/_fragments", "/login", "/logout")):
+        return "/"
+    is_others = actor is not None and request.values.get("whose", actor.name) != actor.name
+    return again.without_reason(found) if is_others else found
 
 
 def _form(token: str = "", says: str = "", name: str = "") -> str:
-    goal = _goal(request.values.get("next"))
-    return render_template("login.html", token=token, says=says, name=name, goal=goal)
+    whose = request.values.get("whose", "")
+    return render_template("login.html", token=token, says=says, name=name, goal=_goal(), whose=whose)

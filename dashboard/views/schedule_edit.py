@@ -45,9 +45,11 @@ def edit(name: str) -> Response:
     """Show the form, or save what was typed into it."""
     require(EDIT)
     if request.method == "GET":
-        params.from_request()
+        params.from_request({"next": params.TEXT, "reason": params.TEXT})
         definition = one(reading(), name)
-        return _shown(definition, form.texts_of(definition))
+        return _shown(
+            definition, form.texts_of(definition) | {"reason": request.args.get("reason", "")[:500]}
+        )
     refuse_unread(*form.FIELDS, "version")
     definition, texts = one(reading(), name), _texts()
     values, errors = form.read(texts, definition)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from html import unescape
+from urllib.parse import parse_qs, urlsplit
 
 import click
 import pytest
@@ -20,7 +21,10 @@ from tests.conftest import Connection
 from tests.dashboard.apps import an_app, overhear
 from tests.dashboard.conftest import AsRole
 from tests.factories import a_definition, a_run, from_now, insert, rows, status
+from worker.audit import Actor
 from worker.cli import cli
+from worker.people import users
+from worker.states import Role
 
 PAGES = [path for path, _ in (*NAVIGATION, *MORE_PAGES) if path != "/demo"]
 COUNT = "/_fragments/shell/attention"
@@ -207,6 +211,88 @@ def test_only_the_reason_and_the_runs_go_into_an_address(anonymous: FlaskClient)
     given = {"payload": '{"token": "s3cret"}', "reason": "x"}
     html = anonymous.post("/runs/7/again", data=given).get_data(as_text=True)
     assert "s3cret" not in html
+
+
+QUESTIONS = (
+    "/schedules/nightly/edit",
+    "/runs/bulk/retry?status=dead&type=mail",
+    "/runs/bulk/cancel?run=7&run=9",
+    "/runs/enqueue?type=mail",
+    "/runs/views/save?query=status%3Ddead%26type%3Dmail",
+    "/display?next=%2Fruns",
+)
+
+
+@pytest.mark.parametrize("address", QUESTIONS)
+def test_the_question_of_a_late_form_is_asked_again_as_it_was(
+    anonymous: FlaskClient, client: FlaskClient, connection: Connection, address: str
+) -> None:
+    a_definition(connection, "nightly")
+    a_run(connection, "dead", job_type="mail")
+    form = {"by": "admin"} if address.startswith("/display") else {"by": "admin", "reason": "quiet & dark"}
+    late = anonymous.post(address, data=form | {"next": "/runs"})
+    link = re.search(r'href="(/login[^"]*)"', late.get_data(as_text=True))
+    assert late.status_code == 401 and link
+    # Who is signed in already, in another tab, goes on at once.
+    back = client.get(unescape(link[1])).headers["Location"]
+    asked, was = parse_qs(urlsplit(back).query), parse_qs(urlsplit(address).query)
+    assert urlsplit(back).path == urlsplit(address).path
+    assert {name: asked.get(name) for name in was} == was
+    page = client.get(back)
+    assert page.status_code == 200
+    assert ('value="quiet &amp; dark"' in page.get_data(as_text=True)) is ("reason" in form)
+
+
+def test_a_reason_goes_along_for_who_typed_it_alone(
+    anonymous: FlaskClient, as_role: AsRole, connection: Connection
+) -> None:
+    run_id = a_run(connection, "queued")
+    form = {"reason": "hers alone", "by": "admin"}
+    html = anonymous.post(f"/runs/{run_id}/cancel", data=form).get_data(as_text=True)
+    assert "Sign in as admin, and the same question is asked again, with your reason." in html
+    link = re.search(r'href="(/login[^"]*)"', html)
+    assert link
+    other = as_role("operator").get(unescape(link[1])).headers["Location"]
+    assert other == f"/runs/{run_id}/cancel"
+    same = as_role("admin").get(unescape(link[1])).headers["Location"]
+    assert same == f"/runs/{run_id}/cancel?reason=hers+alone"
+
+
+def test_who_signs_in_as_somebody_else_is_given_no_reason(
+    anonymous: FlaskClient, connection: Connection
+) -> None:
+    password = "seven small boats at dawn"
+    for name in ("anna", "ben"):
+        users.create_user(connection, Actor("cli:boss", Role.ADMIN, "cli"), name, Role.ADMIN, password)
+    way = {"next": "/runs/7/cancel?reason=hers&next=%2Fruns", "whose": "anna"}
+    page = anonymous.get("/login", query_string=way).get_data(as_text=True)
+    assert '<input type="hidden" name="whose" value="anna">' in page
+    for name, goal in {"ben": "/runs/7/cancel?next=%2Fruns", "anna": way["next"]}.items():
+        entered = anonymous.post("/login", data=way | {"name": name, "password": password})
+        assert entered.headers["Location"] == goal
+
+
+def test_what_does_not_come_along_is_said(anonymous: FlaskClient) -> None:
+    def says(path: str, form: dict[str, str], **headers: str) -> str:
+        return anonymous.post(path, data=form, headers=headers).get_data(as_text=True)
+
+    lost = "does not come along"
+    assert lost not in says("/runs/7/cancel", {"reason": "x", "next": "/runs", "by": "anna"})
+    assert f"The rest of what you typed or chose {lost}" in says(
+        "/runs/enqueue", {"type": "mail", "reason": "x"}
+    )
+    # An address has room for so much.
+    long = says("/runs/7/cancel", {"reason": "道" * 500})
+    assert f"What you typed or chose {lost}" in long and "reason%3D" not in long
+    many = says("/runs/bulk/retry?" + "&".join(f"run={10**18 + n}" for n in range(250)), {"reason": "x"})
+    assert "its address is too long" in many and 'href="/login?next=%2F"' in many
+
+
+def test_a_button_without_a_form_leads_back_as_well(anonymous: FlaskClient) -> None:
+    sent = anonymous.post("/runs/7/retry", headers={"Referer": "http://localhost/runs?status=dead"})
+    html = sent.get_data(as_text=True)
+    assert sent.status_code == 401 and "Nothing was done." in html
+    assert 'href="/login?next=%2Fruns%2F7%2Fretry%3Fnext%3D%252Fruns%253Fstatus%253Ddead"' in html
 
 
 def test_signing_out_twice_leads_to_sign_in(anonymous: FlaskClient) -> None:
