@@ -15,6 +15,9 @@ from worker.outcome import Permanent
 
 Instructions = Mapping[str, Any]
 
+# What runs of these types are to do stands in their definition alone, and is read at each start.
+TYPES = ("command", "http")
+
 COMMAND = ("argv", "env", "stdin", "cwd")
 HTTP = ("url", "method", "headers", "body", "json")
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")

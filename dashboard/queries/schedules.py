@@ -21,12 +21,14 @@ from sqlalchemy import (
     literal,
     or_,
     select,
+    text,
 )
 
 from dashboard.params import Filters
 from dashboard.queries.keyset import Rows, keyset_page
 from worker.filters.search import removed_schedules_named
 from worker.tables import audit_log, job_definitions, job_runs, missed_fires
+from worker.transitions.definitions import WAITING
 
 LATEST = 20
 MOST_SHOWN = 50
@@ -69,6 +71,7 @@ _recent = (
 )
 # Statements that are always the same are made once: to make one takes longer than to ask it.
 _MISSED_BY_DEFINITION = select(_recent.c.definition_id, func.count()).group_by(_recent.c.definition_id)
+_WAITING = text(WAITING.replace("%(id)s", ":id"))
 _TYPE_NAMES = select(definitions.job_type).distinct().order_by(definitions.job_type).limit(CAP)
 _columns = (*(column for column in definitions if column.name != "payload"), IS_OVERDUE.label("is_overdue"))
 
@@ -118,6 +121,11 @@ def one(connection: Connection, name: str) -> RowMapping | None:
 def was_removed(connection: Connection, name: str) -> bool:
     """Return whether the audit log knows of a schedule ``name`` that was removed."""
     return connection.execute(removed_schedules_named(name)).first() is not None
+
+
+def waiting(connection: Connection, definition_id: int) -> int:
+    """Return how many runs of a definition wait, retries among them; at most one more than MOST_WAITING."""
+    return int(connection.execute(_WAITING, {"id": definition_id}).scalar_one())
 
 
 def missed_lately(connection: Connection) -> Mapping[int, int]:

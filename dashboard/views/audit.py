@@ -17,7 +17,7 @@ from dashboard.queries import audit
 from dashboard.queries.settled import Settled
 from dashboard.redaction import redact
 from dashboard.words import targets
-from dashboard.words.changes import changes
+from dashboard.words.changes import changes, whole
 from worker.filters.audit import FIELDS, RESULTS, SOURCES, UNDONE
 from worker.filters.search import WINDOW
 from worker.states import VERBS
@@ -123,10 +123,14 @@ def find_news() -> dict[str, Any]:
 
 
 class Spelled(NamedTuple):
-    """A row in words: what was done, what it changed, what came of it; its thing's page, and log."""
+    """A row in words: what was done, what it changed, what came of it; its thing's page, and log.
+
+    ``whole`` is all that it changed, where ``changed`` leaves something out.
+    """
 
     word: str
     changed: tuple[str, ...]
+    whole: tuple[str, ...]
     meaning: str
     is_undone: bool
     link: str | None
@@ -138,6 +142,7 @@ def spell(row: Mapping[Any, Any]) -> Spelled:
     return Spelled(
         word_of(row),
         changes(row["before"], row["after"]),
+        whole(row["before"], row["after"]),
         targets.RESULTS.get(row["result"], ""),
         row["result"] in UNDONE,
         _link_of(row),

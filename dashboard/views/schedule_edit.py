@@ -15,6 +15,7 @@ from dashboard import params
 from dashboard.answers import local_path, respond, wanted
 from dashboard.connection import as_of, database, reading, writing
 from dashboard.existing import missing
+from dashboard.queries import schedules
 from dashboard.redaction import redact
 from dashboard.security import require
 from dashboard.verbs import add_verb, body, refuse_unread
@@ -129,11 +130,19 @@ def _shown(
     return make_response(html, code)
 
 
+def _removing(name: str) -> str:
+    """Return the question before a removal, which says what becomes of the runs that wait."""
+    definition = one(reading(), name)
+    behind = definitions.left_behind(definition["job_type"], schedules.waiting(reading(), definition["id"]))
+    said = f"Remove schedule {name}? It fires no more; its runs and their history stay. {behind}"
+    return said.rstrip()
+
+
 add_verb(
     blueprint,
     f"{ONE}/remove",
     "schedule.remove",
     lambda connection, actor, reason, name: definitions.remove(connection, name, actor, reason),
-    says=lambda name: f"Remove schedule {name}? It fires no more; its runs and their history stay.",
+    says=_removing,
     back=lambda name: PATH,
 )

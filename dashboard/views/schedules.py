@@ -22,7 +22,7 @@ from dashboard.redaction import redact
 from dashboard.verbs import add_verb
 from dashboard.views.audit import word_of
 from dashboard.words import schedule as words
-from dashboard.words.changes import changes
+from dashboard.words.changes import changes, whole
 from dashboard.words.oddities import MEANINGS, counted, oddities
 from worker.tables import job_definitions
 from worker.transitions import definitions
@@ -162,6 +162,7 @@ def find_audit(name: str) -> dict[str, Any]:
         "definition": definition,
         "rows": schedules.audit(reading(), name),
         "changes": changes,
+        "whole": whole,
         "word_of": word_of,
     }
 

@@ -22,6 +22,8 @@ WORDS = {
 }
 MOST = 6
 LONGEST = 80
+# Of a value in ``whole``: more than a command line and its environment take.
+LONGEST_WHOLE = 4000
 # The same few moves stand in most rows of a log. What is longer than this is put into words each time.
 MOST_REMEMBERED, LONGEST_REMEMBERED = 1000, 1000
 _MOMENT = re.compile(r"(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d:\d\d)(?:\.\d+)?(?:\+00:00|Z)")
@@ -55,7 +57,23 @@ def changes(before: Values, after: Values) -> tuple[str, ...]:
     return _remembered(change) if len(change.text) <= LONGEST_REMEMBERED else _phrases(change)
 
 
+def whole(before: Values, after: Values) -> tuple[str, ...]:
+    """Return the phrases of ``changes``, all and with their values whole; nothing where those are all."""
+    change = _Change(before, after)
+    if len(change.text) <= LONGEST:
+        return ()
+    phrases = _all(change, LONGEST_WHOLE)
+    return () if phrases == list(changes(before, after)) else tuple(phrases)
+
+
 def _phrases(change: _Change) -> tuple[str, ...]:
+    phrases = _all(change, LONGEST)
+    more = len(phrases) - MOST
+    return (*phrases[:MOST], *([f"and {more} more"] if more > 0 else []))
+
+
+def _all(change: _Change, longest: int) -> list[str]:
+    """Return one phrase per difference, no value longer than ``longest``."""
     after = change.after
     old, new = redact(dict(change.before or {})), redact(dict(after or {}))
     if after is None:
@@ -65,30 +83,30 @@ def _phrases(change: _Change) -> tuple[str, ...]:
     if "status" in keys:
         # A move of the status moves the time as well: the status says it.
         keys = [key for key in keys if key != "run_at"]
-    phrases = [f"{_name(k)} {_value(old[k])}" if after is None else _phrase(k, old, new) for k in keys]
-    more = len(phrases) - MOST
-    return (*phrases[:MOST], *([f"and {more} more"] if more > 0 else []))
+    if after is None:
+        return [f"{_name(key)} {_value(old[key], longest)}" for key in keys]
+    return [_phrase(key, old, new, longest) for key in keys]
 
 
 _remembered = lru_cache(MOST_REMEMBERED)(_phrases)
 
 
-def _phrase(key: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
+def _phrase(key: str, old: Mapping[str, Any], new: Mapping[str, Any], longest: int) -> str:
     if key in old:
-        return f"{_name(key)} {_value(old[key])} → {_value(new[key])}"
-    return _name(key) if new[key] is True else f"{_name(key)} {_value(new[key])}"
+        return f"{_name(key)} {_value(old[key], longest)} → {_value(new[key], longest)}"
+    return _name(key) if new[key] is True else f"{_name(key)} {_value(new[key], longest)}"
 
 
 def _name(key: str) -> str:
     return WORDS.get(key, key.replace("_", " "))
 
 
-def _value(value: Any) -> str:
-    """Return a JSON value as people read it, at most LONGEST characters."""
+def _value(value: Any, longest: int) -> str:
+    """Return a JSON value as people read it, at most ``longest`` characters."""
     if value is None:
         return "none"
     if isinstance(value, bool):
         return "yes" if value else "no"
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     text = _MOMENT.sub(r"\1 \2 UTC", text)
-    return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
+    return text if len(text) <= longest else f"{text[: longest - 1]}…"

@@ -20,6 +20,7 @@ PATHS = (
     "/schedules?state=late,overlapping,twice",
     "/schedules/idle",
     "/schedules/off",
+    "/schedules/busy/remove",
     "/types",
     "/types/mail",
     "/types/rare",

@@ -210,6 +210,54 @@ def test_an_admin_removes_a_schedule(client: FlaskClient, connection: Connection
     assert client.post(PATH, json={"priority": 1}, headers=JSON).status_code == 404
 
 
+@pytest.mark.parametrize(
+    ("job_type", "statuses", "said"),
+    [
+        ("command", ["queued", "failed", "running", "dead"], "2 runs of it wait and die at their next try"),
+        (
+            "http",
+            ["failed"],
+            "1 run of it waits and dies at its next try (definition_gone): what to do",
+        ),
+        ("command", ["dead"], "A run of it that is tried again dies (definition_gone): what to do stands in"),
+        ("report", ["queued", "failed"], "their history stay. 2 runs of it wait and go on."),
+        ("report", ["running"], "its runs and their history stay.</p>"),
+    ],
+)
+def test_a_removal_says_what_becomes_of_runs_that_wait(
+    client: FlaskClient, connection: Connection, job_type: str, statuses: list[str], said: str
+) -> None:
+    made = a_definition(connection, "sweep", job_type=job_type)
+    for status in statuses:
+        a_run(connection, status, job_type=job_type, definition_id=made)
+    a_run(connection, "failed", job_type=job_type)
+    assert said in client.get("/schedules/sweep/remove").get_data(as_text=True)
+    answer = client.post("/schedules/sweep/remove", headers=JSON).get_json()
+    assert said.removesuffix("</p>").removeprefix("their history stay. ").split(". ")[-1] in (
+        answer["message"].replace("its history stays", "its runs and their history stay")
+    )
+
+
+def test_the_trail_of_a_removal_says_all_that_the_schedule_was(
+    client: FlaskClient, connection: Connection
+) -> None:
+    argv = ["/usr/local/bin/sweep", *(f"--keep=/srv/data/{number:03}" for number in range(20))]
+    a_definition(
+        connection, "sweep", job_type="command", payload={"argv": argv, "env": {"API_TOKEN": "hush"}},
+        schedule="*/7 3 * * 1-5", timezone="Europe/Paris", max_attempts=4, timeout_seconds=90,
+    )  # fmt: skip
+    client.post("/schedules/sweep/remove", headers=JSON)
+    for page in ("/audit", "/audit?target=schedule:sweep"):
+        shown = unescape(client.get(page).get_data(as_text=True))
+        whole = shown[shown.index("<summary>all of it") :].split("</details>")[0]
+        said = ["type command", "schedule */7 3 * * 1-5", "timezone Europe/Paris", "timeout in seconds 90"]
+        for each in [*said, "max attempts 4", "overlap skip", "misfire one", argv[-1]]:
+            assert each in whole, each
+        assert "hush" not in shown
+    a_definition(connection, "sweep", job_type="command", payload={"argv": argv})
+    assert "<summary>all of it" in client.get("/schedules/sweep").get_data(as_text=True)
+
+
 def test_foreign_text_is_shown_as_text(client: FlaskClient, connection: Connection) -> None:
     connection.execute(
         "UPDATE wakeboard.job_definitions SET schedule = %(t)s, timezone = %(t)s, job_type = 'a<b>'",

@@ -55,6 +55,15 @@ SELECT id, job_type, payload, priority, max_attempts, timeout_seconds, %(actor)s
 FROM wakeboard.job_definitions WHERE name = %(name)s
 RETURNING id
 """
+# The range of one value and the order leave the planner one way: the index of what is under way.
+MOST_WAITING = 1000
+WAITING = f"""
+SELECT count(*) AS runs FROM (
+    SELECT FROM wakeboard.job_runs AS r
+    WHERE r.definition_id BETWEEN %(id)s AND %(id)s AND r.status IN ('queued', 'failed')
+    ORDER BY r.definition_id LIMIT {MOST_WAITING} + 1
+) AS waiting
+"""
 REMOVE = "DELETE FROM wakeboard.job_definitions WHERE name = %(name)s RETURNING id"
 
 
@@ -205,6 +214,23 @@ def run_now(connection: Connection, name: str, actor: Actor, reason: str | None 
     return act(connection, actor, "schedule.run", ("schedule", name), reason, move)
 
 
+def left_behind(job_type: str, waiting: int) -> str:
+    """Return the sentence on what becomes of ``waiting`` runs, as WAITING counts them, without a schedule.
+
+    Empty where all goes on as before.
+    """
+    stands_there = job_type in instructions.TYPES
+    if not waiting:
+        said = "A run of it that is tried again dies" if stands_there else ""
+    elif waiting == 1:
+        said = f"1 run of it waits and {'dies at its next try' if stands_there else 'goes on'}"
+    else:
+        many = "More than 1,000" if waiting > MOST_WAITING else str(waiting)
+        said = f"{many} runs of it wait and {'die at their next try' if stands_there else 'go on'}"
+    gone = " (definition_gone): what to do stands in the schedule alone" if stands_there else ""
+    return f"{said}{gone}." if said else ""
+
+
 def remove(connection: Connection, name: str, actor: Actor, reason: str | None = None) -> Answer:
     """Remove a definition; its runs and their history stay."""
 
@@ -212,13 +238,22 @@ def remove(connection: Connection, name: str, actor: Actor, reason: str | None =
         before = _row(connection, BY_NAME, {"name": name})
         if before is None or _row(connection, REMOVE, {"name": name}) is None:
             return _missing(name)
-        return (
-            Answer(name, "removed", "done", f"Schedule {name} was removed; its history stays."),
-            before,
-            None,
-        )
+        waiting = _row(connection, WAITING, before)
+        behind = left_behind(before["job_type"], waiting["runs"] if waiting else 0)
+        said = f"Schedule {name} was removed; its history stays. {behind}"
+        return Answer(name, "removed", "done", said.rstrip()), before, None
 
     return act(connection, actor, "schedule.remove", ("schedule", name), reason, move)
 
 
-__all__ = ["Definition", "DefinitionError", "add", "next_fire", "pause", "remove", "resume", "run_now"]
+__all__ = [
+    "Definition",
+    "DefinitionError",
+    "add",
+    "left_behind",
+    "next_fire",
+    "pause",
+    "remove",
+    "resume",
+    "run_now",
+]
