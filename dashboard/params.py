@@ -158,15 +158,20 @@ def _encode(pairs: Mapping[str, str]) -> str:
 
 
 def read_filters(
-    arguments: MultiDict[str, str], fields: Mapping[str, Field], *, largest: int = LARGEST_PAGE
+    arguments: MultiDict[str, str],
+    fields: Mapping[str, Field],
+    *,
+    largest: int = LARGEST_PAGE,
+    is_form: bool = False,
 ) -> Filters:
     """Return the filters in ``arguments``; a field named ``payload.`` reads every ``payload.<path>``.
 
-    Empty values count as not given (forms send them). Raises WrongFilter with a sentence.
+    Where a form may have sent them (``is_form``) empty values count as not given. Raises WrongFilter with a
+    sentence.
     """
     pairs = [pair for pair in arguments.items(multi=True) if pair[0] not in ("cursor", "limit")]
     try:
-        asked = read_pairs(pairs, fields)
+        asked = read_pairs(pairs, fields, is_form=is_form)
     except FilterError as wrong:
         raise WrongFilter(str(wrong)) from wrong
     return Filters(
@@ -191,16 +196,24 @@ def _page_size(value: str | None, largest: int) -> int:
 
 
 def from_request(fields: Mapping[str, Field] | None = None) -> Filters:
-    """Return the filters of the current request; a page without filters passes none and refuses all."""
+    """Return the filters of the current request; a page without filters passes none and refuses all.
+
+    Forms lead to pages: a program, which asks for their twins, leaves out what it does not mean.
+    """
     largest = LARGEST_EXPORT if request.path.endswith(".csv") else LARGEST_PAGE
-    return read_here(request.args, fields or {}, largest=largest)
+    is_form = not request.path.endswith((".json", ".csv"))
+    return read_here(request.args, fields or {}, largest=largest, is_form=is_form)
 
 
 def read_here(
-    arguments: MultiDict[str, str], fields: Mapping[str, Field], *, largest: int = LARGEST_PAGE
+    arguments: MultiDict[str, str],
+    fields: Mapping[str, Field],
+    *,
+    largest: int = LARGEST_PAGE,
+    is_form: bool = False,
 ) -> Filters:
     """Return the filters in ``arguments``, whose times without an offset are in the operator's zone."""
-    return read_filters(arguments, in_zone(fields, g.zone), largest=largest)
+    return read_filters(arguments, in_zone(fields, g.zone), largest=largest, is_form=is_form)
 
 
 def read_whole(arguments: MultiDict[str, str], fields: Mapping[str, Field]) -> Filters:

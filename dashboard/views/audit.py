@@ -112,7 +112,7 @@ def find_news() -> dict[str, Any]:
     arguments = request.args.copy()
     arguments.poplist("cursor")
     after = arguments.poplist("after")
-    filters = params.read_filters(arguments, FIELDS)
+    filters = params.read_filters(arguments, FIELDS, is_form=True)
     if not after:
         return {"filters": filters, "new": 0}
     try:

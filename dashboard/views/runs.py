@@ -194,7 +194,9 @@ def from_line() -> Response:
     for name in FIELDS:
         was = request.args.get(f"was.{name}", "")
         if name in CONTROLS and (said := request.args.get(name, was)) != was:
-            pairs.setlist(name, [said])
+            pairs.poplist(name)
+            if said:
+                pairs[name] = said
         elif '"' in was and pairs.get(name) == was.replace('"', "'"):
             # The line cannot write a quote.
             pairs[name] = was

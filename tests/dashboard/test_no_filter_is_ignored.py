@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+import re
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any
@@ -48,7 +49,7 @@ PAGES: dict[str, Fields] = {
 }
 NOW = datetime(2026, 11, 21, 8, 30, tzinfo=UTC)
 VALUES = (
-    " ", ",", ",,", "0", "1", "00", "-1", "+", "5-2", "0-0", "3+", "2-5", "x", "a.b", "a,b", "=", "\0",
+    "", " ", ",", ",,", "0", "1", "00", "-1", "+", "5-2", "0-0", "3+", "2-5", "x", "a.b", "a,b", "=", "\0",
     "null", "None", "0s", "1h", "7d", "2026-11-20", "2026-11-20T08:30Z", "0000000000000", "00000000000a1",
     "hour", "day", "queued", "queued,", "queued,dead", "DEAD", "running", "retry", "done", "web", "run:7",
     "run 7", "schedule", "missed", "paused", "muted", "new", "live", "silent", "idle", "24h", "5m", "6h",
@@ -223,6 +224,48 @@ def test_a_filter_text_takes_no_name_that_would_be_left_out(
     if name in ("limit", "cursor"):
         assert client.get(f"/runs/bulk/cancel.json?{query}").status_code == 400
     assert [status(connection, each) for each in ids] == ["queued", "queued"]
+
+
+@pytest.mark.parametrize("query", ["status=queued&type=", "status=&type=mail", "payload.a=", "="])
+def test_an_empty_filter_moves_nothing(query: str, client: FlaskClient, connection: Connection) -> None:
+    run_id = a_run(connection)
+    for answer in (
+        client.post("/runs/bulk/cancel", json={"filter": query, "confirm": 1}, headers=JSON),
+        client.post(f"/runs/bulk/cancel?{query}", headers=JSON),
+        client.get(f"/runs/bulk/cancel?{query}", headers=JSON),
+        client.get(f"/runs/bulk/cancel.json?{query}"),
+        client.post("/runs/views/save", json={"name": "All", "query": query}, headers=JSON),
+        client.get(f"/runs.json?{query}"),
+        client.get(f"/runs.csv?{query}", headers=JSON),
+    ):
+        assert answer.status_code == 400
+        assert "is empty" in answer.get_json()["message"] or query == "="
+    assert status(connection, run_id) == "queued"
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_the_controls_that_a_form_leaves_empty_ask_for_nothing(
+    path: str, client: FlaskClient, connection: Connection
+) -> None:
+    if path == "/overview":
+        return
+    a_run(connection, "dead")
+    group = written(a_group(connection))
+    address = path.format(group=group, operation=begin(connection, "retry"))
+    html = client.get(address).get_data(as_text=True)
+    for form in re.findall(r'<form [^>]*method="get".*?</form>', html, re.DOTALL):
+        leads = re.search(r'action="([^"]*)"', form.split(">")[0])
+        sent = dict.fromkeys(re.findall(r'<(?:input|select)[^>]* name="([^"]+)"', form), "")
+        answer = client.get(leads[1] if leads else address, query_string=sent, follow_redirects=True)
+        assert answer.status_code == 200, sent
+        assert 'class="chip' not in answer.get_data(as_text=True)
+
+
+def test_a_control_that_is_emptied_takes_its_filter_away(client: FlaskClient) -> None:
+    was = {"was.status": "dead", "was.type": "mail"}
+    sent = {"text": "status:dead type:mail", **was, "status": "", "type": "mail"}
+    answer = client.get("/runs/find", query_string=sent)
+    assert answer.headers["Location"] == "/runs?type=mail"
 
 
 def test_runs_and_a_filter_beside_them_are_refused(client: FlaskClient, connection: Connection) -> None:

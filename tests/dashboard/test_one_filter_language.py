@@ -36,6 +36,9 @@ REFUSED = {
     "statu:dead": "Did you mean status?",
     "status:": "“status:” is followed by nothing",
     "status: dead": "“status:” is followed by nothing",
+    'type:"" status:dead': '“type:""” is empty: write text between the quotes, or leave it out.',
+    'q:"" status:dead': '“q:""” is empty',
+    'status:dead ""': '“""” is empty',
     "status=dead": "a filter is status:dead",
     "payload.id=7": "a filter is payload.id:7",
     "payload.:1": "“payload.” names nothing: write payload.<path>",
@@ -113,6 +116,30 @@ def test_box_address_json_csv_and_terminal_find_the_same_runs(
         assert [int(row["id"]) for row in table] == twin, line
         sizes.add(len(twin))
     assert sizes == {0, 1, 2, 3, 4, 5}
+
+
+@pytest.mark.parametrize("name", ["status", "type", "error", "group", "worker", "key", "attempts", "q"])
+def test_an_option_that_is_an_unset_variable_lists_no_runs(name: str, wakeboard: Terminal) -> None:
+    sentence = f"The filter “{name}” is empty: give it a value, or leave it out.\n"
+    assert wakeboard(f"--{name}", "") == (2, "", sentence)
+    assert wakeboard("status:dead", f"--{name}", "") == (2, "", sentence)
+
+
+@pytest.mark.parametrize("given", ["a.b", "", "=7", "="])
+def test_a_payload_option_without_path_or_value_lists_no_runs(given: str, wakeboard: Terminal) -> None:
+    code, out, err = wakeboard("--payload", given)
+    assert (code, out) == (2, "") and "write PATH=VALUE, such as --payload customer.id=7." in err
+    assert wakeboard("--payload", "a.b=") == (
+        2, "", "The filter “payload.a.b” is empty: give it a value, or leave it out.\n",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("lines", [('type:"" status:dead',), ("status:dead", ""), ("status:dead", " ")])
+def test_an_operation_begins_on_nothing_where_a_filter_is_empty(
+    lines: tuple[str, ...], wakeboard: Terminal, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.run(["operations", "start", "cancel", *lines, "--dry-run"]) == 2
+    assert "is empty" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("line", REFUSED)

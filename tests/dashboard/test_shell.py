@@ -108,7 +108,10 @@ def test_several_states_may_be_repeated_or_separated_by_commas() -> None:
 
 
 def test_empty_fields_of_a_form_are_no_filters() -> None:
-    assert not filters("status=&type=&since=")
+    arguments = MultiDict([("status", ""), ("type", ""), ("since", "")])
+    assert not read_filters(arguments, FIELDS, is_form=True)
+    with pytest.raises(WrongFilter, match="The filter “status” is empty"):
+        read_filters(arguments, FIELDS)
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ def asked(lines: Iterable[str], pairs: Iterable[tuple[str, str]], view: str = ""
     given = [pair for pair in typed if pair[0] != "q"] + ([("q", words)] if words else [])
     given += pairs
     said = {name for name, _ in given}
-    given += [pair for pair in parse_qsl(view) if pair[0] not in said]
+    given += [pair for pair in parse_qsl(view, keep_blank_values=True) if pair[0] not in said]
     return read_pairs(given, in_zone(FIELDS, ZoneInfo(settings().timezone)))
 
 

@@ -111,6 +111,9 @@ def start_(
     from worker.cli import finding
     from worker.operations import matching
 
+    if len(lines) > 1 and not all(line.strip() for line in lines):
+        # Such as an unset variable of a shell, which was to narrow the others.
+        raise Wrong("One FILTER is empty: give it a value, or leave it out. Nothing was changed.")
     wanted = finding.asked(lines, ())
     if not wanted:
         raise Wrong("Say which runs: a filter such as 'status:dead type:mail since:24h'.")

@@ -101,10 +101,13 @@ def runs(
 
 
 def _pairs(payload: tuple[str, ...], options: dict[str, tuple[str, ...]]) -> list[tuple[str, str]]:
-    """Return the options as (name, text) of filters, as often as they were given."""
+    """Return the options as (name, text) of filters, as often as they were given. Raises Wrong."""
     parts = [each.partition("=") for each in payload]
+    for path, sign, _ in parts:
+        if not (path and sign):
+            raise Wrong(f"--payload “{path[:100]}”: write PATH=VALUE, such as --payload customer.id=7.")
     pairs = [(f"payload.{path}", text) for path, _, text in parts]
-    return pairs + [(name.rstrip("_"), text) for name, given in options.items() for text in given if text]
+    return pairs + [(name.rstrip("_"), text) for name, given in options.items() for text in given]
 
 
 @click.command(cls=Verb)

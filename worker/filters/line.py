@@ -32,9 +32,12 @@ def read_line(line: str, names: Collection[str] = ()) -> list[tuple[str, str]]:
         value = quoted or bare
         if name:
             pairs.append((name, value))
-        elif value:
+        else:
             _refuse_slips(bare, names)
             words.append(value)
+        if not value:
+            said = f'{name}:""' if name else '""'
+            raise FilterError(f"“{said[:100]}” is empty: write text between the quotes, or leave it out.")
     if words:
         before = [value for name, value in pairs if name == WORDS]
         pairs = [pair for pair in pairs if pair[0] != WORDS]

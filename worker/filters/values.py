@@ -163,14 +163,18 @@ def in_zone(fields: Mapping[str, Field], zone: tzinfo) -> dict[str, Field]:
     }
 
 
-def read_pairs(pairs: Iterable[tuple[str, str]], fields: Mapping[str, Field]) -> Asked:
+def read_pairs(
+    pairs: Iterable[tuple[str, str]], fields: Mapping[str, Field], *, is_form: bool = False
+) -> Asked:
     """Return what (name, text) ``pairs`` ask for; a field named ``payload.`` reads every ``payload.<path>``.
 
-    Empty texts count as not given (forms send them). Raises FilterError.
+    An empty text is no value: whoever wrote it, as an unset variable of a shell, would ask for everything.
+    Where the pairs are those of a form (``is_form``) it is a control that was left empty, and counts as not
+    given. Raises FilterError.
     """
     given: dict[str, list[str]] = {}
     for name, value in pairs:
-        if value != "":
+        if not (is_form and value == "" and name in fields):
             given.setdefault(name, []).append(value)
     values: dict[str, Any] = {}
     texts: dict[str, str] = {}
@@ -215,6 +219,8 @@ def _field(name: str, fields: Mapping[str, Field]) -> Field:
 def _read(name: str, given: list[str], how: Field) -> tuple[Any, str]:
     if not how.many and len(given) > 1:
         raise FilterError(f"The filter “{name}” is given {len(given)} times; give it once.")
+    if "" in given:
+        raise FilterError(f"The filter “{name[:100]}” is empty: give it a value, or leave it out.")
     parts = [part for value in given for part in value.split(",") if part] if how.many else given
     try:
         # Commas alone are no value: taken for none, they would ask for everything.
