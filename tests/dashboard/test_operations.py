@@ -208,6 +208,29 @@ def test_a_program_says_the_filter_and_the_number(client: FlaskClient, connectio
     assert client.post("/runs/bulk/retry?status=dead&type=none", headers=JSON).status_code == 409
 
 
+@pytest.mark.parametrize("confirm", [3, 17, 19, 999, "abc", "", " ", "0x12", 18.5, True, [18], "-18", "²"])
+def test_a_number_that_is_given_has_to_match_however_few_the_runs_are(
+    client: FlaskClient, connection: Connection, confirm: Any
+) -> None:
+    many(connection, 18)
+    chosen = [row["id"] for row in rows(connection, "job_runs")]
+    asked: dict[str, Any]
+    for asked in ({"filter": "status=dead"}, {"run": chosen}, {"run": chosen, "per_minute": 60}):
+        answer = client.post("/runs/bulk/retry", json=asked | {"confirm": confirm}, headers=JSON)
+        assert answer.status_code == 400 and "type 18 to confirm" in answer.get_json()["message"]
+    assert rows(connection, "operations") == []
+    assert {status(connection, run) for run in chosen} == {"dead"}
+
+
+@pytest.mark.parametrize("confirm", [18, "18", " 18 ", None])
+def test_few_runs_may_be_confirmed_by_their_number(
+    client: FlaskClient, connection: Connection, confirm: Any
+) -> None:
+    many(connection, 18)
+    answer = client.post("/runs/bulk/retry", json={"filter": "status=dead", "confirm": confirm}, headers=JSON)
+    assert operation(connection, answer.get_json()["id"])["total"] == 18
+
+
 @pytest.mark.parametrize(
     "odd",
     [

@@ -27,9 +27,30 @@ from worker.audit import Actor
 from worker.duties.operations import Operations
 from worker.operations import advance, control, matching, rules
 from worker.operations.matching import Preview
-from worker.operations.start import Wanted, start
+from worker.operations.start import Wanted, start, unconfirmed
 from worker.states import Role
 from worker.transitions import cancel, retry_now
+
+
+@pytest.mark.parametrize(
+    ("counted", "typed", "said"),
+    [
+        (101, None, "101 runs: type 101 to confirm."),
+        (101, "100", "101 runs, not 100: type 101 to confirm."),
+        (18, "3", "18 runs, not 3: type 18 to confirm."),
+        (1, "2", "1 run, not 2: type 1 to confirm."),
+        (18, "abc", "18 runs, “abc” is no number: type 18 to confirm."),
+        (18, "", "18 runs: type 18 to confirm."),
+        (100, None, None),
+        (18, "18", None),
+        (1214, "1 214", None),
+        (1214, "1,214", None),
+    ],
+)
+def test_a_number_that_is_typed_has_to_be_that_of_the_runs(
+    counted: int, typed: str | None, said: str | None
+) -> None:
+    assert unconfirmed(counted, typed) == (said and f"{said} Nothing was changed.")
 
 
 def many(connection: Connection, count: int, job_type: str = "mail") -> list[int]:

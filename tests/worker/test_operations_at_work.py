@@ -117,6 +117,8 @@ def test_the_terminal_begins_lists_and_aborts(database: str, connection: Connect
     assert "retry: 101 runs (101 dead)." in dry.stderr
     refused = run_wakeboard(*words, database=database)
     assert refused.returncode == 2 and "--confirm 101" in refused.stderr
+    refused = run_wakeboard(*words, "--confirm", "abc", database=database)
+    assert refused.returncode == 2 and "101 runs, “abc” is no number: type 101" in refused.stderr
     begun = run_wakeboard(*words, "--confirm", "101", "--reason", "CRM is back", database=database)
     assert begun.returncode == 0, begun.stderr
     (made,) = rows(connection, "operations")

@@ -88,7 +88,9 @@ def _print(found: dict[str, Any]) -> None:
 @click.option("--canary", is_flag=True, help="One run first; the others wait for it to succeed.")
 @click.option("--stop-above", type=click.IntRange(0, 99), help="Stop when more than so many % fail again.")
 @click.option("--also", multiple=True, type=click.Choice(rules.ALSO), help="Take what is left by default.")
-@click.option("--confirm", help=f"The number of runs; needed for more than {rules.TYPED_ABOVE}.")
+@click.option(
+    "--confirm", help=f"The number of runs, which has to match; needed for more than {rules.TYPED_ABOVE}."
+)
 @click.option("--dry-run", is_flag=True, help="Say what would happen to how many, and do nothing.")
 @reason_option
 def start_(

@@ -120,11 +120,19 @@ def start(
 
 
 def unconfirmed(counted: int, typed: str | None) -> str | None:
-    """Return what to type, in a sentence, where so many runs need their number ``typed``; None when it is."""
+    """Return what to type, in a sentence, where it is not the number of runs that was ``typed``.
+
+    None when it is, and when nothing was typed (``typed`` None) for so few that nothing has to be.
+    """
+    runs = "1 run" if counted == 1 else f"{counted} runs"
     # Pages write it with narrow spaces between thousands.
-    if counted <= rules.TYPED_ABOVE or re.sub(r"[\s,]", "", typed or "") == str(counted):
+    number = None if typed is None else re.sub(r"[\s,]", "", typed)
+    if number == str(counted) or (number is None and counted <= rules.TYPED_ABOVE):
         return None
-    return f"{counted} runs: type {counted} to confirm. Nothing was changed."
+    said = ""
+    if number:
+        said = f", not {number[:20]}" if re.fullmatch("[0-9]+", number) else f", “{number[:50]}” is no number"
+    return f"{runs}{said}: type {counted} to confirm. Nothing was changed."
 
 
 def _begun(connection: Connection, wanted: Wanted, actor: Actor) -> Answer | None:
