@@ -1,6 +1,7 @@
 """The keys of the pages, in one place: the help dialog lists them, links carry those that lead somewhere.
 
-The script acts on a row by what its buttons carry (``data-key``) and goes where a link says (``data-go``).
+The script acts on a row by what its buttons carry (``data-key``), or says that none of them does that, and
+goes where a link says (``data-go``).
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ KEYS = (
     ("j k", "next, previous row"),
     ("o", "open the row"),
     ("x", "check the row"),
-    ("r", "retry or run the row, or what is checked"),
+    ("r", "retry or run the row, or what is checked (many, and what succeeded: asks first)"),
     ("c", "cancel the row, or what is checked"),
     ("h l", "newer, older page of the list"),
     ("/", "filter"),

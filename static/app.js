@@ -239,6 +239,7 @@
 
   // Toasts leave after ten seconds unless someone is reading them; refusals stay.
   const toast = (text, tone = 'refused') => {
+    all('#toasts > .toast').forEach(told => { if (find('p', told).textContent === text) told.remove() })
     const made = find('#toast').content.cloneNode(true)
     find('.toast', made).classList.replace('refused', tone)
     find('p', made).textContent = text
@@ -317,6 +318,7 @@
   document.addEventListener('htmx:confirm', event => {
     event.preventDefault()
     const { ctx, issueRequest, dropRequest } = event.detail
+    if (ctx.sourceElement.hasAttribute('data-many') && select() < 2) { issueRequest(); return }
     const dialog = find('#confirm')
     const reason = find('input', dialog)
     find('[data-say]', dialog).textContent = ctx.confirm.replace('{count}', () => { const count = select(); return count === 1 ? '1 run' : `${count} runs` })
@@ -418,33 +420,46 @@
   const current = () => document.activeElement?.closest?.('tbody tr[id]')
   const step = by => {
     const list = rows()
-    if (!list.length) return
+    if (!list.length) { unfocused(); return }
     const at = list.indexOf(current())
     const row = list[Math.min(list.length - 1, Math.max(0, at + by))]
     const goal = find('a', row) || find('button, input', row) || row
     goal.focus()
     row.scrollIntoView({ block: 'nearest' })
   }
+  const silence = text => toast(text, 'already')
+  const unfocused = () => silence(rows().length ? 'No row has the focus: j and k lead to one.' : 'This page has no rows.')
+  const click = (goal, otherwise) => { if (goal) goal.click(); else silence(otherwise) }
   // htmx wires buttons in a timeout of its own, asked for before this one: a click before that would leave the page.
   const wired = new Promise(resolve => setTimeout(resolve))
+  const acts = { r: 'retry or run', c: 'cancel' }
   const press = key => wired.then(() => {
-    const bar = find('.bulk.on')
-    const place = bar || current() || find('[data-verbs]')
-    place && find(`[data-key="${key}"]`, place)?.click()
+    const place = find('.bulk.on') || current() || find('[data-verbs]')
+    if (!place) return unfocused()
+    const button = find(`[data-key="${key}"]`, place)
+    if (!button) {
+      const state = find('.badge', place)?.textContent.trim()
+      return silence(`Nothing was done: this ${place.matches('tr') ? 'row' : 'page'}${state ? ` (${state})` : ''} has nothing to ${acts[key]}.`)
+    }
+    if (button.disabled) return silence(`Nothing was done. ${button.title}.`)
+    // A key is pressed by mistake more easily than a button.
+    if (button.dataset.ask) button.setAttribute('hx-confirm', button.dataset.ask)
+    button.click()
+    if (button.dataset.ask) button.removeAttribute('hx-confirm')
   })
   const places = () => Object.fromEntries(all('a[data-go]').map(link => [link.dataset.go, link]))
   let going = false
   const pressed = {
     j: () => step(1),
     k: () => step(-1),
-    x: () => current() && find('input[data-row]', current())?.click(),
-    h: () => find('.pager a[rel=prev]')?.click(),
-    l: () => find('.pager a[rel=next]')?.click(),
-    o: () => current() && find('a', current())?.click(),
+    x: () => (current() ? click(find('input[data-row]', current()), 'The rows of this list cannot be checked.') : unfocused()),
+    h: () => click(find('.pager a[rel=prev]'), 'There is no newer page.'),
+    l: () => click(find('.pager a[rel=next]'), 'There is no older page.'),
+    o: () => (current() ? click(find('a', current()), 'This row leads to no page.') : unfocused()),
     r: () => press('r'),
     c: () => press('c'),
     p: () => pause(!paused),
-    '/': () => { const box = find('[data-filter]'); box?.focus(); box?.select() },
+    '/': () => { const box = find('[data-filter]'); if (box) { box.focus(); box.select() } else silence('This page has no box to filter by.') },
     '?': () => find('#keys').showModal(),
     g: () => { going = true; setTimeout(() => { going = false }, 1500) },
   }

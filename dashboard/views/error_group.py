@@ -103,6 +103,7 @@ def find_runs(fingerprint: str) -> dict[str, Any]:
         "standing": _standing(kept),
         "rows": runs.page(reading(), runs.search(reading(), wanted, as_of(), sees_payloads=False), wanted),
         "row_verb": runs_page.row_verb,
+        "key_verb": runs_page.key_verb,
     }
 
 

@@ -65,6 +65,7 @@ def find() -> dict[str, Any]:
         "rows": rows,
         "new": 0,
         "row_verb": row_verb,
+        "key_verb": key_verb,
         "is_due": is_due,
         "address": _address(filters, rows),
         "line": write_line(filters),
@@ -114,7 +115,14 @@ def _still_shown(ids: list[int]) -> dict[str, Any]:
     is_first = filters.cursor_text is None
     full = len(ids) >= filters.limit
     new = runs.newcomers(reading(), _search(filters), ids, full=full) if is_first else 0
-    return {"filters": filters, "rows": rows, "new": new, "row_verb": row_verb, "is_due": is_due}
+    return {
+        "filters": filters,
+        "rows": rows,
+        "new": new,
+        "row_verb": row_verb,
+        "key_verb": key_verb,
+        "is_due": is_due,
+    }
 
 
 def _search(filters: params.Filters) -> search.Search:
@@ -162,6 +170,12 @@ def row_verb(status: str) -> Verb:
     """Return the verb that a row in ``status`` offers."""
     now = Status(status)
     return next(VERBS[action] for action, helps in ROW_VERBS if now in helps and allowed(VERBS[action], now))
+
+
+def key_verb(status: str) -> Verb | None:
+    """Return what ``c`` does to a row in ``status`` although its button is another's, None for nothing."""
+    cancel = VERBS["run.cancel"]
+    return cancel if allowed(cancel, Status(status)) and row_verb(status) != cancel else None
 
 
 def is_due(run: RowMapping) -> bool:

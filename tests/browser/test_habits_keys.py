@@ -5,12 +5,15 @@ from __future__ import annotations
 import re
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Browser, Page, expect
 
 from dashboard import MORE_PAGES, NAVIGATION
 from dashboard.keyboard import GO, KEYS
+from tests.browser.places import Dashboard, profile
 from tests.conftest import Connection
-from tests.factories import a_run, status
+from tests.factories import a_run, a_type, rows, status
+from tests.processes import wait_until
+from worker.states import Role
 
 pytestmark = pytest.mark.browser
 
@@ -99,3 +102,108 @@ def test_keys_stay_switched_off_in_this_browser(page: Page) -> None:
     page.keyboard.press("Escape")
     page.keyboard.press("p")
     expect(page.locator("#pause")).to_have_attribute("aria-pressed", "true")
+
+
+@pytest.mark.parametrize("state", ["dead", "failed"])
+def test_c_cancels_a_row_whose_button_is_retry(page: Page, connection: Connection, state: str) -> None:
+    run_id = a_run(connection, state)
+    page.goto("/runs")
+    page.keyboard.press("j")
+    page.keyboard.press("c")
+    dialog = page.locator("#confirm")
+    expect(dialog).to_contain_text(f"Cancel run {run_id}?")
+    expect(dialog.locator("[value=keep]")).to_be_focused()
+    dialog.locator("[value=yes]").click()
+    expect(page.locator(f"#run-{run_id}")).to_contain_text("cancelled")
+    assert status(connection, run_id) == "cancelled"
+
+
+@pytest.mark.parametrize("address", ["/runs", "/runs/{run_id}"])
+def test_r_asks_before_a_finished_job_runs_a_second_time(
+    page: Page, connection: Connection, address: str
+) -> None:
+    run_id = a_run(connection, "succeeded")
+    page.goto(address.format(run_id=run_id))
+    page.keyboard.press("j")
+    page.keyboard.press("r")
+    dialog = page.locator("#confirm")
+    expect(dialog).to_contain_text(f"Run {run_id} again?")
+    page.keyboard.press("Enter")
+    expect(dialog).to_be_hidden()
+    assert len(rows(connection, "job_runs")) == 1
+    page.keyboard.press("r")
+    dialog.locator("input").fill("the file came late")
+    dialog.locator("[value=yes]").click()
+    wait_until(lambda: len(rows(connection, "job_runs")) == 2, 10, "it is enqueued again")
+    (written,) = rows(connection, "audit_log", "action = 'run.again'")
+    assert written["reason"] == "the file came late"
+
+
+def test_r_asks_before_many_are_retried_and_not_before_one(page: Page, connection: Connection) -> None:
+    first, second, third = (a_run(connection, "dead") for _ in range(3))
+    page.goto("/runs")
+    page.check(f"#box-{first}")
+    page.check(f"#box-{second}")
+    dialog = page.locator("#confirm")
+    for by_key in (True, False):
+        page.keyboard.press("r") if by_key else page.click(".bulk .primary")
+        expect(dialog).to_contain_text("Retry 2 runs?")
+        expect(dialog.locator("[value=keep]")).to_be_focused()
+        page.keyboard.press("Escape")
+        expect(dialog).to_be_hidden()
+    assert {status(connection, run) for run in (first, second, third)} == {"dead"}
+    page.keyboard.press("r")
+    dialog.locator("[value=yes]").click()
+    expect(page.locator("#toasts")).to_contain_text("2 runs")
+    assert [status(connection, run) for run in (first, second, third)] == ["queued", "queued", "dead"]
+    page.check(f"#box-{third}")
+    page.keyboard.press("r")
+    wait_until(lambda: status(connection, third) == "queued", 10, "one is retried at once")
+
+
+def test_no_key_is_silent(page: Page, connection: Connection, complaints: list[str]) -> None:
+    a_type(connection)
+    toasts = page.locator("#toasts")
+    page.goto("/runs")
+    for key, says in (("j", "This page has no rows."), ("h", "no newer page"), ("l", "no older page")):
+        page.keyboard.press(key)
+        expect(toasts).to_contain_text(says)
+    for state in ("succeeded", "queued", "cancelled", "running"):
+        a_run(connection, state)
+    page.reload()
+    for key in "rcxo":
+        page.keyboard.press(key)
+        expect(toasts).to_contain_text("No row has the focus: j and k lead to one.")
+    expect(toasts.locator(".toast")).to_have_count(1)
+    for key, state, act in (
+        ("r", "stuck", "retry or run"),
+        ("c", "cancelled", "cancel"),
+        ("r", "queued", "retry or run"),
+        ("c", "succeeded", "cancel"),
+    ):
+        page.keyboard.press("j")
+        page.keyboard.press(key)
+        expect(toasts).to_contain_text(f"Nothing was done: this row ({state}) has nothing to {act}.")
+    page.goto("/types")
+    page.keyboard.press("j")
+    page.keyboard.press("x")
+    expect(toasts).to_contain_text("The rows of this list cannot be checked.")
+    page.goto("/system")
+    page.keyboard.press("/")
+    expect(toasts).to_contain_text("This page has no box to filter by.")
+    assert complaints == []
+
+
+def test_a_key_says_why_its_button_is_refused(
+    chromium: Browser, dashboard: Dashboard, connection: Connection
+) -> None:
+    a_run(connection, "dead")
+    with profile(chromium, dashboard.url, connection, Role.VIEWER) as opened:
+        page = opened.new_page()
+        page.goto("/runs")
+        told = page.locator("#toasts .toast", has_text="Nothing was done. Needs the role operator.")
+        for key in "rc":
+            page.keyboard.press("j")
+            page.keyboard.press(key)
+            expect(told).to_have_count(1)
+            told.locator("[data-do=close]").click()

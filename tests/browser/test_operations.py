@@ -101,6 +101,7 @@ def test_chosen_runs_are_seen_first_and_many_are_typed(page: Page, connection: C
     page.goto("/runs?limit=200")
     page.check("#box-all")
     page.locator(".bulk .primary").click()
+    page.locator("#confirm [value=yes]").click()
     expect(page.get_by_label("Type 101 to confirm")).to_be_visible()
     assert rows(connection, "audit_log", "action = 'run.retry'") == []
     page.get_by_label("Type 101 to confirm").fill("101")
