@@ -16,6 +16,8 @@ SELECT t.name, t.paused_at, t.paused_by, t.paused_reason, t.paused_until,
 FROM wakeboard.job_types AS t WHERE t.name <> :alerts ORDER BY t.name
 """)
 
+_ANY = text(f"SELECT EXISTS (SELECT FROM wakeboard.job_types AS t WHERE t.name <> :alerts AND {TOGETHER})")
+
 
 @dataclass(frozen=True, slots=True)
 class Standing:
@@ -35,3 +37,8 @@ def standing(connection: Connection) -> Standing:
         [row for row in paused if row["is_held"]],
         [row for row in paused if not row["is_held"]],
     )
+
+
+def any_held(connection: Connection) -> bool:
+    """Return whether some type was paused together with others."""
+    return bool(connection.execute(_ANY, {"alerts": ALERTS}).scalar_one())

@@ -17,7 +17,7 @@ from dashboard import params
 from dashboard.connection import as_of, reading
 from dashboard.formats import number, plural
 from dashboard.live import add_page
-from dashboard.queries import hours
+from dashboard.queries import holding, hours
 from dashboard.queries import types as query
 from dashboard.scopes import Scope
 from dashboard.verbs import add_verb, body
@@ -89,6 +89,8 @@ def find() -> dict[str, Any]:
         "states": query.STATES,
         "capped": capped,
         "retries": retries,
+        # Asked by the page alone, not by its fragments.
+        "is_any_held": lambda: holding.any_held(reading()),
     }
 
 

@@ -192,6 +192,23 @@ def test_everything_is_held_and_let_go_and_what_was_paused_by_itself_stays_so(
     assert {row["target_id"] for row in audit(connection, "type.pause")} == {"mail", "report", "sync"}
 
 
+def test_letting_everything_go_is_offered_where_something_is_held_together(
+    client: FlaskClient, connection: Connection
+) -> None:
+    offer = 'href="/everything/let-go"'
+    for name in ("mail", "sync"):
+        a_type(connection, name)
+    assert offer not in client.get("/types").get_data(as_text=True)
+    client.post("/types/sync/pause")
+    assert offer not in client.get("/types").get_data(as_text=True), "it is paused by itself"
+    client.post("/everything/hold")
+    for query in ("", "?state=active", "?q=nothing"):
+        assert offer in client.get(f"/types{query}").get_data(as_text=True), query
+    client.post("/everything/let-go")
+    assert paused(connection) == {"sync"}
+    assert offer not in client.get("/types").get_data(as_text=True)
+
+
 def test_holding_or_letting_go_twice_changes_nothing(client: FlaskClient, connection: Connection) -> None:
     a_type(connection, "mail")
     for path in ("/everything/let-go", "/everything/hold", "/everything/hold"):

@@ -42,7 +42,7 @@ MOST: dict[str, tuple[int, int]] = {
     "/schedules": (5, 5),
     "/schedules/<name>": (6, 6),
     "/system": (11, 11),
-    "/types": (9, 9),
+    "/types": (10, 9),
     "/types/<path:name>": (13, 13),
     "/workers": (5, 5),
     "/workers/<path:name>": (10, 10),
