@@ -118,12 +118,14 @@ def writing(pool: Pool | None = None) -> Iterator[psycopg.Connection[Any]]:
     """Yield an autocommit psycopg connection to the primary, for ``worker``'s functions.
 
     It goes back to its pool afterwards, rolled back if its transaction was left open; ``pool``: not that of
-    the pages.
+    the pages. Of a request that was let in, an act may have reached the database from here on.
     """
     borrowed = (pool or database().primary.pool).connect()
     connection = borrowed.driver_connection
     assert isinstance(connection, psycopg.Connection)
     connection.autocommit = True
+    if "may_be_done" in g:
+        g.may_be_done = True
     try:
         yield connection
     finally:

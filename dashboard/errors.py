@@ -1,6 +1,7 @@
 """What a person reads when something is wrong: one sentence, the request's id, never a stack trace.
 
-Every error goes through ``show``, in the shape the asker wants.
+Every error goes through ``show``, in the shape the asker wants. After an act it says what is known of that,
+and leads back to the form.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ from flask import Flask, Response, g, jsonify, make_response, render_template, r
 from sqlalchemy import exc
 from werkzeug.exceptions import HTTPException, NotFound
 
+from dashboard import again
 from dashboard.answers import wanted
+from dashboard.security import OPEN_PATHS
 from worker.db import NO_TABLES, DatabaseError
 from worker.filters.values import FilterError
 from worker.fingerprint import DIGITS
@@ -22,6 +25,18 @@ from worker.texts import first_line
 log = logging.getLogger("wakeboard.web")
 
 AWAY = "The database does not answer, so this page has nothing to show. It is asked again with each request."
+NOT_DONE = "Nothing was done."
+UNKNOWN = (
+    "It is not known whether it was done: look at the audit log, or at what it was to change, before you do "
+    "it again."
+)
+ACT_AWAY = "The database does not answer."
+ACT_BROKEN = "The connection to the database broke while this was being done."
+ACT_SLOW = "The database took too long to do this."
+ACT_WRONG = "The dashboard made a mistake and wrote it to its log."
+ACTS = ("POST", "PUT", "PATCH", "DELETE")
+# The errors whose form may do better the next time.
+TRY_AGAIN = (400, 409, 500, 503)
 SLOW = "The database took too long to answer this page. Narrow the filter or the time span and try again."
 BUSY = "All of the dashboard's database connections are in use. Try again in a few seconds."
 SHUT_OUT = (
@@ -78,9 +93,18 @@ def show(code: int, sentence: str, title: str | None = None, more: Elsewhere | N
     elif shape == "htmx":
         response = Response(sentence, mimetype="text/plain")
     else:
-        response = make_response(
-            render_template("error.html", code=code, heading=title, sentence=sentence, more=more)
+        way = again.back() if request.method in ACTS and code in TRY_AGAIN else None
+        page = render_template(
+            "error.html",
+            code=code,
+            heading=title,
+            sentence=sentence,
+            form=way.address if way and way.asks else None,
+            is_unknown=UNKNOWN in sentence,
+            is_away=code == 503,
+            more=more,
         )
+        response = make_response(page)
     response.status_code = code
     return response
 
@@ -117,9 +141,25 @@ def _no_group() -> str | None:
 
 def _away(error: Exception) -> Response:
     log.warning("database unreachable: %s", first_line(error), extra={"request_id": g.get("request_id")})
-    response = show(503, AWAY)
-    response.headers["Retry-After"] = "2"
+    act = ACT_BROKEN if g.get("may_be_done") else ACT_AWAY
+    response = show(503, _of_act(act, AWAY))
+    if not _is_unknown():
+        response.headers["Retry-After"] = "2"
     return response
+
+
+def _is_unknown() -> bool:
+    """Return whether this request may have done what it was sent for, before it failed."""
+    return request.method in ACTS and bool(g.get("may_be_done"))
+
+
+def _of_act(act: str, look: str) -> str:
+    """Return ``look`` for who only looks; for who acts ``act``, and what is known of whether it was done."""
+    if request.method not in ACTS:
+        return look
+    if request.path in OPEN_PATHS:
+        return f"{act} Try to sign in again."
+    return f"{act} {UNKNOWN if _is_unknown() else NOT_DONE}"
 
 
 def _database(error: Exception) -> Response:
@@ -133,10 +173,10 @@ def _database(error: Exception) -> Response:
         return show(503, SHUT_OUT, "The database says no")
     if isinstance(cause, psycopg.errors.QueryCanceled | psycopg.errors.LockNotAvailable):
         log.warning("statement timeout: %s", request.path)
-        return show(503, SLOW, "That took too long")
+        return show(503, _of_act(ACT_SLOW, SLOW), "That took too long")
     if isinstance(cause, exc.TimeoutError):
         log.warning("connection pool exhausted: %s", request.path)
-        return show(503, BUSY, "Too busy")
+        return show(503, _of_act(BUSY, BUSY), "Too busy")
     if isinstance(cause, psycopg.OperationalError | psycopg.InterfaceError):
         return _away(cause)
     return _unexpected(error)
@@ -145,9 +185,7 @@ def _database(error: Exception) -> Response:
 def _unexpected(error: Exception) -> Response:
     request_id = g.get("request_id", "")
     log.error("request failed: %s %s %s", request_id, request.method, request.path, exc_info=error)
-    return show(
-        500, "The dashboard made a mistake and wrote it to its log. Nothing was changed by this page."
-    )
+    return show(500, _of_act(ACT_WRONG, f"{ACT_WRONG} Nothing was changed by this page."))
 
 
 def in_a_line(error: BaseException) -> str:

@@ -82,6 +82,8 @@ def guard() -> Response | None:
         return _sign_in()
     if g.actor.job_types is not None:
         _keep_to_types(g.actor)
+    # Until here only who asks was looked up; see connection.writing.
+    g.may_be_done = False
     return None
 
 

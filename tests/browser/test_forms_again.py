@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.browser.places import follow
+from tests.browser.places import Dashboard, follow, serving
 from tests.browser.test_habits_away import forget_everybody, sign_in
 from tests.conftest import Connection
 from tests.dashboard.test_effects import an_effect
 from tests.factories import a_definition, a_run, a_type, rows
+from tests.middleman import Middleman, Way, between
 
 pytestmark = pytest.mark.browser
 
@@ -180,3 +181,74 @@ def test_nothing_typed_stays_after_a_form_has_arrived(page: Page, connection: Co
     follow(page, page.get_by_role("button", name="Enqueue", exact=True))
     expect(page.locator("#toasts .done")).to_be_visible()
     assert not is_kept(page)
+
+
+@pytest.fixture
+def middleman(database: str) -> Iterator[Middleman]:
+    with between(database) as found:
+        yield found
+
+
+@pytest.fixture
+def dashboard(middleman: Middleman) -> Iterator[Dashboard]:
+    """The dashboard, with a middleman before its database."""
+    with serving(middleman.url) as served:
+        yield served
+
+
+def edited(page: Page, connection: Connection) -> None:
+    """Be on the form of a schedule, with something typed into it."""
+    a_definition(connection, "nightly", schedule="30 2 * * *")
+    page.goto("/schedules/nightly/edit")
+    page.fill("[name=schedule]", "15 4 * * *")
+    page.fill("[name=reason]", "the shop opens earlier")
+
+
+def test_what_a_database_that_is_away_refused_is_in_its_form_again(
+    page: Page, connection: Connection, middleman: Middleman
+) -> None:
+    edited(page, connection)
+    middleman.refuse()
+    follow(page, page.get_by_role("button", name="Save", exact=True))
+    expect(page.locator("main .sentence")).to_have_text("The database does not answer. Nothing was done.")
+    expect(page.locator("[data-kept]")).to_contain_text("is in the form again when you go back to it")
+    # Too early: the form is a page of the database as well.
+    follow(page, page.get_by_role("link", name="Back to the form"))
+    expect(page.locator("main")).to_contain_text("It is asked again with each request.")
+    middleman.heal()
+    page.reload()
+    expect(page.locator("[name=schedule]")).to_have_value("15 4 * * *")
+    expect(page.locator("[name=reason]")).to_have_value("the shop opens earlier")
+    assert not is_kept(page)
+    follow(page, page.get_by_role("button", name="Save", exact=True))
+    expect(page).to_have_url(re.compile("/schedules/nightly$"))
+    assert rows(connection, "job_definitions")[0]["schedule"] == "15 4 * * *"
+
+
+def test_what_may_have_been_done_is_looked_at_before_it_is_sent_again(
+    page: Page, connection: Connection, middleman: Middleman
+) -> None:
+    edited(page, connection)
+    acts = "UPDATE wakeboard.job_definitions"
+    middleman.cuts = lambda _name, statement: Way.DURING if acts in statement else None
+    follow(page, page.get_by_role("button", name="Save", exact=True))
+    expect(page.locator("main .sentence")).to_contain_text("It is not known whether it was done")
+    middleman.heal()
+    follow(page, page.get_by_role("link", name="Audit log"))
+    expect(page).to_have_url(re.compile("/audit$"))
+    page.goto("/schedules/nightly/edit?next=%2Fschedules%2Fnightly")
+    expect(page.locator("[name=schedule]")).to_have_value("15 4 * * *")
+    expect(page.locator("#toasts")).to_contain_text("is in this form again")
+
+
+def test_a_toast_says_whether_a_verb_was_done(
+    page: Page, connection: Connection, middleman: Middleman
+) -> None:
+    run_id = a_run(connection, "dead")
+    page.goto(f"/runs/{run_id}")
+    page.keyboard.press("p")
+    middleman.refuse()
+    page.locator("[data-verbs]").get_by_role("button", name="Retry").first.click()
+    expect(page.locator("#toasts .refused")).to_contain_text(
+        "The database does not answer. Nothing was done."
+    )
