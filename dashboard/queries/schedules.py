@@ -15,10 +15,12 @@ from sqlalchemy import (
     ColumnElement,
     Connection,
     RowMapping,
+    Text,
     and_,
     any_,
     func,
     literal,
+    literal_column,
     or_,
     select,
     text,
@@ -29,6 +31,7 @@ from dashboard.queries.keyset import Rows, keyset_page
 from worker.filters.search import removed_schedules_named
 from worker.tables import audit_log, job_definitions, job_runs, missed_fires
 from worker.transitions.definitions import WAITING
+from worker.waits.standstill import standstill
 
 LATEST = 20
 MOST_SHOWN = 50
@@ -73,7 +76,10 @@ _recent = (
 _MISSED_BY_DEFINITION = select(_recent.c.definition_id, func.count()).group_by(_recent.c.definition_id)
 _WAITING = text(WAITING.replace("%(id)s", ":id"))
 _TYPE_NAMES = select(definitions.job_type).distinct().order_by(definitions.job_type).limit(CAP)
-_columns = (*(column for column in definitions if column.name != "payload"), IS_OVERDUE.label("is_overdue"))
+# Why no run of its type would start, None where one may: worker.waits.standstill.
+_STANDSTILL = literal_column(standstill(str(definitions.job_type)), Text()).label("standstill")
+_standing = (IS_OVERDUE.label("is_overdue"), _STANDSTILL)
+_columns = (*(column for column in definitions if column.name != "payload"), *_standing)
 
 
 # With "=" and the order by id alone the planner walks the primary key back from the newest run, which is all
@@ -86,7 +92,7 @@ def _made_by(definition_id: ColumnElement[int]) -> ColumnElement[bool]:
 
 
 def page(connection: Connection, filters: Filters, odd_ids: Sequence[int] = ()) -> Rows:
-    """Return definitions by name: the columns of job_definitions without payload, and is_overdue.
+    """Return definitions by name: the columns of job_definitions without payload, is_overdue and standstill.
 
     ``odd_ids`` are those that are in one of ODD_STATES, where the filter asks for one.
     """
@@ -113,8 +119,8 @@ def _named(statement: Any, filters: Filters) -> Any:
 
 
 def one(connection: Connection, name: str) -> RowMapping | None:
-    """Return the definition ``name``, payload included, with is_overdue; None when there is none."""
-    statement = select(job_definitions, IS_OVERDUE.label("is_overdue")).where(definitions.name == name)
+    """Return the definition ``name``, with payload, is_overdue and standstill; None when there is none."""
+    statement = select(job_definitions, *_standing).where(definitions.name == name)
     return connection.execute(statement).mappings().one_or_none()
 
 

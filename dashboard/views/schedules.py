@@ -39,7 +39,7 @@ FIELDS = {
 COLUMNS = [
     "name", "job_type", "schedule", "words", "timezone", "enabled", "error", "next_fire_at", "last_fire_at",
     "last_run_id", "last_run_status", "missed_24h", "late", "overlapping", "twice", "paused_by", "paused_at",
-    "paused_reason", "misfire", "grace_seconds", "overlap",
+    "paused_reason", "misfire", "grace_seconds", "overlap", "standstill",
 ]  # fmt: skip
 # The largest page of schedules and some that changed, 5 kB each.
 STRIPS = 256
@@ -175,6 +175,7 @@ def twin_of_one(context: Mapping[str, Any]) -> dict[str, Any]:
     return {
         **{column.name: definition[column.name] for column in job_definitions.c},
         "payload": redact(definition["payload"]),
+        "standstill": definition["standstill"],
         "words": words.in_words(definition["schedule"]),
         "next_fires": [
             {"at": fire.at, "local": fire.local.isoformat(), "note": fire.note} for fire in following
@@ -197,6 +198,13 @@ def twin_of_one(context: Mapping[str, Any]) -> dict[str, Any]:
 
 def _redacted(row: RowMapping) -> dict[str, Any]:
     return dict(row) | {"before": redact(row["before"]), "after": redact(row["after"])}
+
+
+def _asking_to_run(name: str) -> str:
+    definition = schedules.one(reading(), name)
+    said = f"Enqueue one run of {name} now? Its schedule goes on as before."
+    why = words.standing(definition) if definition else ""
+    return f"{said} But {why}: the run waits." if why else said
 
 
 add_page(
@@ -228,7 +236,7 @@ add_verb(
     f"{ONE}/run",
     "schedule.run",
     lambda connection, actor, reason, name: definitions.run_now(connection, name, actor, reason),
-    says=lambda name: f"Enqueue one run of {name} now? Its schedule goes on as before.",
+    says=_asking_to_run,
     back=lambda name: f"{PATH}/{name}",
 )
 add_verb(

@@ -13,6 +13,7 @@ from zoneinfo import ZoneInfo
 
 from worker.cron import Cron, Fire
 from worker.preview import preview as preview_of
+from worker.waits import standstill
 from worker.zones import check_timezone
 
 # A page does not wait for a schedule of a far day.
@@ -55,6 +56,17 @@ def state(definition: Mapping[Any, Any]) -> tuple[str, str]:
     if definition["schedule"] is None:
         return "queued", "by hand"
     return ("stuck", "overdue") if definition["is_overdue"] else ("succeeded", "on")
+
+
+def standing(definition: Mapping[Any, Any]) -> str:
+    """Return ``its type mail is paused``, or what else keeps its runs from starting; empty where they may."""
+    why = definition["standstill"]
+    return standstill.clause(why, definition["job_type"]) if why else ""
+
+
+def standing_badge(why: str) -> tuple[str, str]:
+    """Return (colour, word) of the badge of a schedule whose runs wait, ``why`` as ``standstill`` says."""
+    return "paused", standstill.WORDS[why].short
 
 
 def in_zone(moment: datetime | None, timezone: str, reader: tzinfo = UTC) -> str:

@@ -16,6 +16,7 @@ from worker.outcome import Permanent
 from worker.transitions.answer import Answer
 from worker.transitions.newrun import EnqueueError, check_type, payload_limit, payload_text
 from worker.transitions.operator import WAKE_CHANNEL, Connection, Row, _row, act
+from worker.waits.standstill import WORDS, clause, standstill
 
 COLUMNS = (
     "job_type, payload, schedule, timezone, misfire, grace_seconds, overlap, max_attempts, timeout_seconds, "
@@ -48,12 +49,12 @@ RESUME = """
 UPDATE wakeboard.job_definitions SET enabled = true, next_fire_at = %(next_fire_at)s, updated_at = now()
 WHERE name = %(name)s AND NOT enabled RETURNING enabled
 """
-RUN_NOW = """
+RUN_NOW = f"""
 INSERT INTO wakeboard.job_runs
     (definition_id, job_type, payload, priority, max_attempts, timeout_seconds, enqueued_by)
 SELECT id, job_type, payload, priority, max_attempts, timeout_seconds, %(actor)s
 FROM wakeboard.job_definitions WHERE name = %(name)s
-RETURNING id
+RETURNING id, job_type, {standstill("job_type")} AS standstill
 """
 # The range of one value and the order leave the planner one way: the index of what is under way.
 MOST_WAITING = 1000
@@ -205,11 +206,11 @@ def run_now(connection: Connection, name: str, actor: Actor, reason: str | None 
         if row is None:
             return _missing(name)
         connection.execute("SELECT pg_notify(%s, '')", (WAKE_CHANNEL,))
-        return (
-            Answer(row["id"], "queued", "done", f"Run {row['id']} of {name} was enqueued."),
-            None,
-            {"run": row["id"]},
-        )
+        said, why = f"Run {row['id']} of {name} was enqueued", row["standstill"]
+        if why:
+            said += f", but {clause(why, row['job_type'])}: it waits {WORDS[why].until}"
+        answer = Answer(row["id"], "queued", "done", f"{said}.", is_held=why == "paused")
+        return answer, None, {"run": row["id"]}
 
     return act(connection, actor, "schedule.run", ("schedule", name), reason, move)
 
