@@ -140,15 +140,27 @@ def missed_lately(connection: Connection) -> Mapping[int, int]:
 
 
 def missed_of(connection: Connection, definition_id: int) -> list[RowMapping]:
-    """Return the newest missed fires of a definition, latest first, at most MOST_SHOWN."""
+    """Return the newest missed fires of a definition, latest first, at most MOST_SHOWN.
+
+    Each row also says how many there are, ``among``, at most one more than CAP.
+    """
     missed = missed_fires.c
+    counted = select(literal(1)).where(missed.definition_id == definition_id).limit(CAP + 1).subquery()
+    among = select(func.count()).select_from(counted).scalar_subquery()
     statement = (
-        select(missed_fires)
+        select(missed_fires, among.label("among"))
         .where(missed.definition_id == definition_id)
         .order_by(missed.scheduled_for.desc())
         .limit(MOST_SHOWN)
     )
     return list(connection.execute(statement).mappings())
+
+
+def missed_page(connection: Connection, definition_id: int, filters: Filters) -> Rows:
+    """Return a page of the missed fires of a definition, latest first."""
+    missed = missed_fires.c
+    statement = select(missed_fires).where(missed.definition_id == definition_id)
+    return keyset_page(connection, statement, [missed.scheduled_for], filters)
 
 
 def runs_of(connection: Connection, definition_id: int) -> list[RowMapping]:

@@ -15,7 +15,7 @@ from dashboard import params
 from dashboard.connection import as_of, reading
 from dashboard.errors import Elsewhere
 from dashboard.existing import missing
-from dashboard.live import add_page
+from dashboard.live import add_page, rows_twin
 from dashboard.pictures.marks import marks
 from dashboard.queries import asked, fires, odd_schedules, schedules
 from dashboard.redaction import redact
@@ -150,9 +150,18 @@ def find_history(name: str) -> dict[str, Any]:
         "definition": definition,
         "runs": schedules.runs_of(reading(), definition["id"]),
         "missed": schedules.missed_of(reading(), definition["id"]),
+        "most_missed": schedules.CAP,
         "odd": oddities(latest, definition["timezone"]),
         "words": words,
     }
+
+
+def find_missed(name: str) -> dict[str, Any]:
+    """Return a page of the fires that one definition missed."""
+    definition = _found(name)
+    filters = params.from_request()
+    rows = schedules.missed_page(reading(), definition["id"], filters)
+    return {"definition": definition, "filters": filters, "rows": rows, "words": words}
 
 
 def find_audit(name: str) -> dict[str, Any]:
@@ -180,7 +189,11 @@ def twin_of_one(context: Mapping[str, Any]) -> dict[str, Any]:
         "next_fires": [
             {"at": fire.at, "local": fire.local.isoformat(), "note": fire.note} for fire in following
         ],
-        "missed_fires": [dict(row) for row in history["missed"]],
+        "missed_fires": [
+            {key: value for key, value in row.items() if key != "among"} for row in history["missed"]
+        ],
+        "missed_fires_count": history["missed"][0]["among"] if history["missed"] else 0,
+        "all_missed_fires": f"{PATH}/{definition['name']}/missed.json",
         "all_runs": f"/runs.json?schedule={definition['name']}",
         "runs": [
             dict(row)
@@ -229,6 +242,14 @@ add_page(
         "history": ("schedule/_history.html", find_history),
         "audit": ("schedule/_audit.html", find_audit),
     },
+)
+add_page(
+    blueprint,
+    f"{ONE}/missed",
+    "schedule/missed.html",
+    find_missed,
+    twin=rows_twin(dict),
+    columns=["id", "scheduled_for", "until_at", "reason", "noted_at"],
 )
 
 add_verb(

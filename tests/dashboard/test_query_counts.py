@@ -41,6 +41,7 @@ MOST: dict[str, tuple[int, int]] = {
     "/runs/find": (0, 0),
     "/schedules": (5, 5),
     "/schedules/<name>": (6, 6),
+    "/schedules/<name>/missed": (3, 3),
     "/system": (11, 11),
     "/types": (10, 9),
     "/types/<path:name>": (13, 13),

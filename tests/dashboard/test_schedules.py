@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime
+from html import unescape
 from typing import Any
 
 from flask.testing import FlaskClient
 
+from dashboard.formats import number
 from dashboard.words import schedule as words
 from tests.conftest import Connection
 from tests.dashboard.conftest import AsRole, assert_fragments_match, assert_shown_as_text
@@ -125,6 +127,41 @@ def test_missed_fires_are_counted_and_explained(client: FlaskClient, connection:
     for sentence in words.REASONS.values():
         assert sentence in page
     assert "Thu 1 Jan 2026 02:01 UTC" in page
+
+
+def test_of_many_missed_fires_the_newest_are_shown_counted_and_lead_to_all(
+    client: FlaskClient, connection: Connection
+) -> None:
+    def miss(name: str, count: int) -> None:
+        connection.execute(
+            """INSERT INTO wakeboard.missed_fires (definition_id, scheduled_for, reason)
+            SELECT %s, now() - n * interval '1 minute', 'misfire' FROM generate_series(1, %s) AS n""",
+            (a_definition(connection, name), count),
+        )
+
+    def missed_in(page: str) -> list[int]:
+        return [int(found) for found in re.findall(r'<tr id="missed-(\d+)"', page)]
+
+    for name, count in (("few", 50), ("mine", 143), ("others", 1200)):
+        miss(name, count)
+    page = client.get("/schedules/mine").get_data(as_text=True)
+    assert len(missed_in(page)) == 50 and "the newest 50 of 143" in page
+    assert f"the newest 50 of {number(1000)}+" in client.get("/schedules/others").get_data(as_text=True)
+    assert "the newest" not in client.get("/schedules/few").get_data(as_text=True)
+    twin = client.get("/schedules/mine.json").get_json()
+    assert (len(twin["missed_fires"]), twin["missed_fires_count"]) == (50, 143)
+    assert client.get("/schedules/few.json").get_json()["missed_fires_count"] == 50
+    (address,) = re.findall(r'href="([^"]*)">all of them</a>', page)
+    pages = [client.get(address).get_data(as_text=True)]
+    assert missed_in(pages[0]) == missed_in(page)
+    while older := re.search(r'rel="next" href="([^"]+)"', pages[-1]):
+        pages.append(client.get(unescape(older[1])).get_data(as_text=True))
+    wanted = rows(connection, "missed_fires", "definition_id = 2", order="scheduled_for DESC")
+    assert [each for page in pages for each in missed_in(page)] == [each["id"] for each in wanted]
+    items = client.get(f"{twin['all_missed_fires']}?limit=200").get_json()["items"]
+    assert [each["id"] for each in items] == [each["id"] for each in wanted]
+    assert client.get("/schedules/gone/missed").status_code == 404
+    assert client.get("/schedules/mine/missed.csv").get_data(as_text=True).count("\n") == 144
 
 
 def test_one_line_that_stands_for_many_missed_fires_says_until_when(

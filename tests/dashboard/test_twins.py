@@ -153,6 +153,7 @@ TOLD: dict[str, Told] = {
         words=("last_run_status", "job_type"), filters=("state=paused", "limit=1"),
     ),
     "/schedules/<name>": Told(whole=a_schedule),
+    "/schedules/<name>/missed": Told("missed", words=("reason",), filters=("limit=1",)),
     "/types": Told(
         "type", key=lambda item: anchor(item["name"]), numbers=("queued", "running", "failed", "dead"),
         words=("name",), filters=("state=paused", "limit=1"),
