@@ -24,6 +24,9 @@ CAP, RUNS_CAP = 20_000, 10_000
 # Counting by worker reads whole attempts, of most a page of the database each.
 WORKERS_CAP = 1_000
 MOST_WORKERS = 20
+# Counting by schedule reads a run of each failure as well.
+SCHEDULES_CAP = 200
+MOST_SCHEDULES = 5
 MOST_KIN = 20
 MOST_MUTED = 100
 MOST_ACTS = 10
@@ -207,6 +210,33 @@ def by_worker(connection: Connection, number: int, since: datetime, until: datet
         .order_by(counted.c.failures.desc(), counted.c.worker_id)
     )
     return list(connection.execute(statement).mappings().all())
+
+
+_BY_SCHEDULE = text(f"""
+SELECT r.definition_id, d.name, count(DISTINCT r.id) AS runs, count(*) OVER () AS among,
+    sum(count(*)) OVER () AS counted
+FROM (
+    SELECT a.run_id FROM wakeboard.job_attempts AS a
+    WHERE a.error_group = :number AND a.finished_at >= :since AND a.finished_at < :until
+    ORDER BY a.finished_at DESC LIMIT {SCHEDULES_CAP}
+) AS newest
+JOIN wakeboard.job_runs AS r ON r.id = newest.run_id
+LEFT JOIN wakeboard.job_definitions AS d ON d.id = r.definition_id
+GROUP BY r.definition_id, d.name
+ORDER BY r.definition_id IS NULL, runs DESC, d.name, r.definition_id LIMIT {MOST_SCHEDULES}
+""")
+
+
+def by_schedule(connection: Connection, number: int, since: datetime, until: datetime) -> list[RowMapping]:
+    """Return definition_id, name and runs of the schedules whose runs failed so, those with most runs first.
+
+    Of its newest SCHEDULES_CAP failures in the window; at most MOST_SCHEDULES. The last may be the runs of
+    none (both None); name is None of a removed one. Each row has how many failures (``counted``) and rows
+    (``among``) there were in all. Empty where no failure is of a schedule.
+    """
+    values = {"number": number, "since": since, "until": until}
+    found = list(connection.execute(_BY_SCHEDULE, values).mappings().all())
+    return found if any(row["definition_id"] for row in found) else []
 
 
 def last_failure(connection: Connection, number: int) -> RowMapping | None:

@@ -68,6 +68,8 @@ def find_facts(fingerprint: str) -> dict[str, Any]:
         "standing": _standing(kept),
         "kin": groups.kin(reading(), kept),
         "last": groups.last_failure(reading(), kept.id),
+        "schedules": groups.by_schedule(reading(), kept.id, *_span(filters)),
+        "schedules_cap": groups.SCHEDULES_CAP,
         "first_is_kept": groups.is_kept(reading(), kept.first_run_id),
         "runs_link": _runs_of(kept, filters).link("/runs"),
         "retry_link": failures.retry_link(fingerprint),
@@ -202,6 +204,11 @@ def twin(found: Mapping[str, Any]) -> dict[str, Any]:
         "last_run_id": last and last["run_id"],
         "runs": context["standing"],
         "runs_capped": any(count >= groups.RUNS_CAP for count in context["standing"].values()),
+        "schedules": [
+            {"name": row["name"], "definition_id": row["definition_id"], "runs": row["runs"]}
+            for row in context["schedules"]
+        ],
+        "schedules_capped": any(row["counted"] >= groups.SCHEDULES_CAP for row in context["schedules"]),
         "also_in": [{"job_type": each.job_type, "fingerprint": each.fingerprint} for each in context["kin"]],
         "by": context["step"],
         "count": context["total"],

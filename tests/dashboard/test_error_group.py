@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
+from html import unescape
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -17,7 +19,7 @@ from dashboard.views import error_group
 from tests.conftest import Connection
 from tests.dashboard.apps import overhear
 from tests.dashboard.conftest import assert_fragments_match
-from tests.factories import a_group, a_run, a_worker, age, an_attempt, from_now, rows
+from tests.factories import a_definition, a_group, a_run, a_worker, age, an_attempt, from_now, rows
 from worker.fingerprint import group_of, written
 
 AsRole = Callable[[str], FlaskClient]
@@ -531,6 +533,74 @@ def test_viewers_look_and_may_not_mute(as_role: AsRole, connection: Connection) 
     assert as_role("operator").post(f"{path}/mute", data={"for": "1h"}).status_code == 303
 
 
+def test_a_group_names_the_schedules_whose_runs_failed_so(
+    client: FlaskClient, connection: Connection
+) -> None:
+    number = a_group(connection, "command", code="exit_1", message="")
+    made = {name: a_definition(connection, name, job_type="command") for name in ("backup", "sweep", "gone")}
+    path = f"/errors/{written(number)}"
+
+    def fail(definition: int | None, count: int) -> int:
+        for _ in range(count):
+            run = a_run(
+                connection, "dead", job_type="command", definition_id=definition, error_group=number,
+                error_code="exit_1", attempts=0,
+            )  # fmt: skip
+            for attempt in (1, 2):
+                an_attempt(
+                    connection, run, attempt=attempt, lease_epoch=attempt, outcome="failed",
+                    error_group=number, error_code="exit_1", finished_at="-1 minute",
+                )  # fmt: skip
+        return run
+
+    fail(None, 2)
+    assert "<dt>Schedules</dt>" not in html(client, path)
+    assert client.get(f"{path}.json").get_json()["schedules"] == []
+    fail(made["backup"], 1)
+    swept = fail(made["sweep"], 3)
+    fail(made["gone"], 2)
+    connection.execute("DELETE FROM wakeboard.job_definitions WHERE name = 'gone'")
+    (said,) = re.findall(r"<dt>Schedules</dt><dd>(.*?)</dd>", html(client, path))
+    assert unescape(re.sub("<[^>]+>", "", said)) == (
+        f"sweep 3 runs, removed (was number {made['gone']}) 2 runs, backup 1 run, none 2 runs (in the window)"
+    )
+    links = [unescape(each) for each in re.findall(r'href="([^"]+)"', said)]
+    assert links[0] == f"/runs?schedule=sweep&group={written(number)}"
+    found = [client.get(link.replace("/runs?", "/runs.json?")).get_json()["items"] for link in links]
+    assert [len(items) for items in found] == [3, 2, 1] and found[0][0]["id"] == swept
+    body = client.get(f"{path}.json").get_json()
+    assert [(each["name"], each["runs"]) for each in body["schedules"]] == [
+        ("sweep", 3), (None, 2), ("backup", 1), (None, 2),
+    ]  # fmt: skip
+    assert not body["schedules_capped"]
+
+
+def test_of_many_schedules_some_are_named_and_of_many_failures_the_newest_counted(
+    client: FlaskClient, connection: Connection
+) -> None:
+    number = a_group(connection, "command", code="exit_1", message="")
+    for place in range(7):
+        definition = a_definition(connection, f"line-{place}", job_type="command")
+        connection.execute(
+            """WITH made AS (INSERT INTO wakeboard.job_runs (job_type, definition_id, status, finished_at,
+                error_code, error_group, failed_at)
+            SELECT 'command', %s, 'dead', now(), 'exit_1', %s, now() FROM generate_series(1, 40) RETURNING id)
+            INSERT INTO wakeboard.job_attempts (run_id, attempt, lease_epoch, job_type, worker_id, due_at,
+                started_at, finished_at, outcome, error_code, error_group)
+            SELECT id, 1, 1, 'command', 'w1', now(), now(), now() - %s * interval '1 min', 'failed', 'exit_1',
+                %s
+            FROM made""",
+            (definition, number, place, number),
+        )
+    path = f"/errors/{written(number)}"
+    (said,) = re.findall(r"<dt>Schedules</dt><dd>(.*?)</dd>", html(client, path))
+    assert "(of the newest 200 failures of the window)" in said and "line-5" not in said
+    assert client.get(f"{path}.json").get_json()["schedules_capped"]
+    connection.execute("DELETE FROM wakeboard.job_attempts WHERE run_id % 4 > 0")
+    (said,) = re.findall(r"<dt>Schedules</dt><dd>(.*?)</dd>", html(client, path))
+    assert "and 2 more" in said and "(in the window)" in said
+
+
 # ---- bounds -----------------------------------------------------------------------------------------
 
 
@@ -572,6 +642,7 @@ def test_no_page_of_a_group_reads_a_whole_table(
         walks = [line for line in plan if any(walk in line for walk in large)]
         assert not walks, "\n".join([sql, *plan])
         if "error_group = " in sql and "job_runs" in sql:
-            assert any("job_runs_by_group" in line or "job_runs_by_error" in line for line in plan), (
-                "\n".join([sql, *plan])
-            )
+            # What is known of attempts leads to single runs.
+            by_number = ["job_runs_by_group", "job_runs_by_error"]
+            by_number += ["job_attempts_by_group"] if "job_attempts" in sql else []
+            assert any(index in line for line in plan for index in by_number), "\n".join([sql, *plan])
