@@ -285,3 +285,17 @@ def test_words_that_look_like_a_path_are_still_text_in_quotes() -> None:
     assert read_pairs(read_line('"payload:5" "payload=5"', runs.FIELDS), runs.FIELDS).texts == {
         "q": "payload:5 payload=5"
     }
+
+
+@pytest.mark.parametrize(
+    "path", [path for path, fields in PAGES.items() if "since" in fields and "until" in fields]
+)
+def test_a_stretch_of_time_upside_down_is_refused_on_every_page(
+    path: str, client: FlaskClient, connection: Connection
+) -> None:
+    address = path.format(group=written(a_group(connection)), operation=0)
+    for query in ("since=1h&until=1d", "since=2026-11-21&until=2026-11-20"):
+        for twin in ("", ".json"):
+            answer = client.get(f"{address}{twin}?{query}", headers=JSON)
+            assert answer.status_code == 400, address
+            assert "is not before “until”" in answer.get_json()["message"]

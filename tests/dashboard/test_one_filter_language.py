@@ -57,6 +57,8 @@ REFUSED = {
     "group:a1": "must be an error group, thirteen digits",
     "attempts:many": "a number such as 3, or 3+",
     'type:"send mail': "opens a quote",
+    "attempts:5-2": "“attempts” is 5-2: a range begins with the smaller number, 2-5.",
+    "attempts:5-0": "a range begins with the smaller number, 0-5.",
     "type:a type:b": "give it once",
     "http://crm": "There is no filter “http” here",
     "payload" + ".a" * 51 + ":7": "at most 50",

@@ -5,16 +5,19 @@ from __future__ import annotations
 import re
 
 from worker import fingerprint
-from worker.filters.values import MOMENT, STATUS, TEXT, Field, identifier
+from worker.filters.values import MOMENT, STATUS, TEXT, Field, FilterError, identifier
 
 
 def _attempts(value: str) -> tuple[int, int | None]:
-    """Read ``3``, ``3+`` (at least) or ``2-5``."""
+    """Read ``3``, ``3+`` (at least) or ``2-5``; none is in ``5-2``."""
     found = re.fullmatch(r"([0-9]{1,9})(?:(\+)|-([0-9]{1,9}))?", value)
     if not found:
         raise ValueError
     low = int(found[1])
-    return low, None if found[2] else int(found[3] or low)
+    high = int(found[3] or low)
+    if high < low:
+        raise FilterError(f"“attempts” is {value}: a range begins with the smaller number, {high}-{low}.")
+    return low, None if found[2] else high
 
 
 def _schedule(value: str) -> str | int:

@@ -30,7 +30,8 @@ class FilterError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """How one filter is read: ``read`` raises ValueError, ``allowed`` completes "… must be …".
+    """How one filter is read: ``read`` raises ValueError, ``allowed`` completes "… must be …", or a
+    FilterError that says more.
 
     ``many`` filters take several values, comma-separated or repeated, and read to a tuple.
     ``canonical`` writes the value back when the text alone would be ambiguous.
@@ -227,6 +228,8 @@ def _read(name: str, given: list[str], how: Field) -> tuple[Any, str]:
         if not parts or any("\0" in part for part in parts):
             raise ValueError
         read = [how.read(part) for part in parts]
+    except FilterError:
+        raise
     except (ValueError, KeyError) as wrong:
         raise FilterError(
             f"The filter “{name}” is “{','.join(given)[:100]}”; it must be {how.allowed}."
