@@ -6,7 +6,6 @@ by (definition, instant). Which instants are due, and which of them fire, is dec
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from time import monotonic
@@ -16,9 +15,8 @@ import psycopg
 from psycopg.rows import dict_row
 
 from worker import log
-from worker.audit import ENGINE
 from worker.due import Decision, Due, Missed, find_due, sort_fires
-from worker.transitions.definitions import Definition, add, next_fire
+from worker.transitions import registered
 
 BATCH = 200
 # After a long outage one look would take as long as all of it; the rest stays due for the next look.
@@ -154,41 +152,22 @@ def sync_registered(connection: psycopg.Connection[Any], policies: Sequence[Mapp
     """
     rows = connection.execute("SELECT name, schedule FROM wakeboard.job_types").fetchall()
     published: dict[str, str | None] = {row[0]: row[1] for row in rows}
-    for policy in policies:
-        before, wanted = published.get(policy["name"]), policy.get("schedule")
-        if before == wanted:
-            continue
-        name = re.sub(r"[^a-z0-9_-]+", "-", policy["name"].lower()).strip("-")[:100] or "schedule"
-        known = connection.execute(
-            "SELECT schedule FROM wakeboard.job_definitions WHERE name = %s", (name,)
-        ).fetchone()
-        if not wanted:
-            if known is not None and known[0] == before:
-                log.warn(
-                    "A schedule is not in the code any more, and goes on firing.", schedule=name,
-                    job_type=policy["name"], mend=f"wakeboard schedule remove {name}, or pause",
-                )  # fmt: skip
-            continue
-        if known is not None and known[0] == wanted:
+    said = {policy["name"]: policy.get("schedule") for policy in policies}
+    for name in registered.in_order([name for name, text in said.items() if text != published.get(name)]):
+        before, wanted = published.get(name), said[name]
+        if wanted is None:
+            _warn_of_left(connection, name, before)
             continue
         try:
-            _write_registered(connection, name, policy, is_new=known is None)
+            registered.write(connection, name, wanted, before)
         except ValueError as wrong:
-            log.warn("A registered schedule was refused.", schedule=name, error=str(wrong))
+            log.warn("A registered schedule was refused.", job_type=name, error=str(wrong))
 
 
-def _write_registered(
-    connection: psycopg.Connection[Any], name: str, policy: Mapping[str, Any], *, is_new: bool
-) -> None:
-    if is_new:
-        add(connection, Definition(name, policy["name"], policy["schedule"]), ENGINE, "registered in code")
-        return
-    row = connection.execute(
-        "SELECT timezone FROM wakeboard.job_definitions WHERE name = %s", (name,)
-    ).fetchone()
-    following = next_fire(connection, policy["schedule"], row[0] if row else "UTC")
-    connection.execute(
-        "UPDATE wakeboard.job_definitions SET schedule = %s, next_fire_at = %s, error = NULL,"
-        " updated_at = now() WHERE name = %s",
-        (policy["schedule"], following, name),
-    )
+def _warn_of_left(connection: psycopg.Connection[Any], job_type: str, before: str | None) -> None:
+    for known in registered.of_type(connection, job_type):
+        if known.schedule == before:
+            log.warn(
+                "A schedule is not in the code any more, and goes on firing.", schedule=known.name,
+                job_type=job_type, mend=f"wakeboard schedule remove {known.name}, or pause",
+            )  # fmt: skip

@@ -29,7 +29,7 @@ from sqlalchemy import (
 from dashboard.params import Filters
 from dashboard.queries.keyset import Rows, keyset_page
 from worker.filters.search import removed_schedules_named
-from worker.tables import audit_log, job_definitions, job_runs, missed_fires
+from worker.tables import audit_log, job_definitions, job_runs, job_types, missed_fires
 from worker.transitions.definitions import WAITING
 from worker.waits.standstill import standstill
 
@@ -119,8 +119,15 @@ def _named(statement: Any, filters: Filters) -> Any:
 
 
 def one(connection: Connection, name: str) -> RowMapping | None:
-    """Return the definition ``name``, with payload, is_overdue and standstill; None when there is none."""
-    statement = select(job_definitions, *_standing).where(definitions.name == name)
+    """Return the definition ``name``, with payload, is_overdue, standstill and code_schedule.
+
+    The last is what the code of its type says. None when there is no such definition.
+    """
+    statement = (
+        select(job_definitions, *_standing, job_types.c.schedule.label("code_schedule"))
+        .outerjoin(job_types, job_types.c.name == definitions.job_type)
+        .where(definitions.name == name)
+    )
     return connection.execute(statement).mappings().one_or_none()
 
 

@@ -25,7 +25,7 @@ from dashboard.words import schedule as words
 from dashboard.words.changes import changes, whole
 from dashboard.words.oddities import MEANINGS, counted, oddities
 from worker.tables import job_definitions
-from worker.transitions import definitions
+from worker.transitions import definitions, registered
 
 blueprint = Blueprint("schedules", __name__)
 
@@ -132,7 +132,19 @@ def _found(name: str) -> RowMapping:
 def find_one(name: str) -> dict[str, Any]:
     """Return one definition."""
     definition = _found(name)
-    return {"definition": definition, "words": words, "pause": pauses([definition]).get(name)}
+    return {
+        "definition": definition,
+        "words": words,
+        "pause": pauses([definition]).get(name),
+        "code_says": _said_in_code(definition),
+    }
+
+
+def _said_in_code(definition: RowMapping) -> str | None:
+    """Return what the code of a schedule's type says, where the schedule has its name and says otherwise."""
+    said: str | None = definition["code_schedule"]
+    is_its = definition["name"] in registered.names_of(definition["job_type"])
+    return said if is_its and said != definition["schedule"] else None
 
 
 def find_fires(name: str) -> dict[str, Any]:
@@ -186,6 +198,7 @@ def twin_of_one(context: Mapping[str, Any]) -> dict[str, Any]:
         "payload": redact(definition["payload"]),
         "standstill": definition["standstill"],
         "words": words.in_words(definition["schedule"]),
+        "code_says": context["code_says"],
         "next_fires": [
             {"at": fire.at, "local": fire.local.isoformat(), "note": fire.note} for fire in following
         ],

@@ -13,7 +13,7 @@ from dashboard.formats import number
 from dashboard.words import schedule as words
 from tests.conftest import Connection
 from tests.dashboard.conftest import AsRole, assert_fragments_match, assert_shown_as_text
-from tests.factories import a_definition, a_run, insert, row, rows
+from tests.factories import a_definition, a_run, a_type, insert, row, rows
 from worker.audit import ENGINE
 from worker.transitions import definitions
 
@@ -55,6 +55,31 @@ def test_the_trail_of_a_schedule_names_an_act_as_the_audit_log_does(
     definitions.add(connection, definitions.Definition("nightly", "mail", "0 3 * * *"), ENGINE, "in code")
     trail = client.get("/schedules/nightly").get_data(as_text=True).split("<h2>Audit trail")[1]
     assert "<td>Add</td>" in trail and "Edit" not in trail.split("</table>")[0]
+
+
+def test_a_schedule_that_fires_by_another_text_than_its_code_says_so(
+    client: FlaskClient, connection: Connection
+) -> None:
+    a_type(connection, "send.report", schedule="*/5 * * * *")
+    definitions.add(connection, definitions.Definition("send-report", "send.report", "0 7 * * 1"), ENGINE)
+    page = client.get("/schedules/send-report").get_data(as_text=True)
+    assert "The code of its type says <code>*/5 * * * *</code>" in page
+    assert client.get("/schedules/send-report.json").get_json()["code_says"] == "*/5 * * * *"
+    assert_fragments_match(client, "/schedules/send-report")
+
+
+def test_a_schedule_that_is_not_the_codes_has_nothing_to_say_of_it(
+    client: FlaskClient, connection: Connection
+) -> None:
+    a_type(connection, "send.report", schedule="*/5 * * * *")
+    for name, job_type, text in (
+        ("send-report", "send.report", "*/5 * * * *"),
+        ("mondays", "send.report", "0 7 * * 1"),
+        ("send-report-4119bc", "mail", "0 7 * * 1"),
+    ):
+        definitions.add(connection, definitions.Definition(name, job_type, text), ENGINE)
+        assert "The code of its type" not in client.get(f"/schedules/{name}").get_data(as_text=True)
+        assert client.get(f"/schedules/{name}.json").get_json()["code_says"] is None
 
 
 def test_the_latest_runs_are_squares_that_link(client: FlaskClient, connection: Connection) -> None:

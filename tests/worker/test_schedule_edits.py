@@ -13,7 +13,7 @@ import pytest
 from tests.factories import Connection, Row, rows
 from tests.worker import cron_oracle
 from worker import schedule
-from worker.audit import Actor
+from worker.audit import ENGINE, Actor
 from worker.states import Role
 from worker.transitions import definitions, editing
 from worker.transitions.definitions import Definition
@@ -112,7 +112,8 @@ class History:
 
 
 def begin(connection: Connection, name: str, **policy: Any) -> History:
-    definitions.add(connection, Definition(name, "mail", "0 * * * *", **policy), ADMIN)
+    """Make the schedule of the type ``name`` as its code does: people and the code edit it from then on."""
+    definitions.add(connection, Definition(name, name, "0 * * * *", **policy), ENGINE)
     made = the(connection, name)
     return History(connection, made, Rule("0 * * * *", "UTC", True, made["settled_at"]))
 
@@ -121,7 +122,12 @@ def by_schedule_add(history: History, chance: random.Random) -> None:
     text, timezone = chance.choice(RULES), chance.choice(PLACES)
     known = the(history.connection, history.name)
     definition = Definition(
-        history.name, "mail", text, timezone=timezone, misfire=known["misfire"], overlap=known["overlap"]
+        history.name,
+        history.name,
+        text,
+        timezone=timezone,
+        misfire=known["misfire"],
+        overlap=known["overlap"],
     )
     definitions.add(history.connection, definition, ADMIN)
     if (text, timezone) != (known["schedule"], known["timezone"]):

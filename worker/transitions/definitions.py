@@ -25,11 +25,15 @@ COLUMNS = (
 BY_NAME = f"SELECT id, {COLUMNS} FROM wakeboard.job_definitions WHERE name = %(name)s FOR UPDATE"
 NOW = "SELECT clock_timestamp()"
 
-SAVE = """
+INSERT = """
 INSERT INTO wakeboard.job_definitions (name, job_type, payload, schedule, timezone, misfire, grace_seconds,
     overlap, max_attempts, timeout_seconds, priority, next_fire_at)
 VALUES (%(name)s, %(job_type)s, %(payload)s::jsonb, %(schedule)s, %(timezone)s, %(misfire)s,
     %(grace_seconds)s, %(overlap)s, %(max_attempts)s, %(timeout_seconds)s, %(priority)s, %(next_fire_at)s)
+"""
+CREATE = f"{INSERT} ON CONFLICT (name) DO NOTHING RETURNING id"
+SAVE = f"""
+{INSERT}
 ON CONFLICT (name) DO UPDATE SET job_type = excluded.job_type, payload = excluded.payload,
     schedule = excluded.schedule, timezone = excluded.timezone, misfire = excluded.misfire,
     grace_seconds = excluded.grace_seconds, overlap = excluded.overlap, max_attempts = excluded.max_attempts,
@@ -149,13 +153,34 @@ def add(connection: Connection, definition: Definition, actor: Actor, reason: st
                 known,
                 None,
             )
-        fire = next_fire(connection, definition.schedule, definition.timezone)
-        saved = values | {"payload": json.dumps(definition.payload), "next_fire_at": fire}
-        connection.execute(SAVE.encode(), saved)
+        connection.execute(SAVE.encode(), _saved(connection, definition))
         word = "created" if before is None else "changed"
         return Answer(definition.name, word, "done", f"Schedule {definition.name} was {word}."), known, wanted
 
     return act(connection, actor, "schedule.edit", ("schedule", definition.name), reason, move)
+
+
+def create(connection: Connection, definition: Definition, actor: Actor, reason: str | None = None) -> Answer:
+    """Create a definition where none has its name; 'forbidden' where one has, which stays as it is.
+
+    Raises DefinitionError for a wrong field.
+    """
+    definition.checked()
+    name = definition.name
+
+    def move() -> tuple[Answer, Row | None, Row | None]:
+        if _row(connection, CREATE, _saved(connection, definition)) is None:
+            return Answer(name, None, "forbidden", f"There is a schedule {name} already."), None, None
+        wanted = {key: value for key, value in asdict(definition).items() if key != "name"}
+        return Answer(name, "created", "done", f"Schedule {name} was created."), None, wanted
+
+    return act(connection, actor, "schedule.edit", ("schedule", name), reason, move)
+
+
+def _saved(connection: Connection, definition: Definition) -> Row:
+    """Return the values of a definition's row."""
+    fire = next_fire(connection, definition.schedule, definition.timezone)
+    return asdict(definition) | {"payload": json.dumps(definition.payload), "next_fire_at": fire}
 
 
 def _missing(name: str) -> tuple[Answer, None, None]:
@@ -251,6 +276,7 @@ __all__ = [
     "Definition",
     "DefinitionError",
     "add",
+    "create",
     "left_behind",
     "next_fire",
     "pause",

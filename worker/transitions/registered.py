@@ -1,0 +1,138 @@
+"""The schedules of the code: ``@job(schedule=…)`` has one definition a type, and touches nobody else's.
+
+Which definition is a type's is told by its name, its type and who made it. One process at a time decides, so
+that a change is made and told once, however many workers start with it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from functools import partial
+from hashlib import blake2b
+from typing import NamedTuple
+
+from worker import log
+from worker.audit import ENGINE
+from worker.transitions.definitions import Definition, DefinitionError, create
+from worker.transitions.editing import edit
+from worker.transitions.operator import Connection
+
+# What is said once the change stands.
+Telling = Callable[[], None]
+LONGEST_NAME = 100
+IN_TURN = "SELECT pg_advisory_xact_lock(7229190504)"
+# Who made it is what the audit log says of the latest row without anything before.
+KNOWN = """
+SELECT d.name, d.job_type, d.schedule, (
+    SELECT a.source = 'engine' FROM wakeboard.audit_log AS a
+    WHERE a.target_type = 'schedule' AND a.target_id = d.name AND a.action = 'schedule.edit'
+        AND a.before IS NULL AND a.result = 'done'
+    ORDER BY a.id DESC LIMIT 1
+) AS is_of_code
+FROM wakeboard.job_definitions AS d WHERE d.name = ANY(%s)
+"""
+
+
+class Known(NamedTuple):
+    """A definition under a name that a type may have; ``is_of_code`` is None where no audit row tells."""
+
+    name: str
+    job_type: str
+    schedule: str | None
+    is_of_code: bool | None
+
+
+def names_of(job_type: str) -> tuple[str, str]:
+    """Return the name that the schedule of a type's code gets, and the one it gets where that is taken.
+
+    Of the type ``send.report``: ``send-report``, ``send-report-`` and six digits that its own name gives.
+    """
+    plain = re.sub(r"[^a-z0-9_-]+", "-", job_type.lower()).strip("-")[:LONGEST_NAME] or "schedule"
+    digits = blake2b(job_type.encode("utf-8", "replace"), digest_size=3).hexdigest()
+    return plain, f"{plain[: LONGEST_NAME - len(digits) - 1]}-{digits}"
+
+
+def in_order(job_types: Sequence[str]) -> list[str]:
+    """Return ``job_types`` as they choose names: who is called so first, whatever order the code has."""
+    return sorted(job_types, key=lambda name: (names_of(name)[0] != name, name))
+
+
+def write(connection: Connection, job_type: str, schedule: str, before: str | None) -> None:
+    """Make the definition of ``job_type``, or change its text; ``before`` is what its code said until now.
+
+    A person's definition of the type under its name stays as it is, with a warning. Raises DefinitionError
+    for a text that cannot be, or where both names are taken.
+    """
+    with connection.transaction():
+        connection.execute(IN_TURN)
+        known = _known(connection, job_type)
+        of_type = [each for each in known.values() if each.job_type == job_type]
+        own = next((each for each in of_type if _is_of_code(each, before)), None)
+        if own is not None:
+            tell = _change(connection, own, schedule)
+        elif of_type:
+            tell = _leave(of_type[0], schedule)
+        else:
+            tell = _make(connection, job_type, schedule, known)
+    tell()
+
+
+def of_type(connection: Connection, job_type: str) -> list[Known]:
+    """Return the definitions of ``job_type`` under its own names."""
+    return [each for each in _known(connection, job_type).values() if each.job_type == job_type]
+
+
+def _known(connection: Connection, job_type: str) -> dict[str, Known]:
+    names = list(names_of(job_type))
+    found = {row[0]: Known(*row) for row in connection.execute(KNOWN, (names,)).fetchall()}
+    return {name: found[name] for name in names if name in found}
+
+
+def _is_of_code(known: Known, before: str | None) -> bool:
+    """Whether the code made it. Once the audit log has forgotten, it is whatever says what the code said."""
+    if known.is_of_code is None:
+        return before is not None and known.schedule == before
+    return known.is_of_code
+
+
+def _change(connection: Connection, own: Known, schedule: str) -> Telling:
+    if own.schedule == schedule:
+        return _nothing
+    answer = edit(connection, own.name, {"schedule": schedule}, ENGINE, "changed in code")
+    if answer.result != "done":
+        raise DefinitionError(answer.message)
+    return partial(
+        log.note, "A schedule was changed in code.", schedule=own.name, before=own.schedule, after=schedule
+    )
+
+
+def _leave(known: Known, schedule: str) -> Telling:
+    if known.schedule == schedule:
+        return _nothing
+    return partial(
+        log.warn, "A schedule of the code is not written: somebody made one for this type under its name.",
+        schedule=known.name, job_type=known.job_type, says=known.schedule, code_says=schedule,
+        mend=f"edit it on /schedules/{known.name}, or take the schedule out of the code",
+    )  # fmt: skip
+
+
+def _make(connection: Connection, job_type: str, schedule: str, known: dict[str, Known]) -> Telling:
+    plain, other = names_of(job_type)
+    name = next((each for each in (plain, other) if each not in known), None)
+    if name is None:
+        raise DefinitionError(f"Both {plain} and {other} are schedules of other types: rename one of them.")
+    why = "registered in code"
+    if name == other:
+        why += f"; {plain} is a schedule of the type {known[plain].job_type}"
+    answer = create(connection, Definition(name, job_type, schedule), ENGINE, why)
+    if answer.result != "done":
+        raise DefinitionError(answer.message)
+    return partial(log.note, "A schedule was made.", schedule=name, job_type=job_type, says=schedule, why=why)
+
+
+def _nothing() -> None:
+    """Tell nothing."""
+
+
+__all__ = ["in_order", "names_of", "of_type", "write"]
