@@ -16,6 +16,7 @@ from typing import NoReturn
 from worker.processes.child import Child
 from worker.processes.family import become_subreaper, die_with_parent
 from worker.processes.slotpage import SlotPage
+from worker.processes.stops import STOPS, outlast
 from worker.registry import load_app
 
 _WORK_FD_FROM = 200
@@ -28,6 +29,7 @@ def settle(parent: int, output: int) -> None:
     `parent` is the template's process id, `output` the descriptor of the slot's output.
     """
     signal.set_wakeup_fd(-1)
+    outlast(*STOPS)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     with contextlib.suppress(PermissionError):
         os.setsid()

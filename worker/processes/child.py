@@ -23,6 +23,7 @@ from worker.invoke import invoke
 from worker.outcome import OUTPUT_BYTES, PLAIN, Answer, Cancelled, DeadlineExceeded
 from worker.processes.hygiene import Hygiene
 from worker.processes.memory import bursts_refused, held_bytes
+from worker.processes.offspring import Offspring, leave
 from worker.processes.output import empty, read_tail
 from worker.processes.slotpage import SlotPage, boottime_ns
 from worker.processes.wire import Assignment, Frames, Reported, answer_frame, read_assignments
@@ -62,8 +63,10 @@ class _Window:
             self._child.armed = False
             raise self._child.reason()
 
-    def __exit__(self, *_error: object) -> None:
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         self._child.armed = False
+        if self._child.offspring.is_here:
+            leave(error)
 
 
 class Child:
@@ -81,8 +84,8 @@ class Child:
         self._expected_ns: dict[str, int] = {}
         self._window = _Window(self)
         signal.signal(signal.SIGTERM, self._on_term)
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        self.offspring = Offspring(self._on_term, work)
         self._hygiene = Hygiene(work.fileno(), recycle_mb)
 
     def serve(self) -> None:
@@ -142,9 +145,8 @@ class Child:
         answer = self._execute(assignment, started_ns)
         finished_ns = boottime_ns()
         if os.getpid() != self._pid:
-            os._exit(
-                0
-            )  # a process the handler forked came back out of it; the answer belongs to the other one
+            # A process that a library forked, past Python, came out of its handler.
+            os._exit(0)
         answer = self._clean_up(assignment, answer, finished_ns - started_ns)
         self._report(Reported(run_id, lease_epoch, started_ns, finished_ns, answer))
         self._page.end()

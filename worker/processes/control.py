@@ -18,6 +18,7 @@ from worker.processes.events import describe_status
 from worker.processes.family import become_subreaper
 from worker.processes.firstborn import Firstborn
 from worker.processes.leftovers import end_leftovers, new_mark
+from worker.processes.stops import held_back
 from worker.processes.template import MESSAGE_BYTES, command
 
 _GONE_SECONDS = 0.05
@@ -72,7 +73,7 @@ class Control:
     def _start_afresh(self, given: dict[str, Any]) -> socket.socket:
         """Start a template as a program of its own; return our end of the socket between both."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs:
+        with theirs, held_back():
             given = given | {"pages": self._pages, "control": theirs.fileno()}
             self.template = subprocess.Popen(
                 command("worker.processes.template", given),

@@ -28,9 +28,9 @@ from worker import own_connection as own_connection
 from worker.processes import template
 from worker.processes.family import die_with_parent
 from worker.processes.preload import hazards
+from worker.processes.stops import STOPS, outlast
 
 _PAUSE_SECONDS = 0.001
-_STOPS = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
 
 
 class Firstborn:
@@ -93,7 +93,7 @@ def fork(leave: Callable[[], object] = int) -> Firstborn | None:
     sys.stderr.flush()
     parent = os.getpid()
     # A Ctrl-C at this moment is the supervisor's; whoever is the template lets none through.
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _STOPS)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)
     pid = os.fork()
     if pid:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
@@ -125,8 +125,7 @@ def _opened_here() -> bool:
 def _settle(parent: int, control: socket.socket) -> None:
     """Leave what is the supervisor's: its session, its streams and descriptors, its program and arguments."""
     os.setsid()
-    for number in _STOPS:
-        signal.signal(number, signal.SIG_IGN)
+    outlast(*STOPS)
     die_with_parent(parent)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(2, 1)

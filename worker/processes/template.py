@@ -26,6 +26,7 @@ from worker.processes import birth, preload
 from worker.processes.family import become_subreaper, die_with_parent, kill_children, outlive_parent
 from worker.processes.leftovers import wear
 from worker.processes.slotpage import SlotPage
+from worker.processes.stops import STOPS, outlast
 from worker.registry import JOB_TYPES, load_app, without_handlers
 from worker.texts import clean_text
 
@@ -181,7 +182,8 @@ class Template:
         try:
             for fd in kept:
                 os.set_inheritable(fd, True)
-            return os.posix_spawn(sys.executable, command("worker.processes.birth", given), os.environ)
+            program = command("worker.processes.birth", given)
+            return os.posix_spawn(sys.executable, program, os.environ, setsigmask=STOPS)
         finally:
             os.set_inheritable(self._given["pages"], False)
 
@@ -246,9 +248,8 @@ def main(argument: str) -> NoReturn:
 
 def live(given: dict[str, Any]) -> NoReturn:
     """Be the template until the supervisor is gone; `given` as `Template` wants it, with `mark` as well."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     # A service manager signals every process; how to end is the supervisor's to say.
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    outlast(*STOPS)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     die_with_parent(given["parent"])
     become_subreaper()

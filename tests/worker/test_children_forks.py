@@ -1,0 +1,114 @@
+"""What handlers fork and start has signals as anywhere else, and ends as anywhere else."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import pytest
+
+from tests.factories import Connection, attempts
+from tests.processes import wait_until
+from tests.worker.motion import a_worker, insert
+from tests.worker.nursery import Nursery, assign
+from worker.processes.events import Died, Finished, Ready, Warned
+
+APP = "tests.worker.nursery_forking_app"
+PLAIN = {"SigIgn": 0, "SigBlk": 0}
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="/proc")
+
+
+@pytest.fixture(scope="module")
+def nursery() -> Iterator[Nursery]:
+    """One slot, ready; its child is the same one unless a run ends it."""
+    nursery = Nursery(1, app=APP, patience=60).start()
+    yield nursery
+    nursery.stop()
+
+
+def answer(nursery: Nursery, job_type: str, payload: Any = None) -> Any:
+    """What a run returns, read; its own answer if it failed."""
+    [finished] = nursery.run(assign(job_type, payload))
+    assert finished.answer.kind == "returned", finished.answer
+    return json.loads(finished.answer.result or "null")
+
+
+def test_a_process_that_a_handler_forked_ends_when_it_is_asked_to(nursery: Nursery) -> None:
+    assert answer(nursery, "terminate_at_once") == [-signal.SIGTERM] * 20
+
+
+def test_pools_of_processes_end(nursery: Nursery) -> None:
+    assert answer(nursery, "pools", {"pools": 40}) == 40
+
+
+def test_a_program_hears_a_ctrl_c_and_a_hangup_that_its_handler_sends(nursery: Nursery) -> None:
+    assert answer(nursery, "interrupt") == [-signal.SIGINT, -signal.SIGHUP]
+
+
+def test_programs_find_their_signals_as_they_were_born(nursery: Nursery) -> None:
+    pipes = 1 << (signal.SIGPIPE - 1) | 1 << (signal.SIGXFSZ - 1)
+    seen = answer(nursery, "programs")
+    # Python itself ignores two, and `execv` takes them along.
+    assert seen.pop("fork") in (PLAIN, {"SigIgn": pipes, "SigBlk": 0})
+    assert seen == {"import": PLAIN, "run": PLAIN, "hook": PLAIN}
+
+
+def test_programs_find_their_signals_as_they_were_born_where_children_are_started_afresh() -> None:
+    nursery = Nursery(1, app="tests.worker.nursery_forking_threaded_app")
+    nursery.children.start()
+    try:
+        nursery.wait_for(Warned)
+        nursery.wait_for(Ready)
+        seen = answer(nursery, "programs")
+        assert [seen[where] for where in ("import", "run", "hook")] == [PLAIN] * 3
+    finally:
+        nursery.stop()
+
+
+@pytest.mark.parametrize(
+    ("how", "status"), [("returns", 0), ("nothing", 0), ("three", 3), ("words", 1), ("error", 1)]
+)
+def test_a_forked_process_that_leaves_its_handler_ends_with_its_own_status(
+    nursery: Nursery, how: str, status: int
+) -> None:
+    [finished] = nursery.run(assign("forks_that_end", {"how": how}))
+    assert finished.answer.result == str(status)
+    said = {"words": "said at the end", "error": "ValueError: of the forked process"}.get(how, "")
+    assert said in (finished.answer.output_tail or "")
+
+
+def test_a_forked_process_has_neither_the_workers_signals_nor_its_wire(nursery: Nursery) -> None:
+    assert answer(nursery, "fork_shows") == "True True 0"
+
+
+def test_a_handler_of_ones_own_goes_along_into_the_fork(nursery: Nursery) -> None:
+    assert answer(nursery, "own_term") == 42
+
+
+def test_stops_that_come_to_every_process_of_the_worker_end_none(nursery: Nursery) -> None:
+    answer(nursery, "pools", {"pools": 1})
+    template = nursery.children._control.template
+    assert template is not None
+    for pid in (nursery.pid(), template.pid):
+        for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
+            os.kill(pid, number)
+    assert answer(nursery, "pools", {"pools": 1}) == 1
+    assert not [event for event in nursery.events if isinstance(event, Died | Finished)]
+
+
+def test_a_command_finds_its_signals_as_under_cron(database: str, connection: Connection) -> None:
+    script = "grep -E '^Sig(Ign|Blk)' /proc/self/status"
+    with a_worker(database, ready=connection, ALLOW_COMMANDS=1) as worker:
+        for _ in range(2):
+            run_id = insert(connection, "command", {"argv": ["/bin/sh", "-c", script]})
+            (attempt,) = wait_until(partial(attempts, connection, run_id), 30, "the run ends")
+            lines = str(attempt["output_tail"]).splitlines()
+            assert [int(line.split()[1], 16) for line in lines] == [0, 0], attempt
+            # Once more with a template that was started afresh.
+            worker.family()[0].kill()
+            worker.wait_for("starting another")
