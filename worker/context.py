@@ -45,7 +45,7 @@ class Context:
         run_id: int = 0,
         attempt: int = 1,
         key: str | None = None,
-        scheduled_for: str | None = None,
+        scheduled_for: datetime | str | None = None,
         enqueued_at: str | None = None,
         timeout_seconds: float = 300.0,
         lease_epoch: int = 0,
@@ -55,8 +55,9 @@ class Context:
         page: SlotPage | None = None,
         started_ns: int | None = None,
     ) -> None:
-        """`scheduled_for` and `enqueued_at` are ISO texts, the first may end in a zone's name in brackets;
-        `started_ns` is on the clock of `boottime_ns` (None: now)."""
+        """`scheduled_for` is a time with a zone, or ISO text that may end in a zone's name in brackets;
+        `enqueued_at` is ISO text; `started_ns` is on the clock of `boottime_ns` (None: now). ValueError, in a
+        sentence, for a `scheduled_for` that is no time with a zone."""
         self.run_id = run_id
         self.job_type = job_type
         self.attempt = attempt
@@ -67,7 +68,9 @@ class Context:
         self.worker_id = worker_id
         self.definition_id = definition_id
         self.traceparent = traceparent
-        self._scheduled_for = scheduled_for
+        self._scheduled_for = None if scheduled_for is None else _in_words(scheduled_for)
+        if isinstance(scheduled_for, datetime):
+            self.scheduled_for = scheduled_for
         self._enqueued_at = enqueued_at
         self._page = page
         self._started_ns = boottime_ns() if started_ns is None else started_ns
@@ -184,6 +187,22 @@ class Context:
         effects: Any = importlib.import_module("worker.effects")
         manager: AbstractContextManager[Any] = effects.transaction(self)
         return manager
+
+
+def _in_words(scheduled_for: object) -> str:
+    """Return a time as text; refuse what no schedule could have meant."""
+    if isinstance(scheduled_for, datetime):
+        moment, text = scheduled_for, scheduled_for.isoformat()
+    elif isinstance(scheduled_for, str):
+        moment, text = _in_its_zone(scheduled_for), scheduled_for
+    else:
+        raise ValueError(f"scheduled_for={scheduled_for!r} is no datetime.")
+    if moment.utcoffset() is None:
+        raise ValueError(
+            f"scheduled_for={text} has no time zone, and a schedule always has one; give it as tzinfo, for "
+            "example ZoneInfo('Europe/Berlin') or UTC."
+        )
+    return text
 
 
 def _in_its_zone(text: str) -> datetime:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from datetime import datetime
 from typing import Any
 
 from worker.context import Context
@@ -19,12 +20,14 @@ def run_now(
     *,
     key: str | None = None,
     attempt: int = 1,
+    scheduled_for: datetime | None = None,
 ) -> Answer:
     """Run a handler as an engine would and return the Answer that the engine would judge.
 
     `handler` is a type's name or the decorated function; `payload` and `key` are as for `enqueue`; `attempt`
-    is what `ctx.attempt` says. `once()` remembers in memory, `check()` knows the type's timeout. Raises
-    LookupError for an unknown handler and EnqueueError for a payload or key that cannot be.
+    is what `ctx.attempt` says, `scheduled_for` (a time with a zone) what `ctx.scheduled_for` is. `once()`
+    remembers in memory, `check()` knows the type's timeout. Raises LookupError for an unknown handler,
+    EnqueueError for a payload or key that cannot be, and ValueError for a time without a zone.
     """
     job_type = type_of(handler)
     _, text, *_ = NewRun(job_type.name, payload, key=key).columns(payload_limit())
@@ -33,6 +36,7 @@ def run_now(
         job_type=job_type.name,
         attempt=attempt,
         key=key,
+        scheduled_for=scheduled_for,
         timeout_seconds=job_type.timeout_seconds,
     )
     return invoke(job_type, context)

@@ -7,6 +7,8 @@ import json
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
+from zoneinfo import ZoneInfo
 
 import pytest
 
@@ -60,6 +62,14 @@ def test_the_same_handler_answers_the_same_inline_in_a_pool_and_in_the_table(
 def test_an_inline_run_is_told_of_its_type_its_attempt_and_its_key() -> None:
     answer = run_now("who", {}, key="who:1", attempt=3)
     assert json.loads(str(answer.result)) == ["who", 3, "who:1", True]
+
+
+def test_an_inline_run_is_told_what_its_schedule_meant() -> None:
+    night = datetime(2026, 3, 29, 0, 30, tzinfo=ZoneInfo("Europe/Berlin"))
+    assert run_now("whose_day", scheduled_for=night).result == '"2026-03-29"'
+    assert run_now("whose_day").error_code == "AttributeError"
+    with pytest.raises(ValueError, match="has no time zone"):
+        run_now("whose_day", scheduled_for=night.replace(tzinfo=None))
 
 
 def test_an_async_handler_runs_inline_where_an_event_loop_runs_already() -> None:

@@ -20,3 +20,9 @@ def total(ctx: Context) -> int:
 async def who(ctx: Context) -> list[Any]:
     """Say what the context knows."""
     return [ctx.job_type, ctx.attempt, ctx.key, 50 < ctx.seconds_left <= 60]
+
+
+@job("whose_day")
+def whose_day(ctx: Context) -> str:
+    """Say the day that the schedule meant."""
+    return ctx.scheduled_for.date().isoformat()  # type: ignore[union-attr]
