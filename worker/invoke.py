@@ -27,9 +27,8 @@ def run_async(coroutine: Any) -> object:
     """
     import asyncio
 
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
+    # Asked so, that there is none is no exception: it would be the context of whatever the handler raises.
+    if asyncio._get_running_loop() is None:
         return asyncio.run(coroutine)
     from concurrent.futures import ThreadPoolExecutor
 

@@ -72,6 +72,13 @@ def test_an_inline_run_is_told_what_its_schedule_meant() -> None:
         run_now("whose_day", scheduled_for=night.replace(tzinfo=None))
 
 
+def test_the_traceback_of_an_async_handler_begins_with_its_own_error() -> None:
+    answer = run_now("who_fails")
+    assert answer.error_code == "KeyError"
+    assert str(answer.traceback).startswith("Traceback")
+    assert "event loop" not in str(answer.traceback) and "another exception" not in str(answer.traceback)
+
+
 def test_an_async_handler_runs_inline_where_an_event_loop_runs_already() -> None:
     async def notebook() -> str | None:
         return run_now("who", {}, key="who:2").result

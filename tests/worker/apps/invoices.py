@@ -22,6 +22,12 @@ async def who(ctx: Context) -> list[Any]:
     return [ctx.job_type, ctx.attempt, ctx.key, 50 < ctx.seconds_left <= 60]
 
 
+@job("who_fails")
+async def who_fails(ctx: Context) -> None:
+    """Miss a value."""
+    raise KeyError("who")
+
+
 @job("whose_day")
 def whose_day(ctx: Context) -> str:
     """Say the day that the schedule meant."""
