@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import CodeType
 from typing import Any, TypeVar
 
 from worker.backoff import Backoff
@@ -151,7 +152,7 @@ def without_handlers(module: str) -> str:
 
 def _add(job_type: JobType) -> None:
     other = JOB_TYPES.get(job_type.name)
-    if other is not None and _place(other.function) != _place(job_type.function):
+    if other is not None and _is_another(other.function, job_type.function):
         raise ValueError(
             f"Two handlers are called {job_type.name!r}: {_place(other.function)} and "
             f"{_place(job_type.function)}. Give one of them another name."
@@ -159,11 +160,45 @@ def _add(job_type: JobType) -> None:
     JOB_TYPES[job_type.name] = job_type
 
 
+def _is_another(old: Callable[..., Any], new: Callable[..., Any]) -> bool:
+    """Whether `new` is a handler beside `old`, and not what became of it: a module that is reloaded, or a
+    notebook's cell that is run again, defines its handlers once more.
+
+    Then `old` is no part of any code that is being run now. Defined twice in one go, both are.
+    """
+    if _name(old) != _name(new):
+        return True
+    code = _code(old)
+    return code is not None and code is not _code(new) and _is_being_run(code)
+
+
+def _is_being_run(code: CodeType) -> bool:
+    frame = inspect.currentframe()
+    while frame is not None:
+        if _holds(frame.f_code, code):
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _holds(outer: CodeType, code: CodeType) -> bool:
+    inner = [constant for constant in outer.co_consts if isinstance(constant, CodeType)]
+    return any(each is code or _holds(each, code) for each in inner)
+
+
+def _code(function: Callable[..., Any]) -> CodeType | None:
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    return code if isinstance(code, CodeType) else None
+
+
+def _name(function: Callable[..., Any]) -> str:
+    return f"{getattr(function, '__module__', '?')}.{getattr(function, '__qualname__', repr(function))}"
+
+
 def _place(function: Callable[..., Any]) -> str:
-    code = getattr(function, "__code__", None)
+    code = _code(function)
     where = f" ({code.co_filename}:{code.co_firstlineno})" if code is not None else ""
-    module, name = getattr(function, "__module__", "?"), getattr(function, "__qualname__", repr(function))
-    return f"{module}.{name}{where}"
+    return f"{_name(function)}{where}"
 
 
 def _check_name(name: object) -> None:

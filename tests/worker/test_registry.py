@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from worker import Context, job
+from worker import Context, job, run_now
 from worker.registry import JOB_TYPES, load_app
 
 
@@ -63,6 +64,90 @@ def test_registering_the_same_handler_again_is_no_conflict() -> None:
     job("again")(handler)
     job("again", max_attempts=2)(handler)
     assert JOB_TYPES["again"].max_attempts == 2
+
+
+def test_one_name_for_two_functions_of_one_name_is_refused_where_both_are_defined_in_one_go() -> None:
+    @job("twice")
+    def handler(ctx: Context) -> None: ...
+
+    first = handler
+    with pytest.raises(ValueError, match="Two handlers are called 'twice'"):
+
+        @job("twice")
+        def handler(ctx: Context) -> None: ...
+
+    assert JOB_TYPES["twice"].function is first
+
+
+HANDLER = """
+import functools
+from worker import job
+
+def quietly(function):
+    @functools.wraps(function)
+    def wrapper(ctx):
+        return function(ctx)
+    return wrapper
+
+class Mail:
+    @job("of_a_class")
+    def send(ctx):
+        return {answer}
+
+@job("edited")
+@quietly
+def handler(ctx):
+    return {answer}
+"""
+
+
+def written(path: Path, text: str) -> None:
+    """Write a module, of another size than before: its compiled form may be of the same second."""
+    (path / "edited_jobs.py").write_text(text)
+    importlib.invalidate_caches()
+
+
+def test_a_module_that_was_edited_and_is_reloaded_brings_its_handlers_anew(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    written(tmp_path, HANDLER.format(answer=1))
+    module = importlib.import_module("edited_jobs")
+    try:
+        written(tmp_path, "# One line more.\n" + HANDLER.format(answer=22))
+        importlib.reload(module)
+        for name in ("edited", "of_a_class"):
+            assert JOB_TYPES[name].function(Context()) == 22
+        assert run_now("edited").result == "22"
+        importlib.reload(module)
+
+        again = HANDLER.format(answer=333).partition("class")[2]
+        written(tmp_path, HANDLER.format(answer=333) + "\nclass" + again)
+        with pytest.raises(ValueError, match="Two handlers are called 'of_a_class'"):
+            importlib.reload(module)
+    finally:
+        del sys.modules["edited_jobs"]
+
+
+def test_a_module_that_defines_a_function_of_one_name_twice_is_refused_at_its_import(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    text = HANDLER.format(answer=1)
+    written(tmp_path, text + text[text.index('@job("edited")') :])
+    with pytest.raises(ValueError, match="Two handlers are called 'edited'"):
+        importlib.import_module("edited_jobs")
+
+
+def test_a_cell_of_a_notebook_may_be_run_again_and_two_handlers_of_one_cell_are_refused() -> None:
+    cell = "from worker import job\n@job('in_a_cell')\ndef handler(ctx):\n    return {answer}\n"
+    names: dict[str, Any] = {"__name__": "__main__"}
+    for number in range(1, 4):
+        text = "\n" * number + cell.format(answer=number)
+        exec(compile(text, f"/tmp/cell_{number}.py", "exec"), names)
+        assert run_now("in_a_cell").result == str(number)
+    with pytest.raises(ValueError, match="Two handlers are called 'in_a_cell'"):
+        exec(compile(cell.format(answer=1) + cell.format(answer=2), "/tmp/cell_4.py", "exec"), names)
 
 
 @pytest.mark.parametrize("name", ["", "x" * 201, "a\nb", "a\x00", 5, None])
