@@ -137,6 +137,13 @@ def secret(text: str) -> str:
     return text
 
 
+def module(text: str) -> str:
+    """Read the name of a module, not that of its file, nor one relative to some package."""
+    if not all(text.split(".")) or "/" in text or "\\" in text:
+        raise ValueError
+    return text
+
+
 def path(text: str) -> Path:
     """Read the path of a folder or file, which need not be there."""
     if not text:

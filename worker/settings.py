@@ -79,7 +79,11 @@ class Settings:
     )
     read_database_url: str | None = _setting(kinds.conninfo, "a libpq URL of a replica for the pages")
     data_dir: Path = _setting(kinds.path, "a folder", factory=default_data_dir)  # noqa: RUF009
-    app: str | None = _setting(str, "the name of a Python module with the handlers")
+    app: str | None = _setting(
+        kinds.module,
+        "the name of a Python module with the handlers, not of a file: jobs or shop.jobs",
+        says="the name of a Python module with the handlers",
+    )
     bind: str = _setting(kinds.bind, "HOST:PORT with a port from 0 to 65535", "127.0.0.1:8080")
     hosts: str | None = _setting(
         kinds.names,

@@ -170,10 +170,32 @@ WRONG_USES = [
     ("token", "revoke", "ci"),
     ("--lease-seconds", "0", "config"),
     ("config", "--bind", "nowhere"),
+    ("worker", "--app", ""),
+    ("worker", "--app", "./jobs"),
     ("runs", "--database-url", "postgresql://[oops"),
     ("nonsense",),
     ("runs", "--nonsense"),
 ]
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("runs", "--hots"), "No such option '--hots'. See: wakeboard runs --help"),
+        (
+            ("runs", "--statsu"),
+            "No such option '--statsu'. Did you mean '--status'? See: wakeboard runs --help",
+        ),
+        (("web", "--hots"), "No such option '--hots'. Did you mean '--host'? See: wakeboard web --help"),
+    ],
+)
+def test_an_option_is_suggested_where_the_help_of_the_command_lists_it(
+    words: tuple[str, ...], sentence: str, wakeboard: Command
+) -> None:
+    said = wakeboard(*words)
+    assert (said.code, said.err.strip()) == (2, sentence)
+    suggested = sentence.partition("mean '")[2].partition("'")[0]
+    assert suggested in wakeboard(words[0], "--help").out
 
 
 @pytest.mark.parametrize("words", WRONG_USES, ids=lambda words: " ".join(words)[:60].encode("unicode_escape"))

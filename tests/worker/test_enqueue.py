@@ -482,6 +482,12 @@ def test_thousands_of_runs_have_their_ids_in_the_order_given(
     assert [int(numbers[each]) for each in ids] == order
 
 
+@pytest.mark.parametrize("runs", [None, 812])
+def test_what_is_no_list_of_runs_is_refused_in_a_sentence(runs: Any, connection: Connection) -> None:
+    with pytest.raises(EnqueueError, match=f"^{runs} is no list of runs; give one"):
+        enqueue_many(connection, runs)
+
+
 def test_one_wrong_run_among_many_is_named_and_nothing_is_written(connection: Connection) -> None:
     with pytest.raises(EnqueueError, match="Run number 3: Priority 9 is not known"):
         enqueue_many(connection, [NewRun("mail"), NewRun("mail"), NewRun("mail", priority=9)])

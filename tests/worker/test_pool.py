@@ -100,11 +100,30 @@ def test_an_unknown_handler_is_refused_with_what_is_known(gate: Gate) -> None:
 
 
 @pytest.mark.parametrize(
-    "given", [{"concurrency": 0}, {"concurrency": True}, {"capacity": 0}, {"full": "wait"}]
+    ("given", "sentence"),
+    [
+        ({"concurrency": 0}, "Pool: concurrency=0 is not a whole number of 1 or more"),
+        ({"concurrency": True}, "Pool: concurrency=True is not"),
+        ({"capacity": 0}, "Pool: capacity=0 is not"),
+        ({"full": "wait"}, "a full pool can"),
+        ({"handoff": 5}, "Pool: handoff=5 cannot be called"),
+        ({"shutdown_seconds": -1}, "Pool: shutdown_seconds=-1 is not a number of seconds, 0 or more"),
+        ({"shutdown_seconds": float("inf")}, "Pool: shutdown_seconds=inf is not"),
+        ({"grace_seconds": float("nan")}, "Pool: grace_seconds=nan is not"),
+        ({"grace_seconds": "5s"}, "Pool: grace_seconds='5s' is not"),
+        ({"longest_delay_seconds": None}, "Pool: longest_delay_seconds=None is not"),
+        ({"kept_failures": -1}, "Pool: kept_failures=-1 is not a whole number of 0 or more"),
+        ({"most_abandoned": 1.5}, "Pool: most_abandoned=1.5 is not"),
+    ],
 )
-def test_a_pool_that_cannot_be_is_refused(given: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=r"Pool: concurrency|Pool: capacity|a full pool can"):
+def test_a_pool_that_cannot_be_is_refused(given: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
         Pool(**given)
+
+
+def test_a_pool_may_keep_every_delay_to_itself_and_remember_nothing() -> None:
+    nothing: dict[str, Any] = {"shutdown_seconds": 0, "grace_seconds": 0, "kept_failures": 0}
+    Pool(1, longest_delay_seconds=float("inf"), most_abandoned=0, **nothing).stop()
 
 
 def test_an_unfinished_key_gives_the_ticket_it_has_and_is_free_afterwards(gate: Gate) -> None:

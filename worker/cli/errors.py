@@ -28,6 +28,8 @@ def explain(failure: BaseException) -> tuple[int, str]:
     """Return the exit code of ``failure`` and what to say (possibly nothing)."""
     if isinstance(failure, click.exceptions.NoArgsIsHelpError):
         return 2, failure.ctx.get_help() if failure.ctx else str(failure)
+    if isinstance(failure, click.NoSuchOption) and failure.ctx:
+        failure = _with_listed_options(failure, failure.ctx)
     if isinstance(failure, click.UsageError):
         where = failure.ctx.command_path if failure.ctx else "wakeboard"
         return 2, f"{_sentence(failure.format_message())} See: {where} --help"
@@ -48,6 +50,16 @@ def explain(failure: BaseException) -> tuple[int, str]:
     if isinstance(failure, OSError):
         return 1, _sentence(f"{failure.filename or 'The system'}: {failure.strerror or failure}")
     return 1, _of_us(failure)
+
+
+def _with_listed_options(failure: click.NoSuchOption, ctx: click.Context) -> click.NoSuchOption:
+    """Return the failure with what may have been meant of what the command's help lists: each setting is a
+    flag of each command, and most mean nothing to it."""
+    options = (option for option in ctx.command.get_params(ctx) if isinstance(option, click.Option))
+    listed = [
+        name for option in options if not option.hidden for name in (*option.opts, *option.secondary_opts)
+    ]
+    return click.NoSuchOption(failure.option_name, possibilities=listed, ctx=ctx)
 
 
 def _of_database(failure: psycopg.Error) -> str:

@@ -5,6 +5,7 @@ elsewhere, in the rooms that the database worker uses too.
 from __future__ import annotations
 
 import atexit
+import math
 import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -28,6 +29,8 @@ from worker.transitions.newrun import EnqueueError, NewRun, payload_limit
 
 Full = Literal["block", "error", "drop"]
 _JOIN_SECONDS = 1.0
+# Python waits no longer than about three hundred years.
+LONGEST_SECONDS = 2**31
 _boards: WeakSet[Board] = WeakSet()
 
 
@@ -68,7 +71,19 @@ class Pool:
         with the first job. Without `log_every_move` only what goes wrong is logged. Raises ValueError, in a
         sentence.
         """
-        _check_counts(concurrency=concurrency, capacity=capacity)
+        _check_counts(1, concurrency=concurrency, capacity=capacity)
+        _check_counts(0, kept_failures=kept_failures)
+        if most_abandoned is not None:
+            _check_counts(0, most_abandoned=most_abandoned)
+        _check_seconds(shutdown_seconds=shutdown_seconds, grace_seconds=grace_seconds)
+        # However long: no delay is too long then.
+        if longest_delay_seconds != math.inf:
+            _check_seconds(longest_delay_seconds=longest_delay_seconds)
+        if handoff is not None and not callable(handoff):
+            raise ValueError(
+                f"Pool: handoff={handoff!r} cannot be called; give functools.partial(enqueue, None), or a "
+                "function of your own."
+            )
         if full not in ("block", "error", "drop"):
             raise ValueError(f"full={full!r} is not known; a full pool can 'block', 'error' or 'drop'.")
         self.name = name
@@ -232,10 +247,17 @@ class Pool:
             )
 
 
-def _check_counts(**counts: object) -> None:
+def _check_counts(least: int, **counts: object) -> None:
     for name, value in counts.items():
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise ValueError(f"Pool: {name}={value!r} is not a whole number of 1 or more.")
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise ValueError(f"Pool: {name}={value!r} is not a whole number of {least} or more.")
+
+
+def _check_seconds(**durations: object) -> None:
+    for name, value in durations.items():
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not is_number or not 0 <= value < LONGEST_SECONDS:  # type: ignore[operator]
+            raise ValueError(f"Pool: {name}={value!r} is not a number of seconds, 0 or more.")
 
 
 # A forked process ends without these jobs: they are its parent's.

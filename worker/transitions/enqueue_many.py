@@ -5,7 +5,7 @@ Keys are those of ``worker.transitions.enqueue``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -53,7 +53,7 @@ def enqueue_many(target: Any, runs: Iterable[NewRun | Mapping[str, Any]]) -> lis
     Each entry is a NewRun or a mapping of its fields. Keys behave as in ``enqueue``. Raises EnqueueError
     when an entry is wrong, naming its place; then nothing of them all is written.
     """
-    entries = _each(runs, _entry)
+    entries = _each(_gone_through(runs), _entry)
     columns_of = partial(NewRun.columns, limit=payload_limit())
     if target is None:
         from worker.effects import own_connection
@@ -62,6 +62,16 @@ def enqueue_many(target: Any, runs: Iterable[NewRun | Mapping[str, Any]]) -> lis
         with own_connection() as connection, connection.transaction():
             return _insert_all(connection, entries, columns_of)
     return _insert_all(target, entries, columns_of)
+
+
+def _gone_through(runs: Iterable[Any]) -> Iterator[Any]:
+    try:
+        return iter(runs)
+    except TypeError as wrong:
+        raise EnqueueError(
+            f"{runs!r:.100} is no list of runs; give one (or an iterator) of mappings such as "
+            "{'job_type': 'mail', 'payload': {'to': 7}}."
+        ) from wrong
 
 
 def _entry(given: Any) -> NewRun:
