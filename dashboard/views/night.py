@@ -15,6 +15,7 @@ from dashboard import failures, params
 from dashboard.connection import as_of, reading
 from dashboard.formats import duration
 from dashboard.live import add_page
+from dashboard.mending import mending
 from dashboard.pictures import gantt
 from dashboard.queries import errors
 from dashboard.queries.errors import Window
@@ -190,4 +191,17 @@ def twin(context: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-add_page(blueprint, PATH, "night/page.html", find, twin=twin, columns=COLUMNS)
+add_page(
+    blueprint,
+    PATH,
+    "night/page.html",
+    mending(
+        find,
+        PATH,
+        "What happened",
+        keeps=(),
+        instead=(("Last 24 hours", f"{PATH}?since=24h"), ("Last night", PATH)),
+    ),
+    twin=twin,
+    columns=COLUMNS,
+)

@@ -15,6 +15,7 @@ from zoneinfo import ZoneInfo
 import pytest
 from flask import Flask
 from flask.testing import FlaskClient
+from markupsafe import escape
 from sqlalchemy import text
 
 from dashboard.formats import anchor
@@ -160,6 +161,26 @@ def test_any_other_window_comes_by_its_address(client: FlaskClient, query: str, 
 def test_a_window_that_cannot_be_is_refused(client: FlaskClient, query: str) -> None:
     for path in ("/night", "/night.json", "/night.csv"):
         assert client.get(f"{path}?{query}").status_code == 400, path
+
+
+@pytest.mark.parametrize(
+    ("since", "until", "says", "kinds"),
+    [
+        ("2026-11-21T08:00", "2026-11-20T18:00", "“since” is not before “until”", ["datetime-local"] * 2),
+        ("yesterday", "2026-11-20T18:00", "yesterday", ["text", "datetime-local"]),
+        ("2026-11-01T08:00", "", "The window is longer than", ["datetime-local"] * 2),
+        ('"><b>', "2026-13-40T08:00", "it must be a time", ["text"] * 2),
+    ],
+)
+def test_times_that_cannot_be_come_back_in_the_form_with_the_sentence(
+    client: FlaskClient, since: str, until: str, says: str, kinds: list[str]
+) -> None:
+    answer = client.get("/night", query_string={"since": since, "until": until})
+    page = answer.get_data(as_text=True)
+    assert answer.status_code == 400 and says in page
+    for name, kind, typed in zip(("since", "until"), kinds, (since, until), strict=True):
+        assert f'<input type="{kind}" name="{name}" value="{escape(typed)}"' in page
+    assert 'action="/night"' in page and 'href="/night?since=24h"' in page
 
 
 def test_the_days_before_and_after_are_a_click_away(client: FlaskClient) -> None:
