@@ -64,6 +64,9 @@ REFUSALS = (psycopg.DataError, psycopg.IntegrityError, psycopg.errors.RaiseExcep
 # What PostgreSQL says where the tables are not there, or are older than this version.
 NO_TABLES = (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName, psycopg.errors.UndefinedColumn)
 NO_TABLES_STATES = frozenset(error.sqlstate for error in NO_TABLES)
+# What is so, and what helps, where a later version has been here before.
+NEWER = "it was migrated by a newer Wakeboard."
+MEND_NEWER = "Install that version here too."
 
 
 class DatabaseError(Exception):
@@ -220,8 +223,17 @@ def head_revision() -> str:
 
     Alembic knows it too, but takes 15 MB in each process that asks it, which a page shall not.
     """
+    return max(_revisions())
+
+
+def is_newer(revision: str | None) -> bool:
+    """Return whether a later version of the program brought the schema to ``revision``: no upgrade helps."""
+    return revision is not None and revision not in _revisions()
+
+
+def _revisions() -> set[str]:
     versions = resources.files("worker") / "migrations" / "versions"
-    return max(file.name.partition("_")[0] for file in versions.iterdir() if file.name.endswith(".py"))
+    return {file.name.partition("_")[0] for file in versions.iterdir() if file.name.endswith(".py")}
 
 
 def current_revision(connection: psycopg.Connection[Any]) -> str | None:
@@ -260,7 +272,6 @@ def migrate(url: str) -> tuple[str | None, str]:
     Returns (revision before, revision after). Raises DatabaseError when the database is newer than we are.
     """
     from alembic import command
-    from alembic.script import ScriptDirectory
 
     head = head_revision()
     with connect(url, name="wakeboard migrate", lock_timeout_seconds=60) as lock:
@@ -276,13 +287,12 @@ def migrate(url: str) -> tuple[str | None, str]:
             before = current_revision(lock)
             if before == head:
                 return before, head
-            config = alembic_config()
-            known = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
-            if before is not None and before not in known:
+            if is_newer(before):
                 raise DatabaseError(
-                    f"The schema is at revision {before}, which this version does not know: "
-                    "it was migrated by a newer Wakeboard. Install that version here too."
+                    f"The schema is at revision {before}, which this version does not know: {NEWER} "
+                    f"{MEND_NEWER}"
                 )
+            config = alembic_config()
             config.attributes["url"] = url
             command.upgrade(config, "head")
     return before, head

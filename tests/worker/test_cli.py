@@ -738,6 +738,39 @@ def test_doctor_finds_what_is_broken_and_says_the_mend(
     assert all(failed.values())
 
 
+def test_a_schema_from_the_future_is_mended_by_no_upgrade(
+    wakeboard: Command, connection: Connection, superuser: Connection
+) -> None:
+    assert wakeboard("db", "check", "--json").json["newer"] is False
+    connection.execute("UPDATE wakeboard.alembic_version SET version_num = '0099'")
+    # What a later version has taken away is no reason to run what it refuses.
+    superuser.execute("DROP INDEX wakeboard.job_runs_claimable")
+    mend = "Install that version here too."
+    said = wakeboard("db", "check")
+    assert said.code == 1 and said.out.rstrip().endswith(f"it was migrated by a newer Wakeboard. {mend}")
+    known = wakeboard("db", "check", "--json").json
+    assert (known["revision"], known["current"], known["newer"]) == ("0099", False, True)
+    found = {item["check"]: item for item in wakeboard("doctor", "--json").json["items"]}
+    assert found["schema"]["level"] == "fail" and "a newer Wakeboard" in found["schema"]["says"]
+    assert (found["schema"]["mend"], found["indexes"]["mend"]) == (mend, mend)
+    assert "db upgrade" not in f"{said}{known}{found}"
+    refused = wakeboard("db", "upgrade")
+    assert refused.code == 1 and mend in refused.err
+
+
+@pytest.mark.parametrize("revision", [None, "0002"])
+def test_an_older_schema_is_mended_by_an_upgrade(
+    revision: str | None, wakeboard: Command, connection: Connection
+) -> None:
+    if revision is None:
+        connection.execute("DELETE FROM wakeboard.alembic_version")
+    else:
+        connection.execute("UPDATE wakeboard.alembic_version SET version_num = %s", (revision,))
+    assert "Run: wakeboard db upgrade" in wakeboard("db", "check").out
+    found = {item["check"]: item for item in wakeboard("doctor", "--json").json["items"]}
+    assert found["schema"]["mend"] == "Run: wakeboard db upgrade"
+
+
 SHOP = "from worker import job\n\n@job('hello')\ndef hello(ctx): return 1\n"
 
 

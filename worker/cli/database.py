@@ -38,17 +38,20 @@ def check() -> int:
     with reach.connection() as connection:
         found, wanted = databases.current_revision(connection), databases.head_revision()
         size = reach.one(connection, "SELECT pg_database_size(current_database()) AS bytes")
-    current = found == wanted
+    current, newer = found == wanted, databases.is_newer(found)
     words = (
         "is current" if current else f"is not current: this version needs {wanted}. Run: wakeboard db upgrade"
     )
+    if newer:
+        words = f"is not of this version, which needs {wanted}: {databases.NEWER} {databases.MEND_NEWER}"
     known = {
         "revision": found,
         "needed": wanted,
         "current": current,
+        "newer": newer,
         "bytes": size["bytes"] if size else None,
     }
-    answer(known, f"The schema ({found or 'none'}) {words}.")
+    answer(known, f"The schema ({found or 'none'}) {words.rstrip('.')}.")
     return 0 if current else 1
 
 

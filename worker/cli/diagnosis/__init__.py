@@ -96,5 +96,13 @@ def _guarded(check: Callable[[Connection], Iterator[Finding]], connection: Conne
     except psycopg.Error as failure:
         said = " ".join(str(failure).split("\n")[0].split())
         is_shut_out = isinstance(failure, psycopg.errors.InsufficientPrivilege)
-        mend = "Use the role that owns the schema." if is_shut_out else "Run: wakeboard db upgrade"
+        mend = "Use the role that owns the schema." if is_shut_out else _mend_of_schema(connection)
         yield Finding(check.__name__, "fail", f"It cannot be checked: {said}.", mend)
+
+
+def _mend_of_schema(connection: Connection) -> str:
+    try:
+        is_newer = db.is_newer(db.current_revision(connection))
+    except psycopg.Error:
+        is_newer = False
+    return db.MEND_NEWER if is_newer else "Run: wakeboard db upgrade"

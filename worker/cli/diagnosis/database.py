@@ -47,6 +47,9 @@ def schema(connection: Connection) -> Iterator[Finding]:
     found, wanted = db.current_revision(connection), db.head_revision()
     if found == wanted:
         yield Finding("schema", "ok", f"It is at {found}, as this version needs.")
+    elif db.is_newer(found):
+        says = f"It is at {found}, which this version ({wanted}) does not know: {db.NEWER}"
+        yield Finding("schema", "fail", says, db.MEND_NEWER)
     else:
         has = f"It is at {found}" if found else "There are no tables yet"
         yield Finding(

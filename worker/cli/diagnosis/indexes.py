@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from worker import db
 from worker.cli.diagnosis.finding import Finding
 from worker.cli.reach import Connection, rows
 from worker.indexes import bloat, state
@@ -21,11 +22,12 @@ def indexes(connection: Connection) -> Iterator[Finding]:
     rests = bloat.leftovers(connection)
     invalid = sorted({name for name, valid in known.items() if not valid} - {rest.name for rest in rests})
     if "job_runs_claimable" not in known:
+        is_newer = db.is_newer(db.current_revision(connection))
         yield Finding(
             "indexes",
             "fail",
             "job_runs_claimable, which claims need, is missing.",
-            "Run: wakeboard db upgrade",
+            db.MEND_NEWER if is_newer else "Run: wakeboard db upgrade",
         )
     elif invalid:
         mend = f"REINDEX INDEX CONCURRENTLY wakeboard.{invalid[0]}"
