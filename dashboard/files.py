@@ -22,7 +22,7 @@ SCRIPTS = "scripts.js"
 SCRIPTS_ARE = ("vendor/htmx-4.0.1.min.js", "vendor/hx-ptag-4.0.1.min.js", "app.js")
 
 # What is written here, for people: a comment has its lines to itself, no text goes on over the end of a line.
-OURS = ("app.css", "app.js")
+OURS = ("app.css", "app.js", "forms.js")
 FOR_AUTHORS = re.compile(rb"^\s*(?://.*|/\*[\s\S]*?\*/)?\s*(?:\n|\Z)|^[ \t]+", re.MULTILINE)
 
 

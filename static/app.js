@@ -262,58 +262,6 @@
     return what
   }
 
-  // What was typed into a form is kept until its answer is here; where that leads back to the form, until it is there
-  // again: in this tab, for the same person, never a password. It is filled in, and nothing is sent by itself.
-  const untyped = '[type=hidden]:not([data-typed]), [type=password], [type=file], button, fieldset, output, object'
-  const fields = form => [...form.elements].filter(field => field.name && !field.matches(untyped))
-  const isSwitch = field => field.type === 'checkbox' || field.type === 'radio'
-  const stateOf = form => fields(form).map(field => [field.name, field.value, field.checked])
-  const question = address => {
-    const { pathname, searchParams } = new URL(address, location)
-    for (const name of ['next', 'reason']) searchParams.delete(name)
-    return `${pathname}?${searchParams}`
-  }
-  const keepTyped = what => { keptHere.write('wakeboard-typed', null); if (what) keptHere.write('wakeboard-typed', JSON.stringify(what)) }
-  document.addEventListener('submit', event => {
-    const form = event.target
-    if (event.defaultPrevented || (event.submitter?.formMethod || form.method) !== 'post' || form.matches('[action="/login"]')) return
-    keepTyped(form.matches('[action="/logout"]') ? null : { by: root.dataset.actor, at: question(form.action), typed: stateOf(form) })
-  })
-  const put = (field, value, checked) => {
-    const before = isSwitch(field) ? field.checked : field.value
-    if (isSwitch(field)) field.checked = checked
-    else field.value = value
-    if (!isSwitch(field) && field.value !== value) { field.value = before; return false }
-    const folded = field.closest('details')
-    if (folded && before !== (isSwitch(field) ? checked : value)) folded.open = true
-    return true
-  }
-  const fillIn = (form, typed) => {
-    const rest = fields(form)
-    const shown = String(stateOf(form))
-    const left = typed.filter(([name, value, checked]) => {
-      const at = rest.findIndex(field => field.name === name && (!isSwitch(field) || field.value === value))
-      return at < 0 || !put(rest.splice(at, 1)[0], value, checked)
-    })
-    if (left.length || String(stateOf(form)) !== shown) toast(`What you typed or chose is in this form again${left.length ? ', but for what it has no field for now' : ''}. Look it over before you send it.`, 'asked')
-  }
-  const typedBefore = () => {
-    const what = JSON.parse(keptHere.read('wakeboard-typed') || 'null')
-    const { actor } = root.dataset
-    const again = find('[data-again]')
-    const form = find('main form[method=post]')
-    if (!what) return
-    if (actor && actor !== what.by) keepTyped(null)
-    else if (again && question(again.dataset.again) === what.at) {
-      keepTyped({ ...what, isBack: true })
-      for (const says of all('[data-lost]', again)) says.hidden = true
-      for (const says of all('[data-kept]', again)) says.hidden = false
-    } else if (what.isBack && actor && form && question(location.href) === what.at) {
-      keepTyped(null)
-      fillIn(form, what.typed)
-    } else if (!what.isBack) keepTyped(null)
-  }
-
   // Asking before what cannot be undone: focus is on "Keep", Escape keeps.
   document.addEventListener('htmx:confirm', event => {
     event.preventDefault()
@@ -493,7 +441,11 @@
     toast(`You had to sign in again before that was done, so it was not.${lost.reason && ` Your reason is kept for when you ask again: “${lost.reason}”`}`, 'already')
     unsent({ ...lost, isSignedOut: false })
   }
-  typedBefore()
+  // What forms.js keeps is forgotten when its answer is here, when something was done, and before anybody else.
+  document.addEventListener('submit', event => { if (event.target.matches('[action="/logout"]')) keptHere.write('wakeboard-form-back', null) })
+  const { by } = JSON.parse(keptHere.read('wakeboard-form-back')) || {}
+  if (!find('[data-again]')) keptHere.write('wakeboard-form', null)
+  if (find('#toasts > .done') || (root.dataset.actor && by !== root.dataset.actor)) keptHere.write('wakeboard-form-back', null)
   if (keptHere.read('wakeboard-paused')) pause(true, false)
   find('.nav [aria-current]')?.scrollIntoView({ inline: 'center', block: 'nearest' })
   hints(); label(); tick(); fit(); badge(); select()

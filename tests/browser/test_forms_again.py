@@ -34,7 +34,9 @@ def come_back(page: Page, connection: Connection, name: str = "anna") -> None:
 
 
 def is_kept(page: Page) -> bool:
-    return page.evaluate("sessionStorage.getItem('wakeboard-typed')") is not None
+    return (
+        page.evaluate("Object.keys(sessionStorage).some(name => name.startsWith('wakeboard-form'))") is True
+    )
 
 
 def test_a_schedule_is_edited_on_where_the_session_ended(
@@ -57,7 +59,7 @@ def test_a_schedule_is_edited_on_where_the_session_ended(
     expect(page.locator("[name=overlap]")).to_have_value("wait")
     expect(page.locator("[name=reason]")).to_have_value("the shop opens earlier")
     expect(page.locator("[name=version]")).to_have_value(version)
-    expect(page.locator("#toasts")).to_contain_text("is in this form again. Look it over")
+    expect(page.locator("#toasts")).to_contain_text("This form is as you sent it: look it over")
     assert not is_kept(page)
     assert rows(connection, "job_definitions")[0]["schedule"] == "30 2 * * *"
     follow(page, page.get_by_role("button", name="Save", exact=True))
@@ -123,7 +125,7 @@ def test_every_field_of_a_form_is_there_again(page: Page, connection: Connection
     for name, text in typed.items():
         expect(page.locator(f"main [name={name}]")).to_have_value(text)
         expect(page.locator(f"main [name={name}]")).to_be_visible()
-    expect(page.locator("#toasts")).to_contain_text("is in this form again")
+    expect(page.locator("#toasts")).to_contain_text("This form is as you sent it")
     assert page.locator("main form[method=post] input[type=hidden]").count() == before
     assert rows(connection, "audit_log", "actor = 'anna' AND action <> 'login'") == []
     page.reload()
@@ -225,6 +227,22 @@ def test_what_a_database_that_is_away_refused_is_in_its_form_again(
     assert rows(connection, "job_definitions")[0]["schedule"] == "15 4 * * *"
 
 
+def test_a_form_that_is_sent_once_more_by_loading_its_page_again_is_forgotten_when_it_is_done(
+    page: Page, connection: Connection, middleman: Middleman
+) -> None:
+    edited(page, connection)
+    middleman.refuse()
+    follow(page, page.get_by_role("button", name="Save", exact=True))
+    page.reload()
+    expect(page.locator("[data-kept]")).to_be_visible()
+    assert is_kept(page)
+    middleman.heal()
+    page.reload()
+    expect(page).to_have_url(re.compile("/schedules/nightly$"))
+    assert rows(connection, "job_definitions")[0]["schedule"] == "15 4 * * *"
+    assert not is_kept(page)
+
+
 def test_what_may_have_been_done_is_looked_at_before_it_is_sent_again(
     page: Page, connection: Connection, middleman: Middleman
 ) -> None:
@@ -238,7 +256,7 @@ def test_what_may_have_been_done_is_looked_at_before_it_is_sent_again(
     expect(page).to_have_url(re.compile("/audit$"))
     page.goto("/schedules/nightly/edit?next=%2Fschedules%2Fnightly")
     expect(page.locator("[name=schedule]")).to_have_value("15 4 * * *")
-    expect(page.locator("#toasts")).to_contain_text("is in this form again")
+    expect(page.locator("#toasts")).to_contain_text("This form is as you sent it")
 
 
 def test_a_toast_says_whether_a_verb_was_done(
