@@ -30,7 +30,8 @@ from dashboard.params import Filters, WrongFilter, read_cursor
 from dashboard.queries.held import IS_LEASE_ENDED, IS_SILENT, IS_STUCK
 from dashboard.queries.keyset import Rows, beyond, keyset_page
 from dashboard.redaction import SECRET_KEYS
-from worker.filters.search import Hidden, Search, Start
+from worker.filters.conditions import Hidden
+from worker.filters.search import Search, Start
 from worker.filters.search import search as filtered
 from worker.tables import job_definitions, job_runs, job_types
 

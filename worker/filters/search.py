@@ -16,31 +16,24 @@ from sqlalchemy import (
     BigInteger,
     ColumnElement,
     Select,
-    Text,
     and_,
     any_,
     cast,
     false,
-    func,
     literal,
     literal_column,
-    or_,
     select,
     true,
     union_all,
 )
 
-from worker.filters.values import LARGEST_ID, Asked, FilterError, refuse_reversed
+from worker.filters.conditions import LOOKED_AT, WALKING, Hidden, looked_at, plain
+from worker.filters.values import Asked, FilterError, refuse_reversed
 from worker.states import FAILING, Status
-from worker.tables import audit_log, job_attempts, job_definitions, job_runs, workers
+from worker.tables import audit_log, job_definitions, job_runs
 
 # How many runs one request looks at for filters that no index serves; the cursor leads on to the next ones.
 WINDOW = 20_000
-WALKING = ("q", "attempts", "worker", "since", "until")
-LOOKED_AT = (
-    "id", "created_at", "attempts", "lease_epoch", "locked_by", "payload", "last_error", "error_code",
-    "job_type",
-)  # fmt: skip
 # What is known of a run of a schedule by no index that has the schedule as well.
 LOOKED_AT_OF_SCHEDULE = (*LOOKED_AT, "status", "idempotency_key", "error_group")
 _FAILING = tuple(status.value for status in FAILING)
@@ -55,13 +48,6 @@ class Start(NamedTuple):
 
     id: int
     newer: bool = False
-
-
-class Hidden(NamedTuple):
-    """Payloads and messages that a search for text must not look into: regular expressions."""
-
-    payload: str
-    error: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,11 +81,6 @@ class Arm(NamedTuple):
         if self.is_running:
             return running(*columns, where=self.conditions)
         return select(*columns).where(and_(true(), *self.conditions))
-
-
-def workers_named(name: str) -> Select[Any]:
-    """Return the select of the ids of workers with this name or on this host."""
-    return select(workers.c.id).where(or_(workers.c.name == name, workers.c.hostname == name))
 
 
 def schedules_named(name: str) -> Select[Any]:
@@ -136,20 +117,20 @@ def search(
     ``types`` are the job types that the asker may see, None for all. Raises FilterError.
     """
     refuse_reversed(asked, now, "run can have been enqueued")
-    plain = _plain(asked)
+    indexed = plain(asked)
     if schedule := asked.get("schedule"):
         schedule_id = _schedule_id(schedule, ids_of, is_told=types is None)
         if not asked.get("key"):
             is_all = set(asked.values) == {"schedule"} and types is None
             others = _others(asked, now, ids_of, hidden, types)
             return _of_schedule(schedule_id, start, None if is_all else others)
-        plain.append(runs.definition_id == schedule_id)
+        indexed.append(runs.definition_id == schedule_id)
     seen = _seen(asked, types)
     by_type = bool(asked.get("type") or types is not None) and not asked.get("key")
     states = _states(asked, by_type=by_type)
-    arms = [Arm([*arm.conditions, *of_type, *plain], arm.is_running) for of_type in seen for arm in states]
+    arms = [Arm([*arm.conditions, *of_type, *indexed], arm.is_running) for of_type in seen for arm in states]
     if any(asked.get(name) for name in WALKING) or asked.starting("payload."):
-        return _walk(arms, start, lambda run: _walking(run, asked, now, ids_of, hidden))
+        return _walk(arms, start, lambda run: looked_at(run, asked, now, ids_of, hidden))
     each = _merged(arms, start)
     return Search(select(each.c.id), each.c.id)
 
@@ -236,8 +217,8 @@ def _others(
         return [
             *([run.status.in_(states)] if states else []),
             *([run.job_type.in_(types)] if types is not None else []),
-            *_plain(asked, run),
-            *_walking(run, asked, now, ids_of, hidden),
+            *plain(asked, run),
+            *looked_at(run, asked, now, ids_of, hidden),
         ]
 
     return conditions
@@ -304,68 +285,3 @@ def _seen(asked: Asked, types: Sequence[str] | None) -> list[list[ColumnElement[
         return [[]]
     wanted = [name for name in types if asked.get("type") in (None, name)]
     return [[runs.job_type == name] for name in wanted] or [[false()]]
-
-
-def _plain(asked: Asked, run: Any = runs) -> list[ColumnElement[bool]]:
-    """Return the filters that are a comparison with an indexed column."""
-    columns = {
-        "type": run.job_type,
-        "error": run.error_code,
-        "group": run.error_group,
-        "key": run.idempotency_key,
-    }
-    return [column == asked.get(name) for name, column in columns.items() if asked.get(name)]
-
-
-def _walking(
-    run: Any,
-    asked: Asked,
-    now: datetime,
-    ids_of: Callable[[Select[Any]], Sequence[Any]],
-    hidden: Hidden | None,
-) -> list[ColumnElement[bool]]:
-    """Return the filters that have to look at each ``run`` (columns LOOKED_AT)."""
-    found: list[ColumnElement[bool]] = []
-    if since := asked.get("since"):
-        found.append(run.created_at >= since.at(now))
-    if until := asked.get("until"):
-        found.append(run.created_at < until.at(now))
-    if attempts := asked.get("attempts"):
-        low, high = attempts
-        found.append(run.attempts >= low if high is None else run.attempts.between(low, high))
-    if worker := asked.get("worker"):
-        found.append(_worked_on_by(run, [worker, *map(str, ids_of(workers_named(worker)))]))
-    for path, value in asked.starting("payload.").items():
-        found.append(_holds(run, path.split("."), value))
-    if words := asked.get("q"):
-        found.append(_mentions(run, words, hidden))
-    return found
-
-
-def _holds(run: Any, steps: list[str], value: str) -> ColumnElement[bool]:
-    """Match payloads with ``value`` behind ``steps``."""
-    return cast(run.payload.op("#>>")(literal(steps, ARRAY(Text))), Text) == value
-
-
-def _worked_on_by(run: Any, worker_ids: Sequence[str]) -> ColumnElement[bool]:
-    """Match what one of the workers holds or has held."""
-    ids = literal(list(worker_ids), ARRAY(Text))
-    attempts = job_attempts.c
-    # A scalar with a limit is probed once per run; EXISTS would be hashed, by reading every attempt there is.
-    held = select(true()).where(attempts.run_id == run.id, attempts.worker_id == any_(ids)).limit(1)
-    # What nobody has claimed yet, as all of a long queue, has none; each claim adds one to the epoch.
-    has_held = and_(run.lease_epoch > 0, func.coalesce(held.scalar_subquery(), false()))
-    return or_(run.locked_by == any_(ids), has_held)
-
-
-def _mentions(run: Any, words: str, hidden: Hidden | None) -> ColumnElement[bool]:
-    """Match text in payload, error or type, and the run's own number."""
-    payload, error = cast(run.payload, Text), run.last_error
-    columns = (payload, error, run.error_code, run.job_type)
-    places = [column.icontains(words, autoescape=True) for column in columns]
-    if hidden is not None:
-        places[0] = and_(places[0], ~payload.regexp_match(hidden.payload, flags="i"))
-        places[1] = and_(places[1], ~error.regexp_match(hidden.error, flags="i"))
-    if words.isascii() and words.isdecimal() and int(words) <= LARGEST_ID:
-        places.append(run.id == int(words))
-    return or_(*places)

@@ -1,0 +1,115 @@
+"""What each filter asks of one run: comparisons that an index serves, and those that look at the run itself.
+
+Imports SQLAlchemy, so nothing that works on runs imports it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from sqlalchemy import (
+    ARRAY,
+    ColumnElement,
+    Select,
+    Text,
+    and_,
+    any_,
+    cast,
+    false,
+    func,
+    literal,
+    or_,
+    select,
+    true,
+)
+
+from worker.filters.values import LARGEST_ID, Asked
+from worker.tables import job_attempts, job_runs, workers
+
+# The filters that no index serves, beside those of payloads, and the columns that they look at.
+WALKING = ("q", "attempts", "worker", "since", "until")
+LOOKED_AT = (
+    "id", "created_at", "attempts", "lease_epoch", "locked_by", "payload", "last_error", "error_code",
+    "job_type",
+)  # fmt: skip
+
+runs = job_runs.c
+
+
+class Hidden(NamedTuple):
+    """Payloads and messages that a search for text must not look into: regular expressions."""
+
+    payload: str
+    error: str
+
+
+def workers_named(name: str) -> Select[Any]:
+    """Return the select of the ids of workers with this name or on this host."""
+    return select(workers.c.id).where(or_(workers.c.name == name, workers.c.hostname == name))
+
+
+def plain(asked: Asked, run: Any = runs) -> list[ColumnElement[bool]]:
+    """Return the filters that are a comparison with an indexed column."""
+    columns = {
+        "type": run.job_type,
+        "error": run.error_code,
+        "group": run.error_group,
+        "key": run.idempotency_key,
+    }
+    return [column == asked.get(name) for name, column in columns.items() if asked.get(name)]
+
+
+def looked_at(
+    run: Any,
+    asked: Asked,
+    now: datetime,
+    ids_of: Callable[[Select[Any]], Sequence[Any]],
+    hidden: Hidden | None,
+) -> list[ColumnElement[bool]]:
+    """Return the filters that have to look at each ``run`` (columns LOOKED_AT)."""
+    found: list[ColumnElement[bool]] = []
+    if since := asked.get("since"):
+        found.append(run.created_at >= since.at(now))
+    if until := asked.get("until"):
+        found.append(run.created_at < until.at(now))
+    if attempts := asked.get("attempts"):
+        low, high = attempts
+        found.append(run.attempts >= low if high is None else run.attempts.between(low, high))
+    if worker := asked.get("worker"):
+        found.append(_worked_on_by(run, [worker, *map(str, ids_of(workers_named(worker)))]))
+    for path, value in asked.starting("payload.").items():
+        found.append(_holds(run, path.split("."), value))
+    if words := asked.get("q"):
+        found.append(_mentions(run, words, hidden))
+    return found
+
+
+def _holds(run: Any, steps: list[str], value: str) -> ColumnElement[bool]:
+    """Match payloads with ``value`` behind ``steps``."""
+    return cast(run.payload.op("#>>")(literal(steps, ARRAY(Text))), Text) == value
+
+
+def _worked_on_by(run: Any, worker_ids: Sequence[str]) -> ColumnElement[bool]:
+    """Match what one of the workers holds or has held."""
+    ids = literal(list(worker_ids), ARRAY(Text))
+    attempts = job_attempts.c
+    # A scalar with a limit is probed once per run; EXISTS would be hashed, by reading every attempt there is.
+    held = select(true()).where(attempts.run_id == run.id, attempts.worker_id == any_(ids)).limit(1)
+    # What nobody has claimed yet, as all of a long queue, has none; each claim adds one to the epoch.
+    has_held = and_(run.lease_epoch > 0, func.coalesce(held.scalar_subquery(), false()))
+    return or_(run.locked_by == any_(ids), has_held)
+
+
+def _mentions(run: Any, words: str, hidden: Hidden | None) -> ColumnElement[bool]:
+    """Match text in payload, error or type, and the run's own number."""
+    payload, error = cast(run.payload, Text), run.last_error
+    columns = (payload, error, run.error_code, run.job_type)
+    places = [column.icontains(words, autoescape=True) for column in columns]
+    if hidden is not None:
+        places[0] = and_(places[0], ~payload.regexp_match(hidden.payload, flags="i"))
+        places[1] = and_(places[1], ~error.regexp_match(hidden.error, flags="i"))
+    if words.isascii() and words.isdecimal() and int(words) <= LARGEST_ID:
+        places.append(run.id == int(words))
+    return or_(*places)
