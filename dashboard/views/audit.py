@@ -6,13 +6,15 @@ from collections.abc import Mapping
 from datetime import datetime
 from functools import cache, lru_cache
 from typing import Any, NamedTuple
+from urllib.parse import quote, urlencode
 
-from flask import Blueprint, current_app, g, request
+from flask import Blueprint, Response, abort, current_app, g, redirect, request
 from sqlalchemy import RowMapping
 
 from dashboard import params
 from dashboard.connection import as_of, reading
 from dashboard.live import FRAGMENTS, add_page, rows_twin
+from dashboard.mending import mending
 from dashboard.queries import audit
 from dashboard.queries.settled import Settled
 from dashboard.redaction import redact
@@ -63,6 +65,22 @@ def find() -> dict[str, Any]:
         "log_of_actor": cache(lambda name: filters.link(PATH, who=name, cursor=None)),
         "spell": spell,
     }
+
+
+@blueprint.get(f"{PATH}/find")
+def from_form() -> Response:
+    """Send the operator from the controls to the address that means them.
+
+    ``was.since`` is what the filter was before, ``shown.since`` how the control for a time showed that: a
+    time that was typed wins over an age that is chosen (``in``), and what nobody touched stays as it was.
+    """
+    pairs = {name: request.args.get(name, "") for name in FIELDS}
+    for name in ("since", "until"):
+        if pairs[name] == request.args.get(f"shown.{name}", ""):
+            was = request.args.get(f"was.{name}", "")
+            pairs[name] = request.args.get("in", was) if name == "since" else was
+    query = urlencode({name: text for name, text in pairs.items() if text}, quote_via=quote, safe=":,")
+    abort(redirect(f"{PATH}?{query}" if query else PATH, 303))
 
 
 def _choices(newest: int) -> dict[str, Any]:
@@ -177,7 +195,7 @@ add_page(
     blueprint,
     PATH,
     "audit/page.html",
-    find,
+    mending(find, PATH, "Audit", keeps=tuple(FIELDS), instead=(("At any time", PATH),)),
     twin=rows_twin(item),
     columns=COLUMNS,
     fragments={"news": ("audit/_news.html", find_news)},

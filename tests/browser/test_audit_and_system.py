@@ -34,6 +34,29 @@ def test_a_choice_filters_at_once_and_keeps_the_others(
     assert complaints == []
 
 
+@pytest.mark.parametrize("button", ["Filter", "Show"])
+def test_times_that_were_typed_go_along_with_every_button_and_choice(
+    page: Page, connection: Connection, complaints: list[str], button: str
+) -> None:
+    insert(connection, "audit_log", ENTRY)
+    page.goto("/audit")
+    page.locator("#between summary").click()
+    page.get_by_label("From, ").fill("2026-11-20T08:00")
+    page.get_by_label("Until, ").fill("2036-11-20T09:00")
+    page.get_by_label("Reason contains").fill("CRM")
+    page.get_by_role("button", name=button, exact=True).click()
+    typed = r"since=2026-11-20T08:00(:00Z)?&until=2036-11-20T09:00(:00Z)?"
+    expect(page).to_have_url(re.compile(rf"/audit\?{typed}&q=CRM$"), timeout=SLOW)
+    page.get_by_label("Reason contains").fill("")
+    page.get_by_label("Who").select_option("anna")
+    expect(page).to_have_url(re.compile(rf"/audit\?who=anna&{typed}$"), timeout=SLOW)
+    page.locator("select[name=in]").select_option("the last 7 days")
+    expect(page).to_have_url(
+        re.compile(r"/audit\?who=anna&since=7d&until=2036-11-20T09:00:00Z$"), timeout=SLOW
+    )
+    assert complaints == []
+
+
 def test_a_live_page_says_when_its_replica_falls_behind_and_when_it_is_back(
     page: Page, complaints: list[str]
 ) -> None:

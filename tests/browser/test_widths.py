@@ -115,7 +115,7 @@ def test_the_verbs_of_a_row_are_in_sight_however_wide_its_table_is(page: Page, w
     resize(page, width)
     for address, row in (("/schedules", LONG), ("/runs", TYPE), ("/types", TYPE)):
         page.goto(address)
-        place = page.locator("tbody tr", has_text=row[:40]).locator("button").last.bounding_box()
+        place = page.locator("tbody tr", has_text=row[:40]).locator("button:visible").last.bounding_box()
         assert place is not None and place["x"] >= 0, address
         assert place["x"] + place["width"] <= width - 24, address
 

@@ -107,6 +107,35 @@ def test_two_times_are_chosen_in_the_readers_zone(client: FlaskClient, connectio
     assert 'name="since" value="2026-11-20T08:00"' in page and "Europe/Paris" in page
 
 
+@pytest.mark.parametrize(
+    ("asked", "address"),
+    [
+        ("since=2026-11-20T08:00&until=2026-11-20T09:00", "?since=2026-11-20T08:00&until=2026-11-20T09:00"),
+        ("who=anna&in=&since=2026-11-20T08:00", "?who=anna&since=2026-11-20T08:00"),
+        ("in=7d&was.since=1d&shown.since=2026-11-20T08:00&since=2026-11-20T08:00", "?since=7d"),
+        ("in=1d&was.since=1d&shown.since=2026-11-20T08:00&since=2026-11-20T07:00", "?since=2026-11-20T07:00"),
+        ("in=1d&was.since=1d&shown.since=2026-11-20T08:00&since=", ""),
+        ("was.until=2h&shown.until=2026-11-20T08:00&until=2026-11-20T08:00&q=a%26b", "?until=2h&q=a%26b"),
+        ("was.until=2h&shown.until=2026-11-20T08:00&until=", ""),
+        ("", ""),
+    ],
+)
+def test_the_form_becomes_the_address_that_means_it(client: FlaskClient, asked: str, address: str) -> None:
+    answer = client.get(f"/audit/find?{asked}")
+    assert (answer.status_code, answer.location) == (303, f"/audit{address}")
+
+
+def test_times_the_wrong_way_round_come_back_in_the_form(client: FlaskClient) -> None:
+    query = "who=anna&since=2026-11-20T09:00&until=2026-11-20T08:00"
+    answer = client.get(f"/audit?{query}")
+    page = answer.get_data(as_text=True)
+    assert answer.status_code == 400 and "is not before “until”" in page
+    assert '<input type="hidden" name="who" value="anna">' in page
+    for name, typed in (("since", "09:00"), ("until", "08:00")):
+        assert f'<input type="datetime-local" name="{name}" value="2026-11-20T{typed}"' in page
+    assert client.get(f"/audit.json?{query}").status_code == 400
+
+
 def test_things_lead_to_their_rows(client: FlaskClient, connection: Connection) -> None:
     run = a_run(connection, "dead", error_code="smtp_down")
     a_type(connection, "mail:out & in")
