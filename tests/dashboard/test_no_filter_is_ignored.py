@@ -20,7 +20,7 @@ from dashboard.views import schedules as schedules_page
 from dashboard.views import types as types_page
 from dashboard.views import workers as workers_page
 from tests.conftest import Connection
-from tests.factories import a_group, a_run, status
+from tests.factories import a_definition, a_group, a_run, status
 from tests.worker.operating import begin
 from worker import cli
 from worker.filters import audit, runs, search
@@ -117,6 +117,7 @@ def test_every_filter_of_a_page_is_looked_at(
     path: str, client: FlaskClient, connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     a_run(connection, "dead")
+    a_definition(connection, "x")
     group = written(a_group(connection))
     address = path.format(group=group, operation=begin(connection, "retry"))
     looked = heard(monkeypatch)
@@ -160,7 +161,7 @@ def said(statement: Select[Any]) -> tuple[str, str]:
 @pytest.mark.parametrize(
     ("fields", "find"),
     [
-        (runs.FIELDS, lambda asked: search.search(asked, NOW, lambda _: ["w1"])),
+        (runs.FIELDS, lambda asked: search.search(asked, NOW, lambda _: [1])),
         (audit.FIELDS, lambda asked: audit.search(asked, NOW)),
     ],
     ids=["runs", "audit"],

@@ -163,7 +163,7 @@ class Claimer:
     def step(self) -> None:
         """Send the next claim when somebody may be waiting and a slot is free."""
         now = monotonic()
-        if not self._line.is_free or now < self._not_before:
+        if not self._line.is_free or now < self._not_before or self._slots.is_clearing:
             return
         if now >= self._recover_at:
             self._recover()

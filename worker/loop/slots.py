@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from heapq import heapify, heapreplace
+from time import monotonic
 
 from worker import log
 from worker.loop.channel import Rows
@@ -21,6 +22,8 @@ from worker.processes.wire import Assignment
 
 IDLE_DEATHS = 3
 PAUSE_SECONDS = 1.0
+# By then a child that was killed is gone, or its slot had none.
+CLEARED_SECONDS = 5.0
 
 
 class Slots:
@@ -54,6 +57,7 @@ class Slots:
         self._succeeded = succeeded
         self._committed = committed
         self._forgotten = forgotten
+        self._clearing: dict[int, float] = {}
         self.loads = [Load(slot=slot) for slot in range(claims.slots)]
         self.is_stopping = False
 
@@ -123,8 +127,14 @@ class Slots:
                 slots.add(held.slot)
                 self._take_off(held.slot, held)
         for slot in slots:
+            self._clearing[slot] = monotonic() + CLEARED_SECONDS
             self._children.kill(slot)
         self._forgotten()
+
+    @property
+    def is_clearing(self) -> bool:
+        """Whether handlers of forgotten attempts may still run: the same runs must not be claimed so soon."""
+        return any(until > monotonic() for until in self._clearing.values())
 
     def _take_off(self, slot: int, held: Held) -> None:
         load = self.loads[slot]
@@ -164,6 +174,7 @@ class Slots:
 
     def died(self, event: Died) -> None:
         """A child is gone: what it ran has ended, what it never began goes back."""
+        self._clearing.pop(event.slot, None)
         now = boottime_ns()
         if event.running is not None:
             held = self._free(event.slot, event.running.run_id, event.running.lease_epoch)

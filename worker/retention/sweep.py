@@ -81,7 +81,11 @@ class Retention:
             connection.execute(BATCH_SETTINGS)
             connection.execute(AT_ONCE)
             found = state.read(connection, lock=True)
-            if found is None or not state.is_due(found[0], found[1], self._worker_id):
+            if found is None:
+                # Somebody looks at the row, whoever the pass belongs to: again in a moment.
+                self.pause_seconds = PAUSE * SLICE_SECONDS
+                return None
+            if not state.is_due(found[0], found[1], self._worker_id):
                 return None
             current, _, now = found
             if current.room is None:
