@@ -11,7 +11,7 @@ KEYS = (
     ("j k", "next, previous row"),
     ("o", "open the row"),
     ("x", "check the row"),
-    ("r", "retry or run the row, or what is checked (many, and what succeeded: asks first)"),
+    ("r", "retry or run the row, or what is checked; many: asks first"),
     ("c", "cancel the row, or what is checked"),
     ("h l", "newer, older page of the list"),
     ("/", "filter"),

@@ -16,8 +16,7 @@
   root.classList.add('js')
 
   // htmx: its HTML goes through one Trusted Types policy; a <details> that a person opened stays open over a morph,
-  // a cell keeps the label that it has on a phone, a frame what is known of its width, and a heading that was given
-  // the focus keeps it.
+  // a cell keeps its label of a phone, a frame whether its table fits, and a heading that was given the focus that.
   htmx.registerExtension('tt', {
     init(api) {
       if (window.trustedTypes) api.initSecurity(trustedTypes.createPolicy('htmx', { createHTML: text => text, createScript: () => '' }))
@@ -26,7 +25,7 @@
   htmx.registerExtension('keep-open', {
     htmx_before_morph_attr(element, detail) {
       if (detail.attrName === 'tabindex' && element === document.activeElement) return false
-      return !(element.tagName === 'DETAILS' && detail.attrName === 'open') && !['data-head', 'data-fits'].includes(detail.attrName)
+      return !(element.tagName === 'DETAILS' && detail.attrName === 'open') && !/^data-(head|fits)$/.test(detail.attrName)
     },
   })
 
@@ -54,6 +53,7 @@
       if (element.textContent !== text) element.textContent = text
     }
     for (const bar of all('meter[data-until]')) bar.value = Math.max(0, (Date.parse(bar.dataset.until) - now) / 1000)
+    fit()
   }
   setInterval(() => { if (!document.hidden) tick() }, 1000)
   // "2 min ago" says nothing on paper.
@@ -168,7 +168,7 @@
     else toast('The dashboard does not answer. Look at the list before you try again.')
   })
   document.addEventListener('htmx:before:swap', event => stood.set(event.detail.ctx, place(document.activeElement)))
-  document.addEventListener('htmx:after:swap', event => { label(); tick(); fit(); badge(); select(); refocus(stood.get(event.detail.ctx)) })
+  document.addEventListener('htmx:after:swap', event => { label(); tick(); badge(); select(); refocus(stood.get(event.detail.ctx)) })
   document.addEventListener('visibilitychange', () => { if (!document.hidden && !paused) { tick(); refresh() } })
 
   // A swap may take away or disable what has the focus: a verb gives its place to another, a row leaves its list. The
@@ -224,22 +224,15 @@
   }
   narrow.addEventListener('change', label)
 
-  // A table that fits into its frame need not scroll there, so its heads stick under the bar.
-  const fit = () => {
-    for (const table of all('.frame > table')) {
-      widths.observe(table)
-      widths.observe(table.parentElement)
-    }
-  }
-  const widths = new ResizeObserver(changes => {
-    for (const frame of new Set(changes.map(({ target }) => target.closest('.frame')))) {
-      if (frame) frame.toggleAttribute('data-fits', find('table', frame).offsetWidth <= frame.clientWidth + 1)
-    }
+  // The heads of a table stick under the bar where it fits into its frame.
+  const fit = () => all('.frame > table').forEach(table => {
+    const frame = table.parentElement
+    frame.toggleAttribute('data-fits', table.offsetWidth <= frame.clientWidth + 1)
   })
+  addEventListener('resize', fit)
 
   // Toasts leave after ten seconds unless someone is reading them; refusals stay.
   const toast = (text, tone = 'refused') => {
-    all('#toasts > .toast').forEach(told => { if (find('p', told).textContent === text) told.remove() })
     const made = find('#toast').content.cloneNode(true)
     find('.toast', made).classList.replace('refused', tone)
     find('p', made).textContent = text
@@ -266,7 +259,7 @@
   document.addEventListener('htmx:confirm', event => {
     event.preventDefault()
     const { ctx, issueRequest, dropRequest } = event.detail
-    if (ctx.sourceElement.hasAttribute('data-many') && select() < 2) { issueRequest(); return }
+    if (ctx.sourceElement.dataset.many && select() < 2) { issueRequest(); return }
     const dialog = find('#confirm')
     const reason = find('input', dialog)
     find('[data-say]', dialog).textContent = ctx.confirm.replace('{count}', () => { const count = select(); return count === 1 ? '1 run' : `${count} runs` })
@@ -368,46 +361,45 @@
   const current = () => document.activeElement?.closest?.('tbody tr[id]')
   const step = by => {
     const list = rows()
-    if (!list.length) { unfocused(); return }
+    if (!list.length) return use('j')
     const at = list.indexOf(current())
     const row = list[Math.min(list.length - 1, Math.max(0, at + by))]
     const goal = find('a', row) || find('button, input', row) || row
     goal.focus()
     row.scrollIntoView({ block: 'nearest' })
   }
-  const silence = text => toast(text, 'already')
-  const unfocused = () => silence(rows().length ? 'No row has the focus: j and k lead to one.' : 'This page has no rows.')
-  const click = (goal, otherwise) => { if (goal) goal.click(); else silence(otherwise) }
+  // What a key acts on: in a row that has the focus, or on the page.
+  const use = (key, selector, place) => {
+    if (!place) return toast('No row has the focus (j, k).', 'already')
+    const found = find(selector, place)
+    if (found && !found.disabled) return found
+    const state = place !== document && find('.badge', place)?.textContent.trim()
+    toast(`Nothing was done: ${found ? found.title : `${key} has no use for what is ${state || 'here'}`}.`, 'already')
+  }
   // htmx wires buttons in a timeout of its own, asked for before this one: a click before that would leave the page.
   const wired = new Promise(resolve => setTimeout(resolve))
-  const acts = { r: 'retry or run', c: 'cancel' }
   const press = key => wired.then(() => {
     const place = find('.bulk.on') || current() || find('[data-verbs]')
-    if (!place) return unfocused()
-    const button = find(`[data-key="${key}"]`, place)
-    if (!button) {
-      const state = find('.badge', place)?.textContent.trim()
-      return silence(`Nothing was done: this ${place.matches('tr') ? 'row' : 'page'}${state ? ` (${state})` : ''} has nothing to ${acts[key]}.`)
-    }
-    if (button.disabled) return silence(`Nothing was done. ${button.title}.`)
-    // A key is pressed by mistake more easily than a button.
-    if (button.dataset.ask) button.setAttribute('hx-confirm', button.dataset.ask)
+    const button = use(key, `[data-key="${key}"]`, place)
+    if (!button) return
+    const { ask } = button.dataset
+    if (ask) button.setAttribute('hx-confirm', ask)
     button.click()
-    if (button.dataset.ask) button.removeAttribute('hx-confirm')
+    if (ask) button.removeAttribute('hx-confirm')
   })
   const places = () => Object.fromEntries(all('a[data-go]').map(link => [link.dataset.go, link]))
   let going = false
   const pressed = {
     j: () => step(1),
     k: () => step(-1),
-    x: () => (current() ? click(find('input[data-row]', current()), 'The rows of this list cannot be checked.') : unfocused()),
-    h: () => click(find('.pager a[rel=prev]'), 'There is no newer page.'),
-    l: () => click(find('.pager a[rel=next]'), 'There is no older page.'),
-    o: () => (current() ? click(find('a', current()), 'This row leads to no page.') : unfocused()),
+    x: () => use('x', 'input[data-row]', current())?.click(),
+    h: () => use('h', '.pager a[rel=prev]', document)?.click(),
+    l: () => use('l', '.pager a[rel=next]', document)?.click(),
+    o: () => use('o', 'a', current())?.click(),
     r: () => press('r'),
     c: () => press('c'),
     p: () => pause(!paused),
-    '/': () => { const box = find('[data-filter]'); if (box) { box.focus(); box.select() } else silence('This page has no box to filter by.') },
+    '/': () => { const box = use('/', '[data-filter]', document); box?.focus(); box?.select() },
     '?': () => find('#keys').showModal(),
     g: () => { going = true; setTimeout(() => { going = false }, 1500) },
   }
@@ -448,5 +440,5 @@
   if (find('#toasts > .done') || (root.dataset.actor && by !== root.dataset.actor)) keptHere.write('wakeboard-form-back', null)
   if (keptHere.read('wakeboard-paused')) pause(true, false)
   find('.nav [aria-current]')?.scrollIntoView({ inline: 'center', block: 'nearest' })
-  hints(); label(); tick(); fit(); badge(); select()
+  hints(); label(); tick(); badge(); select()
 })()

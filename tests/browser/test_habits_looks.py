@@ -122,7 +122,9 @@ def test_the_environment_is_named_wherever_one_decides(page: Page) -> None:
     assert page.locator(".ribbon").evaluate(STYLE, ["backgroundColor", None]) == "rgb(179, 36, 27)"
     page.mouse.wheel(0, 2000)
     expect(page.locator(".brand .where")).to_be_in_viewport()
-    page.locator("button.danger[hx-post]:not(.bulk button):visible, td.actions button.danger").first.click()
+    page.locator(
+        "button.danger[hx-post]:not(.bulk button):visible, td.actions button.danger:visible"
+    ).first.click()
     expect(page.locator("#confirm")).to_contain_text("production")
     page.goto("/runs/1/cancel")
     expect(page.locator("main .where")).to_have_text("production")
