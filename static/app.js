@@ -374,7 +374,7 @@
     const found = find(selector, place)
     if (found && !found.disabled) return found
     const state = place !== document && find('.badge', place)?.textContent.trim()
-    toast(`Nothing was done: ${found ? found.title : `${key} has no use for what is ${state || 'here'}`}.`, 'already')
+    toast(found ? `Nothing was done: ${found.title}.` : `The key ${key} does nothing ${state ? `where the state is ${state}` : 'here'}.`, 'already')
   }
   // htmx wires buttons in a timeout of its own, asked for before this one: a click before that would leave the page.
   const wired = new Promise(resolve => setTimeout(resolve))

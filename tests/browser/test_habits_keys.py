@@ -167,8 +167,8 @@ def test_no_key_is_silent(page: Page, connection: Connection, complaints: list[s
     page.goto("/runs")
     for key, says in (
         ("j", "No row has the focus (j, k)."),
-        ("h", "h has no use for what is here."),
-        ("l", "l has no use for what is here."),
+        ("h", "The key h does nothing here."),
+        ("l", "The key l does nothing here."),
     ):
         page.keyboard.press(key)
         expect(toasts).to_contain_text(says)
@@ -187,14 +187,14 @@ def test_no_key_is_silent(page: Page, connection: Connection, complaints: list[s
     ):
         page.keyboard.press("j")
         page.keyboard.press(key)
-        expect(toasts).to_contain_text(f"Nothing was done: {key} has no use for what is {state}.")
+        expect(toasts).to_contain_text(f"The key {key} does nothing where the state is {state}.")
     page.goto("/types")
     page.keyboard.press("j")
     page.keyboard.press("x")
-    expect(toasts).to_contain_text("x has no use for what is here.")
+    expect(toasts).to_contain_text("The key x does nothing here.")
     page.goto("/system")
     page.keyboard.press("/")
-    expect(toasts).to_contain_text("/ has no use for what is here.")
+    expect(toasts).to_contain_text("The key / does nothing here.")
     assert complaints == []
 
 

@@ -30,6 +30,8 @@ FORMULAS = ("=cmd|' /C calc'!A0", "+1+1", "-2+3", "@SUM(1)", "\t=1", "\r=1", "\n
 LEADING = ("href", "src", "action", "formaction", "hx-get", "hx-post")
 INVISIBLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 VOID = {"meta", "link", "img", "input", "br", "use", "rect", "line", "hr", "path", "circle", "polyline"}
+# What is typed there is sent on to the list.
+FORMS = ("/audit/find", "/runs/find")
 # Elements that nobody's text may bring in; the house has each of them in its own shell.
 SHELL = {"script": 1, "img": 1, "main": 1, "h1": 1, "header": 1, "footer": 1, "body": 1}
 
@@ -135,8 +137,7 @@ def test_every_page_and_fragment_keeps_its_structure(house: tuple[Flask, FlaskCl
         for address in found:
             answer = client.get(address)
             if answer.status_code != 200:
-                # The line of the filter sends on to the list.
-                if (rule, answer.status_code) != ("/runs/find", 303):
+                if rule not in FORMS or answer.status_code != 303:
                     wrong[address[:90]] = str(answer.status_code)
                 continue
             seen += 1
