@@ -1,7 +1,7 @@
 """The way back to a form that did not do what it was sent for, and what goes along in that address.
 
 An address carries the question and at most the reason. What was typed stays in the browser, where
-``static/app.js`` keeps it for the same person.
+``static/forms.js`` keeps it for the same person.
 """
 
 from __future__ import annotations

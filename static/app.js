@@ -370,7 +370,7 @@
   }
   // What a key acts on: in a row that has the focus, or on the page.
   const use = (key, selector, place) => {
-    if (!place) return toast('No row has the focus (j, k).', 'already')
+    if (!place) return toast(rows().length ? 'No row has the focus (j, k).' : 'There is no row here.', 'already')
     const found = find(selector, place)
     if (found && !found.disabled) return found
     const state = place !== document && find('.badge', place)?.textContent.trim()

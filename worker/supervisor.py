@@ -32,6 +32,7 @@ from worker.loop.lines import Lines
 from worker.loop.shutdown import Shutdown
 from worker.loop.slots import Slots
 from worker.loop.writer import Writer, log_end
+from worker.processes import stops
 from worker.processes.children import Children
 from worker.processes.events import AppFailed, Died, Event, Finished, Ready, Returned, TemplateDied, Warned
 from worker.processes.firstborn import Firstborn
@@ -101,7 +102,8 @@ class Supervisor:
         self._slots = Slots(
             self._children, self._holdings, self._claims, worker_id=me, lease_seconds=lease_seconds,
             ended=self._writer.add, succeeded=self._writer.add_succeeded, committed=self._committed,
-            forgotten=self._writer.forget, pause=lambda seconds: self._claimer.pause(seconds),
+            forgotten=self._writer.forget, is_writing=lambda: self._writer.may_write_forgotten,
+            pause=lambda seconds: self._claimer.pause(seconds),
         )  # fmt: skip
         self._lease = LeaseKeeper(
             url, me, self._holdings, heartbeat_seconds=settings.heartbeat_seconds, poll_seconds=poll_seconds,
@@ -242,7 +244,7 @@ class Supervisor:
         self._lines.close()
         signal.set_wakeup_fd(-1)
         # Python gives its handlers back before the process is gone: who says it once more then would kill it.
-        for number in STOPS:
+        for number in stops.STOPS:
             signal.signal(number, signal.SIG_IGN)
         if self._exit_code == 0 and log.drop_held():
             return

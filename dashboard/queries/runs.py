@@ -47,12 +47,14 @@ COSTLY = ("q", "worker")
 # At least what dashboard.redaction hides; PostgreSQL's own grammar.
 _SECRET_NAME = r"passw|passphrase|pwd|secret|token|api[-_]?key|private[-_]?key|credential"
 # A name and a password of a text that was cut before the @; a number is a port.
-_CUT_LOGIN = r"""://[^/\s:"]*:[^/\s"]*[^/\s".0-9][^/\s"]*"""
-SECRET_INSIDE = rf"""{_SECRET_NAME}|pass[\\"]|authorization|cookie|dsn|bearer|://[^/\s]*@|{_CUT_LOGIN}\""""
+_CUT_LOGIN = r"""://[^/\s:"']*:(?!\d{1,5}\W?END)[^\s/"']+END"""
+_CUT_IN_JSON, _CUT_AT_THE_END = (_CUT_LOGIN.replace("END", end) for end in ('"', "$"))
+SECRET_INSIDE = rf"""{_SECRET_NAME}|pass[\\"]|authorization|cookie|dsn|bearer|://[^/\s]*@|{_CUT_IN_JSON}"""
 SECRET_SAID = (
     rf"""({_SECRET_NAME}|authorization|cookie)[\w-]*\s*[=:"'\\]|-[\w-]*({_SECRET_NAME})[\w-]*[\s"'\\]"""
-    rf"|bearer|://[^/\s]*@|{_CUT_LOGIN}$"
+    rf"|bearer|://[^/\s]*@|{_CUT_AT_THE_END}"
 )
+_SECRET_FLAG = rf"^--?[\w-]*({_SECRET_NAME})[\w-]*$"
 
 runs = job_runs.c
 MOST_ATTEMPTS = func.coalesce(runs.max_attempts, job_types.c.max_attempts, DEFAULT_ATTEMPTS)
@@ -75,7 +77,7 @@ def search(
         refuse_hidden(filters)
     cursor = read_cursor(filters.cursor_text, [int]) if filters.cursor_text else None
     start = Start(cursor.keys[0], newer=cursor.direction == "newer") if cursor else None
-    hidden = None if sees_payloads else Hidden(SECRET_INSIDE, SECRET_SAID)
+    hidden = None if sees_payloads else Hidden(SECRET_INSIDE, SECRET_SAID, _SECRET_FLAG)
 
     def ids_of(statement: Select[Any]) -> Sequence[Any]:
         return connection.execute(statement).scalars().all()
@@ -87,7 +89,8 @@ def refuse_hidden(filters: Filters) -> None:
     """Raise WrongFilter when ``filters`` ask for what viewers may not see: secrets in payloads."""
     for path, value in filters.starting("payload.").items():
         steps = path.split(".")
-        if any(SECRET_KEYS.search(step) for step in steps) or re.search(SECRET_INSIDE, value, re.IGNORECASE):
+        said = re.search(f"{SECRET_INSIDE}|{_CUT_AT_THE_END}", value, re.IGNORECASE)
+        if said or any(SECRET_KEYS.search(step) for step in steps):
             raise WrongFilter(
                 f"“payload.{path[:100]}” with that value is hidden from viewers: ask an operator."
             )

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from dashboard.formats import pretty
-from dashboard.redaction import HIDDEN, redact
+from dashboard.redaction import HIDDEN, is_hidden_item, redact
 from worker.cron import Cron
 from worker.durations import format_duration, parse_duration
 from worker.zones import check_timezone
@@ -159,12 +159,21 @@ def restored(given: Any, stored: Any, name: str = "") -> Any:
         if not _is_in_place(given, shown_items):
             raise ValueError(MOVED.format(f"list “{name[:60]}”" if name else "list"))
         return [
-            old if value == shown else restored(value, old, name)
-            for value, shown, old in zip(given, shown_items, before_items, strict=True)
+            _item(given, place, shown, old, name)
+            for place, (shown, old) in enumerate(zip(shown_items, before_items, strict=True))
         ]
     if isinstance(given, str) and HIDDEN in given:
         raise ValueError(f"The payload says {HIDDEN} where nothing was hidden: write the value itself.")
     return given
+
+
+def _item(given: list[Any], place: int, shown: Any, old: Any, name: str) -> Any:
+    """Return the item at ``place`` of a list; what the word before it hides goes with that word."""
+    if given[place] != shown:
+        return restored(given[place], old, name)
+    if shown == HIDDEN != old and not is_hidden_item(given, place):
+        raise ValueError(MOVED.format(f"list “{name[:60]}”" if name else "list"))
+    return old
 
 
 def _hides(value: Any) -> bool:

@@ -166,7 +166,7 @@ def test_no_key_is_silent(page: Page, connection: Connection, complaints: list[s
     toasts = page.locator("#toasts")
     page.goto("/runs")
     for key, says in (
-        ("j", "No row has the focus (j, k)."),
+        ("j", "There is no row here."),
         ("h", "The key h does nothing here."),
         ("l", "The key l does nothing here."),
     ):

@@ -64,6 +64,7 @@ def test_hiding_secrets_takes_no_longer_for_text_made_to_be_slow(part: str) -> N
         '{"password": "ab\\"cd-hunter2"}',
         '{"refresh_token": "hunter2',
         "cannot reach postgres://app:hunter2",
+        "cannot reach postgres://app:123456hunter2",
         'password = "hunter2"',
         "db:\n  password: hunter2",
         "assert token == 'hunter2'",
@@ -122,12 +123,32 @@ def test_a_secret_is_known_by_its_name(as_role: AsRole, connection: Connection, 
         "payload.smtp_pass.value=hunter2",
         "payload.db=%7B%22password%22%3A+%22hunter2%22%7D",
         "payload.url=redis%3A%2F%2F%3Ahunter2%40cache",
+        "payload.url=postgres%3A%2F%2Fbob%3Ahunter2",
     ],
 )
 def test_a_viewer_cannot_guess_what_is_hidden(as_role: AsRole, asked: str) -> None:
     answer = as_role("viewer").get(f"/runs.json?{asked}")
     assert answer.status_code == 400 and "hidden from viewers" in answer.get_json()["message"]
     assert as_role("operator").get(f"/runs.json?{asked}").status_code == 200
+
+
+@pytest.mark.parametrize("path", ["argv.2", "argv.-1", "argv.02"])
+def test_a_viewer_cannot_guess_a_hidden_item_of_a_list(
+    as_role: AsRole, connection: Connection, path: str
+) -> None:
+    add_run(connection, '{"argv": ["backup", "--password", "hunter2"]}')
+    found = as_role("viewer").get(f"/runs.json?payload.{path}=hunter2").get_json()
+    assert found["items"] == []
+    assert len(as_role("operator").get(f"/runs.json?payload.{path}=hunter2").get_json()["items"]) == 1
+    assert len(as_role("viewer").get("/runs.json?payload.argv.0=backup").get_json()["items"]) == 1
+
+
+@pytest.mark.parametrize("word", ["--db-pw", "--print"])
+def test_a_hidden_item_goes_with_the_word_that_hides_it(word: str) -> None:
+    stored = {"argv": ["backup", "--password", "hunter2"]}
+    with pytest.raises(ValueError, match="which"):
+        restored({"argv": ["backup", word, HIDDEN]}, stored)
+    assert restored({"argv": ["backup", "--db-token", HIDDEN]}, stored)["argv"][2] == "hunter2"
 
 
 def test_a_viewer_cannot_spell_a_hidden_name_in_another_way(as_role: AsRole, connection: Connection) -> None:

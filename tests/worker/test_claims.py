@@ -103,6 +103,11 @@ def test_of_large_payloads_few_are_claimed_ahead_until_they_are_small_again() ->
         made.weigh([light])
     again = made.plan(loads(0, 0))
     assert again is not None and again.limit == usual.limit
+    made.weigh([heavy])
+    for _ in range(300):
+        made.weigh([])
+    again = made.plan(loads(0, 0))
+    assert again is not None and again.limit == usual.limit, "none came for a while"
 
 
 def test_a_type_that_is_slow_among_its_first_runs_is_not_claimed_ahead() -> None:

@@ -168,9 +168,18 @@ def test_two_attempts_of_one_run_are_held_apart() -> None:
         True,
         False,
     )
-    holdings.drop([(7, 3)])
+    holdings.drop([new])
     assert (holdings.get(7, 1), len(holdings)) == (old, 1)
     assert holdings.unknown([(7, 1), (7, 3), (8, 1)]) == [(7, 3), (8, 1)]
+
+
+def test_of_two_attempts_with_one_epoch_the_later_one_is_held() -> None:
+    holdings = Holdings()
+    old, new = held(7, 1), held(7, 1)
+    assert holdings.add([old]) == [] and holdings.add([new]) == [old]
+    assert old.is_forgotten and not new.is_forgotten
+    holdings.drop([old])
+    assert holdings.get(7, 1) is new, "what is still said of the old one is not of the new one"
 
 
 def test_a_connection_that_broke_is_found_out_while_nothing_is_held(

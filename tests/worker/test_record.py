@@ -54,6 +54,20 @@ def test_a_refusal_that_is_not_about_the_data_costs_no_answer() -> None:
     assert len(made) == 5
 
 
+def test_of_what_is_forgotten_nothing_is_written() -> None:
+    made, written, refused = recorder()
+    kept, gone, under_way = (decided("returned", run_id=run_id) for run_id in (1, 2, 3))
+    made.add(under_way)
+    batch = made.next_batch()
+    made.add(kept)
+    made.add(gone)
+    gone.held.is_forgotten = under_way.held.is_forgotten = True
+    made.forget()
+    made.give_back(batch)
+    assert [ended.held.run_id for ended in made.next_batch()] == [1]
+    assert (written, refused, len(made)) == ([], [], 0)
+
+
 # ---- the database -----------------------------------------------------------------------------------
 
 

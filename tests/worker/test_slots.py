@@ -25,7 +25,7 @@ class Desk:
         self.slots = Slots(
             self.children, self.holdings, claims("mail"), worker_id="w", lease_seconds=30.0,
             ended=self.ended.append, succeeded=self.ended.extend, committed=lambda held, seconds: None,
-            forgotten=lambda: None, pause=lambda seconds: None,
+            forgotten=lambda: None, is_writing=lambda: False, pause=lambda seconds: None,
         )  # fmt: skip
 
     def take(self, runs: int) -> list[Assignment]:
@@ -72,7 +72,7 @@ def test_what_returned_is_decided_as_any_other_answer(desk: Desk) -> None:
 
 def test_a_run_that_is_not_ours_any_more_or_returns_twice_ends_nothing(desk: Desk) -> None:
     first, second, third = desk.take(6)
-    desk.holdings.drop([second[:2]])
+    desk.holdings.forget([second[:2]])
     desk.slots.returned(Returned(0, [(first, 1, 2), (second, 2, 3), (third, 3, 4), (first, 5, 6)]))
     assert desk.succeeded == [first.run_id, third.run_id]
     assert desk.outstanding == [1, 3]

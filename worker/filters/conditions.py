@@ -5,6 +5,7 @@ Imports SQLAlchemy, so nothing that works on runs imports it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -39,10 +40,11 @@ runs = job_runs.c
 
 
 class Hidden(NamedTuple):
-    """Payloads and messages that a search for text must not look into: regular expressions."""
+    """What a search must not tell, as regular expressions: payloads, messages, words before a hidden item."""
 
     payload: str
     error: str
+    flag: str
 
 
 def workers_named(name: str) -> Select[Any]:
@@ -80,15 +82,26 @@ def looked_at(
     if worker := asked.get("worker"):
         found.append(_worked_on_by(run, [worker, *map(str, ids_of(workers_named(worker)))]))
     for path, value in asked.starting("payload.").items():
-        found.append(_holds(run, path.split("."), value))
+        found.append(_holds(run, path.split("."), value, hidden))
     if words := asked.get("q"):
         found.append(_mentions(run, words, hidden))
     return found
 
 
-def _holds(run: Any, steps: list[str], value: str) -> ColumnElement[bool]:
-    """Match payloads with ``value`` behind ``steps``."""
-    return cast(run.payload.op("#>>")(literal(steps, ARRAY(Text))), Text) == value
+def _holds(run: Any, steps: list[str], value: str, hidden: Hidden | None) -> ColumnElement[bool]:
+    """Match payloads with ``value`` behind ``steps``, unless the word before it in a list hides it."""
+    holds: list[ColumnElement[bool]] = [_at(run, steps) == value]
+    if hidden is None:
+        return holds[0]
+    for place, step in enumerate(steps):
+        if re.fullmatch("-?[0-9]{1,9}", step) and int(step):
+            before = func.coalesce(_at(run, [*steps[:place], str(int(step) - 1)]), "")
+            holds.append(~before.regexp_match(hidden.flag, flags="i"))
+    return and_(*holds)
+
+
+def _at(run: Any, steps: list[str]) -> Any:
+    return cast(run.payload.op("#>>")(literal(steps, ARRAY(Text))), Text)
 
 
 def _worked_on_by(run: Any, worker_ids: Sequence[str]) -> ColumnElement[bool]:

@@ -34,6 +34,8 @@ from worker.tables import audit_log, job_definitions, job_runs
 
 # How many runs one request looks at for filters that no index serves; the cursor leads on to the next ones.
 WINDOW = 20_000
+# Among so many newest runs a schedule has one of the types that somebody may see, or is not there for them.
+LATELY = 1000
 # What is known of a run of a schedule by no index that has the schedule as well.
 LOOKED_AT_OF_SCHEDULE = (*LOOKED_AT, "status", "idempotency_key", "error_group")
 _FAILING = tuple(status.value for status in FAILING)
@@ -120,6 +122,8 @@ def search(
     indexed = plain(asked)
     if schedule := asked.get("schedule"):
         schedule_id = _schedule_id(schedule, ids_of, is_told=types is None)
+        if types is not None:
+            schedule_id = _if_seen(schedule_id, ids_of, types)
         if not asked.get("key"):
             is_all = set(asked.values) == {"schedule"} and types is None
             others = _others(asked, now, ids_of, hidden, types)
@@ -172,6 +176,19 @@ def _schedule_id(named: str | int, ids_of: Callable[[Select[Any]], Sequence[Any]
             f"There is no schedule “{named}”, and the audit log knows of none of that name that was removed."
         )
     return int(found[0]) if found else 0
+
+
+def _if_seen(schedule_id: int, ids_of: Callable[[Select[Any]], Sequence[Any]], types: Sequence[str]) -> int:
+    """Return the id of a schedule that lately had runs of ``types``, else that of one without runs."""
+    newest = (
+        select(runs.definition_id, runs.job_type)
+        .where(*_made_by(schedule_id, None))
+        .order_by(runs.definition_id.desc(), runs.id.desc())
+        .limit(LATELY)
+        .subquery()
+    )
+    seen = select(newest.c.definition_id).where(newest.c.job_type.in_(types)).limit(1)
+    return schedule_id if ids_of(seen) else 0
 
 
 def _of_schedule(

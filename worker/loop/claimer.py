@@ -147,11 +147,6 @@ class Claimer:
         """Stop what the database does not know of before it is claimed once more."""
         self._lack.over("claim")
         if found.forgotten:
-            log.warn(
-                "The database has forgotten claims of this worker, as after a failover to a server that was "
-                "behind. Their handlers are stopped; the runs that it knows start again.",
-                count=len(found.forgotten),
-            )
             self._slots.forget(found.forgotten)
         if found.given_back:
             log.note("Gave back claims whose answer was lost.", count=found.given_back)

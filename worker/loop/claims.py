@@ -34,7 +34,8 @@ MEMORY = 0.02
 # What is left of a weight after one more run; up to how many runs each weighs as much as the others.
 FADED, FEW_RUNS = 1 - MEMORY, int(1 / MEMORY)
 OLDEST_EVERY = 5
-LIGHTER = 0.8
+# What is left of the weight of payloads after a claim with lighter ones, and after one with none of the type.
+LIGHTER, FORGOTTEN = 0.8, 0.98
 
 
 @dataclass(slots=True)
@@ -154,6 +155,9 @@ class Claims:
             sizes.setdefault(row[JOB_TYPE], []).append(len(row[PAYLOAD]))
         for job_type, found in sizes.items():
             self._pace(job_type).weigh(sum(found) / len(found))
+        for job_type, pace in self._paces.items():
+            if job_type not in sizes:
+                pace.letters *= FORGOTTEN
         self._is_heavy = any(pace.letters * AHEAD > LETTERS_AHEAD for pace in self._paces.values())
 
     def _pace(self, job_type: str) -> Pace:

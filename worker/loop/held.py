@@ -142,10 +142,19 @@ class Holdings:
     def __len__(self) -> int:
         return len(self._held)
 
-    def add(self, entries: Iterable[Held]) -> None:
-        """Hold what was claimed."""
+    def add(self, entries: Iterable[Held]) -> list[Held]:
+        """Hold what was claimed; return attempts whose run and epoch that has, as ``forget`` does.
+
+        The database gives an epoch out twice when it is back at an earlier state.
+        """
+        fresh = {entry.assignment[:2]: entry for entry in entries}
         with self._lock:
-            self._held.update({entry.assignment[:2]: entry for entry in entries})
+            held = self._held
+            again = [] if held.keys().isdisjoint(fresh) else [held[each] for each in held.keys() & fresh]
+            held.update(fresh)
+        for entry in again:
+            entry.is_forgotten = True
+        return again
 
     def get(self, run_id: int, lease_epoch: int) -> Held | None:
         """Return the attempt when it is held."""
@@ -161,12 +170,15 @@ class Holdings:
         with self._lock:
             return any(held_id == run_id for held_id, _ in self._held)
 
-    def drop(self, attempts: Iterable[tuple[int, int]]) -> None:
-        """Forget attempts, by run and epoch, whose rows no longer need us."""
+    def drop(self, entries: Iterable[Held]) -> None:
+        """Hold these no more: their rows no longer need us."""
         with self._lock:
             held = self._held
-            for attempt in attempts:
-                held.pop(attempt, None)
+            for entry in entries:
+                attempt = entry.assignment[:2]
+                # Another one may have its run and epoch by now (``add``).
+                if held.get(attempt) is entry:
+                    del held[attempt]
 
     def forget(self, attempts: Iterable[tuple[int, int]]) -> list[Held]:
         """Drop attempts that the database does not know of, and return them, each marked as such."""

@@ -170,6 +170,8 @@ class Recorder:
         rows = {row[0]: row for row in standing}
         lost = []
         for ended in missing:
+            if ended.held.is_forgotten:
+                continue
             row = rows.get(ended.held.run_id)
             if row is None or self._is_taken(row, ended.held):
                 lost.append(ended)

@@ -41,11 +41,12 @@ class Slots:
         succeeded: Callable[[Sequence[Ended]], None],
         committed: Callable[[Held, float], None],
         forgotten: Callable[[], None],
+        is_writing: Callable[[], bool],
         pause: Callable[[float], None],
     ) -> None:
         """``ended`` takes what must be written, ``succeeded`` several that did, ``committed`` what
-        ``transaction()`` has written already; ``forgotten`` hears that attempts are; ``pause`` stops claims
-        for so many seconds."""
+        ``transaction()`` has written already; ``forgotten`` hears that attempts are, ``is_writing`` tells
+        whether one may be written all the same; ``pause`` stops claims for so many seconds."""
         self._pause = pause
         self._idle_deaths = 0
         self._children = children
@@ -56,7 +57,7 @@ class Slots:
         self._ended = ended
         self._succeeded = succeeded
         self._committed = committed
-        self._forgotten = forgotten
+        self._forgotten, self._is_writing = forgotten, is_writing
         self._clearing: dict[int, float] = {}
         self.loads = [Load(slot=slot) for slot in range(claims.slots)]
         self.is_stopping = False
@@ -70,7 +71,9 @@ class Slots:
             held_from_row(row, self._claims.policies, self._worker_id, self._lease_seconds, sent_ns)
             for row in rows
         ]
-        self._holdings.add(claimed)
+        if again := self._holdings.add(claimed):
+            self._tell_forgotten(len(again))
+            self._stop(again)
         kept = claimed if self._may_start(sent_ns) else self._kept(claimed)
         log.run_moves("claim", self._worker_id, map(_moved, kept))
         for slot, assignments in self._share_out(kept).items():
@@ -121,8 +124,20 @@ class Slots:
 
     def forget(self, attempts: Iterable[tuple[int, int]]) -> None:
         """Stop the handlers of attempts that the database does not know of, and write nothing of them."""
+        if gone := self._holdings.forget(attempts):
+            self._tell_forgotten(len(gone))
+            self._stop(gone)
+
+    def _tell_forgotten(self, count: int) -> None:
+        log.warn(
+            "The database has forgotten claims of this worker, as after a failover to a server that was "
+            "behind. Their handlers are stopped; the runs that it knows start again.",
+            count=count,
+        )
+
+    def _stop(self, gone: Iterable[Held]) -> None:
         slots = set()
-        for held in self._holdings.forget(attempts):
+        for held in gone:
             if held.slot is not None:
                 slots.add(held.slot)
                 self._take_off(held.slot, held)
@@ -133,8 +148,8 @@ class Slots:
 
     @property
     def is_clearing(self) -> bool:
-        """Whether handlers of forgotten attempts may still run: the same runs must not be claimed so soon."""
-        return any(until > monotonic() for until in self._clearing.values())
+        """Whether forgotten attempts may still run or be written: their runs must not be claimed so soon."""
+        return self._is_writing() or any(until > monotonic() for until in self._clearing.values())
 
     def _take_off(self, slot: int, held: Held) -> None:
         load = self.loads[slot]
@@ -201,7 +216,7 @@ class Slots:
     def _settle(self, held: Held, answer: Answer, seconds: float, ended_ns: int) -> None:
         ended = decide(held, answer, took_seconds=seconds, ended_ns=ended_ns, is_stopping=self.is_stopping)
         if ended is None:
-            self._holdings.drop([held.assignment[:2]])
+            self._holdings.drop([held])
             self._committed(held, seconds)
             if answer.error_code is not None:
                 _warn_of_aftermath(held, answer)

@@ -40,6 +40,8 @@ class Writer:
         self._recorder = Recorder(worker_id, self._written, self._refused)
         self._gather_seconds = gather_seconds
         self._sent_at = -gather_seconds
+        # Whether a statement is under way, and one that was before something was forgotten.
+        self._is_writing = self.may_write_forgotten = False
 
     @property
     def is_clear(self) -> bool:
@@ -57,6 +59,7 @@ class Writer:
     def forget(self) -> None:
         """Write nothing of attempts that are forgotten."""
         self._recorder.forget()
+        self.may_write_forgotten = self._is_writing
 
     def step(self) -> None:
         """Send what arrived while the last batch was being committed, when it is worth a statement."""
@@ -68,7 +71,11 @@ class Writer:
         self._sent_at = monotonic()
         assert self._line.channel is not None
 
+        def ended() -> None:
+            self._is_writing = self.may_write_forgotten = False
+
         def failed(failure: Exception) -> None:
+            ended()
             if isinstance(failure, StatementFailed):
                 log.warn("The database refused a batch of answers; trying one by one.", error=str(failure))
                 self._recorder.refuse(batch, failure)
@@ -76,10 +83,12 @@ class Writer:
                 self._recorder.give_back(batch)
 
         def done(written: Sequence[Written]) -> None:
+            ended()
             # The next batch first: to log and to forget hundreds of runs takes as long as a statement.
             self.step()
             self._recorder.tell(written)
 
+        self._is_writing = True
         self._line.channel.run(self._recorder.script(batch), done, failed)
 
     @property
@@ -96,7 +105,7 @@ class Writer:
 
     def _written(self, written: Sequence[Written]) -> None:
         helds = [ended.held for ended, _ in written]
-        self._holdings.drop([held.assignment[:2] for held in helds])
+        self._holdings.drop(helds)
         succeeded: list[log.Moved] = []
         for ended, status in written:
             held, answer = ended.held, ended.answer
@@ -114,7 +123,7 @@ class Writer:
 
     def _refused(self, ended: Ended) -> None:
         held = ended.held
-        self._holdings.drop([held.assignment[:2]])
+        self._holdings.drop([held])
         log.warn(
             "A late answer was refused: the lease was lost.", run_id=held.run_id,
             attempt=held.assignment.attempt, outcome=ended.outcome,
