@@ -562,7 +562,7 @@ def test_a_group_names_the_schedules_whose_runs_failed_so(
     connection.execute("DELETE FROM wakeboard.job_definitions WHERE name = 'gone'")
     (said,) = re.findall(r"<dt>Schedules</dt><dd>(.*?)</dd>", html(client, path))
     assert unescape(re.sub("<[^>]+>", "", said)) == (
-        f"sweep 3 runs, removed (was number {made['gone']}) 2 runs, backup 1 run, none 2 runs (in the window)"
+        f"sweep 3 runs, removed (was number {made['gone']}) 2 runs, backup 1 run, none 2 runs (failed so in the window)"
     )
     links = [unescape(each) for each in re.findall(r'href="([^"]+)"', said)]
     assert links[0] == f"/runs?schedule=sweep&group={written(number)}"
@@ -598,7 +598,7 @@ def test_of_many_schedules_some_are_named_and_of_many_failures_the_newest_counte
     assert client.get(f"{path}.json").get_json()["schedules_capped"]
     connection.execute("DELETE FROM wakeboard.job_attempts WHERE run_id % 4 > 0")
     (said,) = re.findall(r"<dt>Schedules</dt><dd>(.*?)</dd>", html(client, path))
-    assert "and 2 more" in said and "(in the window)" in said
+    assert "and 2 more" in said and "(failed so in the window)" in said
 
 
 # ---- bounds -----------------------------------------------------------------------------------------
