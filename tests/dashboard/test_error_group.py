@@ -562,7 +562,8 @@ def test_a_group_names_the_schedules_whose_runs_failed_so(
     connection.execute("DELETE FROM wakeboard.job_definitions WHERE name = 'gone'")
     (said,) = re.findall(r"<dt>Schedules</dt><dd>(.*?)</dd>", html(client, path))
     assert unescape(re.sub("<[^>]+>", "", said)) == (
-        f"sweep 3 runs, removed (was number {made['gone']}) 2 runs, backup 1 run, none 2 runs (failed so in the window)"
+        f"sweep 3 runs, removed (was number {made['gone']}) 2 runs, backup 1 run, none 2 runs "
+        "(failed so in the window)"
     )
     links = [unescape(each) for each in re.findall(r'href="([^"]+)"', said)]
     assert links[0] == f"/runs?schedule=sweep&group={written(number)}"
