@@ -53,7 +53,6 @@
       if (element.textContent !== text) element.textContent = text
     }
     for (const bar of all('meter[data-until]')) bar.value = Math.max(0, (Date.parse(bar.dataset.until) - now) / 1000)
-    fit()
   }
   setInterval(() => { if (!document.hidden) tick() }, 1000)
   // "2 min ago" says nothing on paper.
@@ -168,7 +167,7 @@
     else toast('The dashboard does not answer. Look at the list before you try again.')
   })
   document.addEventListener('htmx:before:swap', event => stood.set(event.detail.ctx, place(document.activeElement)))
-  document.addEventListener('htmx:after:swap', event => { label(); tick(); badge(); select(); refocus(stood.get(event.detail.ctx)) })
+  document.addEventListener('htmx:after:swap', event => { label(); tick(); badge(); select(); fit(); refocus(stood.get(event.detail.ctx)) })
   document.addEventListener('visibilitychange', () => { if (!document.hidden && !paused) { tick(); refresh() } })
 
   // A swap may take away or disable what has the focus: a verb gives its place to another, a row leaves its list. The
@@ -225,11 +224,11 @@
   narrow.addEventListener('change', label)
 
   // The heads of a table stick under the bar where it fits into its frame.
-  const fit = () => all('.frame > table').forEach(table => {
+  const widths = new ResizeObserver(() => all('.frame > table').forEach(table => {
     const frame = table.parentElement
     frame.toggleAttribute('data-fits', table.offsetWidth <= frame.clientWidth + 1)
-  })
-  addEventListener('resize', fit)
+  }))
+  const fit = () => all('.frame:has(> table), .frame > table').forEach(each => widths.observe(each))
 
   // Toasts leave after ten seconds unless someone is reading them; refusals stay.
   const toast = (text, tone = 'refused') => {
@@ -440,5 +439,5 @@
   if (find('#toasts > .done') || (root.dataset.actor && by !== root.dataset.actor)) keptHere.write('wakeboard-form-back', null)
   if (keptHere.read('wakeboard-paused')) pause(true, false)
   find('.nav [aria-current]')?.scrollIntoView({ inline: 'center', block: 'nearest' })
-  hints(); label(); tick(); badge(); select()
+  hints(); label(); tick(); badge(); select(); fit()
 })()

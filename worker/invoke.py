@@ -27,8 +27,12 @@ def run_async(coroutine: Any) -> object:
     """
     import asyncio
 
-    # Asked so, that there is none is no exception: it would be the context of whatever the handler raises.
-    if asyncio._get_running_loop() is None:
+    try:
+        is_running = bool(asyncio.get_running_loop())
+    except RuntimeError:
+        is_running = False
+    # Not above, where the missing loop would be the context of whatever the handler raises.
+    if not is_running:
         return asyncio.run(coroutine)
     from concurrent.futures import ThreadPoolExecutor
 

@@ -36,7 +36,6 @@ from worker.processes import stops
 from worker.processes.children import Children
 from worker.processes.events import AppFailed, Died, Event, Finished, Ready, Returned, TemplateDied, Warned
 from worker.processes.firstborn import Firstborn
-from worker.processes.stops import outlast
 from worker.settings import Settings
 from worker.transitions.operator import CANCEL_CHANNEL, WAKE_CHANNEL
 
@@ -221,7 +220,7 @@ class Supervisor:
         signal.set_wakeup_fd(self._inbox.rope, warn_on_full_buffer=False)
         for number in STOPS:
             signal.signal(number, self._on_signal)
-        outlast(signal.SIGHUP)
+        stops.outlast(signal.SIGHUP)
         signal.signal(signal.SIGPIPE, signal.SIG_IGN)
         self._children.start()
         self._lease.start()

@@ -28,7 +28,7 @@ from sqlalchemy import (
 
 from dashboard.params import Filters
 from dashboard.queries.keyset import Rows, keyset_page
-from worker.filters.search import removed_schedules_named
+from worker.filters.named import removed_schedules_named
 from worker.tables import audit_log, job_definitions, job_runs, job_types, missed_fires
 from worker.transitions.definitions import WAITING
 from worker.waits.standstill import standstill

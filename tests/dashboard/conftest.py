@@ -74,6 +74,26 @@ def fragments_of(html: str) -> dict[str, str]:
     return found
 
 
+def page_of(client: FlaskClient, path: str) -> str:
+    """Return the page at ``path``, which must be there."""
+    answer = client.get(path)
+    assert answer.status_code == 200, path
+    return answer.get_data(as_text=True)
+
+
+def along(client: FlaskClient, way: str, page: str) -> list[str]:
+    """Return ``page`` and all that its links lead to, the one after the other; ``way``: 'next' or 'prev'."""
+    pages = [page]
+    while found := re.search(f'rel="{way}" href="([^"]+)"', pages[-1]):
+        pages.append(page_of(client, unescape(found[1])))
+    return pages
+
+
+def rows_in(page: str) -> list[int]:
+    """Return the ids of the runs that a page lists, in its order."""
+    return [int(found) for found in re.findall(r'<tr id="run-(\d+)"', page)]
+
+
 def assert_shown_as_text(client: FlaskClient, path: str) -> None:
     """Assert that the page at ``path`` shows hostile names as text, with their invisible characters visible.
 

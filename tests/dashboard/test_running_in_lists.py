@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from html import unescape
 from typing import Any
 
 import pytest
@@ -12,7 +11,7 @@ from flask.testing import FlaskClient
 
 from tests.conftest import Connection
 from tests.dashboard.apps import overhear
-from tests.dashboard.conftest import fragments_of
+from tests.dashboard.conftest import along, fragments_of, page_of, rows_in
 from tests.factories import a_run, a_type
 from worker.states import Status
 
@@ -59,27 +58,9 @@ def meant(connection: Connection, condition: str) -> list[int]:
     return [id_ for (id_,) in found.fetchall()]
 
 
-def rows_in(page: str) -> list[int]:
-    return [int(found) for found in re.findall(r'<tr id="run-(\d+)"', page)]
-
-
 def live_list(page: str) -> str:
     (address,) = fragments_of(page)
     return address
-
-
-def page_of(client: FlaskClient, path: str) -> str:
-    answer = client.get(path)
-    assert answer.status_code == 200, path
-    return answer.get_data(as_text=True)
-
-
-def along(client: FlaskClient, way: str, page: str) -> list[str]:
-    """Return ``page`` and all that its links lead to, the one after the other; ``way``: 'next' or 'prev'."""
-    pages = [page]
-    while found := re.search(f'rel="{way}" href="([^"]+)"', pages[-1]):
-        pages.append(page_of(client, unescape(found[1])))
-    return pages
 
 
 @pytest.mark.usefixtures("mixed")

@@ -15,7 +15,7 @@ from dashboard.queries import runs
 from dashboard.views.runs import row_verb
 from tests.conftest import Connection
 from tests.dashboard.apps import overhear
-from tests.dashboard.conftest import AsRole, assert_fragments_match, fragments_of
+from tests.dashboard.conftest import AsRole, assert_fragments_match, fragments_of, rows_in
 from tests.factories import a_definition, a_run, a_type, a_worker, age, an_attempt
 from worker.filters import search
 from worker.states import Status, allowed
@@ -38,10 +38,6 @@ def html(client: FlaskClient, path: str = "/runs") -> str:
 def live_list(page: str) -> str:
     (address,) = fragments_of(page)
     return address
-
-
-def rows_in(page: str) -> list[int]:
-    return [int(found) for found in re.findall(r'<tr id="run-(\d+)"', page)]
 
 
 def test_an_empty_list_says_how_a_run_comes_to_be(client: FlaskClient) -> None:

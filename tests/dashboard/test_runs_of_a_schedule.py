@@ -12,7 +12,7 @@ from flask.testing import FlaskClient
 
 from tests.conftest import Connection
 from tests.dashboard.apps import overhear
-from tests.dashboard.conftest import fragments_of
+from tests.dashboard.conftest import along, fragments_of, page_of, rows_in
 from tests.factories import a_definition, a_run, a_type
 from worker import cli
 from worker.audit import Actor
@@ -59,23 +59,6 @@ def ids_in(client: FlaskClient, path: str) -> list[int]:
     answer = client.get(path)
     assert answer.status_code == 200, answer.get_data(as_text=True)
     return [item["id"] for item in answer.get_json()["items"]]
-
-
-def page_of(client: FlaskClient, path: str) -> str:
-    answer = client.get(path)
-    assert answer.status_code == 200, path
-    return answer.get_data(as_text=True)
-
-
-def along(client: FlaskClient, way: str, page: str) -> list[str]:
-    pages = [page]
-    while found := re.search(f'rel="{way}" href="([^"]+)"', pages[-1]):
-        pages.append(page_of(client, unescape(found[1])))
-    return pages
-
-
-def rows_in(page: str) -> list[int]:
-    return [int(found) for found in re.findall(r'<tr id="run-(\d+)"', page)]
 
 
 @pytest.mark.usefixtures("mixed")

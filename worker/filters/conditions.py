@@ -26,8 +26,9 @@ from sqlalchemy import (
     true,
 )
 
+from worker.filters.named import workers_named
 from worker.filters.values import LARGEST_ID, Asked
-from worker.tables import job_attempts, job_runs, workers
+from worker.tables import job_attempts, job_runs
 
 # The filters that no index serves, beside those of payloads, and the columns that they look at.
 WALKING = ("q", "attempts", "worker", "since", "until")
@@ -45,11 +46,6 @@ class Hidden(NamedTuple):
     payload: str
     error: str
     flag: str
-
-
-def workers_named(name: str) -> Select[Any]:
-    """Return the select of the ids of workers with this name or on this host."""
-    return select(workers.c.id).where(or_(workers.c.name == name, workers.c.hostname == name))
 
 
 def plain(asked: Asked, run: Any = runs) -> list[ColumnElement[bool]]:

@@ -18,7 +18,6 @@ from sqlalchemy import (
     Select,
     and_,
     any_,
-    cast,
     false,
     literal,
     literal_column,
@@ -28,9 +27,10 @@ from sqlalchemy import (
 )
 
 from worker.filters.conditions import LOOKED_AT, WALKING, Hidden, looked_at, plain
+from worker.filters.named import removed_schedules_named, schedules_named
 from worker.filters.values import Asked, FilterError, refuse_reversed
 from worker.states import FAILING, Status
-from worker.tables import audit_log, job_definitions, job_runs
+from worker.tables import job_runs
 
 # How many runs one request looks at for filters that no index serves; the cursor leads on to the next ones.
 WINDOW = 20_000
@@ -83,23 +83,6 @@ class Arm(NamedTuple):
         if self.is_running:
             return running(*columns, where=self.conditions)
         return select(*columns).where(and_(true(), *self.conditions))
-
-
-def schedules_named(name: str) -> Select[Any]:
-    """Return the select of the id of the schedule ``name``."""
-    return select(job_definitions.c.id).where(job_definitions.c.name == name)
-
-
-def removed_schedules_named(name: str) -> Select[Any]:
-    """Return the select of the id of the schedule ``name`` that was removed last, as the audit log knows."""
-    rows = audit_log.c
-    removed = (rows.action == "schedule.remove", rows.result == "done", rows.before.has_key("id"))
-    return (
-        select(cast(rows.before["id"].astext, BigInteger).label("id"))
-        .where(rows.target_type == "schedule", rows.target_id == name, *removed)
-        .order_by(rows.id.desc())
-        .limit(1)
-    )
 
 
 def search(
