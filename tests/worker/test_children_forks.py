@@ -106,14 +106,23 @@ def test_stops_that_come_to_every_process_of_the_worker_end_none(nursery: Nurser
     assert not [event for event in nursery.events if isinstance(event, Died | Finished)]
 
 
-def test_a_command_finds_its_signals_as_under_cron(database: str, connection: Connection) -> None:
+@pytest.mark.parametrize("ignored", [set(), {signal.SIGHUP}], ids=["cron", "nohup"])
+def test_a_command_finds_its_signals_as_its_worker_was_born_with_them(
+    database: str, connection: Connection, ignored: set[signal.Signals]
+) -> None:
     script = "grep -E '^Sig(Ign|Blk)' /proc/self/status"
-    with a_worker(database, ready=connection, ALLOW_COMMANDS=1) as worker:
-        for _ in range(2):
-            run_id = insert(connection, "command", {"argv": ["/bin/sh", "-c", script]})
-            (attempt,) = wait_until(partial(attempts, connection, run_id), 30, "the run ends")
-            lines = str(attempt["output_tail"]).splitlines()
-            assert [int(line.split()[1], 16) for line in lines] == [0, BORN], attempt
-            # Once more with a template that was started afresh.
-            worker.family()[0].kill()
-            worker.wait_for("starting another")
+    born = BORN | sum(1 << (number - 1) for number in ignored)
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in ignored}
+    try:
+        with a_worker(database, ready=connection, ALLOW_COMMANDS=1) as worker:
+            for _ in range(2):
+                run_id = insert(connection, "command", {"argv": ["/bin/sh", "-c", script]})
+                (attempt,) = wait_until(partial(attempts, connection, run_id), 30, "the run ends")
+                lines = str(attempt["output_tail"]).splitlines()
+                assert [int(line.split()[1], 16) for line in lines] == [0, born], attempt
+                # Once more with a template that was started afresh.
+                worker.family()[0].kill()
+                worker.wait_for("starting another")
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

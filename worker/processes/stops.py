@@ -16,9 +16,10 @@ def unmoved(_number: int, _frame: FrameType | None) -> None:
 
 
 def outlast(*numbers: signal.Signals) -> None:
-    """Let these signals pass from now on."""
+    """Let these signals pass from now on. What was ignored from the start, as by nohup, stays ignored."""
     for number in numbers:
-        signal.signal(number, unmoved)
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, unmoved)
 
 
 @contextmanager
