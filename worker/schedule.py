@@ -16,6 +16,7 @@ from psycopg.rows import dict_row
 
 from worker import log
 from worker.due import Decision, Due, Missed, find_due, sort_fires
+from worker.odd_fires import IS_UNDER_WAY
 from worker.transitions import registered
 
 BATCH = 200
@@ -24,7 +25,7 @@ MOST_SECONDS = 0.5
 # Of the newest runs of a definition, the one that ended last is among so many.
 NEWEST = 20
 
-DUE = """
+DUE = f"""
 SELECT id, name, job_type, schedule, timezone, enabled, misfire, grace_seconds, overlap, next_fire_at,
     settled_at, unsettled, now() AS now
 FROM wakeboard.job_definitions
@@ -32,16 +33,16 @@ WHERE (unsettled IS NOT NULL OR (enabled AND schedule IS NOT NULL
         AND (next_fire_at <= now() OR (next_fire_at IS NULL AND error IS NULL))))
     AND NOT (overlap = 'wait' AND enabled AND (unsettled IS NOT NULL OR next_fire_at IS NOT NULL) AND EXISTS (
         SELECT 1 FROM wakeboard.job_runs AS r
-        WHERE r.definition_id = job_definitions.id AND r.status IN ('queued', 'running', 'failed')
+        WHERE r.definition_id = job_definitions.id AND r.{IS_UNDER_WAY}
     ))
 ORDER BY next_fire_at NULLS FIRST
 LIMIT %s
 FOR NO KEY UPDATE SKIP LOCKED
 """
-UNDER_WAY = """
+UNDER_WAY = f"""
 SELECT EXISTS (
     SELECT 1 FROM wakeboard.job_runs
-    WHERE definition_id = %s AND status IN ('queued', 'running', 'failed')
+    WHERE definition_id = %s AND {IS_UNDER_WAY}
 )
 """
 # Between, not =, lets the planner use the index that has the newest runs of a definition in order.

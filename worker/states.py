@@ -69,6 +69,7 @@ STATES: tuple[State, ...] = (
 
 CLAIMABLE = (Status.QUEUED, Status.FAILED)
 ENDED = (Status.SUCCEEDED, Status.DEAD, Status.CANCELLED)
+UNDER_WAY = (Status.QUEUED, Status.RUNNING, Status.FAILED)
 # What fails now: tried again, or given up.
 FAILING = (Status.FAILED, Status.DEAD)
 # Whose cancel is done at once: what waits to run, and what waits for a person.

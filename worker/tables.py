@@ -33,6 +33,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import JSONB
 
+from worker.odd_fires import IS_ODD, IS_UNDER_WAY
 from worker.states import CLAIMABLE, ENDED, FAILING, FAILURES, Outcome, Role, Status, sql_list
 
 SCHEMA = "wakeboard"
@@ -273,11 +274,20 @@ job_runs = Table(
         postgresql_where=text("definition_id IS NOT NULL"),
     ),
     Index("job_runs_by_origin", "origin_run_id", postgresql_where=text("origin_run_id IS NOT NULL")),
-    # "Has the last run of this schedule ended?": as small as what is under way.
+    # "Has the last run of this schedule ended?", and which of its fires wait: as small as what is under way.
     Index(
-        "job_runs_active_of_definition",
+        "job_runs_under_way_of_definition",
         "definition_id",
-        postgresql_where=text("definition_id IS NOT NULL AND status IN ('queued', 'running', 'failed')"),
+        "scheduled_for",
+        postgresql_include=["id", "started_at"],
+        postgresql_where=text(f"definition_id IS NOT NULL AND {IS_UNDER_WAY}"),
+    ),
+    # The fires that ended and need a look: as small as what was late, was retried or took long.
+    Index(
+        "job_runs_odd_fires",
+        "scheduled_for",
+        postgresql_include=["id", "definition_id", "status", "attempts", "started_at", "finished_at"],
+        postgresql_where=text(IS_ODD),
     ),
     # One run for each fire. What is told of a night's fires is read from here alone.
     Index(

@@ -90,6 +90,26 @@ def by_number(connection: Connection, numbers: Collection[int]) -> dict[int, Kep
     return {row.id: Kept(*row) for row in found}
 
 
+_UNSEEN_BEFORE = text(f"""
+SELECT of.number, {", ".join(f"g.{name}" for name in Kept.__dataclass_fields__)}
+FROM unnest(CAST(:numbers AS bigint[])) AS of (number)
+LEFT JOIN wakeboard.error_groups AS g ON g.id = of.number
+WHERE g.id IS NULL OR g.first_seen_at >= :since OR of.number = ANY (CAST(:shown AS bigint[]))
+""")
+
+
+def unseen_before(
+    connection: Connection, numbers: Collection[int], since: datetime, shown: Collection[int]
+) -> dict[int, Kept | None]:
+    """Return those of the groups that were not seen before ``since``, and those of ``shown`` anyway.
+
+    None stands for a group that is not kept. Of hundreds of groups few are new: the others are not read.
+    """
+    values = {"numbers": list(numbers), "since": since, "shown": list(shown)}
+    found = connection.execute(_UNSEEN_BEFORE, values).all() if numbers else []
+    return {number: None if row[0] is None else Kept(*row) for number, *row in found}
+
+
 _MUTED = (
     select(*_COLUMNS)
     .where(groups.muted_until > func.now())

@@ -114,8 +114,15 @@ def spelled(window: Window) -> str:
 
 def is_empty(found: Night) -> bool:
     """Return whether there is nothing at all to show."""
-    happened = (found.ran, found.running, found.missed, found.fired, found.acts.items, found.failures.count)
-    return not any(happened) and not found.unmanned
+    happened = (
+        found.ran,
+        found.running,
+        found.missed,
+        found.acts.items,
+        found.failures.count,
+        found.unmanned,
+    )
+    return not any(happened) and not found.fired.is_any
 
 
 BOUNDS = {
@@ -184,7 +191,7 @@ def twin(context: Mapping[str, Any]) -> dict[str, Any]:
         "recovered_runs": [dict(row) for row in found.recovered[0]],
         "unmanned": [each._asdict() for each in found.unmanned],
         "missed_fires": [each._asdict() for each in found.missed],
-        "fires": [each._asdict() for each in found.fired],
+        "fires": [each._asdict() for each in found.fired.worst],
         "slow_runs": [dict(run) for runs in found.slow_runs.values() for run in runs],
         "taken_over_runs": [dict(row) for row in found.lost[0]],
         "audit": [audit_page.item(row) for row in found.acts.items],

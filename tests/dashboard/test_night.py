@@ -25,14 +25,13 @@ from dashboard.queries.errors import Window
 from dashboard.queries.nights import failures as night_failures
 from dashboard.queries.nights.hours import KeptMinutes, minutes_of, settled_hours
 from dashboard.queries.settled import Settled
-from dashboard.views.night import BOUNDS
 from dashboard.words import night as words
 from tests.conftest import Connection
 from tests.dashboard.apps import an_app, overhear
 from tests.dashboard.conftest import NIGHT_TILES, SAME_ORIGIN, assert_shown_as_text
 from tests.factories import a_definition, a_group, a_run, a_type, a_worker, age, an_attempt, from_now, insert
 from worker import audit
-from worker.nights import Ask, faults
+from worker.nights import Ask, faults, fires
 from worker.nights import minutes as statistics
 from worker.nights.minutes import SLICES, Ran, Slice, ran, slice_length, slices, summed
 from worker.nights.summary import Span, summary
@@ -330,13 +329,15 @@ def test_late_fires_and_those_beside_the_run_before_are_found(
 def test_of_many_late_schedules_the_worst_are_shown_and_the_others_counted(
     client: FlaskClient, connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(BOUNDS, "shown", 2)
+    monkeypatch.setattr(fires, "MOST_TOLD", 2)
     for minutes in (3, 9, 6):
         fire(connection, a_definition(connection, f"by-{minutes}"), 60, minutes, minutes + 1)
     page = html(client)
     assert re.findall(r'<tr id="late-([^"]*)"', page) == ["by-9", "by-6"]
     assert "3 schedules in all; shown are those with the worst delay" in page
-    assert sum(one["late"] for one in night(client)["fires"]) == 3
+    assert 'href="/schedules?state=late"' in page
+    body = night(client)
+    assert [one["name"] for one in body["fires"]] == ["by-6", "by-9"] and body["late"] == 3
 
 
 def test_a_retried_fire_is_judged_by_its_first_start(client: FlaskClient, connection: Connection) -> None:
@@ -1035,11 +1036,14 @@ def test_the_page_of_a_night_never_reads_a_whole_table(
         planned.append((sql, plan))
         assert not any(f"Seq Scan on {table}" in plan for table in big), f"{sql}\n{plan}"
         assert "Backward using job_runs_pkey" not in plan or "max(" in sql, f"{sql}\n{plan}"
-    fires = [plan for sql, plan in planned if "AS to_walk" in sql]
-    assert sum("Index Only Scan using job_runs_fires " in plan for plan in fires) >= 3, fires
-    # All fires at once are never sorted, at most those of one schedule.
-    assert not any(re.search("Sort Key: .*definition_id", plan) for plan in fires), fires
-    assert all(plan.count("job_attempts_pkey") == 2 for plan in fires), fires
+    judged = [plan for sql, plan in planned if "WITH under_way AS" in sql]
+    assert len(judged) >= 3
+    for plan in judged:
+        for index in ("job_runs_under_way_of_definition", "job_runs_odd_fires", "job_runs_fires"):
+            assert re.search(f"Index Only Scan (Backward )?using {index} ", plan), plan
+        # What fires that need no look would have to be sorted by is never asked.
+        assert "Sort Key: r.definition_id" not in plan, plan
+        assert plan.count("job_attempts_pkey") == 6, plan
     tried = [plan for sql, plan in planned if "WITH tried AS MATERIALIZED" in sql]
     used = "Index Only Scan Backward using job_attempts_failed_runs "
     assert sum(used in plan for plan in tried) >= 3 and all("Full Join" in plan for plan in tried), tried

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from random import Random
 from typing import Any
@@ -18,7 +18,7 @@ from tests.conftest import Connection
 from tests.factories import a_definition, a_run, an_attempt
 from worker.nights import Ask, faults, fires
 from worker.nights.faults import Failing, Fates
-from worker.nights.fires import LATE, Fired
+from worker.nights.fires import LATE, STEP, Fired, Fires
 from worker.nights.summary import Span
 
 # So many minutes ago windows begin and end.
@@ -51,6 +51,7 @@ class Fire:
     status: str
     began: datetime | None
     ended: datetime | None
+    is_retried: bool = False
 
 
 def a_fire(connection: Connection, chance: Random, schedule: int, at: datetime) -> Fire:
@@ -73,60 +74,94 @@ def a_fire(connection: Connection, chance: Random, schedule: int, at: datetime) 
             times = dict.fromkeys(("due_at", "started_at", "finished_at"), moment)
             an_attempt(connection, run, attempt=epoch, lease_epoch=epoch, **times)
         connection.execute("UPDATE wakeboard.job_runs SET attempts = 2 WHERE id = %s", (run,))
-    return Fire(schedule, at, run, status, began, ended)
+    return Fire(schedule, at, run, status, began, ended, kind == "retried")
 
 
-def walked(made: list[Fire], names: dict[int, str], window: Span, now: datetime) -> list[Fired]:
+def walked(made: list[Fire], names: dict[int, str], window: Span, now: datetime) -> Fires:
     """Return what ``fires.fired`` returns, told by walking over the fires one by one."""
     by_schedule: dict[int, list[Fire]] = defaultdict(list)
     for fire in made:
         if window.since <= fire.at < window.until:
             by_schedule[fire.schedule].append(fire)
-    found, room = [], fires.CAP
-    is_crowded = any(len(each) > fires.PER_SCHEDULE for each in by_schedule.values())
-    for schedule in sorted(by_schedule):
-        if len(by_schedule[schedule]) >= room and not is_crowded:
-            break
-        newest = sorted(by_schedule[schedule], key=lambda fire: fire.at)[-min(fires.PER_SCHEDULE, room) :]
-        room -= len(newest)
+    told, under_way, begun = [], 0, 0
+    for schedule, found in by_schedule.items():
         late, beside, reached = [], [], None
-        for fire in newest:
-            start = fire.began or (now if fire.status == "queued" else None)
+        for fire in sorted(found, key=lambda fire: fire.at):
+            is_under_way = fire.status in ("queued", "running")
+            through = fire.ended or now
+            under_way += is_under_way
+            begun += fire.began is not None and (is_under_way or fire.is_retried or through > fire.at + STEP)
+            start = fire.began or (now if is_under_way else None)
             if start is not None and start > fire.at + LATE:
                 late.append(((start - fire.at).total_seconds(), fire.run))
             if fire.began is not None:
                 if reached is not None and fire.began < reached:
                     beside.append(fire.run)
-                reached = max(reached or fire.began, fire.ended or now)
-        found.append(
-            Fired(
-                names[schedule], "skip", len(newest), len(late), *(max(late) if late else (None, None)),
-                len(beside), beside[-1] if beside else None,
-            )
-        )  # fmt: skip
-        if not room:
-            break
-    return sorted(found)
+                reached = max(reached or fire.began, through)
+        worst = max(late) if late else (None, None)
+        newest = beside[-1] if beside else None
+        told.append(Fired(names[schedule], "skip", len(found), len(late), *worst, len(beside), newest))
+    of_late, of_beside = ([one for one in told if one[place]] for place in (3, 6))
+    return Fires(
+        sum(one.late for one in told), len(of_late), sum(one.beside for one in told), len(of_beside),
+        under_way, begun, sorted({*of_late, *of_beside}),
+    )  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("cap", "each"), [(10_000, 2000), (50, 2000), (49, 2000), (10_000, 9), (40, 9), (5, 1)]
-)
-def test_fires_are_judged_as_by_a_walk_over_the_newest_of_each_schedule(
-    app: Flask, connection: Connection, monkeypatch: pytest.MonkeyPatch, cap: int, each: int
-) -> None:
-    monkeypatch.setattr(fires, "CAP", cap)
-    monkeypatch.setattr(fires, "PER_SCHEDULE", each)
-    chance, now = Random(cap + each), datetime.now(UTC)
+def random_fires(
+    connection: Connection, chance: Random, counts: Sequence[int]
+) -> tuple[list[Fire], dict[int, str]]:
+    """Write so many fires of the last twelve hours for each of some schedules; return them, and the names."""
+    now = datetime.now(UTC)
     names = {a_definition(connection, name): name for name in ("z-first", "middle", "a-last", "idle")}
     made = [
         a_fire(connection, chance, schedule, now - timedelta(minutes=ago + 0.5))
-        for schedule, count in zip(names, (8, 60, 30), strict=False)
+        for schedule, count in zip(names, counts, strict=False)
         for ago in chance.sample(range(720), count)
     ]
+    return made, names
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_fires_are_judged_as_by_a_walk_over_all_of_them(
+    app: Flask, connection: Connection, seed: int
+) -> None:
+    made, names = random_fires(connection, Random(seed), (8, 60, 30))
     with looking(app) as (ask, now):
         for window in spans(now):
-            assert sorted(fires.fired(ask, window)) == walked(made, names, window, now)
+            assert fires.fired(ask, window) == walked(made, names, window, now)
+
+
+def test_of_more_fires_than_are_looked_at_so_many_are_told_and_that_there_are_more(
+    app: Flask, connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    random_fires(connection, Random(7), (8, 60, 30))
+    with looking(app) as (ask, now):
+        for window in spans(now):
+            monkeypatch.setattr(fires, "CAP", 20_000)
+            whole = fires.fired(ask, window)
+            assert not whole.is_cut
+            monkeypatch.setattr(fires, "CAP", 5)
+            found = fires.fired(ask, window)
+            assert found.under_way == min(whole.under_way, 5)
+            assert found.is_cut == (max(whole.under_way, whole.begun) >= 5)
+            assert found.late <= whole.late and found.beside <= whole.beside
+
+
+def test_the_schedule_with_the_worst_delay_and_that_with_most_overlaps_are_told(
+    app: Flask, connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fires, "MOST_TOLD", 1)
+    made, names = random_fires(connection, Random(8), (8, 60, 30))
+    with looking(app) as (ask, now):
+        for window in spans(now):
+            found, whole = fires.fired(ask, window), walked(made, names, window, now)
+            assert replace(found, worst=whole.worst) == whole
+            delays = [one.late_seconds for one in whole.worst if one.late]
+            assert [one.late_seconds for one in fires.late(found)] == sorted(delays, reverse=True)[:1]
+            overlaps = [one.beside for one in whole.worst if one.beside]
+            assert [one.beside for one in fires.beside(found)] == sorted(overlaps, reverse=True)[:1]
+            assert set(found.worst) <= set(whole.worst)
 
 
 # Runs that failed

@@ -85,8 +85,10 @@ NEWEST = f"""
         FROM {_ATTEMPTS} AND a.finished_at >= :begin AND a.finished_at < :until
         ORDER BY a.finished_at DESC
         LIMIT :cap"""
-# A run that failed has the group of its last failure. Those of :groups are told apart, all others are one.
-MARK = f"""CASE WHEN error_group = ANY (CAST(:groups AS bigint[])) THEN error_group END AS number,
+# A run that failed has the group of its last failure. Those of :groups are told apart, all others are one: a
+# join finds them in half of the time that asking each run for one of an array takes.
+APART = "LEFT JOIN unnest(CAST(:groups AS bigint[])) AS apart (number) ON apart.number = error_group"
+MARK = f"""apart.number,
     CASE WHEN error_group IS NULL THEN coalesce(error_code, '{UNKNOWN}') END AS code,
     CASE WHEN error_group IS NULL THEN job_type END AS of_type"""
 STANDING = """count(*) FILTER (WHERE status = 'succeeded') AS succeeded,
@@ -127,7 +129,7 @@ FROM (
         coalesce(array_agg(run_id) FILTER (WHERE status IS DISTINCT FROM 'succeeded'), '{NOTHING}')::text
             AS not_succeeded,
         (SELECT coalesce(json_agg(marks), '[]') FROM (
-            SELECT {MARK}, {STANDING} FROM told WHERE is_within GROUP BY 1, 2, 3
+            SELECT {MARK}, {STANDING} FROM told {APART} WHERE is_within GROUP BY 1, 2, 3
         ) AS marks) AS standing
     FROM told WHERE is_within
 ) AS fates CROSS JOIN (
@@ -174,7 +176,8 @@ def stand(standing: Sequence[Row], runs: int, succeeded: int = 0) -> tuple[Fates
 
 
 _FATES = f"""
-SELECT {MARK}, {STANDING} FROM wakeboard.job_runs WHERE id = ANY (CAST(:runs AS bigint[])) GROUP BY 1, 2, 3
+SELECT {MARK}, {STANDING} FROM wakeboard.job_runs {APART}
+WHERE id = ANY (CAST(:runs AS bigint[])) GROUP BY 1, 2, 3
 """
 
 

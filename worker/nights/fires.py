@@ -1,18 +1,22 @@
 """What the page of a night asks of schedules: fires that were missed, late, or ran beside the one before.
 
-Each schedule's fires come from the index of fires, which has all that is asked: at most PER_SCHEDULE of each,
-CAP of all. One walk over them counts; schedules with a fire that was retried or took long get a second one.
+A plain fire (``worker.odd_fires``) was not late, and none was beside it. The others are in two indexes of
+their own, those under way and those that ended, so that a night costs what was odd in it, however many fires
+it had. At most CAP of each are read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from worker.nights import Ask, Window
+from worker.nights.faults import MOST_SHOWN as MOST_TOLD
+from worker.odd_fires import IS_ODD, IS_UNDER_WAY
 
-CAP = 10_000
+CAP = 20_000
 PER_SCHEDULE = 2000
 MOST_SHOWN = 100
 # A fire is made within seconds of its time while any worker lives, and started when a slot is free.
@@ -24,7 +28,8 @@ STEP = timedelta(minutes=1)
 class Fired(NamedTuple):
     """The fires of one schedule: how many, how many started late, how many beside the run before.
 
-    ``late_seconds`` is the worst delay, ``late_run_id`` its run; ``beside_run_id`` the newest of those.
+    ``fires`` counts PER_SCHEDULE at most. ``late_seconds`` is the worst delay, ``late_run_id`` its run;
+    ``beside_run_id`` the newest of those.
     """
 
     name: str
@@ -37,6 +42,34 @@ class Fired(NamedTuple):
     beside_run_id: int | None
 
 
+@dataclass(frozen=True, slots=True)
+class Fires:
+    """How the fires of a window began: how many ``late`` or ``beside`` the run before, of how many schedules.
+
+    Looked at were those ``under_way``, and the odd ones that had ``begun``, under way or ended. ``worst`` are
+    the schedules with the worst delays and those with most fires beside another, by name, at most MOST_TOLD
+    of each.
+    """
+
+    late: int
+    late_schedules: int
+    beside: int
+    beside_schedules: int
+    under_way: int
+    begun: int
+    worst: Sequence[Fired]
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether there may be more than were looked at."""
+        return max(self.under_way, self.begun) >= CAP
+
+    @property
+    def is_any(self) -> bool:
+        """Whether there was one to look at."""
+        return self.under_way + self.begun > 0
+
+
 # When a run ``r`` was through. Of a dead one that somebody cancelled later, finished_at is that cancel: its
 # last attempt, after which none was to come, tells.
 THROUGH_AT = """CASE WHEN r.attempts > 0 AND r.status = 'cancelled' THEN coalesce((
@@ -45,137 +78,144 @@ THROUGH_AT = """CASE WHEN r.attempts > 0 AND r.status = 'cancelled' THEN coalesc
                 WHERE a.run_id = r.id ORDER BY a.lease_epoch DESC LIMIT 1
             ), r.finished_at) ELSE r.finished_at END"""
 # A run's started_at is that of its latest attempt; the first one's is in its history.
-_FIRE = f"""r.id, r.scheduled_for, r.status, {THROUGH_AT} AS through_at,
+_FIRE = f"""r.definition_id, r.id, r.scheduled_for, {THROUGH_AT} AS through_at,
             CASE WHEN r.attempts > 1 THEN coalesce((
                 SELECT a.started_at FROM wakeboard.job_attempts AS a
                 WHERE a.run_id = r.id ORDER BY a.lease_epoch LIMIT 1
             ), r.started_at) ELSE r.started_at END AS first_started_at"""
-_PLAIN = "r.definition_id, r.id, r.scheduled_for, r.status, r.attempts, r.started_at, r.finished_at"
-# In the order of the index, schedule by schedule, nothing has to be sorted (PostgreSQL 17 and newer know it).
-# Of the last schedule it may be that only the oldest are read: then it is left out.
-_IN_ORDER = f"""
-        SELECT {_PLAIN}
+_WITHIN = "r.scheduled_for >= :since AND r.scheduled_for < :until"
+# Of those that wait there may be thousands: they are counted as they are read, in the order of their index.
+# What began is judged run by run.
+_UNDER_WAY = f"""
+    SELECT definition_id, count(*) AS runs, count(*) FILTER (WHERE is_late) AS late,
+        min(scheduled_for) FILTER (WHERE is_late) AS waits_since,
+        array_agg(id) FILTER (WHERE started_at IS NOT NULL) AS begun
+    FROM (
+        SELECT r.definition_id, r.id, r.scheduled_for, r.started_at,
+            r.started_at IS NULL AND r.scheduled_for < (SELECT now() - :late) AS is_late
         FROM wakeboard.job_runs AS r
         WHERE r.definition_id = ANY (ARRAY(SELECT id FROM wakeboard.job_definitions ORDER BY id LIMIT :cap))
-            AND r.scheduled_for >= :since AND r.scheduled_for < :until
+            AND {IS_UNDER_WAY} AND {_WITHIN}
         ORDER BY r.definition_id, r.scheduled_for
-        LIMIT :cap"""
-# The newest of each.
-_NEWEST = f"""
-        SELECT r.*
-        FROM (
-            SELECT id FROM wakeboard.job_definitions ORDER BY id LIMIT :cap
-        ) AS d CROSS JOIN LATERAL (
-            SELECT {_PLAIN}
-            FROM wakeboard.job_runs AS r
-            WHERE r.definition_id = d.id AND r.scheduled_for >= :since AND r.scheduled_for < :until
-            ORDER BY r.scheduled_for DESC
-            LIMIT :each
-        ) AS r
-        LIMIT :cap"""
-# The latest start and the newest overlap are the greatest of (which, run): an aggregate with an order, or
-# groups by name, would sort every fire. Numbers are made of the odd fires alone, as floats: they say a time
-# to the microsecond and an id up to 2 to the 53rd, and take less to make and to compare than ``numeric``. Of
-# the fires that wait there may be thousands, so the latest of these is found as the oldest.
-_IS_LATE = "{start} > scheduled_for + :late"
-_WAITS = "{start} IS NULL AND now() > scheduled_for + :late AND status IN ('queued', 'failed')"
-_LATE = f"""
-        count(*) FILTER (WHERE {_IS_LATE}) + count(*) FILTER (WHERE {_WAITS}) AS late,
-        max(ARRAY[date_part('epoch', {{start}} - scheduled_for), id]) FILTER (WHERE {_IS_LATE})
-            AS latest_start,
-        min(scheduled_for) FILTER (WHERE {_WAITS}) AS waits_since"""
-# Of a run that began once and was through within STEP the row tells all, and no other can have begun beside
-# it. Schedules that have another kind are walked over once more, run by run with its past.
-_IS_PLAIN = """attempts <= 1 AND (started_at IS NULL OR started_at >= scheduled_for
-            AND coalesce(finished_at, now()) <= scheduled_for + :step)"""
-_WALKED = f"""
-    SELECT {_LATE.format(start="first_started_at")},
-        count(*) FILTER (WHERE is_beside) AS beside,
-        max(ARRAY[date_part('epoch', scheduled_for), id]) FILTER (WHERE is_beside) AS newest_beside
-    FROM (
-        SELECT *, first_started_at < max(
-            CASE WHEN first_started_at IS NOT NULL THEN coalesce(through_at, now()) END
-        ) OVER (ORDER BY scheduled_for ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS is_beside
-        FROM (
-            SELECT {_FIRE}
-            FROM wakeboard.job_runs AS r
-            WHERE r.definition_id = told.definition_id
-                AND r.scheduled_for >= :since AND r.scheduled_for < :until
-            ORDER BY r.scheduled_for DESC
-            LIMIT told.to_walk
-        ) AS newest
-    ) AS in_turn"""
-# Schedules are told in columns: rows of hundreds take Python as long as PostgreSQL this. OFFSET lets the
-# latest be looked up once.
-_JUDGED = f"""
-WITH told AS (
-    SELECT definition_id, count(*) AS fires,
-        CASE WHEN bool_and({_IS_PLAIN}) THEN 0 ELSE count(*) END AS to_walk,
-        {_LATE.format(start="started_at")}
-    FROM ({{fires}}
+        LIMIT :cap
     ) AS fire
-    GROUP BY definition_id
-)
-SELECT array_agg(id) AS ids, array_agg(name) AS names, array_agg(overlap) AS overlaps,
-    array_agg(fires) AS fires, array_agg(late) AS late, array_agg(latest[1]) AS late_seconds,
-    array_agg(latest[2]::bigint) AS late_run_ids, array_agg(beside) AS beside,
-    array_agg(newest_beside[2]::bigint) AS beside_run_ids
-FROM (
-    SELECT d.id, d.name, d.overlap, each.*,
-        greatest(latest_start, CASE WHEN waits_since IS NOT NULL THEN ARRAY[
-            date_part('epoch', now() - waits_since), (
-                SELECT r.id FROM wakeboard.job_runs AS r
-                WHERE r.definition_id = d.id AND r.scheduled_for = waits_since
-            )
-        ] END) AS latest
+    GROUP BY definition_id"""
+_BEGUN = f"""
+    SELECT {_FIRE}
+    FROM under_way CROSS JOIN unnest(begun) AS one (id) JOIN wakeboard.job_runs AS r ON r.id = one.id
+    UNION ALL
+    SELECT {_FIRE}
     FROM (
-        SELECT told.definition_id, told.fires, walked.beside, walked.newest_beside,
-            CASE WHEN to_walk = 0 THEN told.late ELSE walked.late END AS late,
-            CASE WHEN to_walk = 0 THEN told.latest_start ELSE walked.latest_start END AS latest_start,
-            CASE WHEN to_walk = 0 THEN told.waits_since ELSE walked.waits_since END AS waits_since
-        FROM told CROSS JOIN LATERAL ({_WALKED}
-        ) AS walked
-    ) AS each
-    JOIN wakeboard.job_definitions AS d ON d.id = each.definition_id
-    ORDER BY d.name OFFSET 0
-) AS named"""
-_FIRED, _FIRED_NEWEST = (_JUDGED.format(fires=each) for each in (_IN_ORDER, _NEWEST))
+        SELECT r.definition_id, r.id, r.scheduled_for, r.status, r.attempts, r.started_at, r.finished_at
+        FROM (SELECT * FROM wakeboard.job_runs WHERE {IS_ODD}) AS r
+        WHERE {_WITHIN}
+        ORDER BY r.scheduled_for DESC
+        LIMIT :cap
+    ) AS r"""
+_BEFORE = "ORDER BY scheduled_for ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING"
+# What ran without a pause between, by schedule: only there can a fire have begun beside another.
+_STRETCHES = f"""
+    SELECT definition_id, min(scheduled_for) AS begin_at, max(reach) AS until_at
+    FROM (
+        SELECT *, count(*) FILTER (WHERE is_new)
+            OVER (PARTITION BY definition_id ORDER BY scheduled_for) AS place
+        FROM (
+            SELECT *, coalesce(
+                scheduled_for >= max(reach) OVER (PARTITION BY definition_id {_BEFORE}), true
+            ) AS is_new
+            FROM (
+                SELECT definition_id, scheduled_for, coalesce(through_at, now()) AS reach FROM begun
+            ) AS reaching
+        ) AS parted
+    ) AS placed
+    GROUP BY definition_id, place
+    HAVING max(reach) > min(scheduled_for) + :step"""
+# The latest start and the newest overlap are the greatest of (which, run), as floats: they say a time to the
+# microsecond and an id up to 2 to the 53rd, and take less to make and to compare than ``numeric``.
+_BESIDE = f"""
+    SELECT definition_id, count(*) AS beside, max(ARRAY[date_part('epoch', scheduled_for), id]) AS newest
+    FROM (
+        SELECT fire.* FROM stretches CROSS JOIN LATERAL (
+            SELECT definition_id, id, scheduled_for, first_started_at < max(
+                CASE WHEN first_started_at IS NOT NULL THEN coalesce(through_at, now()) END
+            ) OVER ({_BEFORE}) AS is_beside
+            FROM (
+                SELECT {_FIRE}
+                FROM wakeboard.job_runs AS r
+                WHERE r.definition_id = stretches.definition_id AND r.scheduled_for >= begin_at
+                    AND r.scheduled_for < least(until_at, :until)
+                ORDER BY r.scheduled_for LIMIT :each
+            ) AS walked
+        ) AS fire
+    ) AS fire
+    WHERE is_beside
+    GROUP BY definition_id"""
+_JUDGED = f"""
+WITH under_way AS ({_UNDER_WAY}
+), begun AS MATERIALIZED ({_BEGUN}
+), late AS (
+    SELECT definition_id, count(*) AS late,
+        max(ARRAY[date_part('epoch', first_started_at - scheduled_for), id]) AS latest
+    FROM begun WHERE first_started_at > scheduled_for + :late GROUP BY definition_id
+), stretches AS ({_STRETCHES}
+), beside AS ({_BESIDE}
+), told AS MATERIALIZED (
+    SELECT definition_id, coalesce(under_way.late, 0) + coalesce(late.late, 0) AS late, latest, waits_since,
+        greatest(latest[1], date_part('epoch', now() - waits_since)) AS late_seconds,
+        coalesce(beside, 0) AS beside, newest
+    FROM under_way FULL JOIN late USING (definition_id) FULL JOIN beside USING (definition_id)
+), worst AS (
+    (SELECT * FROM told WHERE late > 0 ORDER BY late_seconds DESC, definition_id LIMIT :most)
+    UNION
+    (SELECT * FROM told WHERE beside > 0 ORDER BY beside DESC, definition_id LIMIT :most)
+)
+SELECT numbers.*,
+    (SELECT coalesce(sum(runs), 0)::bigint FROM under_way) AS under_way,
+    (SELECT count(*) FROM begun) AS begun,
+    (SELECT coalesce(json_agg(json_build_array(
+        d.name, d.overlap, (
+            SELECT count(*) FROM (
+                SELECT FROM wakeboard.job_runs AS r WHERE r.definition_id = d.id AND {_WITHIN} LIMIT :each
+            ) AS fire
+        ), late, late_seconds, CASE WHEN latest[1] = late_seconds THEN latest[2]::bigint ELSE (
+            SELECT r.id FROM wakeboard.job_runs AS r
+            WHERE r.definition_id = d.id AND r.scheduled_for = waits_since
+        ) END, beside, newest[2]::bigint
+    ) ORDER BY d.name), '[]')
+    FROM worst JOIN wakeboard.job_definitions AS d ON d.id = worst.definition_id) AS worst
+FROM (
+    SELECT coalesce(sum(late), 0)::bigint AS late, count(*) FILTER (WHERE late > 0) AS late_schedules,
+        coalesce(sum(beside), 0)::bigint AS beside, count(*) FILTER (WHERE beside > 0) AS beside_schedules
+    FROM told
+) AS numbers
+"""
 
 
-def fired(ask: Ask, window: Window) -> list[Fired]:
-    """Return by schedule the fires of ``window`` for which a run was made; all together at most CAP.
-
-    Of each schedule the newest PER_SCHEDULE; schedules for which there is no room are left out. Where one has
-    more than PER_SCHEDULE, of the last one the newest that there is room for.
-    """
-    values = {"since": window.since, "until": window.until, "cap": CAP, "late": LATE, "step": STEP}
-    found = _fires(ask, _FIRED, values)
-    if any(one.fires > PER_SCHEDULE for one in found.values()):
-        found = _fires(ask, _FIRED_NEWEST, values | {"each": PER_SCHEDULE})
-    elif sum(one.fires for one in found.values()) >= CAP:
-        found.pop(max(found))
-    return list(found.values())
-
-
-def _fires(ask: Ask, sql: str, values: Mapping[str, object]) -> dict[int, Fired]:
-    """Return the fires by the id of their schedule, in the order of names."""
-    ids, *columns = ask(sql, values)[0].values()
-    if ids is None:
-        return {}
-    names, overlaps, counts, late, seconds, *others = columns
-    seconds = [each and round(each, 6) for each in seconds]
-    told = zip(names, overlaps, counts, late, seconds, *others, strict=True)
-    return dict(zip(ids, map(Fired._make, told), strict=True))
+def fired(ask: Ask, window: Window) -> Fires:
+    """Return how the fires of ``window`` began for which a run was made."""
+    values = {
+        "since": window.since,
+        "until": window.until,
+        "cap": CAP,
+        "each": PER_SCHEDULE,
+        "most": MOST_TOLD,
+        "late": LATE,
+        "step": STEP,
+    }
+    found = dict(ask(_JUDGED, values)[0])
+    worst = [Fired._make(each) for each in found.pop("worst")]
+    return Fires(**found, worst=worst)
 
 
-def late(found: Iterable[Fired]) -> list[Fired]:
-    """Return those of ``found`` of which fires started late, the latest first."""
-    return sorted((each for each in found if each.late), key=lambda each: -(each.late_seconds or 0))
+def late(found: Fires) -> list[Fired]:
+    """Return the schedules of which fires started late, the latest first."""
+    told = sorted((each for each in found.worst if each.late), key=lambda each: -(each.late_seconds or 0))
+    return told[:MOST_TOLD]
 
 
-def beside(found: Iterable[Fired]) -> list[Fired]:
-    """Return those of ``found`` of which fires started beside the run before, those with most first."""
-    return sorted((each for each in found if each.beside), key=lambda each: -each.beside)
+def beside(found: Fires) -> list[Fired]:
+    """Return the schedules of which fires started beside the run before, those with most first."""
+    return sorted((each for each in found.worst if each.beside), key=lambda each: -each.beside)[:MOST_TOLD]
 
 
 class Missed(NamedTuple):

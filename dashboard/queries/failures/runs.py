@@ -38,7 +38,7 @@ SELECT {faults.MARK}, {faults.STANDING},
     string_agg(int8send(id), '') FILTER (WHERE status = 'succeeded') AS succeeded_runs,
     string_agg(timestamptz_send(coalesce(finished_at, '-infinity')), '') FILTER (WHERE status = 'succeeded')
         AS succeeded_at
-FROM wakeboard.job_runs WHERE id = ANY (CAST(:runs AS bigint[])) GROUP BY 1, 2, 3
+FROM wakeboard.job_runs {faults.APART} WHERE id = ANY (CAST(:runs AS bigint[])) GROUP BY 1, 2, 3
 """)
 _LOST = text("""
 SELECT coalesce(array_agg(run_id), '{}')::text AS runs, coalesce(array_agg(lease_epoch), '{}')::text AS epochs

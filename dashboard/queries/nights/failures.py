@@ -9,7 +9,7 @@ from datetime import datetime
 
 from sqlalchemy import Connection
 
-from dashboard.queries import errors
+from dashboard.queries import errors, groups
 from dashboard.queries.errors import Found, Group
 from worker.nights.faults import MOST_SHOWN, Failing, Mark, mark_of
 
@@ -47,21 +47,27 @@ def told(
     """
     if not found.heard:
         return Failures()
-    kept = errors.kept_of(connection, found.heard)
-
-    def is_new(group: Group) -> bool:
-        of_group = kept.get(group.number or 0)
-        if of_group is not None and of_group.first_seen_at < since:
-            return False
-        return (group.code, group.job_type) not in known()
 
     def rank(group: Group) -> tuple[int, str, str, float]:
         return -group.count, group.code, group.job_type, math.inf if group.number is None else group.number
 
-    new = [is_new(group) for group in found.heard]
-    ranked = sorted(zip(new, found.heard, strict=True), key=lambda each: (not each[0], rank(each[1])))
-    shown = [replace(group, kept=kept.get(group.number or 0)) for _, group in ranked[:MOST_SHOWN]]
-    return Failures(shown, len(new), sum(new), found.is_cut)
+    ranked = sorted(found.heard, key=rank)
+    numbers = [group.number for group in ranked if group.number is not None]
+    kept = groups.unseen_before(connection, numbers, since, numbers[:MOST_SHOWN])
+
+    def is_new(group: Group) -> bool:
+        if group.number is not None:
+            if group.number not in kept:
+                return False
+            of_group = kept[group.number]
+            if of_group is not None and of_group.first_seen_at < since:
+                return False
+        return (group.code, group.job_type) not in known()
+
+    new = [is_new(group) for group in ranked]
+    told = sorted(zip(new, ranked, strict=True), key=lambda each: not each[0])[:MOST_SHOWN]
+    shown = [replace(group, kept=kept.get(group.number or 0)) for _, group in told]
+    return Failures(shown, len(ranked), sum(new), found.is_cut)
 
 
 def in_full(connection: Connection, found: Sequence[Group], failing: Mapping[Mark, Failing]) -> list[Group]:

@@ -205,8 +205,8 @@ class Night:
         return fires.missed(self.ask, self.window)
 
     @cached_property
-    def fired(self) -> list[fires.Fired]:
-        """The fires for which runs were made, by schedule."""
+    def fired(self) -> fires.Fires:
+        """How the fires began for which runs were made."""
         return fires.fired(self.ask, self.window)
 
     @cached_property
@@ -249,8 +249,8 @@ class Night:
             dead=self.fates.dead,
             missed=sum(each.fires for each in self.missed),
             missed_is_cut=any(each.is_many for each in self.missed),
-            late=sum(each.late for each in self.fired),
-            overlapping=sum(each.beside for each in self.fired),
+            late=self.fired.late,
+            overlapping=self.fired.beside,
             slow=sum(each.slow for each in self.ran),
             taken_over=self.lost[1],
             stuck=sum(row["stuck"] for row in self.running),
