@@ -14,9 +14,9 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
-from typing import cast
+from typing import Any, cast
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, TextClause, text
 
 from dashboard.queries import removed
 from dashboard.queries.errors import Window
@@ -33,13 +33,15 @@ SELECT string_agg(timestamptz_send(finished_at), '') AS times,
     string_agg(int8send(CASE WHEN is_lost THEN -run_id ELSE run_id END), '') AS numbers
 FROM ({faults.NEWEST}) AS newest
 """)
+_WELL = "FILTER (WHERE status = 'succeeded')"
+_SUCCEEDED = f"""string_agg(int8send(id), '') {_WELL} AS succeeded_runs,
+    string_agg(timestamptz_send(coalesce(finished_at, '-infinity')), '') {_WELL} AS succeeded_at"""
+_OF_THESE = "WHERE id = ANY (CAST(:runs AS bigint[]))"
 _STANDING = text(f"""
-SELECT {faults.MARK}, {faults.STANDING},
-    string_agg(int8send(id), '') FILTER (WHERE status = 'succeeded') AS succeeded_runs,
-    string_agg(timestamptz_send(coalesce(finished_at, '-infinity')), '') FILTER (WHERE status = 'succeeded')
-        AS succeeded_at
-FROM wakeboard.job_runs {faults.APART} WHERE id = ANY (CAST(:runs AS bigint[])) GROUP BY 1, 2, 3
+SELECT {faults.MARK}, {faults.STANDING}, {_SUCCEEDED}
+FROM wakeboard.job_runs {faults.APART} {_OF_THESE} GROUP BY 1, 2, 3
 """)
+_ENDED = text(f"SELECT {_SUCCEEDED} FROM wakeboard.job_runs {_OF_THESE}")
 _LOST = text("""
 SELECT coalesce(array_agg(run_id), '{}')::text AS runs, coalesce(array_agg(lease_epoch), '{}')::text AS epochs
 FROM (
@@ -167,8 +169,9 @@ def failed(
     if newest is None:
         return None
     walked = memory.walked(newest, window.since, now)
-    standing, found = _standing(connection, walked.asked, groups)
-    _, others = _standing(connection, walked.others_asked, groups)
+    standing = _ask(connection, _STANDING, {"runs": walked.asked, "groups": list(groups)})
+    found = _ended(standing)
+    others = _ended(_ask(connection, _ENDED, {"runs": walked.others_asked}))
     memory.learn(found | others, now)
     ended = walked.succeeded | found | others
     since, until = stamp(window.since), stamp(window.until)
@@ -190,17 +193,19 @@ def failed(
     )
 
 
-def _standing(
-    connection: Connection, runs: str, groups: Sequence[int]
-) -> tuple[Sequence[Row], dict[int, int]]:
-    """Return how many of ``runs`` stand how, by kind, and when those ended that succeeded."""
-    if runs == faults.NOTHING:
-        return [], {}
-    found = connection.execute(_STANDING, {"runs": runs, "groups": list(groups)})
-    standing = cast(list[Row], found.mappings().all())
-    names = ("succeeded_runs", "succeeded_at")
-    ended = (array_of(b"".join(row[name] or b"" for row in standing)) for name in names)
-    return standing, dict(zip(*ended, strict=True))
+def _ask(connection: Connection, question: TextClause, values: Mapping[str, Any]) -> Sequence[Row]:
+    """Return the answer about ``runs``; of no runs there is none."""
+    if values["runs"] == faults.NOTHING:
+        return []
+    return cast(list[Row], connection.execute(question, values).mappings().all())
+
+
+def _ended(rows: Iterable[Row]) -> dict[int, int]:
+    """Return when those of the runs ended that succeeded."""
+    ended = (
+        array_of(b"".join(row[name] or b"" for row in rows)) for name in ("succeeded_runs", "succeeded_at")
+    )
+    return dict(zip(*ended, strict=True))
 
 
 def _lost(connection: Connection, window: Window, runs: Sequence[int]) -> tuple[str, str]:
