@@ -16,6 +16,7 @@ from psycopg import sql
 from psycopg.rows import dict_row
 
 from worker.fingerprint import group_of, lost_group
+from worker.states import FAILURES
 from worker.transitions.engine import claims, endings, reaping, renewal
 
 Connection = psycopg.Connection[Any]
@@ -140,7 +141,7 @@ def _past_attempts(connection: Connection, run_id: int, values: Row) -> None:
 
 
 def an_attempt(connection: Connection, run_id: int, **columns: Any) -> int:
-    """Insert an ended attempt of a run; return the run's id."""
+    """Insert an ended attempt of a run, which is told of it if it failed; return the run's id."""
     values: Row = {
         "run_id": run_id, "attempt": 1, "lease_epoch": 1, "job_type": "mail", "worker_id": "w1",
         "due_at": "-12 seconds", "started_at": "-11 seconds", "finished_at": "-10 seconds",
@@ -149,7 +150,14 @@ def an_attempt(connection: Connection, run_id: int, **columns: Any) -> int:
     for name in _ATTEMPT_TIMES:
         if isinstance(values.get(name), str):
             values[name] = from_now(values[name])
-    return int(insert(connection, "job_attempts", values, "run_id"))
+    insert(connection, "job_attempts", values, "run_id")
+    if values["outcome"] in FAILURES:
+        connection.execute(
+            """UPDATE wakeboard.job_runs SET failed_at = greatest(failed_at, a.finished_at)
+            FROM wakeboard.job_attempts AS a WHERE id = %s AND a.run_id = id AND a.lease_epoch = %s""",
+            (run_id, values["lease_epoch"]),
+        )
+    return run_id
 
 
 def a_group(

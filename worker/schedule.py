@@ -16,7 +16,7 @@ from psycopg.rows import dict_row
 
 from worker import log
 from worker.due import Decision, Due, Missed, find_due, sort_fires
-from worker.odd_fires import IS_UNDER_WAY
+from worker.indexed import IS_UNDER_WAY
 from worker.transitions import registered
 
 BATCH = 200

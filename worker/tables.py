@@ -33,7 +33,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import JSONB
 
-from worker.odd_fires import IS_ODD, IS_UNDER_WAY
+from worker.indexed import IS_ODD_FIRE, IS_RECOVERED, IS_UNDER_WAY
 from worker.states import CLAIMABLE, ENDED, FAILING, FAILURES, Outcome, Role, Status, sql_list
 
 SCHEMA = "wakeboard"
@@ -287,7 +287,14 @@ job_runs = Table(
         "job_runs_odd_fires",
         "scheduled_for",
         postgresql_include=["id", "definition_id", "status", "attempts", "started_at", "finished_at"],
-        postgresql_where=text(IS_ODD),
+        postgresql_where=text(IS_ODD_FIRE),
+    ),
+    # As small as what needed a retry.
+    Index(
+        "job_runs_recovered",
+        "finished_at",
+        postgresql_include=["id", "attempts"],
+        postgresql_where=text(IS_RECOVERED),
     ),
     # One run for each fire. What is told of a night's fires is read from here alone.
     Index(

@@ -67,8 +67,8 @@ def told(session: Session, found: Failed) -> tuple[Any, ...]:
     def ask(sql: str, values: Any) -> Any:
         return session.execute(text(sql), dict(values)).mappings().all()
 
-    lost, recovered = faults.lost(ask, found), faults.recovered(ask, found)
-    return found.fates, [dict(row) for row in lost[0]], lost[1], list(map(dict, recovered[0])), recovered[1]
+    lost, of_lost = faults.lost(ask, found)
+    return found.fates, [dict(row) for row in lost], of_lost
 
 
 def from_database(session: Session, window: Window) -> Failed:
@@ -85,10 +85,8 @@ def assert_same(memory: Runs, session: Session, window: Window, now: datetime) -
     assert found is not None
     whole = from_database(session, window)
     assert told(session, found) == told(session, whole)
-    assert found == replace(
-        whole, not_succeeded=NOTHING, first_failed_at=found.first_failed_at, lost_runs=found.lost_runs,
-        lost_epochs=found.lost_epochs,
-    )  # fmt: skip
+    kept = {"lost_runs": found.lost_runs, "lost_epochs": found.lost_epochs}
+    assert found == replace(whole, not_succeeded=NOTHING, **kept)
     return found.fates
 
 
@@ -205,23 +203,7 @@ def test_what_retention_removes_is_told_no_more(connection: Connection, session:
     assert assert_same(memory, session, window, now) == Fates(1, 1, 0, 0, 0, 0)
 
 
-def test_runs_that_recovered_at_the_same_moment_are_told_in_one_order(
-    connection: Connection, session: Session, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(faults, "MOST_SHOWN", 7)
-    monkeypatch.setattr(runs, "MOST_SHOWN", 7)
-    memory, now = Runs(), now_of(session)
-    there = [a_run(connection, "dead", attempts=0) for _ in range(20)]
-    for place, run in enumerate(Random(3).sample(there, 20)):
-        failed(connection, run, now - 5 * HOUR - place * MINUTE)
-        move(connection, run, "succeeded", now - HOUR)
-    for _ in range(2):
-        assert_same(memory, session, last_day(now), now)
-    shown = told(session, from_database(session, last_day(now)))[3]
-    assert [row["id"] for row in shown] == there[:-8:-1]
-
-
-def test_a_window_before_which_alone_much_failed_is_worth_remembering(
+def test_a_window_in_which_much_failed_is_remembered_from_its_second_look_on(
     connection: Connection, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lately, "WORTH", 3)
@@ -229,11 +211,15 @@ def test_a_window_before_which_alone_much_failed_is_worth_remembering(
     event.listen(session, "before_cursor_execute", lambda _s, _c, sql, *_: statements.append(sql))
     for hours in range(3, 7):
         failed(connection, a_run(connection, "dead", attempts=0), now - hours * HOUR)
-    memory, window = Memory(), Window(now - HOUR, now + MINUTE)
+    memory = Memory()
 
-    def walks() -> int:
+    def walks(window: Window) -> int:
         statements.clear()
-        assert Night(session, window, now, memory=memory).failed.fates.runs == 0
+        assert Night(session, window, now, memory=memory).failed.fates.runs == memory_holds(window)
         return sum("WITH tried AS MATERIALIZED" in sql for sql in statements)
 
-    assert [walks(), walks()] == [1, 0]
+    def memory_holds(window: Window) -> int:
+        return 4 if window.since < now - 6 * HOUR else 0
+
+    assert [walks(Window(now - HOUR, now + MINUTE)) for _ in range(2)] == [1, 1], "too little to remember"
+    assert [walks(last_day(now)) for _ in range(2)] == [1, 0]

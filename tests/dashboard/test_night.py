@@ -255,12 +255,13 @@ def test_what_became_of_the_runs_that_failed(client: FlaskClient, connection: Co
 def test_a_run_that_succeeded_only_after_retries_is_named(
     client: FlaskClient, connection: Connection
 ) -> None:
-    run = a_run(connection, "succeeded", attempts=0, finished_at="-1 hour", error_code="smtp_down")
+    failed = {"attempts": 0, "error_code": "smtp_down"}
+    run = a_run(connection, "succeeded", finished_at="-1 hour", **failed)
     failure(connection, "2 hours", run)
     failure(connection, "90 minutes", run)
-    early = a_run(connection, "succeeded", attempts=0, finished_at="-23 hours")
-    failure(connection, "25 hours", early)
-    before = a_run(connection, "succeeded", attempts=0, finished_at="-26 hours")
+    early = a_run(connection, "succeeded", finished_at="-23 hours", **failed)
+    failure(connection, "70 hours", early)
+    before = a_run(connection, "succeeded", finished_at="-26 hours", **failed)
     failure(connection, "27 hours", before)
     a_run(connection, "succeeded")
     body = night(client)
@@ -525,21 +526,18 @@ def test_what_was_not_looked_at_is_said(
     assert night(client)["taken_over"] == 2 and "2 in all; shown are the newest." in html(client)
 
 
-def test_the_failures_that_are_looked_at_are_the_newest_of_the_window_and_of_the_day_before_it(
+def test_the_failures_that_are_looked_at_are_the_newest_of_the_window(
     client: FlaskClient, connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run, other = (a_run(connection, "succeeded", attempts=0, finished_at="-1 hour") for _ in range(2))
-    for ago in ("25 hours", "26 hours", "27 hours", "2 hours"):
+    for ago in ("25 hours", "26 hours", "2 hours"):
         failure(connection, ago, run)
-    failure(connection, "30 hours", other)
-    monkeypatch.setattr(faults, "CAP", 3)
-    body = night(client)
-    assert body["failed_runs"]["runs"] == 1
-    assert [(one["id"], one["failures"]) for one in body["recovered_runs"]] == [(run, 3)]
-    monkeypatch.setattr(faults, "CAP", 100)
-    body = night(client)
-    assert body["failed_runs"]["runs"] == 1, "the other failed before the window"
-    assert [(one["id"], one["failures"]) for one in body["recovered_runs"]] == [(run, 4), (other, 1)]
+    failure(connection, "3 hours", other)
+    for cap, runs, recovered in ((1, 1, 1), (100, 2, 2)):
+        monkeypatch.setattr(faults, "CAP", cap)
+        body = night(client)
+        assert (body["failed_runs"]["runs"], body["recovered"]) == (runs, recovered)
+    assert [(one["id"], one["failures"]) for one in body["recovered_runs"]] == [(run, 3), (other, 1)]
 
 
 def test_the_twin_says_in_which_steps_of_the_window_each_group_failed(

@@ -1,16 +1,16 @@
 """What the page of a night asks of failures: what became of the runs that failed, what had never failed so.
 
-Attempts come from the index of failures, newest first and at most CAP; runs by their primary key. The walk
-over the attempts is made once: the other questions are about what it found.
+Attempts come from the index of failures, newest first and at most CAP; their runs by primary key; those that
+recovered from an index of their own. The walk over the attempts is made once: others ask about what it found.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import NamedTuple
 
+from worker.indexed import IS_RECOVERED
 from worker.nights import Ask, Row, Window
 from worker.states import FAILURES, sql_list
 
@@ -21,8 +21,6 @@ MOST_SHOWN = 20
 NOTHING = "{}"
 # A failure without a code.
 UNKNOWN = "unknown"
-# A run that failed this long before the window may have succeeded in it.
-LEAD = timedelta(days=1)
 
 _ATTEMPTS = f"wakeboard.job_attempts AS a WHERE a.outcome IN ({sql_list(FAILURES)})"
 
@@ -57,14 +55,12 @@ class Failing(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The attempts that failed in a window or LEAD before it, by run, and how those runs stood when asked.
+    """The attempts that failed in a window, by run, and how those runs stood when they were asked for.
 
-    ``fates`` is what became of those that failed in the window, ``failing`` which of them fail now, by mark;
-    ``not_succeeded`` are those that may still come to another end. ``of_lost`` attempts of the window were
-    lost; the newest are ``lost_runs``, in their ``lost_epochs``. ``of_recovered`` runs succeeded in the
-    window; those with most failures are ``recovered_runs``, and ``failures`` and ``first_failed_at`` stand
-    beside them. What are several is an array in PostgreSQL's own words. ``looked`` is how many attempts
-    there were, LEAD included.
+    ``fates`` is what became of them, ``failing`` which of them fail now, by mark; ``not_succeeded`` are those
+    that may still come to another end. ``of_lost`` attempts were lost; the newest are ``lost_runs``, in their
+    ``lost_epochs``. What are several is an array in PostgreSQL's own words. ``looked`` is how many attempts
+    there were.
     """
 
     fates: Fates
@@ -74,15 +70,11 @@ class Failed:
     of_lost: int
     lost_runs: str
     lost_epochs: str
-    of_recovered: int
-    recovered_runs: str
-    failures: str
-    first_failed_at: str
 
 
 NEWEST = f"""
         SELECT a.run_id, a.lease_epoch, a.finished_at, a.outcome = 'lost' AS is_lost
-        FROM {_ATTEMPTS} AND a.finished_at >= :begin AND a.finished_at < :until
+        FROM {_ATTEMPTS} AND a.finished_at >= :since AND a.finished_at < :until
         ORDER BY a.finished_at DESC
         LIMIT :cap"""
 # A run that failed has the group of its last failure. Those of :groups are told apart, all others are one: a
@@ -96,66 +88,49 @@ STANDING = """count(*) FILTER (WHERE status = 'succeeded') AS succeeded,
     count(*) FILTER (WHERE status = 'dead') AS dead,
     count(*) FILTER (WHERE status = 'cancelled') AS cancelled,
     count(*) FILTER (WHERE status = 'failed') AS failed"""
-# The newest of a window and what is before it, cut to the window, are the newest of the window. An array
-# finds many runs of a page of the index at once, a join goes down the index for each. Its length is no number
-# that the planner knows, so it might join by nested loops; a full join, which adds nothing here, cannot. Few
-# attempts are lost: only where one was they are walked over once more.
+# An array finds many runs of a page of the index at once, a join goes down the index for each. Its length is
+# no number that the planner knows, so it might join by nested loops; a full join, which adds nothing here,
+# cannot. Few attempts are lost: only where one was they are walked over once more.
 _FAILED = f"""
 WITH tried AS MATERIALIZED (
-    SELECT run_id, count(*) AS failures, min(finished_at) AS first_failed_at,
-        max(finished_at) >= :since AS is_within, bool_or(is_lost) AS is_lost
-    FROM ({NEWEST}) AS newest
-    GROUP BY run_id
+    SELECT run_id, count(*) AS failures, bool_or(is_lost) AS is_lost FROM ({NEWEST}) AS newest GROUP BY run_id
 ), told AS MATERIALIZED (
-    SELECT tried.*, runs.*
+    SELECT tried.run_id, runs.*
     FROM tried FULL JOIN (
-        SELECT r.id, r.status, r.finished_at, r.error_group, r.error_code, r.job_type
+        SELECT r.id, r.status, r.error_group, r.error_code, r.job_type
         FROM wakeboard.job_runs AS r
         WHERE r.id = ANY (ARRAY(SELECT run_id FROM tried))
     ) AS runs ON runs.id = tried.run_id
 ), lost AS (
     SELECT run_id, lease_epoch, count(*) OVER () AS of_all FROM ({NEWEST}) AS newest
-    WHERE is_lost AND finished_at >= :since AND (SELECT bool_or(is_lost) FROM tried)
+    WHERE is_lost AND (SELECT bool_or(is_lost) FROM tried)
     ORDER BY finished_at DESC LIMIT :most
-), recovered AS (
-    SELECT run_id, failures, first_failed_at, count(*) OVER () AS of_all FROM told
-    WHERE status = 'succeeded' AND finished_at >= :since AND finished_at < :until
-    ORDER BY failures DESC, finished_at DESC, run_id DESC LIMIT :most
 )
-SELECT fates.*, lost.*, recovered.*,
-    (SELECT CAST(coalesce(sum(failures), 0) AS bigint) FROM tried) AS looked
+SELECT fates.*, lost.*, (SELECT CAST(coalesce(sum(failures), 0) AS bigint) FROM tried) AS looked
 FROM (
     SELECT count(*) AS runs,
         coalesce(array_agg(run_id) FILTER (WHERE status IS DISTINCT FROM 'succeeded'), '{NOTHING}')::text
             AS not_succeeded,
         (SELECT coalesce(json_agg(marks), '[]') FROM (
-            SELECT {MARK}, {STANDING} FROM told {APART} WHERE is_within GROUP BY 1, 2, 3
+            SELECT {MARK}, {STANDING} FROM told {APART} GROUP BY 1, 2, 3
         ) AS marks) AS standing
-    FROM told WHERE is_within
+    FROM told
 ) AS fates CROSS JOIN (
     SELECT coalesce(max(of_all), 0) AS of_lost,
         coalesce(array_agg(run_id), '{NOTHING}')::text AS lost_runs,
         coalesce(array_agg(lease_epoch), '{NOTHING}')::text AS lost_epochs
     FROM lost
-) AS lost CROSS JOIN (
-    SELECT coalesce(max(of_all), 0) AS of_recovered,
-        coalesce(array_agg(run_id), '{NOTHING}')::text AS recovered_runs,
-        coalesce(array_agg(failures), '{NOTHING}')::text AS failures,
-        coalesce(array_agg(first_failed_at), '{NOTHING}')::text AS first_failed_at
-    FROM recovered
-) AS recovered
+) AS lost
 """
 
 
 def failed(ask: Ask, window: Window, groups: Sequence[int] = ()) -> Failed:
-    """Return what failed in ``window`` and LEAD before it, of its newest CAP failures.
+    """Return what failed in ``window``, of its newest CAP failures.
 
     Of marks it tells those of ``groups``, and of failures without a group.
     """
-    begin = window.since - LEAD
-    values = {"begin": begin, "since": window.since, "until": window.until, "cap": CAP, "most": MOST_SHOWN}
-    values["groups"] = list(groups)
-    found = dict(ask(_FAILED, values)[0])
+    values = {"since": window.since, "until": window.until, "cap": CAP, "most": MOST_SHOWN}
+    found = dict(ask(_FAILED, values | {"groups": list(groups)})[0])
     return Failed(*stand(found.pop("standing"), found.pop("runs")), **found)
 
 
@@ -213,25 +188,33 @@ def known(ask: Ask, window: Window) -> tuple[set[tuple[str, str]], bool]:
     return old, bool(found) and found[0]["looked"] >= CAP
 
 
-_RECOVERED = """
-SELECT r.id, r.job_type, r.attempts, r.error_code, r.finished_at, worst.failures, worst.first_failed_at
-FROM unnest(CAST(:runs AS bigint[]), CAST(:failures AS bigint[]), CAST(:first_failed_at AS timestamptz[]))
-    WITH ORDINALITY AS worst (run_id, failures, first_failed_at, place)
-JOIN wakeboard.job_runs AS r ON r.id = worst.run_id
-ORDER BY worst.place
+_RECOVERED = f"""
+WITH well AS MATERIALIZED (
+    SELECT r.id, r.attempts FROM wakeboard.job_runs AS r
+    WHERE {IS_RECOVERED} AND r.finished_at >= :since AND r.finished_at < :until
+    ORDER BY r.finished_at DESC LIMIT :cap
+)
+SELECT r.id, r.job_type, r.attempts, r.error_code, r.finished_at, tried.failures, tried.first_failed_at,
+    (SELECT count(*) FROM well) AS of_all
+FROM (SELECT id FROM well ORDER BY attempts DESC, id DESC LIMIT :most) AS worst
+JOIN wakeboard.job_runs AS r ON r.id = worst.id
+CROSS JOIN LATERAL (
+    SELECT count(*) AS failures, min(a.finished_at) AS first_failed_at FROM {_ATTEMPTS} AND a.run_id = r.id
+) AS tried
+ORDER BY tried.failures DESC, r.finished_at DESC, r.id DESC
 """
 
 
-def recovered(ask: Ask, found: Failed) -> tuple[list[Row], int]:
-    """Return runs that succeeded in the window after failures, most failures first; and how many there are.
+def recovered(ask: Ask, window: Window) -> tuple[list[Row], int]:
+    """Return runs that succeeded in ``window`` after failures, and how many there are, CAP at most.
 
-    id, job_type, attempts, error_code (of the last failure), failures (those not older than LEAD before the
-    window), first_failed_at, finished_at. At most MOST_SHOWN.
+    id, job_type, attempts, error_code (of the last failure), failures, first_failed_at, finished_at. Of those
+    with most attempts MOST_SHOWN, most failures first.
     """
-    if not found.of_recovered:
-        return [], 0
-    values = {"failures": found.failures, "first_failed_at": found.first_failed_at}
-    return ask(_RECOVERED, {"runs": found.recovered_runs, **values}), found.of_recovered
+    values = {"since": window.since, "until": window.until, "cap": CAP, "most": MOST_SHOWN}
+    found = [dict(row) for row in ask(_RECOVERED, values)]
+    of_all = [row.pop("of_all") for row in found]
+    return [*found], max(of_all, default=0)
 
 
 _LOST = """

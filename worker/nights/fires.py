@@ -1,6 +1,6 @@
 """What the page of a night asks of schedules: fires that were missed, late, or ran beside the one before.
 
-A plain fire (``worker.odd_fires``) was not late, and none was beside it. The others are in two indexes of
+A plain fire (``worker.indexed``) was not late, and none was beside it. The others are in two indexes of
 their own, those under way and those that ended, so that a night costs what was odd in it, however many fires
 it had. At most CAP of each are read.
 """
@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
+from worker.indexed import IS_ODD_FIRE, IS_UNDER_WAY
 from worker.nights import Ask, Window
 from worker.nights.faults import MOST_SHOWN as MOST_TOLD
-from worker.odd_fires import IS_ODD, IS_UNDER_WAY
 
 CAP = 20_000
 PER_SCHEDULE = 2000
@@ -107,7 +107,7 @@ _BEGUN = f"""
     SELECT {_FIRE}
     FROM (
         SELECT r.definition_id, r.id, r.scheduled_for, r.status, r.attempts, r.started_at, r.finished_at
-        FROM (SELECT * FROM wakeboard.job_runs WHERE {IS_ODD}) AS r
+        FROM (SELECT * FROM wakeboard.job_runs WHERE {IS_ODD_FIRE}) AS r
         WHERE {_WITHIN}
         ORDER BY r.scheduled_for DESC
         LIMIT :cap

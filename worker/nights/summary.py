@@ -84,7 +84,7 @@ def summary(ask: Ask, window: Span, zone: tzinfo) -> Summary:
     usually = medians(ask, window.since)
     ran = minutes.ran([minutes.summed(ask, window, usually, minutes.slice_length(window))], usually)
     kinds, failed = failed_kinds(ask, window)
-    recovered, of_recovered = faults.recovered(ask, failed)
+    recovered, of_recovered = faults.recovered(ask, window)
     lost, of_lost = faults.lost(ask, failed)
     gone = unmanned(ask, window)
     missed, fired, done = fires.missed(ask, window), fires.fired(ask, window), acts(ask, window)

@@ -192,7 +192,7 @@ class Night:
     @cached_property
     def recovered(self) -> tuple[list[Row], int]:
         """The runs that succeeded only after failures, and how many there are."""
-        return self._of_runs("recovered", lambda: faults.recovered(self.ask, self.failed))
+        return self._of_runs("recovered", lambda: faults.recovered(self.ask, self.window))
 
     @cached_property
     def lost(self) -> tuple[list[Row], int]:

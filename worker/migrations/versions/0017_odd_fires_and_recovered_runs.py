@@ -1,4 +1,4 @@
-"""The fires of a night that need a look have indexes of their own: those under way, and those that ended oddly."""
+"""What a night looks for has indexes of its own: fires under way, fires that ended oddly, runs that recovered."""
 
 from alembic import op
 
@@ -15,6 +15,8 @@ LARGE_INDEXES = {
     " INCLUDE (id, definition_id, status, attempts, started_at, finished_at)"
     " WHERE scheduled_for IS NOT NULL AND started_at IS NOT NULL AND finished_at IS NOT NULL"
     " AND (attempts > 1 OR finished_at - scheduled_for > interval '1 minute')",
+    "job_runs_recovered": "job_runs (finished_at) INCLUDE (id, attempts)"
+    " WHERE status = 'succeeded' AND failed_at IS NOT NULL",
 }
 # The first has all that it had.
 REPLACED = ("job_runs_active_of_definition",)
