@@ -153,7 +153,7 @@ def an_attempt(connection: Connection, run_id: int, **columns: Any) -> int:
     insert(connection, "job_attempts", values, "run_id")
     if values["outcome"] in FAILURES:
         connection.execute(
-            """UPDATE wakeboard.job_runs SET failed_at = greatest(failed_at, a.finished_at)
+            """UPDATE wakeboard.job_runs SET failed_at = coalesce(failed_at, a.finished_at)
             FROM wakeboard.job_attempts AS a WHERE id = %s AND a.run_id = id AND a.lease_epoch = %s""",
             (run_id, values["lease_epoch"]),
         )

@@ -1042,6 +1042,8 @@ def test_the_page_of_a_night_never_reads_a_whole_table(
         # What fires that need no look would have to be sorted by is never asked.
         assert "Sort Key: r.definition_id" not in plan, plan
         assert plan.count("job_attempts_pkey") == 6, plan
+    recovered = [plan for sql, plan in planned if "WITH well AS MATERIALIZED" in sql]
+    assert len(recovered) >= 3 and all("using job_runs_recovered on" in plan for plan in recovered), recovered
     tried = [plan for sql, plan in planned if "WITH tried AS MATERIALIZED" in sql]
     used = "Index Only Scan Backward using job_attempts_failed_runs "
     assert sum(used in plan for plan in tried) >= 3 and all("Full Join" in plan for plan in tried), tried

@@ -85,12 +85,12 @@ def walked(made: list[Fire], names: dict[int, str], window: Span, now: datetime)
             by_schedule[fire.schedule].append(fire)
     told, under_way, begun = [], 0, 0
     for schedule, found in by_schedule.items():
-        late, beside, reached = [], [], None
+        late, beside, reached, is_there = [], [], None, names[schedule] != "gone"
         for fire in sorted(found, key=lambda fire: fire.at):
-            is_under_way = fire.status in ("queued", "running")
-            through = fire.ended or now
-            under_way += is_under_way
-            begun += fire.began is not None and (is_under_way or fire.is_retried or through > fire.at + STEP)
+            is_under_way, through = fire.status in ("queued", "running"), fire.ended or now
+            is_odd = fire.began is not None and (fire.is_retried or through > fire.at + STEP)
+            under_way += is_under_way and is_there
+            begun += (is_under_way and is_there and fire.began is not None) or (is_odd and not is_under_way)
             start = fire.began or (now if is_under_way else None)
             if start is not None and start > fire.at + LATE:
                 late.append(((start - fire.at).total_seconds(), fire.run))
@@ -98,6 +98,8 @@ def walked(made: list[Fire], names: dict[int, str], window: Span, now: datetime)
                 if reached is not None and fire.began < reached:
                     beside.append(fire.run)
                 reached = max(reached or fire.began, through)
+        if not is_there:
+            continue
         worst = max(late) if late else (None, None)
         newest = beside[-1] if beside else None
         told.append(Fired(names[schedule], "skip", len(found), len(late), *worst, len(beside), newest))
@@ -111,14 +113,18 @@ def walked(made: list[Fire], names: dict[int, str], window: Span, now: datetime)
 def random_fires(
     connection: Connection, chance: Random, counts: Sequence[int]
 ) -> tuple[list[Fire], dict[int, str]]:
-    """Write so many fires of the last twelve hours for each of some schedules; return them, and the names."""
+    """Write so many fires of the last twelve hours for each of some schedules; return them, and the names.
+
+    The fourth is removed afterwards: its fires happened, but nobody can look at it.
+    """
     now = datetime.now(UTC)
-    names = {a_definition(connection, name): name for name in ("z-first", "middle", "a-last", "idle")}
+    names = {a_definition(connection, name): name for name in ("z-first", "middle", "a-last", "gone", "idle")}
     made = [
         a_fire(connection, chance, schedule, now - timedelta(minutes=ago + 0.5))
         for schedule, count in zip(names, counts, strict=False)
         for ago in chance.sample(range(720), count)
     ]
+    connection.execute("DELETE FROM wakeboard.job_definitions WHERE name = 'gone'")
     return made, names
 
 
@@ -126,7 +132,7 @@ def random_fires(
 def test_fires_are_judged_as_by_a_walk_over_all_of_them(
     app: Flask, connection: Connection, seed: int
 ) -> None:
-    made, names = random_fires(connection, Random(seed), (8, 60, 30))
+    made, names = random_fires(connection, Random(seed), (8, 60, 30, 20))
     with looking(app) as (ask, now):
         for window in spans(now):
             assert fires.fired(ask, window) == walked(made, names, window, now)
@@ -135,7 +141,7 @@ def test_fires_are_judged_as_by_a_walk_over_all_of_them(
 def test_of_more_fires_than_are_looked_at_so_many_are_told_and_that_there_are_more(
     app: Flask, connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    random_fires(connection, Random(7), (8, 60, 30))
+    random_fires(connection, Random(7), (8, 60, 30, 20))
     with looking(app) as (ask, now):
         for window in spans(now):
             monkeypatch.setattr(fires, "CAP", 20_000)
@@ -152,7 +158,7 @@ def test_the_schedule_with_the_worst_delay_and_that_with_most_overlaps_are_told(
     app: Flask, connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fires, "MOST_TOLD", 1)
-    made, names = random_fires(connection, Random(8), (8, 60, 30))
+    made, names = random_fires(connection, Random(8), (8, 60, 30, 20))
     with looking(app) as (ask, now):
         for window in spans(now):
             found, whole = fires.fired(ask, window), walked(made, names, window, now)

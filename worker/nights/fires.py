@@ -160,29 +160,29 @@ WITH under_way AS ({_UNDER_WAY}
 ), stretches AS ({_STRETCHES}
 ), beside AS ({_BESIDE}
 ), told AS MATERIALIZED (
-    SELECT definition_id, coalesce(under_way.late, 0) + coalesce(late.late, 0) AS late, latest, waits_since,
-        greatest(latest[1], date_part('epoch', now() - waits_since)) AS late_seconds,
+    SELECT d.id, d.name, d.overlap, coalesce(under_way.late, 0) + coalesce(late.late, 0) AS late, latest,
+        waits_since, greatest(latest[1], date_part('epoch', now() - waits_since)) AS late_seconds,
         coalesce(beside, 0) AS beside, newest
     FROM under_way FULL JOIN late USING (definition_id) FULL JOIN beside USING (definition_id)
+    JOIN wakeboard.job_definitions AS d ON d.id = definition_id
 ), worst AS (
-    (SELECT * FROM told WHERE late > 0 ORDER BY late_seconds DESC, definition_id LIMIT :most)
+    (SELECT * FROM told WHERE late > 0 ORDER BY late_seconds DESC, id LIMIT :most)
     UNION
-    (SELECT * FROM told WHERE beside > 0 ORDER BY beside DESC, definition_id LIMIT :most)
+    (SELECT * FROM told WHERE beside > 0 ORDER BY beside DESC, id LIMIT :most)
 )
 SELECT numbers.*,
     (SELECT coalesce(sum(runs), 0)::bigint FROM under_way) AS under_way,
     (SELECT count(*) FROM begun) AS begun,
     (SELECT coalesce(json_agg(json_build_array(
-        d.name, d.overlap, (
+        name, overlap, (
             SELECT count(*) FROM (
-                SELECT FROM wakeboard.job_runs AS r WHERE r.definition_id = d.id AND {_WITHIN} LIMIT :each
+                SELECT FROM wakeboard.job_runs AS r WHERE r.definition_id = worst.id AND {_WITHIN} LIMIT :each
             ) AS fire
         ), late, late_seconds, CASE WHEN latest[1] = late_seconds THEN latest[2]::bigint ELSE (
             SELECT r.id FROM wakeboard.job_runs AS r
-            WHERE r.definition_id = d.id AND r.scheduled_for = waits_since
+            WHERE r.definition_id = worst.id AND r.scheduled_for = waits_since
         ) END, beside, newest[2]::bigint
-    ) ORDER BY d.name), '[]')
-    FROM worst JOIN wakeboard.job_definitions AS d ON d.id = worst.definition_id) AS worst
+    ) ORDER BY name), '[]') FROM worst) AS worst
 FROM (
     SELECT coalesce(sum(late), 0)::bigint AS late, count(*) FILTER (WHERE late > 0) AS late_schedules,
         coalesce(sum(beside), 0)::bigint AS beside, count(*) FILTER (WHERE beside > 0) AS beside_schedules
