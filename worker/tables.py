@@ -468,6 +468,7 @@ missed_fires = Table(
         "reason IN ('misfire', 'overlap', 'capped', 'paused')", name="missed_fires_reason_is_known"
     ),
     Index("missed_fires_by_time", "noted_at"),
+    Index("missed_fires_of_very_many", "until_at", postgresql_where=text("until_at IS NOT NULL")),
 )
 
 loops = Table(

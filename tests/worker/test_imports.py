@@ -72,8 +72,8 @@ def test_the_dashboard_writes_only_through_the_workers_moves() -> None:
 
 
 def test_the_states_import_nothing_of_ours() -> None:
-    for name in ("states", "settings", "durations", "backoff", "zones"):
-        allowed = ("worker.zones", "worker.durations", "worker.setting_values")
+    for name in ("states", "indexed", "settings", "durations", "backoff", "zones"):
+        allowed = ("worker.states", "worker.zones", "worker.durations", "worker.setting_values")
         ours = [found for found in imports(WORKER / f"{name}.py") if within(found, "worker", "dashboard")]
         assert [found for found in ours if not within(found, *allowed)] == [], name
 
@@ -84,9 +84,10 @@ def test_the_moves_know_no_sqlalchemy_and_no_motion() -> None:
     )
 
 
-def test_the_tables_import_the_states_alone() -> None:
-    ours = {name.partition(".states")[0] for name in imports(WORKER / "tables.py") if within(name, "worker")}
-    assert ours == {"worker"}
+def test_the_tables_import_the_states_and_conditions_of_indexes_alone() -> None:
+    allowed = ("worker.states", "worker.indexed")
+    ours = [name for name in imports(WORKER / "tables.py") if within(name, "worker") and name != "worker"]
+    assert ours and [name for name in ours if not within(name, *allowed)] == []
 
 
 @pytest.mark.parametrize(

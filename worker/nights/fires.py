@@ -17,6 +17,8 @@ from worker.nights import Ask, Window
 from worker.nights.faults import MOST_SHOWN as MOST_TOLD
 
 CAP = 20_000
+# In a night without a worker each fire of each schedule may be one.
+MISSED_CAP = 200_000
 PER_SCHEDULE = 2000
 MOST_SHOWN = 100
 # A fire is made within seconds of its time while any worker lives, and started when a slot is free.
@@ -229,21 +231,22 @@ class Missed(NamedTuple):
     last_at: datetime
 
 
+# Of a fire that stands for very many, until_at has an index.
 _MISSED = """
 SELECT d.name, m.reason, count(*) AS fires, bool_or(m.until_at IS NOT NULL) AS is_many,
     min(m.scheduled_for) AS first_at, max(coalesce(m.until_at, m.scheduled_for)) AS last_at
-FROM (SELECT id, name FROM wakeboard.job_definitions ORDER BY id LIMIT :cap) AS d
-CROSS JOIN LATERAL (
-    (SELECT f.reason, f.scheduled_for, f.until_at FROM wakeboard.missed_fires AS f
-     WHERE f.definition_id = d.id AND f.scheduled_for >= :since AND f.scheduled_for < :until
-     ORDER BY f.scheduled_for DESC LIMIT :each)
+FROM (
+    (SELECT f.definition_id, f.reason, f.scheduled_for, f.until_at FROM wakeboard.missed_fires AS f
+     WHERE f.definition_id = ANY (ARRAY(SELECT id FROM wakeboard.job_definitions))
+        AND f.scheduled_for >= :since AND f.scheduled_for < :until
+     ORDER BY f.definition_id, f.scheduled_for
+     LIMIT :cap)
     UNION ALL
-    (SELECT before.* FROM (
-        SELECT f.reason, f.scheduled_for, f.until_at FROM wakeboard.missed_fires AS f
-        WHERE f.definition_id = d.id AND f.scheduled_for < :since
-        ORDER BY f.scheduled_for DESC LIMIT 1
-     ) AS before WHERE before.until_at > :since)
+    (SELECT f.definition_id, f.reason, f.scheduled_for, f.until_at FROM wakeboard.missed_fires AS f
+     WHERE f.until_at > :since AND f.scheduled_for < :since
+     LIMIT :cap)
 ) AS m
+JOIN wakeboard.job_definitions AS d ON d.id = m.definition_id
 GROUP BY d.name, m.reason
 ORDER BY count(*) DESC, d.name, m.reason
 LIMIT :most
@@ -252,11 +255,5 @@ LIMIT :most
 
 def missed(ask: Ask, window: Window) -> list[Missed]:
     """Return by schedule and reason the fires that fell into ``window`` and were not made, most first."""
-    values = {
-        "since": window.since,
-        "until": window.until,
-        "cap": CAP,
-        "each": PER_SCHEDULE,
-        "most": MOST_SHOWN,
-    }
+    values = {"since": window.since, "until": window.until, "cap": MISSED_CAP, "most": MOST_SHOWN}
     return [Missed(*row.values()) for row in ask(_MISSED, values)]

@@ -17,6 +17,7 @@ LARGE_INDEXES = {
     " AND (attempts > 1 OR finished_at - scheduled_for > interval '1 minute')",
     "job_runs_recovered": "job_runs (finished_at) INCLUDE (id, attempts)"
     " WHERE status = 'succeeded' AND failed_at IS NOT NULL",
+    "missed_fires_of_very_many": "missed_fires (until_at) WHERE until_at IS NOT NULL",
 }
 # The first has all that it had.
 REPLACED = ("job_runs_active_of_definition",)
