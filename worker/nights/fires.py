@@ -115,6 +115,15 @@ _BEGUN = f"""
         LIMIT :cap
     ) AS r"""
 _BEFORE = "ORDER BY scheduled_for ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING"
+# Of one that took long it is asked first whether another was to begin meanwhile: mostly none was.
+_LONG = f"""
+    SELECT definition_id, scheduled_for, reach
+    FROM (SELECT definition_id, scheduled_for, coalesce(through_at, now()) AS reach FROM begun) AS reaching
+    WHERE reach > scheduled_for + :step AND EXISTS (
+        SELECT FROM wakeboard.job_runs AS r
+        WHERE r.definition_id = reaching.definition_id AND r.scheduled_for > reaching.scheduled_for
+            AND r.scheduled_for < least(reach, :until)
+    )"""
 # What ran without a pause between, by schedule: only there can a fire have begun beside another.
 _STRETCHES = f"""
     SELECT definition_id, min(scheduled_for) AS begin_at, max(reach) AS until_at
@@ -125,13 +134,11 @@ _STRETCHES = f"""
             SELECT *, coalesce(
                 scheduled_for >= max(reach) OVER (PARTITION BY definition_id {_BEFORE}), true
             ) AS is_new
-            FROM (
-                SELECT definition_id, scheduled_for, coalesce(through_at, now()) AS reach FROM begun
-            ) AS reaching
+            FROM ({_LONG}
+            ) AS long
         ) AS parted
     ) AS placed
-    GROUP BY definition_id, place
-    HAVING max(reach) > min(scheduled_for) + :step"""
+    GROUP BY definition_id, place"""
 # The latest start and the newest overlap are the greatest of (which, run), as floats: they say a time to the
 # microsecond and an id up to 2 to the 53rd, and take less to make and to compare than ``numeric``.
 _BESIDE = f"""
