@@ -296,7 +296,7 @@ job_runs = Table(
         postgresql_include=["id", "attempts"],
         postgresql_where=text(IS_RECOVERED),
     ),
-    # One run for each fire. What is told of a night's fires is read from here alone.
+    # One run for each fire. What a night tells of a schedule's fires is read from here, and from no row.
     Index(
         "job_runs_fires",
         "definition_id",

@@ -117,12 +117,12 @@ def is_empty(found: Night) -> bool:
     happened = (
         found.ran,
         found.running,
-        found.missed,
+        found.missed.fires,
         found.acts.items,
         found.failures.count,
         found.unmanned,
     )
-    return not any(happened) and not found.fired.is_any
+    return not any(happened) and not fires.is_any(found.ask, found.window)
 
 
 BOUNDS = {
@@ -190,7 +190,7 @@ def twin(context: Mapping[str, Any]) -> dict[str, Any]:
         "failed_runs": asdict(found.fates),
         "recovered_runs": [dict(row) for row in found.recovered[0]],
         "unmanned": [each._asdict() for each in found.unmanned],
-        "missed_fires": [each._asdict() for each in found.missed],
+        "missed_fires": [each._asdict() for each in found.missed.worst],
         "fires": [each._asdict() for each in found.fired.worst],
         "slow_runs": [dict(run) for runs in found.slow_runs.values() for run in runs],
         "taken_over_runs": [dict(row) for row in found.lost[0]],

@@ -79,7 +79,9 @@ NEWEST = f"""
         LIMIT :cap"""
 # A run that failed has the group of its last failure. Those of :groups are told apart, all others are one: a
 # join finds them in half of the time that asking each run for one of an array takes.
-APART = "LEFT JOIN unnest(CAST(:groups AS bigint[])) AS apart (number) ON apart.number = error_group"
+APART = """LEFT JOIN (
+    SELECT DISTINCT number FROM unnest(CAST(:groups AS bigint[])) AS number
+) AS apart ON apart.number = error_group"""
 MARK = f"""apart.number,
     CASE WHEN error_group IS NULL THEN coalesce(error_code, '{UNKNOWN}') END AS code,
     CASE WHEN error_group IS NULL THEN job_type END AS of_type"""
@@ -194,7 +196,8 @@ WITH well AS MATERIALIZED (
     WHERE {IS_RECOVERED} AND r.finished_at >= :since AND r.finished_at < :until
     ORDER BY r.finished_at DESC LIMIT :cap
 )
-SELECT r.id, r.job_type, r.attempts, r.error_code, r.finished_at, tried.failures, tried.first_failed_at,
+SELECT r.id, r.job_type, r.attempts, r.error_code, r.failed_at, r.finished_at, tried.failures,
+    tried.first_failed_at,
     (SELECT count(*) FROM well) AS of_all
 FROM (SELECT id FROM well ORDER BY attempts DESC, id DESC LIMIT :most) AS worst
 JOIN wakeboard.job_runs AS r ON r.id = worst.id
@@ -208,8 +211,8 @@ ORDER BY tried.failures DESC, r.finished_at DESC, r.id DESC
 def recovered(ask: Ask, window: Window) -> tuple[list[Row], int]:
     """Return runs that succeeded in ``window`` after failures, and how many there are, CAP at most.
 
-    id, job_type, attempts, error_code (of the last failure), failures, first_failed_at, finished_at. Of those
-    with most attempts MOST_SHOWN, most failures first.
+    id, job_type, attempts, error_code and failed_at (of the last failure), failures, first_failed_at,
+    finished_at. Of those with most attempts MOST_SHOWN, most failures first.
     """
     values = {"since": window.since, "until": window.until, "cap": CAP, "most": MOST_SHOWN}
     found = [dict(row) for row in ask(_RECOVERED, values)]

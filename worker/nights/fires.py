@@ -2,7 +2,7 @@
 
 A plain fire (``worker.indexed``) was not late, and none was beside it. The others are in two indexes of
 their own, those under way and those that ended, so that a night costs what was odd in it, however many fires
-it had. At most CAP of each are read.
+it had. At most CAP of each are read one by one, and MANY walked over.
 """
 
 from __future__ import annotations
@@ -16,11 +16,9 @@ from worker.indexed import IS_ODD_FIRE, IS_UNDER_WAY
 from worker.nights import Ask, Window
 from worker.nights.faults import MOST_SHOWN as MOST_TOLD
 
-CAP = 20_000
-# In a night without a worker each fire of each schedule may be one.
-MISSED_CAP = 200_000
-PER_SCHEDULE = 2000
-MOST_SHOWN = 100
+CAP, MANY = 20_000, 200_000
+# So many lines about missed fires are told.
+MOST_MISSED = 100
 # A fire is made within seconds of its time while any worker lives, and started when a slot is free.
 LATE = timedelta(minutes=1)
 # Two fires of a schedule are at least this far apart: nothing in cron is finer.
@@ -30,8 +28,7 @@ STEP = timedelta(minutes=1)
 class Fired(NamedTuple):
     """The fires of one schedule: how many, how many started late, how many beside the run before.
 
-    ``fires`` counts PER_SCHEDULE at most. ``late_seconds`` is the worst delay, ``late_run_id`` its run;
-    ``beside_run_id`` the newest of those.
+    ``late_seconds`` is the worst delay, ``late_run_id`` its run; ``beside_run_id`` the newest of those.
     """
 
     name: str
@@ -48,9 +45,9 @@ class Fired(NamedTuple):
 class Fires:
     """How the fires of a window began: how many ``late`` or ``beside`` the run before, of how many schedules.
 
-    Looked at were those ``under_way``, and the odd ones that had ``begun``, under way or ended. ``worst`` are
-    the schedules with the worst delays and those with most fires beside another, by name, at most MOST_TOLD
-    of each.
+    Looked at were those ``under_way`` and the odd ones that had ``ended``; ``walked`` over were those while
+    another took long. ``worst`` are the schedules with the worst delays and those with most fires beside
+    another, by name, at most MOST_TOLD of each.
     """
 
     late: int
@@ -58,18 +55,14 @@ class Fires:
     beside: int
     beside_schedules: int
     under_way: int
-    begun: int
+    ended: int
+    walked: int
     worst: Sequence[Fired]
 
     @property
     def is_cut(self) -> bool:
         """Whether there may be more than were looked at."""
-        return max(self.under_way, self.begun) >= CAP
-
-    @property
-    def is_any(self) -> bool:
-        """Whether there was one to look at."""
-        return self.under_way + self.begun > 0
+        return max(self.under_way, self.ended) >= CAP or self.walked >= MANY
 
 
 # When a run ``r`` was through. Of a dead one that somebody cancelled later, finished_at is that cancel: its
@@ -103,10 +96,10 @@ _UNDER_WAY = f"""
     ) AS fire
     GROUP BY definition_id"""
 _BEGUN = f"""
-    SELECT {_FIRE}
+    SELECT {_FIRE}, false AS is_over
     FROM under_way CROSS JOIN unnest(begun) AS one (id) JOIN wakeboard.job_runs AS r ON r.id = one.id
     UNION ALL
-    SELECT {_FIRE}
+    SELECT {_FIRE}, true
     FROM (
         SELECT r.definition_id, r.id, r.scheduled_for, r.status, r.attempts, r.started_at, r.finished_at
         FROM (SELECT * FROM wakeboard.job_runs WHERE {IS_ODD_FIRE}) AS r
@@ -116,7 +109,7 @@ _BEGUN = f"""
     ) AS r"""
 _BEFORE = "ORDER BY scheduled_for ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING"
 # Of one that took long it is asked first whether another was to begin meanwhile: mostly none was.
-_LONG = f"""
+_LONG = """
     SELECT definition_id, scheduled_for, reach
     FROM (SELECT definition_id, scheduled_for, coalesce(through_at, now()) AS reach FROM begun) AS reaching
     WHERE reach > scheduled_for + :step AND EXISTS (
@@ -142,7 +135,8 @@ _STRETCHES = f"""
 # The latest start and the newest overlap are the greatest of (which, run), as floats: they say a time to the
 # microsecond and an id up to 2 to the 53rd, and take less to make and to compare than ``numeric``.
 _BESIDE = f"""
-    SELECT definition_id, count(*) AS beside, max(ARRAY[date_part('epoch', scheduled_for), id]) AS newest
+    SELECT definition_id, count(*) AS walked, count(*) FILTER (WHERE is_beside) AS beside,
+        max(ARRAY[date_part('epoch', scheduled_for), id]) FILTER (WHERE is_beside) AS newest
     FROM (
         SELECT fire.* FROM stretches CROSS JOIN LATERAL (
             SELECT definition_id, id, scheduled_for, first_started_at < max(
@@ -153,11 +147,10 @@ _BESIDE = f"""
                 FROM wakeboard.job_runs AS r
                 WHERE r.definition_id = stretches.definition_id AND r.scheduled_for >= begin_at
                     AND r.scheduled_for < least(until_at, :until)
-                ORDER BY r.scheduled_for LIMIT :each
             ) AS walked
         ) AS fire
+        LIMIT :many
     ) AS fire
-    WHERE is_beside
     GROUP BY definition_id"""
 _JUDGED = f"""
 WITH under_way AS ({_UNDER_WAY}
@@ -181,12 +174,11 @@ WITH under_way AS ({_UNDER_WAY}
 )
 SELECT numbers.*,
     (SELECT coalesce(sum(runs), 0)::bigint FROM under_way) AS under_way,
-    (SELECT count(*) FROM begun) AS begun,
+    (SELECT count(*) FROM begun WHERE is_over) AS ended,
+    (SELECT coalesce(sum(walked), 0)::bigint FROM beside) AS walked,
     (SELECT coalesce(json_agg(json_build_array(
         name, overlap, (
-            SELECT count(*) FROM (
-                SELECT FROM wakeboard.job_runs AS r WHERE r.definition_id = worst.id AND {_WITHIN} LIMIT :each
-            ) AS fire
+            SELECT count(*) FROM wakeboard.job_runs AS r WHERE r.definition_id = worst.id AND {_WITHIN}
         ), late, late_seconds, CASE WHEN latest[1] = late_seconds THEN latest[2]::bigint ELSE (
             SELECT r.id FROM wakeboard.job_runs AS r
             WHERE r.definition_id = worst.id AND r.scheduled_for = waits_since
@@ -206,7 +198,7 @@ def fired(ask: Ask, window: Window) -> Fires:
         "since": window.since,
         "until": window.until,
         "cap": CAP,
-        "each": PER_SCHEDULE,
+        "many": MANY,
         "most": MOST_TOLD,
         "late": LATE,
         "step": STEP,
@@ -214,6 +206,19 @@ def fired(ask: Ask, window: Window) -> Fires:
     found = dict(ask(_JUDGED, values)[0])
     worst = [Fired._make(each) for each in found.pop("worst")]
     return Fires(**found, worst=worst)
+
+
+_ANY = f"""
+SELECT EXISTS (
+    SELECT FROM wakeboard.job_runs AS r
+    WHERE r.definition_id = ANY (ARRAY(SELECT id FROM wakeboard.job_definitions)) AND {_WITHIN}
+) AS is_any
+"""
+
+
+def is_any(ask: Ask, window: Window) -> bool:
+    """Return whether a run was made for a fire of ``window``, of a schedule that is still there."""
+    return bool(ask(_ANY, {"since": window.since, "until": window.until})[0]["is_any"])
 
 
 def late(found: Fires) -> list[Fired]:
@@ -238,20 +243,35 @@ class Missed(NamedTuple):
     last_at: datetime
 
 
+@dataclass(frozen=True, slots=True)
+class AllMissed:
+    """How many fires were missed, in so many ``lines`` by schedule and reason; the ``worst`` MOST_MISSED.
+
+    ``is_cut``: there are more, because one stands for very many or because counting stopped.
+    """
+
+    fires: int
+    lines: int
+    is_cut: bool
+    worst: Sequence[Missed]
+
+
 # Of a fire that stands for very many, until_at has an index.
 _MISSED = """
 SELECT d.name, m.reason, count(*) AS fires, bool_or(m.until_at IS NOT NULL) AS is_many,
-    min(m.scheduled_for) AS first_at, max(coalesce(m.until_at, m.scheduled_for)) AS last_at
+    min(m.scheduled_for) AS first_at, max(coalesce(m.until_at, m.scheduled_for)) AS last_at,
+    sum(count(*)) OVER ()::bigint AS all_fires, count(*) OVER () AS lines,
+    bool_or(bool_or(m.until_at IS NOT NULL)) OVER () AS are_many
 FROM (
     (SELECT f.definition_id, f.reason, f.scheduled_for, f.until_at FROM wakeboard.missed_fires AS f
      WHERE f.definition_id = ANY (ARRAY(SELECT id FROM wakeboard.job_definitions))
         AND f.scheduled_for >= :since AND f.scheduled_for < :until
      ORDER BY f.definition_id, f.scheduled_for
-     LIMIT :cap)
+     LIMIT :many)
     UNION ALL
     (SELECT f.definition_id, f.reason, f.scheduled_for, f.until_at FROM wakeboard.missed_fires AS f
      WHERE f.until_at > :since AND f.scheduled_for < :since
-     LIMIT :cap)
+     LIMIT :many)
 ) AS m
 JOIN wakeboard.job_definitions AS d ON d.id = m.definition_id
 GROUP BY d.name, m.reason
@@ -260,7 +280,12 @@ LIMIT :most
 """
 
 
-def missed(ask: Ask, window: Window) -> list[Missed]:
+def missed(ask: Ask, window: Window) -> AllMissed:
     """Return by schedule and reason the fires that fell into ``window`` and were not made, most first."""
-    values = {"since": window.since, "until": window.until, "cap": MISSED_CAP, "most": MOST_SHOWN}
-    return [Missed(*row.values()) for row in ask(_MISSED, values)]
+    values = {"since": window.since, "until": window.until, "many": MANY, "most": MOST_MISSED}
+    rows = ask(_MISSED, values)
+    if not rows:
+        return AllMissed(0, 0, False, ())
+    *_, fires, lines, are_many = rows[0].values()
+    worst = [Missed(*[*row.values()][: len(Missed._fields)]) for row in rows]
+    return AllMissed(fires, lines, are_many or fires >= MANY, worst)

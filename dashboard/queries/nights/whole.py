@@ -200,7 +200,7 @@ class Night:
         return faults.lost(self.ask, self.failed)
 
     @cached_property
-    def missed(self) -> list[fires.Missed]:
+    def missed(self) -> fires.AllMissed:
         """The fires that were missed."""
         return fires.missed(self.ask, self.window)
 
@@ -247,8 +247,8 @@ class Night:
             recovered=self.recovered[1],
             waiting=self.fates.waiting,
             dead=self.fates.dead,
-            missed=sum(each.fires for each in self.missed),
-            missed_is_cut=any(each.is_many for each in self.missed),
+            missed=self.missed.fires,
+            missed_is_cut=self.missed.is_cut,
             late=self.fired.late,
             overlapping=self.fired.beside,
             slow=sum(each.slow for each in self.ran),
