@@ -32,7 +32,7 @@ from tests.dashboard.apps import an_app, overhear
 from tests.dashboard.conftest import NIGHT_TILES, SAME_ORIGIN, assert_shown_as_text
 from tests.factories import a_definition, a_group, a_run, a_type, a_worker, age, an_attempt, from_now, insert
 from worker import audit
-from worker.nights import Ask, faults, fires
+from worker.nights import Ask, faults, fires, missed
 from worker.nights import minutes as statistics
 from worker.nights.minutes import SLICES, Ran, Slice, ran, slice_length, slices, summed
 from worker.nights.summary import Span, summary
@@ -305,17 +305,17 @@ def test_fires_that_were_missed_are_told_with_the_reason(client: FlaskClient, co
 def test_all_missed_fires_are_counted_though_the_worst_lines_alone_are_told(
     client: FlaskClient, connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fires, "MOST_MISSED", 1)
+    monkeypatch.setattr(missed, "MOST_TOLD", 1)
     monkeypatch.setitem(BOUNDS, "shown", 1)
     for name, count in (("often", 3), ("once", 1)):
         schedule = a_definition(connection, name)
         for hours in range(1, count + 1):
-            missed = {"scheduled_for": from_now(f"-{hours} hours"), "reason": "misfire"}
-            insert(connection, "missed_fires", {"definition_id": schedule, **missed})
+            fire = {"scheduled_for": from_now(f"-{hours} hours"), "reason": "misfire"}
+            insert(connection, "missed_fires", {"definition_id": schedule, **fire})
     body, page = night(client), html(client)
     assert body["missed"] == 4 and [one["name"] for one in body["missed_fires"]] == ["often"]
     assert "2 lines in all, by schedule and reason; shown are those with the most." in page
-    monkeypatch.setattr(fires, "MANY", 3)
+    monkeypatch.setattr(missed, "MANY", 3)
     assert "at least 3 fires missed" in night(client)["sentence"]
 
 

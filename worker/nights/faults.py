@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from worker.indexed import IS_RECOVERED
+from worker.indexed import IS_RECOVERED, IS_UNDER_WAY
 from worker.nights import Ask, Row, Window
 from worker.states import FAILURES, sql_list
 
@@ -85,8 +85,8 @@ APART = """LEFT JOIN (
 MARK = f"""apart.number,
     CASE WHEN error_group IS NULL THEN coalesce(error_code, '{UNKNOWN}') END AS code,
     CASE WHEN error_group IS NULL THEN job_type END AS of_type"""
-STANDING = """count(*) FILTER (WHERE status = 'succeeded') AS succeeded,
-    count(*) FILTER (WHERE status IN ('failed', 'queued', 'running')) AS waiting,
+STANDING = f"""count(*) FILTER (WHERE status = 'succeeded') AS succeeded,
+    count(*) FILTER (WHERE {IS_UNDER_WAY}) AS waiting,
     count(*) FILTER (WHERE status = 'dead') AS dead,
     count(*) FILTER (WHERE status = 'cancelled') AS cancelled,
     count(*) FILTER (WHERE status = 'failed') AS failed"""

@@ -13,6 +13,7 @@ from urllib.parse import quote, urlencode
 
 from worker.durations import format_duration
 from worker.nights import Ask, Row, faults, fires, minutes
+from worker.nights import missed as missed_fires
 from worker.nights.acts import acts
 from worker.nights.kinds import Kind, failed_kinds
 from worker.nights.unmanned import Unmanned, unmanned
@@ -87,7 +88,7 @@ def summary(ask: Ask, window: Span, zone: tzinfo) -> Summary:
     recovered, of_recovered = faults.recovered(ask, window)
     lost, of_lost = faults.lost(ask, failed)
     gone = unmanned(ask, window)
-    missed, fired, done = fires.missed(ask, window), fires.fired(ask, window), acts(ask, window)
+    missed, fired, done = missed_fires.missed(ask, window), fires.fired(ask, window), acts(ask, window)
     numbers = Numbers(
         attempts=sum(each.attempts for each in ran),
         types=len(ran),
@@ -158,7 +159,7 @@ def _unmanned(each: Unmanned, zone: tzinfo) -> Line:
     return Line(f"{since} to {until}, {format_duration(each.seconds)}", "/workers")
 
 
-def _missed(each: fires.Missed) -> Line:
+def _missed(each: missed_fires.Missed) -> Line:
     count = f"{number(each.fires)}{'+' if each.is_many else ''}"
     return Line(
         f"{count} × {_short(each.name)}: {REASONS.get(each.reason, each.reason)}", _schedule(each.name)

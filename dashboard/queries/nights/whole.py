@@ -28,6 +28,7 @@ from dashboard.queries.nights.hours import KeptMinutes
 from dashboard.queries.settled import Settled
 from dashboard.words import night as words
 from worker.nights import Ask, Row, faults, fires, minutes
+from worker.nights import missed as missed_fires
 from worker.nights.minutes import Minutes, Ran
 from worker.nights.unmanned import Unmanned, unmanned
 from worker.nights.usual import Usual, medians, usual_until
@@ -200,9 +201,9 @@ class Night:
         return faults.lost(self.ask, self.failed)
 
     @cached_property
-    def missed(self) -> fires.AllMissed:
+    def missed(self) -> missed_fires.AllMissed:
         """The fires that were missed."""
-        return fires.missed(self.ask, self.window)
+        return missed_fires.missed(self.ask, self.window)
 
     @cached_property
     def fired(self) -> fires.Fires:
