@@ -11,7 +11,7 @@ import psycopg
 from benchmarks import bench
 from worker.retention.keep import STATISTICS_DAYS
 
-TYPES, CODES, SCHEDULES, WORKERS, DAYS = 60, 30, 500, 20, 90
+TYPES, CODES, SCHEDULES, WORKERS, RUNNING = 60, 30, 500, 20, 8
 AT_ONCE = 1_000_000
 LARGE = ("job_runs", "job_attempts", "statistics_rollups")
 
@@ -33,7 +33,9 @@ _SURROUNDINGS = (
         CASE WHEN n > %(workers)s THEN now() - interval '2 days' END, 90000000, '0.1.0'
     FROM generate_series(1, 10 * %(workers)s) AS n""",
 )
-# Shares fall as 1/n from the first type, and from the first code, on.
+# Shares fall as 1/n from the first type, and from the first code, on. Runs come one by one up to now, a fifth
+# of them fires, of which one in a hundred starts late and one in two hundred dies; what waits came at once,
+# in the last ten minutes, and what will be tried again is among the newest.
 _RUNS = """
 INSERT INTO wakeboard.job_runs (job_type, definition_id, scheduled_for, payload, priority, run_at, status,
     attempts, failures, lease_epoch, locked_by, locked_until, started_at, finished_at, failed_at, error_code,
@@ -44,9 +46,9 @@ SELECT 'type_' || kind, definition, CASE WHEN definition IS NOT NULL THEN date_t
     tries, fails, tries,
     CASE status WHEN 'running' THEN 'worker-' || 1 + n %% %(workers)s END,
     CASE status WHEN 'running' THEN now() + interval '1 day' END,
-    CASE WHEN tries > 0 THEN at END,
-    CASE WHEN status IN ('succeeded', 'dead', 'cancelled') THEN at + interval '1 second' END,
-    CASE WHEN fails > 0 THEN at + interval '1 second' END,
+    CASE WHEN tries > 0 THEN at + delay END,
+    CASE WHEN status IN ('succeeded', 'dead', 'cancelled') THEN at + delay + interval '1 second' END,
+    CASE WHEN fails > 0 THEN at + delay + interval '1 second' END,
     CASE WHEN fails > 0 THEN 'error_' || code END,
     CASE WHEN fails > 0 THEN 'The other side answered ' || n || ' and then nothing more' END,
     CASE WHEN fails > 0 THEN 100 * kind + code END,
@@ -57,15 +59,18 @@ FROM (
             WHEN 'failed' THEN 3 WHEN 'running' THEN 1 ELSE 1 + is_second::int END AS tries,
         CASE status WHEN 'dead' THEN 10 WHEN 'failed' THEN 3 ELSE is_second::int END AS fails,
         CASE WHEN definition IS NULL THEN floor(power(%(types)s, random()))::int
-            ELSE 1 + definition %% %(types)s END AS kind
+            ELSE 1 + definition %% %(types)s END AS kind,
+        CASE WHEN definition IS NOT NULL AND n %% 500 = 5 THEN interval '3 minutes' ELSE '0' END AS delay
     FROM (
-        SELECT n, now() - make_interval(secs => %(seconds)s * (1 - n / %(runs)s::float8)) AS at,
+        SELECT n, now() - CASE WHEN n <= %(runs)s
+                THEN make_interval(secs => 10 + %(seconds)s * (1 - n / %(runs)s::float8))
+                ELSE make_interval(secs => 600 * (%(all)s - n) / (%(all)s - %(runs)s)::float8) END AS at,
             floor(power(%(codes)s, random()))::int AS code,
-            CASE WHEN n %% 5 = 0 THEN 1 + n / 5 %% %(schedules)s END AS definition,
-            CASE WHEN n > %(runs)s - 8 THEN 'running' WHEN n > %(runs)s * 0.995 THEN 'queued'
-                WHEN n %% 10 = 7 THEN 'dead' WHEN n %% 100 = 3 THEN 'cancelled'
-                WHEN n > %(runs)s * 0.99 AND n %% 25 = 4 THEN 'failed' ELSE 'succeeded' END AS status,
-            n %% 10 = 1 AND n <= %(runs)s * 0.995 AS is_second
+            CASE WHEN n %% 5 = 0 AND n <= %(runs)s THEN 1 + n / 5 %% %(schedules)s END AS definition,
+            CASE WHEN n > %(all)s - %(running)s THEN 'running' WHEN n > %(runs)s THEN 'queued'
+                WHEN n %% 10 = 7 OR n %% 1000 = 15 THEN 'dead' WHEN n %% 100 = 3 THEN 'cancelled'
+                WHEN n > %(runs)s - 50000 AND n %% 25 = 4 THEN 'failed' ELSE 'succeeded' END AS status,
+            n %% 10 = 1 AND n <= %(runs)s AS is_second
         FROM generate_series(%(first)s, %(last)s) AS n
     ) AS fated
 ) AS tried ORDER BY n
@@ -117,12 +122,12 @@ _BEHIND = (
     SELECT 'run:' || n, 'mail', n, 1, 1, CASE WHEN n %% 100000 = 20 THEN 'started' ELSE 'done' END,
         '{"id": 1}', at, at
     FROM (SELECT n, now() - make_interval(secs => %(seconds)s * (1 - n / %(runs)s::float8)) AS at
-        FROM generate_series(%(before)s + 20, %(runs)s, 20) AS n) AS timed""",
+        FROM generate_series(20, %(runs)s, 20) AS n) AS timed""",
     """INSERT INTO wakeboard.missed_fires (definition_id, scheduled_for, reason, noted_at)
     SELECT 1 + n %% %(schedules)s, now() - n * interval '20 minutes',
         (ARRAY['misfire', 'overlap', 'capped'])[1 + n %% 3], now() - n * interval '20 minutes'
     FROM generate_series(1, 6000) AS n
-    WHERE n * 1200 <= %(seconds)s * (1 - %(before)s / %(runs)s::float8)""",
+    WHERE n * 1200 <= %(seconds)s""",
     """INSERT INTO wakeboard.audit_log (at, actor, role, source, action, target_type, target_id, reason,
         before, after, result, request_id, ip)
     SELECT now() - make_interval(secs => %(seconds)s * (1 - n / (%(runs)s / 50)::float8)),
@@ -134,41 +139,40 @@ _BEHIND = (
         CASE WHEN n %% 3 = 0 THEN 'the customer called again' END,
         '{"status": "dead"}', '{"status": "queued"}',
         CASE WHEN n %% 90 = 0 THEN 'denied' ELSE 'done' END, 'r' || n, '192.0.2.7'
-    FROM generate_series(1 + %(before)s / 50, greatest(200, %(runs)s / 50)) AS n""",
+    FROM generate_series(1, greatest(200, %(runs)s / 50)) AS n""",
     """WITH made AS (
         INSERT INTO wakeboard.operations
             (verb, filter, as_of, status, total, done, actor, is_open, finished_at)
         SELECT 'retry', '{"status": "dead"}', now(), 'finished', 200, 200, 'person-1', false, now()
         FROM generate_series(1, 50) RETURNING id)
     INSERT INTO wakeboard.operation_runs (operation_id, run_id, result, outcome)
-    SELECT id, %(before)s + n, 'moved', 'succeeded' FROM made CROSS JOIN generate_series(1, 200) AS n""",
+    SELECT id, n, 'moved', 'succeeded' FROM made CROSS JOIN generate_series(1, 200) AS n""",
 )
 
 
-def fill(connection: psycopg.Connection, runs: int, before: int = 0) -> None:
+def fill(connection: psycopg.Connection, runs: int, *, seconds: float, waiting: int) -> None:
     """Write the past of ``runs`` runs, and everything beside it, into an empty database.
 
-    ``before``: so many of the oldest, and what is as old, are left out; the others are what they would be.
+    They came evenly in the ``seconds`` before now. So many more are ``waiting``, and RUNNING are under way.
     """
+    total = runs + waiting + RUNNING if runs else 0
     values = {
-        "before": before,
-        "runs": runs, "types": TYPES, "codes": CODES, "schedules": SCHEDULES, "workers": WORKERS,
-        "seconds": DAYS * 86_400, "kept_days": STATISTICS_DAYS - 1,
+        "runs": runs, "all": total, "running": RUNNING, "types": TYPES, "codes": CODES,
+        "schedules": SCHEDULES, "workers": WORKERS, "seconds": seconds, "kept_days": STATISTICS_DAYS - 1,
     }  # fmt: skip
     began, cursor = monotonic(), psycopg.ClientCursor(connection)
     with _bare(connection):
         for statement in _SURROUNDINGS if runs else ():
             cursor.execute(statement.encode(), values)
-        cursor.execute("SELECT setval('wakeboard.job_runs_id_seq', %s, false)", (before + 1,))
-        for first in range(before + 1, runs + 1, AT_ONCE):
-            part = values | {"first": first, "last": min(first + AT_ONCE - 1, runs)}
+        for first in range(1, total + 1, AT_ONCE):
+            part = values | {"first": first, "last": min(first + AT_ONCE - 1, total)}
             cursor.execute(_RUNS.encode(), part)
             # Failed attempts are the larger ones. What they leave of their pages is found by the others, as
             # in a table that has been vacuumed all along; else whatever is added later would be scattered.
             for is_bad in (True, False):
                 cursor.execute(_ATTEMPTS.encode(), part | {"is_bad": is_bad})
                 connection.execute("VACUUM wakeboard.job_attempts")
-            bench.say(f"{part['last']:,} of {runs:,} runs written, {monotonic() - began:.0f} s")
+            bench.say(f"{part['last']:,} of {total:,} runs written, {monotonic() - began:.0f} s")
         for statement in _BEHIND if runs else ():
             cursor.execute(statement.encode(), values)
         bench.say(f"what is beside them written, {monotonic() - began:.0f} s")

@@ -1,16 +1,16 @@
-"""Databases as an installation has them after ninety days, of several sizes, kept between benchmarks.
+"""One installation at several ages, in databases that are kept between benchmarks.
 
     python -m benchmarks.grown [--folder /var/tmp/wakeboard-grown] [--sizes 10000,100000,1000000,10000000]
 
-One server holds an empty database and one of each size, filled when they are first asked for: a size is the
-number of runs, of which a tenth died after ten attempts and a tenth succeeded with the second, so there are
-twice as many attempts; one in 200 waits, one in 5,000 will be tried again. Beside them, at every size: 60 job
+It has 111,111 runs a day. Its first ten thousand were over after two hours, a hundred thousand after nearly a
+day, a million after nine days, ten million after ninety. One server holds an empty database and one for each
+of these ages, called by the number of runs that were over. A tenth of them died after ten attempts, a tenth
+succeeded with the second, so there are twice as many attempts; the newest come up to the moment in which the
+database was filled. At every age 50,000 runs wait, which came at once ten minutes ago, and there are 60 job
 types of very unequal shares, 500 schedules, errors of 30 codes in groups, workers, effects, missed fires, an
-audit log; and the statistics of all that ended in the days for which statistics are kept. Ten million runs
-take about a quarter of an hour and 15 GB; filling is done without fsync, measuring at default durability.
-
-A smaller size has less of everything, of each night too. LAST_DAY is the newest day of the largest size, with
-as many runs of each kind, and nothing older: what a page takes there it takes for what it shows.
+audit log; and the statistics of all that ended in the days for which statistics are kept. So a page shows the
+same at each age, as far as it was there already, and what it takes more is for what was before. Ten million
+runs take about five minutes and 15 GB; filling is done without fsync, measuring at default durability.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import argparse
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 
 import psycopg
@@ -30,7 +31,8 @@ from worker.db import migrate
 
 FOLDER = Path("/var/tmp/wakeboard-grown")
 SIZES = (10_000, 100_000, 1_000_000, 10_000_000)
-EMPTY, LAST_DAY = 0, -1
+EMPTY = 0
+SECONDS_PER_RUN, WAITING = 90 * 86_400 / max(SIZES), 50_000
 FILLING = {"fsync": "off", "full_page_writes": "off", "max_wal_size": "8GB", "autovacuum": "off"}
 
 # Whoever is alive in the data stays so for the benchmark.
@@ -48,21 +50,25 @@ _AWAKE = (
 
 def name_of(size: int) -> str:
     """Return the name of the database of so many runs."""
-    return "grown_last_day" if size == LAST_DAY else f"grown_{size}"
+    return f"aged_{size}"
 
 
 @contextmanager
 def server(
-    folder: Path, sizes: Sequence[int], settings: Mapping[str, str] | None = None
+    folder: Path,
+    sizes: Sequence[int],
+    settings: Mapping[str, str] | None = None,
+    newest: timedelta | None = None,
 ) -> Iterator[dict[int, str]]:
     """Run the server of ``folder`` at default durability; yield the URL of each size, filled, and of EMPTY.
 
-    ``settings`` are PostgreSQL settings instead of the default ones.
+    ``settings`` are PostgreSQL settings instead of the default ones. What was filled longer ago than
+    ``newest`` is filled anew: where nothing has run for hours, windows that end now show nothing.
     """
     folder.mkdir(mode=0o711, exist_ok=True)
     embedded.start(folder, settings=settings)
     try:
-        if missing := [size for size in (EMPTY, *sizes) if not _exists(folder, name_of(size))]:
+        if missing := [size for size in (EMPTY, *sizes) if not _is_there(folder, size, newest)]:
             _prepare(folder, missing)
             embedded.start(folder, settings=settings)
         urls = {size: embedded.url(folder, database=name_of(size)) for size in (EMPTY, *sizes)}
@@ -90,33 +96,35 @@ def _prepare(folder: Path, sizes: Sequence[int]) -> None:
         os.sync()
 
 
-def _exists(folder: Path, name: str) -> bool:
+def _is_there(folder: Path, size: int, newest: timedelta | None) -> bool:
+    """Return whether the database of a size is there, and not filled longer ago than ``newest``."""
+    query = "SELECT 1 FROM pg_database WHERE datname = %s"
     with psycopg.connect(embedded.url(folder)) as connection:
-        found = connection.execute("SELECT 1 FROM pg_database WHERE datname = %s", (name,)).fetchone()
-    return found is not None
+        if connection.execute(query, (name_of(size),)).fetchone() is None:
+            return False
+    if size == EMPTY or newest is None:
+        return True
+    with psycopg.connect(embedded.url(folder, database=name_of(size))) as connection:
+        query = "SELECT created_at > now() - %s FROM wakeboard.job_runs ORDER BY id DESC LIMIT 1"
+        row = connection.execute(query, (newest,)).fetchone()
+    return row is not None and bool(row[0])
 
 
 def _make(folder: Path, size: int) -> None:
     """Fill a database of ``size`` runs under another name, and give it its own when it is whole."""
+    name = sql.Identifier(name_of(size))
     admin = psycopg.connect(embedded.url(folder, user="postgres", database="postgres"), autocommit=True)
     with admin:
-        admin.execute("DROP DATABASE IF EXISTS filling")
+        # The old one first: two of the largest may be too much for a disk.
+        for each in (name, sql.Identifier("filling")):
+            admin.execute(sql.SQL("DROP DATABASE IF EXISTS {}").format(each))
         admin.execute("CREATE DATABASE filling OWNER wakeboard TEMPLATE template0")
         url = embedded.url(folder, database="filling")
         migrate(url)
         with bench.session(url) as connection:
             connection.execute("SET statement_timeout = 0")
-            if size == LAST_DAY:
-                filling.fill(connection, max(SIZES), before=_before_last_day())
-            else:
-                filling.fill(connection, size)
-        rename = sql.SQL("ALTER DATABASE filling RENAME TO {}").format(sql.Identifier(name_of(size)))
-        admin.execute(rename)
-
-
-def _before_last_day() -> int:
-    """Return how many runs of the largest size are older than its last day; things come in hundreds."""
-    return max(SIZES) - max(SIZES) // filling.DAYS // 100 * 100
+            filling.fill(connection, size, seconds=size * SECONDS_PER_RUN, waiting=WAITING)
+        admin.execute(sql.SQL("ALTER DATABASE filling RENAME TO {}").format(name))
 
 
 def keep_awake(connection: psycopg.Connection) -> None:

@@ -2,15 +2,15 @@
 
     benchmarks/run pages [--sizes 10000,…,10000000] [--requests 40] [--clients 20] [--folder FOLDER]
 
-The data is that of ``benchmarks.grown``, filled at the first call. Each size has a dashboard process of its
-own (``wakeboard web``, default settings) and a signed-in browser that keeps its connection. Every address
-takes turns: the smallest size, the next, and so on; the time is from the request's first byte to the
-answer's last, over loopback, so it holds the program, the database and the network's own cost. The first
-request of an address, before which the process has never seen it, is told apart. What a page takes at ten
-million it may take for what it shows, or for what was before: so the newest day of these, alone in a
-database, takes turns as well. Searches for text look at 20,000 runs a request and say so. Exports and the
-questions of verbs for all that match are left out. Then so many clients at once walk over all pages of the
-largest size.
+The data is that of ``benchmarks.grown``, filled where it is not there or older than NEWEST. Each size has a
+dashboard process of its own (``wakeboard web``, default settings) and a signed-in browser that keeps its
+connection. Every address takes turns: the smallest size, the next, and so on; the time is from the
+request's first byte to the answer's last, over loopback, so it holds the program, the database and the
+network's own cost. The first request of an address, before which the process has never seen it, is told
+apart. The sizes are ages of one installation: at ten thousand runs it is two hours old, so windows that are
+longer show less there, and there was no night yet; at a hundred thousand it is nearly a day old. Searches
+for text look at 20,000 runs a request and say so. Exports and the questions of verbs for all that match are
+left out. Then so many clients at once walk over all pages of the largest size.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from datetime import timedelta
 from http.client import HTTPConnection
 from pathlib import Path
 from statistics import median, quantiles
@@ -28,7 +29,6 @@ from time import perf_counter
 import psycopg
 
 from benchmarks import bench, grown, rest
-from benchmarks.grown import LAST_DAY
 from dashboard import create_app
 from dashboard.connection import FRESH_COOKIE
 from dashboard.params import Cursor
@@ -40,6 +40,8 @@ from worker.states import Role
 
 P95_MS, TOGETHER_P95_MS, SEARCH_P95_MS, GROWTH = 50, 300, 300, 1.5
 PERSON = "benchmark"
+# So old may the newest runs be: many windows show the last hour.
+NEWEST = timedelta(minutes=15)
 # Exports, and the questions of verbs for all that match: those judge up to 100,000 runs.
 LEFT_OUT = r"\.csv$|^/runs/bulk/<"
 # A run of each state, the newest but one; what else stands in addresses.
@@ -226,27 +228,20 @@ def at_once(
 
 def tell(found: Mapping[str, Mapping[int, Times]], title: str, most_ms: float) -> None:
     """Print how many keep the promise, and the times of all, the slowest at the largest size first."""
-    sizes = sorted(size for size in next(iter(found.values())) if size != LAST_DAY)
+    sizes = sorted(next(iter(found.values())))
     small, large = sizes[0], sizes[-1]
     slow = [rule for rule, times in found.items() if times[large].p95 > most_ms]
     print(f"### {title}\n\n{len(found)} of them; p95 over {most_ms} ms at {large:,} runs: {len(slow)};")
-    # Where there is less than a page shows, it shows less.
-    grew = ", ".join(f"at {_told(size)}: {_grew(found, size, large)}" for size in (*sizes[:-1][:2], LAST_DAY))
+    grew = ", ".join(f"at {size:,}: {_grew(found, size, large)}" for size in sizes[:-1][:2])
     print(f"median over {GROWTH} times that {grew}. The slowest come first:\n")
-    columns = [*sizes, LAST_DAY]
-    print(f"| milliseconds | p50 at {' | '.join(map(_told, columns))} | p95 | first | grew | by the past |")
-    print("|---" + "|--:" * (len(columns) + 4) + "|")
+    print(f"| milliseconds | p50 at {' | '.join(f'{size:,}' for size in sizes)} | p95 | first | grew |")
+    print("|---" + "|--:" * (len(sizes) + 3) + "|")
     for rule in sorted(found, key=lambda rule: -found[rule][large].p95):
         times, last = found[rule], found[rule][large]
-        cells = [*(times[size].p50 for size in columns), last.p95, last.first]
+        cells = [*(times[size].p50 for size in sizes), last.p95, last.first]
         shown = " | ".join(f"{each:.1f}" for each in cells)
-        more = [last.p50 / times[size].p50 for size in (small, LAST_DAY)]
-        print(f"| `{rule}` | {shown} | {more[0]:.2f} | {more[1]:.2f} |")
+        print(f"| `{rule}` | {shown} | {last.p50 / times[small].p50:.2f} |")
     print()
-
-
-def _told(size: int) -> str:
-    return "its last day" if size == LAST_DAY else f"{size:,}"
 
 
 def _grew(found: Mapping[str, Mapping[int, Times]], small: int, large: int) -> int:
@@ -273,12 +268,11 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=20, help="clients at once")
     parser.add_argument("--only", default="", help="only addresses that contain this")
     chosen = parser.parse_args()
-    databases = (*chosen.sizes, LAST_DAY)
-    with grown.server(chosen.folder, databases) as urls, ExitStack() as running:
+    with grown.server(chosen.folder, chosen.sizes, newest=NEWEST) as urls, ExitStack() as running:
         log = chosen.folder / "dashboard.log"
-        asked = {size: every_address(urls[size]) for size in databases}
+        asked = {size: every_address(urls[size]) for size in chosen.sizes}
         asked = {size: {r: a for r, a in each.items() if chosen.only in r} for size, each in asked.items()}
-        open_at = {size: running.enter_context(dashboard(urls[size], log)) for size in databases}
+        open_at = {size: running.enter_context(dashboard(urls[size], log)) for size in chosen.sizes}
         found = in_turns({size: Browser(*at) for size, at in open_at.items()}, asked, chosen.requests)
         searches = {rule: times for rule, times in found.items() if rule.startswith("search ")}
         pages = {rule: times for rule, times in found.items() if rule not in searches}
@@ -293,8 +287,7 @@ def main() -> None:
             tell_together(together, chosen.clients, largest)
         print(bench.machine(urls[largest]))
         for rule in sorted(whole):
-            of_sizes = {size: times for size, times in pages[rule].items() if size != LAST_DAY}
-            warm = {f"{size:,} finished runs": times.warm for size, times in of_sizes.items()}
+            warm = {f"{size:,} finished runs": times.warm for size, times in pages[rule].items()}
             bench.remember(rule, warm, "ms")
         bench.keep("pages", urls[largest])
 

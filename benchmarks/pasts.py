@@ -38,7 +38,7 @@ FROM generate_series(1, {QUEUED}) AS n"""
 _OURS_WAITING = f"""INSERT INTO wakeboard.job_runs (job_type, payload, run_at, enqueued_by, created_at,
     updated_at)
 SELECT 'type_' || kind, {_GIVEN}, at, 'shop', at, at FROM ({_WAITING}) AS waiting
-WHERE n <= {QUEUED} - (SELECT count(*) FROM wakeboard.job_runs WHERE status = 'queued') ORDER BY n"""
+ORDER BY n"""
 
 _PGQUEUER = (
     f"CREATE TEMP TABLE past AS {_PAST}",
@@ -94,7 +94,7 @@ _PGBOSS = (
 def ours(url: str, jobs: int) -> None:
     """Fill a database that has our schema."""
     with bench.session(url) as connection:
-        filling.fill(connection, jobs)
+        filling.fill(connection, jobs, seconds=DAYS * 86_400, waiting=0)
         connection.execute((_OURS_WAITING % ()).encode())
         grown.keep_awake(connection)
         _settle(connection)
