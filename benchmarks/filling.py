@@ -60,7 +60,7 @@ FROM (
         CASE status WHEN 'dead' THEN 10 WHEN 'failed' THEN 3 ELSE is_second::int END AS fails,
         CASE WHEN definition IS NULL THEN floor(power(%(types)s, random()))::int
             ELSE 1 + definition %% %(types)s END AS kind,
-        CASE WHEN definition IS NOT NULL AND n %% 500 = 5 THEN interval '3 minutes' ELSE '0' END AS delay
+        CASE WHEN definition IS NOT NULL AND n %% 505 = 5 THEN interval '3 minutes' ELSE '0' END AS delay
     FROM (
         SELECT n, now() - CASE WHEN n <= %(runs)s
                 THEN make_interval(secs => 10 + %(seconds)s * (1 - n / %(runs)s::float8))
@@ -68,7 +68,7 @@ FROM (
             floor(power(%(codes)s, random()))::int AS code,
             CASE WHEN n %% 5 = 0 AND n <= %(runs)s THEN 1 + n / 5 %% %(schedules)s END AS definition,
             CASE WHEN n > %(all)s - %(running)s THEN 'running' WHEN n > %(runs)s THEN 'queued'
-                WHEN n %% 10 = 7 OR n %% 1000 = 15 THEN 'dead' WHEN n %% 100 = 3 THEN 'cancelled'
+                WHEN n %% 10 = 7 OR n %% 1015 = 15 THEN 'dead' WHEN n %% 100 = 3 THEN 'cancelled'
                 WHEN n > %(runs)s - 50000 AND n %% 25 = 4 THEN 'failed' ELSE 'succeeded' END AS status,
             n %% 10 = 1 AND n <= %(runs)s AS is_second
         FROM generate_series(%(first)s, %(last)s) AS n

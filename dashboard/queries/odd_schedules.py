@@ -14,8 +14,8 @@ from dashboard.words.schedule import zone_of
 
 # More schedules than this are not looked at for one page.
 MOST_JUDGED = 500
-# So many are looked at first, and told whole: they may fill the page.
-FIRST_JUDGED = 60
+# So many are looked at first, and told whole: they may fill the page; if not, those after them may.
+FIRST_JUDGED, NEXT_JUDGED = 60, 150
 
 
 class Matching(NamedTuple):
@@ -42,8 +42,9 @@ def matching(connection: Connection, filters: Filters, words: Collection[str]) -
     first, rest = list(zones)[:FIRST_JUDGED], list(zones)[FIRST_JUDGED:]
     latest = fires.strips(connection, first, words)
     ids = _odd(connection, latest, zones, words)
-    if filters.cursor_text is not None or len(ids) <= filters.limit:
-        ids += _odd(connection, fires.odd(connection, rest, words), zones, words)
+    for part in (rest[:NEXT_JUDGED], rest[NEXT_JUDGED:]):
+        if filters.cursor_text is not None or len(ids) <= filters.limit:
+            ids += _odd(connection, fires.odd(connection, part, words), zones, words)
     return Matching(ids, len(found) <= MOST_JUDGED, latest)
 
 

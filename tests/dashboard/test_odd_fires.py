@@ -232,7 +232,11 @@ def test_schedules_behind_those_looked_at_first_are_found_as_well(
     assert f"Run {late}: succeeded, late" in client.get("/schedules?state=late").text
 
 
-def test_the_filter_finds_what_the_badges_say(client: FlaskClient, connection: Connection) -> None:
+@pytest.mark.parametrize("looked_at_first", (60, 1))
+def test_the_filter_finds_what_the_badges_say(
+    client: FlaskClient, connection: Connection, monkeypatch: pytest.MonkeyPatch, looked_at_first: int
+) -> None:
+    monkeypatch.setattr(odd_schedules, "FIRST_JUDGED", looked_at_first)
     dice = Random(20261025)
     for number in range(40):
         zone = dice.choice(("Europe/Berlin", "Asia/Gaza", "Africa/Casablanca", "Australia/Lord_Howe"))
@@ -243,6 +247,43 @@ def test_the_filter_finds_what_the_badges_say(client: FlaskClient, connection: C
     items = client.get("/schedules.json").get_json()["items"]
     told = [each["name"] for each in items if each["twice"]]
     assert names(client, "state=twice") == told and 0 < len(told) < len(items)
+
+
+def any_run(connection: Connection, dice: Random, definition: int, due: int) -> None:
+    """Write a run of a schedule that was due so many minutes ago, and went in one of many ways."""
+    how = dice.choice(("plain",) * 12 + ("late", "long", "retried", "by hand", "again", "waits", "cancelled"))
+    if how == "late":
+        a_fire(connection, definition, due, due - 3, due - 4)
+    elif how == "long":
+        a_fire(connection, definition, due, due, due - dice.choice((2, 50, 90)))
+    elif how == "retried":
+        a_fire(connection, definition, due, due, due - 1, attempts=2, lease_epoch=2)
+    elif how == "by hand":
+        began, ended = from_now(f"-{due} minutes"), from_now(f"-{due - dice.choice((1, 90))} minutes")
+        a_run(connection, "succeeded", definition_id=definition, started_at=began, finished_at=ended)
+    elif how in ("waits", "cancelled"):
+        status = "queued" if how == "waits" else how
+        a_run(connection, status, definition_id=definition, scheduled_for=from_now(f"-{due} minutes"))
+    else:
+        run = a_fire(connection, definition, due, due, due)
+        if how == "again":
+            a_run(connection, "succeeded", origin_run_id=run, enqueued_by=dice.choice(("anna", maker(run))))
+
+
+@pytest.mark.parametrize("word", ("late", "overlapping", "twice"))
+def test_schedules_that_are_surveyed_first_are_found_by_what_their_badges_say(
+    client: FlaskClient, connection: Connection, monkeypatch: pytest.MonkeyPatch, word: str
+) -> None:
+    monkeypatch.setattr(odd_schedules, "FIRST_JUDGED", 1)
+    monkeypatch.setattr(odd_schedules, "NEXT_JUDGED", 10)
+    dice = Random(20261125)
+    for number in range(40):
+        definition = a_definition(connection, f"some-{number}", timezone="UTC")
+        for step in range(dice.choice((0, 1, 3, 30)), 0, -1):
+            any_run(connection, dice, definition, 60 * (step + 2))
+    items = client.get("/schedules.json").get_json()["items"]
+    told = [each["name"] for each in items if each[word]]
+    assert names(client, f"state={word}") == told and 3 < len(told) < len(items) - 3
 
 
 def test_schedules_that_missed_something_can_be_listed(
