@@ -174,6 +174,10 @@ def every_address(url: str) -> dict[str, list[str]]:
     there = {"middle": Cursor("older", (middle,)).encode(), "early": Cursor("older", (early,)).encode()}
     for address in _FILTERED:
         found[address] = [address.format(**there)]
+    # The list of every page has the last hours of a night; what people open is the night that is over.
+    for rule in ("/night", "/night.json"):
+        (latest,), found[rule] = found[rule], [rule]
+        found[latest] = [latest]
     found = {rule: each for rule, each in found.items() if not re.search(LEFT_OUT, rule)}
     return found | {f"search {address}": [address] for address in _SEARCHES}
 
