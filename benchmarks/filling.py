@@ -29,35 +29,37 @@ _SURROUNDINGS = (
     """INSERT INTO wakeboard.workers (id, name, hostname, pid, job_types, concurrency, started_at, seen_at,
         stopped_at, memory_bytes, version)
     SELECT 'worker-' || n, 'shop-' || n, 'host-' || n %% 5, 1000 + n,
-        ARRAY(SELECT name FROM wakeboard.job_types), 4, now() - interval '3 days', now(),
-        CASE WHEN n > %(workers)s THEN now() - interval '2 days' END, 90000000, '0.1.0'
-    FROM generate_series(1, 10 * %(workers)s) AS n""",
+        ARRAY(SELECT name FROM wakeboard.job_types), 4, now() - age, now(),
+        CASE WHEN n > %(workers)s THEN now() - 2 * age / 3 END, 90000000, '0.1.0'
+    FROM generate_series(1, 10 * %(workers)s) AS n,
+        make_interval(secs => least(3 * 86400, %(seconds)s::float8)) AS age""",
 )
 # Shares fall as 1/n from the first type, and from the first code, on. Runs come one by one up to now, a fifth
-# of them fires, of which one in a hundred starts late and one in two hundred dies; what waits came at once,
-# in the last ten minutes, and what will be tried again is among the newest.
+# of them fires, of which one in a hundred starts late and one in two hundred dies at once; what waits came in
+# the last ten minutes, and what will be tried again is among the newest.
 _RUNS = """
 INSERT INTO wakeboard.job_runs (job_type, definition_id, scheduled_for, payload, priority, run_at, status,
     attempts, failures, lease_epoch, locked_by, locked_until, started_at, finished_at, failed_at, error_code,
     last_error, error_group, idempotency_key, enqueued_by, created_at, updated_at)
-SELECT 'type_' || kind, definition, CASE WHEN definition IS NOT NULL THEN date_trunc('second', at) END,
+SELECT 'type_' || kind, definition,
+    CASE WHEN definition IS NOT NULL THEN date_trunc('second', at - delay) END,
     jsonb_build_object('invoice_id', n, 'customer', n %% 5000, 'note', 'please send by mail'),
-    2, CASE status WHEN 'failed' THEN now() + interval '1 day' ELSE at END, status,
+    2, CASE status WHEN 'failed' THEN now() + interval '1 day' ELSE at - delay END, status,
     tries, fails, tries,
     CASE status WHEN 'running' THEN 'worker-' || 1 + n %% %(workers)s END,
     CASE status WHEN 'running' THEN now() + interval '1 day' END,
-    CASE WHEN tries > 0 THEN at + delay END,
-    CASE WHEN status IN ('succeeded', 'dead', 'cancelled') THEN at + delay + interval '1 second' END,
-    CASE WHEN fails > 0 THEN at + delay + interval '1 second' END,
+    CASE WHEN tries > 0 THEN at END,
+    CASE WHEN status IN ('succeeded', 'dead', 'cancelled') THEN at + interval '1 second' END,
+    CASE WHEN fails > 0 THEN at + interval '1 second' END,
     CASE WHEN fails > 0 THEN 'error_' || code END,
     CASE WHEN fails > 0 THEN 'The other side answered ' || n || ' and then nothing more' END,
     CASE WHEN fails > 0 THEN 100 * kind + code END,
     CASE WHEN n %% 4 = 0 THEN 'invoice-' || n END,
-    CASE WHEN definition IS NULL THEN 'shop' ELSE 'schedule:schedule-' || definition END, at, at
+    CASE WHEN definition IS NULL THEN 'shop' ELSE 'schedule:schedule-' || definition END, at - delay, at
 FROM (
-    SELECT *, CASE status WHEN 'queued' THEN 0 WHEN 'cancelled' THEN 0 WHEN 'dead' THEN 10
-            WHEN 'failed' THEN 3 WHEN 'running' THEN 1 ELSE 1 + is_second::int END AS tries,
-        CASE status WHEN 'dead' THEN 10 WHEN 'failed' THEN 3 ELSE is_second::int END AS fails,
+    SELECT *, CASE status WHEN 'queued' THEN 0 WHEN 'cancelled' THEN 0 WHEN 'running' THEN 1
+            WHEN 'failed' THEN 3 WHEN 'dead' THEN deadly ELSE 1 + is_second::int END AS tries,
+        CASE status WHEN 'failed' THEN 3 WHEN 'dead' THEN deadly ELSE is_second::int END AS fails,
         CASE WHEN definition IS NULL THEN floor(power(%(types)s, random()))::int
             ELSE 1 + definition %% %(types)s END AS kind,
         CASE WHEN definition IS NOT NULL AND n %% 505 = 5 THEN interval '3 minutes' ELSE '0' END AS delay
@@ -69,8 +71,9 @@ FROM (
             CASE WHEN n %% 5 = 0 AND n <= %(runs)s THEN 1 + n / 5 %% %(schedules)s END AS definition,
             CASE WHEN n > %(all)s - %(running)s THEN 'running' WHEN n > %(runs)s THEN 'queued'
                 WHEN n %% 10 = 7 OR n %% 1015 = 15 THEN 'dead' WHEN n %% 100 = 3 THEN 'cancelled'
-                WHEN n > %(runs)s - 50000 AND n %% 25 = 4 THEN 'failed' ELSE 'succeeded' END AS status,
-            n %% 10 = 1 AND n <= %(runs)s AS is_second
+                WHEN n > %(runs)s - least(50000, %(runs)s / 20) AND n %% 25 = 4 THEN 'failed'
+                ELSE 'succeeded' END AS status,
+            n %% 10 = 1 AND n <= %(runs)s AS is_second, CASE WHEN n %% 5 = 0 THEN 1 ELSE 10 END AS deadly
         FROM generate_series(%(first)s, %(last)s) AS n
     ) AS fated
 ) AS tried ORDER BY n

@@ -6,7 +6,7 @@ It has 111,111 runs a day. Its first ten thousand were over after two hours, a h
 day, a million after nine days, ten million after ninety. One server holds an empty database and one for each
 of these ages, called by the number of runs that were over. A tenth of them died after ten attempts, a tenth
 succeeded with the second, so there are twice as many attempts; the newest come up to the moment in which the
-database was filled. At every age 50,000 runs wait, which came at once ten minutes ago, and there are 60 job
+database was filled. At every age 50,000 more wait, which came in the last ten minutes, and there are 60 job
 types of very unequal shares, 500 schedules, errors of 30 codes in groups, workers, effects, missed fires, an
 audit log; and the statistics of all that ended in the days for which statistics are kept. So a page shows the
 same at each age, as far as it was there already, and what it takes more is for what was before. Ten million
@@ -69,7 +69,8 @@ def server(
     embedded.start(folder, settings=settings)
     try:
         if missing := [size for size in (EMPTY, *sizes) if not _is_there(folder, size, newest)]:
-            _prepare(folder, missing)
+            # The smallest last, for it is the soonest filled: so all are of nearly the same moment.
+            _prepare(folder, sorted(missing, reverse=True))
             embedded.start(folder, settings=settings)
         urls = {size: embedded.url(folder, database=name_of(size)) for size in (EMPTY, *sizes)}
         for url in urls.values():

@@ -3,12 +3,13 @@
     benchmarks/run growth [--sizes 10000,…,10000000] [--runs 60000] [--rounds 7] [--abreast 11]
         [--churn 1000000] [--held 300] [--floor 16] [--pairs 8] [--folder FOLDER]
 
-Databases of ``benchmarks.grown`` stand side by side in one server: an empty one and one of each size, taking
-turns. In each, no-op runs are added and drained by the worker's own statements in batches of 100 on one
-connection, and by one real worker (``wakeboard tick``, default settings but for keeping everything). The CPU
-time that the server's process had for the statements is told as well: other work on the machine hardly
-changes it. What a turn wrote is removed before the next one. The added rows are as large as the largest of
-the past: smaller ones would fill what is left of its pages, one here and one there, as no steady load does.
+Databases of ``benchmarks.grown`` stand side by side in one server: an empty one and one of each size,
+taking turns; of each size 50,000 other runs wait. In each, no-op runs are added and drained by the worker's
+own statements in batches of 100 on one connection, and by one real worker (``wakeboard tick``, default
+settings but for keeping everything). The CPU time that the server's process had for the statements is told
+as well: other work on the machine hardly changes it. What a turn wrote is removed before the next one. The
+added rows are as large as the largest of the past: smaller ones would fill what is left of its pages, one
+here and one there, as no steady load does.
 
 Turns are seconds apart, in which a shared machine may become another one. So the largest and the empty one
 are then drained at the same time, ``--abreast`` times: what slows one slows the other.

@@ -8,8 +8,8 @@ connection. Every address takes turns: the smallest size, the next, and so on; t
 request's first byte to the answer's last, over loopback, so it holds the program, the database and the
 network's own cost. The first request of an address, before which the process has never seen it, is told
 apart. The sizes are ages of one installation: at ten thousand runs it is two hours old, so windows that are
-longer show less there, and there was no night yet; at a hundred thousand it is nearly a day old. Searches
-for text look at 20,000 runs a request and say so. Exports and the questions of verbs for all that match are
+longer show less there, most of all last night; at a hundred thousand it is nearly a day old. Searches for
+text look at 20,000 runs a request and say so. Exports and the questions of verbs for all that match are
 left out. Then so many clients at once walk over all pages of the largest size.
 """
 
@@ -168,13 +168,14 @@ def every_address(url: str) -> dict[str, list[str]]:
     app = create_app(Settings.load({"database_url": url}, environ={}))
     with bench.session(url) as connection:
         found = addresses(app, things(connection))
-        query = """SELECT (min(id) + max(id)) / 2, (SELECT count(*) / 10 FROM wakeboard.audit_log)
-            FROM wakeboard.job_runs"""
+        query = """SELECT (SELECT id / 2 FROM wakeboard.job_runs WHERE status = 'succeeded'
+                ORDER BY status DESC, id DESC LIMIT 1),
+            (SELECT count(*) / 10 FROM wakeboard.audit_log)"""
         middle, early = connection.execute(query).fetchone() or (1, 1)
     there = {"middle": Cursor("older", (middle,)).encode(), "early": Cursor("older", (early,)).encode()}
     for address in _FILTERED:
         found[address] = [address.format(**there)]
-    # The list of every page has the last hours of a night; what people open is the night that is over.
+    # The list of every page has the last day of a night; what people open first is last night.
     for rule in ("/night", "/night.json"):
         (latest,), found[rule] = found[rule], [rule]
         found[latest] = [latest]
@@ -236,8 +237,8 @@ def tell(found: Mapping[str, Mapping[int, Times]], title: str, most_ms: float) -
     small, large = sizes[0], sizes[-1]
     slow = [rule for rule, times in found.items() if times[large].p95 > most_ms]
     print(f"### {title}\n\n{len(found)} of them; p95 over {most_ms} ms at {large:,} runs: {len(slow)};")
-    grew = ", ".join(f"at {size:,}: {_grew(found, size, large)}" for size in sizes[:-1][:2])
-    print(f"median over {GROWTH} times that {grew}. The slowest come first:\n")
+    grew = "".join(f" at {size:,}: {_grew(found, size, large)};" for size in sizes[:-1][:2])
+    print(f"median over {GROWTH} times that{grew or ' at no other size;'} the slowest come first:\n")
     print(f"| milliseconds | p50 at {' | '.join(f'{size:,}' for size in sizes)} | p95 | first | grew |")
     print("|---" + "|--:" * (len(sizes) + 3) + "|")
     for rule in sorted(found, key=lambda rule: -found[rule][large].p95):
@@ -284,7 +285,7 @@ def main() -> None:
         if searches:
             tell(searches, "Searches, of 20,000 runs a request", SEARCH_P95_MS)
         largest = max(chosen.sizes)
-        whole = [rule for rule in pages if is_page(rule) and "<" not in rule and "{" not in rule]
+        whole = [rule for rule in pages if is_page(rule.partition("?")[0]) and not set("<{") & set(rule)]
         if chosen.clients and whole:
             addressed = [asked[largest][rule][0] for rule in whole]
             together = at_once(*open_at[largest], addressed, chosen.clients, 2 * chosen.requests)

@@ -5,7 +5,7 @@ SQL alone, of the columns of ``job_runs``. It depends on no clock and no time zo
 
 from __future__ import annotations
 
-from worker.states import UNDER_WAY, sql_list
+from worker.states import ENDED, UNDER_WAY, sql_list
 
 # What has not ended.
 IS_UNDER_WAY = f"status IN ({sql_list(UNDER_WAY)})"
@@ -15,6 +15,9 @@ IS_UNDER_WAY = f"status IN ({sql_list(UNDER_WAY)})"
 IS_ODD_FIRE = (
     "scheduled_for IS NOT NULL AND started_at IS NOT NULL AND finished_at IS NOT NULL"
     " AND (attempts > 1 OR finished_at - scheduled_for > interval '1 minute')"
+)
+IS_PLAIN_FIRE = (
+    f"attempts = 1 AND status IN ({sql_list(ENDED)}) AND finished_at - scheduled_for <= interval '1 minute'"
 )
 # What succeeded only after a failure.
 IS_RECOVERED = "status = 'succeeded' AND failed_at IS NOT NULL"

@@ -13,18 +13,18 @@ from typing import Any
 from sqlalchemy import Connection, RowMapping, TextClause, text
 
 from dashboard.queries.schedules import LATEST
+from worker.indexed import IS_PLAIN_FIRE
 from worker.nights.fires import LATE, THROUGH_AT
-from worker.states import ENDED, sql_list
 from worker.stored import read_time
 
-# A run's started_at is that of its latest attempt; the first one's is in its history. Twice done is what
-# succeeded although a worker that had lost it came back with success too, or what somebody ran again; what
-# its own handler enqueued (worker.lineage.maker) is other work. Without OFFSET the planner may collect all
-# refused attempts there are instead of looking at those of each run.
+# What somebody ran again was done twice; what its own handler enqueued (worker.lineage.maker) is other work.
 _RAN_AGAIN = """EXISTS (
             SELECT FROM wakeboard.job_runs AS g WHERE g.origin_run_id = {which} AND g.status = 'succeeded'
                 AND g.enqueued_by IS DISTINCT FROM 'run:' || {origin}
         )"""
+# A run's started_at is that of its latest attempt; the first one's is in its history. Twice done is what
+# was run again, and what succeeded although a worker that had lost it came back with success too. Without
+# OFFSET the planner may collect all refused attempts there are instead of looking at those of each run.
 _JUDGED = f"""
 WITH run AS MATERIALIZED (
     SELECT d.id AS definition_id, r.id, r.status, r.scheduled_for, r.run_at, r.started_at, r.failed_at,
@@ -65,11 +65,11 @@ _RUNS = """json_build_array(array_agg(id), array_agg(status), array_agg(schedule
         array_agg(is_late), array_agg(is_beside), array_agg(came_back), array_agg(ran_again))::text AS runs,
     max(id) AS id, max(status) FILTER (WHERE is_last) AS status,
     max(coalesce(finished_at, failed_at, started_at, run_at)) FILTER (WHERE is_last) AS changed_at"""
-# Whether one of the latest runs may be odd, by indexes alone: none is if all are fires that needed one
-# attempt and were through within a minute of their time (worker.indexed), and none was done again.
+# Whether one of the latest runs may be odd, by indexes but for what was run again: none is if all are plain
+# fires (worker.indexed), and none was run again.
 _SURVEYED = f"""
-SELECT d.id AS definition_id, fires < runs OR of_fires.is_odd OR {{ran_again}} AS is_odd,
-    runs > 1 AS is_near, first_at, last_at
+SELECT d.id AS definition_id, fires < runs OR of_fires.is_odd OR {{ran_again}} AS is_odd, is_near,
+    first_at, last_at
 FROM unnest(CAST(:ids AS bigint[])) AS d (id)
 CROSS JOIN LATERAL (
     SELECT count(*) AS runs, min(id) AS oldest FROM (
@@ -80,15 +80,24 @@ CROSS JOIN LATERAL (
 CROSS JOIN LATERAL (
     SELECT count(*) FILTER (WHERE id >= oldest) AS fires, array_agg(id) AS ids,
         min(scheduled_for) AS first_at, max(scheduled_for) AS last_at,
-        bool_or(NOT coalesce(attempts = 1 AND status IN ({sql_list(ENDED)})
-            AND finished_at - scheduled_for <= interval '1 minute', false)) AS is_odd
+        bool_or(NOT coalesce({IS_PLAIN_FIRE}, false)) AS is_odd, bool_or({{is_near}}) AS is_near
     FROM (
-        SELECT id, status, attempts, finished_at, scheduled_for FROM wakeboard.job_runs
-        WHERE definition_id BETWEEN d.id AND d.id AND scheduled_for IS NOT NULL
-        ORDER BY definition_id DESC, scheduled_for DESC LIMIT :latest
+        SELECT * {{gap}} FROM (
+            SELECT definition_id, id, status, attempts, finished_at, scheduled_for FROM wakeboard.job_runs
+            WHERE definition_id BETWEEN d.id AND d.id AND scheduled_for IS NOT NULL
+            ORDER BY definition_id DESC, scheduled_for DESC LIMIT :latest
+        ) AS newest
     ) AS run
 ) AS of_fires
 WHERE runs > 0"""
+# What it asks where done twice is asked for, and else.
+_OF_TWICE = {
+    "ran_again": _RAN_AGAIN.format(which="ANY (ids)", origin="g.origin_run_id"),
+    "is_near": "gap < interval '1 day'",
+    "gap": """, scheduled_for - lead(scheduled_for)
+            OVER (ORDER BY definition_id DESC, scheduled_for DESC) AS gap""",
+}
+_OF_OTHERS = {"ran_again": "false", "is_near": "false", "gap": ""}
 _OF_A_RUN = (
     "id", "status", "scheduled_for", "run_at", "error_code", "is_late", "is_beside", "came_back", "ran_again",
 )  # fmt: skip
@@ -131,22 +140,19 @@ def odd(connection: Connection, ids: Sequence[int], words: Collection[str]) -> d
     """Return by definition id a row about its LATEST runs; none for those that have no runs.
 
     is_odd: one of them is one of ``words`` (late, overlapping, twice), as far as PostgreSQL can tell;
-    is_near: one may have been scheduled for less than a day after one before it; first_at and last_at: the
-    times that they were scheduled for. Most schedules have nothing odd: the others alone are judged by run.
+    is_near: where twice is asked for, whether one was scheduled for less than a day after one before it;
+    first_at and last_at: the times that they were scheduled for. Most schedules have nothing odd: the others
+    alone are judged by run.
     """
-    found = _by_definition(connection, _survey(ran_again="twice" in words), ids)
+    found = _by_definition(connection, _survey(twice="twice" in words), ids)
     unsure = [each for each, row in found.items() if row["is_odd"]]
     return found | _by_definition(connection, _grouped("", *sorted(set(words))), unsure)
 
 
 @cache
-def _survey(*, ran_again: bool) -> TextClause:
-    """Return the statement of which definitions may have odd runs; ``ran_again``: by that as well."""
-    return text(
-        _SURVEYED.format(
-            ran_again=_RAN_AGAIN.format(which="ANY (ids)", origin="g.origin_run_id") if ran_again else "false"
-        )
-    )
+def _survey(*, twice: bool) -> TextClause:
+    """Return the statement of which definitions may have odd runs; ``twice``: by what was done twice too."""
+    return text(_SURVEYED.format(**(_OF_TWICE if twice else _OF_OTHERS)))
 
 
 @cache
