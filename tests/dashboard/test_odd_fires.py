@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from datetime import UTC, datetime, timedelta
 from random import Random
 from typing import Any
 
 import pytest
 from flask.testing import FlaskClient
+from sqlalchemy import Connection as Session
+from sqlalchemy import RowMapping
 
-from dashboard.queries import odd_schedules
+from dashboard.queries import fires, odd_schedules
 from dashboard.words.oddities import counted, oddities
 from tests.conftest import Connection
 from tests.factories import a_definition, a_run, from_now, insert
@@ -284,6 +287,32 @@ def test_schedules_that_are_surveyed_first_are_found_by_what_their_badges_say(
     items = client.get("/schedules.json").get_json()["items"]
     told = [each["name"] for each in items if each[word]]
     assert names(client, f"state={word}") == told and 3 < len(told) < len(items) - 3
+    page = client.get(f"/schedules.json?state={word}&limit=3").get_json()
+    found = page["items"]
+    while page["next"]:
+        page = client.get(f"/schedules.json?state={word}&limit=3&cursor={page['next']}").get_json()
+        found += page["items"]
+    assert [each["name"] for each in found] == told
+
+
+def test_daily_schedules_are_not_told_whole_to_find_a_time_that_the_clocks_show_twice(
+    client: FlaskClient, connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[int] = []
+    whole = fires.strips
+
+    def strips(session: Session, ids: Sequence[int], words: Collection[str] = ()) -> dict[int, RowMapping]:
+        told.extend(ids)
+        return whole(session, ids, words)
+
+    monkeypatch.setattr(fires, "strips", strips)
+    monkeypatch.setattr(odd_schedules, "FIRST_JUDGED", 1)
+    for name in ("daily-1", "daily-2", "daily-3"):
+        scheduled(connection, name, "Europe/Berlin", *(at(f"2026-10-{day}T06:00") for day in range(20, 30)))
+    scheduled(connection, "hourly", "Europe/Berlin", *BERLIN)
+    ids = dict(connection.execute("SELECT name, id FROM wakeboard.job_definitions").fetchall())
+    assert names(client, "state=twice") == ["hourly"]
+    assert set(told) == {ids["daily-1"], ids["hourly"]}
 
 
 def test_schedules_that_missed_something_can_be_listed(
