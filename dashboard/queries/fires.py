@@ -140,13 +140,18 @@ def odd(connection: Connection, ids: Sequence[int], words: Collection[str]) -> d
     """Return by definition id a row about its LATEST runs; none for those that have no runs.
 
     is_odd: one of them is one of ``words`` (late, overlapping, twice), as far as PostgreSQL can tell;
-    is_near: where twice is asked for, whether one was scheduled for less than a day after one before it;
-    first_at and last_at: the times that they were scheduled for. Most schedules have nothing odd: the others
-    alone are judged by run.
+    is_near: one was scheduled for less than a day after one before it; first_at and last_at: the times that
+    they were scheduled for.
     """
-    found = _by_definition(connection, _survey(twice="twice" in words), ids)
-    unsure = [each for each, row in found.items() if row["is_odd"]]
-    return found | _by_definition(connection, _grouped("", *sorted(set(words))), unsure)
+    return _by_definition(connection, _grouped("", *sorted(set(words))), ids)
+
+
+def surveyed(connection: Connection, ids: Sequence[int], words: Collection[str]) -> dict[int, RowMapping]:
+    """Return what ``odd`` does, but for is_odd, which says that one of the runs may be one of ``words``.
+
+    is_near is told where ``words`` have twice. Most schedules have nothing odd, and this takes a third.
+    """
+    return _by_definition(connection, _survey(twice="twice" in words), ids)
 
 
 @cache

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, RowMapping
@@ -14,14 +15,15 @@ from dashboard.words.schedule import zone_of
 
 # More schedules than this are not looked at for one page.
 MOST_JUDGED = 500
-# So many are looked at first, and told whole: they may fill the page; if not, those after them may.
-FIRST_JUDGED, NEXT_JUDGED = 60, 150
+# The schedules up to each of these places are looked at together, and those after them only where the page is
+# not full yet; of those before the last place the odd ones are told whole, as the page wants them.
+PLACES = (100, 300)
 
 
 class Matching(NamedTuple):
     """Definitions that have odd runs: their ids, and whether none is left unjudged.
 
-    ``latest`` is what ``fires.strips`` tells of those looked at first, so that nobody asks again.
+    ``latest`` is what ``fires.strips`` tells of those that were looked at whole, so that nobody asks again.
     """
 
     ids: Sequence[int]
@@ -39,12 +41,18 @@ def matching(connection: Connection, filters: Filters, words: Collection[str]) -
     """
     found = schedules.candidates(connection, filters, MOST_JUDGED + 1)
     zones = {row["id"]: row["timezone"] for row in found[:MOST_JUDGED]}
-    first, rest = list(zones)[:FIRST_JUDGED], list(zones)[FIRST_JUDGED:]
-    latest = fires.strips(connection, first, words)
-    ids = _odd(connection, latest, zones, words)
-    for part in (rest[:NEXT_JUDGED], rest[NEXT_JUDGED:]):
+    ids: list[int] = []
+    latest: dict[int, RowMapping] = {}
+    for begin, end in pairwise((0, *PLACES, MOST_JUDGED)):
         if filters.cursor_text is not None or len(ids) <= filters.limit:
-            ids += _odd(connection, fires.odd(connection, part, words), zones, words)
+            surveyed = fires.surveyed(connection, list(zones)[begin:end], words)
+            unsure = [each for each, row in surveyed.items() if row["is_odd"]]
+            if end in PLACES:
+                judged = fires.strips(connection, unsure, words)
+                latest |= judged
+            else:
+                judged = fires.odd(connection, unsure, words)
+            ids += _odd(connection, surveyed | judged, zones, words)
     return Matching(ids, len(found) <= MOST_JUDGED, latest)
 
 

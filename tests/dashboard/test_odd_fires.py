@@ -229,17 +229,17 @@ def test_schedules_behind_those_looked_at_first_are_found_as_well(
     a_fire(connection, mine, 60, 48, 40)
     late = a_fire(connection, a_definition(connection, "zest"), 60, 48, 40)
     scheduled(connection, "zone", "Europe/Berlin", *BERLIN)
-    monkeypatch.setattr(odd_schedules, "FIRST_JUDGED", 1)
+    monkeypatch.setattr(odd_schedules, "PLACES", (1,))
     assert names(client, "state=late") == names(client, "state=late,late") == ["mine", "zest"]
     assert names(client, "state=late,twice") == ["mine", "zest", "zone"]
     assert f"Run {late}: succeeded, late" in client.get("/schedules?state=late").text
 
 
-@pytest.mark.parametrize("looked_at_first", (60, 1))
+@pytest.mark.parametrize("places", (odd_schedules.PLACES, (), (1, 2)))
 def test_the_filter_finds_what_the_badges_say(
-    client: FlaskClient, connection: Connection, monkeypatch: pytest.MonkeyPatch, looked_at_first: int
+    client: FlaskClient, connection: Connection, monkeypatch: pytest.MonkeyPatch, places: tuple[int, ...]
 ) -> None:
-    monkeypatch.setattr(odd_schedules, "FIRST_JUDGED", looked_at_first)
+    monkeypatch.setattr(odd_schedules, "PLACES", places)
     dice = Random(20261025)
     for number in range(40):
         zone = dice.choice(("Europe/Berlin", "Asia/Gaza", "Africa/Casablanca", "Australia/Lord_Howe"))
@@ -277,8 +277,7 @@ def any_run(connection: Connection, dice: Random, definition: int, due: int) -> 
 def test_schedules_that_are_surveyed_first_are_found_by_what_their_badges_say(
     client: FlaskClient, connection: Connection, monkeypatch: pytest.MonkeyPatch, word: str
 ) -> None:
-    monkeypatch.setattr(odd_schedules, "FIRST_JUDGED", 1)
-    monkeypatch.setattr(odd_schedules, "NEXT_JUDGED", 10)
+    monkeypatch.setattr(odd_schedules, "PLACES", (1, 11))
     dice = Random(20261125)
     for number in range(40):
         definition = a_definition(connection, f"some-{number}", timezone="UTC")
@@ -295,7 +294,7 @@ def test_schedules_that_are_surveyed_first_are_found_by_what_their_badges_say(
     assert [each["name"] for each in found] == told
 
 
-def test_daily_schedules_are_not_told_whole_to_find_a_time_that_the_clocks_show_twice(
+def test_schedules_whose_runs_are_plain_are_not_told_whole_to_find_those_with_odd_ones(
     client: FlaskClient, connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[int] = []
@@ -306,13 +305,13 @@ def test_daily_schedules_are_not_told_whole_to_find_a_time_that_the_clocks_show_
         return whole(session, ids, words)
 
     monkeypatch.setattr(fires, "strips", strips)
-    monkeypatch.setattr(odd_schedules, "FIRST_JUDGED", 1)
+    monkeypatch.setattr(odd_schedules, "PLACES", (1,))
     for name in ("daily-1", "daily-2", "daily-3"):
         scheduled(connection, name, "Europe/Berlin", *(at(f"2026-10-{day}T06:00") for day in range(20, 30)))
     scheduled(connection, "hourly", "Europe/Berlin", *BERLIN)
     ids = dict(connection.execute("SELECT name, id FROM wakeboard.job_definitions").fetchall())
     assert names(client, "state=twice") == ["hourly"]
-    assert set(told) == {ids["daily-1"], ids["hourly"]}
+    assert set(told) == {ids["hourly"]}
 
 
 def test_schedules_that_missed_something_can_be_listed(
