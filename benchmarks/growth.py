@@ -181,10 +181,12 @@ def under_a_snapshot(
     parts = {"before": pairs[:before], "held": pairs[before:during], "first minute after": pairs[during:]}
     drained = f"{(during - before) * runs:,}"
     print(f"### {drained} runs drained while a snapshot is held for {held} s, {named(size)}\n")
-    print("| runs/s | median | first | last | of the empty table, first | last |\n|---|--:|--:|--:|--:|--:|")
+    print("| runs/s | median | first | last | of the empty table, median | smallest | first | last |")
+    print("|---" + "|--:" * 7 + "|")
     for name, part in parts.items():
         cells = [median(here for _, here, _ in part), part[0][1], part[-1][1]]
-        shares = [here / beside for _, here, beside in (part[0], part[-1])]
+        of_empty = [here / beside for _, here, beside in part]
+        shares = [median(of_empty), min(of_empty), of_empty[0], of_empty[-1]]
         print(f"| {name} | " + " | ".join(f"{each:,.0f}" for each in cells)
               + " | " + " | ".join(f"{each:.2f}" for each in shares) + " |")  # fmt: skip
     grew = {name: (fresh[name], now) for name, now in indexes(urls[size]).items() if fresh[name] >= 0.1}
