@@ -8,7 +8,8 @@ connection. Every address takes turns: the smallest size, the next, and so on; t
 request's first byte to the answer's last, over loopback, so it holds the program, the database and the
 network's own cost. The first request of an address, before which the process has never seen it, is told
 apart. The sizes are ages of one installation: at ten thousand runs it is two hours old, so windows that are
-longer show less there, most of all last night; at a hundred thousand it is nearly a day old. Searches for
+longer show less there, most of all last night; at a hundred thousand it is nearly a day old. How long the
+answer at the smallest size is, packed, of that at the largest, tells which pages show as much. Searches for
 text look at 20,000 runs a request and say so. Exports and the questions of verbs for all that match are
 left out. Then so many clients at once walk over all pages of the largest size.
 """
@@ -39,9 +40,11 @@ from worker.settings import Settings
 from worker.states import Role
 
 P95_MS, TOGETHER_P95_MS, SEARCH_P95_MS, GROWTH = 50, 300, 300, 1.5
+# An answer that is under half as long is another page: it has no night to show, or few rows instead of fifty.
+SAME = 0.5
 PERSON = "benchmark"
 # So old may the newest runs be: many windows show the last hour.
-NEWEST = timedelta(minutes=15)
+NEWEST = timedelta(minutes=30)
 # Exports, and the questions of verbs for all that match: those judge up to 100,000 runs.
 LEFT_OUT = r"\.csv$|^/runs/bulk/<"
 # A run of each state, the newest but one; what else stands in addresses.
@@ -88,10 +91,11 @@ _SEARCHES = (
 
 @dataclass
 class Times:
-    """Milliseconds of one address at one size: the first request, and the warm ones."""
+    """Milliseconds of one address at one size: the first request, and the warm ones; bytes of its answer."""
 
     first: float = 0.0
     warm: list[float] = field(default_factory=list)
+    length: int = 0
 
     @property
     def p50(self) -> float:
@@ -118,6 +122,8 @@ class Browser:
 
     def __init__(self, port: int, cookie: str, timeout_seconds: float = 60) -> None:
         self._connection = HTTPConnection("127.0.0.1", port, timeout=timeout_seconds)
+        # Of the answer before, packed as it came.
+        self.length = 0
         self._headers = {"Cookie": cookie, "Sec-Fetch-Site": "same-origin", "Accept-Encoding": "gzip"}
         # Fragments would come from what other viewers were just given: these come from the database.
         self._polls = {"HX-Request": "true", "Cookie": f"{cookie}; {FRESH_COOKIE}=1"}
@@ -136,7 +142,7 @@ class Browser:
         try:
             self._connection.request("GET", address, headers=headers)
             answer = self._connection.getresponse()
-            answer.read()
+            self.length = len(answer.read())
         except OSError:
             self._connection.close()
             raise
@@ -197,6 +203,7 @@ def in_turns(
             for _ in range(requests):
                 for size, browser in browsers.items():
                     times[size].warm.append(browser.ask(asked[size][rule][number]))
+                    times[size].length = browser.length
             if not slowest or times[max(times)].p50 > slowest[max(times)].p50:
                 slowest = times
         found[rule] = slowest
@@ -237,21 +244,29 @@ def tell(found: Mapping[str, Mapping[int, Times]], title: str, most_ms: float) -
     small, large = sizes[0], sizes[-1]
     slow = [rule for rule, times in found.items() if times[large].p95 > most_ms]
     print(f"### {title}\n\n{len(found)} of them; p95 over {most_ms} ms at {large:,} runs: {len(slow)};")
-    grew = "".join(f" at {size:,}: {_grew(found, size, large)};" for size in sizes[:-1][:2])
-    print(f"median over {GROWTH} times that{grew or ' at no other size;'} the slowest come first:\n")
-    print(f"| milliseconds | p50 at {' | '.join(f'{size:,}' for size in sizes)} | p95 | first | grew |")
-    print("|---" + "|--:" * (len(sizes) + 3) + "|")
+    print("".join(_grew(found, size, large) for size in sizes[:-1][:2]), end="the slowest come first:\n\n")
+    columns = " | ".join(f"{size:,}" for size in sizes)
+    print(f"| milliseconds | p50 at {columns} | p95 | first | grew | answer |")
+    print("|---" + "|--:" * (len(sizes) + 4) + "|")
     for rule in sorted(found, key=lambda rule: -found[rule][large].p95):
         times, last = found[rule], found[rule][large]
         cells = [*(times[size].p50 for size in sizes), last.p95, last.first]
         shown = " | ".join(f"{each:.1f}" for each in cells)
-        print(f"| `{rule}` | {shown} | {last.p50 / times[small].p50:.2f} |")
+        shares = f"{last.p50 / times[small].p50:.2f} | {_answer(times, small, large):.2f}"
+        print(f"| `{rule}` | {shown} | {shares} |")
     print()
 
 
-def _grew(found: Mapping[str, Mapping[int, Times]], small: int, large: int) -> int:
-    """Return how many take over GROWTH times as long at ``large`` as at ``small``."""
-    return sum(times[large].p50 > GROWTH * times[small].p50 for times in found.values())
+def _grew(found: Mapping[str, Mapping[int, Times]], small: int, large: int) -> str:
+    """Return how many take over GROWTH times as long at ``large``, of which how many are the same page."""
+    grew = [times for times in found.values() if times[large].p50 > GROWTH * times[small].p50]
+    same = sum(_answer(times, small, large) >= SAME for times in grew)
+    return f"median over {GROWTH} times that at {small:,}: {len(grew)}, of which {same} show as much there;\n"
+
+
+def _answer(times: Mapping[int, Times], small: int, large: int) -> float:
+    """Return how long the answer at ``small`` is, of that at ``large``."""
+    return times[small].length / max(1, times[large].length)
 
 
 def tell_together(found: Mapping[str, Sequence[float]], clients: int, size: int) -> None:

@@ -12,6 +12,7 @@ import pytest
 from benchmarks import bench, pictures
 from benchmarks.drawing import Bar, Curve, bars, curves, small
 from benchmarks.others import Crowd, Told, table, table_of_crowds
+from benchmarks.pages import Times, tell
 
 ROOT = Path(__file__).resolve().parent.parent
 RATES = {
@@ -148,3 +149,17 @@ def test_what_was_not_answered_in_time_is_told_and_counts_as_that_time() -> None
     ours, theirs = table_of_crowds(crowds, 20, ["overview"]).splitlines()[-2:]
     assert ours == "| ours | 10 | **6** | 7 | 7 | 1.0 | 0 |"
     assert theirs == "| theirs | 10 | 30000 | 30000 | 30000 | 0.0 | 3 (late) |"
+
+
+def test_a_page_that_shows_less_at_the_smallest_size_is_told_apart(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    large = Times(3.0, [2.0, 2.0], length=1000)
+    found = {
+        "/same": {10: Times(3.0, [1.0, 1.0], length=900), 20: large},
+        "/less": {10: Times(3.0, [1.0, 1.0], length=100), 20: large},
+    }
+    tell(found, "Pages", 50)
+    told = capsys.readouterr().out
+    assert "median over 1.5 times that at 10: 2, of which 1 show as much there;" in told
+    assert "| `/less` | 1.0 | 2.0 | 2.0 | 3.0 | 2.00 | 0.10 |" in told
