@@ -36,6 +36,7 @@ class JobType:
     lease_seconds: float | None = None
     memory_mb: int | None = None
     schedule: str | None = None
+    timezone: str | None = None
 
     def policy(self) -> dict[str, Any]:
         """Everything but the function, in JSON's types; exceptions by name."""
@@ -49,6 +50,7 @@ class JobType:
             "lease_seconds": self.lease_seconds,
             "memory_mb": self.memory_mb,
             "schedule": self.schedule,
+            "timezone": self.timezone,
         }
 
 
@@ -66,14 +68,15 @@ def job(
     lease: float | str | None = None,
     memory_mb: int | None = None,
     schedule: str | None = None,
+    timezone: str | None = None,
 ) -> Callable[[_Function], _Function]:
     """Register the decorated `def f(ctx)` or `async def f(ctx)` as the handler of job type `name`.
 
     `timeout` and `lease` are seconds or text such as "5m"; `backoff` is the retry rule; exceptions in
     `permanent` are not tried again; `max_running` bounds how many run at once over all workers; `memory_mb`
-    is what one run may allocate; `schedule` is cron text. The function stays callable. ValueError, in a
-    sentence, when a value cannot be, or the function is none that can be called with a context and awaited
-    or returned from.
+    is what one run may allocate; `schedule` is cron text, by the clock of `timezone` (a name such as
+    "Europe/Paris"; None: UTC). The function stays callable. ValueError, in a sentence, when a value cannot
+    be, or the function is none that can be called with a context and awaited or returned from.
     """
     _check_name(name)
     if not isinstance(backoff, str):
@@ -90,6 +93,7 @@ def job(
         "lease_seconds": None if lease is None else _seconds(name, "lease", lease),
         "memory_mb": None if memory_mb is None else _count(name, "memory_mb", memory_mb),
         "schedule": _schedule(name, schedule),
+        "timezone": _timezone(name, schedule, timezone),
     }
 
     def register(function: _Function) -> _Function:
@@ -277,4 +281,24 @@ def _schedule(name: str, value: object) -> str | None:
             Cron.parse(value)
         except CronError as error:
             raise ValueError(f"Job type {name!r}: schedule={value!r} cannot be: {error}") from None
+    return value
+
+
+def _timezone(name: str, schedule: str | None, value: object) -> str | None:
+    if value is None:
+        return None
+    if schedule is None:
+        raise ValueError(
+            f"Job type {name!r}: timezone={value!r} is the zone of a schedule, and it has none; add "
+            "schedule='0 2 * * *', or leave the zone out."
+        )
+    # Few types have one, and the names of zones take their time to load.
+    from worker.zones import check_timezone
+
+    if not isinstance(value, str):
+        raise ValueError(f"Job type {name!r}: timezone={value!r} is not a name such as 'Europe/Paris'.")
+    try:
+        check_timezone(value)
+    except ValueError as error:
+        raise ValueError(f"Job type {name!r}: timezone={value!r} cannot be: {error}") from None
     return value

@@ -18,6 +18,7 @@ from worker import log
 from worker.due import Decision, Due, Missed, find_due, sort_fires
 from worker.indexed import IS_UNDER_WAY
 from worker.transitions import registered
+from worker.transitions.registered import NOTHING_SAID, Said
 
 BATCH = 200
 # After a long outage one look would take as long as all of it; the rest stays due for the next look.
@@ -145,19 +146,20 @@ def _miss(connection: psycopg.Connection[Any], row: Mapping[str, Any], missed: S
 
 
 def sync_registered(connection: psycopg.Connection[Any], policies: Sequence[Mapping[str, Any]]) -> None:
-    """Write the definition of each type registered with ``@job(schedule=…)`` when its text has changed.
+    """Write the definition of each type registered with ``@job(schedule=…)`` when its text or zone changed.
 
     Changed since it was last published, that is: what an operator has edited or removed stays so, and
     whether it is enabled is never touched. One that the code has no longer stays too, with a warning: nobody
     knows here whether a person relies on it. To be called before the policies are published again.
     """
-    rows = connection.execute("SELECT name, schedule FROM wakeboard.job_types").fetchall()
-    published: dict[str, str | None] = {row[0]: row[1] for row in rows}
-    said = {policy["name"]: policy.get("schedule") for policy in policies}
-    for name in registered.in_order([name for name, text in said.items() if text != published.get(name)]):
-        before, wanted = published.get(name), said[name]
-        if wanted is None:
-            _warn_of_left(connection, name, before)
+    rows = connection.execute("SELECT name, schedule, timezone FROM wakeboard.job_types").fetchall()
+    published = {row[0]: Said(row[1], row[2]) for row in rows}
+    said = {policy["name"]: Said(policy.get("schedule"), policy.get("timezone")) for policy in policies}
+    changed = [name for name, wanted in said.items() if wanted != published.get(name, NOTHING_SAID)]
+    for name in registered.in_order(changed):
+        before, wanted = published.get(name, NOTHING_SAID), said[name]
+        if wanted.schedule is None:
+            _warn_of_left(connection, name, before.schedule)
             continue
         try:
             registered.write(connection, name, wanted, before)

@@ -385,7 +385,9 @@ job_types = Table(
     Column("max_running", Integer),
     Column("max_running_operator", Integer),
     Column("memory_mb", Integer),
+    # What the code says of its schedule. No zone: it says nothing of one, and is made in UTC.
     Column("schedule", Text),
+    Column("timezone", Text),
     # How long ended runs are kept, where an operator wants other days than the settings' own.
     Column("keep_succeeded_days", Integer),
     Column("keep_dead_days", Integer),

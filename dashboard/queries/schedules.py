@@ -119,12 +119,18 @@ def _named(statement: Any, filters: Filters) -> Any:
 
 
 def one(connection: Connection, name: str) -> RowMapping | None:
-    """Return the definition ``name``, with payload, is_overdue, standstill and code_schedule.
+    """Return the definition ``name``, with payload, is_overdue, standstill, code_schedule and
+    code_timezone.
 
-    The last is what the code of its type says. None when there is no such definition.
+    The last two are what the code of its type says. None when there is no such definition.
     """
     statement = (
-        select(job_definitions, *_standing, job_types.c.schedule.label("code_schedule"))
+        select(
+            job_definitions,
+            *_standing,
+            job_types.c.schedule.label("code_schedule"),
+            job_types.c.timezone.label("code_timezone"),
+        )
         .outerjoin(job_types, job_types.c.name == definitions.job_type)
         .where(definitions.name == name)
     )

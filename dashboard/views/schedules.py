@@ -141,10 +141,16 @@ def find_one(name: str) -> dict[str, Any]:
 
 
 def _said_in_code(definition: RowMapping) -> str | None:
-    """Return what the code of a schedule's type says, where the schedule has its name and says otherwise."""
+    """Return what the code of a schedule's type says, where the schedule has its name and says otherwise.
+
+    With the zone where that differs; code that names none leaves it to whoever edits the schedule.
+    """
     said: str | None = definition["code_schedule"]
+    zone = definition["code_timezone"] or definition["timezone"]
     is_its = definition["name"] in registered.names_of(definition["job_type"])
-    return said if is_its and said != definition["schedule"] else None
+    if said is None or not is_its or (said, zone) == (definition["schedule"], definition["timezone"]):
+        return None
+    return said if zone == definition["timezone"] else f"{said} in {zone}"
 
 
 def find_fires(name: str) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from html import unescape
 from typing import Any
 
+import pytest
 from flask.testing import FlaskClient
 
 from dashboard.formats import number
@@ -66,6 +67,18 @@ def test_a_schedule_that_fires_by_another_text_than_its_code_says_so(
     assert "The code of its type says <code>*/5 * * * *</code>" in page
     assert client.get("/schedules/send-report.json").get_json()["code_says"] == "*/5 * * * *"
     assert_fragments_match(client, "/schedules/send-report")
+
+
+@pytest.mark.parametrize(
+    ("zone", "told"), [("Europe/Paris", None), ("Asia/Tokyo", "@daily in Asia/Tokyo"), (None, None)]
+)
+def test_a_schedule_says_which_zone_the_code_names_where_it_has_another(
+    client: FlaskClient, connection: Connection, zone: str | None, told: str | None
+) -> None:
+    a_type(connection, "report", schedule="@daily", timezone=zone)
+    made = definitions.Definition("report", "report", "@daily", timezone="Europe/Paris")
+    definitions.add(connection, made, ENGINE)
+    assert client.get("/schedules/report.json").get_json()["code_says"] == told
 
 
 def test_a_schedule_that_is_not_the_codes_has_nothing_to_say_of_it(

@@ -25,7 +25,15 @@ def _own_registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def test_a_handler_stays_callable_and_its_policy_is_json() -> None:
-    @job("send", timeout="5m", lease="2m", permanent=(ValueError,), backoff="1m,5m", schedule="0 2 * * *")
+    @job(
+        "send",
+        timeout="5m",
+        lease="2m",
+        permanent=(ValueError,),
+        backoff="1m,5m",
+        schedule="0 2 * * *",
+        timezone="Asia/Tokyo",
+    )
     def send(ctx: Context) -> str:
         return f"sent {ctx.payload}"
 
@@ -41,6 +49,7 @@ def test_a_handler_stays_callable_and_its_policy_is_json() -> None:
         "lease_seconds": 120.0,
         "memory_mb": None,
         "schedule": "0 2 * * *",
+        "timezone": "Asia/Tokyo",
     }
 
 
@@ -183,6 +192,16 @@ def test_a_name_that_cannot_be_is_refused(name: Any) -> None:
 def test_a_wrong_setting_is_a_sentence_at_decoration(setting: str, value: Any) -> None:
     with pytest.raises(ValueError, match=r"\w+ \w+"):
         job("wrong", **{setting: value})
+    assert "wrong" not in JOB_TYPES
+
+
+def test_a_zone_needs_a_schedule_and_a_name_that_is_known() -> None:
+    with pytest.raises(ValueError, match="'Europe/Paris' is the zone of a schedule, and it has none"):
+        job("wrong", timezone="Europe/Paris")
+    with pytest.raises(ValueError, match="did you mean Europe/Paris"):
+        job("wrong", schedule="0 2 * * *", timezone="Europe/Pariss")
+    with pytest.raises(ValueError, match="is not a name such as"):
+        job("wrong", schedule="0 2 * * *", timezone=2)  # type: ignore[arg-type]
     assert "wrong" not in JOB_TYPES
 
 

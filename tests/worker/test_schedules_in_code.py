@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import psycopg
 import pytest
@@ -14,6 +15,7 @@ from worker.audit import Actor
 from worker.states import Role
 from worker.transitions import definitions
 from worker.transitions.definitions import Definition
+from worker.transitions.editing import edit
 from worker.transitions.registered import names_of
 
 ADMIN = Actor("ada", Role.ADMIN, "cli")
@@ -31,16 +33,22 @@ def audited(connection: Connection, name: str) -> list[tuple[str, Any, Any]]:
     return [(one["result"], one["before"], one["after"]) for one in found]
 
 
-def publish(connection: Connection, *policies: tuple[str, str | None]) -> None:
-    """Register the types as a worker does that starts with them."""
-    given = [{"name": name, "schedule": text} for name, text in policies]
+def publish(connection: Connection, *policies: tuple[str, str | None], timezone: str | None = None) -> None:
+    """Register the types as a worker does that starts with them, all with schedules in one zone."""
+    given = [{"name": name, "schedule": text, "timezone": timezone} for name, text in policies]
     schedule.sync_registered(connection, given)
     for name, text in policies:
         connection.execute(
-            "INSERT INTO wakeboard.job_types (name, schedule) VALUES (%s, %s)"
-            " ON CONFLICT (name) DO UPDATE SET schedule = excluded.schedule",
-            (name, text),
+            "INSERT INTO wakeboard.job_types (name, schedule, timezone) VALUES (%s, %s, %s)"
+            " ON CONFLICT (name) DO UPDATE SET schedule = excluded.schedule, timezone = excluded.timezone",
+            (name, text, timezone),
         )
+
+
+def zone_of(connection: Connection, name: str) -> str:
+    """Return the zone of a definition."""
+    (found,) = rows(connection, "job_definitions", "name = %s", name)
+    return str(found["timezone"])
 
 
 def forget(connection: Connection) -> None:
@@ -119,6 +127,42 @@ def test_the_code_leaves_a_persons_schedule_of_its_type_and_says_so(
     forget(connection)
     publish(connection, ("send.report", "@hourly"))
     assert definitions_of(connection) == {"send-report": ("send.report", "0 7 * * mon")}
+
+
+def test_the_code_names_a_zone_changes_it_and_gives_it_up(
+    connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[object] = []
+    monkeypatch.setattr(log, "note", lambda what, **of: said.append(of.get("says") or of["after"]))
+    publish(connection, ("report", "0 7 * * *"), timezone="Europe/Paris")
+    assert zone_of(connection, "report") == "Europe/Paris"
+    (made,) = rows(connection, "job_definitions")
+    assert made["next_fire_at"].astimezone(ZoneInfo("Europe/Paris")).hour == 7
+    publish(connection, ("report", "0 7 * * *"), timezone="Asia/Tokyo")
+    assert zone_of(connection, "report") == "Asia/Tokyo"
+    assert audited(connection, "report")[-1] == (
+        "done", {"timezone": "Europe/Paris"}, {"timezone": "Asia/Tokyo"},
+    )  # fmt: skip
+    publish(connection, ("report", "0 7 * * *"))
+    assert zone_of(connection, "report") == "UTC"
+    assert said == ["0 7 * * * in Europe/Paris", "0 7 * * * in Asia/Tokyo", "0 7 * * *"]
+
+
+def test_code_without_a_zone_leaves_the_zone_to_people(connection: Connection) -> None:
+    publish(connection, ("report", "@daily"))
+    edit(connection, "report", {"timezone": "Europe/Paris"}, ADMIN)
+    publish(connection, ("report", "@hourly"))
+    assert definitions_of(connection) == {"report": ("report", "@hourly")}
+    assert zone_of(connection, "report") == "Europe/Paris"
+
+
+def test_a_zone_that_a_person_changed_stays_until_the_code_says_another(connection: Connection) -> None:
+    publish(connection, ("report", "@daily"), timezone="Europe/Paris")
+    edit(connection, "report", {"timezone": "UTC"}, ADMIN)
+    publish(connection, ("report", "@daily"), timezone="Europe/Paris")
+    assert zone_of(connection, "report") == "UTC"
+    publish(connection, ("report", "@daily"), timezone="Asia/Tokyo")
+    assert zone_of(connection, "report") == "Asia/Tokyo"
 
 
 def test_what_plain_sql_made_is_a_persons(connection: Connection) -> None:

@@ -86,7 +86,7 @@ class Presence:
         """Write the types' policies, so that any reaper can decide for any type."""
         columns = (
             "name", "max_attempts", "timeout_seconds", "lease_seconds", "backoff", "max_running", "memory_mb",
-            "schedule",
+            "schedule", "timezone",
         )  # fmt: skip
         _run(connection, PUBLISH, *([policy.get(column) for policy in policies] for column in columns))
 

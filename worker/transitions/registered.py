@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Sequence
 from functools import partial
 from hashlib import blake2b
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from worker import log
 from worker.audit import ENGINE
@@ -18,13 +18,22 @@ from worker.transitions.definitions import Definition, DefinitionError, create
 from worker.transitions.editing import edit
 from worker.transitions.operator import Connection
 
+
+class Said(NamedTuple):
+    """What the code says of a type's schedule: cron text, and the zone if it names one."""
+
+    schedule: str | None
+    timezone: str | None = None
+
+
+NOTHING_SAID = Said(None)
 # What is said once the change stands.
 Telling = Callable[[], None]
 LONGEST_NAME = 100
 IN_TURN = "SELECT pg_advisory_xact_lock(7229190504)"
 # Who made it is what the audit log says of the latest row without anything before.
 KNOWN = """
-SELECT d.name, d.job_type, d.schedule, (
+SELECT d.name, d.job_type, d.schedule, d.timezone, (
     SELECT a.source = 'engine' FROM wakeboard.audit_log AS a
     WHERE a.target_type = 'schedule' AND a.target_id = d.name AND a.action = 'schedule.edit'
         AND a.before IS NULL AND a.result = 'done'
@@ -40,6 +49,7 @@ class Known(NamedTuple):
     name: str
     job_type: str
     schedule: str | None
+    timezone: str
     is_of_code: bool | None
 
 
@@ -58,23 +68,24 @@ def in_order(job_types: Sequence[str]) -> list[str]:
     return sorted(job_types, key=lambda name: (names_of(name)[0] != name, name))
 
 
-def write(connection: Connection, job_type: str, schedule: str, before: str | None) -> None:
-    """Make the definition of ``job_type``, or change its text; ``before`` is what its code said until now.
+def write(connection: Connection, job_type: str, said: Said, before: Said) -> None:
+    """Make the definition of ``job_type``, or change its text and zone; ``before``: what its code said.
 
-    A person's definition of the type under its name stays as it is, with a warning. Raises DefinitionError
-    for a text that cannot be, or where both names are taken.
+    The zone is the code's to change where the code names one, or did until now. A person's definition of the
+    type under its name stays as it is, with a warning. Raises DefinitionError for a text that cannot be, or
+    where both names are taken.
     """
     with connection.transaction():
         connection.execute(IN_TURN)
         known = _known(connection, job_type)
         of_type = [each for each in known.values() if each.job_type == job_type]
-        own = next((each for each in of_type if _is_of_code(each, before)), None)
+        own = next((each for each in of_type if _is_of_code(each, before.schedule)), None)
         if own is not None:
-            tell = _change(connection, own, schedule)
+            tell = _change(connection, own, _wanted(said, before))
         elif of_type:
-            tell = _leave(of_type[0], schedule)
+            tell = _leave(of_type[0], _wanted(said, before))
         else:
-            tell = _make(connection, job_type, schedule, known)
+            tell = _make(connection, job_type, _wanted(said, before), known)
     tell()
 
 
@@ -96,28 +107,42 @@ def _is_of_code(known: Known, before: str | None) -> bool:
     return known.is_of_code
 
 
-def _change(connection: Connection, own: Known, schedule: str) -> Telling:
-    if own.schedule == schedule:
+def _wanted(said: Said, before: Said) -> dict[str, Any]:
+    """Return the columns that the code decides, with what it wants there."""
+    wanted: dict[str, Any] = {"schedule": said.schedule}
+    if said.timezone or before.timezone:
+        wanted["timezone"] = said.timezone or "UTC"
+    return wanted
+
+
+def _says(known: Known, wanted: dict[str, Any]) -> bool:
+    return all(getattr(known, column) == value for column, value in wanted.items())
+
+
+def _change(connection: Connection, own: Known, wanted: dict[str, Any]) -> Telling:
+    if _says(own, wanted):
         return _nothing
-    answer = edit(connection, own.name, {"schedule": schedule}, ENGINE, "changed in code")
+    answer = edit(connection, own.name, wanted, ENGINE, "changed in code")
     if answer.result != "done":
         raise DefinitionError(answer.message)
     return partial(
-        log.note, "A schedule was changed in code.", schedule=own.name, before=own.schedule, after=schedule
-    )
+        log.note, "A schedule was changed in code.", schedule=own.name, before=_told(own),
+        after=_told(own._replace(**wanted)),
+    )  # fmt: skip
 
 
-def _leave(known: Known, schedule: str) -> Telling:
-    if known.schedule == schedule:
+def _leave(known: Known, wanted: dict[str, Any]) -> Telling:
+    if _says(known, wanted):
         return _nothing
     return partial(
         log.warn, "A schedule of the code is not written: somebody made one for this type under its name.",
-        schedule=known.name, job_type=known.job_type, says=known.schedule, code_says=schedule,
+        schedule=known.name, job_type=known.job_type, says=_told(known),
+        code_says=_told(known._replace(**wanted)),
         mend=f"edit it on /schedules/{known.name}, or take the schedule out of the code",
     )  # fmt: skip
 
 
-def _make(connection: Connection, job_type: str, schedule: str, known: dict[str, Known]) -> Telling:
+def _make(connection: Connection, job_type: str, wanted: dict[str, Any], known: dict[str, Known]) -> Telling:
     plain, other = names_of(job_type)
     name = next((each for each in (plain, other) if each not in known), None)
     if name is None:
@@ -125,14 +150,20 @@ def _make(connection: Connection, job_type: str, schedule: str, known: dict[str,
     why = "registered in code"
     if name == other:
         why += f"; {plain} is a schedule of the type {known[plain].job_type}"
-    answer = create(connection, Definition(name, job_type, schedule), ENGINE, why)
+    answer = create(connection, Definition(name, job_type, **wanted), ENGINE, why)
     if answer.result != "done":
         raise DefinitionError(answer.message)
-    return partial(log.note, "A schedule was made.", schedule=name, job_type=job_type, says=schedule, why=why)
+    says = _told(Known(name, job_type, wanted["schedule"], wanted.get("timezone", "UTC"), True))
+    return partial(log.note, "A schedule was made.", schedule=name, job_type=job_type, says=says, why=why)
+
+
+def _told(known: Known) -> str:
+    """Return what a definition says, in a word of the log: its text, and its zone where that is not UTC."""
+    return f"{known.schedule} in {known.timezone}" if known.timezone != "UTC" else str(known.schedule)
 
 
 def _nothing() -> None:
     """Tell nothing."""
 
 
-__all__ = ["in_order", "names_of", "of_type", "write"]
+__all__ = ["NOTHING_SAID", "Said", "in_order", "names_of", "of_type", "write"]

@@ -43,24 +43,27 @@ SELECT id, stopped_at, stop_requested_at IS NOT NULL OR stopping_at IS NOT NULL 
 FROM wakeboard.workers WHERE id = %(name)s
 """
 
-# $1 names, $2 max_attempts, $3 timeouts, $4 leases, $5 backoffs, $6 limits, $7 memory, $8 schedules.
+# $1 names, $2 max_attempts, $3 timeouts, $4 leases, $5 backoffs, $6 limits, $7 memory, $8 schedules,
+# $9 zones.
 # Written only where something differs or the row was not seen for a minute, so that many workers that
 # start or beat at once do not queue for the same rows.
 PUBLISH = """
 INSERT INTO wakeboard.job_types AS t
-    (name, max_attempts, timeout_seconds, lease_seconds, backoff, max_running, memory_mb, schedule, seen_at)
-SELECT name, most, timeout, lease, backoff, max_running, memory, schedule, now()
-FROM unnest($1::text[], $2::int[], $3::float8[], $4::float8[], $5::text[], $6::int[], $7::int[], $8::text[])
-    AS policy (name, most, timeout, lease, backoff, max_running, memory, schedule)
+    (name, max_attempts, timeout_seconds, lease_seconds, backoff, max_running, memory_mb, schedule, timezone,
+    seen_at)
+SELECT name, most, timeout, lease, backoff, max_running, memory, schedule, timezone, now()
+FROM unnest($1::text[], $2::int[], $3::float8[], $4::float8[], $5::text[], $6::int[], $7::int[], $8::text[],
+    $9::text[]) AS policy (name, most, timeout, lease, backoff, max_running, memory, schedule, timezone)
 ORDER BY name
 ON CONFLICT (name) DO UPDATE SET max_attempts = excluded.max_attempts,
     timeout_seconds = excluded.timeout_seconds, lease_seconds = excluded.lease_seconds,
     backoff = excluded.backoff, max_running = excluded.max_running, memory_mb = excluded.memory_mb,
-    schedule = excluded.schedule, seen_at = now()
+    schedule = excluded.schedule, timezone = excluded.timezone, seen_at = now()
 WHERE t.seen_at IS NULL OR t.seen_at < now() - interval '1 minute'
-    OR (t.max_attempts, t.timeout_seconds, t.lease_seconds, t.backoff, t.max_running, t.memory_mb, t.schedule)
+    OR (t.max_attempts, t.timeout_seconds, t.lease_seconds, t.backoff, t.max_running, t.memory_mb, t.schedule,
+        t.timezone)
     IS DISTINCT FROM (excluded.max_attempts, excluded.timeout_seconds, excluded.lease_seconds,
-        excluded.backoff, excluded.max_running, excluded.memory_mb, excluded.schedule)
+        excluded.backoff, excluded.max_running, excluded.memory_mb, excluded.schedule, excluded.timezone)
 """
 
 # How long ended runs of a type may be kept, in days.
