@@ -138,6 +138,17 @@ def empty_output(ctx: Context) -> None:
     Path("/dev/stderr").write_text("said at last\n")
 
 
+@job("join_threads")
+def join_threads(ctx: Context) -> int:
+    """Work in eight threads, wait for all of them, and return the process id."""
+    threads = [threading.Thread(target=time.sleep, args=(0.01,)) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return os.getpid()
+
+
 @job("leave_thread")
 def leave_thread(ctx: Context) -> int:
     """Leave a thread running."""

@@ -65,6 +65,12 @@ def test_what_a_quick_run_left_has_ended_when_the_next_one_runs(nursery: Nursery
     assert not lives(int((tmp_path / "left").read_text()))
 
 
+def test_threads_that_a_handler_joined_cost_no_child(nursery: Nursery) -> None:
+    pids = [nursery.run(assign("join_threads"))[0].answer.result for _ in range(100)]
+    assert len(set(pids)) == 1
+    assert not [event for event in nursery.events if isinstance(event, Died)]
+
+
 def test_a_thread_left_running_costs_the_child_but_not_the_answer(nursery: Nursery) -> None:
     (first,) = nursery.run(assign("leave_thread"))
     assert nursery.wait_for(Died).running is None

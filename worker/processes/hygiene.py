@@ -14,6 +14,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from operator import attrgetter
+from time import monotonic_ns, sleep
 from typing import Any
 
 from worker.processes.family import has_children, kill_children
@@ -34,6 +35,8 @@ _LIMITS = (
         - {resource.RLIMIT_NOFILE}
     ),
 )
+# So long the kernel may take to end a thread that was joined, on a busy machine.
+_JOIN_NS = 100_000_000
 # No process can be started in less.
 _SPAWN_NS = 50_000
 # The functions under the signal module's: without their enumerations a look costs a tenth.
@@ -146,12 +149,20 @@ class Hygiene:
     def _long_look(self) -> str | None:
         if sys.platform != "linux":
             return None
-        if _tasks() != self._tasks:
+        if self._has_more_tasks():
             return "it left a thread running"
         if _count("/proc/self/fd") > self._limits[0][1][0] // 2:
             return "it left many files open"
         resident = int(_read("/proc/self/statm").split()[1]) * _PAGE_BYTES
         return f"it holds {resident // 1024 // 1024} MB" if resident > self._recycle_bytes else None
+
+    def _has_more_tasks(self) -> bool:
+        """A thread that was joined has ended for Python; the kernel may take a moment more."""
+        wait, until_ns = 0.0, monotonic_ns() + _JOIN_NS
+        while (tasks := _tasks()) > self._tasks and monotonic_ns() < until_ns:
+            sleep(wait)
+            wait = 0.001
+        return tasks != self._tasks
 
 
 def _restore_handlers(signals: Sequence[int], handlers: Sequence[Any]) -> None:
