@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 import psycopg
@@ -264,6 +266,27 @@ def test_a_receiver_that_never_answers_holds_nobody(
     receiver.release = threading.Event()
     with pytest.raises(NotSent, match=r"127\.0\.0\.1"):
         Channels(settings(receiver)).send("webhook", Outgoing("x", "subject", {}))
+
+
+@pytest.mark.parametrize("scheme", ["smtp", "smtp+starttls"])
+def test_a_mail_server_that_greets_letter_by_letter_holds_nobody(
+    monkeypatch: pytest.MonkeyPatch, scheme: str
+) -> None:
+    monkeypatch.setattr(channels_module, "MAIL_SECONDS", 1.0)
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def greet() -> None:
+            peer, _ = listening.accept()
+            with peer, suppress(OSError):
+                while True:
+                    peer.sendall(b"2")
+                    time.sleep(0.1)
+
+        threading.Thread(target=greet, daemon=True).start()
+        url = f"{scheme}://127.0.0.1:{listening.getsockname()[1]}"
+        mail = settings(smtp_url=url, alert_mail="ops@example.org")
+        with pytest.raises(NotSent, match="did not answer within 1 s"):
+            Channels(mail).send("mail", Outgoing("x", "subject", {}))
 
 
 def test_nobody_there_is_a_sentence_without_secrets(receiver: Receiver) -> None:

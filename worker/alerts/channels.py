@@ -134,14 +134,17 @@ def _login(parts: SplitResult) -> dict[str, str]:
 
 @contextmanager
 def _within(seconds: float, peer: Callable[[], socket.socket | None]) -> Iterator[None]:
-    """End a conversation that takes longer than ``seconds`` in all: a socket's own limit is for each word."""
+    """End a conversation that takes longer than ``seconds`` in all: a socket's own limit is for each word.
 
-    is_over = threading.Event()
+    Raises TimeoutError then, in place of whatever became of it.
+    """
+    is_over, is_late = threading.Event(), threading.Event()
 
     def end() -> None:
         # Again and again: at the end of its time a connection may only just have been opened.
         wait = seconds
         while not is_over.wait(wait):
+            is_late.set()
             wait = 0.1
             with suppress(OSError, AttributeError):
                 found = peer()
@@ -151,6 +154,11 @@ def _within(seconds: float, peer: Callable[[], socket.socket | None]) -> Iterato
     threading.Thread(target=end, name="deadline", daemon=True).start()
     try:
         yield
+    except (OSError, http.client.HTTPException, ValueError) as failure:
+        # What smtplib raises is an OSError as well.
+        if is_late.is_set():
+            raise TimeoutError from failure
+        raise
     finally:
         is_over.set()
 
@@ -190,10 +198,15 @@ def _webhook(settings: Settings, message: Outgoing) -> str:
 def _mail(settings: Settings, message: Outgoing) -> str:
     url = urlsplit(str(settings.smtp_url))
     server: smtplib.SMTP | None = None
+
+    def began(begun: smtplib.SMTP) -> None:
+        nonlocal server
+        server = begun
+
     try:
         letter = _letter(settings, message)
-        server = _connected(url)
         with _within(MAIL_SECONDS, lambda: server.sock if server else None):
+            server = _connected(url, began)
             if url.scheme == "smtp+starttls":
                 server.starttls(context=ssl.create_default_context())
             if url.username:
@@ -208,14 +221,32 @@ def _mail(settings: Settings, message: Outgoing) -> str:
     return f"{host_of(str(settings.smtp_url))} accepted the mail{but}."
 
 
-def _connected(url: SplitResult) -> smtplib.SMTP:
+class _Plain(smtplib.SMTP):
+    """A connection that ``began`` gets before its first word, so that a greeting can be cut off as well."""
+
+    def __init__(self, began: Callable[[smtplib.SMTP], None], host: str, port: int, **options: Any) -> None:
+        self._began = began
+        super().__init__(host, port, **options)
+
+    def connect(
+        self, host: str = "localhost", port: int = 0, source_address: Any = None
+    ) -> tuple[int, bytes]:
+        self._began(self)
+        return super().connect(host, port, source_address)
+
+
+class _Tls(_Plain, smtplib.SMTP_SSL):
+    """The same, encrypted from its first byte."""
+
+
+def _connected(url: SplitResult, began: Callable[[smtplib.SMTP], None]) -> smtplib.SMTP:
     host, port = str(url.hostname), url.port or PORTS[url.scheme]
     if url.username and url.scheme == "smtp" and not _is_loopback(host):
         raise NotSent(f"{host} would get its password in clear: use smtp+starttls:// or smtps://.")
     if url.scheme == "smtps":
         context = ssl.create_default_context()
-        return smtplib.SMTP_SSL(host, port, timeout=MAIL_SECONDS / 2, context=context)
-    return smtplib.SMTP(host, port, timeout=MAIL_SECONDS / 2)
+        return _Tls(began, host, port, timeout=MAIL_SECONDS / 2, context=context)
+    return _Plain(began, host, port, timeout=MAIL_SECONDS / 2)
 
 
 def _say_goodbye(server: smtplib.SMTP) -> None:
