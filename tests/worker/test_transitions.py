@@ -151,7 +151,7 @@ def test_a_limited_type_stays_limited_when_a_worker_publishes_it_again(shared: C
     transitions.types.limit(shared, job_type, 1, OPERATOR)
     transitions.types.pause(shared, job_type, OPERATOR, "why")
     publish = transitions.types.PUBLISH + " RETURNING t.name"
-    values = ([job_type], [3], [60.0], [None], ["fixed 30s"], [None], [None], [None])
+    values = ([job_type], [3], [60.0], [None], ["fixed 30s"], [None], [None], [None], [None])
     assert factories.send(shared, publish, *values) == [(job_type,)]
     (found,) = factories.rows(shared, "job_types", "name = %s", job_type)
     assert (found["max_running_operator"], found["paused_reason"], found["max_attempts"]) == (1, "why", 3)
