@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import importlib
 import inspect
-import math
-import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -13,12 +11,9 @@ from pathlib import Path
 from types import CodeType
 from typing import Any, TypeVar
 
-from worker.backoff import Backoff
-from worker.durations import parse_duration
+from worker import policies
+from worker.backoff import DEFAULT_BACKOFF
 
-DEFAULT_BACKOFF = "exponential 10s cap 30m"
-NAME_CHARACTERS = 200
-_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f]")
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
@@ -78,22 +73,17 @@ def job(
     "Europe/Paris"; None: UTC). The function stays callable. ValueError, in a sentence, when a value cannot
     be, or the function is none that can be called with a context and awaited or returned from.
     """
-    _check_name(name)
-    if not isinstance(backoff, str):
-        raise ValueError(
-            f"Job type {name!r}: backoff={backoff!r} is not text; write a rule such as {DEFAULT_BACKOFF!r}."
-        )
-    Backoff.parse(backoff)
+    policies.check_name(name)
     policy: dict[str, Any] = {
-        "max_attempts": _count(name, "max_attempts", max_attempts),
-        "timeout_seconds": _seconds(name, "timeout", timeout),
-        "backoff": backoff,
-        "permanent": _exceptions(name, permanent),
-        "max_running": None if max_running is None else _count(name, "max_running", max_running),
-        "lease_seconds": None if lease is None else _seconds(name, "lease", lease),
-        "memory_mb": None if memory_mb is None else _count(name, "memory_mb", memory_mb),
-        "schedule": _schedule(name, schedule),
-        "timezone": _timezone(name, schedule, timezone),
+        "max_attempts": policies.count(name, "max_attempts", max_attempts),
+        "timeout_seconds": policies.seconds(name, "timeout", timeout),
+        "backoff": policies.retry_rule(name, backoff),
+        "permanent": policies.exceptions(name, permanent),
+        "max_running": None if max_running is None else policies.count(name, "max_running", max_running),
+        "lease_seconds": None if lease is None else policies.seconds(name, "lease", lease),
+        "memory_mb": None if memory_mb is None else policies.count(name, "memory_mb", memory_mb),
+        "schedule": policies.cron_text(name, schedule),
+        "timezone": policies.zone(name, schedule, timezone),
     }
 
     def register(function: _Function) -> _Function:
@@ -205,17 +195,6 @@ def _place(function: Callable[..., Any]) -> str:
     return f"{_name(function)}{where}"
 
 
-def _check_name(name: object) -> None:
-    if not isinstance(name, str) or not 1 <= len(name) <= NAME_CHARACTERS or _CONTROL.search(name):
-        shown = (
-            repr(name) if not isinstance(name, str) or len(name) < 60 else f"one of {len(name)} characters"
-        )
-        raise ValueError(
-            f"A job type cannot be called {shown}: its name is text of 1 to {NAME_CHARACTERS} characters "
-            "without control characters, for example @job('send_invoice')."
-        )
-
-
 def _check_function(name: str, function: Callable[..., Any]) -> None:
     """Refuse what would be called and do nothing, or fail at each call."""
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
@@ -235,70 +214,3 @@ def _check_function(name: str, function: Callable[..., Any]) -> None:
             f"Job type {name!r}: {_place(function)} cannot be called with a context alone ({error}); "
             "write `def f(ctx)`."
         ) from None
-
-
-def _count(name: str, setting: str, value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value < 2**31:
-        raise ValueError(f"Job type {name!r}: {setting}={value!r} is not a whole number of 1 or more.")
-    return value
-
-
-def _seconds(name: str, setting: str, value: object) -> float:
-    wrong = f"Job type {name!r}: {setting}={value!r} is not a duration above 0"
-    advice = f"{wrong}; write seconds (60) or text ('5m')."
-    if isinstance(value, str):
-        try:
-            value = parse_duration(value)
-        except ValueError as error:
-            raise ValueError(f"{advice} {error}") from None
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, int | float)
-        or not math.isfinite(value)
-        or not 0 < value < 2**31
-    ):
-        raise ValueError(advice)
-    return float(value)
-
-
-def _exceptions(name: str, value: object) -> tuple[type[BaseException], ...]:
-    given = value if isinstance(value, tuple | list | set) else (value,)
-    if not all(isinstance(one, type) and issubclass(one, BaseException) for one in given):
-        raise ValueError(
-            f"Job type {name!r}: permanent={value!r} must hold exception classes, as (ValueError, KeyError)."
-        )
-    return tuple(given)
-
-
-def _schedule(name: str, value: object) -> str | None:
-    if value is not None and (not isinstance(value, str) or not value.strip()):
-        raise ValueError(f"Job type {name!r}: schedule={value!r} is not cron text such as '0 2 * * *'.")
-    if value is not None:
-        # Few types have one, and cron's rules take their time to load.
-        from worker.cron import Cron, CronError
-
-        try:
-            Cron.parse(value)
-        except CronError as error:
-            raise ValueError(f"Job type {name!r}: schedule={value!r} cannot be: {error}") from None
-    return value
-
-
-def _timezone(name: str, schedule: str | None, value: object) -> str | None:
-    if value is None:
-        return None
-    if schedule is None:
-        raise ValueError(
-            f"Job type {name!r}: timezone={value!r} is the zone of a schedule, and it has none; add "
-            "schedule='0 2 * * *', or leave the zone out."
-        )
-    # Few types have one, and the names of zones take their time to load.
-    from worker.zones import check_timezone
-
-    if not isinstance(value, str):
-        raise ValueError(f"Job type {name!r}: timezone={value!r} is not a name such as 'Europe/Paris'.")
-    try:
-        check_timezone(value)
-    except ValueError as error:
-        raise ValueError(f"Job type {name!r}: timezone={value!r} cannot be: {error}") from None
-    return value

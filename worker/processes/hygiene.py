@@ -35,8 +35,8 @@ _LIMITS = (
         - {resource.RLIMIT_NOFILE}
     ),
 )
-# So long the kernel may take to end a thread that was joined, on a busy machine.
-_JOIN_NS = 100_000_000
+# So long the kernel may take to end a thread that was joined, on a busy machine; how often that is looked at.
+_JOIN_NS, _LOOK_SECONDS = 20_000_000, 0.0005
 # No process can be started in less.
 _SPAWN_NS = 50_000
 # The functions under the signal module's: without their enumerations a look costs a tenth.
@@ -149,19 +149,18 @@ class Hygiene:
     def _long_look(self) -> str | None:
         if sys.platform != "linux":
             return None
-        if self._has_more_tasks():
+        if self._has_another_thread():
             return "it left a thread running"
         if _count("/proc/self/fd") > self._limits[0][1][0] // 2:
             return "it left many files open"
         resident = int(_read("/proc/self/statm").split()[1]) * _PAGE_BYTES
         return f"it holds {resident // 1024 // 1024} MB" if resident > self._recycle_bytes else None
 
-    def _has_more_tasks(self) -> bool:
+    def _has_another_thread(self) -> bool:
         """A thread that was joined has ended for Python; the kernel may take a moment more."""
-        wait, until_ns = 0.0, monotonic_ns() + _JOIN_NS
+        until_ns = monotonic_ns() + _JOIN_NS
         while (tasks := _tasks()) > self._tasks and monotonic_ns() < until_ns:
-            sleep(wait)
-            wait = 0.001
+            sleep(_LOOK_SECONDS)
         return tasks != self._tasks
 
 

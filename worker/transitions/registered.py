@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from hashlib import blake2b
 from typing import Any, NamedTuple
@@ -80,12 +81,13 @@ def write(connection: Connection, job_type: str, said: Said, before: Said) -> No
         known = _known(connection, job_type)
         of_type = [each for each in known.values() if each.job_type == job_type]
         own = next((each for each in of_type if _is_of_code(each, before.schedule)), None)
+        wanted = _wanted(said, before)
         if own is not None:
-            tell = _change(connection, own, _wanted(said, before))
+            tell = _change(connection, own, wanted)
         elif of_type:
-            tell = _leave(of_type[0], _wanted(said, before))
+            tell = _leave(of_type[0], wanted)
         else:
-            tell = _make(connection, job_type, _wanted(said, before), known)
+            tell = _make(connection, Definition(names_of(job_type)[0], job_type, **wanted), known)
     tell()
 
 
@@ -142,24 +144,27 @@ def _leave(known: Known, wanted: dict[str, Any]) -> Telling:
     )  # fmt: skip
 
 
-def _make(connection: Connection, job_type: str, wanted: dict[str, Any], known: dict[str, Known]) -> Telling:
-    plain, other = names_of(job_type)
+def _make(connection: Connection, wanted: Definition, known: dict[str, Known]) -> Telling:
+    plain, other = names_of(wanted.job_type)
     name = next((each for each in (plain, other) if each not in known), None)
     if name is None:
         raise DefinitionError(f"Both {plain} and {other} are schedules of other types: rename one of them.")
     why = "registered in code"
     if name == other:
         why += f"; {plain} is a schedule of the type {known[plain].job_type}"
-    answer = create(connection, Definition(name, job_type, **wanted), ENGINE, why)
+    answer = create(connection, replace(wanted, name=name), ENGINE, why)
     if answer.result != "done":
         raise DefinitionError(answer.message)
-    says = _told(Known(name, job_type, wanted["schedule"], wanted.get("timezone", "UTC"), True))
-    return partial(log.note, "A schedule was made.", schedule=name, job_type=job_type, says=says, why=why)
+    return partial(
+        log.note, "A schedule was made.", schedule=name, job_type=wanted.job_type, says=_told(wanted), why=why
+    )
 
 
-def _told(known: Known) -> str:
-    """Return what a definition says, in a word of the log: its text, and its zone where that is not UTC."""
-    return f"{known.schedule} in {known.timezone}" if known.timezone != "UTC" else str(known.schedule)
+def _told(definition: Known | Definition) -> str:
+    """Return when a definition fires, for the log: its text, and its zone where that is not UTC."""
+    if definition.timezone == "UTC":
+        return str(definition.schedule)
+    return f"{definition.schedule} in {definition.timezone}"
 
 
 def _nothing() -> None:
