@@ -16,8 +16,9 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, Row, text
 
-from dashboard.queries.hourly import hourly
+from dashboard.queries.hourly import Memory, Source, hourly
 from dashboard.queries.settled import Settled
+from dashboard.queries.steps import STEP
 from worker.hours import HOUR
 from worker.states import FAILURES, sql_list
 from worker.statistics import bucket_seconds, percentiles
@@ -47,7 +48,7 @@ class Window:
 WINDOWS = {
     window.name: window
     for window in (
-        Window("1h", "hour", timedelta(minutes=5), 12, "five minutes", "15s"),
+        Window("1h", "hour", STEP, 12, "five minutes", "15s"),
         Window("24h", "24 hours", HOUR, 24, "hour", "15s"),
         Window("7d", "7 days", HOUR, 168, "hour", "60s"),
     )
@@ -154,22 +155,14 @@ GROUP BY start_at, GROUPING SETS ((), (job_type), (duration_bucket), (wait_bucke
 BY_TYPE, BY_RUN_TIME, BY_WAIT, WHOLE = 0b011, 0b101, 0b110, 0b111
 
 
-def bars(connection: Connection, now: datetime, window: Window, closed: dict[datetime, Bar]) -> list[Bar]:
-    """Return the steps of ``window``, oldest first, none left out; ``closed`` is the memory of ``hourly``."""
+def bars(connection: Connection, now: datetime, window: Window, memory: Memory[Bar]) -> list[Bar]:
+    """Return the steps of ``window``, oldest first, none left out; ``memory`` is that of ``hourly``."""
     starts = window.starts(now)
-    if window.step != HOUR:
-        known = _summed(connection, starts[0], starts[-1] + window.step, window.step)
+    if window.step == STEP:
+        by_minutes = partial(_by_minutes, connection)
+        known = memory.steps.read(connection, starts[0], starts[-1] + STEP, by_minutes)
         return [known.get(start) or Bar(start) for start in starts]
-    found = hourly(
-        starts,
-        now,
-        closed,
-        summed=partial(_hours, connection),
-        by_minutes=partial(_summed, connection, step=HOUR),
-        nothing=Bar,
-        keep_from=now - LONGEST,
-    )
-    return list(found.values())
+    return list(hourly(connection, starts, now, _SOURCE, memory, now - LONGEST).values())
 
 
 _HOURS = text("""
@@ -199,7 +192,9 @@ def summed_hour(row: Row[Any], types: Mapping[str, Work] | None) -> Bar:
     )
 
 
-def _summed(connection: Connection, first: datetime, until: datetime, step: timedelta) -> dict[datetime, Bar]:
+def _by_minutes(
+    connection: Connection, first: datetime, until: datetime, step: timedelta
+) -> dict[datetime, Bar]:
     """Return the bars of the steps from ``first`` to ``until`` in which anything ended, by their minutes."""
     rows = connection.execute(SUMMED, {"step": step, "first": first, "until": until}).all()
     by_start: dict[datetime, list[Row[Any]]] = {}
@@ -228,6 +223,21 @@ def _bar(start: datetime, rows: Iterable[Row[Any]]) -> Bar:
     )
 
 
+def one_bar(start: datetime, parts: Sequence[Bar]) -> Bar:
+    """Return the bar from ``start`` on that ``parts`` are together; each knows its types."""
+    return Bar(
+        start,
+        sum(part.good for part in parts),
+        sum(part.bad for part in parts),
+        together(part.run_times for part in parts),
+        together(part.waits for part in parts),
+        _works_of(part.types or {} for part in parts),
+    )
+
+
+_SOURCE = Source(_hours, _by_minutes, one_bar, Bar)
+
+
 def together(times: Iterable[Times]) -> Times:
     """Return all of ``times`` as one."""
     buckets: dict[int, int] = {}
@@ -254,14 +264,19 @@ def works(connection: Connection, found: Sequence[Bar], kept: Settled) -> dict[s
 
     ``kept`` has the answers about summed hours, from one call to the next.
     """
-    parts: defaultdict[str, list[Work]] = defaultdict(list)
-    for bar in found:
-        for name, work in (bar.types or {}).items():
-            parts[name].append(work)
+    parts = [bar.types for bar in found if bar.types is not None]
     if hours := [bar.start_at for bar in found if bar.types is None]:
-        for name, work in kept.get(tuple(hours), lambda: _works(connection, hours)).items():
-            parts[name].append(work)
-    return {name: _summed_up(works) for name, works in parts.items()}
+        parts.append(kept.get(tuple(hours), lambda: _works(connection, hours)))
+    return _works_of(parts)
+
+
+def _works_of(parts: Iterable[Mapping[str, Work]]) -> dict[str, Work]:
+    """Return what each type did in all of ``parts``."""
+    by_type: defaultdict[str, list[Work]] = defaultdict(list)
+    for part in parts:
+        for name, work in part.items():
+            by_type[name].append(work)
+    return {name: _summed_up(works) for name, works in by_type.items()}
 
 
 def _works(connection: Connection, hours: Sequence[datetime]) -> dict[str, Work]:

@@ -2,46 +2,81 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import TypeVar
+from functools import partial
+from typing import Generic, TypeVar
 
+from sqlalchemy import Connection
+
+from dashboard.queries.steps import Steps
 from worker.hours import HOUR, SETTLED
 
 # One statement reads so many minutes: a busy day is 0.45 s of work in pieces of three hours, and 1 s in one
 # piece, which sorts on disk. A busy week that no worker has summed is read so once after a restart.
 AT_ONCE = timedelta(hours=3)
 Told = TypeVar("Told")
-# Returns what is known of the hours from one moment to another, by where each begins.
-Reader = Callable[[datetime, datetime], dict[datetime, Told]]
+
+
+@dataclass(frozen=True, slots=True)
+class Memory(Generic[Told]):
+    """What is kept from one request to the next: hours that cannot change, and steps of the latest two."""
+
+    hours: dict[datetime, Told] = field(default_factory=dict)
+    steps: Steps[Told] = field(default_factory=Steps)
+
+
+@dataclass(frozen=True, slots=True)
+class Source(Generic[Told]):
+    """Where hours are from. ``summed`` reads those of some span that a worker has summed, ``by_minutes`` any.
+
+    ``together`` says what an hour is whose steps are told; ``nothing`` one in which nothing ended.
+    """
+
+    summed: Callable[[Connection, datetime, datetime], Mapping[datetime, Told]]
+    by_minutes: Callable[[Connection, datetime, datetime, timedelta], dict[datetime, Told]]
+    together: Callable[[datetime, Sequence[Told]], Told]
+    nothing: Callable[[datetime], Told]
 
 
 def hourly(
+    connection: Connection,
     starts: Sequence[datetime],
     now: datetime,
-    closed: dict[datetime, Told],
-    *,
-    summed: Reader[Told],
-    by_minutes: Reader[Told],
-    nothing: Callable[[datetime], Told],
+    source: Source[Told],
+    memory: Memory[Told],
     keep_from: datetime,
 ) -> dict[datetime, Told]:
     """Return what is told of each hour that begins at ``starts``, which ascend, none left out.
 
-    ``summed`` reads the hours that a worker has summed, ``by_minutes`` all others; ``nothing`` says what an
-    hour is in which nothing ended. ``closed`` keeps the hours that cannot change any more, from one call to
-    the next, those before ``keep_from`` no longer; it is this function's own.
+    ``memory`` is this function's own; hours before ``keep_from`` leave it.
     """
-    known = {start: told for start in starts if (told := closed.get(start)) is not None}
+    known = {start: told for start in starts if (told := memory.hours.get(start)) is not None}
     if settled := [start for start in starts if start not in known and start + SETTLED <= now]:
-        known |= summed(settled[0], settled[-1] + HOUR)
-    for first, until in _spans(start for start in starts if start not in known):
-        known |= by_minutes(first, until)
-    found = {start: known[start] if start in known else nothing(start) for start in starts}
-    closed.update({start: told for start, told in found.items() if start + SETTLED <= now})
-    for start in [start for start in list(closed) if start < keep_from]:
-        closed.pop(start, None)
+        known |= source.summed(connection, settled[0], settled[-1] + HOUR)
+        for first, until in _spans(start for start in settled if start not in known):
+            known |= source.by_minutes(connection, first, until, HOUR)
+    if open_hours := [start for start in starts if start + SETTLED > now]:
+        known |= _by_steps(connection, open_hours, source, memory.steps)
+    found = {start: known[start] if start in known else source.nothing(start) for start in starts}
+    memory.hours.update({start: told for start, told in found.items() if start + SETTLED <= now})
+    for start in [start for start in list(memory.hours) if start < keep_from]:
+        memory.hours.pop(start, None)
     return found
+
+
+def _by_steps(
+    connection: Connection, starts: Sequence[datetime], source: Source[Told], steps: Steps[Told]
+) -> dict[datetime, Told]:
+    """Return what is told of the hours that begin at ``starts``, one after the other."""
+    by_minutes = partial(source.by_minutes, connection)
+    parts = steps.read(connection, starts[0], starts[-1] + HOUR, by_minutes)
+    return {
+        start: source.together(start, within)
+        for start in starts
+        if (within := [told for begun, told in parts.items() if start <= begun < start + HOUR])
+    }
 
 
 def _spans(starts: Iterable[datetime]) -> list[tuple[datetime, datetime]]:

@@ -7,15 +7,14 @@ kept by the caller from one request to the next, so a page reads the two or thre
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
-from functools import lru_cache, partial
+from datetime import datetime, timedelta
+from functools import lru_cache
 from typing import Any
 
 from sqlalchemy import Connection, Row, text
 
-from dashboard.queries.ended import WINDOWS, Bar, Times, summed_hour
-from dashboard.queries.hourly import hourly
-from worker.hours import HOUR
+from dashboard.queries.ended import WINDOWS, Bar, Times, one_bar, summed_hour
+from dashboard.queries.hourly import Memory, Source, hourly
 from worker.states import FAILURES, sql_list
 
 DAY = WINDOWS["24h"]
@@ -39,18 +38,10 @@ GROUP BY GROUPING SETS ((start_at, job_type, duration_bucket), (start_at, job_ty
 """)
 
 
-def last_day(connection: Connection, now: datetime, closed: dict[datetime, Hour]) -> dict[datetime, Hour]:
-    """Return the bars of every type by the hours of DAY, oldest first; ``closed`` is ``hourly``'s memory."""
+def last_day(connection: Connection, now: datetime, memory: Memory[Hour]) -> dict[datetime, Hour]:
+    """Return the bars of every type by the hours of DAY, oldest first; ``memory`` is that of ``hourly``."""
     starts = DAY.starts(now)
-    return hourly(
-        starts,
-        now,
-        closed,
-        summed=partial(_hours, connection),
-        by_minutes=partial(_summed, connection),
-        nothing=lambda _start: {},
-        keep_from=starts[0],
-    )
+    return hourly(connection, starts, now, _SOURCE, memory, starts[0])
 
 
 def bars_of(day: Mapping[datetime, Hour], name: str) -> list[Bar]:
@@ -86,9 +77,11 @@ def _hours(connection: Connection, first: datetime, until: datetime) -> dict[dat
     return dict(found)
 
 
-def _summed(connection: Connection, first: datetime, until: datetime) -> dict[datetime, Hour]:
+def _by_minutes(
+    connection: Connection, first: datetime, until: datetime, step: timedelta
+) -> dict[datetime, Hour]:
     rows: dict[tuple[datetime, str], list[Row[Any]]] = {}
-    for row in connection.execute(_SUMMED, {"step": HOUR, "first": first, "until": until}):
+    for row in connection.execute(_SUMMED, {"step": step, "first": first, "until": until}):
         rows.setdefault((row.start_at, row.job_type), []).append(row)
     found: dict[datetime, dict[str, Bar]] = {}
     for (start, name), parts in rows.items():
@@ -113,3 +106,19 @@ def _bar(start: datetime, rows: Sequence[Row[Any]]) -> Bar:
             max((row.longest_wait for row in waited), default=0.0),
         ),
     )
+
+
+def _one_hour(start: datetime, parts: Sequence[Hour]) -> Hour:
+    """Return the bars of each type that its bars in ``parts`` are together."""
+    by_type: dict[str, list[Bar]] = {}
+    for part in parts:
+        for name, bar in part.items():
+            by_type.setdefault(name, []).append(bar)
+    return {name: one_bar(start, bars) for name, bars in by_type.items()}
+
+
+def _no_types(_start: datetime) -> Hour:
+    return {}
+
+
+_SOURCE: Source[Hour] = Source(_hours, _by_minutes, _one_hour, _no_types)

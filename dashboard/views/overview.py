@@ -13,6 +13,7 @@ from dashboard.live import add_page
 from dashboard.pictures.spreads import Column, Spread, spread
 from dashboard.queries import ended, overview
 from dashboard.queries.ended import WINDOWS, Bar, Window, Work
+from dashboard.queries.hourly import Memory
 from dashboard.queries.settled import Settled
 from dashboard.security import is_poll
 from dashboard.words.verdict import capped, leaving_in_words, slots_in_words, verdict
@@ -56,11 +57,11 @@ def _bars() -> list[Bar]:
     """Return what ended in each step of the window; asked once in a request."""
     if "ended" not in g:
         window = _window()
-        closed = current_app.extensions.setdefault("wakeboard_closed_hours", {})
+        memory: Memory[Bar] = current_app.extensions.setdefault("wakeboard_ended", Memory())
         words = "%a %H:%M" if window.step * window.count > HOUR else "%H:%M"
         g.ended = [
             replace(bar, label=bar.start_at.astimezone(g.zone).strftime(words))
-            for bar in ended.bars(reading(), as_of(), window, closed)
+            for bar in ended.bars(reading(), as_of(), window, memory)
         ]
     bars: list[Bar] = g.ended
     return bars

@@ -19,6 +19,7 @@ from dashboard.formats import number, plural
 from dashboard.live import add_page
 from dashboard.queries import holding, hours
 from dashboard.queries import types as query
+from dashboard.queries.hourly import Memory
 from dashboard.scopes import Scope
 from dashboard.verbs import add_verb, body
 from dashboard.words import ends
@@ -109,8 +110,8 @@ def _line(row: RowMapping, numbers: query.Numbers) -> Line:
 def last_day() -> Mapping[datetime, hours.Hour]:
     """Return what each type did in each hour of the last day; asked once in a request."""
     if "last_day" not in g:
-        closed = current_app.extensions.setdefault("wakeboard_type_hours", {})
-        g.last_day = hours.last_day(reading(), as_of(), closed)
+        memory: Memory[hours.Hour] = current_app.extensions.setdefault("wakeboard_type_hours", Memory())
+        g.last_day = hours.last_day(reading(), as_of(), memory)
     day: Mapping[datetime, hours.Hour] = g.last_day
     return day
 
