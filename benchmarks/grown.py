@@ -2,8 +2,9 @@
 
     python -m benchmarks.grown [--folder /var/tmp/wakeboard-grown] [--sizes 10000,100000,1000000,10000000]
 
-It has 111,111 runs a day. Its first ten thousand were over after two hours, a hundred thousand after nearly a
-day, a million after nine days, ten million after ninety. One server holds an empty database and one for each
+It has 111,111 runs a day: a hundred thousand were over after nearly a day, a million after nine days, ten
+million after ninety. The smallest has ten thousand in a whole day, the longest that pages look back at by
+themselves: so it has a night and all else that they show. One server holds an empty database and one for each
 of these ages, called by the number of runs that were over. A tenth of them died after ten attempts, a tenth
 succeeded with the second, so there are twice as many attempts; the newest come up to the moment in which the
 database was filled. At every age 50,000 more wait, which came in the last ten minutes, and there are 60 job
@@ -33,6 +34,7 @@ FOLDER = Path("/var/tmp/wakeboard-grown")
 SIZES = (10_000, 100_000, 1_000_000, 10_000_000)
 EMPTY = 0
 SECONDS_PER_RUN, WAITING = 90 * 86_400 / max(SIZES), 50_000
+YOUNGEST_SECONDS = 86_400
 FILLING = {"fsync": "off", "full_page_writes": "off", "max_wal_size": "8GB", "autovacuum": "off"}
 
 # Whoever is alive in the data stays so for the benchmark.
@@ -51,6 +53,11 @@ _AWAKE = (
 def name_of(size: int) -> str:
     """Return the name of the database of so many runs."""
     return f"aged_{size}"
+
+
+def age_seconds(size: int) -> float:
+    """Return how old an installation is when so many runs are over."""
+    return max(YOUNGEST_SECONDS, size * SECONDS_PER_RUN)
 
 
 @contextmanager
@@ -124,7 +131,7 @@ def _make(folder: Path, size: int) -> None:
         migrate(url)
         with bench.session(url) as connection:
             connection.execute("SET statement_timeout = 0")
-            filling.fill(connection, size, seconds=size * SECONDS_PER_RUN, waiting=WAITING)
+            filling.fill(connection, size, seconds=age_seconds(size), waiting=WAITING)
         admin.execute(sql.SQL("ALTER DATABASE filling RENAME TO {}").format(name))
 
 
