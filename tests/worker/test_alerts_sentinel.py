@@ -96,6 +96,25 @@ def test_the_loop_of_a_killed_web_process_does_not_stay_late(connection: Connect
         )
 
 
+def test_a_host_leaves_the_loops_of_a_host_whose_name_begins_like_its_own(
+    connection: Connection, database: str, stage: IO[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("worker.alerts.sentinel.socket.gethostname", lambda: "app")
+    dead = subprocess.Popen([sys.executable, "-c", ""])
+    dead.wait()
+    for host in ("app", "app-2", "app-a1b2c3"):
+        connection.execute(
+            "INSERT INTO wakeboard.loops (process_id, name, interval_seconds, last_success_at) "
+            "VALUES (%s, 'alerts', 15, now())",
+            (f"web-{host}-0a1b2c-{dead.pid}",),
+        )
+    Sentinel(database, settings(), stage.fileno())._forget_dead_siblings(connection)
+    assert [row["process_id"] for row in loops(connection)] == [
+        f"web-app-2-0a1b2c-{dead.pid}",
+        f"web-app-a1b2c3-0a1b2c-{dead.pid}",
+    ]
+
+
 def test_a_worker_delivers_what_workers_watch(
     connection: Connection, database: str, mailbox: Mailbox
 ) -> None:

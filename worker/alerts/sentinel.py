@@ -7,6 +7,7 @@ needs no database for that. None of them serves a page, and no page waits for th
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import socket
 import threading
@@ -44,6 +45,8 @@ DO UPDATE SET last_success_at = now(), interval_seconds = excluded.interval_seco
 """
 FORGET = "DELETE FROM wakeboard.loops WHERE process_id = %s"
 OURS = "SELECT DISTINCT process_id FROM wakeboard.loops WHERE starts_with(process_id, %s)"
+# What follows the host's name: of host app, the rows of host app-2 begin alike and go on otherwise.
+OF_THIS_HOST = re.compile("[0-9a-f]{6}-([0-9]+)")
 REQUEUED = "SELECT status FROM wakeboard.job_runs WHERE id = %s"
 
 
@@ -138,8 +141,8 @@ class Sentinel:
     def _forget_dead_siblings(self, connection: Connection) -> None:
         """Take away the rows of web processes of this host that were killed: nobody waits for them."""
         for (process_id,) in connection.execute(OURS, (self._prefix,)).fetchall():
-            number = process_id.rpartition("-")[2]
-            if number.isdigit() and not _lives(int(number)):
+            ours = OF_THIS_HOST.fullmatch(process_id.removeprefix(self._prefix))
+            if ours is not None and not _lives(int(ours[1])):
                 connection.execute(FORGET, (process_id,))
 
     def _post(self, connection: Connection) -> None:
