@@ -13,6 +13,8 @@ DEFAULT_BACKOFF = "exponential 10s cap 30m"
 SHORTEST_SECONDS = 0.01
 LONGEST_SECONDS = 30 * 86_400.0
 JITTER = 0.2
+# Runs that were all told "after a day" need no hours to be apart.
+LONGEST_SPREAD_SECONDS = 300.0
 LONGEST_TEXT = 200
 # 0.01 s doubled this often is past LONGEST_SECONDS, so larger exponents change nothing and never overflow.
 LARGEST_EXPONENT = 40
@@ -87,6 +89,17 @@ class Backoff:
             raise ValueError(f"jitter is {drawn}: it has to be from 0 to 1.")
         soonest, latest = nominal * (1 - JITTER), min(nominal * (1 + JITTER), self.cap_seconds)
         return soonest + (latest - soonest) * drawn
+
+    def not_before_seconds(self, after: float, jitter: float | None = None) -> float:
+        """Say how long a run waits that was told to come back not before `after` seconds.
+
+        after: seconds, 0 or more. jitter: 0 (exactly then) to 1 (20 % later, at most 5 minutes); None draws
+        one; `fixed` ignores it. Never sooner than `after`, and runs that were told the same come back apart.
+        """
+        if self.kind == "fixed":
+            return after
+        drawn = random.random() if jitter is None else jitter
+        return after + min(after * JITTER, LONGEST_SPREAD_SECONDS) * drawn
 
     def _nominal(self, failures: int) -> float:
         if self.kind == "list":

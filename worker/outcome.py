@@ -37,9 +37,9 @@ class Permanent(Exception):
 
 
 class Retryable(Exception):
-    """Raise it to be tried again, not before `after` has passed: seconds, a timedelta, or text such as "5m".
-    None, or what is below 0 or over ten years: the type's own backoff decides. TypeError or ValueError, in a
-    sentence, for what is no duration."""
+    """Raise it to be tried again by the type's backoff, and not before `after` has passed: seconds, a
+    timedelta, or text such as "5m". None, or what is below 0 or over ten years: the backoff alone decides.
+    TypeError or ValueError, in a sentence, for what is no duration."""
 
     def __init__(self, code: str, message: str = "", after: float | timedelta | str | None = None) -> None:
         super().__init__(message or code)

@@ -5,18 +5,18 @@ from __future__ import annotations
 from worker.backoff import Backoff
 from worker.outcome import Answer
 
-# A handler that asks to be tried again at once would hammer what has just refused it.
-SHORTEST_AFTER_SECONDS = 1.0
-
 
 def delay_seconds(answer: Answer, backoff: str, failures: int) -> float:
-    """Return how long to wait: what the handler asked for (`Retryable(after=…)`), else the rule `backoff`.
+    """Return how long to wait, in seconds: by the rule `backoff`, and not before what the handler asked for
+    (`Retryable(after=…)`) has passed. The later of the two holds.
 
     `failures` counts the one just made, so it is 1 or more.
     """
-    if answer.retry_after_seconds is not None:
-        return max(SHORTEST_AFTER_SECONDS, answer.retry_after_seconds)
-    return Backoff.parse(backoff).delay_seconds(failures)
+    rule = Backoff.parse(backoff)
+    own = rule.delay_seconds(failures)
+    if answer.retry_after_seconds is None:
+        return own
+    return max(own, rule.not_before_seconds(answer.retry_after_seconds))
 
 
 def gives_up(answer: Answer, failures: int, max_attempts: int) -> bool:

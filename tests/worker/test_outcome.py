@@ -30,6 +30,7 @@ from worker.outcome import (
 )
 from worker.processes.wire import Reported, answer_frame, read_answer
 from worker.registry import JobType
+from worker.retrying import delay_seconds
 from worker.texts import clean_text
 
 
@@ -138,6 +139,31 @@ def test_permanent_types_are_permanent_and_retryable_is_not() -> None:
 )
 def test_a_retry_time_is_given_as_durations_are_elsewhere(after: Any, seconds: float) -> None:
     assert answer_for_exception(Retryable("x", after=after)).retry_after_seconds == seconds
+
+
+@pytest.mark.parametrize(
+    ("after", "failures", "soonest", "latest"),
+    [
+        (0, 1, 8, 12),
+        (0, 4, 64, 96),
+        (60, 1, 60, 72),
+        (60, 5, 128, 192),
+        (86_400, 1, 86_400, 86_700),
+        (None, 2, 16, 24),
+    ],
+)
+def test_what_a_handler_asks_for_is_the_soonest_and_the_backoff_holds_all_the_same(
+    after: float | None, failures: int, soonest: float, latest: float
+) -> None:
+    answer = answer_for_exception(Retryable("busy", after=after))
+    drawn = [delay_seconds(answer, "exponential 10s cap 30m", failures) for _ in range(200)]
+    assert soonest <= min(drawn) and max(drawn) <= latest
+    assert max(drawn) - min(drawn) > (latest - soonest) / 2, "runs that were told the same come back apart"
+
+
+def test_a_fixed_rule_waits_exactly_what_was_asked_for_and_never_less_than_itself() -> None:
+    answers = [answer_for_exception(Retryable("busy", after=after)) for after in (0, 7, 90)]
+    assert [delay_seconds(answer, "fixed 7s", 3) for answer in answers] == [7, 7, 90]
 
 
 @pytest.mark.parametrize("after", ["soon", "", [300], True, b"5m"])

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+import time
 from datetime import timedelta
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -552,6 +554,20 @@ def test_pool_and_table_wait_equally_long(error: Exception, failures: int) -> No
     assert there is not None
     assert here.delay_seconds == (None if raised.permanent else there.delay_seconds)
     assert here.failures == failures + 1
+
+
+def test_a_handler_that_asks_to_be_tried_at_once_waits_by_the_backoff() -> None:
+    came: list[float] = []
+
+    @job("refused", backoff="fixed 0.2s", max_attempts=3)
+    def refused(_ctx: Context) -> None:
+        came.append(time.monotonic())
+        raise Retryable("http_429", "Too many requests.", after=0)
+
+    with Pool(1) as pool:
+        assert outcome(pool.submit(refused)) == ("dead", "http_429")
+    assert [later - sooner >= 0.2 for sooner, later in pairwise(came)] == [True, True]
+    assert came[-1] - came[0] < 1.5, "no floor of a second is put under the author's own rule"
 
 
 def held(failures: int, backoff: str) -> Held:
