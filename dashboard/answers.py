@@ -76,7 +76,7 @@ def respond(
     elif shape == "htmx":
         response = _toast(answer)
         response.headers["HX-Trigger"] = ("selection:clear, " if clear_selection else "") + "live:now"
-    elif answer.ok or answer.result == "forbidden":
+    elif answer.ok or answer.result in ("forbidden", "locked"):
         response = see_other(
             ahead or local_path(request.form.get("next")) or back, answer.message, _tone(answer)
         )

@@ -67,7 +67,8 @@ def record(
 ) -> None:
     """Append one row on ``connection``, inside whatever transaction it is in.
 
-    ``result`` is 'done', 'asked', 'already', 'forbidden' (the state says no), 'denied' (the role says no),
+    ``result`` is 'done', 'asked', 'already', 'forbidden' (the state says no), 'locked' (another
+    transaction held it), 'denied' (the role says no),
     'refused' (a cross-site request) or 'missing'. Text is cut to bounds a page can show.
     """
     values = (

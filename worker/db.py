@@ -61,6 +61,8 @@ OLDEST_SERVER = 160_000
 
 # What PostgreSQL refuses of the data; the last one is what a trigger of somebody's own raises.
 REFUSALS = (psycopg.DataError, psycopg.IntegrityError, psycopg.errors.RaiseException)
+# What it says where another transaction holds a row, or waits for one of ours.
+LOCKED = (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected)
 # What PostgreSQL says where the tables are not there, or are older than this version.
 NO_TABLES = (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName, psycopg.errors.UndefinedColumn)
 NO_TABLES_STATES = frozenset(error.sqlstate for error in NO_TABLES)
@@ -166,8 +168,14 @@ def engine(
     if "target_session_attrs" not in given:
         url = psycopg.conninfo.make_conninfo(url, target_session_attrs=target)
 
+    # A wait for a lock ends before its statement does, so it is told apart from a slow one. 0 is no limit.
+    lock_seconds = min(5.0, 0.8 * statement_timeout_seconds or 5.0)
+
     def creator() -> psycopg.Connection[Any]:
-        return connect(url, name=name, autocommit=False, statement_timeout_seconds=statement_timeout_seconds)
+        return connect(
+            url, name=name, autocommit=False, statement_timeout_seconds=statement_timeout_seconds,
+            lock_timeout_seconds=lock_seconds,
+        )  # fmt: skip
 
     # Whoever was used last is used next: it has most statements prepared, and others may rest.
     made = create_engine(

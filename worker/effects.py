@@ -87,7 +87,7 @@ def once(
     ledger_scope = f"run:{context.run_id}" if scope == "run" else "global"
     for _ in range(_ROUNDS):
         with own_connection() as connection:
-            entry_id = ledger.start(connection, holder, ledger_scope, key)
+            entry_id = _start(connection, holder, ledger_scope, key)
             entry = None if entry_id is not None else ledger.find(connection, ledger_scope, key)
         if entry_id is not None:
             return _perform(context, holder, entry_id, key, function)
@@ -101,6 +101,14 @@ def once(
         if entry is not None and _take_over(holder, entry):
             return _settle(context, holder, entry, function, if_unconfirmed)
     raise Retryable("effect_in_progress", f"The effect '{key}' is being made by others again and again.")
+
+
+def _start(connection: psycopg.Connection[Any], holder: Holder, scope: str, key: str) -> int | None:
+    try:
+        return ledger.start(connection, holder, scope, key)
+    except psycopg.errors.LockNotAvailable as waited:
+        message = f"The effect '{key}' is being made in another run's transaction, which has not ended."
+        raise Retryable("effect_in_progress", message) from waited
 
 
 def transaction(context: Context) -> AbstractContextManager[SqlConnection]:

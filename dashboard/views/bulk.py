@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 from urllib.parse import urlencode
 
@@ -15,27 +15,22 @@ from dashboard.connection import writing
 from dashboard.formats import number, plural
 from dashboard.params import LARGEST_PAGE, identifier
 from dashboard.words import operations as words
-from worker import transitions
 from worker.operations import rules
 from worker.operations.start import unconfirmed
 from worker.states import VERBS
-from worker.transitions import Answer
+from worker.transitions import Answer, selection
 from worker.transitions.answer import Result
 
 blueprint = Blueprint("bulk", __name__)
 
 # As many as a page can show; more is an operation, not a request.
 MOST = LARGEST_PAGE
-MOVES: dict[str, Callable[..., Answer]] = {
-    "retry": transitions.retry_now,
-    "cancel": transitions.cancel,
-    "again": transitions.run_again,
-}
 DONE = {"retry": "due now", "cancel": "cancelled", "again": "enqueued again"}
 # What is said of the runs left as they were, by what the single answers were.
 LEFT = {
     "already": "already so",
     "forbidden": "in a state that does not allow it",
+    "locked": "locked by another transaction",
     "missing": "not there any more",
     "denied": "not allowed for your role",
 }
@@ -83,7 +78,7 @@ def act(verb: str) -> Response:
     With a pace or a canary, or on all that a filter matches, an operation is begun instead. Where the number
     has to be typed it is asked for first.
     """
-    move, given = MOVES[_known(verb)], everything.body()
+    action, given = f"run.{_known(verb)}", everything.body()
     if everything.is_asked_instead(given.runs, str(given.fields.get("filter") or "")):
         return everything.begin(verb, given.fields)
     ids = _ids(given.runs)
@@ -93,7 +88,7 @@ def act(verb: str) -> Response:
     if options_of(given.fields).any:
         return everything.begin_on(verb, ids, given.fields)
     with writing() as connection:
-        found = [move(connection, run_id, g.actor, given.reason) for run_id in ids]
+        found = selection.each(connection, action, ids, g.actor, given.reason)
     whole = summed(verb, found)
     if answers.wanted() != "json":
         return answers.respond(whole, answers.came_from() or "/runs", clear_selection=True)
@@ -102,6 +97,7 @@ def act(verb: str) -> Response:
         "done": counts["done"],
         "asked": counts["asked"],
         "skipped": sum(not answer.changed for answer in found),
+        "locked": counts["locked"],
         "items": [{"run": run_id, **answer.body()} for run_id, answer in zip(ids, found, strict=True)],
     }
     response = jsonify({**whole.body(), "id": ids, **body})
@@ -127,17 +123,18 @@ def summed(verb: str, found: list[Answer]) -> Answer:
     left = [f"{count} {LEFT[result]}" for result, count in counts.items() if result in LEFT]
     sentence = ", ".join(parts) or "Nothing was changed"
     if left:
-        example = next(answer.message for answer in found if not answer.changed)
-        sentence += f". Left as they are: {', '.join(left)}. {example}"
+        others = (answer.message for answer in found if not answer.changed and answer.result != "locked")
+        why = " ".join(filter(None, [next(others, None), selection.locked(found)]))
+        sentence += f". Left as they are: {', '.join(left)}. {why}"
     # The best that happened to any of them is what happened to the selection.
-    order: tuple[Result, ...] = ("done", "asked", "already", "forbidden", "denied", "missing")
+    order: tuple[Result, ...] = ("done", "asked", "already", "forbidden", "locked", "denied", "missing")
     result = next(each for each in order if counts[each])
     return Answer("selection", None, result, sentence if sentence.endswith(".") else f"{sentence}.")
 
 
 def _known(verb: str) -> str:
-    if verb not in MOVES:
-        abort(404, f"There is no verb “{verb[:50]}” for many runs; there are {', '.join(MOVES)}.")
+    if verb not in DONE:
+        abort(404, f"There is no verb “{verb[:50]}” for many runs; there are {', '.join(DONE)}.")
     return verb
 
 

@@ -30,6 +30,7 @@ RESULTS = {
     "asked": "asked; it is on its way",
     "already": "it was so already",
     "forbidden": "the state of the thing did not allow it",
+    "locked": "another transaction held it",
     "denied": "their role does not allow it, or the sign-in was wrong",
     "refused": "the request came from another site’s page",
     "missing": "there was no such thing",

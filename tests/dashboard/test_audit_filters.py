@@ -62,7 +62,7 @@ def test_what_was_refused_is_found_and_shown_as_such(
     assert as_role("viewer").post(f"/runs/{run}/retry", headers=JSON).status_code == 403
     client.post(f"/runs/{run}/retry", headers=JSON)
     client.post(f"/runs/{a_run(connection, 'succeeded')}/cancel", headers=JSON)
-    page = client.get("/audit?result=forbidden,denied,refused,missing,invalid").get_data(as_text=True)
+    page = client.get("/audit?result=forbidden,locked,denied,refused,missing,invalid").get_data(as_text=True)
     assert page.count('<tr id="audit-') == 2
     assert 'class="badge failed"' in page and ">denied</span>" in page and ">forbidden</span>" in page
     assert "their role does not allow it" in page and "selected>refused, in any way<" in page

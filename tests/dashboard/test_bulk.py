@@ -45,6 +45,36 @@ def test_a_mixed_selection_says_how_many_were_left_and_why(
     assert [item["changed"] for item in body["items"]] == [True, True, False, False]
 
 
+def test_a_locked_run_is_named_counted_and_stops_no_other(
+    client: FlaskClient, connection: Connection, other: Connection
+) -> None:
+    chosen = [a_run(connection, "dead") for _ in range(3)]
+    with other.transaction():
+        other.execute("SELECT FROM wakeboard.job_runs WHERE id = %s FOR UPDATE", (chosen[0],))
+        answer = client.post("/runs/bulk/retry", json={"run": chosen}, headers=JSON)
+        body = answer.get_json()
+        assert (answer.status_code, body["done"], body["skipped"], body["locked"]) == (200, 2, 1, 1)
+        assert body["message"] == (
+            "2 runs due now. Left as they are: 1 locked by another transaction. "
+            f"Run {chosen[0]} was locked by another transaction: try again."
+        )
+        alone = client.post("/runs/bulk/retry", data={"run": chosen[0]}, headers=HTMX)
+        assert (alone.status_code, "try again" in alone.get_data(as_text=True)) == (409, True)
+    assert [status(connection, run) for run in chosen] == ["dead", "queued", "queued"]
+
+
+def test_a_page_says_of_one_locked_run_what_it_says_of_many(
+    client: FlaskClient, connection: Connection, other: Connection
+) -> None:
+    run = a_run(connection, "dead")
+    with other.transaction():
+        other.execute("SELECT FROM wakeboard.job_runs WHERE id = %s FOR UPDATE", (run,))
+        answer = client.post(f"/runs/{run}/retry", headers=JSON)
+        assert (answer.status_code, answer.get_json()["changed"]) == (409, False)
+        assert answer.get_json()["message"] == f"Run {run} was locked by another transaction: try again."
+    assert status(connection, run) == "dead"
+
+
 def test_a_selection_says_how_many_wait_all_the_same(client: FlaskClient, connection: Connection) -> None:
     a_type(connection, "mail", paused_at=from_now("-1 hour"))
     chosen = [

@@ -262,6 +262,23 @@ def test_a_global_effect_that_another_live_run_is_making_is_waited_for_by_a_retr
     assert mails.sent == 0
 
 
+def test_a_global_effect_inside_of_another_runs_open_transaction_is_waited_for_by_a_retry(
+    connection: Connection, database: str, other: Connection, mails: Mails
+) -> None:
+    context = running(connection)
+    with own.own_connection() as mine:
+        mine.execute("SET lock_timeout = '200ms'")
+    with other.transaction():
+        other.execute(
+            "INSERT INTO wakeboard.effects (scope, key, run_id, attempt, lease_epoch, status) "
+            "VALUES ('global', 'charge:1', %s, 1, 1, 'started')",
+            (running(connection).run_id,),
+        )
+        with pytest.raises(Retryable, match="in another run's transaction") as refused:
+            context.once("charge:1", mails.send, scope="global")
+    assert (refused.value.error_code, mails.sent) == ("effect_in_progress", 0)
+
+
 def test_an_attempt_that_lost_its_lease_starts_no_effect(connection: Connection, mails: Mails) -> None:
     stale = running(connection)
     next_attempt(connection, stale)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import click
 
-from worker import transitions
 from worker.audit import terminal_actor
 from worker.cli import reach, reading
 from worker.cli.flags import Verb, is_json, reason_option
@@ -12,6 +11,7 @@ from worker.cli.kinds import RUN_ID
 from worker.cli.printing import listing, say, verdicts
 from worker.cli.reach import Row
 from worker.leases import STATES, takeover
+from worker.transitions import selection
 
 COLUMNS = (
     "id", "job_type", "attempt", "state", "seconds_left", "renewed_seconds_ago", "seen_seconds_ago", "worker",
@@ -56,6 +56,4 @@ def _conclude(found: list[Row], late: int) -> None:
 def release(ids: tuple[int, ...], reason: str | None) -> int:
     """Take runs from a worker that is silent or whose lease has ended."""
     with reach.connection() as connection:
-        return verdicts(
-            [transitions.release_lease(connection, each, terminal_actor(), reason) for each in ids]
-        )
+        return verdicts(selection.each(connection, "lease.release", ids, terminal_actor(), reason))

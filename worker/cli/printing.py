@@ -53,13 +53,17 @@ def verdicts(answers: Sequence[Answer]) -> int:
     """Print the answers of a verb, one line each, and return the exit code.
 
     2 when a target does not exist (wrong use), else 1 when one was not done, else 0.
-    What was refused goes to standard error, in JSON to standard output like the rest.
+    What was refused goes to standard error, in JSON to standard output like the rest. Where some of several
+    were, a last line counts both.
     """
     for each in answers:
         if each.ok or is_json():
             answer({**each.body(), "result": each.result}, each.message)
         else:
             tell(each.message)
+    done = sum(each.ok for each in answers)
+    if 1 < len(answers) != done and not is_json():
+        tell(f"{done} of {len(answers)} done, {len(answers) - done} left as they are.")
     if any(each.result in ("missing", "invalid") for each in answers):
         return 2
     return 0 if all(each.ok for each in answers) else 1

@@ -10,6 +10,7 @@ from worker.cli import reach
 from worker.cli.flags import Verb, reason_option
 from worker.cli.kinds import RUN_ID, json_object
 from worker.cli.printing import verdicts
+from worker.transitions import selection
 
 
 @click.command(cls=Verb)
@@ -18,7 +19,7 @@ from worker.cli.printing import verdicts
 def retry(ids: tuple[int, ...], reason: str | None) -> int:
     """Make runs due now: out of a backoff, or back from dead and cancelled."""
     with reach.connection() as connection:
-        return verdicts([transitions.retry_now(connection, each, terminal_actor(), reason) for each in ids])
+        return verdicts(selection.each(connection, "run.retry", ids, terminal_actor(), reason))
 
 
 @click.command(cls=Verb)
@@ -27,7 +28,7 @@ def retry(ids: tuple[int, ...], reason: str | None) -> int:
 def cancel(ids: tuple[int, ...], reason: str | None) -> int:
     """Cancel runs: waiting and dead ones at once, running ones are asked to stop."""
     with reach.connection() as connection:
-        return verdicts([transitions.cancel(connection, each, terminal_actor(), reason) for each in ids])
+        return verdicts(selection.each(connection, "run.cancel", ids, terminal_actor(), reason))
 
 
 @click.command(cls=Verb)

@@ -30,7 +30,7 @@ from worker.transitions.answer import HTTP
 
 RESULTS = (*HTTP, "refused")
 # Somebody asked and nothing came of it.
-UNDONE = ("forbidden", "denied", "refused", "missing", "invalid")
+UNDONE = ("forbidden", "locked", "denied", "refused", "missing", "invalid")
 SOURCES = ("web", "api", "cli", "engine")
 # A row's time is when its transaction began, its id is given later: ids may run ahead by this much.
 ID_SLACK = timedelta(minutes=10)

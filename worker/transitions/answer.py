@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Result = Literal["done", "asked", "already", "forbidden", "denied", "missing", "invalid"]
+Result = Literal["done", "asked", "already", "forbidden", "locked", "denied", "missing", "invalid"]
 
 # HTTP status and exit code of each result: done and already are success, asked is on its way.
 HTTP: dict[str, int] = {
@@ -13,6 +13,7 @@ HTTP: dict[str, int] = {
     "asked": 202,
     "already": 200,
     "forbidden": 409,
+    "locked": 409,
     "denied": 403,
     "missing": 404,
     "invalid": 400,

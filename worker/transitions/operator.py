@@ -15,7 +15,7 @@ from psycopg.rows import dict_row
 from worker import scope
 from worker.audit import Actor, record
 from worker.backoff import Backoff
-from worker.db import REFUSALS
+from worker.db import LOCKED, REFUSALS
 from worker.fingerprint import lost_group
 from worker.states import CANCELLABLE, CLAIMABLE, ENDED, VERBS, sql_list
 from worker.transitions.answer import Answer
@@ -134,7 +134,8 @@ def act(
     """Run ``move`` and its audit row in one transaction; the role is checked first.
 
     ``move`` returns the answer and the state before and after, as the audit log shows them. What the database
-    refuses is 'forbidden': plain SQL may have written an ended run that could not be due.
+    refuses is 'forbidden': plain SQL may have written an ended run that could not be due. What another
+    transaction holds for longer than the session's lock_timeout is 'locked'.
     """
     with connection.transaction():
         refusal = permit(connection, actor, action, *target)
@@ -145,6 +146,8 @@ def act(
                 answer, before, after = move()
         except REFUSALS as refused:
             answer, before, after = _refused(target, refused), None, None
+        except LOCKED:
+            answer, before, after = _locked(target), None, None
         record(
             connection,
             actor,
@@ -165,6 +168,18 @@ def _refused(target: tuple[str, int | str], refused: psycopg.Error) -> Answer:
     kind, name = target
     message = f"The database refuses this for {kind} {name}: {why}. Nothing was changed."
     return Answer(name, None, "forbidden", message, is_refused=True)
+
+
+def _locked(target: tuple[str, int | str]) -> Answer:
+    kind, name = target
+    message = f"{kind.capitalize()} {name} was locked by another transaction: try again."
+    return Answer(name, None, "locked", message)
+
+
+def leave(connection: Connection, run_id: int, actor: Actor, action: str, reason: str | None) -> Answer:
+    """Leave a run that another transaction holds as it is. Returns 'locked' or 'denied'."""
+    target = ("run", run_id)
+    return act(connection, actor, action, target, reason, lambda: (_locked(target), None, None))
 
 
 def _state(row: Row, prefix: str = "") -> Row:
