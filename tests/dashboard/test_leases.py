@@ -46,6 +46,26 @@ def test_leases_in_danger_come_first(client: FlaskClient, connection: Connection
     assert 'data-attention="2"' in client.get("/leases").get_data(as_text=True)
 
 
+def test_of_leases_that_stand_alike_the_longest_running_comes_first(
+    client: FlaskClient, connection: Connection
+) -> None:
+    a_worker(connection, "alive")
+    starts = ("-2 minutes", "-3 hours", "-1 second", "-3 hours")
+    second, first, last, twin = (
+        a_run(connection, "running", locked_by="alive", started_at=started) for started in starts
+    )
+    connection.execute(
+        "UPDATE wakeboard.job_runs AS r SET started_at = other.started_at "
+        "FROM wakeboard.job_runs AS other WHERE other.id = %s AND r.id = %s",
+        (first, twin),
+    )
+    assert list(states(client)) == [first, twin, second, last]
+    pages = [client.get("/leases.json?limit=1").get_json()]
+    while pages[-1]["next"]:
+        pages.append(client.get(f"/leases.json?limit=1&cursor={pages[-1]['next']}").get_json())
+    assert [one["id"] for page in pages for one in page["items"]] == [first, twin, second, last]
+
+
 def item(client: FlaskClient, run_id: int) -> dict[str, Any]:
     (found,) = [each for each in client.get("/leases.json").get_json()["items"] if each["id"] == run_id]
     return dict(found)
