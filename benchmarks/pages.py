@@ -7,9 +7,9 @@ dashboard process of its own (``wakeboard web``, default settings) and a signed-
 connection. Every address takes turns: the smallest size, the next, and so on; the time is from the
 request's first byte to the answer's last, over loopback, so it holds the program, the database and the
 network's own cost. The first request of an address, before which the process has never seen it, is told
-apart. The sizes are ages of one installation: at ten thousand runs it is two hours old, so windows that are
-longer show less there, most of all last night; at a hundred thousand it is nearly a day old. How long the
-answer at the smallest size is, packed, of that at the largest, tells which pages show as much. Searches for
+apart. The smallest size is a day of ten thousand runs, so it has a night and all else that pages show by
+themselves; its schedules have four runs each, where a page may show twenty. How long the answer at the
+smallest size is, packed, of that at the largest, tells which pages show as much. Searches for
 text look at 20,000 runs a request and say so. Exports and the questions of verbs for all that match are
 left out. Then so many clients at once walk over all pages of the largest size.
 """
@@ -40,7 +40,7 @@ from worker.settings import Settings
 from worker.states import Role
 
 P95_MS, TOGETHER_P95_MS, SEARCH_P95_MS, GROWTH = 50, 300, 300, 1.5
-# An answer that is under half as long is another page: it has no night to show, or few rows instead of fifty.
+# An answer that is under half as long is another page: it has few rows instead of fifty, or few runs in each.
 SAME = 0.5
 PERSON = "benchmark"
 # So old may the newest runs be: many windows show the last hour.
