@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from flask import abort
-from sqlalchemy import TextClause, text
+from sqlalchemy import Connection, TextClause, text
 
 from dashboard.connection import reading
 from worker.operations import control
@@ -46,10 +46,15 @@ def missing(noun: str, given: object) -> str:
     return _KINDS[noun].sentence.format(str(given)[:100])
 
 
+def is_there(connection: Connection, noun: str, given: object) -> bool:
+    """Return whether there is a ``noun`` (run, schedule, type, worker …) that is called ``given``."""
+    return connection.execute(_KINDS[noun].found, {"given": given}).first() is not None
+
+
 def require_existing(verb: Verb, arguments: Mapping[str, Any]) -> None:
     """Abort with 404 and a sentence where the thing that the path ``arguments`` name is not there."""
     noun = verb.action.partition(".")[0]
     for argument, given in arguments.items():
         named = noun if argument == "name" else argument.removesuffix("_id")
-        if named in _KINDS and reading().execute(_KINDS[named].found, {"given": given}).first() is None:
+        if named in _KINDS and not is_there(reading(), named, given):
             abort(404, missing(named, given))

@@ -52,7 +52,7 @@ def edit(name: str) -> Response:
             definition, form.texts_of(definition) | {"reason": request.args.get("reason", "")[:500]}
         )
     refuse_unread(*form.FIELDS, "version")
-    definition, texts = one(reading(), name), _texts()
+    definition, texts = one(reading(), name), texts_sent()
     values, errors = form.read(texts, definition)
     if "preview" in texts and wanted() == "page":
         return _shown(definition, texts, errors, seen=texts.get("version"), is_preview=True)
@@ -68,7 +68,7 @@ def edit(name: str) -> Response:
     return respond(answer, f"{PATH}/{name}")
 
 
-def _texts() -> dict[str, str]:
+def texts_sent() -> dict[str, str]:
     """Return what was sent: a form's texts, or a JSON object whose payload may be an object of its own."""
     given = dict(body())
     sent = request.get_json(silent=True) if request.is_json else None

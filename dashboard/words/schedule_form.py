@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from typing import Any
 
 from dashboard.formats import pretty
 from dashboard.redaction import HIDDEN, is_hidden_item, redact
 from worker.cron import Cron
 from worker.durations import format_duration, parse_duration
+from worker.transitions.definitions import Definition, check_name
+from worker.transitions.newrun import check_type
 from worker.zones import check_timezone
 
 MISFIRES = ("one", "all", "none")
@@ -57,6 +60,25 @@ def read(texts: Mapping[str, str], definition: Mapping[Any, Any]) -> tuple[dict[
         except (ValueError, RecursionError) as wrong:
             errors[name] = str(wrong)
     return values, errors
+
+
+def texts_of_new(timezone: str) -> dict[str, str]:
+    """Return what the form of a new schedule says before anybody types; ``timezone`` is the server's."""
+    usual = asdict(Definition(name="", job_type="", schedule=None, timezone=timezone)) | {"enabled": True}
+    texts = texts_of(usual) | {"name": "", "job_type": "", "new_type": ""}
+    return {name: text for name, text in texts.items() if name != "enabled"}
+
+
+def read_new(texts: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return the values of a new Definition, and by field what is wrong with the others."""
+    values, errors = read({name: text for name, text in texts.items() if name != "enabled"}, {"payload": {}})
+    for name, check in (("name", check_name), ("job_type", check_type)):
+        values[name] = texts.get(name, "").strip()
+        try:
+            check(values[name])
+        except ValueError as wrong:
+            errors[name] = str(wrong)
+    return {"schedule": None, **values}, errors
 
 
 def _duration_text(seconds: float | None) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC
 from difflib import get_close_matches
 
@@ -76,9 +77,14 @@ def _told(run_id: int, new: NewRun, made: Row) -> Answer:
     return Answer(run_id, made["status"], "done", f"Run {run_id} of type {new.job_type} is due {when}.")
 
 
-def _unknown(name: str, known: list[str]) -> str:
-    near = get_close_matches(name, known, 3)
-    hint = f" Near it: {', '.join(near)}." if near else ""
+def near(name: str, known: Sequence[str]) -> str:
+    """Return a sentence, after a space, that names up to three of ``known`` much like ``name``, if any is."""
+    alike = get_close_matches(name, known, 3)
+    return f" Near it: {', '.join(alike)}." if alike else ""
+
+
+def _unknown(name: str, known: Sequence[str]) -> str:
     return (
-        f"There is no job type '{name[:200]}': no worker has ever registered it.{hint} Nothing was enqueued."
+        f"There is no job type '{name[:200]}': no worker has ever registered it.{near(name, known)} "
+        "Nothing was enqueued."
     )

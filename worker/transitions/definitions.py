@@ -94,12 +94,7 @@ class Definition:
 
     def checked(self) -> Definition:
         """Return itself when every field is allowed. Raises DefinitionError with the reason."""
-        import re
-
-        if not re.fullmatch(r"[a-z0-9_-]{1,100}", self.name):
-            raise DefinitionError(
-                f"The name {self.name!r} is not allowed: use 1 to 100 of a-z, 0-9, '_' and '-'."
-            )
+        check_name(self.name)
         try:
             check_type(self.job_type)
             if self.schedule is not None:
@@ -124,6 +119,16 @@ class Definition:
             if number is not None and not low <= number <= high:
                 raise DefinitionError(f"{what} is {number:.12g}{unit}; allowed: {allowed}.")
         return self
+
+
+def check_name(name: str) -> None:
+    """Raise DefinitionError unless ``name`` may be that of a definition."""
+    import re
+
+    if not re.fullmatch(r"[a-z0-9_-]{1,100}", name):
+        raise DefinitionError(
+            f"The name {name[:100]!r} is not allowed: use 1 to 100 of a-z, 0-9, '_' and '-'."
+        )
 
 
 def next_fire(connection: Connection, schedule: str | None, timezone: str) -> Any:
