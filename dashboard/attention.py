@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from flask import current_app, g
 from sqlalchemy import RowMapping
 from sqlalchemy.exc import SQLAlchemyError
 
+from dashboard import usual
 from dashboard.connection import as_of, reading
 from dashboard.queries import alerts, overview, rising
+from dashboard.queries.overlong import Overlong, overlong
 from dashboard.queries.overview import Counts
 from dashboard.queries.troubles import Troubles, troubles
 from dashboard.words.verdict import untold
@@ -38,11 +40,13 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """How things are at one moment: the numbers, whether failures rise, the alert rules that fire."""
+    """How things are at one moment: the numbers, whether failures rise, the alert rules that fire, and the
+    types of which runs have run far longer than usual."""
 
     counts: Counts
     rising: Finding
     alerts: Sequence[RowMapping]
+    overlong: Sequence[Overlong] = ()
 
     @property
     def firing(self) -> list[str]:
@@ -73,10 +77,14 @@ def standing() -> Standing:
     if "standing" not in g:
         known = g.troubles.counted if "troubles" in g else None
         memory = current_app.extensions.setdefault("wakeboard_rising", rising.Memory())
+        counts = overview.counts(reading(), known)
+        # Where nothing runs for long, which is nearly always, nobody asks how long is usual.
+        longer = overlong(reading(), usual.paces()) if counts.long else []
         g.standing = Standing(
-            overview.counts(reading(), known),
+            replace(counts, overlong=sum(each.count for each in longer)),
             rising.failures_rise(reading(), as_of(), memory),
             alerts.firing(reading()),
+            longer,
         )
     found = g.standing
     assert isinstance(found, Standing)

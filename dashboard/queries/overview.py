@@ -42,7 +42,7 @@ GROUPS = 20
 FIRES = 8
 # What ``queries.troubles`` counts by type, the worst first; and what it counts in passing.
 BY_TYPE = ("stuck", "dead", "failed")
-IN_PASSING = ("running", "silent", "finishing")
+IN_PASSING = ("running", "silent", "finishing", "long")
 
 runs = job_runs.c
 ALIVE, IS_CLAIMING, IS_LEAVING = (
@@ -80,7 +80,8 @@ class Counts:
 
     ``workers`` are all that are heard, ``slots`` theirs; of them ``claiming`` take new work, in
     ``claiming_slots``, and ``leaving`` drain or stop. These hold the ``finishing`` runs, and the last of them
-    was told so at ``left_at``.
+    was told so at ``left_at``. ``long`` run for over ten minutes, and of these ``overlong`` have run far
+    longer than usual, which is told of few types at a time.
     """
 
     queued: int
@@ -90,6 +91,7 @@ class Counts:
     stuck: int
     silent: int
     finishing: int
+    long: int
     missed: int
     schedules_missed: int
     unconfirmed: int
@@ -106,6 +108,7 @@ class Counts:
     schedules: int
     # The oldest due run of a type that is not paused has failed before: none of those that ``queued`` counts.
     oldest_is_retry: bool = False
+    overlong: int = 0
 
     @property
     def busy(self) -> int:
@@ -119,8 +122,8 @@ class Counts:
 
     @property
     def attention(self) -> int:
-        """How many things need a person: dead and stuck runs, missed fires, effects left open."""
-        return self.dead + self.stuck + self.missed + self.unconfirmed
+        """How many things need a person: dead, stuck and overlong runs, missed fires, effects in doubt."""
+        return self.dead + self.stuck + self.overlong + self.missed + self.unconfirmed
 
 
 def _capped(statement: Select[Any]) -> Any:

@@ -252,7 +252,7 @@ def numbers(connection: Connection, names: Sequence[str], day: Mapping[datetime,
     """Return what is counted about the types ``names``; ``day`` is what ``hours.last_day`` returns."""
     return Numbers(
         _loads(connection, names),
-        {name: _pace(bars_of(day, name)) for name in names},
+        {name: pace_of(bars_of(day, name)) for name in names},
         _failures(connection, names),
         _workers(connection, names),
         _oldest(connection, names),
@@ -291,7 +291,8 @@ def _oldest(connection: Connection, names: Sequence[str]) -> dict[str, datetime]
     return {row[0]: row[1] for row in connection.execute(_OLDEST, {"names": list(names)})}
 
 
-def _pace(bars: Sequence[Bar]) -> Pace:
+def pace_of(bars: Sequence[Bar]) -> Pace:
+    """Return how the attempts of the hours ``bars`` of one type went."""
     times = together([bar.run_times for bar in bars if bar.good])
     median, p95 = times.at_most_each((0.5, 0.95))
     return Pace(times.count, median, p95, bars)

@@ -8,11 +8,12 @@ from typing import Any
 from flask import Blueprint
 from sqlalchemy import RowMapping
 
-from dashboard import params
-from dashboard.connection import reading
+from dashboard import params, usual
+from dashboard.connection import as_of, reading
 from dashboard.live import add_page
 from dashboard.queries import leases
 from dashboard.queries.keyset import Rows
+from dashboard.queries.overlong import is_overlong
 from dashboard.queries.runs import type_names
 from dashboard.scopes import Scope
 from dashboard.verbs import add_verb
@@ -30,16 +31,24 @@ FIELDS = {
 COLUMNS = [
     "id", "state", "job_type", "attempts", "lease_epoch", "locked_by", "worker_name", "worker_hostname",
     "worker_pid", "worker_seen_at", "started_at", "renewed_at", "locked_until", "lease_seconds",
-    "takeover_at", "takers", "cancel_requested_at",
+    "takeover_at", "takers", "cancel_requested_at", "median_seconds", "p95_seconds", "overlong",
 ]  # fmt: skip
 
 
 def find() -> dict[str, Any]:
     """Return what runs now, with the state of each lease in words."""
     filters = params.from_request(FIELDS)
+    rows = leases.page(reading(), filters)
+    paces = usual.paces({row["job_type"] for row in rows.items})
     return {
         "filters": filters,
-        "rows": leases.page(reading(), filters),
+        "rows": rows,
+        "usual": paces,
+        "overlong": {
+            row["id"]
+            for row in rows.items
+            if is_overlong(row["started_at"], as_of(), paces.get(row["job_type"]))
+        },
         "states": STATES,
         "takeover": takeover,
         "types": type_names(reading()),
@@ -57,8 +66,15 @@ def find_refused() -> dict[str, Any]:
 
 
 def item(row: RowMapping) -> dict[str, Any]:
-    """Return a lease as the twin gives it."""
-    return {name: row[name] if name in row else NAMES[row["rank"]] for name in COLUMNS}
+    """Return a lease as the twin gives it, and how long runs of its type usually take."""
+    pace = usual.paces([row["job_type"]]).get(row["job_type"])
+    told = {
+        "state": NAMES[row["rank"]],
+        "median_seconds": pace.median if pace else None,
+        "p95_seconds": pace.p95 if pace else None,
+        "overlong": is_overlong(row["started_at"], as_of(), pace),
+    }
+    return {name: told[name] if name in told else row[name] for name in COLUMNS}
 
 
 def twin(context: Mapping[str, Any]) -> dict[str, Any]:

@@ -19,7 +19,8 @@ from dashboard.queries import hours, one_type
 from dashboard.queries import types as query
 from dashboard.redaction import redact
 from dashboard.scopes import Scope
-from dashboard.views.types import ONE, capped, last_day, path_of
+from dashboard.usual import last_day
+from dashboard.views.types import ONE, capped, path_of
 from dashboard.words import schedule
 from dashboard.words.changes import changes
 from dashboard.words.policy import patience_seconds, retries

@@ -105,6 +105,7 @@ def find_troubles() -> dict[str, Any]:
     now = attention.standing()
     return {
         "troubles": troubles,
+        "overlong": now.overlong,
         "rising": now.rising,
         "pauses": overview.pauses(reading()),
         "most_pauses": MOST_PAUSES,
@@ -166,6 +167,16 @@ def twin(context: dict[str, Any]) -> dict[str, Any]:
         "attention": [
             {"state": line.state, "job_type": line.job_type, "runs": line.count, "since_at": line.since_at}
             for line in attention.by_type().lines
+        ],
+        "overlong": [
+            {
+                "job_type": each.job_type,
+                "runs": each.count,
+                "since_at": each.since_at,
+                "median_seconds": each.pace.median,
+                "p95_seconds": each.pace.p95,
+            }
+            for each in attention.standing().overlong
         ],
         "next": [dict(row) for row in overview.next_fires(reading())],
     }

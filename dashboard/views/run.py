@@ -10,7 +10,7 @@ from typing import Any
 from flask import Blueprint, abort, g, request
 from sqlalchemy import RowMapping
 
-from dashboard import params
+from dashboard import params, usual
 from dashboard.connection import as_of, reading
 from dashboard.existing import missing
 from dashboard.formats import pretty, visible
@@ -19,6 +19,7 @@ from dashboard.pictures.lanes import lanes
 from dashboard.pictures.tree import tree
 from dashboard.queries import leases
 from dashboard.queries import run as query
+from dashboard.queries.overlong import is_overlong
 from dashboard.queries.waiting import waiting
 from dashboard.redaction import redact
 from dashboard.scopes import Scope
@@ -75,8 +76,11 @@ def find(run_id: int) -> dict[str, Any]:
     obstacles, reasons = _waiting(run)
     is_stuck = bool(run["is_stuck"])
     lease = leases.standing(reading(), run_id) if run["status"] == Status.RUNNING else None
+    pace = usual.paces([run["job_type"]]).get(run["job_type"]) if run["status"] == Status.RUNNING else None
     return {
         "run": run,
+        "usual": pace,
+        "is_overlong": run["status"] == Status.RUNNING and is_overlong(run["started_at"], as_of(), pace),
         "is_stuck": is_stuck,
         "lease": lease,
         "lease_state": None if lease is None else STATES[lease["rank"]],
@@ -190,6 +194,7 @@ def twin(context: Mapping[str, Any]) -> dict[str, Any]:
         "stuck": context["is_stuck"],
         "lease": _lease(context),
         "progress": _progress(context["progress"]),
+        "usual": _usual(context),
         "waits_for": _waits_for(context),
         "history": _history(run),
         "effects": [_effect(row) for row in query.effects_of(reading(), run["id"])],
@@ -218,6 +223,15 @@ def _effect(row: RowMapping) -> dict[str, Any]:
 
 def _progress(found: Progress | None) -> dict[str, Any] | None:
     return None if found is None else asdict(found)
+
+
+def _usual(context: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return how long runs of its type usually take, None when it does not run or nothing is known."""
+    pace = context["usual"]
+    if pace is None:
+        return None
+    times = {"runs": pace.runs, "median_seconds": pace.median, "p95_seconds": pace.p95}
+    return {**times, "overlong": context["is_overlong"]}
 
 
 def _waits_for(context: Mapping[str, Any]) -> dict[str, Any] | None:

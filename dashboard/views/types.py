@@ -10,17 +10,17 @@ from typing import Any
 from urllib.parse import quote
 
 import psycopg
-from flask import Blueprint, abort, current_app, g
+from flask import Blueprint, abort, g
 from sqlalchemy import RowMapping
 
 from dashboard import params
 from dashboard.connection import as_of, reading
 from dashboard.formats import number, plural
 from dashboard.live import add_page
-from dashboard.queries import holding, hours
+from dashboard.queries import holding
 from dashboard.queries import types as query
-from dashboard.queries.hourly import Memory
 from dashboard.scopes import Scope
+from dashboard.usual import last_day
 from dashboard.verbs import add_verb, body
 from dashboard.words import ends
 from dashboard.words.policy import retries
@@ -105,15 +105,6 @@ def _line(row: RowMapping, numbers: query.Numbers) -> Line:
         numbers.failures.get(name),
         numbers.workers.get(name, query.Crew()),
     )
-
-
-def last_day() -> Mapping[datetime, hours.Hour]:
-    """Return what each type did in each hour of the last day; asked once in a request."""
-    if "last_day" not in g:
-        memory: Memory[hours.Hour] = current_app.extensions.setdefault("wakeboard_type_hours", Memory())
-        g.last_day = hours.last_day(reading(), as_of(), memory)
-    day: Mapping[datetime, hours.Hour] = g.last_day
-    return day
 
 
 def capped(count: int, *, is_cut: bool = False) -> str:

@@ -91,6 +91,7 @@ def troubles(counts: Counts, rising: Finding, firing: Sequence[str]) -> list[str
     clauses = (
         _counted(counts.dead, "run is dead", "runs are dead"),
         _counted(counts.stuck, "run is stuck", "runs are stuck"),
+        _counted(counts.overlong, "run takes far longer than usual", "runs take far longer than usual"),
         rise,
         _counted(counts.schedules_missed, "schedule missed its time", "schedules missed their time"),
         _counted(counts.unconfirmed, "effect is unconfirmed", "effects are unconfirmed"),

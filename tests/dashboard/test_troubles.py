@@ -58,7 +58,7 @@ def test_sums_of_types_are_the_numbers_counted_without_them(app: Flask, connecti
     a_run(connection, "running", locked_by=draining, locked_until="-1 second")
     with app.test_request_context("/"):
         found = troubles(reading())
-        held = {"running": 5, "stuck": 4, "silent": 3, "finishing": 1}
+        held = {"running": 5, "stuck": 4, "silent": 3, "finishing": 1, "long": 0}
         assert found.counted == {"dead": 12, "failed": 18, **held}
         assert overview.counts(reading(), found.counted) == overview.counts(reading())
 
