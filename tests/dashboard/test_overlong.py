@@ -59,7 +59,7 @@ def test_a_lease_says_how_long_runs_of_its_type_usually_take(
     late, fine = running(connection, "import", "-2 hours"), running(connection, "import", "-12 minutes")
     unknown = running(connection, "new", "-5 hours")
     page = client.get("/leases").text
-    assert page.count(">usually 3 min 5 s<") == 2 and page.count("far longer than usual") == 1
+    assert page.count(">usually 3 min 5 s<") == 2 and page.count("</svg>overlong</span>") == 1
     assert (
         "Of the 40 that succeeded in the last 24 h half took at most 3 min 5 s, 95 % at most 3 min 5 s"
         in page
