@@ -29,6 +29,7 @@ from worker import db
 from worker.transitions import EnqueueError, NewRun, enqueue, enqueue_many
 from worker.transitions.newrun import payload_limit
 
+TRACE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 HOSTILE = "<script>alert('1')</script> \" ' \\ %s {} $1 ünï 🚨 \u202e"
 
 
@@ -76,6 +77,18 @@ def test_a_run_keeps_all_that_was_asked(shared: Connection) -> None:
     assert found["payload"] == {"text": HOSTILE, "n": None}
     assert found["job_type"] == found["idempotency_key"] == found["enqueued_by"] == HOSTILE
     assert (found["run_at"], found["priority"], found["max_attempts"]) == (moment, 0, 3)
+
+
+@pytest.mark.parametrize("many", [0, 1, 3, 2000])
+def test_a_trace_goes_along_and_what_is_none_is_left_out(connection: Connection, many: int) -> None:
+    """One by one, alike, and by COPY. The header is a stranger's: it must not cost the run."""
+    for trace, kept in ((TRACE, TRACE), (TRACE.replace("00-", "cc-", 1) + "-more", ...), ("00-1-2-01", None)):
+        runs = [NewRun("mail", {"n": n}, traceparent=trace) for n in range(many)]
+        ids = enqueue_many(connection, runs) if many else [enqueue(connection, "mail", traceparent=trace)]
+        found = {factories.row(connection, run)["traceparent"] for run in (ids[0], ids[-1])}
+        assert found == {trace if kept is ... else kept}
+    mixed = enqueue_many(connection, [NewRun("mail", traceparent=each) for each in (None, TRACE)])
+    assert [factories.row(connection, run)["traceparent"] for run in mixed] == [None, TRACE]
 
 
 @pytest.mark.parametrize("delay", [90, 90.0, timedelta(seconds=90)])
@@ -604,6 +617,7 @@ def test_a_payload_is_judged_even_where_its_key_has_a_run(shared: Connection) ->
         ({"run_at": datetime.min.replace(tzinfo=UTC)}, "allowed: the years 1 to 9999"),
         ({"run_at": datetime(2026, 1, 14, tzinfo=UTC), "delay": 1}, "not both"),
         ({"enqueued_by": "a\x00b"}, "enqueued_by"),
+        ({"traceparent": 7}, "traceparent is 7; give the text of that header"),
     ],
 )
 def test_nonsense_is_refused_in_a_sentence(shared: Connection, values: dict[str, Any], sentence: str) -> None:

@@ -31,7 +31,8 @@ SELECT (extract(epoch FROM now()) * 1000000)::bigint, CASE
     ) END"""
 _COPY = """
 COPY wakeboard.job_runs
-    (id, payload, idempotency_key, job_type, run_at, priority, max_attempts, enqueued_by, origin_run_id)
+    (id, payload, idempotency_key, job_type, run_at, priority, max_attempts, enqueued_by, origin_run_id,
+    traceparent)
 FROM STDIN"""
 
 

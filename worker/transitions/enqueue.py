@@ -16,14 +16,15 @@ from worker.transitions.targets import runner
 ROUNDS = 5
 INSERT = """
 INSERT INTO wakeboard.job_runs
-    (job_type, payload, run_at, idempotency_key, priority, max_attempts, enqueued_by, origin_run_id)
-VALUES (%s, %s::jsonb, coalesce(%s::timestamptz, now()) + make_interval(secs => %s), %s, %s, %s, %s, %s)
+    (job_type, payload, run_at, idempotency_key, priority, max_attempts, enqueued_by, origin_run_id,
+    traceparent)
+VALUES (%s, %s::jsonb, coalesce(%s::timestamptz, now()) + make_interval(secs => %s), %s, %s, %s, %s, %s, %s)
 ON CONFLICT (idempotency_key) WHERE idempotency_key IS NOT NULL DO NOTHING
 RETURNING id
 """
 # What needs no more than a type and a payload has no key to conflict by, and finds all else in the table.
 INSERT_PLAIN = "INSERT INTO wakeboard.job_runs (job_type, payload) VALUES (%s, %s::jsonb) RETURNING id"
-_PLAIN = (None, 0.0, None, 2, None, None, None)
+_PLAIN = (None, 0.0, None, 2, None, None, None, None)
 BY_KEY = "SELECT id, job_type FROM wakeboard.job_runs WHERE idempotency_key = %s"
 
 
@@ -46,11 +47,13 @@ def enqueue(
     priority: int = 2,
     max_attempts: int | None = None,
     enqueued_by: str | None = None,
+    traceparent: str | None = None,
 ) -> int:
     """Enqueue one run and return its id; with a known ``key``, return the id of the run that has it.
 
     ``target`` is a SQLAlchemy connection or session or a psycopg connection, whose transaction the run
     joins, or None for a connection of our own. ``delay`` is in seconds, ``run_at`` an aware datetime.
+    ``traceparent`` is that of W3C Trace Context, for the handler's context; text that is none is left out.
     Raises EnqueueError when the run is refused, with a sentence that says why.
     """
     if target is None:
@@ -59,9 +62,9 @@ def enqueue(
         with own_connection() as connection:
             return enqueue(
                 connection, job_type, payload, run_at=run_at, delay=delay, key=key, priority=priority,
-                max_attempts=max_attempts, enqueued_by=enqueued_by,
+                max_attempts=max_attempts, enqueued_by=enqueued_by, traceparent=traceparent,
             )  # fmt: skip
-    new = NewRun(job_type, payload, run_at, delay, key, priority, max_attempts, enqueued_by)
+    new = NewRun(job_type, payload, run_at, delay, key, priority, max_attempts, enqueued_by, traceparent)
     values = new.columns(payload_limit())
     run = runner(target)
     if values[2:] == _PLAIN:

@@ -25,18 +25,20 @@ Inserted = tuple[int, str | None]
 
 INSERT_MANY = """
 INSERT INTO wakeboard.job_runs
-    (job_type, payload, run_at, idempotency_key, priority, max_attempts, enqueued_by, origin_run_id)
+    (job_type, payload, run_at, idempotency_key, priority, max_attempts, enqueued_by, origin_run_id,
+    traceparent)
 SELECT job_type, payload::jsonb, coalesce(run_at, now()) + make_interval(secs => delay), key, priority,
-    most, who, origin
+    most, who, origin, trace
 FROM unnest(%s::text[], %s::text[], %s::timestamptz[], %s::float8[], %s::text[], %s::smallint[], %s::int[],
-    %s::text[], %s::bigint[]) WITH ORDINALITY
-    AS row (job_type, payload, run_at, delay, key, priority, most, who, origin, place)"""
+    %s::text[], %s::bigint[], %s::text[]) WITH ORDINALITY
+    AS row (job_type, payload, run_at, delay, key, priority, most, who, origin, trace, place)"""
 # Runs that differ in their payloads and keys alone: everything else is said once.
 INSERT_ALIKE = """
 INSERT INTO wakeboard.job_runs
-    (job_type, payload, run_at, idempotency_key, priority, max_attempts, enqueued_by, origin_run_id)
+    (job_type, payload, run_at, idempotency_key, priority, max_attempts, enqueued_by, origin_run_id,
+    traceparent)
 SELECT %s::text, payload::jsonb, coalesce(%s::timestamptz, now()) + make_interval(secs => %s::float8), key,
-    %s::smallint, %s::int, %s::text, %s::bigint
+    %s::smallint, %s::int, %s::text, %s::bigint, %s::text
 FROM unnest(%s::text[], %s::text[]) WITH ORDINALITY AS row (payload, key, place)"""
 # In the order of the arrays, which is that of the keys.
 _IN_ORDER, _GIVEN = "\nORDER BY place", "\nRETURNING id, idempotency_key"

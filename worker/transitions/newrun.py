@@ -27,6 +27,8 @@ _WRITTEN_OUT = 326
 # Halves of surrogate pairs, which no encoding has, and what PostgreSQL counts among the controls.
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+# https://www.w3.org/TR/trace-context/#traceparent-header; a later version may say more after the flags.
+_TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}(?:-[!-~]{0,100})?")
 # The times that the table takes: every time zone can show them.
 _FIRST_TIME, _LAST_TIME = datetime(1, 1, 2, tzinfo=UTC), datetime(9999, 12, 30, tzinfo=UTC)
 # Made once: json.dumps makes one for each payload that is not to hold NaN.
@@ -48,10 +50,11 @@ class NewRun(NamedTuple):
     priority: int = 2
     max_attempts: int | None = None
     enqueued_by: str | None = None
+    traceparent: str | None = None
 
     def columns(self, limit: int) -> tuple[Any, ...]:
         """Return type, payload as text of at most ``limit`` bytes, run_at, delay in seconds, key, priority,
-        max_attempts, enqueued_by, and the run whose handler asks, None for any other caller.
+        max_attempts, enqueued_by, the run whose handler asks, None for any other caller, and traceparent.
 
         Raises EnqueueError.
         """
@@ -76,6 +79,7 @@ class NewRun(NamedTuple):
             self.priority,
             self.max_attempts,
             *made_by(self.enqueued_by),
+            None if self.traceparent is None else _trace(self.traceparent),
         )
 
 
@@ -103,6 +107,13 @@ def _check_key(key: str) -> None:
 def _check_who(name: str) -> None:
     if not isinstance(name, str) or len(name) > 200 or not _is_plain(name):
         raise EnqueueError("enqueued_by is text of at most 200 characters without control characters.")
+
+
+def _trace(traceparent: object) -> str | None:
+    """Return ``traceparent``; None for text that is none by its standard: headers come from strangers."""
+    if not isinstance(traceparent, str):
+        raise EnqueueError(f"traceparent is {traceparent!r:.100}; give the text of that header, or None.")
+    return traceparent if _TRACEPARENT.fullmatch(traceparent) else None
 
 
 def _is_whole(number: object, low: int, high: int) -> bool:
