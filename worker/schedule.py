@@ -17,8 +17,8 @@ from psycopg.rows import dict_row
 from worker import log
 from worker.due import Decision, Due, Missed, find_due, sort_fires
 from worker.indexed import IS_UNDER_WAY
-from worker.transitions import registered
-from worker.transitions.registered import NOTHING_SAID, Said
+from worker.transitions import registered, sayings
+from worker.transitions.sayings import NOTHING_SAID, Said
 
 BATCH = 200
 # After a long outage one look would take as long as all of it; the rest stays due for the next look.
@@ -146,31 +146,41 @@ def _miss(connection: psycopg.Connection[Any], row: Mapping[str, Any], missed: S
 
 
 def sync_registered(connection: psycopg.Connection[Any], policies: Sequence[Mapping[str, Any]]) -> None:
-    """Write the definition of each type registered with ``@job(schedule=…)`` when its text or zone changed.
+    """Write the definition of each type registered with ``@job(schedule=…)`` when its code says another.
 
-    Changed since it was last published, that is: what an operator has edited or removed stays so, and
-    whether it is enabled is never touched. One that the code has no longer stays too, with a warning: nobody
-    knows here whether a person relies on it. To be called before the policies are published again.
+    Another than was applied last, that is: what an operator has edited or removed stays so, and whether it is
+    enabled is never touched (the whole rule: ``worker.transitions.registered``). One that the code has no
+    longer stays too, with a warning: nobody knows here whether a person relies on it. For a worker that
+    starts.
     """
-    rows = connection.execute("SELECT name, schedule, timezone FROM wakeboard.job_types").fetchall()
-    published = {row[0]: Said(row[1], row[2]) for row in rows}
-    said = {policy["name"]: Said(policy.get("schedule"), policy.get("timezone")) for policy in policies}
-    changed = [name for name, wanted in said.items() if wanted != published.get(name, NOTHING_SAID)]
-    for name in registered.in_order(changed):
-        before, wanted = published.get(name, NOTHING_SAID), said[name]
-        if wanted.schedule is None:
-            _warn_of_left(connection, name, before.schedule)
-            continue
+    said, known = _said_and_known(connection, policies)
+    _write_said(connection, said, [name for name, one in said.items() if one != _last(known.get(name))])
+
+
+def resync_registered(connection: psycopg.Connection[Any], policies: Sequence[Mapping[str, Any]]) -> None:
+    """Write what the code says once more, where nobody says the newer any more. For a worker that goes on.
+
+    So a release that is taken back is applied when the last worker of the newer one has gone.
+    """
+    said, known = _said_and_known(connection, policies)
+    again = [name for name, one in said.items() if one in known.get(name, ()) and one != _last(known[name])]
+    _write_said(connection, said, again)
+
+
+def _said_and_known(
+    connection: psycopg.Connection[Any], policies: Sequence[Mapping[str, Any]]
+) -> tuple[dict[str, Said], dict[str, list[Said]]]:
+    said = sayings.of_policies(policies)
+    return said, sayings.remembered(connection, list(said))
+
+
+def _last(known: Sequence[Said] | None) -> Said:
+    return known[-1] if known else NOTHING_SAID
+
+
+def _write_said(connection: psycopg.Connection[Any], said: Mapping[str, Said], names: Sequence[str]) -> None:
+    for name in registered.in_order(names):
         try:
-            registered.write(connection, name, wanted, before)
+            registered.write(connection, name, said[name])
         except ValueError as wrong:
             log.warn("A registered schedule was refused.", job_type=name, error=str(wrong))
-
-
-def _warn_of_left(connection: psycopg.Connection[Any], job_type: str, before: str | None) -> None:
-    for known in registered.of_type(connection, job_type):
-        if known.schedule == before:
-            log.warn(
-                "A schedule is not in the code any more, and goes on firing.", schedule=known.name,
-                job_type=job_type, mend=f"wakeboard schedule remove {known.name}, or pause",
-            )  # fmt: skip

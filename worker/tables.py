@@ -388,6 +388,8 @@ job_types = Table(
     # What the code says of its schedule. No zone: it says nothing of one, and is made in UTC.
     Column("schedule", Text),
     Column("timezone", Text),
+    # What was applied of it or left to a person, as a list of [text, zone], the latest last.
+    Column("said_in_code", JSONB),
     # How long ended runs are kept, where an operator wants other days than the settings' own.
     Column("keep_succeeded_days", Integer),
     Column("keep_dead_days", Integer),
@@ -429,6 +431,8 @@ workers = Table(
     _at("stop_requested_at"),
     _at("stopping_at"),
     _at("stopped_at"),
+    # By type what the code of this worker says of its schedule: [text, zone].
+    Column("code_schedules", JSONB),
     CheckConstraint(
         "heartbeat_seconds > 0 AND heartbeat_seconds < 'Infinity'", name="workers_heartbeat_is_positive"
     ),

@@ -18,6 +18,7 @@ from sqlalchemy import (
     Text,
     and_,
     any_,
+    case,
     func,
     literal,
     literal_column,
@@ -128,13 +129,19 @@ def one(connection: Connection, name: str) -> RowMapping | None:
         select(
             job_definitions,
             *_standing,
-            job_types.c.schedule.label("code_schedule"),
-            job_types.c.timezone.label("code_timezone"),
+            _said_in_code(job_types.c.schedule, 0).label("code_schedule"),
+            _said_in_code(job_types.c.timezone, 1).label("code_timezone"),
         )
         .outerjoin(job_types, job_types.c.name == definitions.job_type)
         .where(definitions.name == name)
     )
     return connection.execute(statement).mappings().one_or_none()
+
+
+def _said_in_code(published: ColumnElement[Any], place: int) -> ColumnElement[Any]:
+    """Return what the code said last; what a worker published last is of any release that still runs."""
+    remembered = job_types.c.said_in_code
+    return case((remembered.is_(None), published), else_=remembered[-1][place].astext)
 
 
 def was_removed(connection: Connection, name: str) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from flask.testing import FlaskClient
+from psycopg.types.json import Jsonb
 
 from dashboard.formats import number
 from dashboard.words import schedule as words
@@ -67,6 +68,15 @@ def test_a_schedule_that_fires_by_another_text_than_its_code_says_so(
     assert "The code of its type says <code>*/5 * * * *</code>" in page
     assert client.get("/schedules/send-report.json").get_json()["code_says"] == "*/5 * * * *"
     assert_fragments_match(client, "/schedules/send-report")
+
+
+def test_the_code_says_what_it_said_last_and_not_what_an_old_worker_publishes(
+    client: FlaskClient, connection: Connection
+) -> None:
+    said = Jsonb([["@daily", None], ["@weekly", None]])
+    a_type(connection, "report", schedule="@daily", said_in_code=said)
+    definitions.add(connection, definitions.Definition("report", "report", "@weekly"), ENGINE)
+    assert client.get("/schedules/report.json").get_json()["code_says"] is None
 
 
 @pytest.mark.parametrize(

@@ -436,7 +436,6 @@ def test_a_changed_schedule_in_code_moves_the_next_fire_and_nothing_else(connect
 
 def test_what_an_operator_changed_stays_until_the_code_changes(connection: Connection) -> None:
     schedule.sync_registered(connection, registered("0 2 * * *"))
-    factories.a_type(connection, "send report", schedule="0 2 * * *")
     connection.execute("UPDATE wakeboard.job_definitions SET schedule = '15 3 * * *'")
     schedule.sync_registered(connection, registered("0 2 * * *"))
     assert [one["schedule"] for one in rows(connection, "job_definitions")] == ["15 3 * * *"]
@@ -449,7 +448,6 @@ def test_a_schedule_that_left_the_code_goes_on_and_that_is_said_once(
 ) -> None:
     policy = registered("0 2 * * *")[0]
     schedule.sync_registered(connection, [policy])
-    factories.a_type(connection, "send report", schedule="0 2 * * *")
     schedule.sync_registered(connection, [policy | {"schedule": None}])
     log.flush()
     said = capfd.readouterr().err
@@ -458,7 +456,6 @@ def test_a_schedule_that_left_the_code_goes_on_and_that_is_said_once(
     )
     (kept,) = rows(connection, "job_definitions")
     assert (kept["schedule"], kept["enabled"]) == ("0 2 * * *", True)
-    connection.execute("UPDATE wakeboard.job_types SET schedule = NULL")
     schedule.sync_registered(connection, [policy | {"schedule": None}])
     log.flush()
     assert capfd.readouterr().err == ""

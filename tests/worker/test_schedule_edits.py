@@ -144,11 +144,13 @@ def by_plain_sql(history: History, chance: random.Random) -> None:
 
 
 def in_code(history: History, chance: random.Random) -> None:
-    text = chance.choice(RULES)
-    differs = the(history.connection, history.name)["schedule"] != text
-    schedule.sync_registered(history.connection, [{"name": history.name, "schedule": text}])
-    if differs:
-        history.edited(schedule=text)
+    before = the(history.connection, history.name)["schedule"]
+    said = [{"name": history.name, "schedule": chance.choice(RULES)}]
+    schedule.sync_registered(history.connection, said)
+    # What it has said before does not undo an edit of others.
+    after = the(history.connection, history.name)["schedule"]
+    if after != before:
+        history.edited(schedule=after)
 
 
 def pause_or_resume(history: History, chance: random.Random) -> None:

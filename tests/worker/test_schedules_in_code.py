@@ -120,7 +120,7 @@ def test_the_code_leaves_a_persons_schedule_of_its_type_and_says_so(
         publish(connection, ("send.report", text))
         log.flush()
         said = capfd.readouterr().err
-        assert "somebody made one for this type under its name" in said and text in said
+        assert "somebody made or changed the one under its name" in said and text in said
     assert definitions_of(connection) == {"send-report": ("send.report", "0 7 * * mon")}
     assert len(audited(connection, "send-report")) == 1
     # Years later the audit log has forgotten who made it.

@@ -230,8 +230,9 @@ class Background:
         if policies is None or policies is self._registered_with:
             return
         is_first = self._registered_with is None
-        schedule.sync_registered(connection, policies)
+        # Then others find who says it, when they ask whether the newest is still said.
         self._presence.register(connection, policies)
+        schedule.sync_registered(connection, policies)
         self._publish_at = monotonic() + POLICIES_SECONDS
         self._claims.limited = limited(connection, self._presence.job_types)
         self._registered_with = policies
@@ -278,6 +279,7 @@ class Background:
             self._presence.insert(connection)
         if found.drain is None or monotonic() >= self._publish_at:
             self._publish_at = monotonic() + POLICIES_SECONDS
+            schedule.resync_registered(connection, policies)
             self._presence.publish(connection, policies)
         self._claims.limited = found.limited
         self.is_draining = bool(found.drain)

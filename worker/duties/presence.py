@@ -12,13 +12,16 @@ from typing import Any
 import psycopg
 
 from worker import __version__
+from worker.transitions import sayings
 from worker.transitions.types import PUBLISH
 
 REGISTER = """
 INSERT INTO wakeboard.workers
-    (id, name, hostname, pid, job_types, concurrency, heartbeat_seconds, lease_seconds, version, is_tick)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
-ON CONFLICT (id) DO UPDATE SET seen_at = now(), job_types = excluded.job_types
+    (id, name, hostname, pid, job_types, code_schedules, concurrency, heartbeat_seconds, lease_seconds,
+    version, is_tick)
+VALUES ($1, $2, $3, $4, $5, $6::jsonb, $7, $8, $9, $10, $11)
+ON CONFLICT (id) DO UPDATE SET seen_at = now(), job_types = excluded.job_types,
+    code_schedules = excluded.code_schedules
 """
 STOPPED = "UPDATE wakeboard.workers SET stopped_at = now(), idle_since = NULL, running = 0 WHERE id = $1"
 # Sent on the claim's own connection, so that it is ordered with the claims around it.
@@ -71,16 +74,18 @@ class Presence:
         self._facts = (name, socket.gethostname(), os.getpid())
         self._shape = (concurrency, heartbeat_seconds, lease_seconds, __version__, is_tick)
         self.job_types: list[str] = []
+        self._said: str | None = None
 
     def register(self, connection: psycopg.Connection[Any], policies: Sequence[Mapping[str, Any]]) -> None:
         """Publish the policies of what the worker can run, then insert it: who sees it finds its types."""
         self.job_types = sorted(policy["name"] for policy in policies)
+        self._said = sayings.as_published(policies)
         self.publish(connection, policies)
         self.insert(connection)
 
     def insert(self, connection: psycopg.Connection[Any]) -> None:
         """Write the worker's row, also when somebody has removed it."""
-        _run(connection, REGISTER, self.worker_id, *self._facts, self.job_types, *self._shape)
+        _run(connection, REGISTER, self.worker_id, *self._facts, self.job_types, self._said, *self._shape)
 
     def publish(self, connection: psycopg.Connection[Any], policies: Sequence[Mapping[str, Any]]) -> None:
         """Write the types' policies, so that any reaper can decide for any type."""

@@ -2,6 +2,10 @@
 
 Which definition is a type's is told by its name, its type and who made it. One process at a time decides, so
 that a change is made and told once, however many workers start with it.
+
+What the code says is applied once, when it says something new: something that it has not said before. What it
+has said before (an old worker beside new ones, or a release that was taken back) is applied again only when
+no worker says the newer any more, and only where no person has changed or removed the schedule since.
 """
 
 from __future__ import annotations
@@ -15,19 +19,12 @@ from typing import Any, NamedTuple
 
 from worker import log
 from worker.audit import ENGINE
+from worker.transitions import sayings
 from worker.transitions.definitions import Definition, DefinitionError, create
 from worker.transitions.editing import edit
 from worker.transitions.operator import Connection
+from worker.transitions.sayings import NOTHING_SAID, Said
 
-
-class Said(NamedTuple):
-    """What the code says of a type's schedule: cron text, and the zone if it names one."""
-
-    schedule: str | None
-    timezone: str | None = None
-
-
-NOTHING_SAID = Said(None)
 # What is said once the change stands.
 Telling = Callable[[], None]
 LONGEST_NAME = 100
@@ -69,31 +66,43 @@ def in_order(job_types: Sequence[str]) -> list[str]:
     return sorted(job_types, key=lambda name: (names_of(name)[0] != name, name))
 
 
-def write(connection: Connection, job_type: str, said: Said, before: Said) -> None:
-    """Make the definition of ``job_type``, or change its text and zone; ``before``: what its code said.
+def write(connection: Connection, job_type: str, said: Said) -> None:
+    """Apply what the code of ``job_type`` says, if that is to be applied, and remember that it was said.
 
-    The zone is the code's to change where the code names one, or did until now. A person's definition of the
-    type under its name stays as it is, with a warning. Raises DefinitionError for a text that cannot be, or
-    where both names are taken.
+    It makes the definition, or changes its text and zone. The zone is the code's to change where the code
+    names one, or did until now. A person's definition of the type under its name stays as it is, with a
+    warning. Raises DefinitionError for a text that cannot be, or where both names are taken; it counts as
+    never said then.
     """
     with connection.transaction():
         connection.execute(IN_TURN)
-        known = _known(connection, job_type)
-        of_type = [each for each in known.values() if each.job_type == job_type]
-        own = next((each for each in of_type if _is_of_code(each, before.schedule)), None)
-        wanted = _wanted(said, before)
-        if own is not None:
-            tell = _change(connection, own, wanted)
-        elif of_type:
-            tell = _leave(of_type[0], wanted)
-        else:
-            tell = _make(connection, Definition(names_of(job_type)[0], job_type, **wanted), known)
+        before = sayings.remembered(connection, [job_type]).get(job_type, [])
+        last = before[-1] if before else NOTHING_SAID
+        if said == last or (said in before and sayings.is_said(connection, job_type, last)):
+            return
+        tell = _apply(connection, job_type, said, before)
+        sayings.remember(connection, job_type, said, before)
     tell()
 
 
-def of_type(connection: Connection, job_type: str) -> list[Known]:
-    """Return the definitions of ``job_type`` under its own names."""
-    return [each for each in _known(connection, job_type).values() if each.job_type == job_type]
+def _apply(connection: Connection, job_type: str, said: Said, before: Sequence[Said]) -> Telling:
+    """Write what the code says after it has said ``before``; return what tells of it."""
+    known = _known(connection, job_type)
+    of_type = [each for each in known.values() if each.job_type == job_type]
+    last = next((one for one in reversed(before) if one.schedule is not None), NOTHING_SAID)
+    if said.schedule is None:
+        return partial(_warn_of_left, of_type, last)
+    own = next((each for each in of_type if _is_of_code(each, last.schedule)), None)
+    wanted, is_new = _wanted(said, last), said not in before
+    if own is not None:
+        is_a_persons = not is_new and not _says(own, _wanted(last, NOTHING_SAID))
+        return _leave(own, wanted) if is_a_persons else _change(connection, own, wanted)
+    if of_type:
+        return _leave(of_type[0], wanted)
+    # What was removed while the code had none was nothing of the code's.
+    if not is_new and before[-1].schedule is not None:
+        return partial(_tell_of_removed, job_type, said)
+    return _make(connection, Definition(names_of(job_type)[0], job_type, **wanted), known)
 
 
 def _known(connection: Connection, job_type: str) -> dict[str, Known]:
@@ -137,7 +146,7 @@ def _leave(known: Known, wanted: dict[str, Any]) -> Telling:
     if _says(known, wanted):
         return _nothing
     return partial(
-        log.warn, "A schedule of the code is not written: somebody made one for this type under its name.",
+        log.warn, "A schedule of the code is not written: somebody made or changed the one under its name.",
         schedule=known.name, job_type=known.job_type, says=_told(known),
         code_says=_told(known._replace(**wanted)),
         mend=f"edit it on /schedules/{known.name}, or take the schedule out of the code",
@@ -167,8 +176,26 @@ def _told(definition: Known | Definition) -> str:
     return f"{definition.schedule} in {definition.timezone}"
 
 
+def _warn_of_left(of_type: Sequence[Known], last: Said) -> None:
+    """Tell of the definitions that say what the code said ``last``, now that it says nothing."""
+    for known in of_type:
+        if known.schedule == last.schedule:
+            log.warn(
+                "A schedule is not in the code any more, and goes on firing.", schedule=known.name,
+                job_type=known.job_type, mend=f"wakeboard schedule remove {known.name}, or pause",
+            )  # fmt: skip
+
+
+def _tell_of_removed(job_type: str, said: Said) -> None:
+    log.warn(
+        "A schedule of the code is not written: somebody removed it, and the code has said the same before.",
+        job_type=job_type, code_says=said.schedule,
+        mend=f"wakeboard schedule add {names_of(job_type)[0]} --type … --cron …",
+    )  # fmt: skip
+
+
 def _nothing() -> None:
     """Tell nothing."""
 
 
-__all__ = ["NOTHING_SAID", "Said", "in_order", "names_of", "of_type", "write"]
+__all__ = ["in_order", "names_of", "write"]
