@@ -2,21 +2,27 @@
 
 Any number of processes may do this at once: definitions are locked with skip locked, and a fire is unique
 by (definition, instant). Which instants are due, and which of them fire, is decided by ``worker.due``.
+
+A run that the database refuses (a rule of its owner on the tables) holds up its own schedule alone: its fire
+stays due, ``error`` says why, and it is tried again each minute. Once the rule lets it through it is as late
+as it is, and ``error`` goes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from time import monotonic
 from typing import Any
 
 import psycopg
 from psycopg.rows import dict_row
 
-from worker import log
+from worker import log, refusals
 from worker.due import Decision, Due, Missed, find_due, sort_fires
 from worker.indexed import IS_UNDER_WAY
+from worker.refusals import Refusals, halves, is_refusal
 from worker.transitions import registered, sayings
 from worker.transitions.sayings import NOTHING_SAID, Said
 
@@ -25,6 +31,8 @@ BATCH = 200
 MOST_SECONDS = 0.5
 # Of the newest runs of a definition, the one that ended last is among so many.
 NEWEST = 20
+# Between two tries of a fire that the database refuses, by whichever process.
+REFUSED_SECONDS = 60
 
 DUE = f"""
 SELECT id, name, job_type, schedule, timezone, enabled, misfire, grace_seconds, overlap, next_fire_at,
@@ -36,8 +44,10 @@ WHERE (unsettled IS NOT NULL OR (enabled AND schedule IS NOT NULL
         SELECT 1 FROM wakeboard.job_runs AS r
         WHERE r.definition_id = job_definitions.id AND r.{IS_UNDER_WAY}
     ))
+    AND (error IS NULL OR settled_at <= now() - interval '{REFUSED_SECONDS} s')
+    AND (%(ids)s::bigint[] IS NULL OR id = ANY (%(ids)s))
 ORDER BY next_fire_at NULLS FIRST
-LIMIT %s
+LIMIT {BATCH}
 FOR NO KEY UPDATE SKIP LOCKED
 """
 UNDER_WAY = f"""
@@ -78,40 +88,112 @@ SET next_fire_at = %s, last_fire_at = coalesce(%s, last_fire_at), error = %s, un
     settled_at = greatest(settled_at, now())
 WHERE id = %s
 """
+# What its earlier rules left unsettled stays: those fires are not the present rule's to go on from.
+HOLD = """
+UPDATE wakeboard.job_definitions
+SET next_fire_at = CASE WHEN unsettled IS NULL THEN coalesce(%(first)s, next_fire_at) ELSE next_fire_at END,
+    error = %(error)s, settled_at = greatest(settled_at, now())
+WHERE id = %(id)s
+"""
 WAIT = "UPDATE wakeboard.job_definitions SET next_fire_at = coalesce(next_fire_at, %s) WHERE id = %s"
+
+# Writes one line of the log.
+Line = Callable[[], None]
+_refusals = Refusals()
 
 
 def step(connection: psycopg.Connection[Any]) -> dict[str, int]:
-    """Fire what is due; return how many definitions were settled."""
+    """Fire what is due; return how many definitions were settled.
+
+    Where the database refuses one of them, the others are settled without it.
+    """
+    return {"due": _settle_all(connection)}
+
+
+def _settle_all(connection: psycopg.Connection[Any], ids: Sequence[int] | None = None) -> int:
+    """Settle what is due (of ``ids`` only) in one transaction, in smaller ones where that is refused."""
+    rows: list[dict[str, Any]] = []
+    lines: list[Line] = []
     settled, stop_at = 0, monotonic() + MOST_SECONDS
-    with connection.transaction(), connection.cursor(row_factory=dict_row) as cursor:
-        for row in cursor.execute(DUE, (BATCH,)).fetchall():
-            _settle(connection, row)
-            settled += 1
-            if monotonic() > stop_at:
-                break
-    return {"due": settled}
+    try:
+        with connection.transaction(), connection.cursor(row_factory=dict_row) as cursor:
+            rows = cursor.execute(DUE.encode(), {"ids": ids and list(ids)}).fetchall()
+            for row in rows:
+                lines += _settle(connection, row)
+                settled += 1
+                if monotonic() > stop_at:
+                    break
+    except psycopg.Error as refused:
+        if not is_refusal(refused):
+            raise
+        if len(rows) > 1:
+            return sum(_settle_all(connection, part) for part in halves([row["id"] for row in rows]))
+        return _hold(connection, rows[0], refused)
+    for line in lines:
+        line()
+    return settled
 
 
-def _settle(connection: psycopg.Connection[Any], row: Mapping[str, Any]) -> None:
-    """Settle one due definition; one that cannot be read shows its error and hurts no other."""
+def _hold(connection: psycopg.Connection[Any], definition: Mapping[str, Any], refused: psycopg.Error) -> int:
+    """Let a fire that the database refused stay due, and say so where people look; return how many do."""
+    why, name = refusals.said(refused), definition["name"]
+    _refusals.tell(
+        name, "The database refuses the run of a schedule.", schedule=name, job_type=definition["job_type"],
+        error=why,
+    )  # fmt: skip
+    error = f"The database refuses its run ({why}). It is tried again each minute."
+    try:
+        with connection.transaction(), connection.cursor(row_factory=dict_row) as cursor:
+            rows = cursor.execute(DUE.encode(), {"ids": [definition["id"]]}).fetchall()
+            lines = [line for row in rows for line in _settle(connection, row, held_for=error)]
+    except psycopg.Error as again:
+        # Its own row cannot be written either: it stays as it is, and is tried at the next look.
+        if not is_refusal(again):
+            raise
+        return 0
+    for line in lines:
+        line()
+    return len(rows)
+
+
+def _settle(
+    connection: psycopg.Connection[Any], row: Mapping[str, Any], *, held_for: str | None = None
+) -> list[Line]:
+    """Settle one due definition; return what there is to log when that is committed.
+
+    One that cannot be read shows its error and hurts no other.
+
+    ``held_for``: why what would fire stays due; what is missed by then is told as ever.
+    """
     due = find_due(row)
+    lines: list[Line] = []
     if due.error:
-        log.warn("A schedule does not fire.", schedule=row["name"], error=due.error[:200])
+        lines.append(
+            partial(log.warn, "A schedule does not fire.", schedule=row["name"], error=due.error[:200])
+        )
     decision = _decide(connection, row, due)
     if decision.waits:
         connection.execute(WAIT, (due.instants[0], row["id"]))
-        return
-    if decision.fire:
-        _fire(connection, row, decision.fire)
+        return lines
+    fires = decision.fire
+    first = fires[0] if fires else due.following
+    if held_for and row["unsettled"]:
+        connection.execute(HOLD, {"first": None, "error": held_for, "id": row["id"]})
+        return lines
+    if fires and not held_for:
+        lines += _fire(connection, row, fires)
     reason = "capped" if row["misfire"] == "all" else "misfire"
     missed: list[Missed] = [(first, reason, until) for first, until in due.untold]
     missed += [(fire, reason, None) for fire, reason in decision.missed]
     missed += [(fire, "paused", None) for fire in due.paused]
     if missed:
-        _miss(connection, row, missed)
-    last = decision.fire[-1] if decision.fire else None
-    connection.execute(ADVANCE, (due.following, last, due.error, row["id"]))
+        lines.append(_miss(connection, row, missed))
+    if held_for:
+        connection.execute(HOLD, {"first": first, "error": held_for, "id": row["id"]})
+    else:
+        last = fires[-1] if fires else None
+        connection.execute(ADVANCE, (due.following, last, due.error, row["id"]))
+    return lines
 
 
 def _decide(connection: psycopg.Connection[Any], row: Mapping[str, Any], due: Due) -> Decision:
@@ -127,20 +209,21 @@ def _decide(connection: psycopg.Connection[Any], row: Mapping[str, Any], due: Du
     )  # fmt: skip
 
 
-def _fire(connection: psycopg.Connection[Any], row: Mapping[str, Any], fires: Sequence[datetime]) -> None:
-    for run_id, fire in connection.execute(FIRE, (list(fires), row["id"])).fetchall():
-        log.move(
-            "fire", run_id=run_id, job_type=row["job_type"], schedule=row["name"], scheduled_for=str(fire)
-        )
+def _fire(
+    connection: psycopg.Connection[Any], row: Mapping[str, Any], fires: Sequence[datetime]
+) -> list[Line]:
+    made = connection.execute(FIRE, (list(fires), row["id"])).fetchall()
+    names = {"job_type": row["job_type"], "schedule": row["name"]}
+    return [partial(log.move, "fire", run_id=run, **names, scheduled_for=str(fire)) for run, fire in made]
 
 
-def _miss(connection: psycopg.Connection[Any], row: Mapping[str, Any], missed: Sequence[Missed]) -> None:
+def _miss(connection: psycopg.Connection[Any], row: Mapping[str, Any], missed: Sequence[Missed]) -> Line:
     fires, reasons, untils = zip(*missed, strict=True)
     connection.execute(
         MISS, {"id": row["id"], "fires": list(fires), "reasons": list(reasons), "untils": list(untils)}
     )
-    log.warn(
-        "A schedule missed fires.", schedule=row["name"], count=len(missed),
+    return partial(
+        log.warn, "A schedule missed fires.", schedule=row["name"], count=len(missed),
         reasons=",".join(sorted(set(reasons))), first=str(min(fires)), last=str(max(fires)),
     )  # fmt: skip
 

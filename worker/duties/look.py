@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import psycopg
 
 from worker.duties.presence import Beat, Presence
+from worker.schedule import REFUSED_SECONDS
 from worker.states import CLAIMABLE, sql_list
 from worker.transitions.engine.claims import TYPES_WITH_WORK
 
@@ -47,10 +48,12 @@ WHERE name = ANY ($10::text[]) AND paused_at IS NULL
     AND coalesce(max_running_operator, max_running) IS NOT NULL
 """
 # Seconds until a duty is due, NULL when nothing is in sight. What waits for its last run to end counts as
-# due: only the duty itself knows.
-_FIRES = """
-SELECT extract(epoch FROM min(CASE WHEN unsettled IS NULL THEN coalesce(next_fire_at, now()) ELSE now() END)
-    - now())::float8
+# due: only the duty itself knows. What the database refused is due again a while later.
+_FIRES = f"""
+SELECT extract(epoch FROM min(greatest(
+    CASE WHEN unsettled IS NULL THEN coalesce(next_fire_at, now()) ELSE now() END,
+    CASE WHEN error IS NOT NULL THEN settled_at + interval '{REFUSED_SECONDS} s' END
+)) - now())::float8
 FROM wakeboard.job_definitions
 WHERE unsettled IS NOT NULL
     OR (enabled AND schedule IS NOT NULL AND (next_fire_at IS NOT NULL OR error IS NULL))

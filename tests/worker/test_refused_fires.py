@@ -1,0 +1,141 @@
+"""A rule of the database's owner refuses the run of a schedule: the others fire, and this one says why."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any
+
+import psycopg
+import pytest
+
+from tests.factories import Connection, Row, a_definition, rows
+from tests.worker.refusing import refuse, refuse_at_commit, refuse_no_more
+from worker import log, schedule
+from worker.refusals import is_of_row, is_refusal
+
+REPORT = "new.job_type = 'report' AND NOT new.payload ? 'customer'"
+SENTENCE = "a report names its customer"
+
+
+@pytest.mark.parametrize(
+    ("state", "is_one"),
+    [
+        *((state, True) for state in ("22003", "23514", "23505", "44000", "P0001", "P0004", "UE001")),
+        *((state, False) for state in ("40001", "40P01", "55P03", "57014", "57P01", "08006", "53100")),
+        *((state, False) for state in ("42501", "25P02", "25006", "")),
+    ],
+)  # fmt: skip
+def test_only_what_speaks_of_a_row_is_a_refusal(state: str, is_one: bool) -> None:
+    assert is_of_row(state) == is_one
+
+
+def test_what_the_driver_cannot_send_is_a_refusal(connection: Connection) -> None:
+    with pytest.raises(psycopg.Error) as refused:
+        connection.execute("SELECT %s", ("\0",))
+    assert is_refusal(refused.value)
+
+
+def due(connection: Connection, name: str, ago: str = "0 minutes", **columns: Any) -> int:
+    made = a_definition(connection, name=name, schedule="* * * * *", **columns)
+    connection.execute(
+        "UPDATE wakeboard.job_definitions SET next_fire_at = date_trunc('minute', now() - %s::interval)"
+        " WHERE id = %s",
+        (ago, made),
+    )
+    return made
+
+
+def fires(connection: Connection, definition: int) -> list[datetime]:
+    return [one["scheduled_for"] for one in rows(connection, "job_runs", "definition_id = %s", definition)]
+
+
+def found(connection: Connection, definition: int) -> Row:
+    (one,) = rows(connection, "job_definitions", "id = %s", definition)
+    return one
+
+
+def a_minute_later(connection: Connection) -> None:
+    connection.execute(
+        "UPDATE wakeboard.job_definitions SET settled_at = settled_at - interval '60 s'"
+        " WHERE error IS NOT NULL"
+    )
+
+
+@pytest.mark.parametrize("rule", [refuse, refuse_at_commit])
+@pytest.mark.parametrize("place", [0, 3, 6])
+def test_a_run_that_is_refused_holds_up_its_own_schedule_alone(
+    connection: Connection, capfd: pytest.CaptureFixture[str], rule: Any, place: int
+) -> None:
+    rule(connection, REPORT, SENTENCE, "INSERT")
+    log.configure()
+    name = f"{rule.__name__}-{place}-"
+    made = [due(connection, f"{name}{n}", job_type="report" if n == place else "mail") for n in range(7)]
+    refused = made[place]
+    before = found(connection, refused)
+    assert schedule.step(connection) == {"due": 7}
+    assert [len(fires(connection, one)) for one in made] == [int(one != refused) for one in made]
+    held = found(connection, refused)
+    assert held["next_fire_at"] == before["next_fire_at"], "the fire is not lost"
+    assert f"refuses its run ({SENTENCE})" in held["error"]
+    log.flush()
+    told = capfd.readouterr().err
+    assert f'schedule={name}{place} type=report error="{SENTENCE}"' in told
+    assert told.count(" fire run=") == 6, "what was rolled back is not told"
+
+
+def test_a_refused_fire_is_tried_each_minute_and_made_once_the_rule_has_gone(connection: Connection) -> None:
+    refuse(connection, REPORT, SENTENCE, "INSERT")
+    made = due(connection, "report", job_type="report", grace_seconds=3600)
+    at = found(connection, made)["next_fire_at"]
+    schedule.step(connection)
+    assert schedule.step(connection) == {"due": 0}, "not at each look"
+    a_minute_later(connection)
+    assert schedule.step(connection) == {"due": 1}
+    refuse_no_more(connection)
+    a_minute_later(connection)
+    connection.execute("UPDATE wakeboard.job_definitions SET overlap = 'allow'")
+    assert schedule.step(connection) == {"due": 1}
+    assert at in fires(connection, made)
+    mended = found(connection, made)
+    assert (mended["error"], mended["last_fire_at"]) == (None, max(fires(connection, made)))
+
+
+def test_what_a_refused_schedule_misses_is_told_at_once(connection: Connection) -> None:
+    refuse(connection, REPORT, SENTENCE, "INSERT")
+    made = due(connection, "report", "10 minutes", job_type="report", overlap="allow")
+    first = found(connection, made)["next_fire_at"]
+    schedule.step(connection)
+    told = rows(connection, "missed_fires", "definition_id = %s", made)
+    assert len(told) >= 8
+    assert {one["reason"] for one in told} == {"misfire"}
+    held = found(connection, made)
+    assert held["next_fire_at"] == max(one["scheduled_for"] for one in told) + timedelta(minutes=1)
+    assert held["next_fire_at"] > first, "the latest of the late ones is made up for later"
+
+
+def test_a_schedule_whose_own_row_is_refused_too_holds_up_no_other(
+    connection: Connection, capfd: pytest.CaptureFixture[str]
+) -> None:
+    sealed, well = due(connection, "sealed"), due(connection, "well")
+    refuse(connection, "new.name = 'sealed'", "nobody touches this", "UPDATE", "job_definitions")
+    for _ in range(3):
+        schedule.step(connection)
+    assert (len(fires(connection, sealed)), len(fires(connection, well))) == (0, 1)
+    log.flush()
+    assert capfd.readouterr().err.count("refuses the run of a schedule") == 1, "told once a minute"
+
+
+def test_a_first_fire_that_is_refused_is_set_and_not_forgotten(connection: Connection) -> None:
+    refuse(connection, "true", SENTENCE, "INSERT")
+    made = a_definition(connection, schedule="* * * * *")
+    connection.execute(
+        "UPDATE wakeboard.job_definitions SET next_fire_at = NULL, settled_at = now() - interval '2 minutes'"
+    )
+    schedule.step(connection)
+    held = found(connection, made)
+    assert held["error"]
+    assert held["next_fire_at"] is not None
+    refuse_no_more(connection)
+    a_minute_later(connection)
+    schedule.step(connection)
+    assert fires(connection, made)

@@ -1,0 +1,73 @@
+"""What the database refuses of one row: a rule of its owner, or data that it cannot keep.
+
+The rules are CHECKs, triggers, foreign keys and indexes that somebody put on the tables. A statement for many
+rows is refused as a whole for one of them, so whoever sent it judges the rows in smaller parts, down to one
+(``halves``): all others go through, and of the one that is refused alone is told why. A lost connection, a
+lock or a statement that took too long and a conflict of two transactions say nothing about a row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from time import monotonic
+from typing import TypeVar
+
+import psycopg
+
+from worker import log
+
+# SQLSTATE classes that speak of what was written: cardinality, data, integrity, triggers and what they call,
+# views with a check, program limits, PL/pgSQL's RAISE.
+_ROW_CLASSES = frozenset({"21", "22", "23", "27", "38", "39", "44", "54", "P0"})
+# The classes that PostgreSQL knows: any other is of somebody's own RAISE … USING ERRCODE.
+_KNOWN_CLASSES = frozenset(
+    str(state)[:2] for known in vars(psycopg.errors).values() if (state := getattr(known, "sqlstate", None))
+)
+T = TypeVar("T")
+
+MOST_LETTERS = 300
+# Between two lines of the log about the same row; so many rows at most are told of in that time.
+TOLD_SECONDS, MOST_TOLD = 60.0, 100
+
+
+def is_of_row(sqlstate: str) -> bool:
+    """Return whether an error with this SQLSTATE speaks of a row that was to be written."""
+    return sqlstate[:2] in _ROW_CLASSES or (len(sqlstate) == 5 and sqlstate[:2] not in _KNOWN_CLASSES)
+
+
+def is_refusal(failure: psycopg.Error) -> bool:
+    """Return whether ``failure`` speaks of a row, be it the server's or what the driver cannot send."""
+    return isinstance(failure, psycopg.DataError) or is_of_row(failure.sqlstate or "")
+
+
+def said(failure: psycopg.Error) -> str:
+    """Return the database's own sentence in one line, cut to MOST_LETTERS."""
+    return one_line(failure.diag.message_primary or str(failure) or "no reason was given")
+
+
+def one_line(text: str) -> str:
+    """Return ``text`` in one line without a full stop at its end, cut to MOST_LETTERS."""
+    return " ".join(text.replace("\0", " ").split())[:MOST_LETTERS].rstrip(".")
+
+
+def halves(some: Sequence[T]) -> tuple[Sequence[T], Sequence[T]]:
+    """Return the two halves of two or more."""
+    middle = len(some) // 2
+    return some[:middle], some[middle:]
+
+
+class Refusals:
+    """What one process tells in its log about refused rows: of each once in TOLD_SECONDS."""
+
+    def __init__(self) -> None:
+        self._until: dict[Hashable, float] = {}
+
+    def tell(self, key: Hashable, sentence: str, **fields: object) -> None:
+        """Warn about the row ``key``, unless that was done a moment ago."""
+        now = monotonic()
+        if self._until.get(key, 0.0) > now:
+            return
+        self._until = {known: until for known, until in self._until.items() if until > now}
+        if len(self._until) < MOST_TOLD:
+            self._until[key] = now + TOLD_SECONDS
+            log.warn(sentence, **fields)
