@@ -17,7 +17,7 @@ import pytest
 
 from tests import order
 from tests.servers import Server, running_server
-from worker import db
+from worker import db, log
 
 # A developer's own settings must not steer the tests.
 for _name in [name for name in os.environ if name.startswith("WAKEBOARD_")]:
@@ -107,6 +107,16 @@ def connection(database: str) -> Iterator[Connection]:
     """A connection to ``database`` as the product makes it; each statement commits by itself."""
     with db.connect(database, name="wakeboard test") as opened:
         yield opened
+
+
+@pytest.fixture(autouse=True)
+def log_of_a_test() -> Iterator[None]:
+    """What a test configures of the log is none of the next one's: a command in a terminal writes none."""
+    kept = log.logger.handlers[:], log.logger.level, log.logger.propagate
+    yield
+    log.flush()
+    log.logger.handlers[:], level, log.logger.propagate = kept
+    log.logger.setLevel(level)
 
 
 @pytest.fixture

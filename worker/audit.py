@@ -1,6 +1,7 @@
 """The audit log: who asked for what, when, from where, why, and what came of it. Append-only.
 
-Rows are written in the same transaction as the move they tell of; nothing here updates or deletes.
+Rows are written in the same transaction as the move they tell of; nothing here updates or deletes. What a
+person did is a line in the log of the process as well: there it stands among what the workers did.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 
 import psycopg
 
+from worker import log
 from worker.states import Role
 
 Connection = psycopg.Connection[Any]
@@ -65,7 +67,7 @@ def record(
     after: Mapping[str, Any] | None = None,
     result: str = "done",
 ) -> None:
-    """Append one row on ``connection``, inside whatever transaction it is in.
+    """Append one row on ``connection``, inside whatever transaction it is in, and log who did what to what.
 
     ``result`` is 'done', 'asked', 'already', 'forbidden' (the state says no), 'locked' (another
     transaction held it), 'denied' (the role says no),
@@ -86,6 +88,18 @@ def record(
         actor.ip,
     )
     connection.execute(RECORD, values)
+    _log(actor, action, target_type, target_id, result)
+
+
+def _log(actor: Actor, action: str, target_type: str | None, target_id: object, result: str) -> None:
+    """Write the line: no reason and no payload, in which secrets may be. The engine tells of itself."""
+    if actor.source == ENGINE.source:
+        return
+    name = "" if target_id is None else f":{_short(str(target_id))}"
+    log.note(
+        action, by=_short(actor.name), role=actor.role.value, source=actor.source,
+        target=f"{target_type}{name}" if target_type else None, result=result, request_id=actor.request_id,
+    )  # fmt: skip
 
 
 def _short(text: str) -> str:

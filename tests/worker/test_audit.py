@@ -10,12 +10,14 @@ import pytest
 
 from tests import factories
 from tests.conftest import Connection
+from worker import log as lines
 from worker import transitions
-from worker.audit import Actor, record, terminal_actor
+from worker.audit import ENGINE, Actor, record, terminal_actor
 from worker.fingerprint import written
 from worker.states import VERBS, Role
 from worker.transitions import Answer, definitions, errors, types, views
 
+ALICE = Actor("alice", Role.OPERATOR, "web", request_id="r1")
 HOSTILE = "<script>alert('1')</script> \" ' \\ %s {} $1 ünï 🚨"
 VERB = Callable[[Connection, Actor], Answer]
 
@@ -182,3 +184,38 @@ def test_a_command_in_a_terminal_is_its_os_users_with_every_right() -> None:
     actor = terminal_actor()
     assert actor.name.startswith("cli:")
     assert (actor.role, actor.source) == (Role.ADMIN, "cli")
+
+
+def test_each_act_is_a_line_in_the_log_with_who_what_and_what_came_of_it(
+    connection: Connection, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines.configure("text")
+    dead, ended = factories.a_run(connection, "dead"), factories.a_run(connection, "succeeded")
+    factories.a_type(connection, "mail")
+    capsys.readouterr()
+    transitions.retry_now(connection, dead, ALICE, "the password is hunter2")
+    transitions.cancel(connection, ended, ALICE)
+    types.pause(connection, "mail", Actor("bob", Role.VIEWER, "api"))
+    definitions.pause(connection, "gone", Actor("cli:carl", Role.ADMIN, "cli"))
+    transitions.retry_now(connection, dead, ENGINE)
+    said = [line[9:] for line in capsys.readouterr().err.splitlines()]
+    alice = "by=alice role=operator source=web"
+    assert said == [
+        f"run.retry {alice} target=run:{dead} result=done request_id=r1",
+        f"run.cancel {alice} target=run:{ended} result=forbidden request_id=r1",
+        "type.pause by=bob role=viewer source=api target=type:mail result=denied",
+        "schedule.pause by=cli:carl role=admin source=cli target=schedule:gone result=missing",
+    ]
+
+
+def test_hostile_names_stay_on_the_line_of_their_act(
+    connection: Connection, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines.configure("text")
+    capsys.readouterr()
+    record(
+        connection, Actor("eve\nrun.retry by=root", Role.VIEWER, "web"), "login", "session", "a\x1b[31m\r\nb"
+    )
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and "\x1b" not in said
+    assert 'login by="eve run.retry by=root"' in said
