@@ -39,6 +39,11 @@ class Role(StrEnum):
     OPERATOR = "operator"
     ADMIN = "admin"
 
+    @property
+    def one(self) -> str:
+        """Who has it, in words: ``a viewer``, ``an operator``."""
+        return f"{'an' if self[0] in 'aeiou' else 'a'} {self}"
+
     def covers(self, needed: Role) -> bool:
         """Return whether this role may do what ``needed`` may do."""
         return _RANKS[self] >= _RANKS[needed]

@@ -57,3 +57,7 @@ def test_every_verb_moves_by_a_known_move_and_has_words_for_its_button() -> None
 
 def test_the_words_for_sql_are_quoted() -> None:
     assert states.sql_list(states.CLAIMABLE) == "'queued', 'failed'"
+
+
+def test_each_role_is_said_with_its_article() -> None:
+    assert [role.one for role in Role] == ["a viewer", "an operator", "an admin"]

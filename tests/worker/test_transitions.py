@@ -575,6 +575,7 @@ def test_only_an_admin_may_run_again_with_another_payload(shared: Connection) ->
     old = factories.a_run(shared, "succeeded", payload={"n": 1})
     refused = transitions.run_again(shared, old, OPERATOR, payload={"n": 2})
     assert (refused.result, refused.http_status) == ("denied", 403)
+    assert refused.message.startswith("'alice' is an operator; to ")
     new = transitions.run_again(shared, old, ADMIN, payload={"n": 2})
     assert factories.row(shared, int(new.id))["payload"] == {"n": 2}
 

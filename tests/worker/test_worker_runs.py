@@ -292,5 +292,6 @@ def test_what_fails_after_a_runs_own_commit_is_told_in_the_log(worker: Wakeboard
         lambda: next((one for one in worker.output.splitlines() if f"{told} run={run_id} " in one), None)
     )
     assert "call once() before the block or inside it" in line
+    assert line.count(" error=") == line.count(" reason=") == 1
     assert outcomes(shared, run_id) == ["succeeded"]
     assert rows(shared, "effects", f"run_id = {run_id}") == []

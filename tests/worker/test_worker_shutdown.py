@@ -43,6 +43,10 @@ def test_a_deploy_lets_end_what_can_and_gives_the_rest_back(
         asked = time.monotonic()
         assert worker.terminate(10) == 0, worker.output
         assert time.monotonic() - asked < 4 + 1
+        said = worker.output
+    given_back = [line for line in said.splitlines() if f" release run={long[0]} " in line]
+    assert [line.endswith('reason="its worker stops"') for line in given_back] == [True], given_back
+    assert "error=" not in given_back[0], "a deploy is no error of the run"
     assert counts(connection, short) == {"succeeded": 2}
     assert counts(connection, [*long, deaf, *waiting]) == {"queued": 22}
     for run_id in [*long, deaf]:

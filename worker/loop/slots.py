@@ -243,7 +243,7 @@ def _warn_of_aftermath(held: Held, answer: Answer) -> None:
         run_id=held.run_id,
         job_type=held.assignment.job_type,
         error_code=answer.error_code,
-        error=answer.message,
+        reason=answer.message,
     )
 
 

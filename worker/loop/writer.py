@@ -114,10 +114,10 @@ class Writer:
                 succeeded.append((assignment[0], assignment[3], assignment[2], ended.took_seconds))
                 continue
             delay = ended.delay_seconds if status == "failed" else None
-            log_end(
-                held, _EVENTS.get(status, "fail"), self._worker_id, ended.took_seconds,
-                answer.error_code, answer.message, delay,
-            )  # fmt: skip
+            code, why = answer.error_code, answer.message
+            if ended.move == "release" and status == "queued":
+                code, why = None, _why(ended)
+            log_end(held, _EVENTS.get(status, "fail"), self._worker_id, ended.took_seconds, code, why, delay)
         log.run_moves("succeed", self._worker_id, succeeded)
         self._wrote(helds)
 
@@ -129,6 +129,13 @@ class Writer:
             attempt=held.assignment.attempt, outcome=ended.outcome,
         )  # fmt: skip
         self._wrote([held])
+
+
+def _why(ended: Ended) -> str:
+    """Return why a run is given back: that it was cut short for it is no error of its own."""
+    if not ended.started:
+        return "it had not begun"
+    return ended.answer.note or "its worker stops"
 
 
 def log_end(

@@ -119,7 +119,7 @@ def permit(
     if actor.role.covers(verb.role):
         return None
     record(connection, actor, action, target_type, target_id, result="denied")
-    message = f"'{actor.name}' is a {actor.role}; to {verb.label.lower()} takes the role {verb.role}."
+    message = f"'{actor.name}' is {actor.role.one}; to {verb.label.lower()} takes the role {verb.role}."
     return Answer(target_id, None, "denied", message)
 
 
