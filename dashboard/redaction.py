@@ -12,9 +12,14 @@ from functools import lru_cache
 from typing import Any
 
 # The names under which people keep secrets.
-_NAME = r"(?:passw(?:or)?d|passphrase|pwd|secret|token|api[-_]?key|private[-_]?key|credential)"
+_KEY = r"(?:api|access|private)[-_]?key"
+# In the middle of a word it is none: fieldsname.
+_DSN = r"(?:(?<![a-z])dsn|(?-i:Dsn))(?![a-z])"
+_NAME = rf"(?:passw(?:or)?d|passphrase|pwd|secret|token|{_KEY}|credential|{_DSN})"
 SECRET_KEYS = re.compile(rf"{_NAME}|pass$|authorization|cookie|dsn", re.IGNORECASE)
-_NAME_WORDS = ("passw", "passphrase", "pwd", "secret", "token", "api", "private", "credential")
+_NAME_WORDS = (
+    "passw", "passphrase", "pwd", "secret", "token", "api", "access", "private", "credential", "dsn",
+)  # fmt: skip
 _FLAG = rf"(?<![\w-])--?[\w-]{{0,40}}{_NAME}[\w-]{{0,40}}"
 _SECRET_FLAG = re.compile(_FLAG, re.IGNORECASE)
 # In text each is a head that stays and what the secret behind it looks like; None: it is a value of any kind.
@@ -26,9 +31,21 @@ SECRET_TEXT = tuple(
         (("bearer",), r"\bbearer\s+", r"[a-z0-9._~+/=-]{8,}"),
         (
             ("authorization", "cookie", "x-api-key"),
-            r"\b(?:authorization|cookie|x-api-key)\s{0,3}:\s{0,3}",
+            r"(?<![a-z0-9])(?:authorization|cookie|x-api-key)\s{0,3}:\s{0,3}",
             r"""(?!bearer\s)[^\s"'][^\r\n"']*""",
         ),
+        # As an argument or a variable: authorization=Basic …, HTTP_COOKIE=a=b; sid=….
+        (
+            ("authorization",),
+            r"authorization[ \t]{0,3}={1,3}[ \t]{0,3}(?:(?:basic|bearer|digest|negotiate|token)[ \t]{1,3})?",
+            None,
+        ),
+        (
+            ("cookie",),
+            r"cookies?[ \t]{0,3}={1,3}[ \t]{0,3}",
+            r"""[^\s"'&;,)}\]\[{(][^\s"'&;,)}\]]*(?:;[ \t]{0,3}[\w.-]{1,100}=[^\s"'&;,)}\]]*)*""",
+        ),
+        (("cookie",), r"cookies?[ \t]{0,3}={1,3}[ \t]{0,3}", None),
         # The user's name goes with the password: redis://:secret@host, https://token@host. A text that was
         # cut may end before the @; a number there is a port.
         (

@@ -35,6 +35,7 @@ def test_secrets_are_hidden_at_any_depth() -> None:
     [
         "a.", "a-", "token", 'token="', "-token ", "a://b:", "cookie:", "bearer ", "- ", 'token="\\',
         'token: ["\\"', "token={", "a://b:c@", "--token\\\"", "token: [(\n", "token =",
+        "cookie=", "cookie=a;a=", "authorization=basic ", "dsn=",
     ],
 )  # fmt: skip
 def test_hiding_secrets_takes_no_longer_for_text_made_to_be_slow(part: str) -> None:
@@ -69,6 +70,20 @@ def test_hiding_secrets_takes_no_longer_for_text_made_to_be_slow(part: str) -> N
         "db:\n  password: hunter2",
         "assert token == 'hunter2'",
         "['backup', '--password', 'hunter2']",
+        "dsn=hunter2",
+        "SENTRY_DSN=hunter2 python worker.py",
+        "sentryDsn = 'hunter2'",
+        "dsn: hunter2",
+        "{'dsn': 'hunter2'}",
+        "--dsn hunter2",
+        "authorization=Basic hunter2",
+        "get(authorization='Basic hunter2')",
+        "HTTP_AUTHORIZATION: Basic hunter2",
+        "cookie=hunter2",
+        "HTTP_COOKIE=a=b; sid=hunter2",
+        "get(cookies={'sid': 'hunter2'})",
+        "AWS_ACCESS_KEY_ID=hunter2",
+        "{'access_key': 'hunter2'}",
     ],
 )
 def test_secrets_in_text_are_shown_to_nobody_and_found_by_no_viewer(
@@ -91,6 +106,12 @@ def test_secrets_in_text_are_shown_to_nobody_and_found_by_no_viewer(
         "KeyError: 'token'",
         '{"token_count": ',
         "https://example.org/a:b",
+        "dsname=sales",
+        "recordsNeeded=5",
+        "dsn: it cannot be parsed",
+        "access=denied",
+        "cookies: they are off",
+        "authorization failed",
     ],
 )
 def test_what_only_sounds_like_a_secret_is_told(said: str) -> None:
