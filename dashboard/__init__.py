@@ -28,7 +28,6 @@ from dashboard import (
     live,
     measuring,
     preferences,
-    redaction,
     rendering,
     security,
     turns,
@@ -40,6 +39,7 @@ from dashboard.pictures.sparks import sparkline
 from dashboard.views import BLUEPRINTS
 from dashboard.words.pages import answers as page_answers
 from worker.fingerprint import DIGITS
+from worker.redaction import redact
 from worker.settings import Settings
 from worker.states import VERBS
 
@@ -189,7 +189,7 @@ def _templates(app: Flask, settings: Settings) -> None:
     app.jinja_options = {"undefined": StrictUndefined, "trim_blocks": True, "lstrip_blocks": True}
     environment = app.jinja_env
     environment.autoescape = True
-    environment.filters.update(formats.FILTERS | {"redact": redaction.redact})
+    environment.filters.update(formats.FILTERS | {"redact": redact})
     here = preferences.HERE.get
     environment.filters["local"] = lambda value: formats.local(value, here())
     environment.filters["brief"] = lambda value: formats.brief(value, here())

@@ -16,8 +16,8 @@ from dashboard.formats import visible
 from dashboard.queries import groups as kept_groups
 from dashboard.queries.errors import Group
 from dashboard.queries.groups import Kept
-from dashboard.redaction import redact
 from worker.fingerprint import Line, lines_of, written
+from worker.redaction import redact
 from worker.states import Status
 
 MOST_NAMED = 12

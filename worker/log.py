@@ -1,8 +1,9 @@
 """The program's log: one line per move, as text for people or JSON for machines, on standard error.
 
-Whatever a producer or handler wrote reaches the log escaped, so no line can pretend to be another. Moves
-come by the ten thousand a second and are formatted here, past ``logging``'s records; everything else that
-this process logs (libraries, warnings) goes through ``logging`` and ends in the same stream.
+Whatever a producer or handler wrote reaches the log escaped, so no line can pretend to be another, and with
+its secrets hidden as on the pages: a log is kept and sent on to more people than those who may see them.
+Moves come by the ten thousand a second and are formatted here, past ``logging``'s records; everything else
+that this process logs (libraries, warnings) goes through ``logging`` and ends in the same stream.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ SHORT = {
     "error_code": "error",
     "next_delay_seconds": "next",
 }
+# The fields that carry what a handler, a library or a server said.
+SAID = ("reason", "error", "how", "found")
 # A run that moved: its id, type and attempt, and how many seconds that took where it has ended.
 Moved = tuple[int, str, int, float | None]
 KEEP_SECONDS = 0.1
@@ -97,7 +100,7 @@ def move(event: str, **fields: object) -> None:
     The line may wait for a tenth of a second or until ``flush``.
     """
     if logger.isEnabledFor(logging.INFO):
-        _lines.add(_lines.write_line(logging.INFO, event, fields), at_once=False)
+        _lines.add(_lines.write_line(logging.INFO, event, _told(fields)), at_once=False)
 
 
 def run_moves(event: str, worker_id: str, runs: Iterable[Moved]) -> None:
@@ -123,13 +126,13 @@ def run_moves(event: str, worker_id: str, runs: Iterable[Moved]) -> None:
 def note(sentence: str, **fields: object) -> None:
     """Log that something happened which an operator may want to know."""
     if logger.isEnabledFor(logging.INFO):
-        _lines.add(_lines.write_line(logging.INFO, sentence, fields), at_once=True)
+        _lines.add(_lines.write_line(logging.INFO, sentence, _told(fields)), at_once=True)
 
 
 def hold(sentence: str, **fields: object) -> None:
     """Log this in front of whatever is logged next: not at all when nothing is."""
     if logger.isEnabledFor(logging.INFO):
-        _lines.hold(_lines.write_line(logging.INFO, sentence, fields))
+        _lines.hold(_lines.write_line(logging.INFO, sentence, _told(fields)))
 
 
 def drop_held() -> bool:
@@ -140,13 +143,14 @@ def drop_held() -> bool:
 def warn(sentence: str, **fields: object) -> None:
     """Log something that an operator should look at."""
     if logger.isEnabledFor(logging.WARNING):
-        _lines.add(_lines.write_line(logging.WARNING, sentence, fields), at_once=True)
+        _lines.add(_lines.write_line(logging.WARNING, sentence, _told(fields)), at_once=True)
 
 
 def trouble(sentence: str, trace: str) -> None:
     """Log what somebody has to mend: for machines in one line, for people with its ``trace`` below it."""
     if not logger.isEnabledFor(logging.ERROR):
         return
+    sentence, trace = _without_secrets(sentence), _without_secrets(trace)
     if _lines.write_line is text_line:
         line = f"{sentence}\n{trace}".rstrip()
     else:
@@ -157,6 +161,22 @@ def trouble(sentence: str, trace: str) -> None:
 def flush() -> None:
     """Write what waits."""
     _lines.flush()
+
+
+def _told(fields: dict[str, Any]) -> dict[str, Any]:
+    """Return ``fields`` with the secrets hidden in what somebody SAID; runs that succeed say nothing."""
+    for name in SAID:
+        said = fields.get(name)
+        if isinstance(said, str):
+            fields[name] = _without_secrets(said)
+    return fields
+
+
+def _without_secrets(text: str) -> str:
+    # Its patterns take 8 ms to compile, and most processes end without a failure.
+    from worker.redaction import redact_text
+
+    return redact_text(text)
 
 
 def escaped(text: str) -> str:
@@ -244,8 +264,9 @@ class _Handler(logging.Handler):
         """Write one record, an exception's text among its fields."""
         fields = dict(getattr(record, "fields", {}))
         if record.exc_info and record.exc_info[1] is not None:
-            fields["exception"] = logging.Formatter().formatException(record.exc_info)
-        _lines.add(_lines.write_line(record.levelno, record.getMessage(), fields), at_once=True)
+            fields["exception"] = _without_secrets(logging.Formatter().formatException(record.exc_info))
+        message = _without_secrets(record.getMessage())
+        _lines.add(_lines.write_line(record.levelno, message, _told(fields)), at_once=True)
 
 
 _lines = _Lines()

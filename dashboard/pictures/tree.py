@@ -9,7 +9,7 @@ from itertools import islice
 from typing import Any
 
 from dashboard.formats import visible
-from dashboard.redaction import HIDDEN, SECRET_KEYS, is_hidden_item, redact_text
+from worker.redaction import HIDDEN, SECRET_KEYS, is_hidden_item, redact_text
 
 MOST_NODES = 200
 MOST_CHILDREN = 50

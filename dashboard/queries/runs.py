@@ -29,10 +29,10 @@ from sqlalchemy import (
 from dashboard.params import Filters, WrongFilter, read_cursor
 from dashboard.queries.held import IS_LEASE_ENDED, IS_SILENT, IS_STUCK
 from dashboard.queries.keyset import Rows, beyond, keyset_page
-from dashboard.redaction import SECRET_KEYS
 from worker.filters.conditions import Hidden
 from worker.filters.search import Search, Start
 from worker.filters.search import search as filtered
+from worker.redaction import SECRET_KEYS
 from worker.tables import job_definitions, job_runs, job_types
 
 CAP = 10_000
@@ -44,7 +44,7 @@ DEFAULT_ATTEMPTS = 10
 COSTLY = ("q", "worker")
 
 # Payloads and messages in which something is hidden from viewers: a search must not tell what it says.
-# At least what dashboard.redaction hides; PostgreSQL's own grammar.
+# At least what worker.redaction hides; PostgreSQL's own grammar.
 _SECRET_NAME = r"passw|passphrase|pwd|secret|token|(?:api|access|private)[-_]?key|credential|dsn"
 # A name and a password of a text that was cut before the @; a number is a port.
 _CUT_LOGIN = r"""://[^/\s:"']*:(?!\d{1,5}\W?END)[^\s/"']+END"""

@@ -17,11 +17,11 @@ from dashboard.live import FRAGMENTS, add_page, rows_twin
 from dashboard.mending import mending
 from dashboard.queries import audit
 from dashboard.queries.settled import Settled
-from dashboard.redaction import redact
 from dashboard.words import targets
 from dashboard.words.changes import changes, whole
 from worker.filters.audit import FIELDS, RESULTS, SOURCES, UNDONE
 from worker.filters.search import WINDOW
+from worker.redaction import redact
 from worker.states import VERBS
 from worker.tables import audit_log
 

@@ -17,13 +17,13 @@ from dashboard.live import add_page
 from dashboard.pictures.spreads import spread
 from dashboard.queries import hours, one_type
 from dashboard.queries import types as query
-from dashboard.redaction import redact
 from dashboard.scopes import Scope
 from dashboard.usual import last_day
 from dashboard.views.types import ONE, capped, path_of
 from dashboard.words import schedule
 from dashboard.words.changes import changes
 from dashboard.words.policy import patience_seconds, retries
+from worker.redaction import redact
 
 blueprint = Blueprint("one_type", __name__)
 

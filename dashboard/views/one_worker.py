@@ -13,10 +13,10 @@ from dashboard.connection import reading
 from dashboard.existing import missing
 from dashboard.live import add_page
 from dashboard.queries import asked, one_type, one_worker, workers
-from dashboard.redaction import redact
 from dashboard.views.system import loop_error
 from dashboard.views.workers import ASKED, COLOURS, PATH, path_of, why_not
 from dashboard.words.changes import changes
+from worker.redaction import redact
 
 blueprint = Blueprint("one_worker", __name__)
 

@@ -16,10 +16,10 @@ from dashboard.live import add_page, rows_twin
 from dashboard.params import WrongFilter
 from dashboard.pictures.shares import WIDTH, shares
 from dashboard.queries import operations, runs
-from dashboard.redaction import redact
 from dashboard.verbs import add_verb
 from dashboard.words import operations as words
 from worker.operations import control, rules
+from worker.redaction import redact
 from worker.states import Role
 
 blueprint = Blueprint("operations", __name__)

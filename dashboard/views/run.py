@@ -21,7 +21,6 @@ from dashboard.queries import leases
 from dashboard.queries import run as query
 from dashboard.queries.overlong import is_overlong
 from dashboard.queries.waiting import waiting
-from dashboard.redaction import redact
 from dashboard.scopes import Scope
 from dashboard.words.attempt import after
 from dashboard.words.progress import Progress, progress
@@ -29,6 +28,7 @@ from dashboard.words.ticket import commands, markdown
 from worker import lineage
 from worker.backoff import Backoff
 from worker.leases import NAMES, STATES, takeover
+from worker.redaction import redact
 from worker.states import CLAIMABLE, VERBS, Status, Verb, allowed
 from worker.tables import job_attempts, job_runs
 from worker.waits.reasons import Reason

@@ -11,12 +11,12 @@ from flask import Blueprint, abort, g, request
 from dashboard.connection import reading
 from dashboard.formats import pretty
 from dashboard.queries import run as query
-from dashboard.redaction import redact
 from dashboard.scopes import Scope
 from dashboard.verbs import add_verb, body
 from dashboard.views import run
 from worker import transitions
 from worker.audit import Actor
+from worker.redaction import redact
 from worker.states import Role
 from worker.transitions import Answer
 

@@ -17,12 +17,12 @@ from dashboard.formats import clip, number
 from dashboard.live import FRAGMENTS, add_page, rows_twin
 from dashboard.queries import runs, views
 from dashboard.queries.keyset import Rows
-from dashboard.redaction import redact
 from dashboard.scopes import Scope
 from worker.filters import search
 from worker.filters.runs import FIELDS
 from worker.filters.values import refuse_reversed
 from worker.operations import rules
+from worker.redaction import redact
 from worker.states import CLAIMABLE, FAILING, VERBS, Role, Status, Verb, allowed
 from worker.tables import job_runs
 

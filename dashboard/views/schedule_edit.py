@@ -16,11 +16,11 @@ from dashboard.answers import local_path, respond, wanted
 from dashboard.connection import as_of, database, reading, writing
 from dashboard.existing import missing
 from dashboard.queries import schedules
-from dashboard.redaction import redact
 from dashboard.security import require
 from dashboard.verbs import add_verb, body, refuse_unread
 from dashboard.words import schedule as words
 from dashboard.words import schedule_form as form
+from worker.redaction import redact
 from worker.states import VERBS
 from worker.tables import job_definitions
 from worker.transitions import Answer, definitions, editing

@@ -18,12 +18,12 @@ from dashboard.existing import missing
 from dashboard.live import add_page, rows_twin
 from dashboard.pictures.marks import marks
 from dashboard.queries import asked, fires, odd_schedules, schedules
-from dashboard.redaction import redact
 from dashboard.verbs import add_verb
 from dashboard.views.audit import word_of
 from dashboard.words import schedule as words
 from dashboard.words.changes import changes, whole
 from dashboard.words.oddities import MEANINGS, counted, oddities
+from worker.redaction import redact
 from worker.tables import job_definitions
 from worker.transitions import definitions, registered
 

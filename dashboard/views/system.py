@@ -19,11 +19,11 @@ from dashboard.costs import Page
 from dashboard.live import add_page
 from dashboard.measuring import costs
 from dashboard.queries import health, system, workers
-from dashboard.redaction import redact
 from dashboard.replica import TOLD_SECONDS
 from worker import __version__, db
 from worker.db import DatabaseError
 from worker.horizon import Holder
+from worker.redaction import redact
 from worker.settings import HIDDEN, PREFIX, Settings
 from worker.states import Role
 from worker.texts import first_line

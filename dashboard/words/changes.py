@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-from dashboard.redaction import redact
+from worker.redaction import redact
 
 # The word for a column where its name alone would not say it.
 WORDS = {

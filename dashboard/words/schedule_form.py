@@ -8,9 +8,9 @@ from dataclasses import asdict
 from typing import Any
 
 from dashboard.formats import pretty
-from dashboard.redaction import HIDDEN, is_hidden_item, redact
 from worker.cron import Cron
 from worker.durations import format_duration, parse_duration
+from worker.redaction import HIDDEN, is_hidden_item, redact
 from worker.transitions.definitions import Definition, check_name
 from worker.transitions.newrun import check_type
 from worker.zones import check_timezone

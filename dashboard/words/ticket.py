@@ -12,7 +12,7 @@ from shlex import quote
 from typing import Any
 
 from dashboard.formats import between, utc, visible
-from dashboard.redaction import redact, redact_text
+from worker.redaction import redact, redact_text
 
 Row = Mapping[Any, Any]
 # A ticket is read by people: the start of each says what it is.

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import logging
+import subprocess
+import sys
 
 import pytest
 
@@ -128,3 +131,30 @@ def test_trouble_is_one_line_for_machines_and_shows_people_its_trace(
     log.trouble("It cannot be.", 'File "a.py"\n  x = (\n')
     log.trouble("It is not there.", "")
     assert printed_by(capsys) == 'It cannot be.\nFile "a.py"\n  x = (\nIt is not there.\n'
+
+
+@pytest.mark.parametrize("format", ["text", "json"])
+def test_a_secret_in_what_a_handler_said_reaches_no_log(
+    format: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log.configure(format)
+    said = "boom for postgres://app:hunter2@db/x, password=hunter2"
+    log.move("fail", run_id=7, error_code="boom", reason=said)
+    log.warn("The database refused a claim.", error=said)
+    log.trouble(said, f"Traceback\n  {said}")
+    try:
+        raise ValueError(said)
+    except ValueError:
+        logging.getLogger("wakeboard.web").warning("failed: %s", said, exc_info=True)
+    printed = printed_by(capsys)
+    assert "hunter2" not in printed and printed.count("boom for") >= 5
+
+
+def test_a_log_without_a_failure_needs_no_patterns_of_secrets() -> None:
+    lines = (
+        "import sys; from worker import log; log.configure('json');"
+        "log.run_moves('succeed', 'w', [(1, 'mail', 1, 0.1)]); log.move('reap', run_id=1, reason=None);"
+        "log.note('Worker stopped.'); print('worker.redaction' in sys.modules)"
+    )
+    said = subprocess.run([sys.executable, "-c", lines], capture_output=True, text=True, timeout=60)
+    assert said.stdout.strip() == "False", said.stderr

@@ -1,7 +1,7 @@
 """Secrets in what users stored: found by the name they stand under and by how they look in text, and hidden.
 
-Pure. Whatever shows a payload, an error, a result or an output passes it through here. What viewers may not
-search for, which SQL has to know, is in ``dashboard.queries.runs``.
+Pure. Whatever shows a payload, an error, a result or an output on a page, or logs one, passes it through
+here. What viewers may not search for, which SQL has to know, is in ``dashboard.queries.runs``.
 """
 
 from __future__ import annotations
