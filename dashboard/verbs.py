@@ -2,7 +2,7 @@
 
 A form that cannot be read is shown again with what was typed, and the sentence beside it. The write is a
 function of ``worker``, which also checks the role and writes the audit row; this module finds the reason and
-the way back.
+the way back, and asks for the role before it looks at what was posted.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ from dashboard.connection import writing
 from dashboard.existing import require_existing
 from dashboard.params import readable
 from dashboard.scopes import Scope, declare
-from dashboard.security import require
+from dashboard.security import can, require
 from worker.states import VERBS, Verb
 from worker.transitions import Answer
+from worker.transitions.operator import permit
 
 Act = Callable[..., Answer]
 Words = Callable[..., str]
@@ -96,6 +97,8 @@ def _ask(action: Action, arguments: dict[str, Any], wrong: str | None = None) ->
 
 
 def _do(action: Action, arguments: dict[str, Any]) -> Response:
+    if (refusal := refusal_of(action.verb, arguments)) is not None:
+        return respond(refusal, action.back(**arguments))
     reason = body().get("reason", "").strip()[:500] or None
     if action.takes is not None:
         refuse_unread(*action.takes)
@@ -111,6 +114,23 @@ def _do(action: Action, arguments: dict[str, Any]) -> Response:
         return make_response(_ask(action, arguments, answer.message), 400)
     ahead = action.then(answer) if action.then and answer.ok else None
     return respond(answer, came_from() or action.back(**arguments), ahead=ahead)
+
+
+def refusal_of(verb: Verb, arguments: Mapping[str, Any]) -> Answer | None:
+    """Return the refusal, which is audited, where the actor's role does not cover ``verb``, else None."""
+    if can(verb):
+        return None
+    with writing() as connection:
+        return permit(connection, g.actor, verb.action, *_target(verb, arguments))
+
+
+def _target(verb: Verb, arguments: Mapping[str, Any]) -> tuple[str, int | str]:
+    """Return what the audit log calls the thing that a path's argument names; else the page itself."""
+    noun = verb.action.partition(".")[0]
+    for argument, given in arguments.items():
+        if argument == "run_id" or noun != "run":
+            return ("run" if argument == "run_id" else noun), given
+    return "page", request.path
 
 
 def body() -> Mapping[str, str]:

@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 
 from flask import Blueprint, Response, abort, g, jsonify, render_template, request
 
-from dashboard import answers, everything, security
+from dashboard import answers, everything, security, verbs
 from dashboard.confirmed import options_of
 from dashboard.connection import writing
 from dashboard.formats import number, plural
@@ -78,7 +78,10 @@ def act(verb: str) -> Response:
     With a pace or a canary, or on all that a filter matches, an operation is begun instead. Where the number
     has to be typed it is asked for first.
     """
-    action, given = f"run.{_known(verb)}", everything.body()
+    action = f"run.{_known(verb)}"
+    if (refusal := verbs.refusal_of(VERBS[action], {})) is not None:
+        return answers.respond(refusal, "/runs")
+    given = everything.body()
     if everything.is_asked_instead(given.runs, str(given.fields.get("filter") or "")):
         return everything.begin(verb, given.fields)
     ids = _ids(given.runs)

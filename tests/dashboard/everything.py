@@ -217,6 +217,15 @@ def addresses(app: Flask, filling: Filling) -> dict[str, list[str]]:
     return {rule.rule: _fill(rule.rule, filling) for rule in rules if not APART.search(rule.rule)}
 
 
+def acts(app: Flask, filling: Filling) -> dict[str, str]:
+    """Return, by rule, an address of every verb that ``app`` takes by POST."""
+    rules = [rule.rule for rule in app.url_map.iter_rules() if "POST" in (rule.methods or ())]
+    found = {rule: _fill(rule, filling)[0] for rule in rules if not APART.search(rule)}
+    # What one's own browser shows is nobody else's business.
+    del found["/display"]
+    return found
+
+
 def _fill(rule: str, filling: Filling) -> list[str]:
     """Return the addresses of one rule: its things, each once; of several arguments the first of each."""
     names = re.findall(r"<(?:\w+:)?(\w+)>", rule)

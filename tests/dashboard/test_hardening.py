@@ -125,7 +125,7 @@ def test_a_viewer_cannot_guess_by_a_verb_either(as_role: AsRole, connection: Con
     add_run(connection, '{"token": "hunter2"}')
     headers = {"Accept": "application/json"}
     answer = as_role("viewer").post("/runs/bulk/cancel", json={"filter": asked}, headers=headers)
-    assert answer.status_code == 403 and "needs the role operator" in answer.get_json()["message"]
+    assert answer.status_code == 403 and "takes the role operator" in answer.get_json()["message"]
 
 
 @pytest.mark.parametrize("body", ['{"payload": ' + "[" * 30_000, '{"payload": ' + "9" * 5000 + "}"])

@@ -1,0 +1,67 @@
+"""Whoever may not act is told so first, whatever the form says, and each try is in the audit log."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from flask import Flask
+
+from tests.conftest import Connection
+from tests.dashboard.conftest import AsRole
+from tests.dashboard.everything import acts, furnish, plain_text
+from tests.factories import rows
+from worker.states import VERBS, Role
+
+JSON = {"Accept": "application/json"}
+UNREADABLE = {"data": "[", "content_type": "application/json"}
+
+
+@pytest.mark.parametrize("posted", [{}, {"data": {"reason": "why not"}}, UNREADABLE], ids=str)
+@pytest.mark.parametrize("headers", [JSON, {"HX-Request": "true"}, {}], ids=str)
+def test_a_viewer_is_refused_every_verb_before_the_form_is_read_and_each_try_is_kept(
+    app: Flask,
+    as_role: AsRole,
+    connection: Connection,
+    posted: dict[str, Any],
+    headers: dict[str, str],
+) -> None:
+    addresses = acts(app, furnish(connection, plain_text(), plain_text("k")))
+    viewer = as_role("viewer")
+    assert len(addresses) > 30
+    for address in addresses.values():
+        newest = connection.execute("SELECT max(id) FROM wakeboard.audit_log").fetchone()
+        answer = viewer.post(address, headers=headers, **posted)
+        assert answer.status_code == 403, (address, answer.get_data(as_text=True))
+        kept = rows(connection, "audit_log", f"id > {newest[0] if newest else 0}")
+        assert [(row["actor"], row["result"]) for row in kept] == [("viewer", "denied")], address
+        assert kept[0]["action"] in VERBS, address
+
+
+def test_an_operator_is_refused_what_admins_do_and_nothing_else(
+    app: Flask, as_role: AsRole, connection: Connection
+) -> None:
+    addresses = acts(app, furnish(connection, plain_text(), plain_text("k")))
+    operator = as_role("operator")
+    refused = {
+        rule for rule, address in addresses.items() if operator.post(address, **UNREADABLE).status_code == 403
+    }
+    denied = {row["action"] for row in rows(connection, "audit_log", "result = 'denied'")}
+    assert {VERBS[action].role for action in denied} == {Role.ADMIN}
+    assert refused == {
+        "/schedules/<name>/edit", "/schedules/<name>/remove", "/types/<path:name>/keep",
+        "/workers/<path:name>/stop", "/alerts/<id:rule_id>/edit",
+    }  # fmt: skip
+
+
+def test_the_row_of_a_refusal_names_what_it_was_about(as_role: AsRole, connection: Connection) -> None:
+    viewer = as_role("viewer")
+    for path in ("/runs/7/retry", "/leases/7/release", "/effects/3/settle", "/types/mail/pause"):
+        viewer.post(path, headers=JSON)
+    kept = rows(connection, "audit_log", "result = 'denied'")
+    assert [(row["action"], row["target_type"], row["target_id"]) for row in kept] == [
+        ("run.retry", "run", "7"),
+        ("lease.release", "run", "7"),
+        ("effect.settle", "effect", "3"),
+        ("type.pause", "type", "mail"),
+    ]
