@@ -36,6 +36,7 @@ WORDS = {
     "login.link": "Login link",
     "logout": "Sign out",
     "cross_site": "Act from another site",
+    "export": "Export",
     "out_of_scope": "Act outside a token's types",
     "database.restore": "Restore the database",
 }

@@ -1,0 +1,78 @@
+"""What leaves as CSV: each one is in the audit log, with its page, its filter and how many rows it had."""
+
+from __future__ import annotations
+
+import csv
+import io
+
+from flask import Flask
+from flask.testing import FlaskClient
+
+from tests.conftest import Connection
+from tests.dashboard.conftest import AsRole
+from tests.dashboard.everything import addresses, furnish, plain_text
+from tests.factories import a_run, rows
+from worker.audit import terminal_actor
+from worker.people import users
+from worker.states import Role
+
+
+def lines_of(client: FlaskClient, address: str) -> list[dict[str, str]]:
+    answer = client.get(address)
+    assert answer.status_code == 200, address
+    return list(csv.DictReader(io.StringIO(answer.get_data(as_text=True), newline="")))
+
+
+def test_every_csv_is_one_row_of_the_audit_log(app: Flask, as_role: AsRole, connection: Connection) -> None:
+    viewer = as_role("viewer")
+    found = addresses(app, furnish(connection, plain_text(), plain_text("k")))
+    exports = [found[rule][0] for rule in found if rule.endswith(".csv")]
+    assert len(exports) >= 8
+    for address in exports:
+        count = len(lines_of(viewer, address))
+        kept = rows(connection, "audit_log", "action = 'export'")[-1]
+        path, _, query = address.partition("?")
+        told = {"rows": count} | ({"filter": query} if query else {})
+        assert (kept["target_type"], kept["target_id"], kept["after"]) == ("page", path, told), address
+        assert (kept["actor"], kept["role"], kept["source"], kept["result"]) == (
+            "viewer", "viewer", "web", "done",
+        )  # fmt: skip
+        assert kept["ip"] == "127.0.0.1" and kept["request_id"]
+    assert len(rows(connection, "audit_log", "action = 'export'")) == len(exports)
+
+
+def test_an_export_by_a_token_says_which(app: Flask, connection: Connection) -> None:
+    token = users.create_token(connection, terminal_actor(), "nightly copy", Role.VIEWER)
+    headers = {"Authorization": f"Bearer {token}"}
+    assert app.test_client().get("/audit.csv", headers=headers).status_code == 200
+    (kept,) = rows(connection, "audit_log", "action = 'export'")
+    assert (kept["actor"], kept["source"], kept["target_id"]) == ("token:nightly copy", "api", "/audit.csv")
+
+
+def test_neither_twins_nor_pages_nor_what_is_refused_is_an_export(
+    client: FlaskClient, connection: Connection
+) -> None:
+    client.get("/runs")
+    client.get("/runs.json")
+    client.head("/runs.csv")
+    assert client.get("/runs.csv?status=nonsense").status_code == 400
+    assert rows(connection, "audit_log", "action = 'export'") == []
+
+
+def test_an_export_keeps_no_secret_that_was_searched_for(client: FlaskClient, connection: Connection) -> None:
+    a_run(connection, payload={"token": "hunter2"})
+    query = "payload.token=hunter2&q=redis%3A%2F%2F%3Ahunter2%40cache&type=mail"
+    assert client.get(f"/runs.csv?{query}").status_code == 200
+    (kept,) = rows(connection, "audit_log", "action = 'export'")
+    assert "hunter2" not in str(kept) and kept["after"]["filter"].endswith("&type=mail")
+    page = client.get("/audit?what=export").get_data(as_text=True)
+    assert "rows 0" in page and "/runs.csv" in page and ">Export<" in page
+
+
+def test_nothing_goes_out_without_its_row(client: FlaskClient, connection: Connection) -> None:
+    a_run(connection)
+    connection.execute(
+        "ALTER TABLE wakeboard.audit_log ADD CONSTRAINT full_disk CHECK (action <> 'export') NOT VALID"
+    )
+    answer = client.get("/runs.csv")
+    assert answer.status_code >= 500 and "status,job_type" not in answer.get_data(as_text=True)
