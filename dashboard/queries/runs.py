@@ -10,17 +10,22 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
+from enum import Enum
 from typing import Any
 
 from sqlalchemy import (
     ARRAY,
     BigInteger,
+    ColumnElement,
     Connection,
     RowMapping,
     Select,
+    Text,
     all_,
     any_,
     bindparam,
+    case,
+    cast,
     func,
     literal,
     select,
@@ -39,6 +44,8 @@ CAP = 10_000
 # The pill says "100+ new" past this; nobody needs to know by how much.
 MOST_NEW = 100
 MOST_TYPES = 500
+# In a list of ten thousand runs; a page shows as many characters of a payload beside its tree.
+LONGEST_PAYLOAD = 4_000
 DEFAULT_ATTEMPTS = 10
 # Filters that read a text or another table of each run they look at.
 COSTLY = ("q", "worker")
@@ -58,6 +65,14 @@ _SECRET_FLAG = rf"^--?[\w-]*({_SECRET_NAME})[\w-]*$"
 
 runs = job_runs.c
 MOST_ATTEMPTS = func.coalesce(runs.max_attempts, job_types.c.max_attempts, DEFAULT_ATTEMPTS)
+
+
+class Payloads(Enum):
+    """Which payloads come with a list of runs."""
+
+    NONE = "none"
+    SHORT = "those of at most LONGEST_PAYLOAD characters"
+    WHOLE = "all"
 
 
 def search(
@@ -96,7 +111,9 @@ def refuse_hidden(filters: Filters) -> None:
             )
 
 
-def page(connection: Connection, found: Search, filters: Filters, *, payloads: bool = False) -> Rows:
+def page(
+    connection: Connection, found: Search, filters: Filters, *, payloads: Payloads = Payloads.NONE
+) -> Rows:
     """Return one page of the runs of ``found``, newest first, as ``shown`` reads them.
 
     A search that stopped at the end of its window goes on from there: its cursor leads past the rows.
@@ -107,21 +124,35 @@ def page(connection: Connection, found: Search, filters: Filters, *, payloads: b
     return replace(ids, items=shown(connection, [row["id"] for row in ids.items], payloads=payloads))
 
 
-def shown(connection: Connection, ids: Sequence[int], *, payloads: bool = False) -> list[RowMapping]:
+def shown(
+    connection: Connection, ids: Sequence[int], *, payloads: Payloads = Payloads.NONE
+) -> list[RowMapping]:
     """Return the runs with ``ids`` that are still there, newest first.
 
     Rows carry the columns of job_runs (``payload`` only when asked for) and: most_attempts, definition (its
-    name), is_lease_ended, is_silent (its worker missed two heartbeats), is_stuck (either).
+    name), is_lease_ended, is_silent (its worker missed two heartbeats), is_stuck (either). With the SHORT
+    payloads alone a longer one is None, and payload_characters says how long it is.
     """
-    statement = _SHOWN_WITH_PAYLOADS if payloads else _SHOWN
-    return list(connection.execute(statement, {"ids": list(ids)}).mappings().all())
+    return list(connection.execute(_SHOWN[payloads], {"ids": list(ids)}).mappings().all())
 
 
-def _shown(*, payloads: bool) -> Select[Any]:
-    columns = [column for column in runs if payloads or column.name != "payload"]
+def _payloads(asked: Payloads) -> list[ColumnElement[Any]]:
+    """Return the columns that have the payload as ``asked``."""
+    if asked != Payloads.SHORT:
+        return [runs.payload] if asked == Payloads.WHOLE else []
+    size = func.length(cast(runs.payload, Text))
+    return [
+        case((size <= LONGEST_PAYLOAD, runs.payload)).label("payload"),
+        size.label("payload_characters"),
+    ]
+
+
+def _shown(payloads: Payloads) -> Select[Any]:
+    columns = [column for column in runs if column.name != "payload"]
     return (
         select(
             *columns,
+            *_payloads(payloads),
             MOST_ATTEMPTS.label("most_attempts"),
             job_definitions.c.name.label("definition"),
             IS_LEASE_ENDED.label("is_lease_ended"),
@@ -137,7 +168,7 @@ def _shown(*, payloads: bool) -> Select[Any]:
 
 
 # Built once: to put it together takes as long as to read its rows.
-_SHOWN, _SHOWN_WITH_PAYLOADS = _shown(payloads=False), _shown(payloads=True)
+_SHOWN = {payloads: _shown(payloads) for payloads in Payloads}
 _TYPE_NAMES = select(job_types.c.name).order_by(job_types.c.name).limit(MOST_TYPES)
 
 

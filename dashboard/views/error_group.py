@@ -18,6 +18,7 @@ from dashboard.queries import errors, groups, runs
 from dashboard.queries.errors import Window
 from dashboard.queries.failures import remembered
 from dashboard.queries.groups import Kept
+from dashboard.queries.runs import Payloads
 from dashboard.views import errors as errors_page
 from dashboard.views import runs as runs_page
 from worker.fingerprint import read, written
@@ -99,11 +100,13 @@ def find_runs(fingerprint: str) -> dict[str, Any]:
     """Return the page of runs whose last failure was of this group."""
     filters, kept = params.from_request(FIELDS), _shown(fingerprint)
     wanted = _runs_of(kept, filters)
+    found = runs.search(reading(), wanted, as_of(), sees_payloads=False)
+    payloads = Payloads.SHORT if request.path.endswith(".csv") else Payloads.NONE
     return {
         "filters": filters,
         "path": f"/errors/{fingerprint}",
         "standing": _standing(kept),
-        "rows": runs.page(reading(), runs.search(reading(), wanted, as_of(), sees_payloads=False), wanted),
+        "rows": runs.page(reading(), found, wanted, payloads=payloads),
         "row_verb": runs_page.row_verb,
         "key_verb": runs_page.key_verb,
     }

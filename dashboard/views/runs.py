@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Set
 from functools import cache
+from pathlib import PurePosixPath
 from typing import Any
 
 from flask import Blueprint, Response, abort, g, redirect, request
@@ -17,6 +18,7 @@ from dashboard.formats import clip, number
 from dashboard.live import FRAGMENTS, add_page, rows_twin
 from dashboard.queries import runs, views
 from dashboard.queries.keyset import Rows
+from dashboard.queries.runs import Payloads
 from dashboard.scopes import Scope
 from worker.filters import search
 from worker.filters.runs import FIELDS
@@ -48,8 +50,10 @@ ROW_VERBS = (
 COLUMNS = [
     "id", "status", "job_type", "definition", "attempts", "failures", "max_attempts", "error_code",
     "last_error", "run_at", "started_at", "finished_at", "failed_at", "locked_by", "idempotency_key",
-    "enqueued_by", "priority", "scheduled_for", "created_at",
+    "enqueued_by", "priority", "scheduled_for", "created_at", "payload",
 ]  # fmt: skip
+# A CSV can have ten thousand rows, the twin two hundred.
+PAYLOADS = {".csv": Payloads.SHORT, ".json": Payloads.WHOLE}
 _NAMES = [column.name for column in job_runs.c]
 
 
@@ -59,7 +63,9 @@ def find() -> dict[str, Any]:
         return _still_shown(ids)
     filters = params.from_request(FIELDS)
     found = _search(filters)
-    rows = runs.page(reading(), found, filters, payloads=request.path.endswith(".json"))
+    rows = runs.page(
+        reading(), found, filters, payloads=PAYLOADS.get(PurePosixPath(request.path).suffix, Payloads.NONE)
+    )
     return {
         "filters": filters,
         "rows": rows,
@@ -189,8 +195,15 @@ def item(row: RowMapping) -> dict[str, Any]:
     found: dict[str, Any] = {name: row[name] for name in _NAMES if has_payload or name != "payload"}
     found["last_error"] = redact(row["last_error"])
     if has_payload:
-        found["payload"] = redact(row["payload"])
+        found["payload"] = _payload(row)
     return found | {"definition": row["definition"], "stuck": row["is_stuck"]}
+
+
+def _payload(row: RowMapping) -> Any:
+    """Return the payload of a row, secrets hidden; of one that is too long for the list, where it stands."""
+    if row["payload"] is None and "payload_characters" in row:
+        return f"… {number(row['payload_characters'])} characters: {PATH}/{row['id']}/payload.json"
+    return redact(row["payload"])
 
 
 @blueprint.get("/runs/find")

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 
 from flask import Flask
 from flask.testing import FlaskClient
 
+from dashboard.queries.runs import LONGEST_PAYLOAD
 from tests.conftest import Connection
 from tests.dashboard.conftest import AsRole
 from tests.dashboard.everything import addresses, furnish, plain_text
@@ -76,3 +78,25 @@ def test_nothing_goes_out_without_its_row(client: FlaskClient, connection: Conne
     )
     answer = client.get("/runs.csv")
     assert answer.status_code >= 500 and "status,job_type" not in answer.get_data(as_text=True)
+
+
+def test_the_payload_is_the_last_column_as_json(client: FlaskClient, connection: Connection) -> None:
+    a_run(connection, payload={"=1+1": ["@SUM(A1)", "two\nlines"], "price": 1.50, "token": "hunter2"})
+    (line,) = lines_of(client, "/runs.csv")
+    assert list(line)[-1] == "payload" and line["payload"].startswith("{")
+    assert json.loads(line["payload"]) == {
+        "=1+1": ["@SUM(A1)", "two\nlines"], "price": 1.5, "token": "•••",
+    }  # fmt: skip
+
+
+def test_a_payload_too_long_for_a_list_says_where_it_stands(
+    client: FlaskClient, connection: Connection
+) -> None:
+    short = a_run(connection, payload={"text": "x" * (LONGEST_PAYLOAD - len('{"text": ""}'))})
+    long = a_run(connection, payload={"token": "hunter2" * LONGEST_PAYLOAD})
+    shown = {int(line["id"]): line["payload"] for line in lines_of(client, "/runs.csv")}
+    assert len(shown[short]) == LONGEST_PAYLOAD
+    assert shown[long].endswith(f" characters: /runs/{long}/payload.json") and "hunter2" not in shown[long]
+    assert client.get(f"/runs/{long}/payload.json").status_code == 200
+    (_, item) = reversed(client.get("/runs.json").get_json()["items"])
+    assert item["payload"] == {"token": "•••"}, "a twin has it whole"
