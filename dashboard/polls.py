@@ -79,6 +79,7 @@ class Polls:
 
     def __init__(self, app: Flask, board: Board) -> None:
         self._app = app
+        self._idle_seconds = app.config["SETTINGS"].session_idle_seconds
         self._board = board
         # Pages take the connection that was used last: one of the watch's, between two pages, knows none of
         # their statements.
@@ -228,7 +229,7 @@ class Polls:
         """Ask which of the sessions that poll are still good, with the role that they had."""
         asked_at, sessions = monotonic(), dict(self._sessions)
         with writing(self._pool) as connection:
-            good = still_good(connection, list(sessions))
+            good = still_good(connection, list(sessions), self._idle_seconds)
         for session, (role, _) in sessions.items():
             if good.get(session) == role:
                 self._sessions[session] = (role, asked_at)

@@ -149,11 +149,18 @@ def identify() -> Actor | None:
         if authorization is not None and authorization.type == "bearer":
             found = users.authenticate_token(connection, authorization.token or "")
         else:
-            cookie = request.cookies.get(cookie_name(connection))
-            found = users.authenticate_session(connection, cookie, touch=not is_poll()) if cookie else None
-            if found is not None:
-                g.session_cookie = cookie
+            found = _by_cookie(connection, request.cookies.get(cookie_name(connection)))
     return _here(found) if found else None
+
+
+def _by_cookie(connection: users.Connection, cookie: str | None) -> Actor | None:
+    if not cookie:
+        return None
+    idle_seconds = current_app.config["SETTINGS"].session_idle_seconds
+    found = users.authenticate_session(connection, cookie, touch=not is_poll(), idle_seconds=idle_seconds)
+    if found is not None:
+        g.session_cookie = cookie
+    return found
 
 
 def _here(actor: Actor) -> Actor:

@@ -113,6 +113,12 @@ class Settings:
     keep_succeeded_days: int = _setting(kinds.whole(0, 36_500), f"{_DAYS} succeeded runs are kept", 14)
     keep_dead_days: int = _setting(kinds.whole(0, 36_500), f"{_DAYS} dead and cancelled runs are kept", 90)
     keep_audit_days: int = _setting(kinds.whole(0, 36_500), f"{_DAYS} audit rows are kept", 365)
+    session_seconds: float = _setting(
+        kinds.number(300, 2_592_000), "seconds from 300 to 2592000 (30 days)", 43_200.0
+    )
+    session_idle_seconds: float = _setting(
+        kinds.number(60, 2_592_000), "seconds from 60 to 2592000 (30 days)", 1_800.0
+    )
     allow_commands: bool = _setting(kinds.switch, _SWITCH, False)
     heartbeat_url: str | None = _setting(kinds.web_url, "an http or https URL")
     public_url: str | None = _setting(

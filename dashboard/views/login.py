@@ -5,7 +5,7 @@ A GET changes nothing: the link shows a button, its POST consumes the token.
 
 from __future__ import annotations
 
-from flask import Blueprint, Response, abort, g, redirect, render_template, request
+from flask import Blueprint, Response, abort, current_app, g, redirect, render_template, request
 
 from dashboard import again, strangers
 from dashboard.answers import local_path, see_other
@@ -17,7 +17,6 @@ from worker.people import users
 
 blueprint = Blueprint("login", __name__)
 
-SESSION_SECONDS = 12 * 3600
 WRONG = "That name and password do not go together, or the account is disabled."
 SPENT = "This link was used already or is older than 15 minutes. Make another: wakeboard login-link"
 
@@ -76,9 +75,10 @@ def _open(connection: users.Connection, actor: Actor, user_id: int | None = None
     old = request.cookies.get(cookie_name(connection))
     if old:
         users.close_session(connection, old)
+    seconds = current_app.config["SETTINGS"].session_seconds
     with connection.transaction():
         cookie = users.open_session(
-            connection, actor.name, actor.role, user_id=user_id, ip=request.remote_addr
+            connection, actor.name, actor.role, user_id=user_id, ip=request.remote_addr, seconds=seconds
         )
         here = Actor(actor.name, actor.role, "web", request.remote_addr, g.request_id)
         audit.record(connection, here, "login", "session", actor.name)
@@ -86,7 +86,7 @@ def _open(connection: users.Connection, actor: Actor, user_id: int | None = None
     response.set_cookie(
         cookie_name(connection),
         cookie,
-        max_age=SESSION_SECONDS,
+        max_age=int(seconds),
         httponly=True,
         samesite="Lax",
         secure=request.is_secure,

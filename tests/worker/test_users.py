@@ -12,6 +12,8 @@ from tests.factories import rows
 from worker import db
 from worker.audit import Actor, terminal_actor
 from worker.people import passwords, users
+from worker.people.sessions import IDLE_SECONDS, SESSION_SECONDS
+from worker.settings import Settings
 from worker.states import Role
 
 PASSWORD = "tea and biscuits at four"
@@ -216,6 +218,22 @@ def test_a_session_ends_after_twelve_hours_whatever_happens(connection: Connecti
     cookie = session_of(connection, alice)
     move_sessions(connection, "expires_at", "12 hours")
     assert users.authenticate_session(connection, cookie) is None
+
+
+def test_how_long_a_session_lasts_is_a_setting_with_the_defaults_of_old(
+    connection: Connection, alice: int
+) -> None:
+    plain = Settings.load({}, environ={})
+    assert (plain.session_seconds, plain.session_idle_seconds) == (SESSION_SECONDS, IDLE_SECONDS)
+    cookie = users.open_session(connection, "alice", Role.OPERATOR, user_id=alice, seconds=7 * 86_400)
+    move_sessions(connection, "seen_at", "20 hours")
+    move_sessions(connection, "expires_at", "20 hours")
+    assert users.authenticate_session(connection, cookie) is None
+    assert users.list_users(connection)[0]["sessions"] == 0
+    assert users.authenticate_session(connection, cookie, touch=False, idle_seconds=86_400)
+    assert users.list_users(connection, 86_400)[0]["sessions"] == 1
+    session_of(connection, alice)
+    assert users.authenticate_session(connection, cookie, touch=False, idle_seconds=86_400)
 
 
 def test_signing_out_ends_one_session_and_no_other(connection: Connection, alice: int) -> None:

@@ -57,7 +57,7 @@ def list_users() -> None:
     """List people, their roles and open sessions."""
     with reach.connection() as connection:
         listing(
-            users.list_users(connection),
+            users.list_users(connection, settings().session_idle_seconds),
             USERS,
             "There are no users. Add one: wakeboard user add NAME --role admin",
         )

@@ -1,7 +1,7 @@
 """Browser sessions and one-time login links: who is signed in, and until when.
 
 The browser holds a random text, the table only its hash; roles are read from the table at every request.
-The database's clock decides what has expired.
+The database's clock decides what has expired. How long a session lasts is a setting; here are its defaults.
 """
 
 from __future__ import annotations
@@ -40,9 +40,8 @@ WHERE s.id_hash = ANY (%(hashes)s) AND s.expires_at > now()
     AND s.seen_at > now() - make_interval(secs => %(idle)s) AND (s.user_id IS NULL OR u.disabled_at IS NULL)
 """
 TOUCH = f"UPDATE wakeboard.sessions AS s SET seen_at = now() WHERE {_ALIVE}"
-TIDY_SESSIONS = """
-DELETE FROM wakeboard.sessions WHERE expires_at < now() OR seen_at < now() - make_interval(secs => %s)
-"""
+# Who was idle for too long is what each dashboard's own setting says.
+TIDY_SESSIONS = "DELETE FROM wakeboard.sessions WHERE expires_at < now()"
 TIDY_LINKS = "DELETE FROM wakeboard.login_links WHERE expires_at < now() - interval '1 day'"
 NEW_LINK = """
 INSERT INTO wakeboard.login_links (token_hash, actor, expires_at)
@@ -61,21 +60,28 @@ def hash_of(secret: str) -> str:
 
 
 def open_session(
-    connection: Connection, actor_name: str, role: Role, user_id: int | None = None, ip: str | None = None
+    connection: Connection,
+    actor_name: str,
+    role: Role,
+    user_id: int | None = None,
+    ip: str | None = None,
+    seconds: float = SESSION_SECONDS,
 ) -> str:
-    """Return the cookie of a new session of 12 hours; with ``user_id`` its role is that user's, always."""
+    """Return the cookie of a new session of ``seconds``; with ``user_id`` its role is that user's, always."""
     cookie = secrets.token_urlsafe(32)
-    connection.execute(TIDY_SESSIONS, (IDLE_SECONDS,))
-    connection.execute(OPEN, (hash_of(cookie), user_id, actor_name, role.value, ip, SESSION_SECONDS))
+    connection.execute(TIDY_SESSIONS)
+    connection.execute(OPEN, (hash_of(cookie), user_id, actor_name, role.value, ip, seconds))
     return cookie
 
 
-def authenticate_session(connection: Connection, cookie: str, *, touch: bool = True) -> Actor | None:
-    """Return who holds ``cookie``, None when it is unknown, ended, idle for 30 minutes, or its user disabled.
+def authenticate_session(
+    connection: Connection, cookie: str, *, touch: bool = True, idle_seconds: float = IDLE_SECONDS
+) -> Actor | None:
+    """Return who holds ``cookie``, None when it is unknown, ended, idle for too long, or its user disabled.
 
     ``touch`` is False for what a page asks by itself: only a person keeps a session alive.
     """
-    values = {"hash": hash_of(cookie), "idle": IDLE_SECONDS}
+    values = {"hash": hash_of(cookie), "idle": idle_seconds}
     row = connection.execute(FIND.encode(), values).fetchone()
     if row is None:
         return None
@@ -85,9 +91,11 @@ def authenticate_session(connection: Connection, cookie: str, *, touch: bool = T
     return Actor(name, Role(role), "web", ip)
 
 
-def still_good(connection: Connection, hashes: list[str]) -> dict[str, Role]:
+def still_good(
+    connection: Connection, hashes: list[str], idle_seconds: float = IDLE_SECONDS
+) -> dict[str, Role]:
     """Return the roles of those sessions among ``hashes`` that are signed in; keeps none of them alive."""
-    rows = connection.execute(GOOD, {"hashes": hashes, "idle": IDLE_SECONDS}).fetchall()
+    rows = connection.execute(GOOD, {"hashes": hashes, "idle": idle_seconds}).fetchall()
     return {each: Role(role) for each, role in rows}
 
 

@@ -16,6 +16,7 @@ from worker.audit import Actor, record
 from worker.people import passwords, throttle
 from worker.people.permission import AccountError, require
 from worker.people.sessions import (
+    IDLE_SECONDS,
     authenticate_session,
     close_session,
     close_sessions_of,
@@ -49,7 +50,7 @@ ENABLE = (
 LIST = """
 SELECT u.name, u.role, u.created_at, u.disabled_at, u.password_changed_at,
     (SELECT count(*) FROM wakeboard.sessions AS s
-        WHERE s.user_id = u.id AND s.expires_at > now() AND s.seen_at > now() - interval '30 minutes'
+        WHERE s.user_id = u.id AND s.expires_at > now() AND s.seen_at > now() - make_interval(secs => %s)
     ) AS sessions
 FROM wakeboard.users AS u ORDER BY u.name
 """
@@ -121,10 +122,10 @@ def _switch(connection: Connection, actor: Actor, name: str, statement: str, cha
     return changed
 
 
-def list_users(connection: Connection) -> list[dict[str, Any]]:
+def list_users(connection: Connection, idle_seconds: float = IDLE_SECONDS) -> list[dict[str, Any]]:
     """Return every account: name, role, created_at, disabled_at, password_changed_at, open sessions."""
     with connection.cursor(row_factory=dict_row) as cursor:
-        return cursor.execute(LIST).fetchall()
+        return cursor.execute(LIST, (idle_seconds,)).fetchall()
 
 
 def check_password(connection: Connection, name: str, password: str, ip: str | None) -> Actor | None:

@@ -12,7 +12,6 @@ from typing import Any
 
 import psycopg
 
-from worker.people.sessions import IDLE_SECONDS
 from worker.retention.keep import EFFECTS_DAYS, STATISTICS_DAYS, TRACES_DAYS, Keep
 
 ROWS = 1000
@@ -65,8 +64,7 @@ def leftovers(keep: Keep) -> list[Leftover]:
         Leftover("error_groups", "error_groups", "x.last_seen_at", groups,
                  which="(x.muted_until IS NULL OR x.muted_until <= now())"),
         Leftover("tokens", "tokens", "least(x.expires_at, x.revoked_at)", TRACES_DAYS),
-        Leftover("sessions", "sessions",
-                 f"least(x.expires_at, x.seen_at + interval '{IDLE_SECONDS} seconds')", 1),
+        Leftover("sessions", "sessions", "x.expires_at", 1),
         Leftover("login_links", "login_links", "x.expires_at", 1),
         Leftover("login_failures", "login_failures", "x.last_failed_at", 1),
     ]  # fmt: skip
