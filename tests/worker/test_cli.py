@@ -738,6 +738,27 @@ def test_doctor_finds_what_is_broken_and_says_the_mend(
     assert all(failed.values())
 
 
+def test_a_token_that_never_expires_is_told_where_it_is_made_listed_and_by_doctor(
+    wakeboard: Command, connection: Connection
+) -> None:
+    def says() -> tuple[str, str]:
+        (found,) = [i for i in wakeboard("doctor", "--json").json["items"] if i["check"] == "tokens"]
+        return found["level"], found["says"]
+
+    create = ("token", "create", "--role", "viewer")
+    assert "never expires" not in wakeboard(*create, "ends", "--days", "90").err
+    assert says() == ("ok", "Each that is valid expires some day.")
+    assert "It never expires" in wakeboard(*create, "endless").err
+    wakeboard(*create, "revoked")
+    wakeboard("token", "revoke", "revoked")
+    assert says() == ("warning", "Valid until somebody revokes them: endless.")
+    assert wakeboard("doctor").code == 0
+    listed = {line.split()[0]: line for line in wakeboard("token", "list").out.splitlines()}
+    assert [name for name, line in listed.items() if " never " in line] == ["endless"]
+    items = {item["name"]: item for item in wakeboard("token", "list", "--json").json["items"]}
+    assert items["endless"]["expires_at"] is None and items["ends"]["expires_at"]
+
+
 def test_a_schema_from_the_future_is_mended_by_no_upgrade(
     wakeboard: Command, connection: Connection, superuser: Connection
 ) -> None:

@@ -6,13 +6,14 @@ import getpass
 import socket
 import sys
 from ipaddress import ip_address
+from typing import Any
 from urllib.parse import urlsplit
 
 import click
 
 from worker.audit import terminal_actor
 from worker.cli import reach
-from worker.cli.flags import Noun, Verb, settings
+from worker.cli.flags import Noun, Verb, is_json, settings
 from worker.cli.printing import answer, listing, tell
 from worker.cli.refusals import Wrong
 from worker.people import users
@@ -123,13 +124,22 @@ def create(name: str, role: str, days: int | None, job_types: tuple[str, ...]) -
     for each in unknown:
         tell(f"No worker has registered a job type '{each}' yet; the token holds for it once one does.")
     tell("It is not shown again. Use it as: Authorization: Bearer <token>")
+    if days is None:
+        tell("It never expires; one of --days 90 does. Revoke it when nobody needs it any more.")
 
 
 @token.command("list")
 def list_tokens() -> None:
     """List tokens, without their secrets."""
     with reach.connection() as connection:
-        listing(users.list_tokens(connection), TOKENS, "There are no tokens.")
+        found = users.list_tokens(connection)
+    if not is_json():
+        found = [row | ({"expires_at": "never"} if _is_endless(row) else {}) for row in found]
+    listing(found, TOKENS, "There are no tokens.")
+
+
+def _is_endless(token: dict[str, Any]) -> bool:
+    return token["is_valid"] and token["expires_at"] is None
 
 
 @token.command()

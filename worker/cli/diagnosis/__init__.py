@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import psycopg
 
 from worker import db
-from worker.cli.diagnosis import app, database, indexes, liveness
+from worker.cli.diagnosis import app, database, indexes, liveness, people
 from worker.cli.diagnosis.finding import LEVELS, Finding
 from worker.cli.misspelt import misspelt
 from worker.cli.reach import Connection
@@ -24,6 +24,7 @@ CHECKS = (
     database.transactions,
     liveness.workers,
     liveness.loops,
+    people.tokens,
 )
 
 

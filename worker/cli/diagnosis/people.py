@@ -1,0 +1,28 @@
+"""Who may come in: tokens that let somebody in for ever."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from worker.cli.diagnosis.finding import Finding
+from worker.cli.reach import Connection, rows
+
+MOST_NAMED = 10
+ENDLESS = """
+SELECT name FROM wakeboard.tokens WHERE revoked_at IS NULL AND expires_at IS NULL ORDER BY name
+"""
+
+
+def tokens(connection: Connection) -> Iterator[Finding]:
+    """Name the tokens that never expire: whoever finds such a one in a file keeps the key."""
+    names = [row["name"] for row in rows(connection, ENDLESS)]
+    if not names:
+        yield Finding("tokens", "ok", "Each that is valid expires some day.")
+        return
+    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    yield Finding(
+        "tokens",
+        "warning",
+        f"Valid until somebody revokes them: {', '.join(names[:MOST_NAMED])}{more}.",
+        "Replace them (wakeboard token create NAME --role R --days N), then: wakeboard token revoke NAME",
+    )
