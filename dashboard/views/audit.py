@@ -35,6 +35,7 @@ WORDS = {
     "login.password": "Sign in by password",
     "login.link": "Login link",
     "logout": "Sign out",
+    "logout.everywhere": "Sign out everywhere",
     "cross_site": "Act from another site",
     "export": "Export",
     "out_of_scope": "Act outside a token's types",

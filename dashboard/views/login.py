@@ -97,22 +97,31 @@ def _open(connection: users.Connection, actor: Actor, user_id: int | None = None
 
 @blueprint.post("/logout")
 def leave() -> Response:
-    """End this session, here and in the database."""
+    """End this session, here and in the database, or with ``everywhere`` all sessions of the same person."""
     with writing() as connection:
         name = cookie_name(connection)
         cookie = request.cookies.get(name)
         if cookie:
             with connection.transaction():
-                users.close_session(connection, cookie)
-                audit.record(connection, g.actor, "logout", "session", g.actor.name)
+                _end(connection, cookie, everywhere=bool(request.form.get("everywhere")))
     response = see_other("/login")
     response.delete_cookie(name, path="/", secure=request.is_secure, httponly=True, samesite="Lax")
     return response
 
 
+def _end(connection: users.Connection, cookie: str, *, everywhere: bool) -> None:
+    actor: Actor = g.actor
+    if not everywhere:
+        users.close_session(connection, cookie)
+        audit.record(connection, actor, "logout", "session", actor.name)
+        return
+    ended = {"sessions_ended": users.close_everywhere(connection, actor.name)}
+    audit.record(connection, actor, "logout.everywhere", "session", actor.name, after=ended)
+
+
 @blueprint.get("/logout")
 def ask_to_leave() -> str:
-    """Show the button that signs out; a GET signs nobody out."""
+    """Show the buttons that sign out, here or everywhere; a GET signs nobody out."""
     return render_template("logout.html")
 
 

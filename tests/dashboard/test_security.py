@@ -229,6 +229,18 @@ def test_signing_out_ends_the_session_in_the_database(app: Flask, client: FlaskC
     assert replay.get("/").status_code == 303
 
 
+def test_signing_out_everywhere_ends_all_sessions_of_that_person_and_no_others(
+    as_role: AsRole, connection: Connection
+) -> None:
+    here, there, boss = as_role("viewer"), as_role("viewer"), as_role("admin")
+    assert 'href="/logout"' in here.get("/runs").get_data(as_text=True)
+    assert "Sign out everywhere" in here.get("/logout").get_data(as_text=True)
+    assert here.post("/logout", data={"everywhere": "yes"}).headers["Location"] == "/login"
+    assert [each.get("/runs").status_code for each in (here, there, boss)] == [303, 303, 200]
+    kept = "SELECT actor, action, after FROM wakeboard.audit_log WHERE action LIKE 'logout%'"
+    assert connection.execute(kept).fetchall() == [("viewer", "logout.everywhere", {"sessions_ended": 2})]
+
+
 @pytest.mark.parametrize(
     "way", ["//evil.test", "https://evil.test", "/\\evil.test", "/_fragments/overview/tiles"]
 )

@@ -105,6 +105,11 @@ def close_session(connection: Connection, cookie: str) -> bool:
     return gone.rowcount > 0
 
 
+def close_everywhere(connection: Connection, actor_name: str) -> int:
+    """End every session of whoever is called ``actor_name`` in the audit log; return how many there were."""
+    return connection.execute("DELETE FROM wakeboard.sessions WHERE actor = %s", (actor_name,)).rowcount
+
+
 def close_sessions_of(connection: Connection, user: str) -> int:
     """End every session of the account ``user``; return how many there were."""
     statement = """DELETE FROM wakeboard.sessions AS s USING wakeboard.users AS u

@@ -18,6 +18,7 @@ from worker.people.permission import AccountError, require
 from worker.people.sessions import (
     IDLE_SECONDS,
     authenticate_session,
+    close_everywhere,
     close_session,
     close_sessions_of,
     consume_login_link,
@@ -179,6 +180,7 @@ __all__ = [
     "authenticate_session",
     "authenticate_token",
     "check_password",
+    "close_everywhere",
     "close_session",
     "close_sessions_of",
     "consume_login_link",
