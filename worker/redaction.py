@@ -9,24 +9,24 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from string import ascii_uppercase
 from typing import Any
 
-# The names under which people keep secrets.
+# The names under which people keep secrets. As the end of a word alone is dsn one: not in fieldsname.
 _KEY = r"(?:api|access|private)[-_]?key"
-# In the middle of a word it is none: fieldsname.
-_DSN = r"(?:(?<![a-z])dsn|(?-i:Dsn))(?![a-z])"
-_NAME = rf"(?:passw(?:or)?d|passphrase|pwd|secret|token|{_KEY}|credential|{_DSN})"
-SECRET_KEYS = re.compile(rf"{_NAME}|pass$|authorization|cookie|dsn", re.IGNORECASE)
+_NAME = rf"(?:passw(?:or)?d|passphrase|pwd|secret|token|{_KEY}|credential|dsn(?![a-z]))"
+SECRET_KEYS = re.compile(rf"{_NAME}|pass$|authorization|cookie|(?-i:dsn(?![a-z]))", re.IGNORECASE)
 _NAME_WORDS = (
     "passw", "passphrase", "pwd", "secret", "token", "api", "access", "private", "credential", "dsn",
 )  # fmt: skip
-_FLAG = rf"(?<![\w-])--?[\w-]{{0,40}}{_NAME}[\w-]{{0,40}}"
+_FLAG = rf"-(?<![\w-]-)-?[\w-]{{0,40}}{_NAME}[\w-]{{0,40}}+"
 _SECRET_FLAG = re.compile(_FLAG, re.IGNORECASE)
 # In text each is a head that stays and what the secret behind it looks like; None: it is a value of any kind.
 # What can begin anywhere has bounded repetitions: a megabyte of text is read once, not once a letter. Each
-# with words of which ASCII text holds one, in lower case, wherever the head matches.
+# with words of which a text holds one wherever the head matches. They read text in small letters: to look
+# for both kinds takes five times as long.
 SECRET_TEXT = tuple(
-    (words, re.compile(head, re.IGNORECASE), None if secret is None else re.compile(secret, re.IGNORECASE))
+    (words, re.compile(head), None if secret is None else re.compile(secret))
     for words, head, secret in (
         (("bearer",), r"\bbearer\s+", r"[a-z0-9._~+/=-]{8,}"),
         (
@@ -54,19 +54,21 @@ SECRET_TEXT = tuple(
             r"""(?:[^/\s:@"']*:[^\s/"']*|[^/\s?#:@"']+)(?=@)|[^/\s:@"'[]*:(?!\d{1,5}\W?\Z)[^\s/"']+\Z""",
         ),
         # PGPASSWORD=…, ?token=…, --password …, and that in a list of words.
-        (_NAME_WORDS, rf"{_NAME}[\w-]{{0,40}}[ \t]{{0,3}}={{1,3}}[ \t]{{0,3}}", None),
+        (_NAME_WORDS, rf"{_NAME}[\w-]{{0,40}}+[ \t]{{0,3}}={{1,3}}[ \t]{{0,3}}", None),
         (_NAME_WORDS, rf"""{_FLAG}(?:\\{{0,3}}["']\s{{0,3}},\s{{0,3}}|\s{{1,3}})""", None),
         # JSON or a dictionary printed into text, or into a text inside of that.
         (
             (*_NAME_WORDS, "authorization", "cookie"),
-            rf"""(?:{_NAME}|authorization|cookie)[\w-]{{0,40}}\\{{0,3}}["']\s{{0,3}}:\s{{0,3}}""",
+            rf"""(?:{_NAME}|authorization|cookie)[\w-]{{0,40}}+\\{{0,3}}["']\s{{0,3}}:\s{{0,3}}""",
             None,
         ),
         # As in YAML. People write "invalid token: it has expired", too.
-        (("passw", "passphrase", "pwd"), r"(?:passw(?:or)?d|passphrase|pwd)[\w-]{0,40}:[ \t]{1,3}", None),
-        (_NAME_WORDS, rf"{_NAME}[\w-]{{0,40}}:[ \t]{{1,3}}", r"""(?=\S{0,200}\d|\S{16})[^\s&;,)}\]]+"""),
+        (("passw", "passphrase", "pwd"), r"(?:passw(?:or)?d|passphrase|pwd)[\w-]{0,40}+:[ \t]{1,3}", None),
+        (_NAME_WORDS, rf"{_NAME}[\w-]{{0,40}}+:[ \t]{{1,3}}", r"""(?=\S{0,200}\d|\S{16})[^\s&;,)}\]]+"""),
     )
 )
+# Letter by letter, so that places stay; outside of ASCII three letters are the same as one of ours.
+_SMALL = {ord(letter): letter.lower() for letter in ascii_uppercase} | str.maketrans("İıſK", "iisk")
 # A letter before the quote says what kind of text it is, as in b'…'; a text inside of a text has its quotes
 # escaped. What was cut ends with its line.
 _OPENING = re.compile(r"""[bru]{0,2}(?P<escape>\\{0,3})(?P<quote>["'])""", re.IGNORECASE)
@@ -124,26 +126,32 @@ def _short_names_a_secret(key: str) -> bool:
 
 def redact_text(text: str) -> str:
     """Return ``text`` with what looks like a secret hidden; text without a telling word is cheap."""
-    # Outside of ASCII letters have more than two cases (ſ is an s): there each pattern is tried.
-    plain_text = text.lower() if text.isascii() else None
-    if plain_text is not None and not _tells(plain_text):
+    small = text.lower() if text.isascii() else text.translate(_SMALL)
+    if not _tells(small):
         return text
     for words, head, secret in SECRET_TEXT:
-        if plain_text is None or any(word in plain_text for word in words):
-            text = _hidden(text, head, secret)
+        if any(word in small for word in words):
+            text, small = _hidden(text, small, head, secret)
     return text
 
 
-def _hidden(text: str, head: re.Pattern[str], secret: re.Pattern[str] | None) -> str:
-    """Return ``text`` with what follows each ``head`` hidden, as far as it looks like ``secret``."""
-    parts, place = [], 0
-    while (found := head.search(text, place)) is not None:
+def _hidden(text: str, small: str, head: re.Pattern[str], secret: re.Pattern[str] | None) -> tuple[str, str]:
+    """Return ``text``, and the same in small letters, with what follows each ``head`` hidden, as far as it
+    looks like ``secret``.
+    """
+    parts: list[str] = []
+    small_parts: list[str] = []
+    place = 0
+    while (found := head.search(small, place)) is not None:
         begin = found.end()
-        parts.append(text[place:begin])
-        place = _end_of_value(text, begin) if secret is None else _end(secret, text, begin)
-        if place > begin:
-            parts.append(HIDDEN)
-    return "".join((*parts, text[place:])) if parts else text
+        end = _end_of_value(text, begin) if secret is None else _end(secret, small, begin)
+        hidden = HIDDEN if end > begin else ""
+        parts += (text[place:begin], hidden)
+        small_parts += (small[place:begin], hidden)
+        place = end
+    if not parts:
+        return text, small
+    return "".join((*parts, text[place:])), "".join((*small_parts, small[place:]))
 
 
 def _end(pattern: re.Pattern[str], text: str, begin: int) -> int:

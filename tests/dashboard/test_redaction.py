@@ -30,12 +30,18 @@ def test_secrets_are_hidden_at_any_depth() -> None:
     assert not re.search(r"p[1-5]", shown) and "anna" in shown
 
 
+def test_a_key_that_only_sounds_like_a_dsn_is_told() -> None:
+    told = {"fieldsname": "total", "recordsNeeded": 5}
+    hidden = dict.fromkeys(("dsn", "SENTRY_DSN", "sentrydsn", "sentryDsn", "dsnUrl", "dsn_url"), "hunter2")
+    assert redact(told | hidden) == told | dict.fromkeys(hidden, "•••")
+
+
 @pytest.mark.parametrize(
     "part",
     [
         "a.", "a-", "token", 'token="', "-token ", "a://b:", "cookie:", "bearer ", "- ", 'token="\\',
         'token: ["\\"', "token={", "a://b:c@", "--token\\\"", "token: [(\n", "token =",
-        "cookie=", "cookie=a;a=", "authorization=basic ", "dsn=",
+        "cookie=", "cookie=a;a=", "authorization=basic ", "dsn=", "dsn-",
     ],
 )  # fmt: skip
 def test_hiding_secrets_takes_no_longer_for_text_made_to_be_slow(part: str) -> None:
@@ -73,6 +79,7 @@ def test_hiding_secrets_takes_no_longer_for_text_made_to_be_slow(part: str) -> N
         "dsn=hunter2",
         "SENTRY_DSN=hunter2 python worker.py",
         "sentryDsn = 'hunter2'",
+        "sentrydsn=hunter2",
         "dsn: hunter2",
         "{'dsn': 'hunter2'}",
         "--dsn hunter2",
