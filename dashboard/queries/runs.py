@@ -131,7 +131,7 @@ def shown(
 
     Rows carry the columns of job_runs (``payload`` only when asked for) and: most_attempts, definition (its
     name), is_lease_ended, is_silent (its worker missed two heartbeats), is_stuck (either). With the SHORT
-    payloads alone a longer one is None, and payload_characters says how long it is.
+    payloads alone a longer one is None.
     """
     return list(connection.execute(_SHOWN[payloads], {"ids": list(ids)}).mappings().all())
 
@@ -140,11 +140,10 @@ def _payloads(asked: Payloads) -> list[ColumnElement[Any]]:
     """Return the columns that have the payload as ``asked``."""
     if asked != Payloads.SHORT:
         return [runs.payload] if asked == Payloads.WHOLE else []
-    size = func.length(cast(runs.payload, Text))
-    return [
-        case((size <= LONGEST_PAYLOAD, runs.payload)).label("payload"),
-        size.label("payload_characters"),
-    ]
+    # Kept, a payload takes at most four times its text, so most that are too long are never read.
+    is_large = func.pg_column_size(runs.payload) > 4 * LONGEST_PAYLOAD + 100
+    is_long = func.length(cast(runs.payload, Text)) > LONGEST_PAYLOAD
+    return [case((is_large, None), (is_long, None), else_=runs.payload).label("payload")]
 
 
 def _shown(payloads: Payloads) -> Select[Any]:

@@ -201,8 +201,8 @@ def item(row: RowMapping) -> dict[str, Any]:
 
 def _payload(row: RowMapping) -> Any:
     """Return the payload of a row, secrets hidden; of one that is too long for the list, where it stands."""
-    if row["payload"] is None and "payload_characters" in row:
-        return f"… {number(row['payload_characters'])} characters: {PATH}/{row['id']}/payload.json"
+    if row["payload"] is None:
+        return f"… over {number(runs.LONGEST_PAYLOAD)} characters: {PATH}/{row['id']}/payload.json"
     return redact(row["payload"])
 
 

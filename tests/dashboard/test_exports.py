@@ -5,10 +5,12 @@ from __future__ import annotations
 import csv
 import io
 import json
+from secrets import token_hex
 
 from flask import Flask
 from flask.testing import FlaskClient
 
+from dashboard.formats import number
 from dashboard.queries.runs import LONGEST_PAYLOAD
 from tests.conftest import Connection
 from tests.dashboard.conftest import AsRole
@@ -93,10 +95,15 @@ def test_a_payload_too_long_for_a_list_says_where_it_stands(
     client: FlaskClient, connection: Connection
 ) -> None:
     short = a_run(connection, payload={"text": "x" * (LONGEST_PAYLOAD - len('{"text": ""}'))})
+    # Kept by PostgreSQL, a list of ones takes four times its text.
+    ones = a_run(connection, payload={"ones": [1] * (LONGEST_PAYLOAD // 3 - 10)})
     long = a_run(connection, payload={"token": "hunter2" * LONGEST_PAYLOAD})
+    noise = a_run(connection, payload={"noise": token_hex(4 * LONGEST_PAYLOAD)})
     shown = {int(line["id"]): line["payload"] for line in lines_of(client, "/runs.csv")}
     assert len(shown[short]) == LONGEST_PAYLOAD
-    assert shown[long].endswith(f" characters: /runs/{long}/payload.json") and "hunter2" not in shown[long]
-    assert client.get(f"/runs/{long}/payload.json").status_code == 200
-    (_, item) = reversed(client.get("/runs.json").get_json()["items"])
-    assert item["payload"] == {"token": "•••"}, "a twin has it whole"
+    assert shown[ones].startswith('{"ones": [1, 1')
+    for run_id in (long, noise):
+        assert shown[run_id] == f"… over {number(LONGEST_PAYLOAD)} characters: /runs/{run_id}/payload.json"
+        assert client.get(f"/runs/{run_id}/payload.json").status_code == 200
+    items = {item["id"]: item["payload"] for item in client.get("/runs.json").get_json()["items"]}
+    assert items[long] == {"token": "•••"}, "a twin has it whole"
