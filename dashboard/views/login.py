@@ -115,7 +115,7 @@ def _end(connection: users.Connection, cookie: str, *, everywhere: bool) -> None
         users.close_session(connection, cookie)
         audit.record(connection, actor, "logout", "session", actor.name)
         return
-    ended = {"sessions_ended": users.close_everywhere(connection, actor.name)}
+    ended = {"sessions_ended": users.close_everywhere(connection, cookie)}
     audit.record(connection, actor, "logout.everywhere", "session", actor.name, after=ended)
 
 

@@ -42,6 +42,10 @@ WHERE s.id_hash = ANY (%(hashes)s) AND s.expires_at > now()
 TOUCH = f"UPDATE wakeboard.sessions AS s SET seen_at = now() WHERE {_ALIVE}"
 # Who was idle for too long is what each dashboard's own setting says.
 TIDY_SESSIONS = "DELETE FROM wakeboard.sessions WHERE expires_at < now()"
+EVERYWHERE = """
+DELETE FROM wakeboard.sessions
+WHERE actor = (SELECT mine.actor FROM wakeboard.sessions AS mine WHERE mine.id_hash = %s)
+"""
 TIDY_LINKS = "DELETE FROM wakeboard.login_links WHERE expires_at < now() - interval '1 day'"
 NEW_LINK = """
 INSERT INTO wakeboard.login_links (token_hash, actor, expires_at)
@@ -105,9 +109,9 @@ def close_session(connection: Connection, cookie: str) -> bool:
     return gone.rowcount > 0
 
 
-def close_everywhere(connection: Connection, actor_name: str) -> int:
-    """End every session of whoever is called ``actor_name`` in the audit log; return how many there were."""
-    return connection.execute("DELETE FROM wakeboard.sessions WHERE actor = %s", (actor_name,)).rowcount
+def close_everywhere(connection: Connection, cookie: str) -> int:
+    """End every session of whoever holds ``cookie``; return how many there were."""
+    return connection.execute(EVERYWHERE, (hash_of(cookie),)).rowcount
 
 
 def close_sessions_of(connection: Connection, user: str) -> int:
