@@ -6,6 +6,7 @@ import json
 import logging
 import subprocess
 import sys
+from collections.abc import Iterator
 
 import pytest
 
@@ -13,9 +14,11 @@ from worker import log
 
 
 @pytest.fixture(autouse=True)
-def _nothing_is_kept_back(capsys: pytest.CaptureFixture[str]) -> None:
-    """What others logged before is none of these tests' business."""
+def _nothing_is_kept_back(capsys: pytest.CaptureFixture[str]) -> Iterator[None]:
+    """What others logged before is none of these tests' business, nor is what these set that of others."""
     printed_by(capsys)
+    yield
+    log.configure("text")
 
 
 def printed_by(capsys: pytest.CaptureFixture[str]) -> str:
