@@ -747,7 +747,7 @@ def test_a_token_that_never_expires_is_told_where_it_is_made_listed_and_by_docto
 
     create = ("token", "create", "--role", "viewer")
     assert "never expires" not in wakeboard(*create, "ends", "--days", "90").err
-    assert says() == ("ok", "Each that is valid expires some day.")
+    assert says() == ("ok", "None is valid for ever.")
     assert "It never expires" in wakeboard(*create, "endless").err
     wakeboard(*create, "revoked")
     wakeboard("token", "revoke", "revoked")

@@ -125,7 +125,7 @@ def create(name: str, role: str, days: int | None, job_types: tuple[str, ...]) -
         tell(f"No worker has registered a job type '{each}' yet; the token holds for it once one does.")
     tell("It is not shown again. Use it as: Authorization: Bearer <token>")
     if days is None:
-        tell("It never expires; one of --days 90 does. Revoke it when nobody needs it any more.")
+        tell("It never expires: revoke it when nobody needs it, or make one that ends, with --days 90.")
 
 
 @token.command("list")

@@ -17,7 +17,7 @@ def tokens(connection: Connection) -> Iterator[Finding]:
     """Name the tokens that never expire: whoever finds such a one in a file keeps the key."""
     names = [row["name"] for row in rows(connection, ENDLESS)]
     if not names:
-        yield Finding("tokens", "ok", "Each that is valid expires some day.")
+        yield Finding("tokens", "ok", "None is valid for ever.")
         return
     more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
     yield Finding(
