@@ -110,6 +110,7 @@ def kept_item(kept: Kept | None) -> dict[str, Any]:
     now = as_of()
     return found | {
         "template": redact(found["template"]),
+        "muted_reason": redact(found["muted_reason"]),
         "state": kept.state(now) if kept else None,
         "muted": kept.is_muted(now) if kept else False,
     }

@@ -11,6 +11,7 @@ from sqlalchemy import Connection, func, select
 
 from dashboard.params import Filters, WrongFilter, read_cursor
 from dashboard.queries.keyset import Rows, beyond, keyset_page
+from dashboard.queries.runs import SECRET_SAID
 from worker.filters.audit import search
 from worker.filters.search import Search, Start
 from worker.filters.values import FilterError
@@ -69,11 +70,14 @@ ORDER BY id DESC LIMIT {MOST_TARGETS}
 """
 
 
-def page(connection: Connection, filters: Filters, now: datetime) -> tuple[Rows, bool]:
-    """Return rows of audit_log, newest first, and whether only some were searched. Raises WrongFilter."""
+def page(connection: Connection, filters: Filters, now: datetime, *, sees_secrets: bool) -> tuple[Rows, bool]:
+    """Return rows of audit_log, newest first, and whether only some were searched. Raises WrongFilter.
+
+    Who does not see secrets (``sees_secrets``) finds no reason by its words that has one.
+    """
     cursor = read_cursor(filters.cursor_text, [int]) if filters.cursor_text else None
     start = Start(cursor.keys[0], newer=cursor.direction == "newer") if cursor else None
-    found = _search(filters, now, start)
+    found = _search(filters, now, start, sees_secrets=sees_secrets)
     rows = keyset_page(connection, found.statement, [found.id], filters)
     if found.end is None:
         return rows, False
@@ -81,9 +85,11 @@ def page(connection: Connection, filters: Filters, now: datetime) -> tuple[Rows,
     return beyond(last, rows, filters), last is not None and len(rows.items) < filters.limit
 
 
-def newcomers(connection: Connection, filters: Filters, now: datetime, after: int) -> int:
+def newcomers(
+    connection: Connection, filters: Filters, now: datetime, after: int, *, sees_secrets: bool
+) -> int:
     """Return how many matching rows came after the row ``after``, at most MOST_NEW + 1."""
-    found = _search(filters, now, Start(after, newer=True))
+    found = _search(filters, now, Start(after, newer=True), sees_secrets=sees_secrets)
     capped = found.statement.where(found.id > after).order_by(found.id.desc()).limit(MOST_NEW + 1)
     return int(connection.execute(select(func.count()).select_from(capped.subquery())).scalar_one())
 
@@ -113,8 +119,8 @@ def targets(connection: Connection) -> list[str]:
     return list(connection.exec_driver_sql(_TARGETS).scalars().all())
 
 
-def _search(filters: Filters, now: datetime, start: Start | None) -> Search:
+def _search(filters: Filters, now: datetime, start: Start | None, *, sees_secrets: bool) -> Search:
     try:
-        return search(filters, now, start=start)
+        return search(filters, now, start=start, hidden=None if sees_secrets else SECRET_SAID)
     except FilterError as wrong:
         raise WrongFilter(str(wrong)) from wrong

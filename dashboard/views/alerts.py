@@ -20,6 +20,7 @@ from worker.alerts.channels import Channels, host_of
 from worker.alerts.kinds import KINDS, Kind
 from worker.audit import Actor
 from worker.durations import parse_duration
+from worker.redaction import redact
 from worker.settings import Settings
 from worker.states import Role
 from worker.transitions import Answer, alerts
@@ -113,15 +114,15 @@ def status_of(message: RowMapping) -> tuple[str, str]:
 def twin(context: Mapping[str, Any]) -> dict[str, Any]:
     """Return the page's JSON body: rules as items, messages, channels and the switch beside them."""
     items = [
-        {**{name: rule[name] for name in RULE_COLUMNS}, "status": context["states"][rule["id"]]}
+        {**redact({name: rule[name] for name in RULE_COLUMNS}), "status": context["states"][rule["id"]]}
         for rule in context["rules"]
     ]
     return {
         "items": items,
         "next": None,
         "channels": context["channels"],
-        "heartbeat": context["switch"],
-        "messages": [dict(message) for message in context["messages"]],
+        "heartbeat": redact(context["switch"]),
+        "messages": [redact(dict(message)) for message in context["messages"]],
     }
 
 

@@ -18,11 +18,10 @@ from dashboard.mending import mending
 from dashboard.queries import audit
 from dashboard.queries.settled import Settled
 from dashboard.words import targets
-from dashboard.words.changes import changes, whole
+from dashboard.words.changes import changes, hidden, whole
 from worker.filters.audit import FIELDS, RESULTS, SOURCES, UNDONE
 from worker.filters.search import WINDOW
-from worker.redaction import redact
-from worker.states import VERBS
+from worker.states import VERBS, Role
 from worker.tables import audit_log
 
 blueprint = Blueprint("audit", __name__)
@@ -53,7 +52,7 @@ def find() -> dict[str, Any]:
     """Return the rows of the page, what there is to choose, and the address that says what came after."""
     filters = params.from_request(FIELDS)
     query = filters.query
-    rows, goes_on = audit.page(reading(), filters, as_of())
+    rows, goes_on = audit.page(reading(), filters, as_of(), sees_secrets=_sees_secrets())
     newest = audit.newest(reading())
     return {
         "filters": filters,
@@ -139,7 +138,15 @@ def find_news() -> dict[str, Any]:
         known = 0 if after[0] == "0" else params.identifier(after[0])
     except ValueError as wrong:
         raise params.WrongFilter("“after” must be the id of an audit row.") from wrong
-    return {"filters": filters, "new": audit.newcomers(reading(), filters, as_of(), known)}
+    return {
+        "filters": filters,
+        "new": audit.newcomers(reading(), filters, as_of(), known, sees_secrets=_sees_secrets()),
+    }
+
+
+def _sees_secrets() -> bool:
+    """Whether a search may find a reason by the secret in it: as with payloads, viewers may not."""
+    return bool(g.actor.role.covers(Role.OPERATOR))
 
 
 class Spelled(NamedTuple):
@@ -190,7 +197,7 @@ def _link_of(row: Mapping[Any, Any]) -> str | None:
 
 def item(row: RowMapping) -> dict[str, Any]:
     """Return an audit row as the twin gives it, secrets hidden."""
-    return dict(row) | {"before": redact(row["before"]), "after": redact(row["after"])}
+    return hidden(row)
 
 
 add_page(

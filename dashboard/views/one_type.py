@@ -21,7 +21,7 @@ from dashboard.scopes import Scope
 from dashboard.usual import last_day
 from dashboard.views.types import ONE, capped, path_of
 from dashboard.words import schedule
-from dashboard.words.changes import changes
+from dashboard.words.changes import changes, hidden
 from dashboard.words.policy import patience_seconds, retries
 from worker.redaction import redact
 
@@ -116,6 +116,7 @@ def twin(context: Mapping[str, Any]) -> dict[str, Any]:
     around, latest = find_around(name), find_latest(name)
     return {
         **dict(row),
+        "paused_reason": redact(row["paused_reason"]),
         "state": "active" if row["paused_at"] is None else "paused",
         "retries": context["retries"],
         "patience_seconds": context["patience"],
@@ -129,13 +130,10 @@ def twin(context: Mapping[str, Any]) -> dict[str, Any]:
         "succeeded_24h": pace.runs,
         "hours": [{"start_at": bar.start_at, "succeeded": bar.good, "failed": bar.bad} for bar in pace.bars],
         "workers": [dict(each) for each in around["workers"]],
-        "schedules": [dict(each) for each in around["schedules"]],
+        "schedules": [dict(each) | {"error": redact(each["error"])} for each in around["schedules"]],
         "runs": [dict(each) | {"last_error": redact(each["last_error"])} for each in latest["runs"]],
         "failures": [dict(each) for each in latest["failures"]],
-        "audit": [
-            dict(each) | {"before": redact(each["before"]), "after": redact(each["after"])}
-            for each in find_audit(name)["rows"]
-        ],
+        "audit": [hidden(each) for each in find_audit(name)["rows"]],
     }
 
 

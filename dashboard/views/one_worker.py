@@ -15,7 +15,7 @@ from dashboard.live import add_page
 from dashboard.queries import asked, one_type, one_worker, workers
 from dashboard.views.system import loop_error
 from dashboard.views.workers import ASKED, COLOURS, PATH, path_of, why_not
-from dashboard.words.changes import changes
+from dashboard.words.changes import changes, hidden
 from worker.redaction import redact
 
 blueprint = Blueprint("one_worker", __name__)
@@ -78,10 +78,7 @@ def twin(context: Mapping[str, Any]) -> dict[str, Any]:
         "runs": [dict(run) for run in context["running"]],
         "ends": [dict(end) | {"error": redact(end["error"])} for end in find_ends(name)["ends"]],
         "loops": find_loops(name)["loops"],
-        "audit": [
-            dict(each) | {"before": redact(each["before"]), "after": redact(each["after"])}
-            for each in find_audit(name)["rows"]
-        ],
+        "audit": [hidden(each) for each in find_audit(name)["rows"]],
     }
 
 

@@ -115,7 +115,7 @@ def line_of(operation: Mapping[Any, Any]) -> str:
 
 def item(row: RowMapping) -> dict[str, Any]:
     """Return an operation as the twin gives it: its filter as the line that people type."""
-    found = {name: row[name] for name in COLUMNS} | {"filter": line_of(row)}
+    found = {name: row[name] for name in COLUMNS} | {"filter": line_of(row), "reason": redact(row["reason"])}
     return found | {"skips": row["skips"], "also": row["filter"].get("also", [])}
 
 

@@ -19,6 +19,7 @@ from dashboard.security import is_poll
 from dashboard.words.verdict import capped, leaving_in_words, slots_in_words, verdict
 from worker.alerts.kinds import KINDS
 from worker.hours import HOUR
+from worker.redaction import redact
 
 blueprint = Blueprint("overview", __name__)
 
@@ -178,7 +179,7 @@ def twin(context: dict[str, Any]) -> dict[str, Any]:
             }
             for each in attention.standing().overlong
         ],
-        "next": [dict(row) for row in overview.next_fires(reading())],
+        "next": [dict(row) | {"error": redact(row["error"])} for row in overview.next_fires(reading())],
     }
 
 

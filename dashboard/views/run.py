@@ -23,6 +23,7 @@ from dashboard.queries.overlong import is_overlong
 from dashboard.queries.waiting import waiting
 from dashboard.scopes import Scope
 from dashboard.words.attempt import after
+from dashboard.words.changes import hidden
 from dashboard.words.progress import Progress, progress
 from dashboard.words.ticket import commands, markdown
 from worker import lineage
@@ -201,14 +202,14 @@ def twin(context: Mapping[str, Any]) -> dict[str, Any]:
         "descendants": [row["id"] for row in kin["again"]],
         "enqueued": [row["id"] for row in kin["made"]],
         "slots": {place: row["id"] for place, row in kin["around"].items() if place != "origin"},
-        "audit": [_hidden(row) for row in query.audit(reading(), run["id"])],
+        "audit": [hidden(row) for row in query.audit(reading(), run["id"])],
     }
 
 
 def attempt_item(row: RowMapping) -> dict[str, Any]:
     """Return an attempt as twins give it: the columns of job_attempts, secrets hidden."""
-    hidden = {name: redact(row[name]) for name in ("error", "traceback", "output_tail", "result")}
-    return {column.name: row[column.name] for column in job_attempts.c} | hidden
+    said = {name: redact(row[name]) for name in ("error", "note", "traceback", "output_tail", "result")}
+    return {column.name: row[column.name] for column in job_attempts.c} | said
 
 
 def _history(run: RowMapping) -> list[dict[str, Any]]:
@@ -248,10 +249,6 @@ def _lease(context: Mapping[str, Any]) -> dict[str, Any] | None:
     names = ("worker_seen_at", "renewed_at", "locked_until", "lease_seconds", "takeover_at", "takers")
     found = {name: context["lease"][name] for name in names}
     return {"state": context["lease_state"].name, **found}
-
-
-def _hidden(row: RowMapping) -> dict[str, Any]:
-    return dict(row) | {"before": redact(row["before"]), "after": redact(row["after"])}
 
 
 def find_payload(run_id: int) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from dashboard.queries import asked, fires, odd_schedules, schedules
 from dashboard.verbs import add_verb
 from dashboard.views.audit import word_of
 from dashboard.words import schedule as words
-from dashboard.words.changes import changes, whole
+from dashboard.words.changes import changes, hidden, whole
 from dashboard.words.oddities import MEANINGS, counted, oddities
 from worker.redaction import redact
 from worker.tables import job_definitions
@@ -101,10 +101,11 @@ def twin(context: Mapping[str, Any]) -> dict[str, Any]:
         odd = context["strips"][row["id"]].odd if last else {}
         return {
             **{name: row[name] for name in COLUMNS if name in row},
+            "error": redact(row["error"]),
             **{word: odd.get(word, 0) for word in ("late", "overlapping", "twice")},
             "paused_by": pause["actor"] if pause else None,
             "paused_at": pause["at"] if pause else None,
-            "paused_reason": pause["reason"] if pause else None,
+            "paused_reason": redact(pause["reason"]) if pause else None,
             "words": words.in_words(row["schedule"]),
             "last_run_id": last["id"] if last else None,
             "last_run_status": last["status"] if last else None,
@@ -201,7 +202,7 @@ def twin_of_one(context: Mapping[str, Any]) -> dict[str, Any]:
     history = find_history(definition["name"])
     return {
         **{column.name: definition[column.name] for column in job_definitions.c},
-        "payload": redact(definition["payload"]),
+        **{name: redact(definition[name]) for name in ("payload", "error")},
         "standstill": definition["standstill"],
         "words": words.in_words(definition["schedule"]),
         "code_says": context["code_says"],
@@ -224,12 +225,8 @@ def twin_of_one(context: Mapping[str, Any]) -> dict[str, Any]:
             }
             for row in history["runs"]
         ],
-        "audit": [_redacted(row) for row in schedules.audit(reading(), definition["name"])],
+        "audit": [hidden(row) for row in schedules.audit(reading(), definition["name"])],
     }
-
-
-def _redacted(row: RowMapping) -> dict[str, Any]:
-    return dict(row) | {"before": redact(row["before"]), "after": redact(row["after"])}
 
 
 def _asking_to_run(name: str) -> str:

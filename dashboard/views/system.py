@@ -74,7 +74,10 @@ def find_loops() -> dict[str, Any]:
     """Return the loops, late ones first."""
     params.from_request()
     loops = [asdict(loop) for loop in health.duties(reading())]
-    loops = [loop | {"last_error": loop_error(loop["last_error"])} for loop in loops]
+    loops = [
+        loop | {"last_error": loop_error(loop["last_error"]), "numbers": redact(loop["numbers"])}
+        for loop in loops
+    ]
     return {"loops": sorted(loops, key=lambda loop: not loop["late"])}
 
 

@@ -25,6 +25,7 @@ from dashboard.verbs import add_verb, body
 from dashboard.words import ends
 from dashboard.words.policy import retries
 from worker.audit import Actor
+from worker.redaction import redact
 from worker.tables import job_types
 from worker.transitions import Answer, types
 
@@ -127,6 +128,7 @@ def _item(line: Line) -> dict[str, Any]:
     row, load, pace, failure = line.row, line.load, line.pace, line.failure
     return {
         **{column: row[column] for column in _OWN},
+        "paused_reason": redact(row["paused_reason"]),
         "state": "active" if row["paused_at"] is None else "paused",
         "queued": load.queued,
         "oldest_due_at": line.oldest,

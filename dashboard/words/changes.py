@@ -66,6 +66,11 @@ def whole(before: Values, after: Values) -> tuple[str, ...]:
     return () if phrases == list(changes(before, after)) else tuple(phrases)
 
 
+def hidden(row: Mapping[Any, Any]) -> dict[str, Any]:
+    """Return a row of the audit log as twins give it: the secrets in what it says are hidden."""
+    return dict(row) | {name: redact(row[name]) for name in ("reason", "before", "after")}
+
+
 def _phrases(change: _Change) -> tuple[str, ...]:
     phrases = _all(change, LONGEST)
     more = len(phrases) - MOST

@@ -78,13 +78,14 @@ FIELDS: dict[str, Field] = {
 }
 
 
-def search(asked: Asked, now: datetime, *, start: Start | None = None) -> Search:
+def search(asked: Asked, now: datetime, *, start: Start | None = None, hidden: str | None = None) -> Search:
     """Return the search that filters of FIELDS mean at ``now``, the database's clock.
 
-    Its statement selects whole rows; ``start`` is where a walk begins. Raises FilterError.
+    Its statement selects whole rows; ``start`` is where a walk begins; by its words no reason
+    is found in which the regular expression ``hidden`` finds something. Raises FilterError.
     """
     refuse_reversed(asked, now, "act can lie")
-    conditions = _conditions(asked)
+    conditions = _conditions(asked, hidden)
     stretch = _stretch(asked, now)
     leading = next((name for name in ("target", "undone", "who", "what") if name in conditions), None)
     first = [*stretch, *(conditions.pop(leading)(rows) if leading else [])]
@@ -120,7 +121,7 @@ def target_of(asked: Asked) -> Target | None:
     return Target(kind, asked.texts["target"])
 
 
-def _conditions(asked: Asked) -> dict[str, Any]:
+def _conditions(asked: Asked, hidden: str | None) -> dict[str, Any]:
     """Return {name: columns → conditions} of what is asked, but for the time."""
     found: dict[str, Any] = {}
     if target := target_of(asked):
@@ -139,7 +140,10 @@ def _conditions(asked: Asked) -> dict[str, Any]:
         if value := asked.get(name):
             found[name] = lambda row, column=column, value=value: [row[column] == value]
     if words := asked.get("q"):
-        found["q"] = lambda row: [row.reason.icontains(words, autoescape=True)]
+        found["q"] = lambda row: [
+            row.reason.icontains(words, autoescape=True),
+            *([] if hidden is None else [~row.reason.regexp_match(hidden, flags="i")]),
+        ]
     return found
 
 

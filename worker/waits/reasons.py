@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from string import Formatter
 from typing import Any
 
+from worker.redaction import redact_text
 from worker.waits.question import CAP, RATE_MINUTES
 
 Row = Mapping[str, Any]
@@ -119,7 +120,7 @@ def _closed(row: Row) -> Iterator[Reason]:
             type=Piece(row["job_type"], to="types"),
             who=row["paused_by"] or "somebody",
             at=row["paused_at"],
-            why=f" (“{row['paused_reason']}”)" if row["paused_reason"] else "",
+            why=f" (“{redact_text(row['paused_reason'])}”)" if row["paused_reason"] else "",
         )
     if not row["workers"]:
         yield _no_worker(row)

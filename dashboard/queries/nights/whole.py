@@ -219,7 +219,8 @@ class Night:
     def acts(self) -> Rows:
         """What people did, newest first."""
         moments = {name: params.Moment(getattr(self.window, name)) for name in ("since", "until")}
-        return audit.page(self.connection, params.Filters(moments, limit=faults.MOST_SHOWN), self.now)[0]
+        filters = params.Filters(moments, limit=faults.MOST_SHOWN)
+        return audit.page(self.connection, filters, self.now, sees_secrets=False)[0]
 
     @cached_property
     def lanes(self) -> list[gantt.Lane]:
