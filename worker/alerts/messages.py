@@ -14,6 +14,7 @@ from typing import Any, Literal
 from worker.alerts.finding import Finding, name_of
 from worker.alerts.judge import Memory, News
 from worker.alerts.kinds import KINDS, title_of
+from worker.redaction import redact, redact_text
 
 VERSION = 1
 SUBJECT_CHARACTERS = 200
@@ -41,6 +42,12 @@ class Words:
     subject: str
     body: dict[str, Any]
 
+    @classmethod
+    def of(cls, subject: str, body: dict[str, Any]) -> Words:
+        """Return what is sent of ``subject`` and ``body``: at most SUBJECT_CHARACTERS of the one, and what
+        looks like a secret, as in the name of a type or a link's user, is hidden in both."""
+        return cls(redact_text(subject)[:SUBJECT_CHARACTERS], redact(body))
+
 
 def words(
     rule: str, kind: str, cause: Cause, finding: Finding | None, memory: Memory, place: Place, now: datetime
@@ -50,11 +57,11 @@ def words(
     name = f"[{name_of(place.environment)}] " if place.environment else ""
     # On a lock screen a test must not look like the alarm.
     head = f"Test, nothing is wrong: {title}" if cause == "test" else f"{title}: {WORDS[cause]}"
-    subject = f"{name}{head}"[:SUBJECT_CHARACTERS]
+    subject = f"{name}{head}"
     link = place.link(KINDS[kind].page if kind in KINDS else "/alerts")
     sentence = _sentence(cause, finding)
     lines = [sentence, *_history(cause, memory), *_links(link, place), _footer(rule)]
-    return Words(
+    return Words.of(
         subject,
         {
             "version": VERSION,

@@ -17,7 +17,7 @@ from psycopg.rows import dict_row
 
 from worker.alerts.finding import name_of
 from worker.alerts.kinds import KINDS
-from worker.alerts.messages import SUBJECT_CHARACTERS, VERSION, Place, Words
+from worker.alerts.messages import VERSION, Place, Words
 from worker.alerts.mornings import LATE, LATEST, Clocks, Morning, Plan, plan
 from worker.nights import Row
 from worker.nights.summary import Section, Span, Summary, summary
@@ -91,7 +91,7 @@ def letter(
     is_late = cause == "report" and now - morning.due_at > LATE
     first = _first(cause, is_late, morning, now, zone)
     link = f"/night?{window.query}"
-    return Words(
+    return Words.of(
         _subject(found, morning, zone, place, cause, is_late),
         {
             "version": VERSION,
@@ -127,7 +127,7 @@ def _subject(found: Summary, morning: Morning, zone: tzinfo, place: Place, cause
     name = f"[{name_of(place.environment)}] " if place.environment else ""
     head = "Test: " if cause == "test" else "Late: " if is_late else ""
     day = f"{morning.due_at.astimezone(zone):%a %-d %b}"
-    return f"{name}{head}Report of {day}: {found.strong}"[:SUBJECT_CHARACTERS]
+    return f"{name}{head}Report of {day}: {found.strong}"
 
 
 def _first(cause: str, is_late: bool, morning: Morning, now: datetime, zone: tzinfo) -> str:

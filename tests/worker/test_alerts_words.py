@@ -1,0 +1,32 @@
+"""The words of a message, before anybody sends it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+
+from worker.alerts.finding import Finding
+from worker.alerts.judge import Memory
+from worker.alerts.messages import SUBJECT_CHARACTERS, Place, words
+
+NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
+PLACE = Place("42", "shop password=hunter2", "https://anna:hunter2@jobs.example.org")
+FOUND = Finding(
+    True, "3 runs died in the last 1 h: postgres://app:hunter2@db 3.", 3, 1, "count", ("--token hunter2",)
+)
+
+
+def test_a_message_tells_no_secret_that_stands_in_a_name_or_a_link() -> None:
+    told = words("dead_runs", "dead_runs", "firing", FOUND, Memory(), PLACE, NOON)
+    assert "hunter2" not in str(told)
+    assert told.subject == "[shop password=•••] Dead runs: fires"
+    assert told.body["sentence"] == "3 runs died in the last 1 h: postgres://•••@db 3."
+    assert told.body["link"] == "https://•••@jobs.example.org/runs?status=dead"
+
+
+def test_ordinary_names_and_numbers_are_told_as_they_are() -> None:
+    sentence = "5 runs died in the last 1 h: token_refresh 3, send_password 2. Look at them."
+    found = replace(FOUND, sentence=sentence, names=("token_refresh", "send_password"))
+    told = words("dead_runs", "dead_runs", "firing", found, Memory(), Place("42", "x" * 300), NOON)
+    assert told.body["sentence"] == sentence and told.body["names"] == ["token_refresh", "send_password"]
+    assert sentence in told.body["text"] and len(told.subject) <= SUBJECT_CHARACTERS
