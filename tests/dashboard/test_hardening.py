@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from base64 import urlsafe_b64encode
+from datetime import UTC, datetime
 from urllib.parse import quote
 
 import psycopg
@@ -109,10 +110,14 @@ def test_a_time_that_cannot_be_counted_with_is_a_wrong_filter(client: FlaskClien
     assert client.get(address).status_code == 400
 
 
-@pytest.mark.parametrize(("path", "key"), [("/leases", 1), ("/workers", "w-7")])
-def test_a_cursor_beyond_all_rows_is_an_empty_page(client: FlaskClient, path: str, key: object) -> None:
+@pytest.mark.parametrize(
+    ("path", "keys"), [("/leases", (datetime(2026, 11, 26, tzinfo=UTC), 1)), ("/workers", ("w-7",))]
+)
+def test_a_cursor_beyond_all_rows_is_an_empty_page(
+    client: FlaskClient, path: str, keys: tuple[object, ...]
+) -> None:
     for rank in (10**12, -(10**12)):
-        cursor = Cursor("older", (rank, key)).encode()
+        cursor = Cursor("older", (rank, *keys)).encode()
         assert client.get(f"{path}.json?cursor={cursor}").get_json()["items"] == []
 
 
