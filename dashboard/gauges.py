@@ -1,29 +1,29 @@
-"""What Prometheus is told: gauges read on the request's transaction, at scrape time."""
+"""What Prometheus is told, at scrape time; the list for readers is in docs/reference.md."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from prometheus_client import CollectorRegistry
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
 from dashboard.connection import as_of, reading
-from dashboard.queries import alerts, health, leases, overview
+from dashboard.queries import alerts, health, leases, overview, types
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 
 
 def text() -> bytes:
-    """Return all gauges as Prometheus reads them."""
+    """Return all of them as Prometheus reads them."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Tables())
     return generate_latest(registry)
 
 
 class _Tables(Collector):
-    """Reads the gauges on the request's transaction, at scrape time."""
+    """Reads them on the request's transaction, at scrape time."""
 
     def describe(self) -> Iterator[Metric]:
         return iter(())
@@ -44,16 +44,24 @@ class _Tables(Collector):
                 leases.refused_count(reading()),
             ),
             ("oldest_due_seconds", "How long the oldest due run has waited.", _waited(counts)),
+            (
+                "longest_running_seconds",
+                "How long the longest running run has run; 0 where none runs.",
+                health.longest_running_seconds(reading()),
+            ),
         ):
             yield GaugeMetricFamily(f"wakeboard_{name}", says, value=value)
         yield from _attempts()
+        yield from _by_type(health.known_types(reading()))
         yield _loops()
         yield _alerts()
 
 
 def _by_state(counts: overview.Counts) -> Metric:
     family = GaugeMetricFamily(
-        "wakeboard_runs", f"Runs by state, counted up to {overview.CAP + 1}.", labels=["state"]
+        "wakeboard_runs",
+        f"Runs by state; {overview.CAP + 1} is where the count stops: so many or more.",
+        labels=["state"],
     )
     for state in ("queued", "running", "failed", "dead", "stuck"):
         family.add_metric([state], getattr(counts, state))
@@ -72,6 +80,26 @@ def _attempts() -> Iterator[Metric]:
         ended.add_metric([job_type, outcome], count)
         worked.add_metric([job_type, outcome], seconds)
     yield from (ended, worked)
+
+
+def _by_type(known: list[str]) -> Iterator[Metric]:
+    """Tell of each registered type, so that its first failure is one more than before."""
+    ended = CounterMetricFamily(
+        "wakeboard_attempts",
+        "Attempts that succeeded, or failed (timed out, lost), since midnight UTC: there it begins anew.",
+        labels=["job_type", "outcome"],
+    )
+    for job_type, counts in (dict.fromkeys(known, (0, 0)) | health.attempts_today(reading())).items():
+        for outcome, count in zip(("succeeded", "failed"), counts, strict=True):
+            ended.add_metric([job_type, outcome], count)
+    waiting = GaugeMetricFamily(
+        "wakeboard_queued_runs",
+        f"Queued runs by type; {types.CAP + 1} is where the count stops: so many or more.",
+        labels=["job_type"],
+    )
+    for job_type, count in health.queued(reading(), known).items():
+        waiting.add_metric([job_type], count)
+    yield from (ended, waiting)
 
 
 def _loops() -> Metric:

@@ -259,6 +259,12 @@ def numbers(connection: Connection, names: Sequence[str], day: Mapping[datetime,
     )
 
 
+def queued(connection: Connection, names: Sequence[str]) -> dict[str, int]:
+    """Return by type how many of its runs are queued, at most CAP + 1 each."""
+    under_way = connection.execute(_UNDER_WAY, {"names": list(names), "cap": CAP})
+    return {row.name: min(row.queued, CAP + 1) for row in under_way}
+
+
 def unregistered(connection: Connection) -> list[str]:
     """Return types of which runs wait although no worker ever registered them, at most MOST_UNKNOWN."""
     return list(connection.execute(_UNKNOWN, {"most": MOST_UNKNOWN}).scalars())
