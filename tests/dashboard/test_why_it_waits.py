@@ -96,6 +96,21 @@ def test_a_failed_run_that_is_due_again_waits_for_a_worker(connection: Connectio
     assert second == "Nothing is in its way: the next free worker takes it."
 
 
+def test_a_start_that_the_database_refuses_is_told_with_its_sentence(
+    connection: Connection, client: FlaskClient, told: Told
+) -> None:
+    a_worker(connection)
+    said = {"error_code": "claim_refused", "last_error": "a report names its customer, token=hunter22"}
+    queued = a_run(connection, run_at="1 minute", **said)
+    for run_id in (queued, a_run(connection, "failed", **said)):
+        (sentence,) = told(run_id)
+        assert re.fullmatch(f"Refused by the database: .* tried again at {TIME}.", sentence)
+        page = words(client, f"/runs/{run_id}")
+        assert "a report names its customer" in page
+        assert "hunter22" not in page
+    assert "claim_refused" in words(client, "/runs?status=queued")
+
+
 def test_a_paused_type_names_who_when_and_why(connection: Connection, told: Told) -> None:
     a_worker(connection)
     a_type(

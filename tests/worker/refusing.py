@@ -1,8 +1,12 @@
-"""Rules that the owner of a database puts on the tables of Wakeboard."""
+"""Rules that the owner of a database puts on the tables of Wakeboard, and how scripts meet them."""
 
 from __future__ import annotations
 
+import select
+from typing import Any
+
 from tests.factories import Connection
+from worker.loop.channel import Channel, Script
 
 
 def refuse(
@@ -35,3 +39,13 @@ def _rule(connection: Connection, when: str, sentence: str) -> None:
 def refuse_no_more(connection: Connection) -> None:
     """Take the rule away."""
     connection.execute("DROP FUNCTION public.owners_rule() CASCADE")
+
+
+def result_of(channel: Channel, script: Script) -> Any:
+    """Run a script of the worker's loop to its end; return its value, or what it failed with."""
+    told: list[Any] = []
+    channel.run(script, told.append, told.append)
+    while not told:
+        select.select([channel.fileno()], [], [], 10)
+        channel.pump()
+    return told[0]

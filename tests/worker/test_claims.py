@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from worker.loop.claiming import WINDOW, Claimed, claim_script, windows
+from worker.loop.claiming import WINDOW, claim_script, windows
 from worker.loop.claims import LETTERS_AHEAD, MOST_HELD, SIZES, Claims, Load, Plan
 from worker.loop.deciding import succeeded
 from worker.loop.front import Front
 from worker.loop.held import Held, held_from_row
+from worker.loop.round import Claimed
 
 POLICY = {"timeout_seconds": 300.0, "lease_seconds": None, "backoff": "fixed 1s", "memory_mb": None}
 

@@ -16,15 +16,19 @@ from worker.absence import Lack
 from worker.db import NO_TABLES_STATES
 from worker.duties.presence import Beat
 from worker.loop.channel import Rows, StatementFailed
-from worker.loop.claiming import Claimed, Recovered, busy_script, claim_script, recovery_script
+from worker.loop.claiming import Recovered, busy_script, claim_script, recovery_script
 from worker.loop.claims import MOST_HELD, Claims, Plan
 from worker.loop.front import Front
 from worker.loop.held import Holdings
 from worker.loop.line import Line
+from worker.loop.round import Claimed
 from worker.loop.slots import Slots
+from worker.refusals import Refusals
 
 NEVER = -1
 REFUSED_PAUSE_SECONDS, NO_TABLES_PAUSE_SECONDS = 0.2, 1.0
+# A run whose claim is refused, and whose row may not even say so, is passed by for so long.
+PASSED_BY_SECONDS = 60.0
 # A look that found no work stands for a poll: until this much after the next one is expected, and so long
 # after the last claim at most, because only a claim proves that claims can be made.
 LATE_LOOK_SECONDS = 0.5
@@ -72,6 +76,8 @@ class Claimer:
         self._empty_since_round = NEVER
         self._succeeded_at = monotonic()
         self._error: str | None = None
+        self._passed_by: dict[int, float] = {}
+        self._refusals = Refusals()
 
     def beat(self) -> Beat:
         """Return how the claims stand. The loop itself sets the time: when it hangs, the claims are late."""
@@ -201,7 +207,10 @@ class Claimer:
         self._claimed_at = monotonic()
         self._next_poll = self._claimed_at + self._poll_seconds
         round_ = self._rounds()
-        script = claim_script(plan, self._worker_id, self._lease_seconds, self._front, announce=announce)
+        script = claim_script(
+            plan, self._worker_id, self._lease_seconds, self._front, announce=announce,
+            passed_by=self._still_passed_by() if self._passed_by else (),
+        )  # fmt: skip
 
         def done(claimed: Claimed) -> None:
             rows, is_full = claimed.rows, claimed.is_full
@@ -213,6 +222,8 @@ class Claimer:
             self._is_hungry = self._is_hungry or is_full or not self._is_idle
             if is_full == self._is_idle:
                 self._is_idle = self._announcement = not is_full
+            if claimed.refused:
+                self._pass_by(claimed)
             if claimed.failure is not None:
                 self._failed(claimed.failure)
             elif is_full:
@@ -220,6 +231,23 @@ class Claimer:
             self._slots.take(rows, claimed.sent_ns)
 
         self._line.channel.run(script, done, self._failed, is_spare=is_proof)
+
+    def _pass_by(self, claimed: Claimed) -> None:
+        """Tell of runs whose claim was refused; a round of nothing else is no reason to hurry."""
+        if not claimed.rows:
+            self.pause(REFUSED_PAUSE_SECONDS)
+        for one in claimed.refused:
+            if not one.is_set_aside:
+                self._passed_by[one.run_id] = monotonic() + PASSED_BY_SECONDS
+            self._refusals.tell(
+                one.run_id, "The database refuses to let a run start; the others go past it.",
+                run_id=one.run_id, job_type=one.job_type, error=one.why,
+            )  # fmt: skip
+
+    def _still_passed_by(self) -> list[int]:
+        now = monotonic()
+        self._passed_by = {run_id: until for run_id, until in self._passed_by.items() if until > now}
+        return list(self._passed_by)
 
     def _take_back_idle(self) -> None:
         """Every slot is busy: producers need not notify this worker."""

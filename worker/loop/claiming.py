@@ -7,17 +7,19 @@ the worker's, also when a later one is refused.
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from worker.duties.presence import BUSY, IDLE
+from worker.loop.apart import claim_apart
 from worker.loop.channel import Rows, Script, Statement, StatementFailed, array
 from worker.loop.claims import Plan, size_of
 from worker.loop.front import Front
 from worker.loop.held import Holdings, boottime_ns
+from worker.loop.round import Round, Turn, under_limit
+from worker.refusals import is_of_row
 from worker.transitions.engine.claims import (
     FORGOTTEN,
     HELD_BY_ME,
-    LOCK_LIMIT,
     TYPES_WITH_WORK,
     claim,
     claim_limited,
@@ -25,65 +27,23 @@ from worker.transitions.engine.claims import (
 from worker.transitions.engine.endings import RELEASE
 
 WINDOW = 64
-# Leases run from the claim, and a round asks for one limited type after the other: over a slow link, what it
-# has is handed over after this share of a lease.
-PATIENCE = 0.1
-
-
-@dataclass(frozen=True, slots=True)
-class Claimed:
-    """What one round of claims brought: the rows are ours even when a later statement was refused.
-
-    ``sent_ns``: when the first claim that brought something was sent, from which all their leases count.
-    """
-
-    rows: Rows
-    is_full: bool
-    failure: StatementFailed | None = None
-    sent_ns: int = 0
-
-
-@dataclass(slots=True)
-class _Round:
-    """One round under way: who claims, and what it has so far."""
-
-    me: bytes
-    lease_seconds: float
-    front: Front
-    rows: Rows = field(default_factory=list)
-    is_full: bool = False
-    failure: StatementFailed | None = None
-    sent_ns: int = 0
-
-    @property
-    def lease(self) -> bytes:
-        """The lease in seconds, as a value of a statement."""
-        return repr(self.lease_seconds).encode()
-
-    @property
-    def is_late(self) -> bool:
-        """Whether what it has waited for so long that nothing more should be asked for."""
-        return self.sent_ns > 0 and boottime_ns() - self.sent_ns > self.lease_seconds * PATIENCE * 1e9
-
-    def took(self, rows: Rows, sent_ns: int) -> None:
-        """A claim sent at ``sent_ns`` brought ``rows``."""
-        if rows:
-            self.rows = self.rows + rows
-            self.sent_ns = self.sent_ns or sent_ns
-
-
-# A part of a round: yields statements, and returns whether there may be more where its rows came from.
-_Turn = Generator[Statement, Rows, bool]
 
 
 def claim_script(
-    plan: Plan, worker_id: str, lease_seconds: float, front: Front, *, announce: bool | None
+    plan: Plan,
+    worker_id: str,
+    lease_seconds: float,
+    front: Front,
+    *,
+    announce: bool | None,
+    passed_by: Sequence[int] = (),
 ) -> Script:
     """Return the script of one round of claims; its value is a Claimed.
 
     ``announce``: True publishes the worker as idle before claiming once more, False takes that back.
+    ``passed_by``: runs whose claim the database refuses, and which could not be set aside.
     """
-    round_ = _Round(worker_id.encode(), lease_seconds, front)
+    round_ = Round(worker_id.encode(), lease_seconds, front, passed_by)
     if announce is not None:
         yield (IDLE if announce else BUSY), (round_.me,)
     # In turns: a backlog of either kind leaves the other every second round.
@@ -95,11 +55,10 @@ def claim_script(
     may_be_more = round_.is_full and round_.failure is None and not round_.is_late
     if may_be_more and (ahead := plan.ahead_beside(round_.rows)):
         yield from _tried(round_, _unlimited(replace(plan, types=plan.quick), size_of(ahead), round_))
-    # A round that was cut short has not asked for everything: the next one follows at once.
-    return Claimed(round_.rows, round_.is_full or round_.is_late, round_.failure, round_.sent_ns)
+    return round_.result
 
 
-def _tried(round_: _Round, turn: _Turn) -> Generator[Statement, Rows, None]:
+def _tried(round_: Round, turn: Turn) -> Generator[Statement, Rows, None]:
     """Take a turn; one that is refused leaves the round what it has."""
     try:
         is_full = yield from turn
@@ -109,7 +68,7 @@ def _tried(round_: _Round, turn: _Turn) -> Generator[Statement, Rows, None]:
         round_.is_full = round_.is_full or is_full
 
 
-def _unlimited(plan: Plan, limit: int, round_: _Round) -> _Turn:
+def _unlimited(plan: Plan, limit: int, round_: Round) -> Turn:
     """Claim from the types without a limit, a window of them at a time until one has something."""
     names: Sequence[str] = plan.types
     if len(names) > WINDOW:
@@ -120,7 +79,17 @@ def _unlimited(plan: Plan, limit: int, round_: _Round) -> _Turn:
         for places in round_.front.tries(some):
             sent_ns = boottime_ns()
             values = (array(some), round_.me, round_.lease, array(places.moments), array(places.ids))
-            rows: Rows = yield statement, values
+            try:
+                rows: Rows = yield statement, values
+            except StatementFailed as refused:
+                if not is_of_row(refused.sqlstate):
+                    raise
+                round_.front.took([], is_full=False)
+                before = len(round_.rows)
+                is_full = yield from claim_apart(plan, some, limit, round_, is_limited=False)
+                if is_full or len(round_.rows) > before:
+                    return is_full
+                break
             round_.took(rows, sent_ns)
             round_.front.took(rows, is_full=len(rows) >= limit)
             if rows:
@@ -137,37 +106,37 @@ def windows(names: Sequence[str], round_: int) -> Iterator[Sequence[str]]:
         yield turned[place : place + WINDOW]
 
 
-def _limited_types(plan: Plan, limit: int, round_: _Round) -> _Turn:
+def _limited_types(plan: Plan, limit: int, round_: Round) -> Turn:
     """Claim from the types with a limit, one after the other; what is claimed is ours whatever follows."""
-    brought = 0
+    before, is_full = len(round_.rows), False
     for name in plan.limited:
-        if brought >= limit or round_.is_late:
+        wanted = limit - (len(round_.rows) - before)
+        if wanted <= 0 or round_.is_late:
             break
         sent_ns = boottime_ns()
-        statement = claim_limited(size_of(limit - brought), oldest_first=plan.oldest_first)
         try:
-            rows: Rows = yield from _limited(name, statement, round_)
-        except StatementFailed:
-            if not brought:
+            rows: Rows = yield from _limited(name, size_of(wanted), plan.oldest_first, round_)
+        except StatementFailed as refused:
+            if is_of_row(refused.sqlstate):
+                apart = claim_apart(plan, [name], size_of(wanted), round_, is_limited=True)
+                is_full = (yield from apart) or is_full
+                continue
+            if len(round_.rows) == before:
                 raise
             break
         round_.took(rows, sent_ns)
-        brought += len(rows)
-    return brought >= limit
+    return is_full or len(round_.rows) - before >= limit
 
 
-def _limited(name: str, statement: str, round_: _Round) -> Script:
-    """Claim from a type that may run only so often at once: count and claim under the type's lock."""
-    yield "BEGIN", ()
-    try:
-        locked: Rows = yield LOCK_LIMIT, (name.encode(),)
-        rows: Rows = []
-        if locked:
-            rows = yield statement, (name.encode(), round_.me, round_.lease, b"%d" % locked[0][0])
-        yield "COMMIT", ()
-    except StatementFailed:
-        yield "ROLLBACK", ()
-        raise
+def _limited(name: str, limit: int, oldest_first: bool, round_: Round) -> Script:
+    """Claim up to ``limit`` runs of a type that may run only so often at once."""
+
+    def ask(most: int) -> Script:
+        values = (name.encode(), round_.me, round_.lease, b"%d" % most)
+        rows: Rows = yield claim_limited(limit, oldest_first=oldest_first), values
+        return rows
+
+    rows: Rows = yield from under_limit(name, ask)
     return rows
 
 

@@ -15,6 +15,7 @@ from string import Formatter
 from typing import Any
 
 from worker.redaction import redact_text
+from worker.refusals import CLAIM_REFUSED
 from worker.waits.question import CAP, RATE_MINUTES
 
 Row = Mapping[str, Any]
@@ -49,7 +50,8 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """One sentence, called 'time', 'backoff', 'due', 'paused', 'worker', 'limit', 'slots', 'ahead' or 'free'.
+    """One sentence, called 'time', 'backoff', 'refused', 'due', 'paused', 'worker', 'limit', 'slots', 'ahead'
+    or 'free'.
 
     ``lead`` are its first words, to be stressed where it is the first reason, which always has some."""
 
@@ -82,6 +84,9 @@ def _standing(row: Row) -> Reason:
     """Return how a run stands by itself: when it is due, and after what."""
     if row["is_due"]:
         return replace(_due(row, "due"), lead="Waits for a worker:")
+    if row["error_code"] == CLAIM_REFUSED:
+        sentence = "a rule of its tables forbids that this run starts. It is tried again at {at}."
+        return _reason("refused", sentence, "Refused by the database:", at=row["run_at"])
     if row["status"] == "failed":
         sentence = f"{_tried(row)}, next at {{at}}."
         return _reason("backoff", sentence, "Backing off", code=_code(row), at=row["run_at"])

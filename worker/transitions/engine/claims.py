@@ -14,7 +14,7 @@ _CLAIMABLE = sql_list(CLAIMABLE)
 
 # What the worker that claims a run needs to know of it; the payload stays text, decoded in the child. A fire
 # carries its schedule's zone, in the brackets of RFC 9557: its handler wants to know the local day.
-_CLAIMED = """
+CLAIMED = """
 RETURNING r.id, r.lease_epoch, r.attempts, r.failures, r.job_type, r.payload::text, r.idempotency_key,
     r.definition_id,
     CASE WHEN r.scheduled_for IS NOT NULL THEN r.scheduled_for::text || coalesce((
@@ -26,7 +26,7 @@ RETURNING r.id, r.lease_epoch, r.attempts, r.failures, r.job_type, r.payload::te
 # ``tid`` is where a row stood when it was locked: nothing can move it until we commit, so the update finds it
 # without going down an index again. A row that somebody changed after our snapshot stands where the snapshot
 # does not see it, and is left out like one that somebody holds.
-_TAKEN = """
+TAKEN = """
 UPDATE wakeboard.job_runs AS r
 SET status = 'running', lease_epoch = r.lease_epoch + 1, attempts = r.attempts + 1,
     locked_by = $2, locked_until = clock_timestamp() + make_interval(secs => head.lease_seconds),
@@ -38,13 +38,14 @@ WHERE r.ctid = head.tid
 
 # Priorities are 0 (first) to PRIORITIES - 1.
 PRIORITIES = 5
-_LEVELS = f"(VALUES {', '.join(f'({n}::smallint)' for n in range(PRIORITIES))}) AS level (n)"
+LEVELS = f"(VALUES {', '.join(f'({n}::smallint)' for n in range(PRIORITIES))}) AS level (n)"
 
 # What a claim from the first row on takes for its last two values.
 WHOLE: tuple[Sequence[str], Sequence[int]] = ([], [])
 
 
-def _order(oldest_first: bool) -> str:
+def order(oldest_first: bool) -> str:
+    """Return what the rows called ``picked`` are taken by: priority first, or age alone."""
     return "picked.run_at, picked.id" if oldest_first else "picked.priority, picked.run_at, picked.id"
 
 
@@ -71,7 +72,7 @@ WITH head AS MATERIALIZED (
         JOIN wakeboard.job_types AS t ON t.name = asked.name
         WHERE t.paused_at IS NULL AND coalesce(t.max_running_operator, t.max_running) IS NULL
     ) AS wanted
-    CROSS JOIN {_LEVELS}
+    CROSS JOIN {LEVELS}
     CROSS JOIN LATERAL (
         SELECT r.ctid AS tid, r.id, r.priority, r.run_at, wanted.lease_seconds
         FROM wakeboard.job_runs AS r
@@ -85,10 +86,10 @@ WITH head AS MATERIALIZED (
         LIMIT {limit:d}
         FOR NO KEY UPDATE OF r SKIP LOCKED
     ) AS picked
-    ORDER BY {_order(oldest_first)}
+    ORDER BY {order(oldest_first)}
     LIMIT {limit:d}
 )
-{_TAKEN}{_CLAIMED}"""
+{TAKEN}{CLAIMED}"""
 
 
 # Which types have something to claim, now or later: jumps from type to type in the claim's own index.
@@ -133,7 +134,7 @@ WITH room AS MATERIALIZED (
     WHERE t.name = $1::text
 ), head AS MATERIALIZED (
     SELECT picked.tid, (SELECT room.lease_seconds FROM room) AS lease_seconds
-    FROM {_LEVELS}
+    FROM {LEVELS}
     CROSS JOIN LATERAL (
         SELECT r.ctid AS tid, r.id, r.priority, r.run_at
         FROM wakeboard.job_runs AS r
@@ -143,10 +144,10 @@ WITH room AS MATERIALIZED (
         LIMIT (SELECT room.runs FROM room)
         FOR NO KEY UPDATE OF r SKIP LOCKED
     ) AS picked
-    ORDER BY {_order(oldest_first)}
+    ORDER BY {order(oldest_first)}
     LIMIT (SELECT room.runs FROM room)
 )
-{_TAKEN}{_CLAIMED}"""
+{TAKEN}{CLAIMED}"""
 
 
 # Runs that this process holds but does not know (a claim whose answer was lost). $1 worker id.

@@ -14,7 +14,7 @@ def held(columns: str) -> str:
 
     What is decided from the row as it was before the move is computed here, under the lock. LATERAL asks row
     by row: as a join, a plan made while the table was small walked the whole table (see ``planning``).
-    ``tid``: see ``claims._TAKEN``.
+    ``tid``: see ``claims.TAKEN``.
     """
     return f"""
 held AS MATERIALIZED (

@@ -1,0 +1,95 @@
+"""One round of claims: who claims, what it has so far, and what it hands over."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass, field
+
+from worker.loop.channel import Rows, Script, Statement, StatementFailed
+from worker.loop.front import Front
+from worker.loop.held import boottime_ns
+from worker.transitions.engine.claims import LOCK_LIMIT
+
+# Leases run from the claim, and a round asks for one limited type after the other: over a slow link, what it
+# has is handed over after this share of a lease.
+PATIENCE = 0.1
+
+# A part of a round: yields statements, and returns whether there may be more where its rows came from.
+Turn = Generator[Statement, Rows, bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A run whose claim the database refuses, with its sentence; ``is_set_aside``: its row says so too."""
+
+    run_id: int
+    job_type: str
+    why: str
+    is_set_aside: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """What one round of claims brought: the rows are ours even when a later statement was refused.
+
+    ``sent_ns``: when the first claim that brought something was sent, from which all their leases count.
+    """
+
+    rows: Rows
+    is_full: bool
+    failure: StatementFailed | None = None
+    sent_ns: int = 0
+    refused: Sequence[Refused] = ()
+
+
+@dataclass(slots=True)
+class Round:
+    """One round under way: who claims, which runs it passes by, and what it has so far."""
+
+    me: bytes
+    lease_seconds: float
+    front: Front
+    passed_by: Sequence[int] = ()
+    rows: Rows = field(default_factory=list)
+    is_full: bool = False
+    failure: StatementFailed | None = None
+    sent_ns: int = 0
+    refused: list[Refused] = field(default_factory=list)
+
+    @property
+    def lease(self) -> bytes:
+        """The lease in seconds, as a value of a statement."""
+        return repr(self.lease_seconds).encode()
+
+    @property
+    def is_late(self) -> bool:
+        """Whether what it has waited for so long that nothing more should be asked for."""
+        return self.sent_ns > 0 and boottime_ns() - self.sent_ns > self.lease_seconds * PATIENCE * 1e9
+
+    @property
+    def result(self) -> Claimed:
+        """What it hands over. One cut short has not asked for everything: the next one follows at once."""
+        is_full = self.is_full or self.is_late
+        return Claimed(self.rows, is_full, self.failure, self.sent_ns, self.refused)
+
+    def took(self, rows: Rows, sent_ns: int) -> None:
+        """A claim sent at ``sent_ns`` brought ``rows``."""
+        if rows:
+            self.rows = self.rows + rows
+            self.sent_ns = self.sent_ns or sent_ns
+
+
+def under_limit(job_type: str, claim: Callable[[int], Script]) -> Script:
+    """Claim from a type that may run only so often at once: count and claim under the type's lock.
+
+    ``claim`` gets the limit, and returns the script that counts and claims.
+    """
+    yield "BEGIN", ()
+    try:
+        locked: Rows = yield LOCK_LIMIT, (job_type.encode(),)
+        rows: Rows = (yield from claim(locked[0][0])) if locked else []
+        yield "COMMIT", ()
+    except StatementFailed:
+        yield "ROLLBACK", ()
+        raise
+    return rows
