@@ -55,7 +55,7 @@ class Standing:
 
     @property
     def needing(self) -> int:
-        """How many things need a person: dead, stuck, missed, unconfirmed, rising, and other alerts."""
+        """How many things need a person: what ``Counts.attention`` has, rising, other alerts."""
         told_of = untold(self.counts, self.rising, self.firing)
         return self.counts.attention + self.rising.firing + len(told_of)
 

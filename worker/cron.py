@@ -50,6 +50,8 @@ RANGES = (
 _VALUE = r"(?:[0-9]{1,2}|[A-Z]{3})"
 _TERM = re.compile(rf"(?:\*|{_VALUE}(?:-{_VALUE})?)(?:/[0-9]{{1,3}})?|L|LW|[0-7]L|{_VALUE}#[1-5]")
 _ORDINAL = re.compile(r"\b([0-9]+)th\b")
+# What comes at all comes within 50 years of it.
+_ANY_DAY = datetime(2000, 1, 1, tzinfo=UTC)
 _MINUTE, _DAY = timedelta(minutes=1), timedelta(days=1)
 
 
@@ -226,6 +228,17 @@ class Cron:
             if walls
             else None
         )
+
+
+def read_schedule(text: str) -> Cron:
+    """Read a schedule that somebody wants: one that comes at some time, which is so in every zone or in none.
+
+    Raises CronError as ``Cron.parse`` does, and for a text that has no time.
+    """
+    cron = Cron.parse(text)
+    if cron.next_fire("UTC", _ANY_DAY) is None:
+        raise CronError(f"'{cron.text}' never comes: none of its months has that day.")
+    return cron
 
 
 def ordinal(number: int) -> str:

@@ -14,10 +14,9 @@ import itertools
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import Any, Literal
 
-from worker.cron import Cron, CronError, check_timezone
+from worker.cron import CronError, check_timezone, read_schedule
 
 Kind = Literal["taken", "refused", "environment", "comment", "blank"]
 
@@ -152,7 +151,6 @@ class _Reader:
         if not rest:
             raise _Refused(f"There is no command after {'the user' if self.system else 'the schedule'}.")
         zone = self._zone()
-        _check_fires(schedule, zone)
         name, note = self._name(number, schedule, rest)
         if not self.system and rest.split()[0] in ("root", self.user):
             note = f"the command starts with {rest.split()[0]!r}: is this a system crontab (--system)?"
@@ -248,15 +246,10 @@ def _split_schedule(bare: str) -> tuple[str, str]:
     parts = bare.split(None, count)
     schedule = " ".join(parts[:count])
     try:
-        Cron.parse(schedule)
+        read_schedule(schedule)
     except CronError as wrong:
         raise _Refused(str(wrong)) from None
     return schedule, parts[count] if len(parts) > count else ""
-
-
-def _check_fires(schedule: str, zone: str) -> None:
-    if Cron.parse(schedule).next_fire(zone, datetime(2000, 1, 1, tzinfo=UTC)) is None:
-        raise _Refused(f"'{schedule}' never comes: none of its months has that day.")
 
 
 def _checked_zone(name: str, whose: str) -> str:

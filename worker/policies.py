@@ -79,10 +79,10 @@ def cron_text(name: str, value: object) -> str | None:
         raise ValueError(f"Job type {name!r}: schedule={value!r} is not cron text such as '0 2 * * *'.")
     if value is not None:
         # Few types have one, and cron's rules take their time to load.
-        from worker.cron import Cron, CronError
+        from worker.cron import CronError, read_schedule
 
         try:
-            Cron.parse(value)
+            read_schedule(value)
         except CronError as error:
             raise ValueError(f"Job type {name!r}: schedule={value!r} cannot be: {error}") from None
     return value

@@ -13,6 +13,7 @@ from worker.hours import hour_of
 from worker.liveness import Loop
 from worker.states import FAILURES, Status, sql_list
 from worker.tables import job_types, statistics_deltas, statistics_rollups
+from worker.unfireable import UNFIREABLE
 
 # Types that programs name in their rows, but no worker ever registered, are few of them or none: see
 # ``types.MOST_UNKNOWN``. So a producer with a name for each run makes no series for each.
@@ -67,6 +68,11 @@ def duties(connection: Connection) -> list[Loop]:
 def abandoned(connection: Connection) -> bool:
     """Return whether schedules are enabled and no worker or tick came for three minutes."""
     return bool(connection.exec_driver_sql(liveness.ABANDONED).scalar_one())
+
+
+def unfireable(connection: Connection) -> int:
+    """Return how many enabled schedules can never fire, at most one more than ``worker.unfireable.MOST``."""
+    return len(connection.exec_driver_sql(UNFIREABLE).all())
 
 
 def _ago(seconds: float) -> Any:

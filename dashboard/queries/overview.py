@@ -20,6 +20,7 @@ from sqlalchemy import (
     literal_column,
     or_,
     select,
+    text,
 )
 
 from dashboard.queries.effects import IS_UNCONFIRMED
@@ -36,6 +37,7 @@ from worker.tables import (
     missed_fires,
     workers,
 )
+from worker.unfireable import IS_UNFIREABLE
 
 CAP = 10_000
 GROUPS = 20
@@ -94,6 +96,7 @@ class Counts:
     long: int
     missed: int
     schedules_missed: int
+    unfireable: int
     unconfirmed: int
     paused: int
     oldest_due_at: datetime | None
@@ -122,8 +125,9 @@ class Counts:
 
     @property
     def attention(self) -> int:
-        """How many things need a person: dead, stuck and overlong runs, missed fires, effects in doubt."""
-        return self.dead + self.stuck + self.overlong + self.missed + self.unconfirmed
+        """How many things need a person: runs that are dead, stuck or overlong, missed fires, and so on."""
+        unwell = self.dead + self.stuck + self.overlong
+        return unwell + self.missed + self.unfireable + self.unconfirmed
 
 
 def _capped(statement: Select[Any]) -> Any:
@@ -170,6 +174,7 @@ def _counts(*, left_out: Sequence[str] = ()) -> Select[Any]:
         "schedules_missed": select(
             func.count(missed.limit(CAP + 1).subquery().c.definition_id.distinct())
         ).scalar_subquery(),
+        "unfireable": _capped(select(job_definitions.c.id).where(text(IS_UNFIREABLE))),
         "unconfirmed": _capped(select(effects.c.id).where(IS_UNCONFIRMED)),
         "paused": _capped(select(job_types.c.name).where(job_types.c.paused_at.is_not(None))),
         **{column.name: column for column in here.c},

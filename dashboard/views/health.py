@@ -38,14 +38,24 @@ def readyz() -> tuple[Response, int]:
 @blueprint.get("/statusz")
 @scoped(Scope.NO_TYPE)
 def statusz() -> tuple[Response, int]:
-    """Say whether every background duty of every live process is on time and somebody keeps the schedules."""
+    """Say whether every duty of every live process is on time, and whether all schedules are kept."""
     duties = health.duties(reading())
     abandoned = health.abandoned(reading())
     late = [loop for loop in duties if loop.late]
-    words = "no worker or tick came for 3 minutes" if abandoned else "late" if late else "ok"
-    return jsonify({"as_of": as_of(), "status": words, "loops": [_loop(loop) for loop in duties]}), (
-        503 if late or abandoned else 200
+    unfireable = health.unfireable(reading())
+    wrong = (
+        ("no worker or tick came for 3 minutes", abandoned),
+        ("late", bool(late)),
+        ("schedules cannot fire", unfireable > 0),
     )
+    said = next((words for words, is_so in wrong if is_so), "ok")
+    body = {
+        "as_of": as_of(),
+        "status": said,
+        "schedules_that_cannot_fire": unfireable,
+        "loops": [_loop(loop) for loop in duties],
+    }
+    return jsonify(body), 200 if said == "ok" else 503
 
 
 def _loop(loop: Loop) -> dict[str, Any]:

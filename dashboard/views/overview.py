@@ -143,6 +143,7 @@ def twin(context: dict[str, Any]) -> dict[str, Any]:
         },
         "missed_fires": counts.missed,
         "schedules_missed": counts.schedules_missed,
+        "schedules_that_cannot_fire": counts.unfireable,
         "unconfirmed_effects": counts.unconfirmed,
         "paused_types": counts.paused,
         "running": counts.running,

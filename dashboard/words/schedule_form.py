@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from dashboard.formats import pretty
-from worker.cron import Cron
+from worker.cron import read_schedule
 from worker.durations import format_duration, parse_duration
 from worker.redaction import HIDDEN, is_hidden_item, redact
 from worker.transitions.definitions import Definition, check_name
@@ -92,7 +92,7 @@ def _duration_text(seconds: float | None) -> str:
 def _schedule(text: str) -> str | None:
     if not text:
         return None
-    return Cron.parse(text).text
+    return read_schedule(text).text
 
 
 def _timezone(text: str) -> str:

@@ -94,6 +94,7 @@ def troubles(counts: Counts, rising: Finding, firing: Sequence[str]) -> list[str
         _counted(counts.overlong, "run takes far longer than usual", "runs take far longer than usual"),
         rise,
         _counted(counts.schedules_missed, "schedule missed its time", "schedules missed their time"),
+        _counted(counts.unfireable, "schedule cannot fire", "schedules cannot fire"),
         _counted(counts.unconfirmed, "effect is unconfirmed", "effects are unconfirmed"),
         *(f"the alert “{title_of(kind)}” fires" for kind in untold(counts, rising, firing)),
     )

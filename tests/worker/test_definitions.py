@@ -152,6 +152,7 @@ def test_a_schedule_that_does_not_exist_is_missing(connection: Connection, verb:
         ({"schedule": "61 * * * *"}, "61"),
         ({"schedule": "every night"}, "."),
         ({"schedule": ""}, "."),
+        ({"schedule": "0 0 31 2 *"}, "'0 0 31 2 \\*' never comes: none of its months has that day"),
         ({"timezone": "Europe/Atlantis"}, "Europe/Atlantis"),
         ({"timezone": "../../etc/passwd"}, "passwd"),
         ({"payload": []}, "not a JSON object"),

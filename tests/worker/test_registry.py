@@ -195,6 +195,12 @@ def test_a_wrong_setting_is_a_sentence_at_decoration(setting: str, value: Any) -
     assert "wrong" not in JOB_TYPES
 
 
+def test_a_schedule_that_never_comes_is_refused_at_decoration() -> None:
+    with pytest.raises(ValueError, match=r"'0 0 31 2 \*' never comes: none of its months has that day"):
+        job("wrong", schedule="0 0 31 2 *")
+    assert "wrong" not in JOB_TYPES
+
+
 def test_a_zone_needs_a_schedule_and_a_name_that_is_known() -> None:
     with pytest.raises(ValueError, match="'Europe/Paris' is the zone of a schedule, and it has none"):
         job("wrong", timezone="Europe/Paris")

@@ -11,7 +11,7 @@ from typing import Any
 
 from worker import instructions
 from worker.audit import Actor
-from worker.cron import Cron, check_timezone
+from worker.cron import Cron, check_timezone, read_schedule
 from worker.outcome import Permanent
 from worker.transitions.answer import Answer
 from worker.transitions.newrun import EnqueueError, check_type, payload_limit, payload_text
@@ -98,7 +98,7 @@ class Definition:
         try:
             check_type(self.job_type)
             if self.schedule is not None:
-                Cron.parse(self.schedule)
+                read_schedule(self.schedule)
             check_timezone(self.timezone)
             payload_text(self.payload, payload_limit())
             instructions.check(self.job_type, self.payload)

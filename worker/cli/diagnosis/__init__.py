@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import psycopg
 
 from worker import db
-from worker.cli.diagnosis import app, database, indexes, liveness, people
+from worker.cli.diagnosis import app, database, indexes, liveness, people, schedules
 from worker.cli.diagnosis.finding import LEVELS, Finding
 from worker.cli.misspelt import misspelt
 from worker.cli.reach import Connection
@@ -25,6 +25,7 @@ CHECKS = (
     liveness.workers,
     liveness.loops,
     people.tokens,
+    schedules.schedules,
 )
 
 

@@ -1,0 +1,98 @@
+"""An enabled schedule that can never fire is told wherever the other sick things are told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from flask.testing import FlaskClient
+
+from tests.conftest import Connection
+from tests.dashboard.conftest import assert_fragments_match
+from tests.factories import a_definition, a_worker, rows
+from worker import schedule
+from worker.cli.diagnosis.schedules import schedules as doctor
+
+SICK_COLUMNS = {
+    "mars": {"timezone": "Mars/Base"},
+    "no-day": {"schedule": "0 0 31 2 *"},
+    "text": {"schedule": "x y"},
+}
+SICK = {"mars": "'Mars/Base' is not a known time zone", "no-day": "never fires again", "text": "'x y'"}
+
+
+@pytest.fixture
+def sick(connection: Connection) -> Iterator[Connection]:
+    """Three schedules that plain SQL made so, beside a well one and a paused one."""
+    a_worker(connection)
+    for name, columns in SICK_COLUMNS.items():
+        a_definition(connection, name, next_fire_at=None, **columns)
+    a_definition(connection, "well")
+    a_definition(connection, "paused", schedule="0 0 31 2 *", enabled=False)
+    schedule.step(connection)
+    yield connection
+
+
+def metric(client: FlaskClient) -> str:
+    lines = client.get("/metrics").get_data(as_text=True).splitlines()
+    (found,) = [line for line in lines if line.startswith("wakeboard_unfireable_schedules ")]
+    return found.split()[1]
+
+
+def test_the_overview_says_so_and_leads_to_them(client: FlaskClient, sick: Connection) -> None:
+    page = client.get("/").get_data(as_text=True)
+    row = page.split('id="unfireable"')[1].split("</tr>")[0]
+    assert "schedules that can never fire" in row and '<td class="number">3</td>' in row
+    assert 'href="/schedules?state=unreadable"' in row
+    body = client.get("/overview.json").get_json()
+    assert body["schedules_that_cannot_fire"] == 3 and body["well"] is False
+    assert body["sentence"].startswith("Three schedules cannot fire;")
+    assert 'data-attention="3"' in page
+    assert_fragments_match(client, "/")
+    listed = client.get("/schedules.json?state=unreadable").get_json()["items"]
+    assert {each["name"] for each in listed} == set(SICK)
+
+
+def test_statusz_raises_the_alarm_and_metrics_count_them(client: FlaskClient, sick: Connection) -> None:
+    alarm = client.get("/statusz")
+    assert (alarm.status_code, alarm.get_json()["status"]) == (503, "schedules cannot fire")
+    assert alarm.get_json()["schedules_that_cannot_fire"] == 3
+    assert metric(client) == "3.0"
+
+
+def test_doctor_names_each_with_its_reason_and_the_mend(sick: Connection) -> None:
+    found = list(doctor(sick))
+    assert {one.level for one in found} == {"fail"}
+    for one, (name, reason) in zip(found, SICK.items(), strict=True):
+        assert one.says.startswith(f"{name} can never fire. ") and reason in one.says
+        assert one.mend and f"/schedules/{name}/edit" in one.mend
+
+
+def test_all_is_well_again_once_they_are_mended(client: FlaskClient, sick: Connection) -> None:
+    sick.execute("UPDATE wakeboard.job_definitions SET timezone = 'UTC', schedule = '0 3 * * *'")
+    schedule.step(sick)
+    assert client.get("/statusz").status_code == 200 and metric(client) == "0.0"
+    assert [one.level for one in doctor(sick)] == ["ok"]
+    assert client.get("/overview.json").get_json()["schedules_that_cannot_fire"] == 0
+
+
+def test_many_are_not_told_one_by_one(connection: Connection) -> None:
+    for number in range(8):
+        a_definition(connection, f"sick-{number}", next_fire_at=None, schedule="0 0 31 2 *")
+    schedule.step(connection)
+    *named, others = doctor(connection)
+    assert len(named) == 5 and others.says == "3 others cannot either."
+
+
+@pytest.mark.parametrize("text", ["0 0 31 2 *", "0 0 30 feb *", "0 0 31 4,6 *"])
+def test_the_form_refuses_a_text_without_any_time(
+    client: FlaskClient, connection: Connection, text: str
+) -> None:
+    a_definition(connection, "nightly")
+    before = rows(connection, "job_definitions")
+    answer = client.post(
+        "/schedules/nightly/edit", json={"schedule": text}, headers={"Accept": "application/json"}
+    )
+    assert answer.status_code == 400
+    assert answer.get_json()["message"] == f"'{text}' never comes: none of its months has that day."
+    assert rows(connection, "job_definitions") == before

@@ -1,0 +1,25 @@
+"""The schedules: which of them can never fire."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from worker.cli.diagnosis.finding import Finding
+from worker.cli.reach import Connection, rows
+from worker.unfireable import MOST, UNFIREABLE
+
+# So many are told with their reason.
+NAMED = 5
+
+
+def schedules(connection: Connection) -> Iterator[Finding]:
+    """Name the enabled schedules that can never fire, with the reason of each."""
+    found = rows(connection, UNFIREABLE)
+    for one in found[:NAMED]:
+        mend = f"Correct it on /schedules/{one['name']}/edit, or run: wakeboard schedule pause {one['name']}"
+        yield Finding("schedules", "fail", f"{one['name']} can never fire. {one['error']}", mend)
+    if len(found) > NAMED:
+        count = f"More than {MOST - NAMED}" if len(found) > MOST else str(len(found) - NAMED)
+        yield Finding("schedules", "fail", f"{count} others cannot either.", "See: wakeboard schedule list")
+    if not found:
+        yield Finding("schedules", "ok", "All that are enabled can fire.")
