@@ -25,8 +25,8 @@ _KNOWN_CLASSES = frozenset(
 )
 T = TypeVar("T")
 
-# The error code of a run whose claim the database refuses.
-CLAIM_REFUSED = "claim_refused"
+# The error codes of a run whose claim the database refuses, and of one whose end it refuses.
+CLAIM_REFUSED, FINISH_REFUSED = "claim_refused", "finish_refused"
 MOST_LETTERS = 300
 # Between two lines of the log about the same row; so many rows at most are told of in that time.
 TOLD_SECONDS, MOST_TOLD = 60.0, 100

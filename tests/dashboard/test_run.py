@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime, timedelta
 from html import unescape
+from typing import Any
 
 import pytest
 from flask.testing import FlaskClient
@@ -157,10 +158,11 @@ def test_a_run_that_was_asked_to_stop_says_since_when(client: FlaskClient, conne
     [
         ({"attempts": 10, "failures": 10}, "10 of 10 attempts failed"),
         ({"attempts": 1, "failures": 1}, "its handler said that trying again cannot help"),
+        ({"failures": 10, "error_code": "finish_refused"}, "refuses how its last attempt ended"),
     ],
 )
 def test_a_dead_run_says_why_it_gave_up(
-    client: FlaskClient, connection: Connection, columns: dict[str, int], sentence: str
+    client: FlaskClient, connection: Connection, columns: dict[str, Any], sentence: str
 ) -> None:
     run = a_run(connection, "dead", **columns)
     assert sentence in words(client, f"/runs/{run}")

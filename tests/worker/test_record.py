@@ -2,33 +2,19 @@
 
 from __future__ import annotations
 
-import select
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
-from tests.factories import Connection, a_run, a_type, attempts, claim, end_lease, reap, row, status
+from tests.factories import Connection, attempts, end_lease, reap, row, status
 from tests.worker.endings import decided, held
+from tests.worker.recording import recorder, running, succeeded, write
 from worker import db
 from worker.loop.channel import Channel, StatementFailed
-from worker.loop.deciding import Ended, decide, never_started
-from worker.loop.held import Held, boottime_ns
-from worker.loop.record import Recorder
+from worker.loop.deciding import decide, never_started
 from worker.outcome import Answer
 
 # ---- turns ------------------------------------------------------------------------------------------
-
-
-def recorder() -> tuple[Recorder, list[tuple[int, str]], list[int]]:
-    written: list[tuple[int, str]] = []
-    refused: list[int] = []
-    made = Recorder(
-        "w1",
-        lambda batch: written.extend((ended.held.run_id, status) for ended, status in batch),
-        lambda ended: refused.append(ended.held.run_id),
-    )
-    return made, written, refused
 
 
 def test_no_kind_of_answer_waits_for_the_others() -> None:
@@ -76,41 +62,6 @@ def channel(database: str) -> Iterator[Channel]:
     opened = Channel(db.connect(database, name="wakeboard finish"))
     yield opened
     opened.close()
-
-
-def write(channel: Channel, made: Recorder, *, rounds: int = 50) -> None:
-    """Write as the worker's loop does, until nothing waits."""
-    for _ in range(rounds):
-        batch = made.next_batch()
-        if not batch:
-            if not len(made):
-                return
-            select.select([], [], [], 0.02)
-            continue
-        told: list[Any] = []
-        channel.run(made.script(batch), told.append, told.append)
-        while not told:
-            select.select([channel.fileno()], [], [], 10)
-            channel.pump()
-        if isinstance(told[0], StatementFailed):
-            made.refuse(batch, told[0])
-        else:
-            made.tell(told[0])
-
-
-def running(connection: Connection, count: int) -> list[Held]:
-    a_type(connection)
-    for _ in range(count):
-        a_run(connection)
-    return [held(one.id, one.epoch) for one in claim(connection, limit=count)]
-
-
-def succeeded(one: Held, **answer: Any) -> Ended:
-    ended = decide(
-        one, Answer("returned", **answer), took_seconds=1, ended_ns=boottime_ns(), is_stopping=False
-    )
-    assert ended is not None
-    return ended
 
 
 @pytest.mark.parametrize("others", [(10, 300.0), (3, 1.5)])

@@ -22,6 +22,7 @@ from worker.db import DatabaseError, configure, connect, is_pooled
 from worker.duties.presence import Beat
 from worker.duties.watchdog import Watchdog
 from worker.loop.held import Held, Holdings, boottime_ns
+from worker.refusals import Refusals, halves, is_refusal, said
 from worker.transitions.engine.fence import STANDING
 from worker.transitions.engine.planning import PLANNING
 from worker.transitions.engine.renewal import CANCELS, RENEW
@@ -94,6 +95,7 @@ class LeaseKeeper:
         self._succeeded_at = self._proven_at = monotonic()
         self._error: str | None = None
         self._absence = Absence("lease")
+        self._refusals = Refusals()
         self.watchdog = Watchdog(2 * STATEMENT_SECONDS)
 
     def beat(self) -> Beat:
@@ -193,12 +195,30 @@ class LeaseKeeper:
             [None if told is None else told[0] for told in progress],
             [None if told is None else told[1] for told in progress],
         )
-        rows = psycopg.RawCursor(connection).execute(RENEW.encode(), values).fetchall()
+        try:
+            rows = psycopg.RawCursor(connection).execute(RENEW.encode(), values).fetchall()
+        except psycopg.Error as refused:
+            if not is_refusal(refused):
+                raise
+            return self._renew_apart(connection, due, refused)
         kept = {row[0] for row in rows}
         for entry in due:
             if entry.run_id in kept:
                 entry.leased_ns = sent_ns
         return self._settle(connection, [entry for entry in due if entry.run_id not in kept], sent_ns)
+
+    def _renew_apart(
+        self, connection: psycopg.Connection[Any], due: Sequence[Held], refused: psycopg.Error
+    ) -> list[Held]:
+        """Renew in halves what was refused for one of its rows; of that one the lease is left to end."""
+        if len(due) > 1:
+            return [entry for part in halves(due) for entry in self._renew(connection, part)]
+        (entry,) = due
+        self._refusals.tell(
+            entry.run_id, "The database refuses to renew a run's lease; it is stopped before that ends.",
+            run_id=entry.run_id, job_type=entry.assignment.job_type, error=said(refused),
+        )  # fmt: skip
+        return []
 
     def _settle(
         self, connection: psycopg.Connection[Any], missing: Sequence[Held], sent_ns: int

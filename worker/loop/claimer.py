@@ -154,6 +154,11 @@ class Claimer:
         self._lack.over("claim")
         if found.forgotten:
             self._slots.forget(found.forgotten)
+        if found.refused:
+            self._holdings.give_up(found.refused)
+            ids = ",".join(str(run_id) for run_id, _ in found.refused[:20])
+            log.warn("The database refuses to take claims back; their leases end by themselves.",
+                     runs=ids, count=len(found.refused))  # fmt: skip
         if found.given_back:
             log.note("Gave back claims whose answer was lost.", count=found.given_back)
 

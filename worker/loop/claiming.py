@@ -16,7 +16,7 @@ from worker.loop.claims import Plan, size_of
 from worker.loop.front import Front
 from worker.loop.held import Holdings, boottime_ns
 from worker.loop.round import Round, Turn, under_limit
-from worker.refusals import is_of_row
+from worker.refusals import halves, is_of_row
 from worker.transitions.engine.claims import (
     FORGOTTEN,
     HELD_BY_ME,
@@ -150,11 +150,13 @@ class Recovered:
     """What a look after a connection error found; attempts are a run and its epoch each.
 
     ``given_back``: how many claims went back whose answer never came. ``forgotten``: attempts of ours that
-    the database does not know of, which is back at an earlier state.
+    the database does not know of, which is back at an earlier state. ``refused``: claims that the database
+    does not let go back.
     """
 
     given_back: int
     forgotten: Rows
+    refused: Sequence[tuple[int, int]] = ()
 
 
 def recovery_script(worker_id: str, holdings: Holdings) -> Script:
@@ -166,9 +168,26 @@ def recovery_script(worker_id: str, holdings: Holdings) -> Script:
     me = worker_id.encode()
     rows: Rows = yield HELD_BY_ME, (me,)
     unknown = holdings.unknown(rows)
+    refused: list[tuple[int, int]] = []
     if unknown:
-        zeros = array(0.0 for _ in unknown)
-        none = array(None for _ in unknown)
-        values = (array(i for i, _ in unknown), array(e for _, e in unknown), zeros, zeros, none, none)
-        yield RELEASE, (me, *values, array(False for _ in unknown))
-    return Recovered(len(unknown), forgotten)
+        yield from _give_back(me, unknown, refused)
+    return Recovered(len(unknown) - len(refused), forgotten, refused)
+
+
+def _give_back(
+    me: bytes, attempts: Sequence[tuple[int, int]], refused: list[tuple[int, int]]
+) -> Generator[Statement, Rows, None]:
+    """Release what never started, in halves where the database refuses that; add what is refused alone."""
+    zeros, none = array(0.0 for _ in attempts), array(None for _ in attempts)
+    values = (array(i for i, _ in attempts), array(e for _, e in attempts), zeros, zeros, none, none)
+    try:
+        yield RELEASE, (me, *values, array(False for _ in attempts))
+        return
+    except StatementFailed as failure:
+        if not is_of_row(failure.sqlstate):
+            raise
+    if len(attempts) == 1:
+        refused.extend(attempts)
+        return
+    for part in halves(attempts):
+        yield from _give_back(me, part, refused)

@@ -28,6 +28,7 @@ class Ended:
     took_seconds: float
     delay_seconds: float = 0.0
     tries: int = field(default=0, init=False)
+    refusals: int = field(default=0, init=False)
     not_before: float = field(default=0.0, init=False)
     # Of a failure, and whether the database is to be told what the group is.
     group: ErrorGroup | None = field(default=None, init=False)

@@ -137,6 +137,7 @@ class Holdings:
 
     def __init__(self) -> None:
         self._held: dict[tuple[int, int], Held] = {}
+        self._given_up: set[tuple[int, int]] = set()
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
@@ -180,6 +181,14 @@ class Holdings:
                 if held.get(attempt) is entry:
                     del held[attempt]
 
+    def give_up(self, attempts: Iterable[tuple[int, int]]) -> None:
+        """Hold these no more though their rows say that we do: their leases end by themselves."""
+        gone = set(attempts)
+        with self._lock:
+            for attempt in gone:
+                self._held.pop(attempt, None)
+            self._given_up |= gone
+
     def forget(self, attempts: Iterable[tuple[int, int]]) -> list[Held]:
         """Drop attempts that the database does not know of, and return them, each marked as such."""
         with self._lock:
@@ -199,5 +208,13 @@ class Holdings:
             return list(self._held.values())
 
     def unknown(self, rows: Rows) -> list[tuple[int, int]]:
-        """Return (id, epoch) of rows locked by us that we do not hold: claims whose answer was lost."""
-        return [(run_id, epoch) for run_id, epoch in rows if self.get(run_id, epoch) is None]
+        """Return (id, epoch) of rows locked by us that we do not hold: claims whose answer was lost.
+
+        ``rows`` are all that are locked by us; what was given up is none of them.
+        """
+        self._given_up &= {(run_id, epoch) for run_id, epoch in rows}
+        return [
+            (run_id, epoch)
+            for run_id, epoch in rows
+            if self.get(run_id, epoch) is None and (run_id, epoch) not in self._given_up
+        ]

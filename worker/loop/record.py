@@ -1,15 +1,14 @@
 """From ended attempts to the statements that say so: they are queued here and written in batches.
 
 How each ended was decided before (``deciding``); the row decides the rest under its lock. A batch that meets
-a row somebody holds leaves that row for the next try; a batch that the server refuses is sent again one by
-one, so a hostile answer hurts only its own run.
+a row somebody holds leaves that row for the next try; a batch that the database refuses for one of its rows
+is sent again in halves, down to that one (``unrecorded``): it hurts no other run.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from time import monotonic
 from typing import Any
 
@@ -18,7 +17,9 @@ from worker.loop.channel import Rows, Script, StatementFailed, array, numbers
 from worker.loop.deciding import Ended
 from worker.loop.held import Held, boottime_ns
 from worker.loop.told import Told
+from worker.loop.unrecorded import lighten
 from worker.outcome import PLAIN
+from worker.refusals import halves, is_of_row
 from worker.states import Status
 from worker.transitions.engine.endings import FAIL, RELEASE, SUCCEED
 from worker.transitions.engine.fence import NOTE_REFUSAL, STANDING
@@ -28,8 +29,6 @@ BATCH = 750
 BATCH_CHARACTERS = 1_000_000
 BUSY_PAUSE_SECONDS = 0.02
 REFUSED_PAUSE_SECONDS = 0.2
-# SQLSTATE classes that speak of what was sent: data, integrity, program limits. All others pass by.
-UNSTORABLE = ("22", "23", "54")
 
 # What nearly every answer is, with no texts.
 _RETURNED = PLAIN["returned"]
@@ -42,17 +41,20 @@ class Recorder:
     """The queue of ended attempts and the scripts that write them."""
 
     def __init__(self, worker_id: str, written: Callable[[Sequence[Written]], None],
-                 refused: Callable[[Ended], None]) -> None:  # fmt: skip
+                 refused: Callable[[Ended], None], gave_up: Callable[[Ended], None]) -> None:  # fmt: skip
+        """``refused``: a late answer, whose lease was lost; ``gave_up``: one that the database forbids."""
         self._worker_id = worker_id
         self._written = written
         self._refused = refused
+        self._gave_up = gave_up
         # In the order of their turns: the one written last waits for the others.
         self._waiting: dict[str, deque[Ended]] = {"succeed": deque(), "fail": deque(), "release": deque()}
-        self._singly = 0
+        # Parts of batches that were refused: each is sent as it is.
+        self._parts: deque[Sequence[Ended]] = deque()
         self._told = Told()
 
     def __len__(self) -> int:
-        return sum(map(len, self._waiting.values()))
+        return sum(map(len, self._waiting.values())) + sum(map(len, self._parts))
 
     def add(self, ended: Ended) -> None:
         """Queue an attempt to be written."""
@@ -64,12 +66,12 @@ class Recorder:
 
     def next_batch(self) -> list[Ended]:
         """Take what can be written by one statement now; empty when all wait for a moment."""
-        size = 1 if self._singly else BATCH
+        if self._parts:
+            return list(self._parts.popleft())
         for move in list(self._waiting):
-            batch = _take(self._waiting[move], size)
+            batch = _take(self._waiting[move], BATCH)
             if batch:
                 self._waiting[move] = self._waiting.pop(move)
-                self._singly = max(0, self._singly - 1)
                 return batch
         return []
 
@@ -83,32 +85,25 @@ class Recorder:
         """Leave out attempts that are forgotten: another run may have their number and epoch by now."""
         for move, waiting in self._waiting.items():
             self._waiting[move] = deque(ended for ended in waiting if not ended.held.is_forgotten)
+        kept = ([ended for ended in part if not ended.held.is_forgotten] for part in self._parts)
+        self._parts = deque(part for part in kept if part)
 
     def refuse(self, batch: Sequence[Ended], error: StatementFailed) -> None:
-        """Answer the server's refusal of a batch: one by one, then without what a handler supplied.
+        """Answer the database's refusal of a batch: halve it; of a single row try less, or give it up.
 
-        A refusal that does not speak of the data (a lock or statement timeout, a full disk) costs no answer:
-        the batch waits a moment.
+        A refusal that does not speak of a row (a lock or statement timeout, a full disk) costs no answer: the
+        batch waits a moment.
         """
-        if not error.sqlstate.startswith(UNSTORABLE):
+        if not is_of_row(error.sqlstate):
             for ended in batch:
                 ended.not_before = monotonic() + REFUSED_PAUSE_SECONDS
             self.give_back(batch)
-            return
-        if len(batch) > 1:
-            self._singly = len(batch)
+        elif len(batch) > 1:
+            self._parts.extendleft(reversed(halves(batch)))
+        elif lighten(batch[0], error):
             self.give_back(batch)
-            return
-        ended = batch[0]
-        ended.tries += 1
-        ended.not_before = monotonic() + min(5.0, 0.1 * ended.tries)
-        note = f"The answer could not be stored ({error.sqlstate}) and was left out."
-        ended.answer = replace(ended.answer, result=None, output_tail=None, traceback=None, note=note)
-        if ended.tries > 2:
-            ended.took_seconds, ended.delay_seconds = 0.0, min(ended.delay_seconds, 3600.0)
-        if ended.tries > 1:
-            ended.answer = replace(ended.answer, error_code="unrecordable", message=note)
-        self.give_back(batch)
+        else:
+            self._gave_up(batch[0])
 
     def script(self, batch: Sequence[Ended]) -> Script:
         """Return the script that writes ``batch`` (all of one move) and settles every row of it.

@@ -11,6 +11,7 @@ from worker.loop.deciding import Ended
 from worker.loop.held import Held, Holdings
 from worker.loop.line import Line
 from worker.loop.record import Recorder, Written
+from worker.refusals import Refusals, is_of_row, one_line
 
 # While so many are still held, a statement waits until so many have ended, but no longer than this.
 STILL_HELD = 300
@@ -37,7 +38,8 @@ class Writer:
         self._holdings = holdings
         self._worker_id = worker_id
         self._wrote = wrote
-        self._recorder = Recorder(worker_id, self._written, self._refused)
+        self._recorder = Recorder(worker_id, self._written, self._refused, self._gave_up)
+        self._refusals = Refusals()
         self._gather_seconds = gather_seconds
         self._sent_at = -gather_seconds
         # Whether a statement is under way, and one that was before something was forgotten.
@@ -77,7 +79,7 @@ class Writer:
         def failed(failure: Exception) -> None:
             ended()
             if isinstance(failure, StatementFailed):
-                log.warn("The database refused a batch of answers; trying one by one.", error=str(failure))
+                self._tell(batch, failure)
                 self._recorder.refuse(batch, failure)
             else:
                 self._recorder.give_back(batch)
@@ -120,6 +122,28 @@ class Writer:
             log_end(held, _EVENTS.get(status, "fail"), self._worker_id, ended.took_seconds, code, why, delay)
         log.run_moves("succeed", self._worker_id, succeeded)
         self._wrote(helds)
+
+    def _tell(self, batch: Sequence[Ended], failure: StatementFailed) -> None:
+        """Log that a batch was refused; of what is refused for one of its rows, who that is."""
+        why, held = one_line(str(failure)), batch[0].held
+        if not is_of_row(failure.sqlstate):
+            log.warn("The database refused a batch of answers; trying it again.", error=why)
+        elif len(batch) == 1:
+            self._refusals.tell(
+                held.run_id, "The database refuses how a run ended; the others are written.",
+                run_id=held.run_id, job_type=held.assignment.job_type, attempt=held.assignment.attempt,
+                outcome=batch[0].outcome, error=why,
+            )  # fmt: skip
+
+    def _gave_up(self, ended: Ended) -> None:
+        """Hold a run no more whose end may not be written: its lease ends by itself."""
+        held = ended.held
+        self._holdings.give_up([held.assignment[:2]])
+        log.warn(
+            "A run's end cannot be written; it is left to whoever takes back ended leases.",
+            run_id=held.run_id, job_type=held.assignment.job_type, attempt=held.assignment.attempt,
+        )  # fmt: skip
+        self._wrote([held])
 
     def _refused(self, ended: Ended) -> None:
         held = ended.held

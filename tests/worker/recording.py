@@ -1,0 +1,75 @@
+"""A recorder, and the loop that lets it write, for the tests of what a refusal costs."""
+
+from __future__ import annotations
+
+import select
+from typing import Any
+
+from tests.factories import Connection, a_run, a_type, claim
+from tests.worker.endings import held
+from worker.loop.channel import Channel, StatementFailed
+from worker.loop.deciding import Ended, decide
+from worker.loop.held import Held, boottime_ns
+from worker.loop.record import Recorder
+from worker.outcome import Answer
+
+
+class Desk:
+    """A recorder of the worker w1, and what it says of each run."""
+
+    def __init__(self) -> None:
+        self.written: list[tuple[int, str]] = []
+        self.refused: list[int] = []
+        self.given_up: list[int] = []
+        self.recorder = Recorder(
+            "w1",
+            lambda batch: self.written.extend((ended.held.run_id, status) for ended, status in batch),
+            lambda ended: self.refused.append(ended.held.run_id),
+            lambda ended: self.given_up.append(ended.held.run_id),
+        )
+
+
+def recorder() -> tuple[Recorder, list[tuple[int, str]], list[int]]:
+    """Return a recorder, what it writes, and whose late answers it sees refused."""
+    desk = Desk()
+    return desk.recorder, desk.written, desk.refused
+
+
+def write(channel: Channel, made: Recorder, *, rounds: int = 50) -> int:
+    """Write as the worker's loop does, until nothing waits; return how many batches were sent."""
+    sent = 0
+    for _ in range(rounds):
+        batch = made.next_batch()
+        if not batch:
+            if not len(made):
+                return sent
+            select.select([], [], [], 0.02)
+            continue
+        sent += 1
+        told: list[Any] = []
+        channel.run(made.script(batch), told.append, told.append)
+        while not told:
+            select.select([channel.fileno()], [], [], 10)
+            channel.pump()
+        if isinstance(told[0], StatementFailed):
+            made.refuse(batch, told[0])
+        else:
+            made.tell(told[0])
+    return sent
+
+
+def running(connection: Connection, count: int) -> list[Held]:
+    """Claim ``count`` new runs for w1, and hold them."""
+    a_type(connection)
+    for _ in range(count):
+        a_run(connection)
+    return [held(one.id, one.epoch) for one in claim(connection, limit=count)]
+
+
+def succeeded(one: Held, **answer: Any) -> Ended:
+    """Let a held run end well."""
+    ended = decide(
+        one, Answer("returned", **answer), took_seconds=1, ended_ns=boottime_ns(), is_stopping=False
+    )
+    assert ended is not None
+    return ended

@@ -1,0 +1,168 @@
+"""A rule of the database's owner forbids how a run ends: the others are written, this one is not held on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.factories import Connection, attempts, claim, row, status
+from tests.worker.endings import decided
+from tests.worker.motion import a_worker, insert, insert_many, wait_until_all, wait_until_status
+from tests.worker.recording import Desk, running, succeeded, write
+from tests.worker.refusing import refuse, refuse_at_commit, result_of
+from worker import db, log
+from worker.duties.lease import LeaseKeeper
+from worker.loop.channel import Channel
+from worker.loop.claiming import Recovered, recovery_script
+from worker.loop.deciding import never_started
+from worker.loop.held import Holdings, boottime_ns
+
+SENTENCE = "no good end for this one"
+BAD = "new.payload ? 'bad'"
+
+
+@pytest.fixture
+def channel(database: str) -> Iterator[Channel]:
+    opened = Channel(db.connect(database, name="wakeboard finish"))
+    yield opened
+    opened.close()
+
+
+def mark_bad(connection: Connection, *ids: int) -> None:
+    connection.execute(
+        "UPDATE wakeboard.job_runs SET payload = '{\"bad\": 1}' WHERE id = ANY (%s)", (list(ids),)
+    )
+
+
+@pytest.mark.parametrize("rule", [refuse, refuse_at_commit])
+@pytest.mark.parametrize("bad", [(0,), (150,), (3, 77, 299)])
+def test_of_a_batch_all_are_written_but_those_that_are_refused_alone(
+    channel: Channel, connection: Connection, rule: Any, bad: tuple[int, ...]
+) -> None:
+    desk = Desk()
+    ones = running(connection, 300)
+    refused = [ones[place].run_id for place in bad]
+    mark_bad(connection, *refused)
+    rule(connection, f"{BAD} AND new.status = 'succeeded'", SENTENCE)
+    for one in ones:
+        desk.recorder.add(succeeded(one, result='{"kept": 1}'))
+    assert write(channel, desk.recorder, rounds=400) < 30 * len(bad), "halved, not one by one"
+    assert dict(desk.written) == {
+        one.run_id: "dead" if one.run_id in refused else "succeeded" for one in ones
+    }
+    assert (desk.given_up, desk.refused, len(desk.recorder)) == ([], [], 0)
+    for run_id in refused:
+        found = row(connection, run_id)
+        (attempt,) = attempts(connection, run_id)
+        assert (found["status"], found["error_code"], found["locked_by"]) == ("dead", "finish_refused", None)
+        assert (attempt["outcome"], attempt["attempt"]) == ("failed", 1)
+        assert f"ended (succeeded), and the database refuses that end: {SENTENCE}." in attempt["error"]
+
+
+@pytest.mark.parametrize("kind", ["returned", "raised", "release"])
+def test_an_end_that_is_forbidden_altogether_is_given_up(
+    channel: Channel, connection: Connection, kind: Any
+) -> None:
+    desk = Desk()
+    bad, good = running(connection, 2)
+    mark_bad(connection, bad.run_id)
+    refuse(connection, BAD, SENTENCE)
+    for one in (bad, good):
+        desk.recorder.add(
+            never_started(one)
+            if kind == "release"
+            else decided(kind, run_id=one.run_id, epoch=one.lease_epoch)
+        )
+    write(channel, desk.recorder, rounds=200)
+    assert (desk.given_up, len(desk.recorder)) == ([bad.run_id], 0)
+    assert [run_id for run_id, _ in desk.written] == [good.run_id]
+    assert status(connection, bad.run_id) == "running"
+    assert attempts(connection, bad.run_id) == []
+
+
+def test_what_is_forgotten_is_left_out_of_the_parts_of_a_batch_too(
+    channel: Channel, connection: Connection
+) -> None:
+    desk = Desk()
+    ones = running(connection, 4)
+    mark_bad(connection, ones[0].run_id)
+    refuse(connection, BAD, SENTENCE)
+    for one in ones:
+        desk.recorder.add(succeeded(one))
+    write(channel, desk.recorder, rounds=1)
+    ones[3].is_forgotten = True
+    desk.recorder.forget()
+    write(channel, desk.recorder, rounds=200)
+    assert sorted(run_id for run_id, _ in desk.written) == [one.run_id for one in ones[1:3]]
+
+
+def test_what_was_given_up_is_not_given_back_as_if_it_had_never_started(
+    channel: Channel, connection: Connection
+) -> None:
+    holdings = Holdings()
+    ended, unanswered = running(connection, 2)
+    holdings.give_up([(ended.run_id, ended.lease_epoch)])
+    found = result_of(channel, recovery_script("w1", holdings))
+    assert found == Recovered(1, [], [])
+    assert (status(connection, ended.run_id), status(connection, unanswered.run_id)) == ("running", "queued")
+
+
+def test_a_claim_that_may_not_go_back_keeps_no_other_from_it(
+    channel: Channel, connection: Connection
+) -> None:
+    ones = running(connection, 5)
+    bad = ones[2]
+    mark_bad(connection, bad.run_id)
+    refuse(connection, BAD, SENTENCE)
+    found = result_of(channel, recovery_script("w1", Holdings()))
+    assert found == Recovered(4, [], [(bad.run_id, bad.lease_epoch)])
+    assert [status(connection, one.run_id) for one in ones] == [
+        "queued",
+        "queued",
+        "running",
+        "queued",
+        "queued",
+    ]
+    assert len(claim(connection, limit=9)) == 4
+
+
+def test_a_lease_that_may_not_be_renewed_costs_no_other_its_lease(
+    database: str, connection: Connection, capfd: pytest.CaptureFixture[str]
+) -> None:
+    ones = running(connection, 5)
+    mark_bad(connection, ones[1].run_id)
+    refuse(connection, BAD, SENTENCE)
+    holdings, long_ago = Holdings(), boottime_ns() - int(20e9)
+    for one in ones:
+        one.leased_ns = long_ago
+    holdings.add(ones)
+    keeper = LeaseKeeper(
+        database, "w1", holdings, heartbeat_seconds=10, poll_seconds=2, patience_seconds=30,
+        loop_silent_seconds=lambda: 0.0, progress=lambda _: None, tell=lambda _: None,
+    )  # fmt: skip
+    with db.connect(database, name="wakeboard lease") as own:
+        for _ in range(3):
+            keeper.step(own)
+    assert [one.leased_ns > long_ago for one in ones] == [True, False, True, True, True]
+    log.flush()
+    told = capfd.readouterr().err
+    assert told.count("refuses to renew a run's lease") == 1
+    assert f"run={ones[1].run_id} type=mail" in told
+
+
+def test_a_worker_writes_the_others_and_ends_with_nothing_left(database: str, connection: Connection) -> None:
+    with a_worker(database, ready=connection) as worker:
+        wait_until_all(connection, insert_many(connection, "swift", 600), "succeeded", 60)
+        refuse(connection, f"{BAD} AND new.status = 'succeeded'", SENTENCE)
+        good = insert_many(connection, "swift", 300)
+        bad = insert(connection, "swift", {"bad": 1})
+        good += insert_many(connection, "swift", 300)
+        wait_until_all(connection, good, "succeeded", 30)
+        wait_until_status(connection, bad, "dead")
+        text = worker.output
+    assert row(connection, bad)["error_code"] == "finish_refused"
+    told = [line for line in text.splitlines() if "refuses how a run ended" in line]
+    assert len(told) == 1
+    assert f'run={bad} type=swift attempt=1 outcome=succeeded error="{SENTENCE}"' in told[0]
