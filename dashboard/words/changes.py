@@ -9,6 +9,7 @@ from functools import lru_cache
 from typing import Any
 
 from worker.redaction import redact
+from worker.sameness import same_value
 
 # The word for a column where its name alone would not say it.
 WORDS = {
@@ -84,7 +85,11 @@ def _all(change: _Change, longest: int) -> list[str]:
     if after is None:
         keys = [key for key, value in old.items() if value is not None]
     else:
-        keys = [key for key in dict.fromkeys((*old, *new)) if key in new and old.get(key) != new[key]]
+        keys = [
+            key
+            for key in dict.fromkeys((*old, *new))
+            if key in new and not same_value(old.get(key), new[key])
+        ]
     if "status" in keys:
         # A move of the status moves the time as well: the status says it.
         keys = [key for key in keys if key != "run_at"]

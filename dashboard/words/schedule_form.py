@@ -11,6 +11,7 @@ from dashboard.formats import pretty
 from worker.cron import read_schedule
 from worker.durations import format_duration, parse_duration
 from worker.redaction import HIDDEN, is_hidden_item, redact
+from worker.sameness import same_json
 from worker.transitions.definitions import Definition, check_name
 from worker.transitions.newrun import check_type
 from worker.zones import check_timezone
@@ -163,7 +164,7 @@ def restored(given: Any, stored: Any, name: str = "") -> Any:
 
     Raises ValueError where something hidden has no place in ``stored``, or where it is not sure which.
     """
-    if given == redact(stored):
+    if same_json(given, redact(stored)):
         return stored
     if isinstance(given, dict):
         before = stored if isinstance(stored, dict) else {}
@@ -191,7 +192,7 @@ def restored(given: Any, stored: Any, name: str = "") -> Any:
 
 def _item(given: list[Any], place: int, shown: Any, old: Any, name: str) -> Any:
     """Return the item at ``place`` of a list; what the word before it hides goes with that word."""
-    if given[place] != shown:
+    if not same_json(given[place], shown):
         return restored(given[place], old, name)
     if shown == HIDDEN != old and not is_hidden_item(given, place):
         raise ValueError(MOVED.format(f"list “{name[:60]}”" if name else "list"))
@@ -216,9 +217,10 @@ def _is_in_place(given: list[Any], shown: list[Any]) -> bool:
     if len(given) != len(shown):
         return False
     hiding = [(new, old) for new, old in zip(given, shown, strict=True) if _hides(new)]
-    changed = [new for new, old in hiding if new != old]
-    alike = any(shown.count(old) > 1 for _, old in hiding)
-    return not alike and len(changed) < 2 and not any(new in shown for new in changed)
+    changed = [new for new, old in hiding if not same_json(new, old)]
+    alike = any(sum(same_json(old, each) for each in shown) > 1 for _, old in hiding)
+    moved = any(same_json(new, each) for new in changed for each in shown)
+    return not alike and len(changed) < 2 and not moved
 
 
 _READERS: Mapping[str, Callable[[str], Any]] = {

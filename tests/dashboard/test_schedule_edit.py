@@ -274,6 +274,27 @@ def test_what_is_hidden_comes_back_where_it_was() -> None:
     }  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ({"dry_run": True, "n": 1}, {"dry_run": 1, "n": 1}),
+        ({"dry_run": True, "n": 1}, {"dry_run": True, "n": 1.0}),
+        ({"list": [True, {"token": "one"}]}, {"list": [1, {"token": "•••"}]}),
+        ({"list": [{"token": "one", "n": True}, 2]}, {"list": [{"token": "•••", "n": 1}, 2]}),
+    ],
+)
+def test_true_that_becomes_1_is_a_change(
+    client: FlaskClient, connection: Connection, before: dict[str, Any], after: dict[str, Any]
+) -> None:
+    connection.execute("UPDATE wakeboard.job_definitions SET payload = %s", (json.dumps(before),))
+    answer = client.post(PATH, json={"payload": after}, headers=JSON).get_json()
+    assert answer["message"] == "Schedule nightly was changed."
+    kept = json.dumps(after, sort_keys=True, ensure_ascii=False).replace("•••", "one")
+    assert json.dumps(stored(connection)["payload"], sort_keys=True) == kept
+    trail = client.get("/schedules/nightly").get_data(as_text=True).split("<h2>Audit trail")[1]
+    assert "payload {" in trail
+
+
 A, B = {"host": "a", "token": "one"}, {"host": "b", "token": "two"}
 SHOWN_A, SHOWN_B = A | {"token": "•••"}, B | {"token": "•••"}
 

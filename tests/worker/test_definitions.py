@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
@@ -10,12 +11,14 @@ import pytest
 
 from tests import factories
 from tests.conftest import Connection
+from tests.processes import wait_until_blocked
 from worker.audit import Actor
 from worker.states import Role
 from worker.transitions import definitions, editing
 from worker.transitions.definitions import Definition, DefinitionError
 
 ADMIN = Actor("root", Role.ADMIN, "cli")
+BOB = Actor("bob", Role.ADMIN, "cli")
 OPERATOR = Actor("alice", Role.OPERATOR, "web")
 HOSTILE = "<script>alert('1')</script> \" ' \\ %s {} $1 ünï 🚨"
 NIGHTLY = Definition(
@@ -52,6 +55,45 @@ def test_adding_twice_changes_nothing(connection: Connection) -> None:
     answer = definitions.add(connection, NIGHTLY, ADMIN)
     assert (answer.result, answer.status, answer.ok) == ("already", "unchanged", True)
     assert the(connection) == before
+
+
+@pytest.mark.parametrize(
+    ("change", "result", "status"), [({}, "already", "unchanged"), ({"priority": 4}, "forbidden", None)]
+)
+def test_of_two_who_add_one_name_at_once_one_creates_and_the_other_is_told(
+    connection: Connection, other: Connection, change: dict[str, Any], result: str, status: str | None
+) -> None:
+    with ThreadPoolExecutor(1) as beside:
+        with connection.transaction():
+            assert definitions.add(connection, NIGHTLY, ADMIN).status == "created"
+            pid, theirs = other.info.backend_pid, replace(NIGHTLY, **change)
+            second = beside.submit(definitions.add, other, theirs, BOB)
+            wait_until_blocked(connection, pid)
+        answer = second.result(timeout=10)
+    assert (answer.result, answer.status) == (result, status)
+    assert ("There is a schedule nightly already" in answer.message) == (result == "forbidden")
+    assert the(connection)["priority"] == NIGHTLY.priority
+    audit = factories.rows(connection, "audit_log", "target_id = 'nightly'")
+    assert [row["result"] for row in audit] == ["done", result]
+    if change:
+        assert definitions.add(connection, theirs, ADMIN).status == "changed"
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ({"dry_run": True}, {"dry_run": 1}),
+        ({"n": [0, {"deep": False}]}, {"n": [0, {"deep": 0}]}),
+        ({"n": 1}, {"n": 1.0}),
+    ],
+    ids=str,
+)
+def test_a_payload_is_compared_as_json(
+    connection: Connection, before: dict[str, Any], after: dict[str, Any]
+) -> None:
+    definitions.add(connection, replace(NIGHTLY, payload=before), ADMIN)
+    assert definitions.add(connection, replace(NIGHTLY, payload=after), ADMIN).status == "changed"
+    assert repr(the(connection)["payload"]) == repr(after)
 
 
 @pytest.mark.parametrize(

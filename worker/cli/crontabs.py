@@ -68,6 +68,8 @@ def _take(connection: reach.Connection, line: Line) -> dict[str, Any]:
         done = definitions.add(connection, definition, terminal_actor(), REASON)
     except DefinitionError as wrong:
         return {"line": line.number, "result": "refused", "name": line.definition.name, "says": str(wrong)}
+    if not done.ok:
+        return {"line": line.number, "result": "refused", "name": line.definition.name, "says": done.message}
     says = f"{line.definition.schedule} {line.definition.payload['argv'][-1]}"
     return {
         "line": line.number,

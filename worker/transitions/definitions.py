@@ -13,6 +13,7 @@ from worker import instructions
 from worker.audit import Actor
 from worker.cron import Cron, check_timezone, read_schedule
 from worker.outcome import Permanent
+from worker.sameness import same_value
 from worker.transitions.answer import Answer
 from worker.transitions.newrun import EnqueueError, check_type, payload_limit, payload_text
 from worker.transitions.operator import WAKE_CHANNEL, Connection, Row, _row, act
@@ -32,18 +33,16 @@ VALUES (%(name)s, %(job_type)s, %(payload)s::jsonb, %(schedule)s, %(timezone)s, 
     %(grace_seconds)s, %(overlap)s, %(max_attempts)s, %(timeout_seconds)s, %(priority)s, %(next_fire_at)s)
 """
 CREATE = f"{INSERT} ON CONFLICT (name) DO NOTHING RETURNING id"
-SAVE = f"""
-{INSERT}
-ON CONFLICT (name) DO UPDATE SET job_type = excluded.job_type, payload = excluded.payload,
-    schedule = excluded.schedule, timezone = excluded.timezone, misfire = excluded.misfire,
-    grace_seconds = excluded.grace_seconds, overlap = excluded.overlap, max_attempts = excluded.max_attempts,
-    timeout_seconds = excluded.timeout_seconds, priority = excluded.priority, error = NULL,
-    updated_at = now(),
+SAVE = """
+UPDATE wakeboard.job_definitions SET job_type = %(job_type)s, payload = %(payload)s::jsonb,
+    schedule = %(schedule)s, timezone = %(timezone)s, misfire = %(misfire)s, overlap = %(overlap)s,
+    grace_seconds = %(grace_seconds)s, max_attempts = %(max_attempts)s, priority = %(priority)s,
+    timeout_seconds = %(timeout_seconds)s, error = NULL, updated_at = now(),
     next_fire_at = CASE
-        WHEN job_definitions.schedule IS NOT DISTINCT FROM excluded.schedule
-            AND job_definitions.timezone = excluded.timezone AND job_definitions.next_fire_at IS NOT NULL
-        THEN job_definitions.next_fire_at ELSE excluded.next_fire_at END
-RETURNING id
+        WHEN schedule IS NOT DISTINCT FROM %(schedule)s AND timezone = %(timezone)s
+            AND next_fire_at IS NOT NULL
+        THEN next_fire_at ELSE %(next_fire_at)s END
+WHERE name = %(name)s
 """
 PAUSE = """
 UPDATE wakeboard.job_definitions SET enabled = false, updated_at = now()
@@ -69,6 +68,10 @@ SELECT count(*) AS runs FROM (
     ORDER BY r.definition_id LIMIT {MOST_WAITING} + 1
 ) AS waiting
 """
+MET = (
+    "There is a schedule {} already: somebody else made it at the same moment. It was left as it is; look at "
+    "it, then add yours once more to change it."
+)
 REMOVE = "DELETE FROM wakeboard.job_definitions WHERE name = %(name)s RETURNING id"
 
 
@@ -143,26 +146,29 @@ def next_fire(connection: Connection, schedule: str | None, timezone: str) -> An
 def add(connection: Connection, definition: Definition, actor: Actor, reason: str | None = None) -> Answer:
     """Create or change a definition; ``Answer.status`` is 'created', 'changed' or 'unchanged'.
 
-    A paused definition stays paused. Raises DefinitionError for a wrong field.
+    A paused definition stays paused. Where somebody else creates another of its name at the same moment, that
+    one stays, and the answer is 'forbidden': this change was not made on what is there. Raises
+    DefinitionError for a wrong field.
     """
     definition.checked()
+    name, wanted = definition.name, _wanted(definition)
 
     def move() -> tuple[Answer, Row | None, Row | None]:
-        values = asdict(definition)
-        before = _row(connection, BY_NAME, values)
-        wanted = {key: value for key, value in values.items() if key != "name"}
-        known = None if before is None else {key: before[key] for key in wanted}
-        if known == wanted:
-            return (
-                Answer(definition.name, "unchanged", "already", f"Schedule {definition.name} is unchanged."),
-                known,
-                None,
-            )
+        before = _row(connection, BY_NAME, {"name": name})
+        if before is None:
+            if _row(connection, CREATE, _saved(connection, definition)) is not None:
+                return _created(definition)
+            met = _row(connection, BY_NAME, {"name": name})
+            if met is None or not _says(met, wanted):
+                return Answer(name, None, "forbidden", MET.format(name)), None, None
+            before = met
+        known = {key: before[key] for key in wanted}
+        if _says(before, wanted):
+            return Answer(name, "unchanged", "already", f"Schedule {name} is unchanged."), known, None
         connection.execute(SAVE.encode(), _saved(connection, definition))
-        word = "created" if before is None else "changed"
-        return Answer(definition.name, word, "done", f"Schedule {definition.name} was {word}."), known, wanted
+        return Answer(name, "changed", "done", f"Schedule {name} was changed."), known, wanted
 
-    return act(connection, actor, "schedule.edit", ("schedule", definition.name), reason, move)
+    return act(connection, actor, "schedule.edit", ("schedule", name), reason, move)
 
 
 def create(connection: Connection, definition: Definition, actor: Actor, reason: str | None = None) -> Answer:
@@ -176,10 +182,23 @@ def create(connection: Connection, definition: Definition, actor: Actor, reason:
     def move() -> tuple[Answer, Row | None, Row | None]:
         if _row(connection, CREATE, _saved(connection, definition)) is None:
             return Answer(name, None, "forbidden", f"There is a schedule {name} already."), None, None
-        wanted = {key: value for key, value in asdict(definition).items() if key != "name"}
-        return Answer(name, "created", "done", f"Schedule {name} was created."), None, wanted
+        return _created(definition)
 
     return act(connection, actor, "schedule.edit", ("schedule", name), reason, move)
+
+
+def _wanted(definition: Definition) -> Row:
+    """Return what a definition says, by column."""
+    return {key: value for key, value in asdict(definition).items() if key != "name"}
+
+
+def _says(row: Row, wanted: Row) -> bool:
+    return all(same_value(row[key], value) for key, value in wanted.items())
+
+
+def _created(definition: Definition) -> tuple[Answer, None, Row]:
+    name = definition.name
+    return Answer(name, "created", "done", f"Schedule {name} was created."), None, _wanted(definition)
 
 
 def _saved(connection: Connection, definition: Definition) -> Row:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from worker.audit import Actor
+from worker.sameness import same_value
 from worker.transitions.answer import Answer
 from worker.transitions.definitions import Definition, DefinitionError, next_fire
 from worker.transitions.operator import Connection, Row, _row, act
@@ -61,7 +62,7 @@ def edit(
         if version is not None and version != row["version"]:
             return Answer(name, "changed", "forbidden", CHANGED.format(name)), None, None
         different = {
-            key: value for key, value in changes.items() if key in FIELDS and not _is_same(row[key], value)
+            key: value for key, value in changes.items() if key in FIELDS and not same_value(row[key], value)
         }
         if not different:
             return Answer(name, "unchanged", "already", f"Schedule {name} says that already."), None, None
@@ -74,13 +75,6 @@ def edit(
         return Answer(name, "changed", "done", f"Schedule {name} was changed."), before, different
 
     return act(connection, actor, "schedule.edit", ("schedule", name), reason, move)
-
-
-def _is_same(old: Any, new: Any) -> bool:
-    """Whether an edit leaves a column as it is; in a payload, Python takes true for 1."""
-    if not isinstance(old, dict) or not isinstance(new, dict):
-        return bool(old == new)
-    return json.dumps(old, sort_keys=True) == json.dumps(new, sort_keys=True)
 
 
 def _checked(row: Row) -> None:
