@@ -49,7 +49,7 @@ def test_an_operator_is_refused_what_admins_do_and_nothing_else(
     denied = {row["action"] for row in rows(connection, "audit_log", "result = 'denied'")}
     assert {VERBS[action].role for action in denied} == {Role.ADMIN}
     assert refused == {
-        "/schedules/<name>/edit", "/schedules/<name>/remove", "/types/<path:name>/keep",
+        "/schedules/+new", "/schedules/<name>/edit", "/schedules/<name>/remove", "/types/<path:name>/keep",
         "/workers/<path:name>/stop", "/alerts/<id:rule_id>/edit",
     }  # fmt: skip
 
