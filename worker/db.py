@@ -59,9 +59,7 @@ MIGRATION_PATIENCE_SECONDS = 60
 MIGRATION_PAUSE_SECONDS = 0.2
 OLDEST_SERVER = 160_000
 
-# What PostgreSQL refuses of the data; the last one is what a trigger of somebody's own raises.
-REFUSALS = (psycopg.DataError, psycopg.IntegrityError, psycopg.errors.RaiseException)
-# What it says where another transaction holds a row, or waits for one of ours.
+# What PostgreSQL says where another transaction holds a row, or waits for one of ours.
 LOCKED = (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected)
 # What PostgreSQL says where the tables are not there, or are older than this version.
 NO_TABLES = (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName, psycopg.errors.UndefinedColumn)

@@ -50,7 +50,7 @@ def test_an_open_reference_to_a_run_stops_none_of_its_moves(
     assert transitions.cancel(connection, waiting[2], OLIVIA).changed
     assert transitions.retry_now(connection, waiting[1], OLIVIA).changed
     connection.execute("UPDATE wakeboard.job_runs SET locked_until = now() WHERE status = 'running'")
-    ended = send(connection, reaping.ENDED_LEASES, 10)
+    ended = send(connection, reaping.ENDED_LEASES, 10, [])
     assert {one[0] for one in ended} == set(waiting[2:])
     assert transitions.release_lease(connection, waiting[3], OLIVIA).changed
 

@@ -12,6 +12,7 @@ from tests.conftest import Connection
 from worker.transitions.engine.claims import claim, claim_limited
 from worker.transitions.engine.endings import FAIL, RELEASE, SUCCEED
 from worker.transitions.engine.reaping import ENDED_LEASES, REAP
+from worker.transitions.engine.refused import CLAIM_THESE, candidates
 from worker.transitions.engine.renewal import RENEW
 
 IDS = "ARRAY[100, 200, 300]::bigint[], ARRAY[1, 1, 1]::bigint[]"
@@ -112,4 +113,14 @@ def test_a_limited_claim_counts_what_runs_by_its_own_index(large: Connection, mo
 
 @pytest.mark.parametrize("mode", ["generic", "custom"])
 def test_the_reaper_looks_at_leases_alone(large: Connection, mode: str) -> None:
-    assert reads(large, ENDED_LEASES, "100", mode) == {"job_runs_leased"}
+    assert reads(large, ENDED_LEASES, "100, '{1,2,3}'", mode) == {"job_runs_leased"}
+
+
+@pytest.mark.parametrize("mode", ["generic", "custom"])
+def test_a_claim_in_parts_reads_the_claims_own_index_and_then_runs_by_their_ids(
+    large: Connection, mode: str
+) -> None:
+    found = reads(large, candidates(10), "'{type1,type2}', '{1,2,3}', false", mode)
+    assert found == {"job_runs_claimable"}
+    found = reads(large, CLAIM_THESE, "'{1,2,3}', 'w1', 30, 3, 'type9'", mode)
+    assert found == {"job_runs_pkey", "job_runs_leased", "Tid Scan"}

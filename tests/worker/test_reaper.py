@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 import pytest
 
 from tests.factories import Connection, a_run, a_type, attempts, end_lease, row, status
 from tests.processes import wait_until
-from worker import db
+from tests.worker.refusing import refuse, refuse_at_commit
+from worker import db, log
 from worker.duties.reaper import Reaper
 
 
@@ -133,3 +135,42 @@ def test_a_row_that_breaks_a_rule_keeps_no_other_from_being_taken_back(
     assert (found["status"], found["locked_by"], found["error_code"]) == ("dead", None, "lease_lost")
     assert "rule" in str(found["last_error"]) or "constraint" in str(found["last_error"])
     assert reaper().step(connection) == {}
+
+
+@pytest.mark.parametrize("rule", [refuse, refuse_at_commit])
+@pytest.mark.parametrize("place", [0, 13, 20])
+def test_a_run_that_may_not_be_tried_again_is_dead_and_the_others_are_taken_back(
+    connection: Connection, rule: Any, place: int
+) -> None:
+    ids = [a_run(connection, "running", payload={"bad": 1} if n == place else {}) for n in range(21)]
+    for run_id in ids:
+        end_lease(connection, run_id)
+    rule(connection, "new.payload ? 'bad' AND new.status = 'failed'", "once only")
+    assert reaper().step(connection) == {"failed": 20, "dead": 1}
+    found = row(connection, ids[place])
+    (lost,) = attempts(connection, ids[place])
+    assert (found["status"], found["error_code"], lost["outcome"]) == ("dead", "lease_lost", "lost")
+    assert found["last_error"] == lost["error"]
+    assert found["last_error"].endswith("; once only")
+
+
+def test_a_run_that_may_not_be_touched_at_all_is_passed_by(
+    connection: Connection, capfd: pytest.CaptureFixture[str]
+) -> None:
+    bad, good = a_run(connection, "running", payload={"bad": 1}), a_run(connection, "running")
+    for run_id in (bad, good):
+        end_lease(connection, run_id)
+    refuse(connection, "new.payload ? 'bad'", "hands off")
+    again = reaper()
+    assert again.step(connection) == {"failed": 1}
+    before = row(connection, bad)
+    later = a_run(connection, "running")
+    end_lease(connection, later)
+    assert again.step(connection) == {"failed": 1}
+    assert again.step(connection) == {}
+    assert row(connection, bad) == before
+    assert attempts(connection, bad) == []
+    log.flush()
+    told = capfd.readouterr().err
+    assert told.count("refuses that a lost run") == 1
+    assert f'run={bad} type=mail error="hands off"' in told

@@ -364,13 +364,13 @@ def test_ended_leases_come_with_the_policy_of_their_type(connection: Connection)
     typed = factories.a_run(connection, "running", locked_until="-2 seconds")
     unknown = factories.a_run(connection, "running", locked_until="-1 second", job_type="gone")
     factories.a_run(connection, "running")
-    found = factories.send(connection, reaping.ENDED_LEASES, 100)
+    found = factories.send(connection, reaping.ENDED_LEASES, 100, [])
     assert [(one[0], one[5], one[6]) for one in found] == [
         (own, 2, "fixed 30s"),
         (typed, 4, "fixed 30s"),
         (unknown, 10, "exponential 10s cap 30m"),
     ]
-    assert len(factories.send(connection, reaping.ENDED_LEASES, 2)) == 2
+    assert len(factories.send(connection, reaping.ENDED_LEASES, 2, [])) == 2
 
 
 # The whole life

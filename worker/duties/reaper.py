@@ -2,6 +2,10 @@
 
 Any worker may decide for any type: the policies are in the database. Two statements: read what ended,
 then move it, guarded by the epoch as read.
+
+A batch that the database refuses for one of its rows (a rule of its owner, or one that plain SQL has broken)
+is taken back in halves, down to that one. A run that may not be tried again is dead, with the database's
+sentence; where that is refused too it stays as it is, and this process passes it by for a minute.
 """
 
 from __future__ import annotations
@@ -14,12 +18,14 @@ import psycopg
 
 from worker import log
 from worker.backoff import Backoff
-from worker.db import REFUSALS
 from worker.fingerprint import LOST_TEMPLATE, lost_group
+from worker.refusals import Refusals, halves, is_refusal, said
 from worker.transitions.engine.reaping import END_REFUSED, ENDED_LEASES, REAP
 
 BATCH = 500
+PASSED_BY_SECONDS = 60.0
 WHY = LOST_TEMPLATE
+Moved = list[tuple[Any, ...]]
 
 
 class Lost(NamedTuple):
@@ -27,9 +33,9 @@ class Lost(NamedTuple):
 
     id: int
     epoch: int
+    job_type: str
     delay: float
     most_attempts: int
-    error_group: int
 
 
 class Reaper:
@@ -41,6 +47,8 @@ class Reaper:
         self._patience = heartbeat_seconds + 5.0
         self._not_before = monotonic() + (self._patience if waits_first else 0.0)
         self._offset: float | None = None
+        self._passed_by: dict[int, float] = {}
+        self._refusals = Refusals()
 
     def reconnected(self) -> None:
         """Wait a heartbeat and more: after an outage all leases look ended, and most will be renewed."""
@@ -52,15 +60,15 @@ class Reaper:
             return {}
         if self._server_is_new(connection):
             return {}
-        rows = psycopg.RawCursor(connection).execute(ENDED_LEASES.encode(), (BATCH,)).fetchall()
+        now = monotonic()
+        self._passed_by = {run_id: until for run_id, until in self._passed_by.items() if until > now}
+        values = (BATCH, list(self._passed_by))
+        rows = psycopg.RawCursor(connection).execute(ENDED_LEASES.encode(), values).fetchall()
         if not rows:
             return {}
         delays = [Backoff.parse_or_default(row[6]).delay_seconds(row[4] + 1) for row in rows]
-        lost = [
-            Lost(row[0], row[1], delay, row[5], lost_group(row[3]).id)
-            for row, delay in zip(rows, delays, strict=True)
-        ]
-        moved = _reap(connection, lost)
+        lost = [Lost(row[0], row[1], row[3], delay, row[5]) for row, delay in zip(rows, delays, strict=True)]
+        moved = self._reap(connection, lost)
         counts: dict[str, int] = {}
         for run_id, status, next_run_at, job_type, attempt, worker_id in moved:
             counts[status] = counts.get(status, 0) + 1
@@ -69,6 +77,34 @@ class Reaper:
                 error_code="lease_lost", status=status, next_run_at=next_run_at,
             )  # fmt: skip
         return counts
+
+    def _reap(self, connection: psycopg.Connection[Any], lost: Sequence[Lost]) -> Moved:
+        """Take the runs back and return them, in halves where the database refuses that."""
+        try:
+            return _take_back(connection, lost, WHY)
+        except psycopg.Error as refused:
+            if not is_refusal(refused):
+                raise
+            why = said(refused)
+        if len(lost) > 1:
+            return [moved for part in halves(lost) for moved in self._reap(connection, part)]
+        return self._bury(connection, lost[0], why)
+
+    def _bury(self, connection: psycopg.Connection[Any], lost: Lost, why: str) -> Moved:
+        """Let a run be dead that may not be tried again: with its attempt if that may be written."""
+        self._refusals.tell(
+            lost.id, "The database refuses that a lost run is tried again; it is dead if that may be.",
+            run_id=lost.id, job_type=lost.job_type, error=why,
+        )  # fmt: skip
+        told = f"{WHY}; {why}"
+        for bury in (_bury_with_attempt, _bury_where_it_stands):
+            try:
+                return bury(connection, lost, told)
+            except psycopg.Error as refused:
+                if not is_refusal(refused):
+                    raise
+        self._passed_by[lost.id] = monotonic() + PASSED_BY_SECONDS
+        return []
 
     def _server_is_new(self, connection: psycopg.Connection[Any]) -> bool:
         """Whether the server started a moment ago: the leases that ended while it was down may be renewed."""
@@ -101,19 +137,16 @@ class Reaper:
         return True
 
 
-def _reap(connection: psycopg.Connection[Any], lost: Sequence[Lost]) -> list[tuple[Any, ...]]:
-    """Take the runs back and return them; one that breaks a rule of its table is dead where it stands.
+def _take_back(connection: psycopg.Connection[Any], lost: Sequence[Lost], why: str) -> Moved:
+    ids, epochs, types, delays, most = map(list, zip(*lost, strict=True))
+    groups = [lost_group(name).id for name in types]
+    values = (ids, epochs, delays, most, why, groups, LOST_TEMPLATE)
+    return psycopg.RawCursor(connection).execute(REAP.encode(), values).fetchall()
 
-    Plain SQL may have written such a row: it keeps nobody else's run from being taken back.
-    """
-    ids, epochs, delays, most, groups = zip(*lost, strict=True)
-    values = (list(ids), list(epochs), list(delays), list(most), WHY, list(groups), LOST_TEMPLATE)
-    cursor = psycopg.RawCursor(connection)
-    try:
-        return cursor.execute(REAP.encode(), values).fetchall()
-    except REFUSALS as refused:
-        if len(lost) > 1:
-            return [moved for one in lost for moved in _reap(connection, [one])]
-        why = (refused.diag.message_primary or "it is refused")[:200]
-        log.warn("A lost run breaks a rule of its table, and is dead.", run_id=ids[0], error=why)
-        return cursor.execute(END_REFUSED.encode(), (ids[0], epochs[0], f"{WHY}; {why}")).fetchall()
+
+def _bury_with_attempt(connection: psycopg.Connection[Any], lost: Lost, why: str) -> Moved:
+    return _take_back(connection, [lost._replace(most_attempts=1)], why)
+
+
+def _bury_where_it_stands(connection: psycopg.Connection[Any], lost: Lost, why: str) -> Moved:
+    return psycopg.RawCursor(connection).execute(END_REFUSED.encode(), (lost.id, lost.epoch, why)).fetchall()

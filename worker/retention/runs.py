@@ -13,7 +13,7 @@ from typing import Any
 
 import psycopg
 
-from worker.db import REFUSALS
+from worker.refusals import is_refusal
 from worker.retention.keep import Keep
 from worker.retention.zones import Zone, Zones
 
@@ -189,7 +189,9 @@ class Removal:
         except psycopg.errors.LockNotAvailable:
             if len(ids) == 1:
                 return 0, 0
-        except REFUSALS as refused:
+        except psycopg.Error as refused:
+            if not is_refusal(refused):
+                raise
             if len(ids) == 1:
                 self.refused += 1
                 self.why = refused.diag.message_primary

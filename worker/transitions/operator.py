@@ -15,8 +15,9 @@ from psycopg.rows import dict_row
 from worker import scope
 from worker.audit import Actor, record
 from worker.backoff import Backoff
-from worker.db import LOCKED, REFUSALS
+from worker.db import LOCKED
 from worker.fingerprint import lost_group
+from worker.refusals import is_refusal
 from worker.states import CANCELLABLE, CLAIMABLE, ENDED, VERBS, sql_list
 from worker.transitions.answer import Answer
 from worker.transitions.engine.reaping import RELEASE_LEASE
@@ -144,10 +145,12 @@ def act(
         try:
             with connection.transaction():
                 answer, before, after = move()
-        except REFUSALS as refused:
-            answer, before, after = _refused(target, refused), None, None
         except LOCKED:
             answer, before, after = _locked(target), None, None
+        except psycopg.Error as refused:
+            if not is_refusal(refused):
+                raise
+            answer, before, after = _refused(target, refused), None, None
         record(
             connection,
             actor,

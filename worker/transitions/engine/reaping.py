@@ -7,13 +7,13 @@ from worker.transitions.engine.attempts import GROUPED, counted, history, status
 from worker.transitions.engine.fence import FREED, RUNNING
 
 # Leases that ended, oldest first. The policy is the type's as its workers published it: any reaper can
-# decide for any type. $1 how many.
+# decide for any type. $1 how many, $2 runs to pass by.
 ENDED_LEASES = """
 SELECT r.id, r.lease_epoch, r.locked_by, r.job_type, r.failures,
     coalesce(r.max_attempts, t.max_attempts, 10), coalesce(t.backoff, 'exponential 10s cap 30m')
 FROM wakeboard.job_runs AS r
 LEFT JOIN wakeboard.job_types AS t ON t.name = r.job_type
-WHERE r.status = 'running' AND r.locked_until < now()
+WHERE r.status = 'running' AND r.locked_until < now() AND r.id NOT IN (SELECT unnest($2::bigint[]))
 ORDER BY r.locked_until
 LIMIT $1
 """
