@@ -8,11 +8,12 @@ lock or a statement that took too long and a conflict of two transactions say no
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from time import monotonic
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import psycopg
+from psycopg.pq import TransactionStatus
 
 from worker import log
 
@@ -56,6 +57,23 @@ def halves(some: Sequence[T]) -> tuple[Sequence[T], Sequence[T]]:
     """Return the two halves of two or more."""
     middle = len(some) // 2
     return some[:middle], some[middle:]
+
+
+def judged_in_time(connection: psycopg.Connection[Any], act: Callable[[], T]) -> T:
+    """Return what ``act`` returns, whose transaction some deferred rule may refuse when it is committed.
+
+    Then it is done once more with all rules judged at each statement, so that ``act`` itself meets the
+    refusal and can answer it. Inside of an open transaction that is the business of whoever opened it.
+    """
+    is_outermost = connection.info.transaction_status == TransactionStatus.IDLE
+    try:
+        return act()
+    except psycopg.Error as refused:
+        if not (is_outermost and is_refusal(refused)):
+            raise
+    with connection.transaction():
+        connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
+        return act()
 
 
 class Refusals:

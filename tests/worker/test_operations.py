@@ -363,7 +363,12 @@ CREATE TRIGGER odd BEFORE UPDATE ON wakeboard.job_runs FOR EACH ROW EXECUTE FUNC
 """
 
 
-@pytest.mark.parametrize("refusal", [RULE, TRIGGER], ids=["rule", "trigger"])
+AT_COMMIT = TRIGGER.replace("TRIGGER odd BEFORE", "CONSTRAINT TRIGGER odd AFTER").replace(
+    "FOR EACH ROW", "DEFERRABLE INITIALLY DEFERRED FOR EACH ROW"
+)
+
+
+@pytest.mark.parametrize("refusal", [RULE, TRIGGER, AT_COMMIT], ids=["rule", "trigger", "at commit"])
 def test_a_run_the_database_refuses_stops_nobody(connection: Connection, refusal: str) -> None:
     bad, good = a_run(connection, "dead"), a_run(connection, "dead")
     number = begin(connection, "retry")

@@ -19,6 +19,7 @@ from psycopg.types.json import Jsonb
 from worker import transitions
 from worker.audit import ENGINE, Actor, record
 from worker.operations import rules, watch
+from worker.refusals import judged_in_time
 from worker.states import Role
 
 Connection = psycopg.Connection[Any]
@@ -111,7 +112,14 @@ def due(connection: Connection) -> list[int]:
 
 
 def advance(connection: Connection, operation_id: int) -> Step | None:
-    """Make one step of an operation; None when it is not due or another worker is at it."""
+    """Make one step of an operation; None when it is not due or another worker is at it.
+
+    A run that the database refuses to move is skipped, also where the rule speaks only at the commit.
+    """
+    return judged_in_time(connection, lambda: _advance(connection, operation_id))
+
+
+def _advance(connection: Connection, operation_id: int) -> Step | None:
     with connection.transaction():
         found = _rows(connection, TAKE, {"id": operation_id})
         if not found:

@@ -17,7 +17,7 @@ from worker.audit import Actor, record
 from worker.backoff import Backoff
 from worker.db import LOCKED
 from worker.fingerprint import lost_group
-from worker.refusals import is_refusal
+from worker.refusals import is_refusal, judged_in_time
 from worker.states import CANCELLABLE, CLAIMABLE, ENDED, VERBS, sql_list
 from worker.transitions.answer import Answer
 from worker.transitions.engine.reaping import RELEASE_LEASE
@@ -135,9 +135,20 @@ def act(
     """Run ``move`` and its audit row in one transaction; the role is checked first.
 
     ``move`` returns the answer and the state before and after, as the audit log shows them. What the database
-    refuses is 'forbidden': plain SQL may have written an ended run that could not be due. What another
-    transaction holds for longer than the session's lock_timeout is 'locked'.
+    refuses is 'forbidden': plain SQL may have written an ended run that could not be due, or a rule of its
+    owner is in the way. What another transaction holds for longer than the session's lock_timeout is 'locked'.
     """
+    return judged_in_time(connection, lambda: _act(connection, actor, action, target, reason, move))
+
+
+def _act(
+    connection: Connection,
+    actor: Actor,
+    action: str,
+    target: tuple[str, int | str],
+    reason: str | None,
+    move: Callable[[], tuple[Answer, Row | None, Row | None]],
+) -> Answer:
     with connection.transaction():
         refusal = permit(connection, actor, action, *target)
         if refusal:

@@ -1,0 +1,45 @@
+"""A rule of the database's owner forbids what an operator asks for: the answer says the rule's sentence."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import psycopg
+import pytest
+
+from tests.factories import Connection, a_run, row, rows
+from tests.worker.motion import OPERATOR
+from tests.worker.refusing import refuse, refuse_at_commit
+from worker import transitions
+
+
+@pytest.mark.parametrize("rule", [refuse, refuse_at_commit])
+@pytest.mark.parametrize("move", [transitions.retry_now, transitions.cancel])
+def test_what_a_rule_forbids_is_answered_in_its_sentence_and_audited(
+    connection: Connection, rule: Any, move: Any
+) -> None:
+    run_id = a_run(connection, "failed")
+    before = row(connection, run_id)
+    rule(connection, "true", "it stays as it is")
+    answer = move(connection, run_id, OPERATOR)
+    assert (answer.result, answer.is_refused) == ("forbidden", True)
+    assert answer.message == (
+        f"The database refuses this for run {run_id}: it stays as it is. Nothing was changed."
+    )
+    assert row(connection, run_id) == before
+    (audited,) = rows(connection, "audit_log", "target_id = %s", str(run_id))
+    assert audited["result"] == "forbidden"
+
+
+@pytest.mark.parametrize("code", ["assert_failure", "with_check_option_violation", "UE001"])
+def test_a_rule_may_raise_under_a_code_of_its_own(connection: Connection, code: str) -> None:
+    run_id = a_run(connection, "failed")
+    refuse(connection, "true", f"no' USING ERRCODE = '{code}")
+    assert transitions.cancel(connection, run_id, OPERATOR).is_refused
+
+
+def test_what_says_nothing_of_the_run_is_no_answer(connection: Connection) -> None:
+    run_id = a_run(connection, "failed")
+    refuse(connection, "true", "no' USING ERRCODE = 'lock_not_available")
+    with pytest.raises(psycopg.errors.LockNotAvailable):
+        transitions.cancel(connection, run_id, OPERATOR)
