@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.factories import Connection, attempts, claim, row, status
+from tests.factories import Connection, a_run, attempts, claim, row, status
+from tests.processes import wait_until
 from tests.worker.endings import decided
-from tests.worker.motion import a_worker, insert, insert_many, wait_until_all, wait_until_status
+from tests.worker.motion import (
+    REAPED_WITHIN,
+    a_worker,
+    insert,
+    insert_many,
+    outcomes,
+    wait_until_all,
+    wait_until_status,
+)
 from tests.worker.recording import Desk, running, succeeded, write
-from tests.worker.refusing import refuse, refuse_at_commit, result_of
+from tests.worker.refusing import refuse, refuse_at_commit, refuse_no_more, result_of
 from worker import db, log
 from worker.duties.lease import LeaseKeeper
 from worker.loop.channel import Channel
@@ -166,3 +176,23 @@ def test_a_worker_writes_the_others_and_ends_with_nothing_left(database: str, co
     told = [line for line in text.splitlines() if "refuses how a run ended" in line]
     assert len(told) == 1
     assert f'run={bad} type=swift attempt=1 outcome=succeeded error="{SENTENCE}"' in told[0]
+
+
+def test_a_run_that_may_not_be_touched_any_more_holds_up_neither_its_worker_nor_the_reaper(
+    database: str, connection: Connection, tmp_path: Path
+) -> None:
+    gate = tmp_path / "gate"
+    with a_worker(database, ready=connection) as worker:
+        bad = insert(connection, "gated", {"bad": 1, "gate": str(gate)})
+        wait_until_status(connection, bad, "running")
+        refuse(connection, BAD, SENTENCE)
+        before = row(connection, bad)
+        gate.touch()
+        lost = a_run(connection, "running", job_type="quick", locked_by="gone", locked_until="-1 second")
+        wait_until(lambda: "cannot be written" in worker.output, 20, "the end is given up")
+        wait_until_all(connection, [lost, *insert_many(connection, "quick", 20)], "succeeded", REAPED_WITHIN)
+        wait_until(lambda: "refuses that a lost run" in worker.output, REAPED_WITHIN, "the reaper says so")
+        wait_until_all(connection, insert_many(connection, "quick", 20), "succeeded", 15)
+        refuse_no_more(connection)
+    assert row(connection, bad) == before
+    assert outcomes(connection, lost) == ["lost", "succeeded"]
