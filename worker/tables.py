@@ -463,7 +463,9 @@ missed_fires = Table(
     "missed_fires",
     metadata,
     _id(),
-    Column("definition_id", BigInteger, ForeignKey(job_definitions.c.id, ondelete="CASCADE"), nullable=False),
+    # None once the schedule was removed; a trigger (migration 0020) keeps its name then.
+    Column("definition_id", BigInteger, ForeignKey(job_definitions.c.id)),
+    Column("schedule_name", Text),
     _at("scheduled_for", required=True),
     Column("reason", Text, nullable=False),
     # Set where one row stands for very many fires: all from scheduled_for to before this.
@@ -473,7 +475,11 @@ missed_fires = Table(
     CheckConstraint(
         "reason IN ('misfire', 'overlap', 'capped', 'paused')", name="missed_fires_reason_is_known"
     ),
+    CheckConstraint(
+        "(definition_id IS NULL) = (schedule_name IS NOT NULL)", name="missed_fires_have_a_schedule"
+    ),
     Index("missed_fires_by_time", "noted_at"),
+    Index("missed_fires_of_removed", "scheduled_for", postgresql_where=text("definition_id IS NULL")),
     Index("missed_fires_of_very_many", "until_at", postgresql_where=text("until_at IS NOT NULL")),
 )
 

@@ -50,10 +50,12 @@ runs = job_runs.c
 IS_OVERDUE = and_(
     definitions.enabled, definitions.schedule.is_not(None), definitions.next_fire_at < func.now() - OVERDUE
 )
-# Fires that were not kept lately; those of a schedule that somebody paused are nobody's surprise. The
-# overview counts by this as well.
+# Fires that were not kept lately; those of a schedule that somebody paused are nobody's surprise, and those
+# of one that was removed need nobody. The overview counts by this as well.
 MISSED_LATELY = and_(
-    missed_fires.c.noted_at >= func.now() - timedelta(hours=MISSED_HOURS), missed_fires.c.reason != "paused"
+    missed_fires.c.noted_at >= func.now() - timedelta(hours=MISSED_HOURS),
+    missed_fires.c.reason != "paused",
+    missed_fires.c.definition_id.is_not(None),
 )
 _IN_STATE: dict[str, ColumnElement[bool]] = {
     "enabled": and_(definitions.enabled, definitions.schedule.is_not(None), definitions.error.is_(None)),

@@ -108,6 +108,7 @@ def untold(counts: Counts, rising: Finding, firing: Sequence[str]) -> list[str]:
         "stuck_leases": counts.stuck,
         "failures_rise": rising.firing,
         "missed_runs": counts.schedules_missed,
+        "cannot_fire": counts.unfireable,
     }
     return [kind for kind in dict.fromkeys(firing) if not told.get(kind)]
 

@@ -141,10 +141,10 @@ def test_another_type_that_dies_later_is_told_after_the_window(
 
 def test_a_rule_is_looked_at_no_more_often_than_its_kind_says(connection: Connection) -> None:
     watch = Watch("worker", settings())
-    assert watch.step(connection)["looked"] == 4
+    assert watch.step(connection)["looked"] == 5
     assert watch.step(connection)["looked"] == 0
     connection.execute("UPDATE wakeboard.alert_rules SET checked_at = checked_at - interval '28 seconds'")
-    assert watch.step(connection)["looked"] == 3, "failures are compared once a minute"
+    assert watch.step(connection)["looked"] == 4, "failures are compared once a minute"
 
 
 def test_the_web_process_looks_at_what_workers_neglect(connection: Connection) -> None:
@@ -153,7 +153,7 @@ def test_the_web_process_looks_at_what_workers_neglect(connection: Connection) -
     assert web.step(connection)["looked"] == 3
     Watch("worker", settings()).step(connection)
     connection.execute("UPDATE wakeboard.alert_rules SET checked_at = checked_at - interval '4 minutes'")
-    assert web.step(connection)["looked"] == 7
+    assert web.step(connection)["looked"] == 8
 
 
 def test_who_is_silent_is_asked_once_the_session_has_stood_a_while(
@@ -189,7 +189,7 @@ def test_two_watchers_at_once_tell_once(
     watch = Watch("worker", settings(mailbox))
     with connection.transaction():
         connection.execute("SELECT 1 FROM wakeboard.alert_rules WHERE name = 'dead_runs' FOR UPDATE")
-        assert watch.step(other)["looked"] == 3, "a rule in other hands is left alone, without waiting"
+        assert watch.step(other)["looked"] == 4, "a rule in other hands is left alone, without waiting"
     look_again(connection)
 
     def step(_number: int) -> int:

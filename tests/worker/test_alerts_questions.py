@@ -19,10 +19,12 @@ from tests.factories import (
     from_now,
     insert,
 )
+from worker import schedule
 from worker.alerts import questions
 from worker.alerts.finding import Finding
 from worker.alerts.kinds import KINDS
 from worker.alerts.questions import ask
+from worker.unfireable import UNFIREABLE
 
 HOSTILE = "<img src=x onerror=alert(1)>\u202e\"'"
 
@@ -241,6 +243,16 @@ def test_missed_fires_name_their_schedules_and_overlaps_may_be_left_out(connecti
     assert "2 fires were missed in the last 1 h: nightly 2." in found.sentence
 
 
+def test_enabled_schedules_that_can_never_fire_are_named(connection: Connection) -> None:
+    for name, enabled in (("mars", True), ("off", False), ("venus", True)):
+        a_definition(connection, name, timezone="Mars/Base", next_fire_at=None, enabled=enabled)
+    assert not look(connection, "cannot_fire").firing
+    schedule.step(connection)
+    found = look(connection, "cannot_fire")
+    assert (found.firing, found.value, found.names) == (True, 2, ("mars", "venus"))
+    assert found.sentence.startswith("2 schedules can never fire: mars, venus. Correct the text or the zone")
+
+
 def test_leases_that_ended_and_stayed_are_found(connection: Connection) -> None:
     a_run(connection, "running", locked_until="-10 seconds")
     assert not look(connection, "stuck_leases").firing
@@ -286,6 +298,7 @@ def test_no_question_walks_a_large_table(large: Connection, kind: str) -> None:
         "dead_runs": questions.DEAD,
         "failures_rise": questions.USUAL,
         "missed_runs": questions.MISSED,
+        "cannot_fire": UNFIREABLE,
         "stuck_leases": questions.STUCK,
     }[kind]
     assert look(large, kind).sentence

@@ -183,6 +183,14 @@ KINDS: dict[str, Kind] = {
             every_seconds=RESTING_SECONDS,
         ),
         Kind(
+            "cannot_fire",
+            "Schedules that cannot fire",
+            "Enabled schedules whose zone nobody knows, or whose text cannot be read or never comes.",
+            "worker",
+            "/schedules?state=unreadable",
+            every_seconds=RESTING_SECONDS,
+        ),
+        Kind(
             "stuck_leases",
             "Stuck leases",
             "Runs whose lease ended and that nobody has taken back.",

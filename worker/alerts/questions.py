@@ -17,6 +17,7 @@ from worker.alerts.kinds import JOB_TYPE
 from worker.durations import format_duration
 from worker.liveness import SILENCE_SECONDS, is_abandoned, late_loops
 from worker.states import CLAIMABLE, FAILURES, Status, sql_list
+from worker.unfireable import UNFIREABLE
 
 Connection = psycopg.Connection[Any]
 CAP = 10_000
@@ -303,6 +304,20 @@ def _counted(
     return Finding(False, says(total) if total else nothing, total, limit, "count")
 
 
+def _cannot_fire(connection: Connection, settings: Settings) -> Finding:
+    rows = _rows(connection, UNFIREABLE, settings)
+    if not rows:
+        return Finding(False, "All enabled schedules can fire.", 0, 1, "count")
+    names = tuple(row[0] for row in rows[:NAMED])
+    listed = ", ".join(name_of(name) for name in names)
+    others = f" and {len(rows) - NAMED} more" if len(rows) > NAMED else ""
+    sentence = (
+        f"{plural(len(rows), 'schedule')} can never fire: {listed}{others}. Correct the text or the zone, or "
+        "pause what need not run."
+    )
+    return Finding(True, sentence, len(rows), 1, "count", names)
+
+
 QUESTIONS: dict[str, Callable[[Connection, Settings], Finding]] = {
     "no_worker": _no_worker,
     "late_loop": _late_loop,
@@ -310,5 +325,6 @@ QUESTIONS: dict[str, Callable[[Connection, Settings], Finding]] = {
     "dead_runs": _dead_runs,
     "failures_rise": _failures_rise,
     "missed_runs": _missed_runs,
+    "cannot_fire": _cannot_fire,
     "stuck_leases": _stuck_leases,
 }

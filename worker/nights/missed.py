@@ -38,26 +38,35 @@ class AllMissed:
     worst: Sequence[Missed]
 
 
-# Of a fire that stands for very many, until_at has an index.
+# Of a fire that stands for very many, until_at has an index; of schedules that were removed, scheduled_for.
 _MISSED = """
-SELECT d.name, m.reason, count(*) AS fires, bool_or(m.until_at IS NOT NULL) AS is_many,
+SELECT coalesce(d.name, m.schedule_name) AS name, m.reason, count(*) AS fires,
+    bool_or(m.until_at IS NOT NULL) AS is_many,
     min(m.scheduled_for) AS first_at, max(coalesce(m.until_at, m.scheduled_for)) AS last_at,
     sum(count(*)) OVER ()::bigint AS all_fires, count(*) OVER () AS lines,
     bool_or(bool_or(m.until_at IS NOT NULL)) OVER () AS are_many
 FROM (
-    (SELECT f.definition_id, f.reason, f.scheduled_for, f.until_at FROM wakeboard.missed_fires AS f
+    (SELECT f.definition_id, f.schedule_name, f.reason, f.scheduled_for, f.until_at
+     FROM wakeboard.missed_fires AS f
      WHERE f.definition_id = ANY (ARRAY(SELECT id FROM wakeboard.job_definitions))
         AND f.scheduled_for >= :since AND f.scheduled_for < :until
      ORDER BY f.definition_id, f.scheduled_for
      LIMIT :many)
     UNION ALL
-    (SELECT f.definition_id, f.reason, f.scheduled_for, f.until_at FROM wakeboard.missed_fires AS f
+    (SELECT f.definition_id, f.schedule_name, f.reason, f.scheduled_for, f.until_at
+     FROM wakeboard.missed_fires AS f
+     WHERE f.definition_id IS NULL AND f.scheduled_for >= :since AND f.scheduled_for < :until
+     ORDER BY f.scheduled_for
+     LIMIT :many)
+    UNION ALL
+    (SELECT f.definition_id, f.schedule_name, f.reason, f.scheduled_for, f.until_at
+     FROM wakeboard.missed_fires AS f
      WHERE f.until_at > :since AND f.scheduled_for < :since
      LIMIT :many)
 ) AS m
-JOIN wakeboard.job_definitions AS d ON d.id = m.definition_id
-GROUP BY d.name, m.reason
-ORDER BY count(*) DESC, d.name, m.reason
+LEFT JOIN wakeboard.job_definitions AS d ON d.id = m.definition_id
+GROUP BY 1, m.reason
+ORDER BY count(*) DESC, 1, m.reason
 LIMIT :most
 """
 
