@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
+from decimal import Decimal
 from typing import Any
 
 from dashboard.formats import pretty
 from worker.cron import read_schedule
-from worker.durations import format_duration, parse_duration
+from worker.durations import LONGEST_SECONDS, LONGEST_TEXT, format_duration, parse_duration
 from worker.redaction import HIDDEN, is_hidden_item, redact
 from worker.sameness import same_json
 from worker.transitions.definitions import Definition, check_name
@@ -83,11 +84,14 @@ def read_new(texts: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str]]:
 
 
 def _duration_text(seconds: float | None) -> str:
-    """Return seconds as ``read`` takes them back: exactly."""
+    """Return seconds as ``read`` takes them back, exactly; what it refuses is shown as it is."""
     if seconds is None:
         return ""
+    plain = f"{Decimal(repr(seconds)).normalize():f}"
+    if not 0 <= seconds <= LONGEST_SECONDS:
+        return plain if len(plain) <= LONGEST_TEXT else f"{seconds:g}"
     shown = format_duration(seconds).replace(" ", "")
-    return shown if parse_duration(shown) == seconds else f"{seconds:g}"
+    return shown if parse_duration(shown) == seconds else plain
 
 
 def _schedule(text: str) -> str | None:

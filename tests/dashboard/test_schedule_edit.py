@@ -266,6 +266,27 @@ def test_foreign_text_is_shown_as_text(client: FlaskClient, connection: Connecti
     assert_shown_as_text(client, PATH)
 
 
+@pytest.mark.parametrize(
+    ("seconds", "shown", "said"),
+    [
+        (315_360_001, "315360001", "longer than ten years"),
+        (1e17, "100000000000000000", "longer than ten years"),
+        (1e308, "1e+308", "is not a duration"),
+        (315_360_000, "3650d", None),
+        (1_234_567.5, "1234567.5", None),
+    ],
+)
+def test_a_timeout_that_plain_sql_made_too_long_can_be_seen_and_corrected(
+    client: FlaskClient, connection: Connection, seconds: float, shown: str, said: str | None
+) -> None:
+    connection.execute("UPDATE wakeboard.job_definitions SET timeout_seconds = %s", (seconds,))
+    assert typed(client)["timeout_seconds"] == shown
+    page = client.post(PATH, data=typed(client))
+    assert (page.status_code == 400) == (said is not None) and (said or "") in unescape(page.text)
+    assert client.post(PATH, data=typed(client, timeout_seconds="2h")).status_code == 303
+    assert stored(connection)["timeout_seconds"] == 7200
+
+
 def test_what_is_hidden_comes_back_where_it_was() -> None:
     stored = {"a": {"token": {"x": 1}, "n": [1, "Bearer abcdefghijk"]}, "password": "p"}
     shown = {"a": {"token": "•••", "n": [2, "Bearer •••"]}, "password": "•••", "new": True}

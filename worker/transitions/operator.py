@@ -136,7 +136,8 @@ def act(
 
     ``move`` returns the answer and the state before and after, as the audit log shows them. What the database
     refuses is 'forbidden': plain SQL may have written an ended run that could not be due, or a rule of its
-    owner is in the way. What another transaction holds for longer than the session's lock_timeout is 'locked'.
+    owner is in the way. What another transaction holds for longer than the session's lock_timeout allows is
+    'locked'.
     """
     return judged_in_time(connection, lambda: _act(connection, actor, action, target, reason, move))
 
