@@ -232,3 +232,22 @@ def test_a_viewer_holds_nothing(as_role: AsRole, connection: Connection) -> None
         assert as_role("viewer").post(path).status_code == 403
     assert paused(connection) == set()
     assert 'href="/everything/hold"' not in as_role("viewer").get("/types").get_data(as_text=True)
+
+
+def test_types_are_let_go_together_though_the_audit_log_has_forgotten_that_they_were_held(
+    client: FlaskClient, connection: Connection
+) -> None:
+    for name in ("mail", "report", "sync", "crm"):
+        a_type(connection, name)
+    for name in ("sync", "crm"):
+        assert client.post(f"/types/{name}/pause", headers=JSON).status_code == 200
+    assert client.post("/everything/hold", headers=JSON).get_json()["changed"] is True
+    with connection.transaction():
+        connection.execute("SET LOCAL wakeboard.retention = 'on'")
+        connection.execute("DELETE FROM wakeboard.audit_log")
+    assert 'id="let-go"' in client.get("/types").get_data(as_text=True)
+    asked = client.get("/everything/let-go").get_data(as_text=True)
+    assert "2 types: <code>mail</code>, <code>report</code>." in asked
+    assert client.post("/everything/let-go", headers=JSON).get_json()["changed"] is True
+    assert paused(connection) == {"sync", "crm"}
+    assert 'id="let-go"' not in client.get("/types").get_data(as_text=True)

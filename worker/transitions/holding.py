@@ -1,7 +1,8 @@
 """Everything at once: pause all types together, and let them go together. Pauses of single types stay theirs.
 
-Types paused together have the moment of their pause in common with its row in the audit log: what somebody
-had paused before, and why, is not touched by either move. Mails and calls of alerts go on.
+Types paused together have the moment of their pause in common: what somebody had paused before, and why, is
+not touched by either move. The last one left of them has it in common with the audit log, as long as that
+remembers; after that it is like any that was paused by itself. Mails and calls of alerts go on.
 """
 
 from __future__ import annotations
@@ -23,10 +24,13 @@ FOR NO KEY UPDATE
 """
 # Of rows that one transaction wrote, now() is the same.
 TOGETHER = f"""
-t.paused_at IN (
-    SELECT a.at FROM wakeboard.audit_log AS a WHERE a.action = '{HOLD}' AND a.result = 'done'
-    ORDER BY a.id DESC LIMIT 100
-)
+(t.paused_at IN (
+        SELECT o.paused_at FROM wakeboard.job_types AS o WHERE o.paused_at IS NOT NULL
+        GROUP BY o.paused_at HAVING count(*) > 1
+    ) OR t.paused_at IN (
+        SELECT a.at FROM wakeboard.audit_log AS a WHERE a.action = '{HOLD}' AND a.result = 'done'
+        ORDER BY a.id DESC LIMIT 100
+    ))
 """
 HELD = f"SELECT t.name FROM wakeboard.job_types AS t WHERE {TOGETHER} ORDER BY t.name FOR NO KEY UPDATE"
 
