@@ -13,6 +13,7 @@ from tests.factories import a_definition, a_worker, rows
 from worker import schedule
 from worker.cli.diagnosis.schedules import schedules as doctor
 
+JSON = {"Accept": "application/json"}
 SICK_COLUMNS = {
     "mars": {"timezone": "Mars/Base"},
     "no-day": {"schedule": "0 0 31 2 *"},
@@ -76,6 +77,18 @@ def test_all_is_well_again_once_they_are_mended(client: FlaskClient, sick: Conne
     assert client.get("/overview.json").get_json()["schedules_that_cannot_fire"] == 0
 
 
+def test_a_paused_one_is_not_resumed_but_told_what_to_edit(client: FlaskClient, sick: Connection) -> None:
+    for name, reason in {**SICK, "no-day": "never comes"}.items():
+        assert client.post(f"/schedules/{name}/pause", headers=JSON).status_code == 200
+        answer = client.post(f"/schedules/{name}/resume", headers=JSON)
+        assert answer.status_code == 409, name
+        said = answer.get_json()["message"]
+        assert (
+            said.startswith(f"Schedule {name} cannot fire: ") and reason in said and "Edit it first" in said
+        )
+    assert client.get("/statusz").status_code == 200
+
+
 def test_many_are_not_told_one_by_one(connection: Connection) -> None:
     for number in range(8):
         a_definition(connection, f"sick-{number}", next_fire_at=None, schedule="0 0 31 2 *")
@@ -90,9 +103,7 @@ def test_the_form_refuses_a_text_without_any_time(
 ) -> None:
     a_definition(connection, "nightly")
     before = rows(connection, "job_definitions")
-    answer = client.post(
-        "/schedules/nightly/edit", json={"schedule": text}, headers={"Accept": "application/json"}
-    )
+    answer = client.post("/schedules/nightly/edit", json={"schedule": text}, headers=JSON)
     assert answer.status_code == 400
     assert answer.get_json()["message"] == f"'{text}' never comes: none of its months has that day."
     assert rows(connection, "job_definitions") == before

@@ -19,7 +19,7 @@ from psycopg import sql
 from psycopg.rows import dict_row
 
 from tests.conftest import Connection
-from tests.factories import a_run, a_type, a_worker, an_attempt, from_now, insert, row, rows
+from tests.factories import a_definition, a_run, a_type, a_worker, an_attempt, from_now, insert, row, rows
 from tests.servers import Server
 from worker import cli, db, fleet
 from worker.cli.summaries import SUMMARIES
@@ -914,3 +914,15 @@ def test_the_first_help_page_imports_no_command_and_no_driver() -> None:
     )
     said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert "rehearse" in said.stdout and said.stdout.rstrip().endswith("[]")
+
+
+def test_a_schedule_that_plain_sql_spoilt_says_so_to_whoever_previews_or_resumes_it(
+    wakeboard: Command, connection: Connection
+) -> None:
+    for name, column in (("mars", {"timezone": "Mars/Base"}), ("text", {"schedule": "x y"})):
+        a_definition(connection, name, next_fire_at=None, enabled=False, **column)
+        previewed = wakeboard("schedule", "preview", name)
+        assert previewed.code == 2 and "bug" not in previewed.err
+        resumed = wakeboard("schedule", "resume", name)
+        assert resumed.code == 1 and f"Schedule {name} cannot fire: " in resumed.err + resumed.out
+    assert [row["enabled"] for row in rows(connection, "job_definitions")] == [False, False]

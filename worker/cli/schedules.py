@@ -15,7 +15,7 @@ from worker.cli.flags import Noun, is_json, reason_option
 from worker.cli.kinds import DAY, DURATION, json_object
 from worker.cli.printing import answer, listing, say, verdicts
 from worker.cli.refusals import Wrong
-from worker.cron import Cron
+from worker.cron import Cron, check_timezone
 from worker.preview import FIRES
 from worker.preview import preview as preview_of
 from worker.transitions import definitions
@@ -128,6 +128,10 @@ def preview(name: str, since: datetime | date | None, until: datetime | date | N
         now = reading.database_now(connection)
     if found is None:
         raise Wrong(f"There is no schedule '{name}'. See: wakeboard schedule list")
+    try:
+        check_timezone(found["timezone"])
+    except ValueError as wrong:
+        raise Wrong(f"Schedule {name} cannot fire: {wrong}") from wrong
     start = now if since is None else _moment(since, found["timezone"])
     end = None if until is None else _moment(until, found["timezone"])
     if end is not None and end <= start:

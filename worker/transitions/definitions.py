@@ -11,7 +11,7 @@ from typing import Any
 
 from worker import instructions
 from worker.audit import Actor
-from worker.cron import Cron, check_timezone, read_schedule
+from worker.cron import check_timezone, read_schedule
 from worker.outcome import Permanent
 from worker.sameness import same_value
 from worker.transitions.answer import Answer
@@ -135,12 +135,15 @@ def check_name(name: str) -> None:
 
 
 def next_fire(connection: Connection, schedule: str | None, timezone: str) -> Any:
-    """Return the first fire after the database's now (aware datetime), None when there is none."""
+    """Return the first fire after the database's now (aware datetime), None for one without a schedule.
+
+    Raises ValueError with a sentence for a schedule that can never fire.
+    """
     if schedule is None:
         return None
     row = connection.execute(NOW).fetchone()
     assert row is not None
-    return Cron.parse(schedule).next_fire(timezone, row[0])
+    return read_schedule(schedule).next_fire(timezone, row[0])
 
 
 def add(connection: Connection, definition: Definition, actor: Actor, reason: str | None = None) -> Answer:
@@ -229,13 +232,20 @@ def pause(connection: Connection, name: str, actor: Actor, reason: str | None = 
 
 
 def resume(connection: Connection, name: str, actor: Actor, reason: str | None = None) -> Answer:
-    """Let a definition fire again, from now on: what it would have fired meanwhile is not made up for."""
+    """Let a definition fire again, from now on: what it would have fired meanwhile is not made up for.
+
+    One that could never fire, as plain SQL may write it, is 'forbidden', with the reason.
+    """
 
     def move() -> tuple[Answer, Row | None, Row | None]:
         row = _row(connection, BY_NAME, {"name": name})
         if row is None:
             return _missing(name)
-        fire = next_fire(connection, row["schedule"], row["timezone"])
+        try:
+            fire = next_fire(connection, row["schedule"], row["timezone"])
+        except ValueError as wrong:
+            said = f"Schedule {name} cannot fire: {wrong} Edit it first."
+            return Answer(name, None, "forbidden", said), None, None
         if _row(connection, RESUME, {"name": name, "next_fire_at": fire}) is None:
             return Answer(name, "enabled", "already", f"Schedule {name} is not paused."), None, None
         return (
