@@ -21,11 +21,10 @@ from dashboard.queries.keyset import Rows
 from dashboard.queries.runs import Payloads
 from dashboard.scopes import Scope
 from worker.filters import search
-from worker.filters.runs import FIELDS
-from worker.filters.values import refuse_reversed
+from worker.filters.runs import FAILED, FIELDS, states_of
 from worker.operations import rules
 from worker.redaction import redact
-from worker.states import CLAIMABLE, FAILING, VERBS, Role, Status, Verb, allowed
+from worker.states import CLAIMABLE, VERBS, Role, Status, Verb, allowed
 from worker.tables import job_runs
 
 blueprint = Blueprint("runs", __name__)
@@ -40,7 +39,20 @@ AGES = (
 )
 STATES = (("failed,dead", "failed or dead"), *((status.value, status.value) for status in Status))
 # The filters that have a control of their own beside the box.
-CONTROLS = ("status", "type", "schedule", "since", "error", "group", "worker", "key", "attempts", "until")
+CONTROLS = (
+    "status",
+    "type",
+    "schedule",
+    "since",
+    "error",
+    "group",
+    "worker",
+    "key",
+    "attempts",
+    "until",
+    *FAILED,
+)
+TIMES = {"since", "until", *FAILED}
 # What one row offers: the first of these that its state allows and that helps there.
 ROW_VERBS = (
     ("run.retry", (Status.FAILED, Status.DEAD, Status.CANCELLED)),
@@ -91,8 +103,7 @@ def _for_all(filters: params.Filters, rows: Rows) -> list[tuple[Verb, str]]:
     """Return the verbs for all that match, and where each says what it would do; none without a filter."""
     if not filters:
         return []
-    asked = filters.get("status") or (FAILING if filters.get("error") else Status)
-    states = {Status(state) for state in asked}
+    states = {Status(state) for state in states_of(filters) or Status}
     offered = [VERBS[f"run.{name}"] for name in rules.VERB_MOVES]
     if _are_due(states, rows):
         offered.remove(VERBS["run.retry"])
@@ -228,9 +239,8 @@ def from_line() -> Response:
             # The line cannot write a quote.
             pairs[name] = was
     filters = params.read_here(pairs, FIELDS)
-    if filters.get("since") and filters.get("until"):
-        reading()
-        refuse_reversed(filters, as_of(), "run can have been enqueued")
+    if TIMES.intersection(filters.values):
+        search.refuse_impossible(filters, as_of())
     abort(redirect(filters.link(PATH), 303))
 
 

@@ -165,6 +165,36 @@ def test_several_states_are_merged_in_the_order_of_the_list_and_never_sorted(
 
 
 @pytest.mark.usefixtures("many_dead")
+@pytest.mark.parametrize(
+    "query",
+    [
+        "failed-since=24h", "failed-since=24h&failed-until=1h", "failed-until=1h&status=dead",
+        "failed-since=24h&status=failed", "failed-since=24h&cursor=WyJvbGRlciIsMTUwMDBd",
+    ],
+)  # fmt: skip
+def test_what_failed_in_a_time_is_read_from_the_index_of_what_fails_and_no_run(
+    app: Flask, client: FlaskClient, connection: Connection, query: str
+) -> None:
+    # As on a table that is too large for anything else.
+    connection.execute("SET enable_bitmapscan = off")
+    connection.execute("SET enable_seqscan = off")
+    for plan in plans(app, client, connection, f"/runs?{query}", "job_runs"):
+        reads = re.findall(r"(\S+ \S+) Scan.* using (\S+) on job_runs", plan)
+        assert reads and set(reads) == {("Index Only", "job_runs_failing")}, plan
+        assert "Sort Key" not in plan.split("Merge Append")[0], plan
+
+
+@pytest.mark.usefixtures("many_dead")
+@pytest.mark.parametrize("query", ["type=type_1", "error=code_2", "type=type_1&status=dead"])
+def test_what_failed_in_a_time_and_more_is_looked_for_among_what_fails(
+    app: Flask, client: FlaskClient, connection: Connection, query: str
+) -> None:
+    for plan in plans(app, client, connection, f"/runs?failed-since=24h&{query}", "job_runs"):
+        assert "job_runs_failing" in plan or "job_runs_listed_by_status" in plan, plan
+        assert not any(walk in plan for walk in WALKS), plan
+
+
+@pytest.mark.usefixtures("many_dead")
 def test_a_page_of_several_states_leads_back_to_the_newer_ones(client: FlaskClient) -> None:
     first = client.get("/runs.json?status=failed,dead&limit=60").json
     second = client.get(f"/runs.json?status=failed,dead&limit=60&cursor={first['next']}").json

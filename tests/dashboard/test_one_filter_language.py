@@ -30,6 +30,8 @@ LINES = (
     "type:none", '"status=dead"', "status:queued attempts:0 sure", "group:00000000000a1",
     "group:00000000000a1 status:dead", "group:00000000000a1 error:40P01", "group:00000000000a2 deadlock",
     "schedule:nightly", "schedule:nightly status:queued", "schedule:nightly type:mail", "schedule:#99",
+    "failed-since:1h", "failed-until:1h", "failed-since:1h status:dead type:mail",
+    "failed-since:2d failed-until:1m",
 )  # fmt: skip
 REFUSED = {
     "colour:red": "There is no filter “colour” here",
@@ -50,6 +52,7 @@ REFUSED = {
     "status:dead -type:mail": "there is no filter for what is not so",
     "!status=dead since:1d": "there is no filter for what is not so",
     "since:1h until:1d": "“since” (1h) is not before “until” (1d): no run can have been enqueued in between.",
+    "failed-since:1h failed-until:1d": "(1h) is not before “failed-until” (1d): no run can have failed",
     "since:1d until:2026-01-01": "is not before “until” (2026-01-01T00:00:00Z)",
     "status:deadd": "must be some of queued, running",
     "since:yesterday": "must be a time such as",
@@ -120,7 +123,9 @@ def test_box_address_json_csv_and_terminal_find_the_same_runs(
     assert sizes == {0, 1, 2, 3, 4, 5}
 
 
-@pytest.mark.parametrize("name", ["status", "type", "error", "group", "worker", "key", "attempts", "q"])
+@pytest.mark.parametrize(
+    "name", ["status", "type", "error", "group", "worker", "key", "attempts", "q", "failed-since"]
+)
 def test_an_option_that_is_an_unset_variable_lists_no_runs(name: str, wakeboard: Terminal) -> None:
     sentence = f"The filter “{name}” is empty: give it a value, or leave it out.\n"
     assert wakeboard(f"--{name}", "") == (2, "", sentence)

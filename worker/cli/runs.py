@@ -63,6 +63,10 @@ LONG = 2000
 @click.option("--attempts", multiple=True, help="3, 3+ for at least, or 2-5.")
 @click.option("--since", multiple=True, help="Created since: 24h, 7d or 2026-11-21T08:30Z.")
 @click.option("--until", multiple=True, help="Created before.")
+@click.option(
+    "--failed-since", multiple=True, help="Last failed since; without a status, of runs that fail now."
+)
+@click.option("--failed-until", multiple=True, help="Last failed before.")
 @click.option("--payload", multiple=True, metavar="PATH=VALUE", help="Payload has VALUE at PATH (a.b).")
 @click.option("--q", multiple=True, help="Text in payload, error or type.")
 @click.option("--view", metavar="NAME", help="A view saved on the page; filters beside it win over its own.")
@@ -107,7 +111,9 @@ def _pairs(payload: tuple[str, ...], options: dict[str, tuple[str, ...]]) -> lis
         if not (path and sign):
             raise Wrong(f"--payload “{path[:100]}”: write PATH=VALUE, such as --payload customer.id=7.")
     pairs = [(f"payload.{path}", text) for path, _, text in parts]
-    return pairs + [(name.rstrip("_"), text) for name, given in options.items() for text in given]
+    return pairs + [
+        (name.rstrip("_").replace("_", "-"), text) for name, given in options.items() for text in given
+    ]
 
 
 @click.command(cls=Verb)

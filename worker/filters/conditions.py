@@ -27,14 +27,15 @@ from sqlalchemy import (
 )
 
 from worker.filters.named import workers_named
+from worker.filters.runs import FAILED
 from worker.filters.values import LARGEST_ID, Asked
 from worker.tables import job_attempts, job_runs
 
 # The filters that no index serves, beside those of payloads, and the columns that they look at.
-WALKING = ("q", "attempts", "worker", "since", "until")
+WALKING = ("q", "attempts", "worker", "since", "until", *FAILED)
 LOOKED_AT = (
     "id", "created_at", "attempts", "lease_epoch", "locked_by", "payload", "last_error", "error_code",
-    "job_type",
+    "job_type", "failed_at",
 )  # fmt: skip
 
 runs = job_runs.c
@@ -72,6 +73,7 @@ def looked_at(
         found.append(run.created_at >= since.at(now))
     if until := asked.get("until"):
         found.append(run.created_at < until.at(now))
+    found += failed_between(run, asked, now)
     if attempts := asked.get("attempts"):
         low, high = attempts
         found.append(run.attempts >= low if high is None else run.attempts.between(low, high))
@@ -82,6 +84,15 @@ def looked_at(
     if words := asked.get("q"):
         found.append(_mentions(run, words, hidden))
     return found
+
+
+def failed_between(run: Any, asked: Asked, now: datetime) -> list[ColumnElement[bool]]:
+    """Return what the filters FAILED ask of the last failure of ``run``."""
+    since, until = map(asked.get, FAILED)
+    return [
+        *([run.failed_at >= since.at(now)] if since else []),
+        *([run.failed_at < until.at(now)] if until else []),
+    ]
 
 
 def _holds(run: Any, steps: list[str], value: str, hidden: Hidden | None) -> ColumnElement[bool]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from worker import fingerprint
-from worker.filters.values import MOMENT, STATUS, TEXT, Field, FilterError, identifier
+from worker.filters.values import MOMENT, STATUS, TEXT, Asked, Field, FilterError, identifier
+from worker.states import FAILING
 
 
 def _attempts(value: str) -> tuple[int, int | None]:
@@ -50,6 +52,20 @@ FIELDS: dict[str, Field] = {
     "attempts": Field(_attempts, "a number such as 3, or 3+ for at least, or 2-5"),
     "since": MOMENT,
     "until": MOMENT,
+    "failed-since": MOMENT,
+    "failed-until": MOMENT,
     "payload.": TEXT,
     "q": TEXT,
 }
+# When the last failure of a run lies: since and until say when it was enqueued.
+FAILED = ("failed-since", "failed-until")
+
+
+def states_of(asked: Asked) -> Sequence[str]:
+    """Return the states in which ``asked`` looks, none for all.
+
+    Without a status, an error or the time of a failure means runs that fail now; a group all that failed so.
+    """
+    wanted: Sequence[str] = asked.get("status") or ()
+    is_of_failures = asked.get("error") or (any(map(asked.get, FAILED)) and not asked.get("group"))
+    return tuple(state.value for state in FAILING) if is_of_failures and not wanted else wanted

@@ -26,8 +26,9 @@ from sqlalchemy import (
     union_all,
 )
 
-from worker.filters.conditions import LOOKED_AT, WALKING, Hidden, looked_at, plain
+from worker.filters.conditions import LOOKED_AT, WALKING, Hidden, failed_between, looked_at, plain
 from worker.filters.named import removed_schedules_named, schedules_named
+from worker.filters.runs import FAILED, states_of
 from worker.filters.values import Asked, FilterError, refuse_reversed
 from worker.states import FAILING, Status
 from worker.tables import job_runs
@@ -96,12 +97,12 @@ def search(
 ) -> Search:
     """Return the search that filters of ``runs.FIELDS`` mean at ``now``, the database's clock.
 
-    Without a status, ``error`` looks among the runs that fail now: failed and dead; ``group`` among all that
-    failed so, however they stand now. ``ids_of`` returns the ids that a statement of names selects; ``start``
-    is where a walk begins; ``hidden`` is what the asker may not see, and
-    ``types`` are the job types that the asker may see, None for all. Raises FilterError.
+    Without a status, ``error`` and FAILED look among the runs that fail now: failed and dead; ``group`` among
+    all that failed so, however they stand now. ``ids_of`` returns the ids that a statement of names selects;
+    ``start`` is where a walk begins; ``hidden`` is what the asker may not see, and ``types`` are the job
+    types that the asker may see, None for all. Raises FilterError.
     """
-    refuse_reversed(asked, now, "run can have been enqueued")
+    refuse_impossible(asked, now)
     indexed = plain(asked)
     if schedule := asked.get("schedule"):
         schedule_id = _schedule_id(schedule, ids_of, is_told=types is None)
@@ -116,10 +117,24 @@ def search(
     by_type = bool(asked.get("type") or types is not None) and not asked.get("key")
     states = _states(asked, by_type=by_type)
     arms = [Arm([*arm.conditions, *of_type, *indexed], arm.is_running) for of_type in seen for arm in states]
-    if any(asked.get(name) for name in WALKING) or asked.starting("payload."):
+    if types is None and _is_of_failures_alone(asked):
+        arms = [Arm([*arm.conditions, *failed_between(runs, asked, now)]) for arm in arms]
+    elif any(asked.get(name) for name in WALKING) or asked.starting("payload."):
         return _walk(arms, start, lambda run: looked_at(run, asked, now, ids_of, hidden))
     each = _merged(arms, start)
     return Search(select(each.c.id), each.c.id)
+
+
+def refuse_impossible(asked: Asked, now: datetime) -> None:
+    """Raise FilterError where no run can lie between two times of ``asked``."""
+    refuse_reversed(asked, now, "run can have been enqueued")
+    refuse_reversed(asked, now, "run can have failed", FAILED)
+
+
+def _is_of_failures_alone(asked: Asked) -> bool:
+    """Whether the index of what fails now has all that is asked for, and no run need be looked at."""
+    is_of_failures = any(map(asked.get, FAILED)) and set(states_of(asked)) <= set(_FAILING)
+    return is_of_failures and set(asked.values) <= {"status", *FAILED}
 
 
 def running(*columns: ColumnElement[Any], where: Sequence[ColumnElement[bool]] = ()) -> Select[Any]:
@@ -211,7 +226,7 @@ def _others(
     types: Sequence[str] | None,
 ) -> Callable[[Any], list[ColumnElement[bool]]]:
     """Return what is asked of a schedule's runs beside the schedule: columns of a run → conditions."""
-    states = asked.get("status") or (_FAILING if asked.get("error") else ())
+    states = states_of(asked)
 
     def conditions(run: Any) -> list[ColumnElement[bool]]:
         return [
@@ -262,12 +277,12 @@ def _states(asked: Asked, *, by_type: bool) -> list[Arm]:
 
     ``by_type``: without a status they are found by the index by type, which has those that do not run.
     """
-    wanted: tuple[str, ...] = asked.get("status") or ()
+    wanted = states_of(asked)
     if asked.get("group") and not asked.get("error"):
         # Its index is by group and status: without a status, six scans of it.
         wanted = wanted or tuple(status.value for status in Status)
     if asked.get("error") and set(wanted) <= set(_FAILING):
-        states = [literal(each, literal_execute=True) for each in wanted or _FAILING]
+        states = [literal(each, literal_execute=True) for each in wanted]
         return [Arm([runs.status.in_(states)])]
     if not wanted:
         return [Arm([~IS_RUNNING]), Arm([], is_running=True)] if by_type else [Arm([])]

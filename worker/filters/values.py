@@ -184,13 +184,15 @@ def read_pairs(
     return Asked(values, texts)
 
 
-def refuse_reversed(asked: Asked, now: datetime, what: str) -> None:
-    """Raise FilterError where ``since`` is not before ``until``: no ``what`` can lie in between."""
-    since, until = asked.get("since"), asked.get("until")
+def refuse_reversed(
+    asked: Asked, now: datetime, what: str, names: tuple[str, str] = ("since", "until")
+) -> None:
+    """Raise FilterError where the first of ``names`` is not before the second: no ``what`` in between."""
+    since, until = map(asked.get, names)
     if since and until and not since.at(now) < until.at(now):
+        first, second = (f"“{name}” ({asked.texts[name]})" for name in names)
         raise FilterError(
-            f"“since” ({asked.texts['since']}) is not before “until” ({asked.texts['until']}): no {what} in "
-            "between. An age such as 7d is earlier than 24h."
+            f"{first} is not before {second}: no {what} in between. An age such as 7d is earlier than 24h."
         )
 
 

@@ -15,10 +15,11 @@ from psycopg.rows import dict_row
 from sqlalchemy import Select
 from sqlalchemy.dialects.postgresql import psycopg as dialect
 
+from worker.filters.runs import states_of
 from worker.filters.search import Search, Start, search
 from worker.filters.values import LARGEST_ID, Asked
 from worker.operations import rules
-from worker.states import FAILING, Status
+from worker.states import Status
 
 Connection = psycopg.Connection[Any]
 _DIALECT = dialect.dialect()  # type: ignore[no-untyped-call]
@@ -133,11 +134,8 @@ def matching(
 
 
 def _base(asked: Asked) -> Sequence[str]:
-    """Return the states in which the filter looks: an error alone means runs that fail now."""
-    wanted: Sequence[str] = asked.get("status") or ()
-    if wanted:
-        return wanted
-    return [state.value for state in (FAILING if asked.get("error") else Status)]
+    """Return the states in which the filter looks."""
+    return states_of(asked) or [state.value for state in Status]
 
 
 def _search(
