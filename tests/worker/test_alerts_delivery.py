@@ -92,7 +92,8 @@ def test_a_rule_that_fires_writes_a_message_and_its_run_for_each_channel(
     written = messages(connection)
     assert [row["channel"] for row in written] == ["mail", "webhook"]
     assert written[0]["subject"] == "[production] Dead runs: fires"
-    assert written[0]["body"]["link"] == "https://jobs.example.org/runs?status=dead"
+    link = written[0]["body"]["link"]
+    assert link.startswith("https://jobs.example.org/runs?status=dead&failed-since=20"), link
     runs = rows(connection, "job_runs", "job_type = 'alert'", order="id")
     assert [(run["id"], run["payload"], run["priority"]) for run in runs] == [
         (row["run_id"], {"message_id": row["id"]}, 0) for row in written

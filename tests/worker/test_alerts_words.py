@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, datetime
+from urllib.parse import urlsplit
+
+import pytest
 
 from worker.alerts.finding import Finding
 from worker.alerts.judge import Memory
@@ -22,6 +25,25 @@ def test_a_message_tells_no_secret_that_stands_in_a_name_or_a_link() -> None:
     assert told.subject == "[shop password=•••] Dead runs: fires"
     assert told.body["sentence"] == "3 runs died in the last 1 h: postgres://•••@db 3."
     assert told.body["link"] == "https://•••@jobs.example.org/runs?status=dead"
+
+
+@pytest.mark.parametrize(
+    ("kind", "link"),
+    [
+        ("dead_runs", "/runs?status=dead&failed-since=2026-11-21T11:00:00Z"),
+        ("failures_rise", "/errors?since=2026-11-21T11:00:00Z"),
+        ("stuck_leases", "/leases"),
+    ],
+)
+def test_the_link_of_what_happened_in_a_time_shows_that_time_whenever_it_is_opened(
+    kind: str, link: str
+) -> None:
+    found = replace(FOUND, within_seconds=3600.0)
+    place = Place("42", None, "https://jobs.example.org")
+    told = words(kind, kind, "firing", found, Memory(), place, NOON).body["link"]
+    assert told == f"https://jobs.example.org{link}"
+    rested = words(kind, kind, "recovered", replace(found, firing=False), Memory(), place, NOON)
+    assert "since" not in urlsplit(rested.body["link"]).query
 
 
 def test_ordinary_names_and_numbers_are_told_as_they_are() -> None:

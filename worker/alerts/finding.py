@@ -11,7 +11,7 @@ NAMED = 5
 @dataclass(frozen=True, slots=True)
 class Finding:
     """What a look found. ``value`` against ``limit`` in ``unit``; ``names`` are the types, schedules or loops
-    that it is about, worst first, at most NAMED."""
+    that it is about, worst first, at most NAMED. It was so within ``within_seconds`` before the look."""
 
     firing: bool
     sentence: str
@@ -19,6 +19,7 @@ class Finding:
     limit: float
     unit: str
     names: tuple[str, ...] = ()
+    within_seconds: float | None = None
 
     def stored(self) -> dict[str, Any]:
         """Return it as ``alert_rules.found`` keeps it."""

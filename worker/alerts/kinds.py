@@ -99,6 +99,8 @@ class Kind:
     is_report: bool = False
     # It asks who has not been heard of, and would find everybody where the database itself was away.
     is_of_others: bool = False
+    # The filter of its page that says since when what was found happened.
+    since: str | None = None
 
     @property
     def settings(self) -> tuple[Setting, ...]:
@@ -156,6 +158,7 @@ KINDS: dict[str, Kind] = {
             "/runs?status=dead",
             (Setting("count", "From this many", "count", 1, 1, 1_000_000), _within_hours(), MUTED),
             every_seconds=RESTING_SECONDS,
+            since="failed-since",
         ),
         Kind(
             "failures_rise",
@@ -169,6 +172,7 @@ KINDS: dict[str, Kind] = {
                 MUTED,
             ),
             every_seconds=60.0,
+            since="since",
         ),
         Kind(
             "missed_runs",

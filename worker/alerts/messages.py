@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
 from worker.alerts.finding import Finding, name_of
 from worker.alerts.judge import Memory, News
-from worker.alerts.kinds import KINDS, title_of
+from worker.alerts.kinds import KINDS, Kind, title_of
 from worker.redaction import redact, redact_text
 
 VERSION = 1
@@ -58,7 +58,7 @@ def words(
     # On a lock screen a test must not look like the alarm.
     head = f"Test, nothing is wrong: {title}" if cause == "test" else f"{title}: {WORDS[cause]}"
     subject = f"{name}{head}"
-    link = place.link(KINDS[kind].page if kind in KINDS else "/alerts")
+    link = place.link(_page(KINDS[kind], finding, now) if kind in KINDS else "/alerts")
     sentence = _sentence(cause, finding)
     lines = [sentence, *_history(cause, memory), *_links(link, place), _footer(rule)]
     return Words.of(
@@ -81,6 +81,14 @@ def words(
             "text": "\n\n".join(line for line in lines if line),
         },
     )
+
+
+def _page(kind: Kind, finding: Finding | None, now: datetime) -> str:
+    """Return the page that shows what was found; by the moment, as it is opened later."""
+    if kind.since is None or finding is None or not finding.firing or finding.within_seconds is None:
+        return kind.page
+    since = (now - timedelta(seconds=finding.within_seconds)).astimezone(UTC)
+    return f"{kind.page}{'&' if '?' in kind.page else '?'}{kind.since}={since:%Y-%m-%dT%H:%M:%SZ}"
 
 
 def _sentence(cause: Cause, finding: Finding | None) -> str:

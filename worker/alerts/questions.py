@@ -7,6 +7,7 @@ Reads only.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import psycopg
@@ -21,6 +22,7 @@ from worker.unfireable import UNFIREABLE
 
 Connection = psycopg.Connection[Any]
 CAP = 10_000
+HOUR = 3600.0
 
 # The first due run of every type and priority, by jumping along job_runs_claimable: as many probes as there
 # are types with work, however long the queue is. Messengers and paused types are none of its business.
@@ -238,7 +240,7 @@ def _queue_age(connection: Connection, settings: Settings) -> Finding:
 def _dead_runs(connection: Connection, settings: Settings) -> Finding:
     rows = _rows(connection, DEAD, settings)
     within = format_duration(settings["within_seconds"])
-    return _counted(
+    found = _counted(
         rows,
         settings["count"],
         lambda total: (
@@ -247,6 +249,7 @@ def _dead_runs(connection: Connection, settings: Settings) -> Finding:
         ),
         f"No run died in the last {within}{_unless_muted(settings)}.",
     )
+    return replace(found, within_seconds=settings["within_seconds"])
 
 
 def _unless_muted(settings: Settings) -> str:
@@ -263,7 +266,7 @@ def _failures_rise(connection: Connection, settings: Settings) -> Finding:
     if total < settings["count"] or total <= settings["factor"] * usual:
         return Finding(False, f"{counted}.", total, limit, "attempts")
     sentence = f"{counted}: {_listed(rows)}. Look at the errors before the runs are dead."
-    return Finding(True, sentence, total, limit, "attempts", tuple(row[0] for row in rows))
+    return Finding(True, sentence, total, limit, "attempts", tuple(row[0] for row in rows), HOUR)
 
 
 def _missed_runs(connection: Connection, settings: Settings) -> Finding:
