@@ -105,7 +105,8 @@ def test_an_admin_switches_it_on_for_a_time_of_the_sites_clocks(
     assert kept["recovered_at"] is not None, "on from now: none of a morning before"
     (audited,) = rows(connection, "audit_log", "action = 'alert.edit'")
     assert (audited["before"]["enabled"], audited["after"]["enabled"]) == (False, True)
-    assert client.get("/alerts.json").get_json()["items"][-1]["status"] == "on"
+    standing = {item["kind"]: item["status"] for item in client.get("/alerts.json").get_json()["items"]}
+    assert standing["morning_report"] == "on"
     wrong = client.post(path, json={"at": "25:00"}, headers=JSON)
     assert wrong.status_code == 400 and "allowed: 00:00 to 23:59" in wrong.get_json()["message"]
 

@@ -40,6 +40,6 @@ def test_a_rule_may_raise_under_a_code_of_its_own(connection: Connection, code: 
 
 def test_what_says_nothing_of_the_run_is_no_answer(connection: Connection) -> None:
     run_id = a_run(connection, "failed")
-    refuse(connection, "true", "no' USING ERRCODE = 'lock_not_available")
-    with pytest.raises(psycopg.errors.LockNotAvailable):
+    refuse(connection, "true", "no' USING ERRCODE = 'query_canceled")
+    with pytest.raises(psycopg.errors.QueryCanceled):
         transitions.cancel(connection, run_id, OPERATOR)
