@@ -25,6 +25,9 @@ from worker.transitions.newrun import payload_limit, payload_text
 
 Connection = psycopg.Connection[Any]
 Row = dict[str, Any]
+# The answer, and the state before and after it.
+Moved = tuple[Answer, Row | None, Row | None]
+Move = Callable[[], Moved]
 
 WAKE_CHANNEL = "wakeboard_wake"
 CANCEL_CHANNEL = "wakeboard_cancel"
@@ -130,7 +133,7 @@ def act(
     action: str,
     target: tuple[str, int | str],
     reason: str | None,
-    move: Callable[[], tuple[Answer, Row | None, Row | None]],
+    move: Move,
 ) -> Answer:
     """Run ``move`` and its audit row in one transaction; the role is checked first.
 
@@ -139,41 +142,32 @@ def act(
     owner is in the way. What another transaction holds for longer than the session's lock_timeout allows is
     'locked'.
     """
-    return judged_in_time(connection, lambda: _act(connection, actor, action, target, reason, move))
+
+    def acted() -> Answer:
+        with connection.transaction():
+            if refusal := permit(connection, actor, action, *target):
+                return refusal
+            answer, before, after = _moved(connection, target, move)
+            record(
+                connection, actor, action, *target, reason=reason, before=before, after=after,
+                result=answer.result,
+            )  # fmt: skip
+            return answer
+
+    return judged_in_time(connection, acted)
 
 
-def _act(
-    connection: Connection,
-    actor: Actor,
-    action: str,
-    target: tuple[str, int | str],
-    reason: str | None,
-    move: Callable[[], tuple[Answer, Row | None, Row | None]],
-) -> Answer:
-    with connection.transaction():
-        refusal = permit(connection, actor, action, *target)
-        if refusal:
-            return refusal
-        try:
-            with connection.transaction():
-                answer, before, after = move()
-        except LOCKED:
-            answer, before, after = _locked(target), None, None
-        except psycopg.Error as refused:
-            if not is_refusal(refused):
-                raise
-            answer, before, after = _refused(target, refused), None, None
-        record(
-            connection,
-            actor,
-            action,
-            *target,
-            reason=reason,
-            before=before,
-            after=after,
-            result=answer.result,
-        )
-        return answer
+def _moved(connection: Connection, target: tuple[str, int | str], move: Move) -> Moved:
+    """Return what ``move`` returns, or the answer to what kept the database from it."""
+    try:
+        with connection.transaction():
+            return move()
+    except LOCKED:
+        return _locked(target), None, None
+    except psycopg.Error as refused:
+        if not is_refusal(refused):
+            raise
+        return _refused(target, refused), None, None
 
 
 def _refused(target: tuple[str, int | str], refused: psycopg.Error) -> Answer:
