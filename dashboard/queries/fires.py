@@ -66,10 +66,10 @@ _RUNS = """json_build_array(array_agg(id), array_agg(status), array_agg(schedule
     max(id) AS id, max(status) FILTER (WHERE is_last) AS status,
     max(coalesce(finished_at, failed_at, started_at, run_at)) FILTER (WHERE is_last) AS changed_at"""
 # Whether one of the latest runs may be odd, by indexes but for what was run again: none is if all are plain
-# fires (worker.indexed), and none was run again.
+# fires (worker.indexed), and none was run again. So many in less than as many days are near, some of them.
 _SURVEYED = f"""
-SELECT d.id AS definition_id, fires < runs OR of_fires.is_odd OR {{ran_again}} AS is_odd, is_near,
-    first_at, last_at
+SELECT d.id AS definition_id, fires < runs OR of_fires.is_odd OR {{ran_again}} AS is_odd,
+    last_at - first_at < (kept - 1) * interval '1 day' AS is_near, first_at, last_at
 FROM unnest(CAST(:ids AS bigint[])) AS d (id)
 CROSS JOIN LATERAL (
     SELECT count(*) AS runs, min(id) AS oldest FROM (
@@ -78,26 +78,30 @@ CROSS JOIN LATERAL (
     ) AS run
 ) AS of_runs
 CROSS JOIN LATERAL (
-    SELECT count(*) FILTER (WHERE id >= oldest) AS fires, array_agg(id) AS ids,
+    SELECT count(*) FILTER (WHERE id >= oldest) AS fires, count(*) AS kept, array_agg(id) AS ids,
         min(scheduled_for) AS first_at, max(scheduled_for) AS last_at,
-        bool_or(NOT coalesce({IS_PLAIN_FIRE}, false)) AS is_odd, bool_or({{is_near}}) AS is_near
+        bool_or(NOT coalesce({IS_PLAIN_FIRE}, false)) AS is_odd
     FROM (
-        SELECT * {{gap}} FROM (
-            SELECT definition_id, id, status, attempts, finished_at, scheduled_for FROM wakeboard.job_runs
-            WHERE definition_id BETWEEN d.id AND d.id AND scheduled_for IS NOT NULL
-            ORDER BY definition_id DESC, scheduled_for DESC LIMIT :latest
-        ) AS newest
+        SELECT definition_id, id, status, attempts, finished_at, scheduled_for FROM wakeboard.job_runs
+        WHERE definition_id BETWEEN d.id AND d.id AND scheduled_for IS NOT NULL
+        ORDER BY definition_id DESC, scheduled_for DESC LIMIT :latest
     ) AS run
 ) AS of_fires
 WHERE runs > 0"""
-# What it asks where done twice is asked for, and else.
-_OF_TWICE = {
-    "ran_again": _RAN_AGAIN.format(which="ANY (ids)", origin="g.origin_run_id"),
-    "is_near": "gap < interval '1 day'",
-    "gap": """, scheduled_for - lead(scheduled_for)
-            OVER (ORDER BY definition_id DESC, scheduled_for DESC) AS gap""",
-}
-_OF_OTHERS = {"ran_again": "false", "is_near": "false", "gap": ""}
+_RAN_ANY_AGAIN = _RAN_AGAIN.format(which="ANY (ids)", origin="g.origin_run_id")
+_NEAR = text("""
+SELECT d.id FROM unnest(CAST(:ids AS bigint[])) AS d (id)
+WHERE (
+    SELECT bool_or(gap < interval '1 day') FROM (
+        SELECT scheduled_for - lead(scheduled_for)
+            OVER (ORDER BY definition_id DESC, scheduled_for DESC) AS gap
+        FROM (
+            SELECT definition_id, scheduled_for FROM wakeboard.job_runs
+            WHERE definition_id BETWEEN d.id AND d.id AND scheduled_for IS NOT NULL
+            ORDER BY definition_id DESC, scheduled_for DESC LIMIT :latest
+        ) AS newest
+    ) AS gaps
+)""")
 _OF_A_RUN = (
     "id", "status", "scheduled_for", "run_at", "error_code", "is_late", "is_beside", "came_back", "ran_again",
 )  # fmt: skip
@@ -149,15 +153,21 @@ def odd(connection: Connection, ids: Sequence[int], words: Collection[str]) -> d
 def surveyed(connection: Connection, ids: Sequence[int], words: Collection[str]) -> dict[int, RowMapping]:
     """Return what ``odd`` does, but for is_odd, which says that one of the runs may be one of ``words``.
 
-    is_near is told where ``words`` have twice. Most schedules have nothing odd, and this takes a third.
+    is_near is told where number and span of the runs show it, see ``near``. Most schedules have nothing odd,
+    and this takes a quarter.
     """
     return _by_definition(connection, _survey(twice="twice" in words), ids)
+
+
+def near(connection: Connection, ids: Sequence[int]) -> set[int]:
+    """Return which of the definitions have two of their latest fires less than a day apart."""
+    return set(connection.execute(_NEAR, {"ids": list(ids), "latest": LATEST}).scalars()) if ids else set()
 
 
 @cache
 def _survey(*, twice: bool) -> TextClause:
     """Return the statement of which definitions may have odd runs; ``twice``: by what was done twice too."""
-    return text(_SURVEYED.format(**(_OF_TWICE if twice else _OF_OTHERS)))
+    return text(_SURVEYED.format(ran_again=_RAN_ANY_AGAIN if twice else "false"))
 
 
 @cache

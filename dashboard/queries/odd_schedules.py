@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from sqlalchemy import Connection, RowMapping
 
@@ -62,9 +62,7 @@ def _odd(
     """Return which of ``judged`` (rows of ``fires`` by id) have runs of one of ``words``; ``zones`` by id."""
     ids = [each for each, row in judged.items() if row["is_odd"]]
     if "twice" in words:
-        unsure = {
-            each: row for each, row in judged.items() if not row["is_odd"] and _may_repeat(row, zones[each])
-        }
+        unsure = _that_may_repeat(connection, {e: r for e, r in judged.items() if not r["is_odd"]}, zones)
         untold = [each for each, row in unsure.items() if "runs" not in row]
         told = unsure | fires.strips(connection, untold)
         ids += [
@@ -73,12 +71,21 @@ def _odd(
     return ids
 
 
-def _may_repeat(row: Mapping[Any, Any], timezone: str) -> bool:
-    """Return whether the clocks may have shown one time of a row of ``fires.odd`` twice.
+def _that_may_repeat(
+    connection: Connection, judged: Mapping[int, RowMapping], zones: Mapping[int, str]
+) -> dict[int, RowMapping]:
+    """Return those of ``judged`` (rows of ``fires`` by id) of which the clocks may have shown a time twice.
 
-    That takes two runs within a day, as no clocks were set back by more since 1900, and a change between.
+    That takes two fires within a day, as no clocks were set back by more since 1900, and a change between.
     """
-    return bool(row["is_near"]) and may_repeat(row["first_at"], row["last_at"], zone_of(timezone))
+    changed = {
+        each: row
+        for each, row in judged.items()
+        if row["first_at"] and may_repeat(row["first_at"], row["last_at"], zone_of(zones[each]))
+    }
+    far = [each for each, row in changed.items() if not row["is_near"]]
+    near = fires.near(connection, far)
+    return {each: row for each, row in changed.items() if row["is_near"] or each in near}
 
 
 def _is_twice(odd: Mapping[int, list[Odd]]) -> bool:
