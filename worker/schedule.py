@@ -243,8 +243,11 @@ def sync_registered(connection: psycopg.Connection[Any], policies: Sequence[Mapp
 def resync_registered(connection: psycopg.Connection[Any], policies: Sequence[Mapping[str, Any]]) -> None:
     """Write what the code says once more, where nobody says the newer any more. For a worker that goes on.
 
-    So a release that is taken back is applied when the last worker of the newer one has gone.
+    So a release that is taken back is applied when the last worker of the newer one has gone. Code without
+    any schedule has nothing to write, and asks nothing.
     """
+    if not any(policy.get("schedule") for policy in policies):
+        return
     said, known = _said_and_known(connection, policies)
     again = [name for name, one in said.items() if one in known.get(name, ()) and one != _last(known[name])]
     _write_said(connection, said, again)

@@ -77,6 +77,8 @@ _READERS = {"seconds": parse_duration, "clock": _minutes}
 LAST_MINUTE = 24 * 60 - 1
 # What a worker at rest asks as well.
 RESTING_SECONDS = 30.0
+# What an edit alone changes.
+SLOW_SECONDS = 300.0
 
 # A rule of failures can leave out what somebody muted on the page of errors.
 MUTED = Setting("muted", "Leave out muted error groups", "switch", 1, 0, 1)
@@ -192,7 +194,7 @@ KINDS: dict[str, Kind] = {
             "Enabled schedules whose zone nobody knows, or whose text cannot be read or never comes.",
             "worker",
             "/schedules?state=unreadable",
-            every_seconds=RESTING_SECONDS,
+            every_seconds=SLOW_SECONDS,
         ),
         Kind(
             "stuck_leases",
