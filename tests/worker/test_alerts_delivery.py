@@ -145,7 +145,7 @@ def test_a_rule_is_looked_at_no_more_often_than_its_kind_says(connection: Connec
     assert watch.step(connection)["looked"] == 5
     assert watch.step(connection)["looked"] == 0
     connection.execute("UPDATE wakeboard.alert_rules SET checked_at = checked_at - interval '28 seconds'")
-    assert watch.step(connection)["looked"] == 4, "failures are compared once a minute"
+    assert watch.step(connection)["looked"] == 3, "failures once a minute, schedules every five"
 
 
 def test_the_web_process_looks_at_what_workers_neglect(connection: Connection) -> None:
@@ -153,7 +153,7 @@ def test_the_web_process_looks_at_what_workers_neglect(connection: Connection) -
     web = Watch("web", settings())
     assert web.step(connection)["looked"] == 3
     Watch("worker", settings()).step(connection)
-    connection.execute("UPDATE wakeboard.alert_rules SET checked_at = checked_at - interval '4 minutes'")
+    connection.execute("UPDATE wakeboard.alert_rules SET checked_at = checked_at - interval '8 minutes'")
     assert web.step(connection)["looked"] == 8
 
 
