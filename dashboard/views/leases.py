@@ -65,14 +65,14 @@ def find_refused() -> dict[str, Any]:
     }
 
 
-def item(row: RowMapping) -> dict[str, Any]:
+def _item(row: RowMapping, context: Mapping[str, Any]) -> dict[str, Any]:
     """Return a lease as the twin gives it, and how long runs of its type usually take."""
-    pace = usual.paces([row["job_type"]]).get(row["job_type"])
+    pace = context["usual"].get(row["job_type"])
     told = {
         "state": NAMES[row["rank"]],
         "median_seconds": pace.median if pace else None,
         "p95_seconds": pace.p95 if pace else None,
-        "overlong": is_overlong(row["started_at"], as_of(), pace),
+        "overlong": row["id"] in context["overlong"],
     }
     return {name: told[name] if name in told else row[name] for name in COLUMNS}
 
@@ -81,7 +81,7 @@ def twin(context: Mapping[str, Any]) -> dict[str, Any]:
     """Return the twin: the leases of the page, and the late answers that were refused in 24 h."""
     rows: Rows = context["rows"]
     return {
-        **rows.twin(item),
+        **rows.twin(lambda row: _item(row, context)),
         "refused_24h": leases.refused_count(reading()),
         "refused": [dict(row) for row in leases.refused(reading())],
     }

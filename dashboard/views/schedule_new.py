@@ -12,24 +12,21 @@ from flask import Blueprint, Response, current_app, g, jsonify, make_response, r
 from dashboard import params
 from dashboard.answers import local_path, respond, wanted
 from dashboard.connection import as_of, reading, writing
-from dashboard.existing import is_there
+from dashboard.existing import is_there, missing
 from dashboard.queries import runs
 from dashboard.security import require
 from dashboard.verbs import refuse_unread
-from dashboard.views.schedule_edit import texts_sent
+from dashboard.views.schedule_edit import EDIT, PATH, texts_sent
 from dashboard.words import schedule as words
 from dashboard.words import schedule_form as form
-from worker.states import VERBS
 from worker.transitions import Answer, definitions
 from worker.transitions.by_hand import near
 from worker.transitions.definitions import Definition, DefinitionError
 
 blueprint = Blueprint("schedule_new", __name__)
 
-PATH = "/schedules"
 # No schedule has a name with a plus.
 NEW = f"{PATH}/+new"
-EDIT = VERBS["schedule.edit"]
 FIELDS = ("name", "job_type", "new_type", *(name for name in form.FIELDS if name != "enabled"))
 
 
@@ -65,10 +62,8 @@ def _untyped(texts: Mapping[str, str], errors: Mapping[str, str]) -> dict[str, s
     if "job_type" in errors or texts.get("new_type") in ("1", "True") or is_there(reading(), "type", name):
         return {}
     hint = near(name, runs.type_names(reading()))
-    return {
-        "job_type": f"There is no job type “{name[:100]}”: no worker has ever registered it.{hint} If one "
-        "will, check “No worker has it yet” (new_type)."
-    }
+    mend = "If one will, check “No worker has it yet” (new_type)."
+    return {"job_type": f"{missing('type', name)}{hint} {mend}"}
 
 
 def _refused(texts: Mapping[str, str], errors: Mapping[str, str], sentence: str | None = None) -> Response:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import datetime
-from difflib import get_close_matches
 
 import click
 
@@ -13,6 +12,7 @@ from worker.cli.flags import Verb
 from worker.cli.kinds import DURATION, MOMENT, json_object
 from worker.cli.printing import answer
 from worker.cli.refusals import Wrong
+from worker.transitions.by_hand import near
 from worker.transitions.enqueue import enqueue as enqueue_run
 
 
@@ -59,8 +59,7 @@ def require_type(connection: reach.Connection, name: str) -> None:
     ]
     if name in known:
         return
-    near = get_close_matches(name, known, 3)
-    hint = f"Near it: {', '.join(near)}. " if near else "" if known else "No worker has registered any yet. "
+    hint = near(name, known) if known else " No worker has registered any yet."
     raise Wrong(
-        f"There is no job type '{name}'. {hint}See: wakeboard types list. To enqueue it anyway: --new-type"
+        f"There is no job type '{name}'.{hint} See: wakeboard types list. To enqueue it anyway: --new-type"
     )
