@@ -99,7 +99,7 @@ def test_a_synchronous_failover_loses_nothing(
     feeder.feed(scale.times(2, 10))
     producer.enqueue()
     pair.primary.crash()
-    feeder.feed(chance.uniform(0.2, scale.times(1, 5)))
+    feeder.feed(chance.uniform(0.4, scale.times(1, 5)))
     producer.enqueue()
     pair.fail_over()
     promoted_at = now()
