@@ -37,7 +37,7 @@ class _Tables(Collector):
             ("claiming_slots", "Those of workers that neither drain nor stop.", counts.claiming_slots),
             ("claiming_workers", "Workers that are alive and neither drain nor stop.", counts.claiming),
             ("missed_fires_24h", "Fires that schedules did not keep in 24 h.", counts.missed),
-            ("unfireable_schedules", "Enabled schedules that can never fire.", counts.unfireable),
+            ("unfireable_schedules", "Enabled schedules that cannot fire.", counts.unfireable),
             ("unconfirmed_effects", "Effects that only a person can confirm.", counts.unconfirmed),
             (
                 "refused_answers_24h",

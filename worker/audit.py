@@ -1,15 +1,19 @@
 """The audit log: who asked for what, when, from where, why, and what came of it. Append-only.
 
 Rows are written in the same transaction as the move they tell of; nothing here updates or deletes. What a
-person did is a line in the log of the process as well: there it stands among what the workers did.
+person did is a line in the log of the process as well: there it stands among what the workers did. It is
+written once the row stands (``acting``).
 """
 
 from __future__ import annotations
 
 import getpass
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import psycopg
@@ -42,6 +46,9 @@ class Actor:
     job_types: tuple[str, ...] | None = None
 
 
+# Lines of the log that wait for the end of a block; None outside of one.
+_waiting: ContextVar[list[Callable[[], None]] | None] = ContextVar("waiting", default=None)
+
 ENGINE = Actor("engine", Role.ADMIN, "engine")
 NOBODY = Actor("anonymous", Role.VIEWER, "web")
 
@@ -53,6 +60,33 @@ def terminal_actor() -> Actor:
     except (KeyError, OSError):
         user = "unknown"
     return Actor(f"cli:{user}", Role.ADMIN, "cli")
+
+
+@contextmanager
+def told_at_the_end() -> Iterator[None]:
+    """Log what is recorded within the block when it ends, and not where it ends by an exception.
+
+    For a block that commits, or leaves that to a block around it: what is rolled back was not done.
+    """
+    outer = _waiting.get()
+    lines: list[Callable[[], None]] = []
+    token = _waiting.set(lines)
+    try:
+        yield
+    finally:
+        _waiting.reset(token)
+    if outer is not None:
+        outer += lines
+    else:
+        for line in lines:
+            line()
+
+
+@contextmanager
+def acting(connection: Connection) -> Iterator[None]:
+    """Open the transaction of an act: what is recorded in it is logged once it is committed."""
+    with told_at_the_end(), connection.transaction():
+        yield
 
 
 def record(
@@ -96,10 +130,15 @@ def _log(actor: Actor, action: str, target_type: str | None, target_id: object, 
     if actor.source == ENGINE.source:
         return
     name = "" if target_id is None else f":{_short(str(target_id))}"
-    log.note(
-        action, by=_short(actor.name), role=actor.role.value, source=actor.source,
+    line = partial(
+        log.note, action, by=_short(actor.name), role=actor.role.value, source=actor.source,
         target=f"{target_type}{name}" if target_type else None, result=result, request_id=actor.request_id,
     )  # fmt: skip
+    waiting = _waiting.get()
+    if waiting is None:
+        line()
+    else:
+        waiting.append(line)
 
 
 def _short(text: str) -> str:

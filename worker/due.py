@@ -32,6 +32,7 @@ class Due:
     instants: due, ascending, each once.
     paused: due before a pause, and not fired before it.
     untold: (first, until) of stretches too long to tell fire by fire: from `first` to before `until`.
+    first: the first fire of the rule that holds now, due or not, None when there is none.
     following: the next fire that is not due, None when there is none.
     error: a sentence when the definition cannot fire any more, else None.
     """
@@ -39,6 +40,7 @@ class Due:
     instants: list[datetime] = field(default_factory=list)
     paused: list[datetime] = field(default_factory=list)
     untold: list[tuple[datetime, datetime]] = field(default_factory=list)
+    first: datetime | None = None
     following: datetime | None = None
     error: str | None = None
 
@@ -65,7 +67,7 @@ def find_due(row: Mapping[str, Any]) -> Due:
         try:
             _add_present(due, row)
         except (ValueError, OverflowError) as wrong:
-            due.error, due.following = str(wrong)[:500], None
+            due.error, due.first, due.following = str(wrong)[:500], None, None
     due.instants = sorted(set(due.instants))
     due.paused = sorted(set(due.paused) - set(due.instants))
     return due
@@ -76,6 +78,7 @@ def _add_present(due: Due, row: Mapping[str, Any]) -> None:
     cron, now = read(row["schedule"]), row["now"]
     settled = max(now, row["settled_at"])
     due.following = cron.next_fire(row["timezone"], settled)
+    due.first = row["next_fire_at"] or cron.next_fire(row["timezone"], row["settled_at"])
     due.error = None if due.following else NEVER
     due.instants += _between(due, cron, row["timezone"], row["next_fire_at"], row["settled_at"], now)
 

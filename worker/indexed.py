@@ -5,7 +5,7 @@ SQL alone, of the columns of ``job_runs``. It depends on no clock and no time zo
 
 from __future__ import annotations
 
-from worker.states import ENDED, UNDER_WAY, sql_list
+from worker.states import CLAIM_REFUSED, CLAIMABLE, ENDED, UNDER_WAY, sql_list
 
 # What has not ended.
 IS_UNDER_WAY = f"status IN ({sql_list(UNDER_WAY)})"
@@ -22,3 +22,5 @@ IS_PLAIN_FIRE = (
 )
 # What succeeded only after a failure.
 IS_RECOVERED = "status = 'succeeded' AND failed_at IS NOT NULL"
+# What the database has refused to let start, and what will be tried again.
+IS_SET_ASIDE = f"error_code = '{CLAIM_REFUSED}' AND status IN ({sql_list(CLAIMABLE)})"

@@ -16,18 +16,18 @@ import psycopg
 from psycopg.pq import TransactionStatus
 
 from worker import log
+from worker.audit import told_at_the_end
 
-# SQLSTATE classes that speak of what was written: cardinality, data, integrity, triggers and what they call,
-# views with a check, program limits, PL/pgSQL's RAISE.
-_ROW_CLASSES = frozenset({"21", "22", "23", "27", "38", "39", "44", "54", "P0"})
+# SQLSTATE classes that speak of what was written: cardinality, data, integrity, triggers and what they call
+# (a CASE without a branch for a row and a function that returns nothing for it among them), views with a
+# check, program limits, PL/pgSQL's RAISE.
+_ROW_CLASSES = frozenset({"09", "20", "21", "22", "23", "27", "2F", "38", "39", "44", "54", "P0"})
 # The classes that PostgreSQL knows: any other is of somebody's own RAISE … USING ERRCODE.
 _KNOWN_CLASSES = frozenset(
     str(state)[:2] for known in vars(psycopg.errors).values() if (state := getattr(known, "sqlstate", None))
 )
 T = TypeVar("T")
 
-# The error codes of a run whose claim the database refuses, and of one whose end it refuses.
-CLAIM_REFUSED, FINISH_REFUSED = "claim_refused", "finish_refused"
 MOST_LETTERS = 300
 # Between two lines of the log about the same row; so many rows at most are told of in that time.
 TOLD_SECONDS, MOST_TOLD = 60.0, 100
@@ -63,15 +63,17 @@ def judged_in_time(connection: psycopg.Connection[Any], act: Callable[[], T]) ->
     """Return what ``act`` returns, whose transaction some deferred rule may refuse when it is committed.
 
     Then it is done once more with all rules judged at each statement, so that ``act`` itself meets the
-    refusal and can answer it. Inside of an open transaction that is the business of whoever opened it.
+    refusal and can answer it. Inside of an open transaction that is the business of whoever opened it. What
+    was rolled back is in no log.
     """
     is_outermost = connection.info.transaction_status == TransactionStatus.IDLE
     try:
-        return act()
+        with told_at_the_end():
+            return act()
     except psycopg.Error as refused:
         if not (is_outermost and is_refusal(refused)):
             raise
-    with connection.transaction():
+    with told_at_the_end(), connection.transaction():
         connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
         return act()
 

@@ -20,9 +20,11 @@ import psycopg
 from psycopg.rows import dict_row
 
 from worker import log, refusals
+from worker.db import LOCKED
 from worker.due import Decision, Due, Missed, find_due, sort_fires
 from worker.indexed import IS_UNDER_WAY
 from worker.refusals import Refusals, halves, is_refusal
+from worker.texts import first_line
 from worker.transitions import registered, sayings
 from worker.transitions.sayings import NOTHING_SAID, Said
 
@@ -88,10 +90,11 @@ SET next_fire_at = %s, last_fire_at = coalesce(%s, last_fire_at), error = %s, un
     settled_at = greatest(settled_at, now())
 WHERE id = %s
 """
-# What its earlier rules left unsettled stays: those fires are not the present rule's to go on from.
+# What its earlier rules left unsettled stays, and the present rule goes on from its own first fire.
 HOLD = """
 UPDATE wakeboard.job_definitions
-SET next_fire_at = CASE WHEN unsettled IS NULL THEN coalesce(%(first)s, next_fire_at) ELSE next_fire_at END,
+SET next_fire_at = CASE WHEN unsettled IS NULL THEN coalesce(%(first)s, next_fire_at)
+        ELSE coalesce(next_fire_at, %(first)s) END,
     error = %(error)s, settled_at = greatest(settled_at, now())
 WHERE id = %(id)s
 """
@@ -178,7 +181,7 @@ def _settle(
     fires = decision.fire
     first = fires[0] if fires else due.following
     if held_for and row["unsettled"]:
-        connection.execute(HOLD, {"first": None, "error": held_for, "id": row["id"]})
+        connection.execute(HOLD, {"first": due.first, "error": held_for, "id": row["id"]})
         return lines
     if fires and not held_for:
         lines += _fire(connection, row, fires)
@@ -228,29 +231,39 @@ def _miss(connection: psycopg.Connection[Any], row: Mapping[str, Any], missed: S
     )  # fmt: skip
 
 
-def sync_registered(connection: psycopg.Connection[Any], policies: Sequence[Mapping[str, Any]]) -> None:
+def sync_registered(
+    connection: psycopg.Connection[Any], policies: Sequence[Mapping[str, Any]]
+) -> Sequence[str]:
     """Write the definition of each type registered with ``@job(schedule=…)`` when its code says another.
 
     Another than was applied last, that is: what an operator has edited or removed stays so, and whether it is
     enabled is never touched (the whole rule: ``worker.transitions.registered``). One that the code has no
     longer stays too, with a warning: nobody knows here whether a person relies on it. For a worker that
-    starts.
+    starts. Returns the types whose definition another transaction holds: they are for ``resync_registered``.
     """
     said, known = _said_and_known(connection, policies)
-    _write_said(connection, said, [name for name, one in said.items() if one != _last(known.get(name))])
+    names = [name for name, one in said.items() if one != _last(known.get(name))]
+    return _write_said(connection, said, names)
 
 
-def resync_registered(connection: psycopg.Connection[Any], policies: Sequence[Mapping[str, Any]]) -> None:
+def resync_registered(
+    connection: psycopg.Connection[Any], policies: Sequence[Mapping[str, Any]], locked: Sequence[str] = ()
+) -> Sequence[str]:
     """Write what the code says once more, where nobody says the newer any more. For a worker that goes on.
 
     So a release that is taken back is applied when the last worker of the newer one has gone. Code without
-    any schedule has nothing to write, and asks nothing.
+    any schedule has nothing to write, and asks nothing. Types that were ``locked`` are tried again; returns
+    those that still are.
     """
-    if not any(policy.get("schedule") for policy in policies):
-        return
+    if not locked and not any(policy.get("schedule") for policy in policies):
+        return ()
     said, known = _said_and_known(connection, policies)
-    again = [name for name, one in said.items() if one in known.get(name, ()) and one != _last(known[name])]
-    _write_said(connection, said, again)
+    again = [
+        name
+        for name, one in said.items()
+        if one != _last(known.get(name)) and (name in locked or one in known.get(name, ()))
+    ]
+    return _write_said(connection, said, again)
 
 
 def _said_and_known(
@@ -264,9 +277,27 @@ def _last(known: Sequence[Said] | None) -> Said:
     return known[-1] if known else NOTHING_SAID
 
 
-def _write_said(connection: psycopg.Connection[Any], said: Mapping[str, Said], names: Sequence[str]) -> None:
+def _write_said(
+    connection: psycopg.Connection[Any], said: Mapping[str, Said], names: Sequence[str]
+) -> list[str]:
+    """Write what the code says of ``names``; one that is refused hurts no other.
+
+    Returns those that are left for later: after one that another transaction holds no other is waited for.
+    """
+    locked: list[str] = []
     for name in registered.in_order(names):
+        if locked:
+            locked.append(name)
+            continue
         try:
             registered.write(connection, name, said[name])
+        except (registered.DefinitionLocked, *LOCKED) as held:
+            locked.append(name)
+            log.warn("A registered schedule is written later.", job_type=name, error=first_line(held))
         except ValueError as wrong:
             log.warn("A registered schedule was refused.", job_type=name, error=str(wrong))
+        except psycopg.Error as refused:
+            if not is_refusal(refused):
+                raise
+            log.warn("A registered schedule was refused.", job_type=name, error=refusals.said(refused))
+    return locked

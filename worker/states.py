@@ -80,6 +80,8 @@ FAILING = (Status.FAILED, Status.DEAD)
 # Whose cancel is done at once: what waits to run, and what waits for a person.
 CANCELLABLE = (*CLAIMABLE, Status.DEAD)
 FAILURES = (Outcome.FAILED, Outcome.TIMED_OUT, Outcome.LOST)
+# The error codes of a run whose claim the database refuses, and of one whose end it refuses.
+CLAIM_REFUSED, FINISH_REFUSED = "claim_refused", "finish_refused"
 
 
 @dataclass(frozen=True, slots=True)

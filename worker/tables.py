@@ -33,7 +33,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import JSONB
 
-from worker.indexed import IS_ODD_FIRE, IS_RECOVERED, IS_UNDER_WAY
+from worker.indexed import IS_ODD_FIRE, IS_RECOVERED, IS_SET_ASIDE, IS_UNDER_WAY
 from worker.states import CLAIMABLE, ENDED, FAILING, FAILURES, Outcome, Role, Status, sql_list
 
 SCHEMA = "wakeboard"
@@ -295,6 +295,14 @@ job_runs = Table(
         "finished_at",
         postgresql_include=["id", "attempts"],
         postgresql_where=text(IS_RECOVERED),
+    ),
+    # As small as what the database refuses to let start.
+    Index(
+        "job_runs_set_aside",
+        "job_type",
+        "updated_at",
+        postgresql_include=["run_at"],
+        postgresql_where=text(IS_SET_ASIDE),
     ),
     # One run for each fire. What a night tells of a schedule's fires is read from here, and from no row.
     Index(

@@ -71,7 +71,7 @@ def abandoned(connection: Connection) -> bool:
 
 
 def unfireable(connection: Connection) -> int:
-    """Return how many enabled schedules can never fire, at most one more than ``worker.unfireable.MOST``."""
+    """Return how many enabled schedules cannot fire, at most one more than ``worker.unfireable.MOST``."""
     return len(connection.exec_driver_sql(UNFIREABLE).all())
 
 

@@ -76,7 +76,7 @@ def _open(connection: users.Connection, actor: Actor, user_id: int | None = None
     if old:
         users.close_session(connection, old)
     seconds = current_app.config["SETTINGS"].session_seconds
-    with connection.transaction():
+    with audit.acting(connection):
         cookie = users.open_session(
             connection, actor.name, actor.role, user_id=user_id, ip=request.remote_addr, seconds=seconds
         )
@@ -102,7 +102,7 @@ def leave() -> Response:
         name = cookie_name(connection)
         cookie = request.cookies.get(name)
         if cookie:
-            with connection.transaction():
+            with audit.acting(connection):
                 _end(connection, cookie, everywhere=bool(request.form.get("everywhere")))
     response = see_other("/login")
     response.delete_cookie(name, path="/", secure=request.is_secure, httponly=True, samesite="Lax")
@@ -110,13 +110,11 @@ def leave() -> Response:
 
 
 def _end(connection: users.Connection, cookie: str, *, everywhere: bool) -> None:
+    """End the sessions and note whose they were: a token may have been sent along with the cookie."""
     actor: Actor = g.actor
-    if not everywhere:
-        users.close_session(connection, cookie)
-        audit.record(connection, actor, "logout", "session", actor.name)
-        return
-    ended = {"sessions_ended": users.close_everywhere(connection, cookie)}
-    audit.record(connection, actor, "logout.everywhere", "session", actor.name, after=ended)
+    ended = (users.close_everywhere if everywhere else users.close_session)(connection, cookie)
+    action, after = ("logout.everywhere", {"sessions_ended": len(ended)}) if everywhere else ("logout", None)
+    audit.record(connection, actor, action, "session", ended[0] if ended else actor.name, after=after)
 
 
 @blueprint.get("/logout")

@@ -1,4 +1,4 @@
-"""An enabled schedule that can never fire is told wherever the other sick things are told."""
+"""An enabled schedule that cannot fire is told wherever the other sick things are told."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from flask.testing import FlaskClient
 from tests.conftest import Connection
 from tests.dashboard.conftest import assert_fragments_match
 from tests.factories import a_definition, a_worker, rows
+from tests.worker.refusing import refuse
 from worker import schedule
 from worker.cli.diagnosis.schedules import schedules as doctor
 
@@ -43,7 +44,7 @@ def metric(client: FlaskClient) -> str:
 def test_the_overview_says_so_and_leads_to_them(client: FlaskClient, sick: Connection) -> None:
     page = client.get("/").get_data(as_text=True)
     row = page.split('id="unfireable"')[1].split("</tr>")[0]
-    assert "schedules that can never fire" in row and '<td class="number">3</td>' in row
+    assert "schedules that cannot fire" in row and '<td class="number">3</td>' in row
     assert 'href="/schedules?state=unreadable"' in row
     body = client.get("/overview.json").get_json()
     assert body["schedules_that_cannot_fire"] == 3 and body["well"] is False
@@ -65,8 +66,23 @@ def test_doctor_names_each_with_its_reason_and_the_mend(sick: Connection) -> Non
     found = list(doctor(sick))
     assert {one.level for one in found} == {"fail"}
     for one, (name, reason) in zip(found, SICK.items(), strict=True):
-        assert one.says.startswith(f"{name} can never fire. ") and reason in one.says
+        assert one.says.startswith(f"{name} cannot fire. ") and reason in one.says
         assert one.mend and f"/schedules/{name}/edit" in one.mend
+
+
+def test_one_whose_run_the_database_refuses_is_told_of_as_well(
+    client: FlaskClient, connection: Connection
+) -> None:
+    a_worker(connection)
+    refuse(connection, "true", "a report names its customer", "INSERT")
+    a_definition(connection, "nightly", schedule="0 2 * * *", next_fire_at="-1 minute")
+    schedule.step(connection)
+    assert client.get("/overview.json").get_json()["schedules_that_cannot_fire"] == 1
+    assert (client.get("/statusz").status_code, metric(client)) == (503, "1.0")
+    (told,) = doctor(connection)
+    why = "The database refuses its run (a report names its customer)"
+    assert told.says.startswith(f"nightly cannot fire. {why}")
+    assert told.mend == "Let the database take its run, or run: wakeboard schedule pause nightly"
 
 
 def test_all_is_well_again_once_they_are_mended(client: FlaskClient, sick: Connection) -> None:
@@ -75,6 +91,19 @@ def test_all_is_well_again_once_they_are_mended(client: FlaskClient, sick: Conne
     assert client.get("/statusz").status_code == 200 and metric(client) == "0.0"
     assert [one.level for one in doctor(sick)] == ["ok"]
     assert client.get("/overview.json").get_json()["schedules_that_cannot_fire"] == 0
+
+
+def test_a_rule_that_has_not_looked_again_yet_keeps_nothing_unwell(
+    client: FlaskClient, connection: Connection
+) -> None:
+    a_worker(connection)
+    a_definition(connection, "well")
+    connection.execute(
+        "UPDATE wakeboard.alert_rules SET state = 'firing', fired_at = now() WHERE kind = 'cannot_fire'"
+    )
+    body = client.get("/overview.json").get_json()
+    assert (body["well"], body["schedules_that_cannot_fire"]) == (True, 0)
+    assert 'data-attention="0"' in client.get("/").get_data(as_text=True)
 
 
 def test_a_paused_one_is_not_resumed_but_told_what_to_edit(client: FlaskClient, sick: Connection) -> None:

@@ -47,3 +47,6 @@ def test_a_token_that_is_sent_along_does_not_keep_the_browsers_sessions_open(
     token = users.create_token(connection, terminal_actor(), "nightly copy", Role.VIEWER)
     here.post("/logout", data={"everywhere": "yes"}, headers={"Authorization": f"Bearer {token}"})
     assert [each.get("/runs").status_code for each in (here, there)] == [303, 303]
+    kept = "SELECT actor, target_id, after FROM wakeboard.audit_log WHERE action LIKE 'logout%'"
+    whose = [("token:nightly copy", "viewer", {"sessions_ended": 2})]
+    assert connection.execute(kept).fetchall() == whose, "the log of a person has who signed her out"

@@ -144,6 +144,33 @@ def test_an_old_queue_names_its_types_oldest_first(connection: Connection) -> No
     assert not look(connection, "queue_age", waited_seconds=86_400).firing
 
 
+def test_runs_that_the_database_lets_not_start_are_found_though_none_is_due_for_long(
+    connection: Connection,
+) -> None:
+    a_type(connection, "paused", paused_at=from_now("-1 hour"))
+    for name, ago, ahead in (
+        ("invoice", "-5 minutes", "11 minutes"), ("invoice", "-1 minute", "16 minutes"),
+        ("mail", "-1 minute", "3 minutes"), ("paused", "-1 minute", "1 hour"),
+    ):  # fmt: skip
+        a_run(
+            connection,
+            job_type=name,
+            run_at=ahead,
+            updated_at=from_now(ago),
+            error_code="claim_refused",
+            last_error="no",
+        )
+    found = look(connection, "queue_age")
+    assert (found.firing, found.value, found.names) == (True, 960, ("invoice",))
+    assert found.sentence.startswith("The database refuses to let 2 runs start: invoice 2. The page of each")
+    age(connection, a_run(connection, job_type="report"), "3 hours")
+    both = look(connection, "queue_age")
+    assert both.names == ("report", "invoice")
+    assert both.sentence.startswith("Due runs wait longer than 10 m: report 3 h. ")
+    assert "The database refuses to let 2 runs start" in both.sentence
+    assert not look(connection, "queue_age", waited_seconds=86_400).firing
+
+
 def test_dead_runs_count_from_the_number_and_within_the_time_of_the_rule(connection: Connection) -> None:
     for name in ("mail", "mail", "report", "alert"):
         a_run(connection, "dead", job_type=name)
@@ -243,14 +270,14 @@ def test_missed_fires_name_their_schedules_and_overlaps_may_be_left_out(connecti
     assert "2 fires were missed in the last 1 h: nightly 2." in found.sentence
 
 
-def test_enabled_schedules_that_can_never_fire_are_named(connection: Connection) -> None:
+def test_enabled_schedules_that_cannot_fire_are_named(connection: Connection) -> None:
     for name, enabled in (("mars", True), ("off", False), ("venus", True)):
         a_definition(connection, name, timezone="Mars/Base", next_fire_at=None, enabled=enabled)
     assert not look(connection, "cannot_fire").firing
     schedule.step(connection)
     found = look(connection, "cannot_fire")
     assert (found.firing, found.value, found.names) == (True, 2, ("mars", "venus"))
-    assert found.sentence.startswith("2 schedules can never fire: mars, venus. Correct the text or the zone")
+    assert found.sentence.startswith("2 schedules cannot fire: mars, venus. The page of each says why: ")
 
 
 def test_leases_that_ended_and_stayed_are_found(connection: Connection) -> None:
@@ -308,6 +335,13 @@ def test_no_question_walks_a_large_table(large: Connection, kind: str) -> None:
         plan = "\n".join(row[0] for row in cursor.fetchall())
         assert not any(walk in plan for walk in WALKS), plan
         assert "using job_runs_pkey" not in plan, plan
+
+
+def test_runs_set_aside_are_found_in_an_index_of_their_own(large: Connection) -> None:
+    cursor = psycopg.ClientCursor(large)
+    cursor.execute(f"EXPLAIN {questions.SET_ASIDE}".encode(), KINDS["queue_age"].values({}))
+    plan = "\n".join(row[0] for row in cursor.fetchall())
+    assert "Scan using job_runs_set_aside" in plan, plan
 
 
 def test_dead_runs_are_counted_in_an_index_and_no_row_is_read(large: Connection) -> None:

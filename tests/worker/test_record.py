@@ -54,6 +54,20 @@ def test_of_what_is_forgotten_nothing_is_written() -> None:
     assert (written, refused, len(made)) == ([], [], 0)
 
 
+def test_of_a_batch_that_is_refused_what_is_forgotten_is_left_out() -> None:
+    made, written, refused = recorder()
+    kept, gone = (decided("returned", run_id=run_id) for run_id in (1, 2))
+    made.add(kept)
+    made.add(gone)
+    batch = made.next_batch()
+    gone.held.is_forgotten = True
+    made.forget()
+    made.refuse(batch, StatementFailed("no", "23514"))
+    assert [ended.held.run_id for ended in made.next_batch()] == [1]
+    made.refuse([gone], StatementFailed("no", "23514"))
+    assert (written, refused, len(made)) == ([], [], 0)
+
+
 # ---- the database -----------------------------------------------------------------------------------
 
 

@@ -10,7 +10,8 @@ import pytest
 from tests.factories import Connection, a_run, row, rows
 from tests.worker.motion import OPERATOR
 from tests.worker.refusing import refuse, refuse_at_commit
-from worker import transitions
+from worker import log, transitions
+from worker.audit import acting
 
 
 @pytest.mark.parametrize("rule", [refuse, refuse_at_commit])
@@ -43,3 +44,20 @@ def test_what_says_nothing_of_the_run_is_no_answer(connection: Connection) -> No
     refuse(connection, "true", "no' USING ERRCODE = 'query_canceled")
     with pytest.raises(psycopg.errors.QueryCanceled):
         transitions.cancel(connection, run_id, OPERATOR)
+
+
+@pytest.mark.parametrize("rule", [refuse, refuse_at_commit])
+def test_the_log_tells_of_no_act_that_was_rolled_back(
+    connection: Connection, capfd: pytest.CaptureFixture[str], rule: Any
+) -> None:
+    log.configure()
+    run_id, other = (a_run(connection, "failed") for _ in range(2))
+    rule(connection, "true", "it stays as it is")
+    transitions.cancel(connection, run_id, OPERATOR)
+    with pytest.raises(ZeroDivisionError), acting(connection):
+        transitions.cancel(connection, other, OPERATOR)
+        raise ZeroDivisionError
+    log.flush()
+    told = [line for line in capfd.readouterr().err.splitlines() if "run.cancel" in line]
+    assert len(told) == 1
+    assert f"target=run:{run_id} result=forbidden" in told[0]

@@ -12,11 +12,12 @@ from tests.worker.motion import a_worker, insert, insert_many, wait_until_all
 from tests.worker.refusing import refuse, refuse_at_commit, refuse_no_more, result_of
 from worker import db
 from worker.loop.apart import MOST_REFUSED
-from worker.loop.channel import Channel
+from worker.loop.channel import Channel, array, numbers
 from worker.loop.claiming import claim_script
 from worker.loop.claims import Plan
 from worker.loop.front import Front
 from worker.loop.round import Claimed
+from worker.transitions.engine.refused import candidates
 
 STARTS = "new.payload ? 'bad' AND new.status = 'running'"
 SENTENCE = "not this one"
@@ -107,6 +108,24 @@ def test_a_run_whose_row_may_not_change_at_all_is_passed_by(channel: Channel, co
     assert (ids(further), further.refused) == (good[1:], [])
     assert claim(channel, passed_by=[bad]).rows == []
     assert row(connection, bad) == before
+
+
+@pytest.mark.parametrize("limited", [False, True])
+def test_while_a_run_is_passed_by_no_statement_comes_to_it_again(limited: bool) -> None:
+    names = ["mail"]
+    plan = Plan([] if limited else names, 8, limited=names if limited else (), round=1)
+    script = claim_script(plan, "w1", 30, Front(), announce=None, passed_by=[7])
+    statement, values = next(script)
+    assert statement == candidates(8)
+    assert values == (array(names), numbers([7]), b"t" if limited else b"f")
+
+
+def test_a_type_at_its_limit_is_not_asked_again_at_once(channel: Channel, connection: Connection) -> None:
+    a_type(connection, max_running=1)
+    some_runs(connection, 20)
+    assert len(claim(channel, limit=4, limited=True, passed_by=[7]).rows) == 1
+    again = claim(channel, limit=4, limited=True, passed_by=[7])
+    assert (again.rows, again.is_full) == ([], False)
 
 
 def test_many_that_may_not_start_are_passed_a_few_at_a_time(channel: Channel, connection: Connection) -> None:

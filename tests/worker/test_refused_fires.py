@@ -21,6 +21,7 @@ SENTENCE = "a report names its customer"
     ("state", "is_one"),
     [
         *((state, True) for state in ("22003", "23514", "23505", "44000", "P0001", "P0004", "UE001")),
+        *((state, True) for state in ("09000", "20000", "2F005")),
         *((state, False) for state in ("40001", "40P01", "55P03", "57014", "57P01", "08006", "53100")),
         *((state, False) for state in ("42501", "25P02", "25006", "")),
     ],
@@ -139,3 +140,51 @@ def test_a_first_fire_that_is_refused_is_set_and_not_forgotten(connection: Conne
     a_minute_later(connection)
     schedule.step(connection)
     assert fires(connection, made)
+
+
+def test_a_pause_tells_of_the_fire_that_was_refused(connection: Connection) -> None:
+    refuse(connection, REPORT, SENTENCE, "INSERT")
+    made = due(connection, "report", job_type="report")
+    at = found(connection, made)["next_fire_at"]
+    schedule.step(connection)
+    connection.execute("UPDATE wakeboard.job_definitions SET enabled = false")
+    schedule.step(connection)
+    told = rows(connection, "missed_fires", "definition_id = %s", made)
+    assert [(one["scheduled_for"], one["reason"]) for one in told] == [(at, "paused")]
+
+
+@pytest.mark.parametrize("change", ["schedule = '0 0 1 1 *'", "timezone = 'Asia/Kathmandu'"])
+def test_an_edit_keeps_the_fire_that_was_refused(connection: Connection, change: str) -> None:
+    refuse(connection, REPORT, SENTENCE, "INSERT")
+    made = due(connection, "report", job_type="report", grace_seconds=3600)
+    at = found(connection, made)["next_fire_at"]
+    schedule.step(connection)
+    connection.execute(f"UPDATE wakeboard.job_definitions SET {change}".encode())
+    refuse_no_more(connection)
+    schedule.step(connection)
+    missed = [one["scheduled_for"] for one in rows(connection, "missed_fires", "definition_id = %s", made)]
+    assert at in fires(connection, made) + missed
+    assert fires(connection, made)
+
+
+def test_what_comes_due_by_a_new_rule_while_the_old_ones_fire_is_refused_is_not_lost(
+    connection: Connection,
+) -> None:
+    refuse(connection, REPORT, SENTENCE, "INSERT")
+    made = due(connection, "report", job_type="report", overlap="allow", grace_seconds=86_400)
+    old = found(connection, made)["next_fire_at"]
+    # By plain SQL: the rule has no next time yet, and the fire of the old one is unsettled.
+    connection.execute("UPDATE wakeboard.job_definitions SET schedule = '*/1 * * * *'")
+    assert found(connection, made)["next_fire_at"] is None
+    connection.execute(
+        "UPDATE wakeboard.job_definitions SET settled_at = date_trunc('minute', now()) - interval '90 s'"
+    )
+    schedule.step(connection)
+    held = found(connection, made)
+    assert held["unsettled"] and held["error"]
+    first = held["next_fire_at"]
+    assert first is not None, "the new rule goes on from its own first fire"
+    refuse_no_more(connection)
+    a_minute_later(connection)
+    schedule.step(connection)
+    assert {old, first} <= set(fires(connection, made))

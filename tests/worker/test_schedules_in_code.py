@@ -10,6 +10,7 @@ import psycopg
 import pytest
 
 from tests.factories import Connection, rows
+from tests.worker.refusing import refuse
 from worker import log, schedule
 from worker.audit import Actor
 from worker.states import Role
@@ -235,3 +236,34 @@ def test_a_change_that_is_not_written_leaves_no_audit_row(connection: Connection
         raise ZeroDivisionError
     assert definitions_of(connection) == {"code_sched": ("code_sched", "0 7 * * mon")}
     assert len(audited(connection, "code_sched")) == 1
+
+
+def test_a_schedule_that_somebody_holds_is_written_when_it_is_free(
+    connection: Connection, other: Connection, capfd: pytest.CaptureFixture[str]
+) -> None:
+    log.configure()
+    publish(connection, ("code_sched", "0 7 * * mon"))
+    connection.execute("SET lock_timeout = '50ms'")
+    said = [{"name": "code_sched", "schedule": "0 9 * * mon"}]
+    with other.transaction():
+        other.execute("SELECT FROM wakeboard.job_definitions FOR UPDATE")
+        locked = schedule.sync_registered(connection, said)
+        locked = schedule.resync_registered(connection, said, locked)
+        assert list(locked) == ["code_sched"]
+    assert len(audited(connection, "code_sched")) == 1
+    assert schedule.resync_registered(connection, said, locked) == []
+    assert definitions_of(connection) == {"code_sched": ("code_sched", "0 9 * * mon")}
+    log.flush()
+    assert "A registered schedule is written later." in capfd.readouterr().err
+
+
+def test_a_rule_of_the_database_that_refuses_one_schedule_stops_no_worker(
+    connection: Connection, capfd: pytest.CaptureFixture[str]
+) -> None:
+    log.configure()
+    refuse(connection, "new.name = 'first'", "not this type", "INSERT OR UPDATE", "job_types")
+    said = [{"name": name, "schedule": "@daily"} for name in ("first", "second")]
+    assert schedule.sync_registered(connection, said) == []
+    assert set(definitions_of(connection)) == {"second"}
+    log.flush()
+    assert 'A registered schedule was refused. type=first error="not this type"' in capfd.readouterr().err

@@ -147,7 +147,8 @@ KINDS: dict[str, Kind] = {
         Kind(
             "queue_age",
             "The queue grows old",
-            "The oldest due run of a type that is not paused has waited too long.",
+            "The oldest due run of a type that is not paused has waited too long, or the database refuses to "
+            "let one start.",
             "web",
             "/runs?status=queued",
             (Setting("waited_seconds", "Waits longer than", "seconds", 600, 10, 604_800),),
@@ -191,7 +192,8 @@ KINDS: dict[str, Kind] = {
         Kind(
             "cannot_fire",
             "Schedules that cannot fire",
-            "Enabled schedules whose zone nobody knows, or whose text cannot be read or never comes.",
+            "Enabled schedules of an unknown zone, with a text that cannot be read or never comes, or whose "
+            "runs the database refuses.",
             "worker",
             "/schedules?state=unreadable",
             every_seconds=SLOW_SECONDS,

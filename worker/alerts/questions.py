@@ -16,8 +16,10 @@ from worker import fleet
 from worker.alerts.finding import NAMED, Finding, name_of
 from worker.alerts.kinds import JOB_TYPE
 from worker.durations import format_duration
+from worker.indexed import IS_SET_ASIDE
 from worker.liveness import SILENCE_SECONDS, is_abandoned, late_loops
 from worker.states import CLAIMABLE, FAILURES, Status, sql_list
+from worker.transitions.engine.refused import FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS
 from worker.unfireable import UNFIREABLE
 
 Connection = psycopg.Connection[Any]
@@ -52,6 +54,19 @@ WITH RECURSIVE waiting(job_type) AS (
 OLDEST = f"""{WAITING}
 SELECT job_type, extract(epoch FROM now() - due_at)::float8 AS waited FROM oldest
 ORDER BY due_at LIMIT {NAMED}
+"""
+# What the database refuses to let start is due each time only for a moment, and waits longer after each: as
+# long as it has waited before, and FIRST_PAUSE_SECONDS; but no longer than LONGEST_PAUSE_SECONDS.
+SET_ASIDE = f"""
+WITH refused AS (
+    SELECT job_type, extract(epoch FROM run_at - updated_at)::float8 - {FIRST_PAUSE_SECONDS} AS waited
+    FROM wakeboard.job_runs WHERE {IS_SET_ASIDE} ORDER BY job_type, updated_at LIMIT {CAP}
+)
+SELECT job_type, count(*), (sum(count(*)) OVER ())::bigint, max(max(waited)) OVER () FROM refused
+WHERE waited > least(%(waited_seconds)s, {LONGEST_PAUSE_SECONDS - FIRST_PAUSE_SECONDS - 1})
+    AND job_type <> '{JOB_TYPE}'
+    AND NOT EXISTS (SELECT FROM wakeboard.job_types t WHERE t.name = job_type AND t.paused_at IS NOT NULL)
+GROUP BY job_type ORDER BY count(*) DESC, job_type LIMIT {NAMED}
 """
 # A tick is there for a moment each minute. One heartbeat that comes late is no alarm.
 LATE_SECONDS = 5
@@ -224,17 +239,25 @@ def _late_loop(connection: Connection, _settings: Settings) -> Finding:
 
 
 def _queue_age(connection: Connection, settings: Settings) -> Finding:
-    rows, limit = _rows(connection, OLDEST, settings), settings["waited_seconds"]
-    waited = rows[0][1] if rows else 0.0
-    names = tuple(row[0] for row in rows if row[1] > limit)
-    if not names:
-        words = f"The oldest due run waits {format_duration(waited)}." if rows else "No due run waits."
-        return Finding(False, words, waited, limit, "seconds")
-    listed = ", ".join(f"{name_of(row[0])} {format_duration(row[1])}" for row in rows if row[1] > limit)
-    sentence = (
-        f"Due runs wait longer than {format_duration(limit)}: {listed}. Add workers or slots, or look why."
-    )
-    return Finding(True, sentence, waited, limit, "seconds", names)
+    rows, refused = _rows(connection, OLDEST, settings), _rows(connection, SET_ASIDE, settings)
+    limit, waited = settings["waited_seconds"], rows[0][1] if rows else 0.0
+    late = [row for row in rows if row[1] > limit]
+    sentences = []
+    if late:
+        listed = ", ".join(f"{name_of(name)} {format_duration(seconds)}" for name, seconds in late)
+        wait = format_duration(limit)
+        sentences.append(f"Due runs wait longer than {wait}: {listed}. Add workers or slots, or look why.")
+    if refused:
+        waited = max(waited, refused[0][3])
+        sentences.append(
+            f"The database refuses to let {plural(refused[0][2], 'run')} start: {_listed(refused)}. "
+            "The page of each says which rule it is."
+        )
+    if sentences:
+        names = dict.fromkeys(row[0] for row in (*late, *refused))
+        return Finding(True, " ".join(sentences), waited, limit, "seconds", tuple(names)[:NAMED])
+    words = f"The oldest due run waits {format_duration(waited)}." if rows else "No due run waits."
+    return Finding(False, words, waited, limit, "seconds")
 
 
 def _dead_runs(connection: Connection, settings: Settings) -> Finding:
@@ -315,8 +338,8 @@ def _cannot_fire(connection: Connection, settings: Settings) -> Finding:
     listed = ", ".join(name_of(name) for name in names)
     others = f" and {len(rows) - NAMED} more" if len(rows) > NAMED else ""
     sentence = (
-        f"{plural(len(rows), 'schedule')} can never fire: {listed}{others}. Correct the text or the zone, or "
-        "pause what need not run."
+        f"{plural(len(rows), 'schedule')} cannot fire: {listed}{others}. The page of each says why: correct "
+        "its text or zone, or the rule of the database that refuses its run; or pause what need not run."
     )
     return Finding(True, sentence, len(rows), 1, "count", names)
 

@@ -41,7 +41,7 @@ def begin_new_life(connection: psycopg.Connection[Any], actor: Actor, file: str)
 
     Those have no worker any more: the first reaper takes them as lost, and they run again by their rule.
     """
-    with connection.transaction():
+    with audit.acting(connection):
         connection.execute(RUNS.encode())
         connection.execute(WORKERS)
         for table in NUMBERED:

@@ -6,7 +6,7 @@ from datetime import datetime
 
 import click
 
-from worker.audit import record, terminal_actor
+from worker.audit import acting, record, terminal_actor
 from worker.cli import reach
 from worker.cli.flags import Verb
 from worker.cli.kinds import DURATION, MOMENT, json_object
@@ -39,7 +39,7 @@ def enqueue(
     if delay is not None and run_at is not None:
         raise Wrong("Give --in or --at, not both.")
     value, actor = json_object(payload), terminal_actor()
-    with reach.connection() as connection, connection.transaction():
+    with reach.connection() as connection, acting(connection):
         if not new_type:
             require_type(connection, job_type)
         run_id = enqueue_run(

@@ -99,6 +99,7 @@ class Background:
         self._duties = Duties(url, self._list(), reconnected=self._reaper.reconnected, came_round=wake)
         self._policies: Sequence[dict[str, Any]] | None = None
         self._registered_with: Sequence[dict[str, Any]] | None = None
+        self._locked_schedules: Sequence[str] = ()
         self.is_draining = False
         self.is_stopping = False
 
@@ -232,7 +233,7 @@ class Background:
         is_first = self._registered_with is None
         # Then others find who says it, when they ask whether the newest is still said.
         self._presence.register(connection, policies)
-        schedule.sync_registered(connection, policies)
+        self._locked_schedules = schedule.sync_registered(connection, policies)
         self._publish_at = monotonic() + POLICIES_SECONDS
         self._claims.limited = limited(connection, self._presence.job_types)
         self._registered_with = policies
@@ -279,7 +280,7 @@ class Background:
             self._presence.insert(connection)
         if found.drain is None or monotonic() >= self._publish_at:
             self._publish_at = monotonic() + POLICIES_SECONDS
-            schedule.resync_registered(connection, policies)
+            self._locked_schedules = schedule.resync_registered(connection, policies, self._locked_schedules)
             self._presence.publish(connection, policies)
         self._claims.limited = found.limited
         self.is_draining = bool(found.drain)

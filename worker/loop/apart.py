@@ -34,7 +34,7 @@ def claim_apart(plan: Plan, names: Sequence[str], limit: int, round_: Round, *, 
     passed_by = [*round_.passed_by, *(one.run_id for one in round_.refused)]
     statement = candidates(limit, oldest_first=plan.oldest_first)
     runs: Rows = yield statement, (array(names), numbers(passed_by), b"t" if is_limited else b"f")
-    known = len(round_.refused)
+    known, before = len(round_.refused), len(round_.rows)
 
     def claim(ids: Sequence[int]) -> Script:
         if is_limited:
@@ -43,7 +43,9 @@ def claim_apart(plan: Plan, names: Sequence[str], limit: int, round_: Round, *, 
 
     if runs:
         yield from _in_parts([(run_id, name) for run_id, name in runs], claim, round_)
-    return len(runs) >= limit or len(round_.refused) > known
+    # What is left of runs that a limit or somebody's lock keeps is no reason to ask again at once.
+    is_full = len(runs) >= limit and len(round_.rows) > before
+    return is_full or len(round_.refused) > known
 
 
 def _in_parts(runs: Sequence[_Run], claim: _Claim, round_: Round) -> Generator[Statement, Rows, None]:

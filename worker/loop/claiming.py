@@ -76,6 +76,12 @@ def _unlimited(plan: Plan, limit: int, round_: Round) -> Turn:
         names = sorted({name for (name,) in found} & set(names))
     statement = claim(limit, oldest_first=plan.oldest_first)
     for some in windows(names, plan.round):
+        if round_.passed_by:
+            # A statement for all would come to these again, and be refused for them.
+            is_full = yield from _apart(plan, some, limit, round_)
+            if is_full is not None:
+                return is_full
+            continue
         for places in round_.front.tries(some):
             sent_ns = boottime_ns()
             values = (array(some), round_.me, round_.lease, array(places.moments), array(places.ids))
@@ -85,9 +91,8 @@ def _unlimited(plan: Plan, limit: int, round_: Round) -> Turn:
                 if not is_of_row(refused.sqlstate):
                     raise
                 round_.front.took([], is_full=False)
-                before = len(round_.rows)
-                is_full = yield from claim_apart(plan, some, limit, round_, is_limited=False)
-                if is_full or len(round_.rows) > before:
+                is_full = yield from _apart(plan, some, limit, round_)
+                if is_full is not None:
                     return is_full
                 break
             round_.took(rows, sent_ns)
@@ -96,6 +101,15 @@ def _unlimited(plan: Plan, limit: int, round_: Round) -> Turn:
                 # Before where a claim began there may be more, however few it brought.
                 return len(rows) >= limit or bool(places.ids)
     return False
+
+
+def _apart(
+    plan: Plan, names: Sequence[str], limit: int, round_: Round
+) -> Generator[Statement, Rows, bool | None]:
+    """Claim from ``names`` in parts; returns as a turn does, None where other types are to be asked."""
+    before = len(round_.rows)
+    is_full = yield from claim_apart(plan, names, limit, round_, is_limited=False)
+    return is_full if is_full or len(round_.rows) > before else None
 
 
 def windows(names: Sequence[str], round_: int) -> Iterator[Sequence[str]]:
@@ -114,11 +128,14 @@ def _limited_types(plan: Plan, limit: int, round_: Round) -> Turn:
         if wanted <= 0 or round_.is_late:
             break
         sent_ns = boottime_ns()
+        apart = claim_apart(plan, [name], size_of(wanted), round_, is_limited=True)
+        if round_.passed_by:
+            is_full = (yield from apart) or is_full
+            continue
         try:
             rows: Rows = yield from _limited(name, size_of(wanted), plan.oldest_first, round_)
         except StatementFailed as refused:
             if is_of_row(refused.sqlstate):
-                apart = claim_apart(plan, [name], size_of(wanted), round_, is_limited=True)
                 is_full = (yield from apart) or is_full
                 continue
             if len(round_.rows) == before:

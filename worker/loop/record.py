@@ -92,18 +92,24 @@ class Recorder:
         """Answer the database's refusal of a batch: halve it; of a single row try less, or give it up.
 
         A refusal that does not speak of a row (a lock or statement timeout, a full disk) costs no answer: the
-        batch waits a moment.
+        batch waits a moment. What was forgotten meanwhile is left out: a later claim may have its epoch.
         """
+        kept = [ended for ended in batch if not ended.held.is_forgotten]
+        if not kept:
+            return
         if not is_of_row(error.sqlstate):
-            for ended in batch:
+            for ended in kept:
                 ended.not_before = monotonic() + REFUSED_PAUSE_SECONDS
-            self.give_back(batch)
+            self.give_back(kept)
+        elif len(kept) > 1:
+            self._parts.extendleft(reversed(halves(kept)))
         elif len(batch) > 1:
-            self._parts.extendleft(reversed(halves(batch)))
-        elif lighten(batch[0], error):
-            self.give_back(batch)
+            # It was not refused alone.
+            self._parts.appendleft(kept)
+        elif lighten(kept[0], error):
+            self.give_back(kept)
         else:
-            self._gave_up(batch[0])
+            self._gave_up(kept[0])
 
     def script(self, batch: Sequence[Ended]) -> Script:
         """Return the script that writes ``batch`` (all of one move) and settles every row of it.

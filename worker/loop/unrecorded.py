@@ -14,7 +14,8 @@ from time import monotonic
 
 from worker.loop.channel import StatementFailed
 from worker.loop.deciding import Ended
-from worker.refusals import FINISH_REFUSED, one_line
+from worker.refusals import one_line
+from worker.states import FINISH_REFUSED
 
 LONGEST_PAUSE_SECONDS = 5.0
 LONGEST_DELAY_SECONDS = 3600.0

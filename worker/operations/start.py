@@ -11,7 +11,7 @@ from typing import Any
 
 import psycopg
 
-from worker.audit import Actor, _short, record
+from worker.audit import Actor, _short, acting, record
 from worker.operations import rules
 from worker.transitions.answer import Answer
 from worker.transitions.operator import permit
@@ -94,7 +94,7 @@ def start(
     if wanted.verb not in rules.VERB_MOVES:
         known = ", ".join(rules.VERB_MOVES)
         return Answer("new", None, "invalid", f"There is no verb “{wanted.verb[:50]}”; allowed: {known}.")
-    with connection.transaction():
+    with acting(connection):
         if refusal := permit(connection, actor, f"run.{wanted.verb}", "operation", "new"):
             return refusal
         wrong = _wrong(wanted)

@@ -7,12 +7,13 @@ The database's clock decides what has expired. How long a session lasts is a set
 from __future__ import annotations
 
 import secrets
+from collections.abc import Sequence
 from hashlib import sha256
 from typing import Any
 
 import psycopg
 
-from worker.audit import Actor, record, terminal_actor
+from worker.audit import Actor, acting, record, terminal_actor
 from worker.states import Role
 
 Connection = psycopg.Connection[Any]
@@ -42,9 +43,11 @@ WHERE s.id_hash = ANY (%(hashes)s) AND s.expires_at > now()
 TOUCH = f"UPDATE wakeboard.sessions AS s SET seen_at = now() WHERE {_ALIVE}"
 # Who was idle for too long is what each dashboard's own setting says.
 TIDY_SESSIONS = "DELETE FROM wakeboard.sessions WHERE expires_at < now()"
+HERE = "DELETE FROM wakeboard.sessions WHERE id_hash = %s RETURNING actor"
 EVERYWHERE = """
 DELETE FROM wakeboard.sessions
 WHERE actor = (SELECT mine.actor FROM wakeboard.sessions AS mine WHERE mine.id_hash = %s)
+RETURNING actor
 """
 TIDY_LINKS = "DELETE FROM wakeboard.login_links WHERE expires_at < now() - interval '1 day'"
 NEW_LINK = """
@@ -103,15 +106,18 @@ def still_good(
     return {each: Role(role) for each, role in rows}
 
 
-def close_session(connection: Connection, cookie: str) -> bool:
-    """End the session of ``cookie``; tell whether there was one."""
-    gone = connection.execute("DELETE FROM wakeboard.sessions WHERE id_hash = %s", (hash_of(cookie),))
-    return gone.rowcount > 0
+def close_session(connection: Connection, cookie: str) -> list[str]:
+    """End the session of ``cookie``; return whose it was, nothing when there was none."""
+    return _names(connection.execute(HERE, (hash_of(cookie),)).fetchall())
 
 
-def close_everywhere(connection: Connection, cookie: str) -> int:
-    """End every session of whoever holds ``cookie``; return how many there were."""
-    return connection.execute(EVERYWHERE, (hash_of(cookie),)).rowcount
+def close_everywhere(connection: Connection, cookie: str) -> list[str]:
+    """End every session of whoever holds ``cookie``; return whose each was, one name for each."""
+    return _names(connection.execute(EVERYWHERE, (hash_of(cookie),)).fetchall())
+
+
+def _names(rows: Sequence[tuple[Any, ...]]) -> list[str]:
+    return [row[0] for row in rows]
 
 
 def close_sessions_of(connection: Connection, user: str) -> int:
@@ -124,7 +130,7 @@ def close_sessions_of(connection: Connection, user: str) -> int:
 def create_login_link(connection: Connection, os_user: str) -> str:
     """Return the token of a login link for ``os_user``: single use, 15 minutes, the role admin."""
     token = secrets.token_urlsafe(32)
-    with connection.transaction():
+    with acting(connection):
         connection.execute(TIDY_LINKS)
         connection.execute(NEW_LINK, (hash_of(token), f"link:{os_user}", LINK_SECONDS))
         record(connection, terminal_actor(), "login.link", "session", f"link:{os_user}")

@@ -11,7 +11,7 @@ import psycopg
 from psycopg.rows import dict_row
 
 from worker import scope
-from worker.audit import Actor, record
+from worker.audit import Actor, acting, record
 from worker.people.permission import AccountError, require
 from worker.people.sessions import hash_of
 from worker.states import Role
@@ -61,7 +61,7 @@ def create_token(
         raise AccountError(f"A token lasts 1 to 3650 days, not {days}; leave it out for one that never ends.")
     types = None if job_types is None else _checked(job_types)
     token = PREFIX + secrets.token_urlsafe(32)
-    with connection.transaction():
+    with acting(connection):
         values = (name, role.value, types, hash_of(token), actor.name, days)
         made = connection.execute(CREATE, values).fetchone()
         if made is None:
@@ -94,7 +94,7 @@ def unknown_types(connection: Connection, job_types: Sequence[str]) -> list[str]
 def revoke_token(connection: Connection, actor: Actor, name: str) -> bool:
     """End the token ``name`` now; False when it was revoked before. Raises AccountError if there is none."""
     require(connection, actor, "token.change", "token", name)
-    with connection.transaction():
+    with acting(connection):
         row = connection.execute(REVOKE, (name,)).fetchone()
         if row is None:
             if connection.execute("SELECT 1 FROM wakeboard.tokens WHERE name = %s", (name,)).fetchone():

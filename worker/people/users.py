@@ -12,7 +12,7 @@ from typing import Any
 import psycopg
 from psycopg.rows import dict_row
 
-from worker.audit import Actor, record
+from worker.audit import Actor, acting, record
 from worker.people import passwords, throttle
 from worker.people.permission import AccountError, require
 from worker.people.sessions import (
@@ -68,7 +68,7 @@ def create_user(connection: Connection, actor: Actor, name: str, role: Role, pas
             "allowed are engine, anonymous, and what begins with cli:, link: or token:."
         )
     password_hash = _hash(password, name)
-    with connection.transaction():
+    with acting(connection):
         made = connection.execute(CREATE, (name, role.value, password_hash)).fetchone()
         if made is None:
             raise AccountError(
@@ -83,7 +83,7 @@ def set_password(connection: Connection, actor: Actor, name: str, password: str)
     require(connection, actor, "user.change", "user", name)
     _require_user(connection, name)
     password_hash = _hash(password, name)
-    with connection.transaction():
+    with acting(connection):
         connection.execute(PASSWORD, (password_hash, name))
         ended = close_sessions_of(connection, name)
         after = {"change": "password", "sessions_ended": ended}
@@ -93,7 +93,7 @@ def set_password(connection: Connection, actor: Actor, name: str, password: str)
 def set_role(connection: Connection, actor: Actor, name: str, role: Role) -> bool:
     """Give ``name`` another role, from the next request on; False when it is theirs. Raises AccountError."""
     require(connection, actor, "user.change", "user", name)
-    with connection.transaction():
+    with acting(connection):
         before = _require_user(connection, name)
         if before == role:
             return False
@@ -114,7 +114,7 @@ def enable_user(connection: Connection, actor: Actor, name: str) -> bool:
 
 def _switch(connection: Connection, actor: Actor, name: str, statement: str, change: str) -> bool:
     require(connection, actor, "user.change", "user", name)
-    with connection.transaction():
+    with acting(connection):
         _require_user(connection, name)
         changed = connection.execute(statement.encode(), (name,)).fetchone() is not None
         if changed:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import UTC
 from difflib import get_close_matches
 
-from worker.audit import Actor, record
+from worker.audit import Actor, acting, record
 from worker.states import Role
 from worker.transitions.answer import Answer
 from worker.transitions.enqueue import KeyTaken, enqueue
@@ -29,7 +29,7 @@ def enqueue_by_hand(connection: Connection, new: NewRun, actor: Actor, reason: s
     Returns 'done', 'already' (a run has that key), 'invalid' (no such type) or 'denied'. Raises EnqueueError
     with a sentence when the run is refused; nothing is written then.
     """
-    with connection.transaction():
+    with acting(connection):
         if refusal := permit(connection, actor, "run.enqueue", "type", new.job_type):
             return refusal
         if new.job_type in FOR_ADMINS and not actor.role.covers(Role.ADMIN):

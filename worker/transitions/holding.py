@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any
 
 from worker.alerts.kinds import JOB_TYPE as ALERTS
-from worker.audit import Actor, record
+from worker.audit import Actor, acting, record
 from worker.transitions import pauses
 from worker.transitions.answer import Answer
 from worker.transitions.operator import Connection, permit
@@ -43,7 +43,7 @@ def hold(
     Returns 'done', 'already' (nothing was left to pause), 'invalid' (an end that cannot be) or 'denied'. Each
     type has a row of its own in the audit log, and the whole has one.
     """
-    with connection.transaction():
+    with acting(connection):
         if refusal := permit(connection, actor, HOLD, *TARGET):
             return refusal
         names = _names(connection, ACTIVE)
@@ -56,7 +56,7 @@ def hold(
 
 def let_go(connection: Connection, actor: Actor, reason: str | None = None) -> Answer:
     """Resume the types that were paused together; those that were paused by themselves stay so."""
-    with connection.transaction():
+    with acting(connection):
         if refusal := permit(connection, actor, LET_GO, *TARGET):
             return refusal
         names = _names(connection, HELD)

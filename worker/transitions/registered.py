@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 from worker import log
 from worker.audit import ENGINE
 from worker.transitions import sayings
+from worker.transitions.answer import Answer
 from worker.transitions.definitions import Definition, DefinitionError, create
 from worker.transitions.editing import edit
 from worker.transitions.operator import Connection
@@ -39,6 +40,10 @@ SELECT d.name, d.job_type, d.schedule, d.timezone, (
 ) AS is_of_code
 FROM wakeboard.job_definitions AS d WHERE d.name = ANY(%s)
 """
+
+
+class DefinitionLocked(DefinitionError):
+    """Another transaction holds the definition: what the code says may be written later."""
 
 
 class Known(NamedTuple):
@@ -71,8 +76,8 @@ def write(connection: Connection, job_type: str, said: Said) -> None:
 
     It makes the definition, or changes its text and zone. The zone is the code's to change where the code
     names one, or did until now. A person's definition of the type under its name stays as it is, with a
-    warning. Raises DefinitionError for a text that cannot be, or where both names are taken; it counts as
-    never said then.
+    warning. Raises DefinitionError for a text that cannot be, or where both names are taken, and
+    DefinitionLocked, which is one, where it may be tried again; it counts as never said then.
     """
     with connection.transaction():
         connection.execute(IN_TURN)
@@ -133,9 +138,7 @@ def _says(known: Known, wanted: dict[str, Any]) -> bool:
 def _change(connection: Connection, own: Known, wanted: dict[str, Any]) -> Telling:
     if _says(own, wanted):
         return _nothing
-    answer = edit(connection, own.name, wanted, ENGINE, "changed in code")
-    if answer.result != "done":
-        raise DefinitionError(answer.message)
+    _must_be_done(edit(connection, own.name, wanted, ENGINE, "changed in code"))
     return partial(
         log.note, "A schedule was changed in code.", schedule=own.name, before=_told(own),
         after=_told(own._replace(**wanted)),
@@ -161,12 +164,17 @@ def _make(connection: Connection, wanted: Definition, known: dict[str, Known]) -
     why = "registered in code"
     if name == other:
         why += f"; {plain} is a schedule of the type {known[plain].job_type}"
-    answer = create(connection, replace(wanted, name=name), ENGINE, why)
-    if answer.result != "done":
-        raise DefinitionError(answer.message)
+    _must_be_done(create(connection, replace(wanted, name=name), ENGINE, why))
     return partial(
         log.note, "A schedule was made.", schedule=name, job_type=wanted.job_type, says=_told(wanted), why=why
     )
+
+
+def _must_be_done(answer: Answer) -> None:
+    if answer.result == "locked":
+        raise DefinitionLocked(answer.message)
+    if answer.result != "done":
+        raise DefinitionError(answer.message)
 
 
 def _told(definition: Known | Definition) -> str:
@@ -198,4 +206,4 @@ def _nothing() -> None:
     """Tell nothing."""
 
 
-__all__ = ["in_order", "names_of", "write"]
+__all__ = ["DefinitionLocked", "in_order", "names_of", "write"]

@@ -15,7 +15,7 @@ from string import Formatter
 from typing import Any
 
 from worker.redaction import redact_text
-from worker.refusals import CLAIM_REFUSED
+from worker.states import CLAIM_REFUSED
 from worker.waits.question import CAP, RATE_MINUTES
 
 Row = Mapping[str, Any]

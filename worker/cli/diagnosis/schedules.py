@@ -1,4 +1,4 @@
-"""The schedules: which of them can never fire."""
+"""The schedules: which of them cannot fire."""
 
 from __future__ import annotations
 
@@ -13,11 +13,13 @@ NAMED = 5
 
 
 def schedules(connection: Connection) -> Iterator[Finding]:
-    """Name the enabled schedules that can never fire, with the reason of each."""
+    """Name the enabled schedules that cannot fire, with the reason of each."""
     found = rows(connection, UNFIREABLE)
     for one in found[:NAMED]:
-        mend = f"Correct it on /schedules/{one['name']}/edit, or run: wakeboard schedule pause {one['name']}"
-        yield Finding("schedules", "fail", f"{one['name']} can never fire. {one['error']}", mend)
+        where = f"Correct it on /schedules/{one['name']}/edit"
+        correct = "Let the database take its run" if one["is_held"] else where
+        mend = f"{correct}, or run: wakeboard schedule pause {one['name']}"
+        yield Finding("schedules", "fail", f"{one['name']} cannot fire. {one['error']}", mend)
     if len(found) > NAMED:
         count = f"More than {MOST - NAMED}" if len(found) > MOST else str(len(found) - NAMED)
         yield Finding("schedules", "fail", f"{count} others cannot either.", "See: wakeboard schedule list")

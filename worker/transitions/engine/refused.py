@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from worker.refusals import CLAIM_REFUSED
-from worker.states import CLAIMABLE, sql_list
+from worker.states import CLAIM_REFUSED, CLAIMABLE, sql_list
 from worker.transitions.engine.claims import CLAIMED, LEVELS, TAKEN, order
 
 _IS_CLAIMABLE = f"(r.status || '') IN ({sql_list(CLAIMABLE)}) AND r.run_at <= now()"
