@@ -66,8 +66,8 @@ def respond(
     """Return ``answer`` as JSON, as htmx's toast and refresh, or as a 303 to where the asker was.
 
     ``back`` is the local path to go to when the form named no ``next``, ``ahead`` one to go to all the same.
-    ``clear_selection`` empties the
-    check boxes of the page after a bulk verb. Denied, missing and invalid are errors for a page.
+    ``clear_selection`` empties the check boxes of the page after a bulk verb that was right to ask. Denied,
+    missing and invalid are errors for a page.
     """
     shape = wanted()
     if shape == "json":
@@ -75,7 +75,8 @@ def respond(
         response.status_code = answer.http_status
     elif shape == "htmx":
         response = _toast(answer)
-        response.headers["HX-Trigger"] = ("selection:clear, " if clear_selection else "") + "live:now"
+        clears = clear_selection and answer.ok
+        response.headers["HX-Trigger"] = ("selection:clear, " if clears else "") + "live:now"
     elif answer.ok or answer.result in ("forbidden", "locked"):
         response = see_other(
             ahead or local_path(request.form.get("next")) or back, answer.message, _tone(answer)

@@ -17,6 +17,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from dashboard import usual
 from dashboard.connection import as_of, reading
+from dashboard.kept import kept
 from dashboard.queries import alerts, overview, rising
 from dashboard.queries.overlong import Overlong, overlong
 from dashboard.queries.overview import Counts
@@ -76,7 +77,7 @@ def standing() -> Standing:
     """Return how things are at this request's moment; what says so in several places asks once."""
     if "standing" not in g:
         known = g.troubles.counted if "troubles" in g else None
-        memory = current_app.extensions.setdefault("wakeboard_rising", rising.Memory())
+        memory = kept("wakeboard_rising", rising.Memory)
         counts = overview.counts(reading(), known)
         # Where nothing runs for long, which is nearly always, nobody asks how long is usual.
         longer = overlong(reading(), usual.paces()) if counts.long else []

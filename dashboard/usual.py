@@ -12,8 +12,10 @@ from datetime import datetime, timedelta
 from flask import current_app, g
 
 from dashboard.connection import as_of, reading
+from dashboard.kept import kept
 from dashboard.queries import hourly, hours
 from dashboard.queries.types import Pace, pace_of
+from dashboard.replica import late_seconds
 
 KEPT = timedelta(minutes=1)
 
@@ -30,8 +32,8 @@ class Memory:
 def last_day() -> Mapping[datetime, hours.Hour]:
     """Return what each type did in each hour of the last day; asked once in a request."""
     if "last_day" not in g:
-        kept = current_app.extensions.setdefault("wakeboard_type_hours", hourly.Memory())
-        g.last_day = hours.last_day(reading(), as_of(), kept)
+        memory: hourly.Memory[hours.Hour] = kept("wakeboard_type_hours", hourly.Memory)
+        g.last_day = hours.last_day(reading(), as_of(), memory)
     day: Mapping[datetime, hours.Hour] = g.last_day
     return day
 
@@ -50,7 +52,9 @@ def paces(names: Iterable[str] | None = None) -> dict[str, Pace]:
 def _memory() -> Memory:
     memory = current_app.extensions.get("wakeboard_usual")
     if not isinstance(memory, Memory) or not timedelta() <= as_of() - memory.at < KEPT:
-        memory = current_app.extensions["wakeboard_usual"] = Memory(as_of(), last_day())
+        memory = Memory(as_of(), last_day())
+        if late_seconds() is None:
+            current_app.extensions["wakeboard_usual"] = memory
     return memory
 
 

@@ -12,12 +12,16 @@ from functools import lru_cache
 from string import ascii_uppercase
 from typing import Any
 
-# The names under which people keep secrets. As the end of a word alone is dsn one: not in fieldsname.
+HIDDEN = "•••"
+# The names under which people keep secrets. As the end of a word alone is dsn one: not in fieldsname; and as
+# the last part of several is pass: DB_PASS, --pass, but not in "pass=3 fail=1" or two_pass_mode.
 _KEY = r"(?:api|access|private)[-_]?key"
-_NAME = rf"(?:passw(?:or)?d|passphrase|pwd|secret|token|{_KEY}|credential|dsn(?![a-z]))"
+_PASS = r"[_-]pass(?![\w-])"
+_NAME = rf"(?:passw(?:or)?d|passphrase|pwd|{_PASS}|secret|token|{_KEY}|credential|dsn(?![a-z]))"
 SECRET_KEYS = re.compile(rf"{_NAME}|pass$|authorization|cookie|(?-i:dsn(?![a-z]))", re.IGNORECASE)
 _NAME_WORDS = (
-    "passw", "passphrase", "pwd", "secret", "token", "api", "access", "private", "credential", "dsn",
+    "passw", "passphrase", "pwd", "_pass", "-pass", "secret", "token", "api", "access", "private",
+    "credential", "dsn",
 )  # fmt: skip
 _FLAG = rf"-(?<![\w-]-)-?[\w-]{{0,40}}{_NAME}[\w-]{{0,40}}+"
 _SECRET_FLAG = re.compile(_FLAG, re.IGNORECASE)
@@ -32,7 +36,7 @@ SECRET_TEXT = tuple(
         (
             ("authorization", "cookie", "x-api-key"),
             r"(?<![a-z0-9])(?:authorization|cookie|x-api-key)\s{0,3}:\s{0,3}",
-            r"""(?!bearer\s)[^\s"'][^\r\n"']*""",
+            rf"""(?!bearer\s+{HIDDEN})[^\s"'][^\r\n"']*""",
         ),
         # As an argument or a variable: authorization=Basic …, HTTP_COOKIE=a=b; sid=….
         (
@@ -62,8 +66,13 @@ SECRET_TEXT = tuple(
             rf"""(?:{_NAME}|authorization|cookie)[\w-]{{0,40}}+\\{{0,3}}["']\s{{0,3}}:\s{{0,3}}""",
             None,
         ),
+        (("pass'", 'pass"', "pass\\"), r"""(?<=["'])pass\\{0,3}["']\s{0,3}:\s{0,3}""", None),
         # As in YAML. People write "invalid token: it has expired", too.
-        (("passw", "passphrase", "pwd"), r"(?:passw(?:or)?d|passphrase|pwd)[\w-]{0,40}+:[ \t]{1,3}", None),
+        (
+            ("passw", "passphrase", "pwd", "_pass", "-pass"),
+            rf"(?:passw(?:or)?d|passphrase|pwd|{_PASS})[\w-]{{0,40}}+:[ \t]{{1,3}}",
+            None,
+        ),
         (_NAME_WORDS, rf"{_NAME}[\w-]{{0,40}}+:[ \t]{{1,3}}", r"""(?=\S{0,200}\d|\S{16})[^\s&;,)}\]]+"""),
     )
 )
@@ -84,7 +93,6 @@ _CLOSING = {
 _PIECES = re.compile(r"""[\[{(\]})\r\n]|"(?:[^"\\\r\n]|\\.)*"?|'(?:[^'\\\r\n]|\\.)*'?""")
 _WORD = re.compile(r"""[^\s"'&;,)}\]]+""")
 _TELLING = tuple({word for words, _, _ in SECRET_TEXT for word in words})
-HIDDEN = "•••"
 DEEPEST = 50
 LONGEST_KEPT = 100
 

@@ -1,6 +1,7 @@
 """Runs that have run far longer than runs of their type usually take: the rule, and who breaks it.
 
-What is usual is what the statistics tell of a type's last day; see ``dashboard.usual``.
+A stuck run is told of as one: it does not run longer, for all that anybody knows. What is usual is what the
+statistics tell of a type's last day; see ``dashboard.usual``.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from sqlalchemy import Connection, text
 from dashboard.queries.held import LONG_MINUTES
 from dashboard.queries.overview import CAP, GROUPS
 from dashboard.queries.types import Pace
+from worker import leases
 from worker.states import Status
 
 # The rule: over TIMES what 95 % of those that succeeded took, and over LEAST_SECONDS; of at least FEWEST.
@@ -26,6 +28,7 @@ SELECT old.job_type, count(*) AS runs, min(old.started_at) AS since_at
 FROM (
     SELECT r.job_type, r.started_at FROM wakeboard.job_runs AS r
     WHERE r.status = '{Status.RUNNING.value}' AND r.started_at < now() - make_interval(secs => :least)
+        AND NOT {leases.is_stuck("r")}
     LIMIT {CAP + 1}
 ) AS old
 JOIN unnest(CAST(:names AS text[]), CAST(:seconds AS float8[])) AS usual (name, seconds)

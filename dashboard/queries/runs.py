@@ -52,14 +52,16 @@ COSTLY = ("q", "worker")
 
 # Payloads and messages in which something is hidden from viewers: a search must not tell what it says.
 # At least what worker.redaction hides; PostgreSQL's own grammar.
-_SECRET_NAME = r"passw|passphrase|pwd|secret|token|(?:api|access|private)[-_]?key|credential|dsn"
+_SECRET_NAME = (
+    r"passw|passphrase|pwd|[_-]pass(?![\w-])|secret|token|(?:api|access|private)[-_]?key|credential|dsn"
+)
 # A name and a password of a text that was cut before the @; a number is a port.
 _CUT_LOGIN = r"""://[^/\s:"']*:(?!\d{1,5}\W?END)[^\s/"']+END"""
 _CUT_IN_JSON, _CUT_AT_THE_END = (_CUT_LOGIN.replace("END", end) for end in ('"', "$"))
-SECRET_INSIDE = rf"""{_SECRET_NAME}|pass[\\"]|authorization|cookie|bearer|://[^/\s]*@|{_CUT_IN_JSON}"""
+SECRET_INSIDE = rf"""{_SECRET_NAME}|pass["'\\]|authorization|cookie|bearer|://[^/\s]*@|{_CUT_IN_JSON}"""
 SECRET_SAID = (
     rf"""({_SECRET_NAME}|authorization|cookie)[\w-]*\s*[=:"'\\]|-[\w-]*({_SECRET_NAME})[\w-]*[\s"'\\]"""
-    rf"|bearer|://[^/\s]*@|{_CUT_AT_THE_END}"
+    rf"""|pass["'\\]|bearer|://[^/\s]*@|{_CUT_AT_THE_END}"""
 )
 _SECRET_FLAG = rf"^--?[\w-]*({_SECRET_NAME})[\w-]*$"
 

@@ -94,7 +94,9 @@ def act(verb: str) -> Response:
         found = selection.each(connection, action, ids, g.actor, given.reason)
     whole = summed(verb, found)
     if answers.wanted() != "json":
-        return answers.respond(whole, answers.came_from() or "/runs", clear_selection=True)
+        # Who is told to try again need not look for the runs: those that were moved are “already so”.
+        is_over = all(answer.result != "locked" for answer in found)
+        return answers.respond(whole, answers.came_from() or "/runs", clear_selection=is_over)
     counts = Counter(answer.result for answer in found)
     body = {
         "done": counts["done"],

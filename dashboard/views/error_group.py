@@ -21,6 +21,7 @@ from dashboard.queries.groups import Kept
 from dashboard.queries.runs import Payloads
 from dashboard.views import errors as errors_page
 from dashboard.views import runs as runs_page
+from dashboard.words.changes import hidden
 from worker.fingerprint import read, written
 
 blueprint = Blueprint("error_group", __name__)
@@ -222,7 +223,7 @@ def twin(found: Mapping[str, Any]) -> dict[str, Any]:
         ],
         "workers_capped": context["is_workers_cut"],
         "newest": failures.newest_items(context["newest"]),
-        "audit": [dict(row) for row in context["acts"]],
+        "audit": [hidden(row) for row in context["acts"]],
         **context["rows"].twin(runs_page.item),
     }
 

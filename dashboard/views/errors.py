@@ -11,10 +11,11 @@ from datetime import datetime, timedelta
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from flask import Blueprint, current_app, g
+from flask import Blueprint, g
 
 from dashboard import failures, params
 from dashboard.connection import as_of, reading
+from dashboard.kept import kept
 from dashboard.live import add_page
 from dashboard.pictures.sparks import trend
 from dashboard.queries import errors, runs
@@ -22,7 +23,6 @@ from dashboard.queries import groups as kept_groups
 from dashboard.queries.errors import Found, Group, Window
 from dashboard.queries.failures import remembered
 from dashboard.queries.groups import Kept
-from dashboard.replica import late_seconds
 
 blueprint = Blueprint("errors", __name__)
 
@@ -80,16 +80,8 @@ def span(filters: params.Filters, usual: timedelta) -> tuple[datetime, datetime]
 
 
 def memory() -> remembered.Memory:
-    """Return what this process remembers of failures; nothing for who reads from a replica that is behind.
-
-    It may not have all that ended a while ago yet, and would leave holes for those who read later.
-    """
-    reading()
-    if late_seconds() is not None:
-        return remembered.Memory()
-    found = current_app.extensions.setdefault("wakeboard_failures", remembered.Memory())
-    assert isinstance(found, remembered.Memory)
-    return found
+    """Return what this process remembers of failures."""
+    return kept("wakeboard_failures", remembered.Memory)
 
 
 def find() -> dict[str, Any]:

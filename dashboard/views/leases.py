@@ -47,7 +47,8 @@ def find() -> dict[str, Any]:
         "overlong": {
             row["id"]
             for row in rows.items
-            if is_overlong(row["started_at"], as_of(), paces.get(row["job_type"]))
+            if not STATES[row["rank"]].in_danger
+            and is_overlong(row["started_at"], as_of(), paces.get(row["job_type"]))
         },
         "states": STATES,
         "takeover": takeover,

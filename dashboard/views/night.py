@@ -14,6 +14,7 @@ from flask import Blueprint, current_app, g
 from dashboard import failures, params
 from dashboard.connection import as_of, reading
 from dashboard.formats import duration
+from dashboard.kept import kept
 from dashboard.live import add_page
 from dashboard.mending import mending
 from dashboard.pictures import gantt
@@ -71,8 +72,8 @@ def asked(filters: params.Filters) -> Window:
 def find() -> dict[str, Any]:
     """Return everything about the window that the address asks for."""
     filters = params.from_request(FIELDS)
-    settled = current_app.extensions.setdefault("wakeboard_settled_nights", Settled())
-    kept_minutes = current_app.extensions.setdefault("wakeboard_settled_minutes", KeptMinutes())
+    settled = kept("wakeboard_settled_nights", Settled)
+    kept_minutes = kept("wakeboard_settled_minutes", KeptMinutes)
     found = Night(reading(), asked(filters), as_of(), settled, kept_minutes, errors_page.memory())
     window, is_over = found.window, found.window.until <= as_of()
     good, sentence, rest = words.verdict(found.numbers, is_over=is_over)

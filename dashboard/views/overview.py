@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from flask import Blueprint, current_app, g
+from flask import Blueprint, g
 
 from dashboard import attention, params
 from dashboard.connection import as_of, reading
+from dashboard.kept import kept
 from dashboard.live import add_page
 from dashboard.pictures.spreads import Column, Spread, spread
 from dashboard.queries import ended, overview
@@ -58,7 +59,7 @@ def _bars() -> list[Bar]:
     """Return what ended in each step of the window; asked once in a request."""
     if "ended" not in g:
         window = _window()
-        memory: Memory[Bar] = current_app.extensions.setdefault("wakeboard_ended", Memory())
+        memory: Memory[Bar] = kept("wakeboard_ended", Memory)
         words = "%a %H:%M" if window.step * window.count > HOUR else "%H:%M"
         g.ended = [
             replace(bar, label=bar.start_at.astimezone(g.zone).strftime(words))
@@ -94,8 +95,8 @@ def find_pace() -> dict[str, Any]:
 
 def find_works() -> dict[str, Any]:
     """Return the busiest and the slowest types of the window."""
-    kept = current_app.extensions.setdefault("wakeboard_works_of_hours", Settled(len(WINDOWS)))
-    busiest, slowest = ended.busiest_and_slowest(ended.works(reading(), _bars(), kept))
+    settled = kept("wakeboard_works_of_hours", lambda: Settled(len(WINDOWS)))
+    busiest, slowest = ended.busiest_and_slowest(ended.works(reading(), _bars(), settled))
     return {"window": _window(), "busiest": busiest, "slowest": slowest}
 
 

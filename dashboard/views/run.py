@@ -76,12 +76,13 @@ def find(run_id: int) -> dict[str, Any]:
     run = _found(run_id)
     obstacles, reasons = _waiting(run)
     is_stuck = bool(run["is_stuck"])
-    lease = leases.standing(reading(), run_id) if run["status"] == Status.RUNNING else None
-    pace = usual.paces([run["job_type"]]).get(run["job_type"]) if run["status"] == Status.RUNNING else None
+    is_running = run["status"] == Status.RUNNING
+    lease = leases.standing(reading(), run_id) if is_running else None
+    pace = usual.paces([run["job_type"]]).get(run["job_type"]) if is_running else None
     return {
         "run": run,
         "usual": pace,
-        "is_overlong": run["status"] == Status.RUNNING and is_overlong(run["started_at"], as_of(), pace),
+        "is_overlong": is_running and not is_stuck and is_overlong(run["started_at"], as_of(), pace),
         "is_stuck": is_stuck,
         "lease": lease,
         "lease_state": None if lease is None else STATES[lease["rank"]],

@@ -68,8 +68,11 @@ def whole(before: Values, after: Values) -> tuple[str, ...]:
 
 
 def hidden(row: Mapping[Any, Any]) -> dict[str, Any]:
-    """Return a row of the audit log as twins give it: the secrets in what it says are hidden."""
-    return dict(row) | {name: redact(row[name]) for name in ("reason", "before", "after")}
+    """Return a row of the audit log, or the columns of it that were read, as twins give it.
+
+    The secrets in what it says are hidden.
+    """
+    return dict(row) | {name: redact(row[name]) for name in ("reason", "before", "after") if name in row}
 
 
 def _phrases(change: _Change) -> tuple[str, ...]:

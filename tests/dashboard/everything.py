@@ -142,14 +142,7 @@ def _records(connection: Connection, runs: list[int], kinds: list[str], text: Te
         ("run", str(runs[0])), ("type", kinds[0]), ("schedule", "nightly"), ("worker", text(200)),
         (text(100), text(300)), ("run", text(100)),
     ):  # fmt: skip
-        insert(
-            connection, "audit_log",
-            {"actor": text(300), "role": text(100), "source": text(100), "action": text(100),
-             "target_type": kind, "target_id": target, "reason": text(LONGEST), "request_id": text(100),
-             "before": {"status": text(300), text(100): text(LONGEST)},
-             "after": {"status": text(300), text(100): text(LONGEST)}, "result": text(100),
-             "ip": text(100)},
-        )  # fmt: skip
+        _audited(connection, kind, target, text)
     insert(
         connection, "loops",
         {"process_id": text(200), "name": text(100), "interval_seconds": 5, "last_error": text(LONGEST),
@@ -178,6 +171,7 @@ def _records(connection: Connection, runs: list[int], kinds: list[str], text: Te
         connection, kinds[0], code, text(LONGEST), template=text(LONGEST),
         frame=text(300), muted_until="1 hour", muted_by=text(300), muted_reason=text(LONGEST),
     )  # fmt: skip
+    _audited(connection, "error", f"{group:013x}", text)
     for table, which in (("job_runs", "id"), ("job_attempts", "outcome = 'failed' AND run_id")):
         connection.execute(
             f"UPDATE wakeboard.{table} SET error_code = %s, error_group = %s WHERE {which} = %s".encode(),
@@ -200,6 +194,18 @@ def _records(connection: Connection, runs: list[int], kinds: list[str], text: Te
         "view_id": [str(view)], "rule_id": [str(rule)], "fingerprint": [f"{group:013x}"],
         "operation_id": [str(operation)],
     }  # fmt: skip
+
+
+def _audited(connection: Connection, kind: str, target: str, text: Text) -> None:
+    """Write a row of the audit log about one thing."""
+    insert(
+        connection, "audit_log",
+        {"actor": text(300), "role": text(100), "source": text(100), "action": text(100),
+         "target_type": kind, "target_id": target, "reason": text(LONGEST), "request_id": text(100),
+         "before": {"status": text(300), text(100): text(LONGEST)},
+         "after": {"status": text(300), text(100): text(LONGEST), "muted_reason": text(LONGEST)},
+         "result": text(100), "ip": text(100)},
+    )  # fmt: skip
 
 
 def _error_codes(connection: Connection) -> list[str]:

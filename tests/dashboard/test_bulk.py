@@ -200,3 +200,25 @@ def test_a_run_named_twice_is_acted_on_once(client: FlaskClient, connection: Con
     assert body["done"] == 1
     (made,) = rows(connection, "job_runs", "origin_run_id = %s", run)
     assert body["items"][0]["id"] == made["id"]
+
+
+def test_who_is_told_to_try_again_keeps_the_boxes(
+    client: FlaskClient, connection: Connection, other: Connection
+) -> None:
+    chosen = [a_run(connection, "dead") for _ in range(2)]
+    with other.transaction():
+        other.execute("SELECT FROM wakeboard.job_runs WHERE id = %s FOR UPDATE", (chosen[0],))
+        for some in (chosen, chosen[:1]):
+            answer = client.post("/runs/bulk/retry", data={"run": some}, headers=HTMX)
+            assert "try again" in answer.get_data(as_text=True)
+            assert answer.headers["HX-Trigger"] == "live:now"
+    answer = client.post("/runs/bulk/retry", data={"run": chosen}, headers=HTMX)
+    assert answer.headers["HX-Trigger"] == "selection:clear, live:now"
+
+
+def test_what_is_not_allowed_keeps_the_boxes_for_another_verb(
+    client: FlaskClient, connection: Connection
+) -> None:
+    run = a_run(connection, "succeeded")
+    answer = client.post("/runs/bulk/retry", data={"run": run}, headers=HTMX)
+    assert (answer.status_code, answer.headers["HX-Trigger"]) == (409, "live:now")

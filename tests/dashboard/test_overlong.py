@@ -132,3 +132,18 @@ def test_what_is_usual_is_read_once_a_minute(
     monkeypatch.setattr(usual, "KEPT", timedelta())
     client.get("/_fragments/leases/list")
     assert [sql for sql in asked if "statistics_" in sql]
+
+
+def test_a_stuck_run_is_told_of_once(client: FlaskClient, connection: Connection) -> None:
+    a_worker(connection, "alive")
+    took(connection, "import", SLOW)
+    ended = a_run(
+        connection, "running", job_type="import", started_at="-2 hours", locked_by="alive",
+        locked_until="-1 minute",
+    )  # fmt: skip
+    twin = client.get("/overview.json").get_json()
+    assert (twin["stuck"], twin["overlong"]) == (1, [])
+    assert 'data-attention="1"' in client.get("/").text
+    (item,) = client.get("/leases.json").get_json()["items"]
+    assert (item["state"], item["overlong"]) == ("ended", False)
+    assert client.get(f"/runs/{ended}.json").get_json()["usual"]["overlong"] is False

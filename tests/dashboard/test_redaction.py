@@ -41,7 +41,8 @@ def test_a_key_that_only_sounds_like_a_dsn_is_told() -> None:
     [
         "a.", "a-", "token", 'token="', "-token ", "a://b:", "cookie:", "bearer ", "- ", 'token="\\',
         'token: ["\\"', "token={", "a://b:c@", "--token\\\"", "token: [(\n", "token =",
-        "cookie=", "cookie=a;a=", "authorization=basic ", "dsn=", "dsn-",
+        "cookie=", "cookie=a;a=", "authorization=basic ", "dsn=", "dsn-", "-pass", "_pass ", "'pass' ",
+        "-pass:",
     ],
 )  # fmt: skip
 def test_hiding_secrets_takes_no_longer_for_text_made_to_be_slow(part: str) -> None:
@@ -90,6 +91,13 @@ def test_hiding_secrets_takes_no_longer_for_text_made_to_be_slow(part: str) -> N
         "HTTP_COOKIE=a=b; sid=hunter2",
         "get(cookies={'sid': 'hunter2'})",
         "AWS_ACCESS_KEY_ID=hunter2",
+        "SMTP_PASS=hunter2",
+        "{'smtp_pass': 'hunter2'}",
+        "{'pass': 'hunter2'}",
+        "db-pass: hunter2",
+        "mysql --pass hunter2",
+        "['mysql', '--pass', 'hunter2']",
+        "Authorization: Bearer hunter2",
         "{'access_key': 'hunter2'}",
     ],
 )
@@ -119,6 +127,11 @@ def test_secrets_in_text_are_shown_to_nobody_and_found_by_no_viewer(
         "access=denied",
         "cookies: they are off",
         "authorization failed",
+        "pass=3 fail=1",
+        "first_pass_rows=100",
+        "bypass: 12345678",
+        "it passed",
+        "second pass: 300 rows",
     ],
 )
 def test_what_only_sounds_like_a_secret_is_told(said: str) -> None:
