@@ -69,10 +69,11 @@ _RUNS = """json_build_array(array_agg(id), array_agg(status), array_agg(schedule
 # fires (worker.indexed), and none was run again. So many in less than as many days are near, some of them.
 _SURVEYED = f"""
 SELECT d.id AS definition_id, fires < runs OR of_fires.is_odd OR {{ran_again}} AS is_odd,
-    last_at - first_at < (kept - 1) * interval '1 day' AS is_near, first_at, last_at
+    last_at - first_at < (kept - 1) * interval '1 day' AS is_near, first_at, last_at, newest,
+    coalesce(is_over, false) AS is_over
 FROM unnest(CAST(:ids AS bigint[])) AS d (id)
 CROSS JOIN LATERAL (
-    SELECT count(*) AS runs, min(id) AS oldest FROM (
+    SELECT count(*) AS runs, min(id) AS oldest, max(id) AS newest FROM (
         SELECT id FROM wakeboard.job_runs WHERE definition_id BETWEEN d.id AND d.id
         ORDER BY definition_id DESC, id DESC LIMIT :latest
     ) AS run
@@ -80,7 +81,8 @@ CROSS JOIN LATERAL (
 CROSS JOIN LATERAL (
     SELECT count(*) FILTER (WHERE id >= oldest) AS fires, count(*) AS kept, array_agg(id) AS ids,
         min(scheduled_for) AS first_at, max(scheduled_for) AS last_at,
-        bool_or(NOT coalesce({IS_PLAIN_FIRE}, false)) AS is_odd
+        bool_or(NOT coalesce({IS_PLAIN_FIRE}, false)) AS is_odd,
+        bool_and(status = 'succeeded') AND max(finished_at) < now() - interval '1 minute' AS is_over
     FROM (
         SELECT definition_id, id, status, attempts, finished_at, scheduled_for FROM wakeboard.job_runs
         WHERE definition_id BETWEEN d.id AND d.id AND scheduled_for IS NOT NULL
@@ -153,8 +155,9 @@ def odd(connection: Connection, ids: Sequence[int], words: Collection[str]) -> d
 def surveyed(connection: Connection, ids: Sequence[int], words: Collection[str]) -> dict[int, RowMapping]:
     """Return what ``odd`` does, but for is_odd, which says that one of the runs may be one of ``words``.
 
-    is_near is told where number and span of the runs show it, see ``near``. Most schedules have nothing odd,
-    and this takes a quarter.
+    is_near is told where number and span of the runs show it, see ``near``; newest is the number of the
+    newest run, is_over says that all have succeeded, and not just now. Most schedules have nothing odd, and
+    this takes a quarter.
     """
     return _by_definition(connection, _survey(twice="twice" in words), ids)
 

@@ -10,6 +10,7 @@ from sqlalchemy import Connection, RowMapping
 
 from dashboard.params import Filters
 from dashboard.queries import fires, schedules
+from dashboard.queries.plain_schedules import Plain
 from dashboard.words.oddities import Odd, may_repeat, oddities
 from dashboard.words.schedule import zone_of
 
@@ -34,10 +35,11 @@ class Matching(NamedTuple):
 NONE = Matching([], True, {})
 
 
-def matching(connection: Connection, filters: Filters, words: Collection[str]) -> Matching:
+def matching(connection: Connection, filters: Filters, words: Collection[str], plain: Plain) -> Matching:
     """Return which definitions have runs of one of ``words``.
 
     They are those of the page that ``filters`` ask for, at least: a first page that is full needs no others.
+    What ``plain`` knows is not surveyed.
     """
     found = schedules.candidates(connection, filters, MOST_JUDGED + 1)
     zones = {row["id"]: row["timezone"] for row in found[:MOST_JUDGED]}
@@ -45,7 +47,7 @@ def matching(connection: Connection, filters: Filters, words: Collection[str]) -
     latest: dict[int, RowMapping] = {}
     for begin, end in pairwise((0, *PLACES, MOST_JUDGED)):
         if filters.cursor_text is not None or len(ids) <= filters.limit:
-            surveyed = fires.surveyed(connection, list(zones)[begin:end], words)
+            surveyed = _surveyed(connection, list(zones)[begin:end], words, plain)
             unsure = [each for each, row in surveyed.items() if row["is_odd"]]
             if end in PLACES:
                 judged = fires.strips(connection, unsure, words)
@@ -54,6 +56,16 @@ def matching(connection: Connection, filters: Filters, words: Collection[str]) -
                 judged = fires.odd(connection, unsure, words)
             ids += _odd(connection, surveyed | judged, zones, words)
     return Matching(ids, len(found) <= MOST_JUDGED, latest)
+
+
+def _surveyed(
+    connection: Connection, ids: Sequence[int], words: Collection[str], plain: Plain
+) -> dict[int, RowMapping]:
+    """Return what ``fires.surveyed`` tells of ``ids``, as far as it can from what is known."""
+    known = plain.of(connection, ids, twice="twice" in words)
+    found = fires.surveyed(connection, [each for each in ids if each not in known], words)
+    plain.note(found)
+    return known | found
 
 
 def _odd(

@@ -15,9 +15,11 @@ from dashboard import params
 from dashboard.connection import as_of, reading
 from dashboard.errors import Elsewhere
 from dashboard.existing import missing
+from dashboard.kept import kept
 from dashboard.live import add_page, rows_twin
 from dashboard.pictures.marks import marks
 from dashboard.queries import asked, fires, odd_schedules, schedules
+from dashboard.queries.plain_schedules import Plain
 from dashboard.verbs import add_verb
 from dashboard.views.audit import word_of
 from dashboard.words import schedule as words
@@ -56,7 +58,10 @@ def find() -> dict[str, Any]:
     """Return the definitions of the page with their latest runs and missed fires."""
     filters = params.from_request(FIELDS)
     odd_words = [state for state in filters.get("state") or () if state in schedules.ODD_STATES]
-    odd = odd_schedules.matching(reading(), filters, odd_words) if odd_words else odd_schedules.NONE
+    odd = odd_schedules.NONE
+    if odd_words:
+        plain = kept("wakeboard_plain_schedules", Plain)
+        odd = odd_schedules.matching(reading(), filters, odd_words, plain)
     rows = schedules.page(reading(), filters, odd.ids)
     zones = {row["id"]: row["timezone"] for row in rows.items}
     latest = odd.latest | fires.strips(reading(), [each for each in zones if each not in odd.latest])
