@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from dashboard.queries.errors import Window
-from worker.nights.minutes import Slice, slice_length
+from worker.nights.minutes import Busy, Stretch
 
 WIDTH = 1000
 # Narrower bars cannot be seen, nor pointed at.
 NARROWEST = 4
 TICKS = 4
+_NEVER = Busy((), ())
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +61,7 @@ class Lane:
 def lanes(
     window: Window,
     types: Sequence[str],
-    slices: Mapping[str, Sequence[Slice]],
+    busy: Mapping[str, Busy],
     running: Mapping[str, tuple[datetime, int]],
     now: datetime,
 ) -> list[Lane]:
@@ -72,12 +73,11 @@ def lanes(
     # A minute that has not ended is known as a whole.
     reached = min(_seconds(window), (now - window.since).total_seconds())
     for name in types:
-        pieces = slices.get(name, ())
+        stretches, failing = busy.get(name, _NEVER)
         under_way = _running(window, *running[name], now) if name in running else None
-        if pieces or under_way:
-            found.append(
-                Lane(name, _merged(window, pieces, reached), _marks(window, pieces, reached), under_way)
-            )
+        if stretches or under_way:
+            bars, marks = _bars(window, stretches, reached), _bars(window, failing, reached)
+            found.append(Lane(name, bars, marks, under_way))
     return found
 
 
@@ -92,31 +92,11 @@ def _seconds(window: Window) -> float:
     return (window.until - window.since).total_seconds()
 
 
-def _merged(window: Window, pieces: Sequence[Slice], reached: float) -> tuple[Bar, ...]:
-    """Return the stretches that ``pieces`` make until ``reached``; a pause shorter than a slice is none."""
-    pause = slice_length(window).total_seconds()
-    found: list[tuple[float, float, int, int]] = []
-    for piece in sorted(pieces, key=lambda piece: piece.start):
-        _, start, end, attempts, failed = piece
-        start, end = max(start, 0), min(end, reached)
-        if found and start - found[-1][1] < pause:
-            start, last, before, failed_before = found.pop()
-            end, attempts, failed = max(last, end), before + attempts, failed_before + failed
-        found.append((start, end, attempts, failed))
-    return tuple([_bar(window, *each) for each in found])
-
-
-def _marks(window: Window, pieces: Sequence[Slice], reached: float) -> tuple[Bar, ...]:
-    """Return a bar for each row of slices in which attempts failed, until ``reached``."""
-    length = slice_length(window).total_seconds()
-    found: list[tuple[float, float, int, int]] = []
-    for piece in sorted(piece for piece in pieces if piece.failed):
-        first, end, attempts, failed = piece.begin, piece.begin + length, piece.attempts, piece.failed
-        if found and found[-1][1] >= first:
-            first, _, before, failed_before = found.pop()
-            attempts, failed = before + attempts, failed_before + failed
-        found.append((first, end, attempts, failed))
-    return tuple([_bar(window, max(first, 0), min(end, reached), *counts) for first, end, *counts in found])
+def _bars(window: Window, stretches: Sequence[Stretch], reached: float) -> tuple[Bar, ...]:
+    """Return the bars of ``stretches``, cut at the window's beginning and where it has ``reached``."""
+    return tuple(
+        [_bar(window, max(start, 0), min(end, reached), *counts) for start, end, *counts in stretches]
+    )
 
 
 def _bar(window: Window, start: float, end: float, attempts: int, failed: int) -> Bar:

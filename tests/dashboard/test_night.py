@@ -34,7 +34,7 @@ from tests.factories import a_definition, a_group, a_run, a_type, a_worker, age,
 from worker import audit
 from worker.nights import Ask, faults, fires, missed
 from worker.nights import minutes as statistics
-from worker.nights.minutes import SLICES, Ran, Slice, ran, slice_length, slices, summed
+from worker.nights.minutes import SLICES, Busy, Ran, Stretch, busy, joined, ran, slice_length, summed
 from worker.nights.summary import Span, summary
 from worker.nights.usual import Usual
 from worker.people import users
@@ -820,8 +820,8 @@ def test_what_is_remembered_of_hours_adds_up_to_what_one_walk_over_the_minutes_s
                 spans.clear()
                 parts = minutes_of(ask, window, usual, at, kept)
                 assert told(ran(parts, usual)) == told(ran(whole, usual))
-                drawn = slices(parts, window.since, types)
-                assert by_begin(drawn) == by_begin(slices(whole, window.since, types))
+                drawn = busy(parts, window.since, types)
+                assert rounded(drawn) == rounded(busy(whole, window.since, types))
             first, last = settled_hours(window, at)
             remembered = last - window.since if first < last else timedelta(0)
             assert sum(spans, remembered) == window.until - window.since
@@ -863,10 +863,10 @@ def told(found: list[Ran]) -> list[tuple[Any, ...]]:
     return [(*astuple(replace(each, seconds=0, usual=None)), round(each.seconds, 6)) for each in found]
 
 
-def by_begin(found: dict[str, list[Slice]]) -> dict[str, list[tuple[float, ...]]]:
+def rounded(found: dict[str, Busy]) -> dict[str, list[list[tuple[float, ...]]]]:
     return {
-        name: sorted(tuple(round(each, 6) for each in piece) for piece in pieces)
-        for name, pieces in found.items()
+        name: [[tuple(round(each, 6) for each in stretch) for stretch in stretches] for stretches in of_type]
+        for name, of_type in found.items()
     }
 
 
@@ -931,14 +931,17 @@ def test_a_night_of_which_nothing_is_kept_is_not_told_as_a_quiet_one(client: Fla
 # Drawing
 
 
-def piece(minutes: float, begin: float, failed: int = 0, length: float = 5) -> Slice:
-    return Slice(60 * begin, 60 * minutes, 60 * (minutes + length), 10, failed)
+def piece(start: float, failed: int = 0, length: float = 5) -> Stretch:
+    """Attempts from one minute on, for so many."""
+    return Stretch(60 * start, 60 * (start + length), 10, failed)
 
 
-def test_busy_stretches_are_merged_and_long_pauses_are_not() -> None:
+def test_busy_stretches_are_joined_and_long_pauses_are_not() -> None:
     window = Window(moment("2026-11-20T18:00"), moment("2026-11-21T08:00"))
-    pieces = [piece(0, 0), piece(9, 10), piece(400, 400, failed=2), piece(-60, 30, length=90)]
-    (lane,) = gantt.lanes(window, ["mail", "idle"], {"mail": pieces}, {}, window.until)
+    pause = slice_length(window).total_seconds()
+    pieces = joined([piece(0), piece(9), piece(400, failed=2), piece(-60, length=90)], pause)
+    failing = [piece(400, failed=2, length=10)]
+    (lane,) = gantt.lanes(window, ["mail", "idle"], {"mail": Busy(pieces, failing)}, {}, window.until)
     assert [bar.attempts for bar in lane.bars] == [30, 10]
     assert lane.bars[0].first_at == window.since and lane.bars[0].x == 0
     assert [(bar.last_at - window.since) / timedelta(minutes=1) for bar in lane.bars] == [30, 405]
@@ -948,7 +951,8 @@ def test_busy_stretches_are_merged_and_long_pauses_are_not() -> None:
 def test_nothing_of_a_window_that_goes_on_ends_later_than_now() -> None:
     window = Window(moment("2026-11-20T18:00"), moment("2026-11-21T08:00"))
     now = moment("2026-11-20T18:21") + timedelta(seconds=3)
-    (lane,) = gantt.lanes(window, ["mail"], {"mail": [piece(20, 20, failed=1, length=2)]}, {}, now)
+    pieces = [piece(20, failed=1, length=2)]
+    (lane,) = gantt.lanes(window, ["mail"], {"mail": Busy(pieces, pieces)}, {}, now)
     assert lane.last_at == lane.marks[0].last_at == now
 
 
@@ -956,14 +960,18 @@ def test_a_lane_has_a_bounded_number_of_bars_inside_of_the_drawing() -> None:
     window = Window(moment("2026-11-20T18:03"), moment("2026-11-21T08:03"))
     step = slice_length(window) / timedelta(minutes=1)
     begins = [-3 + place * step for place in range(int(14 * 60 / step) + 1)]
-    pieces = [piece(begin, begin, failed=1, length=0.1) for begin in begins]
-    (lane,) = gantt.lanes(window, ["mail"], {"mail": pieces}, {"mail": (window.since, 3)}, window.until)
+    pieces = [piece(begin, failed=1, length=0.1) for begin in begins]
+    failing = joined([piece(begin, failed=1, length=step) for begin in begins], 60 * step)
+    under_way = {"mail": (window.since, 3)}
+    stretches = joined(pieces, 60 * step)
+    (lane,) = gantt.lanes(window, ["mail"], {"mail": Busy(stretches, failing)}, under_way, window.until)
     assert len(lane.bars) <= SLICES and len(lane.marks) == 1 and lane.running is not None
     for bar in (*lane.bars, *lane.marks, lane.running):
         assert bar.x >= 0 and bar.x + bar.width <= gantt.WIDTH + 0.2
     assert (lane.marks[0].first_at, lane.marks[0].last_at) == (window.since, window.until)
-    (apart,) = gantt.lanes(window, ["mail"], {"mail": pieces[2::2]}, {}, window.until)
-    assert len(apart.bars) == len(pieces[2::2]) > 20
+    apart = joined(pieces[2::2], 60 * step)
+    (lane,) = gantt.lanes(window, ["mail"], {"mail": Busy(apart, [])}, {}, window.until)
+    assert len(lane.bars) == len(pieces[2::2]) > 20
 
 
 @pytest.mark.parametrize(

@@ -190,21 +190,23 @@ def known(ask: Ask, window: Window) -> tuple[set[tuple[str, str]], bool]:
     return old, bool(found) and found[0]["looked"] >= CAP
 
 
+# What is told of each of the runs ``worst``.
+RECOVERED = """r.id, r.job_type, r.attempts, r.error_code, r.failed_at, r.finished_at, tried.failures,
+    tried.first_failed_at"""
+TRIED = f"""JOIN wakeboard.job_runs AS r ON r.id = worst.id
+CROSS JOIN LATERAL (
+    SELECT count(*) AS failures, min(a.finished_at) AS first_failed_at FROM {_ATTEMPTS} AND a.run_id = r.id
+) AS tried
+ORDER BY tried.failures DESC, r.finished_at DESC, r.id DESC"""
 _RECOVERED = f"""
 WITH well AS MATERIALIZED (
     SELECT r.id, r.attempts FROM wakeboard.job_runs AS r
     WHERE {IS_RECOVERED} AND r.finished_at >= :since AND r.finished_at < :until
     ORDER BY r.finished_at DESC LIMIT :cap
 )
-SELECT r.id, r.job_type, r.attempts, r.error_code, r.failed_at, r.finished_at, tried.failures,
-    tried.first_failed_at,
-    (SELECT count(*) FROM well) AS of_all
+SELECT {RECOVERED}, (SELECT count(*) FROM well) AS of_all
 FROM (SELECT id FROM well ORDER BY attempts DESC, id DESC LIMIT :most) AS worst
-JOIN wakeboard.job_runs AS r ON r.id = worst.id
-CROSS JOIN LATERAL (
-    SELECT count(*) AS failures, min(a.finished_at) AS first_failed_at FROM {_ATTEMPTS} AND a.run_id = r.id
-) AS tried
-ORDER BY tried.failures DESC, r.finished_at DESC, r.id DESC
+{TRIED}
 """
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
@@ -60,19 +60,32 @@ class Ran:
     usual: Usual | None
 
 
-class Slice(NamedTuple):
-    """Attempts of one type that ended in one slice of a window: where it begins, first start, last end.
+class Stretch(NamedTuple):
+    """Attempts of one type that ended in one stretch of time: its start, its end, all and those that failed.
 
-    All three are seconds since the window began. The first slice may begin before it, and so may starts. A
-    start is known to the minute: it is exact for what began with one, as what schedules make does, and may be
-    up to a minute late for the rest.
+    Both are seconds since the span began of which they are told, and may be before it. A first start is known
+    to the minute: it is exact for what began with one, as what schedules make does, and may be up to a minute
+    late for the rest.
     """
 
-    begin: float
     start: float
     end: float
     attempts: int
     failed: int
+
+    def moved(self, later: float) -> Stretch:
+        """Return it so many seconds ``later``."""
+        return Stretch(self.start + later, self.end + later, self.attempts, self.failed)
+
+
+class Busy(NamedTuple):
+    """When a type was busy, from first starts to last ends, and the slices in which attempts failed.
+
+    Without a pause of the length of a slice they are one stretch; in order.
+    """
+
+    stretches: Sequence[Stretch]
+    failing: Sequence[Stretch]
 
 
 def slice_length(window: Window) -> timedelta:
@@ -89,14 +102,46 @@ def slice_length(window: Window) -> timedelta:
 class Minutes:
     """What the minutes of a span say, by type: sums in the order of ``Ran``, and slices of MOST_DRAWN types.
 
-    Of each type's slices: where they begin, first starts, last ends (seconds since the span began), attempts
-    and failures, in columns that take little room.
+    Of each type's slices, each a ``step`` long: where they begin, first starts, last ends (seconds since the
+    span began), attempts and failures, in columns that take little room.
     """
 
     since: datetime
     until: datetime
+    step: timedelta
     sums: Mapping[str, tuple[int, int, int, int, float, int, float]]
     slices: Mapping[str, Sequence[array[float]]]
+    _busy: dict[str, Busy] = field(default_factory=dict, compare=False)
+
+    def busy(self, job_type: str) -> Busy:
+        """Return when ``job_type`` was busy, found once."""
+        if job_type not in self._busy:
+            length = self.step.total_seconds()
+            stretches, failing = [], []
+            for begin, start, end, *counts in zip(*self.slices.get(job_type, ()), strict=True):
+                attempts, failed = map(int, counts)
+                stretches.append(Stretch(start, end, attempts, failed))
+                if failed:
+                    failing.append(Stretch(begin, begin + length, attempts, failed))
+            self._busy[job_type] = Busy(joined(stretches, length), joined(failing, length))
+        return self._busy[job_type]
+
+
+def joined(stretches: Iterable[Stretch], pause: float) -> list[Stretch]:
+    """Return ``stretches`` in order, those as one that are less than ``pause`` seconds apart."""
+    found: list[Stretch] = []
+    for each in sorted(stretches):
+        if found and each.start - found[-1].end < pause:
+            last = found[-1]
+            end, attempts, failed = (
+                max(last.end, each.end),
+                last.attempts + each.attempts,
+                last.failed + each.failed,
+            )
+            found[-1] = Stretch(last.start, end, attempts, failed)
+        else:
+            found.append(each)
+    return found
 
 
 # One walk over the minutes: groups by slice and type, then a row for each type, with an array for each column
@@ -157,6 +202,7 @@ def summed(
     return Minutes(
         span.since,
         span.until,
+        step,
         {row["job_type"]: tuple(row[name] for name in names) for row in found},
         {row["job_type"]: [array("d", row[name]) for name in columns] for row in found if row["is_drawn"]},
     )
@@ -200,14 +246,17 @@ def ran(parts: Sequence[Minutes], usually: Mapping[str, Usual]) -> list[Ran]:
     return sorted(found, key=lambda one: (-one.failed, -one.attempts, one.job_type))[:MOST_TYPES]
 
 
-def slices(parts: Sequence[Minutes], since: datetime, types: Iterable[str]) -> dict[str, list[Slice]]:
+def busy(parts: Sequence[Minutes], since: datetime, types: Iterable[str]) -> dict[str, Busy]:
     """Return when each of ``types`` was busy in the spans of ``parts``, in seconds since ``since``."""
-    found: dict[str, list[Slice]] = {name: [] for name in types}
-    for part in parts:
-        later = (part.since - since).total_seconds()
-        for name, pieces in found.items():
-            for begin, start, end, attempts, failed in zip(*part.slices.get(name, ()), strict=True):
-                pieces.append(Slice(begin + later, start + later, end + later, int(attempts), int(failed)))
+    pause = max((part.step for part in parts), default=timedelta(0)).total_seconds()
+    spans = [((part.since - since).total_seconds(), part) for part in parts]
+    found = {}
+    for name in types:
+        of_spans = [(later, part.busy(name)) for later, part in spans]
+        found[name] = Busy(
+            joined([each.moved(later) for later, there in of_spans for each in there.stretches], pause),
+            joined([each.moved(later) for later, there in of_spans for each in there.failing], pause),
+        )
     return found
 
 

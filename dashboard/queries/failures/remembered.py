@@ -21,6 +21,7 @@ from dashboard.queries.errors import MOST_GROUPS, NO_STEPS, Found, Group, Window
 from dashboard.queries.failures import read
 from dashboard.queries.failures.lately import Lately, Newest, moment_of, stamp
 from dashboard.queries.failures.named import Names, Words
+from dashboard.queries.failures.recovered import Recovered
 from dashboard.queries.failures.runs import Runs
 from worker.states import Status
 
@@ -34,6 +35,7 @@ class Memory:
     lately: Lately = field(default_factory=Lately)
     names: Names = field(default_factory=Names)
     runs: Runs = field(default_factory=Runs)
+    recovered: Recovered = field(default_factory=Recovered)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from dashboard import params
 from dashboard.pictures import gantt
 from dashboard.queries import audit, errors, removed
 from dashboard.queries.errors import Found, Group, Window
-from dashboard.queries.failures import remembered, runs
+from dashboard.queries.failures import recovered, remembered, runs
 from dashboard.queries.failures.lately import SETTLES
 from dashboard.queries.failures.remembered import Memory, Tried
 from dashboard.queries.keyset import Rows
@@ -193,7 +193,12 @@ class Night:
     @cached_property
     def recovered(self) -> tuple[list[Row], int]:
         """The runs that succeeded only after failures, and how many there are."""
-        return self._of_runs("recovered", lambda: faults.recovered(self.ask, self.window))
+        memory = self.memory.recovered
+        found = recovered.recovered(memory, self.connection, self.window, self.now)
+        if found is None:
+            found = self._of_runs("recovered", lambda: faults.recovered(self.ask, self.window))
+            memory.ended.note(self.window, found[1])
+        return found
 
     @cached_property
     def lost(self) -> tuple[list[Row], int]:
@@ -232,8 +237,8 @@ class Night:
         def drawn() -> list[gantt.Lane]:
             step = minutes.slice_length(self.window)
             parts = minutes.drawn(self.ask, self.parts, self.usual, step, types)
-            pieces = minutes.slices(parts, self.window.since, types)
-            return gantt.lanes(self.window, types, pieces, under_way, self.now)
+            busy = minutes.busy(parts, self.window.since, types)
+            return gantt.lanes(self.window, types, busy, under_way, self.now)
 
         # Nothing is under way in a window that is over.
         return self._of_minutes(tuple(types), drawn)

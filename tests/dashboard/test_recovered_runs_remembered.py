@@ -1,0 +1,117 @@
+"""What succeeded only after failures is the same from memory, which reads no run that ended a while ago."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from random import Random
+from typing import Any
+
+import pytest
+from flask import Flask
+from sqlalchemy import Connection as Session
+from sqlalchemy import event, text
+
+from dashboard.connection import Database
+from dashboard.queries.errors import Window
+from dashboard.queries.failures import lately, recovered
+from dashboard.queries.failures.recovered import Recovered
+from tests.conftest import Connection
+from tests.factories import a_run
+from worker.nights import faults
+
+MINUTE, HOUR, DAY = timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
+
+
+@pytest.fixture
+def session(app: Flask) -> Iterator[Session]:
+    """A connection as pages have it; each statement sees what is there then."""
+    engines: Database = app.extensions["wakeboard_database"]
+    with engines.primary.connect() as opened:
+        yield opened.execution_options(isolation_level="AUTOCOMMIT")
+
+
+def now_of(session: Session) -> datetime:
+    moment: datetime = session.execute(text("SELECT now()")).scalar_one()
+    return moment
+
+
+def a_recovery(connection: Connection, at: datetime, attempts: int) -> int:
+    """Let a run have succeeded at the last of so many attempts."""
+    run = a_run(connection, "succeeded", attempts=attempts, finished_at=at)
+    connection.execute(
+        "UPDATE wakeboard.job_runs SET failed_at = %s, error_code = 'smtp_down' WHERE id = %s",
+        (at - MINUTE, run),
+    )
+    return run
+
+
+def assert_same(memory: Recovered, session: Session, window: Window, now: datetime) -> int:
+    """Assert that memory and database tell the same of ``window``; return how many recovered."""
+
+    def ask(sql: str, values: Any) -> Any:
+        return session.execute(text(sql), dict(values)).mappings().all()
+
+    memory.ended.note(window, lately.WORTH)
+    found = recovered.recovered(memory, session, window, now)
+    assert found == faults.recovered(ask, window)
+    return found[1]
+
+
+@pytest.mark.parametrize("cap", [10_000, 40, 7])
+def test_what_is_remembered_is_what_the_database_tells_while_runs_go_on(
+    connection: Connection, session: Session, monkeypatch: pytest.MonkeyPatch, cap: int
+) -> None:
+    monkeypatch.setattr(faults, "CAP", cap)
+    monkeypatch.setattr(recovered, "MOST_SHOWN", 5)
+    monkeypatch.setattr(faults, "MOST_SHOWN", 5)
+    chance, memory, now = Random(cap), Recovered(), now_of(session)
+    moments = iter(chance.sample(range(1, 10**6), 4000))
+
+    def ago(most: timedelta) -> datetime:
+        """Return a moment in the last ``most``, never the same one twice."""
+        return now - most * (next(moments) / 10**6)
+
+    for _ in range(60):
+        a_recovery(connection, ago(2.2 * DAY), chance.randrange(2, 9))
+    told = set()
+    for _ in range(25):
+        for _ in range(3):
+            a_recovery(connection, ago(chance.choice((MINUTE, 10 * MINUTE))), chance.randrange(2, 9))
+        for _ in range(2):
+            told.add(assert_same(memory, session, Window(now - DAY, now + MINUTE), now))
+        assert_same(memory, session, Window(now - HOUR, now + MINUTE), now)
+        now += chance.choice((MINUTE, 7 * MINUTE))
+    assert max(told) == (7 if cap == 7 else 40 if cap == 40 else max(told)) > 5
+
+
+def test_runs_that_ended_a_while_ago_are_read_once(connection: Connection, session: Session) -> None:
+    memory, now = Recovered(), now_of(session)
+    began: list[datetime] = []
+    event.listen(
+        session,
+        "before_cursor_execute",
+        lambda _session, _cursor, sql, values, *_: (
+            began.append(values["since"]) if "int8send" in sql else None
+        ),
+    )
+    for hours in range(1, 20):
+        a_recovery(connection, now - hours * HOUR, 2)
+    for later in (timedelta(0), MINUTE, MINUTE):
+        window = Window(now + later - DAY, now + later)
+        assert assert_same(memory, session, window, now + later) == 19
+    assert began[0] == now - DAY
+    if lately.turn(now) == lately.turn(now + MINUTE):
+        assert began[1:] == 2 * [lately.settled(now)]
+
+
+def test_one_with_too_many_attempts_to_be_remembered_is_told_by_the_database(
+    connection: Connection, session: Session
+) -> None:
+    memory, now = Recovered(), now_of(session)
+    window = Window(now - DAY, now)
+    run = a_recovery(connection, now - HOUR, 2)
+    connection.execute("UPDATE wakeboard.job_runs SET attempts = 40000 WHERE id = %s", (run,))
+    memory.ended.note(window, lately.WORTH)
+    assert recovered.recovered(memory, session, window, now) is None
+    assert recovered.recovered(memory, session, window, now) is None
