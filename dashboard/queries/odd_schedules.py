@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from itertools import pairwise
+from math import ceil
 from typing import NamedTuple
 
 from sqlalchemy import Connection, RowMapping
@@ -16,9 +16,8 @@ from dashboard.words.schedule import zone_of
 
 # More schedules than this are not looked at for one page.
 MOST_JUDGED = 500
-# The schedules up to each of these places are looked at together, and those after them only where the page is
-# not full yet; of those before the last place the odd ones are told whole, as the page wants them.
-PLACES = (100, 300)
+# So many are looked at together first, and those after them only where the page is not full yet.
+FIRST = 100
 
 
 class Matching(NamedTuple):
@@ -38,24 +37,38 @@ NONE = Matching([], True, {})
 def matching(connection: Connection, filters: Filters, words: Collection[str], plain: Plain) -> Matching:
     """Return which definitions have runs of one of ``words``.
 
-    They are those of the page that ``filters`` ask for, at least: a first page that is full needs no others.
-    What ``plain`` knows is not surveyed.
+    They are those of the page that ``filters`` ask for, at least: a first page that is full needs no others,
+    and of it the odd ones are told whole, as the page wants them. What ``plain`` knows is not surveyed.
     """
     found = schedules.candidates(connection, filters, MOST_JUDGED + 1)
     zones = {row["id"]: row["timezone"] for row in found[:MOST_JUDGED]}
+    is_first, wanted = filters.cursor_text is None, filters.limit + 1
     ids: list[int] = []
     latest: dict[int, RowMapping] = {}
-    for begin, end in pairwise((0, *PLACES, MOST_JUDGED)):
-        if filters.cursor_text is not None or len(ids) <= filters.limit:
-            surveyed = _surveyed(connection, list(zones)[begin:end], words, plain)
-            unsure = [each for each, row in surveyed.items() if row["is_odd"]]
-            if end in PLACES:
-                judged = fires.strips(connection, unsure, words)
-                latest |= judged
-            else:
-                judged = fires.odd(connection, unsure, words)
-            ids += _odd(connection, surveyed | judged, zones, words)
+    end = 0
+    while end < len(zones) and (not is_first or len(ids) < wanted):
+        begin, end = end, end + (_more(end, len(ids), wanted) if is_first else MOST_JUDGED)
+        surveyed = _surveyed(connection, list(zones)[begin:end], words, plain)
+        unsure = [each for each, row in surveyed.items() if row["is_odd"]]
+        if is_first:
+            judged = fires.strips(connection, unsure, words)
+            latest |= judged
+        else:
+            judged = fires.odd(connection, unsure, words)
+        ids += _odd(connection, surveyed | judged, zones, words)
     return Matching(ids, len(found) <= MOST_JUDGED, latest)
+
+
+def _more(judged: int, found: int, wanted: int) -> int:
+    """Return how many to look at next: what would do as things went so far and a fifth more.
+
+    It is half of those before at least: few goes find the last one of very few.
+    """
+    if not judged:
+        return FIRST
+    if not found:
+        return MOST_JUDGED
+    return max(judged // 2, ceil(1.2 * (wanted - found) * judged / found))
 
 
 def _surveyed(

@@ -229,17 +229,17 @@ def test_schedules_behind_those_looked_at_first_are_found_as_well(
     a_fire(connection, mine, 60, 48, 40)
     late = a_fire(connection, a_definition(connection, "zest"), 60, 48, 40)
     scheduled(connection, "zone", "Europe/Berlin", *BERLIN)
-    monkeypatch.setattr(odd_schedules, "PLACES", (1,))
+    monkeypatch.setattr(odd_schedules, "FIRST", 1)
     assert names(client, "state=late") == names(client, "state=late,late") == ["mine", "zest"]
     assert names(client, "state=late,twice") == ["mine", "zest", "zone"]
     assert f"Run {late}: succeeded, late" in client.get("/schedules?state=late").text
 
 
-@pytest.mark.parametrize("places", (odd_schedules.PLACES, (), (1, 2)))
+@pytest.mark.parametrize("first", (odd_schedules.FIRST, 20, 1))
 def test_the_filter_finds_what_the_badges_say(
-    client: FlaskClient, connection: Connection, monkeypatch: pytest.MonkeyPatch, places: tuple[int, ...]
+    client: FlaskClient, connection: Connection, monkeypatch: pytest.MonkeyPatch, first: int
 ) -> None:
-    monkeypatch.setattr(odd_schedules, "PLACES", places)
+    monkeypatch.setattr(odd_schedules, "FIRST", first)
     dice = Random(20261025)
     for number in range(40):
         zone = dice.choice(("Europe/Berlin", "Asia/Gaza", "Africa/Casablanca", "Australia/Lord_Howe"))
@@ -277,7 +277,7 @@ def any_run(connection: Connection, dice: Random, definition: int, due: int) -> 
 def test_schedules_that_are_surveyed_first_are_found_by_what_their_badges_say(
     client: FlaskClient, connection: Connection, monkeypatch: pytest.MonkeyPatch, word: str
 ) -> None:
-    monkeypatch.setattr(odd_schedules, "PLACES", (1, 11))
+    monkeypatch.setattr(odd_schedules, "FIRST", 2)
     dice = Random(20261125)
     for number in range(40):
         definition = a_definition(connection, f"some-{number}", timezone="UTC")
@@ -305,7 +305,7 @@ def test_schedules_whose_runs_are_plain_are_not_told_whole_to_find_those_with_od
         return whole(session, ids, words)
 
     monkeypatch.setattr(fires, "strips", strips)
-    monkeypatch.setattr(odd_schedules, "PLACES", (1,))
+    monkeypatch.setattr(odd_schedules, "FIRST", 1)
     for name in ("daily-1", "daily-2", "daily-3"):
         scheduled(connection, name, "Europe/Berlin", *(at(f"2026-10-{day}T06:00") for day in range(20, 30)))
     scheduled(connection, "hourly", "Europe/Berlin", *BERLIN)
