@@ -92,7 +92,8 @@ def find() -> dict[str, Any]:
 
 def _around(path: str) -> dict[str, Any]:
     """Return what the filters of the list at ``path`` offer."""
-    return {"types": runs.type_names(reading()), "ages": AGES, "path": path, "badges": failures.BADGES}
+    states = [(state, word) for state, (_, word) in failures.BADGES.items()]
+    return {"types": runs.type_names(reading()), "ages": AGES, "path": path, "states": states}
 
 
 def find_groups() -> dict[str, Any]:

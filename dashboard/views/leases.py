@@ -51,6 +51,7 @@ def find() -> dict[str, Any]:
             and is_overlong(row["started_at"], as_of(), paces.get(row["job_type"]))
         },
         "states": STATES,
+        "offered": [(state.name, state.title) for state in STATES],
         "takeover": takeover,
         "types": type_names(reading()),
     }

@@ -108,7 +108,7 @@ def test_schedules_are_found_by_what_is_odd_about_their_latest_runs(
     listed = client.get("/schedules.csv?state=overlapping").get_data(as_text=True).splitlines()
     assert [line.split(",")[0] for line in listed[1:]] == ["beside"]
     page = client.get("/schedules?state=late").get_data(as_text=True)
-    assert "<option selected>late</option>" in page and "/schedules/mine" in page
+    assert '<option value="late" selected>late</option>' in page and "/schedules/mine" in page
     assert 'href="/schedules/beside"' not in page
 
 
