@@ -17,12 +17,11 @@ HIDDEN = "•••"
 # the last part of several is pass: DB_PASS, --pass, but not in "pass=3 fail=1" or two_pass_mode.
 _KEY = r"(?:api|access|private)[-_]?key"
 _PASS = r"[_-]pass(?![\w-])"
-_NAME = rf"(?:passw(?:or)?d|passphrase|pwd|{_PASS}|secret|token|{_KEY}|credential|dsn(?![a-z]))"
+_PASSWORD = rf"passw(?:or)?d|passphrase|pwd|{_PASS}"
+_NAME = rf"(?:{_PASSWORD}|secret|token|{_KEY}|credential|dsn(?![a-z]))"
 SECRET_KEYS = re.compile(rf"{_NAME}|pass$|authorization|cookie|(?-i:dsn(?![a-z]))", re.IGNORECASE)
-_NAME_WORDS = (
-    "passw", "passphrase", "pwd", "_pass", "-pass", "secret", "token", "api", "access", "private",
-    "credential", "dsn",
-)  # fmt: skip
+_PASSWORD_WORDS = ("passw", "passphrase", "pwd", "_pass", "-pass")
+_NAME_WORDS = (*_PASSWORD_WORDS, "secret", "token", "api", "access", "private", "credential", "dsn")
 _FLAG = rf"-(?<![\w-]-)-?[\w-]{{0,40}}{_NAME}[\w-]{{0,40}}+"
 _SECRET_FLAG = re.compile(_FLAG, re.IGNORECASE)
 # In text each is a head that stays and what the secret behind it looks like; None: it is a value of any kind.
@@ -68,11 +67,7 @@ SECRET_TEXT = tuple(
         ),
         (("pass'", 'pass"', "pass\\"), r"""(?<=["'])pass\\{0,3}["']\s{0,3}:\s{0,3}""", None),
         # As in YAML. People write "invalid token: it has expired", too.
-        (
-            ("passw", "passphrase", "pwd", "_pass", "-pass"),
-            rf"(?:passw(?:or)?d|passphrase|pwd|{_PASS})[\w-]{{0,40}}+:[ \t]{{1,3}}",
-            None,
-        ),
+        (_PASSWORD_WORDS, rf"(?:{_PASSWORD})[\w-]{{0,40}}+:[ \t]{{1,3}}", None),
         (_NAME_WORDS, rf"{_NAME}[\w-]{{0,40}}+:[ \t]{{1,3}}", r"""(?=\S{0,200}\d|\S{16})[^\s&;,)}\]]+"""),
     )
 )

@@ -16,7 +16,7 @@ import psycopg
 from psycopg.pq import TransactionStatus
 
 from worker import log
-from worker.audit import told_at_the_end
+from worker.audit import acting, told_at_the_end
 
 # SQLSTATE classes that speak of what was written: cardinality, data, integrity, triggers and what they call
 # (a CASE without a branch for a row and a function that returns nothing for it among them), views with a
@@ -73,7 +73,7 @@ def judged_in_time(connection: psycopg.Connection[Any], act: Callable[[], T]) ->
     except psycopg.Error as refused:
         if not (is_outermost and is_refusal(refused)):
             raise
-    with told_at_the_end(), connection.transaction():
+    with acting(connection):
         connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
         return act()
 

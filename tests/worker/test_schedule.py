@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tests import factories
 from tests.factories import Connection, Row, a_definition, a_run, rows
-from worker import db, log, schedule
+from worker import code_schedules, db, log, schedule
 from worker.audit import Actor
 from worker.context import Context
 from worker.due import LOOK_BACK, Decision, sort_fires
@@ -411,22 +411,22 @@ def registered(text: str, name: str = "send report") -> list[dict[str, Any]]:
 
 
 def test_a_schedule_in_code_becomes_a_definition_once(connection: Connection) -> None:
-    schedule.sync_registered(connection, registered("0 2 * * *"))
+    code_schedules.sync(connection, registered("0 2 * * *"))
     (made,) = rows(connection, "job_definitions")
     assert (made["name"], made["job_type"], made["schedule"]) == ("send-report", "send report", "0 2 * * *")
     assert made["enabled"]
-    schedule.sync_registered(connection, registered("0 2 * * *"))
+    code_schedules.sync(connection, registered("0 2 * * *"))
     assert rows(connection, "job_definitions") == [made]
     audit = connection.execute("SELECT count(*) FROM wakeboard.audit_log").fetchone()
     assert audit == (1,)
 
 
 def test_a_changed_schedule_in_code_moves_the_next_fire_and_nothing_else(connection: Connection) -> None:
-    schedule.sync_registered(connection, registered("0 2 * * *"))
+    code_schedules.sync(connection, registered("0 2 * * *"))
     connection.execute(
         "UPDATE wakeboard.job_definitions SET enabled = false, grace_seconds = 5, priority = 0"
     )
-    schedule.sync_registered(connection, registered("30 4 * * *"))
+    code_schedules.sync(connection, registered("30 4 * * *"))
     (made,) = rows(connection, "job_definitions")
     assert (made["schedule"], made["enabled"]) == ("30 4 * * *", False)
     assert (made["grace_seconds"], made["priority"]) == (5, 0)
@@ -436,11 +436,11 @@ def test_a_changed_schedule_in_code_moves_the_next_fire_and_nothing_else(connect
 
 
 def test_what_an_operator_changed_stays_until_the_code_changes(connection: Connection) -> None:
-    schedule.sync_registered(connection, registered("0 2 * * *"))
+    code_schedules.sync(connection, registered("0 2 * * *"))
     connection.execute("UPDATE wakeboard.job_definitions SET schedule = '15 3 * * *'")
-    schedule.sync_registered(connection, registered("0 2 * * *"))
+    code_schedules.sync(connection, registered("0 2 * * *"))
     assert [one["schedule"] for one in rows(connection, "job_definitions")] == ["15 3 * * *"]
-    schedule.sync_registered(connection, registered("0 6 * * *"))
+    code_schedules.sync(connection, registered("0 6 * * *"))
     assert [one["schedule"] for one in rows(connection, "job_definitions")] == ["0 6 * * *"]
 
 
@@ -448,8 +448,8 @@ def test_a_schedule_that_left_the_code_goes_on_and_that_is_said_once(
     connection: Connection, capfd: pytest.CaptureFixture[str]
 ) -> None:
     policy = registered("0 2 * * *")[0]
-    schedule.sync_registered(connection, [policy])
-    schedule.sync_registered(connection, [policy | {"schedule": None}])
+    code_schedules.sync(connection, [policy])
+    code_schedules.sync(connection, [policy | {"schedule": None}])
     log.flush()
     said = capfd.readouterr().err
     assert (
@@ -457,20 +457,20 @@ def test_a_schedule_that_left_the_code_goes_on_and_that_is_said_once(
     )
     (kept,) = rows(connection, "job_definitions")
     assert (kept["schedule"], kept["enabled"]) == ("0 2 * * *", True)
-    schedule.sync_registered(connection, [policy | {"schedule": None}])
+    code_schedules.sync(connection, [policy | {"schedule": None}])
     log.flush()
     assert capfd.readouterr().err == ""
 
 
 def test_an_unreadable_schedule_in_code_stops_nobody_and_can_be_mended(connection: Connection) -> None:
-    schedule.sync_registered(connection, registered("0 2 * * *"))
-    schedule.sync_registered(connection, [*registered("not cron"), *registered("0 5 * * *", "other")])
+    code_schedules.sync(connection, registered("0 2 * * *"))
+    code_schedules.sync(connection, [*registered("not cron"), *registered("0 5 * * *", "other")])
     assert {one["name"] for one in rows(connection, "job_definitions")} == {"send-report", "other"}
     connection.execute(
         "UPDATE wakeboard.job_definitions SET schedule = 'broken', error = 'cannot be read',"
         " next_fire_at = NULL WHERE name = 'send-report'"
     )
-    schedule.sync_registered(connection, registered("0 3 * * *"))
+    code_schedules.sync(connection, registered("0 3 * * *"))
     schedule.step(connection)
     (mended,) = rows(connection, "job_definitions", "name = 'send-report'")
     assert mended["error"] is None

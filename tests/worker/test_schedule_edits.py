@@ -12,7 +12,7 @@ import pytest
 
 from tests.factories import Connection, Row, rows
 from tests.worker import cron_oracle
-from worker import schedule
+from worker import code_schedules, schedule
 from worker.audit import ENGINE, Actor
 from worker.states import Role
 from worker.transitions import definitions, editing
@@ -146,7 +146,7 @@ def by_plain_sql(history: History, chance: random.Random) -> None:
 def in_code(history: History, chance: random.Random) -> None:
     before = the(history.connection, history.name)["schedule"]
     said = [{"name": history.name, "schedule": chance.choice(RULES)}]
-    schedule.sync_registered(history.connection, said)
+    code_schedules.sync(history.connection, said)
     # What it has said before does not undo an edit of others.
     after = the(history.connection, history.name)["schedule"]
     if after != before:

@@ -11,7 +11,7 @@ import pytest
 
 from tests.factories import Connection, rows
 from tests.worker.refusing import refuse
-from worker import log, schedule
+from worker import code_schedules, log
 from worker.audit import Actor
 from worker.states import Role
 from worker.transitions import definitions
@@ -37,7 +37,7 @@ def audited(connection: Connection, name: str) -> list[tuple[str, Any, Any]]:
 def publish(connection: Connection, *policies: tuple[str, str | None], timezone: str | None = None) -> None:
     """Register the types as a worker does that starts with them, all with schedules in one zone."""
     given = [{"name": name, "schedule": text, "timezone": timezone} for name, text in policies]
-    schedule.sync_registered(connection, given)
+    code_schedules.sync(connection, given)
     for name, text in policies:
         connection.execute(
             "INSERT INTO wakeboard.job_types (name, schedule, timezone) VALUES (%s, %s, %s)"
@@ -198,7 +198,7 @@ def test_where_both_names_are_taken_nothing_is_written_and_that_is_said(
 def test_two_workers_that_start_at_once_write_a_schedule_once(database: str, connection: Connection) -> None:
     def start(text: str, *names: str) -> None:
         with psycopg.connect(database, autocommit=True) as own:
-            schedule.sync_registered(own, [{"name": name, "schedule": text} for name in names])
+            code_schedules.sync(own, [{"name": name, "schedule": text} for name in names])
 
     for text in ("@daily", "@weekly"):
         with ThreadPoolExecutor(8) as workers:
@@ -220,7 +220,7 @@ def test_a_schedule_that_a_release_changes_is_told_once_by_log_and_audit_log(
     said: list[tuple[str, object, object]] = []
     monkeypatch.setattr(log, "note", lambda what, **of: said.append((what, of["before"], of["after"])))
     for each in (connection, other):
-        schedule.sync_registered(each, [{"name": "code_sched", "schedule": "0 9 * * mon"}])
+        code_schedules.sync(each, [{"name": "code_sched", "schedule": "0 9 * * mon"}])
     assert said == [("A schedule was changed in code.", "0 7 * * mon", "0 9 * * mon")]
     (_, changed) = rows(connection, "audit_log", "target_id = 'code_sched'")
     assert (changed["before"], changed["after"]) == ({"schedule": "0 7 * * mon"}, {"schedule": "0 9 * * mon"})
@@ -232,7 +232,7 @@ def test_a_schedule_that_a_release_changes_is_told_once_by_log_and_audit_log(
 def test_a_change_that_is_not_written_leaves_no_audit_row(connection: Connection) -> None:
     publish(connection, ("code_sched", "0 7 * * mon"))
     with pytest.raises(ZeroDivisionError), connection.transaction():
-        schedule.sync_registered(connection, [{"name": "code_sched", "schedule": "0 9 * * mon"}])
+        code_schedules.sync(connection, [{"name": "code_sched", "schedule": "0 9 * * mon"}])
         raise ZeroDivisionError
     assert definitions_of(connection) == {"code_sched": ("code_sched", "0 7 * * mon")}
     assert len(audited(connection, "code_sched")) == 1
@@ -247,11 +247,11 @@ def test_a_schedule_that_somebody_holds_is_written_when_it_is_free(
     said = [{"name": "code_sched", "schedule": "0 9 * * mon"}]
     with other.transaction():
         other.execute("SELECT FROM wakeboard.job_definitions FOR UPDATE")
-        locked = schedule.sync_registered(connection, said)
-        locked = schedule.resync_registered(connection, said, locked)
+        locked = code_schedules.sync(connection, said)
+        locked = code_schedules.resync(connection, said, locked)
         assert list(locked) == ["code_sched"]
     assert len(audited(connection, "code_sched")) == 1
-    assert schedule.resync_registered(connection, said, locked) == []
+    assert code_schedules.resync(connection, said, locked) == []
     assert definitions_of(connection) == {"code_sched": ("code_sched", "0 9 * * mon")}
     log.flush()
     assert "A registered schedule is written later." in capfd.readouterr().err
@@ -263,7 +263,7 @@ def test_a_rule_of_the_database_that_refuses_one_schedule_stops_no_worker(
     log.configure()
     refuse(connection, "new.name = 'first'", "not this type", "INSERT OR UPDATE", "job_types")
     said = [{"name": name, "schedule": "@daily"} for name in ("first", "second")]
-    assert schedule.sync_registered(connection, said) == []
+    assert code_schedules.sync(connection, said) == []
     assert set(definitions_of(connection)) == {"second"}
     log.flush()
     assert 'A registered schedule was refused. type=first error="not this type"' in capfd.readouterr().err

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.factories import Connection, rows
-from worker import log, schedule
+from worker import code_schedules, log
 from worker.audit import Actor
 from worker.duties.presence import Presence, new_worker_id
 from worker.states import Role
@@ -28,10 +28,10 @@ class Worker:
             is_tick=is_tick,
         )  # fmt: skip
         self.presence.register(connection, self.policies)
-        schedule.sync_registered(connection, self.policies)
+        code_schedules.sync(connection, self.policies)
 
     def a_minute_later(self) -> None:
-        schedule.resync_registered(self.connection, self.policies)
+        code_schedules.resync(self.connection, self.policies)
         self.presence.publish(self.connection, self.policies)
 
     def stop(self) -> None:

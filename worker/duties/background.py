@@ -11,7 +11,7 @@ from typing import Any
 
 import psycopg
 
-from worker import schedule
+from worker import code_schedules, schedule
 from worker.absence import Lack
 from worker.duties.alerts import ALERTS_SECONDS, Alerts
 from worker.duties.counting import MERGE_SECONDS, Counting
@@ -233,7 +233,7 @@ class Background:
         is_first = self._registered_with is None
         # Then others find who says it, when they ask whether the newest is still said.
         self._presence.register(connection, policies)
-        self._locked_schedules = schedule.sync_registered(connection, policies)
+        self._locked_schedules = code_schedules.sync(connection, policies)
         self._publish_at = monotonic() + POLICIES_SECONDS
         self._claims.limited = limited(connection, self._presence.job_types)
         self._registered_with = policies
@@ -280,7 +280,7 @@ class Background:
             self._presence.insert(connection)
         if found.drain is None or monotonic() >= self._publish_at:
             self._publish_at = monotonic() + POLICIES_SECONDS
-            self._locked_schedules = schedule.resync_registered(connection, policies, self._locked_schedules)
+            self._locked_schedules = code_schedules.resync(connection, policies, self._locked_schedules)
             self._presence.publish(connection, policies)
         self._claims.limited = found.limited
         self.is_draining = bool(found.drain)
