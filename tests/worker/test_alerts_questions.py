@@ -20,7 +20,7 @@ from tests.factories import (
     insert,
 )
 from worker import schedule
-from worker.alerts import questions
+from worker.alerts import statements
 from worker.alerts.finding import Finding
 from worker.alerts.kinds import KINDS
 from worker.alerts.questions import ask
@@ -319,14 +319,14 @@ def large(shared: Connection) -> Connection:
 @pytest.mark.parametrize("kind", WATCHED)
 def test_no_question_walks_a_large_table(large: Connection, kind: str) -> None:
     statement = {
-        "no_worker": questions.UNMANNED,
+        "no_worker": statements.UNMANNED,
         "late_loop": "",
-        "queue_age": questions.OLDEST,
-        "dead_runs": questions.DEAD,
-        "failures_rise": questions.USUAL,
-        "missed_runs": questions.MISSED,
+        "queue_age": statements.OLDEST,
+        "dead_runs": statements.DEAD,
+        "failures_rise": statements.USUAL,
+        "missed_runs": statements.MISSED,
         "cannot_fire": UNFIREABLE,
-        "stuck_leases": questions.STUCK,
+        "stuck_leases": statements.STUCK,
     }[kind]
     assert look(large, kind).sentence
     if statement:
@@ -339,7 +339,7 @@ def test_no_question_walks_a_large_table(large: Connection, kind: str) -> None:
 
 def test_runs_set_aside_are_found_in_an_index_of_their_own(large: Connection) -> None:
     cursor = psycopg.ClientCursor(large)
-    cursor.execute(f"EXPLAIN {questions.SET_ASIDE}".encode(), KINDS["queue_age"].values({}))
+    cursor.execute(f"EXPLAIN {statements.SET_ASIDE}".encode(), KINDS["queue_age"].values({}))
     plan = "\n".join(row[0] for row in cursor.fetchall())
     assert "Scan using job_runs_set_aside" in plan, plan
 
@@ -353,7 +353,7 @@ def test_dead_runs_are_counted_in_an_index_and_no_row_is_read(large: Connection)
         SELECT 'mail', 'dead', 1, now(), now(), now(), 'x' FROM generate_series(1, 20000)""")
     large.execute("VACUUM ANALYZE wakeboard.job_runs")
     cursor = psycopg.ClientCursor(large)
-    cursor.execute(f"EXPLAIN {questions.DEAD}".encode(), KINDS["dead_runs"].values({}))
+    cursor.execute(f"EXPLAIN {statements.DEAD}".encode(), KINDS["dead_runs"].values({}))
     plan = "\n".join(row[0] for row in cursor.fetchall())
     assert "Index Only Scan Backward using job_runs_failing" in plan, plan
-    assert look(large, "dead_runs").value == questions.CAP
+    assert look(large, "dead_runs").value == statements.CAP
