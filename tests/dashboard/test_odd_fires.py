@@ -294,6 +294,34 @@ def test_schedules_that_are_surveyed_first_are_found_by_what_their_badges_say(
     assert [each["name"] for each in found] == told
 
 
+@pytest.mark.parametrize(
+    ("judged", "found", "more"), [(0, 0, odd_schedules.FIRST), (100, 20, 186), (100, 50, 50), (100, 0, 500)]
+)
+def test_no_more_schedules_are_looked_at_than_will_do(judged: int, found: int, more: int) -> None:
+    """Of every five one is odd: 155 more would have the 31 that a page of 51 lacks."""
+    assert odd_schedules._more(judged, found, 51) == more
+
+
+def test_a_page_that_is_full_needs_no_look_at_the_other_schedules(
+    client: FlaskClient, connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    surveyed: list[int] = []
+    survey = fires.surveyed
+
+    def counting(session: Session, ids: Sequence[int], words: Collection[str]) -> dict[int, RowMapping]:
+        surveyed.append(len(ids))
+        return survey(session, ids, words)
+
+    monkeypatch.setattr(fires, "surveyed", counting)
+    monkeypatch.setattr(odd_schedules, "FIRST", 4)
+    for number in range(30):
+        definition = a_definition(connection, f"some-{number:02}")
+        a_fire(connection, definition, 60, 48 if number % 2 else 60, 40)
+    page = client.get("/schedules.json?state=late&limit=3").get_json()
+    assert [each["name"] for each in page["items"]] == ["some-01", "some-03", "some-05"]
+    assert surveyed == [4, 5], "two of four were odd; four of nine tell that there is another page"
+
+
 def test_schedules_whose_runs_are_plain_are_not_told_whole_to_find_those_with_odd_ones(
     client: FlaskClient, connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:

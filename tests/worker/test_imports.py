@@ -52,7 +52,7 @@ def test_the_worker_knows_neither_flask_nor_the_dashboard() -> None:
 
 
 def test_the_dashboard_never_sees_the_worker_at_work() -> None:
-    motion = ("supervisor", "loop", "processes", "duties", "schedule", "effects")
+    motion = ("supervisor", "loop", "processes", "duties", "schedule", "code_schedules", "effects")
     rooms = (*motion, "cli", "jobs", "embedded")
     shop = ("dashboard.views.demo",)  # The example shop's own page shows its inbox.
     assert offenders(DASHBOARD, *(f"worker.{name}" for name in rooms), but=shop) == []

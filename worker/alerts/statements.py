@@ -1,4 +1,4 @@
-"""The SQL of the kinds of rule, one statement each, all by the database's clock.
+"""The SQL that rules ask, all by the database's clock.
 
 Cheap on a table of ten million runs: each goes by an index that was made for it, and counting stops at CAP.
 """

@@ -111,7 +111,7 @@ class Minutes:
     step: timedelta
     sums: Mapping[str, tuple[int, int, int, int, float, int, float]]
     slices: Mapping[str, Sequence[array[float]]]
-    _busy: dict[str, Busy] = field(default_factory=dict, compare=False)
+    _busy: dict[str, Busy] = field(init=False, default_factory=dict, compare=False)
 
     def busy(self, job_type: str) -> Busy:
         """Return when ``job_type`` was busy, found once."""
@@ -132,13 +132,9 @@ def joined(stretches: Iterable[Stretch], pause: float) -> list[Stretch]:
     found: list[Stretch] = []
     for each in sorted(stretches):
         if found and each.start - found[-1].end < pause:
-            last = found[-1]
-            end, attempts, failed = (
-                max(last.end, each.end),
-                last.attempts + each.attempts,
-                last.failed + each.failed,
-            )
-            found[-1] = Stretch(last.start, end, attempts, failed)
+            start, end, attempts, failed = found[-1]
+            end = max(end, each.end)
+            found[-1] = Stretch(start, end, attempts + each.attempts, failed + each.failed)
         else:
             found.append(each)
     return found

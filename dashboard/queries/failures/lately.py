@@ -1,7 +1,7 @@
-"""Failed attempts that ended a while ago, remembered between requests: what is newer is asked for.
+"""What ended a while ago, remembered between requests: what is newer is asked for.
 
-Of each the moment and a number are kept, sixteen bytes: that of its group, or that of its run. Knows no
-request.
+Failed attempts, or runs that succeeded after failures. Of each the moment and a number are kept, sixteen
+bytes: that of its group, or that of its run. Knows no request.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _LEAST = timedelta(microseconds=1)
 
 @dataclass(frozen=True, slots=True)
 class Attempts:
-    """Failed attempts, oldest first: when each ended, as ``stamp`` says it, and its number."""
+    """Attempts or runs, oldest first: when each ended, as ``stamp`` says it, and its number."""
 
     times: array[int] = field(default_factory=lambda: array("q"))
     numbers: array[int] = field(default_factory=lambda: array("q"))
@@ -163,7 +163,7 @@ class _Kept:
     """All attempts that ended from ``since`` up to ``until``; they are asked again in another ``turn``.
 
     ``mark`` tells that retention has removed none (``removed``), where somebody had to know. ``is_known``:
-    the groups of all have numbers and names; else nothing is kept, and the database counts.
+    all have numbers, and groups have names; else nothing is kept, and the database counts.
     """
 
     turn: datetime
@@ -195,7 +195,7 @@ class Lately:
     def newest(self, connection: Connection, window: Window, now: datetime) -> Newest | None:
         """Return the newest of ``window``; None where the database counts them itself.
 
-        It does so where they are few, a group has no number or name, or the window ended a while ago.
+        It does so where they are few, one has no number or no name, or the window ended a while ago.
         """
         if _question(window) not in self._kept or window.until <= now - SETTLES:
             return None
@@ -219,7 +219,7 @@ class Lately:
         return Newest(kept.older, min(left_out, kept.count), fresh)
 
     def forget(self, window: Window, now: datetime) -> None:
-        """Leave ``window`` to the database until the next turn: a group has no number or no name."""
+        """Leave ``window`` to the database until the next turn: one has no number or no name."""
         self._keep(window, _Kept(turn(now), now, now, is_known=False))
 
     def _valid(self, connection: Connection, window: Window, now: datetime) -> _Kept:

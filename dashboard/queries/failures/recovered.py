@@ -20,7 +20,7 @@ from worker.nights.faults import MOST_SHOWN
 # The number of a run is its id and above it, of these bits, how many attempts it had.
 _ID_BITS = 48
 _ID = (1 << _ID_BITS) - 1
-_READ = text(f"""
+READ = text(f"""
 SELECT string_agg(timestamptz_send(finished_at), '') AS times,
     string_agg(int8send((attempts::bigint << {_ID_BITS}) + id), '')
         FILTER (WHERE attempts < 32768 AND id <= {_ID}) AS numbers
@@ -36,7 +36,7 @@ _WORST = text(f"SELECT {faults.RECOVERED} FROM unnest(CAST(:runs AS bigint[])) A
 def _read(connection: Connection, window: Window, since: datetime) -> Attempts | None:
     """Return the newest runs of ``window`` that ended from ``since`` on; None when a number is too large."""
     values = {"since": since, "until": window.until, "cap": faults.CAP}
-    times, numbers = (array_of(found) for found in connection.execute(_READ, values).one())
+    times, numbers = (array_of(found) for found in connection.execute(READ, values).one())
     return Attempts(times, numbers) if len(times) == len(numbers) else None
 
 
