@@ -20,8 +20,9 @@ from worker.nights.minutes import Minutes
 from worker.nights.usual import BEFORE, Usual, usual_until
 from worker.retention.keep import STATISTICS_DAYS
 
-# So many windows have their hours kept: about 150 kB each of sixty types, three times that of two hundred;
-# and so many have their beginnings, which are shorter than an hour.
+# So many windows have their hours kept: about 150 kB each of sixty types, three times that of two hundred,
+# and as much again for the lanes that were drawn, where all have pauses; and so many have their beginnings,
+# which are shorter than an hour.
 MOST_HOURS = 4
 # Retention removes minutes of statistics; a window is told with what was usual before it.
 STAY = timedelta(days=STATISTICS_DAYS - 1) - BEFORE
