@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from dashboard.queries.errors import Window
-from worker.nights.minutes import Busy, Stretch
+from worker.nights.stretches import Busy, Stretch
 
 WIDTH = 1000
 # Narrower bars cannot be seen, nor pointed at.

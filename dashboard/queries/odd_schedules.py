@@ -50,11 +50,8 @@ def matching(connection: Connection, filters: Filters, words: Collection[str], p
         begin, end = end, end + (_more(end, len(ids), wanted) if is_first else MOST_JUDGED)
         surveyed = _surveyed(connection, list(zones)[begin:end], words, plain)
         unsure = [each for each, row in surveyed.items() if row["is_odd"]]
-        if is_first:
-            judged = fires.strips(connection, unsure, words)
-            latest |= judged
-        else:
-            judged = fires.odd(connection, unsure, words)
+        judged = (fires.strips if is_first else fires.odd)(connection, unsure, words)
+        latest |= judged if is_first else {}
         ids += _odd(connection, surveyed | judged, zones, words)
     return Matching(ids, len(found) <= MOST_JUDGED, latest)
 

@@ -9,6 +9,7 @@ from html import unescape
 import pytest
 from flask import Flask
 from flask.testing import FlaskClient
+from sqlalchemy import Connection as Session
 
 from dashboard.connection import Database
 from tests.conftest import Connection
@@ -32,6 +33,14 @@ def app(database: str) -> Iterator[Flask]:
     yield made
     engines: Database = made.extensions["wakeboard_database"]
     engines.dispose()
+
+
+@pytest.fixture
+def session(app: Flask) -> Iterator[Session]:
+    """A connection as pages have it; each statement sees what is there then."""
+    engines: Database = app.extensions["wakeboard_database"]
+    with engines.primary.connect() as opened:
+        yield opened.execution_options(isolation_level="AUTOCOMMIT")
 
 
 @pytest.fixture

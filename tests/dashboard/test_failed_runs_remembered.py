@@ -2,38 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime, timedelta
 from random import Random
 from typing import Any
 
 import pytest
-from flask import Flask
 from sqlalchemy import Connection as Session
-from sqlalchemy import event, text
+from sqlalchemy import event
 
-from dashboard.connection import Database
 from dashboard.queries.errors import Window
 from dashboard.queries.failures import lately, runs
 from dashboard.queries.failures.remembered import Memory
 from dashboard.queries.failures.runs import Runs
 from dashboard.queries.nights.whole import Night
 from tests.conftest import Connection
+from tests.dashboard.remembering import DAY, HOUR, MINUTE, Moments, asking, last_day, note_removal, now_of
 from tests.factories import a_run, an_attempt
 from worker.nights import faults
 from worker.nights.faults import NOTHING, Failed, Fates
-from worker.retention.state import NAME, PROCESS_ID
-
-MINUTE, HOUR, DAY = timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
-
-
-@pytest.fixture
-def session(app: Flask) -> Iterator[Session]:
-    """A connection as pages have it; each statement sees what is there then."""
-    engines: Database = app.extensions["wakeboard_database"]
-    with engines.primary.connect() as opened:
-        yield opened.execution_options(isolation_level="AUTOCOMMIT")
 
 
 @pytest.fixture
@@ -52,30 +39,15 @@ def asked(session: Session) -> list[set[int]]:
     return found
 
 
-def now_of(session: Session) -> datetime:
-    moment: datetime = session.execute(text("SELECT now()")).scalar_one()
-    return moment
-
-
-def last_day(now: datetime) -> Window:
-    return Window(now - DAY, now + MINUTE)
-
-
 def told(session: Session, found: Failed) -> tuple[Any, ...]:
     """Return all that a night shows of the runs that failed."""
 
-    def ask(sql: str, values: Any) -> Any:
-        return session.execute(text(sql), dict(values)).mappings().all()
-
-    lost, of_lost = faults.lost(ask, found)
+    lost, of_lost = faults.lost(asking(session), found)
     return found.fates, [dict(row) for row in lost], of_lost
 
 
 def from_database(session: Session, window: Window) -> Failed:
-    def ask(sql: str, values: Any) -> Any:
-        return session.execute(text(sql), dict(values)).mappings().all()
-
-    return faults.failed(ask, window)
+    return faults.failed(asking(session), window)
 
 
 def assert_same(memory: Runs, session: Session, window: Window, now: datetime) -> Fates:
@@ -118,18 +90,14 @@ def test_what_is_remembered_is_what_the_database_tells_while_runs_go_on(
     monkeypatch.setattr(runs, "MOST_SHOWN", 5)
     monkeypatch.setattr(faults, "MOST_SHOWN", 5)
     chance, memory, now = Random(cap), Runs(), now_of(session)
-    moments = iter(chance.sample(range(1, 10**6), 4000))
-
-    def ago(most: timedelta) -> datetime:
-        """Return a moment in the last ``most``, never the same one twice."""
-        return now - most * (next(moments) / 10**6)
-
+    moments = Moments(chance)
     there: list[int] = []
 
     def a_failure(most: timedelta) -> None:
         if not there or chance.random() < 0.4:
             there.append(a_run(connection, chance.choice(("queued", "dead", "cancelled")), attempts=0))
-        failed(connection, chance.choice(there), ago(most), chance.choice(("failed", "timed_out", "lost")))
+        outcome = chance.choice(("failed", "timed_out", "lost"))
+        failed(connection, chance.choice(there), moments.ago(now, most), outcome)
 
     for _ in range(60):
         a_failure(2.2 * DAY)
@@ -141,7 +109,7 @@ def test_what_is_remembered_is_what_the_database_tells_while_runs_go_on(
             row = connection.execute("SELECT status FROM wakeboard.job_runs WHERE id = %s", (run,)).fetchone()
             if row and row[0] != "succeeded":
                 status = chance.choice(("succeeded", "succeeded", "queued", "dead", "cancelled"))
-                ended = chance.choice((now - HOUR, ago(HOUR), ago(DAY)))
+                ended = chance.choice((now - HOUR, moments.ago(now, HOUR), moments.ago(now, DAY)))
                 move(connection, run, status, None if status == "queued" else ended)
         for _ in range(2):
             assert_same(memory, session, last_day(now), now)
@@ -195,11 +163,7 @@ def test_what_retention_removes_is_told_no_more(connection: Connection, session:
             "its attempt is here"
         )
     connection.execute("DELETE FROM wakeboard.job_attempts WHERE finished_at < now() - interval '24 hours'")
-    connection.execute(
-        """INSERT INTO wakeboard.loops (process_id, name, interval_seconds, numbers)
-        VALUES (%s, %s, 60, '{"started_at": "now", "removed_runs": 1, "removed_attempts": 1}')""",
-        (PROCESS_ID, NAME),
-    )
+    note_removal(connection)
     assert assert_same(memory, session, window, now) == Fates(1, 1, 0, 0, 0, 0)
 
 

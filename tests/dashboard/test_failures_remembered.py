@@ -21,11 +21,10 @@ from dashboard.queries.failures.remembered import Memory
 from dashboard.queries.nights import failures as night_failures
 from dashboard.views import errors as errors_page
 from tests.conftest import Connection
+from tests.dashboard.remembering import DAY, HOUR, note_removal
 from tests.factories import a_group, a_run
 from worker.fingerprint import written
-from worker.retention.state import NAME, PROCESS_ID
 
-HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 SHOWN = 12
 
 
@@ -35,14 +34,6 @@ def small_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lately, "WORTH", 10)
     monkeypatch.setattr(errors, "MOST_GROUPS", SHOWN)
     monkeypatch.setattr(night_failures, "MOST_SHOWN", SHOWN)
-
-
-@pytest.fixture
-def session(app: Flask) -> Iterator[Session]:
-    """A connection as pages have it; each statement sees what is there then."""
-    engines: Database = app.extensions["wakeboard_database"]
-    with engines.primary.connect() as opened:
-        yield opened.execution_options(isolation_level="AUTOCOMMIT")
 
 
 @pytest.fixture
@@ -220,11 +211,7 @@ def test_what_retention_removes_is_told_no_more(connection: Connection, session:
     now = now_of(connection)
     memory = warm(session, now, 2 * DAY)
     connection.execute("DELETE FROM wakeboard.job_attempts WHERE finished_at < now() - interval '25 hours'")
-    connection.execute(
-        """INSERT INTO wakeboard.loops (process_id, name, interval_seconds, numbers)
-        VALUES (%s, %s, 60, '{"started_at": "now", "removed_runs": 1, "removed_attempts": 9}')""",
-        (PROCESS_ID, NAME),
-    )
+    note_removal(connection)
     assert assert_same(memory, session, ending_now(now, 2 * DAY), now).types is not None
 
 

@@ -34,7 +34,8 @@ from tests.factories import a_definition, a_group, a_run, a_type, a_worker, age,
 from worker import audit
 from worker.nights import Ask, faults, fires, missed
 from worker.nights import minutes as statistics
-from worker.nights.minutes import SLICES, Busy, Ran, Stretch, busy, joined, ran, slice_length, summed
+from worker.nights.minutes import SLICES, Ran, busy, ran, slice_length, summed
+from worker.nights.stretches import Busy, Stretch, joined
 from worker.nights.summary import Span, summary
 from worker.nights.usual import Usual
 from worker.people import users

@@ -2,41 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import datetime, timedelta
 from random import Random
-from typing import Any
 
 import pytest
-from flask import Flask
 from sqlalchemy import Connection as Session
 from sqlalchemy import event, text
 
-from dashboard.connection import Database
 from dashboard.queries.errors import Window
 from dashboard.queries.failures import lately, recovered
 from dashboard.queries.failures.recovered import Recovered
 from dashboard.queries.failures.remembered import Memory
 from dashboard.queries.nights.whole import Night
 from tests.conftest import Connection
+from tests.dashboard.remembering import DAY, HOUR, MINUTE, Moments, asking, last_day, note_removal, now_of
 from tests.factories import a_run
 from worker.nights import faults
-from worker.retention.state import NAME, PROCESS_ID
-
-MINUTE, HOUR, DAY = timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
-
-
-@pytest.fixture
-def session(app: Flask) -> Iterator[Session]:
-    """A connection as pages have it; each statement sees what is there then."""
-    engines: Database = app.extensions["wakeboard_database"]
-    with engines.primary.connect() as opened:
-        yield opened.execution_options(isolation_level="AUTOCOMMIT")
-
-
-def now_of(session: Session) -> datetime:
-    moment: datetime = session.execute(text("SELECT now()")).scalar_one()
-    return moment
 
 
 def a_recovery(connection: Connection, at: datetime, attempts: int) -> int:
@@ -52,12 +33,9 @@ def a_recovery(connection: Connection, at: datetime, attempts: int) -> int:
 def assert_same(memory: Recovered, session: Session, window: Window, now: datetime) -> int:
     """Assert that memory and database tell the same of ``window``; return how many recovered."""
 
-    def ask(sql: str, values: Any) -> Any:
-        return session.execute(text(sql), dict(values)).mappings().all()
-
     memory.ended.note(window, lately.WORTH)
     found = recovered.recovered(memory, session, window, now)
-    assert found == faults.recovered(ask, window)
+    assert found == faults.recovered(asking(session), window)
     return found[1]
 
 
@@ -66,23 +44,18 @@ def test_what_is_remembered_is_what_the_database_tells_while_runs_go_on(
     connection: Connection, session: Session, monkeypatch: pytest.MonkeyPatch, cap: int
 ) -> None:
     monkeypatch.setattr(faults, "CAP", cap)
-    monkeypatch.setattr(recovered, "MOST_SHOWN", 5)
     monkeypatch.setattr(faults, "MOST_SHOWN", 5)
     chance, memory, now = Random(cap), Recovered(), now_of(session)
-    moments = iter(chance.sample(range(1, 10**6), 4000))
-
-    def ago(most: timedelta) -> datetime:
-        """Return a moment in the last ``most``, never the same one twice."""
-        return now - most * (next(moments) / 10**6)
-
+    moments = Moments(chance)
     for _ in range(60):
-        a_recovery(connection, ago(2.2 * DAY), chance.randrange(2, 9))
+        a_recovery(connection, moments.ago(now, 2.2 * DAY), chance.randrange(2, 9))
     told = set()
     for _ in range(25):
         for _ in range(3):
-            a_recovery(connection, ago(chance.choice((MINUTE, 10 * MINUTE))), chance.randrange(2, 9))
+            lately_at = moments.ago(now, chance.choice((MINUTE, 10 * MINUTE)))
+            a_recovery(connection, lately_at, chance.randrange(2, 9))
         for _ in range(2):
-            told.add(assert_same(memory, session, Window(now - DAY, now + MINUTE), now))
+            told.add(assert_same(memory, session, last_day(now), now))
         assert_same(memory, session, Window(now - HOUR, now + MINUTE), now)
         now += chance.choice((MINUTE, 7 * MINUTE))
     assert max(told) == cap if cap < 100 else max(told) > 5
@@ -126,11 +99,7 @@ def test_what_retention_removes_is_told_no_more(connection: Connection, session:
     for _ in range(2):
         assert assert_same(memory, session, window, now) == 2
     connection.execute("DELETE FROM wakeboard.job_runs WHERE finished_at < now() - interval '24 hours'")
-    connection.execute(
-        """INSERT INTO wakeboard.loops (process_id, name, interval_seconds, numbers)
-        VALUES (%s, %s, 60, '{"started_at": "now", "removed_runs": 1, "removed_attempts": 1}')""",
-        (PROCESS_ID, NAME),
-    )
+    note_removal(connection)
     assert assert_same(memory, session, window, now) == 1
 
 
@@ -152,7 +121,7 @@ def test_a_night_in_which_many_recovered_is_remembered_from_its_second_look_on(
         return sum("WITH well AS MATERIALIZED" in sql for sql in statements)
 
     assert [walks(Window(now - HOUR, now + MINUTE)) for _ in range(2)] == [1, 1], "too few to remember"
-    assert [walks(Window(now - DAY, now + MINUTE)) for _ in range(2)] == [1, 0]
+    assert [walks(last_day(now)) for _ in range(2)] == [1, 0]
 
 
 def test_what_is_remembered_is_read_from_an_index_alone(connection: Connection, session: Session) -> None:

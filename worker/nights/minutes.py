@@ -10,11 +10,11 @@ from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import NamedTuple
 
 from worker.halving import last_before
 from worker.leases import is_stuck
 from worker.nights import Ask, Row, Window
+from worker.nights.stretches import Busy, Stretch, joined
 from worker.nights.usual import Usual
 from worker.states import FAILURES, sql_list
 
@@ -60,34 +60,6 @@ class Ran:
     usual: Usual | None
 
 
-class Stretch(NamedTuple):
-    """Attempts of one type that ended in one stretch of time: its start, its end, all and those that failed.
-
-    Both are seconds since the span began of which they are told, and may be before it. A first start is known
-    to the minute: it is exact for what began with one, as what schedules make does, and may be up to a minute
-    late for the rest.
-    """
-
-    start: float
-    end: float
-    attempts: int
-    failed: int
-
-    def moved(self, later: float) -> Stretch:
-        """Return it so many seconds ``later``."""
-        return Stretch(self.start + later, self.end + later, self.attempts, self.failed)
-
-
-class Busy(NamedTuple):
-    """When a type was busy, from first starts to last ends, and the slices in which attempts failed.
-
-    Without a pause of the length of a slice they are one stretch; in order.
-    """
-
-    stretches: Sequence[Stretch]
-    failing: Sequence[Stretch]
-
-
 def slice_length(window: Window) -> timedelta:
     """Return how long slices are: a step that parts an hour evenly, at least a SLICES-th of ``window``.
 
@@ -125,19 +97,6 @@ class Minutes:
                     failing.append(Stretch(begin, begin + length, attempts, failed))
             self._busy[job_type] = Busy(joined(stretches, length), joined(failing, length))
         return self._busy[job_type]
-
-
-def joined(stretches: Iterable[Stretch], pause: float) -> list[Stretch]:
-    """Return ``stretches`` in order, those as one that are less than ``pause`` seconds apart."""
-    found: list[Stretch] = []
-    for each in sorted(stretches):
-        if found and each.start - found[-1].end < pause:
-            start, end, attempts, failed = found[-1]
-            end = max(end, each.end)
-            found[-1] = Stretch(start, end, attempts + each.attempts, failed + each.failed)
-        else:
-            found.append(each)
-    return found
 
 
 # One walk over the minutes: groups by slice and type, then a row for each type, with an array for each column

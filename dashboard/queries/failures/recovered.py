@@ -15,7 +15,6 @@ from dashboard.queries.errors import Window
 from dashboard.queries.failures.lately import Attempts, Lately, Newest, array_of
 from worker.indexed import IS_RECOVERED
 from worker.nights import Row, faults
-from worker.nights.faults import MOST_SHOWN
 
 # The number of a run is its id and above it, of these bits, how many attempts it had.
 _ID_BITS = 48
@@ -51,7 +50,7 @@ class Recovered:
         """Return the runs of ``newest`` with most attempts: those of the last time where it is the same."""
         kept = self._worst
         if kept is None or kept[0] != newest:
-            numbers = nlargest(MOST_SHOWN, newest.one_by_one().numbers)
+            numbers = nlargest(faults.MOST_SHOWN, newest.one_by_one().numbers)
             self._worst = kept = newest, [number & _ID for number in numbers]
         return kept[1]
 
