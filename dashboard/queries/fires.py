@@ -15,6 +15,7 @@ from sqlalchemy import Connection, RowMapping, TextClause, text
 from dashboard.queries.schedules import LATEST
 from worker.indexed import IS_PLAIN_FIRE
 from worker.nights.fires import LATE, THROUGH_AT
+from worker.states import ENDED, sql_list
 from worker.stored import read_time
 
 # What somebody ran again was done twice; what its own handler enqueued (worker.lineage.maker) is other work.
@@ -25,52 +26,65 @@ _RAN_AGAIN = """EXISTS (
 # A run's started_at is that of its latest attempt; the first one's is in its history. Twice done is what
 # was run again, and what succeeded although a worker that had lost it came back with success too. Without
 # OFFSET the planner may collect all refused attempts there are instead of looking at those of each run.
+CAME_BACK = """(r.status = 'succeeded' AND r.attempts > 1 AND EXISTS (
+            SELECT FROM wakeboard.job_attempts AS a
+            WHERE a.run_id = r.id AND a.refused_outcome = 'succeeded' OFFSET 0
+        ))"""
+# Another one as soon as a row was changed.
+VERSION = "r.xmin::text::bigint"
 _JUDGED = f"""
 WITH run AS MATERIALIZED (
-    SELECT d.id AS definition_id, r.id, r.status, r.scheduled_for, r.run_at, r.started_at, r.failed_at,
-        r.finished_at, {THROUGH_AT} AS through_at, r.error_code, r.attempts,
+    SELECT d.id AS definition_id, r.id, r.version, r.status, r.scheduled_for, r.run_at, r.started_at,
+        r.failed_at, r.finished_at, {THROUGH_AT} AS through_at, r.error_code, r.attempts,
         CASE WHEN r.attempts > 1 THEN coalesce((
             SELECT a.started_at FROM wakeboard.job_attempts AS a
             WHERE a.run_id = r.id ORDER BY a.lease_epoch LIMIT 1
         ), r.started_at) ELSE r.started_at END AS first_started_at
     FROM unnest(CAST(:ids AS bigint[])) AS d (id)
     CROSS JOIN LATERAL (
-        SELECT * FROM wakeboard.job_runs AS r WHERE r.definition_id BETWEEN d.id AND d.id
+        SELECT r.*, {VERSION} AS version FROM wakeboard.job_runs AS r
+        WHERE r.definition_id BETWEEN d.id AND d.id
         ORDER BY r.definition_id DESC, r.id DESC LIMIT :latest
     ) AS r
 ), judged AS (
-    SELECT run.*, seconds, coalesce(seconds > :late, false) AS is_late,
+    SELECT r.*, seconds, coalesce(seconds > :late, false) AS is_late,
         coalesce(first_started_at < max(coalesce(through_at, now()))
             FILTER (WHERE first_started_at IS NOT NULL) OVER before, false) AS is_beside,
-        status = 'succeeded' AND attempts > 1 AND EXISTS (
-            SELECT FROM wakeboard.job_attempts AS a
-            WHERE a.run_id = run.id AND a.refused_outcome = 'succeeded' OFFSET 0
-        ) AS came_back,
-        status = 'succeeded' AND {_RAN_AGAIN.format(which="run.id", origin="run.id")} AS ran_again,
+        {CAME_BACK} AS came_back,
+        status = 'succeeded' AND {_RAN_AGAIN.format(which="r.id", origin="r.id")} AS ran_again,
         scheduled_for - max(scheduled_for) OVER before < interval '1 day' AS is_near,
-        lead(id) OVER before IS NULL AS is_last
-    FROM run CROSS JOIN LATERAL (SELECT extract(epoch FROM coalesce(
+        lead(id) OVER before IS NULL AS is_last,
+        status <> 'succeeded' OR attempts > 1 OR lag(id) OVER before IS NULL AS is_watched
+    FROM run AS r CROSS JOIN LATERAL (SELECT extract(epoch FROM coalesce(
         first_started_at, CASE WHEN status IN ('queued', 'failed') THEN now() END
     ) - scheduled_for)::float8) AS delay (seconds)
     WINDOW before AS (PARTITION BY definition_id ORDER BY id ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)
 )"""
+_LONG_OVER = "max(finished_at) < now() - interval '1 minute'"
 _LATEST = text(f"""{_JUDGED}
 SELECT id, scheduled_for, seconds, is_late, is_beside, came_back, ran_again FROM judged ORDER BY id""")
-_ODD = """bool_or({asked}) AS is_odd, bool_or(is_near) AS is_near,
-    min(scheduled_for) AS first_at, max(scheduled_for) AS last_at"""
 # One text a schedule: Python reads one value instead of two hundred, and knows what it made of it before. Of
 # a code a mark says the beginning.
-_RUNS = """json_build_array(array_agg(id), array_agg(status), array_agg(scheduled_for),
+_STRIPS = text(f"""{_JUDGED}
+SELECT definition_id,
+    json_build_array(array_agg(id), array_agg(status), array_agg(scheduled_for),
         array_agg(CASE WHEN scheduled_for IS NULL THEN run_at END), array_agg(left(error_code, 100)),
         array_agg(is_late), array_agg(is_beside), array_agg(came_back), array_agg(ran_again))::text AS runs,
-    max(id) AS id, max(status) FILTER (WHERE is_last) AS status,
-    max(coalesce(finished_at, failed_at, started_at, run_at)) FILTER (WHERE is_last) AS changed_at"""
+    max(id) AS newest, max(status) FILTER (WHERE is_last) AS status,
+    max(coalesce(finished_at, failed_at, started_at, run_at)) FILTER (WHERE is_last) AS changed_at,
+    bool_or(is_late) AS late, bool_or(is_beside) AS overlapping, bool_or(came_back OR ran_again) AS twice,
+    bool_or(is_near) AS is_near, min(scheduled_for) AS first_at, max(scheduled_for) AS last_at,
+    bool_and(status IN ({sql_list(ENDED)})) AND {_LONG_OVER} AS is_over, min(id) AS oldest,
+    array_agg(id) FILTER (WHERE is_watched) AS watched,
+    array_agg(version) FILTER (WHERE is_watched) AS versions,
+    array_agg(came_back) FILTER (WHERE is_watched) AS back
+FROM (SELECT * FROM judged ORDER BY definition_id, id) AS judged GROUP BY definition_id""")
 # Whether one of the latest runs may be odd, by indexes but for what was run again: none is if all are plain
 # fires (worker.indexed), and none was run again. So many in less than as many days are near, some of them.
 _SURVEYED = f"""
 SELECT d.id AS definition_id, fires < runs OR of_fires.is_odd OR {{ran_again}} AS is_odd,
     last_at - first_at < (kept - 1) * interval '1 day' AS is_near, first_at, last_at, newest,
-    coalesce(is_over, false) AS is_over
+    oldest, coalesce(is_over, false) AS is_over
 FROM unnest(CAST(:ids AS bigint[])) AS d (id)
 CROSS JOIN LATERAL (
     SELECT count(*) AS runs, min(id) AS oldest, max(id) AS newest FROM (
@@ -82,7 +96,7 @@ CROSS JOIN LATERAL (
     SELECT count(*) FILTER (WHERE id >= oldest) AS fires, count(*) AS kept, array_agg(id) AS ids,
         min(scheduled_for) AS first_at, max(scheduled_for) AS last_at,
         bool_or(NOT coalesce({IS_PLAIN_FIRE}, false)) AS is_odd,
-        bool_and(status = 'succeeded') AND max(finished_at) < now() - interval '1 minute' AS is_over
+        bool_and(status = 'succeeded') AND {_LONG_OVER} AS is_over
     FROM (
         SELECT definition_id, id, status, attempts, finished_at, scheduled_for FROM wakeboard.job_runs
         WHERE definition_id BETWEEN d.id AND d.id AND scheduled_for IS NOT NULL
@@ -107,7 +121,6 @@ WHERE (
 _OF_A_RUN = (
     "id", "status", "scheduled_for", "run_at", "error_code", "is_late", "is_beside", "came_back", "ran_again",
 )  # fmt: skip
-_ASKED = {"late": "is_late", "overlapping": "is_beside", "twice": "came_back OR ran_again"}
 
 
 def latest(connection: Connection, definition_id: int) -> Sequence[RowMapping]:
@@ -119,14 +132,17 @@ def latest(connection: Connection, definition_id: int) -> Sequence[RowMapping]:
     return connection.execute(_LATEST, _values([definition_id])).mappings().all()
 
 
-def strips(connection: Connection, ids: Sequence[int], words: Collection[str] = ()) -> dict[int, RowMapping]:
+def strips(connection: Connection, ids: Sequence[int]) -> dict[int, RowMapping]:
     """Return by definition id a row about its LATEST runs; none for those that have no runs.
 
-    id, status and changed_at of the newest (it ended, failed, began or waits); runs: a text for ``read``, the
-    same as long as nothing that is told of the runs changed; where there are ``words``, also what ``odd``
-    tells of them.
+    newest, status and changed_at of the newest (it ended, failed, began or waits); runs: a text for ``read``,
+    the same as long as nothing that is told of the runs changed; late, overlapping, twice: whether one is, as
+    far as PostgreSQL can tell; is_near: one was scheduled for less than a day after one before it; first_at
+    and last_at: the times that they were scheduled for. For who remembers it: is_over, that all have ended,
+    and not just now; oldest; watched, versions and back: the runs that may change, each with its VERSION and
+    whether it CAME_BACK.
     """
-    return _by_definition(connection, _grouped(_RUNS, *sorted(set(words))), ids)
+    return _by_definition(connection, _STRIPS, ids)
 
 
 def read(runs: str) -> list[dict[str, Any]]:
@@ -142,22 +158,12 @@ def read(runs: str) -> list[dict[str, Any]]:
     return found
 
 
-def odd(connection: Connection, ids: Sequence[int], words: Collection[str]) -> dict[int, RowMapping]:
+def surveyed(connection: Connection, ids: Sequence[int], words: Collection[str]) -> dict[int, RowMapping]:
     """Return by definition id a row about its LATEST runs; none for those that have no runs.
 
-    is_odd: one of them is one of ``words`` (late, overlapping, twice), as far as PostgreSQL can tell;
-    is_near: one was scheduled for less than a day after one before it; first_at and last_at: the times that
-    they were scheduled for.
-    """
-    return _by_definition(connection, _grouped("", *sorted(set(words))), ids)
-
-
-def surveyed(connection: Connection, ids: Sequence[int], words: Collection[str]) -> dict[int, RowMapping]:
-    """Return what ``odd`` does, but for is_odd, which says that one of the runs may be one of ``words``.
-
-    is_near is told where number and span of the runs show it, see ``near``; newest is the number of the
-    newest run, is_over says that all have succeeded, and not just now. Most schedules have nothing odd, and
-    this takes a quarter.
+    is_odd: one of them may be one of ``words`` (late, overlapping, twice); is_near, first_at and last_at as
+    of ``strips``, the first where number and span of the runs show it, see ``near``; newest and oldest;
+    is_over: all have succeeded, and not just now. Most schedules have nothing odd, and this takes a quarter.
     """
     return _by_definition(connection, _survey(twice="twice" in words), ids)
 
@@ -171,19 +177,6 @@ def near(connection: Connection, ids: Sequence[int]) -> set[int]:
 def _survey(*, twice: bool) -> TextClause:
     """Return the statement of which definitions may have odd runs; ``twice``: by what was done twice too."""
     return text(_SURVEYED.format(ran_again=_RAN_ANY_AGAIN if twice else "false"))
-
-
-@cache
-def _grouped(columns: str, *words: str) -> TextClause:
-    """Return the statement of a row for each definition: what is odd by ``words``, and ``columns``.
-
-    ``words`` in one order, so that there are no more statements than choices of them.
-    """
-    odd = _ODD.format(asked=" OR ".join(_ASKED[word] for word in words)) if words else ""
-    told = ", ".join(each for each in ("definition_id", odd, columns) if each)
-    return text(f"""{_JUDGED}
-SELECT {told}
-FROM (SELECT * FROM judged ORDER BY definition_id, id) AS judged GROUP BY definition_id""")
 
 
 def _by_definition(

@@ -10,7 +10,7 @@ from sqlalchemy import Connection, RowMapping
 
 from dashboard.params import Filters
 from dashboard.queries import fires, schedules
-from dashboard.queries.plain_schedules import Plain
+from dashboard.queries.known_schedules import Known
 from dashboard.words.oddities import Odd, may_repeat, oddities
 from dashboard.words.schedule import zone_of
 
@@ -23,7 +23,7 @@ FIRST = 100
 class Matching(NamedTuple):
     """Definitions that have odd runs: their ids, and whether none is left unjudged.
 
-    ``latest`` is what ``fires.strips`` tells of those that were looked at whole, so that nobody asks again.
+    ``latest`` is what ``fires.strips`` tells of those that were looked at whole: nobody asks again.
     """
 
     ids: Sequence[int]
@@ -34,11 +34,11 @@ class Matching(NamedTuple):
 NONE = Matching([], True, {})
 
 
-def matching(connection: Connection, filters: Filters, words: Collection[str], plain: Plain) -> Matching:
+def matching(connection: Connection, filters: Filters, words: Collection[str], known: Known) -> Matching:
     """Return which definitions have runs of one of ``words``.
 
-    They are those of the page that ``filters`` ask for, at least: a first page that is full needs no others,
-    and of it the odd ones are told whole, as the page wants them. What ``plain`` knows is not surveyed.
+    They are those of the page that ``filters`` ask for, at least: a first page that is full needs no others.
+    What ``known`` remembers is not asked for again.
     """
     found = schedules.candidates(connection, filters, MOST_JUDGED + 1)
     zones = {row["id"]: row["timezone"] for row in found[:MOST_JUDGED]}
@@ -48,11 +48,9 @@ def matching(connection: Connection, filters: Filters, words: Collection[str], p
     end = 0
     while end < len(zones) and (not is_first or len(ids) < wanted):
         begin, end = end, end + (_more(end, len(ids), wanted) if is_first else MOST_JUDGED)
-        surveyed = _surveyed(connection, list(zones)[begin:end], words, plain)
-        unsure = [each for each, row in surveyed.items() if row["is_odd"]]
-        judged = (fires.strips if is_first else fires.odd)(connection, unsure, words)
-        latest |= judged if is_first else {}
-        ids += _odd(connection, surveyed | judged, zones, words)
+        judged = _judged(connection, list(zones)[begin:end], words, known)
+        latest |= {each: row for each, row in judged.items() if "runs" in row}
+        ids += _odd(connection, judged, zones, words)
     return Matching(ids, len(found) <= MOST_JUDGED, latest)
 
 
@@ -68,23 +66,23 @@ def _more(judged: int, found: int, wanted: int) -> int:
     return max(judged // 2, ceil(1.2 * (wanted - found) * judged / found))
 
 
-def _surveyed(
-    connection: Connection, ids: Sequence[int], words: Collection[str], plain: Plain
+def _judged(
+    connection: Connection, ids: Sequence[int], words: Collection[str], known: Known
 ) -> dict[int, RowMapping]:
-    """Return what ``fires.surveyed`` tells of ``ids``, as far as it can from what is known."""
-    known = plain.of(connection, ids, twice="twice" in words)
-    found = fires.surveyed(connection, [each for each in ids if each not in known], words)
-    plain.note(found)
-    return known | found
+    """Return rows of ``fires`` by id: of those of ``ids`` that are not known, the plain ones are surveyed."""
+    found = known.of(connection, ids)
+    found |= known.surveyed(connection, [each for each in ids if each not in found], words)
+    unsure = [each for each, row in found.items() if "runs" not in row and row["is_odd"]]
+    return found | known.told(connection, unsure)
 
 
 def _odd(
     connection: Connection, judged: Mapping[int, RowMapping], zones: Mapping[int, str], words: Collection[str]
 ) -> list[int]:
     """Return which of ``judged`` (rows of ``fires`` by id) have runs of one of ``words``; ``zones`` by id."""
-    ids = [each for each, row in judged.items() if row["is_odd"]]
+    ids = [each for each, row in judged.items() if "runs" in row and any(row[word] for word in words)]
     if "twice" in words:
-        unsure = _that_may_repeat(connection, {e: r for e, r in judged.items() if not r["is_odd"]}, zones)
+        unsure = _that_may_repeat(connection, {e: r for e, r in judged.items() if e not in ids}, zones)
         untold = [each for each, row in unsure.items() if "runs" not in row]
         told = unsure | fires.strips(connection, untold)
         ids += [

@@ -19,7 +19,7 @@ from dashboard.kept import kept
 from dashboard.live import add_page, rows_twin
 from dashboard.pictures.marks import marks
 from dashboard.queries import asked, fires, odd_schedules, schedules
-from dashboard.queries.plain_schedules import Plain
+from dashboard.queries.known_schedules import Known
 from dashboard.verbs import add_verb
 from dashboard.views.audit import word_of
 from dashboard.words import schedule as words
@@ -58,13 +58,12 @@ def find() -> dict[str, Any]:
     """Return the definitions of the page with their latest runs and missed fires."""
     filters = params.from_request(FIELDS)
     odd_words = [state for state in filters.get("state") or () if state in schedules.ODD_STATES]
-    odd = odd_schedules.NONE
+    odd, known = odd_schedules.NONE, kept("wakeboard_known_schedules", Known)
     if odd_words:
-        plain = kept("wakeboard_plain_schedules", Plain)
-        odd = odd_schedules.matching(reading(), filters, odd_words, plain)
+        odd = odd_schedules.matching(reading(), filters, odd_words, known)
     rows = schedules.page(reading(), filters, odd.ids)
     zones = {row["id"]: row["timezone"] for row in rows.items}
-    latest = odd.latest | fires.strips(reading(), [each for each in zones if each not in odd.latest])
+    latest = odd.latest | known.strips(reading(), [each for each in zones if each not in odd.latest])
     return {
         "filters": filters,
         "rows": rows,
@@ -112,7 +111,7 @@ def twin(context: Mapping[str, Any]) -> dict[str, Any]:
             "paused_at": pause["at"] if pause else None,
             "paused_reason": redact(pause["reason"]) if pause else None,
             "words": words.in_words(row["schedule"]),
-            "last_run_id": last["id"] if last else None,
+            "last_run_id": last["newest"] if last else None,
             "last_run_status": last["status"] if last else None,
             "missed_24h": context["missed"].get(row["id"], 0),
         }

@@ -328,9 +328,9 @@ def test_schedules_whose_runs_are_plain_are_not_told_whole_to_find_those_with_od
     told: list[int] = []
     whole = fires.strips
 
-    def strips(session: Session, ids: Sequence[int], words: Collection[str] = ()) -> dict[int, RowMapping]:
+    def strips(session: Session, ids: Sequence[int]) -> dict[int, RowMapping]:
         told.extend(ids)
-        return whole(session, ids, words)
+        return whole(session, ids)
 
     monkeypatch.setattr(fires, "strips", strips)
     monkeypatch.setattr(odd_schedules, "FIRST", 1)

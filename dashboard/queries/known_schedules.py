@@ -1,0 +1,104 @@
+"""What is remembered of schedules of which all the latest runs had ended when they were last looked at.
+
+A run that succeeded at its first attempt stays as it is. The others are watched: PostgreSQL gives a row that
+was changed another ``xmin``, and a late answer of a stale worker shows in the attempts. A run is odd once
+somebody had it run again, and a schedule that fires has a newer one. All of it is asked of all schedules at
+once, by an index each: a few entries of a schedule that has not fired since, instead of its latest runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from itertools import chain
+
+from sqlalchemy import Connection, RowMapping, text
+
+from dashboard.queries import fires
+
+# Where more runs than this were run again since the oldest that is shown, nothing is remembered.
+MOST_AGAIN = 200
+# Of each some 4 kB where its runs are told, and 1 where they are plain.
+MOST_KEPT = 1000
+
+# The schedules that are not as they were; those of runs that were run again come with what was.
+_CHANGED = text(f"""
+SELECT d.id AS definition_id, CAST(NULL AS bigint) AS again
+FROM unnest(CAST(:ids AS bigint[]), CAST(:newest AS bigint[])) AS d (id, newest)
+CROSS JOIN LATERAL (
+    SELECT FROM wakeboard.job_runs AS r WHERE r.definition_id = d.id AND r.id > d.newest LIMIT 1
+) AS newer
+UNION ALL
+SELECT w.definition_id, NULL
+FROM unnest(
+    CAST(:of AS bigint[]), CAST(:watched AS bigint[]), CAST(:versions AS bigint[]), CAST(:back AS bool[])
+) AS w (definition_id, id, version, came_back)
+LEFT JOIN LATERAL (
+    SELECT {fires.VERSION} AS version, {fires.CAME_BACK} AS came_back
+    FROM wakeboard.job_runs AS r WHERE r.id = w.id OFFSET 0
+) AS r ON true
+WHERE r.version IS DISTINCT FROM w.version OR r.came_back <> w.came_back
+UNION ALL
+SELECT origin.definition_id, again.origin_run_id
+FROM (
+    SELECT origin_run_id FROM wakeboard.job_runs WHERE origin_run_id >= :oldest
+    ORDER BY origin_run_id DESC LIMIT :most
+) AS again LEFT JOIN wakeboard.job_runs AS origin ON origin.id = again.origin_run_id""")
+
+
+class Known:
+    """What was found of schedules whose latest runs had ended, by definition id; for one process."""
+
+    def __init__(self) -> None:
+        self._kept: dict[int, RowMapping] = {}
+
+    def of(self, connection: Connection, ids: Sequence[int]) -> dict[int, RowMapping]:
+        """Return what was noted of those of ``ids`` that are as they were then."""
+        return _unchanged(connection, {each: self._kept[each] for each in ids if each in self._kept})
+
+    def strips(self, connection: Connection, ids: Sequence[int]) -> dict[int, RowMapping]:
+        """Return what ``fires.strips`` does."""
+        whole = [each for each in ids if "runs" in self._kept.get(each, ())]
+        known = self.of(connection, whole)
+        return known | self.told(connection, [each for each in ids if each not in known])
+
+    def surveyed(
+        self, connection: Connection, ids: Sequence[int], words: Collection[str]
+    ) -> dict[int, RowMapping]:
+        """Return what ``fires.surveyed`` does, and keep what it says of schedules that are plain."""
+        found = fires.surveyed(connection, ids, words)
+        self._note({each: row for each, row in found.items() if not row["is_odd"]})
+        return found
+
+    def told(self, connection: Connection, ids: Sequence[int]) -> dict[int, RowMapping]:
+        """Return what ``fires.strips`` does, from the database, and keep it."""
+        found = fires.strips(connection, ids)
+        self._note(found)
+        return found
+
+    def _note(self, found: Mapping[int, RowMapping]) -> None:
+        over = {each: row for each, row in found.items() if row["is_over"]}
+        # What was told last is forgotten last.
+        self._kept = {each: row for each, row in self._kept.items() if each not in over} | over
+        for oldest in list(self._kept)[:-MOST_KEPT]:
+            del self._kept[oldest]
+
+
+def _unchanged(connection: Connection, known: dict[int, RowMapping]) -> dict[int, RowMapping]:
+    if not known:
+        return {}
+    watched = [(each, row) for each, row in known.items() if "watched" in row]
+    values = {
+        "ids": list(known),
+        "newest": [row["newest"] for row in known.values()],
+        "oldest": min(row["oldest"] for row in known.values()),
+        "of": [each for each, row in watched for _ in row["watched"]],
+        "watched": list(chain.from_iterable(row["watched"] for _, row in watched)),
+        "versions": list(chain.from_iterable(row["versions"] for _, row in watched)),
+        "back": list(chain.from_iterable(row["back"] for _, row in watched)),
+        "most": MOST_AGAIN + 1,
+    }
+    rows = connection.execute(_CHANGED, values).all()
+    if sum(row.again is not None for row in rows) > MOST_AGAIN:
+        return {}
+    changed = {row.definition_id for row in rows}
+    return {each: row for each, row in known.items() if each not in changed}
