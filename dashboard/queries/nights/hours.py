@@ -1,13 +1,13 @@
 """What the minutes of a window say, of which those that cannot change any more are remembered.
 
 A window of the last day moves on with each minute, its settled hours change twice an hour. The minutes before
-them are settled too, and are summed once for each window; those after them by each request, an hour or two.
-Reads only.
+them are settled too, and are summed once for each window. Those after them, an hour or two, are summed again
+when rows came to them, and the newest, which a slice does not hold yet, by each request. Reads only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
@@ -26,17 +26,26 @@ from worker.retention.keep import STATISTICS_DAYS
 MOST_HOURS = 4
 # Retention removes minutes of statistics; a window is told with what was usual before it.
 STAY = timedelta(days=STATISTICS_DAYS - 1) - BEFORE
+# After so long most of a minute is in the roll-ups (worker.statistics).
+MERGED = timedelta(minutes=2)
+# Why it tells whether they are as they were: dashboard.queries.steps.
+_ROWS = """
+SELECT count(*) AS rows, EXISTS (
+    SELECT FROM wakeboard.statistics_deltas WHERE minute >= :since AND minute < :until
+) AS is_moving
+FROM wakeboard.statistics_rollups WHERE minute >= :since AND minute < :until"""
 
 
 @dataclass(frozen=True, slots=True)
 class KeptMinutes:
-    """What is remembered from one request to the next: settled hours, and what windows had before them.
+    """What is remembered from one request to the next: settled hours, what windows had before and after them.
 
-    Apart, for a window that moves on has another beginning with each minute.
+    Apart, for a window that moves on has another beginning with each minute, and another end with each slice.
     """
 
     hours: Settled = field(default_factory=lambda: Settled(MOST_HOURS))
     beginnings: Settled = field(default_factory=lambda: Settled(MOST_HOURS))
+    ends: Settled = field(default_factory=lambda: Settled(MOST_HOURS))
 
 
 def minutes_of(
@@ -48,20 +57,28 @@ def minutes_of(
     def summed(since: datetime, until: datetime) -> Minutes:
         return minutes.summed(ask, Window(since, until), usual, step)
 
-    def summed_once(since: datetime, until: datetime, kept: Settled) -> Minutes:
+    def summed_once(since: datetime, until: datetime, kept: Settled, mark: Hashable = None) -> Minutes:
         # What was usual is that before the hour in which the window begins: it says what is slow.
         question = since, until, step, usual_until(window.since)
-        return kept.get(question, lambda: summed(since, until))
+        return kept.get(question, lambda: summed(since, until), mark)
+
+    def of_end(since: datetime) -> list[Minutes]:
+        until = floored(min(window.until, now - MERGED), step)
+        if until <= since:
+            return [summed(since, window.until)] if since < window.until else []
+        (there,) = ask(_ROWS, {"since": since, "until": until})
+        if there["is_moving"]:
+            return [summed(since, window.until)]
+        before = summed_once(since, until, kept.ends, there["rows"])
+        return [before, summed(until, window.until)] if until < window.until else [before]
 
     begin, end = settled_hours(window, now)
     if begin >= end:
-        return [summed(window.since, window.until)]
+        return of_end(window.since)
     parts = [summed_once(begin, end, kept.hours)]
     if window.since < begin:
         parts.append(summed_once(window.since, begin, kept.beginnings))
-    if end < window.until:
-        parts.append(summed(end, window.until))
-    return parts
+    return parts + of_end(end)
 
 
 def settled_hours(window: Window, now: datetime) -> tuple[datetime, datetime]:
@@ -81,4 +98,9 @@ def stay(window: Window, now: datetime) -> bool:
 
 def _hour(moment: datetime) -> datetime:
     """Return when the hour of ``moment`` began, by the clock of UTC as slices are."""
-    return moment.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
+    return floored(moment, HOUR)
+
+
+def floored(moment: datetime, step: timedelta) -> datetime:
+    """Return when the ``step`` of ``moment`` began, as slices of that length do."""
+    return moment.astimezone(UTC) - (moment - minutes.FIRST_SLICE) % step
