@@ -21,21 +21,44 @@ KEPT = timedelta(minutes=1)
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
-    """What was usual at a moment of the database's clock, by type; ``paces`` fills as it is asked."""
+class Day:
+    """What each type did in each hour of the last day; ``paces`` fills as it is asked."""
 
-    at: datetime
-    day: Mapping[datetime, hours.Hour]
+    by_hour: Mapping[datetime, hours.Hour]
     paces: dict[str, Pace] = field(default_factory=dict)
 
+    def pace(self, name: str) -> Pace:
+        """Return how the attempts of type ``name`` went."""
+        if name not in self.paces:
+            self.paces[name] = pace_of(hours.bars_of(self.by_hour, name))
+        return self.paces[name]
 
-def last_day() -> Mapping[datetime, hours.Hour]:
-    """Return what each type did in each hour of the last day; asked once in a request."""
+    def is_of(self, found: Mapping[datetime, hours.Hour]) -> bool:
+        """Return whether the hours ``found`` are these, without looking into them."""
+        return self.by_hour.keys() == found.keys() and all(
+            hour is found[start] or not (hour or found[start]) for start, hour in self.by_hour.items()
+        )
+
+
+def last_day() -> Day:
+    """Return the last day; asked once in a request, and the same as before while nothing ended."""
     if "last_day" not in g:
         memory: hourly.Memory[hours.Hour] = kept("wakeboard_type_hours", hourly.Memory)
-        g.last_day = hours.last_day(reading(), as_of(), memory)
-    day: Mapping[datetime, hours.Hour] = g.last_day
+        found = hours.last_day(reading(), as_of(), memory)
+        known = current_app.extensions.get("wakeboard_day_of_types")
+        g.last_day = known if isinstance(known, Day) and known.is_of(found) else Day(found)
+        if late_seconds() is None:
+            current_app.extensions["wakeboard_day_of_types"] = g.last_day
+    day: Day = g.last_day
     return day
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """The last day as it was at a moment of the database's clock."""
+
+    at: datetime
+    day: Day
 
 
 def paces(names: Iterable[str] | None = None) -> dict[str, Pace]:
@@ -43,10 +66,10 @@ def paces(names: Iterable[str] | None = None) -> dict[str, Pace]:
 
     A type of which nothing succeeded in the last day is left out.
     """
-    memory = _memory()
+    day = _memory().day
     if names is None:
-        names = {name for hour in memory.day.values() for name in hour}
-    return {name: pace for name in names if (pace := _pace(memory, name)).runs}
+        names = {name for hour in day.by_hour.values() for name in hour}
+    return {name: pace for name in names if (pace := day.pace(name)).runs}
 
 
 def _memory() -> Memory:
@@ -56,9 +79,3 @@ def _memory() -> Memory:
         if late_seconds() is None:
             current_app.extensions["wakeboard_usual"] = memory
     return memory
-
-
-def _pace(memory: Memory, name: str) -> Pace:
-    if name not in memory.paces:
-        memory.paces[name] = pace_of(hours.bars_of(memory.day, name))
-    return memory.paces[name]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -21,10 +22,14 @@ Told = TypeVar("Told")
 
 @dataclass(frozen=True, slots=True)
 class Memory(Generic[Told]):
-    """What is kept from one request to the next: hours that cannot change, and steps of the latest two."""
+    """What is kept from one request to the next: hours that cannot change, and steps of the latest two.
+
+    ``open_hours`` are those two, each with the steps that it was made of.
+    """
 
     hours: dict[datetime, Told] = field(default_factory=dict)
     steps: Steps[Told] = field(default_factory=Steps)
+    open_hours: dict[datetime, tuple[Sequence[Told], Told]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +63,7 @@ def hourly(
         for first, until in _spans(start for start in settled if start not in known):
             known |= source.by_minutes(connection, first, until, HOUR)
     if open_hours := [start for start in starts if start + SETTLED > now]:
-        known |= _by_steps(connection, open_hours, source, memory.steps)
+        known |= _by_steps(connection, open_hours, source, memory)
     found = {start: known[start] if start in known else source.nothing(start) for start in starts}
     memory.hours.update({start: told for start, told in found.items() if start + SETTLED <= now})
     for start in [start for start in list(memory.hours) if start < keep_from]:
@@ -67,16 +72,27 @@ def hourly(
 
 
 def _by_steps(
-    connection: Connection, starts: Sequence[datetime], source: Source[Told], steps: Steps[Told]
+    connection: Connection, starts: Sequence[datetime], source: Source[Told], memory: Memory[Told]
 ) -> dict[datetime, Told]:
     """Return what is told of the hours that begin at ``starts``, one after the other."""
     by_minutes = partial(source.by_minutes, connection)
-    parts = steps.read(connection, starts[0], starts[-1] + HOUR, by_minutes)
-    return {
-        start: source.together(start, within)
-        for start in starts
-        if (within := [told for begun, told in parts.items() if start <= begun < start + HOUR])
-    }
+    steps = memory.steps.read(connection, starts[0], starts[-1] + HOUR, by_minutes)
+    found: dict[datetime, Told] = {}
+    for start in starts:
+        if within := [told for begun, told in sorted(steps.items()) if start <= begun < start + HOUR]:
+            parts, told = memory.open_hours.get(start, ((), None))
+            if told is None or not _are_same(parts, within):
+                told = source.together(start, within)
+                memory.open_hours[start] = within, told
+            found[start] = told
+    for start in [start for start in list(memory.open_hours) if start not in starts]:
+        memory.open_hours.pop(start, None)
+    return found
+
+
+def _are_same(these: Sequence[Told], those: Sequence[Told]) -> bool:
+    """Return whether both have the very same things in one order, without looking into them."""
+    return len(these) == len(those) and all(map(operator.is_, these, those))
 
 
 def _spans(starts: Iterable[datetime]) -> list[tuple[datetime, datetime]]:

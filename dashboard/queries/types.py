@@ -15,7 +15,6 @@ from sqlalchemy import Connection, RowMapping, any_, func, or_, select, text
 
 from dashboard.params import Filters
 from dashboard.queries.ended import Bar, together
-from dashboard.queries.hours import Hour, bars_of
 from dashboard.queries.keyset import Rows, keyset_page
 from dashboard.queries.overview import ALIVE
 from worker import fleet, leases
@@ -248,11 +247,12 @@ def one(connection: Connection, name: str) -> RowMapping | None:
     return connection.execute(statement).mappings().one_or_none()
 
 
-def numbers(connection: Connection, names: Sequence[str], day: Mapping[datetime, Hour]) -> Numbers:
-    """Return what is counted about the types ``names``; ``day`` is what ``hours.last_day`` returns."""
+def numbers(connection: Connection, paces: Mapping[str, Pace]) -> Numbers:
+    """Return what is counted about the types of which ``paces`` tells."""
+    names = list(paces)
     return Numbers(
         _loads(connection, names),
-        {name: pace_of(bars_of(day, name)) for name in names},
+        paces,
         _failures(connection, names),
         _workers(connection, names),
         _oldest(connection, names),

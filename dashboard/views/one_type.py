@@ -42,7 +42,7 @@ def _found(name: str) -> RowMapping:
 def find(name: str) -> dict[str, Any]:
     """Return how a type stands: its row, what is counted, its policy in words."""
     row = _found(name)
-    numbers = query.numbers(reading(), [name], last_day())
+    numbers = query.numbers(reading(), {name: last_day().pace(name)})
     return {
         "type": row,
         "load": numbers.loads[name],
@@ -62,7 +62,7 @@ def find_day(name: str) -> dict[str, Any]:
     _found(name)
     bars = [
         replace(bar, label=bar.start_at.astimezone(g.zone).strftime("%a %H:%M"))
-        for bar in hours.bars_of(last_day(), name)
+        for bar in last_day().pace(name).bars
     ]
     return {
         "window": hours.DAY,

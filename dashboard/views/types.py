@@ -82,7 +82,7 @@ def find() -> dict[str, Any]:
     """Return the types of the page and what is counted about them."""
     filters = params.from_request(FIELDS)
     rows = query.page(reading(), filters)
-    numbers = query.numbers(reading(), [row["name"] for row in rows.items], last_day())
+    numbers = query.numbers(reading(), {row["name"]: last_day().pace(row["name"]) for row in rows.items})
     return {
         "filters": filters,
         "rows": rows,

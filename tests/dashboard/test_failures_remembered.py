@@ -22,7 +22,7 @@ from dashboard.queries.nights import failures as night_failures
 from dashboard.views import errors as errors_page
 from tests.conftest import Connection
 from tests.dashboard.remembering import DAY, HOUR, note_removal
-from tests.factories import a_group, a_run
+from tests.factories import a_group, a_run, a_type
 from worker.fingerprint import written
 
 SHOWN = 12
@@ -369,8 +369,9 @@ def test_who_reads_from_a_late_replica_neither_takes_nor_leaves_anything(
 
 @pytest.mark.parametrize("page", ["/", "/?window=7d", "/types", "/night", "/night?since=24h", "/errors"])
 def test_no_page_keeps_what_a_late_replica_tells(
-    app: Flask, client: FlaskClient, monkeypatch: pytest.MonkeyPatch, page: str
+    app: Flask, client: FlaskClient, connection: Connection, monkeypatch: pytest.MonkeyPatch, page: str
 ) -> None:
+    a_type(connection, "mail")
     passing = {name for name in app.extensions if name.startswith("wakeboard_")}
     for module in (kept, usual):
         monkeypatch.setattr(module, "late_seconds", lambda: 3600.0)
