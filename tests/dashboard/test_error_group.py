@@ -625,7 +625,7 @@ def test_no_page_of_a_group_reads_a_whole_table(
             CASE WHEN error_group IS NULL THEN 'succeeded' ELSE 'failed' END, error_code, 'no', error_group
         FROM wakeboard.job_runs"""
     )
-    connection.execute("ANALYZE wakeboard.job_runs, wakeboard.job_attempts, wakeboard.error_groups")
+    connection.execute("VACUUM ANALYZE wakeboard.job_runs, wakeboard.job_attempts, wakeboard.error_groups")
     asked: list[tuple[str, Any]] = []
     overhear(app, lambda sql, values: asked.append((sql, values)))
     name = written(numbers[0])
@@ -646,4 +646,6 @@ def test_no_page_of_a_group_reads_a_whole_table(
             # What is known of attempts leads to single runs.
             by_number = ["job_runs_by_group", "job_runs_by_error"]
             by_number += ["job_attempts_by_group"] if "job_attempts" in sql else []
+            # Of what fails with a code the index knows the group: once vacuum was there it needs no row.
+            by_number += ["job_runs_failing_by_error"] if "error_code = " in sql else []
             assert any(index in line for line in plan for index in by_number), "\n".join([sql, *plan])
