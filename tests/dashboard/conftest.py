@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from html import unescape
 
 import pytest
 from flask import Flask
 from flask.testing import FlaskClient
 from sqlalchemy import Connection as Session
+from sqlalchemy import RowMapping
 
 from dashboard.connection import Database
+from dashboard.queries import fires
 from tests.conftest import Connection
 from tests.dashboard.apps import an_app
 from worker.people import users
@@ -69,6 +71,20 @@ def as_role(app: Flask, connection: Connection) -> AsRole:
 def client(as_role: AsRole) -> FlaskClient:
     """A browser signed in as an admin."""
     return as_role("admin")
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The definitions of which the latest runs are asked for, as they are."""
+    asked: list[int] = []
+    strips = fires.strips
+
+    def spy(session: Session, ids: Sequence[int]) -> dict[int, RowMapping]:
+        asked.extend(ids)
+        return strips(session, ids)
+
+    monkeypatch.setattr(fires, "strips", spy)
+    return asked
 
 
 def fragments_of(html: str) -> dict[str, str]:

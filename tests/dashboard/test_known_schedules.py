@@ -121,20 +121,6 @@ def test_what_may_still_change_is_not_kept(
     assert told == [definition]
 
 
-@pytest.fixture
-def told(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The definitions of which the latest runs are asked for, as they are."""
-    asked: list[int] = []
-    strips = fires.strips
-
-    def spy(session: Session, ids: Sequence[int]) -> dict[int, RowMapping]:
-        asked.extend(ids)
-        return strips(session, ids)
-
-    monkeypatch.setattr(fires, "strips", spy)
-    return asked
-
-
 class Told(NamedTuple):
     """A schedule that the process knows: its definition and its runs, the oldest first."""
 

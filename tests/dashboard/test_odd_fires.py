@@ -323,16 +323,8 @@ def test_a_page_that_is_full_needs_no_look_at_the_other_schedules(
 
 
 def test_schedules_whose_runs_are_plain_are_not_told_whole_to_find_those_with_odd_ones(
-    client: FlaskClient, connection: Connection, monkeypatch: pytest.MonkeyPatch
+    client: FlaskClient, connection: Connection, monkeypatch: pytest.MonkeyPatch, told: list[int]
 ) -> None:
-    told: list[int] = []
-    whole = fires.strips
-
-    def strips(session: Session, ids: Sequence[int]) -> dict[int, RowMapping]:
-        told.extend(ids)
-        return whole(session, ids)
-
-    monkeypatch.setattr(fires, "strips", strips)
     monkeypatch.setattr(odd_schedules, "FIRST", 1)
     for name in ("daily-1", "daily-2", "daily-3"):
         scheduled(connection, name, "Europe/Berlin", *(at(f"2026-10-{day}T06:00") for day in range(20, 30)))
