@@ -74,7 +74,7 @@ def client(as_role: AsRole) -> FlaskClient:
 
 
 @pytest.fixture
-def told(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+def told_whole(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The definitions of which the latest runs are asked for, as they are."""
     asked: list[int] = []
     strips = fires.strips

@@ -106,7 +106,7 @@ def test_what_was_run_again_is_done_twice(
 
 @pytest.mark.parametrize("status", ["failed", "succeeded"])
 def test_what_may_still_change_is_not_kept(
-    client: FlaskClient, connection: Connection, surveyed: list[int], told: list[int], status: str
+    client: FlaskClient, connection: Connection, surveyed: list[int], told_whole: list[int], status: str
 ) -> None:
     definition = a_definition(connection, "mine")
     if status == "failed":
@@ -116,9 +116,9 @@ def test_what_may_still_change_is_not_kept(
     assert names(client) == names(client) == []
     assert surveyed == [definition] * 2
     client.get("/schedules")
-    told.clear()
+    told_whole.clear()
     client.get("/schedules")
-    assert told == [definition]
+    assert told_whole == [definition]
 
 
 class Told(NamedTuple):
@@ -132,7 +132,7 @@ class Told(NamedTuple):
 
 
 @pytest.fixture
-def mine(client: FlaskClient, connection: Connection, told: list[int]) -> Told:
+def mine(client: FlaskClient, connection: Connection, told_whole: list[int]) -> Told:
     """A schedule of which all runs have ended, one of them after a retry and one of them dead."""
     definition = a_definition(connection, "mine")
     plain = a_fire(connection, definition, 300)
@@ -146,8 +146,8 @@ def mine(client: FlaskClient, connection: Connection, told: list[int]) -> Told:
     )  # fmt: skip
     found = Told(definition, plain, recovered, dead, a_fire(connection, definition, 60))
     marks(client)
-    assert told == [definition]
-    told.clear()
+    assert told_whole == [definition]
+    told_whole.clear()
     return found
 
 
@@ -157,11 +157,11 @@ def marks(client: FlaskClient) -> str:
     return page[page.index('<span class="strip">') : page.index("</td>", page.index('<span class="strip">'))]
 
 
-def test_runs_that_have_ended_are_told_once(client: FlaskClient, told: list[int], mine: Told) -> None:
+def test_runs_that_have_ended_are_told_once(client: FlaskClient, told_whole: list[int], mine: Told) -> None:
     shown = marks(client)
     for run, status in zip(mine[1:], ("succeeded", "succeeded", "dead", "succeeded"), strict=True):
         assert f"Run {run}: {status}" in shown
-    assert names(client) == ["mine"] and told == [], "nor does the filter ask for them"
+    assert names(client) == ["mine"] and told_whole == [], "nor does the filter ask for them"
 
 
 def retry_it(connection: Connection, mine: Told) -> None:
@@ -221,12 +221,12 @@ def remove_the_dead(connection: Connection, mine: Told) -> None:
     ],
 )  # fmt: skip
 def test_what_changes_is_told_anew(
-    client: FlaskClient, connection: Connection, told: list[int], mine: Told,
+    client: FlaskClient, connection: Connection, told_whole: list[int], mine: Told,
     change: Callable[[Connection, Told], None],
 ) -> None:  # fmt: skip
     before = marks(client)
     change(connection, mine)
     shown, word = marks(client), names(client, "twice")
-    assert told and (shown != before or change is run_it_again_for_now_in_vain)
+    assert told_whole and (shown != before or change is run_it_again_for_now_in_vain)
     client.application.extensions.pop("wakeboard_known_schedules")
     assert (shown, word) == (marks(client), names(client, "twice")), "as one that knows nothing shows it"

@@ -323,7 +323,7 @@ def test_a_page_that_is_full_needs_no_look_at_the_other_schedules(
 
 
 def test_schedules_whose_runs_are_plain_are_not_told_whole_to_find_those_with_odd_ones(
-    client: FlaskClient, connection: Connection, monkeypatch: pytest.MonkeyPatch, told: list[int]
+    client: FlaskClient, connection: Connection, monkeypatch: pytest.MonkeyPatch, told_whole: list[int]
 ) -> None:
     monkeypatch.setattr(odd_schedules, "FIRST", 1)
     for name in ("daily-1", "daily-2", "daily-3"):
@@ -331,7 +331,7 @@ def test_schedules_whose_runs_are_plain_are_not_told_whole_to_find_those_with_od
     scheduled(connection, "hourly", "Europe/Berlin", *BERLIN)
     ids = dict(connection.execute("SELECT name, id FROM wakeboard.job_definitions").fetchall())
     assert names(client, "state=twice") == ["hourly"]
-    assert set(told) == {ids["hourly"]}
+    assert set(told_whole) == {ids["hourly"]}
 
 
 def test_schedules_that_missed_something_can_be_listed(
