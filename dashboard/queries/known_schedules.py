@@ -53,12 +53,12 @@ class Known:
 
     def of(self, connection: Connection, ids: Sequence[int]) -> dict[int, RowMapping]:
         """Return what was noted of those of ``ids`` that are as they were then."""
-        return _unchanged(connection, {each: self._kept[each] for each in ids if each in self._kept})
+        kept = self._kept
+        return _unchanged(connection, {each: kept[each] for each in ids if each in kept})
 
     def strips(self, connection: Connection, ids: Sequence[int]) -> dict[int, RowMapping]:
         """Return what ``fires.strips`` does."""
-        whole = [each for each in ids if "runs" in self._kept.get(each, ())]
-        known = self.of(connection, whole)
+        known = {each: row for each, row in self.of(connection, ids).items() if "runs" in row}
         return known | self.told(connection, [each for each in ids if each not in known])
 
     def surveyed(
@@ -77,10 +77,9 @@ class Known:
 
     def _note(self, found: Mapping[int, RowMapping]) -> None:
         over = {each: row for each, row in found.items() if row["is_over"]}
-        # What was told last is forgotten last.
-        self._kept = {each: row for each, row in self._kept.items() if each not in over} | over
-        for oldest in list(self._kept)[:-MOST_KEPT]:
-            del self._kept[oldest]
+        # What was told last is forgotten last. Another thread may read what is kept meanwhile.
+        kept = {each: row for each, row in self._kept.items() if each not in over} | over
+        self._kept = dict(list(kept.items())[-MOST_KEPT:])
 
 
 def _unchanged(connection: Connection, known: dict[int, RowMapping]) -> dict[int, RowMapping]:

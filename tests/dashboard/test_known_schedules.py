@@ -164,6 +164,18 @@ def test_runs_that_have_ended_are_told_once(client: FlaskClient, told_whole: lis
     assert names(client) == ["mine"] and told_whole == [], "nor does the filter ask for them"
 
 
+def test_no_more_schedules_are_kept_than_there_is_room_for(
+    client: FlaskClient, connection: Connection, told_whole: list[int], mine: Told,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(known_schedules, "MOST_KEPT", 1)
+    other = a_definition(connection, "other")
+    a_fire(connection, other, 60)
+    shown = marks(client)
+    assert told_whole == [other]
+    assert marks(client) == shown and told_whole == [other, mine.definition], "the one told last is known"
+
+
 def retry_it(connection: Connection, mine: Told) -> None:
     assert retry_now(connection, mine.dead, ANNA).ok
 
