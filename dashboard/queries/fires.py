@@ -23,8 +23,7 @@ _RAN_AGAIN = """EXISTS (
             SELECT FROM wakeboard.job_runs AS g WHERE g.origin_run_id = {which} AND g.status = 'succeeded'
                 AND g.enqueued_by IS DISTINCT FROM 'run:' || {origin}
         )"""
-# A run's started_at is that of its latest attempt; the first one's is in its history. Twice done is what
-# was run again, and what succeeded although a worker that had lost it came back with success too. Without
+# What succeeded although a worker that had lost it came back with success too was done twice as well. Without
 # OFFSET the planner may collect all refused attempts there are instead of looking at those of each run.
 CAME_BACK = """(r.status = 'succeeded' AND r.attempts > 1 AND EXISTS (
             SELECT FROM wakeboard.job_attempts AS a
@@ -32,6 +31,7 @@ CAME_BACK = """(r.status = 'succeeded' AND r.attempts > 1 AND EXISTS (
         ))"""
 # Another one as soon as a row was changed.
 VERSION = "r.xmin::text::bigint"
+# A run's started_at is that of its latest attempt; the first one's is in its history.
 _JUDGED = f"""
 WITH run AS MATERIALIZED (
     SELECT d.id AS definition_id, r.id, r.version, r.status, r.scheduled_for, r.run_at, r.started_at,
@@ -54,7 +54,7 @@ WITH run AS MATERIALIZED (
         status = 'succeeded' AND {_RAN_AGAIN.format(which="r.id", origin="r.id")} AS ran_again,
         scheduled_for - max(scheduled_for) OVER before < interval '1 day' AS is_near,
         lead(id) OVER before IS NULL AS is_last,
-        status <> 'succeeded' OR attempts > 1 OR lag(id) OVER before IS NULL AS is_watched
+        status <> 'succeeded' OR attempts > 1 AS is_watched
     FROM run AS r CROSS JOIN LATERAL (SELECT extract(epoch FROM coalesce(
         first_started_at, CASE WHEN status IN ('queued', 'failed') THEN now() END
     ) - scheduled_for)::float8) AS delay (seconds)
@@ -74,17 +74,18 @@ SELECT definition_id,
     max(coalesce(finished_at, failed_at, started_at, run_at)) FILTER (WHERE is_last) AS changed_at,
     bool_or(is_late) AS late, bool_or(is_beside) AS overlapping, bool_or(came_back OR ran_again) AS twice,
     bool_or(is_near) AS is_near, min(scheduled_for) AS first_at, max(scheduled_for) AS last_at,
-    bool_and(status IN ({sql_list(ENDED)})) AND {_LONG_OVER} AS is_over, min(id) AS oldest,
-    array_agg(id) FILTER (WHERE is_watched) AS watched,
-    array_agg(version) FILTER (WHERE is_watched) AS versions,
-    array_agg(came_back) FILTER (WHERE is_watched) AS back
+    bool_and(status IN ({sql_list(ENDED)}) AND NOT ran_again) AND {_LONG_OVER} AS is_over,
+    min(id) AS oldest, count(*) AS how_many,
+    coalesce(array_agg(id) FILTER (WHERE is_watched), '{{}}') AS watched,
+    coalesce(array_agg(version) FILTER (WHERE is_watched), '{{}}') AS versions,
+    coalesce(array_agg(came_back) FILTER (WHERE is_watched), '{{}}') AS back
 FROM (SELECT * FROM judged ORDER BY definition_id, id) AS judged GROUP BY definition_id""")
 # Whether one of the latest runs may be odd, by indexes but for what was run again: none is if all are plain
 # fires (worker.indexed), and none was run again. So many in less than as many days are near, some of them.
 _SURVEYED = f"""
 SELECT d.id AS definition_id, fires < runs OR of_fires.is_odd OR {{ran_again}} AS is_odd,
     last_at - first_at < (kept - 1) * interval '1 day' AS is_near, first_at, last_at, newest,
-    oldest, coalesce(is_over, false) AS is_over
+    oldest, runs AS how_many, coalesce(is_over, false) AS is_over
 FROM unnest(CAST(:ids AS bigint[])) AS d (id)
 CROSS JOIN LATERAL (
     SELECT count(*) AS runs, min(id) AS oldest, max(id) AS newest FROM (
@@ -139,8 +140,8 @@ def strips(connection: Connection, ids: Sequence[int]) -> dict[int, RowMapping]:
     the same as long as nothing that is told of the runs changed; late, overlapping, twice: whether one is, as
     far as PostgreSQL can tell; is_near: one was scheduled for less than a day after one before it; first_at
     and last_at: the times that they were scheduled for. For who remembers it: is_over, that all have ended,
-    and not just now; oldest; watched, versions and back: the runs that may change, each with its VERSION and
-    whether it CAME_BACK.
+    not just now, and none was run again; oldest; how_many they are; watched, versions and back: the runs that
+    may change, each with its VERSION and whether it CAME_BACK.
     """
     return _by_definition(connection, _STRIPS, ids)
 
@@ -162,8 +163,9 @@ def surveyed(connection: Connection, ids: Sequence[int], words: Collection[str])
     """Return by definition id a row about its LATEST runs; none for those that have no runs.
 
     is_odd: one of them may be one of ``words`` (late, overlapping, twice); is_near, first_at and last_at as
-    of ``strips``, the first where number and span of the runs show it, see ``near``; newest and oldest;
-    is_over: all have succeeded, and not just now. Most schedules have nothing odd, and this takes a quarter.
+    of ``strips``, the first where number and span of the runs show it, see ``near``; newest, oldest and
+    how_many; is_over: all have succeeded, and not just now. Most schedules have nothing odd, and this takes a
+    quarter.
     """
     return _by_definition(connection, _survey(twice="twice" in words), ids)
 

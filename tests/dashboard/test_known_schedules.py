@@ -88,6 +88,18 @@ def test_a_run_by_hand_is_one_since(
     assert surveyed == [plain[0]]
 
 
+def test_what_is_left_when_plain_runs_were_removed_is_looked_at(
+    client: FlaskClient, connection: Connection, surveyed: list[int]
+) -> None:
+    definition = a_definition(connection, "mine")
+    late = a_fire(connection, definition, 3000, late=20)
+    for ago in range(20, 0, -1):
+        a_fire(connection, definition, 60 * ago)
+    assert names(client) == names(client) == [] and surveyed == [definition]
+    connection.execute("DELETE FROM wakeboard.job_runs WHERE id > %s", (late,))
+    assert names(client) == names(client, "late") == ["mine"]
+
+
 @pytest.mark.parametrize("most", [known_schedules.MOST_AGAIN, 1])
 def test_what_was_run_again_is_done_twice(
     client: FlaskClient, connection: Connection, plain: list[int], surveyed: list[int],
@@ -125,26 +137,28 @@ class Told(NamedTuple):
     """A schedule that the process knows: its definition and its runs, the oldest first."""
 
     definition: int
+    dead: int
     plain: int
     recovered: int
-    dead: int
     newest: int
+    reserved: int
 
 
 @pytest.fixture
 def mine(client: FlaskClient, connection: Connection, told_whole: list[int]) -> Told:
     """A schedule of which all runs have ended, one of them after a retry and one of them dead."""
     definition = a_definition(connection, "mine")
-    plain = a_fire(connection, definition, 300)
-    recovered = a_run(
-        connection, "succeeded", definition_id=definition, scheduled_for=from_now("-240 minutes"),
-        started_at="-230 minutes", finished_at="-229 minutes", attempts=2, failures=1, lease_epoch=2,
-    )  # fmt: skip
     dead = a_run(
-        connection, "dead", definition_id=definition, scheduled_for=from_now("-180 minutes"),
-        started_at="-170 minutes", failed_at="-169 minutes", finished_at="-169 minutes",
+        connection, "dead", definition_id=definition, scheduled_for=from_now("-300 minutes"),
+        started_at="-290 minutes", failed_at="-289 minutes", finished_at="-289 minutes",
     )  # fmt: skip
-    found = Told(definition, plain, recovered, dead, a_fire(connection, definition, 60))
+    plain = a_fire(connection, definition, 240)
+    recovered = a_run(
+        connection, "succeeded", definition_id=definition, scheduled_for=from_now("-180 minutes"),
+        started_at="-170 minutes", finished_at="-169 minutes", attempts=2, failures=1, lease_epoch=2,
+    )  # fmt: skip
+    (reserved,) = connection.execute("SELECT nextval('wakeboard.job_runs_id_seq')").fetchone() or (0,)
+    found = Told(definition, dead, plain, recovered, a_fire(connection, definition, 60), reserved)
     marks(client)
     assert told_whole == [definition]
     told_whole.clear()
@@ -159,7 +173,7 @@ def marks(client: FlaskClient) -> str:
 
 def test_runs_that_have_ended_are_told_once(client: FlaskClient, told_whole: list[int], mine: Told) -> None:
     shown = marks(client)
-    for run, status in zip(mine[1:], ("succeeded", "succeeded", "dead", "succeeded"), strict=True):
+    for run, status in zip(mine[1:5], ("dead", "succeeded", "succeeded", "succeeded"), strict=True):
         assert f"Run {run}: {status}" in shown
     assert names(client) == ["mine"] and told_whole == [], "nor does the filter ask for them"
 
@@ -217,19 +231,45 @@ def run_by_hand(connection: Connection, mine: Told) -> None:
     a_run(connection, "queued", definition_id=mine.definition)
 
 
+def remove(connection: Connection, run: int) -> None:
+    connection.execute("DELETE FROM wakeboard.job_attempts WHERE run_id = %s", (run,))
+    connection.execute("DELETE FROM wakeboard.job_runs WHERE id = %s", (run,))
+
+
 def remove_the_oldest(connection: Connection, mine: Told) -> None:
-    connection.execute("DELETE FROM wakeboard.job_runs WHERE id = %s", (mine.plain,))
+    remove(connection, mine.dead)
 
 
-def remove_the_dead(connection: Connection, mine: Told) -> None:
-    connection.execute("DELETE FROM wakeboard.job_runs WHERE id = %s", (mine.dead,))
+def remove_a_plain_one(connection: Connection, mine: Told) -> None:
+    remove(connection, mine.plain)
+
+
+def remove_the_newest(connection: Connection, mine: Told) -> None:
+    remove(connection, mine.newest)
+
+
+def remove_all_but_the_oldest(connection: Connection, mine: Told) -> None:
+    for run in (mine.plain, mine.recovered, mine.newest):
+        remove(connection, run)
+
+
+def fire_when_a_plain_one_is_removed(connection: Connection, mine: Told) -> None:
+    fire(connection, mine)
+    remove(connection, mine.plain)
+
+
+def commit_one_from_before(connection: Connection, mine: Told) -> None:
+    """Of a transaction that took long the run has a lower number than those that ended meanwhile."""
+    a_run(connection, "queued", definition_id=mine.definition, id=mine.reserved)
 
 
 @pytest.mark.parametrize(
     "change",
     [
         retry_it, retry_it_until_it_is_dead_again, cancel_it, answer_late, run_it_again,
-        run_it_again_for_now_in_vain, fire, run_by_hand, remove_the_oldest, remove_the_dead,
+        run_it_again_for_now_in_vain, fire, run_by_hand, remove_the_oldest, remove_a_plain_one,
+        remove_the_newest, remove_all_but_the_oldest, fire_when_a_plain_one_is_removed,
+        commit_one_from_before,
     ],
 )  # fmt: skip
 def test_what_changes_is_told_anew(
@@ -238,7 +278,8 @@ def test_what_changes_is_told_anew(
 ) -> None:  # fmt: skip
     before = marks(client)
     change(connection, mine)
-    shown, word = marks(client), names(client, "twice")
+    shown, found = marks(client), [names(client, word) for word in WORDS]
     assert told_whole and (shown != before or change is run_it_again_for_now_in_vain)
     client.application.extensions.pop("wakeboard_known_schedules")
-    assert (shown, word) == (marks(client), names(client, "twice")), "as one that knows nothing shows it"
+    fresh = marks(client), [names(client, word) for word in WORDS]
+    assert (shown, found) == fresh, "as one that knows nothing shows it"
