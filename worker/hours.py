@@ -8,7 +8,7 @@ every other hour from the minutes.
 from __future__ import annotations
 
 from collections.abc import Collection
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import psycopg
@@ -17,6 +17,8 @@ from worker.retention.keep import STATISTICS_DAYS
 from worker.states import FAILURES, sql_list
 
 HOUR = timedelta(hours=1)
+# Hours, and steps that part them evenly or are made of them, begin so many lengths after it, in UTC.
+BEGINNING = datetime(2000, 1, 1, tzinfo=UTC)
 # An hour is settled this long after it began: late batches have committed, a replica has caught up.
 SETTLED = timedelta(minutes=90)
 # Whoever has it changes roll-ups, or sums them, until its transaction ends.
@@ -25,7 +27,12 @@ IN_TURN = "pg_try_advisory_xact_lock(7229190502)"
 
 def hour_of(moment: str) -> str:
     """Return the SQL of when the hour of ``moment``, an expression, began by the clock of UTC."""
-    return f"date_bin('1 hour', {moment}, TIMESTAMPTZ '2000-01-01 00:00Z')"
+    return f"date_bin('1 hour', {moment}, TIMESTAMPTZ '{BEGINNING}')"
+
+
+def floored(moment: datetime, step: timedelta) -> datetime:
+    """Return when the ``step`` of ``moment`` began, in UTC."""
+    return BEGINNING + (moment - BEGINNING) // step * step
 
 
 # A sum that is lost in a crash is made again, so nobody waits for the disk.

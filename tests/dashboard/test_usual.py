@@ -58,8 +58,13 @@ def test_a_day_in_which_nothing_more_ended_is_put_together_once(
         ends(connection, name, "10 hours")
     assert succeeded(client) == {"mail": 2, "report": 2}
     assert put_together.count("hour") == put_together.count("day") == 2
-    put_together.clear()
-    assert succeeded(client) == {"mail": 2, "report": 2} and put_together == []
+    # An hour begins, or is settled, between two of three requests at most.
+    goes = []
+    for _ in range(2):
+        put_together.clear()
+        assert succeeded(client) == {"mail": 2, "report": 2}
+        goes.append(len(put_together))
+    assert 0 in goes
     ends(connection, "mail", "1 minute")
     assert succeeded(client) == {"mail": 3, "report": 2} and "day" in put_together
     ends(connection, "mail", "1 minute", "statistics_deltas")

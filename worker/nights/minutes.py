@@ -9,9 +9,10 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 from worker.halving import last_before
+from worker.hours import BEGINNING
 from worker.leases import is_stuck
 from worker.nights import Ask, Row, Window
 from worker.nights.stretches import Busy, Stretch, joined
@@ -23,8 +24,6 @@ LANES = 20
 SLICES = 96
 # What an hour can be parted by evenly.
 _STEPS = [timedelta(minutes=each) for each in (1, 2, 3, 4, 5, 6, 10, 12, 15, 20, 30, 60)]
-# In UTC: each of them begins so many of its lengths after it.
-FIRST_SLICE = datetime(2000, 1, 1, tzinfo=UTC)
 # Of so many types, those with failures or the most work, slices are told.
 MOST_DRAWN = 10 * LANES
 # A start further back is drawn from here: before every window.
@@ -112,7 +111,7 @@ FROM (
         array_agg(date_part('epoch', begin_at - :since)) AS begins, array_agg(first) AS starts,
         array_agg(last) AS ends, array_agg(attempts) AS of_slices, array_agg(failed) AS failed_of_slices
     FROM (
-        SELECT ended.job_type, date_bin(:step, minute, TIMESTAMPTZ '{first_slice}') AS begin_at,
+        SELECT ended.job_type, date_bin(:step, minute, TIMESTAMPTZ '{beginning}') AS begin_at,
             sum(runs)::bigint AS attempts,
             coalesce(sum(runs) FILTER (WHERE outcome = 'succeeded'), 0)::bigint AS succeeded,
             coalesce(sum(runs) FILTER (WHERE outcome IN ({failed})), 0)::bigint AS failed,
@@ -133,7 +132,7 @@ FROM (
 ) AS told
 """
 _OF_ALL, _OF_SOME = (
-    _SUMMED.format(failed=_FAILED, first_slice=FIRST_SLICE, longest_ms=LONGEST_MS, minutes=_minutes(more))
+    _SUMMED.format(failed=_FAILED, beginning=BEGINNING, longest_ms=LONGEST_MS, minutes=_minutes(more))
     for more in ("", "AND job_type = ANY (CAST(:only AS text[]))")
 )
 

@@ -12,7 +12,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from functools import cached_property
 
 from sqlalchemy import Connection
@@ -20,7 +20,7 @@ from sqlalchemy import Connection
 from dashboard.queries import errors, removed
 from dashboard.queries.errors import Window
 from dashboard.queries.failures import read
-from worker.hours import HOUR, SETTLED
+from worker.hours import BEGINNING, HOUR, SETTLED, floored
 from worker.nights.faults import UNKNOWN
 
 # As with hours: this long after it ended an attempt has been written down, and a replica has caught up.
@@ -32,8 +32,6 @@ HOLDS = timedelta(minutes=10)
 # Fewer are counted as quickly by the database.
 WORTH = 1_000
 MOST_KEPT = 6
-# From when PostgreSQL counts microseconds.
-_BEGINNING = datetime(2000, 1, 1, tzinfo=UTC)
 _LEAST = timedelta(microseconds=1)
 
 
@@ -60,13 +58,13 @@ class Attempts:
 
 
 def stamp(moment: datetime) -> int:
-    """Return ``moment`` as PostgreSQL counts it: in microseconds."""
-    return (moment - _BEGINNING) // _LEAST
+    """Return ``moment`` as PostgreSQL counts it: in microseconds since BEGINNING."""
+    return (moment - BEGINNING) // _LEAST
 
 
 def moment_of(found: int) -> datetime:
     """Return the moment that ``stamp`` says so."""
-    return _BEGINNING + found * _LEAST
+    return BEGINNING + found * _LEAST
 
 
 class Older:
@@ -263,13 +261,9 @@ def _question(window: Window) -> Hashable:
 
 def turn(now: datetime) -> datetime:
     """Return when the turn began in which what is kept holds."""
-    return _floored(now, HOLDS)
+    return floored(now, HOLDS)
 
 
 def settled(now: datetime) -> datetime:
     """Return up to when attempts are remembered."""
-    return _floored(now - SETTLES, PACE)
-
-
-def _floored(moment: datetime, step: timedelta) -> datetime:
-    return _BEGINNING + (moment - _BEGINNING) // step * step
+    return floored(now - SETTLES, PACE)

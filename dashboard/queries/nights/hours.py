@@ -2,27 +2,28 @@
 
 A window of the last day moves on with each minute, its settled hours change twice an hour. The minutes before
 them are settled too, and are summed once for each window. Those after them, an hour or two, are summed again
-when rows came to them, and the newest, which a slice does not hold yet, by each request. Reads only.
+when rows came to them or retention took some, as those of a window are that has no settled hours; the newest,
+which are in no slice that is over, by each request. Reads only.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 from dashboard.queries.errors import Window
 from dashboard.queries.settled import Settled
 from dashboard.words.night import MINUTE
-from worker.hours import HOUR, SETTLED
+from worker.hours import HOUR, SETTLED, floored
 from worker.nights import Ask, minutes
 from worker.nights.minutes import Minutes
 from worker.nights.usual import BEFORE, Usual, usual_until
 from worker.retention.keep import STATISTICS_DAYS
 
 # So many windows have their hours kept: about 150 kB each of sixty types, three times that of two hundred,
-# and as much again for the lanes that were drawn, where all have pauses; and so many have their beginnings,
-# which are shorter than an hour.
+# and as much again for the lanes that were drawn, where all have pauses; so many have their beginnings, which
+# are shorter than an hour; and so many their ends, or all that retention may take from.
 MOST_HOURS = 4
 # Retention removes minutes of statistics; a window is told with what was usual before it.
 STAY = timedelta(days=STATISTICS_DAYS - 1) - BEFORE
@@ -88,19 +89,11 @@ def settled_hours(window: Window, now: datetime) -> tuple[datetime, datetime]:
     """
     if not stay(window, now):
         return window.until, window.since
-    return _hour(window.since + HOUR - MINUTE), min(_hour(window.until), _hour(now - SETTLED) + HOUR)
+    return floored(window.since + HOUR - MINUTE, HOUR), min(
+        floored(window.until, HOUR), floored(now - SETTLED, HOUR) + HOUR
+    )
 
 
 def stay(window: Window, now: datetime) -> bool:
     """Return whether retention removes none of the minutes that ``window`` is told by."""
     return now < window.since + STAY
-
-
-def _hour(moment: datetime) -> datetime:
-    """Return when the hour of ``moment`` began, by the clock of UTC as slices are."""
-    return floored(moment, HOUR)
-
-
-def floored(moment: datetime, step: timedelta) -> datetime:
-    """Return when the ``step`` of ``moment`` began, as slices of that length do."""
-    return moment.astimezone(UTC) - (moment - minutes.FIRST_SLICE) % step
