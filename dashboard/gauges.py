@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import inf
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -110,7 +111,9 @@ def _loops() -> Metric:
         labels=["process", "loop"],
     )
     for loop in health.duties(reading()):
-        family.add_metric([loop.process_id, loop.name], (as_of() - loop.last_success_at).total_seconds())
+        # Nobody knows when it was where the database's clock was ahead: longer ago than anybody allows.
+        ago = inf if loop.is_ahead else (as_of() - loop.last_success_at).total_seconds()
+        family.add_metric([loop.process_id, loop.name], ago)
     return family
 
 

@@ -15,6 +15,7 @@ from functools import lru_cache
 from itertools import islice, takewhile
 from typing import Any
 
+from worker.clock_skew import was_ahead
 from worker.cron import Cron
 
 CATCH_UP_CAP = 100
@@ -76,11 +77,29 @@ def find_due(row: Mapping[str, Any]) -> Due:
 def _add_present(due: Due, row: Mapping[str, Any]) -> None:
     """Add what is due by the rule that holds now."""
     cron, now = read(row["schedule"]), row["now"]
-    settled = max(now, row["settled_at"])
-    due.following = cron.next_fire(row["timezone"], settled)
-    due.first = row["next_fire_at"] or cron.next_fire(row["timezone"], row["settled_at"])
+    settled_at = settled_by(row)
+    due.following = cron.next_fire(row["timezone"], max(now, settled_at))
+    due.first = row["next_fire_at"] or cron.next_fire(row["timezone"], settled_at)
     due.error = None if due.following else NEVER
-    due.instants += _between(due, cron, row["timezone"], row["next_fire_at"], row["settled_at"], now)
+    due.instants += _between(due, cron, row["timezone"], row["next_fire_at"], settled_at, now)
+
+
+def settled_by(row: Mapping[str, Any]) -> datetime:
+    """Return until when a definition's fires are settled: until now where the clock was ahead of that."""
+    at: datetime = row["settled_at"]
+    return row["now"] if was_ahead(at, row["now"]) else at
+
+
+def comes_too_late(row: Mapping[str, Any]) -> bool:
+    """Return whether a definition's next fire lies beyond the one that its rule gives from now on.
+
+    row: as of ``find_due``. The clock was ahead when that was set. False where the rule cannot be read.
+    """
+    try:
+        due = read(row["schedule"]).next_fire(row["timezone"], max(row["now"], settled_by(row)))
+    except (ValueError, OverflowError):
+        return False
+    return due is not None and row["next_fire_at"] > due
 
 
 def _add_stretch(due: Due, stretch: Mapping[str, Any]) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from worker.clock_skew import is_since
 from worker.leases import is_heard, is_held_by, is_stopping
 
 
@@ -82,5 +83,5 @@ def rank(worker: str) -> str:
 
 def is_recent(worker: str) -> str:
     """Return the SQL that says whether a worker is there, or stopped less than RECENT_SECONDS ago."""
-    lately = f"{worker}.stopped_at >= now() - make_interval(secs => {RECENT_SECONDS})"
+    lately = is_since(f"{worker}.stopped_at", RECENT_SECONDS)
     return f"({worker}.stopped_at IS NULL OR {lately})"

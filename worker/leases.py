@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from worker.clock_skew import is_since
+
 
 @dataclass(frozen=True, slots=True)
 class LeaseState:
@@ -46,11 +48,11 @@ def is_heard(worker: str, margin_seconds: int = 0) -> str:
     """Return the SQL that says whether a worker is heard; ``worker`` is the name of its row in the query.
 
     It is heard until it misses two heartbeats; from then on operators may take its leases. Who must be surer
-    that it is silent says by how many seconds: ``margin_seconds``.
+    that it is silent says by how many seconds: ``margin_seconds``. A heartbeat that lies ahead is not heard.
     """
     margin = f" + {margin_seconds}" if margin_seconds else ""
-    silent_since = f"now() - make_interval(secs => 2 * {worker}.heartbeat_seconds{margin})"
-    return f"({worker}.stopped_at IS NULL AND {worker}.seen_at >= {silent_since})"
+    is_lately = is_since(f"{worker}.seen_at", f"2 * {worker}.heartbeat_seconds{margin}")
+    return f"({worker}.stopped_at IS NULL AND {is_lately})"
 
 
 def is_stopping(worker: str) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 
 import psycopg
 
+from worker.clock_skew import is_ahead, is_before, is_since, latest
 from worker.leases import IS_HEARD, is_heard
 
 # A loop is late after missing three rounds and this much more, so that one slow statement is no alarm.
@@ -49,8 +50,8 @@ REPLACED = f"""NOT {IS_HEARD} AND NOT w.is_tick AND (
 LOOPS = f"""
 SELECT l.process_id, w.hostname, w.pid, l.name, l.interval_seconds, l.last_success_at,
     extract(epoch FROM now() - l.last_success_at)::float8 AS ago_seconds,
-    l.last_success_at < now() - make_interval(secs => 3 * l.interval_seconds + {MARGIN_SECONDS}) AS late,
-    l.last_error, l.last_error_at, l.numbers
+    {is_before("l.last_success_at", f"3 * l.interval_seconds + {MARGIN_SECONDS}")} AS late,
+    l.last_error, l.last_error_at, l.numbers, {is_ahead("l.last_success_at")} AS is_ahead
 FROM wakeboard.loops AS l LEFT JOIN wakeboard.workers AS w ON w.id = l.process_id
 WHERE CASE
     WHEN w.id IS NULL THEN l.last_success_at > now() - make_interval(secs => {GONE_SECONDS})
@@ -59,6 +60,7 @@ WHERE CASE
     ELSE NOT EXISTS (
         SELECT FROM wakeboard.workers AS later
         WHERE later.seen_at > w.seen_at + make_interval(secs => {GONE_SECONDS})
+            AND later.seen_at <= {latest()}
     ) AND NOT ({REPLACED})
 END
 ORDER BY l.process_id, l.name
@@ -68,16 +70,19 @@ ABANDONED = f"""
 SELECT EXISTS (
         SELECT FROM wakeboard.job_definitions
         WHERE enabled AND schedule IS NOT NULL
-            AND updated_at < now() - make_interval(secs => {SILENCE_SECONDS})
+            AND {is_before("updated_at", SILENCE_SECONDS)}
     ) AND NOT EXISTS (
-        SELECT FROM wakeboard.workers WHERE seen_at > now() - make_interval(secs => {SILENCE_SECONDS})
+        SELECT FROM wakeboard.workers WHERE {is_since("seen_at", SILENCE_SECONDS)}
     )
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """One background duty of one process, and how long ago it last succeeded."""
+    """One background duty of one process, and how long ago it last succeeded.
+
+    ``is_ahead``: that time lies ahead of the database's clock. Nobody knows how long ago it was: it is late.
+    """
 
     process_id: str
     hostname: str | None
@@ -90,6 +95,7 @@ class Loop:
     last_error: str | None
     last_error_at: datetime | None
     numbers: dict[str, Any] | None
+    is_ahead: bool
 
 
 def loops(connection: psycopg.Connection[Any]) -> list[Loop]:

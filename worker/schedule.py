@@ -20,6 +20,7 @@ import psycopg
 from psycopg.rows import dict_row
 
 from worker import log, refusals
+from worker.clock_skew import is_ahead, is_before
 from worker.due import Decision, Due, Missed, find_due, sort_fires
 from worker.indexed import IS_UNDER_WAY
 from worker.refusals import Refusals, halves, is_refusal
@@ -42,7 +43,7 @@ WHERE (unsettled IS NOT NULL OR (enabled AND schedule IS NOT NULL
         SELECT 1 FROM wakeboard.job_runs AS r
         WHERE r.definition_id = job_definitions.id AND r.{IS_UNDER_WAY}
     ))
-    AND (error IS NULL OR settled_at <= now() - interval '{REFUSED_SECONDS} s')
+    AND (error IS NULL OR {is_before("settled_at", REFUSED_SECONDS)})
     AND (%(ids)s::bigint[] IS NULL OR id = ANY (%(ids)s))
 ORDER BY next_fire_at NULLS FIRST
 LIMIT {BATCH}
@@ -80,18 +81,19 @@ WHERE NOT EXISTS (
 )
 ON CONFLICT (definition_id, scheduled_for) DO NOTHING
 """
-ADVANCE = """
+_SETTLED = f"CASE WHEN {is_ahead('settled_at')} THEN now() ELSE greatest(settled_at, now()) END"
+ADVANCE = f"""
 UPDATE wakeboard.job_definitions
 SET next_fire_at = %s, last_fire_at = coalesce(%s, last_fire_at), error = %s, unsettled = NULL,
-    settled_at = greatest(settled_at, now())
+    settled_at = {_SETTLED}
 WHERE id = %s
 """
 # What its earlier rules left unsettled stays, and the present rule goes on from its own first fire.
-HOLD = """
+HOLD = f"""
 UPDATE wakeboard.job_definitions
 SET next_fire_at = CASE WHEN unsettled IS NULL THEN coalesce(%(first)s, next_fire_at)
         ELSE coalesce(next_fire_at, %(first)s) END,
-    error = %(error)s, settled_at = greatest(settled_at, now())
+    error = %(error)s, settled_at = {_SETTLED}
 WHERE id = %(id)s
 """
 WAIT = "UPDATE wakeboard.job_definitions SET next_fire_at = coalesce(next_fire_at, %s) WHERE id = %s"

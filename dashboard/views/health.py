@@ -45,6 +45,7 @@ def statusz() -> tuple[Response, int]:
     unfireable = health.unfireable(reading())
     wrong = (
         ("no worker or tick came for 3 minutes", abandoned),
+        ("the database's clock was ahead", any(loop.is_ahead for loop in late)),
         ("late", bool(late)),
         ("schedules cannot fire", unfireable > 0),
     )
@@ -65,6 +66,7 @@ def _loop(loop: Loop) -> dict[str, Any]:
         "interval_seconds": loop.interval_seconds,
         "last_success_at": loop.last_success_at,
         "late": loop.late,
+        "is_ahead": loop.is_ahead,
     }
 
 

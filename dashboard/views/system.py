@@ -40,6 +40,7 @@ PLAIN_TEXTS = ("timezone", "environment", "log_format", "app")
 LOOPS = {
     "alerts": "looks at the rules of /alerts and writes their messages",
     "claim": "takes due runs. Late: the worker hangs, cannot reach the database, or cannot import its module",
+    "clock": "puts right what was written while the database's clock was ahead",
     "forget": "removes workers that ended or fell silent a week ago",
     "indexes": "builds indexes anew that a long transaction left bloated, beside the work",
     "listen": "hears at once that work has come. Late: work begins at the next poll instead",

@@ -10,8 +10,10 @@ from dashboard.formats import duration, number, plural
 from dashboard.queries.overview import CAP, Counts
 from worker.alerts.finding import Finding
 from worker.alerts.kinds import title_of
+from worker.clock_skew import AHEAD, was_ahead
 from worker.liveness import SILENCE_SECONDS
 
+START = "Start one: wakeboard worker, or a crontab line with wakeboard tick."
 WORDS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 
 
@@ -136,14 +138,16 @@ def _without_workers(counts: Counts, wrong: Sequence[str], now: datetime) -> Ver
     if counts.worker_seen_at is None:
         start = "Start one: wakeboard worker, or wakeboard up."
         return Verdict(False, "No worker has ever run here.", f"{waiting} {start}{besides}")
-    silent = (now - counts.worker_seen_at).total_seconds()
     if counts.schedules == 0 and counts.queued == 0:
         return Verdict(not wrong, "No worker is running", f"and nothing waits for one.{besides}")
+    if was_ahead(counts.worker_seen_at, now):
+        unknown = f"{AHEAD}: nobody knows when the last one was here."
+        return Verdict(False, "No worker is running.", f"{unknown} {waiting} {START}{besides}")
+    silent = (now - counts.worker_seen_at).total_seconds()
     if counts.schedules and silent < SILENCE_SECONDS:
         gone = f"right now; the last one was here {duration(silent)} ago."
         return Verdict(not wrong, "No worker is running", f"{gone} {waiting}{besides}")
-    start = "Start one: wakeboard worker, or a crontab line with wakeboard tick."
-    return Verdict(False, "No worker is running.", f"{waiting} {start}{besides}")
+    return Verdict(False, "No worker is running.", f"{waiting} {START}{besides}")
 
 
 def _without_claims(counts: Counts, wrong: Sequence[str]) -> Verdict:

@@ -275,6 +275,7 @@ def test_every_loop_tells_of_itself(worker: Wakeboard, shared: Connection) -> No
         "forget",
         "retention",
         "indexes",
+        "clock",
         "claim",
         "renew",
         "listen",

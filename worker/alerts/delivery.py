@@ -14,6 +14,7 @@ from typing import Any, Literal
 import psycopg
 
 from worker.alerts.channels import Channels, NotSent, Outgoing
+from worker.clock_skew import is_ahead, is_before
 from worker.db import DatabaseError
 
 Connection = psycopg.Connection[Any]
@@ -24,6 +25,8 @@ MOST_TRIES = len(WAITS) + 1
 # After this long without a try a message that waits for a worker is taken by the web process.
 PATIENCE_SECONDS = 120
 RECORD_SECONDS = 20.0
+_LONGEST = f"CASE WHEN error IS NULL THEN {CLAIM_SECONDS} ELSE {WAITS[-1]} END"
+_IS_FREE = f"(claimed_until <= now() OR {is_ahead('claimed_until', _LONGEST)})"
 
 CLAIM = f"""
 UPDATE wakeboard.alert_messages AS m
@@ -32,7 +35,7 @@ FROM (
     SELECT id, tries > 0 AND error IS NULL AS is_repeat FROM wakeboard.alert_messages
     WHERE id = %(id)s AND sent_at IS NULL AND gave_up_at IS NULL
       AND channel = ANY(%(channels)s) AND tries < {MOST_TRIES}
-      AND (claimed_until IS NULL OR claimed_until <= now())
+      AND (claimed_until IS NULL OR {_IS_FREE})
     FOR UPDATE
 ) AS before
 WHERE m.id = before.id
@@ -43,11 +46,11 @@ EXHAUSTED = f"""
 UPDATE wakeboard.alert_messages SET gave_up_at = now(),
     error = coalesce(error, 'Each of {MOST_TRIES} processes ended while it sent this; it may have arrived.')
 WHERE id = %(id)s AND sent_at IS NULL AND gave_up_at IS NULL AND tries >= {MOST_TRIES}
-  AND claimed_until <= now()
+  AND {_IS_FREE}
 """
-STANDING = """
+STANDING = f"""
 SELECT sent_at IS NOT NULL, gave_up_at IS NOT NULL,
-    greatest(0, extract(epoch FROM claimed_until - now()))::float8, channel
+    CASE WHEN {_IS_FREE} THEN 0 ELSE extract(epoch FROM claimed_until - now()) END::float8, channel
 FROM wakeboard.alert_messages WHERE id = %(id)s
 """
 SENT = """
@@ -65,8 +68,8 @@ WHERE id = %(id)s AND sent_at IS NULL
 WAITING = f"""
 SELECT id, run_id FROM wakeboard.alert_messages
 WHERE sent_at IS NULL AND gave_up_at IS NULL AND kind <> 'test' AND channel = ANY(%(channels)s)
-  AND (claimed_until IS NULL OR claimed_until <= now())
-  AND (run_id IS NULL OR coalesce(claimed_until, created_at) < now() - interval '{PATIENCE_SECONDS} seconds')
+  AND (claimed_until IS NULL OR {_IS_FREE})
+  AND (run_id IS NULL OR {is_before("coalesce(claimed_until, created_at)", PATIENCE_SECONDS)})
 ORDER BY created_at LIMIT %(most)s
 """
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 
+from worker.clock_skew import is_before
 from worker.liveness import is_abandoned, late_loops
 from worker.outcome import Permanent
 from worker.registry import JobType
@@ -24,7 +25,7 @@ EVERY_SECONDS = 58
 Connection = psycopg.Connection[Any]
 TURN = f"""
 UPDATE wakeboard.installation SET pinged_at = now()
-WHERE pinged_at IS NULL OR pinged_at < now() - interval '{EVERY_SECONDS} seconds' RETURNING id
+WHERE pinged_at IS NULL OR {is_before("pinged_at", EVERY_SECONDS)} RETURNING id
 """
 ANSWERED = "UPDATE wakeboard.installation SET ping_error = %s WHERE ping_error IS DISTINCT FROM %s"
 

@@ -11,6 +11,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Literal
 
+from worker.clock_skew import was_ahead
+
 State = Literal["quiet", "firing"]
 News = Literal["firing", "recovered", "reminder"]
 
@@ -46,6 +48,9 @@ def judge(
     after = _moved(memory, "firing" if firing else "quiet", now)
     if not can_tell or (after.silenced_until is not None and after.silenced_until > now):
         return after, None
+    if after.sent_at is not None and was_ahead(after.sent_at, now):
+        # Nobody knows when that was: long ago.
+        after = replace(after, sent_at=now - timedelta(seconds=max(window_seconds, remind_seconds)))
     if after.sent_at is not None and now - after.sent_at < timedelta(seconds=window_seconds):
         return after, None
     news = _news(after, now, is_news, remind_seconds)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from worker import fleet
 from worker.alerts.finding import NAMED
 from worker.alerts.kinds import JOB_TYPE
+from worker.clock_skew import is_since
 from worker.indexed import IS_SET_ASIDE
 from worker.liveness import SILENCE_SECONDS
 from worker.states import CLAIMABLE, FAILURES, Status, sql_list
@@ -65,7 +66,7 @@ UNMANNED = f"""{WAITING}, unmanned AS (
     SELECT job_type, due_at FROM oldest
     WHERE due_at < now() - make_interval(secs => %(waited_seconds)s) AND NOT EXISTS (
         SELECT FROM wakeboard.workers w WHERE oldest.job_type = ANY(w.job_types) AND CASE
-            WHEN w.is_tick THEN w.seen_at > now() - make_interval(secs => {SILENCE_SECONDS})
+            WHEN w.is_tick THEN {is_since("w.seen_at", SILENCE_SECONDS)}
             ELSE {fleet.is_claiming("w", LATE_SECONDS)}
         END
     )

@@ -18,6 +18,7 @@ from worker.alerts.finding import Finding
 from worker.alerts.judge import Memory, News, judge
 from worker.alerts.kinds import JOB_TYPE, KINDS, Watcher, configured
 from worker.alerts.messages import Place, Words, stored, words
+from worker.clock_skew import is_before
 from worker.settings import Settings
 from worker.transitions.enqueue import enqueue
 
@@ -37,12 +38,11 @@ SELECT r.id, r.kind FROM wakeboard.alert_rules AS r
 JOIN unnest(%(kinds)s::text[], %(every)s::float8[], %(mine)s::bool[], %(settles)s::float8[])
     AS k (kind, every, mine, settles) USING (kind)
 CROSS JOIN pg_stat_get_activity(pg_backend_pid()) AS session
-WHERE r.enabled AND session.backend_start <= now() - make_interval(secs => k.settles) AND CASE
-    WHEN k.mine THEN coalesce(r.checked_at, '-infinity') < now() - make_interval(secs => 0.9 * k.every)
-    WHEN coalesce(r.checked_at, r.created_at) < now() - make_interval(secs => {NEGLECTED_SECONDS} + k.every)
-        THEN true
+WHERE r.enabled AND {is_before("session.backend_start", "k.settles")} AND CASE
+    WHEN k.mine THEN {is_before("coalesce(r.checked_at, '-infinity')", "0.9 * k.every")}
+    WHEN {is_before("coalesce(r.checked_at, r.created_at)", f"{NEGLECTED_SECONDS} + k.every")} THEN true
     ELSE %(can_tell)s AND r.state <> r.told AND coalesce(r.silenced_until, '-infinity') < now()
-        AND greatest(r.fired_at, r.recovered_at) < now() - make_interval(secs => {NEGLECTED_SECONDS})
+        AND {is_before("greatest(r.fired_at, r.recovered_at)", NEGLECTED_SECONDS)}
 END
 """
 _STILL_DUE = f"SELECT id FROM ({DUE}) AS due"

@@ -14,6 +14,7 @@ import psycopg
 from worker import code_schedules, schedule
 from worker.absence import Lack
 from worker.duties.alerts import ALERTS_SECONDS, Alerts
+from worker.duties.clock import CLOCK_SECONDS, Clock
 from worker.duties.counting import MERGE_SECONDS, Counting
 from worker.duties.hearing import LISTEN_SECONDS, Hearing
 from worker.duties.indexes import INDEXES_SECONDS, Indexes
@@ -90,6 +91,8 @@ class Background:
             lease_seconds=settings.lease_seconds, heartbeat_seconds=settings.heartbeat_seconds,
             waits_first=not is_tick,
         )  # fmt: skip
+        self._clock = Clock(presence.worker_id)
+        self._jumps = 0
         self._operations = Operations()
         self._counting = Counting()
         self._retention = Retention(Keep.from_settings(settings), presence.worker_id)
@@ -147,6 +150,8 @@ class Background:
         settings, look_seconds = self._settings, self._look_seconds
         steps: Sequence[Step] = (schedule.step, pauses.end_due, self._reaper.step, self._operate)
         return [
+            # First: what is due is found by times that it puts right.
+            Duty("clock", CLOCK_SECONDS, self._put_right),
             *(
                 Duty(name, look_seconds, self._soon_again(step), on_demand=True)
                 for name, step in zip(DUE_DUTIES, steps, strict=True)
@@ -182,6 +187,16 @@ class Background:
 
     def _show_output(self, connection: Connection) -> None:
         self._live_output.step(connection, self._holdings.all())
+
+    def _put_right(self, connection: Connection) -> Mapping[str, Any]:
+        """Write anew what the database's clock wrote while it was ahead, a slice at a time."""
+        if self._reaper.jumps > self._jumps:
+            self._jumps = self._reaper.jumps
+            self._clock.walk()
+        numbers = self._clock.step(connection)
+        if self._clock.pause_seconds is not None:
+            self._duties.hurry("clock", in_seconds=self._clock.pause_seconds)
+        return numbers
 
     def _operate(self, connection: Connection) -> Mapping[str, Any]:
         """Advance the operations on many runs; one with a pace may be due before the usual time."""
@@ -261,6 +276,8 @@ class Background:
         """Let each duty come at its time; one that has nothing to do is well."""
         ended = 0.0 if found.has_ended_leases else None
         jumped = self._reaper.clock_jumped(found.clock, before, after)
+        if jumped:
+            self._duties.hurry("clock")
         due = {
             "schedule": found.fires_in,
             "pauses": found.ends_in,

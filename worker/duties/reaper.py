@@ -18,6 +18,7 @@ import psycopg
 
 from worker import log
 from worker.backoff import Backoff
+from worker.clock_skew import is_since
 from worker.fingerprint import LOST_TEMPLATE, lost_group
 from worker.refusals import Refusals, halves, is_refusal, said
 from worker.transitions.engine.reaping import END_REFUSED, ENDED_LEASES, REAP
@@ -47,6 +48,8 @@ class Reaper:
         self._patience = heartbeat_seconds + 5.0
         self._not_before = monotonic() + (self._patience if waits_first else 0.0)
         self._offset: float | None = None
+        # How often the database's clock was seen to jump.
+        self.jumps = 0
         self._passed_by: dict[int, float] = {}
         self._refusals = Refusals()
 
@@ -109,7 +112,7 @@ class Reaper:
     def _server_is_new(self, connection: psycopg.Connection[Any]) -> bool:
         """Whether the server started a moment ago: the leases that ended while it was down may be renewed."""
         row = connection.execute(
-            "SELECT pg_postmaster_start_time() > now() - make_interval(secs => %s)", (self._patience,)
+            f"SELECT {is_since('pg_postmaster_start_time()', '%s')}".encode(), (self._patience,)
         ).fetchone()
         return bool(row and row[0])
 
@@ -133,6 +136,7 @@ class Reaper:
             return False
         log.warn("The database's clock jumped; leases are not taken back for a moment.",
                  seconds=round(offset - known, 3))  # fmt: skip
+        self.jumps += 1
         self.reconnected()
         return True
 

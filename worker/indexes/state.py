@@ -9,6 +9,8 @@ from typing import Any
 
 import psycopg
 
+from worker.clock_skew import is_before
+
 Connection = psycopg.Connection[Any]
 
 PROCESS_ID, NAME = "all workers", "index pass"
@@ -19,14 +21,14 @@ REST_SECONDS = 6 * 3600.0
 GIVEN_UP_SECONDS = 7 * 86_400.0
 
 READ = f"""
-SELECT numbers, last_success_at < now() - make_interval(secs => {PASS_SECONDS})
+SELECT numbers, {is_before("last_success_at", PASS_SECONDS)}
 FROM wakeboard.loops WHERE process_id = %s AND name = %s
 """
 # Whoever changes the row makes the pass.
 TAKE = f"""
 INSERT INTO wakeboard.loops AS l (process_id, name, interval_seconds, last_success_at, numbers)
 VALUES (%s, %s, {PASS_SECONDS}, now(), '{{}}') ON CONFLICT (process_id, name)
-DO UPDATE SET last_success_at = now() WHERE l.last_success_at < now() - make_interval(secs => {PASS_SECONDS})
+DO UPDATE SET last_success_at = now() WHERE {is_before("l.last_success_at", PASS_SECONDS)}
 RETURNING numbers, extract(epoch FROM now())::float8
 """
 STORE = "UPDATE wakeboard.loops SET numbers = %s::jsonb WHERE process_id = %s AND name = %s"

@@ -14,6 +14,7 @@ from typing import Any
 import psycopg
 
 from worker.audit import Actor, acting, record, terminal_actor
+from worker.clock_skew import is_ahead, is_since
 from worker.states import Role
 
 Connection = psycopg.Connection[Any]
@@ -26,38 +27,41 @@ OPEN = """
 INSERT INTO wakeboard.sessions (id_hash, user_id, actor, role, ip, expires_at)
 VALUES (%s, %s, %s, %s, %s, now() + make_interval(secs => %s))
 """
-_ALIVE = (
-    "s.id_hash = %(hash)s AND s.expires_at > now() AND s.seen_at > now() - make_interval(secs => %(idle)s)"
-)
+# One that was used ahead of the clock has been idle for nobody knows how long: its person signs in again.
+_IS_USED = f"(s.expires_at > now() AND {is_since('s.seen_at', '%(idle)s')})"
+_ALIVE = f"s.id_hash = %(hash)s AND {_IS_USED}"
 FIND = f"""
 SELECT s.actor, coalesce(u.role, s.role), s.ip, s.seen_at < now() - interval '20 seconds'
 FROM wakeboard.sessions AS s LEFT JOIN wakeboard.users AS u ON u.id = s.user_id
 WHERE {_ALIVE} AND (s.user_id IS NULL OR u.disabled_at IS NULL)
 """
-GOOD = """
+GOOD = f"""
 SELECT s.id_hash, coalesce(u.role, s.role)
 FROM wakeboard.sessions AS s LEFT JOIN wakeboard.users AS u ON u.id = s.user_id
-WHERE s.id_hash = ANY (%(hashes)s) AND s.expires_at > now()
-    AND s.seen_at > now() - make_interval(secs => %(idle)s) AND (s.user_id IS NULL OR u.disabled_at IS NULL)
+WHERE s.id_hash = ANY (%(hashes)s) AND {_IS_USED} AND (s.user_id IS NULL OR u.disabled_at IS NULL)
 """
 TOUCH = f"UPDATE wakeboard.sessions AS s SET seen_at = now() WHERE {_ALIVE}"
 # Who was idle for too long is what each dashboard's own setting says.
-TIDY_SESSIONS = "DELETE FROM wakeboard.sessions WHERE expires_at < now()"
+TIDY_SESSIONS = f"DELETE FROM wakeboard.sessions WHERE expires_at < now() OR {is_ahead('seen_at')}"
 HERE = "DELETE FROM wakeboard.sessions WHERE id_hash = %s RETURNING actor"
 EVERYWHERE = """
 DELETE FROM wakeboard.sessions
 WHERE actor = (SELECT mine.actor FROM wakeboard.sessions AS mine WHERE mine.id_hash = %s)
 RETURNING actor
 """
-TIDY_LINKS = "DELETE FROM wakeboard.login_links WHERE expires_at < now() - interval '1 day'"
+_IS_USABLE = f"used_at IS NULL AND expires_at > now() AND NOT {is_ahead('expires_at', LINK_SECONDS)}"
+TIDY_LINKS = f"""
+DELETE FROM wakeboard.login_links
+WHERE expires_at < now() - interval '1 day' OR {is_ahead("expires_at", LINK_SECONDS)}
+"""
 NEW_LINK = """
 INSERT INTO wakeboard.login_links (token_hash, actor, expires_at)
 VALUES (%s, %s, now() + make_interval(secs => %s))
 """
-PEEK = "SELECT 1 FROM wakeboard.login_links WHERE token_hash = %s AND used_at IS NULL AND expires_at > now()"
-CONSUME = """
+PEEK = f"SELECT 1 FROM wakeboard.login_links WHERE token_hash = %s AND {_IS_USABLE}"
+CONSUME = f"""
 UPDATE wakeboard.login_links SET used_at = now()
-WHERE token_hash = %s AND used_at IS NULL AND expires_at > now() RETURNING actor
+WHERE token_hash = %s AND {_IS_USABLE} RETURNING actor
 """
 
 

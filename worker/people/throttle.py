@@ -10,6 +10,8 @@ from typing import Any
 
 import psycopg
 
+from worker.clock_skew import is_ahead
+
 Connection = psycopg.Connection[Any]
 
 # Attempts that fail before the first wait. Many people share an address, so it has more.
@@ -26,7 +28,7 @@ COUNT = f"""
 INSERT INTO wakeboard.login_failures AS f (subject) VALUES (%(subject)s)
 ON CONFLICT (subject) DO UPDATE SET last_failed_at = now(), failures =
     CASE WHEN f.last_failed_at < now() - interval '1 hour' THEN 1 ELSE f.failures + 1 END
-WHERE f.last_failed_at + {_WAIT} <= now()
+WHERE f.last_failed_at + {_WAIT} <= now() OR {is_ahead("f.last_failed_at")}
 RETURNING f.failures
 """
 LEFT = f"""

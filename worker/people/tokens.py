@@ -12,6 +12,7 @@ from psycopg.rows import dict_row
 
 from worker import scope
 from worker.audit import Actor, acting, record
+from worker.clock_skew import is_before
 from worker.people.permission import AccountError, require
 from worker.people.sessions import hash_of
 from worker.states import Role
@@ -34,8 +35,8 @@ SELECT name, role, job_types, created_by, created_at, expires_at, revoked_at, us
 FROM wakeboard.tokens ORDER BY name
 """
 KNOWN = "SELECT name FROM wakeboard.job_types WHERE name = ANY(%s::text[])"
-FIND = """
-SELECT id, name, role, job_types, used_at IS NULL OR used_at < now() - interval '1 minute'
+FIND = f"""
+SELECT id, name, role, job_types, used_at IS NULL OR {is_before("used_at", 60)}
 FROM wakeboard.tokens
 WHERE token_hash = %s AND revoked_at IS NULL AND (expires_at IS NULL OR expires_at > now())
 """

@@ -13,6 +13,7 @@ import psycopg
 from psycopg.rows import dict_row
 
 from worker.audit import Actor, acting, record
+from worker.clock_skew import is_since
 from worker.people import passwords, throttle
 from worker.people.permission import AccountError, require
 from worker.people.sessions import (
@@ -48,10 +49,10 @@ DISABLE = (
 ENABLE = (
     "UPDATE wakeboard.users SET disabled_at = NULL WHERE name = %s AND disabled_at IS NOT NULL RETURNING id"
 )
-LIST = """
+LIST = f"""
 SELECT u.name, u.role, u.created_at, u.disabled_at, u.password_changed_at,
     (SELECT count(*) FROM wakeboard.sessions AS s
-        WHERE s.user_id = u.id AND s.expires_at > now() AND s.seen_at > now() - make_interval(secs => %s)
+        WHERE s.user_id = u.id AND s.expires_at > now() AND {is_since("s.seen_at", "%s")}
     ) AS sessions
 FROM wakeboard.users AS u ORDER BY u.name
 """

@@ -12,6 +12,8 @@ from typing import Any
 
 import psycopg
 
+from worker.clock_skew import MARGIN_SECONDS
+
 Connection = psycopg.Connection[Any]
 
 PROCESS_ID, NAME = "all workers", "retention pass"
@@ -87,7 +89,12 @@ class Pass:
 
 
 def is_due(state: Pass, silent_seconds: float, owner: str) -> bool:
-    """Tell whether ``owner`` should begin or go on with a pass whose row was last written so long ago."""
+    """Tell whether ``owner`` should begin or go on with a pass whose row was last written so long ago.
+
+    A row that was written ahead of the clock is as good as one that was written long ago.
+    """
+    if silent_seconds < -MARGIN_SECONDS:
+        return True
     mine = state.owner == owner
     if state.room is not None:
         return mine or silent_seconds >= ABANDONED_SECONDS

@@ -10,6 +10,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from worker.clock_skew import is_since
 from worker.transitions.operator import Connection
 
 # The newest so many are known again.
@@ -30,8 +31,8 @@ SELECT EXISTS (
     SELECT FROM wakeboard.workers AS w
     WHERE %(name)s = ANY(w.job_types) AND w.code_schedules IS NOT NULL
         AND w.code_schedules -> %(name)s IS NOT DISTINCT FROM %(said)s::jsonb
-        AND CASE WHEN w.is_tick THEN w.seen_at > now() - make_interval(secs => {TICK_SECONDS})
-            ELSE w.stopped_at IS NULL AND w.seen_at > now() - make_interval(secs => {WORKER_SECONDS}) END
+        AND CASE WHEN w.is_tick THEN {is_since("w.seen_at", TICK_SECONDS)}
+            ELSE w.stopped_at IS NULL AND {is_since("w.seen_at", WORKER_SECONDS)} END
 )
 """
 

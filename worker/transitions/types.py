@@ -7,6 +7,7 @@ operators decided.
 from __future__ import annotations
 
 from worker.audit import Actor
+from worker.clock_skew import is_before
 from worker.transitions.answer import Answer
 from worker.transitions.operator import WAKE_CHANNEL, Connection, Row, _row, act
 from worker.transitions.pauses import Same, missing, pause, resume
@@ -47,7 +48,7 @@ FROM wakeboard.workers WHERE id = %(name)s
 # $9 zones.
 # Written only where something differs or the row was not seen for a minute, so that many workers that
 # start or beat at once do not queue for the same rows.
-PUBLISH = """
+PUBLISH = f"""
 INSERT INTO wakeboard.job_types AS t
     (name, max_attempts, timeout_seconds, lease_seconds, backoff, max_running, memory_mb, schedule, timezone,
     seen_at)
@@ -59,7 +60,7 @@ ON CONFLICT (name) DO UPDATE SET max_attempts = excluded.max_attempts,
     timeout_seconds = excluded.timeout_seconds, lease_seconds = excluded.lease_seconds,
     backoff = excluded.backoff, max_running = excluded.max_running, memory_mb = excluded.memory_mb,
     schedule = excluded.schedule, timezone = excluded.timezone, seen_at = now()
-WHERE t.seen_at IS NULL OR t.seen_at < now() - interval '1 minute'
+WHERE t.seen_at IS NULL OR {is_before("t.seen_at", 60)}
     OR (t.max_attempts, t.timeout_seconds, t.lease_seconds, t.backoff, t.max_running, t.memory_mb, t.schedule,
         t.timezone)
     IS DISTINCT FROM (excluded.max_attempts, excluded.timeout_seconds, excluded.lease_seconds,

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from worker import fleet
+from worker.clock_skew import is_since
 from worker.liveness import SILENCE_SECONDS
 
 
@@ -33,7 +34,7 @@ def standstill(job_type: str) -> str:
     Each set is read once for all rows. Ticks of a crontab come and go: the last one counts for a while.
     """
     types, workers = "SELECT t.name FROM wakeboard.job_types AS t", "FROM wakeboard.workers AS w"
-    ticked = f"w.is_tick AND w.seen_at >= now() - make_interval(secs => {SILENCE_SECONDS})"
+    ticked = f"w.is_tick AND {is_since('w.seen_at', SILENCE_SECONDS)}"
     return f"""CASE
         WHEN {job_type} IN ({types} WHERE t.paused_at IS NOT NULL) THEN 'paused'
         WHEN {job_type} IN ({types} WHERE coalesce(t.max_running_operator, t.max_running) = 0) THEN 'limit'

@@ -24,6 +24,7 @@ CHECKS = (
     database.transactions,
     liveness.workers,
     liveness.loops,
+    liveness.times,
     people.tokens,
     schedules.schedules,
 )

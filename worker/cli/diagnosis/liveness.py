@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from worker import fleet, liveness
+from worker import fleet, leases, liveness
 from worker.cli.diagnosis.finding import Finding
 from worker.cli.reach import Connection, one
+from worker.clock_skew import AHEAD, is_ahead
 from worker.leases import IS_HEARD
 
 # So many late loops of one process are one trouble, not many.
@@ -17,6 +18,15 @@ SELECT count(*) FILTER (WHERE {IS_HEARD}) AS alive, count(*) FILTER (WHERE NOT {
     count(*) FILTER (WHERE {fleet.is_claiming("w")}) AS claiming,
     count(*) FILTER (WHERE {fleet.is_draining("w")}) AS draining
 FROM wakeboard.workers AS w WHERE w.stopped_at IS NULL AND NOT w.is_tick
+"""
+TIMES = f"""
+SELECT (
+        SELECT count(*) FROM wakeboard.workers WHERE stopped_at IS NULL AND {is_ahead("seen_at")}
+    ) AS heartbeats,
+    (SELECT count(*) FROM wakeboard.job_definitions WHERE {is_ahead("settled_at")}) AS schedules,
+    (SELECT count(*) FROM wakeboard.job_runs AS r LEFT JOIN wakeboard.job_types AS t ON t.name = r.job_type
+        LEFT JOIN wakeboard.workers AS w ON w.id = r.locked_by
+        WHERE r.status = 'running' AND {is_ahead("r.locked_until", leases.SECONDS)}) AS leases
 """
 UNSERVED = """
 SELECT count(*) AS schedules FROM wakeboard.job_definitions WHERE enabled AND schedule IS NOT NULL
@@ -59,6 +69,16 @@ def loops(connection: Connection) -> Iterator[Finding]:
         yield Finding("loops", "ok", "All are on time.")
 
 
+def times(connection: Connection) -> Iterator[Finding]:
+    """Count what was written while the database's clock was ahead and nobody has put right."""
+    found = one(connection, TIMES)
+    assert found is not None
+    counts = ", ".join(f"{name} {count}" for name, count in found.items() if count)
+    if counts:
+        says = f"{AHEAD}. What lies ahead of it counts as past: {counts}."
+        yield Finding("clock", "warning", says, "A worker puts that right within 10 s. Run: wakeboard worker")
+
+
 def _by_process(loops: Iterable[liveness.Loop]) -> dict[str, list[liveness.Loop]]:
     found: dict[str, list[liveness.Loop]] = {}
     for loop in loops:
@@ -72,14 +92,16 @@ def _stands_still(place: str, loops: Sequence[liveness.Loop]) -> Finding:
     names = ", ".join(sorted(loop.name for loop in loops))
     error = next((f" A last error: {loop.last_error}" for loop in loops if loop.last_error), "")
     seconds = max(loop.ago_seconds for loop in loops)
-    says = f"{place} stands still or is gone, for {seconds:.0f} s. Late: {names}.{error}"
+    since = f"{seconds:.0f} s" if seconds > 0 else "nobody knows how long (the database's clock was ahead)"
+    says = f"{place} stands still or is gone, for {since}. Late: {names}.{error}"
     mend = "If that process is alive, restart it: its log says why; if it is gone, start another."
     return Finding("loops", "fail", says, mend)
 
 
 def _late(place: str, loop: liveness.Loop) -> Finding:
     error = f" Its last error: {loop.last_error}" if loop.last_error else ""
-    says = f"'{loop.name}' of {place} last succeeded {loop.ago_seconds:.0f} s ago.{error}"
+    when = "while the database's clock was ahead" if loop.is_ahead else f"{loop.ago_seconds:.0f} s ago"
+    says = f"'{loop.name}' of {place} last succeeded {when}.{error}"
     return Finding("loops", "fail", says, _mend_of(loop))
 
 
