@@ -11,21 +11,22 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from worker.transitions.newrun import EnqueueError, NewRun, payload_limit
-from worker.transitions.targets import runner
+from worker.transitions.targets import runner, unwrap
 
 ROUNDS = 5
 INSERT = """
 INSERT INTO wakeboard.job_runs
     (job_type, payload, run_at, idempotency_key, priority, max_attempts, enqueued_by, origin_run_id,
     traceparent)
-VALUES (%s, %s::jsonb, coalesce(%s::timestamptz, now()) + make_interval(secs => %s), %s, %s, %s, %s, %s, %s)
+VALUES (%s::text, %s::jsonb, coalesce(%s::timestamptz, now()) + make_interval(secs => %s::float8), %s::text,
+    %s::smallint, %s::int, %s::text, %s::bigint, %s::text)
 ON CONFLICT (idempotency_key) WHERE idempotency_key IS NOT NULL DO NOTHING
 RETURNING id
 """
 # What needs no more than a type and a payload has no key to conflict by, and finds all else in the table.
-INSERT_PLAIN = "INSERT INTO wakeboard.job_runs (job_type, payload) VALUES (%s, %s::jsonb) RETURNING id"
+INSERT_PLAIN = "INSERT INTO wakeboard.job_runs (job_type, payload) VALUES (%s::text, %s::jsonb) RETURNING id"
 _PLAIN = (None, 0.0, None, 2, None, None, None, None)
-BY_KEY = "SELECT id, job_type FROM wakeboard.job_runs WHERE idempotency_key = %s"
+BY_KEY = "SELECT id, job_type FROM wakeboard.job_runs WHERE idempotency_key = %s::text"
 
 
 class KeyTaken(EnqueueError):
@@ -51,11 +52,13 @@ def enqueue(
 ) -> int:
     """Enqueue one run and return its id; with a known ``key``, return the id of the run that has it.
 
-    ``target`` is a SQLAlchemy connection or session or a psycopg connection, whose transaction the run
-    joins, or None for a connection of our own. ``delay`` is in seconds, ``run_at`` an aware datetime.
-    ``traceparent`` is that of W3C Trace Context, for the handler's context; text that is none is left out.
+    ``target`` is a SQLAlchemy connection or session, a psycopg 3 connection or django.db.connection, whose
+    transaction the run joins, or None for a connection of our own. ``delay`` is in seconds, ``run_at`` an
+    aware datetime. ``traceparent`` is that of W3C Trace Context, for the handler's context; text that is
+    none is left out.
     Raises EnqueueError when the run is refused, with a sentence that says why.
     """
+    target = unwrap(target)
     if target is None:
         from worker.effects import own_connection
 
