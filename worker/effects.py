@@ -20,6 +20,7 @@ from psycopg.pq import TransactionStatus
 
 from worker import ledger
 from worker.db import DatabaseError
+from worker.exits import is_success
 from worker.ledger import Entry, Holder
 from worker.outcome import Retryable
 from worker.own_connection import drop, joined, own_connection
@@ -75,10 +76,10 @@ def once(
     ``if_unconfirmed`` says what to do when an earlier attempt died half-way: "skip" returns None and leaves
     the row for an operator, "redo" calls again, a callable looks at the provider and returns the result, or
     None when it was not done. What ``function`` raises goes on; after an ordinary exception the effect
-    counts as not done (MemoryError is none: it cuts a run short). Raises Retryable('effect_in_progress')
-    while another attempt is at it, LeaseLost when this one lost its run, RuntimeError after the run's own
-    ``transaction()`` has finished it, TypeError for a result that is not JSON of at most 8 kB (the effect is
-    done then).
+    counts as not done (MemoryError is none: it cuts a run short), after ``sys.exit(0)`` as done. Raises
+    Retryable('effect_in_progress') while another attempt is at it, LeaseLost when this one lost its run,
+    RuntimeError after the run's own ``transaction()`` has finished it, TypeError for a result that is not
+    JSON of at most 8 kB (the effect is done then).
     """
     _check(key, scope, if_unconfirmed)
     if not context.worker_id:
@@ -204,8 +205,12 @@ def _perform(context: Context, holder: Holder, entry_id: int, key: str, function
     except MemoryError:
         # How ``memory_mb`` ends a run that asks for too much: not the provider's answer, so nobody knows.
         raise
-    except Exception as error:
-        _take_back(holder, entry_id, error)
+    except BaseException as error:
+        if is_success(error):
+            # The function left as a command does that went well. The run ends there, and is one too.
+            _record(context, holder, entry_id, key, None)
+        elif isinstance(error, Exception):
+            _take_back(holder, entry_id, error)
         raise
     return _record(context, holder, entry_id, key, value)
 

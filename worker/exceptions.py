@@ -19,9 +19,13 @@ CODE_CHARACTERS = 100
 TRACEBACK_CHARACTERS = 32_000
 TRACEBACK_BYTES = 32_768
 _CHAIN_LINKS = 16
+_GROUP_PARTS, _SHOWN_PARTS = 1_000, 10
 _FRAMES_EACH_END = 24
 # A traceback begins with the handler's own code.
-_OUR_ROOMS = ("worker.invoke", "worker.processes.child", "worker.pool.handling", "contextlib")
+_OUR_ROOMS = (
+    "worker.invoke", "worker.processes.child", "worker.pool.handling", "worker.event_loop", "contextlib",
+    "asyncio.runners", "asyncio.base_events", "concurrent.futures.thread", "concurrent.futures._base",
+)  # fmt: skip
 
 _T = TypeVar("_T")
 
@@ -56,6 +60,37 @@ def code_of(exception: BaseException) -> str:
     return name_of(exception)
 
 
+def parts_of(exception: BaseException) -> list[BaseException]:
+    """Return what failed: the exception itself, or the exceptions of a group, those of inner groups in their
+    places. Of a group with more than a thousand the first thousand."""
+    found: list[BaseException] = []
+    unseen = [exception]
+    looks = 0
+    while unseen and looks < _GROUP_PARTS:
+        looks += 1
+        one = unseen.pop()
+        if issubclass(type(one), BaseExceptionGroup):
+            unseen.extend(reversed(_real_parts(one)))
+        else:
+            found.append(one)
+    return found or [exception]
+
+
+def _real_parts(group: BaseException) -> tuple[BaseException, ...]:
+    """Past a class that answers `exceptions` itself."""
+    parts: tuple[BaseException, ...] = vars(BaseExceptionGroup)["exceptions"].__get__(group)
+    return parts
+
+
+def speaker_of(exception: BaseException) -> BaseException:
+    """Return the exception whose code, message and traceback stand for ``exception``: of a group the first
+    one in it, unless the group's class has an `error_code` of its own."""
+    own_code = guarded(partial(_own_code, exception))
+    if own_code is not None or not issubclass(type(exception), BaseExceptionGroup):
+        return exception
+    return parts_of(exception)[0]
+
+
 def _own_code(exception: BaseException) -> str | None:
     code = getattr(exception, "error_code", None)
     if isinstance(code, bool) or not isinstance(code, str | int):
@@ -72,8 +107,6 @@ def _sqlstate(exception: BaseException) -> str | None:
 
 
 def _http_status(exception: BaseException) -> str | None:
-    if isinstance(exception, SystemExit):
-        return None
     response = getattr(exception, "response", None)
     for bearer, name in ((exception, "status_code"), (exception, "code"), (response, "status_code")):
         status = getattr(bearer, name, None)
@@ -119,13 +152,24 @@ def _real_cause(exception: BaseException) -> BaseException | None:
     return cause
 
 
-def _one_traceback(exception: BaseException, joint: str) -> str:
+def _one_traceback(exception: BaseException, joint: str, *, is_inner: bool = False) -> str:
     frames = guarded(lambda: _frames(exception.__traceback__)) or ""
     text = f"{frames}{name_of(exception)}: {message_of(exception)}\n"
-    parts = guarded(lambda: exception.exceptions) if isinstance(exception, BaseExceptionGroup) else ()
-    for part in (parts or ())[:10]:
-        text += f"  + {name_of(part)}: {message_of(part, 300)}\n"
+    if issubclass(type(exception), BaseExceptionGroup):
+        text += guarded(lambda: _of_parts(exception, is_inner=is_inner)) or ""
     return text + joint
+
+
+def _of_parts(group: BaseException, *, is_inner: bool) -> str:
+    """The lines below a group: each exception in it, then the whole traceback of the first. No traceback
+    within another one: a group may be the cause of what it holds."""
+    parts = parts_of(group)
+    text = "".join(f"  + {name_of(part)}: {message_of(part, 300)}\n" for part in parts[:_SHOWN_PARTS])
+    if is_inner or parts[0] is group:
+        return text
+    links = [_one_traceback(link, joint, is_inner=True) for link, joint in _chain(parts[0])]
+    first = "".join(reversed(links))
+    return f"{text}\nThe first of them:\n\n{first}"
 
 
 def _frames(trace: TracebackType | None) -> str:

@@ -51,6 +51,8 @@ _CHANGING = tuple(
         (r"(?:(?<!\w)[-+])?\d+(?:[.,_]\d+)*(?:[eE][-+]?\d+)?", "<n>"),
     )
 )
+# What ``worker.outcome`` adds to the message of a group's first exception: how many failed beside it.
+_MORE = re.compile(r" \(and [\d,]{1,9} more\)$")
 _FRAME = re.compile(r'  File "(.{1,1000})", line (\d{1,9}), in (.{1,300})')
 # Where packages are installed, and the standard library of any Python.
 _FOREIGN = re.compile(r"(?:^|/)(?:site-packages|dist-packages|lib(?:64)?/python\d+(?:\.\d+)?(?:\.zip)?)/|^<")
@@ -87,7 +89,7 @@ class Line:
 
 def group_of(job_type: str, code: str, message: str | None, traceback: str | None = None) -> ErrorGroup:
     """Return the group of a failure. The texts may be of any length; bounded parts of them count."""
-    template = template_of(message or "")
+    template = template_of(_MORE.sub("", message or ""))
     frame = None if code in ANYWHERE else own_frame(traceback or "")
     words = "\0".join((_VERSION, job_type, code, template, frame or ""))
     digest = blake2b(words.encode("utf-8", "replace"), digest_size=8).digest()

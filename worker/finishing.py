@@ -18,6 +18,7 @@ from sqlalchemy import create_engine, event
 from sqlalchemy.pool import StaticPool
 
 from worker.effects import LeaseLost
+from worker.exits import is_success
 from worker.own_connection import drop, held, joined, joining
 from worker.processes.captured import captured_tail
 from worker.transitions.engine.endings import SUCCEED
@@ -89,9 +90,10 @@ class FencedEngine:
 def finishing_transaction(context: Context) -> Iterator[SqlConnection]:
     """Yield a SQLAlchemy connection; at the block's end finish the run and commit, both or neither.
 
-    An exception rolls back and goes on. Raises LeaseLost (and rolls back) when the run is not this attempt's
-    any more, TransactionEnded when the block ended its transaction itself, RuntimeError inside another
-    ``transaction()``. Outside of the database worker it is an ordinary transaction.
+    An exception rolls back and goes on; ``sys.exit(0)`` commits and goes on, as a ``return`` does. Raises
+    LeaseLost (and rolls back) when the run is not this attempt's any more, TransactionEnded when the block
+    ended its transaction itself, RuntimeError inside another ``transaction()``. Outside of the database
+    worker it is an ordinary transaction.
     """
     if joined() is not None or held().in_transaction:
         raise RuntimeError("transaction() is open already; use the connection of the outer block.")
@@ -104,10 +106,16 @@ def finishing_transaction(context: Context) -> Iterator[SqlConnection]:
     with _left_clean(own), joining(own), fenced.engine.connect() as connection:
         fenced.may_end = fenced.refused = False
         root, mark = connection.begin(), uuid4().hex
+        success: BaseException | None = None
         try:
             most_ms = min(MOST_MS, max(1, int(context.seconds_left * 1000)))
             own.connection.execute(_BEGIN, (mark, f"{most_ms}ms"))
-            yield connection
+            try:
+                yield connection
+            except BaseException as error:
+                if not is_success(error):
+                    raise
+                success = error
             _check_same(own.connection, root.is_active and not fenced.refused, mark)
             if context.worker_id:
                 _finish_run(context, own.connection)
@@ -116,6 +124,8 @@ def finishing_transaction(context: Context) -> Iterator[SqlConnection]:
         finally:
             fenced.may_end = True
             _end(connection, own.connection)
+        if success is not None:
+            raise success
 
 
 @contextlib.contextmanager

@@ -13,7 +13,17 @@ from datetime import timedelta
 from typing import Literal
 
 from worker.durations import LONGEST_SECONDS, parse_duration
-from worker.exceptions import code_of, guarded, message_of, name_of, traceback_of
+from worker.exceptions import (
+    MESSAGE_CHARACTERS,
+    code_of,
+    guarded,
+    message_of,
+    name_of,
+    parts_of,
+    speaker_of,
+    traceback_of,
+)
+from worker.exits import code_of_exit, is_exit, is_success, message_of_exit
 
 RESULT_BYTES = 8_192
 OUTPUT_BYTES = 8_192
@@ -90,6 +100,11 @@ class Answer:
 
 PLAIN: dict[str, Answer] = {kind: Answer(kind) for kind in KINDS}
 
+# A person's cancel goes before the deadline that it may have met.
+_STOPS: tuple[tuple[Kind, type[BaseException]], ...] = (
+    ("cancelled", Cancelled),
+    ("timed_out", DeadlineExceeded),
+)
 _ESCAPED_NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 
 
@@ -106,20 +121,37 @@ def answer_for_exception(
     exception: BaseException, permanent_types: tuple[type[BaseException], ...] = ()
 ) -> Answer:
     """The answer for a handler that raised. `permanent_types` are the type's exceptions that trying again
-    cannot mend."""
-    kind: Kind = "raised"
-    if issubclass(type(exception), Cancelled):
-        kind = "cancelled"
-    elif issubclass(type(exception), DeadlineExceeded):
-        kind = "timed_out"
+    cannot mend.
+
+    `sys.exit()` with 0 or nothing is a success. Of a group the first exception speaks, unless one in it says
+    that the run was stopped.
+    """
+    parts = [part for part in parts_of(exception) if not is_success(part)]
+    if not parts:
+        return PLAIN["returned"]
+    for kind, stop in _STOPS:
+        for part in parts:
+            if issubclass(type(part), stop):
+                return Answer(kind, kind, message_of(part), traceback=traceback_of(exception))
+    speaker = exception if speaker_of(exception) is exception else parts[0]
+    waits = [seconds for part in parts if (seconds := _retry_after(part)) is not None]
     return Answer(
-        kind,
-        error_code=code_of(exception) if kind == "raised" else kind,
-        message=message_of(exception),
-        permanent=_is_permanent(exception, permanent_types),
-        retry_after_seconds=_retry_after(exception),
+        "raised",
+        error_code=code_of_exit(speaker) if is_exit(speaker) else code_of(speaker),
+        message=_message_of(speaker, 0 if speaker is exception else len(parts) - 1),
+        permanent=_are_permanent(exception, parts, permanent_types),
+        retry_after_seconds=max(waits, default=None),
         traceback=traceback_of(exception),
     )
+
+
+def _message_of(speaker: BaseException, others: int) -> str:
+    """The sentence of the exception that speaks, and how many failed beside it."""
+    message = message_of_exit(speaker) if is_exit(speaker) else message_of(speaker)
+    if not others:
+        return message
+    more = f" (and {others:,} more)"
+    return message[: MESSAGE_CHARACTERS - len(more)] + more
 
 
 def _json_text(value: object) -> tuple[str | None, str | None]:
@@ -133,6 +165,17 @@ def _json_text(value: object) -> tuple[str | None, str | None]:
     if _ESCAPED_NUL.search(text):
         return None, "The result was not kept: it holds a NUL character, which PostgreSQL cannot store."
     return text, None
+
+
+def _are_permanent(
+    exception: BaseException,
+    parts: list[BaseException],
+    permanent_types: tuple[type[BaseException], ...],
+) -> bool:
+    """Whether trying again helps nothing: all of a group must be permanent, or its own class is named. What
+    may heal heals with the retries, and then the rest is permanent."""
+    whole = _is_permanent(exception, permanent_types)
+    return whole or all(_is_permanent(part, permanent_types) for part in parts)
 
 
 def _is_permanent(exception: BaseException, permanent_types: tuple[type[BaseException], ...]) -> bool:

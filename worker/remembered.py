@@ -13,6 +13,8 @@ from datetime import UTC, datetime
 from threading import Lock
 from typing import Any, Literal
 
+from worker.exits import is_success
+
 # What scope="global" remembers per process; the oldest effect that is done goes first.
 PROCESS_KEYS = 10_000
 
@@ -61,13 +63,15 @@ class Remembered:
 
     @contextmanager
     def making(self, key: str, run_id: int, attempt: int) -> Iterator[None]:
-        """The block makes the effect. An ordinary exception: it did not happen; cut short (by
-        MemoryError too): nobody knows."""
+        """The block makes the effect. An ordinary exception: it did not happen; ``sys.exit(0)``: it did; cut
+        short (by MemoryError too): nobody knows."""
         started_at = datetime.now(UTC)
         try:
             yield
         except BaseException as error:
-            if isinstance(error, Exception) and not isinstance(error, MemoryError):
+            if is_success(error):
+                self.done(key, run_id, attempt, None)
+            elif isinstance(error, Exception) and not isinstance(error, MemoryError):
                 with self._lock:
                     self._kept.pop(key, None)
             else:

@@ -55,7 +55,7 @@ SHORT = {"timeout_seconds": 1}
 DEATHS = (
     Death("killed", "sleeps", "killed", "kill"),
     Death("os._exit", "os._exit", "exited"),
-    Death("sys.exit", "sys.exit", "SystemExit"),
+    Death("sys.exit", "sys.exit", "exit_1"),
     Death("segfault", "segfault", "signal_SIGSEGV"),
     Death("memory_mb, weighed", "grows", "memory_limit", job_type="delicate_heavy"),
     Death("memory_mb, refused", "asks for too much", "memory_limit", job_type="delicate_heavy"),

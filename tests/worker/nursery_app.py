@@ -165,7 +165,7 @@ def fail(ctx: Context) -> NoReturn:
         case "retryable":
             raise Retryable("busy", "Later.", after=90)
         case "system_exit":
-            sys.exit(0)
+            sys.exit(ctx.payload.get("status"))
         case "keyboard":
             raise KeyboardInterrupt
         case "generator":

@@ -89,11 +89,23 @@ def test_permanent_and_retryable_travel(nursery: Nursery) -> None:
     assert (retryable.answer.error_code, retryable.answer.retry_after_seconds) == ("busy", 90.0)
 
 
-@pytest.mark.parametrize("how", ["system_exit", "keyboard", "generator"])
+@pytest.mark.parametrize("how", ["keyboard", "generator"])
 def test_leaving_by_an_exception_is_never_success(nursery: Nursery, how: str) -> None:
     bad, good = nursery.run(assign("fail", {"how": how}), assign("nothing"))
     assert bad.answer.kind == "raised"
     assert good.answer.kind == "returned"
+
+
+@pytest.mark.parametrize(
+    ("status", "kind", "code"),
+    [(None, "returned", None), (0, "returned", None), (3, "raised", "exit_3"), ("words", "raised", "exit_1")],
+)
+def test_leaving_with_a_status_ends_the_run_and_not_its_process(
+    nursery: Nursery, status: object, kind: str, code: str | None
+) -> None:
+    left, after = nursery.run(assign("fail", {"how": "system_exit", "status": status}), assign("show"))
+    assert (left.answer.kind, left.answer.error_code) == (kind, code)
+    assert f'"pid":{nursery.pid()},' in (after.answer.result or "")
 
 
 @pytest.mark.parametrize(

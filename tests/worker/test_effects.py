@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -27,7 +27,9 @@ from worker.context import Context
 from worker.db import DatabaseError
 from worker.effects import LeaseLost, Unconfirmed
 from worker.finishing import TransactionEnded
+from worker.invoke import invoke
 from worker.outcome import Cancelled, Retryable
+from worker.registry import JobType
 from worker.states import Role
 from worker.transitions.effects import settle
 from worker.transitions.enqueue import enqueue
@@ -140,6 +142,34 @@ def test_an_effect_that_raised_counts_as_not_made_and_is_tried_again(
         context.once("mail", refused)
     assert ledger(connection) == []
     assert next_attempt(connection, context).once("mail", mails.send)["mail"] == 1
+
+
+def leaves(mails: Mails, status: object) -> Callable[[], None]:
+    """A function that sends a mail and then leaves as a program does."""
+
+    def send() -> None:
+        mails.send()
+        sys.exit(status)  # type: ignore[arg-type]
+
+    return send
+
+
+def test_an_effect_that_ends_as_a_command_that_went_well_is_done_and_so_is_the_run(
+    connection: Connection, mails: Mails
+) -> None:
+    context = running(connection)
+    for _ in range(2):
+        answer = invoke(JobType("t", lambda ctx: ctx.once("mail", leaves(mails, 0)) or 7), context)
+    assert (answer.kind, answer.result) == ("returned", "7")
+    assert [(row["status"], row["result"]) for row in ledger(connection)] == [("done", None)]
+    assert invoke(JobType("t", lambda ctx: ctx.once("m", leaves(mails, 0))), Context()).kind == "returned"
+
+
+def test_an_effect_that_ends_with_another_status_is_unconfirmed(connection: Connection, mails: Mails) -> None:
+    context = running(connection)
+    answer = invoke(JobType("t", lambda ctx: ctx.once("mail", leaves(mails, 3))), context)
+    assert (answer.kind, answer.error_code) == ("raised", "exit_3")
+    assert [row["status"] for row in ledger(connection)] == ["started"]
 
 
 def test_an_effect_that_ran_out_of_memory_is_unconfirmed_and_not_made_again(
@@ -531,6 +561,24 @@ def test_an_exception_takes_back_the_writes_and_leaves_the_run_running(orders: C
     with context.transaction() as connection:
         connection.execute(text("INSERT INTO orders VALUES (1, 'PAID')"))
     assert factories.status(orders, context.run_id) == "succeeded"
+
+
+@pytest.mark.parametrize(("status", "kept"), [(0, True), (None, True), (3, False), ("words", False)])
+def test_leaving_the_block_with_status_0_commits_as_a_return_does(
+    orders: Connection, status: object, kept: bool
+) -> None:
+    context = running(orders)
+
+    def handler(ctx: Context) -> None:
+        with ctx.transaction() as connection:
+            connection.execute(text("INSERT INTO orders VALUES (1, 'PAID')"))
+            sys.exit(status)  # type: ignore[arg-type]
+
+    answer = invoke(JobType("t", handler), context)
+    assert answer.kind == ("returned" if kept else "raised")
+    assert context.committed is kept
+    assert len(orders.execute("SELECT FROM orders").fetchall()) == int(kept)
+    assert factories.row(orders, context.run_id)["status"] == ("succeeded" if kept else "running")
 
 
 def test_a_failed_statement_takes_back_the_block(orders: Connection) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import urllib.error
 from collections.abc import Callable
@@ -9,12 +10,14 @@ from datetime import timedelta
 from email.message import Message
 from typing import Any
 
+import click
 import psycopg.errors
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from worker import Context
+from worker.fingerprint import group_of
 from worker.invoke import invoke
 from worker.outcome import (
     KINDS,
@@ -115,7 +118,13 @@ class _Wrapped(Exception):
         (_WithStatus(), "http_503"),
         (_WithResponse(), "http_429"),
         (urllib.error.HTTPError("http://x", 404, "gone", Message(), None), "http_404"),
-        (SystemExit(200), "SystemExit"),
+        (SystemExit(200), "exit_200"),
+        (SystemExit(256), "exit_255"),
+        (SystemExit("no such file"), "exit_1"),
+        (KeyboardInterrupt(), "KeyboardInterrupt"),
+        (GeneratorExit(), "GeneratorExit"),
+        (click.exceptions.Exit(3), "exit_3"),
+        (click.exceptions.Abort(), "Abort"),
         (OSError(13, "no"), "PermissionError"),
         (Permanent("gone", "It is gone."), "gone"),
         (Cancelled("stop"), "cancelled"),
@@ -182,6 +191,126 @@ def test_the_traceback_names_the_line_and_the_cause() -> None:
     text = answer.traceback or ""
     assert text.index("KeyError: 'inner'") < text.index("direct cause") < text.index("ValueError: outer")
     assert "raise error from cause" in text
+
+
+@pytest.mark.parametrize(
+    "leave",
+    [
+        SystemExit(), SystemExit(0), SystemExit(False), click.exceptions.Exit(0),
+        BaseExceptionGroup("both", [SystemExit(0), SystemExit(None)]),
+    ],
+)  # fmt: skip
+def test_an_exit_with_status_0_is_a_success(leave: BaseException) -> None:
+    assert answer_for_exception(leave, (SystemExit,)) == Answer("returned")
+
+
+def test_a_command_that_ends_well_is_a_success_and_one_that_does_not_says_its_status() -> None:
+    @click.command()
+    @click.option("--number", type=int)
+    def command(number: int) -> None:
+        if number:
+            raise click.ClickException("that went wrong")
+
+    answers = [
+        answer_for_exception(raised(lambda words=words: command(words)))  # type: ignore[misc]
+        for words in ([], ["--number", "1"], ["--number", "x"], ["--help"])
+    ]
+    assert [(one.kind, one.error_code, one.message) for one in answers] == [
+        ("returned", None, None),
+        ("raised", "exit_1", "exit status 1"),
+        ("raised", "exit_2", "exit status 2"),
+        ("returned", None, None),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("leave", "code", "message"),
+    [
+        (SystemExit(3), "exit_3", "exit status 3"),
+        (SystemExit(-1), "exit_255", "exit status 255"),
+        (SystemExit("no input\n"), "exit_1", "no input\n"),
+        (SystemExit(["a", 1]), "exit_1", "['a', 1]"),
+        (BaseExceptionGroup("both", [SystemExit(0), SystemExit(4)]), "exit_4", "exit status 4"),
+    ],
+)
+def test_another_exit_is_a_failure_with_its_status_or_its_words(
+    leave: BaseException, code: str, message: str
+) -> None:
+    answer = answer_for_exception(leave)
+    assert (answer.kind, answer.error_code, answer.message) == ("raised", code, message)
+    assert not answer.permanent
+    assert answer_for_exception(leave, (SystemExit,)).permanent
+
+
+async def _part(error: BaseException) -> None:
+    raise error
+
+
+async def _all_of(*errors: BaseException) -> None:
+    async with asyncio.TaskGroup() as group:
+        for error in errors:
+            group.create_task(_part(error))
+
+
+def answer_of_group(*errors: BaseException, permanent: tuple[type[BaseException], ...] = ()) -> Answer:
+    """The answer for a handler whose TaskGroup failed with `errors`."""
+    return answer_for_exception(raised(lambda: asyncio.run(_all_of(*errors))), permanent)
+
+
+def test_a_task_group_fails_as_its_only_exception_does() -> None:
+    answer = answer_of_group(_WithCode("no such address"))
+    assert (answer.error_code, answer.message) == ("own_code", "no such address")
+    text = answer.traceback or ""
+    assert text.index("in _all_of") < text.index("ExceptionGroup: ") < text.index("in _part")
+    assert text.endswith("_WithCode: no such address")
+
+
+def test_of_several_the_first_speaks_and_the_others_are_counted() -> None:
+    inner = ExceptionGroup("inner", [KeyError("first"), ExceptionGroup("deeper", [OSError("second")])])
+    answer = answer_for_exception(raised(fail(ExceptionGroup("outer", [inner, ValueError("third")]))))
+    assert (answer.error_code, answer.message) == ("KeyError", "'first' (and 2 more)")
+    assert "  + OSError: second\n  + ValueError: third\n" in (answer.traceback or "")
+    assert (answer.traceback or "").endswith("KeyError: 'first'")
+
+
+def test_the_error_group_of_a_task_group_is_its_first_exceptions() -> None:
+    def group(answer: Answer) -> int:
+        return group_of("t", answer.error_code or "", answer.message, answer.traceback).id
+
+    alone = answer_for_exception(raised(lambda: asyncio.run(_part(ValueError("bad")))))
+    assert group(answer_of_group(ValueError("bad"))) == group(alone)
+    assert group(answer_of_group(ValueError("bad"), KeyError(1))) == group(alone)
+    assert group(answer_of_group(KeyError(1), ValueError("bad"))) != group(alone)
+
+
+def test_a_group_is_permanent_when_nothing_in_it_can_heal() -> None:
+    declined, busy = Permanent("declined", "no"), Retryable("busy", after=90)
+    assert answer_of_group(declined).permanent
+    assert answer_of_group(declined, KeyError(1), permanent=(KeyError,)).permanent
+    mixed = answer_of_group(declined, Retryable("slow", after=5), busy)
+    assert (mixed.permanent, mixed.retry_after_seconds, mixed.error_code) == (False, 90.0, "declined")
+    assert answer_of_group(KeyError(1), permanent=(ExceptionGroup,)).permanent
+
+
+def test_a_group_with_a_code_of_its_own_speaks_for_itself() -> None:
+    class Several(ExceptionGroup[Exception]):
+        error_code = "several"
+
+    answer = answer_for_exception(Several("three of five failed", [ValueError("x")]))
+    assert (answer.error_code, answer.message) == ("several", "three of five failed (1 sub-exception)")
+
+
+@pytest.mark.parametrize(
+    ("errors", "kind"),
+    [
+        ([Cancelled("stop")], "cancelled"),
+        ([ValueError("x"), DeadlineExceeded("late")], "timed_out"),
+        ([DeadlineExceeded("late"), Cancelled("stop")], "cancelled"),
+    ],
+)
+def test_a_stop_within_a_group_is_a_stop(errors: list[BaseException], kind: str) -> None:
+    answer = answer_of_group(*errors)
+    assert (answer.kind, answer.error_code) == (kind, kind)
 
 
 class _StrRaises(Exception):
@@ -263,6 +392,21 @@ def deep(left: int = 900) -> None:
     deep(left - 1)
 
 
+def nested() -> BaseException:
+    """A group in a group, and so on, a thousand deep."""
+    error: Exception = ValueError("at the bottom")
+    for _ in range(1000):
+        error = ExceptionGroup("around", [error])
+    return error
+
+
+def its_own_cause() -> BaseException:
+    """A group that is the cause of what it holds."""
+    held = ValueError("held")
+    held.__cause__ = group = ExceptionGroup("holds its effect", [held, held])
+    return raised(fail(group))
+
+
 HOSTILE: list[Callable[[], BaseException]] = [
     lambda: raised(fail(_StrRaises())),
     lambda: raised(fail(_StrIsBytes())),
@@ -280,6 +424,10 @@ HOSTILE: list[Callable[[], BaseException]] = [
     lambda: raised(deep),
     lambda: ExceptionGroup("many", [ValueError(number) for number in range(10_000)]),
     lambda: raised(fail(ValueError(lambda: 1, object()))),
+    lambda: ExceptionGroup("hostile", [_StrRaises(), _LyingCause("lying")]),
+    lambda: ExceptionGroup("hostile", [_AttributesRaise()]),
+    nested,
+    its_own_cause,
 ]
 
 

@@ -327,9 +327,11 @@ def test_a_job_gives_up_after_its_attempts_and_can_be_replayed_from_what_is_kept
 
 def test_a_handler_that_leaves_the_program_fails_and_its_thread_lives_on() -> None:
     job("leaver", max_attempts=1)(raising(SystemExit(3)))
+    job("ends_well")(raising(SystemExit(0)))
     job("after")(lambda ctx: "ran")
     with Pool(1) as pool:
-        assert outcome(pool.submit("leaver")) == ("dead", "SystemExit")
+        assert outcome(pool.submit("leaver")) == ("dead", "exit_3")
+        assert answer(pool.submit("ends_well")) is None
         assert answer(pool.submit("after")) == "ran"
         assert pool.metrics().threads_alive == 1
 

@@ -19,6 +19,7 @@ from typing import Any
 
 from worker import lineage
 from worker.context import Context
+from worker.exceptions import parts_of
 from worker.invoke import invoke
 from worker.outcome import OUTPUT_BYTES, PLAIN, Answer, Cancelled, DeadlineExceeded
 from worker.processes.hygiene import Hygiene
@@ -191,8 +192,10 @@ class Child:
         try:
             with bursts_refused(megabytes), self._window:
                 yield
-        except MemoryError as error:
-            raise MemoryRefused(megabytes) from error
+        except BaseException as error:
+            if any(isinstance(part, MemoryError) for part in parts_of(error)):
+                raise MemoryRefused(megabytes) from error
+            raise
 
     def _clean_up(self, assignment: Assignment, answer: Answer, run_ns: int) -> Answer:
         is_whole = self._hygiene.descriptors_whole(run_ns)

@@ -15,6 +15,7 @@ import threading
 import traceback
 from typing import Any, NoReturn
 
+from worker.exits import is_exit, status_of
 from worker.processes.stops import STOPS, unmoved
 
 
@@ -59,15 +60,15 @@ def leave(error: BaseException | None) -> NoReturn:
     The answer belongs to the process that forked it.
     """
     status = 0
-    if isinstance(error, SystemExit) and (error.code is None or isinstance(error.code, int)):
-        status = error.code or 0
+    if error is not None and is_exit(error):
+        status = status_of(error)
+        if isinstance(error, SystemExit) and not isinstance(error.code, int | None):
+            with contextlib.suppress(BaseException):
+                sys.stderr.write(f"{error.code}\n")
     elif error is not None:
         status = 1
         with contextlib.suppress(BaseException):
-            if isinstance(error, SystemExit):
-                sys.stderr.write(f"{error.code}\n")
-            else:
-                traceback.print_exception(error)
+            traceback.print_exception(error)
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(BaseException):
             stream.flush()
