@@ -11,12 +11,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
+import psycopg
 from flask import current_app, g
 from sqlalchemy import RowMapping
 from sqlalchemy.exc import SQLAlchemyError
 
 from dashboard import usual
-from dashboard.connection import as_of, reading
+from dashboard.connection import as_of, may_ask_in_passing, reading
 from dashboard.kept import kept
 from dashboard.queries import alerts, overview, rising
 from dashboard.queries.overlong import Overlong, overlong
@@ -98,7 +99,7 @@ def known(*, anew: bool = False) -> int | None:
     try:
         if anew or memory.at is None or not timedelta() <= as_of() - memory.at < KEPT:
             memory.count, memory.at = _ask(), as_of()
-    except (SQLAlchemyError, DatabaseError):
+    except (SQLAlchemyError, DatabaseError, psycopg.Error):
         log.warning("what needs attention was not counted", exc_info=True)
         return None
     return memory.count
@@ -112,14 +113,15 @@ def remember(count: int) -> int:
 
 
 def in_passing() -> int | None:
-    """Return the number for a page being rendered; the last one known where it asks the database nothing.
+    """Return the number for a page being rendered; the last one known where it asks the database nothing,
+    as an error page must not.
 
     It is of all types: who may see some alone is not told.
     """
     actor = g.get("actor")
     if actor is not None and actor.job_types is not None:
         return None
-    return known() if "reading" in g else _memory().count
+    return known() if may_ask_in_passing() else _memory().count
 
 
 def _memory() -> Memory:

@@ -113,6 +113,11 @@ def as_of() -> datetime:
     return moment
 
 
+def may_ask_in_passing() -> bool:
+    """Return whether the frame of a page may ask something too: the page has read, and is no error page."""
+    return "reading" in g and "is_error" not in g and _is_whole(g.reading)
+
+
 @contextmanager
 def writing(pool: Pool | None = None) -> Iterator[psycopg.Connection[Any]]:
     """Yield an autocommit psycopg connection to the primary, for ``worker``'s functions.
@@ -129,7 +134,9 @@ def writing(pool: Pool | None = None) -> Iterator[psycopg.Connection[Any]]:
     try:
         yield connection
     finally:
-        if not connection.closed:
+        if connection.closed:
+            borrowed.invalidate()
+        else:
             if connection.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
                 connection.rollback()
             connection.autocommit = False

@@ -1,7 +1,7 @@
 """What a person reads when something is wrong: one sentence, the request's id, never a stack trace.
 
-Every error goes through ``show``, in the shape the asker wants. After an act it says what is known of that,
-and leads back to the form.
+Every error goes through ``show``, in the shape the asker wants, and asks the database nothing: it may be what
+is wrong. After an act it says what is known of that, and leads back to the form.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import logging
 
 import psycopg
 from flask import Flask, Response, g, jsonify, make_response, render_template, request
+from markupsafe import escape
 from sqlalchemy import exc
 from werkzeug.exceptions import HTTPException, NotFound
 
@@ -35,6 +36,10 @@ ACT_BROKEN = "The connection to the database broke while this was being done."
 ACT_SLOW = "The database took too long to do this."
 ACT_WRONG = "The dashboard made a mistake and wrote it to its log."
 ACTS = ("POST", "PUT", "PATCH", "DELETE")
+BARE = (
+    '<!doctype html>\n<html lang="en"><title>{title}</title>\n'
+    '<h1>{title}</h1>\n<p>{sentence}</p>\n<p>Request {id}</p>\n<p><a href="/">Overview</a></p>\n'
+)
 # The errors whose form may do better the next time.
 TRY_AGAIN = (400, 409, 500, 503)
 SLOW = "The database took too long to answer this page. Narrow the filter or the time span and try again."
@@ -86,6 +91,7 @@ def show(code: int, sentence: str, title: str | None = None, more: Elsewhere | N
 
     ``more`` says what of the thing is still there.
     """
+    g.is_error = True
     title = title or TITLES.get(code, "Not done")
     shape = wanted()
     if shape == "json":
@@ -93,8 +99,16 @@ def show(code: int, sentence: str, title: str | None = None, more: Elsewhere | N
     elif shape == "htmx":
         response = Response(sentence, mimetype="text/plain")
     else:
-        way = again.back() if request.method in ACTS and code in TRY_AGAIN else None
-        page = render_template(
+        response = make_response(_page(code, title, sentence, more))
+    response.status_code = code
+    return response
+
+
+def _page(code: int, title: str, sentence: str, more: Elsewhere | None) -> str:
+    """Return the error as a page; a bare one when the page itself cannot be made."""
+    way = again.back() if request.method in ACTS and code in TRY_AGAIN else None
+    try:
+        return render_template(
             "error.html",
             code=code,
             heading=title,
@@ -104,9 +118,11 @@ def show(code: int, sentence: str, title: str | None = None, more: Elsewhere | N
             is_away=code == 503,
             more=more,
         )
-        response = make_response(page)
-    response.status_code = code
-    return response
+    except Exception:
+        log.exception("error page failed: %s %s", g.get("request_id", ""), request.path)
+        return BARE.format(
+            title=escape(title), sentence=escape(sentence), id=escape(g.get("request_id", "–"))
+        )
 
 
 def _http(error: HTTPException) -> Response:

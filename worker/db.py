@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 from psycopg import sql
 
+from worker.patience import Patient
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -51,6 +53,9 @@ MIGRATION_LOCK = 7_229_190_501
 # A connection that was used a moment ago is taken without asking whether it lives: that costs a round trip,
 # and on a busy machine each waits for its turn.
 UNPROVEN_SECONDS = 1.0
+# How long a server may take to say that a statement took too long, and to answer the proof that it lives.
+ANSWER_SECONDS = 2.0
+PROOF_SECONDS = 3.0
 # Of the statements of an engine so many stay prepared in a session. PostgreSQL keeps a plan of most of them,
 # made for the tables as they were: plans are made anew after this long.
 MOST_PREPARED = 200
@@ -90,13 +95,17 @@ def connect(
     autocommit: bool = True,
     statement_timeout_seconds: float = 30,
     lock_timeout_seconds: float = 5,
-) -> psycopg.Connection[tuple[Any, ...]]:
+    answer_seconds: float | None = None,
+) -> Patient:
     """Open a psycopg connection whose session is ours.
 
     ``url`` is any libpq URL or key=value string (several hosts allowed: the writable one is chosen);
-    ``name`` appears as application_name. Raises DatabaseError when nothing answers or the server is too old.
+    ``name`` appears as application_name. A server that does not answer a statement for ``answer_seconds`` is
+    given up (None: never), see ``worker.patience``. Raises DatabaseError when nothing answers or the server
+    is too old.
     """
     connection = _open(url, name, autocommit)
+    connection.answer_seconds = answer_seconds
     if connection.info.server_version < OLDEST_SERVER:
         version = connection.info.server_version // 10_000
         connection.close()
@@ -113,12 +122,12 @@ def connect(
     return connection
 
 
-def _open(url: str, name: str, autocommit: bool) -> psycopg.Connection[tuple[Any, ...]]:
+def _open(url: str, name: str, autocommit: bool) -> Patient:
     given = psycopg.conninfo.conninfo_to_dict(url)
     defaults = TRANSPORT | {"target_session_attrs": "read-write", "application_name": name}
     extra = {key: value for key, value in defaults.items() if key not in given}
     try:
-        return psycopg.connect(url, autocommit=autocommit, **extra)
+        return Patient.connect(url, autocommit=autocommit, **extra)
     except psycopg.OperationalError as failure:
         reason = str(failure).strip().splitlines()[0]
         raise DatabaseError(
@@ -158,7 +167,10 @@ def _meets_pooler(connection: psycopg.Connection[Any]) -> bool:
 def engine(
     url: str, *, name: str, statement_timeout_seconds: float = 5, pool_size: int = 5, read_only: bool = False
 ) -> Engine:
-    """Return a SQLAlchemy engine over ``connect``; sessions made for a replica may be read-only."""
+    """Return a SQLAlchemy engine over ``connect``; sessions made for a replica may be read-only.
+
+    A server that is silent for ANSWER_SECONDS longer than a statement may take is given up.
+    """
     from sqlalchemy import create_engine, event
 
     target = "any" if read_only else "read-write"
@@ -169,10 +181,12 @@ def engine(
     # A wait for a lock ends before its statement does, so it is told apart from a slow one. 0 is no limit.
     lock_seconds = min(5.0, 0.8 * statement_timeout_seconds or 5.0)
 
+    answer_seconds = statement_timeout_seconds + ANSWER_SECONDS if statement_timeout_seconds else None
+
     def creator() -> psycopg.Connection[Any]:
         return connect(
             url, name=name, autocommit=False, statement_timeout_seconds=statement_timeout_seconds,
-            lock_timeout_seconds=lock_seconds,
+            lock_timeout_seconds=lock_seconds, answer_seconds=answer_seconds,
         )  # fmt: skip
 
     # Whoever was used last is used next: it has most statements prepared, and others may rest.
@@ -203,16 +217,20 @@ def engine(
     return made
 
 
-def _prove(connection: psycopg.Connection[Any], statement: str) -> None:
+def _prove(connection: Patient, statement: str) -> None:
     """Ask ``statement`` of a pooled connection, in no transaction; if it is dead, the pool makes new ones."""
     from sqlalchemy.exc import InvalidatePoolError
 
+    usual = connection.answer_seconds
+    connection.answer_seconds = PROOF_SECONDS
     try:
         connection.autocommit = True
         connection.execute(statement.encode(), prepare=False)
         connection.autocommit = False
     except psycopg.Error as failure:
         raise InvalidatePoolError(str(failure)) from failure
+    finally:
+        connection.answer_seconds = usual
 
 
 def alembic_config() -> Config:

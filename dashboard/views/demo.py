@@ -11,10 +11,10 @@ from types import ModuleType
 from typing import Any
 
 import psycopg
-from flask import Blueprint, abort, current_app, g
+from flask import Blueprint, abort, current_app
 
 from dashboard import params
-from dashboard.connection import reading
+from dashboard.connection import may_ask_in_passing, reading
 from dashboard.live import add_page
 from dashboard.verbs import add_verb
 from worker.audit import Actor
@@ -113,15 +113,8 @@ def _has_shop() -> bool:
     known: tuple[bool, float] | None = current_app.extensions.get("wakeboard_has_shop")
     if known and (known[0] or monotonic() - known[1] < LOOK_SECONDS):
         return known[0]
-    if "reading" not in g or not _is_healthy():
+    if not may_ask_in_passing():
         return False
     found = reading().exec_driver_sql("SELECT to_regclass('shop.mails') IS NOT NULL").scalar_one()
     current_app.extensions["wakeboard_has_shop"] = (bool(found), monotonic())
     return bool(found)
-
-
-def _is_healthy() -> bool:
-    """Return whether the page's transaction still answers: an error page must not ask it."""
-    driver = reading().connection.driver_connection
-    assert isinstance(driver, psycopg.Connection)
-    return driver.info.transaction_status == psycopg.pq.TransactionStatus.INTRANS

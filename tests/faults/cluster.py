@@ -34,14 +34,29 @@ class Cluster:
         psutil.wait_procs([postmaster], timeout=10)
         wait_until(lambda: not embedded.is_running(self._folder), 10, "the server is gone")
 
+    def freeze(self) -> None:
+        """Stop the clock of all its processes: connections stay open, and nothing is answered."""
+        for process in self._processes():
+            with suppress(psutil.NoSuchProcess):
+                process.suspend()
+
+    def thaw(self) -> None:
+        """Let all its processes go on."""
+        for process in self._processes():
+            with suppress(psutil.NoSuchProcess):
+                process.resume()
+
     def lose_power(self) -> None:
         """End every one of its processes at once, with SIGKILL."""
-        postmaster = self._postmaster()
-        everything = [postmaster, *postmaster.children(recursive=True)]
+        everything = self._processes()
         for process in everything:
             with suppress(psutil.NoSuchProcess):
                 process.kill()
         psutil.wait_procs(everything, timeout=10)
+
+    def _processes(self) -> list[psutil.Process]:
+        postmaster = self._postmaster()
+        return [postmaster, *postmaster.children(recursive=True)]
 
     def _postmaster(self) -> psutil.Process:
         (pid_file,) = self._folder.rglob("postmaster.pid")
