@@ -52,9 +52,10 @@ _WORKERS = f"""
 UPDATE wakeboard.workers AS w SET seen_at = heard.at, started_at = least(w.started_at, heard.at),
     stopped_at = least(w.stopped_at, now())
 FROM (
-    SELECT id, now() - make_interval(secs => 2 * heartbeat_seconds + {MARGIN_SECONDS}) AS at
+    SELECT id, CASE WHEN NOT {is_ahead("seen_at")} THEN seen_at WHEN id = %(me)s THEN now()
+        ELSE now() - make_interval(secs => 2 * heartbeat_seconds + {MARGIN_SECONDS}) END AS at
     FROM wakeboard.workers
-    WHERE id <> %(me)s AND ((stopped_at IS NULL AND {is_ahead("seen_at")}) OR {is_ahead("stopped_at")})
+    WHERE {is_ahead("greatest(started_at, seen_at, stopped_at)")}
     FOR NO KEY UPDATE SKIP LOCKED
 ) AS heard
 WHERE w.id = heard.id
@@ -179,7 +180,7 @@ class Clock:
 def put_right(connection: Connection, worker_id: str) -> dict[str, int]:
     """Write anew what lies further ahead than it can; return how many rows of which kind, none left out.
 
-    worker_id: who does so; its own rows are written by its next look.
+    worker_id: who does so, and so lives; its loops are written by its next look.
     """
     counts = {}
     for name, statement in _PUT_RIGHT.items():
