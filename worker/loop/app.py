@@ -13,6 +13,8 @@ from worker.loop.claims import Claims
 from worker.processes.children import Children
 
 RESTART_PAUSE, BROKEN_APP_PAUSE = 1.0, 30.0
+# A template that lived for so long had started well: its death is no sign of what the next one will do.
+SETTLED_SECONDS = 60.0
 
 
 class App:
@@ -40,15 +42,18 @@ class App:
         self._publish = publish
         self._hindered = hindered
         self._restart_at: float | None = None
+        self._is_loading = False
+        self._started_at, self._pause = monotonic(), RESTART_PAUSE
         self.is_misused = False
 
     @property
     def is_down(self) -> bool:
-        """Whether there is no template: a restart is to come."""
-        return self._restart_at is not None
+        """Whether a template is lacking: a restart is to come, or imports the handlers."""
+        return self._restart_at is not None or self._is_loading
 
     def ready(self, types: Sequence[dict[str, Any]]) -> None:
         """A template imported it: these types can run."""
+        self._is_loading = False
         known = {policy["name"] for policy in types}
         wanted = known if self._wanted_types is None else self._wanted_types
         if unknown := sorted(wanted - known):
@@ -73,6 +78,7 @@ class App:
 
     def failed(self, message: str) -> None:
         """A module that cannot be imported at the first start is wrong use; later, a deploy gone wrong."""
+        self._is_loading = False
         sentence, _, trace = message.partition("\n")
         log.trouble(sentence, trace)
         if self._claims.types:
@@ -82,12 +88,19 @@ class App:
             self.is_misused = True
 
     def template_died(self, how: str) -> None:
-        """Its template is gone, and the children with it."""
-        log.warn("The template process died; starting another.", how=how)
-        self._restart_at = monotonic() + RESTART_PAUSE
+        """Its template is gone, and the children with it. One that dies again and again is started at longer
+        and longer intervals."""
+        self._is_loading = False
+        has_settled = monotonic() - self._started_at > SETTLED_SECONDS
+        pause = RESTART_PAUSE if has_settled else self._pause
+        self._pause = min(2 * pause, BROKEN_APP_PAUSE)
+        log.warn("The template process died; starting another.", how=how, in_seconds=pause)
+        self._restart_at = monotonic() + pause
+        self._hindered(how)
 
     def step(self) -> None:
         """Start another template when the pause is over."""
         if self._restart_at is not None and monotonic() >= self._restart_at:
             self._restart_at = None
+            self._is_loading, self._started_at = True, monotonic()
             self._children.start()

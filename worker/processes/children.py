@@ -100,6 +100,8 @@ class Children:
             if key.data is None:
                 for message in self._control.hear(mask):
                     self._take(message)
+            elif key.data.pidfd == key.fileobj:
+                key.data.child_ended()
             elif key.data.work is key.fileobj:
                 if mask & selectors.EVENT_WRITE:
                     key.data.push()
@@ -108,6 +110,7 @@ class Children:
         if time.monotonic() - self._trimmed_at > _TRIM_SECONDS:
             self.trim_output()
             self._shortage.look()
+            self._look_after_orders()
         events = self._events.copy()
         self._events.clear()
         return events
@@ -137,7 +140,7 @@ class Children:
             held.page.aim(ANYTHING)
         else:
             held.page.aim(started.run_id, started.lease_epoch)
-        held.order("terminate")
+        held.terminate()
 
     def kill(self, slot: int, run_id: int | None = None, lease_epoch: int = 0) -> None:
         """SIGKILL for the slot's child and everything below it.
@@ -146,8 +149,11 @@ class Children:
         spared. Without a run whatever runs there dies, and its `Died` says `by_order`.
         """
         held = self._slots[slot]
-        held.is_condemned = held.is_condemned or run_id is None
-        held.order("kill", run=None if run_id is None else [run_id, lease_epoch])
+        if run_id is None:
+            held.is_condemned = True
+            held.kill()
+        else:
+            held.kill_run(run_id, lease_epoch)
 
     def memory(self, slot: int, limit: int) -> int | None:
         """Bytes that the slot's run and everything it started hold beyond what its child held before.
@@ -206,13 +212,30 @@ class Children:
             case "warned":
                 self._events.append(Warned(message["message"]))
             case "forked":
-                self._slots[message["slot"]].pid = message["pid"]
+                held = self._slots[message["slot"]]
+                held.is_child(message["generation"], message["pid"], message["pidfd"])
             case "died":
                 held = self._slots[message["slot"]]
                 status = message["status"]
                 self._events.append(held.bury(status, message["text"] or describe_status(status)))
             case "ended":
                 self._template_died(message["how"])
+
+    def _look_after_orders(self) -> None:
+        """Do what the template was told and has not done, and end it when it does not answer."""
+        for held in self._slots:
+            held.look()
+        if not self._control.is_silent():
+            return
+        self._events.append(
+            Warned(
+                "The process that forks the children does not answer and is taken for dead: it and its "
+                "children are killed."
+            )
+        )
+        self._control.kill()
+        for held in self._slots:
+            held.kill_without_template()
 
     def _template_died(self, how: str) -> None:
         if not self._failed:

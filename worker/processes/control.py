@@ -1,6 +1,7 @@
 """The supervisor's end of the socket to the template: it starts, orders, hears and ends the template.
 
-What is told of a child is passed on. Nothing here waits, but for the template's end.
+What is told of a child is passed on. A template that is asked and does not answer is taken for dead: it is
+killed, which ends its children. Nothing here waits, but for the end of a template that was killed.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import os
 import selectors
 import socket
 import subprocess
+import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -22,7 +24,13 @@ from worker.processes.stops import held_back
 from worker.processes.template import MESSAGE_BYTES, command
 
 _GONE_SECONDS = 0.05
+_KILLED_SECONDS = 1.0
 _SWEEP_SECONDS = 0.5
+# So long a template that was asked may be silent; one that is stopped, by a signal, does not answer.
+SILENT_SECONDS, STOPPED_SECONDS = 3.0, 1.0
+# A supervisor that was frozen counts no more than this of it: its template may have been frozen with it.
+_AWAKE_SECONDS = 0.5
+_RECEIVE = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
 
 
 class Control:
@@ -47,6 +55,9 @@ class Control:
         self._socket: socket.socket | None = None
         self._orders: deque[tuple[bytes, list[int]]] = deque()
         self._mark = 0
+        self._unanswered = 0
+        self._is_ready = self._is_condemned = False
+        self._silent_seconds, self._looked_at = 0.0, time.monotonic()
 
     @property
     def is_open(self) -> bool:
@@ -59,6 +70,8 @@ class Control:
             raise RuntimeError("The template is running already; call stop() first.")
         become_subreaper()
         self._mark = new_mark()
+        self._unanswered, self._silent_seconds = 0, 0.0
+        self._is_ready = self._is_condemned = False
         given = self._given | {"parent": os.getpid(), "mark": self._mark}
         firstborn, self._firstborn = self._firstborn, None
         if firstborn is None:
@@ -91,8 +104,48 @@ class Control:
         """Have the template do something with that generation of the slot's children; `fds` become the
         template's."""
         message = {"order": order, "slot": slot, "generation": generation, "run": run}
+        self._give(message, fds)
+
+    def ask(self) -> None:
+        """Have the template answer, unless it is asked already. Something is expected of it, such as to tell
+        of a death."""
+        if self.is_open and not self._unanswered:
+            self._give({"order": "answer"}, ())
+
+    def _give(self, message: Mapping[str, Any], fds: Sequence[int]) -> None:
+        self._unanswered += 1
         self._orders.append((json.dumps(message).encode(), list(fds)))
         self._send()
+
+    def is_silent(self) -> bool:
+        """Look at the template; True once, when it has been silent for too long and is taken for dead.
+
+        To be called several times a second. While it imports the handlers it may take its time.
+        """
+        now = time.monotonic()
+        if self._unanswered or not self._is_ready:
+            self._silent_seconds += min(now - self._looked_at, _AWAKE_SECONDS)
+        self._looked_at = now
+        if not self.is_open or self._is_condemned:
+            return False
+        is_overdue = self._is_ready and self._silent_seconds >= SILENT_SECONDS
+        self._is_condemned = is_overdue or (self._silent_seconds >= STOPPED_SECONDS and self._is_stopped())
+        return self._is_condemned
+
+    def _is_stopped(self) -> bool:
+        """Whether a signal has stopped the template."""
+        if self.template is None or not hasattr(os, "waitid"):
+            return False
+        try:
+            look = os.WSTOPPED | os.WNOHANG | os.WNOWAIT
+            return os.waitid(os.P_PID, self.template.pid, look) is not None
+        except ChildProcessError:
+            return False
+
+    def kill(self) -> None:
+        """Kill the template; its end is told as any other."""
+        if self.template is not None:
+            self.template.kill()
 
     def _send(self) -> None:
         if self._socket is None:
@@ -116,27 +169,47 @@ class Control:
             self._send()
         while mask & selectors.EVENT_READ and self._socket is not None:
             try:
-                data = self._socket.recv(MESSAGE_BYTES)
+                data, fds, _, _ = socket.recv_fds(self._socket, MESSAGE_BYTES, 1, _RECEIVE)
             except BlockingIOError:
                 return
             except OSError:
-                data = b""
-            yield json.loads(data) if data else {"told": "ended", "how": self.end(_GONE_SECONDS)}
+                data, fds = b"", []
+            if data:
+                yield from self._heard(json.loads(data), fds)
+            else:
+                yield {"told": "ended", "how": self.end(_GONE_SECONDS)}
+
+    def _heard(self, message: dict[str, Any], fds: Sequence[int]) -> Iterator[dict[str, Any]]:
+        """Take a message in, which gives a sign of life, and give it on with the descriptor that came with
+        it."""
+        self._silent_seconds = 0.0
+        if message["told"] == "obeyed":
+            self._unanswered -= 1
+            return
+        self._is_ready = self._is_ready or message["told"] == "ready"
+        yield message | {"pidfd": fds[0] if fds else None}
 
     def end(self, seconds: float) -> str:
         """Close the socket, by which the template ends; kill it when it has not in `seconds`, end what it
         left to us. How it ended."""
         self._hang_up()
-        template, self.template = self.template, None
-        if template is None:
+        if self.template is None:
             return "not running"
-        try:
-            code = template.wait(seconds)
-        except subprocess.TimeoutExpired:
-            template.kill()
-            code = template.wait()
+        code = self._wait(0.0 if self._is_stopped() else seconds)
+        if code is None:
+            self.template.kill()
+            code = self._wait(_KILLED_SECONDS)
+        self.template = None
         end_leftovers(self._mark, _SWEEP_SECONDS)
-        return describe_status(-code if code < 0 else code << 8)
+        how = "killed and did not end" if code is None else describe_status(-code if code < 0 else code << 8)
+        return f"{how}, because it did not answer" if self._is_condemned else how
+
+    def _wait(self, seconds: float) -> int | None:
+        """How the template ended, a signal as its negative number; None when it has not in `seconds`."""
+        try:
+            return self.template.wait(seconds) if self.template is not None else 0
+        except subprocess.TimeoutExpired:
+            return None
 
     def _hang_up(self) -> None:
         if self._socket is not None:

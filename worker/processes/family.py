@@ -1,7 +1,7 @@
 """Family relations of processes: who adopts orphans, who dies with whom, who is whose child, and how a family
 ends.
 
-The only place that calls prctl. It knows nothing of runs, slots or sockets.
+The only place that calls prctl and sends signals by pidfd. It knows nothing of runs, slots or sockets.
 """
 
 from __future__ import annotations
@@ -12,12 +12,14 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _LINUX = sys.platform == "linux"
+# Listing more would hold up the caller; whoever adopts the rest ends them.
+_MOST_KILLED = 200
 # Its calls keep the interpreter's lock, so they must not wait.
 _libc = ctypes.PyDLL(None)
 
@@ -45,9 +47,12 @@ def die_with_parent(parent: int, by: signal.Signals = signal.SIGKILL) -> None:
 
 
 def outlive_parent() -> None:
-    """Take `die_with_parent` back: from here on this process cleans up itself when its parent is gone."""
+    """Take `die_with_parent` back: from here on this process cleans up itself when its parent is gone.
+
+    One that was stopped then goes on, to do so.
+    """
     if _LINUX:
-        _prctl(_PR_SET_PDEATHSIG, 0)
+        _prctl(_PR_SET_PDEATHSIG, signal.SIGCONT)
 
 
 def own_children() -> list[int]:
@@ -59,6 +64,59 @@ def own_children() -> list[int]:
         with contextlib.suppress(OSError):
             pids.extend(int(pid) for pid in (thread / "children").read_bytes().split())
     return pids
+
+
+def descendants(pid: int, most: int) -> list[int]:
+    """Process ids below `pid`, zombies included; the search ends at `most`. Linux only; else none."""
+    found: list[int] = []
+    unseen = [pid]
+    while unseen and len(found) < most:
+        below = list(_children(unseen.pop()))
+        found += below
+        unseen += below
+    return found
+
+
+def _children(pid: int) -> Iterator[int]:
+    with contextlib.suppress(OSError):
+        for thread in Path(f"/proc/{pid}/task").iterdir():
+            yield from map(int, (thread / "children").read_bytes().split())
+
+
+def open_pidfd(pid: int) -> int | None:
+    """A descriptor that means this process alone, whatever its id means later; None where there is none."""
+    try:
+        return os.pidfd_open(pid)
+    except (AttributeError, OSError):
+        return None
+
+
+def send_signal(pidfd: int, number: signal.Signals) -> bool:
+    """Send a signal to the process behind `pidfd`; False when it is gone or may not be signalled."""
+    try:
+        signal.pidfd_send_signal(pidfd, number)
+    except OSError:
+        return False
+    return True
+
+
+def kill_tree(pid: int, pidfd: int) -> None:
+    """Kill process `pid`, which is the one behind `pidfd`, and what is seen below it. Never waits.
+
+    It is stopped first, so it starts nothing meanwhile. What a descendant starts at that moment is left to
+    whoever adopts it.
+    """
+    if not send_signal(pidfd, signal.SIGSTOP):
+        return
+    opened = {each: open_pidfd(each) for each in descendants(pid, _MOST_KILLED)}
+    # An id that is still listed was not given to a stranger before it was opened.
+    still = set(descendants(pid, _MOST_KILLED))
+    is_ours = send_signal(pidfd, signal.SIGKILL)
+    for each, fd in opened.items():
+        if fd is not None:
+            if is_ours and each in still:
+                send_signal(fd, signal.SIGKILL)
+            os.close(fd)
 
 
 def reap(pid: int) -> bool:

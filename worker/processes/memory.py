@@ -16,6 +16,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from time import monotonic
 
+from worker.processes.family import descendants
+
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _HELD = re.compile(rb"^(?:RssAnon|RssShmem|VmSwap):\s+(\d+) kB", re.MULTILINE)
 _SHARE = re.compile(rb"^(?:Pss_Anon|Pss_Shmem|SwapPss):\s+(\d+) kB", re.MULTILINE)
@@ -42,7 +44,7 @@ def family_bytes(pid: int, limit: int) -> int:
     Beyond `limit` what they share is counted once, and the part of it that processes outside share, such as
     the handlers' modules, not at all. That takes the kernel tens of milliseconds to say on a busy machine.
     """
-    family = [pid, *_descendants(pid)]
+    family = [pid, *descendants(pid, _MOST_PROCESSES)]
     held = sum(map(held_bytes, family))
     if held <= limit or len(family) == 1:
         return held
@@ -52,7 +54,7 @@ def family_bytes(pid: int, limit: int) -> int:
 def resident_bytes(pid: int) -> int:
     """Bytes that process `pid` and all its descendants have in memory; what they share counts in each."""
     total = 0
-    for each in (pid, *_descendants(pid)):
+    for each in (pid, *descendants(pid, _MOST_PROCESSES)):
         with contextlib.suppress(OSError):
             total += int(Path(f"/proc/{each}/statm").read_bytes().split()[1]) * _PAGE_BYTES
     return total
@@ -62,22 +64,6 @@ def _sum(pattern: re.Pattern[bytes], path: str) -> int:
     with contextlib.suppress(OSError):
         return 1024 * sum(map(int, pattern.findall(Path(path).read_bytes())))
     return 0
-
-
-def _descendants(pid: int) -> list[int]:
-    found: list[int] = []
-    unseen = [pid]
-    while unseen and len(found) < _MOST_PROCESSES:
-        below = list(_children(unseen.pop()))
-        found += below
-        unseen += below
-    return found
-
-
-def _children(pid: int) -> Iterator[int]:
-    with contextlib.suppress(OSError):
-        for thread in Path(f"/proc/{pid}/task").iterdir():
-            yield from map(int, (thread / "children").read_bytes().split())
 
 
 @contextlib.contextmanager

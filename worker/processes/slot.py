@@ -1,6 +1,7 @@
 """One slot: its child, what that was sent and has not answered, and what it leaves behind when it dies.
 
-Reads and writes the child's work socket, and never waits for it. The template forks and kills the child.
+Reads and writes the child's work socket, and never waits for it. The template forks the child and tells of
+its end. Signals go to the child itself where it is known by a pidfd, so they need no template that lives.
 """
 
 from __future__ import annotations
@@ -12,10 +13,12 @@ import signal
 import socket
 from collections import deque
 from collections.abc import Iterable, Sequence
+from time import monotonic
 
 from worker.outcome import OUTPUT_BYTES
 from worker.processes.control import Control
 from worker.processes.events import Died, Event, Finished, Returned, Warned, crash_answer
+from worker.processes.family import kill_tree, send_signal
 from worker.processes.memory import Shortage
 from worker.processes.output import create_output, empty, read_tail
 from worker.processes.slotpage import NOTHING, SlotPage
@@ -29,6 +32,8 @@ from worker.processes.wire import (
 )
 
 _RECEIVE_BYTES = 256 * 1024
+# So long the template may take to kill a child that runs a certain run.
+UNCONFIRMED_SECONDS = 1.0
 
 
 class Slot:
@@ -53,6 +58,8 @@ class Slot:
         self.output = create_output(number)
         self.alive = self.is_condemned = False
         self.pid: int | None = None
+        self.pidfd: int | None = None
+        self._to_kill: tuple[int, int, float] | None = None
         self.work: socket.socket | None = None
         self.outstanding: deque[Assignment] = deque()
         self._generation = 0
@@ -88,6 +95,64 @@ class Slot:
         self._selector.register(ours, selectors.EVENT_READ, self)
         self.order("fork", [theirs.detach(), os.dup(self.output)])
 
+    def is_child(self, generation: int, pid: int, pidfd: int | None) -> None:
+        """Take note which process the child of that generation is."""
+        if not self.alive or generation != self._generation:
+            if pidfd is not None:
+                os.close(pidfd)
+            return
+        self.pid, self.pidfd = pid, pidfd
+        if pidfd is not None:
+            self._selector.register(pidfd, selectors.EVENT_READ, self)
+
+    def child_ended(self) -> None:
+        """The kernel says that the child has ended: the template has to tell of it."""
+        if self.pidfd is not None:
+            self._selector.unregister(self.pidfd)
+        self._control.ask()
+
+    def terminate(self) -> None:
+        """Send SIGTERM to the child."""
+        if self.pidfd is None:
+            self.order("terminate")
+        else:
+            send_signal(self.pidfd, signal.SIGTERM)
+            self._control.ask()
+
+    def kill(self) -> None:
+        """Kill the child with what is below it; the template ends what escapes that."""
+        if self.pidfd is None or self.pid is None:
+            self.order("kill")
+        else:
+            kill_tree(self.pid, self.pidfd)
+            self._control.ask()
+
+    def kill_without_template(self) -> None:
+        """Kill the child, with what is below it where that can be seen, whose template is being killed."""
+        if self.pid is not None and self.pidfd is not None:
+            kill_tree(self.pid, self.pidfd)
+        elif self.pid is not None:
+            with contextlib.suppress(OSError):
+                os.kill(self.pid, signal.SIGKILL)
+
+    def kill_run(self, run_id: int, lease_epoch: int) -> None:
+        """Have the template kill the child if it still runs that run."""
+        self._to_kill = (run_id, lease_epoch, monotonic())
+        self.order("kill", run=(run_id, lease_epoch))
+
+    def look(self) -> None:
+        """Kill the child if the run that the template was to kill a second ago goes on."""
+        if self._to_kill is None:
+            return
+        run_id, lease_epoch, asked_at = self._to_kill
+        started = self.page.started()
+        if started is None or (started.run_id, started.lease_epoch) != (run_id, lease_epoch):
+            self._to_kill = None
+        elif monotonic() - asked_at >= UNCONFIRMED_SECONDS:
+            # A run that begins at this moment dies with it, and goes back at no cost.
+            self._to_kill, self.is_condemned = None, True
+            self.kill()
+
     def order(self, order: str, fds: Sequence[int] = (), run: Sequence[int] | None = None) -> None:
         """Have the template do something with the child that lives now, if one does."""
         if self.alive and self._control.is_open:
@@ -120,6 +185,8 @@ class Slot:
                 data = b""
             if not data or not self.read(data):
                 self._close_work()
+                if self.pidfd is None:
+                    self._control.ask()
             elif len(data) < _RECEIVE_BYTES:
                 return
 
@@ -134,7 +201,7 @@ class Slot:
         except ValueError as error:
             self._events.append(Warned(f"The child of slot {self.number} is killed: {error}"))
             self._reason = f"killed because it sent what is no answer: {error}"
-            self.order("kill")
+            self.kill()
             return False
         return True
 
@@ -171,7 +238,8 @@ class Slot:
         unstarted = list(self.outstanding)
         self.outstanding.clear()
         self._outgoing.clear()
-        self.alive, self.pid = False, None
+        self.alive, self.pid, self._to_kill = False, None, None
+        self._close_pidfd()
         self.page.end()
         self.page.journal_clear()
         empty(self.output)
@@ -185,6 +253,7 @@ class Slot:
     def close(self) -> None:
         """Close every descriptor and the page."""
         self._close_work()
+        self._close_pidfd()
         self.page.close()
         os.close(self.output)
 
@@ -193,3 +262,10 @@ class Slot:
             self._selector.unregister(self.work)
             self.work.close()
             self.work = None
+
+    def _close_pidfd(self) -> None:
+        if self.pidfd is not None:
+            with contextlib.suppress(KeyError):  # its end was seen
+                self._selector.unregister(self.pidfd)
+            os.close(self.pidfd)
+            self.pidfd = None

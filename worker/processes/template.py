@@ -23,7 +23,13 @@ from typing import Any, NoReturn
 
 from worker.exceptions import TRACEBACK_CHARACTERS
 from worker.processes import birth, preload
-from worker.processes.family import become_subreaper, die_with_parent, kill_children, outlive_parent
+from worker.processes.family import (
+    become_subreaper,
+    die_with_parent,
+    kill_children,
+    open_pidfd,
+    outlive_parent,
+)
 from worker.processes.leftovers import wear
 from worker.processes.slotpage import SlotPage
 from worker.processes.stops import STOPS, outlast
@@ -106,8 +112,9 @@ class Template:
         order = json.loads(data)
         if order["order"] == "fork":
             self._fork(order["slot"], order["generation"], *fds)
-        else:
+        elif order["order"] != "answer":
             self._signal(order)
+        self._tell(told="obeyed")
         return True
 
     def _signal(self, order: dict[str, Any]) -> None:
@@ -155,7 +162,11 @@ class Template:
             os.close(work)
             os.close(output)
         self._members[pid] = _Member(slot, generation)
-        self._tell(told="forked", slot=slot, generation=generation, pid=pid)
+        # Nobody but this process reaps it, so the descriptor is surely the child's.
+        pidfd = open_pidfd(pid)
+        self._tell(pidfd, told="forked", slot=slot, generation=generation, pid=pid)
+        if pidfd is not None:
+            os.close(pidfd)
 
     def _fork_child(self, slot: int, work: int, output: int) -> int:
         sys.stdout.flush()
@@ -202,9 +213,11 @@ class Template:
         for member, status in dead:
             self._tell(told="died", slot=member.slot, generation=member.generation, status=status, text=None)
 
-    def _tell(self, **message: Any) -> None:
+    def _tell(self, pidfd: int | None = None, **message: Any) -> None:
+        """Tell the supervisor; a child's `pidfd` goes along with the message."""
+        data = json.dumps(message, ensure_ascii=False).encode("utf-8", "replace")
         with contextlib.suppress(ConnectionError):
-            self._control.send(json.dumps(message, ensure_ascii=False).encode("utf-8", "replace"))
+            socket.send_fds(self._control, [data], [] if pidfd is None else [pidfd])
 
 
 def command(module: str, given: dict[str, Any]) -> list[str]:
