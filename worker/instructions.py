@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -15,15 +15,70 @@ from worker.outcome import Permanent
 
 Instructions = Mapping[str, Any]
 
-# What runs of these types are to do stands in their definition alone, and is read at each start.
-TYPES = ("command", "http")
+COMMAND_TYPE, HTTP_TYPE = "command", "http"
+# ``command:www-data`` is a command of the OS user www-data, ``command`` alone one of the worker's own user.
+USER_PREFIX = f"{COMMAND_TYPE}:"
 
-COMMAND = ("argv", "env", "stdin", "cwd")
+COMMAND = ("argv", "env", "stdin", "cwd", "ok_codes")
 HTTP = ("url", "method", "headers", "body", "json")
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
 SCHEMES = ("http", "https")
+LARGEST_EXIT_CODE = 255
+# The name of an OS user. A number is none: which user it means differs from machine to machine.
+_USER = re.compile(r"[A-Za-z_][A-Za-z0-9_.@-]*\$?")
 # A name as RFC 9110 has it.
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+
+
+def is_builtin(job_type: str) -> bool:
+    """Return whether what runs of ``job_type`` do stands in their definition, and is read at each start."""
+    return job_type == HTTP_TYPE or is_command(job_type)
+
+
+def is_command(job_type: str) -> bool:
+    """Return whether runs of ``job_type`` are programs: ``command``, or ``command:`` and an OS user."""
+    return job_type == COMMAND_TYPE or job_type.startswith(USER_PREFIX)
+
+
+def command_type(user: str) -> str:
+    """Return the job type of the commands of the OS user ``user``."""
+    return f"{USER_PREFIX}{user}"
+
+
+def command_user(job_type: str) -> str | None:
+    """Return the OS user whose commands ``job_type`` runs, None for a type that names none."""
+    return job_type.removeprefix(USER_PREFIX) if job_type.startswith(USER_PREFIX) else None
+
+
+def is_user_name(text: str) -> bool:
+    """Return whether ``text`` can be the name of an OS user."""
+    return _USER.fullmatch(text) is not None
+
+
+def workers_for(users: Sequence[str]) -> str:
+    """Return which worker runs the commands of ``users``, to follow "start"."""
+    others = [user for user in users if user != "root"]
+    if not others:
+        return "a worker as root"
+    as_root = f"a worker as root with WAKEBOARD_RUN_AS_USERS={','.join(others)}"
+    if len(others) < len(users):
+        return as_root
+    return f"a worker as {'that user' if len(users) == 1 else 'each of these users'}, or {as_root}"
+
+
+def no_worker_for(user: str) -> str:
+    """Say that nobody runs the commands of ``user``, and who would."""
+    return f"No live worker runs commands as {user}: start {workers_for([user])}."
+
+
+def check_user(user: str) -> None:
+    """Raise Permanent when ``user`` cannot be the name of an OS user."""
+    if not is_user_name(user):
+        raise Permanent(
+            "user_unknown",
+            f"'{user[:40]}' is not the name of an OS user: a type such as '{command_type('www-data')}' has "
+            "a name behind the colon, not a number.",
+        )
 
 
 def unreadable(what: str) -> Permanent:
@@ -33,13 +88,16 @@ def unreadable(what: str) -> Permanent:
 
 def check(job_type: str, payload: Any) -> None:
     """Raise Permanent when a run of a built-in type could not follow ``payload``; others say nothing here."""
-    if job_type == "command":
+    if is_command(job_type):
+        if (user := command_user(job_type)) is not None:
+            check_user(user)
         found = known(payload, COMMAND)
         argv_of(found)
+        ok_codes_of(found)
         texts_of(found, "env")
         for name in ("stdin", "cwd"):
             text_of(found, name)
-    elif job_type == "http":
+    elif job_type == HTTP_TYPE:
         found = known(payload, HTTP)
         url_of(found)
         method_of(found)
@@ -82,6 +140,20 @@ def argv_of(found: Instructions) -> list[str]:
     if not all(isinstance(word, str) and "\x00" not in word for word in argv):
         raise unreadable("every word of 'argv' must be text")
     return argv
+
+
+def ok_codes_of(found: Instructions) -> list[int]:
+    """Return the exit codes that count as success, [0] unless it says others. Raises Permanent."""
+    codes = found.get("ok_codes", [0])
+    if not isinstance(codes, list) or not codes or not all(_is_exit_code(code) for code in codes):
+        raise unreadable(
+            f"'ok_codes' must be a list of exit codes from 0 to {LARGEST_EXIT_CODE}, such as [0, 1]"
+        )
+    return codes
+
+
+def _is_exit_code(code: object) -> bool:
+    return isinstance(code, int) and not isinstance(code, bool) and 0 <= code <= LARGEST_EXIT_CODE
 
 
 def url_of(found: Instructions) -> str:

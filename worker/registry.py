@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from worker import policies
 from worker.backoff import DEFAULT_BACKOFF
+from worker.instructions import USER_PREFIX
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -74,6 +75,11 @@ def job(
     be, or the function is none that can be called with a context and awaited or returned from.
     """
     policies.check_name(name)
+    if name.startswith(USER_PREFIX):
+        raise ValueError(
+            f"A job type cannot be called {name!r}: names that begin with {USER_PREFIX!r} are kept for the "
+            "commands of an OS user."
+        )
     policy: dict[str, Any] = {
         "max_attempts": policies.count(name, "max_attempts", max_attempts),
         "timeout_seconds": policies.seconds(name, "timeout", timeout),
@@ -92,6 +98,11 @@ def job(
         return function
 
     return register
+
+
+def add_builtin(job_type: JobType) -> None:
+    """Register a type of our own, whose name authors cannot take."""
+    _add(job_type)
 
 
 def type_of(handler: str | JobType | Callable[..., Any]) -> JobType:
@@ -121,10 +132,11 @@ def load_app(module: str | None) -> int:
     """Import the built-in handlers, then the handlers in `module` (None: none), the working folder last on
     the path; return how many job types `module` added.
 
-    Last, so that a file of the user's that happens to be called like one of ours cannot take its place.
+    Built in are also the commands of the OS users as whom this process may run them. The folder is last so
+    that a file of the user's that happens to be called like one of ours cannot take its place.
     Whatever the import raises goes on to the caller.
     """
-    importlib.import_module("worker.jobs")
+    importlib.import_module("worker.jobs.command").register_users()
     if module is None:
         return 0
     before = len(JOB_TYPES)

@@ -157,3 +157,11 @@ def names(text: str) -> str:
     if not all(_HOST.fullmatch(name) for name in found):
         raise ValueError
     return ", ".join(found)
+
+
+def users(text: str) -> str:
+    """Read names of OS users, separated by commas; whether they exist is for who becomes them to say."""
+    found = [name.strip() for name in text.split(",")]
+    if not all(name and name.isprintable() for name in found):
+        raise ValueError
+    return ",".join(found)

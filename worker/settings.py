@@ -120,6 +120,11 @@ class Settings:
         kinds.number(60, 2_592_000), "seconds from 60 to 2592000 (30 days)", 1_800.0
     )
     allow_commands: bool = _setting(kinds.switch, _SWITCH, False)
+    run_as_users: str | None = _setting(
+        kinds.users,
+        "names of OS users, separated by commas",
+        says="OS users, separated by commas, whose commands a worker of root runs as them",
+    )
     heartbeat_url: str | None = _setting(kinds.web_url, "an http or https URL")
     public_url: str | None = _setting(
         kinds.web_url, "the dashboard's http or https URL, for links in messages"

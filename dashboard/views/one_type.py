@@ -23,6 +23,7 @@ from dashboard.views.types import ONE, capped, path_of
 from dashboard.words import schedule
 from dashboard.words.changes import changes, hidden
 from dashboard.words.policy import patience_seconds, retries
+from worker.instructions import command_user, no_worker_for
 from worker.redaction import redact
 
 blueprint = Blueprint("one_type", __name__)
@@ -79,8 +80,10 @@ def find_day(name: str) -> dict[str, Any]:
 def find_around(name: str) -> dict[str, Any]:
     """Return who runs a type and what makes its runs."""
     _found(name)
+    user = command_user(name)
     return {
         "name": name,
+        "nobody": "No live worker runs this type." if user is None else no_worker_for(user),
         "workers": one_type.workers_of(reading(), name),
         "schedules": one_type.schedules_of(reading(), name),
         "words": schedule,

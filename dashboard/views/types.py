@@ -25,6 +25,7 @@ from dashboard.verbs import add_verb, body
 from dashboard.words import ends
 from dashboard.words.policy import retries
 from worker.audit import Actor
+from worker.instructions import command_user, no_worker_for
 from worker.redaction import redact
 from worker.tables import job_types
 from worker.transitions import Answer, types
@@ -88,12 +89,22 @@ def find() -> dict[str, Any]:
         "rows": rows,
         "lines": [_line(row, numbers) for row in rows.items],
         "unregistered": query.unregistered(reading()),
+        "why_unregistered": why_unregistered,
         "states": query.STATES,
         "capped": capped,
         "retries": retries,
         # Asked by the page alone, not by its fragments.
         "is_any_held": lambda: holding.any_held(reading()),
     }
+
+
+def why_unregistered(name: str) -> str:
+    """Return why runs of type ``name`` wait, which no worker ever registered, to follow "wait"."""
+    if (user := command_user(name)) is not None:
+        return f". {no_worker_for(user)}"
+    return (
+        ", and no worker has ever registered that type. Start a worker whose app defines it, or cancel them."
+    )
 
 
 def _line(row: RowMapping, numbers: query.Numbers) -> Line:

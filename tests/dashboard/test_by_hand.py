@@ -149,15 +149,16 @@ def test_a_refused_end_is_shown_again_in_each_form_that_pauses(
     assert paused(connection) == set()
 
 
+@pytest.mark.parametrize("job_type", ["command", "command:www-data", "http"])
 def test_viewers_enqueue_nothing_and_only_admins_what_is_a_command(
-    as_role: AsRole, connection: Connection
+    as_role: AsRole, connection: Connection, job_type: str
 ) -> None:
     a_type(connection, "mail")
-    a_type(connection, "command")
+    a_type(connection, job_type)
     assert as_role("viewer").get("/runs/enqueue").status_code == 403
     assert as_role("viewer").post("/runs/enqueue", data={"type": "mail"}).status_code == 403
     assert 'href="/runs/enqueue"' not in as_role("viewer").get("/runs").get_data(as_text=True)
-    sent = {"type": "command", "payload": '{"argv": ["/bin/true"]}'}
+    sent = {"type": job_type, "payload": '{"argv": ["/bin/true"]}'}
     assert as_role("operator").post("/runs/enqueue", data=sent).status_code == 403
     assert rows(connection, "job_runs") == []
     assert as_role("admin").post("/runs/enqueue", data=sent).status_code == 303

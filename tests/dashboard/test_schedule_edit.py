@@ -214,6 +214,7 @@ def test_an_admin_removes_a_schedule(client: FlaskClient, connection: Connection
     ("job_type", "statuses", "said"),
     [
         ("command", ["queued", "failed", "running", "dead"], "2 runs of it wait and die at their next try"),
+        ("command:www-data", ["queued", "failed"], "2 runs of it wait and die at their next try"),
         (
             "http",
             ["failed"],

@@ -12,7 +12,7 @@ from flask.testing import FlaskClient
 from dashboard.queries import types as query
 from tests.conftest import Connection
 from tests.dashboard.conftest import AsRole, assert_fragments_match, assert_shown_as_text
-from tests.factories import a_run, a_type, a_worker, from_now, rows
+from tests.factories import a_definition, a_run, a_type, a_worker, from_now, rows
 
 JSON = {"Accept": "application/json"}
 HOSTILE = "<img src=x onerror=alert(1)>\u202e\"'/?#%2F"
@@ -147,6 +147,21 @@ def test_waiting_runs_of_a_type_that_nobody_knows_are_told(
     a_run(connection, "succeeded", job_type="was_here_once")
     assert client.get("/types.json").get_json()["unregistered"] == ["typo_mail"]
     assert "no worker has ever registered that type" in client.get("/types").get_data(as_text=True)
+
+
+def test_waiting_commands_of_a_user_say_which_worker_they_need(
+    client: FlaskClient, connection: Connection
+) -> None:
+    run = a_run(connection, job_type="command:www-data")
+    a_definition(connection, "lines", job_type="command:www-data", payload={"argv": ["id"]})
+    wanted = "No live worker runs commands as www-data: start a worker as that user, or a worker as root with"
+    assert wanted in client.get("/types").get_data(as_text=True)
+    assert "no worker runs commands as www-data" in client.get("/schedules/lines").get_data(as_text=True)
+    a_type(connection, "command:www-data")
+    page = client.get("/types/command:www-data").get_data(as_text=True)
+    assert wanted in page and "No live worker runs this type" not in page
+    found = client.get("/runs.json?type=command:www-data").get_json()["items"]
+    assert [each["id"] for each in found] == [run]
 
 
 def test_live_workers_of_a_type_are_counted(client: FlaskClient, connection: Connection) -> None:

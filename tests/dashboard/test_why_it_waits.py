@@ -192,6 +192,23 @@ def test_a_type_without_a_live_worker_says_so_and_what_to_do(connection: Connect
     )
 
 
+def test_a_command_of_a_user_says_which_worker_would_run_it(connection: Connection, told: Told) -> None:
+    a_type(connection, "command:root")
+    a_worker(connection, job_types=["command", "command:root"])
+    run = a_run(connection, job_type="command:www-data")
+    assert told(run)[0] == (
+        "Nobody to run it: No live worker runs commands as www-data: start a worker as that user, or a "
+        "worker as root with WAKEBOARD_RUN_AS_USERS=www-data. See Workers."
+    )
+    a_worker(connection, job_types=["command:www-data"])
+    assert "Nobody to run it" not in told(run)[0]
+    connection.execute("UPDATE wakeboard.workers SET stopped_at = now()")
+    assert (
+        "No live worker runs commands as root: start a worker as root."
+        in (told(a_run(connection, job_type="command:root"))[0])
+    )
+
+
 def test_a_type_whose_workers_drain_says_that_one_may_be_undrained(
     connection: Connection, told: Told, client: FlaskClient
 ) -> None:

@@ -118,6 +118,24 @@ def test_what_a_draining_worker_would_take_is_to_be_undrained(connection: Connec
     assert advice() == "Draining workers define them: undrain those, start others, or pause the types."
 
 
+def test_commands_of_users_are_to_get_a_worker_of_that_user(connection: Connection) -> None:
+    age(connection, a_run(connection, job_type="command:www-data"), "10 minutes")
+    assert look(connection, "no_worker").sentence.endswith(
+        "Start a worker as that user, or a worker as root with WAKEBOARD_RUN_AS_USERS=www-data."
+    )
+    age(connection, a_run(connection, job_type="command:backup"), "9 minutes")
+    assert look(connection, "no_worker").sentence.endswith(
+        "Start a worker as each of these users, or a worker as root with "
+        "WAKEBOARD_RUN_AS_USERS=www-data,backup."
+    )
+    age(connection, a_run(connection, job_type="command:root"), "8 minutes")
+    assert look(connection, "no_worker").sentence.endswith(
+        "Start a worker as root with WAKEBOARD_RUN_AS_USERS=www-data,backup."
+    )
+    age(connection, a_run(connection, job_type="mail"), "8 minutes")
+    assert "Start a worker whose app defines them" in look(connection, "no_worker").sentence
+
+
 @pytest.mark.parametrize("kind", ["no_worker", "queue_age"])
 def test_paused_types_delayed_runs_and_messengers_are_no_backlog(connection: Connection, kind: str) -> None:
     a_type(connection, "paused", paused_at=from_now("-1 hour"))

@@ -228,6 +228,12 @@ def test_nonsense_is_refused_in_a_sentence_and_nothing_is_written(
         ("command", {"argv": ["ls"], "shell": True}, "'shell' is not known; allowed: argv, env, stdin, cwd"),
         ("command", {"argv": ["ls"], "env": {"A": 1}}, "'env' must be an object of texts"),
         ("command", {"argv": ["ls"], "cwd": 7}, "'cwd' must be text"),
+        ("command:www-data", {"argv": "ls -l"}, "'argv' must be a list of texts"),
+        ("command", {"argv": ["ls"], "ok_codes": 1}, "'ok_codes' must be a list of exit codes from 0 to 255"),
+        ("command", {"argv": ["ls"], "ok_codes": []}, "such as [0, 1]"),
+        ("command", {"argv": ["ls"], "ok_codes": [0, True]}, "such as [0, 1]"),
+        ("command", {"argv": ["ls"], "ok_codes": [0, 256]}, "such as [0, 1]"),
+        ("command:www-data", {"argv": ["ls"], "ok_codes": ["1"]}, "such as [0, 1]"),
         ("http", {}, "'url' must be an address"),
         ("http", {"url": "ftp://x"}, "'url' must be an address"),
         ("http", {"url": "http://x/", "method": "BREW"}, "the method is 'BREW'"),
@@ -243,6 +249,12 @@ def test_instructions_that_no_run_could_follow_are_refused_before_the_first_fire
         definitions.add(connection, Definition("sick", job_type, "@daily", payload), ADMIN)
     assert says in str(refused.value)
     assert factories.rows(connection, "job_definitions") == []
+
+
+@pytest.mark.parametrize("user", ["33", "", "www data", "-x"])
+def test_a_command_of_no_user_is_refused(connection: Connection, user: str) -> None:
+    with pytest.raises(DefinitionError, match="is not the name of an OS user"):
+        definitions.add(connection, Definition("sick", f"command:{user}", "@daily", {"argv": ["ls"]}), ADMIN)
 
 
 def test_an_edit_keeps_instructions_that_can_be_followed(connection: Connection) -> None:

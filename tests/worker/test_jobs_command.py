@@ -61,6 +61,19 @@ def test_how_a_command_ended_is_its_error_code(shared: Connection, script: str, 
     assert failed.value.error_code == code
 
 
+@pytest.mark.parametrize("code", [0, 1, 124])
+def test_an_exit_code_that_the_definition_names_is_success_and_is_kept(shared: Connection, code: int) -> None:
+    context = defined(shared, "/bin/sh", "-c", f"exit {code}", ok_codes=[0, 1, 124])
+    assert command(context) == {"exit": code}
+
+
+def test_no_other_exit_code_and_no_signal_is_success(shared: Connection) -> None:
+    for script, code in (("exit 2", "exit_2"), ("kill -1 $$", "signal_SIGHUP"), ("exit 0", "exit_0")):
+        with pytest.raises(CommandFailed) as failed:
+            command(defined(shared, "/bin/sh", "-c", script, ok_codes=[1]))
+        assert failed.value.error_code == code
+
+
 def test_the_last_line_a_command_printed_is_in_the_message(shared: Connection, tmp_path: Path) -> None:
     context = defined(shared, "/bin/sh", "-c", "echo first; echo disk is full >&2; echo; exit 1")
     output, kept = os.open(tmp_path / "output", os.O_RDWR | os.O_CREAT | os.O_APPEND), os.dup(1)

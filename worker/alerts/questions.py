@@ -12,6 +12,7 @@ from worker.alerts import statements
 from worker.alerts.finding import NAMED, Finding, name_of
 from worker.alerts.statements import CAP
 from worker.durations import format_duration
+from worker.instructions import command_user, workers_for
 from worker.liveness import SILENCE_SECONDS, is_abandoned, late_loops
 from worker.unfireable import UNFIREABLE
 
@@ -47,7 +48,7 @@ def _no_worker(connection: Connection, settings: Settings) -> Finding:
         what = ", ".join(name_of(name) for name in names)
         sentence = (
             f"No live worker takes {plural(rows[0][2], 'type')} with due work: {what}. "
-            f"The oldest waits {format_duration(rows[0][1])}. {_manned_by(*rows[0][2:5])}"
+            f"The oldest waits {format_duration(rows[0][1])}. {_manned_by(names, *rows[0][2:5])}"
         )
         return Finding(True, sentence, rows[0][1], limit, "seconds", names)
     if is_abandoned(connection):
@@ -57,10 +58,13 @@ def _no_worker(connection: Connection, settings: Settings) -> Finding:
     return Finding(False, sentence, 0, limit, "seconds")
 
 
-def _manned_by(types: int, draining: int, unknown: int) -> str:
+def _manned_by(names: Sequence[str], types: int, draining: int, unknown: int) -> str:
     """Return what gives so many types a worker: a worker drains of ``draining`` of them, and of ``unknown``
-    there never was one, so they cannot be paused.
+    there never was one, so they cannot be paused. ``names`` are the first of them.
     """
+    users = [user for name in names if (user := command_user(name)) is not None]
+    if users and len(users) == types and not draining:
+        return f"Start {workers_for(users)}."
     them = "it" if types == 1 else "them"
     if unknown == types:
         names = "its name" if types == 1 else "each name"

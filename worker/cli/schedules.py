@@ -16,6 +16,7 @@ from worker.cli.kinds import DAY, DURATION, json_object
 from worker.cli.printing import answer, listing, say, verdicts
 from worker.cli.refusals import Wrong
 from worker.cron import Cron, check_timezone
+from worker.instructions import COMMAND_TYPE, command_type, command_user
 from worker.preview import FIRES
 from worker.preview import preview as preview_of
 from worker.transitions import definitions
@@ -51,6 +52,7 @@ def schedule() -> None:
 @schedule.command()
 @click.argument("name")
 @click.option("--type", "job_type", required=True, metavar="TYPE", help="The job type to run.")
+@click.option("--user", metavar="NAME", help="Run the command as this OS user alone (--type command).")
 @click.option("--cron", required=True, metavar="TEXT", help="When, such as '30 2 * * *' or @daily.")
 @click.option(
     "--timezone", default="UTC", metavar="ZONE", help="Whose wall clock, such as Europe/Paris [UTC]."
@@ -75,18 +77,23 @@ def schedule() -> None:
 @click.option("--new-type", is_flag=True, help="Allow a type that no worker has registered yet.")
 @reason_option
 def add(
-    name: str, job_type: str, cron: str, timezone: str, payload: str | None, misfire: str, grace: float,
-    overlap: str, max_attempts: int | None, timeout: float | None, priority: int, new_type: bool,
-    reason: str | None,
+    name: str, job_type: str, user: str | None, cron: str, timezone: str, payload: str | None, misfire: str,
+    grace: float, overlap: str, max_attempts: int | None, timeout: float | None, priority: int,
+    new_type: bool, reason: str | None,
 ) -> int:  # fmt: skip
     """Create or change a schedule; says created, changed or unchanged."""
+    if user is not None:
+        if job_type != COMMAND_TYPE:
+            raise Wrong(f"--user goes with --type {COMMAND_TYPE}: other types run as their worker's user.")
+        job_type = command_type(user)
     definition = Definition(
         name, job_type, cron, json_object(payload), timezone, misfire, round(grace), overlap, max_attempts,
         timeout, priority,
     )  # fmt: skip
     definition.checked()
     with reach.connection() as connection:
-        if not new_type:
+        # The type of a user's commands says all there is to say, before a worker has it.
+        if not new_type and command_user(job_type) is None:
             require_type(connection, job_type)
         return verdicts([definitions.add(connection, definition, terminal_actor(), reason)])
 

@@ -10,7 +10,7 @@ from typing import Any
 import click
 from click.globals import pop_context
 
-from worker import certificates, log
+from worker import certificates, log, run_as
 from worker.cli import reach
 from worker.cli.flags import MISSPELT_TOLD, Verb, settings
 from worker.cli.kinds import DURATION
@@ -29,6 +29,7 @@ def up(port: int | None, demo: bool) -> int:
     bind = None if port is None else f"127.0.0.1:{port}"
     chosen = settings(bind=bind, app="worker.jobs.demo" if demo else None)
     certificates.check(chosen)
+    run_as.check(chosen)
     return household.run(chosen, demo)
 
 
@@ -68,6 +69,7 @@ def _supervise(**how: Any) -> int:
     from worker.processes import firstborn
 
     chosen = settings()
+    run_as.check(chosen)
     # Before anything is loaded or opened that the supervisor alone needs.
     template = firstborn.fork(leave=_leave_command)
     from worker import supervisor

@@ -1,6 +1,7 @@
 """The job type ``command``: one program with its arguments, as cron would run it, with a lease and a history.
 
-``{"argv": ["/bin/sh", "-c", "…"], "env": {…}, "stdin": "…", "cwd": "…"}``. No shell unless argv names one.
+``{"argv": ["/bin/sh", "-c", "…"], "env": {…}, "stdin": "…", "cwd": "…", "ok_codes": [0]}``. No shell unless
+argv names one. ``command`` runs as the worker's own user, ``command:NAME`` as the OS user NAME alone.
 """
 
 from __future__ import annotations
@@ -18,12 +19,21 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
+from worker import run_as
 from worker.context import Context
-from worker.instructions import COMMAND, Instructions, argv_of, text_of, texts_of
+from worker.instructions import (
+    COMMAND,
+    COMMAND_TYPE,
+    Instructions,
+    argv_of,
+    ok_codes_of,
+    text_of,
+    texts_of,
+)
 from worker.jobs.instructions import instructions
 from worker.processes.captured import captured_bytes, last_line
 from worker.processes.family import die_with_parent
-from worker.registry import job
+from worker.registry import JobType, add_builtin, job
 
 _LOOK_SECONDS = 0.5
 _LINE_CHARACTERS = 500
@@ -37,28 +47,39 @@ class CommandFailed(Exception):
         self.error_code = code
 
 
-@job("command")
+@job(COMMAND_TYPE)
 def command(context: Context) -> dict[str, int]:
-    """Run the definition's program to its end and return ``{"exit": 0}``.
+    """Run the definition's program to its end and return ``{"exit": 0}``, or another of its ``ok_codes``.
 
     Raises CommandFailed with ``exit_<n>``, ``signal_<NAME>``, ``command_not_found`` or
-    ``command_not_started``. When the run is stopped, the program's process group gets SIGTERM.
+    ``command_not_started``; Permanent where this process may not run commands of the type's user. When the
+    run is stopped, the program's process group gets SIGTERM.
     """
+    account = run_as.account(context.job_type)
     found = instructions(context, COMMAND)
-    before = captured_bytes() or 0
-    with _standard_input(found) as stdin, _started(context, found, stdin) as process:
+    ok_codes, before = ok_codes_of(found), captured_bytes() or 0
+    with _standard_input(found) as stdin, _started(context, found, stdin, account) as process:
         status = _wait(context, process)
-    if status != 0:
+    if status not in ok_codes:
         raise _failure(status, last_line(_LINE_CHARACTERS, before))
-    return {"exit": 0}
+    return {"exit": status}
 
 
-def environment(context: Context, given: dict[str, str]) -> dict[str, str]:
+def register_users() -> None:
+    """Register a job type for each OS user as whom this process may run commands."""
+    for name in run_as.command_types():
+        add_builtin(JobType(name, command))
+
+
+def environment(
+    context: Context, given: dict[str, str], account: pwd.struct_passwd | None = None
+) -> dict[str, str]:
     """Return what the program sees: cron's few variables, the ``given`` ones, and which run it is.
 
-    Nothing of the worker's own environment goes along, so neither does its database's password.
+    ``account``: whose program it is, None for the user of this process. Nothing of the worker's own
+    environment goes along, so neither does its database's password.
     """
-    user = pwd.getpwuid(os.geteuid())
+    user = account or pwd.getpwuid(os.geteuid())
     cron = {
         "PATH": "/usr/local/bin:/usr/bin:/bin",
         "HOME": user.pw_dir,
@@ -89,20 +110,27 @@ def _standard_input(found: Instructions) -> Iterator[IO[bytes] | int]:
 
 
 @contextmanager
-def _started(context: Context, found: Instructions, stdin: Any) -> Iterator[subprocess.Popen[bytes]]:
+def _started(
+    context: Context, found: Instructions, stdin: Any, account: pwd.struct_passwd | None
+) -> Iterator[subprocess.Popen[bytes]]:
     """Start the program in a process group of its own; leaving early stops that group and waits for it.
 
     The program dies with this process, also where nobody is left to sweep: when every process of the worker
     is killed at the same instant.
     """
-    argv, variables = argv_of(found), environment(context, texts_of(found, "env"))
+    argv, variables = argv_of(found), environment(context, texts_of(found, "env"), account)
     folder = _folder(found, variables["HOME"])
     sys.stdout.flush()
     try:
         process = subprocess.Popen(
-            argv, stdin=stdin, cwd=folder, env=variables, process_group=0,
-            preexec_fn=partial(die_with_parent, os.getpid()),
+            argv, stdin=stdin, env=variables, process_group=0, **run_as.becoming(account),
+            preexec_fn=partial(_settle, os.getpid(), folder),
         )  # fmt: skip
+    except subprocess.SubprocessError as refused:
+        raise CommandFailed(
+            "command_not_started",
+            f"'{argv[0]}' cannot be started: '{variables['USER']}' may not enter the folder '{folder}'.",
+        ) from refused
     except FileNotFoundError as missing:
         raise CommandFailed(
             "command_not_found", f"There is no program '{argv[0]}' on this host."
@@ -114,6 +142,13 @@ def _started(context: Context, found: Instructions, stdin: Any) -> Iterator[subp
     except BaseException:
         _stop(process)
         raise
+
+
+def _settle(parent: int, folder: str) -> None:
+    """Prepare the new process, which is of the run's user by now: a change of user forgets with whom to die,
+    and root would enter a folder that the user may not."""
+    die_with_parent(parent)
+    os.chdir(folder)
 
 
 def _folder(found: Instructions, home: str) -> str:

@@ -7,14 +7,13 @@ from datetime import UTC
 from difflib import get_close_matches
 
 from worker.audit import Actor, acting, record
+from worker.instructions import is_builtin
 from worker.states import Role
 from worker.transitions.answer import Answer
 from worker.transitions.enqueue import KeyTaken, enqueue
 from worker.transitions.newrun import EnqueueError, NewRun
 from worker.transitions.operator import Connection, Row, _row, permit
 
-# What they run stands in the payload: with WAKEBOARD_ALLOW_COMMANDS that is a shell.
-FOR_ADMINS = ("command", "http")
 KNOWN = "SELECT name FROM wakeboard.job_types ORDER BY name"
 # created_at is its transaction's now(): with another, the key was known before.
 MADE = """
@@ -32,7 +31,8 @@ def enqueue_by_hand(connection: Connection, new: NewRun, actor: Actor, reason: s
     with acting(connection):
         if refusal := permit(connection, actor, "run.enqueue", "type", new.job_type):
             return refusal
-        if new.job_type in FOR_ADMINS and not actor.role.covers(Role.ADMIN):
+        # What they run stands in the payload: with WAKEBOARD_ALLOW_COMMANDS that is a shell.
+        if is_builtin(new.job_type) and not actor.role.covers(Role.ADMIN):
             record(connection, actor, "run.enqueue", "type", new.job_type, reason=reason, result="denied")
             message = f"Runs of type '{new.job_type}' are enqueued by admins: their payload says what is run."
             return Answer(new.job_type, None, "denied", message)

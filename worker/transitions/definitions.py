@@ -279,7 +279,7 @@ def left_behind(job_type: str, waiting: int) -> str:
 
     Empty where all goes on as before.
     """
-    stands_there = job_type in instructions.TYPES
+    stands_there = instructions.is_builtin(job_type)
     if not waiting:
         said = "A run of it that is tried again dies" if stands_there else ""
     elif waiting == 1:

@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from string import Formatter
 from typing import Any
 
+from worker.instructions import command_user, no_worker_for
 from worker.redaction import redact_text
 from worker.states import CLAIM_REFUSED
 from worker.waits.question import CAP, RATE_MINUTES
@@ -142,18 +143,21 @@ def _closed(row: Row) -> Iterator[Reason]:
 
 
 def _no_worker(row: Row) -> Reason:
+    user = command_user(row["job_type"])
     sentence = "No live worker runs this type. "
     if row["draining"]:
         one = row["draining"] == 1
         sentence = f"No worker takes runs of this type. {_number(row['draining'])} that could "
         sentence += "is draining: undrain it" if one else "are draining: undrain one"
         sentence += " on {workers}, or start another: {command}."
+    elif user is not None:
+        sentence = f"{no_worker_for(user)} See {{workers}}."
     elif row["others"]:
         alive = f"{_many(row['others'], 'worker')} {'is' if row['others'] == 1 else 'are'} alive"
         sentence += f"{alive}, for other types or on the way out: see {{workers}}."
     else:
         sentence += "No worker is alive at all; start one: {command}."
-    if not row["is_known"]:
+    if not row["is_known"] and user is None:
         sentence += " None has ever registered this type: is its name right?"
     command, workers = Piece("wakeboard worker", is_code=True), Piece("Workers", to="workers")
     return _reason("worker", sentence, command=command, workers=workers)

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from worker import fleet
 from worker.clock_skew import is_since
+from worker.instructions import command_user
 from worker.liveness import SILENCE_SECONDS
 
 
@@ -45,4 +46,6 @@ def standstill(job_type: str) -> str:
 
 def clause(reason: str, job_type: str) -> str:
     """Return ``its type mail is paused`` of a ``reason`` that ``standstill`` gave."""
+    if reason == "worker" and (user := command_user(job_type)) is not None:
+        return f"no worker runs commands as {user}"
     return WORDS[reason].clause.format(job_type)

@@ -1,0 +1,161 @@
+"""As which OS users a process runs commands, and what it refuses."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests import factories
+from tests.conftest import Connection
+from tests.endtoend.demo_house import as_user, environment, interpreter
+from tests.processes import ROOT, run_wakeboard
+from worker import own_connection as own
+from worker import run_as
+from worker.context import Context
+from worker.jobs.command import CommandFailed, command
+from worker.outcome import Permanent
+from worker.registry import job
+from worker.settings import Settings, SettingsError
+
+OTHER = "nobody"
+AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become another OS user")
+ME = pwd.getpwuid(os.geteuid()).pw_name
+
+
+@pytest.fixture(autouse=True)
+def handler_process(shared_database: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("WAKEBOARD_DATABASE_URL", shared_database)
+    yield
+    own.drop()
+
+
+def defined(shared: Connection, user: str, *argv: str, **more: object) -> Context:
+    """The context of a run of ``argv`` that belongs to ``user``."""
+    job_type = f"command:{user}"
+    id_ = factories.a_definition(shared, job_type=job_type, payload={"argv": list(argv), **more})
+    return Context(run_id=7, job_type=job_type, definition_id=id_, payload={}, timeout_seconds=30)
+
+
+def named(users: str) -> Settings:
+    return Settings.load(environ={"WAKEBOARD_RUN_AS_USERS": users})
+
+
+def test_a_process_has_the_commands_of_its_own_user_and_root_those_of_users_that_it_was_told() -> None:
+    assert run_as.command_types({}) == [f"command:{ME}"]
+    told = run_as.command_types({run_as.VARIABLE: "www-data, nobody"})
+    others = ["command:www-data", "command:nobody"] if os.geteuid() == 0 else []
+    assert told == [f"command:{ME}", *others]
+
+
+@AS_ROOT
+def test_who_is_not_root_registers_its_own_commands_alone_and_runs_no_others() -> None:
+    look = (
+        "from worker.registry import JOB_TYPES, load_app; load_app(None);"
+        "print(sorted(name for name in JOB_TYPES if name.startswith('command')));"
+        "from worker.jobs.command import command; from worker.context import Context;"
+        "command(Context(run_id=1, job_type='command:root'))"
+    )
+    said = subprocess.run(
+        [interpreter(OTHER), "-P", "-c", look], **as_user(OTHER), cwd="/",
+        env=environment(ROOT) | {run_as.VARIABLE: "root"}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert said.stdout == f"['command', 'command:{OTHER}']\n"
+    assert said.stderr.endswith(
+        f"worker.outcome.Permanent: This is a command of 'root', and its worker runs as '{OTHER}', which may "
+        "not run it: start a worker as root.\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("user", "code", "why"),
+    [
+        ("33", "user_unknown", "'33' is not the name of an OS user"),
+        ("", "user_unknown", "is not the name of an OS user"),
+        ("www-data", "user_not_allowed", "or a worker as root with WAKEBOARD_RUN_AS_USERS=www-data"),
+    ],
+)
+def test_a_run_of_a_user_for_whom_this_process_may_not_run_is_refused(
+    shared: Connection, tmp_path: Path, user: str, code: str, why: str
+) -> None:
+    with pytest.raises(Permanent) as refused:
+        command(defined(shared, user, "/bin/touch", str(tmp_path / "made")))
+    assert refused.value.error_code == code
+    assert why in str(refused.value)
+    assert not (tmp_path / "made").exists()
+
+
+@AS_ROOT
+def test_a_user_that_is_not_there_any_more_is_refused(
+    shared: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(run_as.VARIABLE, "gone")
+    with pytest.raises(Permanent, match="There is no user 'gone' on this machine"):
+        command(defined(shared, "gone", "/bin/true"))
+
+
+@AS_ROOT
+def test_a_folder_that_the_user_may_not_enter_is_told(
+    shared: Connection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(run_as.VARIABLE, OTHER)
+    tmp_path.chmod(0o700)
+    with pytest.raises(CommandFailed, match=f"'{OTHER}' may not enter the folder") as failed:
+        command(defined(shared, OTHER, "/bin/true", cwd=str(tmp_path)))
+    assert failed.value.error_code == "command_not_started"
+
+
+@AS_ROOT
+def test_a_command_of_another_user_reads_its_input_and_writes_to_each_stream(
+    shared: Connection, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(run_as.VARIABLE, OTHER)
+    script = "id -un; cat; id -un >&2"
+    assert command(defined(shared, OTHER, "/bin/sh", "-c", script, stdin="given\n")) == {"exit": 0}
+    captured = capfd.readouterr()
+    assert (captured.out, captured.err) == (f"{OTHER}\ngiven\n", f"{OTHER}\n")
+
+
+@pytest.mark.parametrize("users", [" ", "a,", ",", "a\nb"])
+def test_what_names_no_users_is_refused_with_what_is_allowed(users: str) -> None:
+    with pytest.raises(SettingsError, match="allowed: names of OS users, separated by commas"):
+        named(users)
+
+
+@AS_ROOT
+@pytest.mark.parametrize(
+    ("users", "why"),
+    [
+        ("nobody,no-such-user", "names 'no-such-user', and there is no such user on this machine"),
+        ("nobody, root", "names 'root', which is root"),
+        ("0", "names '0', and there is no such user"),
+    ],
+)
+def test_a_worker_does_not_start_for_users_that_it_cannot_become(users: str, why: str) -> None:
+    with pytest.raises(SettingsError, match=why):
+        run_as.check(named(users))
+    said = run_wakeboard("worker", environment={run_as.VARIABLE: users})
+    assert said.returncode == 2 and why in said.stderr
+
+
+@AS_ROOT
+def test_only_root_starts_with_users_to_become() -> None:
+    run_as.check(named(OTHER))
+    said = subprocess.run(
+        [interpreter(OTHER), "-P", "-m", "worker", "worker", "--run-as-users", "www-data"], **as_user(OTHER),
+        cwd="/", env=environment(ROOT), capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert said.returncode == 2
+    assert "only root can become another user: start the worker as root, or take" in said.stderr
+
+
+def test_an_author_cannot_take_the_name_of_a_user_s_commands() -> None:
+    with pytest.raises(ValueError, match="kept for the commands of an OS user"):
+
+        @job("command:root")
+        def mine(_context: Context) -> None:
+            """Never runs."""
