@@ -81,6 +81,7 @@ class House:
         settings: Mapping[str, object],
         database: str | None = None,
         environment: Mapping[str, str] | None = None,
+        program: Path | None = None,
     ) -> Wakeboard:
         given = {f"WAKEBOARD_{name}": str(value) for name, value in (SETTINGS | dict(settings)).items()}
         world = {PLACE: str(self.truth_file), "HOUSE": self._mark, "TMPDIR": str(self._temporary)}
@@ -89,6 +90,7 @@ class House:
                 *words,
                 database=database or self.database,
                 environment=given | world | dict(environment or {}),
+                program=program,
             )
         )
         self.processes.append(started)
@@ -101,11 +103,13 @@ class House:
         *words: str,
         database: str | None = None,
         environment: Mapping[str, str] | None = None,
+        program: Path | None = None,
         wait: bool = True,
         **settings: object,
     ) -> Wakeboard:
-        """Start a worker with short leases and ``wait`` until it is registered; ``environment`` is added."""
-        started = self._start(("worker", *words), settings, database, environment)
+        """Start a worker with short leases and ``wait`` until it is registered; ``environment`` is added, and
+        ``program`` is another ``wakeboard``."""
+        started = self._start(("worker", *words), settings, database, environment, program)
         if wait:
             self.wait_until_registered(started)
         return started

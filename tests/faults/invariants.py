@@ -145,7 +145,7 @@ def i4_attempts_are_starts(connection: Connection, truth: Sequence[Line]) -> lis
         """
         SELECT r.id, r.attempts, (SELECT count(*) FROM wakeboard.job_attempts AS a
             WHERE a.run_id = r.id AND a.outcome = 'lost') FROM wakeboard.job_runs AS r
-        WHERE r.job_type <> ALL (%s)
+        WHERE r.job_type <> ALL (%s) AND r.job_type NOT LIKE 'command:%%'
         """,
         ["command", "http"],
     )

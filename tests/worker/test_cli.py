@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import socket
 import subprocess
@@ -22,9 +23,12 @@ from tests.conftest import Connection
 from tests.factories import a_definition, a_run, a_type, a_worker, an_attempt, from_now, insert, row, rows
 from tests.servers import Server
 from worker import cli, db, fleet
+from worker.audit import terminal_actor
 from worker.cli.summaries import SUMMARIES
 from worker.leases import STATES
 from worker.people import users
+from worker.transitions import definitions
+from worker.transitions.definitions import Definition
 
 HOSTILE = "bad\x1b[31m\r\nrun 1 is fine"
 
@@ -651,6 +655,177 @@ def test_a_crontab_with_a_zone_of_its_own_says_so_line_by_line(
     file.write_text("CRON_TZ=Asia/Tokyo\n0 4 * * * echo there\n")
     assert "Europe/Paris" not in wakeboard(*chosen).out, "no line is in it"
     assert wakeboard(*chosen, "--json").json["timezone"] is None
+
+
+SYSTEM_CRONTAB = """\
+# Nightly database dump
+0 3 * * * www-data /usr/local/bin/dump --all
+0 3 * * * www-data /usr/bin/flock -n /run/lock /usr/local/bin/sync
+0 3 * * * root /usr/local/bin/dump --all
+0 3 * * * 33 /usr/local/bin/dump --all
+"""
+
+
+def test_each_line_of_a_system_crontab_becomes_a_command_of_its_user(
+    wakeboard: Command, connection: Connection, tmp_path: Path
+) -> None:
+    file = tmp_path / "crontab"
+    file.write_text(SYSTEM_CRONTAB)
+    a_worker(connection, job_types=["command", "command:root"])
+    said = wakeboard("import-crontab", file, "--system")
+    assert "line 5: refused: A system crontab has a user in its sixth field; '33' is not the name" in said.out
+    assert (
+        "As www-data: lines 2, 3; start a worker as that user, or a worker as root with "
+        "WAKEBOARD_RUN_AS_USERS=www-data." in said.out
+    )
+    assert "As root: line 4; a worker that runs them is there." in said.out
+    made = rows(connection, "job_definitions")
+    assert [(each["job_type"], each["name"].rpartition("-")[0]) for each in made] == [
+        ("command:www-data", "nightly-database-dump"), ("command:www-data", "sync"), ("command:root", "dump"),
+    ]  # fmt: skip
+    file.write_text(SYSTEM_CRONTAB.replace("Nightly database dump", "Called otherwise"))
+    again = wakeboard("import-crontab", file, "--system", "--json").json
+    assert [item["result"] for item in again["items"]] == ["unchanged"] * 3 + ["refused"]
+    assert [(user["user"], user["lines"], user["is_served"]) for user in again["users"]] == [
+        ("www-data", [2, 3], False), ("root", [4], True),
+    ]  # fmt: skip
+    assert rows(connection, "job_definitions") == made, "the comment gives a name at the first import alone"
+    elsewhere = tmp_path / "cron.d"
+    elsewhere.write_text("0 3 * * * nobody /usr/local/bin/dump --all\n")
+    assert wakeboard("import-crontab", elsewhere, "--system").code == 0
+    assert rows(connection, "job_definitions")[:3] == made, "the same of another user is another schedule"
+
+
+def imported_without_user(connection: Connection, command: str, name: str) -> None:
+    """Add what imports made while they left the user out."""
+    payload = {"argv": ["/bin/sh", "-c", command], "env": {"SHELL": "/bin/sh", "PATH": "/usr/bin:/bin"}}
+    definition = Definition(
+        name,
+        "command",
+        "0 3 * * *",
+        payload,
+        "UTC",
+        "none",
+        300,
+        "skip",
+        max_attempts=1,
+        timeout_seconds=86_400,
+    )
+    definitions.add(connection, definition, terminal_actor(), "imported from a crontab")
+
+
+def test_what_was_imported_without_its_user_is_told_and_gets_it_by_another_import(
+    wakeboard: Command, connection: Connection, tmp_path: Path
+) -> None:
+    def says() -> tuple[str, str]:
+        (found,) = [i for i in wakeboard("doctor", "--json").json["items"] if i["check"] == "commands"]
+        return found["level"], found["says"]
+
+    plain = "0 3 * * *\n/usr/local/bin/dump --all"
+    name = f"dump-{hashlib.sha256(plain.encode()).hexdigest()[:8]}"
+    imported_without_user(connection, "/usr/local/bin/dump --all", name)
+    imported_without_user(connection, "mine", "mine-7d2f0c11")
+    before = rows(connection, "job_definitions")
+    assert says()[0] == "ok", "no worker of root runs them"
+    a_worker(connection, job_types=["command", "command:root"])
+    told = "Imported from a crontab without their user, and run by a worker of root"
+    assert says() == ("warning", f"{told}: {name}, mine-7d2f0c11.")
+    file = tmp_path / "crontab"
+    file.write_text(SYSTEM_CRONTAB)
+    said = wakeboard("import-crontab", file, "--system", "--timezone", "UTC", "--json").json
+    assert [(item["line"], item["result"], item["name"] == name) for item in said["items"]][:2] == [
+        (2, "changed", True), (3, "created", False),
+    ]  # fmt: skip
+    after = {each["name"]: each for each in rows(connection, "job_definitions")}
+    assert after[name] == before[0] | {
+        "job_type": "command:www-data",
+        "updated_at": after[name]["updated_at"],
+    }
+    assert says()[1].endswith(": mine-7d2f0c11.")
+    again = wakeboard("import-crontab", file, "--system", "--timezone", "UTC", "--json").json
+    assert [item["result"] for item in again["items"]] == ["unchanged"] * 3 + ["refused"]
+
+
+def test_a_person_s_own_crontab_keeps_its_type_and_is_no_finding(
+    wakeboard: Command, connection: Connection, tmp_path: Path
+) -> None:
+    file = tmp_path / "crontab"
+    file.write_text("0 3 * * * /usr/local/bin/dump --all\n")
+    plain = "0 3 * * *\n/usr/local/bin/dump --all"
+    mark = hashlib.sha256(plain.encode()).hexdigest()[:8]
+    imported_without_user(connection, "/usr/local/bin/dump --all", f"named-{mark}")
+    a_worker(connection, job_types=["command", "command:root"])
+    said = wakeboard("import-crontab", file, "--timezone", "UTC")
+    assert f"unchanged named-{mark}" in said.out and "They run as the user of the worker" in said.out
+    found = {item["check"]: item["level"] for item in wakeboard("doctor", "--json").json["items"]}
+    assert found["commands"] == "ok", "whose crontab it was is known now"
+    system = tmp_path / "system"
+    system.write_text("0 3 * * * www-data /usr/local/bin/dump --all\n")
+    assert wakeboard("import-crontab", system, "--system", "--json").json["items"][0]["result"] == "created"
+    assert rows(connection, "job_definitions")[0]["job_type"] == "command"
+
+
+def test_exit_codes_of_lines_that_end_so_are_noted_and_can_be_taken_for_success(
+    wakeboard: Command, connection: Connection, tmp_path: Path
+) -> None:
+    def codes() -> list[Any]:
+        return [each["payload"].get("ok_codes") for each in rows(connection, "job_definitions")]
+
+    file = tmp_path / "crontab"
+    file.write_text("0 3 * * * flock -n /run/lock /usr/local/bin/sync\n0 4 * * * /usr/local/bin/dump\n")
+    said = wakeboard("import-crontab", file)
+    assert (
+        "'flock' ends with 1 when another holds the lock, which is a failure here: if it is none, import "
+        'with --ok-codes 0,1, or add "ok_codes": [0, 1] to its payload' in said.out
+    )
+    assert codes() == [None, None]
+    said = wakeboard("import-crontab", file, "--ok-codes", "0,1")
+    assert "exit codes 0, 1 are success" in said.out and codes() == [[0, 1], None]
+    assert wakeboard("import-crontab", file).out.count(": unchanged ") == 2, "what was set there stays"
+    for wrong in ("", "one", "0,256", "-1"):
+        assert wakeboard("import-crontab", file, "--ok-codes", wrong).code == 2
+    assert codes() == [[0, 1], None]
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        ("0 3 * * * id\n".encode("utf-16"), "is text in UTF-16, and a crontab is UTF-8. Convert it: iconv"),
+        ("0 3 * * * id\n".encode("utf-16-le"), "is text in UTF-16"),
+        (b"0 3 * * * id\r0 4 * * * id\r", "has a carriage return alone at its line ends"),
+        (b"# x\n@monthly 15 cron.monthly nice run-parts /x\n", "is an anacrontab, no crontab: line 2 has a"),
+        (b"1\t5\tcron.daily\tnice run-parts /etc/cron.daily\n", "is an anacrontab, no crontab: line 1 has a"),
+    ],
+)
+def test_a_file_that_is_no_crontab_is_named_and_nothing_of_it_is_taken(
+    wakeboard: Command, connection: Connection, tmp_path: Path, data: bytes, why: str
+) -> None:
+    file = tmp_path / "file"
+    file.write_bytes(data)
+    said = wakeboard("import-crontab", file)
+    assert said.code == 2 and why in said.err
+    assert rows(connection, "job_definitions") == []
+
+
+def test_a_line_of_the_machine_s_start_comes_back_as_a_unit(wakeboard: Command, tmp_path: Path) -> None:
+    file = tmp_path / "crontab"
+    file.write_text("# Warm the cache\n@reboot www-data /opt/warm --all\n0 3 * * * www-data id\n")
+    said = wakeboard("import-crontab", file, "--system", "--dry-run")
+    assert "as the unit warm-the-cache.service of systemd" in said.out
+    assert "A unit of systemd for line 2 (/etc/systemd/system, to be enabled" in said.out
+    assert "User=www-data\n" in said.out and 'ExecStart="/bin/sh" "-c" "/opt/warm --all"\n' in said.out
+    items = wakeboard("import-crontab", file, "--system", "--dry-run", "--json").json["items"]
+    assert items[0]["unit"].startswith("[Unit]\n") and "unit" not in items[1]
+
+
+def test_a_command_of_a_user_is_added_by_its_name(wakeboard: Command, connection: Connection) -> None:
+    add = ("schedule", "add", "nightly", "--cron", "@daily", "--payload", '{"argv": ["id"]}')
+    assert wakeboard(*add, "--type", "command", "--user", "www-data").code == 0
+    assert rows(connection, "job_definitions")[0]["job_type"] == "command:www-data"
+    said = wakeboard(*add, "--type", "mail", "--user", "www-data")
+    assert said.code == 2 and "--user goes with --type command" in said.err
+    said = wakeboard(*add, "--type", "command", "--user", "33")
+    assert said.code == 2 and "'33' is not the name of an OS user" in said.err
 
 
 def test_people_and_tokens_are_made_in_a_terminal(

@@ -2,7 +2,9 @@
 
 import dataclasses
 import re
+import shutil
 import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -65,7 +67,8 @@ def test_each_line_of_a_realistic_file_is_accounted_for() -> None:
     assert [line.definition.name.rpartition("-")[0] for line in lines if line.definition] == [
         *["backup-sh", "manage-py-send_invoices", "mysqldump-shop", "mail"],
     ]
-    assert lines[3].note == "MAILTO is not used: failures are shown on the dashboard"
+    assert (lines[3].note or "").startswith("MAILTO is not used: there is no mail of what a command prints.")
+    assert "WAKEBOARD_ALERT_MAIL" in (lines[3].note or "")
     assert "start-up" in (lines[9].reason or "")
     assert "hour field '22-2'" in (lines[10].reason or "")
 
@@ -199,7 +202,7 @@ def test_lines_under_an_unknown_zone_are_refused_until_it_is_mended() -> None:
     assert mended.kind == "taken"
 
 
-def test_a_system_crontab_gives_only_the_lines_of_the_worker_s_user() -> None:
+def test_each_line_of_a_system_crontab_is_a_command_of_its_user() -> None:
     mine, theirs, no_user, no_command = read(
         "17 *\t* * *\tdeploy\tcd / && run-parts --report /etc/cron.hourly\n"
         "25 6 * * * backup /usr/local/bin/backup\n"
@@ -209,9 +212,21 @@ def test_a_system_crontab_gives_only_the_lines_of_the_worker_s_user() -> None:
     )
     assert mine.definition is not None
     assert mine.definition.payload["argv"][2] == "cd / && run-parts --report /etc/cron.hourly"
-    assert "runs as 'backup'; this worker runs as 'deploy'" in (theirs.reason or "")
+    assert theirs.definition is not None
+    assert (mine.definition.job_type, mine.user) == ("command:deploy", "deploy")
+    assert (theirs.definition.job_type, theirs.user) == ("command:backup", "backup")
     assert "'/usr/bin/thing' is not the name of one" in (no_user.reason or "")
     assert "no command after the user" in (no_command.reason or "")
+
+
+def test_the_same_command_of_two_users_has_two_names_and_each_its_own() -> None:
+    first, second, third = read("@daily root x\n@daily backup x\n@daily root x", system=True)
+    assert first.definition and second.definition and third.definition
+    assert len({line.marks[0] for line in (first, second, third)}) == 3
+    assert {line.marks[1].removesuffix("-2") for line in (first, second, third)} == set(
+        only("@daily x").marks
+    )
+    assert (second.note, third.note) == (None, "the same as line 1: both run, as in cron")
 
 
 def test_a_system_crontab_read_as_a_user_s_gets_a_hint() -> None:
@@ -224,7 +239,13 @@ def test_a_system_crontab_read_as_a_user_s_gets_a_hint() -> None:
         ("@reboot x", "start-up"),
         ("@every_minute x", "not a known name"),
         ("-*/15 * * * * x", "leading '-'"),
+        ("@reboot", "no command"),
         ("* * * *", "4 fields"),
+        ("0 5 * /opt/x --all", "has three time fields (0 5 *) before '/opt/x'; it takes five: minute, hour,"),
+        ("0 /opt/x", "has one time field (0) before '/opt/x'"),
+        ("5 4 * jan backup.sh now", "has four time fields (5 4 * jan) before 'backup.sh'"),
+        ("1 5 cron.daily nice run-parts /etc/cron.daily", "It is a line of an anacrontab"),
+        ("@monthly 15 cron.monthly nice run-parts /x", "It is a line of an anacrontab"),
         ("nonsense", "1 field,"),
         ("0 5 * * *", "no command"),
         ("@daily", "no command"),
@@ -301,16 +322,136 @@ def test_equal_lines_are_both_taken_under_names_of_their_own() -> None:
         ("$HOME/bin/report", "report"),
         ("curl -u admin:hunter2 https://example.com", "curl"),
         ("notify s3cr3t-t0ken", "notify"),
+        ('notify "secret"', "notify"),
         ("psql postgres://u:secret@h/d", "psql"),
-        ("[ -x /bin/x ] && /bin/x", "command"),
+        ("[ -x /bin/x ] && /bin/x", "x"),
+        ("test -x /usr/sbin/anacron || ( cd / && run-parts --report /etc/cron.daily )", "run-parts"),
+        ("/usr/bin/flock -w 5 -E 0 /tmp/l nice -n 10 /usr/bin/php /srv/artisan run", "php-artisan"),
+        ("flock -xn /tmp/l -c 'timeout -k 5s 1h /opt/dump all'", "dump-all"),
+        (
+            "cd /srv && . venv/bin/activate && TOKEN='a b' ionice -c2 -n7 python3 -u -m shop.report",
+            "shop-report",
+        ),
+        ('sudo -u www-data -E env A=b bash -lc "/opt/sync"', "sync"),
+        ("if [ -f /x ]; then /opt/clean up; fi", "clean-up"),
+        (r"sleep $((RANDOM \% 60)); /opt/poll; true", "poll"),
+        ("pgrep -x daemon >/dev/null || /etc/init.d/daemon start", "daemon-start"),
+        ("command -v needrestart >/dev/null && needrestart -b", "needrestart"),
+        ("true", "true"),
+        ("&&", "command"),
+        ("[ -f /x ] &&", "command"),
         ("/opt/" + "long" * 60, ("long" * 60)[:50]),
-        ("/opt/Übung", "bung"),
+        ("/opt/Übung", "ubung"),
     ],
 )
 def test_a_name_starts_with_what_runs_and_shows_no_secret(command: str, slug: str) -> None:
     name = taken(f"@daily {command}").name
     assert name.rpartition("-")[0] == slug
     assert len(name) <= 100
+
+
+@pytest.mark.parametrize(
+    ("comment", "slug"),
+    [
+        ("# Nightly database dump", "nightly-database-dump"),
+        ("#Ansible: rotate the logs", "rotate-the-logs"),
+        ("# Puppet Name: sync_users", "sync_users"),
+        ("### Sauvegarde de l'été ###", "sauvegarde-de-l-ete"),
+        (
+            "# Sends the weekly figures to the heads of all the departments.",
+            "sends-the-weekly-figures-to-the",
+        ),
+        ("# step 2 of the move", "step-of-the-move"),
+        ("# m h  dom mon dow   command", "dump"),
+        ("# min hour day month weekday", "dump"),
+        ("# DO NOT EDIT THIS FILE", "dump"),
+        ("# 0 4 * * * /opt/other", "dump"),
+        ("# password=hunter2", "dump"),
+        ("# see https://u:p@example.com", "dump"),
+        ("#", "dump"),
+        ("# ab", "dump"),
+        ("# Nightly dump\n", "dump"),
+        ("# Nightly dump\nFOO=1", "dump"),
+    ],
+)
+def test_a_name_is_the_comment_above_where_that_is_a_phrase(comment: str, slug: str) -> None:
+    named = taken(f"{comment}\n0 3 * * * /opt/dump")
+    assert named.name.rpartition("-")[0] == slug
+    assert only(f"{comment}\n0 3 * * * /opt/dump").marks == only("0 3 * * * /opt/dump").marks
+
+
+@pytest.mark.parametrize(
+    ("command", "program", "code"),
+    [
+        ("[ -x /bin/x ] && /bin/x", "[", 1),
+        ("test -x /bin/x && nice /bin/x", "test", 1),
+        ("cd /srv && [[ -f x ]] && ./run", "[[", 1),
+        ("flock -n /run/l ./run", "flock", 1),
+        ("/usr/bin/flock --nonblock /run/l ./run", "flock", 1),
+        ("flock -w 10 -E 75 /run/l ./run", "flock", 75),
+        ("df -h | grep /dev/sda", "grep", 1),
+        ("true; diff -r /a /b", "diff", 1),
+        ("sudo -u backup pgrep rsync", "pgrep", 1),
+        ("A=1 timeout 1h ./run", "timeout", 124),
+        ("timeout -k 5 1h grep x /y", "grep", 1),
+        ("sh -c 'grep x /y > /z'", "grep", 1),
+        ("./a || ./b && cmp c d", "cmp", 1),
+    ],
+)
+def test_a_line_whose_ordinary_exit_is_not_0_is_known(command: str, program: str, code: int) -> None:
+    exits = only(f"@daily {command}").exits
+    assert exits is not None
+    assert (exits.program, exits.code) == (program, code)
+    assert exits.why
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "test -x /usr/sbin/anacron || ( cd / && run-parts --report /etc/cron.daily )",
+        "[ -x /bin/x ] && /bin/x || true",
+        "grep x /y | mail -s x me",
+        "grep x /y; ./run",
+        "if grep -q x /y; then ./run; fi",
+        "flock /run/l ./run",
+        "flock -n -E 0 /run/l ./run",
+        "echo 'grep x'",
+        "echo test",
+        "echo 'open",
+        "/opt/difference",
+    ],
+)
+def test_a_line_that_ends_with_0_where_all_is_well_is_not_noted(command: str) -> None:
+    assert only(f"@daily {command}").exits is None
+
+
+@pytest.mark.parametrize("word", ["*", "*/30", "1-5", "?", "0,30"])
+def test_a_sixth_time_field_is_noted_and_in_a_system_crontab_no_user(word: str) -> None:
+    assert f"{word!r} is taken for the command, as in cron" in (only(f"*/30 * * * * {word} run").note or "")
+    refused = only(f"*/30 * * * * {word} run", system=True)
+    assert "five time fields and none for seconds" in (refused.reason or "")
+
+
+def test_a_line_of_the_machine_s_start_is_a_unit_that_runs_the_same() -> None:
+    line = only(r"PATH=/bin:/opt/100\%" + "\n" + r'@reboot cd /srv && ./run "50\%" $HOME%one%  two')
+    assert line.kind == "refused"
+    assert line.unit == (
+        "[Unit]\nDescription=run\nAfter=network.target\n\n[Service]\nType=exec\nUser=deploy\n"
+        'WorkingDirectory=-~\nEnvironment="SHELL=/bin/sh" "PATH=/bin:/opt/100\\\\%%"\n'
+        r'ExecStart="/bin/sh" "-c" "cd /srv && ./run \"50%%\" $$HOME"' + "\n"
+        "StandardInput=data\nStandardInputText=one\\n  two\nRemainAfterExit=yes\n\n"
+        "[Install]\nWantedBy=multi-user.target\n"
+    )
+    assert "\nUser=backup\n" in (only("@reboot backup /opt/x", system=True).unit or "")
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="there is no systemd-analyze here")
+def test_systemd_understands_the_unit_and_says_nothing_about_it(tmp_path: Path) -> None:
+    line = only(r"""@reboot cd /srv && /opt/warm "50\%" 'a\tb' $HOME%one%  two""", user="root")
+    file = tmp_path / "warm.service"
+    file.write_text(line.unit or "")
+    said = subprocess.run(["systemd-analyze", "verify", file], capture_output=True, text=True, check=False)
+    assert (said.returncode, said.stdout + said.stderr) == (0, "")
 
 
 @given(

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import psycopg
 
 from worker import db
-from worker.cli.diagnosis import app, database, indexes, liveness, people, schedules
+from worker.cli.diagnosis import app, commands, database, indexes, liveness, people, schedules
 from worker.cli.diagnosis.finding import LEVELS, Finding
 from worker.cli.misspelt import misspelt
 from worker.cli.reach import Connection
@@ -27,6 +27,7 @@ CHECKS = (
     liveness.times,
     people.tokens,
     schedules.schedules,
+    commands.commands,
 )
 
 
