@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from worker.outcome import DeadlineExceeded as DeadlineExceeded
     from worker.outcome import Permanent as Permanent
     from worker.outcome import Retryable as Retryable
+    from worker.plain_json import PlainEncoder as PlainEncoder
     from worker.pool import Pool as Pool
     from worker.pool import PoolFull as PoolFull
     from worker.pool import PoolStopped as PoolStopped
@@ -32,6 +33,7 @@ _ROOMS = {
     "EnqueueError": "worker.transitions.newrun",
     "KeyTaken": "worker.transitions.enqueue",
     "Permanent": "worker.outcome",
+    "PlainEncoder": "worker.plain_json",
     "Pool": "worker.pool",
     "PoolFull": "worker.pool",
     "PoolStopped": "worker.pool",
@@ -48,6 +50,7 @@ __all__ = [
     "EnqueueError",
     "KeyTaken",
     "Permanent",
+    "PlainEncoder",
     "Pool",
     "PoolFull",
     "PoolStopped",

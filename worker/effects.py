@@ -24,6 +24,7 @@ from worker.exits import is_success
 from worker.ledger import Entry, Holder
 from worker.outcome import Retryable
 from worker.own_connection import drop, joined, own_connection
+from worker.plain_json import plain, result_text, what_is_wrong
 from worker.remembered import PROCESS_KEYS, Remembered
 
 if TYPE_CHECKING:
@@ -70,7 +71,8 @@ def once(
     scope: str = "run",
     if_unconfirmed: str | Callable[[Unconfirmed], Any] = "skip",
 ) -> Any:
-    """Call ``function()`` unless the effect ``key`` is done, and return its JSON result, then and later.
+    """Call ``function()`` unless the effect ``key`` is done, and return its JSON result, then and later: of a
+    datetime its ISO text, see ``worker.plain_json``.
 
     ``scope`` "run" remembers for this run and its retries, "global" for every run that uses the key.
     ``if_unconfirmed`` says what to do when an earlier attempt died half-way: "skip" returns None and leaves
@@ -248,11 +250,12 @@ def _record(context: Context, holder: Holder, entry_id: int, key: str, value: An
 def _result_text(value: Any, key: str) -> str:
     advice = f"The effect '{key}' happened and is kept as done, but its result is not: it "
     try:
-        text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        text = result_text(value)
         size = len(text.encode())
     except (TypeError, ValueError, RecursionError) as wrong:
+        why = what_is_wrong(value, "result", str(wrong), plain)
         raise TypeError(
-            f"{advice}is not JSON ({wrong}). Return something plain, as the provider's id."
+            f"{advice}is not JSON ({why}). Return something plain, as the provider's id."
         ) from wrong
     if size > RESULT_BYTES or "\\u0000" in text:
         what = f"has {size:,} bytes, allowed are {RESULT_BYTES:,}" if size > RESULT_BYTES else "holds a NUL"

@@ -11,7 +11,7 @@ from worker.context import Context
 from worker.invoke import invoke
 from worker.outcome import Answer
 from worker.registry import type_of
-from worker.transitions.newrun import NewRun, payload_limit
+from worker.transitions.newrun import Encoder, NewRun, payload_limit
 
 
 def run_now(
@@ -21,16 +21,17 @@ def run_now(
     key: str | None = None,
     attempt: int = 1,
     scheduled_for: datetime | None = None,
+    encoder: Encoder | None = None,
 ) -> Answer:
     """Run a handler as an engine would and return the Answer that the engine would judge.
 
-    `handler` is a type's name or the decorated function; `payload` and `key` are as for `enqueue`; `attempt`
-    is what `ctx.attempt` says, `scheduled_for` (a time with a zone) what `ctx.scheduled_for` is. `once()`
-    remembers in memory, `check()` knows the type's timeout. Raises LookupError for an unknown handler,
-    EnqueueError for a payload or key that cannot be, and ValueError for a time without a zone.
+    `handler` is a type's name or the decorated function; `payload`, `key` and `encoder` are as for `enqueue`;
+    `attempt` is what `ctx.attempt` says, `scheduled_for` (a time with a zone) what `ctx.scheduled_for` is.
+    `once()` remembers in memory, `check()` knows the type's timeout. Raises LookupError for an unknown
+    handler, EnqueueError for a payload or key that cannot be, and ValueError for a time without a zone.
     """
     job_type = type_of(handler)
-    _, text, *_ = NewRun(job_type.name, payload, key=key).columns(payload_limit())
+    _, text, *_ = NewRun(job_type.name, payload, key=key).columns(payload_limit(), encoder)
     context = Context(
         payload=json.loads(text),
         job_type=job_type.name,

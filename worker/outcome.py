@@ -6,7 +6,6 @@ What an exception says of itself is read in ``worker.exceptions``.
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass
 from datetime import timedelta
@@ -24,6 +23,8 @@ from worker.exceptions import (
     traceback_of,
 )
 from worker.exits import code_of_exit, is_exit, is_success, message_of_exit
+from worker.plain_json import plain, result_text, what_is_wrong
+from worker.texts import clean_text
 
 RESULT_BYTES = 8_192
 OUTPUT_BYTES = 8_192
@@ -109,8 +110,8 @@ _ESCAPED_NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 
 
 def answer_for_return(value: object) -> Answer:
-    """The answer for a handler that returned `value`: kept as JSON text when it is JSON and short, else
-    noted."""
+    """The answer for a handler that returned `value`: kept as JSON text when it has such a form
+    (`worker.plain_json`) and is short, else noted."""
     if value is None:
         return PLAIN["returned"]
     result, note = _json_text(value)
@@ -156,10 +157,12 @@ def _message_of(speaker: BaseException, others: int) -> str:
 
 def _json_text(value: object) -> tuple[str | None, str | None]:
     try:
-        text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        text = result_text(value)
         size = len(text.encode("utf-8"))
     except BaseException as error:
-        return None, f"The result was not kept: it is not JSON ({name_of(error)}: {message_of(error, 200)})."
+        otherwise = f"{name_of(error)}: {message_of(error, 200)}"
+        why = guarded(lambda: what_is_wrong(value, "result", otherwise, plain)) or otherwise
+        return None, f"The result was not kept: it is not JSON ({clean_text(why, 300)})."
     if size > RESULT_BYTES:
         return None, f"The result was not kept: {size:,} bytes, and {RESULT_BYTES:,} is the most."
     if _ESCAPED_NUL.search(text):

@@ -395,7 +395,7 @@ def test_what_an_operator_settled_meanwhile_as_done_stays_done(connection: Conne
     assert context.once("mail", settled_meanwhile) == 1
 
 
-@pytest.mark.parametrize("value", [object(), float("nan"), "x" * 9000, "nul \x00", "half \ud800", {1: {2}}])
+@pytest.mark.parametrize("value", [object(), float("nan"), "x" * 9000, "nul \x00", "half \ud800", {1: {2j}}])
 def test_a_result_that_cannot_be_kept_is_named_and_the_effect_is_done_all_the_same(
     connection: Connection, mails: Mails, value: Any
 ) -> None:

@@ -75,7 +75,17 @@ class _NoJson(dict[str, int]):
 
 @pytest.mark.parametrize(
     "value",
-    [object(), {1, 2}, float("nan"), "x" * 9000, "\ud800", "nul \x00", [10**5000], b"bytes", _NoJson(a=1)],
+    [
+        object(),
+        {2j},
+        float("nan"),
+        "x" * 9000,
+        "\ud800",
+        "nul \x00",
+        [10**5000],
+        b"bytes",
+        _NoJson(a=1),
+    ],
 )
 def test_a_result_that_cannot_be_kept_is_noted_and_still_a_success(value: object) -> None:
     answer = answer_for_return(value)

@@ -25,7 +25,7 @@ from worker.pool.report import Report
 from worker.pool.staff import Staff
 from worker.pool.ticket import Ticket
 from worker.registry import JobType, type_of
-from worker.transitions.newrun import EnqueueError, NewRun, payload_limit
+from worker.transitions.newrun import Encoder, EnqueueError, NewRun, payload_limit
 
 Full = Literal["block", "error", "drop"]
 _JOIN_SECONDS = 1.0
@@ -119,11 +119,12 @@ class Pool:
         key: str | None = None,
         delay: float | timedelta | None = None,
         timeout: float | None = None,
+        encoder: Encoder | None = None,
     ) -> Ticket:
         """Hand in a job; returns at once unless the pool is full and blocks, then after `timeout` seconds.
 
-        `handler` is a type's name, the decorated function or a JobType that nobody registered; payload, key
-        and delay (seconds) are as for `enqueue`: JSON, copied now. While a job with the same key is
+        `handler` is a type's name, the decorated function or a JobType that nobody registered; payload, key,
+        delay (seconds) and encoder are as for `enqueue`: JSON, copied now. While a job with the same key is
         unfinished, its ticket is the answer.
         Raises PoolFull, PoolStopped (also while it waits for room), LookupError for an unknown handler, and
         EnqueueError for a payload, key or delay that cannot be. A handler that submits to its own full pool
@@ -131,7 +132,7 @@ class Pool:
         """
         job_type = type_of(handler)
         _, text, _, seconds, *_ = NewRun(job_type.name, payload, delay=delay, key=key).columns(
-            payload_limit()
+            payload_limit(), encoder
         )
         self._check_process()
         ticket = Ticket(next(self._ids), job_type, text, key, self._cancel)

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
-from worker.transitions.newrun import EnqueueError, NewRun, payload_limit
+from worker.transitions.newrun import Encoder, EnqueueError, NewRun, payload_limit
 from worker.transitions.targets import runner, unwrap
 
 ROUNDS = 5
@@ -49,6 +49,7 @@ def enqueue(
     max_attempts: int | None = None,
     enqueued_by: str | None = None,
     traceparent: str | None = None,
+    encoder: Encoder | None = None,
 ) -> int:
     """Enqueue one run and return its id; with a known ``key``, return the id of the run that has it.
 
@@ -56,6 +57,8 @@ def enqueue(
     transaction the run joins, or None for a connection of our own. ``delay`` is in seconds, ``run_at`` an
     aware datetime. ``traceparent`` is that of W3C Trace Context, for the handler's context; text that is
     none is left out.
+    ``encoder`` is a class derived from ``json.JSONEncoder`` for values in the payload that JSON has no form
+    for, such as ``wakeboard.PlainEncoder`` or Django's.
     Raises EnqueueError when the run is refused, with a sentence that says why.
     """
     target = unwrap(target)
@@ -65,10 +68,10 @@ def enqueue(
         with own_connection() as connection:
             return enqueue(
                 connection, job_type, payload, run_at=run_at, delay=delay, key=key, priority=priority,
-                max_attempts=max_attempts, enqueued_by=enqueued_by, traceparent=traceparent,
+                max_attempts=max_attempts, enqueued_by=enqueued_by, traceparent=traceparent, encoder=encoder,
             )  # fmt: skip
     new = NewRun(job_type, payload, run_at, delay, key, priority, max_attempts, enqueued_by, traceparent)
-    values = new.columns(payload_limit())
+    values = new.columns(payload_limit(), encoder)
     run = runner(target)
     if values[2:] == _PLAIN:
         return int(run(INSERT_PLAIN, values[:2])[0][0])

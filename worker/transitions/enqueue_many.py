@@ -15,7 +15,7 @@ from psycopg.rows import tuple_row
 
 from worker.transitions.copying import Row, copy, may_copy, reserve
 from worker.transitions.enqueue import ROUNDS, same_type
-from worker.transitions.newrun import EnqueueError, NewRun, check_names, payload_limit
+from worker.transitions.newrun import Encoder, EnqueueError, NewRun, check_names, payload_limit
 from worker.transitions.targets import array, is_psycopg, runner, unwrap
 
 CHUNK = 1000
@@ -50,15 +50,17 @@ BY_KEYS = """
 SELECT idempotency_key, id, job_type FROM wakeboard.job_runs WHERE idempotency_key = ANY(%s::text[])"""
 
 
-def enqueue_many(target: Any, runs: Iterable[NewRun | Mapping[str, Any]]) -> list[int]:
+def enqueue_many(
+    target: Any, runs: Iterable[NewRun | Mapping[str, Any]], *, encoder: Encoder | None = None
+) -> list[int]:
     """Enqueue many runs, and return their ids in the order given.
 
-    Each entry is a NewRun or a mapping of its fields. Keys behave as in ``enqueue``. Raises EnqueueError
-    when an entry is wrong, naming its place; then nothing of them all is written.
+    Each entry is a NewRun or a mapping of its fields. Keys and ``encoder`` behave as in ``enqueue``. Raises
+    EnqueueError when an entry is wrong, naming its place; then nothing of them all is written.
     """
     target = unwrap(target)
     entries = _each(_gone_through(runs), _entry)
-    columns_of = partial(NewRun.columns, limit=payload_limit())
+    columns_of = partial(NewRun.columns, limit=payload_limit(), encoder=encoder)
     if target is None:
         from worker.effects import own_connection
 

@@ -16,7 +16,9 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 from worker.lineage import made_by
+from worker.plain_json import what_is_wrong
 
+Encoder = type[json.JSONEncoder]
 PAYLOAD_BYTES = 65_536
 # What the CHECK on the table allows, and so the most that the setting can.
 TABLE_CHARACTERS = 1_048_576
@@ -52,11 +54,11 @@ class NewRun(NamedTuple):
     enqueued_by: str | None = None
     traceparent: str | None = None
 
-    def columns(self, limit: int) -> tuple[Any, ...]:
+    def columns(self, limit: int, encoder: Encoder | None = None) -> tuple[Any, ...]:
         """Return type, payload as text of at most ``limit`` bytes, run_at, delay in seconds, key, priority,
         max_attempts, enqueued_by, the run whose handler asks, None for any other caller, and traceparent.
 
-        Raises EnqueueError.
+        ``encoder`` writes what JSON has no form for. Raises EnqueueError.
         """
         delay = self.delay.total_seconds() if isinstance(self.delay, timedelta) else self.delay
         check_names(self)
@@ -71,7 +73,7 @@ class NewRun(NamedTuple):
             raise EnqueueError(f"max_attempts is {self.max_attempts!r}; allowed: 1 to {2**31 - 1:,}.")
         return (
             self.job_type,
-            payload_text(self.payload, limit),
+            payload_text(self.payload, limit, encoder),
             # In UTC: the two half past twos of the night when clocks go back are equal in their own zone.
             self.run_at and self.run_at.astimezone(UTC),
             float(delay or 0),
@@ -140,13 +142,22 @@ def _is_plain(text: str) -> bool:
     return _UNPRINTABLE.search(text) is None
 
 
-def payload_text(payload: Mapping[str, Any] | None, limit: int) -> str:
-    """Return ``payload`` as JSON text of at most ``limit`` bytes. Raises EnqueueError with the reason."""
+def payload_text(payload: Mapping[str, Any] | None, limit: int, encoder: Encoder | None = None) -> str:
+    """Return ``payload`` as JSON text of at most ``limit`` bytes, as ``encoder`` writes it.
+
+    Raises EnqueueError with the reason.
+    """
+    if encoder is not None:
+        payload = _encoded(payload, encoder)
     try:
         # Spaced as PostgreSQL writes jsonb, so that the CHECK on the table counts the same length.
         text = _ENCODER.encode({} if payload is None else payload)
     except (TypeError, ValueError, RecursionError) as wrong:
-        raise EnqueueError(f"The payload is not JSON: {wrong}.") from wrong
+        why = what_is_wrong(payload, "payload", str(wrong))
+        raise EnqueueError(
+            f"The payload is not JSON: {why}. Hand it in as text or number, or give an encoder "
+            "(encoder=wakeboard.PlainEncoder)."
+        ) from wrong
     if not text.startswith("{"):
         raise EnqueueError('The payload is not a JSON object; wrap it, for example {"value": …}.')
     if len(text) > limit and (size := _bytes_of(payload, text)) > limit:
@@ -157,6 +168,18 @@ def payload_text(payload: Mapping[str, Any] | None, limit: int) -> str:
     if _wants_a_look(text):
         _check_values(payload, len(text))
     return text
+
+
+def _encoded(payload: Any, encoder: Encoder) -> Any:
+    """Return ``payload`` as it is in the JSON of ``encoder``: what is checked is what is stored."""
+    if not (isinstance(encoder, type) and issubclass(encoder, json.JSONEncoder)):
+        raise EnqueueError(f"encoder is {encoder!r:.100}; give a class derived from json.JSONEncoder.")
+    made = encoder()
+    try:
+        return json.loads(made.encode(payload))
+    except (TypeError, ValueError, RecursionError) as wrong:
+        why = what_is_wrong(payload, "payload", str(wrong), made.default)
+        raise EnqueueError(f"The payload is not JSON for {encoder.__name__}: {why}.") from wrong
 
 
 def _bytes_of(payload: object, text: str) -> int:
