@@ -20,7 +20,7 @@ from sqlalchemy.pool import StaticPool
 from worker.effects import LeaseLost
 from worker.exits import is_success
 from worker.own_connection import drop, held, joined, joining
-from worker.processes.captured import captured_tail
+from worker.processes.captured import captured_output
 from worker.transitions.engine.endings import SUCCEED
 
 if TYPE_CHECKING:
@@ -165,7 +165,8 @@ def _finish_run(context: Context, driver: psycopg.Connection[Any]) -> None:
     took = max(0.0, context.timeout_seconds - context.seconds_left)
     values = (
         context.worker_id, [context.run_id], [context.lease_epoch], [0.0], [took], [None],
-        [captured_tail(_OUTPUT_BYTES) or None], [None], [row[0] if row else None], [context.timeout_seconds],
+        [captured_output(_OUTPUT_BYTES) or None], [None], [row[0] if row else None],
+        [context.timeout_seconds],
     )  # fmt: skip
     if row is None or not psycopg.RawCursor(driver).execute(SUCCEED.encode(), values).fetchone():
         raise LeaseLost(

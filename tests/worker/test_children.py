@@ -295,6 +295,8 @@ def test_progress_is_seen_while_the_run_goes_on(nursery: Nursery) -> None:
 def test_output_is_seen_while_the_run_goes_on(nursery: Nursery) -> None:
     nursery.begin(assign("wait"))
     nursery.wait_until(lambda: nursery.children.output_tail(0) == "waiting\n")
+    os.write(nursery.children._slots[0].output, b"\x1b[32m 10%\r\x1b[32m 20%\x1b[0m")
+    assert nursery.children.output_tail(0) == "waiting\n 20%"
 
 
 def test_output_is_safe_to_show_and_belongs_to_its_run(nursery: Nursery) -> None:
@@ -303,9 +305,11 @@ def test_output_is_safe_to_show_and_belongs_to_its_run(nursery: Nursery) -> None
     tail = first.answer.output_tail
     assert tail is not None
     assert len(tail) <= 8192
+    assert tail.startswith("a\ufffdbxxx")
     assert "xend\n" in tail
+    assert "bytes left out" in tail
     assert "INFO logged\\nin one line\n" in tail
-    assert tail.endswith("\ufffd\ufffd\ufffd[31mraw\n")
+    assert tail.endswith("\ufffd\ufffdraw\n")
     assert second.answer.output_tail is None
 
 

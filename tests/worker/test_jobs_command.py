@@ -74,8 +74,19 @@ def test_no_other_exit_code_and_no_signal_is_success(shared: Connection) -> None
         assert failed.value.error_code == code
 
 
-def test_the_last_line_a_command_printed_is_in_the_message(shared: Connection, tmp_path: Path) -> None:
-    context = defined(shared, "/bin/sh", "-c", "echo first; echo disk is full >&2; echo; exit 1")
+@pytest.mark.parametrize(
+    ("script", "line"),
+    [
+        ("echo first; echo disk is full >&2; echo; exit 1", "disk is full"),
+        (r"printf 'first\r\n\033[31mdisk\033[0m is full\r\n'; exit 1", "disk is full"),
+        (r"for n in $(seq 9000); do printf '\r\033[K%d of 9000' $n; done; exit 1", "9000 of 9000"),
+        (r"printf 'disk is full\033[0'; exit 1", "disk is full"),
+    ],
+)
+def test_the_last_line_a_command_printed_is_in_the_message(
+    shared: Connection, tmp_path: Path, script: str, line: str
+) -> None:
+    context = defined(shared, "/bin/sh", "-c", script)
     output, kept = os.open(tmp_path / "output", os.O_RDWR | os.O_CREAT | os.O_APPEND), os.dup(1)
     kept_error = os.dup(2)
     try:
@@ -89,7 +100,7 @@ def test_the_last_line_a_command_printed_is_in_the_message(shared: Connection, t
         os.dup2(kept_error, 2)
         for fd in (kept, kept_error, output):
             os.close(fd)
-    assert str(failed.value) == "The command ended with exit status 1: disk is full"
+    assert str(failed.value) == f"The command ended with exit status 1: {line}"
 
 
 def test_a_program_that_is_not_there_is_named(shared: Connection) -> None:

@@ -9,7 +9,10 @@ import os
 import stat
 import sys
 
-from worker.processes.output import read_tail, written_bytes
+from worker.processes.output import read_output, read_tail, written_bytes
+
+# A progress bar draws its line a thousand times.
+_TAIL_BYTES = 32 * 1024
 
 
 def captured_bytes() -> int | None:
@@ -22,17 +25,26 @@ def captured_bytes() -> int | None:
 
 
 def captured_tail(limit: int, since: int = 0) -> str:
-    """Return the last ``limit`` bytes of the output after byte ``since``, safe to show, perhaps empty."""
+    """Return the last ``limit`` bytes of the output after byte ``since``, as on a screen, perhaps empty."""
     size = captured_bytes()
     if size is None or size <= since:
         return ""
     with contextlib.suppress(OSError):
-        return read_tail(1, min(limit, size - since))
+        return read_tail(1, limit, since)
+    return ""
+
+
+def captured_output(limit: int) -> str:
+    """Return what was written, both ends of it where it is longer than ``limit`` bytes; perhaps empty."""
+    if not captured_bytes():
+        return ""
+    with contextlib.suppress(OSError):
+        return read_output(1, limit)
     return ""
 
 
 def last_line(limit: int, since: int = 0) -> str:
     """Return the last line that is not blank of what was written after byte ``since``, at most ``limit``
     characters of it."""
-    lines = [line.strip() for line in captured_tail(4 * limit, since).splitlines()]
+    lines = [line.strip() for line in captured_tail(_TAIL_BYTES, since).splitlines()]
     return next((line[-limit:] for line in reversed(lines) if line), "")

@@ -25,7 +25,7 @@ from worker.outcome import OUTPUT_BYTES, PLAIN, Answer, Cancelled, DeadlineExcee
 from worker.processes.hygiene import Hygiene
 from worker.processes.memory import bursts_refused, held_bytes
 from worker.processes.offspring import Offspring, leave
-from worker.processes.output import empty, read_tail
+from worker.processes.output import empty, read_output
 from worker.processes.slotpage import SlotPage, boottime_ns
 from worker.processes.wire import Assignment, Frames, Reported, answer_frame, read_assignments
 from worker.registry import JOB_TYPES, JobType
@@ -206,7 +206,7 @@ class Child:
             answer = _closed_descriptors(answer)
         elif not self._hygiene.output_is_new:
             if self._hygiene.output_bytes:
-                answer = replace(answer, output_tail=read_tail(1, OUTPUT_BYTES))
+                answer = replace(answer, output_tail=read_output(1, OUTPUT_BYTES))
             empty(1)
         self._runs_left -= 1
         if reason is not None or self._runs_left <= 0:

@@ -18,7 +18,7 @@ from worker.processes.control import Control
 from worker.processes.events import AppFailed, Event, Ready, TemplateDied, Warned, describe_status
 from worker.processes.firstborn import Firstborn
 from worker.processes.memory import Shortage, family_bytes
-from worker.processes.output import read_tail, trim
+from worker.processes.output import read_output, trim
 from worker.processes.slot import Slot
 from worker.processes.slotpage import ANYTHING, Started, create_pages
 from worker.processes.wire import Assignment
@@ -178,8 +178,8 @@ class Children:
         return self._slots[slot].pid
 
     def output_tail(self, slot: int, limit: int = OUTPUT_BYTES) -> str:
-        """The last `limit` bytes that the slot's run has written so far, safe to show."""
-        return read_tail(self._slots[slot].output, limit)
+        """What the slot's run has written so far, safe to show: both ends where it is over `limit` bytes."""
+        return read_output(self._slots[slot].output, limit)
 
     def trim_output(self) -> None:
         """Give back the memory of long output; `collect` calls it ten times a second, so a print loop cannot

@@ -8,14 +8,16 @@ with it, and the text begins at its first byte.
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import ctypes
 import fcntl
 import os
+import re
 import sys
 
 from worker.processes.slotpage import create_memory
-from worker.texts import clean_text
+from worker.texts import head_and_tail, safe_text
 
 _KEEP_SIZE_PUNCH_HOLE = 3
 _LARGEST_BYTES = 1024 * 1024
@@ -23,6 +25,8 @@ _KEPT_BYTES = 64 * 1024
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _MARK = b"The output of a run of Wakeboard:\n"
 _MARK_BYTES = len(_MARK)
+# What a text that was cut begins with: the rest of a line, if it is short; else that of a character.
+_CUT_OFF = re.compile(rb"[^\r\n]{0,1024}[\r\n]+|[\x80-\xbf]{1,3}")
 
 
 def create_output(slot: int) -> int:
@@ -51,26 +55,55 @@ def written_bytes(fd: int) -> int:
     return os.fstat(fd).st_size - _begin(fd)
 
 
-def read_tail(fd: int, limit: int) -> str:
-    """The last `limit` bytes that were written to the output file `fd`, as text that is safe to show."""
-    begin = max(os.fstat(fd).st_size - limit, 0)
-    if begin < _MARK_BYTES:
-        begin = 0
-    found = os.pread(fd, limit + _MARK_BYTES, begin)
-    written = found if begin else found.removeprefix(_MARK)
-    text = written[-limit:].decode("utf-8", "replace")
-    return clean_text(text.lstrip("\ufffd") if begin or len(written) > limit else text, limit)
+def read_output(fd: int, limit: int) -> str:
+    """What was written to the output file `fd`, as on a screen: both ends of it where that is more than
+    `limit` bytes, and between them how much is left out."""
+    begin, end = _begin(fd), os.fstat(fd).st_size
+    if end <= _PAGE_BYTES + _KEPT_BYTES:
+        text = safe_text(_decoded(os.pread(fd, end - begin, begin)))
+        whole = text.encode()
+        return text if len(whole) <= limit else head_and_tail(whole, whole, len(whole), limit)
+    head = safe_text(_decoded(os.pread(fd, _PAGE_BYTES - begin, begin))).encode()
+    written = _end_of(fd, _PAGE_BYTES, end, _KEPT_BYTES)
+    tail = safe_text(_decoded(written)).encode()
+    unread = end - _PAGE_BYTES - len(written)
+    return head_and_tail(head, tail, len(head) + unread + len(tail), limit)
+
+
+def read_tail(fd: int, limit: int, since: int = 0) -> str:
+    """The last `limit` bytes that were written to the output file `fd` after byte `since`, as on a screen.
+
+    Where more was written, they begin with a line, if one begins soon.
+    """
+    return safe_text(_decoded(_end_of(fd, _begin(fd) + since, os.fstat(fd).st_size, limit)))
+
+
+def _end_of(fd: int, begin: int, end: int, limit: int) -> bytes:
+    """The last `limit` of the bytes from `begin` to `end`, without the rest of a line that was cut."""
+    first = max(begin, end - limit)
+    written = os.pread(fd, max(end - first, 0), first)
+    if first > begin and (cut := _CUT_OFF.match(written)):
+        return written[cut.end() :]
+    return written
+
+
+def _decoded(written: bytes) -> str:
+    """As text. What is cut at the end may be half a character, which is left out."""
+    return codecs.getincrementaldecoder("utf-8")("replace").decode(written)
 
 
 def trim(fd: int) -> None:
-    """Give the memory of all but the last 64 kB back when the file holds more than 1 MB; its length stays."""
+    """Give the memory of all but the first page and the last 64 kB back when the file holds more than 1 MB;
+    its length stays."""
     state = os.fstat(fd)
     if state.st_blocks * 512 <= _LARGEST_BYTES:
         return
     end = max(state.st_size - _KEPT_BYTES, 0) // _PAGE_BYTES * _PAGE_BYTES
-    if sys.platform == "linux" and end:
+    if sys.platform == "linux" and end > _PAGE_BYTES:
         libc = ctypes.CDLL(None, use_errno=True)
-        libc.fallocate(fd, _KEEP_SIZE_PUNCH_HOLE, ctypes.c_int64(0), ctypes.c_int64(end))
+        libc.fallocate(
+            fd, _KEEP_SIZE_PUNCH_HOLE, ctypes.c_int64(_PAGE_BYTES), ctypes.c_int64(end - _PAGE_BYTES)
+        )
 
 
 def empty(fd: int) -> None:

@@ -20,7 +20,7 @@ from worker.processes.control import Control
 from worker.processes.events import Died, Event, Finished, Returned, Warned, crash_answer
 from worker.processes.family import kill_tree, send_signal
 from worker.processes.memory import Shortage
-from worker.processes.output import create_output, empty, read_tail
+from worker.processes.output import create_output, empty, read_output
 from worker.processes.slotpage import NOTHING, SlotPage
 from worker.processes.wire import (
     ANSWER_BYTES,
@@ -229,7 +229,7 @@ class Slot:
         self._close_work()
         self._frames = Frames(ANSWER_BYTES)
         self.read(self.page.journal())
-        tail = read_tail(self.output, OUTPUT_BYTES)
+        tail = read_output(self.output, OUTPUT_BYTES)
         started, running = self.page.started(), None
         if started is not None and self.outstanding:
             head = self.outstanding[0]
