@@ -42,13 +42,13 @@ def room() -> Iterator[None]:
 
 
 def as_stored(value: Any) -> Any:
-    """Return ``value`` as PostgreSQL gives it back: its numbers written out, large floats as whole ones."""
+    """Return ``value`` as PostgreSQL gives it back: its numbers written out, large floats as whole ones, a set as a list."""
     if isinstance(value, float):
         written = f"{Decimal(repr(value)):f}"
         return float(written) + 0.0 if "." in written else int(written)
     if isinstance(value, dict):
         return {key: as_stored(each) for key, each in value.items()}
-    return [as_stored(each) for each in value] if isinstance(value, list | tuple) else value
+    return [as_stored(each) for each in value] if isinstance(value, list | tuple | set) else value
 
 
 class Doors:
