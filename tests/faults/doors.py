@@ -42,7 +42,10 @@ def room() -> Iterator[None]:
 
 
 def as_stored(value: Any) -> Any:
-    """Return ``value`` as PostgreSQL gives it back: its numbers written out, large floats as whole ones, a set as a list."""
+    """Return ``value`` as PostgreSQL gives it back.
+
+    Its numbers are written out, large floats as whole ones; a set is a list.
+    """
     if isinstance(value, float):
         written = f"{Decimal(repr(value)):f}"
         return float(written) + 0.0 if "." in written else int(written)
