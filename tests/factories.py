@@ -314,7 +314,7 @@ def renew(
         [done] * n,
         [total] * n,
     )
-    return dict(found)
+    return {run_id: is_asked for run_id, _, is_asked in found}
 
 
 def succeed(
@@ -363,7 +363,7 @@ def fail(
         [outcome] * n, [code] * n, [message] * n, [permanent] * n, [float(delay)] * n, [traceback] * n,
         [output] * n, [note] * n, [most] * n, [300.0] * n, [group] * n, [template] * n, [frame] * n,
     )  # fmt: skip
-    return {one[0]: one[1] for one in found}
+    return {one[0]: one[2] for one in found}
 
 
 def release(
@@ -375,7 +375,7 @@ def release(
         connection, endings.RELEASE, worker_id, *_split(held), [0.0] * n, [1.0] * n, [None] * n, [note] * n,
         [started] * n,
     )  # fmt: skip
-    return {one[0]: one[1] for one in found}
+    return {one[0]: one[2] for one in found}
 
 
 def reap(

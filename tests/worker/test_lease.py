@@ -194,3 +194,21 @@ def test_a_connection_that_broke_is_found_out_while_nothing_is_held(
         )
         with pytest.raises(psycopg.OperationalError):
             keeper.step(own)
+
+
+def test_of_two_attempts_of_one_run_only_the_one_that_owns_it_is_renewed(
+    connection: Connection, database: str
+) -> None:
+    """A run that was taken from us has come back to us, while its old attempt still runs."""
+    (old,) = running(connection)
+    end_lease(connection, old.run_id)
+    reap(connection, (old.run_id, old.lease_epoch), delay=0)
+    (taken,) = claim(connection, lease_seconds=5)
+    new = held(taken.id, taken.epoch)
+    before = old.leased_ns
+    made = Keeper(database, old, new)
+    made.keeper.step(connection)
+    assert made.told == [LeaseLost(old.run_id, old.lease_epoch)]
+    assert old.leased_ns == before, "its fence comes nearer"
+    assert new.leased_ns > before
+    assert seconds_left(connection, new.run_id) > 25

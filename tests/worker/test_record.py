@@ -6,12 +6,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.factories import Connection, attempts, end_lease, reap, row, status
+from tests.factories import Connection, attempts, claim, end_lease, reap, row, status
 from tests.worker.endings import decided, held
 from tests.worker.recording import recorder, running, succeeded, write
 from worker import db
 from worker.loop.channel import Channel, StatementFailed
 from worker.loop.deciding import decide, never_started
+from worker.loop.held import boottime_ns
 from worker.outcome import Answer
 
 # ---- turns ------------------------------------------------------------------------------------------
@@ -164,3 +165,27 @@ def test_what_never_started_leaves_no_trace(channel: Channel, connection: Connec
     found = row(connection, one.run_id)
     assert (found["status"], found["attempts"], attempts(connection, one.run_id)) == ("queued", 0, [])
     assert written == [(one.run_id, "queued")]
+
+
+@pytest.mark.parametrize("how", ["succeed", "fail", "release"])
+def test_of_two_attempts_of_one_run_in_one_batch_only_the_one_that_owns_it_is_written(
+    connection: Connection, channel: Channel, how: str
+) -> None:
+    (old,) = running(connection, 1)
+    end_lease(connection, old.run_id)
+    reap(connection, (old.run_id, old.lease_epoch), delay=0)
+    (taken,) = claim(connection, limit=1)
+    made, written, refused = recorder()
+    for one in (old, held(taken.id, taken.epoch)):
+        answer = Answer("raised", "E", "no") if how == "fail" else Answer("returned")
+        ended = decide(one, answer, took_seconds=1, ended_ns=boottime_ns(), is_stopping=False)
+        if how == "release":
+            ended = never_started(one)
+        assert ended is not None and ended.move == how
+        made.add(ended)
+    assert write(channel, made) == 1
+    now = {"succeed": "succeeded", "fail": "failed", "release": "queued"}[how]
+    assert written == [(old.run_id, now)]
+    assert refused == [old.run_id]
+    (lost,) = [each for each in attempts(connection, old.run_id) if each["outcome"] == "lost"]
+    assert lost["refused_at"] is not None, "the late answer is noted on the attempt that lost its lease"

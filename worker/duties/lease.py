@@ -201,11 +201,14 @@ class LeaseKeeper:
             if not is_refusal(refused):
                 raise
             return self._renew_apart(connection, due, refused)
-        kept = {row[0] for row in rows}
+        kept = {row[:2] for row in rows}
+        missing = []
         for entry in due:
-            if entry.run_id in kept:
+            if entry.assignment[:2] in kept:
                 entry.leased_ns = sent_ns
-        return self._settle(connection, [entry for entry in due if entry.run_id not in kept], sent_ns)
+            else:
+                missing.append(entry)
+        return self._settle(connection, missing, sent_ns)
 
     def _renew_apart(
         self, connection: psycopg.Connection[Any], due: Sequence[Held], refused: psycopg.Error

@@ -33,17 +33,17 @@ class LiveOutput:
 
     def __init__(self, read: Callable[[int], str]) -> None:
         self._read = read
-        self._written: dict[int, str] = {}
+        self._written: dict[tuple[int, int], str] = {}
         self._sweep_at = 0.0
 
     def step(self, connection: psycopg.Connection[Any], held: Sequence[Held]) -> None:
         """Write what is new, and remove the tails of runs that have ended: of others' runs once a minute."""
         had_written = any(self._written.values())
-        tails = {entry.run_id: (entry, self._tail(entry)) for entry in held}
+        tails = {entry.assignment[:2]: (entry, self._tail(entry)) for entry in held}
         fresh = [
             (entry, tail)
-            for entry, tail in tails.values()
-            if tail and tail != self._written.get(entry.run_id)
+            for attempt, (entry, tail) in tails.items()
+            if tail and tail != self._written.get(attempt)
         ]
         if fresh:
             values = (
@@ -52,7 +52,7 @@ class LiveOutput:
                 [tail for _, tail in fresh],
             )
             psycopg.RawCursor(connection).execute(KEEP.encode(), values)
-        self._written = {run_id: tail for run_id, (_, tail) in tails.items()}
+        self._written = {attempt: tail for attempt, (_, tail) in tails.items()}
         if had_written or monotonic() >= self._sweep_at:
             connection.execute(FORGET)
             self._sweep_at = monotonic() + SWEEP_SECONDS

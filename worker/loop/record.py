@@ -124,13 +124,16 @@ class Recorder:
             # A success has nothing to tell but that it is written.
             status = Status.SUCCEEDED
             return [(ended, status) for ended in batch]
-        moved = {row[0]: row[1:] for row in rows}
+        # By run and epoch: the batch may hold two attempts of one run, of which one has lost it.
+        moved = {row[:2]: row[2:] for row in rows}
         self._told.note(
-            ended.group.id for ended in batch if ended.group and ended.tells and ended.held.run_id in moved
+            ended.group.id
+            for ended in batch
+            if ended.group and ended.tells and ended.held.assignment[:2] in moved
         )
         written, missing = [], []
         for ended in batch:
-            row = moved.get(ended.held.assignment.run_id)
+            row = moved.get(ended.held.assignment[:2])
             if row is None:
                 missing.append(ended)
             else:

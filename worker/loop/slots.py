@@ -224,10 +224,12 @@ class Slots:
             self._ended(ended)
 
     def progress(self, held: Held) -> tuple[int, int] | None:
-        """Return how far a run has come, when it is the one its slot runs. Safe from any thread."""
+        """Return how far an attempt has come, when it is the one its slot runs. Safe from any thread."""
         slot = held.slot
         started = None if slot is None else self._children.current(slot)
-        if slot is None or started is None or started.run_id != held.run_id:
+        if slot is None or started is None:
+            return None
+        if (started.run_id, started.lease_epoch) != held.assignment[:2]:
             return None
         return self._children.progress(slot)
 

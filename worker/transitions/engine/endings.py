@@ -1,4 +1,7 @@
-"""An attempt's end, as its worker tells it: it succeeded, failed, or is given back."""
+"""An attempt's end, as its worker tells it: it succeeded, failed, or is given back.
+
+Each statement answers by run and epoch: a batch may hold two attempts of one run, of which one has lost it.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,7 @@ WITH answer AS (
         "'succeeded', result::jsonb, output_tail, note, most, timeout",
     )
 }, {counted("'succeeded'")}
-SELECT id FROM moved
+SELECT id, epoch FROM moved
 """
 
 # $1 worker id, $2 ids, $3 epochs, $4 seconds since each ended, $5 seconds each took, $6 outcomes,
@@ -72,7 +75,7 @@ WITH answer AS (
         "outcome, code, message, traceback, output_tail, note, most, timeout, next_run_at, error_group",
     )
 }, {GROUPED}, {counted("outcome")}
-SELECT id, status, next_run_at::text FROM moved
+SELECT id, epoch, status, next_run_at::text FROM moved
 """
 
 # $1 worker id, $2 ids, $3 epochs, $4 seconds since each ended, $5 seconds each took, $6 output tails,
@@ -96,5 +99,5 @@ WITH answer AS (
     RETURNING r.id, h.attempt, r.lease_epoch AS epoch, r.job_type, $1::text AS worker_id, r.status, h.due_at,
         h.begun, h.ended, h.output_tail, h.note, h.started
 ), {history("outcome, output_tail, note", "'released', output_tail, note", where=" WHERE started")}
-SELECT id, status FROM moved
+SELECT id, epoch, status FROM moved
 """

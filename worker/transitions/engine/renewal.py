@@ -5,6 +5,7 @@ from __future__ import annotations
 from worker.transitions.engine.fence import held
 
 # $1 worker id, $2 ids, $3 epochs, $4 lease in seconds per run, $5/$6 progress done/total (NULL: not told).
+# Answers by run and epoch: two attempts of one run may be asked for at once, and only one of them owns it.
 # Does not look at locked_until: a late renewal of a lease that nobody took is still ours.
 RENEW = f"""
 WITH answer AS (
@@ -16,7 +17,7 @@ SET locked_until = clock_timestamp() + make_interval(secs => h.lease_seconds),
     progress_done = coalesce(h.done, r.progress_done), progress_total = coalesce(h.total, r.progress_total)
 FROM held AS h
 WHERE r.ctid = h.tid
-RETURNING r.id, r.cancel_requested_at IS NOT NULL
+RETURNING r.id, r.lease_epoch, r.cancel_requested_at IS NOT NULL
 """
 
 # Cancels asked for among the runs one holds. $1 ids.
