@@ -6,9 +6,9 @@ import sys
 
 import click
 
-from dashboard import create_app, serve
 from worker import certificates, log
 from worker.alerts.sentinel import Sentinel
+from worker.processes import folder
 from worker.settings import Settings, SettingsError
 
 
@@ -17,6 +17,12 @@ from worker.settings import Settings, SettingsError
 @click.option("--database-url", metavar="URL", help="The database (WAKEBOARD_DATABASE_URL).")
 def main(bind: str | None, database_url: str | None) -> None:
     """Serve the dashboard until stopped. Exits with 2 when it may not listen there, 1 when it cannot now."""
+    if folder.current() is None:
+        click.echo(folder.GONE, err=True)
+        sys.exit(2)
+    # gunicorn asks for the current folder when it is imported.
+    from dashboard import create_app, serve
+
     try:
         settings = Settings.load({"bind": bind, "database_url": database_url})
         if settings.database_url is None:

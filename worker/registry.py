@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import inspect
 import sys
@@ -140,9 +141,9 @@ def load_app(module: str | None) -> int:
     if module is None:
         return 0
     before = len(JOB_TYPES)
-    folder = str(Path.cwd())
-    if folder not in sys.path:
-        sys.path.append(folder)
+    with contextlib.suppress(OSError):  # the folder was removed
+        if (folder := str(Path.cwd())) not in sys.path:
+            sys.path.append(folder)
     importlib.import_module(module)
     return len(JOB_TYPES) - before
 

@@ -44,7 +44,8 @@ STOPS = (signal.SIGTERM, signal.SIGINT)
 FAILED, USE_ERROR = 1, 2
 # Between two looks for garbage: runs leave none, and each claim of hundreds would have set off several.
 GARBAGE_OBJECTS = 10_000
-# How long a tick waits for a database that does not answer, before it leaves the work to the next one.
+# How long a tick waits for a database that does not answer, or for handlers' processes that do not start,
+# before it leaves the work to the next one.
 PATIENCE_SECONDS = 60.0
 
 
@@ -102,7 +103,8 @@ class Supervisor:
             self._children, self._holdings, self._claims, worker_id=me, lease_seconds=lease_seconds,
             ended=self._writer.add, succeeded=self._writer.add_succeeded, committed=self._committed,
             forgotten=self._writer.forget, is_writing=lambda: self._writer.may_write_forgotten,
-            pause=lambda seconds: self._claimer.pause(seconds),
+            hinder=lambda why, seconds: self._claimer.hinder(why, seconds),
+            unhinder=lambda: self._claimer.unhinder(),
         )  # fmt: skip
         self._lease = LeaseKeeper(
             url, me, self._holdings, heartbeat_seconds=settings.heartbeat_seconds, poll_seconds=poll_seconds,
@@ -209,6 +211,11 @@ class Supervisor:
                 log.warn(
                     f"No database would have this tick for {PATIENCE_SECONDS:.0f} s: nothing was fired or "
                     "run, and the work is left to the next one."
+                )
+                self._exit_code = FAILED
+            elif self._claimer.hindered_seconds >= PATIENCE_SECONDS:
+                log.warn(
+                    f"Nothing could be run for {PATIENCE_SECONDS:.0f} s: the work is left to the next tick."
                 )
                 self._exit_code = FAILED
 

@@ -82,6 +82,7 @@ class House:
         database: str | None = None,
         environment: Mapping[str, str] | None = None,
         program: Path | None = None,
+        folder: Path | None = None,
     ) -> Wakeboard:
         given = {f"WAKEBOARD_{name}": str(value) for name, value in (SETTINGS | dict(settings)).items()}
         world = {PLACE: str(self.truth_file), "HOUSE": self._mark, "TMPDIR": str(self._temporary)}
@@ -91,6 +92,7 @@ class House:
                 database=database or self.database,
                 environment=given | world | dict(environment or {}),
                 program=program,
+                folder=folder,
             )
         )
         self.processes.append(started)
@@ -104,12 +106,15 @@ class House:
         database: str | None = None,
         environment: Mapping[str, str] | None = None,
         program: Path | None = None,
+        folder: Path | None = None,
         wait: bool = True,
         **settings: object,
     ) -> Wakeboard:
-        """Start a worker with short leases and ``wait`` until it is registered; ``environment`` is added, and
-        ``program`` is another ``wakeboard``."""
-        started = self._start(("worker", *words), settings, database, environment, program)
+        """Start a worker with short leases and ``wait`` until it is registered; ``environment`` is added.
+
+        ``program`` is another ``wakeboard``; it works in ``folder``.
+        """
+        started = self._start(("worker", *words), settings, database, environment, program, folder)
         if wait:
             self.wait_until_registered(started)
         return started

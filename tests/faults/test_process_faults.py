@@ -5,19 +5,19 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 import psutil
 import psycopg
 import pytest
 
-from tests.factories import row
+from tests.factories import row, rows
 from tests.faults.house import KILL_SECONDS, SHUTDOWN_SECONDS, House
 from tests.faults.rows import fault
 from tests.faults.truth import Line, now
 from tests.middleman import Middleman, between
-from tests.processes import Wakeboard, wait_until
+from tests.processes import Wakeboard, run_wakeboard, wait_until
 from tests.worker.motion import is_alive
 from worker.audit import Actor
 from worker.processes.control import SILENT_SECONDS
@@ -283,11 +283,20 @@ def test_a_worker_stops_in_time_whichever_of_its_processes_is_stopped(
     wait_until(lambda: now() >= thaws_at)
     os.kill(workers["supervisor"].pid, signal.SIGCONT)
     asked["supervisor"] = now()
-    took = {who: ended_after(worker, asked[who]) for who, worker in workers.items()}
+    took: dict[str, float] = {}
+
+    def all_have_ended() -> bool:
+        for who, worker in workers.items():
+            if who not in took and worker.process.poll() is not None:
+                took[who] = now() - asked[who]
+        return took.keys() == workers.keys()
+
+    wait_until(all_have_ended, 30, "the workers end")
     left = sum(map(is_alive, pids))
     house.worker(APP=APP)
     house.settle(30)
     measured(", ".join(f"{who} stopped: {seconds:.1f} s" for who, seconds in took.items()))
+    assert {worker.wait() for worker in workers.values()} == {0}
     assert max(took.values()) <= SHUTDOWN_SECONDS + KILL_SECONDS
     assert left == 0
     house.check()
@@ -316,8 +325,83 @@ def test_nothing_outlives_a_killed_supervisor_whose_template_is_stopped(
     house.check()
 
 
-def ended_after(worker: Wakeboard, asked: float) -> float:
-    """Wait until a worker has ended with 0; return how long after ``asked`` that was seen."""
-    code = worker.wait()
-    assert code == 0, worker.output
-    return now() - asked
+def children_of(worker: Wakeboard) -> list[psutil.Process]:
+    """Return the children of a worker's template."""
+    return [each for template in psutil.Process(worker.pid).children() for each in template.children()]
+
+
+@fault(
+    "F79",
+    injected="the folder of a worker is removed, as deploys do, and its children have to be replaced; in the "
+    "end the folder is there again",
+    expected="the same runs go through in /, with one warning; later ones in the new folder",
+)
+def test_a_worker_outlives_its_folder(house: House, measured: Measured) -> None:
+    release = house.folder / "release"
+    release.mkdir()
+    worker = house.worker(folder=release, CONCURRENCY=2)
+    house.wait_until_status(house.enqueue_many("note", 4), "succeeded")
+    release.rmdir()
+    for _ in range(3):
+        for child in children_of(worker):
+            child.kill()
+        house.wait_until_status(house.enqueue_many("note", 4), "succeeded")
+    assert {child.cwd() for child in children_of(worker)} == {"/"}
+    # A template that is started afresh finds no folder either.
+    psutil.Process(worker.pid).children()[0].kill()
+    house.wait_until_status(house.enqueue_many("note", 4), "succeeded")
+    assert worker.output.count(f"{release}, is gone") == 2, worker.output
+    release.mkdir()
+    for child in children_of(worker):
+        child.kill()
+    house.wait_until_status(house.enqueue_many("note", 4), "succeeded")
+    assert {child.cwd() for child in children_of(worker)} == {str(release)}
+    measured(f"{house.outcomes()}, one warning of each template")
+    assert house.outcomes() == {"succeeded": 24}
+    house.check()
+
+
+LATE_CLAIMS = "SELECT last_error FROM wakeboard.loops WHERE name = 'claim' AND last_success_at < now() - %s"
+# A module that leaves a thread: each child is a process of its own, which imports it anew.
+THREADED = """
+import threading
+from tests.faults.apps.handlers import note
+threading.Thread(target=threading.Event().wait, daemon=True).start()
+"""
+
+
+@fault(
+    "F79",
+    injected="the handlers' module is removed, and every process for handlers ends while it imports it",
+    expected="claims at longer and longer intervals, told in the log, by the status page and doctor; at work "
+    "again when the module is back",
+)
+def test_processes_that_never_start_make_no_spin(house: House, measured: Measured) -> None:
+    module = house.folder / "release_jobs.py"
+    module.write_text(THREADED)
+    worker = house.worker(folder=house.folder, APP="release_jobs", CONCURRENCY=2)
+    house.wait_until_status(house.enqueue_many("note", 4), "succeeded")
+    module.unlink()
+    for child in children_of(worker):
+        child.kill()
+    ids = house.enqueue_many("note", 4)
+    began = now()
+    wait_until(lambda: now() - began >= 9, 20)
+    claims = sum(" claim run=" in line for line in worker.output.splitlines()) - 4
+    (said,) = house.connection.execute(LATE_CLAIMS, (timedelta(seconds=5),)).fetchone() or ("",)
+    found = run_wakeboard("doctor", database=house.database)
+    module.write_text(THREADED)
+    healed = now()
+    house.wait_until_status(ids, "succeeded")
+    measured(f"{claims} claims of 4 runs in 9 s; at work {now() - healed:.1f} s after the module was back")
+    assert "No module named 'release_jobs'" in said
+    assert "claims wait" in worker.output
+    assert (found.returncode, said.split("(")[0] in found.stdout) == (1, True), found.stdout
+    # A claim takes up to four, and one a second would be 36.
+    assert claims <= 24
+    assert {one["attempts"] for one in rows(house.connection, "job_runs")} == {1}
+    wait_until(
+        lambda: house.connection.execute(LATE_CLAIMS, (timedelta(seconds=5),)).fetchone() is None,
+        sentence="the claims are on time again",
+    )
+    house.check()

@@ -25,7 +25,8 @@ class Desk:
         self.slots = Slots(
             self.children, self.holdings, claims("mail"), worker_id="w", lease_seconds=30.0,
             ended=self.ended.append, succeeded=self.ended.extend, committed=lambda held, seconds: None,
-            forgotten=lambda: None, is_writing=lambda: False, pause=lambda seconds: None,
+            forgotten=lambda: None, is_writing=lambda: False, hinder=lambda why, seconds: None,
+            unhinder=lambda: None,
         )  # fmt: skip
 
     def take(self, runs: int) -> list[Assignment]:

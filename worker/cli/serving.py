@@ -14,6 +14,8 @@ from worker import certificates, log, run_as
 from worker.cli import reach
 from worker.cli.flags import MISSPELT_TOLD, Verb, settings
 from worker.cli.kinds import DURATION
+from worker.cli.refusals import Wrong
+from worker.processes import folder
 from worker.settings import Settings
 
 EVERY_SETTING = tuple(entry.name for entry in fields(Settings))
@@ -26,6 +28,7 @@ def up(port: int | None, demo: bool) -> int:
     """Run all of it on this machine: database, tables, worker with schedules, dashboard. Ctrl-C stops it."""
     from worker.cli import up as household
 
+    _need_folder()
     bind = None if port is None else f"127.0.0.1:{port}"
     chosen = settings(bind=bind, app="worker.jobs.demo" if demo else None)
     certificates.check(chosen)
@@ -60,6 +63,12 @@ def tick(claim_seconds: float | None, types: list[str] | None) -> int:
     return _supervise(types=types, until_drained=True, claim_seconds=claim_seconds)
 
 
+def _need_folder() -> None:
+    """Refuse to serve from a folder that was removed: settings and handlers are looked for in it."""
+    if folder.current() is None:
+        raise Wrong(folder.GONE)
+
+
 def _leave_command() -> None:
     while click.get_current_context(silent=True):
         pop_context()
@@ -68,6 +77,7 @@ def _leave_command() -> None:
 def _supervise(**how: Any) -> int:
     from worker.processes import firstborn
 
+    _need_folder()
     chosen = settings()
     run_as.check(chosen)
     # Before anything is loaded or opened that the supervisor alone needs.
@@ -82,6 +92,7 @@ def _supervise(**how: Any) -> int:
 @click.command(cls=Verb, settings=EVERY_SETTING)
 def web() -> None:
     """Run the dashboard alone."""
+    _need_folder()
     chosen = settings()
     certificates.check(chosen)
     found = {"WAKEBOARD_DATABASE_URL": reach.database_url(chosen)}

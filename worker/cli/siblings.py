@@ -14,6 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from worker.processes.family import die_with_parent
+from worker.processes.folder import place
 
 WRONG_USE = 2
 FIRST_WAIT_SECONDS = 1.0
@@ -41,6 +42,8 @@ class Sibling:
         self.process = subprocess.Popen(
             self.command,
             env=dict(self.environment),
+            # Ours may have been removed since.
+            cwd=place(),
             stdin=subprocess.DEVNULL,
             start_new_session=True,
             # Should we be killed, it ends as after SIGTERM instead of holding the port for ever.

@@ -76,16 +76,21 @@ class Claimer:
         self._empty_since_round = NEVER
         self._succeeded_at = monotonic()
         self._error: str | None = None
+        self._hindrance: str | None = None
+        self._hindered_at = 0.0
         self._passed_by: dict[int, float] = {}
         self._refusals = Refusals()
 
     def beat(self) -> Beat:
         """Return how the claims stand. The loop itself sets the time: when it hangs, the claims are late."""
-        return Beat("claim", self._poll_seconds, monotonic() - self._succeeded_at, self._error)
+        error = self._hindrance or self._error
+        return Beat("claim", self._poll_seconds, monotonic() - self._succeeded_at, error)
 
     def well(self) -> None:
         """All is as it should be: a claim was answered, or none is due (slots busy, worker draining)."""
-        self._succeeded_at, self._error = monotonic(), None
+        if self._hindrance is None:
+            self._succeeded_at = monotonic()
+        self._error = None
 
     def rest(self) -> None:
         """Nothing may be claimed for now, and that is as it should be: nobody need notify this worker."""
@@ -97,6 +102,23 @@ class Claimer:
     def hindered(self, why: str) -> None:
         """Claims cannot be made until somebody mends ``why``."""
         self._error = why
+
+    def hinder(self, why: str, seconds: float) -> None:
+        """Claim nothing for ``seconds``: what is claimed cannot run. Until ``unhinder`` no claim counts as a
+        success."""
+        if self._hindrance is None:
+            self._hindered_at = monotonic()
+        self._hindrance = why
+        self.pause(seconds)
+
+    def unhinder(self) -> None:
+        """What is claimed can run again."""
+        self._hindrance, self._not_before = None, 0.0
+
+    @property
+    def hindered_seconds(self) -> float:
+        """For how long nothing that was claimed could run, 0 when it can."""
+        return 0.0 if self._hindrance is None else monotonic() - self._hindered_at
 
     @property
     def is_drained(self) -> bool:

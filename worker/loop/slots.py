@@ -21,7 +21,8 @@ from worker.processes.events import Died, Finished, Returned
 from worker.processes.wire import Assignment
 
 IDLE_DEATHS = 3
-PAUSE_SECONDS = 1.0
+# How long nothing is claimed then, at first; each time twice as long, up to the longest.
+PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 60.0
 # By then a child that was killed is gone, or its slot had none.
 CLEARED_SECONDS = 5.0
 
@@ -42,13 +43,16 @@ class Slots:
         committed: Callable[[Held, float], None],
         forgotten: Callable[[], None],
         is_writing: Callable[[], bool],
-        pause: Callable[[float], None],
+        hinder: Callable[[str, float], None],
+        unhinder: Callable[[], None],
     ) -> None:
         """``ended`` takes what must be written, ``succeeded`` several that did, ``committed`` what
         ``transaction()`` has written already; ``forgotten`` hears that attempts are, ``is_writing`` tells
-        whether one may be written all the same; ``pause`` stops claims for so many seconds."""
-        self._pause = pause
+        whether one may be written all the same; ``hinder`` hears why nothing can run and stops claims for
+        so many seconds, ``unhinder`` that something ran again."""
+        self._hinder, self._unhinder = hinder, unhinder
         self._idle_deaths = 0
+        self._pause_seconds, self._paused_until = PAUSE_SECONDS, 0.0
         self._children = children
         self._holdings = holdings
         self._claims = claims
@@ -162,7 +166,8 @@ class Slots:
         slot, assignment, answer, started_ns, finished_ns = event
         held = self._free(slot, assignment[0], assignment[1])
         if held is not None:
-            self._idle_deaths = 0
+            if self._idle_deaths:
+                self._live_again()
             seconds = max(0.0, (finished_ns - started_ns) / 1e9)
             self._claims.observe(held, seconds)
             self._settle(held, answer, seconds, finished_ns)
@@ -183,7 +188,8 @@ class Slots:
             load = self.loads[slot]
             load.outstanding -= len(ended)
             load.slow -= slow
-            self._idle_deaths = 0
+            if self._idle_deaths:
+                self._live_again()
             self._claims.observe_all(ended)
             self._succeeded(ended)
 
@@ -192,6 +198,8 @@ class Slots:
         self._clearing.pop(event.slot, None)
         now = boottime_ns()
         if event.running is not None:
+            if self._idle_deaths:
+                self._live_again()
             held = self._free(event.slot, event.running.run_id, event.running.lease_epoch)
             if held is not None:
                 seconds = max(0.0, (now - event.started_ns) / 1e9) if event.started_ns else 0.0
@@ -199,7 +207,7 @@ class Slots:
                     self._ended(bystander(held, event.answer, took_seconds=seconds, ended_ns=now))
                 else:
                     self._settle(held, event.answer, seconds, now)
-        elif event.unstarted:
+        elif event.unstarted and not event.by_order:
             self._died_idle(event)
         for assignment in event.unstarted:
             held = self._free(event.slot, assignment.run_id, assignment.lease_epoch)
@@ -207,11 +215,23 @@ class Slots:
                 self._ended(never_started(held))
 
     def _died_idle(self, event: Died) -> None:
-        """A child that dies before it starts anything, again and again, must not spin: say so and wait."""
+        """A child that dies before it starts anything, again and again, must not spin: say so, and claim
+        nothing for longer and longer, until one has started a run."""
         self._idle_deaths += 1
-        if self._idle_deaths >= IDLE_DEATHS:
-            log.warn("Processes for handlers end before they start a run; waiting a moment.", how=event.text)
-            self._pause(PAUSE_SECONDS)
+        if self._idle_deaths < IDLE_DEATHS or monotonic() < self._paused_until:
+            return
+        pause = self._pause_seconds
+        self._paused_until = monotonic() + pause
+        self._pause_seconds = min(2 * pause, LONGEST_PAUSE_SECONDS)
+        last_words = (event.answer.output_tail or "").strip().rpartition("\n")[2]
+        how = f"{event.text}: {last_words}" if last_words else event.text
+        log.warn("Processes for handlers end before they start a run; claims wait.", how=how, seconds=pause)
+        self._hinder(f"Processes for handlers end before they start a run ({how}).", pause)
+
+    def _live_again(self) -> None:
+        """A child has started a run."""
+        self._idle_deaths, self._pause_seconds, self._paused_until = 0, PAUSE_SECONDS, 0.0
+        self._unhinder()
 
     def _settle(self, held: Held, answer: Answer, seconds: float, ended_ns: int) -> None:
         ended = decide(held, answer, took_seconds=seconds, ended_ns=ended_ns, is_stopping=self.is_stopping)

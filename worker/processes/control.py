@@ -19,6 +19,7 @@ from typing import Any
 from worker.processes.events import describe_status
 from worker.processes.family import become_subreaper
 from worker.processes.firstborn import Firstborn
+from worker.processes.folder import place
 from worker.processes.leftovers import end_leftovers, new_mark
 from worker.processes.stops import held_back
 from worker.processes.template import MESSAGE_BYTES, command
@@ -49,7 +50,8 @@ class Control:
         pages; `given`: what each template is told beside who starts it; `environment`: variables added to
         this process's own; `firstborn`: what becomes the first template."""
         self._selector, self._pages = selector, pages
-        self._given, self._environment = dict(given), environment
+        self._given = dict(given) | {"folder": place()}
+        self._environment = environment
         self._firstborn = firstborn
         self.template: subprocess.Popen[bytes] | Firstborn | None = None
         self._socket: socket.socket | None = None

@@ -1,4 +1,4 @@
-"""The folder that a child works in, and the way back to it."""
+"""The folder that a process works in, whether it is still there, and the way back to it."""
 
 from __future__ import annotations
 
@@ -7,13 +7,33 @@ import os
 from pathlib import Path
 
 _FD_FROM = 200
+NOWHERE = "/"
+
+
+def current() -> str | None:
+    """The name of the folder that this process is in; None when it was removed or cannot be told."""
+    try:
+        return os.getcwd()  # noqa: PTH109 - compared as text
+    except OSError:
+        return None
+
+
+def place() -> str:
+    """Where a new process of ours can work: the folder that this one is in, or `/` when that is gone."""
+    return current() or NOWHERE
+
+
+GONE = "The folder in which this was started is gone. Change into one that is there (cd) and start it again."
 
 
 class Folder:
-    """The folder that the process is in when this is made."""
+    """The folder that the process is in when this is made; where that was removed, it goes to `/`."""
 
     def __init__(self) -> None:
-        self._name = os.getcwd()  # noqa: PTH109 - compared as text
+        name = current()
+        if name is None:
+            os.chdir(NOWHERE)
+        self._name = name or NOWHERE
         self._fd = _opened()
 
     def return_to(self) -> None:
@@ -26,11 +46,7 @@ class Folder:
 
     def return_by_name(self) -> None:
         """Go to what has the folder's name now, where that is another. OSError when it cannot be entered."""
-        try:
-            here = os.getcwd()  # noqa: PTH109
-        except OSError:
-            here = ""
-        if here == self._name:
+        if current() == self._name:
             return
         os.chdir(self._name)
         if not _is_here(self._fd):

@@ -30,6 +30,7 @@ from worker.processes.family import (
     open_pidfd,
     outlive_parent,
 )
+from worker.processes.folder import NOWHERE, current
 from worker.processes.leftovers import wear
 from worker.processes.slotpage import SlotPage
 from worker.processes.stops import STOPS, outlast
@@ -53,18 +54,20 @@ class Template:
     """The template's loop: fork, kill, watch for deaths."""
 
     def __init__(self, given: dict[str, Any]) -> None:
-        """`given`: app, pages (descriptor), recycle_runs, recycle_mb, control (descriptor), parent (process
-        id)."""
+        """`given`: app, folder (to work in), pages (descriptor), recycle_runs, recycle_mb, control
+        (descriptor), parent (process id)."""
         self._given = given
         self._control = socket.socket(fileno=given["control"])
         self._members: dict[int, _Member] = {}
         self._spawns = False
+        self._folder, self._is_astray = given["folder"], False
         self._bell, self._bell_rope = socket.socketpair()
         self._bell.setblocking(False)
         self._bell_rope.setblocking(False)
 
     def load(self) -> bool:
         """Import the handlers and tell the supervisor what can run; False when the import failed."""
+        self._keep_to_folder()
         app = self._given["app"]
         try:
             added = load_app(app)
@@ -142,7 +145,21 @@ class Template:
         page.close()
         return started is not None and (started.run_id, started.lease_epoch) == (run_id, lease_epoch)
 
+    def _keep_to_folder(self) -> None:
+        """Be in the worker's folder, into which children are born, or in `/` while that is gone."""
+        if current() is not None and not self._is_astray:
+            return
+        try:
+            os.chdir(self._folder)
+            self._is_astray = False
+        except OSError as error:
+            if not self._is_astray:
+                os.chdir(NOWHERE)
+                self._is_astray = True
+                self._tell(told="warned", message=_lost_folder(self._folder, error))
+
     def _fork(self, slot: int, generation: int, work: int, output: int) -> None:
+        self._keep_to_folder()
         try:
             pid = (
                 self._spawn_child(slot, work, output)
@@ -233,13 +250,21 @@ def command(module: str, given: dict[str, Any]) -> list[str]:
     return [sys.executable, "-P", "-c", program, json.dumps(given)]
 
 
+def _lost_folder(folder: str, error: OSError) -> str:
+    return (
+        f"The folder in which this worker was started, {folder}, is gone ({error.strerror}): new processes "
+        "for handlers work in / until it is there again. Restart the worker in the folder it should have."
+    )
+
+
 def _import_failure(app: str | None, error: BaseException) -> str:
     """Say why `app` cannot be imported; the traceback goes along unless there is just no such module."""
     missing = error.name if isinstance(error, ModuleNotFoundError) else None
     if missing and f"{app}.".startswith(f"{missing}."):
         return clean_text(
             f"The handlers' module {app!r} cannot be imported: ModuleNotFoundError: {error}. It is looked "
-            f"for on Python's path and in {Path.cwd()}; name another with --app or WAKEBOARD_APP.",
+            f"for on Python's path and in {current() or 'a folder that is gone'}; name another with --app or "
+            "WAKEBOARD_APP.",
             TRACEBACK_CHARACTERS,
         )
     try:

@@ -7,11 +7,11 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from worker.cli.diagnosis.finding import Finding
 from worker.cli.siblings import how
+from worker.processes.folder import current
 from worker.settings import Settings
 
 APP_SECONDS = 30
@@ -37,7 +37,7 @@ def app(settings: Settings) -> Iterator[Finding]:
             "app", "warning", "No module with handlers is set.", "Set WAKEBOARD_APP or use --app MODULE."
         )
         return
-    here = f"start in its folder (now {Path.cwd()})."
+    here = f"start in its folder (now {current() or 'one that is gone'})."
     answer = _import(settings.app)
     if answer is None:
         wrong = f"Importing {settings.app} takes over {APP_SECONDS} s."
