@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         enqueue,
         enqueue_many,
         job,
+        on_child_exit,
         run_now,
     )
 
@@ -43,6 +44,7 @@ __all__ = [
     "enqueue",
     "enqueue_many",
     "job",
+    "on_child_exit",
     "run_now",
 ]
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from worker.context import Context as Context
+    from worker.hooks import on_child_exit as on_child_exit
     from worker.inline import run_now as run_now
     from worker.outcome import Cancelled as Cancelled
     from worker.outcome import DeadlineExceeded as DeadlineExceeded
@@ -41,6 +42,7 @@ _ROOMS = {
     "enqueue": "worker.transitions.enqueue",
     "enqueue_many": "worker.transitions.enqueue_many",
     "job": "worker.registry",
+    "on_child_exit": "worker.hooks",
     "run_now": "worker.inline",
 }
 __all__ = [
@@ -58,6 +60,7 @@ __all__ = [
     "enqueue",
     "enqueue_many",
     "job",
+    "on_child_exit",
     "run_now",
 ]
 

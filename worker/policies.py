@@ -34,6 +34,13 @@ def count(name: str, setting: str, value: object) -> int:
     return value
 
 
+def switch(name: str, setting: str, value: object) -> bool:
+    """Return True or False, which ``setting`` is."""
+    if not isinstance(value, bool):
+        raise ValueError(f"Job type {name!r}: {setting}={value!r} is neither True nor False.")
+    return value
+
+
 def seconds(name: str, setting: str, value: object) -> float:
     """Return the seconds of a number or of text such as ``5m``."""
     wrong = f"Job type {name!r}: {setting}={value!r} is not a duration above 0"

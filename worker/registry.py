@@ -34,6 +34,7 @@ class JobType:
     memory_mb: int | None = None
     schedule: str | None = None
     timezone: str | None = None
+    fresh: bool = False
 
     def policy(self) -> dict[str, Any]:
         """Everything but the function, in JSON's types; exceptions by name."""
@@ -48,6 +49,7 @@ class JobType:
             "memory_mb": self.memory_mb,
             "schedule": self.schedule,
             "timezone": self.timezone,
+            "fresh": self.fresh,
         }
 
 
@@ -66,14 +68,16 @@ def job(
     memory_mb: int | None = None,
     schedule: str | None = None,
     timezone: str | None = None,
+    fresh: bool = False,
 ) -> Callable[[_Function], _Function]:
     """Register the decorated `def f(ctx)` or `async def f(ctx)` as the handler of job type `name`.
 
     `timeout` and `lease` are seconds or text such as "5m"; `backoff` is the retry rule; exceptions in
     `permanent` are not tried again; `max_running` bounds how many run at once over all workers; `memory_mb`
     is what one run may allocate; `schedule` is cron text, by the clock of `timezone` (a name such as
-    "Europe/Paris"; None: UTC). The function stays callable. ValueError, in a sentence, when a value cannot
-    be, or the function is none that can be called with a context and awaited or returned from.
+    "Europe/Paris"; None: UTC); `fresh` gives each run a process of its own, in a worker. The function stays
+    callable. ValueError, in a sentence, when a value cannot be, or the function is none that can be called
+    with a context and awaited or returned from.
     """
     policies.check_name(name)
     if name.startswith(USER_PREFIX):
@@ -91,6 +95,7 @@ def job(
         "memory_mb": None if memory_mb is None else policies.count(name, "memory_mb", memory_mb),
         "schedule": policies.cron_text(name, schedule),
         "timezone": policies.zone(name, schedule, timezone),
+        "fresh": policies.switch(name, "fresh", fresh),
     }
 
     def register(function: _Function) -> _Function:

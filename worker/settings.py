@@ -104,6 +104,7 @@ class Settings:
     poll_seconds: float = _setting(kinds.number(0.05, 3600), "seconds from 0.05 to 3600", 2.0)
     shutdown_seconds: float = _setting(kinds.number(0, 86_400), "seconds from 0 to 86400", 25.0)
     kill_seconds: float = _setting(kinds.number(0, 3600), "seconds from 0 to 3600", 5.0)
+    child_exit_seconds: float = _setting(kinds.number(0, 3600), "seconds from 0 to the shutdown's", 2.0)
     payload_bytes: int = _setting(
         kinds.whole(2, 1_048_576), "a whole number of bytes from 2 to 1048576", 65_536
     )
@@ -165,7 +166,7 @@ class Settings:
                 wrong.append(f"{label} is {shown}; allowed: {entry.metadata['allowed']}.")
         if wrong:
             raise SettingsError("\n".join(wrong))
-        return _with_both_halves(_with_heartbeat(cls(**values, origins=origins)))
+        return _with_both_halves(_with_child_exit(_with_heartbeat(cls(**values, origins=origins))))
 
     def rows(self) -> list[dict[str, str | None]]:
         """Return ``{"name", "value", "origin"}`` for each setting, secrets masked."""
@@ -246,6 +247,21 @@ def _with_heartbeat(settings: Settings) -> Settings:
             f"a quarter to a half of the lease of {lease:g} s."
         )
     return settings
+
+
+def _with_child_exit(settings: Settings) -> Settings:
+    """Keep the time for a child's end within the shutdown's; refuse one that was given and does not fit."""
+    from dataclasses import replace
+
+    seconds, whole = settings.child_exit_seconds, settings.shutdown_seconds
+    if seconds <= whole:
+        return settings
+    if settings.origins.get("child_exit_seconds") == "default":
+        return replace(settings, child_exit_seconds=whole)
+    raise SettingsError(
+        f"WAKEBOARD_CHILD_EXIT_SECONDS is {seconds:g}; allowed: from 0 to {whole:g}, the time of "
+        "WAKEBOARD_SHUTDOWN_SECONDS, of which it is a part."
+    )
 
 
 def _with_both_halves(settings: Settings) -> Settings:

@@ -85,8 +85,9 @@ class Supervisor:
         environment = settings.environment_variables() | {"WAKEBOARD_DATABASE_URL": url}
         self._holdings = Holdings()
         self._children = Children(
-            settings.concurrency, app=settings.app, environment=environment, firstborn=firstborn
-        )
+            settings.concurrency, app=settings.app, environment=environment, firstborn=firstborn,
+            exit_seconds=settings.child_exit_seconds,
+        )  # fmt: skip
         self._claims = Claims(settings.concurrency)
         self._limits = Limits(
             self._children, self._holdings, settings.concurrency, kill_seconds=settings.kill_seconds
@@ -243,6 +244,7 @@ class Supervisor:
 
     def _end(self) -> None:
         """Leave nothing behind: children first, then threads and connections."""
+        self._children.end_in_order(min(self._settings.child_exit_seconds, self._shutdown.seconds_left))
         self._children.stop()
         self._lease.stop()
         self._background.stop()
@@ -341,7 +343,9 @@ class Supervisor:
         self._limits.step()
         if not self._shutdown.has_begun:
             self._app.step()
-        elif self._shutdown.must_kill:
+        else:
+            self._children.let_go()
+        if self._shutdown.must_kill:
             self._limits.stop_all(kill=True)
         elif self._shutdown.must_interrupt:
             self._limits.stop_all(kill=False)

@@ -50,6 +50,7 @@ def test_a_handler_stays_callable_and_its_policy_is_json() -> None:
         "memory_mb": None,
         "schedule": "0 2 * * *",
         "timezone": "Asia/Tokyo",
+        "fresh": False,
     }
 
 
@@ -183,6 +184,7 @@ def test_a_name_that_cannot_be_is_refused(name: Any) -> None:
         ("permanent", 5),
         ("max_running", 0),
         ("memory_mb", -1),
+        ("fresh", 1),
         ("schedule", "  "),
         ("schedule", 5),
         ("schedule", "61 * * * *"),

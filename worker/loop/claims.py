@@ -118,6 +118,8 @@ class Claims:
     types: list[str] = field(default_factory=list)
     policies: dict[str, Policy] = field(default_factory=dict)
     limited: list[str] = field(default_factory=list)
+    # Types whose runs have a process each: to send one ahead is to send it twice.
+    fresh: frozenset[str] = frozenset()
     rounds: int = 0
     _paces: dict[str, Pace] = field(default_factory=dict)
     _is_heavy: bool = False
@@ -125,6 +127,7 @@ class Claims:
     def learn(self, policies: Sequence[Mapping[str, object]]) -> None:
         """Take over the types that the handlers registered."""
         self.types = sorted(str(policy["name"]) for policy in policies)
+        self.fresh = frozenset(str(policy["name"]) for policy in policies if policy.get("fresh"))
         names = ("max_attempts", "timeout_seconds", "lease_seconds", "backoff", "memory_mb")
         self.policies = {
             str(policy["name"]): Policy(**{name: policy[name] for name in names})  # type: ignore[arg-type]
@@ -169,7 +172,7 @@ class Claims:
     def is_quick(self, job_type: str) -> bool:
         """Return whether runs of ``job_type`` may be claimed ahead."""
         pace = self._paces.get(job_type)
-        return pace is not None and pace.is_quick
+        return pace is not None and pace.is_quick and job_type not in self.fresh
 
     def are_quick(self, rows: Rows) -> bool:
         """Return whether all ``rows`` of a claim are of types that may be claimed ahead."""

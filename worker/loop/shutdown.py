@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from time import monotonic
 
 # What the last writes and the end of the process take off the shutdown time.
@@ -45,6 +46,13 @@ class Shutdown:
     def is_over(self) -> bool:
         """Whether the worker must leave, whatever is not done."""
         return self._has_lasted(max(LAST_WRITES_SECONDS, self._shutdown_seconds - EXIT_SECONDS))
+
+    @property
+    def seconds_left(self) -> float:
+        """Seconds until the worker must leave; without end before it was told to stop."""
+        if self._began_at is None:
+            return math.inf
+        return max(0.0, self._began_at + self._shutdown_seconds - EXIT_SECONDS - monotonic())
 
     @property
     def _grace_seconds(self) -> float:

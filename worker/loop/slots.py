@@ -209,10 +209,26 @@ class Slots:
                     self._settle(held, event.answer, seconds, now)
         elif event.unstarted and not event.by_order:
             self._died_idle(event)
+        again: list[Assignment] = []
         for assignment in event.unstarted:
+            if event.in_order and self._may_begin_again(event.slot, assignment, now):
+                again.append(assignment)
+                continue
             held = self._free(event.slot, assignment.run_id, assignment.lease_epoch)
             if held is not None:
                 self._ended(never_started(held))
+        if again:
+            self._children.send(event.slot, again)
+
+    def _may_begin_again(self, slot: int, assignment: Assignment, now_ns: int) -> bool:
+        """Whether the slot's next child may have what the last one left to it by ending in order.
+
+        Not while children end and end, and start nothing.
+        """
+        held = self._holdings.get(assignment.run_id, assignment.lease_epoch)
+        if held is None or held.slot != slot or held.is_lost:
+            return False
+        return not self.is_stopping and self._idle_deaths < IDLE_DEATHS and not held.is_past_fence(now_ns)
 
     def _died_idle(self, event: Died) -> None:
         """A child that dies before it starts anything, again and again, must not spin: say so, and claim

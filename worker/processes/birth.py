@@ -13,6 +13,7 @@ import traceback
 from pathlib import Path
 from typing import NoReturn
 
+from worker.processes import ending
 from worker.processes.child import Child
 from worker.processes.family import become_subreaper, die_with_parent
 from worker.processes.slotpage import SlotPage
@@ -48,14 +49,17 @@ def settle(parent: int, output: int) -> None:
     faulthandler.enable()
 
 
-def live(slot: int, pages: int, work: int, recycle_runs: int, recycle_mb: int) -> NoReturn:
+def live(
+    slot: int, pages: int, work: int, recycle_runs: int, recycle_mb: int, exit_seconds: float
+) -> NoReturn:
     """Serve `slot` with the descriptors of the slots' pages and of the work socket, then end this process."""
     status = 70
     try:
         page = SlotPage(pages, slot)
         os.close(pages)
-        Child(slot, page, _high(work), recycle_runs, recycle_mb).serve()
-        status = 0
+        child = Child(slot, page, _high(work), recycle_runs, recycle_mb)
+        child.serve()
+        ending.end(exit_seconds, child.loop)
     except BaseException:
         traceback.print_exc()  # into the slot's output, which the supervisor reads after this process's death
     finally:
@@ -79,5 +83,7 @@ def main(argument: str) -> NoReturn:
     """Entry of a child that was started as a fresh process; `argument` is JSON made by the template."""
     given = json.loads(argument)
     settle(given["parent"], given["output"])
+    ending.prepare()
     load_app(given["app"])
-    live(given["slot"], given["pages"], given["work"], given["recycle_runs"], given["recycle_mb"])
+    names = ("slot", "pages", "work", "recycle_runs", "recycle_mb", "exit_seconds")
+    live(*(given[name] for name in names))

@@ -19,6 +19,7 @@ from typing import Any
 
 from worker import lineage
 from worker.context import Context
+from worker.event_loop import EventLoop
 from worker.exceptions import parts_of
 from worker.invoke import invoke
 from worker.outcome import OUTPUT_BYTES, PLAIN, Answer, Cancelled, DeadlineExceeded
@@ -82,8 +83,12 @@ class Child:
         self._current: tuple[int, int] | None = None
         self.armed = self._idle = self.leaving = False
         self._unsent_since = 0
+        self._has_run = False
+        # The answers are read when this process has ended.
+        self._tells_by_its_end = False
         self._expected_ns: dict[str, int] = {}
         self._window = _Window(self)
+        self.loop = EventLoop()
         signal.signal(signal.SIGTERM, self._on_term)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         self.offspring = Offspring(self._on_term, work)
@@ -119,7 +124,9 @@ class Child:
         self.leaving = True
         if self.armed:
             self.armed = False
-            raise self.reason()
+            reason = self.reason()
+            if not self.loop.stop(reason):
+                raise reason
         if self._idle:
             self._idle = False
             raise _Leave
@@ -131,6 +138,11 @@ class Child:
         return Cancelled("The run was stopped from outside.")
 
     def _run(self, assignment: Assignment) -> None:
+        if self._has_run and _is_fresh(assignment.job_type):
+            # It comes back unstarted, and another process has it first.
+            self.leaving = True
+            return
+        self._has_run = True
         started_ns = boottime_ns()
         if self._unsent_since and (
             started_ns - self._unsent_since > _FLUSH_NS
@@ -150,6 +162,9 @@ class Child:
             os._exit(0)
         answer = self._clean_up(assignment, answer, finished_ns - started_ns)
         self._report(Reported(run_id, lease_epoch, started_ns, finished_ns, answer))
+        if self._hygiene.has_left_threads and answer.kind not in ("returned", "committed"):
+            # Whoever tries the run again must not meet them at work.
+            self._tells_by_its_end = True
         self._page.end()
         self._current = None
 
@@ -168,8 +183,7 @@ class Child:
         context = Context.for_assignment(assignment, payload, self._page, started_ns)
         if context.cancelled:
             return PLAIN["unbegun"]
-        with lineage.inside(context.run_id):
-            answer = self._call(job_type, context)
+        answer = self._hygiene.new_context().run(self._call, job_type, context)
         if context.committed:
             return Answer(
                 "committed",
@@ -181,10 +195,13 @@ class Child:
         return answer
 
     def _call(self, job_type: JobType, context: Context) -> Answer:
-        if job_type.memory_mb is None:
-            return invoke(job_type, context, window=self._window)
-        self._page.set_held_before(held_bytes())
-        return invoke(job_type, context, window=self._limited(job_type.memory_mb))
+        """Call the handler among context variables of its own."""
+        window: contextlib.AbstractContextManager[Any] = self._window
+        if job_type.memory_mb is not None:
+            self._page.set_held_before(held_bytes())
+            window = self._limited(job_type.memory_mb)
+        with lineage.inside(context.run_id):
+            return invoke(job_type, context, window=window, await_it=self.loop.run)
 
     @contextlib.contextmanager
     def _limited(self, megabytes: int) -> Iterator[None]:
@@ -200,7 +217,7 @@ class Child:
     def _clean_up(self, assignment: Assignment, answer: Answer, run_ns: int) -> Answer:
         is_whole = self._hygiene.descriptors_whole(run_ns)
         # Nobody writes any more when the output is read.
-        reason = self._hygiene.tidy(run_ns)
+        reason = self._hygiene.tidy(run_ns, assignment.job_type)
         if not is_whole:
             self.leaving = True
             answer = _closed_descriptors(answer)
@@ -209,7 +226,7 @@ class Child:
                 answer = replace(answer, output_tail=read_output(1, OUTPUT_BYTES))
             empty(1)
         self._runs_left -= 1
-        if reason is not None or self._runs_left <= 0:
+        if reason is not None or self._runs_left <= 0 or _is_fresh(assignment.job_type):
             self.leaving = True
         previous = self._expected_ns.get(assignment.job_type, 0)
         self._expected_ns[assignment.job_type] = max(run_ns, previous - previous // 8)
@@ -228,12 +245,18 @@ class Child:
 
         What the answered runs left running has ended by then.
         """
-        if self._unsent_since:
+        if self._unsent_since and not self._tells_by_its_end:
             if self._hygiene.end_processes() is not None:
                 self.leaving = True
             self._work.sendall(self._page.journal())
             self._page.journal_clear()
             self._unsent_since = 0
+
+
+def _is_fresh(name: str) -> bool:
+    """Whether each run of a type has a process of its own."""
+    job_type = JOB_TYPES.get(name)
+    return job_type is not None and job_type.fresh
 
 
 def _decoded(text: str) -> Any:

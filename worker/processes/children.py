@@ -39,17 +39,24 @@ class Children:
         environment: Mapping[str, str] | None = None,
         recycle_runs: int = 10_000,
         recycle_mb: int = 512,
+        exit_seconds: float = 2.0,
         firstborn: Firstborn | None = None,
     ) -> None:
         """`app`: the handlers' module; `environment`: variables added to this process's own for the template
         and its children; a child is replaced after `recycle_runs` runs or above `recycle_mb` MB of resident
-        memory; `firstborn`: what becomes the first template."""
+        memory; `exit_seconds`: how long a child that ends in order may take for what its handlers registered
+        for that; `firstborn`: what becomes the first template."""
         self._pages = create_pages(slots)
         self._selector: Any = selectors.DefaultSelector()
         self._control = Control(
             self._selector,
             self._pages,
-            {"app": app, "recycle_runs": recycle_runs, "recycle_mb": recycle_mb},
+            {
+                "app": app,
+                "recycle_runs": recycle_runs,
+                "recycle_mb": recycle_mb,
+                "exit_seconds": exit_seconds,
+            },
             environment=dict(environment or {}),
             firstborn=firstborn,
         )
@@ -187,6 +194,23 @@ class Children:
         self._trimmed_at = time.monotonic()
         for held in self._slots:
             trim(held.output)
+
+    def let_go(self) -> None:
+        """Let each child end in order that has nothing to do. Those that have will, after a later call."""
+        for held in self._slots:
+            held.let_go()
+
+    def end_in_order(self, seconds: float) -> None:
+        """Let the children without work end in order, and wait for that, at most `seconds`."""
+        end = time.monotonic() + seconds
+        self.let_go()
+        heard: list[Event] = []
+        while any(held.alive and not held.outstanding for held in self._slots):
+            if (left := end - time.monotonic()) <= 0:
+                break
+            self._selector.select(left)
+            heard += self.collect()
+        self._events[:0] = heard
 
     def stop(self) -> None:
         """Kill everything, reap the template, close every descriptor; at most about two seconds. Answers not

@@ -17,6 +17,7 @@ from time import monotonic
 
 from worker.outcome import OUTPUT_BYTES
 from worker.processes.control import Control
+from worker.processes.ending import ended_in_order, word_of_end
 from worker.processes.events import Died, Event, Finished, Returned, Warned, crash_answer
 from worker.processes.family import kill_tree, send_signal
 from worker.processes.memory import Shortage
@@ -56,7 +57,7 @@ class Slot:
         self.number = number
         self.page = SlotPage(pages, number)
         self.output = create_output(number)
-        self.alive = self.is_condemned = False
+        self.alive = self.is_condemned = self._is_let_go = False
         self.pid: int | None = None
         self.pidfd: int | None = None
         self._to_kill: tuple[int, int, float] | None = None
@@ -88,7 +89,7 @@ class Slot:
         ours.setblocking(False)
         self._generation += 1
         self.alive, self.pid, self.work = True, None, ours
-        self.is_condemned, self._reason = False, None
+        self.is_condemned, self._is_let_go, self._reason = False, False, None
         self._frames = Frames(ANSWER_BYTES)
         self._outgoing.clear()
         self.page.aim(NOTHING)
@@ -157,6 +158,13 @@ class Slot:
         """Have the template do something with the child that lives now, if one does."""
         if self.alive and self._control.is_open:
             self._control.order(order, self.number, self._generation, fds, run)
+
+    def let_go(self) -> None:
+        """Have a child that has nothing to do end in order: it hears that nothing more will come."""
+        if self.alive and self.work is not None and not self.outstanding and not self._is_let_go:
+            self._is_let_go = True
+            with contextlib.suppress(OSError):
+                self.work.shutdown(socket.SHUT_WR)
 
     def push(self) -> None:
         """Send what the child's socket takes."""
@@ -248,7 +256,10 @@ class Slot:
             status, text, tail, out_of_memory=self._shortage.has_struck(), reason=self._reason
         )
         by_order = self.is_condemned and status == signal.SIGKILL
-        return Died(self.number, text, running, answer, unstarted, began_ns, by_order)
+        in_order = running is None and ended_in_order(status)
+        if in_order and (word := word_of_end(status, tail)) is not None:
+            self._events.append(Warned(f"A process of slot {self.number} for handlers {word}"))
+        return Died(self.number, text, running, answer, unstarted, began_ns, by_order, in_order)
 
     def close(self) -> None:
         """Close every descriptor and the page."""

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from worker.exceptions import TRACEBACK_CHARACTERS
-from worker.processes import birth, preload
+from worker.processes import birth, ending, preload
 from worker.processes.family import (
     become_subreaper,
     die_with_parent,
@@ -54,7 +54,7 @@ class Template:
     """The template's loop: fork, kill, watch for deaths."""
 
     def __init__(self, given: dict[str, Any]) -> None:
-        """`given`: app, folder (to work in), pages (descriptor), recycle_runs, recycle_mb, control
+        """`given`: app, folder (to work in), pages (descriptor), recycle_runs, recycle_mb, exit_seconds, control
         (descriptor), parent (process id)."""
         self._given = given
         self._control = socket.socket(fileno=given["control"])
@@ -196,14 +196,15 @@ class Template:
             birth.settle(parent, output)
             for end in (self._control, self._bell, self._bell_rope):
                 end.close()
+            given = self._given
             birth.live(
-                slot, self._given["pages"], work, self._given["recycle_runs"], self._given["recycle_mb"]
+                slot, given["pages"], work, given["recycle_runs"], given["recycle_mb"], given["exit_seconds"]
             )
         finally:
             os._exit(70)
 
     def _spawn_child(self, slot: int, work: int, output: int) -> int:
-        names = ("app", "pages", "recycle_runs", "recycle_mb")
+        names = ("app", "pages", "recycle_runs", "recycle_mb", "exit_seconds")
         given = {name: self._given[name] for name in names}
         given |= {"slot": slot, "work": work, "output": output, "parent": os.getpid()}
         kept = (work, output, self._given["pages"])
@@ -294,6 +295,7 @@ def live(given: dict[str, Any]) -> NoReturn:
     wear(given["mark"])
     os.set_inheritable(given["pages"], False)
     os.set_inheritable(given["control"], False)
+    ending.prepare()
     template = Template(given)
     loaded = template.load()
     if loaded:
