@@ -10,6 +10,7 @@ on the day Lord Howe steps back half an hour, and asked between the two 01:30s o
 first.
 """
 
+import calendar
 import itertools
 import re
 from collections.abc import Iterator
@@ -45,10 +46,30 @@ RANGES = (
     "1 to 12 or jan to dec",
     "0 to 7 (0 and 7 are Sunday) or sun to sat",
 )
+SPANS = ((0, 59), (0, 23), (1, 31), (1, 12), (0, 6))
+# In each of these a step begins anew, and what is written for an interval that goes further.
+WITHIN = ("hour", "day", "month", "year", "week")
+INSTEAD = (
+    "For every 90 minutes write two schedules, '0 */3 * * *' and '30 1-23/3 * * *'.",
+    "For every second day write '*/2' as day of month.",
+    "For every second month write '*/2' as month.",
+    "No schedule counts years.",
+    "No schedule counts weeks: let the job look which week it is.",
+)
+_NAMES: tuple[dict[str, int], ...] = (
+    {},
+    {},
+    {},
+    {name.upper(): number for number, name in enumerate(calendar.month_abbr) if name},
+    {name.upper(): (number + 1) % 7 for number, name in enumerate(calendar.day_abbr)},
+)
 
 # Two digits and a bounded step: whatever passes here costs cronsim at most a few hundred numbers.
 _VALUE = r"(?:[0-9]{1,2}|[A-Z]{3})"
 _TERM = re.compile(rf"(?:\*|{_VALUE}(?:-{_VALUE})?)(?:/[0-9]{{1,3}})?|L|LW|[0-7]L|{_VALUE}#[1-5]")
+_STEPPED = re.compile(rf"(\*|{_VALUE})(?:-({_VALUE}))?/([0-9]{{1,3}})")
+# So few values are named one by one: "every 45th minute" hides that it is the 0th and the 45th.
+_NAMED = 2
 _ORDINAL = re.compile(r"\b([0-9]+)th\b")
 # What comes at all comes within 50 years of it.
 _ANY_DAY = datetime(2000, 1, 1, tzinfo=UTC)
@@ -125,7 +146,7 @@ class Cron:
         if self._days is None:
             return "Never: none of its months has that day"
         # cronsim 2.8 says 22th and 31th.
-        return _ORDINAL.sub(lambda found: ordinal(int(found[1])), self._days.explain())
+        return _ORDINAL.sub(lambda found: ordinal(int(found[1])), _plain(self.text, self._days).explain())
 
     def next_fire(self, timezone: str, after: datetime) -> datetime | None:
         """Give the first fire later than `after` (aware) in UTC, or None when there is none in 50 years.
@@ -231,7 +252,21 @@ class Cron:
 
 
 def read_schedule(text: str) -> Cron:
-    """Read a schedule that somebody wants: one that comes at some time, which is so in every zone or in none.
+    """Read a schedule that somebody wants: one that comes at some time, and whose steps do not reach past
+    their range.
+
+    Raises CronError as ``read_existing`` does, and for a step after which nothing comes.
+    """
+    cron = read_existing(text)
+    if cron.text.lower() not in ALIASES:
+        for index, part in enumerate(cron.text.upper().split()):
+            for term in part.split(","):
+                _check_step(index, term)
+    return cron
+
+
+def read_existing(text: str) -> Cron:
+    """Read a schedule that is there: one that comes at some time, which is so in every zone or in none.
 
     Raises CronError as ``Cron.parse`` does, and for a text that has no time.
     """
@@ -288,6 +323,76 @@ def _read_field(index: int, part: str) -> CronSim:
             f"{where} is out of range: it takes {RANGES[index]}, ranges that do not run backwards, "
             "and steps of at least 1."
         ) from None
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """A term with a step, of values from `first` to `last`; `is_range` when both are written."""
+
+    first: int
+    last: int
+    step: int
+    is_range: bool
+
+    @classmethod
+    def read(cls, index: int, term: str) -> Self | None:
+        found = _STEPPED.fullmatch(term)
+        if found is None:
+            return None
+        lowest, highest = SPANS[index]
+        first = lowest if found[1] == "*" else _number(index, found[1])
+        last = highest if found[2] is None else _number(index, found[2])
+        return cls(first, max(first, last), int(found[3]), found[2] is not None)
+
+    @property
+    def count(self) -> int:
+        return self.last - self.first + 1
+
+
+def _number(index: int, word: str) -> int:
+    return int(word) if word.isdigit() else _NAMES[index][word]
+
+
+def _check_step(index: int, term: str) -> None:
+    """Refuse a step that leaves nothing but the first value: somebody meant an interval that it is not."""
+    found = _Step.read(index, term)
+    if found is None:
+        return
+    where = f"The {FIELDS[index]} field {term.lower()!r}"
+    if found.is_range and found.count == 1:
+        raise CronError(
+            f"{where} has a step and a range of one value: write {found.first} for that one, or a range that "
+            "ends later."
+        )
+    if found.step > found.count:
+        raise CronError(
+            f"{where} has a step of {found.step} and a range of {found.count} values, and begins anew each "
+            f"{WITHIN[index]}: it would fire at {FIELDS[index]} {found.first} alone. Write {found.first} for "
+            f"that. {INSTEAD[index]}"
+        )
+
+
+def _plain(text: str, days: CronSim) -> CronSim:
+    """Return the same schedule with few stepped values written one by one, for its words."""
+    fields = text.upper().split()
+    parts = fields.copy()
+    # With a star in front of a day field both days must match: that star has to stay.
+    is_of_one_day = parts[2] == "*" or parts[4] == "*"
+    for index, part in enumerate(parts):
+        if is_of_one_day or index not in (2, 4):
+            parts[index] = ",".join(_named(index, term) for term in part.split(","))
+    return days if parts == fields else CronSim(" ".join(parts), datetime(2000, 1, 1))
+
+
+def _named(index: int, term: str) -> str:
+    found = _Step.read(index, term)
+    # cronsim 2.8 takes 10-10/5 for 10/5.
+    if found is not None and found.is_range and found.count == 1:
+        return f"{found.first}/{found.step}"
+    if found is None or found.step == 0:
+        return term
+    values = range(found.first, found.last + 1, found.step)
+    return ",".join(map(str, values)) if len(values) <= _NAMED else term
 
 
 def _instant(wall: datetime, zone: ZoneInfo) -> datetime:

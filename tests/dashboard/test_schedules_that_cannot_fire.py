@@ -136,3 +136,19 @@ def test_the_form_refuses_a_text_without_any_time(
     assert answer.status_code == 400
     assert answer.get_json()["message"] == f"'{text}' never comes: none of its months has that day."
     assert rows(connection, "job_definitions") == before
+
+
+def test_a_step_past_its_range_is_refused_by_the_forms_and_goes_on_where_it_is(
+    client: FlaskClient, connection: Connection
+) -> None:
+    a_definition(connection, "nightly")
+    a_definition(connection, "older", schedule="*/90 * * * *", enabled=False)
+    for path, more in (("/schedules/nightly/edit", {}), ("/schedules/+new", {"name": "a", "job_type": "b"})):
+        answer = client.post(path, json={"schedule": "*/90 * * * *", **more}, headers=JSON)
+        assert answer.status_code == 400
+        assert "it would fire at minute 0 alone. Write 0 for that." in answer.get_json()["message"]
+    assert client.post("/schedules/older/resume", headers=JSON).status_code == 200
+    assert "At the start of every hour" in client.get("/schedules/older").get_data(as_text=True)
+    connection.execute("UPDATE wakeboard.job_definitions SET next_fire_at = now() WHERE name = 'older'")
+    schedule.step(connection)
+    assert [each["job_type"] for each in rows(connection, "job_runs")] == ["mail"]

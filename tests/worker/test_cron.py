@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from worker.cron import ALIASES, Cron, CronError, Fire, check_timezone, ordinal
+from worker.cron import ALIASES, Cron, CronError, Fire, check_timezone, ordinal, read_schedule
 
 # The oracle looks at every minute around every change of clocks in so many years.
 YEARS = int(os.environ.get("TEST_CRON_YEARS", "1"))
@@ -44,6 +44,13 @@ SCHEDULES: list[tuple[str, set[int], set[int], set[int], set[int]]] = [
     ("20 */2 * * 6-7", {20}, set(range(0, 24, 2)), EVERY_MONTH, {5, 6}),
     ("*/10 23 * * sat", {0, 10, 20, 30, 40, 50}, {23}, EVERY_MONTH, {5}),
 ]
+
+
+PAST_THE_HOUR = (
+    "The minute field '*/90' has a step of 90 and a range of 60 values, and begins anew each hour: it would "
+    "fire at minute 0 alone. Write 0 for that. For every 90 minutes write two schedules, '0 */3 * * *' and "
+    "'30 1-23/3 * * *'."
+)
 
 
 def utc(*parts: int) -> datetime:
@@ -246,10 +253,65 @@ def test_days_are_counted_as_people_count() -> None:
         ("0 9 21 * mon", "At 09:00 on the 21st day of month and on Monday"),
         ("*/21 9 * * *", "Every 21st minute from 09:00 through 09:59"),
         ("0 9 15 * *", "At 09:00 on the 15th day of every month"),
+        ("*/90 * * * *", "At the start of every hour"),
+        ("*/60 * * * *", "At the start of every hour"),
+        ("*/45 * * * *", "At minutes 0 and 45 of every hour"),
+        ("0-10/20 5/20 * * *", "At 05:00 every day"),
+        ("0 */24 * * *", "At 00:00 every day"),
+        ("*/20 */24 * * *", "Every 20th minute from 00:00 through 00:59"),
+        ("0 0 */31 */12 *", "At 00:00 on January 1"),
+        ("0 0 1 jan/6 *", "At 00:00 on the first day of January and July"),
+        ("0 0 * * */7", "At 00:00 on Sunday"),
+        ("0 0 */20 * fri", "At 00:00 on every 20th day of month if it's on Friday"),
+        ("10-10/5 * * * *", "Every fifth minute from 10 through 59 of every hour"),
     ],
 )
 def test_a_schedule_counts_its_days_as_people_do(text: str, words: str) -> None:
     assert Cron.parse(text).describe() == words
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (
+            "*/90 * * * *",
+            PAST_THE_HOUR,
+        ),
+        ("*/61 * * * *", "it would fire at minute 0 alone"),
+        ("30,*/90 * * * *", "The minute field '*/90'"),
+        ("5/90 * * * *", "a range of 55 values, and begins anew each hour: it would fire at minute 5 alone."),
+        (
+            "0-10/20 * * * *",
+            "a range of 11 values, and begins anew each hour: it would fire at minute 0 alone.",
+        ),
+        ("10-10/5 * * * *", "a step and a range of one value: write 10 for that one"),
+        ("10-10/1 * * * *", "a step and a range of one value"),
+        ("0 */25 * * *", "at hour 0 alone. Write 0 for that. For every second day write '*/2'"),
+        ("0 0 */32 * *", "at day of month 1 alone. Write 1 for that. For every second month"),
+        ("0 0 1 */13 *", "at month 1 alone. Write 1 for that. No schedule counts years."),
+        ("0 0 1 mar-jun/5 *", "The month field 'mar-jun/5' has a step of 5 and a range of 4 values"),
+        ("0 0 * * */8", "at day of week 0 alone. Write 0 for that. No schedule counts weeks"),
+        ("0 0 * * mon-fri/6", "at day of week 1 alone"),
+    ],
+)
+def test_a_step_past_its_range_is_refused_with_what_it_would_do(text: str, says: str) -> None:
+    with pytest.raises(CronError) as refused:
+        read_schedule(text)
+    assert says in str(refused.value)
+    assert str(refused.value).endswith(".")
+    assert Cron.parse(text).next_fire("UTC", utc(2026, 1, 1)), "one that is there already goes on as it did"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("*/60 * * * *", "*/45 * * * *", "5/55 * * * *", "0-10/11 * * * *", "0-10/3 * * * *"),
+        *("0 */24 * * *", "0 0 */31 * *", "0 0 1 */12 *", "0 0 1 jan-jun/6 *", "0 0 * * */7", "@daily"),
+        *("0 9 13 * fri#2", "0 0 L * *"),
+    ],
+)
+def test_a_step_within_its_range_is_taken(text: str) -> None:
+    assert read_schedule(text).text == text
 
 
 @pytest.mark.parametrize(

@@ -252,6 +252,7 @@ def test_a_system_crontab_read_as_a_user_s_gets_a_hint() -> None:
         ("61 * * * * x", "minute field '61'"),
         ("0 0 * * fri-mon x", "day of week field 'fri-mon'"),
         ("0 0 31 2 * x", "never comes"),
+        ("*/90 * * * * x", "it would fire at minute 0 alone"),
         ("~ * * * * x", "minute field '~'"),
         ("@daily a\0b", "control characters"),
         ("@daily a\rb", "control characters"),

@@ -194,6 +194,7 @@ def test_a_schedule_that_does_not_exist_is_missing(connection: Connection, verb:
         ({"schedule": "61 * * * *"}, "61"),
         ({"schedule": "every night"}, "."),
         ({"schedule": ""}, "."),
+        ({"schedule": "*/90 * * * *"}, "it would fire at minute 0 alone. Write 0 for that"),
         ({"schedule": "0 0 31 2 *"}, "'0 0 31 2 \\*' never comes: none of its months has that day"),
         ({"timezone": "Europe/Atlantis"}, "Europe/Atlantis"),
         ({"timezone": "../../etc/passwd"}, "passwd"),

@@ -200,6 +200,8 @@ def test_a_wrong_setting_is_a_sentence_at_decoration(setting: str, value: Any) -
 def test_a_schedule_that_never_comes_is_refused_at_decoration() -> None:
     with pytest.raises(ValueError, match=r"'0 0 31 2 \*' never comes: none of its months has that day"):
         job("wrong", schedule="0 0 31 2 *")
+    with pytest.raises(ValueError, match="it would fire at minute 0 alone"):
+        job("wrong", schedule="*/90 * * * *")
     assert "wrong" not in JOB_TYPES
 
 

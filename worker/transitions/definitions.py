@@ -11,7 +11,7 @@ from typing import Any
 
 from worker import instructions
 from worker.audit import Actor
-from worker.cron import check_timezone, read_schedule
+from worker.cron import check_timezone, read_existing, read_schedule
 from worker.outcome import Permanent
 from worker.sameness import same_value
 from worker.transitions.answer import Answer
@@ -143,7 +143,7 @@ def next_fire(connection: Connection, schedule: str | None, timezone: str) -> An
         return None
     row = connection.execute(NOW).fetchone()
     assert row is not None
-    return read_schedule(schedule).next_fire(timezone, row[0])
+    return read_existing(schedule).next_fire(timezone, row[0])
 
 
 def add(connection: Connection, definition: Definition, actor: Actor, reason: str | None = None) -> Answer:
