@@ -15,7 +15,16 @@ from zoneinfo import available_timezones
 Number = TypeVar("Number", int, float)
 MAIL_SCHEMES = ("smtp", "smtp+starttls", "smtps")
 SHORTEST_SECRET = 16
+_MODULE = re.compile(r"[^\W\d][\w-]*(?:\.[^\W\d][\w-]*)*")
 _HOST = re.compile(r"[a-z0-9._-]+|\[[0-9a-f:.]+\]")
+
+
+class Misread(ValueError):
+    """A wrong value; ``meant`` is what was meant in all likelihood, None where nobody can tell."""
+
+    def __init__(self, meant: str | None) -> None:
+        super().__init__(meant)
+        self.meant = meant
 
 
 def number(low: float, high: float) -> Callable[[str], float]:
@@ -138,10 +147,24 @@ def secret(text: str) -> str:
 
 
 def module(text: str) -> str:
-    """Read the name of a module, not that of its file, nor one relative to some package."""
-    if not all(text.split(".")) or "/" in text or "\\" in text:
-        raise ValueError
+    """Read the name of a module, not that of its file, nor of something in it, nor one relative to some
+    package."""
+    if not _is_module(text):
+        raise Misread(_module_meant(text))
     return text
+
+
+def _is_module(text: str) -> bool:
+    return _MODULE.fullmatch(text) is not None and not text.endswith(".py")
+
+
+def _module_meant(text: str) -> str | None:
+    """Return ``shop.jobs`` for ``./shop/jobs.py:app``; of an absolute path its last name alone."""
+    path = text.strip().partition(":")[0].replace("\\", "/").rstrip("/")
+    if path.startswith("/"):
+        path = path.rpartition("/")[2]
+    name = path.removesuffix(".py").removesuffix("/__init__").replace("/", ".").strip(".")
+    return name if _is_module(name) else None
 
 
 def path(text: str) -> Path:

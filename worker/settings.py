@@ -161,9 +161,11 @@ class Settings:
                 continue
             try:
                 values[entry.name] = entry.metadata["read"](text)
-            except (ValueError, KeyError):
+            except (ValueError, KeyError) as refused:
                 shown = HIDDEN if entry.name in SECRETS else repr(text)
-                wrong.append(f"{label} is {shown}; allowed: {entry.metadata['allowed']}.")
+                meant = refused.meant if isinstance(refused, kinds.Misread) else None
+                hint = f" Did you mean {meant}?" if meant else ""
+                wrong.append(f"{label} is {shown}; allowed: {entry.metadata['allowed']}.{hint}")
         if wrong:
             raise SettingsError("\n".join(wrong))
         return _with_both_halves(_with_child_exit(_with_heartbeat(cls(**values, origins=origins))))

@@ -176,6 +176,7 @@ WRONG_USES = [
     ("config", "--bind", "nowhere"),
     ("worker", "--app", ""),
     ("worker", "--app", "./jobs"),
+    ("worker", "--app", "jobs.py"),
     ("runs", "--database-url", "postgresql://[oops"),
     ("nonsense",),
     ("runs", "--nonsense"),

@@ -82,6 +82,43 @@ def test_a_wrong_value_is_named_with_what_is_allowed(name: str, value: str) -> N
     assert "allowed: " in str(wrong.value)
 
 
+@pytest.mark.parametrize(
+    ("app", "meant"),
+    [
+        *(
+            (text, "jobs")
+            for text in ("jobs.py", "jobs:app", "jobs ", " jobs", "jobs.py:app", "./jobs", "jobs/")
+        ),
+        *(
+            (text, "jobs")
+            for text in (".jobs", "jobs.", "./jobs.py", "../jobs.py", "/srv/shop/jobs.py", "jobs:")
+        ),
+        *((text, "shop.jobs") for text in ("shop/jobs", "shop/jobs.py", "./shop/jobs:app", "shop.jobs.py")),
+        *((text, "shop.jobs") for text in ("shop\\jobs.py", "shop/jobs/__init__.py")),
+        *(
+            (text, None)
+            for text in ("my jobs", "2fast", "jobs,shop", "shop..jobs", ":", "jobs\n\njobs", "python -m jobs")
+        ),
+    ],
+)
+@pytest.mark.parametrize("is_flag", [True, False])
+def test_what_names_no_module_of_handlers_says_which_was_meant(
+    app: str, meant: str | None, is_flag: bool
+) -> None:
+    with pytest.raises(SettingsError) as wrong:
+        Settings.load({"app": app} if is_flag else {}, {} if is_flag else {"WAKEBOARD_APP": app})
+    said = str(wrong.value)
+    assert said.startswith(
+        f"{'--app' if is_flag else 'WAKEBOARD_APP'} is {app!r}; allowed: the name of a Python"
+    )
+    assert said.endswith(f"jobs or shop.jobs. Did you mean {meant}?" if meant else "jobs or shop.jobs.")
+
+
+@pytest.mark.parametrize("app", ["jobs", "shop.jobs", "shop.my_jobs2", "my-jobs", "büro.jobs", "jobs.python"])
+def test_names_of_modules_are_taken_as_they_are(app: str) -> None:
+    assert load(app=app).app == app
+
+
 def test_every_wrong_value_is_told_at_once() -> None:
     with pytest.raises(SettingsError) as wrong:
         load(lease_seconds="x", concurrency="y", bind="z")
