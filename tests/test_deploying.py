@@ -9,10 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import Connection
-from tests.factories import a_run, row
 from tests.processes import ROOT
-from worker.backups.new_life import EPOCHS_AHEAD, NUMBERS_AHEAD
 from worker.embedded.server import STOP_SECONDS
 from worker.settings import Settings
 
@@ -64,18 +61,6 @@ def test_a_killed_child_does_not_take_the_unit_with_it(unit: Path) -> None:
     assert value(unit, "Restart") == "always"
     assert value(unit, "NoNewPrivileges") == "yes"
     assert "Delegate=yes" not in unit.read_text()
-
-
-def test_the_restore_that_the_page_shows_lets_no_answer_of_the_old_life_in(connection: Connection) -> None:
-    page = (ROOT / "docs" / "deploying.md").read_text()
-    [statements] = re.findall(r"^```sql\n(.*?)^```", page, re.M | re.S)
-    held = a_run(connection, "running")
-    done = a_run(connection, "succeeded")
-    before = {run: row(connection, run) for run in (held, done)}
-    connection.execute(statements.encode())
-    assert row(connection, held)["lease_epoch"] == before[held]["lease_epoch"] + EPOCHS_AHEAD
-    assert row(connection, done) == before[done]
-    assert a_run(connection, "queued") > held + NUMBERS_AHEAD
 
 
 def test_the_page_names_the_units_that_exist() -> None:

@@ -13,17 +13,18 @@ MESSAGES = 50
 
 rules = alert_rules.c
 messages = alert_messages.c
+FIRES = rules.enabled & (rules.state == "firing")
 IS_SILENCED = func.coalesce(rules.silenced_until > func.now(), False)
 _FIRING = fixed(
     select(rules.name, rules.kind, rules.fired_at, IS_SILENCED.label("is_silenced"))
-    .where(rules.enabled, rules.state == "firing")
+    .where(FIRES)
     .order_by(rules.fired_at)
 )
 
 
 def every_rule(connection: Connection) -> list[RowMapping]:
     """Return all rules, those that fire first: the columns of alert_rules, and ``is_silenced``."""
-    rank = case((rules.enabled & (rules.state == "firing"), 0), (rules.enabled, 1), else_=2)
+    rank = case((FIRES, 0), (rules.enabled, 1), else_=2)
     found = select(alert_rules, IS_SILENCED.label("is_silenced")).order_by(rank, rules.id)
     return list(connection.execute(found).mappings().all())
 
@@ -41,9 +42,7 @@ def firing(connection: Connection) -> list[RowMapping]:
 
 def states(connection: Connection) -> list[tuple[str, bool]]:
     """Return (name, whether it fires) of every rule that is on."""
-    found = connection.execute(
-        select(rules.name, rules.state == "firing").where(rules.enabled).order_by(rules.name)
-    )
+    found = connection.execute(select(rules.name, FIRES).where(rules.enabled).order_by(rules.name))
     return [(row[0], bool(row[1])) for row in found]
 
 

@@ -39,6 +39,7 @@ WORDS = {
     "export": "Export",
     "out_of_scope": "Act outside a token's types",
     "database.restore": "Restore the database",
+    "database.fence": "Fence the database",
 }
 COLUMNS = [column.name for column in audit_log.c]
 # Whether there is such a page: the same things stand in many rows, and in each poll and page again.

@@ -102,6 +102,20 @@ def test_a_rule_that_fires_writes_a_message_and_its_run_for_each_channel(
     assert Watch("worker", chosen).step(connection)["messages"] == 0, "it was told"
 
 
+def test_every_process_says_how_many_rules_fire_whoever_looked_at_them(
+    connection: Connection, other: Connection
+) -> None:
+    a_run(connection, "dead")
+    a_worker(connection, "silent", seen="-1 hour")
+    first = Watch("worker", settings()).step(connection)
+    assert first["looked"] > 0 and first["firing"] == len(rows(connection, "alert_rules", "state = 'firing'"))
+    assert first["firing"] > 0
+    for watcher in (Watch("worker", settings()), Watch("web", settings())):
+        assert watcher.step(other)["firing"] == first["firing"], "nothing was due for a look"
+    connection.execute("UPDATE wakeboard.alert_rules SET enabled = false")
+    assert Watch("worker", settings()).step(other)["firing"] == 0
+
+
 def test_without_a_channel_rules_fire_and_are_told_once_there_is_one(
     connection: Connection, mailbox: Mailbox
 ) -> None:

@@ -62,6 +62,7 @@ WHERE r.id = (
 )
 RETURNING r.*, now() AS now, {_PLACE}
 """
+FIRING = "SELECT count(*) FROM wakeboard.alert_rules WHERE enabled AND state = 'firing'"
 SAVE = """
 UPDATE wakeboard.alert_rules SET state = %(state)s, told = %(told)s, turns = %(turns)s,
     fired_at = %(fired_at)s, recovered_at = %(recovered_at)s, sent_at = %(sent_at)s,
@@ -104,7 +105,8 @@ class Watch:
     settings: Settings
 
     def step(self, connection: Connection) -> dict[str, int]:
-        """Look at every rule that is due and free; return how many were looked at, fire and were told."""
+        """Look at every rule that is due and free; return how many were looked at and were told, and how many
+        of all rules fire."""
         numbers = {"looked": 0, "firing": 0, "messages": 0}
         for rule_id, kind in connection.execute(DUE.encode(), self._kinds()).fetchall():
             try:
@@ -113,11 +115,12 @@ class Watch:
             except Unanswered as failure:
                 assert isinstance(failure.__cause__, psycopg.Error)
                 _puzzled(connection, failure.row, failure.__cause__)
-                found = failure.row["state"] == "firing", 0
+                found = 0
             if found is not None:
                 numbers["looked"] += 1
-                numbers["firing"] += found[0]
-                numbers["messages"] += found[1]
+                numbers["messages"] += found
+        # Of all: another process may have looked at those that fire.
+        (numbers["firing"],) = connection.execute(FIRING).fetchone() or (0,)
         return numbers
 
     def _kinds(self) -> Row:
@@ -131,8 +134,8 @@ class Watch:
             "can_tell": bool(configured(self.settings)),
         }
 
-    def _look(self, connection: Connection, rule_id: int, take: str) -> tuple[bool, int] | None:
-        """Look at one rule inside a transaction; return (fires, messages), None when others are at it.
+    def _look(self, connection: Connection, rule_id: int, take: str) -> int | None:
+        """Look at one rule inside a transaction; return how many messages that wrote, None when others do.
 
         Raises Unanswered when the transaction cannot go on.
         """
@@ -141,12 +144,12 @@ class Watch:
         if row is None:
             return None
         if KINDS[row["kind"]].is_report:
-            return False, self._report(connection, row)
+            return self._report(connection, row)
         try:
             finding = questions.ask(connection, row["kind"], KINDS[row["kind"]].values(row["settings"]))
         except psycopg.Error as failure:
             raise Unanswered(row) from failure
-        return finding.firing, self._decide(connection, row, finding)
+        return self._decide(connection, row, finding)
 
     def _decide(self, connection: Connection, row: Row, found: Finding) -> int:
         """Write what the rule remembers now and the messages that follow; return how many these are."""

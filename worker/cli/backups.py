@@ -158,7 +158,7 @@ def _rebuild(workshop: Path, program: Path, file: Path) -> int:
     load(program, server.url, file, progress=teller)
     databases.migrate(server.url)
     with databases.connect(server.url, name="wakeboard restore", statement_timeout_seconds=0) as connection:
-        running = begin_new_life(connection, terminal_actor(), str(file))
+        running = begin_new_life(connection, terminal_actor(), "database.restore", str(file))
         connection.execute("ANALYZE")
     embedded.stop(workshop, only_if_unused=False)
     return running

@@ -1,4 +1,4 @@
-"""``db``: migrations, and the embedded server's URL, shell, backup, restore and stop."""
+"""``db``: migrations, and the embedded server's URL, shell, backup, restore, fence and stop."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import shutil
 import click
 
 from worker import db as databases
-from worker.cli import backups, reach
+from worker.cli import backups, fencing, reach
 from worker.cli.flags import Noun, settings
 from worker.cli.printing import answer
 from worker.cli.refusals import Failed, Wrong
@@ -16,11 +16,12 @@ from worker.cli.refusals import Failed, Wrong
 
 @click.group(cls=Noun)
 def db() -> None:
-    """The database: upgrade, check, url, shell, backup, restore, stop."""
+    """The database: upgrade, check, url, shell, backup, restore, fence, stop."""
 
 
 db.add_command(backups.backup)
 db.add_command(backups.restore)
+db.add_command(fencing.fence)
 
 
 @db.command()

@@ -26,7 +26,7 @@ SUMMARIES = {
     "user": "People who sign in: add, list, role, passwd, disable, enable.",
     "token": "API tokens: create, list, revoke.",
     "login-link": "Print a fresh login link: single use, 15 minutes, the role admin.",
-    "db": "The database: upgrade, check, url, shell, backup, restore, stop.",
+    "db": "The database: upgrade, check, url, shell, backup, restore, fence, stop.",
     "rehearse": (
         "Rehearse the worst day: 100 receipts by real mail, 20 refused at first, a worker stopped,"
         " one killed."
