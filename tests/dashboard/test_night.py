@@ -18,6 +18,7 @@ from flask.testing import FlaskClient
 from markupsafe import escape
 from sqlalchemy import text
 
+from dashboard import connection as connections
 from dashboard.formats import anchor
 from dashboard.pictures import gantt
 from dashboard.queries import errors
@@ -675,6 +676,23 @@ def test_of_a_settled_window_only_what_may_still_change_is_asked_again(
     assert (again["dead"], again["waiting"], again["recovered"]) == (0, 2, 1)
     assert again["taken_over_runs"][0]["refused_outcome"] == "succeeded"
     assert walked() == set()
+
+
+def test_what_an_outage_wrote_into_a_settled_night_is_told_within_an_hour(
+    client: FlaskClient, connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted(connection, "4 hours", runs=3)
+    failure(connection, "4 hours", a_run(connection, "dead", attempts=0))
+    first = night(client, "since=12h&until=2h")
+    assert (first["attempts"], sum(group["count"] for group in first["failures"])) == (3, 1)
+    # The database was away, and workers write now how their runs had ended then.
+    counted(connection, "3 hours", runs=2)
+    failure(connection, "3 hours", a_run(connection, "dead", attempts=0))
+    monkeypatch.setattr(connections, "_NOW", text("SELECT now() + interval '61 minutes'"))
+    window = f"since={first['since'][:16]}Z&until={first['until'][:16]}Z"
+    later = night(client, window)
+    assert (later["attempts"], sum(group["count"] for group in later["failures"])) == (5, 2)
+    assert (later["failed"], later["dead"]) == (first["failed"], 2)
 
 
 def test_what_is_remembered_of_older_failures_goes_with_the_runs_that_retention_removes(
