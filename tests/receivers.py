@@ -66,12 +66,14 @@ class Mailbox:
 
 
 class Receiver(ThreadingHTTPServer):
-    """An HTTP server that checks signatures. ``status`` is what it answers; requests are remembered."""
+    """An HTTP server that checks signatures. ``status`` is what it answers, without a body, of which it
+    announces ``announced`` bytes; requests are remembered."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.status = 204
         self.location: str | None = None
+        self.announced = 0
         self.requests: list[tuple[str, dict[str, str], bytes]] = []
         self.release: threading.Event | None = None
 
@@ -109,7 +111,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_response(self.server.status)
         if self.server.location:
             self.send_header("Location", self.server.location)
-        self.send_header("Content-Length", "0")
+        self.send_header("Content-Length", str(self.server.announced))
         self.end_headers()
 
     do_GET = do_POST = answer  # noqa: N815

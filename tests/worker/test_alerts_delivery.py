@@ -274,6 +274,19 @@ def test_what_is_not_a_success_is_no_success_and_no_redirect_is_followed(
     assert "hidden" not in str(refused.value)
 
 
+def test_an_answer_that_is_cut_off_is_none(receiver: Receiver, connection: Connection) -> None:
+    receiver.status, receiver.announced = 200, 7
+    with pytest.raises(NotSent, match="took it, but its answer broke off after 0 of 7 bytes"):
+        Channels(settings(receiver)).send("webhook", Outgoing("x", "subject", {}))
+    heartbeat = Heartbeat(receiver.url)
+
+    def told() -> Any:
+        heartbeat.step(connection)
+        return rows(connection, "installation")[0]["ping_error"]
+
+    assert "broke off after 0 of 7 bytes" in wait_until(told)
+
+
 def test_a_receiver_that_never_answers_holds_nobody(
     receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -50,6 +50,10 @@ class _Handler(BaseHTTPRequestHandler):
         if word == "hang":
             self.server.release.wait(20)
             return
+        if word == "broken":
+            self.wfile.write(unquote(rest).encode())
+            self.close_connection = True
+            return
         if word == "cut":
             self.close_connection = True
             return
@@ -196,6 +200,47 @@ def test_a_provider_that_is_away_or_hangs_up_is_unreachable(provider: Provider) 
         with pytest.raises(Retryable, match="cannot be reached") as failed:
             run(url=url)
         assert failed.value.error_code == "http_unreachable"
+
+
+WHOLE = "HTTP/1.1 200 OK\r\n"
+CHUNKED = f"{WHOLE}Transfer-Encoding: chunked\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (f"{WHOLE}Content-Length: 10\r\n\r\nhalf", "broke off after 4 of 10 bytes"),
+        (f"{WHOLE}Content-Length: 9000\r\n\r\n{'x' * 4000}", "broke off after 4,000 of 9,000 bytes"),
+        (f"{WHOLE}Content-Length: 1\r\n\r\n", "broke off after 0 of 1 bytes"),
+        (f"{CHUNKED}4\r\nhalf\r\n", "broke off after"),
+        (f"{CHUNKED}ff\r\nhalf", "broke off after"),
+        (CHUNKED, "broke off after 0 bytes"),
+    ],
+)
+def test_an_answer_that_is_cut_off_is_tried_again(provider: Provider, answer: str, said: str) -> None:
+    with pytest.raises(Retryable, match=said) as failed:
+        run(url=f"{provider.url}/broken/{quote(answer)}")
+    assert failed.value.error_code == "http_cut_off"
+    assert f"127.0.0.1:{provider.server_port} took the request, but" in str(failed.value)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        f"{WHOLE}Content-Length: 4\r\n\r\nwhole"[:-1],
+        f"{WHOLE}\r\nuntil it hangs up",
+        f"{CHUNKED}5\r\nwhole\r\n0\r\n\r\n",
+        f"{WHOLE}Content-Length: 0\r\n\r\n",
+        "HTTP/1.1 204 No Content\r\nContent-Length: 7\r\n\r\n",
+        f"{WHOLE}Content-Length: 5000\r\n\r\n{'x' * 5000}",
+    ],
+)
+def test_an_answer_that_is_whole_is_a_success(provider: Provider, answer: str) -> None:
+    assert run(url=f"{provider.url}/broken/{quote(answer)}")["status"] in (200, 204)
+
+
+def test_the_answer_to_a_head_has_no_body(provider: Provider) -> None:
+    assert run(url=f"{provider.url}/200", method="HEAD") == {"status": 200}
 
 
 def test_no_request_is_sent_after_the_deadline(provider: Provider) -> None:

@@ -29,10 +29,12 @@ from urllib.parse import SplitResult, unquote, urlsplit
 from worker import __version__
 from worker.alerts.kinds import configured
 from worker.settings import Settings
+from worker.whole_answer import CutOff, require_whole
 
 WEBHOOK_SECONDS = 5.0
 MAIL_SECONDS = 20.0
 LARGEST_BODY = 64_000
+LARGEST_ANSWER = 65_536
 PORTS = {"smtp": 25, "smtp+starttls": 587, "smtps": 465}
 REPEAT = (
     "This may be a repeat: the process that sent this message first ended before it could say whether it was "
@@ -97,7 +99,8 @@ def signature(secret: str, moment: int, body: bytes) -> str:
 def call(
     url: str, *, method: str = "GET", body: bytes | None = None, headers: dict[str, str] | None = None
 ) -> int:
-    """Send one HTTP request without following anything; return the status. Raises NotSent."""
+    """Send one HTTP request without following anything; return the status of an answer that came whole, as
+    far as its first LARGEST_ANSWER bytes. Raises NotSent."""
     parts = urlsplit(url)
     connection = _http(parts)
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
@@ -110,7 +113,9 @@ def call(
     try:
         with _within(WEBHOOK_SECONDS, lambda: connection.sock):
             connection.request(method, path, body, given)
-            return connection.getresponse().status
+            answer = connection.getresponse()
+            require_whole(answer, method, 0, LARGEST_ANSWER)
+            return answer.status
     except (OSError, http.client.HTTPException, ValueError) as failure:
         raise NotSent(f"{host_of(url)} {_why(failure, WEBHOOK_SECONDS)}.") from failure
     finally:
@@ -172,6 +177,8 @@ def _why(failure: Exception, seconds: float) -> str:
         return f"answered {failure.smtp_code}"
     if isinstance(failure, smtplib.SMTPRecipientsRefused):
         return "refused every address"
+    if isinstance(failure, CutOff):
+        return f"took it, but {failure}"
     if isinstance(failure, OSError) and failure.strerror:
         return f"cannot be reached: {failure.strerror}"
     return f"broke off the conversation ({type(failure).__name__})"

@@ -33,9 +33,11 @@ from worker.jobs.instructions import instructions
 from worker.outcome import Permanent, Retryable
 from worker.registry import job
 from worker.texts import clean_text
+from worker.whole_answer import CutOff, require_whole
 
 TRY_AGAIN = frozenset({408, 409, 425, 429})
 _HEAD_BYTES = 2_048
+_MOST_BYTES = 16 * 1024 * 1024
 _LONGEST_WAIT_SECONDS = 86_400.0
 _MARGIN_SECONDS = 0.5
 # What a redirect to another host may take along: nothing that says who we are.
@@ -44,18 +46,24 @@ _HARMLESS = frozenset({"accept", "accept-language", "user-agent"})
 
 @job("http")
 def http_request(context: Context) -> dict[str, int]:
-    """Send the definition's request and return ``{"status": n}`` for an answer below 400.
+    """Send the definition's request and return ``{"status": n}`` for a whole answer below 400.
 
-    Raises Permanent or Retryable with ``http_<status>``, Retryable with ``http_timeout`` or
-    ``http_unreachable``. ``Retry-After`` is honoured up to a day.
+    Raises Permanent or Retryable with ``http_<status>``, Retryable with ``http_timeout``,
+    ``http_unreachable`` or ``http_cut_off`` (the answer ended within its first _MOST_BYTES).
+    ``Retry-After`` is honoured up to a day.
     """
     request = _request(context, instructions(context, HTTP))
     context.check()
     timeout = max(0.1, context.seconds_left - _MARGIN_SECONDS)
     try:
         with _opener().open(request, timeout=timeout) as answer:
-            _show(answer.status, answer.reason, answer.read(_HEAD_BYTES))
+            head = answer.read(_HEAD_BYTES)
+            _show(answer.status, answer.reason, head)
+            require_whole(answer, request.get_method(), len(head), _MOST_BYTES)
             return {"status": int(answer.status)}
+    except (CutOff, http.client.IncompleteRead) as cut:
+        said = cut if isinstance(cut, CutOff) else CutOff(len(cut.partial), None)
+        raise Retryable("http_cut_off", f"{_host(request)} took the request, but {said}.") from cut
     except urllib.error.HTTPError as refused:
         with refused:
             raise _refusal(request.full_url, refused) from None

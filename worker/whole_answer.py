@@ -1,0 +1,45 @@
+"""Whether an HTTP answer came whole. ``http.client`` tells that only to who reads it in one piece."""
+
+from __future__ import annotations
+
+import http.client
+
+_PIECE_BYTES = 65_536
+_BODILESS = (204, 304)
+
+
+class CutOff(http.client.HTTPException):
+    """The connection ended within the answer: after ``read`` bytes of ``expected`` (None: not announced)."""
+
+    def __init__(self, read: int, expected: int | None) -> None:
+        of = "" if expected is None else f" of {expected:,}"
+        super().__init__(f"its answer broke off after {read:,}{of} bytes")
+
+
+def require_whole(answer: http.client.HTTPResponse, method: str, read: int, most: int) -> None:
+    """Read the rest of ``answer``, to a ``method``, of which ``read`` bytes are read, up to ``most`` bytes.
+
+    What is beyond is not looked at, nor an answer that does not say where it ends. Raises CutOff when the
+    connection ends before the length that was announced, or within chunks; OSError when it breaks.
+    """
+    expected = _announced(answer, method)
+    if expected is None and not answer.headers.get("Transfer-Encoding"):
+        return
+    try:
+        while read < most and (piece := answer.read(_PIECE_BYTES)):
+            read += len(piece)
+    except http.client.IncompleteRead as cut:
+        raise CutOff(read + len(cut.partial), expected) from cut
+    except ConnectionResetError as cut:
+        raise CutOff(read, expected) from cut
+    if expected is not None and read < min(expected, most):
+        raise CutOff(read, expected)
+
+
+def _announced(answer: http.client.HTTPResponse, method: str) -> int | None:
+    """Return how many bytes the body has, None where that is not said; a body in chunks says its end."""
+    length = (answer.headers.get("Content-Length") or "").strip()
+    is_bare = method == "HEAD" or answer.status in _BODILESS
+    if is_bare or answer.headers.get("Transfer-Encoding") or not length.isdecimal():
+        return None
+    return int(length)
