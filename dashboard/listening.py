@@ -6,8 +6,11 @@ bytes before and finds nothing new needs neither. Everything else goes on to the
 
 from __future__ import annotations
 
+import logging
 import socket
-from time import sleep
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from time import monotonic, sleep
 from typing import Any
 
 from gunicorn.workers.gthread import ThreadWorker
@@ -16,7 +19,11 @@ from dashboard.live import FRAGMENTS
 from dashboard.polls import Polls
 from dashboard.sharing import PAUSE_SECONDS, Share
 
+log = logging.getLogger("wakeboard.web")
+
 LARGEST = 16_384
+# Between two looks whether the threads that make pages are all there.
+THREADS_SECONDS = 1.0
 # What follows such a line is a part of the request, and not the next one.
 BODIES = (b"\r\ncontent-length:", b"\r\ntransfer-encoding:")
 BEGINS, ENDS = f"GET {FRAGMENTS}/".encode(), b"\r\n\r\n"
@@ -27,10 +34,37 @@ class Listening(ThreadWorker):  # type: ignore[misc]
 
     polls: Polls | None = None
     share: Share | None = None
+    tpool: Any
+    _pools = 0
+    _seen_threads: frozenset[threading.Thread] = frozenset()
+    _seen_at = 0.0
+
+    def get_thread_pool(self) -> ThreadPoolExecutor:
+        """Return threads whose names say that they make pages."""
+        self._pools += 1
+        self._seen_threads = frozenset()
+        return ThreadPoolExecutor(self.cfg.threads, thread_name_prefix=f"pages-{self._pools}")
+
+    def _replace_lost_threads(self) -> None:
+        """Make the threads anew when one of them has ended: an executor neither notices nor replaces it."""
+        if monotonic() - self._seen_at < THREADS_SECONDS:
+            return
+        self._seen_at = monotonic()
+        lost = sum(not thread.is_alive() for thread in self._seen_threads)
+        if lost:
+            log.warning("%d of the threads that make pages ended; starting others", lost)
+            before, self.tpool = self.tpool, self.get_thread_pool()
+            before.shutdown(wait=False)
+        prefix = f"pages-{self._pools}_"
+        self._seen_threads = frozenset(
+            thread for thread in threading.enumerate() if thread.name.startswith(prefix)
+        )
 
     def notify(self) -> None:
         """Say that this process lives, and how many it serves: in each round of its loop."""
         super().notify()
+        if self.alive and self.tpool is not None:
+            self._replace_lost_threads()
         if self.share is not None:
             self.share.tell(self.nr_conns)
 

@@ -14,19 +14,26 @@ from collections import Counter
 from dataclasses import dataclass
 from hashlib import blake2b
 from socket import socket
-from time import monotonic, sleep
+from time import monotonic
 from weakref import WeakKeyDictionary
 
+import psycopg
 from flask import Flask, Response, g, request
+from sqlalchemy.exc import SQLAlchemyError
 
 from dashboard.board import Board, News, View
 from dashboard.connection import writing
+from worker.db import DatabaseError
+from worker.liveness import Beat
 from worker.people.sessions import hash_of, still_good
+from worker.service_thread import ServiceThread, described
 from worker.states import Role
 
 EXTENSION = "wakeboard_polls"
 # How often somebody asks what is new, and which sessions are good.
 NEWS_SECONDS, SESSIONS_SECONDS = 0.5, 2.0
+# A round of the watch may wait for a slow statement, and for a connection.
+WATCH_SECONDS = 20.0
 # What was asked longer ago is not relied on.
 UNHEARD_SECONDS, UNPROVEN_SECONDS = 1.5, 5.0
 # While one viewer's question is under way the others get the last answer: a second later somebody else asks
@@ -91,8 +98,11 @@ class Polls:
         self._crowds: Counter[bytes] = Counter()
         self._used_at = 0.0
         self._wanted = threading.Event()
-        self._stopping = False
-        self._thread = threading.Thread(target=self._watch, name="polls", daemon=True)
+        self._stopping = threading.Event()
+        self._thread = ServiceThread("polls", self._watch, stopping=self._stopping, failed=self._failed)
+        self._is_resting = True
+        self._watched_at = monotonic()
+        self._error: str | None = None
 
     def start(self) -> None:
         """Begin to watch for acts and sessions, whenever somebody polls."""
@@ -100,9 +110,15 @@ class Polls:
 
     def stop(self) -> None:
         """End the watching."""
-        self._stopping = True
+        self._stopping.set()
         self._wanted.set()
         self._thread.join(3)
+
+    def beat(self) -> Beat:
+        """Return how the watching stands. It rests while nobody polls."""
+        ago = 0.0 if self._is_resting else monotonic() - self._watched_at
+        error, self._error = self._error, None
+        return Beat("polls", WATCH_SECONDS, ago, error)
 
     # ---- without parsing: called from the loop that waits for all connections -----------------------
 
@@ -196,10 +212,13 @@ class Polls:
 
     def _watch(self) -> None:
         proven_at = acted_at = 0.0
-        while not self._stopping:
+        self._watched_at = monotonic()
+        while not self._stopping.is_set():
             if monotonic() - self._used_at > UNPROVEN_SECONDS:
+                self._is_resting = True
                 self._wanted.wait()
                 self._wanted.clear()
+                self._watched_at, self._is_resting = monotonic(), False
                 continue
             try:
                 with self._app.app_context():
@@ -207,11 +226,17 @@ class Polls:
                     if monotonic() - proven_at >= SESSIONS_SECONDS or acted_at != self._board.news.acted_at:
                         proven_at, acted_at = monotonic(), self._board.news.acted_at
                         self._prove_sessions()
-            except Exception:
+            except (DatabaseError, SQLAlchemyError, psycopg.Error):
                 # Nothing is answered from memory then: the long way says what is the matter.
                 self._sessions.clear()
             self._tidy()
-            sleep(NEWS_SECONDS)
+            self._watched_at = monotonic()
+            self._thread.recovered()
+            self._stopping.wait(NEWS_SECONDS)
+
+    def _failed(self, failure: BaseException) -> None:
+        self._sessions.clear()
+        self._error = described(failure)
 
     def _ask_for_news(self) -> None:
         """Ask what is new, unless another process did just now."""

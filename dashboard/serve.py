@@ -201,7 +201,7 @@ def _shared(make_sentinel: Callable[[int], Sentinel] | None) -> dict[str, Any]:
         warming.begin(worker.wsgi)
         if make_sentinel is not None:
             standing.append(make_sentinel(stage.fileno()))
-            standing[-1].start()
+            standing[-1].start([worker.polls.beat])
 
     def end(_server: Any, worker: Any) -> None:
         if worker.polls is not None:

@@ -165,6 +165,8 @@ class _Link:
         """Pass the client's messages on."""
         with self._client.makefile("rb") as stream:
             length = stream.read(4)
+            if len(length) < 4:
+                return
             greeting = stream.read(int.from_bytes(length, "big") - 4)
             if greeting[:2] == STARTUP:
                 words = greeting[4:].split(b"\0")

@@ -7,6 +7,7 @@ question through its own connection.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -75,6 +76,17 @@ SELECT EXISTS (
         SELECT FROM wakeboard.workers WHERE {is_since("seen_at", SILENCE_SECONDS)}
     )
 """
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """One loop's standing: seconds between its steps, seconds since it last succeeded, its last error."""
+
+    name: str
+    interval_seconds: float
+    ago_seconds: float
+    error: str | None = None
+    numbers: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ lock or a statement that took too long and a conflict of two transactions say no
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
 from time import monotonic
 from typing import Any, TypeVar
 
@@ -78,18 +79,35 @@ def judged_in_time(connection: psycopg.Connection[Any], act: Callable[[], T]) ->
         return act()
 
 
+@dataclass(slots=True)
+class _Told:
+    until: float
+    untold: int = 0
+
+
 class Refusals:
-    """What one process tells in its log about refused rows: of each once in TOLD_SECONDS."""
+    """What one process tells in its log about what is refused again and again: of each once in TOLD_SECONDS.
+
+    The next line about the same says how often it came since the last one.
+    """
 
     def __init__(self) -> None:
-        self._until: dict[Hashable, float] = {}
+        self._told: dict[Hashable, _Told] = {}
 
     def tell(self, key: Hashable, sentence: str, **fields: object) -> None:
-        """Warn about the row ``key``, unless that was done a moment ago."""
+        """Warn about ``key``, a row or a statement, unless that was done a moment ago."""
         now = monotonic()
-        if self._until.get(key, 0.0) > now:
+        before = self._told.get(key)
+        if before is not None and before.until > now:
+            before.untold += 1
             return
-        self._until = {known: until for known, until in self._until.items() if until > now}
-        if len(self._until) < MOST_TOLD:
-            self._until[key] = now + TOLD_SECONDS
-            log.warn(sentence, **fields)
+        kept_since = now - TOLD_SECONDS
+        self._told = {
+            known: told
+            for known, told in self._told.items()
+            if told.until > (kept_since if told.untold else now)
+        }
+        if len(self._told) < MOST_TOLD:
+            self._told[key] = _Told(now + TOLD_SECONDS)
+            times = before.untold + 1 if before is not None and before.untold else None
+            log.warn(sentence, **fields, times=times)

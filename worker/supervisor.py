@@ -121,13 +121,14 @@ class Supervisor:
             read_output=self._slots.tail, is_tick=self._until_drained,
             wake=lambda: tell(self._claimer.wake),
             stop_wanted=lambda: tell(lambda: self.stop("asked from the dashboard")),
-            claim_beat=lambda: self._claimer.beat(), hearing=self._hearing,
+            loop_beats=lambda: (self._claimer.beat(), self._writer.beat()), hearing=self._hearing,
             looked=lambda has_work, at: tell(lambda: self._claimer.looked(has_work, at)),
         )  # fmt: skip
         self._claimer = Claimer(
             self._lines.claim, self._claims, self._slots, self._holdings, worker_id=me,
             lease_seconds=lease_seconds, poll_seconds=poll_seconds, rounds=lambda: self._background.rounds,
             may_claim=self._may_claim, lack=self._background.lack,
+            is_writing_refused=lambda: self._writer.is_refused,
         )  # fmt: skip
         self._app = App(
             self._children, self._claims, wanted_types=types, lease_seconds=lease_seconds,
@@ -181,11 +182,14 @@ class Supervisor:
             self._background.is_registered
             and not (self._background.is_draining or self._shutdown.has_begun)
             and not self._app.is_down
+            and not self._lease.is_failing
             and (self._claims_end is None or monotonic() < self._claims_end)
         )
 
     def _decide_end(self) -> None:
         """Set the exit code when there is nothing left to do, or no time left to do it."""
+        if self._exit_code is not None:
+            return
         is_clear = not len(self._holdings) and self._writer.is_clear
         if self._app.is_misused:
             self._exit_code = USE_ERROR
@@ -244,6 +248,7 @@ class Supervisor:
 
     def _end(self) -> None:
         """Leave nothing behind: children first, then threads and connections."""
+        self._hearing.stop()
         self._children.end_in_order(min(self._settings.child_exit_seconds, self._shutdown.seconds_left))
         self._children.stop()
         self._lease.stop()
@@ -340,6 +345,7 @@ class Supervisor:
         for watchdog in (self._lease.watchdog, self._background.watchdog):
             if watchdog.check():
                 log.warn("The database has not answered a thread for too long; its connection was shut.")
+        self._leave_without_threads()
         self._limits.step()
         if not self._shutdown.has_begun:
             self._app.step()
@@ -349,6 +355,21 @@ class Supervisor:
             self._limits.stop_all(kill=True)
         elif self._shutdown.must_interrupt:
             self._limits.stop_all(kill=False)
+
+    def _leave_without_threads(self) -> None:
+        """End the worker when a thread that it cannot do without can not be kept alive.
+
+        Nobody renews its leases then, or says that it lives: another process can, in its place.
+        """
+        names = {"lease": self._lease.is_lost, "duties": self._background.is_gone}
+        lost = [name for name, is_lost in names.items() if is_lost]
+        if lost and self._exit_code is None:
+            log.warn(
+                "A thread that this worker cannot do without does not stay alive, so the worker ends: others "
+                "take its runs over when their leases end. Start it again.",
+                thread=", ".join(lost), running=len(self._holdings) or None,
+            )  # fmt: skip
+            self._exit_code = FAILED
 
 
 def run(

@@ -46,13 +46,17 @@ LOOPS = {
     "listen": "hears at once that work has come. Late: work begins at the next poll instead",
     "live output": "shows what handlers print while they run",
     "operations": "moves the runs of /operations, a little at a time. Late: they stand still",
+    "outage": "tells people when the database does not answer",
     "pauses": "ends the pauses of types whose end has come",
+    "polls": "knows what is new for pages that ask again. Late: each of them asks the database itself",
+    "post": "sends the messages that no worker sends",
     "presence": "says that the worker is alive",
     "reap": "takes back runs whose lease ended, of whichever worker",
     "renew": "keeps the leases of what runs. Late: its runs will be taken over",
     "retention": "removes what was kept for long enough",
     "schedule": "fires what is due",
     "statistics": "adds up the numbers of the charts",
+    "write": "writes how runs ended. Late: runs that are done still show as running",
 }
 
 

@@ -128,10 +128,14 @@ class House:
 
     def web(self) -> str:
         """Start the dashboard; return its address."""
+        return self.web_process()[1]
+
+    def web_process(self, environment: Mapping[str, str] | None = None) -> tuple[Wakeboard, str]:
+        """Start the dashboard; return its first process, and its address."""
         address = f"127.0.0.1:{free_port()}"
-        started = self.start("web", "--bind", address)
+        started = self._start(("web", "--bind", address), {}, None, environment)
         started.wait_for(address, 30)
-        return f"http://{address}"
+        return started, f"http://{address}"
 
     def tick(self) -> None:
         """Run a tick to its end: it takes back ended leases at once and runs what is due."""

@@ -11,8 +11,9 @@ import re
 import secrets
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from time import monotonic
 from typing import Any
 
 import psycopg
@@ -26,6 +27,9 @@ from worker.alerts.outage import PATIENCE_SECONDS, Outage
 from worker.alerts.watch import Watch, post
 from worker.audit import ENGINE
 from worker.db import NO_TABLES, DatabaseError, connect
+from worker.liveness import Beat
+from worker.refusals import Refusals
+from worker.service_thread import ServiceThread, described
 from worker.settings import Settings
 from worker.texts import first_line
 from worker.transitions import cancel
@@ -37,11 +41,18 @@ OUTAGE_SECONDS = 3.0
 NO_TABLES_SECONDS = 5.0
 STATEMENT_SECONDS = 10
 
+# A message may take a channel for so long, and there may be several.
+SEND_SECONDS = 60.0
+
 BEAT = """
-INSERT INTO wakeboard.loops (process_id, name, interval_seconds, last_success_at)
-VALUES (%s, 'alerts', %s, now())
-ON CONFLICT (process_id, name)
-DO UPDATE SET last_success_at = now(), interval_seconds = excluded.interval_seconds
+INSERT INTO wakeboard.loops AS known
+    (process_id, name, interval_seconds, last_success_at, last_error, last_error_at)
+VALUES (%(process_id)s, %(name)s, %(interval)s, now() - make_interval(secs => %(ago)s), %(error)s,
+    CASE WHEN %(error)s::text IS NOT NULL THEN now() END)
+ON CONFLICT (process_id, name) DO UPDATE SET last_success_at = excluded.last_success_at,
+    interval_seconds = excluded.interval_seconds,
+    last_error = coalesce(excluded.last_error, known.last_error),
+    last_error_at = coalesce(excluded.last_error_at, known.last_error_at)
 """
 FORGET = "DELETE FROM wakeboard.loops WHERE process_id = %s"
 OURS = "SELECT DISTINCT process_id FROM wakeboard.loops WHERE starts_with(process_id, %s)"
@@ -74,29 +85,36 @@ class Sentinel:
         self._prefix = f"web-{socket.gethostname()[:60]}-"
         self.process_id = f"{self._prefix}{secrets.token_hex(3)}-{os.getpid()}"
         self._lack = Lack()
+        self._refusals = Refusals()
+        self._beside: Sequence[Callable[[], Beat]] = ()
         self._stopping = threading.Event()
-        self._threads = [
-            threading.Thread(
-                target=self._connected,
-                args=("alerts", self._look_seconds, self._look),
-                name="alerts",
-                daemon=True,
-            ),
-            threading.Thread(
-                target=self._connected, args=("post", POST_SECONDS, self._post), name="post", daemon=True
-            ),
-            threading.Thread(target=self._notice, name="outage", daemon=True),
-        ]
+        # What the rows of the loops tell: every how many seconds, when it last succeeded, its last error.
+        self._intervals = {"alerts": look_seconds, "post": SEND_SECONDS, "outage": SEND_SECONDS}
+        self._succeeded_at = dict.fromkeys(self._intervals, monotonic())
+        self._errors: dict[str, str] = {}
+        bodies = {
+            "alerts": lambda: self._connected("alerts", look_seconds, self._look),
+            "post": lambda: self._connected("post", POST_SECONDS, self._post),
+            "outage": self._notice,
+        }
+        self._threads = {name: self._thread(name, body) for name, body in bodies.items()}
 
-    def start(self) -> None:
-        """Start watching."""
-        for thread in self._threads:
+    def _thread(self, name: str, body: Callable[[], None]) -> ServiceThread:
+        def failed(failure: BaseException) -> None:
+            self._errors[name] = described(failure)
+
+        return ServiceThread(name, body, stopping=self._stopping, failed=failed)
+
+    def start(self, beside: Sequence[Callable[[], Beat]] = ()) -> None:
+        """Start watching; ``beside`` tell how other threads of this process stand."""
+        self._beside = beside
+        for thread in self._threads.values():
             thread.start()
 
     def stop(self, timeout_seconds: float = 3.0) -> None:
         """End the threads after the step under way and take the loop's row away."""
         self._stopping.set()
-        for thread in self._threads:
+        for thread in self._threads.values():
             thread.join(timeout_seconds)
         with suppress(DatabaseError, psycopg.Error), self._open() as connection:
             connection.execute(FORGET, (self.process_id,))
@@ -108,26 +126,46 @@ class Sentinel:
         """Call ``step`` every so often with a connection, opened again whenever it was lost."""
         connection: Connection | None = None
         absence = Absence(name)
-        while not self._stopping.is_set():
-            try:
-                if connection is None or connection.closed:
-                    connection = self._open()
-                step(connection)
-                absence.back()
-                self._lack.over(name)
-            except (DatabaseError, psycopg.OperationalError) as failure:
-                absence.lost("The alerts cannot reach the database.", error=str(failure).strip()[:300])
-                _close(connection)
-                connection = None
-            except NO_TABLES as failure:
-                self._lack.met(name, failure)
-                self._stopping.wait(max(0.0, NO_TABLES_SECONDS - every_seconds))
-            except Exception as failure:
-                log.warn(
-                    "A step of the alerts failed and will be tried again.", error=first_line(failure)[:300]
-                )
-            self._stopping.wait(every_seconds)
-        _close(connection)
+        try:
+            while not self._stopping.is_set():
+                try:
+                    if connection is None or connection.closed:
+                        connection = self._open()
+                    step(connection)
+                    absence.back()
+                    self._lack.over(name)
+                    self._succeeded(name)
+                except (DatabaseError, psycopg.OperationalError) as failure:
+                    absence.lost("The alerts cannot reach the database.", error=str(failure).strip()[:300])
+                    _close(connection)
+                    connection = None
+                except NO_TABLES as failure:
+                    self._lack.met(name, failure)
+                    self._stopping.wait(max(0.0, NO_TABLES_SECONDS - every_seconds))
+                except psycopg.Error as failure:
+                    self._refused(name, failure)
+                self._stopping.wait(every_seconds)
+        finally:
+            _close(connection)
+
+    def _succeeded(self, name: str) -> None:
+        self._succeeded_at[name] = monotonic()
+        self._threads[name].recovered()
+
+    def _refused(self, name: str, failure: psycopg.Error) -> None:
+        self._errors[name] = first_line(failure)[:300]
+        self._refusals.tell(
+            (name, failure.sqlstate), "A step of the alerts failed and will be tried again.", loop=name,
+            error=self._errors[name],
+        )  # fmt: skip
+
+    def _beats(self) -> Iterator[Beat]:
+        """Give how each thread stands; that of the rules has just succeeded. An error is told once."""
+        now = monotonic()
+        for name, interval_seconds in self._intervals.items():
+            ago = 0.0 if name == "alerts" else now - self._succeeded_at[name]
+            yield Beat(name, interval_seconds, ago, self._errors.pop(name, None))
+        yield from (beat() for beat in self._beside)
 
     def _look(self, connection: Connection) -> None:
         connection.execute("SELECT 1")
@@ -136,7 +174,11 @@ class Sentinel:
         self._heartbeat.step(connection)
         self._forget_dead_siblings(connection)
         self.looks += 1
-        connection.execute(BEAT, (self.process_id, self._look_seconds))
+        for beat in self._beats():
+            connection.execute(BEAT, {
+                "process_id": self.process_id, "name": beat.name, "interval": beat.interval_seconds,
+                "ago": beat.ago_seconds, "error": beat.error,
+            })  # fmt: skip
 
     def _forget_dead_siblings(self, connection: Connection) -> None:
         """Take away the rows of web processes of this host that were killed: nobody waits for them."""
@@ -148,8 +190,12 @@ class Sentinel:
     def _post(self, connection: Connection) -> None:
         while self.outage.history:
             told = self.outage.history[0]
-            message_id = post(connection, None, told.cause, told.channel, told.words.subject, told.words.body)
-            connection.execute(SENT.encode(), {"id": message_id, "words": told.answer})
+            # Both or neither: a message that stands there unsent is one that somebody sends.
+            with connection.transaction():
+                message_id = post(
+                    connection, None, told.cause, told.channel, told.words.subject, told.words.body
+                )
+                connection.execute(SENT.encode(), {"id": message_id, "words": told.answer})
             self.outage.history.pop(0)
         channels = Channels(self._settings)
         for message_id, run_id in waiting(connection, channels):
@@ -158,6 +204,7 @@ class Sentinel:
                 self._call_off(connection, run_id)
             if done.result in ("failed", "gave_up"):
                 log.warn("An alert could not be sent.", message=message_id, error=done.words)
+            self._succeeded("post")
 
     def _call_off(self, connection: Connection, run_id: int) -> None:
         """Cancel the waiting run of a message that was sent here: no worker came for it in time."""
@@ -167,16 +214,8 @@ class Sentinel:
 
     def _notice(self) -> None:
         while not self._stopping.wait(OUTAGE_SECONDS):
-            try:
-                self.outage.step()
-            except Exception as failure:
-                log.warn(
-                    "A step of the alerts failed and will be tried again.", error=first_line(failure)[:300]
-                )
-
-
-def _failed(failure: Exception) -> None:
-    log.warn("A step of the alerts failed and will be tried again.", error=first_line(failure)[:300])
+            self.outage.step()
+            self._succeeded("outage")
 
 
 def _close(connection: Connection | None) -> None:

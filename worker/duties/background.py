@@ -52,7 +52,7 @@ class Background:
 
     Called from that thread are ``wake`` when the worker's row stands, and when each duty has had its first
     turn (a claim may bring something now), and ``stop_wanted`` when a person wants the worker gone;
-    ``hearing`` proves that notifications arrive, ``claim_beat`` tells how the loop itself stands, ``looked``
+    ``hearing`` proves that notifications arrive, ``loop_beats`` tells how the loop itself stands, ``looked``
     is called with whether anything could be claimed and when that was asked.
     """
 
@@ -69,7 +69,7 @@ class Background:
         is_tick: bool,
         wake: Callable[[], None],
         stop_wanted: Callable[[], None],
-        claim_beat: Callable[[], Beat],
+        loop_beats: Callable[[], Sequence[Beat]],
         hearing: Hearing,
         looked: Callable[[bool, float], None],
     ) -> None:
@@ -80,7 +80,7 @@ class Background:
         self._lease = lease
         self._wake = wake
         self._stop_wanted = stop_wanted
-        self._claim_beat = claim_beat
+        self._loop_beats = loop_beats
         self._hearing = hearing
         self._looked = looked
         self._look_seconds = min(settings.heartbeat_seconds, LOOK_SECONDS)
@@ -115,6 +115,11 @@ class Background:
     def watchdog(self) -> Watchdog:
         """What the loop looks at, so that a silent database cannot hold the duties for ever."""
         return self._duties.watchdog
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether the thread has ended, though nobody stopped it."""
+        return self._duties.is_gone
 
     @property
     def lack(self) -> Lack:
@@ -259,7 +264,7 @@ class Background:
         if monotonic() >= self._weigh_at:
             self._weigh_at = monotonic() + MEMORY_SECONDS
             self._memory_bytes = resident_bytes(os.getpid())
-        beats = [*self._duties.beats(), self._claim_beat(), self._lease.beat()] if self.is_registered else []
+        beats = [*self._duties.beats(), *self._loop_beats(), self._lease.beat()] if self.is_registered else []
         return Asked(
             len(self._holdings), self._memory_bytes or None, self.is_stopping, beats,
             wants_work=self._can_stand_for_polls, channel=self._hearing.channel, proof=self._hearing.ask(),

@@ -38,7 +38,12 @@ class Hearing:
         self._is_pooled = False
         self._has_heard = False
         self._ask_at = monotonic() + LISTEN_SECONDS / 4
-        self.is_proven = False
+        self.is_proven = self._is_stopped = False
+
+    def stop(self) -> None:
+        """The loop ends and reads no notification any more: whoever waits for one goes on."""
+        self._is_stopped = True
+        self._came.set()
 
     @property
     def is_waiting(self) -> bool:
@@ -70,6 +75,8 @@ class Hearing:
         Behind a pooler that never passed one on there is nothing to mend: that is said, and is no failure.
         """
         hopeless = self._is_pooled and not self._has_heard
+        if self._is_stopped:
+            return {}
         if self._came.wait(POOLED_PATIENCE_SECONDS if hopeless else PATIENCE_SECONDS):
             self._failures, self.is_proven = 0, True
             return {"hears": "notifications"}

@@ -16,6 +16,7 @@ from worker import log
 from worker.db import DatabaseError, is_pooled
 from worker.indexes import rebuild, state
 from worker.indexes.bloat import FLOOR_BYTES
+from worker.service_thread import described
 
 INDEXES_SECONDS = 300.0
 # A worker that ends has hardly time; what the server still builds then, the next pass finds.
@@ -31,6 +32,7 @@ class Indexes:
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
         self._connection: psycopg.Connection[Any] | None = None
+        self._failure: BaseException | None = None
 
     @property
     def is_working(self) -> bool:
@@ -38,7 +40,15 @@ class Indexes:
         return self._thread is not None and self._thread.is_alive()
 
     def step(self, connection: psycopg.Connection[Any]) -> Mapping[str, Any]:
-        """Begin a pass if one is due; return what came of the last one."""
+        """Begin a pass if one is due; return what came of the last one.
+
+        Raises what ended the last pass in this process, once, when that is not the database's doing.
+        """
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise RuntimeError(
+                f"A pass over the indexes ended by an error: {described(failure)}"
+            ) from failure
         last, is_due = state.read(connection)
         # Through a pooler nothing can be built beside the work: that is left to others.
         begins = is_due and not self.is_working and not is_pooled(connection)
@@ -68,5 +78,7 @@ class Indexes:
             if not self._stopping.is_set():
                 log.warn("The indexes could not be looked at; the next pass is in half an hour.",
                          error=str(failure).strip()[:300])  # fmt: skip
+        except BaseException as failure:
+            self._failure = failure
         finally:
             self._connection = None

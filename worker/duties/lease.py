@@ -16,13 +16,13 @@ from typing import Any
 
 import psycopg
 
-from worker import log
 from worker.absence import Absence
 from worker.db import DatabaseError, configure, connect, is_pooled
 from worker.duties.presence import Beat
 from worker.duties.watchdog import Watchdog
 from worker.loop.held import Held, Holdings, boottime_ns
 from worker.refusals import Refusals, halves, is_refusal, said
+from worker.service_thread import ServiceThread, described
 from worker.transitions.engine.fence import STANDING
 from worker.transitions.engine.planning import PLANNING
 from worker.transitions.engine.renewal import CANCELS, RENEW
@@ -33,6 +33,7 @@ LEAST_SECONDS = 0.01
 STATEMENT_SECONDS = 5.0
 # Between two proofs that the connection of a worker at rest still answers; one that was closed says so.
 PROOF_SECONDS, WORD_SECONDS = 30.0, 0.1
+UNRENEWED = "The leases could not be renewed; trying again."
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +91,7 @@ class LeaseKeeper:
         self._tell = tell
         self._stopping = threading.Event()
         self._is_asked = threading.Event()
-        self._thread = threading.Thread(target=self._keep, name="lease", daemon=True)
+        self._thread = ServiceThread("lease", self._keep, stopping=self._stopping, failed=self._failed)
         self._connection: psycopg.Connection[Any] | None = None
         self._succeeded_at = self._proven_at = monotonic()
         self._error: str | None = None
@@ -112,6 +113,16 @@ class LeaseKeeper:
         self._is_asked.set()
         self._thread.join(timeout_seconds)
 
+    @property
+    def is_failing(self) -> bool:
+        """Whether the thread has ended by an error and has not worked since: nobody renews leases."""
+        return self._thread.failing_seconds > 0
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the thread has gone, or fails for a lease by errors that no wait mends."""
+        return self._thread.is_lost(self._patience_seconds)
+
     def look(self) -> None:
         """Look for cancels at once: somebody says that one was asked for. Safe from any thread."""
         self._is_asked.set()
@@ -123,22 +134,35 @@ class LeaseKeeper:
         self._is_asked.clear()
 
     def _keep(self) -> None:
-        while not self._stopping.is_set():
-            try:
-                if self._connection is None:
-                    self._connection = self._connect()
-                with self.watchdog.over(self._connection):
-                    self.step(self._connection)
-                self._succeeded_at, self._error = monotonic(), None
-                self._absence.back()
-            except Exception as failure:
-                self._error = str(failure).strip()[:500]
-                is_lost = isinstance(failure, DatabaseError | psycopg.Error)
-                tell = self._absence.lost if is_lost else log.warn
-                tell("The leases could not be renewed; trying again.", error=self._error)
-                self._disconnect()
-            self._rest()
-        self._disconnect()
+        try:
+            while not self._stopping.is_set():
+                self._step_or_tell()
+                self._rest()
+        finally:
+            self._disconnect()
+
+    def _step_or_tell(self) -> None:
+        """Make one step; a database that is away and a loop that hangs are told, and waited for."""
+        try:
+            if self._connection is None:
+                self._connection = self._connect()
+            with self.watchdog.over(self._connection):
+                self.step(self._connection)
+        except (DatabaseError, psycopg.Error) as failure:
+            self._error = str(failure).strip()[:500]
+            self._absence.lost(UNRENEWED, error=self._error)
+            self._disconnect()
+        except LoopHangs as failure:
+            self._error = str(failure)
+            self._refusals.tell(LoopHangs, UNRENEWED, error=self._error)
+            self._disconnect()
+        else:
+            self._succeeded_at, self._error = monotonic(), None
+            self._absence.back()
+            self._thread.recovered()
+
+    def _failed(self, failure: BaseException) -> None:
+        self._error = described(failure)
 
     def _connect(self) -> psycopg.Connection[Any]:
         connection = connect(
@@ -154,8 +178,8 @@ class LeaseKeeper:
 
     def _disconnect(self) -> None:
         if self._connection is not None:
-            self._connection.close()
-            self._connection = None
+            connection, self._connection = self._connection, None
+            connection.close()
 
     def step(self, connection: psycopg.Connection[Any]) -> None:
         """Renew what is due for renewal, then look for cancels among the rest.

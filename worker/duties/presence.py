@@ -6,12 +6,12 @@ import os
 import secrets
 import socket
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import psycopg
 
 from worker import __version__
+from worker.liveness import Beat as Beat
 from worker.transitions import sayings
 from worker.transitions.types import PUBLISH
 
@@ -35,17 +35,6 @@ WITH gone AS (
 )
 DELETE FROM wakeboard.loops WHERE last_success_at < now() - interval '1 day'
 """
-
-
-@dataclass(frozen=True, slots=True)
-class Beat:
-    """One loop's standing: seconds between its steps, seconds since it last succeeded, its last error."""
-
-    name: str
-    interval_seconds: float
-    ago_seconds: float
-    error: str | None = None
-    numbers: Mapping[str, Any] | None = None
 
 
 def new_worker_id(name: str | None) -> str:

@@ -16,15 +16,19 @@ from typing import Any
 
 import psycopg
 
-from worker import log
 from worker.absence import Absence, Lack
 from worker.db import NO_TABLES, DatabaseError, connect, current_revision
+from worker.duties.hearing import NotHeard
 from worker.duties.presence import Beat
 from worker.duties.watchdog import Watchdog
 from worker.loop.channel import DEADLINE_SECONDS, USELESS
+from worker.refusals import Refusals
+from worker.service_thread import FailureLog, ServiceThread, described
 
 RECONNECT_SECONDS = 1.0
 LONGEST_PAUSE_SECONDS = 5.0
+# What a duty may fail by while nothing is wrong with the program.
+EXPECTED = (DatabaseError, psycopg.Error, NotHeard)
 Connection = psycopg.Connection[Any]
 Step = Callable[[Connection], Mapping[str, Any] | None]
 
@@ -71,7 +75,9 @@ class Duties:
         self.is_without_tables = False
         self._stopping = threading.Event()
         self._hurry = threading.Event()
-        self._thread = threading.Thread(target=self._work, name="duties", daemon=True)
+        self._refusals = Refusals()
+        self._failures = FailureLog("A duty failed and will be tried again")
+        self._thread = ServiceThread("duties", self._work, stopping=self._stopping, failed=self._failed)
         self.rounds = 0
         self.watchdog = Watchdog(DEADLINE_SECONDS)
 
@@ -84,6 +90,11 @@ class Duties:
         self._stopping.set()
         self._hurry.set()
         self._thread.join(timeout_seconds)
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether the thread has ended, though nobody stopped it."""
+        return self._thread.is_lost(math.inf)
 
     def hurry(self, name: str, *, in_seconds: float = 0.0) -> None:
         """Run one duty in ``in_seconds`` at the latest, as soon as the thread is free then."""
@@ -105,6 +116,18 @@ class Duties:
         return [duty.beat() for duty in self._duties]
 
     def _work(self) -> None:
+        try:
+            self._go_round()
+        finally:
+            # A statement that was cut short leaves a connection that nobody can use.
+            if self._connection is not None:
+                self._connection.close()
+
+    def _failed(self, failure: BaseException) -> None:
+        """Let the first duty's row tell what ended the thread, once it is written again."""
+        self._duties[0].error = f"The thread of the duties ended: {described(failure)}"
+
+    def _go_round(self) -> None:
         while not self._stopping.is_set():
             try:
                 self._connect()
@@ -115,14 +138,13 @@ class Duties:
             if not (self._has_tables() and self._run_due()):
                 self._stopping.wait(RECONNECT_SECONDS)
                 continue
+            self._thread.recovered()
             self.rounds += 1
             if self.rounds == 1:
                 self._came_round()
             pause = min(duty.due_at for duty in self._duties) - monotonic()
             self._hurry.wait(max(0.01, min(pause, LONGEST_PAUSE_SECONDS)))
             self._hurry.clear()
-        if self._connection is not None:
-            self._connection.close()
 
     def _connect(self) -> None:
         if self._connection is not None and not self._connection.closed:
@@ -177,13 +199,22 @@ class Duties:
                     if not self._has_tables():
                         return False
                     continue
-                is_lost = _is_useless(failure)
-                tell = self._absence.lost if is_lost else log.warn
-                tell("A duty failed and will be tried again.", duty=duty.name, error=duty.error)
-                if is_lost:
+                self._tell(duty, failure)
+                if _is_useless(failure):
                     self._connection.close()
                     return True
         return True
+
+    def _tell(self, duty: Duty, failure: Exception) -> None:
+        """Log that a duty failed, the same failure of the same duty once a minute."""
+        if not isinstance(failure, EXPECTED):
+            self._failures.add(failure)
+            return
+        sentence, fields = "A duty failed and will be tried again.", {"duty": duty.name, "error": duty.error}
+        if _is_useless(failure):
+            self._absence.lost(sentence, **fields)
+        else:
+            self._refusals.tell((duty.name, getattr(failure, "sqlstate", None)), sentence, **fields)
 
 
 def _is_useless(failure: Exception) -> bool:

@@ -53,8 +53,10 @@ class Claimer:
         rounds: Callable[[], int],
         may_claim: Callable[[], bool],
         lack: Lack,
+        is_writing_refused: Callable[[], bool],
     ) -> None:
-        """``rounds`` counts how often the background duties have run."""
+        """``rounds`` counts how often the background duties have run; ``is_writing_refused`` tells whether
+        the database takes no answers."""
         self._line = line
         self._claims = claims
         self._front = Front()
@@ -66,6 +68,7 @@ class Claimer:
         self._rounds = rounds
         self._may_claim = may_claim
         self._lack = lack
+        self._is_writing_refused = is_writing_refused
         self._is_hungry = True
         self._is_idle = False
         self._announcement: bool | None = None
@@ -200,7 +203,7 @@ class Claimer:
             return
         plan = self._plan()
         if plan is None:
-            if self._unwritten >= MOST_HELD:
+            if self._unwritten >= self._most_unwritten:
                 self.hindered(f"{self._unwritten:,} runs have ended and could not be written yet.")
             else:
                 self.well()
@@ -213,7 +216,14 @@ class Claimer:
         """How many runs have ended and are not written yet."""
         return len(self._holdings) - sum(load.outstanding for load in self._slots.loads)
 
+    @property
+    def _most_unwritten(self) -> int:
+        """So many answers may wait while claims go on: hardly any while the database refuses them all."""
+        return self._claims.slots if self._is_writing_refused() else MOST_HELD
+
     def _plan(self, coming: int = 0) -> Plan | None:
+        if self._unwritten >= self._most_unwritten:
+            return None
         return self._claims.plan(self._slots.loads, coming=coming, unwritten=self._unwritten)
 
     def _go_on(self, rows: Rows) -> None:
@@ -293,4 +303,7 @@ class Claimer:
                 self._lack.met("claim", failure)
                 return
             self.pause(REFUSED_PAUSE_SECONDS)
-            log.warn("The database refused a claim.", error=str(failure), sqlstate=failure.sqlstate)
+            self._refusals.tell(
+                failure.sqlstate, "The database refused a claim.", error=str(failure),
+                sqlstate=failure.sqlstate,
+            )  # fmt: skip

@@ -12,6 +12,7 @@ import psycopg
 from worker.absence import Absence
 from worker.db import DatabaseError, connect, is_pooled
 from worker.loop.channel import Channel
+from worker.service_thread import FailureLog, described
 
 # Within five seconds of the end of an outage, however long it was, a worker is at work again.
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 4.0
@@ -51,6 +52,7 @@ class Line:
         self.is_pooled = False
         self.absence = Absence(name)
         self._connecting = False
+        self._failures = FailureLog(f"The connection {name!r} could not be opened and is tried again")
         self._retry_at = 0.0
         self._pause = FIRST_PAUSE
 
@@ -68,17 +70,34 @@ class Line:
         """Begin to connect when there is no connection and the pause is over."""
         if self.channel is None and not self._connecting and monotonic() >= self._retry_at:
             self._connecting = True
-            threading.Thread(target=self._open, name=f"connect {self.name}", daemon=True).start()
+            try:
+                threading.Thread(target=self._open, name=f"connect {self.name}", daemon=True).start()
+            except RuntimeError as failure:
+                # The system has no room for a thread.
+                self.failed(described(failure))
 
     def _open(self) -> None:
+        """Connect and tell of it; whatever goes wrong, the loop hears of it and tries again."""
         try:
-            connection = connect(self.url, name=f"wakeboard {self.name}")
+            self._tell(Connected(self, self._channel()))
+        except (DatabaseError, psycopg.Error) as failure:
+            self._tell(NotConnected(self, str(failure).strip()))
+        except BaseException as failure:
+            try:
+                self._failures.add(failure)
+            finally:
+                self._tell(NotConnected(self, described(failure)))
+
+    def _channel(self) -> Channel:
+        connection = connect(self.url, name=f"wakeboard {self.name}")
+        try:
             for channel in self._listens:
                 connection.execute(f'LISTEN "{channel}"'.encode())
             self.is_pooled = is_pooled(connection)
-            self._tell(Connected(self, Channel(connection)))
-        except (DatabaseError, psycopg.Error) as failure:
-            self._tell(NotConnected(self, str(failure).strip()))
+            return Channel(connection)
+        except BaseException:
+            connection.close()
+            raise
 
     def adopt(self, channel: Channel) -> None:
         """Use the connection that arrived."""

@@ -8,7 +8,8 @@ is sent again in halves, down to that one (``unrecorded``): it hurts no other ru
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 from time import monotonic
 from typing import Any
 
@@ -55,6 +56,10 @@ class Recorder:
 
     def __len__(self) -> int:
         return sum(map(len, self._waiting.values())) + sum(map(len, self._parts))
+
+    def waiting(self) -> Iterator[Ended]:
+        """Give every attempt that waits to be written."""
+        return chain(*self._waiting.values(), *self._parts)
 
     def add(self, ended: Ended) -> None:
         """Queue an attempt to be written."""

@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 from time import monotonic
 
 from worker import log
+from worker.duties.presence import Beat
 from worker.loop.channel import StatementFailed
 from worker.loop.deciding import Ended
-from worker.loop.held import Held, Holdings
+from worker.loop.held import Held, Holdings, boottime_ns
 from worker.loop.line import Line
 from worker.loop.record import Recorder, Written
 from worker.refusals import Refusals, is_of_row, one_line
@@ -17,6 +18,10 @@ from worker.refusals import Refusals, is_of_row, one_line
 STILL_HELD = 300
 ENOUGH_ENDED = 750
 GATHER_SECONDS = 0.015
+# An answer is written within milliseconds; one that waits for three times this and five seconds more is late.
+WRITE_SECONDS = 5.0
+# Between two looks at how long the oldest answer has waited.
+LOOK_SECONDS = 0.5
 
 _EVENTS = {"dead": "dead", "cancelled": "cancelled", "queued": "release", "succeeded": "succeed"}
 
@@ -44,6 +49,22 @@ class Writer:
         self._sent_at = -gather_seconds
         # Whether a statement is under way, and one that was before something was forgotten.
         self._is_writing = self.may_write_forgotten = False
+        self._sending: Sequence[Ended] = ()
+        # Which moves the database refuses whatever they write, and why it did last.
+        self._refused_moves: dict[str, str] = {}
+        self._looked_at = 0.0
+        self._waiting_since: float | None = None
+
+    def beat(self) -> Beat:
+        """Return how the writing stands: it last succeeded when the oldest answer that waits was given."""
+        since = self._waiting_since
+        ago = 0.0 if since is None else monotonic() - since
+        return Beat("write", WRITE_SECONDS, ago, next(iter(self._refused_moves.copy().values()), None))
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether answers wait that the database does not take at all."""
+        return bool(self._refused_moves) and not self.is_clear
 
     @property
     def is_clear(self) -> bool:
@@ -65,6 +86,7 @@ class Writer:
 
     def step(self) -> None:
         """Send what arrived while the last batch was being committed, when it is worth a statement."""
+        self._look()
         if not len(self._recorder) or not self._line.is_free or self.seconds_to_send > 0:
             return
         batch = self._recorder.next_batch()
@@ -75,6 +97,7 @@ class Writer:
 
         def ended() -> None:
             self._is_writing = self.may_write_forgotten = False
+            self._sending = ()
 
         def failed(failure: Exception) -> None:
             ended()
@@ -86,11 +109,14 @@ class Writer:
 
         def done(written: Sequence[Written]) -> None:
             ended()
+            if self._refused_moves:
+                self._is_taken(batch[0].move)
             # The next batch first: to log and to forget hundreds of runs takes as long as a statement.
             self.step()
             self._recorder.tell(written)
 
         self._is_writing = True
+        self._sending = batch
         self._line.channel.run(self._recorder.script(batch), done, failed)
 
     @property
@@ -123,11 +149,35 @@ class Writer:
         log.run_moves("succeed", self._worker_id, succeeded)
         self._wrote(helds)
 
+    def _look(self) -> None:
+        """See, now and then, since when the oldest answer has waited."""
+        now = monotonic()
+        if now - self._looked_at < LOOK_SECONDS:
+            return
+        self._looked_at = now
+        waiting = [*self._recorder.waiting(), *self._sending]
+        oldest = min((ended.ended_ns for ended in waiting), default=None)
+        self._waiting_since = None if oldest is None else now - max(0, boottime_ns() - oldest) / 1e9
+        if self._refused_moves:
+            # What was refused may have been forgotten since.
+            moves = {ended.move for ended in waiting}
+            self._refused_moves = {move: why for move, why in self._refused_moves.items() if move in moves}
+
+    def _is_taken(self, move: str) -> None:
+        """A batch of ``move`` is written, after others were refused."""
+        if self._refused_moves.pop(move, None) is not None and not self._refused_moves:
+            log.note("The database takes the answers again.", waiting=len(self._recorder) or None)
+
     def _tell(self, batch: Sequence[Ended], failure: StatementFailed) -> None:
         """Log that a batch was refused; of what is refused for one of its rows, who that is."""
         why, held = one_line(str(failure)), batch[0].held
         if not is_of_row(failure.sqlstate):
-            log.warn("The database refused a batch of answers; trying it again.", error=why)
+            self._refused_moves[batch[0].move] = f"Answers cannot be written: {why}"
+            self._refusals.tell(
+                (batch[0].move, failure.sqlstate),
+                "The database refused a batch of answers; trying it again. Nothing is lost meanwhile.",
+                answers=batch[0].move, waiting=len(self._recorder) + len(batch), error=why,
+            )  # fmt: skip
         elif len(batch) == 1:
             self._refusals.tell(
                 held.run_id, "The database refuses how a run ended; the others are written.",

@@ -120,8 +120,10 @@ class Board:
                 if self.is_over or not may_wait:
                     return None
                 self.idle += 1
-                self.work.wait()
-                self.idle -= 1
+                try:
+                    self.work.wait()
+                finally:
+                    self.idle -= 1
             ticket.state = "running"
             ticket.attempts += 1
             attempt = self.running[ticket.id] = Attempt(ticket, self._grace_seconds)

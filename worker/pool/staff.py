@@ -7,9 +7,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from threading import Thread, current_thread, local
 
-from worker.outcome import Answer
+from worker.outcome import Answer, answer_for_exception
 from worker.pool.board import Board
 from worker.pool.handling import Attempt
+from worker.service_thread import ServiceThread
 
 _here = local()
 
@@ -79,7 +80,7 @@ class Staff:
         return self._concurrency + min(len(self._board.given_up), self._most_abandoned)
 
     def _thread(self, target: Callable[[], None], name: str) -> Thread:
-        thread = Thread(target=target, name=f"{self._name} {name}", daemon=True)
+        thread = ServiceThread(f"{self._name} {name}", target)
         thread.start()
         return thread
 
@@ -93,19 +94,27 @@ class Staff:
                 thread.join(seconds)
 
     def _work(self) -> None:
+        """Run handlers until there is nothing to do any more, or another thread has this one's place."""
         _here.staff = self
+        while (attempt := self._next()) is not None:
+            self._attend(attempt)
+            del attempt
+            if self._is_surplus():
+                break
+        with self._board.lock:
+            self._threads.discard(current_thread())
+        _close_own_connection()
+        self._resting()
+
+    def _attend(self, attempt: Attempt) -> None:
+        """Run one attempt to its end; an error of ours around it is its end as well."""
         try:
-            while (attempt := self._next()) is not None:
-                self._started(attempt)
-                self._finished(attempt, attempt.run())
-                del attempt
-                if self._is_surplus():
-                    break
-        finally:
-            with self._board.lock:
-                self._threads.discard(current_thread())
-            _close_own_connection()
-            self._resting()
+            self._started(attempt)
+            answer = attempt.run()
+        except BaseException as failure:
+            self._finished(attempt, answer_for_exception(failure))
+            raise
+        self._finished(attempt, answer)
 
     def _next(self) -> Attempt | None:
         attempt = self._board.take(may_wait=False)

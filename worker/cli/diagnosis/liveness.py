@@ -114,4 +114,9 @@ def _mend_of(loop: liveness.Loop) -> str:
         )
     if loop.name == "claim":
         return "Look at the worker's log (a module that cannot be imported?), then restart the worker."
+    if loop.name == "write":
+        return (
+            "Runs have ended and their answers wait to be written: nothing is lost. Mend what the error says "
+            "(a privilege that was taken away? a full disk?); they are written then."
+        )
     return "If its process is alive, restart it: its log says why; if it is gone, start another worker."

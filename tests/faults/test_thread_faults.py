@@ -1,0 +1,248 @@
+"""Faults inside of a process: a thread ends, descriptors run out, privileges are taken away."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import re
+import resource
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.factories import rows
+from tests.faults.house import LEASE_SECONDS, House
+from tests.faults.rows import Scale, fault
+from tests.faults.threads import Orders
+from tests.faults.truth import now
+from tests.middleman import Middleman, between
+from tests.processes import run_wakeboard, wait_until
+
+Measured = Callable[[str], None]
+# Every thread of a worker and of a dashboard's process that lives as long as the process does. A new one
+# needs a line here, and a ServiceThread, or something else that starts it again.
+WORKER_THREADS = ("lease", "duties")
+WEB_THREADS = ("alerts", "post", "outage", "polls")
+# Each opens a connection, works on the indexes or makes a page, and is over.
+SHORT_LIVED = re.compile(r"connect (claim|finish)|indexes|first page|deadline")
+# An executor has as many threads as are needed.
+KNOWN_OF_WEB = re.compile(rf"MainThread|{'|'.join(WEB_THREADS)}|pages-\d+_\d+")
+LATE_OF_WORKER = {"claim", "renew", "schedule", "reap", "presence"}
+ENDED = "The thread '{}' ended by an error and is started again: SystemExit"
+
+
+@pytest.fixture
+def middleman(house: House) -> Iterator[Middleman]:
+    """A way to the database by TCP: there psycopg waits for a connection with a descriptor of its own."""
+    with between(house.database) as opened:
+        yield opened
+
+
+def statusz(address: str) -> tuple[int, dict[str, Any]]:
+    """Return the code and the body of the status page."""
+    try:
+        with urllib.request.urlopen(f"{address}/statusz", timeout=10) as answer:
+            return answer.status, json.load(answer)
+    except urllib.error.HTTPError as refusal:
+        return refusal.code, json.load(refusal)
+
+
+def late(address: str) -> set[str]:
+    """Return the names of the loops that the status page calls late."""
+    return {loop["loop"] for loop in statusz(address)[1].get("loops", ()) if loop["late"]}
+
+
+def doctor(house: House) -> tuple[int, str]:
+    """Return the exit code of ``wakeboard doctor`` and what it says of the loops."""
+    said = run_wakeboard("doctor", "--json", database=house.database)
+    items = json.loads(said.stdout)["items"]
+    return said.returncode, " ".join(item["says"] for item in items if item["check"] == "loops")
+
+
+def last_error(house: House, loop: str) -> str:
+    """Return the last error that any process tells of the loop."""
+    return " ".join(row["last_error"] or "" for row in rows(house.connection, "loops", "name = %s", loop))
+
+
+def runs_work(house: House) -> None:
+    """Assert that a run that is enqueued now succeeds."""
+    house.wait_until_status([house.enqueue("note")], "succeeded")
+
+
+@fault(
+    "F85",
+    injected="SystemExit in each thread of a living worker and of a dashboard's process",
+    expected="logged with its trace, told by the loops, started again by itself; the processes stay",
+)
+def test_a_thread_that_ends_is_told_and_started_again(house: House, scale: Scale, measured: Measured) -> None:
+    orders = Orders(house)
+    worker = house.worker(environment=orders.environment)
+    names = [name for name in orders.names(worker.pid) if not is_brief(name)]
+    assert sorted(names) == sorted(("MainThread", *WORKER_THREADS)), "a thread without a line here"
+    assert {len(member.threads()) for member in worker.family()} == {1}, "template and children have one"
+    orders.end(worker.pid, *WORKER_THREADS)
+    for name in WORKER_THREADS:
+        worker.wait_for(ENDED.format(name))
+    wait_until(lambda: "SystemExit" in last_error(house, "renew"), 30, "the lease's row tells it")
+    wait_until(lambda: "SystemExit" in last_error(house, "schedule"), 30, "the duties' row tells it")
+    assert "Traceback" in worker.output
+    runs_work(house)
+    assert set(WORKER_THREADS) <= set(orders.names(worker.pid))
+    told = ends_of_the_web(house, orders, scale)
+    measured(f"{len(WORKER_THREADS)} threads of a worker and {told} of a dashboard, all started again")
+    house.check()
+
+
+def ends_of_the_web(house: House, orders: Orders, scale: Scale) -> int:
+    """End the threads of a dashboard's process; return how many were started again."""
+    web, address = house.web_process(environment=orders.environment)
+    watching = "process_id LIKE 'web-%%' AND name = 'alerts'"
+    wait_until(lambda: len(rows(house.connection, "loops", watching)) == 2, 30, "both processes watch")
+    process = psutil.Process(web.pid).children()[0]
+
+    def names() -> set[str]:
+        return set(orders.names(process.pid))
+
+    def is_told() -> bool:
+        ask(address)
+        return "of the threads that make pages ended" in web.output
+
+    def pages(pool: int) -> set[str]:
+        ask(address)
+        return {name for name in names() if name.startswith(f"pages-{pool}_")}
+
+    wait_until(lambda: pages(1), 30, "it makes pages")
+    wait_until(
+        lambda: not [name for name in names() if not (KNOWN_OF_WEB.fullmatch(name) or is_brief(name))], 1,
+        f"a thread without a line here: {names()}",
+    )  # fmt: skip
+    # One that waits hears of it when it wakes: the rules are looked at four times a minute.
+    ended = scale.times(("post", "outage"), ("alerts", "post", "outage"))
+    orders.end(process.pid, *ended, *pages(1))
+    for name in ended:
+        web.wait_for(ENDED.format(name), 40)
+    wait_until(lambda: names() >= set(WEB_THREADS), 10, "all live again")
+    wait_until(is_told, 30, "it is told")
+    with ExitStack() as stack:
+        # What stays open counts, so that this process gets some as well.
+        wait_until(lambda: stack.enter_context(asked(address)) and pages(2), 30, "others make pages")
+    if scale.full:
+        wait_until(lambda: "SystemExit" in last_error(house, "post"), 60, "the rows tell it")
+    assert process.is_running()
+    return len(ended) + 1
+
+
+def is_brief(name: str) -> bool:
+    """Whether the thread opens a connection, works on the indexes or makes a first page, and is over."""
+    return bool(SHORT_LIVED.fullmatch(name))
+
+
+def ask(address: str) -> None:
+    """Let a thread of some process answer."""
+    with suppress(OSError), asked(address):
+        pass
+
+
+@contextmanager
+def asked(address: str) -> Iterator[bool]:
+    """Ask something on a connection that stays open while the block lasts."""
+    connection = http.client.HTTPConnection(address.removeprefix("http://"), timeout=0.5)
+    with closing(connection), suppress(TimeoutError):
+        connection.request("GET", "/healthz")
+        connection.getresponse().read()
+        yield True
+
+
+@fault(
+    "F85",
+    injected="the renewing of leases raises what nobody expects, at each step",
+    expected="the worker ends with code 1 within two leases, and another one takes its runs over",
+)
+def test_a_worker_whose_leases_nobody_renews_ends(house: House, measured: Measured) -> None:
+    orders = Orders(house)
+    gate = house.folder / "gate"
+    worker = house.worker(environment=orders.environment)
+    held = house.enqueue("gated", {"gate": str(gate)})
+    house.wait_until_started([held])
+    orders.break_down(worker.pid, "worker.duties.lease:LeaseKeeper.step")
+    broken_at = now()
+    code, took = worker.wait(30), now() - broken_at
+    assert worker.output.count("Traceback") == 1, worker.output
+    assert ENDED.format("lease").replace("SystemExit", "TypeError") in worker.output
+    assert "A thread that this worker cannot do without does not stay alive" in worker.output
+    house.processes.remove(worker)
+    house.worker()
+    gate.touch()
+    house.settle(30)
+    measured(f"ended with code {code} after {took:.1f} s, lease {LEASE_SECONDS:g} s; {house.outcomes()}")
+    assert code == 1
+    assert took <= 2 * LEASE_SECONDS + 5
+    # The first attempt was stopped before its lease ended, and nothing was claimed without a lease's keeper.
+    assert house.outcomes() in ({"lost": 1, "succeeded": 1}, {"failed": 1, "succeeded": 1})
+    house.check()
+
+
+def cut_sessions(house: House, *names: str) -> None:
+    """Cut the sessions with these names, and wait until they are gone."""
+    where = "FROM pg_stat_activity WHERE datname = current_database() AND application_name = ANY(%s)"
+    house.connection.execute(f"SELECT pg_terminate_backend(pid) {where}".encode(), (list(names),))
+
+
+@contextmanager
+def few_descriptors(pid: int) -> Iterator[Callable[[int], None]]:
+    """Let the process open nothing more while the block lasts; what is given may let it open a few."""
+    before = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+
+    def leave(count: int) -> None:
+        used = {int(entry.name) for entry in Path(f"/proc/{pid}/fd").iterdir()}
+        free = [number for number in range(3, 1000) if number not in used]
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (free[count], before[1]))
+
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (3, before[1]))
+    try:
+        yield leave
+    finally:
+        with suppress(ProcessLookupError):
+            resource.prlimit(pid, resource.RLIMIT_NOFILE, before)
+
+
+@fault(
+    "F86",
+    injected="no free descriptor in a living worker, and all of its sessions cut",
+    expected="logged once with its trace, late on the status page and for doctor; comes back by itself",
+)
+def test_a_worker_without_a_free_descriptor_is_late_and_comes_back(
+    house: House, middleman: Middleman, measured: Measured
+) -> None:
+    gate = house.folder / "gate"
+    worker = house.worker(database=middleman.url, LEASE_SECONDS=60)
+    address = house.web()
+    held = house.enqueue("gated", {"gate": str(gate)})
+    house.wait_until_started([held])
+    wait_until(lambda: statusz(address)[0] == 200, 30, "all duties are on time")
+    with few_descriptors(worker.pid) as leave:
+        cut_sessions(house, *(f"wakeboard {name}" for name in ("claim", "finish", "duties", "lease")))
+        waiting = house.enqueue("note")
+        wait_until(lambda: late(address) >= LATE_OF_WORKER, 60, "the status page says who is late")
+        assert statusz(address)[0] == 503
+        code, says = doctor(house)
+        assert code == 1 and "stands still" in says and "renew" in says, says
+        # A socket can be had then, and nothing to wait with: an error that is not the database's.
+        leave(1)
+        worker.wait_for("OSError: [Errno 24]")
+        meanwhile = worker.output
+    back_at = now()
+    gate.touch()
+    house.wait_until_status([held, waiting], "succeeded")
+    wait_until(lambda: statusz(address)[0] == 200, 30, "all duties are on time again")
+    lines = [line for line in meanwhile.splitlines() if "Too many open files" in line]
+    measured(f"{len(lines)} lines of the log tell it; all well {now() - back_at:.1f} s after the end of it")
+    assert 1 <= len(lines) <= 12, meanwhile
+    assert house.outcomes() == {"succeeded": 2}
+    house.check()
