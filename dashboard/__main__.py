@@ -10,6 +10,7 @@ from worker import certificates, log
 from worker.alerts.sentinel import Sentinel
 from worker.processes import folder
 from worker.settings import Settings, SettingsError
+from worker.streams import open_closed
 
 
 @click.command()
@@ -17,6 +18,8 @@ from worker.settings import Settings, SettingsError
 @click.option("--database-url", metavar="URL", help="The database (WAKEBOARD_DATABASE_URL).")
 def main(bind: str | None, database_url: str | None) -> None:
     """Serve the dashboard until stopped. Exits with 2 when it may not listen there, 1 when it cannot now."""
+    open_closed()
+    log.never_wait()
     if folder.current() is None:
         click.echo(folder.GONE, err=True)
         sys.exit(2)

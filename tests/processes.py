@@ -129,11 +129,13 @@ def wakeboard(
     environment: dict[str, str] | None = None,
     folder: Path | None = None,
     program: Path | None = None,
+    printed: int | None = None,
 ) -> Iterator[Wakeboard]:
     """Run ``wakeboard <words>`` while the block lasts; afterwards it and every descendant are gone.
 
     ``database`` is the libpq URL it works on; ``environment`` adds variables; ``folder`` is where it starts
-    (its output file is elsewhere); ``program`` is another installation's ``wakeboard``.
+    (its output file is elsewhere); ``program`` is another installation's ``wakeboard``; ``printed`` is a
+    descriptor that gets its output instead of the file.
     """
     with tempfile.TemporaryDirectory(prefix="wakeboard-") as place:
         output = Path(place) / "output"
@@ -141,7 +143,7 @@ def wakeboard(
             process = subprocess.Popen(
                 [str(program), *words] if program else _command(words),
                 stdin=subprocess.DEVNULL,
-                stdout=file,
+                stdout=file if printed is None else printed,
                 stderr=subprocess.STDOUT,
                 cwd=folder or ROOT,
                 env=surroundings(database, environment),

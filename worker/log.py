@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import sys
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
@@ -17,6 +18,8 @@ from functools import cache, lru_cache
 from threading import RLock
 from time import monotonic, time
 from typing import Any, Literal
+
+from worker import streams
 
 logger = logging.getLogger("wakeboard")
 
@@ -41,6 +44,10 @@ class _Lines:
 
     def __init__(self) -> None:
         self.write_line: Callable[[int, str, dict[str, Any]], str] = text_line
+        self.begin()
+
+    def begin(self) -> None:
+        """Begin with nothing: in a forked process, too, whose parent writes what waits."""
         self._kept: list[str] = []
         self._held: list[str] = []
         self._since = 0.0
@@ -92,6 +99,17 @@ def configure(format: Literal["text", "json"] | str = "text", *, level: int = lo
     logger.handlers[:] = [_Handler()]
     logger.setLevel(level)
     logger.propagate = False
+
+
+def never_wait() -> None:
+    """Let this process never wait for who reads its log: what is too much is dropped, and its number told."""
+    streams.never_wait(_dropped_line)
+
+
+def _dropped_line(count: int, why: str) -> str:
+    sentence = f"{count:,} log {'line was' if count == 1 else 'lines were'} dropped because {why}."
+    fields = {} if _lines.write_line is text_line else {"dropped": count}
+    return _lines.write_line(logging.WARNING, sentence, fields) + "\n"
 
 
 def move(event: str, **fields: object) -> None:
@@ -270,3 +288,6 @@ class _Handler(logging.Handler):
 
 
 _lines = _Lines()
+# Windows, where programs enqueue, forks nothing.
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_lines.begin)

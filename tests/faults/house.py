@@ -68,12 +68,15 @@ class House:
         self.connection.close()
         self.connection = self._stack.enter_context(db.connect(self.database, name="wakeboard test"))
 
-    def start(self, *words: str, database: str | None = None, **settings: object) -> Wakeboard:
+    def start(
+        self, *words: str, database: str | None = None, printed: int | None = None, **settings: object
+    ) -> Wakeboard:
         """Start ``wakeboard <words>``; it ends with the house.
 
-        ``settings`` are WAKEBOARD_… without the prefix; ``database`` is another way to the same database.
+        ``settings`` are WAKEBOARD_… without the prefix; ``database`` is another way to the same database;
+        ``printed`` is a descriptor that gets its output.
         """
-        return self._start(words, settings, database)
+        return self._start(words, settings, database, printed=printed)
 
     def _start(
         self,
@@ -83,6 +86,7 @@ class House:
         environment: Mapping[str, str] | None = None,
         program: Path | None = None,
         folder: Path | None = None,
+        printed: int | None = None,
     ) -> Wakeboard:
         given = {f"WAKEBOARD_{name}": str(value) for name, value in (SETTINGS | dict(settings)).items()}
         world = {PLACE: str(self.truth_file), "HOUSE": self._mark, "TMPDIR": str(self._temporary)}
@@ -93,6 +97,7 @@ class House:
                 environment=given | world | dict(environment or {}),
                 program=program,
                 folder=folder,
+                printed=printed,
             )
         )
         self.processes.append(started)

@@ -15,6 +15,7 @@ import click
 from worker.cli.flags import Noun
 from worker.cli.printing import complain
 from worker.cli.summaries import SUMMARIES
+from worker.streams import open_closed
 
 INTERRUPTED = 130
 ROOMS = {
@@ -113,4 +114,5 @@ def _explained(failure: BaseException) -> tuple[int, str]:
 
 def main() -> None:
     """Run this process's command line and exit."""
+    open_closed()
     sys.exit(run(sys.argv[1:]))

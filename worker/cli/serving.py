@@ -10,7 +10,7 @@ from typing import Any
 import click
 from click.globals import pop_context
 
-from worker import certificates, log, run_as
+from worker import certificates, log, run_as, streams
 from worker.cli import reach
 from worker.cli.flags import MISSPELT_TOLD, Verb, settings
 from worker.cli.kinds import DURATION
@@ -28,6 +28,7 @@ def up(port: int | None, demo: bool) -> int:
     """Run all of it on this machine: database, tables, worker with schedules, dashboard. Ctrl-C stops it."""
     from worker.cli import up as household
 
+    log.never_wait()
     _need_folder()
     bind = None if port is None else f"127.0.0.1:{port}"
     chosen = settings(bind=bind, app="worker.jobs.demo" if demo else None)
@@ -78,10 +79,11 @@ def _supervise(**how: Any) -> int:
     from worker.processes import firstborn
 
     _need_folder()
+    # Before anything is loaded, opened or started that the supervisor alone needs.
+    template = firstborn.fork(leave=_leave_command)
+    log.never_wait()
     chosen = settings()
     run_as.check(chosen)
-    # Before anything is loaded or opened that the supervisor alone needs.
-    template = firstborn.fork(leave=_leave_command)
     from worker import supervisor
 
     log.configure(chosen.log_format)
@@ -92,10 +94,11 @@ def _supervise(**how: Any) -> int:
 @click.command(cls=Verb, settings=EVERY_SETTING)
 def web() -> None:
     """Run the dashboard alone."""
+    log.never_wait()
     _need_folder()
     chosen = settings()
     certificates.check(chosen)
     found = {"WAKEBOARD_DATABASE_URL": reach.database_url(chosen)}
     command = [sys.executable, "-P", "-m", "dashboard"]
-    sys.stdout.flush()
+    streams.end()
     os.execve(sys.executable, command, os.environ | chosen.environment_variables() | found)

@@ -23,6 +23,7 @@ from worker.processes.folder import place
 from worker.processes.leftovers import end_leftovers, new_mark
 from worker.processes.stops import held_back
 from worker.processes.template import MESSAGE_BYTES, command
+from worker.streams import pass_on
 
 _GONE_SECONDS = 0.05
 _KILLED_SECONDS = 1.0
@@ -77,28 +78,33 @@ class Control:
         given = self._given | {"parent": os.getpid(), "mark": self._mark}
         firstborn, self._firstborn = self._firstborn, None
         if firstborn is None:
-            ours = self._start_afresh(given)
+            ours, output = self._start_afresh(given)
         else:
-            self.template, ours = firstborn, firstborn.control
+            self.template, ours, output = firstborn, firstborn.control, firstborn.output
             firstborn.load(given, self._environment, self._pages)
+        # It forks and kills, so it must not wait for who reads the log.
+        pass_on(output)
         ours.setblocking(False)
         self._socket = ours
         self._selector.register(ours, selectors.EVENT_READ, None)
 
-    def _start_afresh(self, given: dict[str, Any]) -> socket.socket:
-        """Start a template as a program of its own; return our end of the socket between both."""
+    def _start_afresh(self, given: dict[str, Any]) -> tuple[socket.socket, int]:
+        """Start a template as a program of its own; return our end of the socket between both, and of the
+        pipe into which it prints."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs, held_back():
+        output, printed = os.pipe()
+        with theirs, os.fdopen(printed, "wb"), held_back():
             given = given | {"pages": self._pages, "control": theirs.fileno()}
             self.template = subprocess.Popen(
                 command("worker.processes.template", given),
                 stdin=subprocess.DEVNULL,
-                stdout=2,
+                stdout=printed,
+                stderr=printed,
                 pass_fds=(theirs.fileno(), self._pages),
                 start_new_session=True,
                 env={**os.environ, **self._environment},
             )
-        return ours
+        return ours, output
 
     def order(
         self, order: str, slot: int, generation: int, fds: Sequence[int], run: Sequence[int] | None

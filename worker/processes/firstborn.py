@@ -36,9 +36,10 @@ _PAUSE_SECONDS = 0.001
 class Firstborn:
     """The forked process, waiting for ``load``; then what ``subprocess.Popen`` is for one started afresh."""
 
-    def __init__(self, pid: int, control: socket.socket) -> None:
-        """`pid`: the process; `control`: the supervisor's end of the socket between both."""
-        self.pid, self.control = pid, control
+    def __init__(self, pid: int, control: socket.socket, output: int) -> None:
+        """`pid`: the process; `control`: the supervisor's end of the socket between both; `output`: the end
+        of the pipe at which what it prints arrives."""
+        self.pid, self.control, self.output = pid, control, output
         self.returncode: int | None = None
 
     def load(self, given: Mapping[str, Any], environment: Mapping[str, str], pages: int) -> None:
@@ -87,6 +88,7 @@ def fork(leave: Callable[[], object] = int) -> Firstborn | None:
         ours.close()
         theirs.close()
         return None
+    output, printed = os.pipe()
     # Objects that neither process looks at for garbage stay in memory that both share.
     gc.freeze()
     sys.stdout.flush()
@@ -98,10 +100,11 @@ def fork(leave: Callable[[], object] = int) -> Firstborn | None:
     if pid:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         theirs.close()
-        return Firstborn(pid, ours)
+        os.close(printed)
+        return Firstborn(pid, ours, output)
     try:
         ours.close()
-        _settle(parent, theirs)
+        _settle(parent, theirs, printed)
         leave()
         _become_template(theirs)
     except BaseException:
@@ -122,13 +125,17 @@ def _opened_here() -> bool:
     return False
 
 
-def _settle(parent: int, control: socket.socket) -> None:
-    """Leave what is the supervisor's: its session, its streams and descriptors, its program and arguments."""
+def _settle(parent: int, control: socket.socket, printed: int) -> None:
+    """Leave what is the supervisor's: its session, its streams and descriptors, its program and arguments.
+
+    `printed`: the end of the pipe into which it prints: it must not wait for who reads the log.
+    """
     os.setsid()
     outlast(*STOPS)
     die_with_parent(parent)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    os.dup2(2, 1)
+    os.dup2(printed, 1)
+    os.dup2(printed, 2)
     for fd in {int(entry.name) for entry in Path("/proc/self/fd").iterdir()} - {0, 1, 2, control.fileno()}:
         with contextlib.suppress(OSError):  # the listing's own
             os.close(fd)
