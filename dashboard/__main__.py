@@ -42,7 +42,7 @@ def main(bind: str | None, database_url: str | None) -> None:
     except serve.TakenBind as taken:
         click.echo(str(taken), err=True)
         sys.exit(1)
-    log.configure(settings.log_format)
+    log.configure(settings.log_format, level=settings.log_level, moves=settings.log_moves)
     url = settings.database_url
     serve.run(
         lambda: create_app(settings),

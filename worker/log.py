@@ -12,7 +12,7 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from functools import cache, lru_cache
 from threading import RLock
@@ -37,6 +37,12 @@ SAID = ("reason", "error", "how", "found")
 Moved = tuple[int, str, int, float | None]
 KEEP_SECONDS = 0.1
 KEEP_LINES = 200
+# The two moves of a run that goes well. Only these may be left out.
+GOOD = ("claim", "succeed")
+# Of how many runs one is logged, by type; EACH is for every other type. 0: none, None: all of every type.
+Sample = Mapping[str, int]
+EACH = ""
+_sample: Sample | None = None
 
 
 class _Lines:
@@ -93,11 +99,19 @@ class _Lines:
                 pass  # A log that cannot be written (a full disk, a closed pipe) stops no work.
 
 
-def configure(format: Literal["text", "json"] | str = "text", *, level: int = logging.INFO) -> None:
-    """Send the log to standard error in one of the two formats; a second call replaces the first."""
+def configure(
+    format: Literal["text", "json"] | str = "text", *, level: str = "info", moves: str = "all"
+) -> None:
+    """Send the log to standard error in one of the two formats; a second call replaces the first.
+
+    ``level``: info, warning or error; ``moves`` as ``read_moves`` takes it.
+    """
+    global _sample
+    sample = read_moves(moves)
+    _sample = None if sample == {EACH: 1} else sample
     _lines.write_line = json_line if format == "json" else text_line
     logger.handlers[:] = [_Handler()]
-    logger.setLevel(level)
+    logger.setLevel(level.upper())
     logger.propagate = False
 
 
@@ -112,13 +126,43 @@ def _dropped_line(count: int, why: str) -> str:
     return _lines.write_line(logging.WARNING, sentence, fields) + "\n"
 
 
+def read_moves(text: str) -> Sample:
+    """Read which good moves are logged: ``all``, ``failures`` (none), ``1/100`` (those of one run in 100).
+
+    After commas, or alone, the same for a type: ``1/100,send_invoice=all``. Raises ValueError or KeyError.
+    """
+    sample = {EACH: 1}
+    for part in text.split(","):
+        job_type, equals, share = (word.strip() for word in part.rpartition("="))
+        if equals and not job_type:
+            raise ValueError
+        one, slash, of = share.partition("/")
+        sample[job_type] = int(of) if slash else {"all": 1, "failures": 0}[share]
+        if slash and (one.strip() != "1" or not 1 <= int(of) <= 1_000_000):
+            raise ValueError
+    return sample
+
+
+def _is_logged(run_id: int, job_type: str) -> bool:
+    """Return whether the good moves of a run are logged: all of them or none, in whichever process."""
+    assert _sample is not None
+    one_in = _sample.get(job_type, _sample[EACH])
+    # Neighbours have all kinds of numbers, such as every second one.
+    return one_in > 0 and (run_id * 0x9E3779B97F4A7C15 % 2**64 >> 32) % one_in == 0
+
+
 def move(event: str, **fields: object) -> None:
     """Log one move of a run, schedule or worker: ``event`` is its name; None fields are left out.
 
     The line may wait for a tenth of a second or until ``flush``.
     """
-    if logger.isEnabledFor(logging.INFO):
-        _lines.add(_lines.write_line(logging.INFO, event, _told(fields)), at_once=False)
+    if not logger.isEnabledFor(logging.INFO):
+        return
+    if _sample is not None and event in GOOD and fields.get("error_code") is fields.get("reason") is None:
+        run_id, job_type = fields["run_id"], fields["job_type"]
+        if isinstance(run_id, int) and isinstance(job_type, str) and not _is_logged(run_id, job_type):
+            return
+    _lines.add(_lines.write_line(logging.INFO, event, _told(fields)), at_once=False)
 
 
 def run_moves(event: str, worker_id: str, runs: Iterable[Moved]) -> None:
@@ -126,6 +170,8 @@ def run_moves(event: str, worker_id: str, runs: Iterable[Moved]) -> None:
 
     As text the lines wait for ``flush``, or until they are KEEP_LINES.
     """
+    if _sample is not None:
+        runs = [each for each in runs if _is_logged(each[0], each[1])]
     if _lines.write_line is not text_line:
         for run_id, job_type, attempt, seconds in runs:
             move(

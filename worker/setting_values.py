@@ -73,6 +73,14 @@ def one_of(*words: str) -> Callable[[str], str]:
     return read
 
 
+def moves(text: str) -> str:
+    """Read which good moves of runs are logged."""
+    from worker.log import read_moves
+
+    read_moves(text)
+    return text
+
+
 def zone(text: str) -> str:
     """Read the name of a time zone."""
     if text not in available_timezones():

@@ -111,6 +111,13 @@ class Settings:
     timezone: str = _setting(kinds.zone, "a time zone name such as Europe/Paris", "UTC")
     environment: str | None = _setting(str, "a name and a colour, such as 'production red'")
     log_format: str = _setting(kinds.one_of("text", "json"), "text or json", "text")
+    log_level: str = _setting(kinds.one_of("info", "warning", "error"), "info, warning or error", "info")
+    log_moves: str = _setting(
+        kinds.moves,
+        "all, failures, or 1/N for one run in N; after commas the same for a type: 1/100,send_invoice=all",
+        "all",
+        says="which claims and successes are logged: all, failures (none of them), 1/N, TYPE=1/N",
+    )
     keep_succeeded_days: int = _setting(kinds.whole(0, 36_500), f"{_DAYS} succeeded runs are kept", 14)
     keep_dead_days: int = _setting(kinds.whole(0, 36_500), f"{_DAYS} dead and cancelled runs are kept", 90)
     keep_audit_days: int = _setting(kinds.whole(0, 36_500), f"{_DAYS} audit rows are kept", 365)

@@ -34,7 +34,7 @@ LONG_LAG_SECONDS = 60
 FEW_CONNECTIONS_LEFT = 0.8
 MANY_DEAD_ROWS = 100_000
 # What is text and yet no address: the rest of the texts is shown to those who may act.
-PLAIN_TEXTS = ("timezone", "environment", "log_format", "app")
+PLAIN_TEXTS = ("timezone", "environment", "log_format", "log_level", "log_moves", "app")
 
 # What each loop does; a worker of another version may have others.
 LOOPS = {

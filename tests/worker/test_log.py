@@ -92,6 +92,69 @@ def test_lines_of_runs_are_written_in_the_order_of_all_lines(capsys: pytest.Capt
     assert words == ["claim", "claim", "fail", "succeed", "Stopping."]
 
 
+MOVES = {
+    "all": [f"{event} {job_type}" for job_type in ("mail", "shop") for event in ("claim", "succeed")],
+    "failures": [],
+    "mail=failures": ["claim shop", "succeed shop"],
+    "failures, mail=all": ["claim mail", "succeed mail"],
+}
+
+
+@pytest.mark.parametrize("format", ["text", "json"])
+@pytest.mark.parametrize("moves", MOVES)
+def test_good_moves_are_logged_by_type_and_what_goes_wrong_always(
+    format: str, moves: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log.configure(format, moves=moves)
+    for run_id, job_type in ((1, "mail"), (2, "shop")):
+        fields = {"run_id": run_id, "job_type": job_type}
+        log.run_moves("claim", "w", [(run_id, job_type, 1, None)])
+        log.run_moves("succeed", "w", [(run_id, job_type, 1, 0.1)])
+        log.move("fail", **fields, error_code="boom")
+        log.move("dead", **fields, error_code="boom")
+        log.move("succeed", **fields, error_code=None, reason="its result was no JSON")
+    log.move("reap", run_id=3, job_type="mail")
+    printed = printed_by(capsys)
+    said = [_move(line) if format == "text" else _object(line) for line in printed.splitlines()]
+    bad = [f"{event} {of}" for of in ("mail", "shop") for event in ("fail", "dead", "succeed")]
+    assert sorted(said) == sorted([*MOVES[moves], *bad, "reap mail"])
+
+
+def _move(line: str) -> str:
+    words = line.split()
+    return f"{words[1]} {words[3].removeprefix('type=')}"
+
+
+def _object(line: str) -> str:
+    found = json.loads(line)
+    return f"{found['event']} {found['job_type']}"
+
+
+@pytest.mark.parametrize("step", [1, 2, 100])
+def test_one_run_in_a_hundred_is_logged_from_its_claim_to_its_end(
+    step: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log.configure("text", moves="1/100,shop=1/10")
+    runs = range(1, 20_000 * step, step)
+    log.run_moves("claim", "w", [(run_id, "mail", 1, None) for run_id in runs])
+    for run_id in runs:
+        log.move("succeed", run_id=run_id, job_type="mail", attempt=1)
+    lines = [line.split() for line in printed_by(capsys).splitlines()]
+    claimed, succeeded = ([line[2] for line in lines if line[1] == event] for event in ("claim", "succeed"))
+    assert claimed == succeeded and 150 < len(claimed) < 250
+
+
+def test_a_level_leaves_out_what_is_below_it(capsys: pytest.CaptureFixture[str]) -> None:
+    for level, expected in (("info", 5), ("warning", 2), ("error", 1)):
+        log.configure("text", level=level)
+        log.run_moves("claim", "w", [(1, "mail", 1, None)])
+        log.move("fail", run_id=1, job_type="mail")
+        log.note("Stopping.")
+        log.warn("Odd.")
+        log.trouble("Wrong.", "")
+        assert len(printed_by(capsys).splitlines()) == expected
+
+
 def test_a_value_with_spaces_is_quoted(capsys: pytest.CaptureFixture[str]) -> None:
     log.configure("text")
     log.warn("Odd.", why='two words and a "quote"', empty="")

@@ -65,6 +65,20 @@ def test_a_tick_prints_what_it_did_and_nothing_when_that_was_nothing(
     assert (refused.returncode, "Worker started." in refused.stderr) == (2, True), refused.stderr
 
 
+def test_a_tick_logs_no_more_than_it_was_asked_to(database: str, connection: Connection) -> None:
+    def moves(**variables: str) -> list[str]:
+        insert_many(connection, "quick", 3)
+        insert(connection, "crash", {"way": "exit"})
+        lines = [line.split() for line in tick(database, **variables).stderr.splitlines()]
+        return [line[1] for line in lines if line[2].startswith("run=")]
+
+    assert sorted(set(moves())) == ["claim", "dead", "succeed"]
+    assert moves(WAKEBOARD_LOG_MOVES="failures") == ["dead"]
+    assert sorted(set(moves(WAKEBOARD_LOG_MOVES="quick=failures"))) == ["claim", "dead"]
+    insert_many(connection, "quick", 3)
+    assert tick(database, WAKEBOARD_LOG_LEVEL="warning").stderr == ""
+
+
 def test_duties_tell_once_that_each_has_had_its_first_turn(database: str) -> None:
     done = list[str]()
     steps = (lambda _: done.append("schedule"), lambda _: done.append("presence"))

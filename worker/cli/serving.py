@@ -86,7 +86,7 @@ def _supervise(**how: Any) -> int:
     run_as.check(chosen)
     from worker import supervisor
 
-    log.configure(chosen.log_format)
+    log.configure(chosen.log_format, level=chosen.log_level, moves=chosen.log_moves)
     url = reach.database_url(chosen)
     return supervisor.run(chosen, url=url, firstborn=template, **how)
 
