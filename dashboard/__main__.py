@@ -18,7 +18,6 @@ from worker.streams import open_closed
 @click.option("--database-url", metavar="URL", help="The database (WAKEBOARD_DATABASE_URL).")
 def main(bind: str | None, database_url: str | None) -> None:
     """Serve the dashboard until stopped. Exits with 2 when it may not listen there, 1 when it cannot now."""
-    open_closed()
     log.never_wait()
     if folder.current() is None:
         click.echo(folder.GONE, err=True)
@@ -55,4 +54,5 @@ def main(bind: str | None, database_url: str | None) -> None:
 
 
 if __name__ == "__main__":
+    open_closed()
     main()

@@ -48,6 +48,13 @@ def open_closed() -> None:
             setattr(sys, name, stream)
 
 
+def silence(stream: TextIO) -> None:
+    """Let what ``stream`` is written go nowhere: at its end Python would try to write the rest, and fail."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, stream.fileno())
+    os.close(null)
+
+
 @contextmanager
 def held(lock: AbstractContextManager[object]) -> Iterator[None]:
     """Hold ``lock``, but not when Python ends: its threads are stopped by then, wherever they were."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import traceback
 from pathlib import Path
@@ -17,6 +16,7 @@ from worker.embedded.errors import EmbeddedError
 from worker.filters.values import FilterError
 from worker.people.permission import AccountError
 from worker.settings import SettingsError
+from worker.streams import silence
 from worker.transitions.definitions import DefinitionError
 from worker.transitions.newrun import EnqueueError
 
@@ -44,8 +44,8 @@ def explain(failure: BaseException) -> tuple[int, str]:
     if isinstance(known := wrapped or failure, psycopg.Error):
         return 1, _of_database(known)
     if isinstance(failure, BrokenPipeError):
-        # Whoever read our output has gone; at exit Python must not try to write the rest.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # Whoever read our output has gone.
+        silence(sys.stdout)
         return 1, ""
     if isinstance(failure, OSError):
         return 1, _sentence(f"{failure.filename or 'The system'}: {failure.strerror or failure}")

@@ -17,6 +17,7 @@ import click
 
 from worker.cli.flags import is_json, settings
 from worker.log import escaped
+from worker.streams import silence
 
 if TYPE_CHECKING:
     from worker.transitions.answer import Answer
@@ -30,9 +31,12 @@ def say(sentence: str) -> None:
 
 
 def tell(sentence: str) -> None:
-    """Print what happens on the way, on standard error."""
-    click.echo("\n".join(escaped(line) for line in sentence.split("\n")), err=True)
-    sys.stderr.flush()
+    """Print what happens on the way, on standard error; where nobody can read that, the work goes on."""
+    try:
+        click.echo("\n".join(escaped(line) for line in sentence.split("\n")), err=True)
+        sys.stderr.flush()
+    except OSError:
+        silence(sys.stderr)
 
 
 def complain(line: str) -> None:
