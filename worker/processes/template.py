@@ -54,8 +54,8 @@ class Template:
     """The template's loop: fork, kill, watch for deaths."""
 
     def __init__(self, given: dict[str, Any]) -> None:
-        """`given`: app, folder (to work in), pages (descriptor), recycle_runs, recycle_mb, exit_seconds, control
-        (descriptor), parent (process id)."""
+        """`given`: app, folder (to work in), pages (descriptor), recycle_runs, recycle_mb, exit_seconds,
+        control (descriptor), parent (process id)."""
         self._given = given
         self._control = socket.socket(fileno=given["control"])
         self._members: dict[int, _Member] = {}
