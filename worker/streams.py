@@ -12,6 +12,7 @@ import io
 import os
 import select
 import sys
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from queue import Empty, SimpleQueue
@@ -26,6 +27,8 @@ BLOCK = 64 * 1024
 GATHER_SECONDS = 0.01
 # How long a process that ends waits for whoever reads.
 END_SECONDS = 1.0
+# How long a thread rests that met an error: it may be the same one again.
+ERROR_PAUSE_SECONDS = 0.5
 UNREAD = "nobody read the log"
 
 Notice = Callable[[int, str], str]
@@ -111,6 +114,17 @@ class Writer:
             self._thread, self._has_ended = None, True
 
     def _work(self) -> None:
+        _until_done("log", self._write_all, self._count_anew)
+
+    def _count_anew(self) -> None:
+        """Count what waits: an error may have come between a text's leaving and its being counted."""
+        with held(self._lock):
+            texts = [self._texts.get() for _ in range(self._texts.qsize())]
+            self._waiting = sum(len(text or "") for text in texts)
+            for text in texts:
+                self._texts.put(text)
+
+    def _write_all(self) -> None:
         while (text := self._texts.get()) is not None:
             sleep(GATHER_SECONDS)
             block, size, is_last = [text], len(text), False
@@ -265,7 +279,34 @@ def pass_on(descriptor: int) -> None:
 
 
 def _pass_on(descriptor: int) -> None:
-    with open(descriptor, encoding="utf-8", errors="backslashreplace") as pipe, suppress(OSError, ValueError):
+    with open(descriptor, encoding="utf-8", errors="backslashreplace") as pipe:
+        _until_done("pass on", lambda: _print_lines(pipe))
+
+
+def _print_lines(pipe: TextIO) -> None:
+    with suppress(OSError, ValueError):
         while line := pipe.readline(BLOCK):
             sys.stderr.write(line)
             sys.stderr.flush()
+
+
+def _until_done(name: str, body: Callable[[], None], mend: Callable[[], None] = lambda: None) -> None:
+    """Run ``body``, the whole of a thread, until it returns: what ends it by an error is printed.
+
+    The log itself stands on these threads, so they are no ``ServiceThread``, which logs. ``mend`` is called
+    before the body begins anew.
+    """
+    is_done = False
+    while not is_done:
+        try:
+            body()
+            is_done = True
+        except BaseException as failure:
+            with suppress(BaseException):
+                mend()
+            with suppress(BaseException):
+                trace = traceback.format_exc()
+                described = f"{type(failure).__name__}: {failure}".removesuffix(": ")
+                told = f"The thread {name!r} ended by an error and is started again: {described}"
+                sys.stderr.write(f"{told}\n{trace}")
+                sleep(ERROR_PAUSE_SECONDS)

@@ -27,8 +27,8 @@ from tests.processes import run_wakeboard, wait_until
 Measured = Callable[[str], None]
 # Every thread of a worker and of a dashboard's process that lives as long as the process does. A new one
 # needs a line here, and a ServiceThread, or something else that starts it again.
-WORKER_THREADS = ("lease", "duties")
-WEB_THREADS = ("alerts", "post", "outage", "polls")
+WORKER_THREADS = ("lease", "duties", "pass on", "log")
+WEB_THREADS = ("alerts", "post", "outage", "polls", "log")
 # Each opens a connection, works on the indexes or makes a page, and is over.
 SHORT_LIVED = re.compile(r"connect (claim|finish)|indexes|first page|deadline")
 # An executor has as many threads as are needed.
@@ -86,11 +86,16 @@ def test_a_thread_that_ends_is_told_and_started_again(house: House, scale: Scale
     names = [name for name in orders.names(worker.pid) if not is_brief(name)]
     assert sorted(names) == sorted(("MainThread", *WORKER_THREADS)), "a thread without a line here"
     assert {len(member.threads()) for member in worker.family()} == {1}, "template and children have one"
-    orders.end(worker.pid, *WORKER_THREADS)
-    for name in WORKER_THREADS:
-        worker.wait_for(ENDED.format(name))
+    # What writes the log loses the line at hand, so it comes last.
+    for ended in (WORKER_THREADS[:-1], WORKER_THREADS[-1:]):
+        orders.end(worker.pid, *ended)
+        # What passes on the template's lines hears of it with the next one.
+        template = psutil.Process(worker.pid).children()[0]
+        Path(f"/proc/{template.pid}/fd/2").write_text("a line of the template\n")
+        for name in ended:
+            worker.wait_for(ENDED.format(name))
     wait_until(lambda: "SystemExit" in last_error(house, "renew"), 30, "the lease's row tells it")
-    wait_until(lambda: "SystemExit" in last_error(house, "schedule"), 30, "the duties' row tells it")
+    wait_until(lambda: "SystemExit" in last_error(house, "clock"), 30, "the duties' row tells it")
     assert "Traceback" in worker.output
     runs_work(house)
     assert set(WORKER_THREADS) <= set(orders.names(worker.pid))
