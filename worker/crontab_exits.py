@@ -50,12 +50,13 @@ def ordinary_exit(command: str) -> OrdinaryExit | None:
 def _deciding(words: Sequence[str]) -> list[list[str]]:
     """Return the programs whose exit code is that of the whole: in the last list those that no ``||``
     follows, and of a pipeline the last."""
-    if _COMPOUND.intersection(words):
-        return []
     parts: list[list[str]] = [[]]
     for word in words:
         if word in ("(", ")", "{", "}"):
             continue
+        if word in _COMPOUND and not parts[-1]:
+            # What it tests and does ends well; only what stands before it with && counts.
+            break
         if word in _ENDS or word == "||":
             parts = [[]]
         elif word == "&&":
@@ -68,19 +69,21 @@ def _deciding(words: Sequence[str]) -> list[list[str]]:
 
 
 def _of_program(words: Sequence[str]) -> OrdinaryExit | None:
-    words = _unwrapped(list(words))
-    if not words:
-        return None
-    program, rest = words[0].rpartition("/")[2], words[1:]
-    if program in _REASONS:
-        return OrdinaryExit(program, 1, _REASONS[program])
-    if program == "timeout":
-        return _of_program(_behind_duration(rest)) or OrdinaryExit(program, 124, _TIMEOUT)
-    if program == "flock" and (code := _code_of_flock(rest)):
-        return OrdinaryExit(program, code, _FLOCK)
-    if program in _SHELLS and "-c" in rest[:-1]:
-        return ordinary_exit(rest[rest.index("-c") + 1])
-    return None
+    late: OrdinaryExit | None = None
+    while words := _unwrapped(list(words)):
+        program, rest = words[0].rpartition("/")[2], words[1:]
+        if program == "timeout":
+            late = OrdinaryExit(program, 124, _TIMEOUT)
+            words = _behind_duration(rest)
+            continue
+        if program in _REASONS:
+            return OrdinaryExit(program, 1, _REASONS[program])
+        if program == "flock" and (code := _code_of_flock(rest)):
+            return OrdinaryExit(program, code, _FLOCK)
+        if program in _SHELLS and "-c" in rest[:-1]:
+            return ordinary_exit(rest[rest.index("-c") + 1]) or late
+        break
+    return late
 
 
 def _unwrapped(words: list[str]) -> list[str]:
@@ -95,7 +98,7 @@ def _unwrapped(words: list[str]) -> list[str]:
     return words
 
 
-def _behind_duration(rest: Sequence[str]) -> Sequence[str]:
+def _behind_duration(rest: Sequence[str]) -> list[str]:
     """Return the command that ``timeout`` runs: it follows the duration, which is the first that is no
     option."""
     words = list(rest)

@@ -24,13 +24,13 @@ def text_of(data: bytes, file: str) -> str:
         raise ValueError(f"{file} has more than 4 MiB; it is no crontab.")
     if data.startswith(_UTF_16) or data.count(0) > len(data) // 4:
         raise ValueError(
-            f"{file} is text in UTF-16, and a crontab is UTF-8. Convert it: iconv -f UTF-16 -t UTF-8 {file}"
+            f"{file} is text in UTF-16, and a crontab is UTF-8: convert it with iconv -f UTF-16 -t UTF-8."
         )
     lines = data.replace(b"\r\n", b"\n")
     if b"\n" not in lines and b"\r" in lines.removesuffix(b"\r"):
         raise ValueError(
-            f"{file} has a carriage return alone at its line ends, as old Macs wrote them. Convert it: "
-            f"tr '\\r' '\\n' < {file}"
+            f"{file} has a carriage return alone at its line ends, as old Macs wrote them: convert it "
+            "with tr '\\r' '\\n'."
         )
     return data.decode("utf-8", "surrogateescape")
 

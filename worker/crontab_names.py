@@ -14,8 +14,10 @@ MOST_WORDS = 6
 # A comment names its line where it is one phrase of plain words, which Ansible and Puppet write, too.
 _AUTHORED = re.compile(r"(?:ansible|puppet name)\s*:\s*", re.IGNORECASE)
 _PHRASE = re.compile(r"[^\W\d_][\w ,.'/()&-]*[.:!]?")
+# What the system's own files say above their first line, and programs that write crontabs.
 _HEADING = re.compile(
-    r"m\s+h\b|min(?:ute)?s?\s+hours?\b|.*\b(?:dom|dow)\b|do not edit|edit this file", re.IGNORECASE
+    r"m\s+h\b|min(?:ute)?s?\s+hours?\b|.*\b(?:dom|dow)\b|.*command to be executed|do not edit|edit this file",
+    re.IGNORECASE,
 )
 # What says where, when or as whom a command runs, not what it is. Several may stand one behind the other.
 _IN_ANY_FOLDER = r"(?:/[^\s;&|]*/)?"
@@ -28,6 +30,7 @@ _LEAD_IN = re.compile(
       | (?:if\s+)?(?:!\s*)?(?:command\s+-v|type|{_IN_ANY_FOLDER}(?:which|pgrep|pidof))\s[^;&|]*(?:&&|\|\||;)
       | (?:\.|source)\s+\S+\s*(?:&&|;)
       | {_IN_ANY_FOLDER}sleep\s[^;&|]*(?:&&|;)
+      | {_IN_ANY_FOLDER}perl\s+-e\s+'[^']*'\s*(?:&&|;)
       | {_IN_ANY_FOLDER}flock\s+{_OPTIONS}[^\s;&|]+\s+(?:-c\s+)?
       | {_IN_ANY_FOLDER}timeout\s+{_OPTIONS}\d[\w.]*\s+
       | {_IN_ANY_FOLDER}(?:nice|ionice|chrt)\s+{_OPTIONS}
@@ -67,6 +70,8 @@ def _of_command(command: str) -> str:
     while lead_in := _LEAD_IN.match(rest):
         rest = rest[lead_in.end() :]
     words = [word.rstrip("\"')") for word in _END.split(rest.strip() or command)[0].split()]
+    # Each line of Debian's own file is a run-parts of some folder.
+    words = [word for word in words if word != "--report"]
     shown = itertools.takewhile(lambda pair: pair[0].fullmatch(pair[1]), zip(_SHOWN, words, strict=False))
     return _slug("-".join(word.rstrip("/").rpartition("/")[2] for _, word in shown))
 

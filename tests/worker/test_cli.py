@@ -791,7 +791,10 @@ def test_exit_codes_of_lines_that_end_so_are_noted_and_can_be_taken_for_success(
 @pytest.mark.parametrize(
     ("data", "why"),
     [
-        ("0 3 * * * id\n".encode("utf-16"), "is text in UTF-16, and a crontab is UTF-8. Convert it: iconv"),
+        (
+            "0 3 * * * id\n".encode("utf-16"),
+            "is text in UTF-16, and a crontab is UTF-8: convert it with iconv",
+        ),
         ("0 3 * * * id\n".encode("utf-16-le"), "is text in UTF-16"),
         (b"0 3 * * * id\r0 4 * * * id\r", "has a carriage return alone at its line ends"),
         (b"# x\n@monthly 15 cron.monthly nice run-parts /x\n", "is an anacrontab, no crontab: line 2 has a"),
