@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 _UNIT = """\
+# /etc/systemd/system/{name}.service
 [Unit]
-Description={description}
+Description={name}
 After=network.target
 
 [Service]
@@ -22,16 +23,14 @@ WantedBy=multi-user.target
 """
 
 
-def unit(
-    description: str, user: str, argv: Sequence[str], env: Mapping[str, str], stdin: str | None = None
-) -> str:
-    """Return the text of a unit that runs ``argv`` once as ``user`` when the machine starts, as cron would.
+def unit(name: str, user: str, argv: Sequence[str], env: Mapping[str, str], stdin: str | None = None) -> str:
+    """Return the text of the unit ``name``: it runs ``argv`` once as ``user`` when the machine starts.
 
     It counts as active when the command has ended, so that what the command left running stays.
     """
     data = "" if not stdin else f"\nStandardInput=data\nStandardInputText={_of_input(stdin)}"
     return _UNIT.format(
-        description=description.replace("%", "%%"),
+        name=name,
         user=user,
         environment="Environment=" + " ".join(_quoted(f"{name}={value}") for name, value in env.items()),
         command=" ".join(_quoted(word).replace("$", "$$") for word in argv),

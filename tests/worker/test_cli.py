@@ -757,7 +757,7 @@ def test_a_person_s_own_crontab_keeps_its_type_and_is_no_finding(
     imported_without_user(connection, "/usr/local/bin/dump --all", f"named-{mark}")
     a_worker(connection, job_types=["command", "command:root"])
     said = wakeboard("import-crontab", file, "--timezone", "UTC")
-    assert f"unchanged named-{mark}" in said.out and "They run as the user of the worker" in said.out
+    assert f"unchanged named-{mark}" in said.out and "They run as the user of their worker" in said.out
     found = {item["check"]: item["level"] for item in wakeboard("doctor", "--json").json["items"]}
     assert found["commands"] == "ok", "whose crontab it was is known now"
     system = tmp_path / "system"
@@ -816,10 +816,13 @@ def test_a_line_of_the_machine_s_start_comes_back_as_a_unit(wakeboard: Command, 
     file.write_text("# Warm the cache\n@reboot www-data /opt/warm --all\n0 3 * * * www-data id\n")
     said = wakeboard("import-crontab", file, "--system", "--dry-run")
     assert "as the unit warm-the-cache.service of systemd" in said.out
-    assert "A unit of systemd for line 2 (/etc/systemd/system, to be enabled" in said.out
+    assert "A unit of systemd for line 2 (then: systemctl enable):\n# /etc/systemd/" in said.out
     assert "User=www-data\n" in said.out and 'ExecStart="/bin/sh" "-c" "/opt/warm --all"\n' in said.out
     items = wakeboard("import-crontab", file, "--system", "--dry-run", "--json").json["items"]
-    assert items[0]["unit"].startswith("[Unit]\n") and "unit" not in items[1]
+    assert (
+        items[0]["unit"].startswith("# /etc/systemd/system/warm-the-cache.service\n[Unit]\n")
+        and "unit" not in items[1]
+    )
 
 
 def test_a_command_of_a_user_is_added_by_its_name(wakeboard: Command, connection: Connection) -> None:

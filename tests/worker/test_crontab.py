@@ -469,7 +469,8 @@ def test_a_line_of_the_machine_s_start_is_a_unit_that_runs_the_same() -> None:
     line = only(r"PATH=/bin:/opt/100\%" + "\n" + r'@reboot cd /srv && ./run "50\%" $HOME%one%  two')
     assert line.kind == "refused"
     assert line.unit == (
-        "[Unit]\nDescription=run\nAfter=network.target\n\n[Service]\nType=exec\nUser=deploy\n"
+        "# /etc/systemd/system/run.service\n[Unit]\nDescription=run\nAfter=network.target\n\n"
+        "[Service]\nType=exec\nUser=deploy\n"
         'WorkingDirectory=-~\nEnvironment="SHELL=/bin/sh" "PATH=/bin:/opt/100\\\\%%"\n'
         r'ExecStart="/bin/sh" "-c" "cd /srv && ./run \"50%%\" $$HOME"' + "\n"
         "StandardInput=data\nStandardInputText=one\\n  two\nRemainAfterExit=yes\n\n"

@@ -215,8 +215,7 @@ def _report(
         say(f"line {item['line']}: {would}{item['result']}{name}: {says}")
     for item in items:
         if "unit" in item:
-            place = "/etc/systemd/system, to be enabled with systemctl enable"
-            say(f"A unit of systemd for line {item['line']} ({place}):\n{item['unit']}")
+            say(f"A unit of systemd for line {item['line']} (then: systemctl enable):\n{item['unit']}")
     if dry_run:
         say("Nothing was changed: this was a dry run.")
     if not items:
@@ -225,7 +224,7 @@ def _report(
         runs = "a worker that runs them is there" if user["is_served"] else f"start {user['worker']}"
         say(f"As {user['user']}: {_numbers(user['lines'])}; {runs}.")
     if taken and not system:
-        say(f"They run as the user of the worker that takes them: start it as {os_user()} for that user's.")
+        say(f"They run as the user of their worker: start one as {os_user()} for commands of {os_user()}.")
     if taken:
         times = f" Times are in the zone {zone}, where a line does not say another." if is_used else ""
         say(
