@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from time import monotonic
-from typing import Any
+from typing import Any, NamedTuple
 
 import psycopg
 from psycopg.rows import dict_row
@@ -103,15 +103,27 @@ Line = Callable[[], None]
 _refusals = Refusals()
 
 
+class Settled(NamedTuple):
+    """How many definitions one look settled. ``has_more``: it stopped before all that is due was settled."""
+
+    due: int
+    has_more: bool = False
+
+
 def step(connection: psycopg.Connection[Any]) -> dict[str, int]:
-    """Fire what is due; return how many definitions were settled.
+    """Fire what is due, as ``settle`` does; return how many definitions were settled."""
+    return {"due": settle(connection).due}
 
-    Where the database refuses one of them, the others are settled without it.
+
+def settle(connection: psycopg.Connection[Any]) -> Settled:
+    """Fire what is due, as much as one look may.
+
+    Where the database refuses one definition, the others are settled without it.
     """
-    return {"due": _settle_all(connection)}
+    return _settle_all(connection)
 
 
-def _settle_all(connection: psycopg.Connection[Any], ids: Sequence[int] | None = None) -> int:
+def _settle_all(connection: psycopg.Connection[Any], ids: Sequence[int] | None = None) -> Settled:
     """Settle what is due (of ``ids`` only) in one transaction, in smaller ones where that is refused."""
     rows: list[dict[str, Any]] = []
     lines: list[Line] = []
@@ -128,11 +140,13 @@ def _settle_all(connection: psycopg.Connection[Any], ids: Sequence[int] | None =
         if not is_refusal(refused):
             raise
         if len(rows) > 1:
-            return sum(_settle_all(connection, part) for part in halves([row["id"] for row in rows]))
-        return _hold(connection, rows[0], refused)
+            parts = [_settle_all(connection, part) for part in halves([row["id"] for row in rows])]
+            settled = sum(part.due for part in parts)
+            return Settled(settled, settled > 0 and len(rows) == BATCH)
+        return Settled(_hold(connection, rows[0], refused))
     for line in lines:
         line()
-    return settled
+    return Settled(settled, settled < len(rows) or len(rows) == BATCH)
 
 
 def _hold(connection: psycopg.Connection[Any], definition: Mapping[str, Any], refused: psycopg.Error) -> int:

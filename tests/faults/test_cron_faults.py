@@ -20,17 +20,27 @@ from typing import Any
 import pytest
 
 from tests.factories import Connection, a_definition, rows
-from tests.faults.invariants import i10_fires_are_kept_once
+from tests.faults.house import House
+from tests.faults.invariants import LATE, i10_fires_are_kept_once
 from tests.faults.rows import Scale, fault
-from tests.processes import ROOT, surroundings
+from tests.processes import ROOT, surroundings, wait_until
 from tests.worker import cron_oracle
 from worker import schedule
 from worker.cron import Cron, CronError
 from worker.due import CATCH_UP_CAP
+from worker.duties.background import SOON_SECONDS
+from worker.liveness import MARGIN_SECONDS
 
 Measured = Callable[[str], None]
 FIRST_YEAR, AFTER_LAST_YEAR = 2008, 2028
 MINUTE = timedelta(minutes=1)
+FIRED = "SELECT count(*)::int FROM wakeboard.job_runs"
+SEEN_AGO = "SELECT max(extract(epoch FROM now() - seen_at))::float8 FROM wakeboard.workers"
+# What one look fires has one created_at.
+TOOK = """
+SELECT count(DISTINCT created_at)::int, extract(epoch FROM max(created_at) - min(created_at))::float8
+FROM wakeboard.job_runs
+"""
 HOSTILE = {
     "a list that never ends": "1," * 5_000 + "1 * * * *",
     "a range of a hundred million": "0 0 1--100000000 * *",
@@ -315,3 +325,41 @@ def schedulers(database: str) -> Iterator[Callable[[float], None]]:
 def minutes_between(since: datetime, until: datetime) -> list[datetime]:
     """Return the full minutes after ``since``, itself one, up to ``until``."""
     return [since + n * MINUTE for n in range(1, (until - since) // MINUTE + 1)]
+
+
+@fault(
+    "F75",
+    injected="2,000 schedules are due at once, 5,000 at full scale",
+    expected="they are caught up with in one go, each slot once; meanwhile no duty and no heartbeat is late",
+)
+def test_what_one_look_leaves_is_fired_at_once(house: House, scale: Scale, measured: Measured) -> None:
+    count = scale.times(2_000, 5_000)
+    # Its looks come every two seconds, or a second after something was due.
+    house.worker(LEASE_SECONDS="30")
+    house.connection.execute(
+        "INSERT INTO wakeboard.job_definitions (name, job_type, schedule, next_fire_at)"
+        " SELECT 'many-' || n, 'note', '0 0 1 1 *', now()"
+        " FROM generate_series(1, %s) AS n",
+        (count,),
+    )
+    oldest, late = 0.0, list[tuple[Any, ...]]()
+
+    def is_caught_up() -> bool:
+        nonlocal oldest
+        late.extend(house.connection.execute(LATE).fetchall())
+        oldest = max(oldest, house.connection.execute(SEEN_AGO).fetchall()[0][0])
+        return house.connection.execute(FIRED).fetchall()[0][0] >= count
+
+    wait_until(is_caught_up, 60, "all that was due is fired")
+    ((looks, seconds),) = house.connection.execute(TOOK).fetchall()
+    house.settle(60)
+    assert looks >= count / schedule.BATCH
+    rests = (count / schedule.BATCH - 1) * SOON_SECONDS
+    measured(
+        f"{count:,} schedules by {looks} looks in {seconds:.1f} s, {count / seconds:.0f} a second "
+        f"(with a rest after each look {rests:.0f} s and more); last heartbeat at most {oldest:.1f} s old"
+    )
+    assert seconds < rests
+    assert oldest < MARGIN_SECONDS
+    assert not late
+    house.check()

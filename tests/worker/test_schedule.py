@@ -325,6 +325,29 @@ def test_a_disabled_definition_does_not_fire(connection: Connection) -> None:
     assert not fired(connection, made)
 
 
+def test_a_look_that_is_full_says_that_there_may_be_more(
+    connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(schedule, "MOST_SECONDS", 60.0)
+    connection.execute(
+        "INSERT INTO wakeboard.job_definitions (name, job_type, schedule, next_fire_at)"
+        " SELECT 'many-' || n, 'mail', '0 0 1 1 *', now() FROM generate_series(1, %s) AS n",
+        (schedule.BATCH + 1,),
+    )
+    assert schedule.settle(connection).has_more
+    assert schedule.settle(connection) == (1, False)
+    assert schedule.settle(connection) == (0, False)
+
+
+def test_a_look_that_ran_out_of_time_says_that_there_is_more(
+    connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(3):
+        a_definition(connection, f"m{number}", next_fire_at="-1 minute")
+    monkeypatch.setattr(schedule, "MOST_SECONDS", -1.0)
+    assert [schedule.settle(connection) for _ in range(4)] == [(1, True), (1, True), (1, False), (0, False)]
+
+
 def test_resuming_starts_from_now(connection: Connection) -> None:
     definitions.add(connection, Definition("report", "mail", "* * * * *"), ADMIN)
     definitions.pause(connection, "report", ADMIN)

@@ -25,6 +25,7 @@ from tests.worker.motion import (
     truth,
     wait_until_started,
 )
+from worker import schedule
 from worker.duties.thread import Duties, Duty
 
 
@@ -126,6 +127,17 @@ def test_a_tick_fires_the_schedules_that_are_due_and_runs_them(database: str, co
     (fired,) = rows(connection, "job_runs", "definition_id = %s", definition)
     assert fired["status"] == "succeeded"
     assert fired["scheduled_for"].minute == 0
+
+
+def test_a_tick_fires_more_than_one_look_takes(database: str, connection: Connection) -> None:
+    count = 2 * schedule.BATCH + 1
+    connection.execute(
+        "INSERT INTO wakeboard.job_definitions (name, job_type, schedule, next_fire_at)"
+        " SELECT 'many-' || n, 'quick', '0 0 1 1 *', now() FROM generate_series(1, %s) AS n",
+        (count,),
+    )
+    assert tick(database).returncode == 0
+    assert counts(connection, [run["id"] for run in rows(connection, "job_runs")]) == {"succeeded": count}
 
 
 def test_a_tick_follows_what_its_runs_enqueue_to_the_end(database: str, connection: Connection) -> None:

@@ -93,6 +93,7 @@ class Background:
         )  # fmt: skip
         self._clock = Clock(presence.worker_id)
         self._jumps = 0
+        self._has_more_fires = False
         self._operations = Operations()
         self._counting = Counting()
         self._retention = Retention(Keep.from_settings(settings), presence.worker_id)
@@ -133,8 +134,8 @@ class Background:
 
     @property
     def rounds(self) -> int:
-        """How often the duties have been looked at."""
-        return self._duties.rounds
+        """How often the duties have been looked at since all that was due had been fired, 0 before that."""
+        return 0 if self._has_more_fires else self._duties.rounds
 
     def start(self) -> None:
         """Start the thread."""
@@ -153,7 +154,7 @@ class Background:
 
     def _list(self) -> list[Duty]:
         settings, look_seconds = self._settings, self._look_seconds
-        steps: Sequence[Step] = (schedule.step, pauses.end_due, self._reaper.step, self._operate)
+        steps: Sequence[Step] = (self._fire, pauses.end_due, self._reap, self._operate)
         return [
             # First: what is due is found by times that it puts right.
             Duty("clock", CLOCK_SECONDS, self._put_right),
@@ -192,6 +193,24 @@ class Background:
 
     def _show_output(self, connection: Connection) -> None:
         self._live_output.step(connection, self._holdings.all())
+
+    def _fire(self, connection: Connection) -> Mapping[str, Any]:
+        """Fire what is due; what is left comes after the other duties that are due by then."""
+        settled, had_more = schedule.settle(connection), self._has_more_fires
+        self._has_more_fires = settled.has_more
+        if settled.has_more:
+            self._duties.hurry("schedule")
+        elif had_more:
+            # A claim from before proves to no tick that nothing is left.
+            self._wake()
+        return {"due": settled.due}
+
+    def _reap(self, connection: Connection) -> Mapping[str, Any]:
+        """Take back ended leases; what is left comes after the other duties that are due by then."""
+        counts = self._reaper.step(connection)
+        if self._reaper.has_more:
+            self._duties.hurry("reap")
+        return counts
 
     def _put_right(self, connection: Connection) -> Mapping[str, Any]:
         """Write anew what the database's clock wrote while it was ahead, a slice at a time."""

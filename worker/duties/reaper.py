@@ -48,6 +48,8 @@ class Reaper:
         self._patience = heartbeat_seconds + 5.0
         self._not_before = monotonic() + (self._patience if waits_first else 0.0)
         self._offset: float | None = None
+        # Whether the last step was full: there may be more.
+        self.has_more = False
         # How often the database's clock was seen to jump.
         self.jumps = 0
         self._passed_by: dict[int, float] = {}
@@ -59,6 +61,7 @@ class Reaper:
 
     def step(self, connection: psycopg.Connection[Any]) -> dict[str, int]:
         """Take back a batch of ended leases; return how many went where. Needed only when some have ended."""
+        self.has_more = False
         if self._clock_has_jumped(connection) or monotonic() < self._not_before:
             return {}
         if self._server_is_new(connection):
@@ -72,6 +75,7 @@ class Reaper:
         delays = [Backoff.parse_or_default(row[6]).delay_seconds(row[4] + 1) for row in rows]
         lost = [Lost(row[0], row[1], row[3], delay, row[5]) for row, delay in zip(rows, delays, strict=True)]
         moved = self._reap(connection, lost)
+        self.has_more = len(rows) == BATCH and bool(moved)
         counts: dict[str, int] = {}
         for run_id, status, next_run_at, job_type, attempt, worker_id in moved:
             counts[status] = counts.get(status, 0) + 1
