@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from tests.endtoend.visitor import JSON
 from tests.faults.house import House, a_house
 from tests.faults.people import an_operator
 from tests.faults.rows import Scale, fault
@@ -27,6 +28,12 @@ from worker.embedded.identity import Identity
 
 Measured = Callable[[str], None]
 HOUR = 3_600
+DEFINITIONS = "FROM wakeboard.job_definitions"
+TIMES = {
+    "workers": ("seen_at",),
+    "loops": ("last_success_at",),
+    "job_definitions": ("next_fire_at", "settled_at", "updated_at"),
+}
 # A reaper's patience after a jump (a heartbeat and 5 s), a look at what lies ahead (10 s), a lease, and room.
 RIGHT_WITHIN = 30.0
 # How long before a full minute the clock is set to be, so that schedules are about to fire.
@@ -168,3 +175,64 @@ def test_a_database_clock_that_was_wrong_stops_nothing(
 def is_held_by(house: House, run_id: int, worker: Wakeboard) -> bool:
     found = "SELECT locked_by FROM wakeboard.job_runs WHERE id = %s"
     return house.connection.execute(found, (run_id,)).fetchone() == (house.id_of(worker),)
+
+
+def move(house: House, seconds: int) -> None:
+    """Move what was written by so much, as a clock that is ahead writes it."""
+    house.connection.execute(
+        "UPDATE wakeboard.job_runs SET locked_until = locked_until + make_interval(secs => %s)"
+        " WHERE status = 'running'",
+        (seconds,),
+    )
+    for table, columns in TIMES.items():
+        moved = ", ".join(f"{name} = {name} + make_interval(secs => %(by)s)" for name in columns)
+        house.connection.execute(f"UPDATE wakeboard.{table} SET {moved}".encode(), {"by": seconds})
+
+
+@fault(
+    "F74",
+    injected="all that was written lies 6 h ahead (1 h, 6 h and 400 days at full scale), and no worker lives",
+    expected="/statusz 503, the overview and doctor tell it, Release works; with the next worker all is well",
+)
+def test_nobody_seems_to_live_because_a_clock_was_ahead(
+    house: House, scale: Scale, measured: Measured
+) -> None:
+    house.connection.execute(
+        "INSERT INTO wakeboard.job_definitions (name, job_type, schedule)"
+        " VALUES ('hourly', 'note', '0 * * * *')"
+    )
+    operator = an_operator(house)
+    gate = house.folder / "gate"
+    told = []
+    for ahead in scale.times([6 * HOUR], [HOUR, 6 * HOUR, 400 * 24 * HOUR]):
+        worker = house.worker()
+        ids = [house.enqueue("gated", {"gate": str(gate)}) for _ in range(2)]
+        house.wait_until_started(ids)
+        wait_until(lambda: is_true(house, f"(SELECT bool_and(next_fire_at > now()) {DEFINITIONS})"), 30)
+        worker.kill()
+        worker.wait(10)
+        move(house, ahead)
+        assert is_true(
+            house, f"(SELECT bool_and(next_fire_at > now() + interval '55 minutes') {DEFINITIONS})"
+        )
+        status, overview = operator.get("/statusz"), operator.get("/")
+        assert status.code == 503, status.text
+        assert "clock was ahead" in overview.text and "All is well" not in overview.text
+        doctor = house.start("doctor")
+        assert doctor.wait(60) == 1
+        assert "clock was ahead" in doctor.output, doctor.output
+        released = operator.post(f"/leases/{ids[0]}/release", headers=JSON)
+        assert released.code == 200, released.text
+        gate.touch()
+        house.worker()
+        taken = seconds_until(
+            lambda ids=ids: house.counts(ids) == {"succeeded": 2}, "the runs are taken over and end"
+        )
+        is_back = f"(SELECT bool_and(next_fire_at <= now() + interval '1 hour') {DEFINITIONS})"
+        wait_until(partial(is_true, house, is_back), 30, "the schedule is back at its rule")
+        wait_until(lambda: operator.get("/statusz").code == 200, 30, "all is well again")
+        assert "All is well" in operator.get("/").text
+        gate.unlink()
+        told.append(f"{ahead // HOUR:,} h: taken over {taken:.1f} s after the next worker")
+    measured("; ".join(told))
+    house.check(but_for=("I5", "I6"))
