@@ -175,9 +175,12 @@ def test_a_slot_that_was_fired_ahead_is_not_fired_again_and_one_told_as_missed_i
     insert(connection, "missed_fires", told)
     fired = at + timedelta(minutes=1)
     insert(connection, "job_runs", {"job_type": "mail", "definition_id": made, "scheduled_for": fired})
+    past = {"definition_id": made, "scheduled_for": at - timedelta(hours=1), "reason": "misfire"}
+    insert(connection, "missed_fires", past | {"noted_at": now(connection) + timedelta(hours=6)})
     be_ahead(connection, timedelta(hours=6), "job_definitions")
-    put_right(connection)
-    assert rows(connection, "missed_fires") == []
+    assert put_right(connection) == {"schedules": 1, "missed_fires": 1}
+    (kept,) = rows(connection, "missed_fires")
+    assert kept["scheduled_for"] == past["scheduled_for"] and kept["noted_at"] <= now(connection)
     connection.execute("UPDATE wakeboard.job_definitions SET overlap = 'allow'")
     for _ in range(2):
         connection.execute(

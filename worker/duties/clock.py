@@ -61,9 +61,13 @@ FROM (
 WHERE w.id = heard.id
 """
 _LOOPS = f"""
-UPDATE wakeboard.loops
-SET last_success_at = now() - make_interval(secs => 3 * interval_seconds + {LATE_SECONDS})
-WHERE process_id <> %(me)s AND {is_ahead("last_success_at")}
+UPDATE wakeboard.loops AS l
+SET last_success_at = now() - make_interval(secs => 3 * l.interval_seconds + {LATE_SECONDS})
+FROM (
+    SELECT process_id, name FROM wakeboard.loops WHERE process_id <> %(me)s AND {is_ahead("last_success_at")}
+    FOR NO KEY UPDATE SKIP LOCKED
+) AS ahead
+WHERE l.process_id = ahead.process_id AND l.name = ahead.name
 """
 # Its next look gives the rule's next fire. What was told of slots that are still to come was not so.
 _ANEW = """), untold AS (
@@ -78,6 +82,8 @@ _SCHEDULES = f"""
 WITH ahead AS MATERIALIZED (
     SELECT id FROM wakeboard.job_definitions WHERE {is_ahead("settled_at")} FOR NO KEY UPDATE SKIP LOCKED
 {_ANEW}"""
+# Alerts and pages ask what was missed lately.
+_MISSED = f"UPDATE wakeboard.missed_fires SET noted_at = now() WHERE {is_ahead('noted_at')}"
 _OPERATIONS = f"""
 UPDATE wakeboard.operations SET look_at = now(), paced_at = least(paced_at, now())
 WHERE is_open AND {is_ahead("look_at", OPERATION_SECONDS)}
@@ -88,6 +94,7 @@ _PUT_RIGHT = {
     "workers": _WORKERS,
     "loops": _LOOPS,
     "schedules": _SCHEDULES,
+    "missed_fires": _MISSED,
     "operations": _OPERATIONS,
 }
 
