@@ -40,6 +40,7 @@ from worker.settings import Settings
 from worker.transitions.operator import CANCEL_CHANNEL, WAKE_CHANNEL
 
 WATCH_SECONDS, RESTING_SECONDS = 0.05, 0.5
+CUT_SECONDS = 0.25
 STOPS = (signal.SIGTERM, signal.SIGINT)
 FAILED, USE_ERROR = 1, 2
 # Between two looks for garbage: runs leave none, and each claim of hundreds would have set off several.
@@ -249,7 +250,12 @@ class Supervisor:
     def _end(self) -> None:
         """Leave nothing behind: children first, then threads and connections."""
         self._hearing.stop()
-        self._children.end_in_order(min(self._settings.child_exit_seconds, self._shutdown.seconds_left))
+        # A moment more than they have, to hear of those that took too long.
+        seconds = self._settings.child_exit_seconds + CUT_SECONDS
+        self._children.end_in_order(min(seconds, self._shutdown.seconds_left))
+        for event in self._children.collect():
+            if isinstance(event, Warned):
+                self._hear(event)
         self._children.stop()
         self._lease.stop()
         self._background.stop()

@@ -54,6 +54,7 @@ class Interpreter:
 def _state() -> tuple[Any, ...]:
     return (
         gc.isenabled(),
+        gc.get_threshold(),
         sys.getrecursionlimit(),
         sys.gettrace(),
         sys.getprofile(),
@@ -67,8 +68,9 @@ def _state() -> tuple[Any, ...]:
 
 
 def _set_state(wanted: tuple[Any, ...]) -> None:
-    collects, depth, trace, profile, hook, interval, digits, faults, timeout, disabled = wanted
+    collects, thresholds, depth, trace, profile, hook, interval, digits, faults, timeout, disabled = wanted
     (gc.enable if collects else gc.disable)()
+    gc.set_threshold(*thresholds)
     sys.setrecursionlimit(depth)
     sys.settrace(trace)
     sys.setprofile(profile)
