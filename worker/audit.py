@@ -7,7 +7,6 @@ written once the row stands (``acting``).
 
 from __future__ import annotations
 
-import getpass
 import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -18,7 +17,7 @@ from typing import Any
 
 import psycopg
 
-from worker import log
+from worker import log, os_user
 from worker.states import Role
 
 Connection = psycopg.Connection[Any]
@@ -55,11 +54,7 @@ NOBODY = Actor("anonymous", Role.VIEWER, "web")
 
 def terminal_actor() -> Actor:
     """Return the actor of a command typed in a terminal: ``cli:<os user>``, with every right."""
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):
-        user = "unknown"
-    return Actor(f"cli:{user}", Role.ADMIN, "cli")
+    return Actor(f"cli:{os_user.name()}", Role.ADMIN, "cli")
 
 
 @contextmanager

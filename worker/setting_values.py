@@ -179,7 +179,11 @@ def path(text: str) -> Path:
     """Read the path of a folder or file, which need not be there."""
     if not text:
         raise ValueError
-    return Path(text).expanduser().absolute()
+    try:
+        return Path(text).expanduser().absolute()
+    except RuntimeError as unknown:
+        # ~ of nobody, or of somebody without a home.
+        raise ValueError from unknown
 
 
 def names(text: str) -> str:

@@ -14,6 +14,7 @@ from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import worker.setting_values as kinds
+from worker.os_user import home
 
 PREFIX = "WAKEBOARD_"
 SECRETS = frozenset(
@@ -40,8 +41,8 @@ def default_data_dir() -> Path:
     """Return the folder of cluster and keys: ``/var/lib/wakeboard`` as root, else the user's data folder."""
     if os.geteuid() == 0:
         return Path("/var/lib/wakeboard")
-    home = os.environ.get("XDG_DATA_HOME") or str(Path("~").expanduser() / ".local" / "share")
-    return Path(home) / "wakeboard"
+    folder = os.environ.get("XDG_DATA_HOME") or home() / ".local" / "share"
+    return Path(folder) / "wakeboard"
 
 
 def _setting(

@@ -73,7 +73,9 @@ def test_the_dashboard_writes_only_through_the_workers_moves() -> None:
 
 def test_the_states_import_nothing_of_ours() -> None:
     for name in ("states", "indexed", "settings", "durations", "backoff", "zones"):
-        allowed = ("worker.states", "worker.zones", "worker.durations", "worker.setting_values")
+        allowed = tuple(
+            f"worker.{each}" for each in ("states", "zones", "durations", "setting_values", "os_user")
+        )
         ours = [found for found in imports(WORKER / f"{name}.py") if within(found, "worker", "dashboard")]
         assert [found for found in ours if not within(found, *allowed)] == [], name
 

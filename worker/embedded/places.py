@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote, urlencode
@@ -79,4 +80,6 @@ def home(data_dir: Path) -> Path:
 
 def resolve(data_dir: Path) -> Path:
     """Return ``data_dir`` as one absolute path, so that every caller finds the same server."""
-    return Path(os.path.realpath(data_dir.expanduser()))
+    with suppress(RuntimeError):  # a user without a home
+        data_dir = data_dir.expanduser()
+    return Path(os.path.realpath(data_dir))

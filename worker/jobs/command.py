@@ -7,7 +7,6 @@ argv names one. ``command`` runs as the worker's own user, ``command:NAME`` as t
 from __future__ import annotations
 
 import os
-import pwd
 import select
 import signal
 import subprocess
@@ -19,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
-from worker import run_as
+from worker import os_user, run_as
 from worker.context import Context
 from worker.instructions import (
     COMMAND,
@@ -79,12 +78,12 @@ def environment(
     ``account``: whose program it is, None for the user of this process. Nothing of the worker's own
     environment goes along, so neither does its database's password.
     """
-    user = account or pwd.getpwuid(os.geteuid())
+    user, home = os_user.of_cron() if account is None else (account.pw_name, account.pw_dir)
     cron = {
         "PATH": "/usr/local/bin:/usr/bin:/bin",
-        "HOME": user.pw_dir,
-        "LOGNAME": user.pw_name,
-        "USER": user.pw_name,
+        "HOME": home,
+        "LOGNAME": user,
+        "USER": user,
         "SHELL": "/bin/sh",
     }
     run = {
@@ -155,7 +154,8 @@ def _folder(found: Instructions, home: str) -> str:
     given = text_of(found, "cwd")
     if given is not None and not Path(given).is_dir():
         raise CommandFailed("command_not_started", f"There is no folder '{given}' on this host to run in.")
-    return given or (home if Path(home).is_dir() else "/")
+    # Of another user it may be, as in a container that was started as one whom its image does not know.
+    return given or (home if os.access(f"{home}/.", os.X_OK) else "/")
 
 
 def _wait(context: Context, process: subprocess.Popen[bytes]) -> int:
