@@ -10,6 +10,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from tests.faults.rows import Scale, fault
 from tests.faults.threads import Orders
 from tests.faults.truth import now
 from tests.middleman import Middleman, between
-from tests.processes import run_wakeboard, wait_until
+from tests.processes import Wakeboard, run_wakeboard, wait_until
 
 Measured = Callable[[str], None]
 # Every thread of a worker and of a dashboard's process that lives as long as the process does. A new one
@@ -250,4 +251,86 @@ def test_a_worker_without_a_free_descriptor_is_late_and_comes_back(
     measured(f"{len(lines)} lines of the log tell it; all well {now() - back_at:.1f} s after the end of it")
     assert 1 <= len(lines) <= 12, meanwhile
     assert house.outcomes() == {"succeeded": 2}
+    house.check()
+
+
+# What is taken away, and the loop that is late for it. The same warning comes once a minute.
+UNWRITTEN = (("INSERT", "job_attempts", "write"), ("INSERT", "statistics_deltas", "write"))
+FORBIDDEN = (
+    ("UPDATE", "job_runs", "claim"),
+    ("UPDATE", "job_definitions", "schedule"),
+    ("UPDATE", "workers", "presence"),
+)
+MOST_WARNINGS = 8
+DUE = """
+INSERT INTO wakeboard.job_definitions (name, job_type, schedule, next_fire_at)
+VALUES ('hourly', 'note', '0 * * * *', now() - interval '10 seconds')
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What came of a privilege that was taken away: lines of the log, and handlers that began meanwhile."""
+
+    warnings: int
+    begun: int
+
+
+def take_away(house: House, worker: Wakeboard, address: str, privilege: str, table: str, loop: str) -> Taken:
+    """Take the privilege away until ``loop`` is late, and give it back; assert that all is caught up with."""
+    wait_until(lambda: statusz(address)[0] == 200, 60, "all duties are on time")
+    before, started = len(worker.output), len(house.truth("start"))
+    house.connection.execute(f"REVOKE {privilege} ON wakeboard.{table} FROM CURRENT_USER".encode())
+    ids = house.enqueue_many("note", 50)
+    if loop == "schedule":
+        house.connection.execute(DUE)
+    wait_until(lambda: loop in late(address), 90, f"{loop} is late")
+    assert statusz(address)[0] == 503
+    code, says = doctor(house)
+    assert code == 1
+    assert f"permission denied for table {table}" in says or loop == "presence", says
+    found = Taken(worker.output[before:].count(" WARNING "), len(house.truth("start")) - started)
+    house.connection.execute(f"GRANT {privilege} ON wakeboard.{table} TO CURRENT_USER".encode())
+    house.wait_until_status(ids, "succeeded", 60)
+    wait_until(lambda: statusz(address)[0] == 200, 60, "all duties are on time again")
+    assert 1 <= found.warnings <= MOST_WARNINGS, worker.output[before:]
+    return found
+
+
+@fault(
+    "F87",
+    injected="what the role needs to write how runs ended is taken away, and given back",
+    expected="`write` is late and says why, few lines of log, claims stop; then every answer is written",
+)
+def test_answers_that_cannot_be_written_are_told_and_kept(
+    house: House, scale: Scale, measured: Measured
+) -> None:
+    worker, address = house.worker(CONCURRENCY=2), house.web()
+    found = {
+        table: take_away(house, worker, address, privilege, table, loop)
+        for privilege, table, loop in scale.times(UNWRITTEN[:1], UNWRITTEN)
+    }
+    measured(
+        "; ".join(f"{table}: {one.warnings} warnings, {one.begun} begun" for table, one in found.items())
+    )
+    assert found["job_attempts"].begun <= 25, "no more is claimed than a few for each slot"
+    assert house.outcomes().keys() == {"succeeded"}
+    house.check()
+
+
+@fault(
+    "F87",
+    injected="what the role needs for claims, fires or heartbeats is taken away, and given back",
+    expected="a loop is late and says why, few lines of log; then all is caught up with",
+)
+def test_what_the_database_forbids_is_told_and_caught_up_with(
+    house: House, scale: Scale, measured: Measured
+) -> None:
+    worker, address = house.worker(CONCURRENCY=2), house.web()
+    told = []
+    for privilege, table, loop in scale.times(FORBIDDEN[:1], FORBIDDEN):
+        found = take_away(house, worker, address, privilege, table, loop)
+        told.append(f"{privilege} on {table}: {loop!r} late, {found.warnings} warnings")
+    measured("; ".join(told))
+    assert house.outcomes().keys() == {"succeeded"}
     house.check()

@@ -155,7 +155,7 @@ class Sentinel:
     def _refused(self, name: str, failure: psycopg.Error) -> None:
         self._errors[name] = first_line(failure)[:300]
         self._refusals.tell(
-            (name, failure.sqlstate), "A step of the alerts failed and will be tried again.", loop=name,
+            (name, self._errors[name]), "A step of the alerts failed and will be tried again.", loop=name,
             error=self._errors[name],
         )  # fmt: skip
 

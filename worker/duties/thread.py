@@ -24,6 +24,7 @@ from worker.duties.watchdog import Watchdog
 from worker.loop.channel import DEADLINE_SECONDS, USELESS
 from worker.refusals import Refusals
 from worker.service_thread import FailureLog, ServiceThread, described
+from worker.texts import first_line
 
 RECONNECT_SECONDS = 1.0
 LONGEST_PAUSE_SECONDS = 5.0
@@ -214,7 +215,7 @@ class Duties:
         if _is_useless(failure):
             self._absence.lost(sentence, **fields)
         else:
-            self._refusals.tell((duty.name, getattr(failure, "sqlstate", None)), sentence, **fields)
+            self._refusals.tell((duty.name, first_line(failure)), sentence, **fields)
 
 
 def _is_useless(failure: Exception) -> bool:

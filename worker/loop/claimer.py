@@ -251,7 +251,8 @@ class Claimer:
 
         def done(claimed: Claimed) -> None:
             rows, is_full = claimed.rows, claimed.is_full
-            self.well()
+            if rows or claimed.failure is None:
+                self.well()
             self._claims.weigh(rows)
             # Hungry by now: something ended or was enqueued after the claim had looked.
             self._empty_since_round = NEVER if rows or self._is_hungry else round_
@@ -304,6 +305,6 @@ class Claimer:
                 return
             self.pause(REFUSED_PAUSE_SECONDS)
             self._refusals.tell(
-                failure.sqlstate, "The database refused a claim.", error=str(failure),
+                str(failure), "The database refused a claim.", error=str(failure),
                 sqlstate=failure.sqlstate,
             )  # fmt: skip

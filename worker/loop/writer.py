@@ -174,7 +174,7 @@ class Writer:
         if not is_of_row(failure.sqlstate):
             self._refused_moves[batch[0].move] = f"Answers cannot be written: {why}"
             self._refusals.tell(
-                (batch[0].move, failure.sqlstate),
+                (batch[0].move, why),
                 "The database refused a batch of answers; trying it again. Nothing is lost meanwhile.",
                 answers=batch[0].move, waiting=len(self._recorder) + len(batch), error=why,
             )  # fmt: skip
