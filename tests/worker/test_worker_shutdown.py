@@ -5,10 +5,12 @@ from __future__ import annotations
 import signal
 import threading
 import time
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
 import psutil
+import pytest
 
 from tests.factories import Connection, attempts, row, rows
 from tests.middleman import between
@@ -177,3 +179,38 @@ def test_a_database_that_falls_silent_holds_no_stop_up_for_long(
             # What waits for an answer is given a second or two, one after the other.
             assert time.monotonic() - asked < 4 + 5
         middleman.heal()
+
+
+def test_a_worker_that_waits_for_its_own_notification_stops_without_a_complaint(
+    database: str, connection: Connection
+) -> None:
+    with between(database) as middleman, a_worker(middleman.url, ready=connection) as worker:
+        middleman.swallows_notifications = True
+
+        def waits() -> bool:
+            """Whether the thread that says that the worker lives has been at something else for a while."""
+            silent = "SELECT now() - seen_at > interval '1.2 s' FROM wakeboard.workers"
+            return connection.execute(silent).fetchone() == (True,)
+
+        wait_until(waits, 20)
+        assert worker.terminate(10) == 0, worker.output
+        said = worker.output
+    assert "A duty failed" not in said, said
+    assert "WARNING" not in said, said
+
+
+@pytest.mark.slow
+def test_thirty_workers_at_rest_stop_without_a_complaint(database: str, connection: Connection) -> None:
+    said = []
+    lived = "SELECT seen_at - started_at > make_interval(secs => %s) FROM wakeboard.workers WHERE pid = %s"
+    for _ in range(3):
+        with ExitStack() as stack:
+            workers = [stack.enter_context(a_worker(database, CONCURRENCY=1)) for _ in range(10)]
+            for number, worker in enumerate(workers):
+                # Until after the first proof of hearing, two seconds after the start.
+                has_lived = partial(connection.execute, lived, (0.3 * number, worker.pid))
+                wait_until(lambda ask=has_lived: ask().fetchone() == (True,), 60, "it has lived for a while")
+                worker.process.send_signal(signal.SIGTERM)
+            assert [worker.wait(20) for worker in workers] == [0] * 10
+            said += [worker.output for worker in workers]
+    assert [text for text in said if "A duty failed" in text] == []
