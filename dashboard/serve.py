@@ -18,6 +18,7 @@ from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
 
+import gunicorn
 import psycopg
 from flask import Flask
 from gunicorn.app.base import BaseApplication
@@ -36,6 +37,8 @@ log = logging.getLogger("wakeboard.web")
 MEMORY = "/dev/shm"
 WORKERS = 2
 THREADS = 8
+# The major version of gunicorn whose worker ``dashboard.listening`` extends.
+KNOWN_INSIDE = 27
 # How long whoever listens on our address may take to leave it.
 PATIENCE_SECONDS = 3.0
 
@@ -126,7 +129,9 @@ class Served(BaseApplication):  # type: ignore[misc]
     def load_config(self) -> None:
         """Take our options; no configuration file and no environment variable is read."""
         for name, value in self._options.items():
-            self.cfg.set(name, value)
+            # Before 25.1 there is no control socket that could be disabled.
+            if name in self.cfg.settings or name != "control_socket_disable":
+                self.cfg.set(name, value)
 
     def load(self) -> Flask:
         """Return the WSGI app, with all that its processes can share: what each made itself is not shared."""
@@ -153,7 +158,7 @@ def run(
     """
     options: dict[str, Any] = {
         "bind": [bind],
-        "worker_class": "dashboard.listening.Listening",
+        "worker_class": worker_class(),
         "workers": WORKERS,
         "threads": THREADS,
         "preload_app": True,
@@ -176,6 +181,14 @@ def run(
     if certificate:
         options |= {"certfile": str(certificate), "keyfile": key and str(key)}
     Served(make_app, options).run()
+
+
+def worker_class() -> str:
+    """Return what gunicorn is to serve by: its own threads, unless its inside is the one that we know.
+
+    The short cut before the threads is of no other use than to be quick.
+    """
+    return "dashboard.listening.Listening" if gunicorn.version_info[0] == KNOWN_INSIDE else "gthread"
 
 
 def share_memory(_server: Any, _worker: Any) -> None:
@@ -204,7 +217,7 @@ def _shared(make_sentinel: Callable[[int], Sentinel] | None) -> dict[str, Any]:
             standing[-1].start([worker.polls.beat])
 
     def end(_server: Any, worker: Any) -> None:
-        if worker.polls is not None:
+        if getattr(worker, "polls", None) is not None:
             worker.polls.stop()
         while standing:
             standing.pop().stop()

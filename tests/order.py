@@ -10,6 +10,7 @@ from pathlib import Path
 LONGEST = (
     "browser/test_every_page.py",
     "browser/test_habits_live.py",
+    "endtoend/test_bounds.py",
     "faults/test_network_faults.py",
     "endtoend/test_rehearsal.py",
     "faults/test_database_faults.py",

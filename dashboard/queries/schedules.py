@@ -14,6 +14,7 @@ from sqlalchemy import (
     BigInteger,
     ColumnElement,
     Connection,
+    Interval,
     RowMapping,
     Text,
     and_,
@@ -39,7 +40,7 @@ MOST_SHOWN = 50
 MISSED_HOURS = 24
 CAP = 1000
 # A fire is made within seconds of its time while any worker lives; this late it is worth a look.
-OVERDUE = timedelta(minutes=1)
+OVERDUE: ColumnElement[timedelta] = literal_column("interval '1 minute'", Interval())
 
 # Of a schedule's latest runs: dashboard.queries.odd_schedules finds who has them.
 ODD_STATES = ("late", "overlapping", "twice")
@@ -53,7 +54,7 @@ IS_OVERDUE = and_(
 # Fires that were not kept lately; those of a schedule that somebody paused are nobody's surprise, and those
 # of one that was removed need nobody. The overview counts by this as well.
 MISSED_LATELY = and_(
-    missed_fires.c.noted_at >= func.now() - timedelta(hours=MISSED_HOURS),
+    missed_fires.c.noted_at >= func.now() - literal_column(f"interval '{MISSED_HOURS} hours'", Interval()),
     missed_fires.c.reason != "paused",
     missed_fires.c.definition_id.is_not(None),
 )

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import sys
 import traceback
+from difflib import get_close_matches
 from pathlib import Path
 
 import click
 import psycopg
 
+from worker.cli.flags import MissingVerb
 from worker.cli.refusals import Failed, Wrong
 from worker.cron import CronError
 from worker.db import NO_TABLES, DatabaseError, without_tables
@@ -26,10 +28,11 @@ FAILED = (Failed, DatabaseError, EmbeddedError)
 
 def explain(failure: BaseException) -> tuple[int, str]:
     """Return the exit code of ``failure`` and what to say (possibly nothing)."""
-    if isinstance(failure, click.exceptions.NoArgsIsHelpError):
+    if isinstance(failure, MissingVerb):
         return 2, failure.ctx.get_help() if failure.ctx else str(failure)
     if isinstance(failure, click.NoSuchOption) and failure.ctx:
-        failure = _with_listed_options(failure, failure.ctx)
+        said = _no_such_option(failure.option_name, failure.ctx)
+        return 2, f"{said} See: {failure.ctx.command_path} --help"
     if isinstance(failure, click.UsageError):
         where = failure.ctx.command_path if failure.ctx else "wakeboard"
         return 2, f"{_sentence(failure.format_message())} See: {where} --help"
@@ -52,14 +55,15 @@ def explain(failure: BaseException) -> tuple[int, str]:
     return 1, _of_us(failure)
 
 
-def _with_listed_options(failure: click.NoSuchOption, ctx: click.Context) -> click.NoSuchOption:
-    """Return the failure with what may have been meant of what the command's help lists: each setting is a
-    flag of each command, and most mean nothing to it."""
+def _no_such_option(name: str, ctx: click.Context) -> str:
+    """Return the sentence about an unknown option, with what may have been meant of what the command's help
+    lists: each setting is a flag of each command, and most mean nothing to it."""
     options = (option for option in ctx.command.get_params(ctx) if isinstance(option, click.Option))
     listed = [
-        name for option in options if not option.hidden for name in (*option.opts, *option.secondary_opts)
+        each for option in options if not option.hidden for each in (*option.opts, *option.secondary_opts)
     ]
-    return click.NoSuchOption(failure.option_name, possibilities=listed, ctx=ctx)
+    meant = "".join(f" Did you mean '{each}'?" for each in get_close_matches(name, listed, 1))
+    return f"No such option '{name}'.{meant}"
 
 
 def _of_database(failure: psycopg.Error) -> str:

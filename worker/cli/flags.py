@@ -79,6 +79,10 @@ class Verb(click.Command):
         _add(self, settings)
 
 
+class MissingVerb(click.UsageError):
+    """A group was called without anything: its help page says what there is."""
+
+
 class Noun(click.Group):
     """A group of commands, which takes the same flags before the verb."""
 
@@ -87,6 +91,12 @@ class Noun(click.Group):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         _add(self, ())
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse ``args``. Raises MissingVerb for none: what click makes of that depends on its version."""
+        if not args and not ctx.resilient_parsing:
+            raise MissingVerb("Missing command.", ctx)
+        return super().parse_args(ctx, args)
 
 
 def settings(**given: object) -> Settings:

@@ -7,19 +7,30 @@ import re
 import sys
 from datetime import date, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from worker.cli.refusals import Wrong
 from worker.durations import parse_duration
 
+if TYPE_CHECKING:
+    from click import ParamType
+else:
+
+    class ParamType(click.ParamType):
+        """click's own, which takes the type of its values between brackets only since 8.4."""
+
+        def __class_getitem__(cls, _of_values):
+            return cls
+
+
 LARGEST_ID = 2**63 - 1
 # No payload may be larger, whatever the settings; a file of gigabytes is not read first.
 LARGEST_FILE = 8 * 1_048_576
 
 
-class RowId(click.ParamType[int]):
+class RowId(ParamType[int]):
     """The id of a row of the kind ``noun``."""
 
     name = "ID"
@@ -37,7 +48,7 @@ class RowId(click.ParamType[int]):
         return int(text)
 
 
-class Duration(click.ParamType[float]):
+class Duration(ParamType[float]):
     """A duration such as 5m, in seconds."""
 
     name = "DURATION"
@@ -52,7 +63,7 @@ class Duration(click.ParamType[float]):
             self.fail(str(wrong), param, ctx)
 
 
-class Moment(click.ParamType[datetime]):
+class Moment(ParamType[datetime]):
     """A point in time with its zone, such as 2026-11-21T09:00+01:00."""
 
     name = "TIME"
@@ -69,7 +80,7 @@ class Moment(click.ParamType[datetime]):
         return found
 
 
-class Day(click.ParamType[Any]):
+class Day(ParamType[Any]):
     """A point in time with its zone, or a day, whose zone is the thing's that it is asked of."""
 
     name = "TIME"
@@ -87,7 +98,7 @@ class Day(click.ParamType[Any]):
         return MOMENT.convert(value, param, ctx)
 
 
-class End(click.ParamType[Any]):
+class End(ParamType[Any]):
     """When something ends: a time with its zone, a duration from now in seconds, or 'never'."""
 
     name = "TIME"

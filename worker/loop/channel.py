@@ -228,7 +228,7 @@ class Channel:
         assert job.statement is not None
         text, params = job.statement
         if self._is_pooled:
-            self._pgconn.send_query_params(text.encode(), params)
+            self._pgconn.send_query_params(text.encode(), list(params))
             self._flush()
             return
         if text in self._prepared:
@@ -241,7 +241,8 @@ class Channel:
 
     def _execute(self, statement: Statement) -> None:
         text, params = statement
-        self._pgconn.send_query_prepared(self._prepared[text], params)
+        # A list: before 3.3 psycopg takes nothing else.
+        self._pgconn.send_query_prepared(self._prepared[text], list(params))
         self._flush()
 
     def _flush(self) -> None:
