@@ -10,12 +10,14 @@ import errno
 import gc
 import logging
 import os
+import signal
 import socket
 import tempfile
 from collections.abc import Callable
 from ipaddress import ip_address
 from pathlib import Path
 from time import monotonic, sleep
+from types import FrameType
 from typing import Any
 
 import gunicorn
@@ -39,6 +41,7 @@ WORKERS = 2
 THREADS = 8
 # The major version of gunicorn whose worker ``dashboard.listening`` extends.
 KNOWN_INSIDE = 27
+NOT_TAKEN = (signal.SIGUSR2, signal.SIGTTIN, signal.SIGTTOU)
 # How long whoever listens on our address may take to leave it.
 PATIENCE_SECONDS = 3.0
 
@@ -173,7 +176,7 @@ def run(
         "forwarded_allow_ips": "",
         "limit_request_line": 8190,
         "limit_request_fields": 60,
-        "when_ready": lambda _server: log.info("dashboard listens on %s", bind),
+        "when_ready": lambda _server: _begin(bind),
     }
     if os.access(MEMORY, os.W_OK):
         options["worker_tmp_dir"] = MEMORY
@@ -189,6 +192,22 @@ def worker_class() -> str:
     The short cut before the threads is of no other use than to be quick.
     """
     return "dashboard.listening.Listening" if gunicorn.version_info[0] == KNOWN_INSIDE else "gthread"
+
+
+def _begin(bind: str) -> None:
+    """Say that the dashboard listens, and take only those signals of gunicorn's that fit it.
+
+    By SIGUSR2 gunicorn starts a second dashboard beside the first, by SIGTTIN and SIGTTOU, which a shell
+    sends to background jobs, one process more or less: their number is a constant here.
+    """
+    for number in NOT_TAKEN:
+        signal.signal(number, _say_not_taken)
+    log.info("dashboard listens on %s", bind)
+
+
+def _say_not_taken(number: int, _frame: FrameType | None) -> None:
+    name = signal.Signals(number).name
+    log.warning("%s is not taken. SIGTERM ends the dashboard; start it again for another version.", name)
 
 
 def share_memory(_server: Any, _worker: Any) -> None:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
+from dashboard import serve
 from tests.faults.cluster import Cluster, cluster, database
 from tests.faults.house import House
 from tests.faults.people import ADMIN
 from tests.faults.rows import Scale, fault
-from tests.processes import wait_until
+from tests.processes import Wakeboard, wait_until
 from worker.people.tokens import create_token
 from worker.states import Role
 
@@ -78,4 +81,36 @@ def test_a_frozen_database_holds_no_page(
     began = time.monotonic()
     wait_until(lambda: {code for code, _, _ in reader.all_at_once(AT_ONCE)} == {200}, 10, "pages are back")
     measured(f"503 after {longest:.1f} s at most; all pages back {time.monotonic() - began:.1f} s after")
+    house.check()
+
+
+def processes_of(dashboard: Wakeboard, but: Collection[int] = ()) -> set[int]:
+    """Return the processes below a dashboard, once they are as many as it begins with and none of ``but``."""
+
+    def found() -> set[int]:
+        pids = {each.pid for each in dashboard.family()}
+        return pids if len(pids) == serve.WORKERS and not pids & set(but) else set()
+
+    return wait_until(found, 10, f"the dashboard has {serve.WORKERS} processes below it, and others")
+
+
+@fault(
+    "F91",
+    injected="SIGUSR1, USR2, TTIN, TTOU, WINCH and HUP, which gunicorn knows, sent to the dashboard",
+    expected="no second dashboard, no other number of processes; pages answer; SIGTERM ends it with 0",
+)
+def test_no_signal_makes_a_second_dashboard(house: House, scale: Scale, measured: Measured) -> None:
+    reader = Reader(house, house.web())
+    (dashboard,) = house.processes
+    before = processes_of(dashboard)
+    signals = ("USR1", "USR2", "TTIN", "TTOU", "WINCH", "HUP") * scale.times(1, 3)
+    for name in signals:
+        os.kill(dashboard.pid, getattr(signal, f"SIG{name}"))
+        assert {code for code, _, _ in reader.all_at_once(AT_ONCE)} == {200}, name
+        if name == "HUP":
+            before = processes_of(dashboard, but=before)
+        assert {each.pid for each in dashboard.family()} == before, name
+    said = dashboard.output
+    assert all(f"SIG{name} is not taken" in said for name in ("USR2", "TTIN", "TTOU")), said
+    measured(f"{len(signals)} signals, {len(before)} processes after each")
     house.check()
