@@ -7,6 +7,7 @@ argv names one. ``command`` runs as the worker's own user, ``command:NAME`` as t
 from __future__ import annotations
 
 import os
+import pwd
 import select
 import signal
 import subprocess
