@@ -66,6 +66,7 @@ def capture(ctx: Context) -> int:
     """Report things, in the way of the payload, and end well or fail."""
     for number in range(ctx.payload["events"]):
         getattr(shipper, ctx.payload["how"])(f"event {ctx.run_id} {number}")
+    write("captured")
     if ctx.payload.get("fail"):
         raise ValueError("reported")
     while ctx.payload.get("wait"):

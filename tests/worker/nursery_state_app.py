@@ -251,7 +251,7 @@ LINES: dict[str, Line] = {
 }  # fmt: skip
 
 
-@job("litter")
+@job("state_litter")
 def litter(ctx: Context) -> None:
     """Leave what the payload names, if it names anything; in a while, if it says so."""
     if ctx.payload.get("what"):
@@ -260,13 +260,13 @@ def litter(ctx: Context) -> None:
         time.sleep(0.02)
 
 
-@job("canary")
+@job("state_canary")
 def canary(ctx: Context) -> list[Any]:
     """See it."""
     return [os.getpid(), LINES[ctx.payload["what"]][1]()]
 
 
-@job("all_short")
+@job("state_all_short")
 def all_short(ctx: Context) -> None:
     """From now on every run of this process is taken for one of less than a millisecond."""
     hygiene._SHORT_NS = hygiene._LONG_NS = 10**12

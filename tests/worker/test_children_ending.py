@@ -68,6 +68,7 @@ def test_nothing_is_lost_that_a_library_sends_from_a_thread_or_at_exit(
 def test_nothing_is_lost_when_a_run_is_stopped(start: Callable[..., Nursery], shipped: Path) -> None:
     nursery = start()
     nursery.begin(assign("capture", {"how": "capture", "events": 8, "wait": True}))
+    nursery.wait_until(lambda: shipped.exists() and "captured" in lines(shipped))
     nursery.children.terminate(0)
     nursery.wait_for(Died)
     assert nursery.wait_for(Finished).answer.kind == "cancelled"

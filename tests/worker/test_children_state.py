@@ -84,12 +84,12 @@ def test_what_a_run_leaves_is_put_back_or_ends_its_process_or_stays_as_the_page_
         pytest.skip("it is seen later, as the page says")
     begin_anew(nursery)
     if how != "long":
-        runs(nursery, "all_short")
+        runs(nursery, "state_all_short")
     if how == "short, of a known type":
-        runs(nursery, "litter")
-    pid, before = runs(nursery, "canary", what=what)
-    runs(nursery, "litter", what=what, slow=how == "long")
-    later, after = runs(nursery, "canary", what=what)
+        runs(nursery, "state_litter")
+    pid, before = runs(nursery, "state_canary", what=what)
+    runs(nursery, "state_litter", what=what, slow=how == "long")
+    later, after = runs(nursery, "state_canary", what=what)
     if what == "half of the files that it may have open" and how != "long":
         assert (later, after) == (pid, 350), (
             "it is looked at after ten milliseconds, and one run in a hundred"
@@ -104,8 +104,8 @@ def test_what_a_run_leaves_is_put_back_or_ends_its_process_or_stays_as_the_page_
 
 def test_a_type_that_has_left_something_once_is_looked_at_after_each_run(nursery: Nursery) -> None:
     begin_anew(nursery)
-    runs(nursery, "all_short")
-    before = runs(nursery, "canary", what="the locale")
+    runs(nursery, "state_all_short")
+    before = runs(nursery, "state_canary", what="the locale")
     for _ in range(5):
-        runs(nursery, "litter", what="the locale")
-        assert runs(nursery, "canary", what="the locale") == before
+        runs(nursery, "state_litter", what="the locale")
+        assert runs(nursery, "state_canary", what="the locale") == before

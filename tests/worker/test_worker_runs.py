@@ -162,7 +162,7 @@ def test_cancel_and_finish_race_to_one_end_and_the_answer_tells_which(
 
 @pytest.mark.parametrize(
     ("way", "word"),
-    [("exit", "status 0"), ("segfault", "SIGSEGV"), ("abort", "SIGABRT"), ("sys.exit", "0")],
+    [("exit", "status 0"), ("segfault", "SIGSEGV"), ("abort", "SIGABRT"), ("sys.exit", "status 3")],
 )
 def test_a_child_that_ends_without_an_answer_has_failed(
     worker: Wakeboard, shared: Connection, way: str, word: str
