@@ -235,11 +235,20 @@ def never_wait(notice: Notice) -> None:
         return
     for name in ("stderr", "stdout"):
         stream = getattr(sys, name)
+        if not _has_descriptor(stream):
+            continue
         stream.flush()
         _streams.append(Stream(stream, _writer_of(stream, notice)))
         setattr(sys, name, _streams[-1])
     os.register_at_fork(after_in_child=_begin_anew)
     atexit.register(end)
+
+
+def _has_descriptor(stream: TextIO) -> bool:
+    """Return whether somebody else may have to read what is written; not so in a test that keeps it."""
+    with suppress(OSError, ValueError):
+        return stream.fileno() >= 0
+    return False
 
 
 def _writer_of(stream: TextIO, notice: Notice) -> Writer:

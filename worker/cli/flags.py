@@ -101,13 +101,23 @@ class Noun(click.Group):
 
 def settings(**given: object) -> Settings:
     """Return the settings of the command that runs; ``given`` wins over flags. Raises SettingsError."""
+    tell_misspelt()
+    return settings_alone(**given)
+
+
+def settings_alone(**given: object) -> Settings:
+    """Return what ``settings`` does, and print nothing."""
+    flags = dict(click.get_current_context().meta.get(META, {}))
+    return Settings.load(flags | {name: value for name, value in given.items() if value is not None})
+
+
+def tell_misspelt() -> None:
+    """Print, once in a command, which variables are no settings, and what was meant."""
     meta = click.get_current_context().meta
     if not meta.get(MISSPELT_TOLD):
         meta[MISSPELT_TOLD] = True
         for sentence in misspelt():
             click.echo(sentence, err=True)
-    flags = dict(meta.get(META, {}))
-    return Settings.load(flags | {name: value for name, value in given.items() if value is not None})
 
 
 def is_json() -> bool:

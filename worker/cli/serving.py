@@ -12,7 +12,7 @@ from click.globals import pop_context
 
 from worker import certificates, log, run_as, streams
 from worker.cli import reach
-from worker.cli.flags import MISSPELT_TOLD, Verb, settings
+from worker.cli.flags import MISSPELT_TOLD, Verb, settings, settings_alone, tell_misspelt
 from worker.cli.kinds import DURATION
 from worker.cli.refusals import Wrong
 from worker.processes import folder
@@ -79,11 +79,12 @@ def _supervise(**how: Any) -> int:
     from worker.processes import firstborn
 
     _need_folder()
+    chosen = settings_alone()
+    run_as.check(chosen)
     # Before anything is loaded, opened or started that the supervisor alone needs.
     template = firstborn.fork(leave=_leave_command)
     log.never_wait()
-    chosen = settings()
-    run_as.check(chosen)
+    tell_misspelt()
     from worker import supervisor
 
     log.configure(chosen.log_format, level=chosen.log_level, moves=chosen.log_moves)
