@@ -42,13 +42,29 @@ SESSION = {
     "search_path": "pg_catalog",
     "default_transaction_isolation": "read committed",
     "default_transaction_read_only": "off",
+    "default_transaction_deferrable": "off",
     "idle_in_transaction_session_timeout": "30s",
+    # A session waits for work, a migration holds its lock beside another session, a handler's transaction
+    # takes as long as its timeout.
+    "idle_session_timeout": "0",
+    "transaction_timeout": "0",
+    "exit_on_error": "off",
+    # What a NULL, a backslash or a comparison with NULL means in a statement.
+    "array_nulls": "on",
+    "standard_conforming_strings": "on",
+    "transform_null_equals": "off",
+    "row_security": "on",
+    "quote_all_identifiers": "off",
     "client_min_messages": "warning",
     # Our statements end after milliseconds; some are reckoned dear enough for a server to compile them first.
     "jit": "off",
 }
+# Settings that older servers do not know, with the version that brought them.
+SINCE = {"transaction_timeout": 170_000}
 # What a pooler remembers of each client and sets wherever its statements run.
 FOLLOWED_BY_POOLERS = ("client_encoding", "timezone", "datestyle")
+# What libpq says of a server that is asked for one that takes writes.
+READ_ONLY = "session is read-only"
 MIGRATION_LOCK = 7_229_190_501
 # A connection that was used a moment ago is taken without asking whether it lives: that costs a round trip,
 # and on a busy machine each waits for its turn.
@@ -118,7 +134,9 @@ def connect(
         connection.prepare_threshold = None
         configure(connection, {key: SESSION[key] for key in FOLLOWED_BY_POOLERS})
     else:
-        configure(connection, SESSION | limits)
+        version = connection.info.server_version
+        known = {key: value for key, value in SESSION.items() if version >= SINCE.get(key, 0)}
+        configure(connection, known | limits)
     return connection
 
 
@@ -130,6 +148,12 @@ def _open(url: str, name: str, autocommit: bool) -> Patient:
         return Patient.connect(url, autocommit=autocommit, **extra)
     except psycopg.OperationalError as failure:
         reason = str(failure).strip().splitlines()[0]
+        if READ_ONLY in reason:
+            raise DatabaseError(
+                f"The database takes no writes from this role: {reason}. Name the primary in "
+                "WAKEBOARD_DATABASE_URL, or take the setting away that forbids them: ALTER ROLE … RESET "
+                "default_transaction_read_only"
+            ) from failure
         raise DatabaseError(
             f"The database does not answer: {reason}. Check WAKEBOARD_DATABASE_URL and that the server runs."
         ) from failure

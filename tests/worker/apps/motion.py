@@ -198,6 +198,13 @@ def fails_after_commit(ctx: Context) -> None:
     ctx.once("mail", lambda: "sent")
 
 
+@job("long_transaction", timeout=30, max_attempts=1)
+def long_transaction(ctx: Context) -> None:
+    """Work for ``seconds`` inside the transaction that finishes the run."""
+    with ctx.transaction():
+        wait(ctx, ctx.payload["seconds"], checks=False)
+
+
 @job("long_after_commit", timeout=30)
 def long_after_commit(ctx: Context) -> None:
     """Commit the end of the run, then go on for longer than the lease."""
