@@ -17,7 +17,7 @@ from werkzeug.exceptions import HTTPException, NotFound
 from dashboard import again
 from dashboard.answers import wanted
 from dashboard.security import OPEN_PATHS
-from worker.db import NO_TABLES, DatabaseError
+from worker.db import NO_TABLES, DatabaseError, RefusedError, UnfitError
 from worker.filters.values import FilterError
 from worker.fingerprint import DIGITS
 from worker.states import VERBS
@@ -48,6 +48,9 @@ SHUT_OUT = (
     "The database role of this dashboard may not do that. Use the role that owns the schema wakeboard; "
     "wakeboard doctor names what is wanting."
 )
+# The database's own word that some letter of a text has no place in it.
+UNSTORABLE = (psycopg.errors.CharacterNotInRepertoire, psycopg.errors.UntranslatableCharacter)
+NO_LETTERS = "The text has letters that the database cannot store: leave them out."
 EMPTY = "The database has no Wakeboard tables of this version yet. Run: wakeboard db upgrade"
 TITLES = {
     400: "That cannot be read",
@@ -157,6 +160,9 @@ def _no_group() -> str | None:
 
 def _away(error: Exception) -> Response:
     log.warning("database unreachable: %s", first_line(error), extra={"request_id": g.get("request_id")})
+    if isinstance(error, UnfitError | RefusedError):
+        sentence = error.shown if isinstance(error, RefusedError) else str(error)
+        return show(503, _of_act(sentence, sentence), "The database cannot be used")
     act = ACT_BROKEN if g.get("may_be_done") else ACT_AWAY
     response = show(503, _of_act(act, AWAY))
     if not _is_unknown():
@@ -184,6 +190,8 @@ def _database(error: Exception) -> Response:
     if isinstance(cause, NO_TABLES):
         log.warning("schema missing: %s", first_line(cause))
         return show(503, EMPTY, "No tables here yet")
+    if isinstance(cause, UNSTORABLE):
+        return show(400, NO_LETTERS)
     if isinstance(cause, psycopg.errors.InsufficientPrivilege):
         log.warning("role shut out: %s", first_line(cause))
         return show(503, SHUT_OUT, "The database says no")

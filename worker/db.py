@@ -8,6 +8,7 @@ is ours: there nothing is prepared, and nothing is set that the pooler would han
 
 from __future__ import annotations
 
+import re
 from contextlib import contextmanager
 from importlib import resources
 from time import monotonic, sleep
@@ -63,8 +64,6 @@ SESSION = {
 SINCE = {"transaction_timeout": 170_000}
 # What a pooler remembers of each client and sets wherever its statements run.
 FOLLOWED_BY_POOLERS = ("client_encoding", "timezone", "datestyle")
-# What libpq says of a server that is asked for one that takes writes.
-READ_ONLY = "session is read-only"
 MIGRATION_LOCK = 7_229_190_501
 # A connection that was used a moment ago is taken without asking whether it lives: that costs a round trip,
 # and on a busy machine each waits for its turn.
@@ -94,8 +93,54 @@ class DatabaseError(Exception):
     """The database cannot be used; ``str()`` is a sentence that says why and what to do."""
 
 
-class OldServerError(DatabaseError):
-    """The database answers, and its version is too old."""
+class UnfitError(DatabaseError):
+    """The database answers and stays what it is: too old, or in an encoding that lacks letters.
+
+    To try again helps nobody. ``str()`` names no host and no role: everybody may read it.
+    """
+
+
+class RefusedError(DatabaseError):
+    """A server answered and refuses the connection, for a reason that may pass: a password is changed, a
+    database made, a standby promoted. ``shown`` says it without the names that only the log shall tell."""
+
+    def __init__(self, reason: str, shown: str) -> None:
+        super().__init__(f"{shown} The server said: {reason}")
+        self.shown = shown
+
+
+# What libpq and PostgreSQL say of a refusal → what it means and what helps, in words that everybody may read.
+_REFUSALS = {
+    r"password authentication failed|no password supplied|\w+ authentication failed": (
+        "the user or the password is not right. Correct WAKEBOARD_DATABASE_URL, or the role's password."
+    ),
+    'database ".*" does not exist': (
+        "there is no such database. Make it (createdb --encoding=UTF8 --template=template0 NAME), or correct "
+        "its name in WAKEBOARD_DATABASE_URL."
+    ),
+    'role ".*" (does not exist|is not permitted to log in)': (
+        "there is no such role that may log in. Make it (createuser NAME), or correct WAKEBOARD_DATABASE_URL."
+    ),
+    "permission denied for database": (
+        "the role may not connect to this database. As its owner: GRANT CONNECT ON DATABASE … TO …"
+    ),
+    "no pg_hba.conf entry": (
+        "its pg_hba.conf lets nobody in from here in this way. Add a line there, or correct sslmode=."
+    ),
+    "does not support SSL|certificate verify failed|root certificate|SSL error: certificate": (
+        "the encryption is not agreed on. Correct sslmode= in WAKEBOARD_DATABASE_URL."
+    ),
+    "session is read-only|hot standby": (
+        "it takes no writes from this role. Name the primary in WAKEBOARD_DATABASE_URL, or all hosts; or take "
+        "the setting away that forbids them: ALTER ROLE … RESET default_transaction_read_only"
+    ),
+    "too many (clients|connections)|connection slots": (
+        "all of its connections are in use. Raise its max_connections, or wait."
+    ),
+    "FATAL:": "the log of the dashboard and of the worker has its reason.",
+}
+# So says a server that comes or goes: it will answer in a moment.
+_IN_BETWEEN = "starting up|shutting down|in recovery mode|not yet accepting"
 
 
 def without_tables(failure: Exception) -> str:
@@ -117,15 +162,15 @@ def connect(
 
     ``url`` is any libpq URL or key=value string (several hosts allowed: the writable one is chosen);
     ``name`` appears as application_name. A server that does not answer a statement for ``answer_seconds`` is
-    given up (None: never), see ``worker.patience``. Raises DatabaseError when nothing answers or the server
-    is too old.
+    given up (None: never), see ``worker.patience``. Raises UnfitError when the server is too old or the
+    database is not in UTF8, RefusedError when a server answers and refuses, and DatabaseError when nothing
+    answers.
     """
     connection = _open(url, name, autocommit)
     connection.answer_seconds = answer_seconds
-    if connection.info.server_version < OLDEST_SERVER:
-        version = connection.info.server_version // 10_000
+    if (why := _unfit(connection)) is not None:
         connection.close()
-        raise OldServerError(f"The server is PostgreSQL {version}; Wakeboard needs PostgreSQL 16 or newer.")
+        raise UnfitError(why)
     limits = {
         "statement_timeout": f"{int(statement_timeout_seconds * 1000)}ms",
         "lock_timeout": f"{int(lock_timeout_seconds * 1000)}ms",
@@ -147,16 +192,38 @@ def _open(url: str, name: str, autocommit: bool) -> Patient:
     try:
         return Patient.connect(url, autocommit=autocommit, **extra)
     except psycopg.OperationalError as failure:
-        reason = str(failure).strip().splitlines()[0]
-        if READ_ONLY in reason:
-            raise DatabaseError(
-                f"The database takes no writes from this role: {reason}. Name the primary in "
-                "WAKEBOARD_DATABASE_URL, or take the setting away that forbids them: ALTER ROLE … RESET "
-                "default_transaction_read_only"
-            ) from failure
-        raise DatabaseError(
-            f"The database does not answer: {reason}. Check WAKEBOARD_DATABASE_URL and that the server runs."
-        ) from failure
+        raise _not_connected(str(failure)) from failure
+
+
+def _not_connected(said: str) -> DatabaseError:
+    """Return the error for what libpq ``said`` of the hosts of an address, one after another."""
+    lines = [line.strip("- ") for line in said.strip().splitlines()]
+    reasons = [line for line in lines if not line.startswith("multiple connection attempts")] or ["no reason"]
+    for reason in reasons:
+        if re.search(_IN_BETWEEN, reason):
+            continue
+        for words, meaning in _REFUSALS.items():
+            if re.search(words, reason):
+                return RefusedError(reason, f"The database answers and refuses the connection: {meaning}")
+    return DatabaseError(
+        f"The database does not answer: {reasons[0]}. Check WAKEBOARD_DATABASE_URL and that the server runs."
+    )
+
+
+def _unfit(connection: psycopg.Connection[Any]) -> str | None:
+    """Return why this database can never be used, None when it can."""
+    version, encoding = connection.info.server_version, connection.info.parameter_status("server_encoding")
+    if version < OLDEST_SERVER:
+        return (
+            f"The server is PostgreSQL {version // 10_000}; Wakeboard needs PostgreSQL "
+            f"{OLDEST_SERVER // 10_000} or newer. Upgrade that server, or use another one."
+        )
+    if encoding not in (None, "UTF8"):
+        return (
+            f"The database is in the encoding {encoding}, which cannot hold every text. Make one in UTF8: "
+            "createdb --encoding=UTF8 --locale=C.UTF-8 --template=template0 NAME"
+        )
+    return None
 
 
 def configure(connection: psycopg.Connection[Any], values: dict[str, str]) -> None:

@@ -294,8 +294,11 @@ class Supervisor:
                 if line is self._lines.claim:
                     self._hearing.connected(is_pooled=line.is_pooled)
                     self._claimer.connected()
-            case NotConnected(line, reason):
+            case NotConnected(line, reason, is_final):
                 line.failed(reason)
+                if is_final and not self._background.is_registered:
+                    # Nothing was claimed here yet, so nothing is lost.
+                    self._exit_code = USE_ERROR
             case CancelAsked(run_id, lease_epoch):
                 self._limits.cancel(run_id, lease_epoch)
             case LeaseLost(run_id, lease_epoch):

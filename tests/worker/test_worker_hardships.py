@@ -5,14 +5,10 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
-import psycopg
-from psycopg import sql
-
 from tests.factories import Connection
 from tests.processes import wait_until
-from tests.servers import Server
 from tests.worker.motion import a_worker, insert, insert_many, outcomes, wait_until_all, wait_until_status
-from worker.db import connect, migrate
+from worker.db import connect
 from worker.transitions import enqueue_many
 
 
@@ -95,22 +91,3 @@ def test_two_callers_with_the_same_keys_in_opposite_order_do_not_deadlock(databa
             thread.join(60)
     assert failures == []
     assert all(answer == answers[0] for answer in answers)
-
-
-def test_a_database_in_another_encoding_is_worked_on_like_any_other(server: Server) -> None:
-    name = "wbtest_latin1"
-    with psycopg.connect(server.user_url, autocommit=True) as admin:
-        admin.execute(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(name)))
-        admin.execute(
-            sql.SQL("CREATE DATABASE {} TEMPLATE template0 ENCODING 'LATIN1' LOCALE 'C'").format(
-                sql.Identifier(name)
-            )
-        )
-        url = psycopg.conninfo.make_conninfo(server.user_url, dbname=name)
-        try:
-            migrate(url)
-            with connect(url, name="test") as connection, a_worker(url, ready=connection):
-                run_id = insert(connection, "quick", {"name": "Zoé", "answer": "é"})
-                wait_until_status(connection, run_id, "succeeded")
-        finally:
-            admin.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))

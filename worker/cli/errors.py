@@ -13,7 +13,7 @@ import psycopg
 from worker.cli.flags import MissingVerb
 from worker.cli.refusals import Failed, Wrong
 from worker.cron import CronError
-from worker.db import NO_TABLES, DatabaseError, without_tables
+from worker.db import NO_TABLES, DatabaseError, UnfitError, without_tables
 from worker.embedded.errors import EmbeddedError
 from worker.filters.values import FilterError
 from worker.people.permission import AccountError
@@ -22,7 +22,9 @@ from worker.streams import silence
 from worker.transitions.definitions import DefinitionError
 from worker.transitions.newrun import EnqueueError
 
-WRONG_USE = (Wrong, FilterError, SettingsError, EnqueueError, DefinitionError, CronError, AccountError)
+WRONG_USE = (
+    Wrong, FilterError, SettingsError, EnqueueError, DefinitionError, CronError, AccountError, UnfitError,
+)  # fmt: skip
 FAILED = (Failed, DatabaseError, EmbeddedError)
 
 

@@ -10,7 +10,7 @@ from time import monotonic
 import psycopg
 
 from worker.absence import Absence
-from worker.db import DatabaseError, connect, is_pooled
+from worker.db import DatabaseError, UnfitError, connect, is_pooled
 from worker.loop.channel import Channel
 from worker.service_thread import FailureLog, described
 
@@ -28,10 +28,11 @@ class Connected:
 
 @dataclass(frozen=True, slots=True)
 class NotConnected:
-    """An attempt to connect failed."""
+    """An attempt to connect failed; ``is_final``: so will every other."""
 
     line: Line
     reason: str
+    is_final: bool = False
 
 
 class Line:
@@ -81,7 +82,7 @@ class Line:
         try:
             self._tell(Connected(self, self._channel()))
         except (DatabaseError, psycopg.Error) as failure:
-            self._tell(NotConnected(self, str(failure).strip()))
+            self._tell(NotConnected(self, str(failure).strip(), isinstance(failure, UnfitError)))
         except BaseException as failure:
             try:
                 self._failures.add(failure)

@@ -82,8 +82,8 @@ def _database(settings: Settings) -> Iterator[Finding]:
                 return
             url = embedded.url(settings.data_dir)
         connection = db.connect(url, name="wakeboard doctor")
-    except db.OldServerError as failure:
-        yield Finding("database", "fail", str(failure), "Upgrade that server, or use another one.")
+    except (db.UnfitError, db.RefusedError) as failure:
+        yield Finding("database", "fail", str(failure), "The server runs: do what it says.")
         return
     except (db.DatabaseError, EmbeddedError) as failure:
         yield Finding("database", "fail", str(failure), "Start it, or correct WAKEBOARD_DATABASE_URL.")
