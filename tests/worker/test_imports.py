@@ -81,9 +81,10 @@ def test_the_states_import_nothing_of_ours() -> None:
 
 
 def test_the_moves_know_no_sqlalchemy_and_no_motion() -> None:
-    assert (
-        offenders(WORKER / "transitions", "sqlalchemy", "alembic", "worker.tables", "worker.supervisor") == []
-    )
+    # Who enqueues through SQLAlchemy has loaded it: there a statement is handed over as its own text.
+    by_its_caller = ("worker.transitions.targets",)
+    assert offenders(WORKER / "transitions", "sqlalchemy", but=by_its_caller) == []
+    assert offenders(WORKER / "transitions", "alembic", "worker.tables", "worker.supervisor") == []
 
 
 def test_the_tables_import_the_states_and_conditions_of_indexes_alone() -> None:
