@@ -131,8 +131,8 @@ _REFUSALS = {
         "the encryption is not agreed on. Correct sslmode= in WAKEBOARD_DATABASE_URL."
     ),
     "session is read-only|hot standby": (
-        "it takes no writes from this role. Name the primary in WAKEBOARD_DATABASE_URL, or all hosts; or "
-        "take the setting away that forbids them: ALTER ROLE … RESET default_transaction_read_only"
+        "it is a standby, or takes no writes from this role. Name the primary in WAKEBOARD_DATABASE_URL, or "
+        "all hosts; where it is the role: ALTER ROLE … RESET default_transaction_read_only."
     ),
     "too many (clients|connections)|connection slots": (
         "all of its connections are in use. Raise its max_connections, or wait."

@@ -1072,7 +1072,8 @@ def test_doctor_says_of_a_server_that_is_too_old_to_upgrade_it(
 ) -> None:
     monkeypatch.setattr(db, "OLDEST_SERVER", 990_000)
     [found] = [item for item in wakeboard("doctor", "--json").json["items"] if item["check"] == "database"]
-    assert (found["level"], found["mend"]) == ("fail", "Upgrade that server, or use another one.")
+    assert found["level"] == "fail"
+    assert found["says"].endswith("Upgrade that server, or use another one.")
 
 
 @pytest.mark.parametrize("name", [*cli.ROOMS])

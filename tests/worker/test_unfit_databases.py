@@ -167,7 +167,7 @@ def test_a_server_that_answers_and_refuses_is_not_called_silent(
         ('FATAL:  no pg_hba.conf entry for host "10.0.0.7", user "shop"', "its pg_hba.conf lets nobody in"),
         ("server does not support SSL, but SSL was required", "the encryption is not agreed on"),
         ("SSL error: certificate verify failed", "the encryption is not agreed on"),
-        ("session is read-only", "it takes no writes from this role"),
+        ("session is read-only", "it is a standby, or takes no writes from this role"),
         ("FATAL:  sorry, too many clients already", "all of its connections are in use"),
         ("FATAL:  something that nobody foresaw", "has its reason"),
     ],
