@@ -84,6 +84,8 @@ class Child:
         self.armed = self._idle = self.leaving = False
         self._unsent_since = 0
         self._has_run = False
+        # Each run of these has a process of its own.
+        self._fresh_types = {job_type.name for job_type in JOB_TYPES.values() if job_type.fresh}
         # The answers are read when this process has ended.
         self._tells_by_its_end = False
         self._expected_ns: dict[str, int] = {}
@@ -138,7 +140,7 @@ class Child:
         return Cancelled("The run was stopped from outside.")
 
     def _run(self, assignment: Assignment) -> None:
-        if self._has_run and _is_fresh(assignment.job_type):
+        if self._has_run and assignment.job_type in self._fresh_types:
             # It comes back unstarted, and another process has it first.
             self.leaving = True
             return
@@ -226,7 +228,7 @@ class Child:
                 answer = replace(answer, output_tail=read_output(1, OUTPUT_BYTES))
             empty(1)
         self._runs_left -= 1
-        if reason is not None or self._runs_left <= 0 or _is_fresh(assignment.job_type):
+        if reason is not None or self._runs_left <= 0 or assignment.job_type in self._fresh_types:
             self.leaving = True
         previous = self._expected_ns.get(assignment.job_type, 0)
         self._expected_ns[assignment.job_type] = max(run_ns, previous - previous // 8)
@@ -251,12 +253,6 @@ class Child:
             self._work.sendall(self._page.journal())
             self._page.journal_clear()
             self._unsent_since = 0
-
-
-def _is_fresh(name: str) -> bool:
-    """Whether each run of a type has a process of its own."""
-    job_type = JOB_TYPES.get(name)
-    return job_type is not None and job_type.fresh
 
 
 def _decoded(text: str) -> Any:
