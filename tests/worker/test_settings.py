@@ -164,6 +164,21 @@ def test_a_wrong_flag_is_named_as_a_flag() -> None:
 
 
 @pytest.mark.parametrize(
+    ("shutdown", "given", "seconds"),
+    [("25", None, 2), ("1", None, 1), ("0", None, 0), ("25", "25", 25), ("25", "0", 0), ("1", "1.5", None)],
+)
+def test_the_end_of_a_process_fits_into_the_shutdown_time(
+    shutdown: str, given: str | None, seconds: float | None
+) -> None:
+    values = {"shutdown_seconds": shutdown} | ({} if given is None else {"child_exit_seconds": given})
+    if seconds is not None:
+        assert load(**values).child_exit_seconds == seconds
+        return
+    with pytest.raises(SettingsError, match=r"WAKEBOARD_CHILD_EXIT_SECONDS is 1\.5; allowed: from 0 to 1"):
+        load(**values)
+
+
+@pytest.mark.parametrize(
     ("heartbeat", "fits"), [("7.5", True), ("15", True), ("7.4", False), ("15.1", False)]
 )
 def test_a_heartbeat_is_a_quarter_to_a_half_of_the_lease(heartbeat: str, fits: bool) -> None:
