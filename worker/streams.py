@@ -104,17 +104,22 @@ class Writer:
         """Wait ``seconds`` at most until all is written; what is put later is written at once."""
         with held(self._lock):
             thread = self._thread
-            if thread is not None:
-                self._texts.put(None)
-        if thread is not None:
-            thread.join(seconds)
-            if thread.is_alive():
+            if thread is None:
+                self._has_ended = True
                 return
-        with held(self._lock):
-            self._thread, self._has_ended = None, True
+            self._texts.put(None)
+        thread.join(seconds)
 
     def _work(self) -> None:
         _until_done("log", self._write_all, self._count_anew)
+        self._write(self._rest())
+
+    def _rest(self) -> str:
+        """Return what was put behind the end, and how many lines were dropped; from now on nothing waits."""
+        with held(self._lock):
+            self._has_ended = True
+            rest = [self._texts.get() or "" for _ in range(self._texts.qsize())]
+            return "".join(rest) + (self._notice(self._dropped, self._why) if self._dropped else "")
 
     def _count_anew(self) -> None:
         """Count what waits: an error may have come between a text's leaving and its being counted."""

@@ -79,6 +79,24 @@ def test_a_forked_process_writes_its_own_lines_and_not_its_parents() -> None:
     assert lines == ["Of the child.", "Of the parent, before.", "Of the parent."]
 
 
+def test_a_process_that_ends_tells_what_was_dropped() -> None:
+    out, into = os.pipe()
+    process = start(
+        "for n in range(30_000): log.note(f'Line {n}. ' + 'x' * 200)\n"
+        "os.write(1, b'said'); streams.end(60); log.note('Behind the end.')",
+        subprocess.PIPE,
+        into,
+    )
+    os.close(into)
+    assert process.stdout is not None and process.stdout.read(4) == b"said"
+    said = read_all(out)
+    assert process.wait(30) == 0
+    *_, told, last = said.splitlines()
+    count = int(re.findall(r"([\d,]+) log lines were dropped", told)[0].replace(",", ""))
+    assert said.count("Line ") + count == 30_000
+    assert last.endswith("Behind the end.")
+
+
 def test_a_process_can_be_forked_while_its_log_is_stuck() -> None:
     """The child waits neither for a lock of its parent's nor for the parent's lines."""
     out, into = os.pipe()
