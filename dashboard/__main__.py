@@ -8,7 +8,7 @@ import click
 
 from worker import certificates, log
 from worker.alerts.sentinel import Sentinel
-from worker.processes import folder
+from worker.processes import folder, stops
 from worker.settings import Settings, SettingsError
 from worker.streams import open_closed
 
@@ -54,5 +54,7 @@ def main(bind: str | None, database_url: str | None) -> None:
 
 
 if __name__ == "__main__":
+    stops.take_note()
+    stops.let_in()
     open_closed()
     main()

@@ -31,6 +31,7 @@ from dashboard.board import shared_memory as board_memory
 from dashboard.costs import shared_memory
 from worker import db
 from worker.alerts.sentinel import Sentinel
+from worker.processes import stops
 
 log = logging.getLogger("wakeboard.web")
 
@@ -138,6 +139,7 @@ class Served(BaseApplication):  # type: ignore[misc]
 
     def load(self) -> Flask:
         """Return the WSGI app, with all that its processes can share: what each made itself is not shared."""
+        stops.leave_if_asked()
         app = self._make_app()
         compiling.load_templates(app.jinja_env, kept_templates.place())
         warming.ask_nothing(app)
@@ -183,6 +185,7 @@ def run(
     options |= _shared(make_sentinel)
     if certificate:
         options |= {"certfile": str(certificate), "keyfile": key and str(key)}
+    os.register_at_fork(after_in_parent=stops.let_in)
     Served(make_app, options).run()
 
 
@@ -198,8 +201,10 @@ def _begin(bind: str) -> None:
     """Say that the dashboard listens, and take only those signals of gunicorn's that fit it.
 
     By SIGUSR2 gunicorn starts a second dashboard beside the first, by SIGTTIN and SIGTTOU, which a shell
-    sends to background jobs, one process more or less: their number is a constant here.
+    sends to background jobs, one process more or less: their number is a constant here. It does not know of a
+    stop that came before it looked after stops itself.
     """
+    stops.leave_if_asked()
     for number in NOT_TAKEN:
         signal.signal(number, _say_not_taken)
     log.info("dashboard listens on %s", bind)
@@ -211,7 +216,11 @@ def _say_not_taken(number: int, _frame: FrameType | None) -> None:
 
 
 def share_memory(_server: Any, _worker: Any) -> None:
-    """Let the process about to be forked share what stands: what is collected for garbage would be copied."""
+    """Let the process about to be forked share what stands: what is collected for garbage would be copied.
+
+    A stop waits in it until it can take one in, or gunicorn would wait in vain for its end.
+    """
+    stops.hold_back()
     gc.collect()
     gc.freeze()
 
@@ -226,6 +235,7 @@ def _shared(make_sentinel: Callable[[int], Sentinel] | None) -> dict[str, Any]:
     standing: list[Sentinel] = []
 
     def begin(worker: Any) -> None:
+        stops.let_in()
         measuring.of(worker.wsgi).share(memory, worker.age)
         worker.polls = worker.wsgi.extensions[polls.EXTENSION] = polls.Polls(worker.wsgi, board)
         worker.polls.start()

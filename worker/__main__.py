@@ -1,6 +1,28 @@
-"""``python -m worker``: the same as the command ``wakeboard``."""
+"""The command ``wakeboard``, which is also ``python -m worker``."""
 
-from worker.cli import main
+from __future__ import annotations
+
+import sys
+
+from worker.processes import stops
+
+SERVING = {"up", "worker", "tick", "web"}
+
+
+def main() -> None:
+    """Run this process's command line and exit. What serves notes a stop from the first moment."""
+    serves = bool(SERVING & set(sys.argv[1:]))
+    if serves:
+        stops.take_note()
+    # All that commands need is loaded from here on.
+    from worker.cli import main as run
+
+    try:
+        run()
+    finally:
+        if serves:
+            stops.end()
+
 
 if __name__ == "__main__":
     main()

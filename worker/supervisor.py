@@ -242,6 +242,8 @@ class Supervisor:
         # Cron mails whatever a tick prints: one that finds nothing to do prints nothing.
         say = log.hold if self._until_drained else log.note
         say("Worker started.", worker_id=self.worker_id, slots=slots, app=app)
+        if stops.was_asked():
+            self.stop("asked while it started")
 
     def _on_signal(self, number: int, _frame: object) -> None:
         """Only take note: the loop may be in the middle of writing its log, which is not reentrant."""
@@ -262,9 +264,7 @@ class Supervisor:
         self._say_goodbye()
         self._lines.close()
         signal.set_wakeup_fd(-1)
-        # Python gives its handlers back before the process is gone: who says it once more then would kill it.
-        for number in stops.STOPS:
-            signal.signal(number, signal.SIG_IGN)
+        stops.end()
         if self._exit_code == 0 and log.drop_held():
             return
         log.note("Worker stopped.", worker_id=self.worker_id, left_running=len(self._holdings) or None)

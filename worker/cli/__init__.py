@@ -15,6 +15,7 @@ import click
 from worker.cli.flags import Noun
 from worker.cli.printing import complain
 from worker.cli.summaries import SUMMARIES
+from worker.processes import stops
 from worker.streams import open_closed
 
 INTERRUPTED = 130
@@ -92,7 +93,11 @@ def run(arguments: Sequence[str]) -> int:
         answer = cli.main(list(arguments), prog_name="wakeboard", standalone_mode=False)
         sys.stdout.flush()
     except (Exception, KeyboardInterrupt) as failure:
-        code, line = (INTERRUPTED, "Stopped.") if _is_interrupt(failure) else _explained(failure)
+        if _is_interrupt(failure):
+            # What serves has done what it was asked.
+            code, line = 0 if stops.was_asked() else INTERRUPTED, "Stopped."
+        else:
+            code, line = _explained(failure)
         complain(line)
         return code
     return answer if isinstance(answer, int) else 0

@@ -15,7 +15,7 @@ from worker.cli import reach
 from worker.cli.flags import MISSPELT_TOLD, Verb, settings, settings_alone, tell_misspelt
 from worker.cli.kinds import DURATION
 from worker.cli.refusals import Wrong
-from worker.processes import folder
+from worker.processes import folder, stops
 from worker.settings import Settings
 
 EVERY_SETTING = tuple(entry.name for entry in fields(Settings))
@@ -88,7 +88,8 @@ def _supervise(**how: Any) -> int:
     from worker import supervisor
 
     log.configure(chosen.log_format, level=chosen.log_level, moves=chosen.log_moves)
-    url = reach.database_url(chosen)
+    with stops.interrupting():
+        url = reach.database_url(chosen)
     return supervisor.run(chosen, url=url, firstborn=template, **how)
 
 
@@ -99,7 +100,12 @@ def web() -> None:
     _need_folder()
     chosen = settings()
     certificates.check(chosen)
-    found = {"WAKEBOARD_DATABASE_URL": reach.database_url(chosen)}
+    with stops.interrupting():
+        found = {"WAKEBOARD_DATABASE_URL": reach.database_url(chosen)}
     command = [sys.executable, "-P", "-m", "dashboard"]
     streams.end()
+    # A stop that comes from here on waits for the program that follows.
+    stops.hold_back()
+    if stops.was_asked():
+        return
     os.execve(sys.executable, command, os.environ | chosen.environment_variables() | found)

@@ -23,6 +23,7 @@ from worker.cli.printing import answer, tell
 from worker.cli.refusals import Wrong
 from worker.cli.siblings import Family
 from worker.people.users import create_login_link
+from worker.processes import stops
 from worker.settings import Settings
 
 READY_SECONDS = 60
@@ -45,7 +46,7 @@ class Wish:
         """Take a signal."""
         self.times += 1
         if not self.is_patient:
-            raise KeyboardInterrupt
+            raise stops.Stopped
 
 
 def run(settings: Settings, demo: bool) -> int:
@@ -55,6 +56,8 @@ def run(settings: Settings, demo: bool) -> int:
     before = {number: signal.signal(number, wish.note) for number in STOPS}
     family = Family(tell)
     try:
+        if stops.was_asked():
+            return 0
         with _database(settings, wish) as url:
             try:
                 return _serve(replace(settings, database_url=url), family, wish, demo)
@@ -126,11 +129,12 @@ def _migrate(url: str) -> None:
 def _serve(settings: Settings, family: Family, wish: Wish, demo: bool) -> int:
     extra = _prepare_demo(str(settings.database_url)) if demo else []
     environment = os.environ | settings.environment_variables()
+    # Whoever is interrupted while it starts a process does not know it.
+    wish.is_patient = True
     for number, command in enumerate(extra, 1):
         family.add(f"demo's server {number}", command, environment)
     family.add("worker", reach.ourselves("worker"), environment)
     family.add("dashboard", [sys.executable, "-P", "-m", "dashboard"], environment)
-    wish.is_patient = True
     return _watch(settings, family, wish, people.base_address(settings))
 
 

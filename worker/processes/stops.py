@@ -1,4 +1,6 @@
-"""The signals that ask a process to stop, in processes whose end is the supervisor's to say."""
+"""The signals that ask a process to stop: in processes whose end is the supervisor's to say, and in those
+that serve, before they look after them.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +22,80 @@ def outlast(*numbers: signal.Signals) -> None:
     for number in numbers:
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, unmoved)
+
+
+class Stopped(KeyboardInterrupt):
+    """A stop that interrupts what goes on.
+
+    Where KeyboardInterrupt itself comes out of an `exec` of text, as a dataclass is made by, Python ends with
+    SIGINT although somebody caught it.
+    """
+
+
+class _Early:
+    """Whether a stop came while this process started, and whether one interrupts it."""
+
+    was_asked = interrupts = False
+
+    def note(self, _number: int, _frame: FrameType | None) -> None:
+        self.was_asked = True
+        if self.interrupts:
+            raise Stopped
+
+
+_early = _Early()
+
+
+def take_note() -> None:
+    """Only note SIGINT and SIGTERM, until somebody sets other handlers and asks `was_asked`.
+
+    First of all in a process that serves: the system's own answer to SIGTERM ends it with -15 in the middle
+    of its start.
+    """
+    for number in (signal.SIGINT, signal.SIGTERM):
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, _early.note)
+
+
+def was_asked() -> bool:
+    """Whether a stop has come since `take_note`."""
+    return _early.was_asked
+
+
+def leave_if_asked() -> None:
+    """End this process in order when a stop has come since `take_note`."""
+    if _early.was_asked:
+        raise SystemExit(0)
+
+
+@contextmanager
+def interrupting() -> Iterator[None]:
+    """Let a stop raise `Stopped` while the block lasts, which may wait for long; one that was noted
+    before does so at once."""
+    try:
+        _early.interrupts = True
+        if _early.was_asked:
+            raise Stopped
+        yield
+    finally:
+        _early.interrupts = False
+
+
+def hold_back() -> None:
+    """Let stops wait from now on, also over an exec, until `let_in`."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)
+
+
+def let_in() -> None:
+    """Let in what `hold_back` let wait."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
+
+
+def end() -> None:
+    """Ignore stops from now on, in a process that ends: Python gives its handlers back before it is gone, and
+    who says it once more then would kill it."""
+    for number in STOPS:
+        signal.signal(number, signal.SIG_IGN)
 
 
 @contextmanager
