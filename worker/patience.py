@@ -7,15 +7,22 @@ server's own.
 
 from __future__ import annotations
 
+import select
 from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import psycopg
+from psycopg.waiting import Ready, Wait
 
 if TYPE_CHECKING:
     from psycopg.abc import PQGen
 
 Found = TypeVar("Found")
+_EVENTS = {
+    Wait.R: select.POLLIN,
+    Wait.W: select.POLLOUT,
+    Wait.RW: select.POLLIN | select.POLLOUT,
+}
 
 
 class SilentServer(psycopg.OperationalError):
@@ -33,28 +40,34 @@ class Patient(psycopg.Connection[Any]):
 
     def wait(self, gen: PQGen[Found], *given: Any, **named: Any) -> Found:
         """Do one exchange with the server, as psycopg does it. Raises SilentServer."""
-        if self.answer_seconds is not None:
-            gen = _bounded(gen, self.answer_seconds)
-        try:
+        if self.answer_seconds is None:
             return super().wait(gen, *given, **named)
+        try:
+            return _exchange(gen, self.fileno(), self.answer_seconds)
         except SilentServer:
             self.close()
             raise
 
 
-def _bounded(gen: PQGen[Found], seconds: float) -> PQGen[Found]:
-    """Hand on what ``gen`` waits for and what it got, and raise SilentServer after ``seconds``.
-
-    psycopg comes back every tenth of a second, also when nothing has arrived.
-    """
+def _exchange(gen: PQGen[Found], socket: int, seconds: float) -> Found:
+    """Give ``gen`` what it waits for on ``socket`` until it is done. Raises SilentServer."""
     until = monotonic() + seconds
+    poller = select.poll()
     try:
         wanted = next(gen)
         while True:
-            ready = yield wanted
-            if not ready and monotonic() > until:
+            poller.register(socket, _EVENTS[wanted])
+            found = poller.poll(max(0.0, until - monotonic()) * 1000)
+            if not found:
                 raise SilentServer(f"the server has not answered for {seconds:g} seconds")
-            wanted = gen.send(ready)
+            wanted = gen.send(_ready(found[0][1], wanted))
     except StopIteration as done:
-        found: Found = done.value
-        return found
+        answer: Found = done.value
+        return answer
+
+
+def _ready(events: int, wanted: Wait) -> Ready:
+    """Return what is ready; all that is ``wanted`` where the connection broke, which libpq then finds."""
+    if events & ~(select.POLLIN | select.POLLOUT):
+        return Ready(wanted)
+    return Ready((Ready.R if events & select.POLLIN else 0) | (Ready.W if events & select.POLLOUT else 0))
