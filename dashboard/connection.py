@@ -92,9 +92,14 @@ def reading() -> Connection:
         on_primary = FRESH_COOKIE in request.cookies or request.blueprint in ON_PRIMARY
         engine = database().primary if on_primary else database().pages
         g.reading = looking(engine)
-        g.as_of = g.reading.execute(_NOW).scalar_one()
-        if engine is not database().primary:
-            g.behind_seconds = database().follower.look(g.reading, database().primary)
+        try:
+            g.as_of = g.reading.execute(_NOW).scalar_one()
+            if engine is not database().primary:
+                g.behind_seconds = database().follower.look(g.reading, database().primary)
+        except BaseException:
+            # A session that was cut has no moment: who asks once more, as an error's page, opens another.
+            close_reading()
+            raise
     connection = g.reading
     assert isinstance(connection, Connection)
     return connection

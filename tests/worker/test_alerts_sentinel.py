@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import psutil
+import psycopg
 import pytest
 
 from tests.browser.places import serving
@@ -252,6 +253,26 @@ def test_an_outage_that_no_channel_takes_is_tried_again(mailbox: Mailbox, stage:
     outage.step()
     mailbox.refuse = None
     outage.step()
+    assert subjects(mailbox) == [LOST]
+
+
+def test_what_was_told_without_the_database_is_written_once_however_often_that_is_tried(
+    connection: Connection, database: str, mailbox: Mailbox, stage: IO[bytes], superuser: Connection
+) -> None:
+    sentinel = Sentinel(database, settings(mailbox), stage.fileno())
+    sentinel.outage = Outage(settings(mailbox), stage.fileno(), patience_seconds=0)
+    sentinel.outage.step()
+    assert subjects(mailbox) == [LOST]
+    superuser.execute("REVOKE UPDATE ON wakeboard.alert_messages FROM wakeboard")
+    for _ in range(2):
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            sentinel._post(connection)
+        assert rows(connection, "alert_messages") == [], "nothing stands there that others would send"
+    superuser.execute("GRANT UPDATE ON wakeboard.alert_messages TO wakeboard")
+    sentinel._post(connection)
+    sentinel._post(connection)
+    (message,) = rows(connection, "alert_messages")
+    assert message["sent_at"] is not None
     assert subjects(mailbox) == [LOST]
 
 
