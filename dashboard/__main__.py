@@ -42,6 +42,7 @@ def main(bind: str | None, database_url: str | None) -> None:
         click.echo(str(taken), err=True)
         sys.exit(1)
     log.configure(settings.log_format, level=settings.log_level, moves=settings.log_moves)
+    log.note(f"Dashboard starts, to listen on {settings.bind}.")
     url = settings.database_url
     serve.run(
         lambda: create_app(settings),

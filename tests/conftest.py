@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -23,6 +24,18 @@ from worker import db, log
 for _name in [name for name in os.environ if name.startswith("WAKEBOARD_")]:
     if _name != "WAKEBOARD_TEST_DATABASE_URL":
         del os.environ[_name]
+
+
+def _outlast(_number: int, _frame: object) -> None:
+    """Do nothing: unlike what ignores a signal, this is not inherited by the programs that tests start."""
+
+
+# Behind nohup and & a shell has signals ignored that tests send to what they start: each process of the tests
+# goes on ignoring them by a function, and says so to those that it starts itself.
+for _stop in (signal.SIGINT, signal.SIGHUP):
+    if signal.getsignal(_stop) is signal.SIG_IGN or f"TESTS_OUTLAST_{_stop.name}" in os.environ:
+        os.environ[f"TESTS_OUTLAST_{_stop.name}"] = "1"
+        signal.signal(_stop, _outlast)
 
 # Examples take as long as a busy machine takes: that is no failure.
 hypothesis.settings.register_profile("patient", deadline=None)

@@ -56,7 +56,8 @@ def serving(bind: str, **variables: str) -> Iterator[subprocess.Popen[str]]:
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment(**variables)) as served:
         try:
             assert served.stderr is not None
-            assert bind in served.stderr.readline()
+            assert f"Dashboard starts, to listen on {bind}." in served.stderr.readline()
+            assert f"listens on {bind}" in served.stderr.readline()
             yield served
         finally:
             served.kill()

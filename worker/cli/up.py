@@ -53,7 +53,10 @@ def run(settings: Settings, demo: bool) -> int:
     """Start everything, keep it going until a signal, stop it; return the exit code."""
     settings = replace(settings, bind=free_address(settings.bind))
     wish = Wish()
-    before = {number: signal.signal(number, wish.note) for number in STOPS}
+    # What nohup has a process ignore stays so. A shell lets everything ignore Ctrl-C that it starts with &: a
+    # SIGINT that comes all the same is meant.
+    heard = [n for n in STOPS if n != signal.SIGHUP or signal.getsignal(n) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, wish.note) for number in heard}
     family = Family(tell)
     try:
         if stops.was_asked():
