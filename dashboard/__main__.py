@@ -6,9 +6,8 @@ import sys
 
 import click
 
-from worker import certificates, log
+from worker import certificates, log, stop_signals, working_directory
 from worker.alerts.sentinel import Sentinel
-from worker.processes import folder, stops
 from worker.settings import Settings, SettingsError
 from worker.streams import open_closed
 
@@ -19,8 +18,8 @@ from worker.streams import open_closed
 def main(bind: str | None, database_url: str | None) -> None:
     """Serve the dashboard until stopped. Exits with 2 when it may not listen there, 1 when it cannot now."""
     log.never_wait()
-    if folder.current() is None:
-        click.echo(folder.GONE, err=True)
+    if working_directory.current() is None:
+        click.echo(working_directory.GONE, err=True)
         sys.exit(2)
     # gunicorn asks for the current folder when it is imported.
     from dashboard import create_app, serve
@@ -55,7 +54,7 @@ def main(bind: str | None, database_url: str | None) -> None:
 
 
 if __name__ == "__main__":
-    stops.take_note()
-    stops.let_in()
+    stop_signals.take_note()
+    stop_signals.let_in()
     open_closed()
     main()

@@ -29,9 +29,8 @@ from dashboard import compiling, kept_templates, measuring, polls, sharing, warm
 from dashboard.board import Board
 from dashboard.board import shared_memory as board_memory
 from dashboard.costs import shared_memory
-from worker import db
+from worker import db, stop_signals
 from worker.alerts.sentinel import Sentinel
-from worker.processes import stops
 
 log = logging.getLogger("wakeboard.web")
 
@@ -139,7 +138,7 @@ class Served(BaseApplication):  # type: ignore[misc]
 
     def load(self) -> Flask:
         """Return the WSGI app, with all that its processes can share: what each made itself is not shared."""
-        stops.leave_if_asked()
+        stop_signals.leave_if_asked()
         app = self._make_app()
         compiling.load_templates(app.jinja_env, kept_templates.place())
         warming.ask_nothing(app)
@@ -185,7 +184,7 @@ def run(
     options |= _shared(make_sentinel)
     if certificate:
         options |= {"certfile": str(certificate), "keyfile": key and str(key)}
-    os.register_at_fork(after_in_parent=stops.let_in)
+    os.register_at_fork(after_in_parent=stop_signals.let_in)
     Served(make_app, options).run()
 
 
@@ -204,7 +203,7 @@ def _begin(bind: str) -> None:
     sends to background jobs, one process more or less: their number is a constant here. It does not know of a
     stop that came before it looked after stops itself.
     """
-    stops.leave_if_asked()
+    stop_signals.leave_if_asked()
     for number in NOT_TAKEN:
         signal.signal(number, _say_not_taken)
     log.info("dashboard listens on %s", bind)
@@ -220,7 +219,7 @@ def share_memory(_server: Any, _worker: Any) -> None:
 
     A stop waits in it until it can take one in, or gunicorn would wait in vain for its end.
     """
-    stops.hold_back()
+    stop_signals.hold_back()
     gc.collect()
     gc.freeze()
 
@@ -235,7 +234,7 @@ def _shared(make_sentinel: Callable[[int], Sentinel] | None) -> dict[str, Any]:
     standing: list[Sentinel] = []
 
     def begin(worker: Any) -> None:
-        stops.let_in()
+        stop_signals.let_in()
         measuring.of(worker.wsgi).share(memory, worker.age)
         worker.polls = worker.wsgi.extensions[polls.EXTENSION] = polls.Polls(worker.wsgi, board)
         worker.polls.start()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from worker.processes import stops
+from worker import stop_signals
 
 SERVING = {"up", "worker", "tick", "web"}
 
@@ -13,7 +13,7 @@ def main() -> None:
     """Run this process's command line and exit. What serves notes a stop from the first moment."""
     serves = bool(SERVING & set(sys.argv[1:]))
     if serves:
-        stops.take_note()
+        stop_signals.take_note()
     # All that commands need is loaded from here on.
     from worker.cli import main as run
 
@@ -21,7 +21,7 @@ def main() -> None:
         run()
     finally:
         if serves:
-            stops.end()
+            stop_signals.end()
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from time import monotonic
 
 import psycopg
 
-from worker import log
+from worker import log, stop_signals
 from worker.db import DatabaseError, connect
 from worker.duties.background import Background
 from worker.duties.hearing import Hearing
@@ -32,7 +32,6 @@ from worker.loop.lines import Lines
 from worker.loop.shutdown import Shutdown
 from worker.loop.slots import Slots
 from worker.loop.writer import Writer, log_end
-from worker.processes import stops
 from worker.processes.children import Children
 from worker.processes.events import AppFailed, Died, Event, Finished, Ready, Returned, TemplateDied, Warned
 from worker.processes.firstborn import Firstborn
@@ -233,7 +232,7 @@ class Supervisor:
         signal.set_wakeup_fd(self._inbox.rope, warn_on_full_buffer=False)
         for number in STOPS:
             signal.signal(number, self._on_signal)
-        stops.outlast(signal.SIGHUP)
+        stop_signals.outlast(signal.SIGHUP)
         signal.signal(signal.SIGPIPE, signal.SIG_IGN)
         self._children.start()
         self._lease.start()
@@ -242,7 +241,7 @@ class Supervisor:
         # Cron mails whatever a tick prints: one that finds nothing to do prints nothing.
         say = log.hold if self._until_drained else log.note
         say("Worker started.", worker_id=self.worker_id, slots=slots, app=app)
-        if stops.was_asked():
+        if stop_signals.was_asked():
             self.stop("asked while it started")
 
     def _on_signal(self, number: int, _frame: object) -> None:
@@ -264,7 +263,7 @@ class Supervisor:
         self._say_goodbye()
         self._lines.close()
         signal.set_wakeup_fd(-1)
-        stops.end()
+        stop_signals.end()
         if self._exit_code == 0 and log.drop_held():
             return
         log.note("Worker stopped.", worker_id=self.worker_id, left_running=len(self._holdings) or None)

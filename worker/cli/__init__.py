@@ -12,10 +12,10 @@ from importlib import import_module
 
 import click
 
+from worker import stop_signals
 from worker.cli.flags import Noun
 from worker.cli.printing import complain
 from worker.cli.summaries import SUMMARIES
-from worker.processes import stops
 from worker.streams import open_closed
 
 INTERRUPTED = 130
@@ -95,7 +95,7 @@ def run(arguments: Sequence[str]) -> int:
     except (Exception, KeyboardInterrupt) as failure:
         if _is_interrupt(failure):
             # What serves has done what it was asked.
-            code, line = 0 if stops.was_asked() else INTERRUPTED, "Stopped."
+            code, line = 0 if stop_signals.was_asked() else INTERRUPTED, "Stopped."
         else:
             code, line = _explained(failure)
         complain(line)

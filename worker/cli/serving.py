@@ -10,12 +10,11 @@ from typing import Any
 import click
 from click.globals import pop_context
 
-from worker import certificates, log, run_as, streams
+from worker import certificates, log, run_as, stop_signals, streams, working_directory
 from worker.cli import reach
 from worker.cli.flags import MISSPELT_TOLD, Verb, settings, settings_alone, tell_misspelt
 from worker.cli.kinds import DURATION
 from worker.cli.refusals import Wrong
-from worker.processes import folder, stops
 from worker.settings import Settings
 
 EVERY_SETTING = tuple(entry.name for entry in fields(Settings))
@@ -66,8 +65,8 @@ def tick(claim_seconds: float | None, types: list[str] | None) -> int:
 
 def _need_folder() -> None:
     """Refuse to serve from a folder that was removed: settings and handlers are looked for in it."""
-    if folder.current() is None:
-        raise Wrong(folder.GONE)
+    if working_directory.current() is None:
+        raise Wrong(working_directory.GONE)
 
 
 def _leave_command() -> None:
@@ -88,7 +87,7 @@ def _supervise(**how: Any) -> int:
     from worker import supervisor
 
     log.configure(chosen.log_format, level=chosen.log_level, moves=chosen.log_moves)
-    with stops.interrupting():
+    with stop_signals.interrupting():
         url = reach.database_url(chosen)
     return supervisor.run(chosen, url=url, firstborn=template, **how)
 
@@ -100,12 +99,12 @@ def web() -> None:
     _need_folder()
     chosen = settings()
     certificates.check(chosen)
-    with stops.interrupting():
+    with stop_signals.interrupting():
         found = {"WAKEBOARD_DATABASE_URL": reach.database_url(chosen)}
     command = [sys.executable, "-P", "-m", "dashboard"]
     streams.end()
     # A stop that comes from here on waits for the program that follows.
-    stops.hold_back()
-    if stops.was_asked():
+    stop_signals.hold_back()
+    if stop_signals.was_asked():
         return
     os.execve(sys.executable, command, os.environ | chosen.environment_variables() | found)

@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from worker.processes.family import die_with_parent
-from worker.processes.folder import place
+from worker.working_directory import place
 
 WRONG_USE = 2
 FIRST_WAIT_SECONDS = 1.0

@@ -17,13 +17,12 @@ from urllib.parse import urlsplit
 
 import psycopg
 
-from worker import db
+from worker import db, stop_signals
 from worker.cli import people, reach
 from worker.cli.printing import answer, tell
 from worker.cli.refusals import Wrong
 from worker.cli.siblings import Family
 from worker.people.users import create_login_link
-from worker.processes import stops
 from worker.settings import Settings
 
 READY_SECONDS = 60
@@ -46,7 +45,7 @@ class Wish:
         """Take a signal."""
         self.times += 1
         if not self.is_patient:
-            raise stops.Stopped
+            raise stop_signals.Stopped
 
 
 def run(settings: Settings, demo: bool) -> int:
@@ -59,7 +58,7 @@ def run(settings: Settings, demo: bool) -> int:
     before = {number: signal.signal(number, wish.note) for number in heard}
     family = Family(tell)
     try:
-        if stops.was_asked():
+        if stop_signals.was_asked():
             return 0
         with _database(settings, wish) as url:
             try:

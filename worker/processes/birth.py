@@ -17,8 +17,8 @@ from worker.processes import ending
 from worker.processes.child import Child
 from worker.processes.family import become_subreaper, die_with_parent
 from worker.processes.slotpage import SlotPage
-from worker.processes.stops import STOPS, outlast
 from worker.registry import load_app
+from worker.stop_signals import STOPS, outlast
 
 _WORK_FD_FROM = 200
 

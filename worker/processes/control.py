@@ -19,11 +19,11 @@ from typing import Any
 from worker.processes.events import describe_status
 from worker.processes.family import become_subreaper
 from worker.processes.firstborn import Firstborn
-from worker.processes.folder import place
 from worker.processes.leftovers import end_leftovers, new_mark
-from worker.processes.stops import held_back
 from worker.processes.template import MESSAGE_BYTES, command
+from worker.stop_signals import held_back
 from worker.streams import pass_on
+from worker.working_directory import place
 
 _GONE_SECONDS = 0.05
 _KILLED_SECONDS = 1.0

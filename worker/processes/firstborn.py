@@ -28,7 +28,7 @@ from worker import own_connection as own_connection
 from worker.processes import template
 from worker.processes.family import die_with_parent
 from worker.processes.preload import hazards
-from worker.processes.stops import STOPS, outlast
+from worker.stop_signals import STOPS, outlast
 
 _PAUSE_SECONDS = 0.001
 

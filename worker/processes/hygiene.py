@@ -21,10 +21,10 @@ from time import monotonic_ns, sleep
 from typing import Any
 
 from worker.processes.family import has_children, kill_children
-from worker.processes.folder import Folder
 from worker.processes.identity import Identity
 from worker.processes.interpreter import Interpreter
 from worker.processes.output import is_as_new, is_silent, written_bytes
+from worker.working_directory import Folder
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _KILL_SECONDS = 2.0

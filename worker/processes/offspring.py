@@ -16,7 +16,7 @@ import traceback
 from typing import Any, NoReturn
 
 from worker.exits import is_exit, status_of
-from worker.processes.stops import STOPS, unmoved
+from worker.stop_signals import STOPS, unmoved
 
 
 class Offspring:

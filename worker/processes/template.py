@@ -30,12 +30,12 @@ from worker.processes.family import (
     open_pidfd,
     outlive_parent,
 )
-from worker.processes.folder import NOWHERE, current
 from worker.processes.leftovers import wear
 from worker.processes.slotpage import SlotPage
-from worker.processes.stops import STOPS, outlast
 from worker.registry import JOB_TYPES, load_app, without_handlers
+from worker.stop_signals import STOPS, outlast
 from worker.texts import clean_text
+from worker.working_directory import NOWHERE, current
 
 MESSAGE_BYTES = 128 * 1024
 _TYPES_PER_MESSAGE = 50

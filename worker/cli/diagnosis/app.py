@@ -11,8 +11,8 @@ from typing import Any
 
 from worker.cli.diagnosis.finding import Finding
 from worker.cli.siblings import how
-from worker.processes.folder import current
 from worker.settings import Settings
+from worker.working_directory import current
 
 APP_SECONDS = 30
 # The answer goes to a file of its own: neither what the module prints nor how the process ends is one.

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from worker.processes import folder
-from worker.processes.folder import Folder
+from worker import working_directory
+from worker.working_directory import Folder
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def test_it_is_returned_to(home: Path) -> None:
 def test_one_that_may_be_entered_but_not_opened_is_returned_to(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(folder, "_opened", lambda: -1)
+    monkeypatch.setattr(working_directory, "_opened", lambda: -1)
     kept = Folder()
     kept.return_to()
     os.chdir("/")
