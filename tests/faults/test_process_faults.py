@@ -184,8 +184,10 @@ def test_a_template_that_is_stopped_while_it_imports_is_replaced(house: House, m
     wait_until(lambda: not slow.exists(), 30, "the third one imports")
     stop(pids_of("template", worker, house, []))
     asked = now()
-    house.wait_until_started([house.enqueue("note")])
+    last = house.enqueue("note")
+    house.wait_until_started([last])
     measured(f"at work again after {now() - asked:.1f} s")
+    house.wait_until_status([waiting, last], "succeeded")
     assert house.outcomes() == {"succeeded": 2}
     house.check()
 
