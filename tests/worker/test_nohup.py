@@ -58,6 +58,25 @@ def test_a_hangup_is_outlived_and_an_interrupt_is_an_end_in_order(
 
 
 def ignores(pid: int, number: signal.Signals) -> bool:
-    """Whether the kernel gives this process the signal at all."""
-    [mask] = re.findall(r"^SigIgn:\s+([0-9a-f]+)$", Path(f"/proc/{pid}/status").read_text(), re.M)
+    """Whether this process never hears of the signal."""
+    return masked(Path(f"/proc/{pid}/status").read_text(), number)
+
+
+def masked(status: str, number: signal.Signals) -> bool:
+    """Whether ``status``, of a process as /proc tells it, has the signal among the ignored ones."""
+    [mask] = re.findall(r"^SigIgn:\s+([0-9a-f]+)$", status, re.M)
     return bool(int(mask, 16) >> (number - 1) & 1)
+
+
+START_ONE = """
+import subprocess, tests.conftest
+print(subprocess.check_output(["cat", "/proc/self/status"], text=True))
+"""
+
+
+def test_what_tests_start_behind_nohup_hears_what_they_send() -> None:
+    command = ["/bin/sh", "-c", IGNORING, "sh", sys.executable, "-c", START_ONE]
+    said = subprocess.run(
+        command, cwd=ROOT, env=surroundings(None), capture_output=True, text=True, timeout=60, check=True
+    )
+    assert not masked(said.stdout, signal.SIGHUP) and not masked(said.stdout, signal.SIGINT)
