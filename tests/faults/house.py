@@ -139,7 +139,7 @@ class House:
         """Start the dashboard; return its first process, and its address."""
         address = f"127.0.0.1:{free_port()}"
         started = self._start(("web", "--bind", address), {}, None, environment)
-        started.wait_for(address, 30)
+        started.wait_for(f"dashboard listens on {address}", 30)
         return started, f"http://{address}"
 
     def tick(self) -> None:
