@@ -20,7 +20,8 @@ from worker.crontab_exits import OrdinaryExit, ordinary_exit
 from worker.crontab_files import is_of_anacron
 from worker.crontab_names import name_of
 from worker.crontab_units import unit
-from worker.instructions import COMMAND_TYPE, command_type, is_user_name
+from worker.instructions import COMMAND_TYPE, command_type
+from worker.os_user import is_user_name
 
 Kind = Literal["taken", "refused", "environment", "comment", "blank"]
 

@@ -11,6 +11,8 @@ _ANACRON = re.compile(
     r"(?:\d{1,3}|@(?:daily|weekly|monthly|yearly|annually))[ \t]+\d{1,5}[ \t]+[A-Za-z][\w.-]{2,}[ \t]+\S.*",
     re.IGNORECASE,
 )
+# A comment, or a variable.
+_ASIDE = re.compile(r"#|\w+[ \t]*=")
 _UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
@@ -36,14 +38,15 @@ def text_of(data: bytes, file: str) -> str:
 
 
 def check_is_crontab(text: str, file: str) -> None:
-    """Raise ValueError, in a sentence, where the text of ``file`` is an anacrontab."""
-    for number, line in enumerate(text.split("\n"), start=1):
-        if is_of_anacron(line.strip(" \t\r")):
-            raise ValueError(
-                f"{file} is an anacrontab, no crontab: line {number} has a period, a delay, a name and a "
-                "command. Leave it to anacron, or write its commands as lines of a crontab, such as "
-                "'30 4 * * * COMMAND'."
-            )
+    """Raise ValueError, in a sentence, where the text of ``file`` is an anacrontab: each line of it is."""
+    lines = [(number, line.strip(" \t\r")) for number, line in enumerate(text.split("\n"), start=1)]
+    jobs = [(number, line) for number, line in lines if line and not _ASIDE.match(line)]
+    if jobs and all(is_of_anacron(line) for _, line in jobs):
+        raise ValueError(
+            f"{file} is an anacrontab, no crontab: line {jobs[0][0]} has a period, a delay, a name and a "
+            "command. Leave it to anacron, or write its commands as lines of a crontab, such as "
+            "'30 4 * * * COMMAND'."
+        )
 
 
 def is_of_anacron(line: str) -> bool:

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
+from worker.os_user import is_user_name
 from worker.outcome import Permanent
 
 Instructions = Mapping[str, Any]
@@ -24,8 +25,6 @@ HTTP = ("url", "method", "headers", "body", "json")
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
 SCHEMES = ("http", "https")
 LARGEST_EXIT_CODE = 255
-# The name of an OS user. A number is none: which user it means differs from machine to machine.
-_USER = re.compile(r"[A-Za-z_][A-Za-z0-9_.@-]*\$?")
 # A name as RFC 9110 has it.
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
@@ -48,11 +47,6 @@ def command_type(user: str) -> str:
 def command_user(job_type: str) -> str | None:
     """Return the OS user whose commands ``job_type`` runs, None for a type that names none."""
     return job_type.removeprefix(USER_PREFIX) if job_type.startswith(USER_PREFIX) else None
-
-
-def is_user_name(text: str) -> bool:
-    """Return whether ``text`` can be the name of an OS user."""
-    return _USER.fullmatch(text) is not None
 
 
 def workers_for(users: Sequence[str]) -> str:

@@ -1,9 +1,18 @@
-"""The OS user that this process is: in a container often one whom no password file knows."""
+"""OS users: what is a name of one, and whom this process is, in a container often nobody with a name."""
 
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
+
+# A number is no name: which user it means differs from machine to machine.
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.@-]*\$?")
+
+
+def is_user_name(text: str) -> bool:
+    """Return whether ``text`` can be the name of an OS user."""
+    return _NAME.fullmatch(text) is not None
 
 
 def name() -> str:

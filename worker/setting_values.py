@@ -12,6 +12,8 @@ from typing import TypeVar
 from urllib.parse import urlsplit
 from zoneinfo import available_timezones
 
+from worker.os_user import is_user_name
+
 Number = TypeVar("Number", int, float)
 MAIL_SCHEMES = ("smtp", "smtp+starttls", "smtps")
 SHORTEST_SECRET = 16
@@ -197,6 +199,6 @@ def names(text: str) -> str:
 def users(text: str) -> str:
     """Read names of OS users, separated by commas; whether they exist is for who becomes them to say."""
     found = [name.strip() for name in text.split(",")]
-    if not all(name and name.isprintable() for name in found):
+    if not all(is_user_name(name) for name in found):
         raise ValueError
     return ",".join(found)

@@ -106,7 +106,7 @@ class Settings:
     shutdown_seconds: float = _setting(kinds.number(0, 86_400), "seconds from 0 to 86400", 25.0)
     kill_seconds: float = _setting(kinds.number(0, 3600), "seconds from 0 to 3600", 5.0)
     child_exit_seconds: float = _setting(
-        kinds.number(0, 3600), "seconds from 0 to WAKEBOARD_SHUTDOWN_SECONDS", 2.0
+        kinds.number(0, 86_400), "seconds from 0 to WAKEBOARD_SHUTDOWN_SECONDS", 2.0
     )
     payload_bytes: int = _setting(
         kinds.whole(2, 1_048_576), "a whole number of bytes from 2 to 1048576", 65_536

@@ -97,17 +97,21 @@ class Writer:
         self._waiting += len(text)
         self._texts.put(text)
         if self._thread is None:
-            self._thread = Thread(target=self._work, name="log", daemon=True)
-            self._thread.start()
+            thread = Thread(target=self._work, name="log", daemon=True)
+            # Where there is no room for a thread, the text waits for the next one.
+            with suppress(RuntimeError):
+                thread.start()
+                self._thread = thread
 
     def end(self, seconds: float) -> None:
         """Wait ``seconds`` at most until all is written; what is put later is written at once."""
         with held(self._lock):
             thread = self._thread
-            if thread is None:
-                self._has_ended = True
-                return
-            self._texts.put(None)
+            if thread is not None:
+                self._texts.put(None)
+        if thread is None:
+            self._write(self._rest())
+            return
         thread.join(seconds)
 
     def _work(self) -> None:
@@ -323,4 +327,5 @@ def _until_done(name: str, body: Callable[[], None], mend: Callable[[], None] = 
                 described = f"{type(failure).__name__}: {failure}".removesuffix(": ")
                 told = f"The thread {name!r} ended by an error and is started again: {described}"
                 sys.stderr.write(f"{told}\n{trace}")
+            with suppress(BaseException):
                 sleep(ERROR_PAUSE_SECONDS)

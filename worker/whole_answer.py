@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import http.client
+from time import monotonic
 
 _PIECE_BYTES = 65_536
 _BODILESS = (204, 304)
+# Who streams without end has taken the request: what comes later is not looked at.
+_LOOK_SECONDS = 10.0
 
 
 class CutOff(http.client.HTTPException):
@@ -19,15 +22,19 @@ class CutOff(http.client.HTTPException):
 def require_whole(answer: http.client.HTTPResponse, method: str, read: int, most: int) -> None:
     """Read the rest of ``answer``, to a ``method``, of which ``read`` bytes are read, up to ``most`` bytes.
 
-    What is beyond is not looked at, nor an answer that does not say where it ends. Raises CutOff when the
-    connection ends before the length that was announced, or within chunks; OSError when it breaks.
+    What is beyond is not looked at, nor what takes longer than _LOOK_SECONDS, nor an answer that does not say
+    where it ends. Raises CutOff when the connection ends before the length that was announced, or within
+    chunks; OSError when it breaks.
     """
     expected = _announced(answer, method)
     if expected is None and not answer.headers.get("Transfer-Encoding"):
         return
+    until = monotonic() + _LOOK_SECONDS
     try:
-        while read < most and (piece := answer.read(_PIECE_BYTES)):
+        while read < most and (piece := answer.read1(_PIECE_BYTES)):
             read += len(piece)
+            if monotonic() > until:
+                return
     except http.client.IncompleteRead as cut:
         raise CutOff(read + len(cut.partial), expected) from cut
     except ConnectionResetError as cut:

@@ -811,6 +811,16 @@ def test_a_file_that_is_no_crontab_is_named_and_nothing_of_it_is_taken(
     assert rows(connection, "job_definitions") == []
 
 
+def test_one_line_as_in_an_anacrontab_costs_a_crontab_no_other_line(
+    wakeboard: Command, connection: Connection, tmp_path: Path
+) -> None:
+    file = tmp_path / "crontab"
+    file.write_text("0 3 * * * id\n@daily 15 backup.sh --all\n")
+    said = wakeboard("import-crontab", file)
+    assert "line 2: refused: It is a line of an anacrontab" in said.out
+    assert [row["schedule"] for row in rows(connection, "job_definitions")] == ["0 3 * * *"]
+
+
 def test_a_line_of_the_machine_s_start_comes_back_as_a_unit(wakeboard: Command, tmp_path: Path) -> None:
     file = tmp_path / "crontab"
     file.write_text("# Warm the cache\n@reboot www-data /opt/warm --all\n0 3 * * * www-data id\n")

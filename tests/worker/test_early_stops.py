@@ -90,3 +90,13 @@ def test_a_stop_while_the_database_does_not_let_it_in_ends_with_0(tmp_path: Path
         wait_until(lambda: takes_stops(started))
         started.wait_for("Worker started.")
         assert started.terminate() == 0, started.output
+
+
+@pytest.mark.parametrize("job_type", ["mail", "worker"])
+def test_other_commands_end_by_the_signal_as_any_program(job_type: str) -> None:
+    command = [sys.executable, "-P", "-m", "worker", "enqueue", job_type, "--payload", "-"]
+    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE) as waiting:
+        reads = Path(f"/proc/{waiting.pid}/syscall")
+        wait_until(lambda: reads.read_text().startswith("0 0x0 "), 10, "it reads its payload")
+        waiting.send_signal(signal.SIGTERM)
+        assert waiting.wait(10) == -signal.SIGTERM

@@ -48,7 +48,10 @@ SELECT current_database() AS database,
     ARRAY(
         SELECT DISTINCT application_name FROM pg_stat_activity
         WHERE datname = current_database() AND pid <> pg_backend_pid()
-            AND application_name ~ '^wakeboard (duties|lease|web|alerts|handler)\M'
+            AND (application_name ~ '^wakeboard (duties|lease|web|alerts|handler)\M'
+                -- The name of an address that has one of its own.
+                OR (application_name = current_setting('application_name') AND application_name <> ''
+                    AND application_name !~ '^wakeboard '))
         ORDER BY 1
     ) AS connected
 """

@@ -55,9 +55,11 @@ def run(settings: Settings, demo: bool) -> int:
     # What nohup has a process ignore stays so. A shell lets everything ignore Ctrl-C that it starts with &: a
     # SIGINT that comes all the same is meant.
     heard = [n for n in STOPS if n != signal.SIGHUP or signal.getsignal(n) is not signal.SIG_IGN]
-    before = {number: signal.signal(number, wish.note) for number in heard}
+    before = {number: signal.getsignal(number) for number in heard}
     family = Family(tell)
     try:
+        for number in heard:
+            signal.signal(number, wish.note)
         if stop_signals.was_asked():
             return 0
         with _database(settings, wish) as url:

@@ -152,10 +152,13 @@ class LeaseKeeper:
             self._error = str(failure).strip()[:500]
             self._absence.lost(UNRENEWED, error=self._error)
             self._disconnect()
+            # The thread works: what it waits for is no error of its own.
+            self._thread.recovered()
         except LoopHangs as failure:
             self._error = str(failure)
             self._refusals.tell(LoopHangs, UNRENEWED, error=self._error)
             self._disconnect()
+            self._thread.recovered()
         else:
             self._succeeded_at, self._error = monotonic(), None
             self._absence.back()

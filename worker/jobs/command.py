@@ -36,6 +36,8 @@ from worker.processes.family import die_with_parent
 from worker.registry import JobType, add_builtin, job
 
 _LOOK_SECONDS = 0.5
+# How much is copied at once of what a program prints into a pipe, and how often more at its end.
+_PIECE_BYTES, _LAST_PIECES = 65_536, 64
 _LINE_CHARACTERS = 500
 
 
@@ -120,11 +122,14 @@ def _started(
     """
     argv, variables = argv_of(found), environment(context, texts_of(found, "env"), account)
     folder = _folder(found, variables["HOME"])
+    # Other programs of that user can open what this one has, and keep it: never the file that later runs of
+    # other users write to.
+    out, err = (None, None) if account is None else (subprocess.PIPE, subprocess.STDOUT)
     sys.stdout.flush()
     try:
         process = subprocess.Popen(
-            argv, stdin=stdin, env=variables, process_group=0, **run_as.becoming(account),
-            preexec_fn=partial(_settle, os.getpid(), folder),
+            argv, stdin=stdin, stdout=out, stderr=err, env=variables, process_group=0,
+            preexec_fn=partial(_settle, os.getpid(), folder), **run_as.becoming(account),
         )  # fmt: skip
     except subprocess.SubprocessError as refused:
         raise CommandFailed(
@@ -142,6 +147,9 @@ def _started(
     except BaseException:
         _stop(process)
         raise
+    finally:
+        if process.stdout is not None:
+            process.stdout.close()
 
 
 def _settle(parent: int, folder: str) -> None:
@@ -161,18 +169,37 @@ def _folder(found: Instructions, home: str) -> str:
 
 def _wait(context: Context, process: subprocess.Popen[bytes]) -> int:
     """Wait for the program; raises Cancelled or DeadlineExceeded soon after the run should stop."""
-    if not hasattr(os, "pidfd_open"):
-        while True:
-            with suppress(subprocess.TimeoutExpired):
-                return process.wait(_LOOK_SECONDS)
-            context.check()
-    ended = os.pidfd_open(process.pid)
-    try:
-        while not select.select([ended], [], [], _LOOK_SECONDS)[0]:
-            context.check()
-    finally:
-        os.close(ended)
+    while not _has_ended(process):
+        context.check()
     return process.wait()
+
+
+def _has_ended(process: subprocess.Popen[bytes]) -> bool:
+    """Wait a moment for the program's end, and copy what it prints into a pipe of its own to our output."""
+    pipe = process.stdout
+    printed = [] if pipe is None or pipe.closed else [pipe.fileno()]
+    ended = [os.pidfd_open(process.pid)] if hasattr(os, "pidfd_open") else []
+    try:
+        ready = select.select([*ended, *printed], [], [], _LOOK_SECONDS)[0]
+    finally:
+        for fd in ended:
+            os.close(fd)
+    has_ended = ended[0] in ready if ended else process.poll() is not None
+    if pipe is not None and printed:
+        # At the end what the program has put into the background may hold the pipe open.
+        _copy(pipe, _LAST_PIECES if has_ended else 1)
+    return has_ended
+
+
+def _copy(pipe: IO[bytes], most_pieces: int) -> None:
+    """Copy what has arrived in ``pipe`` to our output; close it at its end."""
+    for _ in range(most_pieces):
+        if not select.select([pipe], [], [], 0)[0]:
+            return
+        if not (piece := os.read(pipe.fileno(), _PIECE_BYTES)):
+            pipe.close()
+            return
+        os.write(1, piece)
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
@@ -180,7 +207,8 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
     try:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGTERM)
-        process.wait()
+        while process.poll() is None:
+            _has_ended(process)
     except BaseException:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)

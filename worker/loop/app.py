@@ -11,6 +11,7 @@ from typing import Any
 from worker import log
 from worker.loop.claims import Claims
 from worker.processes.children import Children
+from worker.service_thread import described
 
 RESTART_PAUSE, BROKEN_APP_PAUSE = 1.0, 30.0
 # A template that lived for so long had started well: its death is no sign of what the next one will do.
@@ -103,4 +104,8 @@ class App:
         if self._restart_at is not None and monotonic() >= self._restart_at:
             self._restart_at = None
             self._is_loading, self._started_at = True, monotonic()
-            self._children.start()
+            try:
+                self._children.start()
+            except (OSError, RuntimeError) as failure:
+                # There is no room for a process, a descriptor or a thread.
+                self.template_died(f"not started: {described(failure)}")

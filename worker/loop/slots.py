@@ -207,7 +207,7 @@ class Slots:
                     self._ended(bystander(held, event.answer, took_seconds=seconds, ended_ns=now))
                 else:
                     self._settle(held, event.answer, seconds, now)
-        elif event.unstarted and not event.by_order:
+        elif event.unstarted and not event.by_order and not event.has_begun:
             self._died_idle(event)
         again: list[Assignment] = []
         for assignment in event.unstarted:

@@ -14,6 +14,7 @@ import subprocess
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 from worker.processes.events import describe_status
@@ -82,18 +83,25 @@ class Control:
         else:
             self.template, ours, output = firstborn, firstborn.control, firstborn.output
             firstborn.load(given, self._environment, self._pages)
-        # It forks and kills, so it must not wait for who reads the log.
-        pass_on(output)
         ours.setblocking(False)
         self._socket = ours
         self._selector.register(ours, selectors.EVENT_READ, None)
+        try:
+            # It forks and kills, so it must not wait for who reads the log.
+            pass_on(output)
+        except RuntimeError:
+            os.close(output)
+            self.end(0.0)
+            raise
 
     def _start_afresh(self, given: dict[str, Any]) -> tuple[socket.socket, int]:
         """Start a template as a program of its own; return our end of the socket between both, and of the
         pipe into which it prints."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         output, printed = os.pipe()
-        with theirs, os.fdopen(printed, "wb"), held_back():
+        with theirs, os.fdopen(printed, "wb"), held_back(), ExitStack() as unless_started:
+            unless_started.callback(ours.close)
+            unless_started.callback(os.close, output)
             given = given | {"pages": self._pages, "control": theirs.fileno()}
             self.template = subprocess.Popen(
                 command("worker.processes.template", given),
@@ -104,6 +112,7 @@ class Control:
                 start_new_session=True,
                 env={**os.environ, **self._environment},
             )
+            unless_started.pop_all()
         return ours, output
 
     def order(

@@ -58,7 +58,7 @@ class Died:
     `running` is what it had started and not ended (its attempt ends with `answer`; it began at `started_ns`),
     `unstarted` what it was sent and never began, in order. A child that was replaced after its runs dies with
     neither. `by_order`: the supervisor had it killed, perhaps for the sake of a run that came before.
-    `in_order`: it ended by itself, between two runs.
+    `in_order`: it ended by itself, between two runs. `has_begun`: it had begun a run at all.
     """
 
     slot: int
@@ -69,6 +69,7 @@ class Died:
     started_ns: int = 0
     by_order: bool = False
     in_order: bool = False
+    has_begun: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,7 +57,7 @@ class Slot:
         self.number = number
         self.page = SlotPage(pages, number)
         self.output = create_output(number)
-        self.alive = self.is_condemned = self._is_let_go = False
+        self.alive = self.is_condemned = self._is_let_go = self._is_killed = self._has_answered = False
         self.pid: int | None = None
         self.pidfd: int | None = None
         self._to_kill: tuple[int, int, float] | None = None
@@ -85,16 +85,22 @@ class Slot:
             self.push()
 
     def _fork(self) -> None:
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        output = os.dup(self.output)
+        try:
+            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        except OSError:
+            os.close(output)
+            raise
         ours.setblocking(False)
         self._generation += 1
         self.alive, self.pid, self.work = True, None, ours
         self.is_condemned, self._is_let_go, self._reason = False, False, None
+        self._is_killed = self._has_answered = False
         self._frames = Frames(ANSWER_BYTES)
         self._outgoing.clear()
         self.page.aim(NOTHING)
         self._selector.register(ours, selectors.EVENT_READ, self)
-        self.order("fork", [theirs.detach(), os.dup(self.output)])
+        self.order("fork", [theirs.detach(), output])
 
     def is_child(self, generation: int, pid: int, pidfd: int | None) -> None:
         """Take note which process the child of that generation is."""
@@ -121,7 +127,10 @@ class Slot:
             self._control.ask()
 
     def kill(self) -> None:
-        """Kill the child with what is below it; the template ends what escapes that."""
+        """Kill the child with what is below it, once; the template ends what escapes that."""
+        if self._is_killed:
+            return
+        self._is_killed = True
         if self.pidfd is None or self.pid is None:
             self.order("kill")
         else:
@@ -221,6 +230,7 @@ class Slot:
             if outstanding and outstanding[0][0] == run_id and outstanding[0][1] == lease_epoch:
                 attempts.append((outstanding.popleft(), started_ns, finished_ns))
         if attempts:
+            self._has_answered = True
             self._events.append(Returned(self.number, attempts))
 
     def _finish(self, body: bytes) -> None:
@@ -229,6 +239,7 @@ class Slot:
         head = self.outstanding[0] if self.outstanding else None
         if head and head[0] == run_id and head[1] == lease_epoch:
             self.outstanding.popleft()
+            self._has_answered = True
             self._events.append(Finished(self.number, head, answer, started_ns, finished_ns))
 
     def bury(self, status: int | None, text: str) -> Died:
@@ -259,7 +270,8 @@ class Slot:
         in_order = running is None and ended_in_order(status)
         if in_order and (word := word_of_end(status, tail)) is not None:
             self._events.append(Warned(f"A process of slot {self.number} for handlers {word}"))
-        return Died(self.number, text, running, answer, unstarted, began_ns, by_order, in_order)
+        has_begun = running is not None or self._has_answered
+        return Died(self.number, text, running, answer, unstarted, began_ns, by_order, in_order, has_begun)
 
     def close(self) -> None:
         """Close every descriptor and the page."""

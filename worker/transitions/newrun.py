@@ -154,10 +154,8 @@ def payload_text(payload: Mapping[str, Any] | None, limit: int, encoder: Encoder
         text = _ENCODER.encode({} if payload is None else payload)
     except (TypeError, ValueError, RecursionError) as wrong:
         why = what_is_wrong(payload, "payload", str(wrong))
-        raise EnqueueError(
-            f"The payload is not JSON: {why}. Hand it in as text or number, or give an encoder "
-            "(encoder=wakeboard.PlainEncoder)."
-        ) from wrong
+        hint = "" if encoder is not None else ", or give an encoder (encoder=wakeboard.PlainEncoder)"
+        raise EnqueueError(f"The payload is not JSON: {why}. Hand it in as text or number{hint}.") from wrong
     if not text.startswith("{"):
         raise EnqueueError('The payload is not a JSON object; wrap it, for example {"value": …}.')
     if len(text) > limit and (size := _bytes_of(payload, text)) > limit:
