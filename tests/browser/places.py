@@ -46,7 +46,8 @@ def serving(database: str) -> Iterator[Dashboard]:
         env={**os.environ, "WAKEBOARD_DATABASE_URL": database},
     )
     assert process.stderr is not None
-    assert bind in process.stderr.readline()
+    assert bind in process.stderr.readline(), "it says that it starts"
+    assert f"listens on {bind}" in process.stderr.readline()
     served = Dashboard(f"http://{bind}", process)
     try:
         yield served

@@ -113,7 +113,7 @@ def test_an_effect_says_how_it_stands_and_only_an_unconfirmed_one_can_be_settled
 
 
 def test_progress_has_a_rate_and_an_end_in_page_and_twin(client: FlaskClient, connection: Connection) -> None:
-    a_worker(connection, "w1", lease_seconds=30, seen="1 hour")
+    a_worker(connection, "w1", lease_seconds=30)
     run = a_run(
         connection, "running", started_at="-100 seconds", run_at="-2 minutes", progress_done=500,
         progress_total=2000, locked_until="30 seconds",

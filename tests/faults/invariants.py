@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
@@ -17,7 +17,7 @@ from typing import Any
 import psutil
 import psycopg
 
-from tests.faults.truth import Line
+from tests.faults.truth import Line, now
 
 Connection = psycopg.Connection[Any]
 ENDED = "('succeeded', 'dead', 'cancelled')"
@@ -58,7 +58,7 @@ def check_invariants(
         *i4_attempts_are_starts(connection, truth),
         *i7_ends_are_final(connection),
         *i10_fires_are_kept_once(connection, fires or {}),
-        *i13_limits_hold(truth, limits or {}),
+        *i13_limits_hold([*truth, *_ends_of_the_dead(connection, truth)], limits or {}),
         *i15_payloads_arrive_whole(truth, acknowledged),
     ]
 
@@ -251,6 +251,22 @@ def i13_limits_hold(truth: Sequence[Line], limits: Mapping[str, int]) -> list[st
         if most > limit:
             told.append(f"I13: {most} runs of {job_type} at once, where {limit} may be")
     return told
+
+
+def _ends_of_the_dead(connection: Connection, truth: Sequence[Line]) -> list[Line]:
+    """Return an end for each start whose handler died: the moment at which its attempt was told to be over.
+
+    A run that a person cancelled then never starts again.
+    """
+    told = {(line.run_id, line.attempt) for line in truth if line.word == "end"}
+    age = "extract(epoch FROM clock_timestamp() - finished_at)::float8"
+    ended = _rows(connection, f"SELECT run_id, attempt, {age} FROM wakeboard.job_attempts")
+    at = {(run_id, attempt): now() - seconds for run_id, attempt, seconds in ended}
+    return [
+        replace(line, word="end", at=at[key])
+        for line in truth
+        if line.word == "start" and (key := (line.run_id, line.attempt)) in at and key not in told
+    ]
 
 
 def most_at_once(lines: Sequence[Line]) -> int:

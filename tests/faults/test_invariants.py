@@ -278,6 +278,21 @@ def test_i13_tells_a_limit_that_was_exceeded() -> None:
     assert invariants.i13_limits_hold(lines, {"mail": 2}) == []
 
 
+def test_i13_forgets_a_handler_that_died_when_its_attempt_was_told_to_be_over(connection: Connection) -> None:
+    dead, later = a_run(connection, "cancelled"), a_run(connection, "queued")
+    an_attempt(connection, dead, outcome="cancelled", finished_at="-1 minute", started_at="-2 minutes")
+    at = truth.now()
+    lines = [line("start", dead, at - 120), line("start", later, at, pid=2), line("end", later, at, pid=2)]
+    assert not told_of_limits(connection, lines)
+    connection.execute("UPDATE wakeboard.job_attempts SET finished_at = now() + interval '1 minute'")
+    assert told_of_limits(connection, lines) == ["I13: 2 runs of mail at once, where 1 may be"]
+
+
+def told_of_limits(connection: Connection, lines: list[Line]) -> list[str]:
+    told = invariants.check_invariants(connection, lines, {}, limits={"mail": 1})
+    return [each for each in told if each.startswith("I13")]
+
+
 def test_i13_forgets_a_handler_that_died_when_its_run_starts_again() -> None:
     lines = [line("start", 1, 1), line("start", 1, 2, attempt=2, pid=2), line("end", 1, 3, attempt=2, pid=2)]
     assert invariants.i13_limits_hold(lines, {"mail": 1}) == []

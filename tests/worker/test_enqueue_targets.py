@@ -48,9 +48,15 @@ def asyncpg_engine(url: str) -> Any:
 
 
 def apart(work: Callable[[], Any]) -> None:
-    """Run a coroutine where no loop runs: a browser's test leaves one running in the thread of all tests."""
+    """Call where no loop runs, and run a coroutine: a test with a browser leaves a loop in the others' thread."""
+
+    def call() -> None:
+        made = work()
+        if made is not None:
+            asyncio.run(made)
+
     with ThreadPoolExecutor(1) as pool:
-        pool.submit(lambda: asyncio.run(work())).result()
+        pool.submit(call).result()
 
 
 def enqueue_all_ways(target: Any) -> list[int]:
@@ -134,22 +140,27 @@ def test_a_run_joins_the_transaction_of_django_which_had_not_connected(
 ) -> None:
     from django.db.backends.postgresql.psycopg_any import is_psycopg3
 
-    own = django_connection(database)
-    assert own.connection is None
     if not is_psycopg3:
         pytest.fail("Django took psycopg2 although psycopg 3 is here.")
-    own.ensure_connection()
-    own.set_autocommit(False)
-    lost = enqueue(own, "mail")
-    own.rollback()
-    ids = enqueue_all_ways(own)
-    assert factories.rows(connection, "job_runs") == []
-    own.commit()
-    own.close()
-    assert lost not in ids
-    check_kept(connection, ids)
-    assert enqueue(own, "mail") not in ids
-    own.close()
+
+    def work() -> None:
+        own = django_connection(database)
+        assert own.connection is None
+        own.ensure_connection()
+        own.set_autocommit(False)
+        lost = enqueue(own, "mail")
+        own.rollback()
+        ids = enqueue_all_ways(own)
+        assert factories.rows(connection, "job_runs") == []
+        own.commit()
+        own.close()
+        assert lost not in ids
+        check_kept(connection, ids)
+        again = enqueue(own, "mail")
+        assert again not in ids
+        own.close()
+
+    apart(work)
 
 
 def statements(own: CoreConnection) -> list[str]:
