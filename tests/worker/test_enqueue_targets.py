@@ -48,7 +48,7 @@ def asyncpg_engine(url: str) -> Any:
 
 
 def apart(work: Callable[[], Any]) -> None:
-    """Call where no loop runs, and run a coroutine: a test with a browser leaves a loop in the others' thread."""
+    """Call where no loop runs, and run a coroutine: a browser's test leaves a loop in the thread of tests."""
 
     def call() -> None:
         made = work()
