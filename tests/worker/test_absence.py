@@ -127,3 +127,25 @@ def test_the_lease_and_the_duties_tell_an_outage_once_and_to_the_end_of_the_sent
     said = printed_by(capsys)
     assert len(said) == 2
     assert all("Check WAKEBOARD_DATABASE_URL." in line for line in said)
+
+
+def test_an_outage_that_an_error_of_the_leases_thread_began_is_no_error_of_that_thread(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tries: list[str] = []
+
+    def refuse(url: str, *, name: str, **_: object) -> None:
+        tries.append(name)
+        raise OSError("no descriptor is free") if len(tries) == 1 else DatabaseError("It does not answer.")
+
+    monkeypatch.setattr(lease, "connect", refuse)
+    keeper = LeaseKeeper(
+        NOBODY, "w1", Holdings(), heartbeat_seconds=0.01, poll_seconds=0.01, patience_seconds=0.3,
+        loop_silent_seconds=lambda: 0.0, progress=lambda _: None, tell=lambda _: None,
+    )  # fmt: skip
+    keeper.start()
+    try:
+        wait_until(lambda: len(tries) > 100)
+        assert not keeper.is_lost
+    finally:
+        keeper.stop()

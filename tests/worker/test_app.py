@@ -6,6 +6,7 @@ from typing import Any, cast
 
 import pytest
 
+from tests.processes import wait_until
 from worker import log
 from worker.loop.app import App
 from worker.loop.claims import Claims
@@ -42,3 +43,23 @@ def test_a_tick_says_so_only_when_it_has_something_else_to_say(capsys: pytest.Ca
     assert "lease" not in capsys.readouterr().err
     log.note("Something was done.")
     assert "which counts" in capsys.readouterr().err
+
+
+def test_a_template_that_cannot_be_started_is_tried_again_later(capsys: pytest.CaptureFixture[str]) -> None:
+    class NoRoom:
+        starts = 0
+
+        def start(self) -> None:
+            self.starts += 1
+            raise OSError("Resource temporarily unavailable")
+
+    children, hindrances = NoRoom(), list[str]()
+    app = App(
+        cast(Any, children), Claims(2), wanted_types=None, lease_seconds=30.0, is_tick=False,
+        publish=lambda _: None, hindered=hindrances.append,
+    )  # fmt: skip
+    app.template_died("was killed")
+    wait_until(lambda: [app.step(), children.starts][1] == 2, 10, "it is tried twice")
+    assert app.is_down
+    assert hindrances[1:] == ["not started: OSError: Resource temporarily unavailable"] * 2
+    assert "starting another" in capsys.readouterr().err

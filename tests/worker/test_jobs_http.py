@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -13,6 +15,7 @@ from urllib.parse import quote, unquote
 import pytest
 
 from tests.receivers import serving
+from worker import whole_answer
 from worker.context import Context
 from worker.instructions import method_of
 from worker.jobs.http import http_request, retry_after
@@ -52,6 +55,14 @@ class _Handler(BaseHTTPRequestHandler):
             return
         if word == "broken":
             self.wfile.write(unquote(rest).encode())
+            self.close_connection = True
+            return
+        if word == "endless":
+            self.wfile.write(WHOLE.encode() + b"Transfer-Encoding: chunked\r\n\r\n")
+            with contextlib.suppress(OSError):
+                while True:
+                    self.wfile.write(b"3e8\r\n" + b"x" * 1000 + b"\r\n")
+                    time.sleep(0.01)
             self.close_connection = True
             return
         if word == "cut":
@@ -222,6 +233,13 @@ def test_an_answer_that_is_cut_off_is_tried_again(provider: Provider, answer: st
         run(url=f"{provider.url}/broken/{quote(answer)}")
     assert failed.value.error_code == "http_cut_off"
     assert f"127.0.0.1:{provider.server_port} took the request, but" in str(failed.value)
+
+
+def test_an_answer_that_never_ends_is_a_success_once_it_was_looked_at_for_a_while(
+    provider: Provider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(whole_answer, "_LOOK_SECONDS", 0.5)
+    assert run(url=f"{provider.url}/endless", timeout=60)["status"] == 200
 
 
 @pytest.mark.parametrize(

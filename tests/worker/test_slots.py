@@ -10,8 +10,9 @@ from tests.worker.test_claims import claimed, claims
 from worker.loop.deciding import Ended
 from worker.loop.held import Holdings, boottime_ns
 from worker.loop.slots import Slots
+from worker.outcome import Answer
 from worker.processes.children import Children
-from worker.processes.events import Finished, Returned
+from worker.processes.events import Died, Finished, Returned
 from worker.processes.wire import Assignment
 
 
@@ -20,14 +21,18 @@ class Desk:
 
     def __init__(self) -> None:
         self.ended: list[Ended] = []
+        self.hindrances: list[str] = []
         self.holdings = Holdings()
         self.children = Children(2, app=None)
         self.slots = Slots(
             self.children, self.holdings, claims("mail"), worker_id="w", lease_seconds=30.0,
             ended=self.ended.append, succeeded=self.ended.extend, committed=lambda held, seconds: None,
-            forgotten=lambda: None, is_writing=lambda: False, hinder=lambda why, seconds: None,
+            forgotten=lambda: None, is_writing=lambda: False, hinder=self.hinder,
             unhinder=lambda: None,
         )  # fmt: skip
+
+    def hinder(self, why: str, _seconds: float) -> None:
+        self.hindrances.append(why)
 
     def take(self, runs: int) -> list[Assignment]:
         """Let the slots take ``runs``; return what the first slot was given, in order."""
@@ -77,3 +82,12 @@ def test_a_run_that_is_not_ours_any_more_or_returns_twice_ends_nothing(desk: Des
     desk.slots.returned(Returned(0, [(first, 1, 2), (second, 2, 3), (third, 3, 4), (first, 5, 6)]))
     assert desk.succeeded == [first.run_id, third.run_id]
     assert desk.outstanding == [1, 3]
+
+
+@pytest.mark.parametrize(("has_begun", "hindrances"), [(True, 0), (False, 1)])
+def test_only_children_that_end_before_they_begin_a_run_are_a_sign_of_a_broken_start(
+    desk: Desk, has_begun: bool, hindrances: int
+) -> None:
+    for run in desk.take(6):
+        desk.slots.died(Died(0, "ended", None, Answer("raised"), [run], has_begun=has_begun))
+    assert len(desk.hindrances) == hindrances

@@ -193,3 +193,20 @@ def test_a_reader_that_wakes_up_is_told_once_how_many_lines_it_missed(format: st
     assert lines.index(told) == len(numbers) and "Afterwards." in lines[-1]
     if format == "json":
         assert (json.loads(told)["dropped"], json.loads(told)["level"]) == (count, "warning")
+
+
+def test_a_log_for_which_there_is_no_thread_is_written_when_there_is_one_and_at_the_end() -> None:
+    said, code = printed_by(
+        "def no_room(thread): raise RuntimeError('no room for a thread')\n"
+        "start, threading.Thread.start = threading.Thread.start, no_room\n"
+        "print('first')\n"
+        "threading.Thread.start = start\n"
+        "print('second')\n"
+    )
+    assert (said, code) == ("first\nsecond\n", 0)
+    said, code = printed_by(
+        "def no_room(thread): raise RuntimeError('no room for a thread')\n"
+        "threading.Thread.start = no_room\n"
+        "print('alone')\n"
+    )
+    assert (said, code) == ("alone\n", 0)
