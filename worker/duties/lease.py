@@ -95,13 +95,15 @@ class LeaseKeeper:
         self._connection: psycopg.Connection[Any] | None = None
         self._succeeded_at = self._proven_at = monotonic()
         self._error: str | None = None
+        self._ended_by: str | None = None
         self._absence = Absence("lease")
         self._refusals = Refusals()
         self.watchdog = Watchdog(2 * STATEMENT_SECONDS)
 
     def beat(self) -> Beat:
-        """Return how the renewing stands."""
-        return Beat("renew", self._poll_seconds, monotonic() - self._succeeded_at, self._error)
+        """Return how the renewing stands; what ended the thread is told once, though it works again."""
+        ended_by, self._ended_by = self._ended_by, None
+        return Beat("renew", self._poll_seconds, monotonic() - self._succeeded_at, self._error or ended_by)
 
     def start(self) -> None:
         """Start renewing."""
@@ -165,7 +167,7 @@ class LeaseKeeper:
             self._thread.recovered()
 
     def _failed(self, failure: BaseException) -> None:
-        self._error = described(failure)
+        self._ended_by = described(failure)
 
     def _connect(self) -> psycopg.Connection[Any]:
         connection = connect(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import monotonic
 from typing import Any
 
@@ -77,6 +77,7 @@ class Duties:
         self._stopping = threading.Event()
         self._hurry = threading.Event()
         self._refusals = Refusals()
+        self._ended_by: str | None = None
         self._failures = FailureLog("A duty failed and will be tried again")
         self._thread = ServiceThread("duties", self._work, stopping=self._stopping, failed=self._failed)
         self.rounds = 0
@@ -113,8 +114,12 @@ class Duties:
                 self.lack.over(name)
 
     def beats(self) -> list[Beat]:
-        """Return how each loop stands."""
-        return [duty.beat() for duty in self._duties]
+        """Return how each loop stands; the first one's tells once what ended the thread of all."""
+        beats = [duty.beat() for duty in self._duties]
+        if self._ended_by is not None:
+            beats[0] = replace(beats[0], error=f"The thread of the duties ended: {self._ended_by}")
+            self._ended_by = None
+        return beats
 
     def _work(self) -> None:
         try:
@@ -125,8 +130,7 @@ class Duties:
                 self._connection.close()
 
     def _failed(self, failure: BaseException) -> None:
-        """Let the first duty's row tell what ended the thread, once it is written again."""
-        self._duties[0].error = f"The thread of the duties ended: {described(failure)}"
+        self._ended_by = described(failure)
 
     def _go_round(self) -> None:
         while not self._stopping.is_set():
