@@ -310,3 +310,21 @@ def test_a_retention_pass_that_was_written_ahead_is_anybodys() -> None:
     for state in (retention.Pass(owner="w1", room="runs"), retention.Pass(owner="w1", finished_at=1.0)):
         assert retention.is_due(state, -6 * 3600.0, "w2")
         assert not retention.is_due(state, -1.0, "w2")
+
+
+def test_a_worker_whose_heartbeat_lies_ahead_has_not_said_goodbye_for_it(connection: Connection) -> None:
+    a_worker(connection, "living", seen="6 hours")
+    a_worker(connection, "stopped", seen="6 hours", stopped_at="6 hours")
+    assert put_right(connection) == {"workers": 2}
+    (living,) = rows(connection, "workers", "id = 'living'")
+    (stopped,) = rows(connection, "workers", "id = 'stopped'")
+    assert living["stopped_at"] is None
+    assert stopped["stopped_at"] <= now(connection)
+    connection.execute("UPDATE wakeboard.workers SET seen_at = now() WHERE id = 'living'")
+    assert is_so_of(connection, "living", leases.is_heard("x"))
+
+
+def is_so_of(connection: Connection, worker: str, condition: str) -> bool:
+    statement = f"SELECT {condition} FROM wakeboard.workers AS x WHERE id = %s"
+    ((found,),) = connection.execute(statement.encode(), (worker,)).fetchall()
+    return bool(found)

@@ -50,7 +50,7 @@ WHERE r.id = long.id AND r.lease_epoch = long.lease_epoch AND (r.status || '') =
 """
 _WORKERS = f"""
 UPDATE wakeboard.workers AS w SET seen_at = heard.at, started_at = least(w.started_at, heard.at),
-    stopped_at = least(w.stopped_at, now())
+    stopped_at = CASE WHEN w.stopped_at > now() THEN now() ELSE w.stopped_at END
 FROM (
     SELECT id, CASE WHEN NOT {is_ahead("seen_at")} THEN seen_at WHEN id = %(me)s THEN now()
         ELSE now() - make_interval(secs => 2 * heartbeat_seconds + {MARGIN_SECONDS}) END AS at
