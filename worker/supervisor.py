@@ -218,7 +218,7 @@ class Supervisor:
                     "run, and the work is left to the next one."
                 )
                 self._exit_code = FAILED
-            elif self._claimer.hindered_seconds >= PATIENCE_SECONDS:
+            elif max(self._claimer.hindered_seconds, self._app.lacking_seconds) >= PATIENCE_SECONDS:
                 log.warn(
                     f"Nothing could be run for {PATIENCE_SECONDS:.0f} s: the work is left to the next tick."
                 )

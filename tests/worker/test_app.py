@@ -61,5 +61,8 @@ def test_a_template_that_cannot_be_started_is_tried_again_later(capsys: pytest.C
     app.template_died("was killed")
     wait_until(lambda: [app.step(), children.starts][1] == 2, 10, "it is tried twice")
     assert app.is_down
+    assert app.lacking_seconds > 0
+    app.ready([JobType("mail", print).policy()])
+    assert app.lacking_seconds == 0
     assert hindrances[1:] == ["not started: OSError: Resource temporarily unavailable"] * 2
     assert "starting another" in capsys.readouterr().err

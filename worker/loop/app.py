@@ -45,6 +45,7 @@ class App:
         self._restart_at: float | None = None
         self._is_loading = False
         self._started_at, self._pause = monotonic(), RESTART_PAUSE
+        self._lacking_since: float | None = None
         self.is_misused = False
 
     @property
@@ -52,9 +53,14 @@ class App:
         """Whether a template is lacking: a restart is to come, or imports the handlers."""
         return self._restart_at is not None or self._is_loading
 
+    @property
+    def lacking_seconds(self) -> float:
+        """How long ago the last template that could run handlers went; 0.0 while there is one."""
+        return 0.0 if self._lacking_since is None else monotonic() - self._lacking_since
+
     def ready(self, types: Sequence[dict[str, Any]]) -> None:
         """A template imported it: these types can run."""
-        self._is_loading = False
+        self._is_loading, self._lacking_since = False, None
         known = {policy["name"] for policy in types}
         wanted = known if self._wanted_types is None else self._wanted_types
         if unknown := sorted(wanted - known):
@@ -83,8 +89,7 @@ class App:
         sentence, _, trace = message.partition("\n")
         log.trouble(sentence, trace)
         if self._claims.types:
-            self._restart_at = monotonic() + BROKEN_APP_PAUSE
-            self._hindered(message)
+            self._restart(BROKEN_APP_PAUSE, message)
         else:
             self.is_misused = True
 
@@ -96,8 +101,12 @@ class App:
         pause = RESTART_PAUSE if has_settled else self._pause
         self._pause = min(2 * pause, BROKEN_APP_PAUSE)
         log.warn("The template process died; starting another.", how=how, in_seconds=pause)
-        self._restart_at = monotonic() + pause
-        self._hindered(how)
+        self._restart(pause, how)
+
+    def _restart(self, pause_seconds: float, why: str) -> None:
+        self._lacking_since = self._lacking_since or monotonic()
+        self._restart_at = monotonic() + pause_seconds
+        self._hindered(why)
 
     def step(self) -> None:
         """Start another template when the pause is over."""
