@@ -10,6 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from dashboard.serve import WORKERS
 from tests.factories import Connection
 from tests.processes import free_port, surroundings, wait_until, wakeboard
 from tests.worker.motion import SHORT, insert, wait_until_status
@@ -78,10 +79,13 @@ def test_up_restarts_its_worker_and_web_its_processes_although_their_folder_is_g
             for each in psutil.Process(up.pid).children()
             if each.pid != found[0] and "dashboard" in each.cmdline()
         )
-        served = web.children()
-        for each in served:
+        wait_until(lambda: len(web.children()) == WORKERS, 30, "the dashboard has its processes")
+        killed = web.children()
+        for each in killed:
             each.kill()
-        wait_until(lambda: len(web.children()) == len(served), 30, "the dashboard has processes again")
+        wait_until(
+            lambda: len({*web.children()} - {*killed}) == WORKERS, 30, "the dashboard has processes again"
+        )
         run_id = insert(connection, "quick")
         wait_until_status(connection, run_id, "succeeded", seconds=60)
 
