@@ -6,11 +6,10 @@ from collections.abc import Iterator
 
 from worker import fleet
 from worker.cli.crontabs import IS_OF_UNKNOWN_USER
-from worker.cli.diagnosis.finding import Finding
+from worker.cli.diagnosis.finding import Finding, some_of
 from worker.cli.reach import Connection, rows
 from worker.instructions import COMMAND_TYPE, command_type
 
-MOST_NAMED = 10
 # A worker that registers the commands of root is one.
 OF_ROOT = f"""
 SELECT d.name FROM wakeboard.job_definitions AS d
@@ -28,11 +27,9 @@ def commands(connection: Connection) -> Iterator[Finding]:
     if not names:
         yield Finding("commands", "ok", "None was imported without its user and is run by root.")
         return
-    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
     yield Finding(
         "commands",
         "warning",
-        f"Imported from a crontab without their user, and run by a worker of root: "
-        f"{', '.join(names[:MOST_NAMED])}{more}.",
+        f"Imported from a crontab without their user, and run by a worker of root: {some_of(names)}.",
         "Import that crontab again: with --system each gets the user of its line",
     )

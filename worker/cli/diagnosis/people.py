@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from worker.cli.diagnosis.finding import Finding
+from worker.cli.diagnosis.finding import Finding, some_of
 from worker.cli.reach import Connection, rows
 
-MOST_NAMED = 10
 ENDLESS = """
 SELECT name FROM wakeboard.tokens WHERE revoked_at IS NULL AND expires_at IS NULL ORDER BY name
 """
@@ -19,10 +18,9 @@ def tokens(connection: Connection) -> Iterator[Finding]:
     if not names:
         yield Finding("tokens", "ok", "None is valid for ever.")
         return
-    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
     yield Finding(
         "tokens",
         "warning",
-        f"Valid until somebody revokes them: {', '.join(names[:MOST_NAMED])}{more}.",
+        f"Valid until somebody revokes them: {some_of(names)}.",
         "Replace them (wakeboard token create NAME --role R --days N), then: wakeboard token revoke NAME",
     )
