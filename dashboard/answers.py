@@ -10,7 +10,7 @@ from base64 import urlsafe_b64decode, urlsafe_b64encode
 from typing import Literal
 from urllib.parse import SplitResult, urlsplit
 
-from flask import Response, abort, jsonify, make_response, redirect, render_template, request
+from flask import Response, abort, current_app, jsonify, make_response, redirect, render_template, request
 
 from dashboard.connection import FRESH_COOKIE, FRESH_SECONDS
 from worker.transitions import Answer
@@ -52,10 +52,18 @@ def parts_of(address: str) -> SplitResult:
         return urlsplit("")
 
 
+def is_ours(address: SplitResult) -> bool:
+    """Return whether an address is what this request calls us, or what we are known by to everybody: a proxy
+    may have dropped the port of the one, the settings name the other."""
+    public = current_app.config["SETTINGS"].public_url
+    is_public = public is not None and address[:2] == parts_of(public)[:2]
+    return is_public or address.netloc == request.host
+
+
 def came_from() -> str | None:
     """Return the path of the page on this site that the request was sent from."""
     parts = parts_of(request.referrer or "")
-    if parts.netloc != request.host:
+    if not is_ours(parts):
         return None
     return local_path(parts.path + (f"?{parts.query}" if parts.query else ""))
 

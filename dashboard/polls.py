@@ -26,8 +26,9 @@ from dashboard.connection import writing
 from worker.db import DatabaseError
 from worker.liveness import Beat
 from worker.people.sessions import hash_of, still_good
-from worker.service_thread import ServiceThread, described
+from worker.service_thread import ServiceThread
 from worker.states import Role
+from worker.texts import described
 
 EXTENSION = "wakeboard_polls"
 # How often somebody asks what is new, and which sessions are good.

@@ -17,7 +17,7 @@ from flask import Flask, Response, abort, current_app, g, redirect, render_templ
 from werkzeug.exceptions import Forbidden, NotFound, Unauthorized
 
 from dashboard import again, strangers
-from dashboard.answers import PROBES, came_from, parts_of, wanted
+from dashboard.answers import PROBES, came_from, is_ours, parts_of, wanted
 from dashboard.connection import writing
 from dashboard.existing import missing
 from dashboard.files import STATIC, fingerprint
@@ -213,19 +213,10 @@ def _refuse_other_sites() -> None:
     origin = request.headers.get("Origin")
     if site is not None and site not in ("same-origin", "none"):
         _cross_site(f"Sec-Fetch-Site: {site}")
-    if origin is not None and not _is_ours(origin):
+    if origin is not None and not is_ours(parts_of(origin)):
         _cross_site(f"Origin: {origin}")
     if site is None and origin is None and not _bearer_alone():
         _cross_site("neither Sec-Fetch-Site nor Origin")
-
-
-def _is_ours(origin: str) -> bool:
-    """Return whether ``origin`` is what this request calls us, or what we are known by to everybody: a proxy
-    may have dropped the port of the one, the settings name the other."""
-    public = current_app.config["SETTINGS"].public_url
-    if public is not None and origin == "{0.scheme}://{0.netloc}".format(parts_of(public)):
-        return True
-    return parts_of(origin).netloc == request.host
 
 
 def _bearer_alone() -> bool:

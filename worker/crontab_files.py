@@ -16,11 +16,11 @@ _ASIDE = re.compile(r"#|\w+[ \t]*=")
 _UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
-def text_of(data: bytes, file: str) -> str:
+def read_crontab(data: bytes, file: str) -> str:
     """Return the text of the crontab ``file``; bytes that are not UTF-8 are kept as lone surrogates.
 
-    Raises ValueError, in a sentence, for a file that is too large, is UTF-16, or has the line ends of old
-    Macs.
+    Raises ValueError, in a sentence, for a file that is too large, is UTF-16, has the line ends of old Macs,
+    or is an anacrontab.
     """
     if len(data) > LARGEST_FILE:
         raise ValueError(f"{file} has more than 4 MiB; it is no crontab.")
@@ -34,10 +34,12 @@ def text_of(data: bytes, file: str) -> str:
             f"{file} has a carriage return alone at its line ends, as old Macs wrote them: convert it "
             "with tr '\\r' '\\n'."
         )
-    return data.decode("utf-8", "surrogateescape")
+    text = data.decode("utf-8", "surrogateescape")
+    _check_is_no_anacrontab(text, file)
+    return text
 
 
-def check_is_crontab(text: str, file: str) -> None:
+def _check_is_no_anacrontab(text: str, file: str) -> None:
     """Raise ValueError, in a sentence, where the text of ``file`` is an anacrontab: each line of it is."""
     lines = [(number, line.strip(" \t\r")) for number, line in enumerate(text.split("\n"), start=1)]
     jobs = [(number, line) for number, line in lines if line and not _ASIDE.match(line)]

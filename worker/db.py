@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 from psycopg import sql
 
-from worker.patience import Patient
+from worker.answer_timeout import TimedConnection
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -157,12 +157,12 @@ def connect(
     statement_timeout_seconds: float = 30,
     lock_timeout_seconds: float = 5,
     answer_seconds: float | None = None,
-) -> Patient:
+) -> TimedConnection:
     """Open a psycopg connection whose session is ours.
 
     ``url`` is any libpq URL or key=value string (several hosts allowed: the writable one is chosen);
     ``name`` appears as application_name. A server that does not answer a statement for ``answer_seconds`` is
-    given up (None: never), see ``worker.patience``. Raises UnfitError when the server is too old or the
+    given up (None: never), see ``worker.answer_timeout``. Raises UnfitError when the server is too old or the
     database is not in UTF8, RefusedError when a server answers and refuses, and DatabaseError when nothing
     answers.
     """
@@ -185,12 +185,12 @@ def connect(
     return connection
 
 
-def _open(url: str, name: str, autocommit: bool) -> Patient:
+def _open(url: str, name: str, autocommit: bool) -> TimedConnection:
     given = psycopg.conninfo.conninfo_to_dict(url)
     defaults = TRANSPORT | {"target_session_attrs": "read-write", "application_name": name}
     extra = {key: value for key, value in defaults.items() if key not in given}
     try:
-        return Patient.connect(url, autocommit=autocommit, **extra)
+        return TimedConnection.connect(url, autocommit=autocommit, **extra)
     except psycopg.OperationalError as failure:
         raise _not_connected(str(failure)) from failure
 
@@ -308,7 +308,7 @@ def engine(
     return made
 
 
-def _prove(connection: Patient, statement: str) -> None:
+def _prove(connection: TimedConnection, statement: str) -> None:
     """Ask ``statement`` of a pooled connection, in no transaction; if it is dead, the pool makes new ones."""
     from sqlalchemy.exc import InvalidatePoolError
 
@@ -344,6 +344,13 @@ def head_revision() -> str:
 def is_newer(revision: str | None) -> bool:
     """Return whether a later version of the program brought the schema to ``revision``: no upgrade helps."""
     return revision is not None and revision not in _revisions()
+
+
+def way_to_head(revision: str | None) -> str | None:
+    """Return what to do about a schema at ``revision`` that this version cannot use, None where it can."""
+    if revision == head_revision():
+        return None
+    return MEND_NEWER if is_newer(revision) else "Run: wakeboard db upgrade"
 
 
 def _revisions() -> set[str]:

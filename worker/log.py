@@ -158,7 +158,8 @@ def move(event: str, **fields: object) -> None:
     """
     if not logger.isEnabledFor(logging.INFO):
         return
-    if _sample is not None and event in GOOD and fields.get("error_code") is fields.get("reason") is None:
+    says_nothing = fields.get("error_code") is None and fields.get("reason") is None
+    if _sample is not None and event in GOOD and says_nothing:
         run_id, job_type = fields["run_id"], fields["job_type"]
         if isinstance(run_id, int) and isinstance(job_type, str) and not _is_logged(run_id, job_type):
             return

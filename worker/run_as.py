@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import pwd
-from collections.abc import Mapping
 from typing import Any
 
 from worker.instructions import check_user, command_type, command_user, workers_for
@@ -26,9 +25,9 @@ def own_user() -> str | None:
         return None
 
 
-def command_types(environ: Mapping[str, str] | None = None) -> list[str]:
+def command_types() -> list[str]:
     """Return the job types of the users as whom this process may run commands."""
-    users = [own_user(), *_others(os.environ if environ is None else environ)]
+    users = [own_user(), *_others()]
     return [command_type(user) for user in dict.fromkeys(users) if user is not None]
 
 
@@ -59,7 +58,7 @@ def account(job_type: str) -> pwd.struct_passwd | None:
     if user is None or user == own_user():
         return None
     check_user(user)
-    if os.geteuid() != 0 or user not in _others(os.environ):
+    if os.geteuid() != 0 or user not in _others():
         own = own_user() or f"the user of number {os.geteuid()}"
         raise Permanent(
             "user_not_allowed",
@@ -76,7 +75,7 @@ def account(job_type: str) -> pwd.struct_passwd | None:
     return entry
 
 
-def becoming(user: pwd.struct_passwd | None) -> dict[str, Any]:
+def popen_options(user: pwd.struct_passwd | None) -> dict[str, Any]:
     """Return what ``subprocess.Popen`` takes to become ``user`` with all of their groups; None: nothing."""
     if user is None:
         return {}
@@ -84,9 +83,9 @@ def becoming(user: pwd.struct_passwd | None) -> dict[str, Any]:
     return {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": groups}
 
 
-def _others(environ: Mapping[str, str]) -> list[str]:
+def _others() -> list[str]:
     """Return the users beside its own that this process was told to run commands as."""
-    return _names(environ.get(VARIABLE)) if os.geteuid() == 0 else []
+    return _names(os.environ.get(VARIABLE)) if os.geteuid() == 0 else []
 
 
 def _names(text: str | None) -> list[str]:

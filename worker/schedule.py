@@ -141,8 +141,8 @@ def _settle_all(connection: psycopg.Connection[Any], ids: Sequence[int] | None =
             raise
         if len(rows) > 1:
             parts = [_settle_all(connection, part) for part in halves([row["id"] for row in rows])]
-            settled = sum(part.due for part in parts)
-            return Settled(settled, settled > 0 and len(rows) == BATCH)
+            settled, has_more = sum(part.due for part in parts), any(part.has_more for part in parts)
+            return Settled(settled, has_more or (settled > 0 and len(rows) == BATCH))
         return Settled(_hold(connection, rows[0], refused))
     for line in lines:
         line()

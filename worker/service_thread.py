@@ -13,17 +13,12 @@ from threading import Event, Thread
 from time import monotonic
 
 from worker import log
+from worker.texts import described
 
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.5, 5.0
 # A body that ran for so long before its end had recovered from the one before.
 SETTLED_SECONDS = 60.0
 LOGGED_AGAIN_SECONDS = 60.0
-
-
-def described(failure: BaseException) -> str:
-    """Return the type and the text of ``failure`` in one line of at most 500 characters."""
-    text = " ".join(str(failure).split())
-    return f"{type(failure).__name__}: {text}"[:500] if text else type(failure).__name__
 
 
 class FailureLog:
@@ -32,20 +27,20 @@ class FailureLog:
     def __init__(self, sentence: str) -> None:
         """``sentence`` says what failed and what follows, without a full stop."""
         self._sentence = sentence
-        self._logged: dict[str, float] = {}
-        self._count = 0
+        # Of each kind, when it was logged and how often it was met since.
+        self._logged: dict[str, tuple[float, int]] = {}
 
     def add(self, failure: BaseException) -> None:
         """Log ``failure``, or count it when its kind was logged less than a minute ago."""
         kind, now = type(failure).__qualname__, monotonic()
-        self._count += 1
-        at = self._logged.get(kind)
-        if at is not None and now - at < LOGGED_AGAIN_SECONDS:
-            return
-        self._logged[kind] = now
-        count, self._count = self._count, 0
-        times = f" ({count} times since it was last logged)" if at is not None else ""
-        trace = "".join(traceback.format_exception(failure)) if at is None else ""
+        times, trace = "", "".join(traceback.format_exception(failure))
+        if kind in self._logged:
+            at, count = self._logged[kind]
+            if now - at < LOGGED_AGAIN_SECONDS:
+                self._logged[kind] = at, count + 1
+                return
+            times, trace = f" ({count + 1} times since it was last logged)", ""
+        self._logged[kind] = now, 0
         log.trouble(f"{self._sentence}{times}: {described(failure)}", trace)
 
 

@@ -9,7 +9,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-STOPS = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
+# Whoever sends these wants an end; a terminal that is closed sends the first of STOPS.
+ENDS = (signal.SIGINT, signal.SIGTERM)
+STOPS = (signal.SIGHUP, *ENDS)
 
 
 def unmoved(_number: int, _frame: FrameType | None) -> None:
@@ -52,7 +54,7 @@ def take_note() -> None:
     First of all in a process that serves: the system's own answer to SIGTERM ends it with -15 in the middle
     of its start.
     """
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in ENDS:
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, _early.note)
 
@@ -99,7 +101,7 @@ def end() -> None:
 
 
 @contextmanager
-def held_back() -> Iterator[None]:
+def holding_back() -> Iterator[None]:
     """Let stops wait while the block lasts, here and in a program that it starts: until that lets them in."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)
     try:

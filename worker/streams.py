@@ -20,6 +20,8 @@ from threading import RLock, Thread
 from time import monotonic, sleep
 from typing import TextIO
 
+from worker.texts import described
+
 # How much may wait to be written, in characters: three seconds of a log at full speed.
 MOST_WAITING = 2 * 1024 * 1024
 # How much is written at once, and how long more is waited for: each write has to wait for Python's own lock.
@@ -324,8 +326,7 @@ def _until_done(name: str, body: Callable[[], None], mend: Callable[[], None] = 
                 mend()
             with suppress(BaseException):
                 trace = traceback.format_exc()
-                described = f"{type(failure).__name__}: {failure}".removesuffix(": ")
-                told = f"The thread {name!r} ended by an error and is started again: {described}"
+                told = f"The thread {name!r} ended by an error and is started again: {described(failure)}"
                 sys.stderr.write(f"{told}\n{trace}")
             with suppress(BaseException):
                 sleep(ERROR_PAUSE_SECONDS)

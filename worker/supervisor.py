@@ -8,6 +8,7 @@ speak to the loop through its inbox. Handlers never run in this process.
 from __future__ import annotations
 
 import gc
+import math
 import selectors
 import signal
 from collections.abc import Sequence
@@ -40,7 +41,6 @@ from worker.transitions.operator import CANCEL_CHANNEL, WAKE_CHANNEL
 
 WATCH_SECONDS, RESTING_SECONDS = 0.05, 0.5
 CUT_SECONDS = 0.25
-STOPS = (signal.SIGTERM, signal.SIGINT)
 FAILED, USE_ERROR = 1, 2
 # Between two looks for garbage: runs leave none, and each claim of hundreds would have set off several.
 GARBAGE_OBJECTS = 10_000
@@ -68,7 +68,7 @@ class Supervisor:
         self._settings = settings
         self._url = url
         self._until_drained = until_drained
-        self._claims_end = None if claim_seconds is None else monotonic() + claim_seconds
+        self._claims_end = math.inf if claim_seconds is None else monotonic() + claim_seconds
         self.worker_id = new_worker_id(name)
         self._inbox = Inbox()
         self._selector = selectors.DefaultSelector()
@@ -183,7 +183,7 @@ class Supervisor:
             and not (self._background.is_draining or self._shutdown.has_begun)
             and not self._app.is_down
             and not self._lease.is_failing
-            and (self._claims_end is None or monotonic() < self._claims_end)
+            and monotonic() < self._claims_end
         )
 
     def _decide_end(self) -> None:
@@ -201,9 +201,7 @@ class Supervisor:
                 # Said by whoever met it. A worker waits for the migration, a tick has a successor.
                 self._exit_code = FAILED
                 return
-            is_over = self._background.is_draining or (
-                self._claims_end is not None and monotonic() >= self._claims_end
-            )
+            is_over = self._background.is_draining or monotonic() >= self._claims_end
             if self._claimer.is_drained or (is_over and self._claimer.is_quiet):
                 self._exit_code = 0
                 if not self._background.is_registered:
@@ -230,7 +228,7 @@ class Supervisor:
         self._inbox.register(self._selector)
         self._children.register(self._selector, lambda: None)
         signal.set_wakeup_fd(self._inbox.rope, warn_on_full_buffer=False)
-        for number in STOPS:
+        for number in stop_signals.ENDS:
             signal.signal(number, self._on_signal)
         stop_signals.outlast(signal.SIGHUP)
         signal.signal(signal.SIGPIPE, signal.SIG_IGN)

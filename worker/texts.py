@@ -104,6 +104,17 @@ def first_line(failure: object) -> str:
     return str(failure).strip().split("\n", 1)[0]
 
 
+def described(failure: BaseException) -> str:
+    """Return the type and the text of ``failure`` in one line of at most 500 characters."""
+    text = " ".join(str(failure).split())
+    return f"{type(failure).__name__}: {text}"[:500] if text else type(failure).__name__
+
+
+def last_line(text: str) -> str:
+    """Return the last line of ``text`` that is not blank, stripped; empty when all are."""
+    return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "")
+
+
 def ends_within(text: str, limit: int) -> str:
     """Both ends of `text`, of at most `limit` bytes together with the mark between them."""
     encoded = text.encode("utf-8")

@@ -12,35 +12,40 @@ _LOOK_SECONDS = 10.0
 
 
 class CutOff(http.client.HTTPException):
-    """The connection ended within the answer: after ``read`` bytes of ``expected`` (None: not announced)."""
+    """The connection ended within the answer: after ``read`` bytes of ``expected`` (None: not announced).
 
-    def __init__(self, read: int, expected: int | None) -> None:
+    The answer began with ``head``.
+    """
+
+    def __init__(self, read: int, expected: int | None, head: bytes = b"") -> None:
         of = "" if expected is None else f" of {expected:,}"
         super().__init__(f"its answer broke off after {read:,}{of} bytes")
+        self.head = head
 
 
-def require_whole(answer: http.client.HTTPResponse, method: str, read: int, most: int) -> None:
-    """Read the rest of ``answer``, to a ``method``, of which ``read`` bytes are read, up to ``most`` bytes.
+def read_whole(answer: http.client.HTTPResponse, method: str, most: int, head: int = 0) -> bytes:
+    """Read ``answer``, to a ``method``, up to ``most`` bytes; return its first ``head`` bytes.
 
-    What is beyond is not looked at, nor what takes longer than _LOOK_SECONDS, nor an answer that does not say
-    where it ends. Raises CutOff when the connection ends before the length that was announced, or within
-    chunks; OSError when it breaks.
+    What is beyond is not looked at, nor what takes longer than _LOOK_SECONDS, nor, behind the head, an answer
+    that does not say where it ends. Raises CutOff when the connection ends before the length that was
+    announced, or within chunks; OSError when it breaks otherwise.
     """
     expected = _announced(answer, method)
-    if expected is None and not answer.headers.get("Transfer-Encoding"):
-        return
+    says_its_end = expected is not None or bool(answer.headers.get("Transfer-Encoding"))
+    kept, read = b"", 0
     until = monotonic() + _LOOK_SECONDS
     try:
-        while read < most and (piece := answer.read1(_PIECE_BYTES)):
-            read += len(piece)
-            if monotonic() > until:
-                return
+        while read < (most if says_its_end else head) and (piece := answer.read1(_PIECE_BYTES)):
+            kept, read = (kept + piece)[:head], read + len(piece)
+            if read >= head and monotonic() > until:
+                return kept
     except http.client.IncompleteRead as cut:
-        raise CutOff(read + len(cut.partial), expected) from cut
+        raise CutOff(read + len(cut.partial), expected, kept) from cut
     except ConnectionResetError as cut:
-        raise CutOff(read, expected) from cut
+        raise CutOff(read, expected, kept) from cut
     if expected is not None and read < min(expected, most):
-        raise CutOff(read, expected)
+        raise CutOff(read, expected, kept)
+    return kept
 
 
 def _announced(answer: http.client.HTTPResponse, method: str) -> int | None:

@@ -45,9 +45,13 @@ def named(users: str) -> Settings:
     return Settings.load(environ={"WAKEBOARD_RUN_AS_USERS": users})
 
 
-def test_a_process_has_the_commands_of_its_own_user_and_root_those_of_users_that_it_was_told() -> None:
-    assert run_as.command_types({}) == [f"command:{ME}"]
-    told = run_as.command_types({run_as.VARIABLE: "www-data, nobody"})
+def test_a_process_has_the_commands_of_its_own_user_and_root_those_of_users_that_it_was_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv(run_as.VARIABLE, raising=False)
+    assert run_as.command_types() == [f"command:{ME}"]
+    monkeypatch.setenv(run_as.VARIABLE, "www-data, nobody")
+    told = run_as.command_types()
     others = ["command:www-data", "command:nobody"] if os.geteuid() == 0 else []
     assert told == [f"command:{ME}", *others]
 

@@ -29,7 +29,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 from worker import __version__
 from worker.alerts.kinds import configured
 from worker.settings import Settings
-from worker.whole_answer import CutOff, require_whole
+from worker.whole_answer import CutOff, read_whole
 
 WEBHOOK_SECONDS = 5.0
 MAIL_SECONDS = 20.0
@@ -114,7 +114,7 @@ def call(
         with _within(WEBHOOK_SECONDS, lambda: connection.sock):
             connection.request(method, path, body, given)
             answer = connection.getresponse()
-            require_whole(answer, method, 0, LARGEST_ANSWER)
+            read_whole(answer, method, LARGEST_ANSWER)
             return answer.status
     except (OSError, http.client.HTTPException, ValueError) as failure:
         raise NotSent(f"{host_of(url)} {_why(failure, WEBHOOK_SECONDS)}.") from failure

@@ -29,9 +29,9 @@ from worker.audit import ENGINE
 from worker.db import NO_TABLES, DatabaseError, connect
 from worker.liveness import Beat
 from worker.refusals import Refusals
-from worker.service_thread import ServiceThread, described
+from worker.service_thread import ServiceThread
 from worker.settings import Settings
-from worker.texts import first_line
+from worker.texts import described, first_line
 from worker.transitions import cancel
 
 Connection = psycopg.Connection[Any]
@@ -79,7 +79,6 @@ class Sentinel:
         self._settings = settings
         self._watch = Watch("web", settings)
         self._heartbeat = Heartbeat(settings.heartbeat_url)
-        self._look_seconds = look_seconds
         self.looks = 0
         self.outage = Outage(settings, stage, patience_seconds=patience_seconds)
         self._prefix = f"web-{socket.gethostname()[:60]}-"

@@ -92,7 +92,7 @@ WITH newest AS (
     WHERE status = ANY ('{{{Status.DEAD}}}') ORDER BY status DESC, id DESC LIMIT {CAP}
 )
 SELECT job_type, count(*), sum(count(*)) OVER ()::bigint FROM newest
-WHERE died_at > now() - make_interval(secs => %(within_seconds)s) AND job_type <> '{JOB_TYPE}'
+WHERE {is_since("died_at", "%(within_seconds)s")} AND job_type <> '{JOB_TYPE}'
     AND NOT (%(muted)s > 0 AND coalesce(error_group = ANY (ARRAY({MUTED_GROUPS})), false))
 GROUP BY job_type ORDER BY count(*) DESC, job_type LIMIT {NAMED}
 """

@@ -19,7 +19,7 @@ from worker.cli.people import os_user
 from worker.cli.printing import answer, say
 from worker.cli.refusals import Wrong
 from worker.crontab import Line, parse_crontab
-from worker.crontab_files import LARGEST_FILE, check_is_crontab, text_of
+from worker.crontab_files import LARGEST_FILE, read_crontab
 from worker.instructions import (
     COMMAND_TYPE,
     LARGEST_EXIT_CODE,
@@ -117,9 +117,7 @@ def _read(file: str) -> str:
     except OSError as wrong:
         raise Wrong(f"The crontab {file} cannot be read: {wrong.strerror}.") from wrong
     name = "Standard input" if file == "-" else file
-    text = text_of(data, name)
-    check_is_crontab(text, name)
-    return text
+    return read_crontab(data, name)
 
 
 def _take(how: _Import, line: Line) -> dict[str, Any]:

@@ -39,12 +39,10 @@ def check() -> int:
     with reach.connection() as connection:
         found, wanted = databases.current_revision(connection), databases.head_revision()
         size = reach.one(connection, "SELECT pg_database_size(current_database()) AS bytes")
-    current, newer = found == wanted, databases.is_newer(found)
-    words = (
-        "is current" if current else f"is not current: this version needs {wanted}. Run: wakeboard db upgrade"
-    )
+    current, newer, mend = found == wanted, databases.is_newer(found), databases.way_to_head(found)
+    words = "is current" if current else f"is not current: this version needs {wanted}. {mend}"
     if newer:
-        words = f"is not of this version, which needs {wanted}: {databases.NEWER} {databases.MEND_NEWER}"
+        words = f"is not of this version, which needs {wanted}: {databases.NEWER} {mend}"
     known = {
         "revision": found,
         "needed": wanted,

@@ -43,11 +43,8 @@ def fence(yes: bool, force: bool) -> None:
 
 def _require_tables(connection: reach.Connection) -> None:
     found, wanted = databases.current_revision(connection), databases.head_revision()
-    if found != wanted:
-        raise Failed(
-            f"The schema is at revision {found or 'none'}; this version needs {wanted}. Run: wakeboard db "
-            "upgrade"
-        )
+    if (mend := databases.way_to_head(found)) is not None:
+        raise Failed(f"The schema is at revision {found or 'none'}; this version needs {wanted}. {mend}")
 
 
 def _plan(before: Before) -> str:

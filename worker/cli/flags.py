@@ -113,11 +113,13 @@ def settings_alone(**given: object) -> Settings:
 
 def tell_misspelt() -> None:
     """Print, once in a command, which variables are no settings, and what was meant."""
+    from worker.cli.printing import tell
+
     meta = click.get_current_context().meta
     if not meta.get(MISSPELT_TOLD):
         meta[MISSPELT_TOLD] = True
         for sentence in misspelt():
-            click.echo(sentence, err=True)
+            tell(sentence)
 
 
 def is_json() -> bool:

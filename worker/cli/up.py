@@ -28,7 +28,6 @@ from worker.settings import Settings
 READY_SECONDS = 60
 LOOK_SECONDS = 0.1
 MORE_SECONDS = 5
-STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Wish:
@@ -54,7 +53,7 @@ def run(settings: Settings, demo: bool) -> int:
     wish = Wish()
     # What nohup has a process ignore stays so. A shell lets everything ignore Ctrl-C that it starts with &: a
     # SIGINT that comes all the same is meant.
-    heard = [n for n in STOPS if n != signal.SIGHUP or signal.getsignal(n) is not signal.SIG_IGN]
+    heard = [n for n in stop_signals.STOPS if n != signal.SIGHUP or signal.getsignal(n) is not signal.SIG_IGN]
     before = {number: signal.getsignal(number) for number in heard}
     family = Family(tell)
     try:

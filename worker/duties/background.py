@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from time import monotonic
-from typing import Any
+from typing import Any, Protocol
 
 import psycopg
 
@@ -45,6 +45,15 @@ DUE_DUTIES = ("schedule", "pauses", "reap", "operations")
 MEMORY_SECONDS = 10.0
 LIVE_OUTPUT_SECONDS = 2.0
 FORGET_SECONDS = 3600.0
+
+
+class Paced(Protocol):
+    """Work that is done a part at a time, or may be due before the usual time."""
+
+    pause_seconds: float | None
+
+    def step(self, connection: Connection, /) -> Mapping[str, Any] | None:
+        """Do a part of it; ``pause_seconds`` then says when to go on, None for the usual time."""
 
 
 class Background:
@@ -154,7 +163,12 @@ class Background:
 
     def _list(self) -> list[Duty]:
         settings, look_seconds = self._settings, self._look_seconds
-        steps: Sequence[Step] = (self._fire, pauses.end_due, self._reap, self._operate)
+        steps: Sequence[Step] = (
+            self._fire,
+            pauses.end_due,
+            self._reap,
+            self._go_on("operations", self._operations),
+        )
         return [
             # First: what is due is found by times that it puts right.
             Duty("clock", CLOCK_SECONDS, self._put_right),
@@ -165,11 +179,11 @@ class Background:
             # After what is due: a look that takes long is in its way no longer than once.
             Duty("presence", look_seconds, self._be_present),
             Duty("listen", LISTEN_SECONDS, self._hearing.step, on_demand=True, due_at=math.inf),
-            Duty("statistics", MERGE_SECONDS, self._count),
+            Duty("statistics", MERGE_SECONDS, self._go_on("statistics", self._counting)),
             Duty("alerts", ALERTS_SECONDS, Alerts(settings).step),
             Duty("live output", LIVE_OUTPUT_SECONDS, self._show_output),
             Duty("forget", FORGET_SECONDS, self._presence.forget_old),
-            Duty("retention", RETENTION_SECONDS, self._retain),
+            Duty("retention", RETENTION_SECONDS, self._go_on("retention", self._retention)),
             *self._housekeeping(),
         ]
 
@@ -212,36 +226,23 @@ class Background:
             self._duties.hurry("reap")
         return counts
 
-    def _put_right(self, connection: Connection) -> Mapping[str, Any]:
-        """Write anew what the database's clock wrote while it was ahead, a slice at a time."""
+    def _put_right(self, connection: Connection) -> Mapping[str, Any] | None:
+        """Write anew what the database's clock wrote while it was ahead."""
         if self._reaper.jumps > self._jumps:
             self._jumps = self._reaper.jumps
             self._clock.walk()
-        numbers = self._clock.step(connection)
-        if self._clock.pause_seconds is not None:
-            self._duties.hurry("clock", in_seconds=self._clock.pause_seconds)
-        return numbers
+        return self._go_on("clock", self._clock)(connection)
 
-    def _operate(self, connection: Connection) -> Mapping[str, Any]:
-        """Advance the operations on many runs; one with a pace may be due before the usual time."""
-        numbers = self._operations.step(connection)
-        if self._operations.pause_seconds is not None:
-            self._duties.hurry("operations", in_seconds=self._operations.pause_seconds)
-        return numbers
+    def _go_on(self, name: str, work: Paced) -> Step:
+        """Return the step of ``work``, the duty ``name``, which comes again when it says so."""
 
-    def _count(self, connection: Connection) -> Mapping[str, Any]:
-        """Bring the statistics up to date; hours that are left come a slice at a time."""
-        numbers = self._counting.step(connection)
-        if self._counting.pause_seconds is not None:
-            self._duties.hurry("statistics", in_seconds=self._counting.pause_seconds)
-        return numbers
+        def stepped(connection: Connection) -> Mapping[str, Any] | None:
+            numbers = work.step(connection)
+            if work.pause_seconds is not None:
+                self._duties.hurry(name, in_seconds=work.pause_seconds)
+            return numbers
 
-    def _retain(self, connection: Connection) -> Mapping[str, Any]:
-        """Remove what was kept for long enough, a slice at a time: the other duties come in between."""
-        numbers = self._retention.step(connection)
-        if self._retention.pause_seconds is not None:
-            self._duties.hurry("retention", in_seconds=self._retention.pause_seconds)
-        return numbers
+        return stepped
 
     def _be_present(self, connection: Connection) -> None:
         """Say that the process lives, hear what people want of it, and see what is due."""

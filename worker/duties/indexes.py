@@ -16,7 +16,7 @@ from worker import log
 from worker.db import DatabaseError, is_pooled
 from worker.indexes import rebuild, state
 from worker.indexes.bloat import FLOOR_BYTES
-from worker.service_thread import described
+from worker.texts import described
 
 INDEXES_SECONDS = 300.0
 # A worker that ends has hardly time; what the server still builds then, the next pass finds.

@@ -1,8 +1,8 @@
 """Keeping leases alive: a thread and a connection of its own, which depend on no user code and no finish.
 
 Every heartbeat it renews what is held, and every poll, while something is held, it looks whether a cancel was
-asked for. It answers
-per run: kept, busy (somebody holds the row for a moment: tried again at once), gone (told to the loop).
+asked for. It answers per run: kept, busy (somebody holds the row for a moment: tried again at once), gone
+(told to the loop).
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from worker.duties.presence import Beat
 from worker.duties.watchdog import Watchdog
 from worker.loop.held import Held, Holdings, boottime_ns
 from worker.refusals import Refusals, halves, is_refusal, said
-from worker.service_thread import ServiceThread, described
+from worker.service_thread import ServiceThread
+from worker.texts import described
 from worker.transitions.engine.fence import STANDING
 from worker.transitions.engine.planning import PLANNING
 from worker.transitions.engine.renewal import CANCELS, RENEW
@@ -154,17 +155,15 @@ class LeaseKeeper:
             self._error = str(failure).strip()[:500]
             self._absence.lost(UNRENEWED, error=self._error)
             self._disconnect()
-            # The thread works: what it waits for is no error of its own.
-            self._thread.recovered()
         except LoopHangs as failure:
             self._error = str(failure)
             self._refusals.tell(LoopHangs, UNRENEWED, error=self._error)
             self._disconnect()
-            self._thread.recovered()
         else:
             self._succeeded_at, self._error = monotonic(), None
             self._absence.back()
-            self._thread.recovered()
+        # The thread works: what it waits for is no error of its own.
+        self._thread.recovered()
 
     def _failed(self, failure: BaseException) -> None:
         self._ended_by = described(failure)

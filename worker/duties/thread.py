@@ -23,8 +23,8 @@ from worker.duties.presence import Beat
 from worker.duties.watchdog import Watchdog
 from worker.loop.channel import DEADLINE_SECONDS, USELESS
 from worker.refusals import Refusals
-from worker.service_thread import FailureLog, ServiceThread, described
-from worker.texts import first_line
+from worker.service_thread import FailureLog, ServiceThread
+from worker.texts import described, first_line
 
 RECONNECT_SECONDS = 1.0
 LONGEST_PAUSE_SECONDS = 5.0
@@ -78,7 +78,9 @@ class Duties:
         self._hurry = threading.Event()
         self._refusals = Refusals()
         self._ended_by: str | None = None
-        self._failures = FailureLog("A duty failed and will be tried again")
+        self._failures = {
+            duty.name: FailureLog(f"The duty {duty.name!r} failed and will be tried again") for duty in duties
+        }
         self._thread = ServiceThread("duties", self._work, stopping=self._stopping, failed=self._failed)
         self.rounds = 0
         self.watchdog = Watchdog(DEADLINE_SECONDS)
@@ -213,7 +215,7 @@ class Duties:
     def _tell(self, duty: Duty, failure: Exception) -> None:
         """Log that a duty failed, the same failure of the same duty once a minute."""
         if not isinstance(failure, EXPECTED):
-            self._failures.add(failure)
+            self._failures[duty.name].add(failure)
             return
         sentence, fields = "A duty failed and will be tried again.", {"duty": duty.name, "error": duty.error}
         if _is_useless(failure):

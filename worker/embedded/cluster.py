@@ -16,6 +16,7 @@ from worker.embedded import binaries
 from worker.embedded.errors import EmbeddedError
 from worker.embedded.identity import private_folder
 from worker.embedded.places import SUPERUSER, Places
+from worker.texts import last_line
 
 LOG_DAYS = 5
 
@@ -51,7 +52,9 @@ def make(places: Places, bin_folder: Path, settings: Mapping[str, str]) -> bool:
     made = places.owner.run(_initdb(bin_folder, fresh, settings))
     if made.returncode != 0:
         shutil.rmtree(fresh, ignore_errors=True)
-        raise EmbeddedError(f"initdb could not create {places.cluster}: {_last_line(made.stderr)}")
+        raise EmbeddedError(
+            f"initdb could not create {places.cluster}: {last_line(made.stderr) or 'no message'}"
+        )
     fresh.rename(places.cluster)
     return True
 
@@ -152,7 +155,3 @@ def _write(path: Path, text: str, places: Places) -> None:
         file.write(text)
         os.fchmod(opened, mode)
     fresh.replace(path)
-
-
-def _last_line(text: str) -> str:
-    return (text.strip().splitlines() or ["no message"])[-1]

@@ -129,7 +129,7 @@ def _started(
     try:
         process = subprocess.Popen(
             argv, stdin=stdin, stdout=out, stderr=err, env=variables, process_group=0,
-            preexec_fn=partial(_settle, os.getpid(), folder), **run_as.becoming(account),
+            preexec_fn=partial(_settle, os.getpid(), folder), **run_as.popen_options(account),
         )  # fmt: skip
     except subprocess.SubprocessError as refused:
         raise CommandFailed(

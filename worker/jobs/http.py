@@ -33,7 +33,7 @@ from worker.jobs.instructions import instructions
 from worker.outcome import Permanent, Retryable
 from worker.registry import job
 from worker.texts import clean_text
-from worker.whole_answer import CutOff, require_whole
+from worker.whole_answer import CutOff, read_whole
 
 TRY_AGAIN = frozenset({408, 409, 425, 429})
 _HEAD_BYTES = 2_048
@@ -57,13 +57,15 @@ def http_request(context: Context) -> dict[str, int]:
     timeout = max(0.1, context.seconds_left - _MARGIN_SECONDS)
     try:
         with _opener().open(request, timeout=timeout) as answer:
-            head = answer.read(_HEAD_BYTES)
+            try:
+                head = read_whole(answer, request.get_method(), _MOST_BYTES, _HEAD_BYTES)
+            except CutOff as cut:
+                _show(answer.status, answer.reason, cut.head)
+                raise
             _show(answer.status, answer.reason, head)
-            require_whole(answer, request.get_method(), len(head), _MOST_BYTES)
             return {"status": int(answer.status)}
-    except (CutOff, http.client.IncompleteRead) as cut:
-        said = cut if isinstance(cut, CutOff) else CutOff(len(cut.partial), None)
-        raise Retryable("http_cut_off", f"{_host(request)} took the request, but {said}.") from cut
+    except CutOff as cut:
+        raise Retryable("http_cut_off", f"{_host(request)} took the request, but {cut}.") from cut
     except urllib.error.HTTPError as refused:
         with refused:
             raise _refusal(request.full_url, refused) from None

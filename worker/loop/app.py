@@ -11,7 +11,7 @@ from typing import Any
 from worker import log
 from worker.loop.claims import Claims
 from worker.processes.children import Children
-from worker.service_thread import described
+from worker.texts import described
 
 RESTART_PAUSE, BROKEN_APP_PAUSE = 1.0, 30.0
 # A template that lived for so long had started well: its death is no sign of what the next one will do.

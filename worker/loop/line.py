@@ -12,7 +12,8 @@ import psycopg
 from worker.absence import Absence
 from worker.db import DatabaseError, UnfitError, connect, is_pooled
 from worker.loop.channel import Channel
-from worker.service_thread import FailureLog, described
+from worker.service_thread import FailureLog
+from worker.texts import described
 
 # Within five seconds of the end of an outage, however long it was, a worker is at work again.
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 4.0

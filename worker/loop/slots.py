@@ -19,6 +19,7 @@ from worker.outcome import Answer
 from worker.processes.children import Children
 from worker.processes.events import Died, Finished, Returned
 from worker.processes.wire import Assignment
+from worker.texts import last_line
 
 IDLE_DEATHS = 3
 # How long nothing is claimed then, at first; each time twice as long, up to the longest.
@@ -239,7 +240,7 @@ class Slots:
         pause = self._pause_seconds
         self._paused_until = monotonic() + pause
         self._pause_seconds = min(2 * pause, LONGEST_PAUSE_SECONDS)
-        last_words = (event.answer.output_tail or "").strip().rpartition("\n")[2]
+        last_words = last_line(event.answer.output_tail or "")
         how = f"{event.text}: {last_words}" if last_words else event.text
         log.warn("Processes for handlers end before they start a run; claims wait.", how=how, seconds=pause)
         self._hinder(f"Processes for handlers end before they start a run ({how}).", pause)

@@ -53,7 +53,6 @@ def live(
     slot: int, pages: int, work: int, recycle_runs: int, recycle_mb: int, exit_seconds: float
 ) -> NoReturn:
     """Serve `slot` with the descriptors of the slots' pages and of the work socket, then end this process."""
-    status = 70
     try:
         page = SlotPage(pages, slot)
         os.close(pages)
@@ -65,7 +64,7 @@ def live(
     finally:
         with contextlib.suppress(BaseException):
             sys.stdout.flush()
-        os._exit(status)
+        os._exit(70)
 
 
 def _high(work: int) -> socket.socket:

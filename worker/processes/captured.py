@@ -9,6 +9,7 @@ import os
 import stat
 import sys
 
+from worker import texts
 from worker.processes.output import read_output, read_tail, written_bytes
 
 # A progress bar draws its line a thousand times.
@@ -46,5 +47,4 @@ def captured_output(limit: int) -> str:
 def last_line(limit: int, since: int = 0) -> str:
     """Return the last line that is not blank of what was written after byte ``since``, at most ``limit``
     characters of it."""
-    lines = [line.strip() for line in captured_tail(_TAIL_BYTES, since).splitlines()]
-    return next((line[-limit:] for line in reversed(lines) if line), "")
+    return texts.last_line(captured_tail(_TAIL_BYTES, since))[-limit:]

@@ -237,7 +237,7 @@ class Children:
                 self._events.append(Warned(message["message"]))
             case "forked":
                 held = self._slots[message["slot"]]
-                held.is_child(message["generation"], message["pid"], message["pidfd"])
+                held.adopt(message["generation"], message["pid"], message["pidfd"])
             case "died":
                 held = self._slots[message["slot"]]
                 status = message["status"]
@@ -249,7 +249,7 @@ class Children:
         """Do what the template was told and has not done, and end it when it does not answer."""
         for held in self._slots:
             held.look()
-        if not self._control.is_silent():
+        if not self._control.condemn_if_silent():
             return
         self._events.append(
             Warned(

@@ -22,7 +22,7 @@ from worker.processes.family import become_subreaper
 from worker.processes.firstborn import Firstborn
 from worker.processes.leftovers import end_leftovers, new_mark
 from worker.processes.template import MESSAGE_BYTES, command
-from worker.stop_signals import held_back
+from worker.stop_signals import holding_back
 from worker.streams import pass_on
 from worker.working_directory import place
 
@@ -99,7 +99,7 @@ class Control:
         pipe into which it prints."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         output, printed = os.pipe()
-        with theirs, os.fdopen(printed, "wb"), held_back(), ExitStack() as unless_started:
+        with theirs, os.fdopen(printed, "wb"), holding_back(), ExitStack() as unless_started:
             unless_started.callback(ours.close)
             unless_started.callback(os.close, output)
             given = given | {"pages": self._pages, "control": theirs.fileno()}
@@ -134,7 +134,7 @@ class Control:
         self._orders.append((json.dumps(message).encode(), list(fds)))
         self._send()
 
-    def is_silent(self) -> bool:
+    def condemn_if_silent(self) -> bool:
         """Look at the template; True once, when it has been silent for too long and is taken for dead.
 
         To be called several times a second. While it imports the handlers it may take its time.

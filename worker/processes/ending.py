@@ -19,6 +19,7 @@ from typing import NoReturn
 
 from worker.event_loop import EventLoop
 from worker.hooks import ON_CHILD_EXIT
+from worker.texts import last_line
 
 # The status of a child whose hook failed; what it said is in the slot's output.
 HOOK_FAILED = 71
@@ -62,8 +63,7 @@ def word_of_end(status: int | None, output: str) -> str | None:
             "and hooks had still to do is lost."
         )
     if code == HOOK_FAILED:
-        last = next((line.strip() for line in reversed(output.splitlines()) if line.strip()), "")
-        return f"ended with a hook of @on_child_exit that failed: {last[:300]}"
+        return f"ended with a hook of @on_child_exit that failed: {last_line(output)[:300]}"
     return None
 
 

@@ -57,13 +57,7 @@ def outlive_parent() -> None:
 
 def own_children() -> list[int]:
     """Process ids of this process's children of all its threads, zombies included."""
-    if not _LINUX:
-        return []
-    pids: list[int] = []
-    for thread in Path("/proc/self/task").iterdir():
-        with contextlib.suppress(OSError):
-            pids.extend(int(pid) for pid in (thread / "children").read_bytes().split())
-    return pids
+    return list(_children("self")) if _LINUX else []
 
 
 def descendants(pid: int, most: int) -> list[int]:
@@ -71,15 +65,19 @@ def descendants(pid: int, most: int) -> list[int]:
     found: list[int] = []
     unseen = [pid]
     while unseen and len(found) < most:
-        below = list(_children(unseen.pop()))
+        below: list[int] = []
+        with contextlib.suppress(OSError):
+            below += _children(unseen.pop())
         found += below
         unseen += below
     return found
 
 
-def _children(pid: int) -> Iterator[int]:
-    with contextlib.suppress(OSError):
-        for thread in Path(f"/proc/{pid}/task").iterdir():
+def _children(pid: int | str) -> Iterator[int]:
+    """Give the children of each thread of `pid`; one that ends meanwhile has none. OSError when `pid` is
+    gone."""
+    for thread in Path(f"/proc/{pid}/task").iterdir():
+        with contextlib.suppress(OSError):
             yield from map(int, (thread / "children").read_bytes().split())
 
 

@@ -125,10 +125,11 @@ class Hygiene:
                 self._folder.return_to()
             if os.geteuid() != self._identity.user:
                 reason = "it changed its user"
-            if _started_threads() != self._threads and self._has_another_thread():
+            is_very_long = run_ns >= _LONG_NS or self._long_look_is_due
+            if (is_very_long or _started_threads() != self._threads) and self._has_another_thread():
                 self.has_left_threads = True
                 reason = "it left a thread running"
-            if run_ns >= _LONG_NS or self._long_look_is_due:
+            if is_very_long:
                 reason = reason or self._long_look()
         except (OSError, ValueError, locale.Error) as error:
             reason = f"it left what cannot be put back, or looked at: {error}"
@@ -218,9 +219,6 @@ class Hygiene:
     def _long_look(self) -> str | None:
         if sys.platform != "linux":
             return None
-        if self._has_another_thread():
-            self.has_left_threads = True
-            return "it left a thread running"
         if _count("/proc/self/fd") > self._limits[0][1][0] // 2:
             return "it left many files open"
         resident = int(_read("/proc/self/statm").split()[1]) * _PAGE_BYTES

@@ -72,4 +72,4 @@ def leave(error: BaseException | None) -> NoReturn:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(BaseException):
             stream.flush()
-    os._exit(status & 0xFF)
+    os._exit(status)

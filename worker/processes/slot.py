@@ -102,7 +102,7 @@ class Slot:
         self._selector.register(ours, selectors.EVENT_READ, self)
         self.order("fork", [theirs.detach(), output])
 
-    def is_child(self, generation: int, pid: int, pidfd: int | None) -> None:
+    def adopt(self, generation: int, pid: int, pidfd: int | None) -> None:
         """Take note which process the child of that generation is."""
         if not self.alive or generation != self._generation:
             if pidfd is not None:

@@ -83,7 +83,8 @@ def _database(settings: Settings) -> Iterator[Finding]:
             url = embedded.url(settings.data_dir)
         connection = db.connect(url, name="wakeboard doctor")
     except (db.UnfitError, db.RefusedError) as failure:
-        yield Finding("database", "fail", str(failure), "The server runs; what it says tells what helps.")
+        # What helps stands in its sentence.
+        yield Finding("database", "fail", str(failure))
         return
     except (db.DatabaseError, EmbeddedError) as failure:
         yield Finding("database", "fail", str(failure), "Start it, or correct WAKEBOARD_DATABASE_URL.")

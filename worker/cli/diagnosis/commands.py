@@ -31,5 +31,5 @@ def commands(connection: Connection) -> Iterator[Finding]:
         "commands",
         "warning",
         f"Imported from a crontab without their user, and run by a worker of root: {some_of(names)}.",
-        "Import that crontab again: with --system each gets the user of its line",
+        "Import that crontab again with --system: each gets the user of its line.",
     )

@@ -49,15 +49,10 @@ def schema(connection: Connection) -> Iterator[Finding]:
         yield Finding("schema", "ok", f"It is at {found}, as this version needs.")
     elif db.is_newer(found):
         says = f"It is at {found}, which this version ({wanted}) does not know: {db.NEWER}"
-        yield Finding("schema", "fail", says, db.MEND_NEWER)
+        yield Finding("schema", "fail", says, db.way_to_head(found))
     else:
         has = f"It is at {found}" if found else "There are no tables yet"
-        yield Finding(
-            "schema",
-            "fail",
-            f"{has}; this version needs {wanted}.",
-            "Run: wakeboard db upgrade",
-        )
+        yield Finding("schema", "fail", f"{has}; this version needs {wanted}.", db.way_to_head(found))
 
 
 def privileges(connection: Connection) -> Iterator[Finding]:

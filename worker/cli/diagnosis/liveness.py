@@ -76,7 +76,7 @@ def times(connection: Connection) -> Iterator[Finding]:
     counts = ", ".join(f"{name} {count}" for name, count in found.items() if count)
     if counts:
         says = f"{AHEAD}. What lies ahead of it counts as past: {counts}."
-        yield Finding("clock", "warning", says, "A worker puts that right within 10 s. Run: wakeboard worker")
+        yield Finding("times", "warning", says, "A worker puts that right within 10 s. Run: wakeboard worker")
 
 
 def _by_process(loops: Iterable[liveness.Loop]) -> dict[str, list[liveness.Loop]]:

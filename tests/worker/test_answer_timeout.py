@@ -7,7 +7,7 @@ import time
 import pytest
 
 from worker import db
-from worker.patience import Patient, SilentServer
+from worker.answer_timeout import SilentServer, TimedConnection
 
 
 def test_a_server_that_does_not_answer_in_time_is_given_up(database: str) -> None:
@@ -30,5 +30,5 @@ def test_the_time_is_that_of_one_exchange(database: str) -> None:
 
 def test_who_sets_no_time_waits_for_the_server(database: str) -> None:
     with db.connect(database, name="wakeboard test") as connection:
-        assert isinstance(connection, Patient) and connection.answer_seconds is None
+        assert isinstance(connection, TimedConnection) and connection.answer_seconds is None
         assert connection.execute("SELECT pg_sleep(1), 7").fetchone() == ("", 7)

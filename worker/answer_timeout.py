@@ -2,7 +2,7 @@
 
 A frozen server, or a proxy in front of a dead one, keeps its connections open and answers nothing. Neither
 keepalives nor ``statement_timeout`` see that: the kernel goes on acknowledging, and the timeout is the
-server's own.
+server's own. It extends ``Connection.wait`` and speaks ``psycopg.waiting``, as of psycopg 3.2 and 3.3.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class SilentServer(psycopg.OperationalError):
     """The server has not answered a statement in time; the connection is closed."""
 
 
-class Patient(psycopg.Connection[Any]):
+class TimedConnection(psycopg.Connection[Any]):
     """A connection that gives up, and closes itself, when an answer takes longer than ``answer_seconds``.
 
     Set that above the session's ``statement_timeout``, so that a server that lives can say so itself. None
