@@ -10,7 +10,7 @@ from typing import Any
 
 import psycopg
 
-from worker.clock_skew import is_ahead, is_before
+from worker.clock_skew import is_ahead
 
 Connection = psycopg.Connection[Any]
 
@@ -18,7 +18,6 @@ Connection = psycopg.Connection[Any]
 FREE = {"user": 10, "ip": 30}
 FIRST_WAIT_SECONDS = 60
 LONGEST_WAIT_SECONDS = 900
-TIDY_SECONDS = 86_400
 
 _WAIT = """
 make_interval(secs => CASE WHEN f.failures < %(free)s THEN 0 ELSE
@@ -39,9 +38,9 @@ FROM wakeboard.login_failures AS f WHERE f.subject = %(subject)s
 FORGET_ACCOUNT = "DELETE FROM wakeboard.login_failures WHERE subject = %s"
 TAKE_BACK = "UPDATE wakeboard.login_failures SET failures = failures - 1 WHERE subject = %s AND failures > 0"
 # Names that were only guessed must not pile up.
-TIDY = f"""
+TIDY = """
 DELETE FROM wakeboard.login_failures WHERE subject IN (
-    SELECT subject FROM wakeboard.login_failures WHERE {is_before("last_failed_at", TIDY_SECONDS)}
+    SELECT subject FROM wakeboard.login_failures WHERE last_failed_at < now() - interval '1 day'
     LIMIT 100 FOR UPDATE SKIP LOCKED)
 """
 
