@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from http.cookies import SimpleCookie
 from typing import Any
@@ -35,6 +36,12 @@ class Visitor:
     url: str
     token: str | None = None
     cookies: dict[str, str] = field(default_factory=dict)
+
+    def is_answered(self) -> bool:
+        """Return whether the dashboard answers now."""
+        with suppress(OSError):
+            return self.get("/healthz").code == 200
+        return False
 
     def get(self, path: str, headers: Mapping[str, str] | None = None) -> Reply:
         """Ask for ``path``."""

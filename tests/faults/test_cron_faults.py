@@ -350,6 +350,8 @@ def test_what_one_look_leaves_is_fired_at_once(house: House, scale: Scale, measu
 
     wait_until(is_caught_up, 60, "all that was due is fired")
     looks = [at for (at,) in house.connection.execute(LOOKS).fetchall()]
+    fired = "SELECT count(*), count(DISTINCT definition_id) FROM wakeboard.job_runs"
+    assert house.connection.execute(fired.encode()).fetchone() == (count, count), "each slot once"
     house.connection.execute("DELETE FROM wakeboard.job_runs")
     seconds, apart = looks[-1] - looks[0], median(after - before for before, after in pairwise(looks))
     measured(

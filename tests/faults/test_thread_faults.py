@@ -124,10 +124,15 @@ def ends_of_the_web(house: House, orders: Orders, scale: Scale) -> int:
         return {name for name in names() if name.startswith(f"pages-{pool}_")}
 
     wait_until(lambda: pages(1), 30, "it makes pages")
-    wait_until(
-        lambda: not [name for name in names() if not (KNOWN_OF_WEB.fullmatch(name) or is_brief(name))], 1,
-        f"a thread without a line here: {names()}",
-    )  # fmt: skip
+    strangers: list[str] = []
+
+    def all_are_known() -> bool:
+        strangers[:] = [name for name in names() if not (KNOWN_OF_WEB.fullmatch(name) or is_brief(name))]
+        return not strangers
+
+    with suppress(AssertionError):
+        wait_until(all_are_known, 30)
+    assert not strangers, "a thread without a line here"
     # One that waits hears of it when it wakes: the rules are looked at four times a minute.
     ended = scale.times(("post", "outage"), ("alerts", "post", "outage"))
     orders.end(process.pid, *ended, *pages(1))
@@ -150,19 +155,23 @@ def is_brief(name: str) -> bool:
 
 
 def ask(address: str) -> None:
-    """Let a thread of some process answer."""
-    with suppress(OSError), asked(address):
+    """Let a thread of some process answer, or not."""
+    with asked(address):
         pass
 
 
 @contextmanager
 def asked(address: str) -> Iterator[bool]:
-    """Ask something on a connection that stays open while the block lasts."""
+    """Ask something on a connection that stays open while the block lasts; give whether it was answered."""
     connection = http.client.HTTPConnection(address.removeprefix("http://"), timeout=0.5)
-    with closing(connection), suppress(TimeoutError):
-        connection.request("GET", "/healthz")
-        connection.getresponse().read()
-        yield True
+    with closing(connection):
+        try:
+            connection.request("GET", "/healthz")
+            connection.getresponse().read()
+            is_answered = True
+        except OSError:
+            is_answered = False
+        yield is_answered
 
 
 @fault(
@@ -197,7 +206,7 @@ def test_a_worker_whose_leases_nobody_renews_ends(house: House, measured: Measur
 def cut_sessions(house: House, *names: str) -> None:
     """Cut the sessions with these names, and wait until they are gone."""
     where = "FROM pg_stat_activity WHERE datname = current_database() AND application_name = ANY(%s)"
-    house.connection.execute(f"SELECT pg_terminate_backend(pid) {where}".encode(), (list(names),))
+    house.connection.execute(f"SELECT pg_terminate_backend(pid, 5000) {where}".encode(), (list(names),))
 
 
 @contextmanager

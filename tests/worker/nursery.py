@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
+import pytest
+
 from worker.outcome import PLAIN
 from worker.processes.children import Children
 from worker.processes.events import Died, Event, Finished, Ready, Returned
@@ -92,6 +94,21 @@ class Nursery:
         pid = self.children.pid(slot)
         assert pid is not None
         return pid
+
+
+@pytest.fixture
+def nursery(request: pytest.FixtureRequest) -> Iterator[Nursery]:
+    """One slot with the handlers of the test module's APP, ready."""
+    made = Nursery(1, app=request.module.APP).start()
+    yield made
+    made.stop()
+
+
+def returned(nursery: Nursery, job_type: str, payload: Any = None) -> Any:
+    """Return what a run returns, read."""
+    [finished] = nursery.run(assign(job_type, payload))
+    assert finished.answer.kind == "returned", finished.answer
+    return json.loads(finished.answer.result or "null")
 
 
 def one_by_one(events: list[Event]) -> Iterator[Event]:

@@ -8,24 +8,17 @@ import socketserver
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.processes import wait_until
-from tests.worker.nursery import Nursery, assign
+from tests.worker.nursery import Nursery, assign, nursery, returned
 from worker.outcome import Answer
 from worker.processes.events import Died, Finished
 
 APP = "tests.worker.nursery_async_app"
 
-
-@pytest.fixture
-def nursery() -> Iterator[Nursery]:
-    """One slot, ready."""
-    nursery = Nursery(1, app=APP).start()
-    yield nursery
-    nursery.stop()
+__all__ = ["nursery"]
 
 
 class _Echo(socketserver.StreamRequestHandler):
@@ -44,13 +37,6 @@ def port() -> Iterator[int]:
         yield server.server_address[1]
         server.shutdown()
         thread.join()
-
-
-def returned(nursery: Nursery, job_type: str, payload: Any = None) -> Any:
-    """What a run returns, read."""
-    [finished] = nursery.run(assign(job_type, payload))
-    assert finished.answer.kind == "returned", finished.answer
-    return json.loads(finished.answer.result or "null")
 
 
 def test_a_client_that_a_module_keeps_works_in_every_run(nursery: Nursery, port: int) -> None:

@@ -34,10 +34,12 @@ def nursery() -> Iterator[Nursery]:
     """One slot, whose processes may open few files."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (600, hard))
-    nursery = Nursery(1, app="tests.worker.nursery_state_app", patience=60, exit_seconds=1).start()
-    yield nursery
-    nursery.stop()
-    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    nursery = Nursery(1, app="tests.worker.nursery_state_app", patience=60, exit_seconds=1)
+    try:
+        yield nursery.start()
+    finally:
+        nursery.stop()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def begin_anew(nursery: Nursery) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -95,16 +94,11 @@ def test_what_serves_works_where_a_stream_is_closed(
         environment = surroundings(database, SHORT | {"WAKEBOARD_BIND": address})
         return subprocess.Popen(["bash", "-c", words], cwd=ROOT, env=environment, start_new_session=True)
 
-    def is_up() -> bool:
-        with suppress(OSError):
-            return visitor.get("/healthz").code == 200
-        return False
-
     started = [start("worker"), start("web")]
     try:
         run_id = insert(connection, "quick")
         wait_until(lambda: row(connection, run_id)["status"] == "succeeded", 30, "the run is done")
-        wait_until(is_up, 30, "the dashboard answers")
+        wait_until(visitor.is_answered, 30, "the dashboard answers")
         for each in started:
             each.terminate()
         assert [each.wait(30) for each in started] == [0, 0]

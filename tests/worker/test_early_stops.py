@@ -92,6 +92,7 @@ def test_a_stop_while_the_database_does_not_let_it_in_ends_with_0(tmp_path: Path
         assert started.terminate() == 0, started.output
 
 
+# A type may be called as a command is that serves.
 @pytest.mark.parametrize("job_type", ["mail", "worker"])
 def test_other_commands_end_by_the_signal_as_any_program(job_type: str) -> None:
     command = [sys.executable, "-P", "-m", "worker", "enqueue", job_type, "--payload", "-"]

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
@@ -12,24 +10,13 @@ from tests.factories import Connection, attempts, rows
 from tests.processes import wait_until
 from tests.worker.apps import fresh
 from tests.worker.motion import a_worker, counts, insert
-from tests.worker.nursery import Nursery, assign
+from tests.worker.nursery import Nursery, assign, nursery, returned
 from worker import Pool, run_now
 from worker.processes.events import Died
 
 APP = "tests.worker.apps.fresh"
 
-
-@pytest.fixture
-def nursery() -> Iterator[Nursery]:
-    """One slot, ready."""
-    nursery = Nursery(1, app=APP).start()
-    yield nursery
-    nursery.stop()
-
-
-def returned(nursery: Nursery, job_type: str) -> Any:
-    [finished] = nursery.run(assign(job_type))
-    return json.loads(finished.answer.result or "")
+__all__ = ["nursery"]
 
 
 @pytest.mark.parametrize("job_type", ["alone", "alone_async"])

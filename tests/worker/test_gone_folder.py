@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import urllib.request
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -49,17 +50,19 @@ def test_what_serves_says_in_one_sentence_that_its_folder_is_gone(
     )
 
 
-def test_so_does_the_dashboard_as_a_module(shared_database: str, tmp_path: Path) -> None:
+def test_the_dashboard_as_a_module_says_that_its_folder_is_gone(shared_database: str, tmp_path: Path) -> None:
     ended = run_in_removed_folder(tmp_path / "gone", database=shared_database, module="dashboard")
     assert (ended.returncode, ended.stderr.count("\n")) == (2, 1), ended.stderr
 
 
 @pytest.mark.parametrize("words", OTHERS, ids=" ".join)
-def test_every_other_command_works_there(shared_database: str, tmp_path: Path, words: list[str]) -> None:
+def test_every_other_command_works_in_a_removed_folder(
+    shared_database: str, tmp_path: Path, words: list[str]
+) -> None:
     ended = run_in_removed_folder(tmp_path / "gone", *words, database=shared_database)
     assert "Traceback" not in ended.stderr, ended.stderr
     assert "bug in Wakeboard" not in ended.stderr, ended.stderr
-    assert ended.returncode in (0, 1), ended.stderr
+    assert ended.returncode == 0, ended.stderr
 
 
 def test_up_restarts_its_worker_and_web_its_processes_although_their_folder_is_gone(
@@ -70,8 +73,8 @@ def test_up_restarts_its_worker_and_web_its_processes_although_their_folder_is_g
     port = free_port()
     with wakeboard("up", "--port", str(port), database=database, environment=SHORT, folder=release) as up:
         up.wait_for("Wakeboard is at", 90)
-        found = connection.execute("SELECT pid FROM wakeboard.workers").fetchone()
-        assert found is not None
+        worker = "SELECT pid FROM wakeboard.workers"
+        found = wait_until(lambda: connection.execute(worker).fetchone(), 30, "the worker is there")
         release.rmdir()
         psutil.Process(found[0]).kill()
         web = next(
@@ -90,8 +93,9 @@ def test_up_restarts_its_worker_and_web_its_processes_although_their_folder_is_g
         wait_until_status(connection, run_id, "succeeded", seconds=60)
 
         def answers() -> bool:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=5) as answer:
+            with suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz") as answer:
                 return bool(answer.status == 200)
+            return False
 
-        wait_until(answers, 30, up.output)
+        wait_until(answers, 30, "the dashboard answers")
         assert up.terminate(60) == 0, up.output

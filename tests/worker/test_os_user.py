@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -101,13 +101,7 @@ def test_the_dashboard_answers(way_in: str) -> None:
     environment = surroundings(None, way_in, WAKEBOARD_BIND=address)
     visitor = Visitor(f"http://{address}")
     with _started([*BECOME, sys.executable, "-m", "worker", "web"], environment) as web:
-
-        def is_up() -> bool:
-            with suppress(OSError):
-                return visitor.get("/healthz").code == 200
-            return False
-
-        wait_until(is_up, 30, "the dashboard answers")
+        wait_until(visitor.is_answered, 30, "the dashboard answers")
         web.terminate()
         assert web.wait(30) == 0
 

@@ -137,17 +137,18 @@ def without_login(server: Server, superuser: Connection) -> str:
     ("make", "meaning"),
     [
         (without_database, "there is no such database. Make it (createdb --encoding=UTF8"),
-        (as_nobody, ""),
-        (without_login, ""),
+        # What it says of these depends on its pg_hba.conf.
+        (as_nobody, None),
+        (without_login, None),
     ],
 )
 def test_a_server_that_answers_and_refuses_is_not_called_silent(
-    server: Server, superuser: Connection, make: Callable[[Server, Connection], str], meaning: str
+    server: Server, superuser: Connection, make: Callable[[Server, Connection], str], meaning: str | None
 ) -> None:
     url = make(server, superuser)
     with pytest.raises(db.RefusedError, match="The database answers and refuses the connection") as refused:
         db.connect(url, name="wakeboard test").close()
-    assert meaning in str(refused.value)
+    assert meaning is None or meaning in str(refused.value)
     code, said = page(url)
     assert (code, "answers and refuses the connection" in said) == (503, True)
     assert "wbtest_" not in said and "does not answer" not in said
