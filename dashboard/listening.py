@@ -36,29 +36,29 @@ class Listening(ThreadWorker):  # type: ignore[misc]
     share: Share | None = None
     tpool: Any
     _pools = 0
-    _seen_threads: frozenset[threading.Thread] = frozenset()
+    _threads: list[threading.Thread]
     _seen_at = 0.0
 
     def get_thread_pool(self) -> ThreadPoolExecutor:
         """Return threads whose names say that they make pages."""
         self._pools += 1
-        self._seen_threads = frozenset()
-        return ThreadPoolExecutor(self.cfg.threads, thread_name_prefix=f"pages-{self._pools}")
+        self._threads = started = []
+        return ThreadPoolExecutor(
+            self.cfg.threads,
+            thread_name_prefix=f"pages-{self._pools}",
+            initializer=lambda: started.append(threading.current_thread()),
+        )
 
     def _replace_lost_threads(self) -> None:
         """Make the threads anew when one of them has ended: an executor neither notices nor replaces it."""
         if monotonic() - self._seen_at < THREADS_SECONDS:
             return
         self._seen_at = monotonic()
-        lost = sum(not thread.is_alive() for thread in self._seen_threads)
+        lost = sum(not thread.is_alive() for thread in self._threads)
         if lost:
             log.warning("%d of the threads that make pages ended; starting others", lost)
             before, self.tpool = self.tpool, self.get_thread_pool()
             before.shutdown(wait=False)
-        prefix = f"pages-{self._pools}_"
-        self._seen_threads = frozenset(
-            thread for thread in threading.enumerate() if thread.name.startswith(prefix)
-        )
 
     def notify(self) -> None:
         """Say that this process lives, and how many it serves: in each round of its loop."""

@@ -6,6 +6,7 @@ import http.client
 import json
 import re
 import resource
+import secrets
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -17,13 +18,18 @@ from typing import Any
 import psutil
 import pytest
 
+from tests.dashboard.test_polls import Viewer
+from tests.endtoend.visitor import JSON, Visitor
 from tests.factories import rows
 from tests.faults.house import LEASE_SECONDS, House
+from tests.faults.people import ADMIN
 from tests.faults.rows import Scale, fault
 from tests.faults.threads import Orders
 from tests.faults.truth import now
 from tests.middleman import Middleman, between
 from tests.processes import Wakeboard, run_wakeboard, wait_until
+from worker.people.tokens import create_token
+from worker.states import Role
 
 Measured = Callable[[str], None]
 # Every thread of a worker and of a dashboard's process that lives as long as the process does. A new one
@@ -134,19 +140,40 @@ def ends_of_the_web(house: House, orders: Orders, scale: Scale) -> int:
         wait_until(all_are_known, 30)
     assert not strangers, "a thread without a line here"
     # One that waits hears of it when it wakes: the rules are looked at four times a minute.
-    ended = scale.times(("post", "outage"), ("alerts", "post", "outage"))
+    ended = scale.times(("post", "outage", "polls"), ("alerts", "post", "outage", "polls"))
     orders.end(process.pid, *ended, *pages(1))
+    wait_until(lambda: [poll(house, address), ENDED.format("polls") in web.output][1], 40, "polls is told")
     for name in ended:
         web.wait_for(ENDED.format(name), 40)
-    wait_until(lambda: names() >= set(WEB_THREADS), 10, "all live again")
     wait_until(is_told, 30, "it is told")
+    # What writes the log loses the line at hand, so it comes last.
+    orders.end(process.pid, "log")
+    wait_until(lambda: [act(house, address), ENDED.format("log") in web.output][1], 40, "log is told")
+    wait_until(lambda: names() >= set(WEB_THREADS), 10, "all live again")
     with ExitStack() as stack:
         # What stays open counts, so that this process gets some as well.
         wait_until(lambda: stack.enter_context(asked(address)) and pages(2), 30, "others make pages")
     if scale.full:
         wait_until(lambda: "SystemExit" in last_error(house, "post"), 60, "the rows tell it")
     assert process.is_running()
-    return len(ended) + 1
+    return len(ended) + 2
+
+
+def poll(house: House, address: str) -> None:
+    """Let some process answer a browser that asks for what is live on a page once more."""
+    viewer = Viewer(address, house.connection)
+    # A thread that was told to end may take the connection with it.
+    with suppress(OSError, http.client.HTTPException):
+        for region, tag in viewer.open("/").items():
+            viewer.ask(region, tag)
+
+
+def act(house: House, address: str) -> None:
+    """Let some process log that a person cancelled a run."""
+    token = create_token(house.connection, ADMIN, secrets.token_hex(4), Role.OPERATOR)
+    run_id = house.enqueue("note", run_at="2100-01-01")
+    with suppress(OSError, http.client.HTTPException):
+        Visitor(address, token).post(f"/runs/{run_id}/cancel", headers=JSON)
 
 
 def is_brief(name: str) -> bool:
