@@ -352,7 +352,7 @@ def test_a_worker_outlives_its_folder(house: House, measured: Measured) -> None:
     # A template that is started afresh finds no folder either.
     psutil.Process(worker.pid).children()[0].kill()
     house.wait_until_status(house.enqueue_many("note", 4), "succeeded")
-    assert worker.output.count(f"{release}, is gone") == 2, worker.output
+    wait_until(lambda: worker.output.count(f"{release}, is gone") == 2, 20, "it says so once more")
     release.mkdir()
     for child in children_of(worker):
         child.kill()

@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 import pytest
 
 from tests.factories import Connection, a_definition, a_run, a_type, a_worker, insert, rows
+from tests.worker import test_liveness as liveness_rows
 from worker import fleet, leases, liveness, schedule
 from worker.alerts.judge import Memory, judge
 from worker.audit import Actor
@@ -322,6 +323,19 @@ def test_a_worker_whose_heartbeat_lies_ahead_has_not_said_goodbye_for_it(connect
     assert stopped["stopped_at"] <= now(connection)
     connection.execute("UPDATE wakeboard.workers SET seen_at = now() WHERE id = 'living'")
     assert is_so_of(connection, "living", leases.is_heard("x"))
+
+
+def test_who_died_one_after_the_other_while_the_clock_was_ahead_is_replaced_by_one_successor(
+    connection: Connection,
+) -> None:
+    liveness_rows.worker(connection, "first", seen_seconds_ago=60)
+    liveness_rows.worker(connection, "second", started_seconds_ago=50, seen_seconds_ago=30)
+    for name, seconds in (("first", 60), ("second", 30)):
+        liveness_rows.loop(connection, name, "claim", seconds)
+    be_ahead(connection, timedelta(hours=6), "workers", "loops")
+    liveness_rows.worker(connection, "another", started_seconds_ago=0)
+    assert put_right(connection) == {"workers": 2, "loops": 2}
+    assert liveness_rows.late(connection) == []
 
 
 def is_so_of(connection: Connection, worker: str, condition: str) -> bool:

@@ -48,12 +48,16 @@ FROM (
 ) AS long
 WHERE r.id = long.id AND r.lease_epoch = long.lease_epoch AND (r.status || '') = 'running'
 """
+# All are moved alike: who died first had a successor, and stays before it.
 _WORKERS = f"""
-UPDATE wakeboard.workers AS w SET seen_at = heard.at, started_at = least(w.started_at, heard.at),
+UPDATE wakeboard.workers AS w SET seen_at = heard.at,
+    started_at = least(heard.at, CASE WHEN {is_ahead("w.started_at")}
+        THEN w.started_at - (w.seen_at - heard.at) ELSE w.started_at END),
     stopped_at = CASE WHEN w.stopped_at > now() THEN now() ELSE w.stopped_at END
 FROM (
     SELECT id, CASE WHEN NOT {is_ahead("seen_at")} THEN seen_at WHEN id = %(me)s THEN now()
-        ELSE now() - make_interval(secs => 2 * heartbeat_seconds + {MARGIN_SECONDS}) END AS at
+        ELSE seen_at - (SELECT max(seen_at) FROM wakeboard.workers WHERE id <> %(me)s)
+            + now() - make_interval(secs => 2 * heartbeat_seconds + {MARGIN_SECONDS}) END AS at
     FROM wakeboard.workers
     WHERE {is_ahead("greatest(started_at, seen_at, stopped_at)")}
     FOR NO KEY UPDATE SKIP LOCKED
