@@ -80,13 +80,14 @@ def drain_raw(url: str) -> None:
         me, front = f"raw {connection.info.backend_pid}", Front()
 
         def claimed() -> list[tuple[int, int]]:
-            for places in front.tries(["noop"]):
-                values = (["noop"], me, 30.0, list(places.moments), list(places.ids))
+            for places in front.tries(["noop"], BATCH):
+                values = (["noop"], me, 30.0, *map(list, places))
                 rows = cursor.execute(claim, values, prepare=True).fetchall()
-                front.took(rows, is_full=len(rows) == BATCH)
+                front.took(rows, BATCH)
                 if rows:
                     return [row[:2] for row in rows]
-            return []
+            rows = cursor.execute(claims.claim_past_locks(BATCH), (["noop"], me, 30.0), prepare=True)
+            return [row[:2] for row in rows]
 
         while held := claimed():
             while held:

@@ -353,6 +353,7 @@ class Supervisor:
                 log.warn("The database has not answered a thread for too long; its connection was shut.")
         self._leave_without_threads()
         self._limits.step()
+        self._slots.step()
         if not self._shutdown.has_begun:
             self._app.step()
         else:

@@ -28,6 +28,13 @@ def nothing(ctx: Context) -> None:
     """End at once."""
 
 
+@job("wait_for")
+def wait_for(ctx: Context) -> None:
+    """Go on until the payload's file is there."""
+    while not Path(ctx.payload["file"]).exists():
+        time.sleep(0.005)
+
+
 @job("echo")
 def echo(ctx: Context) -> Any:
     """Print and return the payload."""

@@ -77,16 +77,16 @@ def test_quick_runs_are_claimed_ahead_but_no_more_than_a_quarter_of_a_seconds_wo
     assert made.plan(loads(250, 250)) is None
 
 
-def test_a_type_is_known_as_quick_after_twenty_runs_and_trusted_with_no_more_than_were_seen() -> None:
-    made = claims("mail")
-    for _ in range(19):
-        made.observe(held(made, "mail"), 0.001)
-    assert not made.is_quick("mail")
-    made.observe(held(made, "mail"), 0.001)
-    assert made.is_quick("mail")
-    plan = made.plan(loads(0, 0))
-    assert plan is not None
-    assert 2 < plan.limit <= 2 * 20
+def test_a_worker_that_has_just_begun_doubles_what_it_has_ahead() -> None:
+    names = [f"type{number}" for number in range(20)]
+    made, limits = claims(*names), []
+    for _ in range(10):
+        plan = made.plan(loads(0, 0))
+        assert plan is not None
+        limits.append(plan.limit)
+        for number in range(plan.limit):
+            made.observe(held(made, names[number % 20]), 0.00002)
+    assert limits == [2, 4, 12, 32, 100, 300, 750, 750, 750, 750], "whatever types they are of"
 
 
 def test_of_large_payloads_few_are_claimed_ahead_until_they_are_small_again() -> None:
@@ -111,21 +111,26 @@ def test_of_large_payloads_few_are_claimed_ahead_until_they_are_small_again() ->
     assert again is not None and again.limit == usual.limit, "none came for a while"
 
 
-def test_a_type_that_is_slow_among_its_first_runs_is_not_claimed_ahead() -> None:
-    made = claims("mail")
-    for number in range(20):
-        made.observe(held(made, "mail"), 0.5 if number == 5 else 0.001)
-    assert not made.is_quick("mail")
-
-
-def test_a_type_that_is_hardly_known_is_not_claimed_ahead_beside_one_that_is_known_well() -> None:
+def test_a_type_that_is_new_is_claimed_ahead_as_the_others_are() -> None:
     made = claims("mail", "report")
     learn_quick(made, "mail")
-    for _ in range(30):
-        made.observe(held(made, "report"), 0.001)
     plan = made.plan(loads(1, 1))
     assert plan is not None
-    assert list(plan.types) == ["mail"]
+    assert list(plan.types) == ["mail", "report"]
+
+
+def test_a_run_that_goes_on_makes_its_type_slow_until_two_were_quick() -> None:
+    made = claims("mail", "report")
+    for name in ("mail", "report"):
+        learn_quick(made, name)
+    made.observe(held(made, "mail"), 60.0)
+    plan = made.plan(loads(1, 1))
+    assert plan is not None
+    assert list(plan.types) == ["report"], "the others go on as before"
+    made.observe(held(made, "mail"), 0.001)
+    assert not made.is_quick("mail")
+    made.observe(held(made, "mail"), 0.001)
+    assert made.is_quick("mail")
 
 
 def test_more_is_claimed_ahead_before_the_slots_run_dry_but_not_for_a_few() -> None:
@@ -170,7 +175,8 @@ def test_nothing_is_claimed_ahead_while_much_waits_to_be_written() -> None:
 
 def test_nothing_is_claimed_for_free_slots_either_while_too_much_waits_to_be_written() -> None:
     made = claims("mail", "report")
-    learn_very_quick(made, "mail")
+    for name in ("mail", "report"):
+        made.observe(held(made, name), 1.0)
     assert made.plan(loads(0, 0), unwritten=MOST_HELD - 1) is not None
     assert made.plan(loads(0, 0), unwritten=MOST_HELD) is None
 
@@ -200,13 +206,11 @@ def test_nothing_quick_waits_behind_a_slow_run() -> None:
     assert made.plan(loads(1, 1, slow=(0, 1))) is None
 
 
-def test_one_slow_run_in_ten_makes_a_type_slow_again() -> None:
+def test_a_type_whose_runs_take_twenty_milliseconds_is_slow() -> None:
     made = claims("mail")
     learn_quick(made, "mail")
-    assert made.is_quick("mail")
-    for _ in range(10):
-        for number in range(10):
-            made.observe(held(made, "mail"), 0.001 if number else 0.5)
+    for _ in range(30):
+        made.observe(held(made, "mail"), 0.021)
     assert not made.is_quick("mail")
 
 
@@ -238,6 +242,7 @@ def test_limited_types_get_their_turn_while_quick_ones_keep_every_slot_busy() ->
 def test_a_claim_for_a_free_slot_brings_quick_runs_ahead_with_it() -> None:
     made = claims("mail", "report")
     learn_quick(made, "mail")
+    made.observe(held(made, "report"), 1.0)
     plan = made.plan(loads(20, 0))
     assert plan is not None
     assert (plan.limit, list(plan.types), list(plan.quick)) == (1, ["mail", "report"], ["mail"])

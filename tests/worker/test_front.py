@@ -27,8 +27,8 @@ def row(run_id: int, run_at: str = NOON, job_type: str = "mail", priority: int =
     return (run_id, 1, 1, 0, job_type, *[None] * 8, priority, run_at)
 
 
-def after(front: Front, types: Sequence[str] = ("mail",)) -> list[Places]:
-    return list(front.tries(types))
+def after(front: Front, types: Sequence[str] = ("mail",), limit: int = 4) -> list[Places]:
+    return list(front.tries(types, limit))
 
 
 def test_the_first_claim_begins_at_the_first_row() -> None:
@@ -38,7 +38,7 @@ def test_the_first_claim_begins_at_the_first_row() -> None:
 def test_after_a_full_claim_the_next_begins_behind_the_last_run_taken_of_each_type_and_priority() -> None:
     front = Front()
     assert after(front, ["mail", "report"]) == [WHOLE]
-    front.took([row(7), row(9), row(8), row(5, MORNING, "report", 0)], is_full=True)
+    front.took([row(7), row(9), row(8), row(5, MORNING, "report", 0)], 4)
     behind, whole = after(front, ["mail", "report"])
     assert (behind.moments[NORMAL], behind.ids[NORMAL]) == (NOON, 9)
     assert (behind.moments[PRIORITIES], behind.ids[PRIORITIES]) == (MORNING, 5)
@@ -49,16 +49,16 @@ def test_after_a_full_claim_the_next_begins_behind_the_last_run_taken_of_each_ty
 def test_a_claim_that_was_not_full_lets_the_next_begin_at_the_first_row() -> None:
     front = Front()
     after(front)
-    front.took([row(7)], is_full=True)
-    front.took([row(8)], is_full=False)
+    front.took([row(7)], 1)
+    front.took([row(8)], 4)
     assert after(front) == [WHOLE]
 
 
 def test_a_run_that_turned_up_before_the_front_does_not_move_it_back() -> None:
     front = Front()
     after(front)
-    front.took([row(9)], is_full=True)
-    front.took([row(3, MORNING)], is_full=True)
+    front.took([row(9)], 1)
+    front.took([row(3, MORNING)], 1)
     assert after(front)[0].ids[NORMAL] == 9
 
 
@@ -66,26 +66,26 @@ def test_once_a_second_a_claim_begins_at_the_first_row(monkeypatch: pytest.Monke
     front, clock = Front(), [10_000_000_000]
     monkeypatch.setattr(module, "boottime_ns", lambda: clock[0])
     after(front)
-    front.took([row(7)], is_full=True)
+    front.took([row(7)], 1)
     clock[0] += 999_000_000
-    assert next(front.tries(["mail"])) != WHOLE
+    assert next(front.tries(["mail"], 4)) != WHOLE
     clock[0] += 2_000_000
-    assert next(front.tries(["mail"])) == WHOLE
+    assert next(front.tries(["mail"], 4)) == WHOLE
 
 
 def test_claims_from_the_first_row_on_take_a_tenth_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
     front, clock = Front(), [10_000_000_000]
     monkeypatch.setattr(module, "boottime_ns", lambda: clock[0])
-    assert next(front.tries(["mail"])) == WHOLE
+    assert next(front.tries(["mail"], 4)) == WHOLE
     clock[0] += 500_000_000
-    front.took([row(7)], is_full=True)
+    front.took([row(7)], 1)
     clock[0] += 4_400_000_000
-    assert next(front.tries(["mail"])) != WHOLE
+    assert next(front.tries(["mail"], 4)) != WHOLE
     clock[0] += 200_000_000
-    assert next(front.tries(["mail"])) == WHOLE
+    assert next(front.tries(["mail"], 4)) == WHOLE
     clock[0] += 60_000_000_000
-    front.took([row(8)], is_full=True)
-    assert next(front.tries(["mail"])) == WHOLE, "however long it takes, it is not left out for long"
+    front.took([row(8)], 1)
+    assert next(front.tries(["mail"], 4)) == WHOLE, "however long it takes, it is not left out for long"
 
 
 def test_each_type_has_its_second_when_they_are_asked_by_turns(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,16 +94,16 @@ def test_each_type_has_its_second_when_they_are_asked_by_turns(monkeypatch: pyte
     after(front, ["mail"])
     clock[0] += 600_000_000
     after(front, ["report"])
-    front.took([row(7), row(8, job_type="report")], is_full=True)
+    front.took([row(7), row(8, job_type="report")], 2)
     clock[0] += 600_000_000
-    assert next(front.tries(["mail"])) == WHOLE
-    assert next(front.tries(["report"])) != WHOLE
+    assert next(front.tries(["mail"], 4)) == WHOLE
+    assert next(front.tries(["report"], 4)) != WHOLE
 
 
 def test_few_runs_behind_the_front_do_not_pass_for_the_end_of_the_queue() -> None:
     front = Front()
     after(front)
-    front.took([row(7)], is_full=True)
+    front.took([row(7)], 1)
     script = claim_script(Plan(["mail"], limit=4, round=1), "w1", 30, front, announce=None)
     next(script)
     with pytest.raises(StopIteration) as ended:
@@ -123,7 +123,7 @@ def test_a_claim_begins_behind_the_place_it_is_given(connection: Connection) -> 
 
 def behind(connection: Connection, moment: object, run_id: int) -> list[Claimed]:
     """Claim runs of the type ``mail`` behind a moment and an id."""
-    places = ([moment] * PRIORITIES, [run_id] * PRIORITIES)
+    places = ([moment] * PRIORITIES, [run_id] * PRIORITIES, [])
     return [Claimed(*found) for found in send(connection, claims.claim(10), ["mail"], "w1", 30, *places)]
 
 
@@ -158,7 +158,7 @@ def test_under_an_old_snapshot_a_claim_behind_the_front_walks_past_nothing(
             succeed(worker, *(one.held for one in taken))
         last = max((one.run_at, one.id) for one in taken)
         whole = pages_read(worker, *claims.WHOLE)
-        behind = pages_read(worker, [last[0]] * PRIORITIES, [last[1]] * PRIORITIES)
+        behind = pages_read(worker, [last[0]] * PRIORITIES, [last[1]] * PRIORITIES, [])
         report.rollback()
     assert whole > fresh + 2500 / 7
     assert behind < fresh + 10

@@ -9,7 +9,7 @@ import pytest
 
 from tests import factories
 from tests.conftest import Connection
-from worker.transitions.engine.claims import claim, claim_limited
+from worker.transitions.engine.claims import claim, claim_limited, claim_past_locks
 from worker.transitions.engine.endings import FAIL, RELEASE, SUCCEED
 from worker.transitions.engine.reaping import ENDED_LEASES, REAP
 from worker.transitions.engine.refused import CLAIM_THESE, candidates
@@ -101,8 +101,14 @@ def test_a_claim_walks_the_claimable_runs_alone(
     large: Connection, limit: int, mode: str, oldest_first: bool
 ) -> None:
     statement = claim(limit, oldest_first=oldest_first)
-    values = "ARRAY['type0', 'type1', 'type2'], 'w1', 30, ARRAY[now()], ARRAY[7]"
+    values = "ARRAY['type0', 'type1', 'type2'], 'w1', 30, ARRAY[now()], ARRAY[7], ARRAY[9]"
     assert reads(large, statement, values, mode) == {"job_runs_claimable", "Tid Scan"}
+
+
+@pytest.mark.parametrize("mode", ["generic", "custom"])
+def test_a_claim_past_locks_walks_the_claimable_runs_alone(large: Connection, mode: str) -> None:
+    values = "ARRAY['type0', 'type1', 'type2'], 'w1', 30"
+    assert reads(large, claim_past_locks(8), values, mode) == {"job_runs_claimable", "Tid Scan"}
 
 
 @pytest.mark.parametrize("mode", ["generic", "custom"])

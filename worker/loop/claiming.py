@@ -23,10 +23,13 @@ from worker.transitions.engine.claims import (
     TYPES_WITH_WORK,
     claim,
     claim_limited,
+    claim_past_locks,
 )
 from worker.transitions.engine.endings import RELEASE
 
 WINDOW = 64
+# What others hold may hide what is due: a look past it takes a few, and the next claim follows at once.
+PAST_LOCKS = 8
 
 
 def claim_script(
@@ -74,33 +77,39 @@ def _unlimited(plan: Plan, limit: int, round_: Round) -> Turn:
     if len(names) > WINDOW:
         found: Rows = yield TYPES_WITH_WORK, ()
         names = sorted({name for (name,) in found} & set(names))
-    statement = claim(limit, oldest_first=plan.oldest_first)
     for some in windows(names, plan.round):
-        if round_.passed_by:
-            # A statement for all would come to these again, and be refused for them.
-            is_full = yield from _apart(plan, some, limit, round_)
-            if is_full is not None:
-                return is_full
-            continue
-        for places in round_.front.tries(some):
+        # A statement for all would come to runs that are passed by, and be refused for them.
+        turn = _apart if round_.passed_by else _together
+        is_full = yield from turn(plan, some, limit, round_)
+        if is_full is not None:
+            return is_full
+    return False
+
+
+def _together(
+    plan: Plan, names: Sequence[str], limit: int, round_: Round
+) -> Generator[Statement, Rows, bool | None]:
+    """Claim from ``names`` by one statement; returns as a turn does, None where they have nothing."""
+    statement = claim(limit, oldest_first=plan.oldest_first)
+    values = (array(names), round_.me, round_.lease)
+    try:
+        for places in round_.front.tries(names, limit, oldest_first=plan.oldest_first):
             sent_ns = boottime_ns()
-            values = (array(some), round_.me, round_.lease, array(places.moments), array(places.ids))
-            try:
-                rows: Rows = yield statement, values
-            except StatementFailed as refused:
-                if not is_of_row(refused.sqlstate):
-                    raise
-                round_.front.took([], is_full=False)
-                is_full = yield from _apart(plan, some, limit, round_)
-                if is_full is not None:
-                    return is_full
-                break
+            rows: Rows = yield statement, (*values, *map(array, places))
             round_.took(rows, sent_ns)
-            round_.front.took(rows, is_full=len(rows) >= limit)
+            round_.front.took(rows, limit, oldest_first=plan.oldest_first)
             if rows:
                 # Before where a claim began there may be more, however few it brought.
                 return len(rows) >= limit or bool(places.ids)
-    return False
+        sent_ns = boottime_ns()
+        rows = yield claim_past_locks(min(limit, PAST_LOCKS)), values
+        round_.took(rows, sent_ns)
+        return True if rows else None
+    except StatementFailed as refused:
+        if not is_of_row(refused.sqlstate):
+            raise
+        round_.front.forget()
+    return (yield from _apart(plan, names, limit, round_))
 
 
 def _apart(

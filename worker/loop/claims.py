@@ -1,12 +1,14 @@
 """What to claim next: how many, of which types, in which order. Decides; sends nothing.
 
-A run is claimed for a free slot. Only types whose runs are quick and may be retried are claimed ahead of
-need, at most a quarter of a second's worth per slot, so no claimed run waits behind a slow one.
+A run is claimed for a free slot. Types whose runs are quick and may be retried are claimed ahead of need, at
+most a quarter of a second's worth per slot. A wrong guess is cheap: what waits behind a run that goes on for
+long is given back (``slots``). So a type counts as quick until its runs say otherwise, the last few decide,
+and how many are claimed ahead is learned from all runs of the worker.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from worker.loop.channel import Rows
@@ -25,14 +27,14 @@ MOST_HELD = 4500
 LETTERS_AHEAD, FEW_LETTERS = 32_000_000, 1_000_000
 # A claim ahead is worth its statement for so many; what is left must last until it has come.
 ENOUGH_AHEAD = 750
-# From so many runs on a type is known as well as any.
-KNOWN_RUNS = 150
 AHEAD_SECONDS = 0.25
-QUICK_SECONDS = 0.020
-SLOW_SHARE = 0.05
-MEMORY = 0.02
-# What is left of a weight after one more run; up to how many runs each weighs as much as the others.
-FADED, FEW_RUNS = 1 - MEMORY, int(1 / MEMORY)
+# A type is quick while its last runs took less on average. Of a long one no more than this counts, so that
+# two quick ones make up for it: what slows the machine down for a moment slows claims down no longer.
+QUICK_SECONDS, LONG_SECONDS = 0.020, 0.125
+# The weight of one run in what is known of its type, and of the worker.
+OF_TYPE, OF_WORKER = 0.2, 0.02
+# What is left, with each other run, of the knowledge that runs of a type have one try; until so little.
+FADED, FORGOTTEN_TRY = 0.98, 0.05
 OLDEST_EVERY = 5
 # What is left of the weight of payloads after a claim with lighter ones, and after one with none of the type.
 LIGHTER, FORGOTTEN = 0.8, 0.98
@@ -40,34 +42,19 @@ LIGHTER, FORGOTTEN = 0.8, 0.98
 
 @dataclass(slots=True)
 class Pace:
-    """How long one type's runs take, remembered with a fading weight. New types count as slow.
+    """How long one type's runs take, whether they have one try, how large their payloads are.
 
-    While little is known each run weighs as much as the others, and the guess that it is slow as one more: a
-    type is quick after twenty quick runs, and again slow as soon as a few of the first are.
+    The last few runs weigh most. A type that is not known yet counts as quick.
     """
 
-    slow_share: float = 1.0
-    mean_seconds: float = QUICK_SECONDS
+    mean_seconds: float = 0.0
     only_try_share: float = 0.0
-    seen: int = 0
     letters: float = 0.0
 
-    def observe(self, durations: Iterable[float], *, is_only_try: bool = False) -> None:
-        """Take the durations of runs, in seconds, into account, and whether a lost start would have cost them
-        their only try.
-
-        One such run stops claims ahead until some 150 others have ended.
-        """
-        seen, slow_share, mean_seconds = self.seen, self.slow_share, self.mean_seconds
-        only_try_share = self.only_try_share
-        for seconds in durations:
-            seen += 1
-            weight = 1 / (seen + 1) if seen < FEW_RUNS else MEMORY
-            only_try_share = 1.0 if is_only_try else only_try_share * FADED
-            slow_share += weight * ((seconds >= QUICK_SECONDS) - slow_share)
-            mean_seconds += weight * (seconds - mean_seconds)
-        self.seen, self.slow_share, self.mean_seconds = seen, slow_share, mean_seconds
-        self.only_try_share = only_try_share
+    def observe(self, seconds: float, *, is_only_try: bool) -> None:
+        """Take a run into account that took, or has taken by now, so many seconds."""
+        self.mean_seconds += OF_TYPE * (min(seconds, LONG_SECONDS) - self.mean_seconds)
+        self.only_try_share = 1.0 if is_only_try else self.only_try_share * FADED
 
     def weigh(self, letters: float) -> None:
         """Take into account how many letters payloads have on average; what was heavy is soon light again."""
@@ -75,8 +62,8 @@ class Pace:
 
     @property
     def is_quick(self) -> bool:
-        """Whether 95 % of the runs take less than 20 ms and losing a start costs no run its only try."""
-        return self.only_try_share < SLOW_SHARE and self.slow_share < SLOW_SHARE
+        """Whether the last runs took less than 20 ms each, and losing a start costs none its only try."""
+        return self.mean_seconds < QUICK_SECONDS and self.only_try_share < FORGOTTEN_TRY
 
 
 @dataclass(slots=True)
@@ -122,6 +109,9 @@ class Claims:
     fresh: frozenset[str] = frozenset()
     rounds: int = 0
     _paces: dict[str, Pace] = field(default_factory=dict)
+    # Of the runs of quick types: how long they take on average, in seconds, and how many have ended.
+    _mean_seconds: float = 0.0
+    _seen: int = 0
     _is_heavy: bool = False
 
     def learn(self, policies: Sequence[Mapping[str, object]]) -> None:
@@ -135,18 +125,21 @@ class Claims:
         }
 
     def observe(self, held: Held, seconds: float) -> None:
-        """Learn from one ended run."""
-        self._pace(held.assignment.job_type).observe((seconds,), is_only_try=held.max_attempts == 1)
+        """Learn from a run that took, or has taken by now, so many seconds."""
+        pace = self._pace(held.assignment.job_type)
+        pace.observe(seconds, is_only_try=held.max_attempts == 1)
+        self._seen += 1
+        if pace.mean_seconds < QUICK_SECONDS:
+            self._mean_seconds += OF_WORKER * (seconds - self._mean_seconds)
 
     def observe_all(self, ended: Sequence[Ended]) -> None:
         """Learn from ended runs, in their order."""
-        kinds = {(one.held.assignment[3], one.held.max_attempts == 1) for one in ended}
-        if len(kinds) == 1:
-            ((job_type, is_only_try),) = kinds
-            self._pace(job_type).observe([one.took_seconds for one in ended], is_only_try=is_only_try)
-        else:
-            for one in ended:
-                self.observe(one.held, one.took_seconds)
+        for one in ended:
+            self.observe(one.held, one.took_seconds)
+
+    def met_only_try(self, job_type: str) -> None:
+        """Claim nothing of ``job_type`` ahead for a while: a run with one try was among what came."""
+        self._pace(job_type).only_try_share = 1.0
 
     def weigh(self, rows: Rows) -> None:
         """Learn from the rows of a claim how large the payloads of their types are."""
@@ -171,8 +164,10 @@ class Claims:
 
     def is_quick(self, job_type: str) -> bool:
         """Return whether runs of ``job_type`` may be claimed ahead."""
-        pace = self._paces.get(job_type)
-        return pace is not None and pace.is_quick and job_type not in self.fresh
+        policy = self.policies.get(job_type)
+        if job_type in self.fresh or (policy is not None and policy.max_attempts == 1):
+            return False
+        return self._pace(job_type).is_quick
 
     def are_quick(self, rows: Rows) -> bool:
         """Return whether all ``rows`` of a claim are of types that may be claimed ahead."""
@@ -195,7 +190,7 @@ class Claims:
         quick = self._quick()
         ahead = self._ahead(open_, quick, coming, unwritten)
         is_turn_of_all = ahead > 0 and self.rounds % OLDEST_EVERY == OLDEST_EVERY - 1
-        if is_turn_of_all or (free and len(quick) < len(self.types)):
+        if len(quick) < len(self.types) and (free or is_turn_of_all):
             for_slots = free or len(open_)
             plan = self._plan(self.types, for_slots, self._rotated())
             return replace(plan, quick=quick, ahead=max(0, ahead - for_slots), slots=max(1, len(open_)))
@@ -207,24 +202,21 @@ class Claims:
         return Plan(types, size_of(wanted), self.rounds % OLDEST_EVERY == 0, limited, self.rounds)
 
     def _quick(self) -> Sequence[str]:
-        """Return what may be claimed ahead: of what is quick, the types that are known best."""
-        quick = [name for name in self.types if self.is_quick(name) and name not in self.limited]
-        enough = min(KNOWN_RUNS, max((self._paces[name].seen for name in quick), default=0))
-        return [name for name in quick if self._paces[name].seen >= enough]
+        """Return the types that may be claimed ahead."""
+        return [name for name in self.types if self.is_quick(name) and name not in self.limited]
 
     def _ahead(self, open_: Sequence[Load], quick: Sequence[str], coming: int, unwritten: int) -> int:
         """Return how many quick runs to claim ahead, 0 while too little of what was ahead is used up.
 
-        No more per slot than runs that were seen, so that a new type is trusted step by step.
+        No more per slot than runs that were seen: a worker that has just begun doubles with each claim.
         """
         if not quick or not open_:
             return 0
-        slowest = max(self._paces[name].mean_seconds for name in quick)
-        known = max(self._paces[name].seen for name in quick)
-        heaviest = max(self._paces[name].letters for name in quick)
-        room = int(LETTERS_AHEAD / max(heaviest, 1.0)) // self.slots
-        most = min(AHEAD_PER_SLOT, AHEAD // self.slots, int(AHEAD_SECONDS / max(slowest, 1e-6)), room)
-        target = max(1, min(most, known))
+        most = min(AHEAD_PER_SLOT, AHEAD // self.slots, int(AHEAD_SECONDS / max(self._mean_seconds, 1e-6)))
+        if self._is_heavy:
+            heaviest = max(self._paces[name].letters for name in quick)
+            most = min(most, int(LETTERS_AHEAD / max(heaviest, 1.0)) // self.slots)
+        target = max(1, min(most, self._seen))
         ahead = sum(load.outstanding for load in open_) + coming
         wanted = min(target * len(open_), MOST_HELD - unwritten) - ahead
         return wanted if wanted >= min(ENOUGH_AHEAD, target * len(open_) / 2) else 0

@@ -24,6 +24,8 @@ from worker.texts import last_line
 IDLE_DEATHS = 3
 # How long nothing is claimed then, at first; each time twice as long, up to the longest.
 PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 60.0
+# What waits behind a run that goes on for so long is taken back; it may wait for a second at most.
+LONG_NS = 250_000_000
 # By then a child that was killed is gone, or its slot had none.
 CLEARED_SECONDS = 5.0
 
@@ -106,18 +108,46 @@ class Slots:
         """
         job_types = {held.assignment.job_type for held in claimed}
         slow = {job_type: not self._claims.is_quick(job_type) for job_type in job_types}
+        back: list[Held] = []
         burdens = [(load.slow, load.outstanding, load.slot) for load in self.loads]
         heapify(burdens)
         chosen: dict[int, list[Assignment]] = {}
         for held in claimed:
             slows, outstanding, slot = burdens[0]
+            if outstanding and held.max_attempts == 1:
+                # A worker that is killed would cost it its only try unseen.
+                back.append(held)
+                continue
             held.is_slow = slow[held.assignment.job_type]
             held.slot = slot
             heapreplace(burdens, (slows + held.is_slow, outstanding + 1, slot))
             chosen.setdefault(slot, []).append(held.assignment)
         for slows, outstanding, slot in burdens:
             self.loads[slot].slow, self.loads[slot].outstanding = slows, outstanding
+        for held in back:
+            self._claims.met_only_try(held.assignment.job_type)
+            self._ended(never_started(held))
         return chosen
+
+    def step(self) -> None:
+        """Look what goes on for long, and give back what waits behind it."""
+        now = boottime_ns()
+        for load in self.loads:
+            started = self._children.current(load.slot) if load.outstanding else None
+            if started is None or now - started.started_ns < LONG_NS:
+                continue
+            held = self._holdings.get(started.run_id, started.lease_epoch)
+            if held is None or held.slot != load.slot:
+                continue
+            if not held.is_slow:
+                held.is_slow = True
+                load.slow += 1
+                self._claims.observe(held, (now - started.started_ns) / 1e9)
+            if load.outstanding > 1:
+                for assignment in self._children.take_back(load.slot):
+                    behind = self._free(load.slot, assignment.run_id, assignment.lease_epoch)
+                    if behind is not None:
+                        self._ended(never_started(behind))
 
     def _free(self, slot: int, run_id: int, lease_epoch: int) -> Held | None:
         """Take a run off its slot; None when it is not there (any more)."""
@@ -170,7 +200,8 @@ class Slots:
             if self._idle_deaths:
                 self._live_again()
             seconds = max(0.0, (finished_ns - started_ns) / 1e9)
-            self._claims.observe(held, seconds)
+            if answer.kind != "unbegun":
+                self._claims.observe(held, seconds)
             self._settle(held, answer, seconds, finished_ns)
 
     def returned(self, event: Returned) -> None:

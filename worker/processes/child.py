@@ -84,6 +84,8 @@ class Child:
         self.armed = self._idle = self.leaving = False
         self._unsent_since = 0
         self._has_run = False
+        # How many assignments came so far.
+        self._received = 0
         # Each run of these has a process of its own.
         self._fresh_types = {job_type.name for job_type in JOB_TYPES.values() if job_type.fresh}
         # The answers are read when this process has ended.
@@ -108,7 +110,11 @@ class Child:
                     for assignment in read_assignments(body):
                         if self.leaving:
                             break
-                        self._run(assignment)
+                        self._received += 1
+                        if self._received <= self._page.taken_back():
+                            self._leave_out(assignment)
+                        else:
+                            self._run(assignment)
                 self._flush()
         with contextlib.suppress(_Leave, OSError):
             self._flush()
@@ -138,6 +144,11 @@ class Child:
         if boottime_ns() >= self._page.deadline_ns():
             return DeadlineExceeded("The run passed its deadline and was stopped.")
         return Cancelled("The run was stopped from outside.")
+
+    def _leave_out(self, assignment: Assignment) -> None:
+        """Answer for what was taken back: nobody may be waiting for the answer any more."""
+        now_ns = boottime_ns()
+        self._report(Reported(*assignment[:2], now_ns, now_ns, PLAIN["unbegun"]))
 
     def _run(self, assignment: Assignment) -> None:
         if self._has_run and assignment.job_type in self._fresh_types:

@@ -101,6 +101,14 @@ class Children:
         """
         self._slots[slot].send(assignments)
 
+    def take_back(self, slot: int) -> list[Assignment]:
+        """Take back what the slot's child was sent and did not begin, behind a run that goes on.
+
+        Returns what came back: it will not begin. That takes a second call, a moment after the first; what
+        the child leaves out when the run has ended by then comes as `Finished`, unbegun.
+        """
+        return self._slots[slot].take_back()
+
     def collect(self) -> list[Event]:
         """Everything that has arrived, in order. Never waits."""
         for key, mask in self._selector.select(0):

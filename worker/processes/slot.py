@@ -22,7 +22,7 @@ from worker.processes.events import Died, Event, Finished, Returned, Warned, cra
 from worker.processes.family import kill_tree, send_signal
 from worker.processes.memory import Shortage
 from worker.processes.output import create_output, empty, read_output
-from worker.processes.slotpage import NOTHING, SlotPage
+from worker.processes.slotpage import NOTHING, SlotPage, Started
 from worker.processes.wire import (
     ANSWER_BYTES,
     Assignment,
@@ -61,6 +61,9 @@ class Slot:
         self.pid: int | None = None
         self.pidfd: int | None = None
         self._to_kill: tuple[int, int, float] | None = None
+        # How many assignments the child was sent; what was asked back when, by what ran and that number then.
+        self._sent = 0
+        self._asked_back: tuple[Started, int] | None = None
         self.work: socket.socket | None = None
         self.outstanding: deque[Assignment] = deque()
         self._generation = 0
@@ -81,6 +84,7 @@ class Slot:
             except OSError as error:
                 self._events.append(self.bury(None, f"not started: {error}"))
         if assignments and self.work is not None:
+            self._sent += len(assignments)
             self._outgoing += assignments_frame(assignments)
             self.push()
 
@@ -99,6 +103,8 @@ class Slot:
         self._frames = Frames(ANSWER_BYTES)
         self._outgoing.clear()
         self.page.aim(NOTHING)
+        self._sent, self._asked_back = 0, None
+        self.page.take_back(0)
         self._selector.register(ours, selectors.EVENT_READ, self)
         self.order("fork", [theirs.detach(), output])
 
@@ -162,6 +168,34 @@ class Slot:
             # A run that begins at this moment dies with it, and goes back at no cost.
             self._to_kill, self.is_condemned = None, True
             self.kill()
+
+    def take_back(self) -> list[Assignment]:
+        """Ask back what waits behind the run that goes on; return what came back. To be called again.
+
+        The child looks at the page before it begins a run. So when the same run goes on a moment after the
+        page was written, nothing behind it can begin. When it does not, the child answers itself for what it
+        left out. Answers that the child had not sent when the run began are taken in as well.
+        """
+        started, asked, self._asked_back = self.page.started(), self._asked_back, None
+        if started is None:
+            return []
+        if asked is None or asked[0] != started or asked[1] < self._sent:
+            self._asked_back = started, self._sent
+            self.page.take_back(self._sent)
+            return []
+        journal = self.page.journal()
+        if (
+            self.page.started() != started
+            or not self._frames.is_between
+            or (journal and not self.read(journal))
+        ):
+            return []
+        head = self.outstanding[0] if self.outstanding else None
+        if head is None or (head.run_id, head.lease_epoch) != (started.run_id, started.lease_epoch):
+            return []
+        behind = list(self.outstanding)[1:]
+        self.outstanding = deque([head])
+        return behind
 
     def order(self, order: str, fds: Sequence[int] = (), run: Sequence[int] | None = None) -> None:
         """Have the template do something with the child that lives now, if one does."""

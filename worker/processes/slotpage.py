@@ -18,6 +18,7 @@ from dataclasses import dataclass
 _RUN_ID, _EPOCH, _STARTED, _DEADLINE = 0, 1, 2, 3
 _CANCEL_RUN, _CANCEL_EPOCH, _STOP_RUN, _STOP_EPOCH = 4, 5, 6, 7
 _DONE, _TOTAL, _JOURNAL_LENGTH, _HELD_BEFORE = 8, 9, 10, 11
+_TAKEN_BACK = 12
 _WORDS = 4096
 REGION_BYTES = 256 * 1024
 JOURNAL_BYTES = REGION_BYTES - _WORDS
@@ -118,6 +119,14 @@ class SlotPage:
         """Child: whether a SIGTERM that came is meant for `current` (run id, epoch)."""
         run_id = self._words[_STOP_RUN]
         return run_id == ANYTHING or (run_id, self._words[_STOP_EPOCH]) == current
+
+    def take_back(self, count: int) -> None:
+        """Supervisor: of the first ``count`` assignments that this child was sent none may begin any more."""
+        self._words[_TAKEN_BACK] = count
+
+    def taken_back(self) -> int:
+        """Child: of how many assignments, counted from its first, none may begin any more."""
+        return self._words[_TAKEN_BACK]
 
     def set_progress(self, done: int, total: int) -> None:
         """Child: `done` of `total`, both 0 … LARGEST."""

@@ -40,8 +40,10 @@ WHERE r.ctid = head.tid
 PRIORITIES = 5
 LEVELS = f"(VALUES {', '.join(f'({n}::smallint)' for n in range(PRIORITIES))}) AS level (n)"
 
-# What a claim from the first row on takes for its last two values.
-WHOLE: tuple[Sequence[str], Sequence[int]] = ([], [])
+# What a claim from the first row on takes for its last three values.
+WHOLE: tuple[Sequence[str], Sequence[int], Sequence[int]] = ([], [], [])
+# So many rows more than it may take a claim looks at of each type and priority: others may hold some.
+SPARE = 32
 
 
 def order(oldest_first: bool) -> str:
@@ -49,44 +51,78 @@ def order(oldest_first: bool) -> str:
     return "picked.run_at, picked.id" if oldest_first else "picked.priority, picked.run_at, picked.id"
 
 
-@cache
-def claim(limit: int, *, oldest_first: bool = False) -> str:
-    """Return the statement that claims up to ``limit`` due runs of unlimited, unpaused types.
-
-    $1 text[] types, $2 worker id, $3 lease in seconds. Each type and priority is probed apart, so delayed
-    rows of a better priority are never walked; rows are locked inside the probe, because candidates cut
-    before the lock let a second worker starve. The limit is a literal: the planner guesses a bound one
-    as a tenth of the table. ``oldest_first`` ignores priority, so that nothing starves.
-
-    $4 timestamptz[], $5 bigint[]: behind which ``run_at`` and id each probe begins, PRIORITIES of them for
-    each of the types in turn; empty (``WHOLE``) begins at the first. What was claimed stays in the index
-    until vacuum comes, and under an old snapshot it cannot come: see ``worker.loop.front``.
-    """
-    return f"""
-WITH head AS MATERIALIZED (
-    SELECT picked.tid, picked.lease_seconds
-    FROM (
+_IS_CLAIMABLE = f"r.status IN ({_CLAIMABLE})"
+_LOCKED = "FOR NO KEY UPDATE OF r SKIP LOCKED"
+_WANTED = f"""(
         SELECT t.name, greatest(coalesce(t.lease_seconds, $3::float8), $3::float8) AS lease_seconds,
             (asked.place::int - 1) * {PRIORITIES} + 1 AS place
         FROM unnest($1::text[]) WITH ORDINALITY AS asked (name, place)
         JOIN wakeboard.job_types AS t ON t.name = asked.name
         WHERE t.paused_at IS NULL AND coalesce(t.max_running_operator, t.max_running) IS NULL
     ) AS wanted
-    CROSS JOIN {LEVELS}
-    CROSS JOIN LATERAL (
-        SELECT r.ctid AS tid, r.id, r.priority, r.run_at, wanted.lease_seconds
+    CROSS JOIN {LEVELS}"""
+_FIRST = f"""SELECT r.ctid AS tid, r.id, r.priority, r.run_at, wanted.lease_seconds
         FROM wakeboard.job_runs AS r
-        WHERE r.job_type = wanted.name AND r.priority = level.n
-            AND r.status IN ({_CLAIMABLE}) AND r.run_at <= now()
-            AND (r.run_at, r.id) > (
-                coalesce(($4::timestamptz[])[wanted.place + level.n], '-infinity'),
-                coalesce(($5::bigint[])[wanted.place + level.n], 0)
-            )
-        ORDER BY r.run_at, r.id
-        LIMIT {limit:d}
-        FOR NO KEY UPDATE OF r SKIP LOCKED
+        WHERE r.job_type = wanted.name AND r.priority = level.n AND {_IS_CLAIMABLE} AND r.run_at <= now()"""
+
+
+@cache
+def claim(limit: int, *, oldest_first: bool = False) -> str:
+    """Return the statement that claims up to ``limit`` due runs of unlimited, unpaused types.
+
+    $1 text[] types, $2 worker id, $3 lease in seconds. The first rows of each type and priority are read
+    apart, so delayed rows of a better priority are never walked; they are merged, and locked in their order
+    until there are enough: to lock what each type has first would keep from others what is not taken.
+    ``oldest_first`` ignores priority, so that nothing starves.
+
+    $4 timestamptz[], $5 bigint[]: behind which ``run_at`` and id the rows of each type and priority begin,
+    PRIORITIES of them for each of the types in turn; $6 int[]: how many of each are looked at. Empty
+    (``WHOLE``): from the first on, as many as the limit. See ``worker.loop.front``.
+
+    An answer without rows proves nothing: somebody may hold all that were looked at. ``claim_past_locks``
+    looks further.
+    """
+    return f"""
+WITH head AS MATERIALIZED (
+    SELECT locked.tid, picked.lease_seconds
+    FROM (
+        SELECT picked.* FROM {_WANTED}
+        CROSS JOIN LATERAL (
+            {_FIRST}
+                AND (r.run_at, r.id) > (
+                    coalesce(($4::timestamptz[])[wanted.place + level.n], '-infinity'),
+                    coalesce(($5::bigint[])[wanted.place + level.n], 0)
+                )
+            ORDER BY r.run_at, r.id
+            LIMIT coalesce(($6::int[])[wanted.place + level.n], {limit + SPARE:d})
+        ) AS picked
+        ORDER BY {order(oldest_first)}
     ) AS picked
-    ORDER BY {order(oldest_first)}
+    CROSS JOIN LATERAL (
+        SELECT r.ctid AS tid FROM wakeboard.job_runs AS r
+        WHERE r.ctid = picked.tid AND {_IS_CLAIMABLE} {_LOCKED}
+    ) AS locked
+    LIMIT {limit:d}
+)
+{TAKEN}{CLAIMED}"""
+
+
+@cache
+def claim_past_locks(limit: int) -> str:
+    """Return the statement that claims up to ``limit`` due runs, however many before them are held by others.
+
+    $1 to $3 as of ``claim``. Each type and priority locks up to ``limit`` rows, and passes by what is locked:
+    when it brings nothing, nothing can be claimed. With candidates that were cut before the lock alone, a
+    second worker found nothing while tens of thousands were due.
+    """
+    return f"""
+WITH head AS MATERIALIZED (
+    SELECT picked.tid, picked.lease_seconds
+    FROM (
+        SELECT picked.* FROM {_WANTED}
+        CROSS JOIN LATERAL ({_FIRST} ORDER BY r.run_at, r.id LIMIT {limit:d} {_LOCKED}) AS picked
+    ) AS picked
+    ORDER BY {order(oldest_first=False)}
     LIMIT {limit:d}
 )
 {TAKEN}{CLAIMED}"""
