@@ -13,7 +13,7 @@ from worker.duties.presence import BUSY, IDLE
 from worker.loop.apart import claim_apart
 from worker.loop.channel import Rows, Script, Statement, StatementFailed, array
 from worker.loop.claims import Plan, size_of
-from worker.loop.front import Front
+from worker.loop.front import WHOLE, Front
 from worker.loop.held import Holdings, boottime_ns
 from worker.loop.round import Round, Turn, under_limit
 from worker.refusals import halves, is_of_row
@@ -99,8 +99,8 @@ def _together(
             round_.took(rows, sent_ns)
             round_.front.took(rows, limit, oldest_first=plan.oldest_first)
             if rows:
-                # Before where a claim began there may be more, however few it brought.
-                return len(rows) >= limit or bool(places.ids)
+                # There may be more before where it began or behind what it looked at, however few came.
+                return len(rows) >= limit or places != WHOLE
         sent_ns = boottime_ns()
         rows = yield claim_past_locks(min(limit, PAST_LOCKS)), values
         round_.took(rows, sent_ns)

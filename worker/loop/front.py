@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from worker.loop.channel import Rows
 from worker.loop.held import boottime_ns
-from worker.transitions.engine.claims import PRIORITIES, SPARE
+from worker.transitions.engine.claims import PRIORITIES
 
 WHOLE_EVERY_NS, WHOLE_AT_LAST_NS = 1_000_000_000, 15_000_000_000
 # Claims from the first row on may take this share of the time.
@@ -55,31 +55,32 @@ class Front:
     _shares: dict[bool, dict[_Key, int]] = field(default_factory=lambda: {False: {}, True: {}})
     _whole_due_ns: dict[str, int] = field(default_factory=dict)
     _whole: tuple[Sequence[str], int] | None = None
-    # What the last claim asked, and how many of each it looked at.
+    # What the last claim asked for, and of how many of each it looked at, where not at all.
+    _asked: Sequence[_Key] = ()
     _looked: dict[_Key, int] = field(default_factory=dict)
 
     def tries(self, types: Sequence[str], limit: int, *, oldest_first: bool = False) -> Iterator[Places]:
         """Yield where a claim of up to ``limit`` of ``types`` begins: behind what was taken, then at the
         first."""
         keys = [(name, priority) for name in types for priority in range(PRIORITIES)]
+        shares = self._shares_of(keys, limit, oldest_first)
+        self._asked, self._looked = keys, dict(zip(keys, shares, strict=False))
         now, self._whole = boottime_ns(), None
         is_due = any(self._whole_due_ns.get(name, 0) <= now for name in types)
         if not is_due and any(key in self._reached for key in keys):
             places = [self._reached.get(key, FIRST) for key in keys]
-            shares = self._shares_of(keys, limit, oldest_first)
-            self._looked = dict(zip(keys, shares, strict=True))
             yield Places([moment for moment, _ in places], [run_id for _, run_id in places], shares)
         self._whole = (types, boottime_ns())
-        self._looked = dict.fromkeys(keys, limit + SPARE)
         self._looked_whole(*self._whole, took_ns=0)
-        yield WHOLE
+        yield Places(shares=shares)
 
     def _shares_of(self, keys: Sequence[_Key], limit: int, oldest_first: bool) -> Sequence[int]:
-        """Return how many of each are looked at: of what brought none lately, few."""
-        shares, most = self._shares[oldest_first], limit + SPARE
+        """Return how many of each are looked at, few of what brought none lately; none where that is all."""
+        shares = self._shares[oldest_first]
         if limit <= FEW or not shares:
-            return [most] * len(keys)
-        return [min(shares.get(key, MORE), most) for key in keys]
+            return ()
+        unknown = 2 * limit * PRIORITIES // len(keys) + MORE
+        return [shares.get(key, unknown) for key in keys]
 
     def _looked_whole(self, types: Sequence[str], began_ns: int, took_ns: int) -> None:
         """Say when ``types`` are due again, whose claim from the first row on took so long."""
@@ -89,16 +90,13 @@ class Front:
     def took(self, rows: Rows, limit: int, *, oldest_first: bool = False) -> None:
         """A claim of up to ``limit`` brought ``rows`` (the columns of ``engine.claims``).
 
-        One that began behind the last and brought half is full: what it looked at was held by others.
+        One that did not look at all there is and brought half is full: others may hold some of what it saw.
         """
-        enough = limit
-        if self._whole is None:
-            enough = limit // 2
-        else:
+        if self._whole is not None:
             types, began_ns = self._whole
             self._looked_whole(types, began_ns, took_ns=boottime_ns() - began_ns)
             self._whole = None
-        if len(rows) < max(1, enough):
+        if len(rows) < max(1, limit // 2 if self._looked else limit):
             self.forget()
             return
         reached = self._reached
@@ -110,14 +108,16 @@ class Front:
             self._keep_shares(Counter(map(_key, rows)), limit, self._shares[oldest_first])
 
     def forget(self) -> None:
-        """Let the next claim begin at the first row."""
+        """Let the next claim begin at the first row, and look at as many of each as it may take."""
         self._reached.clear()
+        for shares in self._shares.values():
+            shares.clear()
 
     def _keep_shares(self, counts: Counter[_Key], limit: int, shares: dict[_Key, int]) -> None:
         """Let the next claim look at twice as many of each as came: another worker may hold as many.
 
         What gave all that was looked at may have far more that comes first.
         """
-        for key, looked in self._looked.items():
-            count = counts[key]
-            shares[key] = limit if count >= looked else 2 * count + MORE
+        for key in self._asked:
+            count, looked = counts[key], self._looked.get(key, limit + 1)
+            shares[key] = (min(4 * looked, 2 * limit) if count >= looked else 2 * count) + MORE

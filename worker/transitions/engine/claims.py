@@ -42,7 +42,8 @@ LEVELS = f"(VALUES {', '.join(f'({n}::smallint)' for n in range(PRIORITIES))}) A
 
 # What a claim from the first row on takes for its last three values.
 WHOLE: tuple[Sequence[str], Sequence[int], Sequence[int]] = ([], [], [])
-# So many rows more than it may take a claim looks at of each type and priority: others may hold some.
+# A claim looks at twice as many rows of each type and priority as it may take, and so many more: others may
+# hold some.
 SPARE = 32
 
 
@@ -77,7 +78,7 @@ def claim(limit: int, *, oldest_first: bool = False) -> str:
 
     $4 timestamptz[], $5 bigint[]: behind which ``run_at`` and id the rows of each type and priority begin,
     PRIORITIES of them for each of the types in turn; $6 int[]: how many of each are looked at. Empty
-    (``WHOLE``): from the first on, as many as the limit. See ``worker.loop.front``.
+    (``WHOLE``): from the first on, as many as it takes. See ``worker.loop.front``.
 
     An answer without rows proves nothing: somebody may hold all that were looked at. ``claim_past_locks``
     looks further.
@@ -94,7 +95,7 @@ WITH head AS MATERIALIZED (
                     coalesce(($5::bigint[])[wanted.place + level.n], 0)
                 )
             ORDER BY r.run_at, r.id
-            LIMIT coalesce(($6::int[])[wanted.place + level.n], {limit + SPARE:d})
+            LIMIT coalesce(($6::int[])[wanted.place + level.n], {2 * limit + SPARE:d})
         ) AS picked
         ORDER BY {order(oldest_first)}
     ) AS picked
