@@ -10,6 +10,7 @@ from typing import NamedTuple
 import psycopg
 
 from benchmarks import bench
+from benchmarks import raw as statements
 
 # What drains the database of a URL: the words of a command.
 Way = Callable[[str], list[str]]
@@ -35,7 +36,7 @@ class Drained(NamedTuple):
 
 def raw(url: str) -> list[str]:
     """Return the command that drains by statements alone."""
-    return [sys.executable, "-m", "benchmarks.throughput", "raw", url]
+    return statements.command(url)
 
 
 def worker(url: str) -> list[str]:

@@ -25,8 +25,9 @@ class Peer:
 
 
 # In hand at once: of 200, 500 and 1,000; of 100, 300, 1,000, 3,000 and 10,000; of 1, 5, 10, 20, 50 and 100.
+PGQUEUER = Peer("pgqueuer", "PgQueuer", ahead=500)
 PEERS = (
-    Peer("pgqueuer", "PgQueuer", ahead=500),
+    PGQUEUER,
     Peer("chancy", "Chancy", ahead=3_000, fewer=4),
     Peer("procrastinate", "Procrastinate", ahead=20, fewer=20),
 )
@@ -38,15 +39,15 @@ def fewer(jobs: int) -> str:
     return f"Slow peers are given fewer jobs a round: {', '.join(given)}."
 
 
-def program(peer: Peer, url: str, verb: str, argument: object) -> list[str | Path]:
+def program(peer: Peer, url: str, verb: str, argument: object, **how: int) -> list[str | Path]:
     """Return the command that asks a peer; ``peers/asked.py`` knows the verbs."""
-    script = bench.PEERS / f"{peer.name}_peer.py"
-    return [bench.peer(peer.name), script, bench.peer_url(url), verb, str(argument)]
+    script, options = bench.PEERS / f"{peer.name}_peer.py", [f"{name}={value}" for name, value in how.items()]
+    return [bench.peer(peer.name), script, bench.peer_url(url), verb, str(argument), *options]
 
 
 def ask(
-    peer: Peer, url: str, log: Path, verb: str, argument: object, processes: int = 1
+    peer: Peer, url: str, log: Path, verb: str, argument: object, processes: int = 1, **how: int
 ) -> list[dict[str, Any]]:
     """Ask so many of a peer's programs at once; return their answers. Raises SystemExit if one fails."""
-    said = bench.together([program(peer, url, verb, argument)] * processes, url, log)
+    said = bench.together([program(peer, url, verb, argument, **how)] * processes, url, log)
     return [json.loads(text) for text in said]

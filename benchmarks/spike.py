@@ -26,6 +26,7 @@ from time import perf_counter, sleep
 import psycopg
 
 from benchmarks import bench, throughput
+from benchmarks import raw as statements
 from benchmarks.latency import worker
 from tests.processes import free_port, wait_until
 from worker.people import users
@@ -184,8 +185,7 @@ def rate(connection: psycopg.Connection, runs: int) -> float:
 
 def raw(url: str, log: Path, runs: int) -> float:
     """Drain the same number by raw SQL on two connections."""
-    command = [sys.executable, "-m", "benchmarks.throughput", "raw", url]
-    return throughput.ours(url, log, runs, 2, command)
+    return throughput.ours(url, log, runs, 2, statements.command(url))
 
 
 def tell_pages(pages: dict[str, Sequence[float]]) -> None:

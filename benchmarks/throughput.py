@@ -17,41 +17,49 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import psycopg
 
-from benchmarks import bench
+from benchmarks import bench, raw
 from benchmarks.bench import together
 from benchmarks.neighbours import PEERS, Peer, ask, fewer
-from worker.db import configure
-from worker.loop.front import Front
-from worker.transitions.engine import claims, endings, planning
 
-BATCH = 100
 WORDS = {
     1: ("1 connection", "1 worker", "1 process"),
     2: ("2 connections", "2 workers", "2 processes"),
 }
 
 
-def fill(connection: psycopg.Connection, runs: int, due: str = "now()") -> None:
-    """Make a table of ``runs`` no-op runs due at one time, with fresh statistics and nothing else in it."""
+def fill(
+    connection: psycopg.Connection, runs: int, due: str = "now()", types: Sequence[str] = raw.NOOP
+) -> None:
+    """Make a table of ``runs`` runs, one of each type in turns, with fresh statistics and nothing else in it.
+
+    ``due`` is SQL, in which ``n`` is a run's number, from 1.
+    """
     connection.execute("TRUNCATE wakeboard.job_runs, wakeboard.job_attempts, wakeboard.run_output")
     connection.execute("TRUNCATE wakeboard.statistics_deltas, wakeboard.statistics_rollups")
-    connection.execute("INSERT INTO wakeboard.job_types (name) VALUES ('noop') ON CONFLICT DO NOTHING")
+    connection.execute("TRUNCATE wakeboard.effects")
+    names = list(types)
+    connection.execute("DELETE FROM wakeboard.job_types WHERE name <> ALL(%s)", (names,))
+    connection.execute(
+        "INSERT INTO wakeboard.job_types (name) SELECT unnest(%s::text[]) ON CONFLICT DO NOTHING", (names,)
+    )
     connection.execute(
         "INSERT INTO wakeboard.job_runs (job_type, payload, run_at)"
-        f" SELECT 'noop', jsonb_build_object('n', n), {due} FROM generate_series(1, %s) AS n".encode(),
-        (runs,),
+        f" SELECT (%s::text[])[1 + (n - 1) %% %s], jsonb_build_object('n', n), {due}"
+        " FROM generate_series(1, %s) AS n".encode(),
+        (names, len(names), runs),
     )
-    connection.execute("VACUUM ANALYZE wakeboard.job_runs")
+    connection.execute("VACUUM ANALYZE wakeboard.job_runs, wakeboard.job_types")
     connection.execute("CHECKPOINT")
 
 
-def rate(connection: psycopg.Connection, runs: int) -> float:
-    """Return runs per second by the rows; a result counts only when every run succeeded once."""
+def rate(connection: psycopg.Connection, runs: int, status: str = "succeeded") -> float:
+    """Return runs per second by the rows; a result counts only when every run ended so, at its first try."""
     row = connection.execute(
-        """SELECT count(*) FILTER (WHERE status = 'succeeded' AND attempts = 1),
+        """SELECT count(*) FILTER (WHERE status = %s AND attempts = 1),
             (SELECT count(*) FROM wakeboard.job_attempts),
             (SELECT sum(runs) FROM (
                 SELECT runs FROM wakeboard.statistics_deltas
@@ -59,62 +67,46 @@ def rate(connection: psycopg.Connection, runs: int) -> float:
                 SELECT runs FROM wakeboard.statistics_rollups
             ) AS kept),
             extract(epoch FROM max(updated_at) - (SELECT min(started_at) FROM wakeboard.job_attempts))::float8
-        FROM wakeboard.job_runs"""
+        FROM wakeboard.job_runs""",
+        (status,),
     ).fetchone()
     assert row is not None
     done, attempts, counted, seconds = row
     if not done == attempts == runs or counted != runs:
-        raise SystemExit(f"not a result: {done} succeeded, {attempts} attempts, {counted} counted of {runs}")
+        raise SystemExit(f"not a result: {done} {status}, {attempts} attempts, {counted} counted of {runs}")
     return runs / float(seconds)
 
 
-def drain_raw(url: str) -> None:
-    """Claim and finish everything on one connection with the worker's statements and settings.
-
-    Printed are the seconds of CPU that the server's process of this session had meanwhile.
-    """
+def ours(
+    url: str,
+    log: Path,
+    runs: int,
+    how_many: int,
+    command: Sequence[str],
+    types: Sequence[str] = raw.NOOP,
+    status: str = "succeeded",
+) -> float:
+    """Drain our table of runs of ``types`` with ``how_many`` processes of ``command``."""
     with bench.session(url) as connection:
-        configure(connection, planning.PLANNING)
-        cursor = psycopg.RawCursor(connection)
-        claim, finish = claims.claim(BATCH), endings.SUCCEED
-        me, front = f"raw {connection.info.backend_pid}", Front()
-
-        def claimed() -> list[tuple[int, int]]:
-            for places in front.tries(["noop"], BATCH):
-                values = (["noop"], me, 30.0, *map(list, places))
-                rows = cursor.execute(claim, values, prepare=True).fetchall()
-                front.took(rows, BATCH)
-                if rows:
-                    return [row[:2] for row in rows]
-            rows = cursor.execute(claims.claim_past_locks(BATCH), (["noop"], me, 30.0), prepare=True)
-            return [row[:2] for row in rows]
-
-        while held := claimed():
-            while held:
-                n = len(held)
-                took, texts, most, timeouts = [0.0] * n, [None] * n, [10] * n, [300.0] * n
-                ids, epochs = [run_id for run_id, _ in held], [epoch for _, epoch in held]
-                values = (me, ids, epochs, took, took, texts, texts, texts, most, timeouts)
-                done = {row[0] for row in cursor.execute(finish, values, prepare=True)}
-                # What the other's claim has locked for a moment is left out, and sent again.
-                held = [row for row in held if row[0] not in done]
-        print(bench.cpu_seconds([connection.info.backend_pid]))
-
-
-def ours(url: str, log: Path, runs: int, how_many: int, command: Sequence[str]) -> float:
-    """Drain our table with ``how_many`` processes of ``command``."""
-    with bench.session(url) as connection:
-        fill(connection, runs)
+        fill(connection, runs, types=types)
         together([command] * how_many, url, log)
-        return rate(connection, runs)
+        return rate(connection, runs, status)
 
 
-def theirs(url: str, log: Path, runs: int, how_many: int, peer: Peer) -> float:
-    """Drain a peer's table with ``how_many`` of its processes."""
-    ask(peer, url, log, "prepare", runs)
+def theirs(url: str, log: Path, runs: int, how_many: int, peer: Peer, ahead: int = 0, **how: int) -> float:
+    """Drain a peer's table with ``how_many`` of its processes.
+
+    ``ahead``: so many in hand at once, 0 as many as where it is quickest; ``how``: see ``peers/asked.py``.
+    """
+    ask(peer, url, log, "prepare", runs, **how)
     with bench.session(url) as connection:
         connection.execute("CHECKPOINT")
-    found = ask(peer, url, log, "drain", peer.ahead, how_many)
+    found = ask(peer, url, log, "drain", ahead or peer.ahead, how_many, **how)
+    return their_rate(peer, runs, found)
+
+
+def their_rate(peer: Peer, runs: int, found: Sequence[dict[str, Any]]) -> float:
+    """Return a peer's jobs per second by what its processes answered. Raises SystemExit unless all ran."""
     done = sum(one["runs"] for one in found)
     if done != runs:
         raise SystemExit(f"not a result: {peer.title} ran {done} of {runs}")
@@ -126,14 +118,13 @@ def theirs(url: str, log: Path, runs: int, how_many: int, peer: Peer) -> float:
 def cases(url: str, log: Path, runs: int, how_many: int) -> dict[str, Callable[[], float]]:
     """Return what is measured with ``how_many`` processes each."""
     connections, worker, processes = WORDS[how_many]
-    raw = [sys.executable, "-m", "benchmarks.throughput", "raw", url]
     tick = [sys.executable, "-m", "worker", "tick", "--app", "noop_app"]
     peers = {
         f"{peer.title}, {processes}": partial(theirs, url, log, runs // peer.fewer, how_many, peer)
         for peer in PEERS
     }
     return {
-        f"raw SQL, {connections}": partial(ours, url, log, runs, how_many, raw),
+        f"raw SQL, {connections}": partial(ours, url, log, runs, how_many, raw.command(url)),
         f"Wakeboard, {worker}": partial(ours, url, log, runs, how_many, tick),
         **peers,
     }
@@ -149,7 +140,7 @@ def _beside_the_quickest_peer(rates: Mapping[str, Sequence[float]]) -> str:
 def main() -> None:
     """Run the rounds and print the tables."""
     if sys.argv[1:2] == ["raw"]:
-        drain_raw(sys.argv[2])
+        raw.main(*sys.argv[2:])
         return
     chosen = bench.options(__doc__ or "", runs=100_000, rounds=5)
     with bench.server() as (url, folder):

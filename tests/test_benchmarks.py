@@ -9,10 +9,11 @@ from xml.etree import ElementTree
 
 import pytest
 
-from benchmarks import bench, pictures
+from benchmarks import bench, mixed, pictures, start
 from benchmarks.drawing import Bar, Curve, bars, curves, small
 from benchmarks.others import Crowd, Told, table, table_of_crowds
 from benchmarks.pages import Times, tell
+from benchmarks.typed import Moments
 
 ROOT = Path(__file__).resolve().parent.parent
 RATES = {
@@ -163,3 +164,39 @@ def test_a_page_that_shows_less_at_the_smallest_size_is_told_apart(
     told = capsys.readouterr().out
     assert "median over 1.5 times that at 10: 2, of which 1 show as much there;" in told
     assert "| `/less` | 1.0 | 2.0 | 2.0 | 3.0 | 2.00 | 0.10 |" in told
+
+
+def test_a_worker_has_reached_its_later_rate_where_the_next_runs_are_nearly_as_quick() -> None:
+    # 600 runs of 10 ms each, and from then on 1,000 a second.
+    finished = [number * 0.01 for number in range(1, 601)] + [
+        6 + number * 0.001 for number in range(1, 9_401)
+    ]
+    found = Moments(0.0, finished)
+    assert start.later(found) == pytest.approx(1_000)
+    assert start.between(found, 0, 500) == pytest.approx(100)
+    assert start.reached(found) == 600
+
+
+def test_the_old_rate_is_back_with_the_first_half_second_that_has_nine_tenths_of_it() -> None:
+    before, busy = [900] * 6 + [1_000] * 4, [300] * 6
+    assert mixed.old_rate([*before, *busy, 500]) == 2_000
+    assert mixed.back_after([*before, *busy, 500, 899, 900, 1_000]) == 1.5
+    assert mixed.told_back(mixed.back_after([*before, *busy, 500, 899])) == "more than 5"
+
+
+def test_a_worker_that_was_slow_to_start_has_its_rate_of_the_end_as_the_old_one() -> None:
+    counts = [100] * 10 + [300] * 6 + [800] * 6 + [1_000] * 4
+    assert mixed.old_rate(counts) == 2_000
+    assert mixed.back_after(counts) == 3.5
+
+
+def test_runs_are_counted_by_half_seconds_around_a_disturbance() -> None:
+    found = Moments(100.0, [95.2, 95.3, 100.0, 100.4, 100.5, 108.1])
+    counts = mixed.by_steps(found, began=100.0, runs=1_000)
+    assert [count for count in counts if count] == [2, 2, 1]
+    assert counts[0] == 2 and counts[10] == 2
+
+
+def test_a_backlog_that_ended_before_the_disturbance_did_is_no_result() -> None:
+    with pytest.raises(SystemExit, match="all was done"):
+        mixed.by_steps(Moments(100.0, [100.0, 101.0]), began=100.0, runs=2)

@@ -1,0 +1,49 @@
+"""Runs per second of a type that has one try: one worker, raw SQL and PgQueuer.
+
+    benchmarks/run only_try [--runs 5000] [--rounds 3]
+
+No-op runs of one type with ``max_attempts=1``: a start that is lost with its process is the run's end, so
+nobody may hold more of them than can begin at once. Raw SQL is the worker's own claim of as many as a worker
+has slots and their finish, on one connection. PgQueuer runs as in ``throughput``: by itself it tries nothing
+twice, and has 500 in hand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from benchmarks import bench, raw, throughput, typed
+from benchmarks.neighbours import PGQUEUER
+
+BESIDE = f"raw SQL, {typed.SLOTS} at a time, 1 connection"
+
+
+def cases(url: str, log: Path, runs: int) -> dict[str, Callable[[], float]]:
+    """Return what is measured."""
+    types = typed.names(1)
+    by_sql, worker = (
+        raw.command(url, "plain", typed.SLOTS, types),
+        typed.worker("tick", 1, {"max_attempts": 1}),
+    )
+    return {
+        BESIDE: partial(throughput.ours, url, log, runs, 1, by_sql, types),
+        "Wakeboard, 1 worker": partial(throughput.ours, url, log, runs, 1, worker, types),
+        "PgQueuer, 1 process": partial(throughput.theirs, url, log, runs, 1, PGQUEUER, types=1),
+    }
+
+
+def main() -> None:
+    """Run the rounds and print the table."""
+    chosen = bench.options(__doc__ or "", runs=5_000, rounds=3)
+    with bench.server() as (url, folder):
+        found = bench.take_turns(chosen.rounds, cases(url, folder / "log", chosen.runs), "runs/s")
+        title = f"A type that has one try ({chosen.runs:,} no-op runs, {chosen.rounds} rounds)"
+        print(bench.table(title, found, "runs/s", beside=BESIDE))
+        print(bench.machine(url))
+        bench.keep("only_try", url)
+
+
+if __name__ == "__main__":
+    main()

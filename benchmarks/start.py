@@ -1,0 +1,146 @@
+"""The first 5,000 runs of a fresh worker, over 20 types: how fast they are, beside the later ones.
+
+    benchmarks/run start [--runs 40000] [--rounds 5]
+
+A real ``wakeboard worker`` is there, idle, and has never run anything; then ``--runs`` no-op runs of 20 types
+are due at one moment. Rates count by the moments at which runs finished, the first by when the first began.
+The later rate is that of the second half. Told is after how many runs the next 500, and the next 5,000, came
+at 0.8 of that. Beside it raw SQL (a new connection, batches of 100) and PgQueuer (a new process; the moments
+of its log, which it writes 500 at a time). A result counts only when every run succeeded once.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+from time import sleep
+
+from benchmarks import bench, raw, throughput, typed
+from benchmarks.latency import worker
+from benchmarks.neighbours import PGQUEUER
+from benchmarks.spike import seconds_left
+from benchmarks.typed import Moments
+
+TYPES = 20
+# From one of these numbers of runs to the next rates are told; the later ones are the second half.
+STEPS = (0, 500, 1_000, 2_000, 5_000)
+LATER, LEAST = "later", 2 * STEPS[-1]
+# Nearly the later rate is this share of it, over the next few runs and over very many.
+FULL, WINDOWS, EVERY = 0.8, (500, 5_000), 100
+# Filling, and starting a worker that finds an empty queue first, fit in.
+AHEAD_SECONDS, PATIENCE_SECONDS = 10, 240
+
+
+def ours(url: str, log: Path, runs: int) -> Moments:
+    """Let a worker that has been idle meet runs that are due."""
+    with bench.session(url) as connection:
+        typed.retire(connection)
+        due = f"now() + interval '{AHEAD_SECONDS} seconds'"
+        throughput.fill(connection, runs, due, typed.names(TYPES))
+        with worker(list(typed.worker("worker", TYPES)), bench.environment(url), log):
+            typed.wait_for_worker(connection)
+            left = seconds_left(connection)
+            if left < 0:
+                raise SystemExit(f"not a result: the worker was ready {-left:.1f} s after the runs were due")
+            sleep(left)
+            typed.wait_until_drained(connection, PATIENCE_SECONDS)
+        throughput.rate(connection, runs)
+        return typed.moments(connection)
+
+
+def by_sql(url: str, log: Path, runs: int) -> Moments:
+    """Let a new connection drain."""
+    types = typed.names(TYPES)
+    throughput.ours(url, log, runs, 1, raw.command(url, types=types), types)
+    with bench.session(url) as connection:
+        return typed.moments(connection)
+
+
+def theirs(url: str, log: Path, runs: int) -> Moments:
+    """Let a new process of PgQueuer drain."""
+    throughput.theirs(url, log, runs, 1, PGQUEUER, types=TYPES)
+    with bench.session(url) as connection:
+        return typed.pgqueuer_moments(connection)
+
+
+CASES: Mapping[str, Callable[[str, Path, int], Moments]] = {
+    "Wakeboard, 1 worker": ours,
+    "raw SQL, 1 connection": by_sql,
+    "PgQueuer, 1 process": theirs,
+}
+
+
+def between(found: Moments, first: int, last: int) -> float:
+    """Return the runs per second from the ``first`` run that finished (0: from the start) to the ``last``."""
+    times = [found.began, *found.finished]
+    return (last - first) / max(1e-6, times[last] - times[first])
+
+
+def later(found: Moments) -> float:
+    """Return the runs per second of the second half."""
+    runs = len(found.finished)
+    return between(found, runs // 2, runs)
+
+
+def reached(found: Moments) -> int:
+    """Return after how many runs the rate was nearly the later one, and stayed so."""
+    wanted = FULL * later(found)
+    last = len(found.finished) - max(WINDOWS)
+
+    def is_full(run: int) -> bool:
+        return all(between(found, run, run + window) >= wanted for window in WINDOWS)
+
+    return next((run for run in range(0, last, EVERY) if is_full(run)), last)
+
+
+def tell(name: str, rounds: Sequence[Moments]) -> None:
+    """Print what a case gave, and have its moments kept."""
+    rates = {
+        f"{first + 1:,} to {last:,}": [between(one, first, last) for one in rounds]
+        for first, last in pairwise(STEPS)
+    }
+    rates[LATER] = [later(one) for one in rounds]
+    print(bench.table(f"Start: {name}", rates, "runs/s", beside=LATER))
+    counts = [reached(one) for one in rounds]
+    times = [[one.began, *one.finished][count] - one.began for one, count in zip(rounds, counts, strict=True)]
+    each = ", ".join(f"{count:,}" for count in counts)
+    print(
+        f"{name}: {FULL} of its later rate after {median(counts):,.0f} runs ({each}), "
+        f"{median(times):.2f} s after its first start.\n"
+    )
+    bench.remember(
+        f"Start: {name}, until each hundredth run",
+        {
+            f"round {number}": [at - one.began for at in one.finished[EVERY - 1 : STEPS[-1] : EVERY]]
+            for number, one in enumerate(rounds, 1)
+        },
+        "s",
+    )
+
+
+def main() -> None:
+    """Run the rounds and print the tables."""
+    chosen = bench.options(__doc__ or "", runs=40_000, rounds=5)
+    if chosen.runs < LEAST:
+        sys.exit(f"--runs: at least {LEAST:,}, for the first {STEPS[-1]:,} are told beside later ones")
+    found: dict[str, list[Moments]] = {name: [] for name in CASES}
+    with bench.server() as (url, folder):
+        for number in range(chosen.rounds):
+            for name, measure in CASES.items():
+                found[name].append(measure(url, folder / "log", chosen.runs))
+                rate, count = later(found[name][-1]), reached(found[name][-1])
+                bench.say(
+                    f"round {number + 1}: {name:30} {rate:12,.0f} runs/s later, near it after {count:,}"
+                )
+        print(f"{chosen.runs:,} no-op runs of {TYPES} types, {chosen.rounds} rounds.\n")
+        for name, rounds in found.items():
+            tell(name, rounds)
+        print(bench.machine(url))
+        bench.keep("start", url)
+
+
+if __name__ == "__main__":
+    main()
