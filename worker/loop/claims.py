@@ -208,7 +208,7 @@ class Claims:
     def _ahead(self, open_: Sequence[Load], quick: Sequence[str], coming: int, unwritten: int) -> int:
         """Return how many quick runs to claim ahead, 0 while too little of what was ahead is used up.
 
-        No more per slot than runs that were seen: a worker that has just begun doubles with each claim.
+        No more per slot than twice as many as have ended: a worker that has just begun grows with each claim.
         """
         if not quick or not open_:
             return 0
@@ -216,7 +216,7 @@ class Claims:
         if self._is_heavy:
             heaviest = max(self._paces[name].letters for name in quick)
             most = min(most, int(LETTERS_AHEAD / max(heaviest, 1.0)) // self.slots)
-        target = max(1, min(most, self._seen))
+        target = max(1, min(most, 2 * self._seen))
         ahead = sum(load.outstanding for load in open_) + coming
         wanted = min(target * len(open_), MOST_HELD - unwritten) - ahead
         return wanted if wanted >= min(ENOUGH_AHEAD, target * len(open_) / 2) else 0
