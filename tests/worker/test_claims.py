@@ -19,7 +19,7 @@ POLICY = {"timeout_seconds": 300.0, "lease_seconds": None, "backoff": "fixed 1s"
 
 
 def claims(*names: str, slots: int = 2, max_attempts: int = 10) -> Claims:
-    made = Claims(slots)
+    made = Claims(slots, has_more=True)
     made.learn([POLICY | {"name": name, "max_attempts": max_attempts} for name in names])
     return made
 
@@ -117,6 +117,14 @@ def test_a_type_that_is_new_is_claimed_ahead_as_the_others_are() -> None:
     plan = made.plan(loads(1, 1))
     assert plan is not None
     assert list(plan.types) == ["mail", "report"]
+
+
+def test_without_a_backlog_nothing_is_asked_for_while_no_slot_is_free() -> None:
+    made = claims("mail")
+    learn_quick(made, "mail")
+    made.has_more = False
+    assert made.plan(loads(1, 1)) is None
+    assert made.plan(loads(1, 0)) is not None
 
 
 def test_a_run_that_goes_on_makes_its_type_slow_until_two_were_quick() -> None:

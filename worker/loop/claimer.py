@@ -254,6 +254,7 @@ class Claimer:
             if rows or claimed.failure is None:
                 self.well()
             self._claims.weigh(rows)
+            self._claims.has_more = claimed.has_more
             # Hungry by now: something ended or was enqueued after the claim had looked.
             self._empty_since_round = NEVER if rows or self._is_hungry else round_
             # Published as idle first, then claimed once more: nothing that came in between can be missed.

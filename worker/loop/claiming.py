@@ -55,7 +55,7 @@ def claim_script(
         wanted = plan.limit - len(round_.rows)
         if wanted > 0 and not round_.is_late:
             yield from _tried(round_, turn(plan, size_of(wanted), round_))
-    may_be_more = round_.is_full and round_.failure is None and not round_.is_late
+    may_be_more = round_.has_more and round_.failure is None and not round_.is_late
     if may_be_more and (ahead := plan.ahead_beside(round_.rows)):
         yield from _tried(round_, _unlimited(replace(plan, types=plan.quick), size_of(ahead), round_))
     return round_.result
@@ -82,7 +82,9 @@ def _unlimited(plan: Plan, limit: int, round_: Round) -> Turn:
         turn = _apart if round_.passed_by else _together
         is_full = yield from turn(plan, some, limit, round_)
         if is_full is not None:
+            round_.has_more = is_full
             return is_full
+    round_.has_more = False
     return False
 
 

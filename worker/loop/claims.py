@@ -107,6 +107,8 @@ class Claims:
     limited: list[str] = field(default_factory=list)
     # Types whose runs have a process each: to send one ahead is to send it twice.
     fresh: frozenset[str] = frozenset()
+    # Whether the last claim of types without a limit came back full: else there is nothing to claim ahead.
+    has_more: bool = False
     rounds: int = 0
     _paces: dict[str, Pace] = field(default_factory=dict)
     # Of the runs of quick types: how long they take on average, in seconds, and how many have ended.
@@ -188,7 +190,7 @@ class Claims:
         free = max(0, sum(load.outstanding == 0 for load in loads) - coming)
         open_ = [load for load in loads if load.slow == 0]
         quick = self._quick()
-        ahead = self._ahead(open_, quick, coming, unwritten)
+        ahead = self._ahead(open_, quick, coming, unwritten) if free or self.has_more else 0
         is_turn_of_all = ahead > 0 and self.rounds % OLDEST_EVERY == OLDEST_EVERY - 1
         if len(quick) < len(self.types) and (free or is_turn_of_all):
             for_slots = free or len(open_)

@@ -33,10 +33,12 @@ class Claimed:
     """What one round of claims brought: the rows are ours even when a later statement was refused.
 
     ``sent_ns``: when the first claim that brought something was sent, from which all their leases count.
+    ``has_more``: whether types without a limit brought all that they were asked for, or as good as all.
     """
 
     rows: Rows
     is_full: bool
+    has_more: bool = False
     failure: StatementFailed | None = None
     sent_ns: int = 0
     refused: Sequence[Refused] = ()
@@ -52,6 +54,7 @@ class Round:
     passed_by: Sequence[int] = ()
     rows: Rows = field(default_factory=list)
     is_full: bool = False
+    has_more: bool = False
     failure: StatementFailed | None = None
     sent_ns: int = 0
     refused: list[Refused] = field(default_factory=list)
@@ -70,7 +73,7 @@ class Round:
     def result(self) -> Claimed:
         """What it hands over. One cut short has not asked for everything: the next one follows at once."""
         is_full = self.is_full or self.is_late
-        return Claimed(self.rows, is_full, self.failure, self.sent_ns, self.refused)
+        return Claimed(self.rows, is_full, self.has_more, self.failure, self.sent_ns, self.refused)
 
     def took(self, rows: Rows, sent_ns: int) -> None:
         """A claim sent at ``sent_ns`` brought ``rows``."""
