@@ -6,6 +6,7 @@ import signal
 import time
 from contextlib import ExitStack
 from functools import partial
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -115,7 +116,9 @@ def test_a_command_dies_with_its_worker_although_every_process_is_killed_at_once
         for process in [psutil.Process(worker.pid), *ours]:
             process.suspend()
         for process in [psutil.Process(worker.pid), *ours]:
-            process.kill()
+            # One that dies with its parent may be gone already.
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
         wait_until(lambda: not is_alive(sleeper.pid), 4, "the command is gone")
 
 
