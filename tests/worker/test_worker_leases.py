@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import signal
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
