@@ -1,4 +1,4 @@
-"""What a claim costs when very many runs stand ahead that may not be claimed.
+"""What a claim costs when very many runs stand ahead that may not be claimed, and when many types have work.
 
     benchmarks/run claims [--ahead 150000] [--claims 200]
 
@@ -7,6 +7,11 @@ type that may be claimed, with so many older runs in front: none; of a paused ty
 of the same type, of a better priority but a later date. Beside it the plain way to write a claim, on an index
 on `(run_at)`, which has to walk what stands ahead. Runs are given back outside of the clock. Printed are the
 statement's median, 95th percentile and largest value in milliseconds, and the median of its commit.
+
+In the second part 40,000 runs of 1, 20 and 200 types are due, of which a claim asks 64. Each line is the
+worker's own claim, as its front has it look after the first one, and beside it the claim that locks as it
+looks: as many rows of each type as it may take. Printed are the median and the largest value of 30 claims in
+milliseconds, how many rows one has locked, and the kilobytes that it has written ahead. Each is rolled back.
 """
 
 from __future__ import annotations
@@ -22,7 +27,10 @@ import psycopg
 
 from worker import embedded
 from worker.db import configure, connect, migrate
-from worker.transitions.engine.claims import WHOLE, claim
+from worker.loop.channel import array
+from worker.loop.claiming import WINDOW
+from worker.loop.front import Front
+from worker.transitions.engine.claims import WHOLE, claim, claim_past_locks
 from worker.transitions.engine.planning import PLANNING
 
 OPEN, AHEAD = "open", "ahead"
@@ -39,6 +47,7 @@ WHERE r.id = ANY (ARRAY(
 RETURNING r.id, r.lease_epoch
 """
 PLAIN_INDEX = "CREATE INDEX by_run_at ON wakeboard.job_runs (run_at) WHERE status IN ('queued', 'failed')"
+FREE = "SELECT count(*) FROM (SELECT id FROM wakeboard.job_runs FOR UPDATE SKIP LOCKED) AS free"
 SCENES = {
     "nothing ahead": ("queued", "now() - interval '1 day'", 2, "", 0),
     "of a paused type": (AHEAD, "now() - interval '1 day'", 2, "paused_at = now()", 1),
@@ -98,8 +107,69 @@ def tell(name: str, times: list[tuple[float, float]]) -> None:
     print(f"  {name:9} {median:7.2f} {late:7.2f} {most:7.2f}   commit {commit:5.2f}", flush=True)
 
 
+def fill_types(connection: psycopg.Connection, count: int) -> list[str]:
+    """Make 40,000 due runs of ``count`` types in turns; return the names that a claim asks."""
+    connection.execute("TRUNCATE wakeboard.job_runs, wakeboard.run_output, wakeboard.job_types")
+    names = [f"type{number:04d}" for number in range(count)]
+    connection.execute("INSERT INTO wakeboard.job_types (name) SELECT unnest(%s::text[])", (names,))
+    connection.execute(
+        "INSERT INTO wakeboard.job_runs (job_type) SELECT (%s::text[])[1 + n %% %s]"
+        " FROM generate_series(1, 40000) AS n",
+        (names, count),
+    )
+    connection.execute("VACUUM ANALYZE wakeboard.job_runs")
+    connection.execute("CHECKPOINT")
+    return names[:WINDOW]
+
+
+def number(connection: psycopg.Connection, query: str, *values: object) -> int:
+    """Return the one number that a query gives."""
+    (found,) = connection.execute(query.encode(), values).fetchone() or (0,)
+    return int(found)
+
+
+def measure_types(
+    connection: psycopg.Connection, other: psycopg.Connection, names: list[str], limit: int, ours: bool
+) -> tuple[float, float, int, int]:
+    """Return the median and the largest time of claims of ``limit`` in ms, rows locked, and kB of WAL."""
+    cursor, front, times = psycopg.RawCursor(connection), Front(), []
+    statement = claim(limit) if ours else claim_past_locks(limit)
+    locked, written = 0, 0
+    for round_ in range(31):
+        places = [array(each).decode() for each in next(front.tries(names, limit))] if ours else []
+        values = (names, "w1", 30.0, *places)
+        connection.execute("BEGIN")
+        before = number(connection, "SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn")
+        began = perf_counter()
+        rows = cursor.execute(statement.encode(), values, prepare=True).fetchall()
+        times.append((perf_counter() - began) * 1000)
+        written = number(connection, "SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn") - before
+        if round_ == 30:
+            locked = 40_000 - number(other, FREE)
+        connection.execute("ROLLBACK")
+        if ours and not round_:
+            front.took(rows, limit)
+        if len(rows) != limit:
+            raise SystemExit(f"not a result: {len(rows)} runs were claimed, not {limit}")
+    return statistics.median(times[1:]), max(times[1:]), locked, written // 1024
+
+
+def tell_types(connection: psycopg.Connection, other: psycopg.Connection) -> None:
+    """Print the table of many types."""
+    print("\n| types, claim of | | ms, median | most | rows locked | WAL, kB |\n|---|---|--:|--:|--:|--:|")
+    for count in (1, 20, 200):
+        names = fill_types(connection, count)
+        for limit in (2, 100, 750):
+            for way, ours in (("wakeboard", True), ("locks as it looks", False)):
+                median, most, locked, written = measure_types(connection, other, names, limit, ours)
+                print(
+                    f"| {count}, {limit} | {way} | {median:.2f} | {most:.2f} | {locked:,} | {written:,} |",
+                    flush=True,
+                )
+
+
 def main() -> None:
-    """Run every scene both ways."""
+    """Run every scene both ways, then the table of many types."""
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     options.add_argument("--ahead", type=int, default=150_000)
     options.add_argument("--claims", type=int, default=200)
@@ -124,6 +194,7 @@ def main() -> None:
                 plain.execute(PLAIN_INDEX)
                 tell("plain", measure(plain, PLAIN, ("w1",), chosen.claims))
                 plain.execute("DROP INDEX wakeboard.by_run_at")
+            tell_types(ours, plain)
     finally:
         print(embedded.stop(folder / "d", only_if_unused=False))
         shutil.rmtree(folder, ignore_errors=True)

@@ -127,6 +127,14 @@ def test_without_a_backlog_nothing_is_asked_for_while_no_slot_is_free() -> None:
     assert made.plan(loads(1, 0)) is not None
 
 
+def test_a_free_slot_is_claimed_for_whatever_another_one_has_ahead() -> None:
+    made = claims("mail")
+    for _ in range(100):
+        made.observe(held(made, "mail"), 0.019)
+    plan = made.plan(loads(25, 0))
+    assert plan is not None and plan.limit == 1
+
+
 def test_a_run_that_goes_on_makes_its_type_slow_until_two_were_quick() -> None:
     made = claims("mail", "report")
     for name in ("mail", "report"):

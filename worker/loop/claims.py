@@ -192,7 +192,8 @@ class Claims:
         quick = self._quick()
         ahead = self._ahead(open_, quick, coming, unwritten) if free or self.has_more else 0
         is_turn_of_all = ahead > 0 and self.rounds % OLDEST_EVERY == OLDEST_EVERY - 1
-        if len(quick) < len(self.types) and (free or is_turn_of_all):
+        has_others = len(quick) < len(self.types)
+        if (free and (has_others or not ahead)) or (is_turn_of_all and has_others):
             for_slots = free or len(open_)
             plan = self._plan(self.types, for_slots, self._rotated())
             return replace(plan, quick=quick, ahead=max(0, ahead - for_slots), slots=max(1, len(open_)))
