@@ -334,6 +334,7 @@ class Supervisor:
                 log.warn(message)
 
     def _wrote(self, written: Sequence[Held]) -> None:
+        self._claims.wrote(len(written))
         limited = self._claims.limited
         makes_room = bool(limited) and any(held.assignment.job_type in limited for held in written)
         self._claimer.look_again(now=self._until_drained or makes_room)

@@ -34,6 +34,7 @@ def held(made: Claims, job_type: str, most: int | None = None) -> Held:
 def learn_quick(made: Claims, job_type: str, most: int | None = None) -> None:
     for _ in range(300):
         made.observe(held(made, job_type, most), 0.001)
+    made.wrote(300)
 
 
 def claimed(job_type: str, run_id: int, run_at: str = "2026-01-01 00:00:00+00") -> tuple[Any, ...]:
@@ -86,6 +87,7 @@ def test_a_worker_that_has_just_begun_soon_has_as_many_ahead_as_any() -> None:
         limits.append(plan.limit)
         for number in range(plan.limit):
             made.observe(held(made, names[number % 20]), 0.00002)
+        made.wrote(plan.limit)
     assert limits == [2, 8, 32, 150, 750, 750, 750], "whatever types they are of"
 
 
@@ -131,6 +133,7 @@ def test_a_free_slot_is_claimed_for_whatever_another_one_has_ahead() -> None:
     made = claims("mail")
     for _ in range(100):
         made.observe(held(made, "mail"), 0.019)
+    made.wrote(100)
     plan = made.plan(loads(25, 0))
     assert plan is not None and plan.limit == 1
 
@@ -161,6 +164,7 @@ def test_more_is_claimed_ahead_before_the_slots_run_dry_but_not_for_a_few() -> N
 def learn_very_quick(made: Claims, job_type: str) -> None:
     for _ in range(1000):
         made.observe(held(made, job_type), 0.00002)
+    made.wrote(1000)
 
 
 def test_many_slots_have_no_more_ahead_together_than_two() -> None:

@@ -111,9 +111,9 @@ class Claims:
     has_more: bool = False
     rounds: int = 0
     _paces: dict[str, Pace] = field(default_factory=dict)
-    # Of the runs of quick types: how long they take on average, in seconds, and how many have ended.
+    # How long the runs of quick types take on average, and of how many runs the end is written.
     _mean_seconds: float = 0.0
-    _seen: int = 0
+    _written: int = 0
     _is_heavy: bool = False
 
     def learn(self, policies: Sequence[Mapping[str, object]]) -> None:
@@ -130,7 +130,6 @@ class Claims:
         """Learn from a run that took, or has taken by now, so many seconds."""
         pace = self._pace(held.assignment.job_type)
         pace.observe(seconds, is_only_try=held.max_attempts == 1)
-        self._seen += 1
         if pace.mean_seconds < QUICK_SECONDS:
             self._mean_seconds += OF_WORKER * (seconds - self._mean_seconds)
 
@@ -138,6 +137,10 @@ class Claims:
         """Learn from ended runs, in their order."""
         for one in ended:
             self.observe(one.held, one.took_seconds)
+
+    def wrote(self, runs: int) -> None:
+        """Take into account that the ends of so many runs are written."""
+        self._written += runs
 
     def met_only_try(self, job_type: str) -> None:
         """Claim nothing of ``job_type`` ahead for a while: a run with one try was among what came."""
@@ -211,7 +214,8 @@ class Claims:
     def _ahead(self, open_: Sequence[Load], quick: Sequence[str], coming: int, unwritten: int) -> int:
         """Return how many quick runs to claim ahead, 0 while too little of what was ahead is used up.
 
-        No more per slot than twice as many as have ended: a worker that has just begun grows with each claim.
+        No more per slot than twice as many as are written: a worker that has just begun has more with each
+        claim.
         """
         if not quick or not open_:
             return 0
@@ -219,7 +223,7 @@ class Claims:
         if self._is_heavy:
             heaviest = max(self._paces[name].letters for name in quick)
             most = min(most, int(LETTERS_AHEAD / max(heaviest, 1.0)) // self.slots)
-        target = max(1, min(most, 2 * self._seen))
+        target = max(1, min(most, 2 * self._written))
         ahead = sum(load.outstanding for load in open_) + coming
         wanted = min(target * len(open_), MOST_HELD - unwritten) - ahead
         return wanted if wanted >= min(ENOUGH_AHEAD, target * len(open_) / 2) else 0
