@@ -21,7 +21,7 @@ from worker.effects import LeaseLost
 from worker.exits import is_success
 from worker.own_connection import drop, held, joined, joining
 from worker.processes.captured import captured_output
-from worker.transitions.engine.endings import SUCCEED
+from worker.transitions.engine.endings import MARK, SUCCEED_ALONE
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection as SqlConnection
@@ -42,20 +42,12 @@ _REFUSED = (
     "connection.begin_nested()."
 )
 
-# The mark is gone once the transaction ended, however it ended. The block may run and wait for locks as
-# long as the run itself may.
-_BEGIN = """
-SELECT set_config('wakeboard.transaction', %s, true), set_config('lock_timeout', '0', true),
+# The block may run and wait for locks as long as the run itself may.
+_BEGIN = f"""
+SELECT set_config('{MARK}', %s, true), set_config('lock_timeout', '0', true),
     set_config('statement_timeout', %s, true)
 """
-_MARK = "SELECT current_setting('wakeboard.transaction', true)"
-# Waits where SUCCEED would skip: somebody else's claim or the lease's renewal holds the row for a moment.
-_LOCK_RUN = """
-SELECT coalesce(r.max_attempts, t.max_attempts)
-FROM wakeboard.job_runs AS r LEFT JOIN wakeboard.job_types AS t ON t.name = r.job_type
-WHERE r.id = %s AND r.lease_epoch = %s AND r.locked_by = %s AND (r.status || '') = 'running'
-FOR NO KEY UPDATE OF r
-"""
+_IS_SAME = f"SELECT coalesce(current_setting('{MARK}', true) = %s, false)"
 
 
 class TransactionEnded(Exception):
@@ -116,9 +108,12 @@ def finishing_transaction(context: Context) -> Iterator[SqlConnection]:
                 if not is_success(error):
                     raise
                 success = error
-            _check_same(own.connection, root.is_active and not fenced.refused, mark)
+            _check_whole(own.connection, root.is_active and not fenced.refused)
             if context.worker_id:
-                _finish_run(context, own.connection)
+                _finish_run(context, own.connection, mark)
+            else:
+                row = own.connection.execute(_IS_SAME, (mark,)).fetchone()
+                _check_whole(own.connection, row == (True,))
             own.connection.commit()
             context.committed = bool(context.worker_id)
         finally:
@@ -147,28 +142,32 @@ def _end(connection: SqlConnection, driver: psycopg.Connection[Any]) -> None:
         connection.invalidate()
 
 
-def _check_same(driver: psycopg.Connection[Any], is_whole: bool, mark: str) -> None:
+def _check_whole(driver: psycopg.Connection[Any], is_same: bool) -> None:
     """Raise TransactionEnded unless the block's end still stands in the transaction of its beginning."""
     if driver.info.transaction_status == TransactionStatus.INERROR:
         raise TransactionEnded(
             "A statement in transaction() failed and its error was swallowed: PostgreSQL has given the whole "
             "block up. Let the error out, or wrap what may fail in connection.begin_nested()."
         )
-    row = driver.execute(_MARK).fetchone()
-    if not is_whole or row is None or row[0] != mark:
+    if not is_same:
         raise TransactionEnded(_REFUSED)
 
 
-def _finish_run(context: Context, driver: psycopg.Connection[Any]) -> None:
-    """Finish the run inside the open transaction. Raises LeaseLost when it is not this attempt's any more."""
-    row = driver.execute(_LOCK_RUN, (context.run_id, context.lease_epoch, context.worker_id)).fetchone()
+def _finish_run(context: Context, driver: psycopg.Connection[Any], mark: str) -> None:
+    """Finish the run inside the open transaction.
+
+    Raises LeaseLost when it is not this attempt's any more, TransactionEnded in a transaction that does not
+    have the block's mark.
+    """
     took = max(0.0, context.timeout_seconds - context.seconds_left)
     values = (
-        context.worker_id, [context.run_id], [context.lease_epoch], [0.0], [took], [None],
-        [captured_output(_OUTPUT_BYTES) or None], [None], [row[0] if row else None],
-        [context.timeout_seconds],
+        context.worker_id, context.run_id, context.lease_epoch, took,
+        captured_output(_OUTPUT_BYTES) or None, context.timeout_seconds, mark,
     )  # fmt: skip
-    if row is None or not psycopg.RawCursor(driver).execute(SUCCEED.encode(), values).fetchone():
+    row = psycopg.RawCursor(driver).execute(SUCCEED_ALONE.encode(), values, prepare=True).fetchone()
+    has_ended, is_same = row or (False, False)
+    _check_whole(driver, is_same)
+    if not has_ended:
         raise LeaseLost(
             f"Run {context.run_id} belongs to a later attempt or was ended by somebody; what this block "
             "wrote is rolled back."

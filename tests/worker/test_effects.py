@@ -600,12 +600,20 @@ def test_an_attempt_that_lost_its_lease_writes_nothing_at_all(orders: Connection
     assert factories.attempts(orders, stale.run_id)[1:] == []
 
 
-def test_the_end_waits_for_whoever_holds_the_runs_row_for_a_moment(
-    orders: Connection, other: Connection
+HELD = "SELECT 1 FROM wakeboard.job_runs WHERE id = %s FOR UPDATE"
+RENEWED = "UPDATE wakeboard.job_runs SET locked_until = now() + interval '1 minute' WHERE id = %s"
+TAKEN_OVER = "UPDATE wakeboard.job_runs SET lease_epoch = 2, attempts = 2, locked_by = 'w2' WHERE id = %s"
+
+
+@pytest.mark.parametrize(
+    ("meanwhile", "said"), [(HELD, "committed"), (RENEWED, "committed"), (TAKEN_OVER, "lost")]
+)
+def test_the_end_waits_for_whoever_holds_the_runs_row_and_looks_whose_it_is_then(
+    orders: Connection, other: Connection, meanwhile: str, said: str
 ) -> None:
     context = running(orders)
     with other.transaction():
-        other.execute("SELECT 1 FROM wakeboard.job_runs WHERE id = %s FOR UPDATE", (context.run_id,))
+        other.execute(meanwhile.encode(), (context.run_id,))
         with subprocess.Popen(
             [sys.executable, "-c", COMMITS, str(context.run_id)], stdout=subprocess.PIPE, text=True
         ) as child:
@@ -614,16 +622,56 @@ def test_the_end_waits_for_whoever_holds_the_runs_row_for_a_moment(
             assert child.poll() is None
             other.execute("COMMIT")
             assert child.wait(10) == 0
-    assert factories.status(orders, context.run_id) == "succeeded"
+            assert child.stdout.read() == f"{said}\n"
+    has_ended = said == "committed"
+    assert factories.status(orders, context.run_id) == ("succeeded" if has_ended else "running")
+    assert len(orders.execute("SELECT FROM orders").fetchall()) == int(has_ended)
 
 
 COMMITS = """
 import sys
 from worker.context import Context
+from worker.effects import LeaseLost
 context = Context(run_id=int(sys.argv[1]), lease_epoch=1, worker_id="w1", timeout_seconds=60)
-with context.transaction() as connection:
-    print(connection.exec_driver_sql("SELECT pg_backend_pid()").scalar_one(), flush=True)
+try:
+    with context.transaction() as connection:
+        connection.exec_driver_sql("INSERT INTO public.orders VALUES (1, 'PAID')")
+        print(connection.exec_driver_sql("SELECT pg_backend_pid()").scalar_one(), flush=True)
+    print("committed")
+except LeaseLost:
+    print("lost")
 """
+
+
+def test_the_end_of_a_block_is_planned_for_any_run_and_not_again_for_each(orders: Connection) -> None:
+    for number in range(7):
+        with running(orders).transaction() as connection:
+            connection.execute(text(f"INSERT INTO orders VALUES ({number}, 'PAID')"))
+    with own.own_connection() as mine:
+        plans = mine.execute(
+            "SELECT custom_plans, generic_plans FROM pg_prepared_statements"
+            " WHERE statement LIKE '%wakeboard.job_attempts%'"
+        ).fetchall()
+    assert plans == [(5, 2)]
+
+
+@pytest.mark.parametrize("max_attempts", [None, 3])
+def test_the_attempt_says_how_many_the_run_might_have_had(
+    orders: Connection, max_attempts: int | None
+) -> None:
+    factories.a_type(orders, "pay", max_attempts=7)
+    context = running(orders, job_type="pay", max_attempts=max_attempts)
+    with context.transaction():
+        pass
+    (attempt,) = factories.attempts(orders, context.run_id)
+    assert attempt["max_attempts"] == (max_attempts or 7)
+
+
+def leave_every_transaction(connection: Any) -> None:
+    """Commit past SQLAlchemy, and let each statement be a transaction of its own from then on."""
+    driver = connection.connection.driver_connection
+    driver.commit()
+    driver.autocommit = True
 
 
 def test_code_after_the_block_cannot_change_the_outcome(orders: Connection) -> None:
@@ -655,6 +703,7 @@ def test_a_cancel_asked_for_meanwhile_does_not_undo_what_was_committed(orders: C
         lambda connection: connection.connection.driver_connection.commit(),
         lambda connection: connection.connection.driver_connection.rollback(),
         lambda connection: connection.get_transaction().close(),
+        leave_every_transaction,
     ],
 )
 @pytest.mark.parametrize("swallowed", [False, True])

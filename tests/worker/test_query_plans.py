@@ -10,7 +10,7 @@ import pytest
 from tests import factories
 from tests.conftest import Connection
 from worker.transitions.engine.claims import claim, claim_limited, claim_past_locks
-from worker.transitions.engine.endings import FAIL, RELEASE, SUCCEED
+from worker.transitions.engine.endings import FAIL, RELEASE, SUCCEED, SUCCEED_ALONE
 from worker.transitions.engine.reaping import ENDED_LEASES, REAP
 from worker.transitions.engine.refused import CLAIM_THESE, candidates
 from worker.transitions.engine.renewal import RENEW
@@ -92,6 +92,11 @@ def test_an_answer_finds_its_runs_by_their_ids(large: Connection, move: str, mod
     # Once: the update goes to where the locked row stands (a lease that ended is taken by its id).
     again = set() if move == "reap" else {"Tid Scan"}
     assert reads(large, *FINISHING[move], mode) == {"job_runs_pkey"} | again
+
+
+@pytest.mark.parametrize("mode", ["generic", "custom"])
+def test_the_end_of_a_handlers_transaction_finds_its_run_by_its_id(large: Connection, mode: str) -> None:
+    assert reads(large, SUCCEED_ALONE, "'w1', 100, 1, 0.5, NULL, 300, 'mark'", mode) == {"job_runs_pkey"}
 
 
 @pytest.mark.parametrize("mode", ["generic", "custom"])

@@ -6,12 +6,30 @@ Each statement answers by run and epoch: a batch may hold two attempts of one ru
 from __future__ import annotations
 
 from worker.transitions.engine.attempts import GROUPED, counted, history, status_after
-from worker.transitions.engine.fence import FREED, held
+from worker.transitions.engine.fence import FREED, RUNNING, held
 
+# The setting by which a handler's own transaction is known: gone once it ended, however it ended.
+MARK = "wakeboard.transaction"
 # When an attempt began and ended: the database's clock less durations that the worker measured.
 _BEGUN_ENDED = """clock_timestamp() - make_interval(secs => a.ago + a.took) AS begun,
         clock_timestamp() - make_interval(secs => a.ago) AS ended"""
 _OF_ATTEMPT = "r.id, r.attempts AS attempt, r.lease_epoch AS epoch, r.job_type, $1::text AS worker_id"
+
+
+def _succeeded(place: str) -> str:
+    """Return the CTEs that end the runs of ``held`` well, each found at its ``place``, and write of it."""
+    values = "'succeeded', result::jsonb, output_tail, note, most, timeout"
+    return f"""
+moved AS (
+    UPDATE wakeboard.job_runs AS r
+    SET status = 'succeeded', started_at = h.begun, finished_at = h.ended, {FREED}
+    FROM held AS h
+    WHERE {place}
+    RETURNING {_OF_ATTEMPT}, h.due_at, h.begun, h.ended, h.result, h.output_tail, h.note, h.most, h.timeout
+), {history("outcome, result, output_tail, note, max_attempts, timeout_seconds", values)}, {
+        counted("'succeeded'")
+    }"""
+
 
 # $1 worker id, $2 ids, $3 epochs, $4 seconds since each ended, $5 seconds each took, $6 results (JSON text),
 # $7 output tails, $8 notes, $9/$10 max_attempts and timeout used.
@@ -20,21 +38,29 @@ WITH answer AS (
     SELECT * FROM unnest($2::bigint[], $3::bigint[], $4::float8[], $5::float8[], $6::text[], $7::text[],
         $8::text[], $9::int[], $10::float8[])
         AS a (id, epoch, ago, took, result, output_tail, note, most, timeout)
-), {
-    held("r.run_at AS due_at, a.result, a.output_tail, a.note, a.most, a.timeout, " + _BEGUN_ENDED)
-}, moved AS (
-    UPDATE wakeboard.job_runs AS r
-    SET status = 'succeeded', started_at = h.begun, finished_at = h.ended, {FREED}
-    FROM held AS h
-    WHERE r.ctid = h.tid
-    RETURNING {_OF_ATTEMPT}, h.due_at, h.begun, h.ended, h.result, h.output_tail, h.note, h.most, h.timeout
-), {
-    history(
-        "outcome, result, output_tail, note, max_attempts, timeout_seconds",
-        "'succeeded', result::jsonb, output_tail, note, most, timeout",
-    )
-}, {counted("'succeeded'")}
+), {held("r.run_at AS due_at, a.result, a.output_tail, a.note, a.most, a.timeout, " + _BEGUN_ENDED)}, {
+    _succeeded("r.ctid = h.tid")
+}
 SELECT id, epoch FROM moved
+"""
+
+# The one run of a handler's own transaction, which has its mark. It waits for whoever holds the row for a
+# moment, and who may have moved it, so the update looks for its id. Values and no arrays of them: a plan for
+# any run is as good as one for this, so PostgreSQL keeps it. $1 worker id, $2 run, $3 epoch, $4 seconds it
+# took, $5 output, $6 timeout used, $7 mark.
+SUCCEED_ALONE = f"""
+WITH held AS MATERIALIZED (
+    SELECT r.id, r.run_at AS due_at, NULL::text AS result, $5::text AS output_tail, NULL::text AS note,
+        coalesce(r.max_attempts, (
+            SELECT t.max_attempts FROM wakeboard.job_types AS t WHERE t.name = r.job_type
+        )) AS most, $6::float8 AS timeout, clock_timestamp() - make_interval(secs => $4::float8) AS begun,
+        clock_timestamp() AS ended
+    FROM wakeboard.job_runs AS r
+    WHERE r.id = $2::bigint AND r.lease_epoch = $3::bigint AND r.locked_by = $1::text AND {RUNNING}
+        AND current_setting('{MARK}', true) = $7::text
+    FOR NO KEY UPDATE OF r
+), {_succeeded("r.id = h.id")}
+SELECT EXISTS (SELECT FROM moved), coalesce(current_setting('{MARK}', true) = $7::text, false)
 """
 
 # $1 worker id, $2 ids, $3 epochs, $4 seconds since each ended, $5 seconds each took, $6 outcomes,
