@@ -356,6 +356,12 @@ def nap(ctx: Context) -> None:
     time.sleep(0.001)
 
 
+@job("last")
+def last(ctx: Context) -> None:
+    """Take so many seconds as the payload says."""
+    time.sleep(ctx.payload)
+
+
 @job("count")
 def count(ctx: Context) -> None:
     """Report progress, beyond all bounds first."""

@@ -7,6 +7,7 @@ import selectors
 import signal
 import time
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -185,6 +186,27 @@ def test_the_answer_before_a_long_run_does_not_wait_for_it(nursery: Nursery) -> 
     nursery.children.send(0, [assign("nothing"), assign("wait")])
     assert nursery.wait_for(Finished).assignment.job_type == "nothing"
     nursery.wait_until(lambda: nursery.children.current(0))
+
+
+def test_the_answer_before_a_run_of_a_type_whose_last_run_was_long_does_not_wait_for_it(
+    nursery: Nursery,
+) -> None:
+    nursery.run(assign("nothing"), assign("last", 0.02))
+    nursery.children.send(0, [assign("nothing"), assign("last", 600)])
+    assert nursery.wait_for(Finished).assignment.job_type == "nothing"
+
+
+def test_answers_of_runs_of_a_millisecond_leave_together(nursery: Nursery) -> None:
+    nursery.run(assign("nap"))
+    nursery.children.send(0, [assign("nap") for _ in range(200)])
+    heard = [0]
+
+    def all_heard() -> bool:
+        heard.append(len(nursery.events))
+        return heard[-1] >= 200
+
+    nursery.wait_until(all_heard)
+    assert max(later - earlier for earlier, later in pairwise(heard)) >= 3
 
 
 @pytest.mark.parametrize("job_type", ["wait", "wait_async", "polite"])

@@ -34,8 +34,9 @@ from worker.texts import clean_text
 
 _DECODER = json.JSONDecoder()
 _RECEIVE_BYTES = 256 * 1024
-_FLUSH_NS = 2_000_000
-_SHORT_NS = 1_000_000
+# So long an answer may wait for those of the runs that follow: to send one wakes the supervisor, which costs
+# as much as ten answers.
+_FLUSH_NS = 10_000_000
 
 
 class MemoryRefused(MemoryError):
@@ -157,10 +158,8 @@ class Child:
             return
         self._has_run = True
         started_ns = boottime_ns()
-        if self._unsent_since and (
-            started_ns - self._unsent_since > _FLUSH_NS
-            or self._expected_ns.get(assignment.job_type, _SHORT_NS) >= _SHORT_NS
-        ):
+        expected_ns = self._expected_ns.get(assignment.job_type, _FLUSH_NS)
+        if self._unsent_since and started_ns + expected_ns - self._unsent_since >= _FLUSH_NS:
             self._flush()
             if self.leaving:
                 return
