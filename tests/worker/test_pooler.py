@@ -13,6 +13,8 @@ from tests.factories import a_run, row
 from tests.poolers import PGBOUNCER, WHY_NOT, pooler
 from tests.worker.motion import a_worker, insert_many, wait_until_all
 from worker import db
+from worker import own_connection as own
+from worker.context import Context
 from worker.people import users
 from worker.states import Role
 
@@ -55,6 +57,25 @@ def test_pages_and_verbs_answer_through_it(pooled: str, connection: Connection) 
     answer = client.post(f"/runs/{run_id}/retry", headers={"Accept": "application/json"})
     assert answer.get_json()["message"] and row(connection, run_id)["status"] == "queued"
     app.extensions["wakeboard_database"].dispose()
+
+
+def test_effects_are_made_through_it(
+    pooled: str, connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WAKEBOARD_DATABASE_URL", pooled)
+    own.drop()
+    ids = [a_run(connection, "running") for _ in range(7)]
+    for run_id in ids:
+        context = Context(run_id=run_id, lease_epoch=1, worker_id="w1", timeout_seconds=30)
+        assert context.once("mail", lambda: "sent") == "sent"
+        with context.transaction() as mine:
+            mine.exec_driver_sql(
+                "UPDATE wakeboard.effects SET settled_by = 'block' WHERE run_id = %s", (run_id,)
+            )
+    own.drop()
+    assert {row(connection, run_id)["status"] for run_id in ids} == {"succeeded"}
+    settled = "SELECT count(*) FROM wakeboard.effects WHERE status = 'done' AND settled_by = 'block'"
+    assert connection.execute(settled).fetchone() == (7,)
 
 
 def test_nothing_is_set_for_whoever_has_the_session_next(database: str, connection: Connection) -> None:
