@@ -2,10 +2,10 @@
 
     benchmarks/run only_try [--runs 5000] [--rounds 3]
 
-No-op runs of one type with ``max_attempts=1``: a start that is lost with its process is the run's end, so
-nobody may hold more of them than can begin at once. Raw SQL is the worker's own claim of as many as a worker
-has slots and their finish, on one connection. PgQueuer runs as in ``throughput``: by itself it tries nothing
-twice, and has 500 in hand.
+No-op runs of one type with ``max_attempts=1``: a start that is lost with its process is the run's end. Raw
+SQL is the worker's own claim of as many as a worker has slots and their finish, on one connection, a commit
+each; joined, each finish and the claim that follows are one. PgQueuer runs as in ``throughput``: by itself it
+tries nothing twice, and has 500 in hand.
 """
 
 from __future__ import annotations
@@ -17,19 +17,20 @@ from pathlib import Path
 from benchmarks import bench, raw, throughput, typed
 from benchmarks.neighbours import PGQUEUER
 
-BESIDE = f"raw SQL, {typed.SLOTS} at a time, 1 connection"
+BESIDE = f"raw SQL, {typed.SLOTS} at a time"
 
 
 def cases(url: str, log: Path, runs: int) -> dict[str, Callable[[], float]]:
     """Return what is measured."""
     types = typed.names(1)
-    by_sql, worker = (
-        raw.command(url, "plain", typed.SLOTS, types),
-        typed.worker("tick", 1, {"max_attempts": 1}),
-    )
+
+    def ours(command: list[str]) -> Callable[[], float]:
+        return partial(throughput.ours, url, log, runs, 1, command, types)
+
     return {
-        BESIDE: partial(throughput.ours, url, log, runs, 1, by_sql, types),
-        "Wakeboard, 1 worker": partial(throughput.ours, url, log, runs, 1, worker, types),
+        BESIDE: ours(raw.command(url, "plain", typed.SLOTS, types)),
+        f"{BESIDE}, joined": ours(raw.command(url, "joined", typed.SLOTS, types)),
+        "Wakeboard, 1 worker": ours(typed.worker("tick", 1, {"max_attempts": 1})),
         "PgQueuer, 1 process": partial(throughput.theirs, url, log, runs, 1, PGQUEUER, types=1),
     }
 

@@ -3,14 +3,16 @@
     python -m benchmarks.throughput raw URL [WAY [BATCH [TYPES]]]
 
 Drains what is due of the types and waits for what is due later. WAY says what is done with a batch: ``plain``
-finishes it; ``limited`` claims under the type's limit and finishes it; ``mixed`` sleeps as the handlers of
+finishes it; ``limited`` claims under the type's limit and finishes it; ``joined`` and ``limited_joined`` do
+the same, but each finish and the claim that follows are one commit; ``mixed`` sleeps as the handlers of
 ``mixed_app`` do; ``once``, ``transaction`` and ``failure`` write what a run of ``effects_app`` must commit.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from time import perf_counter, sleep
 from typing import NamedTuple
 
@@ -39,7 +41,7 @@ CODE, MESSAGE = "refused", "The card was refused."
 TRACEBACK = f"""Traceback (most recent call last):
   File "/srv/shop/handlers/effects_app.py", line 30, in failure
     raise Permanent("{CODE}", "{MESSAGE}")
-worker.outcome.Permanent: {MESSAGE}
+Permanent: {MESSAGE}
 """
 
 
@@ -94,12 +96,15 @@ class Raw:
         return []
 
     def claimed_under_limit(self) -> list[Run]:
-        """Claim as the worker does from the one type, which has a limit."""
+        """Claim as the worker does from the one type, which has a limit; to be called in a transaction."""
         (name,) = self.types
-        with self.connection.transaction():
-            locked = self.ask(claims.LOCK_LIMIT, (name,))
-            values = (name, self.me, LEASE_SECONDS, locked[0][0]) if locked else ()
-            return _runs(self.ask(claims.claim_limited(self._batch), values)) if locked else []
+        ((most,),) = self.ask(claims.LOCK_LIMIT, (name,))
+        values = (name, self.me, LEASE_SECONDS, most)
+        return _runs(self.ask(claims.claim_limited(self._batch), values))
+
+    def is_left(self) -> bool:
+        """Return whether anything waits, be it due or not."""
+        return bool(self.ask(LEFT, (self.types,)))
 
     def succeed(self, runs: Sequence[Run], took: Sequence[float] = ()) -> None:
         """Finish runs, each of which took so many seconds."""
@@ -174,27 +179,45 @@ def _failure(raw: Raw, runs: Sequence[Run]) -> None:
     raw.fail(runs)
 
 
+# What is done with what was claimed; the others join a claim to a finish.
 WAYS: dict[str, Callable[[Raw, Sequence[Run]], None]] = {
     "plain": Raw.succeed, "limited": Raw.succeed, "mixed": _mixed, "once": _once,
     "transaction": _transaction, "failure": _failure,
 }  # fmt: skip
 
 
-def batches(raw: Raw, way: str) -> Iterator[list[Run]]:
-    """Yield what is claimed, until nothing waits any more, be it due or not."""
-    claim = raw.claimed_under_limit if way == "limited" else raw.claimed
+def drain(raw: Raw, way: str) -> None:
+    """Claim and do what is to be done, each a commit, until nothing waits any more."""
     while True:
-        while runs := claim():
-            yield runs
-        if not raw.ask(LEFT, (raw.types,)):
+        # Of one type under its limit two statements are one claim.
+        with raw.connection.transaction() if way == "limited" else nullcontext():
+            runs = raw.claimed_under_limit() if way == "limited" else raw.claimed()
+        if runs:
+            WAYS[way](raw, runs)
+        elif raw.is_left():
+            sleep(PAUSE_SECONDS)
+        else:
             return
-        sleep(PAUSE_SECONDS)
+
+
+def drain_joined(raw: Raw, claim: Callable[[], list[Run]]) -> None:
+    """Finish what was claimed and claim the next in one commit, until nothing waits any more."""
+    runs: list[Run] = []
+    while runs or raw.is_left():
+        with raw.connection.transaction():
+            if runs:
+                raw.succeed(runs)
+            runs = claim()
 
 
 def main(url: str, way: str = "plain", batch: str = str(BATCH), types: str = "noop") -> None:
     """Drain. Printed are the seconds of CPU that the server's process of this session had meanwhile."""
     with bench.session(url) as connection:
         raw = Raw(connection, int(batch), types.split(","))
-        for runs in batches(raw, way):
-            WAYS[way](raw, runs)
+        if way == "joined":
+            drain_joined(raw, raw.claimed)
+        elif way == "limited_joined":
+            drain_joined(raw, raw.claimed_under_limit)
+        else:
+            drain(raw, way)
         print(bench.cpu_seconds([connection.info.backend_pid]))
