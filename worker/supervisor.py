@@ -99,7 +99,10 @@ class Supervisor:
             self._hearing.channel: self._hearing.heard,
         }
         self._lines = Lines(url, self._selector, tell, heard)
-        self._writer = Writer(self._lines.finish, self._holdings, me, wrote=self._wrote)
+        self._writer = Writer(
+            self._lines.finish, self._holdings, me, wrote=self._wrote,
+            gave_back=lambda: self._claimer.wake(),
+        )  # fmt: skip
         self._slots = Slots(
             self._children, self._holdings, self._claims, worker_id=me, lease_seconds=lease_seconds,
             ended=self._writer.add, succeeded=self._writer.add_succeeded, committed=self._committed,

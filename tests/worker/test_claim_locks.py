@@ -6,6 +6,7 @@ import pytest
 
 from tests.conftest import Connection
 from tests.factories import Claimed, a_type, claim, send
+from worker.loop import front as front_module
 from worker.loop.claiming import PAST_LOCKS, claim_script
 from worker.loop.claims import Plan
 from worker.loop.front import MORE, WHOLE, Front
@@ -129,3 +130,13 @@ def test_a_small_claim_is_exact() -> None:
     list(front.tries(["mail", "report"], 2))
     front.took([row(1, "mail"), row(2, "mail")], 2)
     assert next(front.tries(["mail", "report"], 2)).shares == (), "it looks at as many of each as it takes"
+
+
+def test_once_a_second_more_is_looked_at_of_what_brought_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    front, clock = Front(), [10_000_000_000]
+    monkeypatch.setattr(front_module, "boottime_ns", lambda: clock[0])
+    list(front.tries(["mail", "report"], 100))
+    front.took([row(n, "mail") for n in range(100)], 100)
+    assert min(next(front.tries(["mail", "report"], 100)).shares) == MORE
+    clock[0] += 2_000_000_000
+    assert min(next(front.tries(["mail", "report"], 100)).shares) == 100 + MORE, "others may hold the first"

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.worker.test_claims import claimed, claims
+from worker.loop.claims import Claims
 from worker.loop.deciding import Ended
 from worker.loop.held import Holdings, boottime_ns
 from worker.loop.slots import Slots
@@ -19,13 +20,14 @@ from worker.processes.wire import Assignment
 class Desk:
     """Slots whose children were never started, and what they said has ended."""
 
-    def __init__(self) -> None:
+    def __init__(self, made: Claims | None = None) -> None:
+        self.claims = made or claims("mail")
         self.ended: list[Ended] = []
         self.hindrances: list[str] = []
         self.holdings = Holdings()
         self.children = Children(2, app=None)
         self.slots = Slots(
-            self.children, self.holdings, claims("mail"), worker_id="w", lease_seconds=30.0,
+            self.children, self.holdings, self.claims, worker_id="w", lease_seconds=30.0,
             ended=self.ended.append, succeeded=self.ended.extend, committed=lambda held, seconds: None,
             forgotten=lambda: None, is_writing=lambda: False, hinder=self.hinder,
             unhinder=lambda: None,
@@ -90,3 +92,26 @@ def test_only_children_that_end_before_they_begin_a_run_are_a_sign_of_a_broken_s
     for run in desk.take(6):
         desk.slots.died(Died(0, "ended", None, Answer("raised"), [run], has_begun=has_begun))
     assert len(desk.hindrances) == hindrances
+
+
+def test_of_a_quick_type_a_run_with_one_try_waits_behind_no_other(desk: Desk) -> None:
+    rows = [claimed("mail", run_id) for run_id in range(1, 6)]
+    rows[3] = (*rows[3][:10], 1, *rows[3][11:])
+    desk.slots.take(rows, boottime_ns())
+    assert [(one.held.run_id, one.move, one.started) for one in desk.ended] == [(4, "release", False)]
+    assert desk.outstanding == [2, 2]
+
+
+def test_a_type_with_one_try_is_kept_wherever_it_was_claimed_for() -> None:
+    made = Desk(claims("mail", max_attempts=1))
+    made.take(4)
+    assert (made.ended, made.outstanding) == ([], [2, 2])
+    made.children.stop()
+
+
+def test_a_run_that_takes_its_process_with_it_makes_its_type_slow(desk: Desk) -> None:
+    first, *others = desk.take(6)
+    assert desk.claims.is_quick("mail")
+    answer = Answer("crashed", "killed", "killed")
+    desk.slots.died(Died(0, "died", first, answer, others, 1, False, False, True))
+    assert not desk.claims.is_quick("mail"), "each such end gives back all that waits behind it"

@@ -32,6 +32,8 @@ PASSED_BY_SECONDS = 60.0
 # A look that found no work stands for a poll: until this much after the next one is expected, and so long
 # after the last claim at most, because only a claim proves that claims can be made.
 LATE_LOOK_SECONDS = 0.5
+# After a claim that brought something, but not all that it was to bring.
+ANOTHER_LOOK_SECONDS = 0.05
 UNPROVEN_SECONDS = 30.0
 # By then a claim that an old connection left under way has ended, one way or the other.
 SETTLED_SECONDS = 35.0
@@ -259,6 +261,9 @@ class Claimer:
             self._empty_since_round = NEVER if rows or self._is_hungry else round_
             # Published as idle first, then claimed once more: nothing that came in between can be missed.
             self._is_hungry = self._is_hungry or is_full or not self._is_idle
+            if rows and not is_full:
+                # Others may have held for a moment what came next.
+                self._next_poll = min(self._next_poll, monotonic() + ANOTHER_LOOK_SECONDS)
             if is_full == self._is_idle:
                 self._is_idle = self._announcement = not is_full
             if claimed.refused:

@@ -63,10 +63,10 @@ class Front:
         """Yield where a claim of up to ``limit`` of ``types`` begins: behind what was taken, then at the
         first."""
         keys = [(name, priority) for name in types for priority in range(PRIORITIES)]
-        shares = self._shares_of(keys, limit, oldest_first)
-        self._asked, self._looked = keys, dict(zip(keys, shares, strict=False))
         now, self._whole = boottime_ns(), None
         is_due = any(self._whole_due_ns.get(name, 0) <= now for name in types)
+        shares = self._shares_of(keys, limit, oldest_first=oldest_first, is_due=is_due)
+        self._asked, self._looked = keys, dict(zip(keys, shares, strict=False))
         if not is_due and any(key in self._reached for key in keys):
             places = [self._reached.get(key, FIRST) for key in keys]
             yield Places([moment for moment, _ in places], [run_id for _, run_id in places], shares)
@@ -74,13 +74,19 @@ class Front:
         self._looked_whole(*self._whole, took_ns=0)
         yield Places(shares=shares)
 
-    def _shares_of(self, keys: Sequence[_Key], limit: int, oldest_first: bool) -> Sequence[int]:
-        """Return how many of each are looked at, few of what brought none lately; none where that is all."""
+    def _shares_of(
+        self, keys: Sequence[_Key], limit: int, *, oldest_first: bool, is_due: bool
+    ) -> Sequence[int]:
+        """Return how many of each are looked at, none where that is all.
+
+        Few of what brought none lately, but for the times when all is looked at anew: others may hold those.
+        """
         shares = self._shares[oldest_first]
         if limit <= FEW or not shares:
             return ()
-        unknown = 2 * limit * PRIORITIES // len(keys) + MORE
-        return [shares.get(key, unknown) for key in keys]
+        even = 2 * limit * PRIORITIES // len(keys) + MORE
+        least = even if is_due else 0
+        return [max(shares.get(key, even), least) for key in keys]
 
     def _looked_whole(self, types: Sequence[str], began_ns: int, took_ns: int) -> None:
         """Say when ``types`` are due again, whose claim from the first row on took so long."""

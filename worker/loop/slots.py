@@ -12,7 +12,7 @@ from time import monotonic
 
 from worker import log
 from worker.loop.channel import Rows
-from worker.loop.claims import Claims, Load
+from worker.loop.claims import LONG_SECONDS, Claims, Load
 from worker.loop.deciding import Ended, bystander, decide, never_started, succeeded
 from worker.loop.held import Held, Holdings, boottime_ns, held_from_row, is_past_fence
 from worker.outcome import Answer
@@ -114,8 +114,8 @@ class Slots:
         chosen: dict[int, list[Assignment]] = {}
         for held in claimed:
             slows, outstanding, slot = burdens[0]
-            if outstanding and held.max_attempts == 1:
-                # A worker that is killed would cost it its only try unseen.
+            if outstanding and held.max_attempts == 1 and not slow[held.assignment.job_type]:
+                # It came ahead: a worker that is killed would cost it its only try unseen.
                 back.append(held)
                 continue
             held.is_slow = slow[held.assignment.job_type]
@@ -130,20 +130,21 @@ class Slots:
         return chosen
 
     def step(self) -> None:
-        """Look what goes on for long, and give back what waits behind it."""
+        """Give back what waits behind a run that goes on for long, or whose type turned out to be slow."""
         now = boottime_ns()
         for load in self.loads:
             started = self._children.current(load.slot) if load.outstanding else None
-            if started is None or now - started.started_ns < LONG_NS:
+            if started is None:
                 continue
             held = self._holdings.get(started.run_id, started.lease_epoch)
             if held is None or held.slot != load.slot:
                 continue
-            if not held.is_slow:
+            is_long = now - started.started_ns >= LONG_NS
+            if is_long and not held.is_slow:
                 held.is_slow = True
                 load.slow += 1
                 self._claims.observe(held, (now - started.started_ns) / 1e9)
-            if load.outstanding > 1:
+            if load.outstanding > 1 and (is_long or not self._claims.is_quick(held.assignment.job_type)):
                 for assignment in self._children.take_back(load.slot):
                     behind = self._free(load.slot, assignment.run_id, assignment.lease_epoch)
                     if behind is not None:
@@ -235,6 +236,9 @@ class Slots:
             held = self._free(event.slot, event.running.run_id, event.running.lease_epoch)
             if held is not None:
                 seconds = max(0.0, (now - event.started_ns) / 1e9) if event.started_ns else 0.0
+                if event.unstarted and not event.by_order:
+                    # Each such end gives back all that waits: it costs as much as a long run.
+                    self._claims.observe(held, LONG_SECONDS)
                 if event.by_order and not held.killed_ns:
                     self._ended(bystander(held, event.answer, took_seconds=seconds, ended_ns=now))
                 else:

@@ -36,13 +36,15 @@ class Writer:
         worker_id: str,
         *,
         wrote: Callable[[Sequence[Held]], None],
+        gave_back: Callable[[], None] = lambda: None,
         gather_seconds: float = GATHER_SECONDS,
     ) -> None:
-        """``gather_seconds``: how long after a statement fewer than ENOUGH_ENDED wait for the next one."""
+        """``gave_back`` hears that runs are due again that did not begin; ``gather_seconds``: how long after
+        a statement fewer than ENOUGH_ENDED wait for the next one."""
         self._line = line
         self._holdings = holdings
         self._worker_id = worker_id
-        self._wrote = wrote
+        self._wrote, self._gave_back = wrote, gave_back
         self._recorder = Recorder(worker_id, self._written, self._refused, self._gave_up)
         self._refusals = Refusals()
         self._gather_seconds = gather_seconds
@@ -135,6 +137,7 @@ class Writer:
         helds = [ended.held for ended, _ in written]
         self._holdings.drop(helds)
         succeeded: list[log.Moved] = []
+        came_back = False
         for ended, status in written:
             held, answer = ended.held, ended.answer
             if status == "succeeded" and answer.error_code is None and answer.message is None:
@@ -144,10 +147,13 @@ class Writer:
             delay = ended.delay_seconds if status == "failed" else None
             code, why = answer.error_code, answer.message
             if ended.move == "release" and status == "queued":
+                came_back = came_back or not ended.started
                 code, why = None, _why(ended)
             log_end(held, _EVENTS.get(status, "fail"), self._worker_id, ended.took_seconds, code, why, delay)
         log.run_moves("succeed", self._worker_id, succeeded)
         self._wrote(helds)
+        if came_back:
+            self._gave_back()
 
     def _look(self) -> None:
         """See, now and then, since when the oldest answer has waited."""
