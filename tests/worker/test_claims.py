@@ -256,7 +256,8 @@ def test_limited_types_get_their_turn_while_quick_ones_keep_every_slot_busy() ->
     learn_quick(made, "mail")
     made.limited = ["report"]
     plans = [made.plan(loads(1, 1)) for _ in range(10)]
-    assert sum(bool(plan and plan.limited) for plan in plans) == 2
+    asked = [plan for plan in plans if plan and plan.limited]
+    assert [plan.oldest_first for plan in asked] == [False, True, False, True]
 
 
 def test_a_claim_for_a_free_slot_brings_quick_runs_ahead_with_it() -> None:

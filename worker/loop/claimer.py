@@ -32,8 +32,8 @@ PASSED_BY_SECONDS = 60.0
 # A look that found no work stands for a poll: until this much after the next one is expected, and so long
 # after the last claim at most, because only a claim proves that claims can be made.
 LATE_LOOK_SECONDS = 0.5
-# After a claim that brought something, but not all that it was to bring.
-ANOTHER_LOOK_SECONDS = 0.05
+# After a claim that brought something, but not all that it was to bring; at once when that was a good many.
+ANOTHER_LOOK_SECONDS, A_GOOD_MANY = 0.05, 8
 UNPROVEN_SECONDS = 30.0
 # By then a claim that an old connection left under way has ended, one way or the other.
 SETTLED_SECONDS = 35.0
@@ -263,6 +263,8 @@ class Claimer:
             self._is_hungry = self._is_hungry or is_full or not self._is_idle
             if rows and not is_full:
                 # Others may have held for a moment what came next.
+                if len(rows) >= A_GOOD_MANY:
+                    self._is_hungry = True
                 self._next_poll = min(self._next_poll, monotonic() + ANOTHER_LOOK_SECONDS)
             if is_full == self._is_idle:
                 self._is_idle = self._announcement = not is_full

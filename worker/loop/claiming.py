@@ -51,24 +51,27 @@ def claim_script(
         yield (IDLE if announce else BUSY), (round_.me,)
     # In turns: a backlog of either kind leaves the other every second round.
     turns = (_unlimited, _limited_types) if plan.round % 2 else (_limited_types, _unlimited)
+    has_backlog = False
     for turn in turns:
         wanted = plan.limit - len(round_.rows)
         if wanted > 0 and not round_.is_late:
-            yield from _tried(round_, turn(plan, size_of(wanted), round_))
-    may_be_more = round_.has_more and round_.failure is None and not round_.is_late
+            is_full = yield from _tried(round_, turn(plan, size_of(wanted), round_))
+            has_backlog = has_backlog or (is_full and turn is _unlimited)
+    may_be_more = has_backlog and round_.failure is None and not round_.is_late
     if may_be_more and (ahead := plan.ahead_beside(round_.rows)):
         yield from _tried(round_, _unlimited(replace(plan, types=plan.quick), size_of(ahead), round_))
     return round_.result
 
 
-def _tried(round_: Round, turn: Turn) -> Generator[Statement, Rows, None]:
-    """Take a turn; one that is refused leaves the round what it has."""
+def _tried(round_: Round, turn: Turn) -> Turn:
+    """Take a turn, and return what it does; one that is refused leaves the round what it has."""
     try:
         is_full = yield from turn
     except StatementFailed as refused:
         round_.failure = refused
-    else:
-        round_.is_full = round_.is_full or is_full
+        return False
+    round_.is_full = round_.is_full or is_full
+    return is_full
 
 
 def _unlimited(plan: Plan, limit: int, round_: Round) -> Turn:
@@ -82,7 +85,7 @@ def _unlimited(plan: Plan, limit: int, round_: Round) -> Turn:
         turn = _apart if round_.passed_by else _together
         is_full = yield from turn(plan, some, limit, round_)
         if is_full is not None:
-            round_.has_more = is_full
+            round_.has_more = True
             return is_full
     round_.has_more = False
     return False
@@ -106,6 +109,8 @@ def _together(
         sent_ns = boottime_ns()
         rows = yield claim_past_locks(min(limit, PAST_LOCKS)), values
         round_.took(rows, sent_ns)
+        if rows:
+            round_.front.look_deeper()
         return True if rows else None
     except StatementFailed as refused:
         if not is_of_row(refused.sqlstate):

@@ -36,6 +36,8 @@ OF_TYPE, OF_WORKER = 0.2, 0.02
 # What is left, with each other run, of the knowledge that runs of a type have one try; until so little.
 FADED, FORGOTTEN_TRY = 0.98, 0.05
 OLDEST_EVERY = 5
+# While quick runs keep all slots busy, the others are asked for by age, and once in between by priority.
+TURNS_OF_ALL = (1, OLDEST_EVERY - 1)
 # What is left of the weight of payloads after a claim with lighter ones, and after one with none of the type.
 LIGHTER, FORGOTTEN = 0.8, 0.98
 
@@ -62,7 +64,7 @@ class Pace:
 
     @property
     def is_quick(self) -> bool:
-        """Whether the last runs took less than 20 ms each, and losing a start costs none its only try."""
+        """Whether the last runs took less than 20 ms on average, and a lost start costs none its only try."""
         return self.mean_seconds < QUICK_SECONDS and self.only_try_share < FORGOTTEN_TRY
 
 
@@ -107,7 +109,7 @@ class Claims:
     limited: list[str] = field(default_factory=list)
     # Types whose runs have a process each: to send one ahead is to send it twice.
     fresh: frozenset[str] = frozenset()
-    # Whether the last claim of types without a limit came back full: else there is nothing to claim ahead.
+    # Whether the last claim of types without a limit brought anything: else there is nothing to claim ahead.
     has_more: bool = False
     rounds: int = 0
     _paces: dict[str, Pace] = field(default_factory=dict)
@@ -184,7 +186,7 @@ class Claims:
         ``coming``: so many quick runs are claimed and not with the slots yet; ``unwritten``: so many have
         ended and are not written yet.
 
-        Limited types are claimed beside the others for free slots, and with every fifth claim when quick
+        Limited types are claimed beside the others for free slots, and with two claims in five when quick
         runs keep all slots busy. What may be claimed ahead is so with each: a claim for free slots alone is
         worked off before the next one, and so there would never be anything ahead.
         """
@@ -194,7 +196,7 @@ class Claims:
         open_ = [load for load in loads if load.slow == 0]
         quick = self._quick()
         ahead = self._ahead(open_, quick, coming, unwritten) if free or self.has_more else 0
-        is_turn_of_all = ahead > 0 and self.rounds % OLDEST_EVERY == OLDEST_EVERY - 1
+        is_turn_of_all = ahead > 0 and self.rounds % OLDEST_EVERY in TURNS_OF_ALL
         has_others = len(quick) < len(self.types)
         if (free and (has_others or not ahead)) or (is_turn_of_all and has_others):
             for_slots = free or len(open_)

@@ -33,7 +33,7 @@ class Claimed:
     """What one round of claims brought: the rows are ours even when a later statement was refused.
 
     ``sent_ns``: when the first claim that brought something was sent, from which all their leases count.
-    ``has_more``: whether types without a limit brought all that they were asked for, or as good as all.
+    ``has_more``: whether types without a limit brought anything, so that they may have more.
     """
 
     rows: Rows

@@ -24,8 +24,8 @@ from worker.texts import last_line
 IDLE_DEATHS = 3
 # How long nothing is claimed then, at first; each time twice as long, up to the longest.
 PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 60.0
-# What waits behind a run that goes on for so long is taken back; it may wait for a second at most.
-LONG_NS = 250_000_000
+# What waits behind a run that goes on for so long is taken back, and whatever has waited for so long.
+LONG_NS, WAITED_NS = 250_000_000, 1_000_000_000
 # By then a child that was killed is gone, or its slot had none.
 CLEARED_SECONDS = 5.0
 
@@ -130,7 +130,8 @@ class Slots:
         return chosen
 
     def step(self) -> None:
-        """Give back what waits behind a run that goes on for long, or whose type turned out to be slow."""
+        """Give back what waits behind a run that goes on for long, or whose type turned out to be slow, and
+        what has waited for long."""
         now = boottime_ns()
         for load in self.loads:
             started = self._children.current(load.slot) if load.outstanding else None
@@ -144,11 +145,18 @@ class Slots:
                 held.is_slow = True
                 load.slow += 1
                 self._claims.observe(held, (now - started.started_ns) / 1e9)
-            if load.outstanding > 1 and (is_long or not self._claims.is_quick(held.assignment.job_type)):
+            is_slow = is_long or not self._claims.is_quick(held.assignment.job_type)
+            if load.outstanding > 1 and (is_slow or now - self._waits_since_ns(load.slot) >= WAITED_NS):
                 for assignment in self._children.take_back(load.slot):
                     behind = self._free(load.slot, assignment.run_id, assignment.lease_epoch)
                     if behind is not None:
                         self._ended(never_started(behind))
+
+    def _waits_since_ns(self, slot: int) -> int:
+        """Return when the run was claimed that comes next in a slot."""
+        _, waiting, *_ = self._children.outstanding(slot)
+        held = self._holdings.get(waiting.run_id, waiting.lease_epoch)
+        return boottime_ns() if held is None else held.claimed_ns
 
     def _free(self, slot: int, run_id: int, lease_epoch: int) -> Held | None:
         """Take a run off its slot; None when it is not there (any more)."""
