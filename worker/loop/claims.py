@@ -1,9 +1,9 @@
 """What to claim next: how many, of which types, in which order. Decides; sends nothing.
 
-A run is claimed for a free slot. Types whose runs are quick and may be retried are claimed ahead of need, at
-most a quarter of a second's worth per slot. A wrong guess is cheap: what waits behind a run that goes on for
-long is given back (``slots``). So a type counts as quick until its runs say otherwise, the last few decide,
-and how many are claimed ahead is learned from all runs of the worker.
+A run is claimed for a free slot. Types whose runs are quick and may be retried are claimed ahead of need,
+about a quarter of a second's worth per slot. A wrong guess is cheap: what waits for long, or behind a run
+that goes on for long, is given back (``slots``). So a type counts as quick until its runs say otherwise, the
+last few decide, and how many are claimed ahead is learned from all runs of the worker.
 """
 
 from __future__ import annotations

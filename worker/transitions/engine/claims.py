@@ -78,7 +78,7 @@ def claim(limit: int, *, oldest_first: bool = False) -> str:
 
     $4 timestamptz[], $5 bigint[]: behind which ``run_at`` and id the rows of each type and priority begin,
     PRIORITIES of them for each of the types in turn; $6 int[]: how many of each are looked at. Empty
-    (``WHOLE``): from the first on, as many as it takes. See ``worker.loop.front``.
+    (``WHOLE``): from the first on, twice the limit. See ``worker.loop.front``.
 
     An answer without rows proves nothing: somebody may hold all that were looked at. ``claim_past_locks``
     looks further.
