@@ -329,7 +329,10 @@ def test_a_worker_that_is_cut_off_stops_before_others_take_over(
 
 def lives(line: Line) -> bool:
     """Whether the process that told this line is there still."""
-    return psutil.pid_exists(line.pid) and psutil.Process(line.pid).status() != psutil.STATUS_ZOMBIE
+    try:
+        return psutil.Process(line.pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def wait_until_heard(house: House, worker_id: str) -> None:
