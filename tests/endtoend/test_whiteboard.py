@@ -56,7 +56,10 @@ def test_an_endless_loop_that_ignores_every_signal_ends_with_its_grandchild(
 
 
 def lives(pid: int) -> bool:
-    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def test_an_effect_that_failed_with_an_ordinary_error_is_tried_again(
