@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-import psutil
 import pytest
 
 from tests.conftest import Connection
@@ -13,6 +12,7 @@ from tests.endtoend.household import QUICK, Household, enqueue, wait_for_end
 from tests.endtoend.visitor import Visitor
 from tests.factories import attempts, row
 from tests.processes import wait_until
+from tests.worker.motion import is_alive
 
 KILL_SECONDS = float(QUICK["WAKEBOARD_KILL_SECONDS"])
 
@@ -52,14 +52,7 @@ def test_an_endless_loop_that_ignores_every_signal_ends_with_its_grandchild(
     lasted = (attempt["finished_at"] - attempt["started_at"]).total_seconds()
     assert 2 <= lasted <= 2 + KILL_SECONDS + 1
     handler, grandchild = map(int, file.read_text().split())
-    wait_until(lambda: not lives(handler) and not lives(grandchild), 5, "both processes are gone")
-
-
-def lives(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
+    wait_until(lambda: not is_alive(handler) and not is_alive(grandchild), 5, "both processes are gone")
 
 
 def test_an_effect_that_failed_with_an_ordinary_error_is_tried_again(

@@ -12,16 +12,16 @@ from functools import partial
 from random import Random
 from typing import Any
 
-import psutil
 import psycopg
 import pytest
 
 from tests.factories import rows
 from tests.faults.house import House
 from tests.faults.rows import Scale, fault
-from tests.faults.truth import Line, now
+from tests.faults.truth import now
 from tests.middleman import Middleman, Way, between
 from tests.processes import wait_until
+from tests.worker.motion import is_alive
 from worker import db
 from worker.audit import Actor
 from worker.liveness import late_loops, loops
@@ -290,7 +290,7 @@ def test_a_worker_that_is_cut_off_stops_before_others_take_over(
 
     def all_are_killed() -> bool:
         killed.update(
-            {line.run_id: now() for line in starts if line.run_id not in killed and not lives(line)}
+            {line.run_id: now() for line in starts if line.run_id not in killed and not is_alive(line.pid)}
         )
         return len(killed) == len(ids)
 
@@ -325,14 +325,6 @@ def test_a_worker_that_is_cut_off_stops_before_others_take_over(
     assert cut_off.process.poll() is None
     assert house.outcomes() == {"lost": 4, "succeeded": 8}
     house.check()
-
-
-def lives(line: Line) -> bool:
-    """Whether the process that told this line is there still."""
-    try:
-        return psutil.Process(line.pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
 
 
 def wait_until_heard(house: House, worker_id: str) -> None:

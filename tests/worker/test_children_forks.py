@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import sys
 from collections.abc import Iterator
 from functools import partial
-from typing import Any
 
 import pytest
 
 from tests.factories import Connection, attempts
 from tests.processes import wait_until
 from tests.worker.motion import a_worker, insert
-from tests.worker.nursery import Nursery, assign
+from tests.worker.nursery import Nursery, assign, returned
 from worker.processes.events import Died, Finished, Ready, Warned
 
 APP = "tests.worker.nursery_forking_app"
@@ -37,27 +35,20 @@ def nursery() -> Iterator[Nursery]:
     nursery.stop()
 
 
-def answer(nursery: Nursery, job_type: str, payload: Any = None) -> Any:
-    """What a run returns, read; its own answer if it failed."""
-    [finished] = nursery.run(assign(job_type, payload))
-    assert finished.answer.kind == "returned", finished.answer
-    return json.loads(finished.answer.result or "null")
-
-
 def test_a_process_that_a_handler_forked_ends_when_it_is_asked_to(nursery: Nursery) -> None:
-    assert answer(nursery, "terminate_at_once") == [-signal.SIGTERM] * 20
+    assert returned(nursery, "terminate_at_once") == [-signal.SIGTERM] * 20
 
 
 def test_pools_of_processes_end(nursery: Nursery) -> None:
-    assert answer(nursery, "pools", {"pools": 40}) == 40
+    assert returned(nursery, "pools", {"pools": 40}) == 40
 
 
 def test_a_program_hears_a_ctrl_c_and_a_hangup_that_its_handler_sends(nursery: Nursery) -> None:
-    assert answer(nursery, "interrupt") == [-signal.SIGINT, -signal.SIGHUP]
+    assert returned(nursery, "interrupt") == [-signal.SIGINT, -signal.SIGHUP]
 
 
 def test_programs_find_their_signals_as_they_were_born(nursery: Nursery) -> None:
-    seen = answer(nursery, "programs")
+    seen = returned(nursery, "programs")
     # What Python ignores `execv` takes along.
     assert seen.pop("fork") in (PLAIN, {"SigIgn": BORN | PYTHONS, "SigBlk": 0})
     assert seen == {"import": PLAIN, "run": PLAIN, "hook": PLAIN}
@@ -69,7 +60,7 @@ def test_programs_find_their_signals_as_they_were_born_where_children_are_starte
     try:
         nursery.wait_for(Warned)
         nursery.wait_for(Ready)
-        seen = answer(nursery, "programs")
+        seen = returned(nursery, "programs")
         assert [seen[where] for where in ("import", "run", "hook")] == [PLAIN] * 3
     finally:
         nursery.stop()
@@ -88,21 +79,21 @@ def test_a_forked_process_that_leaves_its_handler_ends_with_its_own_status(
 
 
 def test_a_forked_process_has_neither_the_workers_signals_nor_its_wire(nursery: Nursery) -> None:
-    assert answer(nursery, "fork_shows") == "True True 0"
+    assert returned(nursery, "fork_shows") == "True True 0"
 
 
 def test_a_handler_of_ones_own_goes_along_into_the_fork(nursery: Nursery) -> None:
-    assert answer(nursery, "own_term") == 42
+    assert returned(nursery, "own_term") == 42
 
 
 def test_stops_that_come_to_every_process_of_the_worker_end_none(nursery: Nursery) -> None:
-    answer(nursery, "pools", {"pools": 1})
+    returned(nursery, "pools", {"pools": 1})
     template = nursery.children._control.template
     assert template is not None
     for pid in (nursery.pid(), template.pid):
         for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
             os.kill(pid, number)
-    assert answer(nursery, "pools", {"pools": 1}) == 1
+    assert returned(nursery, "pools", {"pools": 1}) == 1
     assert not [event for event in nursery.events if isinstance(event, Died | Finished)]
 
 

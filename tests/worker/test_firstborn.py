@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from contextlib import suppress
 from typing import Any
 
 import psutil
@@ -13,7 +12,7 @@ import pytest
 from tests.conftest import Connection
 from tests.factories import attempts
 from tests.processes import ROOT, Wakeboard, surroundings, wait_until
-from tests.worker.motion import a_worker, insert
+from tests.worker.motion import a_worker, insert, is_alive
 
 APP = "tests.worker.apps.surroundings"
 FORK = "import os, sys, threading\nfrom worker.processes import firstborn\n"
@@ -32,12 +31,6 @@ def seen(connection: Connection) -> Any:
     (attempt,) = wait_until(lambda: attempts(connection, run_id), 30, "the run ends")
     assert attempt["outcome"] == "succeeded", attempt
     return attempt["result"]
-
-
-def lives(pid: int) -> bool:
-    with suppress(psutil.NoSuchProcess):
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    return False
 
 
 def python(code: str) -> str:
@@ -65,7 +58,7 @@ def test_a_handler_finds_the_same_around_it_whether_its_template_was_forked_or_s
 
 def test_who_ends_before_the_template_was_told_what_to_load_takes_it_along() -> None:
     pid = int(python("print(firstborn.fork().pid)"))
-    wait_until(lambda: not lives(pid), 20, "the template is gone")
+    wait_until(lambda: not is_alive(pid), 20, "the template is gone")
 
 
 def test_the_template_holds_nothing_open_that_its_parent_had() -> None:

@@ -14,7 +14,7 @@ from worker import db
 from worker.loop import front as module
 from worker.loop.claiming import claim_script
 from worker.loop.claims import Plan
-from worker.loop.front import WHOLE, Front, Places
+from worker.loop.front import MORE, WHOLE, Front, Places
 from worker.transitions.engine import claims, planning
 from worker.transitions.engine.claims import PRIORITIES
 
@@ -110,6 +110,64 @@ def test_few_runs_behind_the_front_do_not_pass_for_the_end_of_the_queue() -> Non
         script.send([row(8)])
     assert ended.value.value.is_full, "the next claim follows at once"
     assert after(front) == [WHOLE]
+
+
+def test_the_next_claim_looks_at_twice_as_many_of_each_as_came() -> None:
+    front = Front()
+    assert list(front.tries(["mail", "report"], 100)) == [WHOLE]
+    front.took(
+        [row(n, job_type="mail") for n in range(90)] + [row(n, job_type="report") for n in range(90, 100)],
+        100,
+    )
+    shares = next(front.tries(["mail", "report"], 100)).shares
+    assert [share for share in shares if share != MORE] == [2 * 90 + MORE, 2 * 10 + MORE]
+    assert len(shares) == 2 * PRIORITIES
+
+
+def test_of_what_gave_all_that_a_claim_looked_at_the_next_looks_at_four_times_as_many() -> None:
+    front = Front()
+    list(front.tries(["mail", "report"], 100))
+    front.took([row(n, job_type="mail") for n in range(100)], 100)
+    next(front.tries(["mail", "report"], 100))
+    front.took(
+        [row(n, job_type="report", priority=0) for n in range(100, 100 + MORE)]
+        + [row(n, job_type="mail") for n in range(92)],
+        100,
+    )
+    shares = next(front.tries(["mail", "report"], 100)).shares
+    assert shares[PRIORITIES] == 4 * MORE + MORE, "all may be of this type and priority from now on"
+
+
+def test_claims_by_age_look_at_what_claims_by_age_have_taken() -> None:
+    front = Front()
+    list(front.tries(["mail"], 100))
+    front.took([row(n, job_type="mail", priority=0) for n in range(100)], 100)
+    list(front.tries(["mail"], 100, oldest_first=True))
+    front.took(
+        [row(n, job_type="mail", priority=4) for n in range(60)]
+        + [row(n, job_type="mail", priority=3) for n in range(40)],
+        100,
+        oldest_first=True,
+    )
+    assert next(front.tries(["mail"], 100)).shares[0] == 2 * 100 + MORE
+    assert next(front.tries(["mail"], 100, oldest_first=True)).shares[3:] == [2 * 40 + MORE, 2 * 60 + MORE]
+
+
+def test_a_small_claim_looks_at_the_usual_number_of_each() -> None:
+    front = Front()
+    list(front.tries(["mail", "report"], 2))
+    front.took([row(1, job_type="mail"), row(2, job_type="mail")], 2)
+    assert next(front.tries(["mail", "report"], 2)).shares == (), "twice as many as it may take, and some"
+
+
+def test_once_a_second_more_is_looked_at_of_what_brought_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    front, clock = Front(), [10_000_000_000]
+    monkeypatch.setattr(module, "boottime_ns", lambda: clock[0])
+    list(front.tries(["mail", "report"], 100))
+    front.took([row(n, job_type="mail") for n in range(100)], 100)
+    assert min(next(front.tries(["mail", "report"], 100)).shares) == MORE
+    clock[0] += 2_000_000_000
+    assert min(next(front.tries(["mail", "report"], 100)).shares) == 100 + MORE, "others may hold the first"
 
 
 def test_a_claim_begins_behind_the_place_it_is_given(connection: Connection) -> None:

@@ -51,6 +51,7 @@ def claim_script(
         yield (IDLE if announce else BUSY), (round_.me,)
     # In turns: a backlog of either kind leaves the other every second round.
     turns = (_unlimited, _limited_types) if plan.round % 2 else (_limited_types, _unlimited)
+    # Whether types without a limit brought all that they were asked for: a limited type says nothing of them.
     has_backlog = False
     for turn in turns:
         wanted = plan.limit - len(round_.rows)

@@ -113,7 +113,7 @@ class Claims:
     has_more: bool = False
     rounds: int = 0
     _paces: dict[str, Pace] = field(default_factory=dict)
-    # How long the runs of quick types take on average, and of how many runs the end is written.
+    # How long the runs of quick types take on average, and how many runs are written: ended or given back.
     _mean_seconds: float = 0.0
     _written: int = 0
     _is_heavy: bool = False
@@ -141,7 +141,7 @@ class Claims:
             self.observe(one.held, one.took_seconds)
 
     def wrote(self, runs: int) -> None:
-        """Take into account that the ends of so many runs are written."""
+        """Take into account that so many runs are written: the database takes what it is given."""
         self._written += runs
 
     def met_only_try(self, job_type: str) -> None:

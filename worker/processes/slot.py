@@ -184,11 +184,10 @@ class Slot:
             self.page.take_back(self._sent)
             return []
         journal = self.page.journal()
-        if (
-            self.page.started() != started
-            or not self._frames.is_between
-            or (journal and not self.read(journal))
-        ):
+        if journal != self.page.journal() or self.page.started() != started:
+            # It is being written: the run is over.
+            return []
+        if not self._frames.is_between or (journal and not self.read(journal)):
             return []
         head = self.outstanding[0] if self.outstanding else None
         if head is None or (head.run_id, head.lease_epoch) != (started.run_id, started.lease_epoch):
