@@ -98,9 +98,8 @@ class Raw:
     def claimed_under_limit(self) -> list[Run]:
         """Claim as the worker does from the one type, which has a limit; to be called in a transaction."""
         (name,) = self.types
-        ((most,),) = self.ask(claims.LOCK_LIMIT, (name,))
-        values = (name, self.me, LEASE_SECONDS, most)
-        return _runs(self.ask(claims.claim_limited(self._batch), values))
+        self.ask(claims.LOCK_LIMIT, (name,))
+        return _runs(self.ask(claims.claim_limited(self._batch), (name, self.me, LEASE_SECONDS)))
 
     def is_left(self) -> bool:
         """Return whether anything waits, be it due or not."""

@@ -288,10 +288,8 @@ def claim_limited(
 ) -> list[Claimed]:
     """Claim due runs of one limited type, in the two statements of one transaction that it takes."""
     with connection.transaction():
-        lock = send(connection, claims.LOCK_LIMIT, job_type)
-        if not lock:
-            return []
-        found = send(connection, claims.claim_limited(limit), job_type, worker_id, lease_seconds, lock[0][0])
+        send(connection, claims.LOCK_LIMIT, job_type)
+        found = send(connection, claims.claim_limited(limit), job_type, worker_id, lease_seconds)
         return [Claimed(*one) for one in found]
 
 

@@ -31,6 +31,7 @@ class Way(Enum):
     AMID = "in the middle of its answer"
     AFTER = "when it has happened, before its answer"
     SILENT = "when it has happened; the connection stays open and says nothing more"
+    STUCK = "before the statement reaches the server, behind others; the connection stays open"
 
 
 class Middleman:
@@ -177,6 +178,8 @@ class _Link:
                     self._way = self._way or self._look(kind, message[5:])
                 if self._way is Way.BEFORE:
                     return
+                if self._way is Way.STUCK:
+                    self._way, self.is_silent = None, True
                 is_turn = kind in (QUERY, SYNC)
                 self._pass(self._server, message, ends_a_turn=is_turn)
                 if is_turn and self._way is Way.DURING:

@@ -11,6 +11,7 @@ import psycopg
 import pytest
 
 from tests.factories import Connection, a_run, a_type
+from tests.middleman import Way, between
 from tests.processes import wait_until
 from worker import db
 from worker.loop.channel import (
@@ -23,6 +24,7 @@ from worker.loop.channel import (
     Rows,
     Script,
     StatementFailed,
+    Together,
     array,
     numbers,
 )
@@ -107,6 +109,53 @@ def test_a_refused_statement_inside_a_transaction_is_rolled_back(channel: Channe
     assert outcome(channel, ask("SELECT 1")) == [(1,)]
 
 
+def together(*statements: tuple[str, tuple[bytes | None, ...]]) -> Script:
+    return (yield Together(statements))
+
+
+def test_statements_together_are_one_transaction_and_answered_one_by_one(channel: Channel) -> None:
+    outcome(channel, ask("CREATE TEMPORARY TABLE made (n int, by xid8)"))
+    insert = "INSERT INTO pg_temp.made VALUES ($1::int, pg_current_xact_id()) RETURNING n"
+    asked = together((insert, (b"1",)), (insert, (b"2",)), ("SELECT count(*)::int FROM pg_temp.made", ()))
+    assert outcome(channel, asked) == [[(1,)], [(2,)], [(2,)]]
+    assert outcome(channel, ask("SELECT count(DISTINCT by)::int FROM pg_temp.made")) == [(1,)]
+
+
+def test_of_statements_together_none_has_happened_when_one_is_refused(channel: Channel) -> None:
+    outcome(channel, ask("CREATE TEMPORARY TABLE made (n int UNIQUE DEFERRABLE INITIALLY DEFERRED)"))
+    insert = "INSERT INTO pg_temp.made VALUES ($1::int)"
+    for refused, sqlstate in (
+        (("SELECT 1 / $1::int", (b"0",)), "22012"),
+        (("SELECT no_such_column", ()), "42703"),
+        # The refusal comes with the commit, when every statement has been answered.
+        ((insert, (b"1",)), "23505"),
+    ):
+        failure = outcome(channel, together((insert, (b"1",)), refused, ("SELECT 2", ())))
+        assert isinstance(failure, StatementFailed)
+        assert failure.sqlstate == sqlstate
+        assert outcome(channel, ask("SELECT count(*)::int FROM pg_temp.made")) == [(0,)]
+    assert outcome(channel, together(("SELECT 2", ()), (insert, (b"1",)))) == [[(2,)], []]
+
+
+def test_what_others_commit_meanwhile_is_seen_by_the_statements_that_follow(
+    channel: Channel, connection: Connection
+) -> None:
+    told: list[Any] = []
+    wait = "SELECT pg_advisory_xact_lock(1)"
+    with connection.transaction():
+        connection.execute(wait)
+        channel.run(
+            together((wait, ()), ("SELECT count(*)::int FROM wakeboard.job_runs", ())),
+            told.append,
+            told.append,
+        )
+        a_run(connection)
+    while not told:
+        select.select([channel.fileno()], [], [], 10)
+        channel.pump()
+    assert told[0][1] == [(1,)]
+
+
 def test_plans_are_made_anew_when_nobody_waits_or_the_table_may_have_grown() -> None:
     plans = Plans(made_at=100.0, rows=PLANS_ROWS - 1)
     assert not plans.are_old(100.0 + PLANS_SECONDS - 0.1, is_spare=True)
@@ -153,19 +202,23 @@ def test_a_killed_session_is_told_to_the_script_and_to_the_loop(
     assert not channel.is_busy
 
 
-def test_a_transaction_that_stands_still_is_ended_by_the_server_and_told(
-    channel: Channel, superuser: Connection
+def test_a_limited_claim_whose_second_half_never_comes_is_ended_by_the_server_and_told(
+    database: str, connection: Connection, superuser: Connection
 ) -> None:
-    assert outcome(channel, ask("SHOW idle_in_transaction_session_timeout")) == [("5s",)]
-    (pid,) = outcome(channel, ask("SELECT pg_backend_pid()"))[0]
-    outcome(channel, ask("SET idle_in_transaction_session_timeout = '100ms'"))
-    outcome(channel, ask("BEGIN"))
-    wait_until(lambda: not rows_of(superuser, int(pid)), 5, "the session is gone")
-    told: list[Any] = []
-    channel.run(ask("SELECT 1"), told.append, told.append)
-    pump_until_lost(channel)
+    a_type(connection, max_running=1)
+    lock = claims.LOCK_LIMIT, (b"mail",)
+    with between(database) as middleman:
+        slow = Channel(db.connect(middleman.url, name="wakeboard channel"))
+        (pid,) = outcome(slow, ask("SELECT pg_backend_pid()"))[0]
+        middleman.cuts = lambda _, text: Way.STUCK if text == "SELECT 2" else None
+        told: list[Any] = []
+        slow.run(together(lock, ("SELECT 2", ())), told.append, told.append)
+        wait_until(lambda: not rows_of(superuser, int(pid)), 10, "the session is gone")
+        assert told == []
+        middleman.heal()
+        pump_until_lost(slow)
     assert isinstance(told[0], ChannelLost)
-    assert channel.is_lost
+    assert slow.is_lost
 
 
 def rows_of(connection: Connection, pid: int) -> bool:

@@ -8,12 +8,14 @@ from typing import Any
 
 import pytest
 
+from worker.loop.channel import Together
 from worker.loop.claiming import WINDOW, claim_script, windows
 from worker.loop.claims import LETTERS_AHEAD, MOST_HELD, SIZES, Claims, Load, Plan
 from worker.loop.deciding import succeeded
 from worker.loop.front import Front
 from worker.loop.held import Held, held_from_row
 from worker.loop.round import Claimed
+from worker.transitions.engine.claims import LOCK_LIMIT
 
 POLICY = {"timeout_seconds": 300.0, "lease_seconds": None, "backoff": "fixed 1s", "memory_mb": None}
 
@@ -328,13 +330,13 @@ def test_a_timeout_without_an_end_is_bounded() -> None:
         assert entry.assignment.timeout_seconds == 315_360_000
 
 
-def round_with_a_row_at_once(lease_seconds: float) -> Claimed | str:
+def round_with_a_row_at_once(lease_seconds: float) -> Claimed | Together:
     """Answer a round's first claim with a row; return what it hands over, or what it sends next."""
     plan = Plan(["send"], limit=4, limited=["charge", "refund"], round=1)
     script = claim_script(plan, "w1", lease_seconds, Front(), announce=None)
     next(script)
     try:
-        return script.send([(1, 1)])[0]
+        return Together(script.send([(1, 1)]))
     except StopIteration as ended:
         assert isinstance(ended.value, Claimed)
         return ended.value
@@ -349,4 +351,6 @@ def test_over_a_slow_link_a_round_hands_over_what_it_has_and_the_next_follows_at
 
 
 def test_over_a_fast_link_a_round_asks_for_the_limited_types_too() -> None:
-    assert round_with_a_row_at_once(lease_seconds=30) == "BEGIN"
+    asked = round_with_a_row_at_once(lease_seconds=30)
+    assert isinstance(asked, Together)
+    assert asked[0] == (LOCK_LIMIT, (b"charge",))

@@ -10,8 +10,9 @@ that, this process passes the run by for a minute.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
+from typing import Any
 
-from worker.loop.channel import Rows, Script, Statement, StatementFailed, array, numbers
+from worker.loop.channel import Asked, Rows, Script, Statement, StatementFailed, array, numbers
 from worker.loop.claims import Plan
 from worker.loop.held import boottime_ns
 from worker.loop.round import Refused, Round, Turn, under_limit
@@ -37,9 +38,9 @@ def claim_apart(plan: Plan, names: Sequence[str], limit: int, round_: Round, *, 
     known, before = len(round_.refused), len(round_.rows)
 
     def claim(ids: Sequence[int]) -> Script:
-        if is_limited:
-            return under_limit(names[0], lambda most: _these(ids, round_, most, names[0]))
-        return _these(ids, round_, len(ids))
+        name = names[0].encode() if is_limited else None
+        these = CLAIM_THESE, (numbers(ids), round_.me, round_.lease, name)
+        return under_limit(names[0], these) if is_limited else _alone(these)
 
     if runs:
         yield from _in_parts([(run_id, name) for run_id, name in runs], claim, round_)
@@ -48,7 +49,7 @@ def claim_apart(plan: Plan, names: Sequence[str], limit: int, round_: Round, *, 
     return is_full or len(round_.refused) > known
 
 
-def _in_parts(runs: Sequence[_Run], claim: _Claim, round_: Round) -> Generator[Statement, Rows, None]:
+def _in_parts(runs: Sequence[_Run], claim: _Claim, round_: Round) -> Generator[Asked, Any, None]:
     """Claim ``runs``, in halves where that is refused, until that has cost enough."""
     if round_.is_late or len(round_.refused) >= MOST_REFUSED:
         return
@@ -70,14 +71,13 @@ def _in_parts(runs: Sequence[_Run], claim: _Claim, round_: Round) -> Generator[S
     round_.refused.append(Refused(run_id, job_type, why, is_set_aside))
 
 
-def _these(ids: Sequence[int], round_: Round, most: int, limited: str | None = None) -> Script:
-    """Claim ``ids``; ``limited``: their type, of which ``most`` may run at once."""
-    name = None if limited is None else limited.encode()
-    rows: Rows = yield CLAIM_THESE, (numbers(ids), round_.me, round_.lease, b"%d" % most, name)
+def _alone(statement: Statement) -> Script:
+    """Send one statement; return its rows."""
+    rows: Rows = yield statement
     return rows
 
 
-def _set_aside(run_id: int, why: str) -> Generator[Statement, Rows, bool]:
+def _set_aside(run_id: int, why: str) -> Generator[Asked, Any, bool]:
     """Set a run aside; return whether the rule let its row say so."""
     sentence = f"The database refuses to let it start: {why}. It is tried again later."
     try:

@@ -1,14 +1,17 @@
 """One libpq connection driven without blocking, for the supervisor's loop.
 
-A *script* is a generator that yields statements and is sent their rows: a claim is a script of one
-statement, a limited claim one of four. Statements are prepared on first use, but behind a pooler, where the
-next may run in another session. Nothing here waits: the loop watches ``fileno()`` and calls ``pump()``.
+A *script* is a generator that yields statements and is sent their rows. What it yields as ``Together`` is
+sent in one go and is one transaction: nobody holds a lock while the network or this process is slow.
+Statements are prepared on first use, but behind a pooler, where the next may run in another session. Nothing
+here waits: the loop watches ``fileno()`` and calls ``pump()``.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Generator, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import count
 from time import monotonic
 from typing import Any
 
@@ -23,22 +26,28 @@ from worker.transitions.engine.planning import PLANNING
 Rows = list[tuple[Any, ...]]
 Params = tuple[bytes | None, ...]
 Statement = tuple[str, Params]
-Script = Generator[Statement, Rows, Any]
+
+
+class Together(tuple[Statement, ...]):
+    """Statements that are one transaction, the script is sent the rows of each; where one is refused, none
+    has happened. Each sees what those before it did, and what others committed before it began."""
+
+
+Asked = Statement | Together
+# Is sent the rows of a statement, or a list of the rows of each of several together.
+Script = Generator[Asked, Any, Any]
 
 # Longer than any statement limit of the session: what is still silent then is a dead peer.
 DEADLINE_SECONDS = 40.0
-# A claim from a limited type holds the type's lock and its rows between two of its statements: a worker that
-# falls silent just then keeps them from all others for so long.
-BETWEEN_STATEMENTS = {"idle_in_transaction_session_timeout": "5s"}
 # Plans know the table as large as it was when they were made; on a new installation it grows by the second.
 # Planning takes as long as claiming: who is waited for plans anew only when the table may have grown.
 PLANS_SECONDS = 5.0
 PLANS_ROWS = 500
 OLDEST_PLANS_SECONDS = 120.0
 # The server goes down, the connection broke, it became read-only (a demoted primary), it was ended because a
-# transaction stood still, or it does not know our prepared statements any more (a pooler): another connection
-# is needed.
-USELESS = ("57P", "08", "25006", "25P03", "26000")
+# transaction took too long, or it does not know our prepared statements any more (a pooler): another
+# connection is needed.
+USELESS = ("57P", "08", "25006", "25P04", "26000")
 _GOOD = (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK, pq.ExecStatus.EMPTY_QUERY)
 
 
@@ -56,11 +65,14 @@ class ChannelLost(Exception):
 
 @dataclass(slots=True)
 class _Job:
+    """A script under way: what it asked for last, the answers that have come, the texts being prepared."""
+
     script: Script
     done: Callable[[Any], None]
     failed: Callable[[Exception], None]
-    statement: Statement | None = None
-    preparing: bool = False
+    asked: Asked = ("", ())
+    answers: list[Rows] = field(default_factory=list)
+    expected: deque[str | None] = field(default_factory=deque)
     started_at: float = 0.0
     error: StatementFailed | None = None
 
@@ -84,15 +96,18 @@ class Channel:
     def __init__(self, connection: psycopg.Connection[Any]) -> None:
         self._is_pooled = is_pooled(connection)
         if not self._is_pooled:
-            configure(connection, PLANNING | BETWEEN_STATEMENTS)
+            configure(connection, PLANNING)
         self._connection = connection
         self._pgconn = connection.pgconn
         self._pgconn.nonblocking = 1
+        self._pgconn.enter_pipeline_mode()
         # psycopg's own reader, in C: values of rows are half of what this process does for a quick run.
         self._reader = Transformer(connection)
+        # A name for each text, never the same twice: whether a text whose preparation was refused left
+        # anything behind is not asked.
         self._prepared: dict[str, bytes] = {}
+        self._names = count()
         self._job: _Job | None = None
-        self._rows: Rows = []
         self._descriptor = self._pgconn.socket
         self._plans = Plans(monotonic())
         self.is_lost = False
@@ -147,10 +162,8 @@ class Channel:
             self._flush()
             self._pgconn.consume_input()
             while self._job is not None and not self._pgconn.is_busy():
-                result = self._pgconn.get_result()
-                if result is None:
-                    self._statement_ended()
-                else:
+                # None between two results.
+                if (result := self._pgconn.get_result()) is not None:
                     self._keep(result)
             return self._notifications()
         except psycopg.OperationalError as gone:
@@ -175,45 +188,49 @@ class Channel:
         return found
 
     def _keep(self, result: pq.abc.PGresult) -> None:
-        """Collect a result's rows, or its error."""
-        assert self._job is not None
-        if result.status not in _GOOD:
-            state = (result.error_field(pq.DiagnosticField.SQLSTATE) or b"").decode()
-            message = (result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or b"no message").decode()
-            if self._pgconn.status != pq.ConnStatus.OK or state.startswith(USELESS):
-                raise psycopg.OperationalError(message)
-            self._job.error = StatementFailed(message, state)
-            return
-        if result.ntuples:
-            self._plans.rows += result.ntuples
-            self._reader.set_pgresult(result)
-            self._rows.extend(self._reader.load_rows(0, result.ntuples, tuple))
-
-    def _statement_ended(self) -> None:
-        """Execute what was prepared, or hand the rows to the script."""
-        assert self._job is not None and self._job.statement is not None
-        if self._job.error is not None:
-            error, self._job.error = self._job.error, None
-            if self._job.preparing:
-                self._prepared.pop(self._job.statement[0], None)
-            self._advance(None, error)
-        elif self._job.preparing:
-            self._job.preparing = False
-            self._execute(self._job.statement)
-        else:
-            rows, self._rows = self._rows, []
-            self._advance(rows)
-
-    def _advance(self, rows: Rows | None, error: StatementFailed | None = None) -> None:
-        """Let the script go on with ``rows`` (None: begin) or with ``error`` raised inside it."""
+        """Collect a result's rows, or the first error; after the last one the script goes on."""
         job = self._job
         assert job is not None
-        self._rows = []
+        if result.status == pq.ExecStatus.PIPELINE_SYNC:
+            self._answered(job)
+            return
+        prepared = job.expected.popleft() if job.expected else None
+        if result.status not in _GOOD:
+            if prepared is not None:
+                self._prepared.pop(prepared, None)
+            if result.status != pq.ExecStatus.PIPELINE_ABORTED:
+                job.error = self._refusal(result)
+        elif prepared is None:
+            rows: Rows = []
+            if result.ntuples:
+                self._plans.rows += result.ntuples
+                self._reader.set_pgresult(result)
+                rows = self._reader.load_rows(0, result.ntuples, tuple)
+            job.answers.append(rows)
+
+    def _refusal(self, result: pq.abc.PGresult) -> StatementFailed:
+        """Return why the server refused a statement. Raises OperationalError when it is of no more use."""
+        state = (result.error_field(pq.DiagnosticField.SQLSTATE) or b"").decode()
+        message = (result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or b"no message").decode()
+        if self._pgconn.status != pq.ConnStatus.OK or state.startswith(USELESS):
+            raise psycopg.OperationalError(message)
+        return StatementFailed(message, state)
+
+    def _answered(self, job: _Job) -> None:
+        """Hand the script its rows, or what was refused."""
+        answers, job.answers = job.answers, []
+        error, job.error = job.error, None
+        self._advance(answers if isinstance(job.asked, Together) else answers[0] if answers else [], error)
+
+    def _advance(self, answer: Any, error: StatementFailed | None = None) -> None:
+        """Let the script go on with ``answer`` (None: begin) or with ``error`` raised inside it."""
+        job = self._job
+        assert job is not None
         try:
             if error is not None:
-                job.statement = job.script.throw(error)
+                job.asked = job.script.throw(error)
             else:
-                job.statement = next(job.script) if rows is None else job.script.send(rows)
+                job.asked = next(job.script) if answer is None else job.script.send(answer)
         except StopIteration as ended:
             self._job = None
             job.done(ended.value)
@@ -225,25 +242,27 @@ class Channel:
             self._send(job)
 
     def _send(self, job: _Job) -> None:
-        assert job.statement is not None
-        text, params = job.statement
-        if self._is_pooled:
-            self._pgconn.send_query_params(text.encode(), list(params))
-            self._flush()
-            return
-        if text in self._prepared:
-            self._execute(job.statement)
-            return
-        name = self._prepared[text] = b"wakeboard_%d" % len(self._prepared)
-        job.preparing = True
-        self._pgconn.send_prepare(name, text.encode())
+        """Send what the script asked for, and a word to the server that this is all: there it commits."""
+        job.expected.clear()
+        for text, params in job.asked if isinstance(job.asked, Together) else (job.asked,):
+            # A list: before 3.3 psycopg takes nothing else.
+            values = list(params)
+            if self._is_pooled:
+                self._pgconn.send_query_params(text.encode(), values)
+            else:
+                self._pgconn.send_query_prepared(self._prepare(job, text), values)
+            job.expected.append(None)
+        self._pgconn.pipeline_sync()
         self._flush()
 
-    def _execute(self, statement: Statement) -> None:
-        text, params = statement
-        # A list: before 3.3 psycopg takes nothing else.
-        self._pgconn.send_query_prepared(self._prepared[text], list(params))
-        self._flush()
+    def _prepare(self, job: _Job, text: str) -> bytes:
+        """Return the name of a statement, which is prepared with what is sent when it is new."""
+        name = self._prepared.get(text)
+        if name is None:
+            name = self._prepared[text] = b"wakeboard_%d" % next(self._names)
+            self._pgconn.send_prepare(name, text.encode())
+            job.expected.append(text)
+        return name
 
     def _flush(self) -> None:
         """Send what the socket takes; ``wants_write`` says that the loop must watch it for the rest."""

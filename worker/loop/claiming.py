@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from worker.duties.presence import BUSY, IDLE
 from worker.loop.apart import claim_apart
-from worker.loop.channel import Rows, Script, Statement, StatementFailed, array
+from worker.loop.channel import Asked, Rows, Script, StatementFailed, array
 from worker.loop.claims import Plan, size_of
 from worker.loop.front import WHOLE, Front
 from worker.loop.held import Holdings, boottime_ns
@@ -94,7 +95,7 @@ def _unlimited(plan: Plan, limit: int, round_: Round) -> Turn:
 
 def _together(
     plan: Plan, names: Sequence[str], limit: int, round_: Round
-) -> Generator[Statement, Rows, bool | None]:
+) -> Generator[Asked, Any, bool | None]:
     """Claim from ``names`` by one statement; returns as a turn does, None where they have nothing."""
     statement = claim(limit, oldest_first=plan.oldest_first)
     values = (array(names), round_.me, round_.lease)
@@ -120,9 +121,7 @@ def _together(
     return (yield from _apart(plan, names, limit, round_))
 
 
-def _apart(
-    plan: Plan, names: Sequence[str], limit: int, round_: Round
-) -> Generator[Statement, Rows, bool | None]:
+def _apart(plan: Plan, names: Sequence[str], limit: int, round_: Round) -> Generator[Asked, Any, bool | None]:
     """Claim from ``names`` in parts; returns as a turn does, None where other types are to be asked."""
     before = len(round_.rows)
     is_full = yield from claim_apart(plan, names, limit, round_, is_limited=False)
@@ -150,7 +149,9 @@ def _limited_types(plan: Plan, limit: int, round_: Round) -> Turn:
             is_full = (yield from apart) or is_full
             continue
         try:
-            rows: Rows = yield from _limited(name, size_of(wanted), plan.oldest_first, round_)
+            values = (name.encode(), round_.me, round_.lease)
+            statement = claim_limited(size_of(wanted), oldest_first=plan.oldest_first)
+            rows: Rows = yield from under_limit(name, (statement, values))
         except StatementFailed as refused:
             if is_of_row(refused.sqlstate):
                 is_full = (yield from apart) or is_full
@@ -160,18 +161,6 @@ def _limited_types(plan: Plan, limit: int, round_: Round) -> Turn:
             break
         round_.took(rows, sent_ns)
     return is_full or len(round_.rows) - before >= limit
-
-
-def _limited(name: str, limit: int, oldest_first: bool, round_: Round) -> Script:
-    """Claim up to ``limit`` runs of a type that may run only so often at once."""
-
-    def ask(most: int) -> Script:
-        values = (name.encode(), round_.me, round_.lease, b"%d" % most)
-        rows: Rows = yield claim_limited(limit, oldest_first=oldest_first), values
-        return rows
-
-    rows: Rows = yield from under_limit(name, ask)
-    return rows
 
 
 def busy_script(worker_id: str) -> Script:
@@ -210,7 +199,7 @@ def recovery_script(worker_id: str, holdings: Holdings) -> Script:
 
 def _give_back(
     me: bytes, attempts: Sequence[tuple[int, int]], refused: list[tuple[int, int]]
-) -> Generator[Statement, Rows, None]:
+) -> Generator[Asked, Any, None]:
     """Release what never started, in halves where the database refuses that; add what is refused alone."""
     zeros, none = array(0.0 for _ in attempts), array(None for _ in attempts)
     values = (array(i for i, _ in attempts), array(e for _, e in attempts), zeros, zeros, none, none)

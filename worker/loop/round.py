@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
-from worker.loop.channel import Rows, Script, Statement, StatementFailed
+from worker.loop.channel import Asked, Rows, Script, Statement, StatementFailed, Together
 from worker.loop.front import Front
 from worker.loop.held import boottime_ns
 from worker.transitions.engine.claims import LOCK_LIMIT
@@ -15,7 +16,7 @@ from worker.transitions.engine.claims import LOCK_LIMIT
 PATIENCE = 0.1
 
 # A part of a round: yields statements, and returns whether there may be more where its rows came from.
-Turn = Generator[Statement, Rows, bool]
+Turn = Generator[Asked, Any, bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,17 +83,7 @@ class Round:
             self.sent_ns = self.sent_ns or sent_ns
 
 
-def under_limit(job_type: str, claim: Callable[[int], Script]) -> Script:
-    """Claim from a type that may run only so often at once: count and claim under the type's lock.
-
-    ``claim`` gets the limit, and returns the script that counts and claims.
-    """
-    yield "BEGIN", ()
-    try:
-        locked: Rows = yield LOCK_LIMIT, (job_type.encode(),)
-        rows: Rows = (yield from claim(locked[0][0])) if locked else []
-        yield "COMMIT", ()
-    except StatementFailed:
-        yield "ROLLBACK", ()
-        raise
+def under_limit(job_type: str, claim: Statement) -> Script:
+    """Claim from a type that may run only so often at once: count and claim under the type's lock."""
+    _, rows = yield Together([(LOCK_LIMIT, (job_type.encode(),)), claim])
     return rows

@@ -144,29 +144,41 @@ SELECT job_type FROM found WHERE job_type IS NOT NULL
 """
 
 # The first of the two statements of a limited claim: in one alone, a stale snapshot let four workers
-# start sixteen under a limit of four. $1 type; the row lock is what makes the count that follows true.
+# start sixteen under a limit of four. $1 type; the row lock is what makes the count that follows true. It
+# leaves the limit to that statement, or nothing where the type is paused, locked by another claim or has no
+# limit (any more). Where the second statement is lost on the way, the server lets go of the lock after five
+# seconds (PostgreSQL 16: when the connection ends).
 LOCK_LIMIT = """
-SELECT coalesce(max_running_operator, max_running)
-FROM wakeboard.job_types
-WHERE name = $1 AND paused_at IS NULL AND coalesce(max_running_operator, max_running) IS NOT NULL
-FOR NO KEY UPDATE SKIP LOCKED
+SELECT set_config('wakeboard.most_running', (
+    SELECT coalesce(max_running_operator, max_running)
+    FROM wakeboard.job_types
+    WHERE name = $1 AND paused_at IS NULL AND coalesce(max_running_operator, max_running) IS NOT NULL
+    FOR NO KEY UPDATE SKIP LOCKED
+)::text, true),
+    CASE WHEN current_setting('server_version_num')::int >= 170000
+        THEN set_config('transaction_timeout', '5s', true) END
 """
+
+
+def room(job_type: str) -> str:
+    """Return the SQL of how many more runs of a type may start, NULL where ``LOCK_LIMIT`` left no limit."""
+    return f"""nullif(current_setting('wakeboard.most_running', true), '')::int - (
+            SELECT count(*) FROM wakeboard.job_runs AS busy
+            WHERE busy.job_type = {job_type} AND busy.status = 'running'
+        )"""
 
 
 @cache
 def claim_limited(limit: int, *, oldest_first: bool = False) -> str:
     """Return the statement that claims up to ``limit`` due runs of one limited type.
 
-    $1 type, $2 worker id, $3 lease in seconds, $4 how many of the type may run at once. Only to be sent
-    in the transaction that holds ``LOCK_LIMIT``. Priorities are probed apart, as in ``claim``.
+    $1 type, $2 worker id, $3 lease in seconds. Only to be sent behind ``LOCK_LIMIT``, in its transaction.
+    Priorities are probed apart, as in ``claim``.
     """
     return f"""
 WITH room AS MATERIALIZED (
     SELECT greatest(coalesce(t.lease_seconds, $3::float8), $3::float8) AS lease_seconds,
-        greatest(0, least({limit:d}, $4::int - (
-            SELECT count(*) FROM wakeboard.job_runs AS busy
-            WHERE busy.job_type = $1::text AND busy.status = 'running'
-        ))) AS runs
+        greatest(0, least({limit:d}, coalesce({room("$1::text")}, 0))) AS runs
     FROM wakeboard.job_types AS t
     WHERE t.name = $1::text
 ), head AS MATERIALIZED (

@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import cache
 
 from worker.states import CLAIM_REFUSED, CLAIMABLE, sql_list
-from worker.transitions.engine.claims import CLAIMED, LEVELS, TAKEN, order
+from worker.transitions.engine.claims import CLAIMED, LEVELS, TAKEN, order, room
 
 _IS_CLAIMABLE = f"(r.status || '') IN ({sql_list(CLAIMABLE)}) AND r.run_at <= now()"
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 60, 3600
@@ -43,8 +43,8 @@ LIMIT {limit:d}
 """
 
 
-# $1 ids, $2 worker id, $3 lease in seconds, $4 how many at most, $5 the type where it has a limit, which $4
-# then is (only to be sent in the transaction that holds ``LOCK_LIMIT``), else NULL.
+# $1 ids, $2 worker id, $3 lease in seconds, $4 the type where it has a limit (only to be sent behind
+# ``LOCK_LIMIT``, in its transaction), else NULL.
 CLAIM_THESE = f"""
 WITH head AS MATERIALIZED (
     SELECT picked.tid, picked.lease_seconds
@@ -53,13 +53,10 @@ WITH head AS MATERIALIZED (
         SELECT r.ctid AS tid, greatest(coalesce(t.lease_seconds, $3::float8), $3::float8) AS lease_seconds
         FROM wakeboard.job_runs AS r JOIN wakeboard.job_types AS t ON t.name = r.job_type
         WHERE r.id = asked.id AND {_IS_CLAIMABLE} AND t.paused_at IS NULL
-            AND (coalesce(t.max_running_operator, t.max_running) IS NULL) = ($5::text IS NULL)
+            AND (coalesce(t.max_running_operator, t.max_running) IS NULL) = ($4::text IS NULL)
         FOR NO KEY UPDATE OF r SKIP LOCKED
     ) AS picked
-    LIMIT greatest(0, $4::int - CASE WHEN $5::text IS NULL THEN 0 ELSE (
-        SELECT count(*) FROM wakeboard.job_runs AS busy
-        WHERE busy.job_type = $5::text AND busy.status = 'running'
-    ) END)
+    LIMIT CASE WHEN $4::text IS NOT NULL THEN greatest(0, coalesce({room("$4::text")}, 0)) END
 )
 {TAKEN}{CLAIMED}"""
 
