@@ -32,6 +32,7 @@ from worker.loop.line import Connected, NotConnected
 from worker.loop.lines import Lines
 from worker.loop.shutdown import Shutdown
 from worker.loop.slots import Slots
+from worker.loop.turnover import Turnover
 from worker.loop.writer import Writer, log_end
 from worker.processes.children import Children
 from worker.processes.events import AppFailed, Died, Event, Finished, Ready, Returned, TemplateDied, Warned
@@ -103,9 +104,10 @@ class Supervisor:
             self._lines.finish, self._holdings, me, wrote=self._wrote,
             gave_back=lambda: self._claimer.wake(),
         )  # fmt: skip
+        self._turnover = Turnover(self._writer.recorder, self._claims, wake=lambda: self._claimer.wake())
         self._slots = Slots(
             self._children, self._holdings, self._claims, worker_id=me, lease_seconds=lease_seconds,
-            ended=self._writer.add, succeeded=self._writer.add_succeeded, committed=self._committed,
+            ended=self._turnover.add, succeeded=self._turnover.add_succeeded, committed=self._committed,
             forgotten=self._writer.forget, is_writing=lambda: self._writer.may_write_forgotten,
             hinder=lambda why, seconds: self._claimer.hinder(why, seconds),
             unhinder=lambda: self._claimer.unhinder(),
@@ -128,10 +130,10 @@ class Supervisor:
             looked=lambda has_work, at: tell(lambda: self._claimer.looked(has_work, at)),
         )  # fmt: skip
         self._claimer = Claimer(
-            self._lines.claim, self._claims, self._slots, self._holdings, worker_id=me,
+            self._lines.claim, self._claims, self._slots, self._holdings, self._turnover, worker_id=me,
             lease_seconds=lease_seconds, poll_seconds=poll_seconds, rounds=lambda: self._background.rounds,
             may_claim=self._may_claim, lack=self._background.lack,
-            is_writing_refused=lambda: self._writer.is_refused,
+            is_writing_refused=lambda: self._writer.is_refused, wrote=self._writer.written,
         )  # fmt: skip
         self._app = App(
             self._children, self._claims, wanted_types=types, lease_seconds=lease_seconds,
@@ -162,9 +164,14 @@ class Supervisor:
             self._read(message)
         if monotonic() - self._watched_at >= WATCH_SECONDS:
             self._watch()
+        may_claim = self._may_claim()
+        if not may_claim:
+            self._turnover.let_go()
         self._writer.step()
-        if self._may_claim():
+        if may_claim:
             self._claimer.step()
+            if not (self._claimer.is_at_it and self._turnover.may_wait) and self._turnover.let_go():
+                self._writer.step()
         elif not self._app.is_down:
             if self._shutdown.has_begun:
                 # A stop waits for no statement more.
@@ -177,7 +184,8 @@ class Supervisor:
     def _pause_seconds(self) -> float:
         """Return how long the loop may sleep: briefly while something runs, else until the next poll."""
         if len(self._holdings) or self._shutdown.has_begun or not self._writer.is_clear:
-            return min(WATCH_SECONDS, self._writer.seconds_to_send or WATCH_SECONDS)
+            waits = self._writer.seconds_to_send, self._claimer.seconds_to_gather
+            return min(seconds or WATCH_SECONDS for seconds in waits)
         return max(WATCH_SECONDS, min(RESTING_SECONDS, self._claimer.seconds_to_poll))
 
     def _may_claim(self) -> bool:

@@ -262,6 +262,28 @@ def test_limited_types_get_their_turn_while_quick_ones_keep_every_slot_busy() ->
     assert [plan.oldest_first for plan in asked] == [False, True, False, True]
 
 
+def test_more_are_claimed_of_a_quick_type_with_a_limit_than_slots_are_free() -> None:
+    made = claims("mail", "report")
+    learn_quick(made, "mail")
+    made.limited = ["mail", "report"]
+    made.wrote(1_000)
+    plan = made.plan(loads(0, 0))
+    assert plan is not None
+    assert plan.limit == 2
+    assert plan.limited_ahead["mail"] > 100, "its limit says how many"
+    assert "report" not in plan.limited_ahead
+
+
+def test_types_with_a_limit_come_first_while_others_have_nothing() -> None:
+    made = claims("mail", "report")
+    made.limited, made.has_more = ["report"], True
+    turns = [plan.unlimited_first for _ in range(16) if (plan := made.plan(loads(0, 0)))]
+    assert turns == [True, False] * 8
+    made.has_more = False
+    turns = [plan.unlimited_first for _ in range(16) if (plan := made.plan(loads(0, 0)))]
+    assert turns.count(True) == 2, "now and then they are asked all the same"
+
+
 def test_a_claim_for_a_free_slot_brings_quick_runs_ahead_with_it() -> None:
     made = claims("mail", "report")
     learn_quick(made, "mail")

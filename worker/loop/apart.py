@@ -15,7 +15,7 @@ from typing import Any
 from worker.loop.channel import Asked, Rows, Script, Statement, StatementFailed, array, numbers
 from worker.loop.claims import Plan
 from worker.loop.held import boottime_ns
-from worker.loop.round import Refused, Round, Turn, under_limit
+from worker.loop.round import Refused, Round, Turn
 from worker.refusals import halves, is_of_row, one_line
 from worker.transitions.engine.refused import CLAIM_THESE, SET_ASIDE, candidates
 
@@ -40,7 +40,7 @@ def claim_apart(plan: Plan, names: Sequence[str], limit: int, round_: Round, *, 
     def claim(ids: Sequence[int]) -> Script:
         name = names[0].encode() if is_limited else None
         these = CLAIM_THESE, (numbers(ids), round_.me, round_.lease, name)
-        return under_limit(names[0], these) if is_limited else _alone(these)
+        return round_.under_limit(names[0], these) if is_limited else _alone(these)
 
     if runs:
         yield from _in_parts([(run_id, name) for run_id, name in runs], claim, round_)

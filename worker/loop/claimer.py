@@ -8,7 +8,7 @@ enqueue pays for an idle worker.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from time import monotonic
 
 from worker import log
@@ -21,11 +21,15 @@ from worker.loop.claims import MOST_HELD, Claims, Plan
 from worker.loop.front import Front
 from worker.loop.held import Holdings
 from worker.loop.line import Line
+from worker.loop.record import Written
 from worker.loop.round import Claimed
 from worker.loop.slots import Slots
+from worker.loop.turnover import BREAK_SECONDS, Ends, Turnover
 from worker.refusals import Refusals
 
 NEVER = -1
+# Somebody who claims from a type with a limit has its lock for about a millisecond.
+CONTENDED_SECONDS = 0.02
 REFUSED_PAUSE_SECONDS, NO_TABLES_PAUSE_SECONDS = 0.2, 1.0
 # A run whose claim is refused, and whose row may not even say so, is passed by for so long.
 PASSED_BY_SECONDS = 60.0
@@ -48,6 +52,7 @@ class Claimer:
         claims: Claims,
         slots: Slots,
         holdings: Holdings,
+        turnover: Turnover,
         *,
         worker_id: str,
         lease_seconds: float,
@@ -56,14 +61,18 @@ class Claimer:
         may_claim: Callable[[], bool],
         lack: Lack,
         is_writing_refused: Callable[[], bool],
+        wrote: Callable[[Sequence[Written]], None],
     ) -> None:
         """``rounds`` counts how often the background duties have run; ``is_writing_refused`` tells whether
-        the database takes no answers."""
+        the database takes no answers; ``wrote`` hears what a claim has written of ``turnover``."""
         self._line = line
         self._claims = claims
         self._front = Front()
         self._slots = slots
         self._holdings = holdings
+        self._turnover = turnover
+        self._wrote = wrote
+        self._is_gathering = False
         self._worker_id = worker_id
         self._lease_seconds = lease_seconds
         self._poll_seconds = poll_seconds
@@ -136,6 +145,16 @@ class Claimer:
         return self._line.is_quiet
 
     @property
+    def is_at_it(self) -> bool:
+        """Whether a claim is under way, or waits for runs that are over in a moment."""
+        return self._is_gathering or not self._line.is_quiet
+
+    @property
+    def seconds_to_gather(self) -> float:
+        """Seconds for which a claim waits for such runs, 0 when none does."""
+        return self._turnover.seconds_to_gather if self._is_gathering else 0.0
+
+    @property
     def seconds_to_poll(self) -> float:
         """Seconds until the next claim is due anyway; 0 when one is wanted now."""
         return 0.0 if self._is_hungry else max(0.0, self._next_poll - monotonic())
@@ -196,6 +215,7 @@ class Claimer:
     def step(self) -> None:
         """Send the next claim when somebody may be waiting and a slot is free."""
         now = monotonic()
+        self._is_gathering = False
         if not self._line.is_free or now < self._not_before or self._slots.is_clearing:
             return
         if now >= self._recover_at:
@@ -203,15 +223,18 @@ class Claimer:
             return
         if not self._is_hungry and now < self._next_poll:
             return
-        plan = self._plan()
-        if plan is None:
+        if self._turnover.is_turn_over:
+            self._leave_room()
+        elif self._turnover.seconds_to_gather > 0:
+            self._is_gathering = True
+        elif (plan := self._plan()) is not None:
+            self._send(plan)
+        else:
             if self._unwritten >= self._most_unwritten:
                 self.hindered(f"{self._unwritten:,} runs have ended and could not be written yet.")
             else:
                 self.well()
             self._take_back_idle()
-        else:
-            self._send(plan)
 
     @property
     def _unwritten(self) -> int:
@@ -246,19 +269,29 @@ class Claimer:
         self._claimed_at = monotonic()
         self._next_poll = self._claimed_at + self._poll_seconds
         round_ = self._rounds()
+        ends = self._turnover.take()
         script = claim_script(
             plan, self._worker_id, self._lease_seconds, self._front, announce=announce,
-            passed_by=self._still_passed_by() if self._passed_by else (),
+            passed_by=self._still_passed_by() if self._passed_by else (), ends=ends,
         )  # fmt: skip
+
+        def failed(failure: Exception) -> None:
+            ends.give_back()
+            self._tell(ends)
+            self._failed(failure)
 
         def done(claimed: Claimed) -> None:
             rows, is_full = claimed.rows, claimed.is_full
             if rows or claimed.failure is None:
                 self.well()
             self._claims.weigh(rows)
-            self._claims.has_more = claimed.has_more
+            if claimed.has_more is not None:
+                self._claims.has_more = claimed.has_more
+            if claimed.is_contended:
+                self._next_poll = min(self._next_poll, monotonic() + CONTENDED_SECONDS)
             # Hungry by now: something ended or was enqueued after the claim had looked.
             self._empty_since_round = NEVER if rows or self._is_hungry else round_
+            self._turnover.handed_out(rows)
             # Published as idle first, then claimed once more: nothing that came in between can be missed.
             self._is_hungry = self._is_hungry or is_full or not self._is_idle
             if rows and not is_full:
@@ -266,7 +299,9 @@ class Claimer:
                 if len(rows) >= A_GOOD_MANY:
                     self._is_hungry = True
                 self._next_poll = min(self._next_poll, monotonic() + ANOTHER_LOOK_SECONDS)
-            if is_full == self._is_idle:
+            # Runs that are over in a moment end before anybody could be told that a slot is free.
+            is_at_rest = is_full or not self._turnover.seconds_to_gather
+            if is_full == self._is_idle and is_at_rest:
                 self._is_idle = self._announcement = not is_full
             if claimed.refused:
                 self._pass_by(claimed)
@@ -275,8 +310,31 @@ class Claimer:
             elif is_full:
                 self._go_on(rows)
             self._slots.take(rows, claimed.sent_ns)
+            self._tell(ends)
 
-        self._line.channel.run(script, done, self._failed, is_spare=is_proof)
+        self._line.channel.run(script, done, failed, is_spare=is_proof)
+
+    def _leave_room(self) -> None:
+        """Let another worker that is idle be the first to claim from the types with a limit."""
+        assert self._line.channel is not None
+        ends = self._turnover.take()
+        self._is_hungry = True
+
+        def failed(failure: Exception) -> None:
+            ends.give_back()
+            self._failed(failure)
+
+        def done(is_heard: bool) -> None:
+            self._tell(ends)
+            if is_heard:
+                self.pause(BREAK_SECONDS)
+
+        self._line.channel.run(self._turnover.leave_room(ends, self._worker_id.encode()), done, failed)
+
+    def _tell(self, ends: Ends) -> None:
+        """Tell of what was written with a claim."""
+        self._claims.wrote(len(ends.written))
+        self._wrote(ends.written)
 
     def _pass_by(self, claimed: Claimed) -> None:
         """Tell of runs whose claim was refused; a round of nothing else is no reason to hurry."""

@@ -16,7 +16,8 @@ from worker.loop.channel import Asked, Rows, Script, StatementFailed, array
 from worker.loop.claims import Plan, size_of
 from worker.loop.front import WHOLE, Front
 from worker.loop.held import Holdings, boottime_ns
-from worker.loop.round import Round, Turn, under_limit
+from worker.loop.round import Round, Turn
+from worker.loop.turnover import Ends
 from worker.refusals import halves, is_of_row
 from worker.transitions.engine.claims import (
     FORGOTTEN,
@@ -41,17 +42,20 @@ def claim_script(
     *,
     announce: bool | None,
     passed_by: Sequence[int] = (),
+    ends: Ends | None = None,
 ) -> Script:
     """Return the script of one round of claims; its value is a Claimed.
 
     ``announce``: True publishes the worker as idle before claiming once more, False takes that back.
-    ``passed_by``: runs whose claim the database refuses, and which could not be set aside.
+    ``passed_by``: runs whose claim the database refuses, and which could not be set aside. ``ends``: what has
+    ended of types with a limit and is written with their claims.
     """
-    round_ = Round(worker_id.encode(), lease_seconds, front, passed_by)
+    round_ = Round(worker_id.encode(), lease_seconds, front, passed_by, ends=ends)
     if announce is not None:
         yield (IDLE if announce else BUSY), (round_.me,)
-    # In turns: a backlog of either kind leaves the other every second round.
-    turns = (_unlimited, _limited_types) if plan.round % 2 else (_limited_types, _unlimited)
+    # In turns: a backlog of either kind leaves the other every second round, or every eighth where the other
+    # had nothing of late.
+    turns = (_unlimited, _limited_types) if plan.unlimited_first else (_limited_types, _unlimited)
     # Whether types without a limit brought all that they were asked for: a limited type says nothing of them.
     has_backlog = False
     for turn in turns:
@@ -62,6 +66,8 @@ def claim_script(
     may_be_more = has_backlog and round_.failure is None and not round_.is_late
     if may_be_more and (ahead := plan.ahead_beside(round_.rows)):
         yield from _tried(round_, _unlimited(replace(plan, types=plan.quick), size_of(ahead), round_))
+    if round_.ends is not None:
+        yield from round_.ends.before()
     return round_.result
 
 
@@ -140,7 +146,7 @@ def _limited_types(plan: Plan, limit: int, round_: Round) -> Turn:
     """Claim from the types with a limit, one after the other; what is claimed is ours whatever follows."""
     before, is_full = len(round_.rows), False
     for name in plan.limited:
-        wanted = limit - (len(round_.rows) - before)
+        wanted = max(limit - (len(round_.rows) - before), plan.limited_ahead.get(name, 0))
         if wanted <= 0 or round_.is_late:
             break
         sent_ns = boottime_ns()
@@ -151,7 +157,7 @@ def _limited_types(plan: Plan, limit: int, round_: Round) -> Turn:
         try:
             values = (name.encode(), round_.me, round_.lease)
             statement = claim_limited(size_of(wanted), oldest_first=plan.oldest_first)
-            rows: Rows = yield from under_limit(name, (statement, values))
+            rows: Rows = yield from round_.under_limit(name, (statement, values))
         except StatementFailed as refused:
             if is_of_row(refused.sqlstate):
                 is_full = (yield from apart) or is_full

@@ -8,7 +8,7 @@ last few decide, and how many are claimed ahead is learned from all runs of the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from worker.loop.channel import Rows
@@ -31,6 +31,8 @@ AHEAD_SECONDS = 0.25
 # A type is quick while its last runs took less on average. Of a long one no more than this counts, so that
 # two quick ones make up for it: what slows the machine down for a moment slows claims down no longer.
 QUICK_SECONDS, LONG_SECONDS = 0.020, 0.125
+# What lasts no longer on average is over in a moment.
+BRIEF_SECONDS = 0.002
 # The weight of one run in what is known of its type, and of the worker.
 OF_TYPE, OF_WORKER = 0.2, 0.02
 # What is left, with each other run, of the knowledge that runs of a type have one try; until so little.
@@ -38,6 +40,8 @@ FADED, FORGOTTEN_TRY = 0.98, 0.05
 OLDEST_EVERY = 5
 # While quick runs keep all slots busy, the others are asked for by age, and once in between by priority.
 TURNS_OF_ALL = (1, OLDEST_EVERY - 1)
+# Types without a limit that had nothing come first in one round of so many.
+EMPTY_EVERY = 8
 # What is left of the weight of payloads after a claim with lighter ones, and after one with none of the type.
 LIGHTER, FORGOTTEN = 0.8, 0.98
 
@@ -82,6 +86,8 @@ class Plan:
     """One claim to make: up to ``limit`` runs of ``types`` and of limited types, then ``ahead`` of ``quick``.
 
     ``slots``: how many slots what is claimed ahead was reckoned for; a slow run among the first takes one.
+    ``limited_ahead``: how many to claim of each quick type with a limit, whatever slots are free.
+    ``unlimited_first``: whether types without a limit are asked before those with one.
     """
 
     types: Sequence[str]
@@ -92,6 +98,8 @@ class Plan:
     quick: Sequence[str] = ()
     ahead: int = 0
     slots: int = 1
+    limited_ahead: Mapping[str, int] = field(default_factory=dict)
+    unlimited_first: bool = True
 
     def ahead_beside(self, rows: Rows) -> int:
         """Return how many to claim ahead when ``rows`` were claimed for free slots."""
@@ -176,6 +184,16 @@ class Claims:
             return False
         return self._pace(job_type).is_quick
 
+    def brief(self, job_types: Iterable[str]) -> dict[str, float]:
+        """Return those of ``job_types`` that have a limit and whose runs are known to be over in a moment,
+        and how long each lasts. They may wait for one another: no others are claimed meanwhile."""
+        known = {name: self._pace(name).mean_seconds for name in job_types if name in self.limited}
+        return {
+            name: seconds
+            for name, seconds in known.items()
+            if 0 < seconds < BRIEF_SECONDS and self.is_quick(name)
+        }
+
     def are_quick(self, rows: Rows) -> bool:
         """Return whether all ``rows`` of a claim are of types that may be claimed ahead."""
         return all(map(self.is_quick, {row[JOB_TYPE] for row in rows}))
@@ -201,13 +219,24 @@ class Claims:
         if (free and (has_others or not ahead)) or (is_turn_of_all and has_others):
             for_slots = free or len(open_)
             plan = self._plan(self.types, for_slots, self._rotated())
-            return replace(plan, quick=quick, ahead=max(0, ahead - for_slots), slots=max(1, len(open_)))
+            limited_ahead = {
+                name: self._ahead(open_, [name], coming, unwritten)
+                for name in plan.limited
+                if self.is_quick(name) and self._pace(name).mean_seconds > 0
+            }
+            return replace(
+                plan, quick=quick, ahead=max(0, ahead - for_slots), slots=max(1, len(open_)),
+                limited_ahead=limited_ahead,
+            )  # fmt: skip
         return self._plan(quick, ahead) if ahead else None
 
     def _plan(self, types: Sequence[str], wanted: int, limited: Sequence[str] = ()) -> Plan:
         """Count the round; every fifth claim goes by age alone."""
         self.rounds += 1
-        return Plan(types, size_of(wanted), self.rounds % OLDEST_EVERY == 0, limited, self.rounds)
+        return Plan(
+            types, size_of(wanted), self.rounds % OLDEST_EVERY == 0, limited, self.rounds,
+            unlimited_first=self.rounds % (2 if self.has_more else EMPTY_EVERY) == 1,
+        )  # fmt: skip
 
     def _quick(self) -> Sequence[str]:
         """Return the types that may be claimed ahead."""

@@ -14,7 +14,7 @@ from time import monotonic
 from typing import Any
 
 from worker.fingerprint import group_of
-from worker.loop.channel import Rows, Script, StatementFailed, array, numbers
+from worker.loop.channel import Rows, Script, Statement, StatementFailed, array, numbers
 from worker.loop.deciding import Ended
 from worker.loop.held import Held, boottime_ns
 from worker.loop.told import Told
@@ -63,7 +63,8 @@ class Recorder:
 
     def add(self, ended: Ended) -> None:
         """Queue an attempt to be written."""
-        self._waiting[ended.move].append(ended)
+        if not ended.held.is_forgotten:
+            self._waiting[ended.move].append(ended)
 
     def add_succeeded(self, ended: Sequence[Ended]) -> None:
         """Queue attempts that succeeded to be written."""
@@ -74,7 +75,7 @@ class Recorder:
         if self._parts:
             return list(self._parts.popleft())
         for move in list(self._waiting):
-            batch = _take(self._waiting[move], BATCH)
+            batch = take(self._waiting[move], BATCH)
             if batch:
                 self._waiting[move] = self._waiting.pop(move)
                 return batch
@@ -121,14 +122,32 @@ class Recorder:
 
         Its value are those that were written, each with the status that it has now, and not told yet.
         """
-        statement, values = _STATEMENTS[batch[0].move]
-        if batch[0].move == "fail":
+        rows: Rows = yield self.statement(batch)
+        written, missing = self.sorted(batch, rows)
+        if missing:
+            self.tell(written)
+            written = []
+            standing = yield STANDING, (array(ended.held.run_id for ended in missing),)
+            refused = self._settle(missing, standing)
+            for ended in refused:
+                yield NOTE_REFUSAL, _refusal(ended)
+                self._refused(ended)
+        return written
+
+    def statement(self, batch: Sequence[Ended]) -> Statement:
+        """Return the statement that writes ``batch`` (all of one move)."""
+        move = batch[0].move
+        statement, values = _STATEMENTS[move]
+        if move == "fail":
             self._group(batch)
-        rows: Rows = yield statement, (self._worker_id.encode(), *values(batch))
+        return statement, (self._worker_id.encode(), *values(batch))
+
+    def sorted(self, batch: Sequence[Ended], rows: Rows) -> tuple[list[Written], list[Ended]]:
+        """Return what of ``batch`` was written, by the ``rows`` that its statement brought, and the rest."""
         if batch[0].move == "succeed" and len(rows) == len(batch):
             # A success has nothing to tell but that it is written.
             status = Status.SUCCEEDED
-            return [(ended, status) for ended in batch]
+            return [(ended, status) for ended in batch], []
         # By run and epoch: the batch may hold two attempts of one run, of which one has lost it.
         moved = {row[:2]: row[2:] for row in rows}
         self._told.note(
@@ -143,15 +162,7 @@ class Recorder:
                 missing.append(ended)
             else:
                 written.append((ended, row[0] if row else Status.SUCCEEDED))
-        if missing:
-            self.tell(written)
-            written = []
-            standing = yield STANDING, (array(ended.held.run_id for ended in missing),)
-            refused = self._settle(missing, standing)
-            for ended in refused:
-                yield NOTE_REFUSAL, _refusal(ended)
-                self._refused(ended)
-        return written
+        return written, missing
 
     def tell(self, written: Sequence[Written]) -> None:
         """Tell of attempts that they are written, if there are any."""
@@ -193,25 +204,30 @@ class Recorder:
         return lost
 
 
-def _take(queue: deque[Ended], size: int) -> list[Ended]:
-    """Take up to ``size`` answers that may be written now, and about ``BATCH_CHARACTERS`` of their texts."""
+def take(queue: deque[Ended], size: int, room: int = BATCH_CHARACTERS) -> list[Ended]:
+    """Take up to ``size`` answers that may be written now, and about ``room`` characters of their texts."""
     now = monotonic()
     batch: list[Ended] = []
-    room = BATCH_CHARACTERS
     for _ in range(min(len(queue), size)):
         ended = queue.popleft()
+        if ended.held.is_forgotten:
+            continue
         if ended.not_before > now:
             queue.append(ended)
             continue
         batch.append(ended)
-        answer = ended.answer
-        if answer is _RETURNED:
-            continue
-        for text in (answer.result, answer.output_tail, answer.traceback):
-            room -= len(text) if text else 0
+        room -= characters(ended)
         if room <= 0:
             break
     return batch
+
+
+def characters(ended: Ended) -> int:
+    """Return how long the texts of an answer are."""
+    answer = ended.answer
+    if answer is _RETURNED:
+        return 0
+    return sum(len(text) for text in (answer.result, answer.output_tail, answer.traceback) if text)
 
 
 def _refusal(ended: Ended) -> tuple[bytes, bytes, bytes]:

@@ -9,6 +9,7 @@ from typing import Any
 from worker.loop.channel import Asked, Rows, Script, Statement, StatementFailed, Together
 from worker.loop.front import Front
 from worker.loop.held import boottime_ns
+from worker.loop.turnover import Ends
 from worker.transitions.engine.claims import LOCK_LIMIT
 
 # Leases run from the claim, and a round asks for one limited type after the other: over a slow link, what it
@@ -34,15 +35,17 @@ class Claimed:
     """What one round of claims brought: the rows are ours even when a later statement was refused.
 
     ``sent_ns``: when the first claim that brought something was sent, from which all their leases count.
-    ``has_more``: whether types without a limit brought anything, so that they may have more.
+    ``has_more``: whether types without a limit brought anything, so that they may have more (None: they were
+    not asked). ``is_contended``: a type with a limit could not be asked just now.
     """
 
     rows: Rows
     is_full: bool
-    has_more: bool = False
+    has_more: bool | None = None
     failure: StatementFailed | None = None
     sent_ns: int = 0
     refused: Sequence[Refused] = ()
+    is_contended: bool = False
 
 
 @dataclass(slots=True)
@@ -55,10 +58,12 @@ class Round:
     passed_by: Sequence[int] = ()
     rows: Rows = field(default_factory=list)
     is_full: bool = False
-    has_more: bool = False
+    has_more: bool | None = None
     failure: StatementFailed | None = None
     sent_ns: int = 0
     refused: list[Refused] = field(default_factory=list)
+    ends: Ends | None = None
+    is_contended: bool = False
 
     @property
     def lease(self) -> bytes:
@@ -74,16 +79,28 @@ class Round:
     def result(self) -> Claimed:
         """What it hands over. One cut short has not asked for everything: the next one follows at once."""
         is_full = self.is_full or self.is_late
-        return Claimed(self.rows, is_full, self.has_more, self.failure, self.sent_ns, self.refused)
+        return Claimed(
+            self.rows, is_full, self.has_more, self.failure, self.sent_ns, self.refused, self.is_contended
+        )
+
+    def under_limit(self, job_type: str, claim: Statement) -> Script:
+        """Claim from a type that may run only so often at once: count and claim under the type's lock.
+
+        What has ended is written in the transaction of the first such claim.
+        """
+        statements = (LOCK_LIMIT, (job_type.encode(),)), claim
+        if self.ends is None:
+            answers = yield Together(statements)
+        else:
+            ends, self.ends = self.ends, None
+            answers = yield from ends.before(*statements)
+        (((limit, _),), rows) = answers
+        # Somebody else claims at this moment, or the type was paused just now.
+        self.is_contended = self.is_contended or not limit
+        return rows
 
     def took(self, rows: Rows, sent_ns: int) -> None:
         """A claim sent at ``sent_ns`` brought ``rows``."""
         if rows:
             self.rows = self.rows + rows
             self.sent_ns = self.sent_ns or sent_ns
-
-
-def under_limit(job_type: str, claim: Statement) -> Script:
-    """Claim from a type that may run only so often at once: count and claim under the type's lock."""
-    _, rows = yield Together([(LOCK_LIMIT, (job_type.encode(),)), claim])
-    return rows

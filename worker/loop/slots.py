@@ -6,8 +6,9 @@ whoever was given as ``ended`` and ``succeeded``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from heapq import heapify, heapreplace
+from math import inf
 from time import monotonic
 
 from worker import log
@@ -22,6 +23,8 @@ from worker.processes.wire import Assignment
 from worker.texts import last_line
 
 IDLE_DEATHS = 3
+# So long what is handed to one slot together lasts at most: to wake one process is quicker than to wake many.
+HANDFUL_SECONDS = 0.0005
 # How long nothing is claimed then, at first; each time twice as long, up to the longest.
 PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 60.0
 # What waits behind a run that goes on for so long is taken back, and whatever has waited for so long.
@@ -112,16 +115,19 @@ class Slots:
         burdens = [(load.slow, load.outstanding, load.slot) for load in self.loads]
         heapify(burdens)
         chosen: dict[int, list[Assignment]] = {}
-        for held in claimed:
+        together = self._claims.brief(job_types)
+        for handful in _handfuls(claimed, together) if together else zip(claimed):
             slows, outstanding, slot = burdens[0]
-            if outstanding and held.max_attempts == 1 and not slow[held.assignment.job_type]:
+            first, is_slow = handful[0], slow[handful[0].assignment.job_type]
+            if outstanding and first.max_attempts == 1 and not is_slow:
                 # It came ahead: a worker that is killed would cost it its only try unseen.
-                back.append(held)
+                back.append(first)
                 continue
-            held.is_slow = slow[held.assignment.job_type]
-            held.slot = slot
-            heapreplace(burdens, (slows + held.is_slow, outstanding + 1, slot))
-            chosen.setdefault(slot, []).append(held.assignment)
+            for held in handful:
+                held.is_slow, held.slot = is_slow, slot
+                outstanding += 1
+                chosen.setdefault(slot, []).append(held.assignment)
+            heapreplace(burdens, (slows + is_slow, outstanding, slot))
         for slows, outstanding, slot in burdens:
             self.loads[slot].slow, self.loads[slot].outstanding = slows, outstanding
         for held in back:
@@ -316,6 +322,24 @@ class Slots:
     def tail(self, slot: int) -> str:
         """Return what a slot's run has printed so far. Safe from any thread."""
         return self._children.output_tail(slot)
+
+
+def _handfuls(claimed: Sequence[Held], together: Mapping[str, float]) -> Iterator[Sequence[Held]]:
+    """Yield what goes to one slot at once: runs of the types ``together``, with the seconds that each lasts,
+    and any other by itself."""
+    handful: list[Held] = []
+    left = 0.0
+    for held in claimed:
+        seconds = together.get(held.assignment.job_type, inf)
+        left -= seconds
+        if left < 0 and handful:
+            yield handful
+            handful = []
+        if not handful:
+            left = HANDFUL_SECONDS - seconds
+        handful.append(held)
+    if handful:
+        yield handful
 
 
 def _warn_of_aftermath(held: Held, answer: Answer) -> None:

@@ -45,7 +45,7 @@ class Writer:
         self._holdings = holdings
         self._worker_id = worker_id
         self._wrote, self._gave_back = wrote, gave_back
-        self._recorder = Recorder(worker_id, self._written, self._refused, self._gave_up)
+        self._recorder = self.recorder = Recorder(worker_id, self._written, self._refused, self._gave_up)
         self._refusals = Refusals()
         self._gather_seconds = gather_seconds
         self._sent_at = -gather_seconds
@@ -134,6 +134,11 @@ class Writer:
         return max(0.0, self._sent_at + self._gather_seconds - monotonic())
 
     def _written(self, written: Sequence[Written]) -> None:
+        self.written(written)
+        self._wrote([ended.held for ended, _ in written])
+
+    def written(self, written: Sequence[Written]) -> None:
+        """Take note of what is written: hold it no more, and log it."""
         helds = [ended.held for ended, _ in written]
         self._holdings.drop(helds)
         succeeded: list[log.Moved] = []
@@ -151,7 +156,6 @@ class Writer:
                 code, why = None, _why(ended)
             log_end(held, _EVENTS.get(status, "fail"), self._worker_id, ended.took_seconds, code, why, delay)
         log.run_moves("succeed", self._worker_id, succeeded)
-        self._wrote(helds)
         if came_back:
             self._gave_back()
 
