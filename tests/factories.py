@@ -17,7 +17,7 @@ from psycopg.rows import dict_row
 
 from worker.fingerprint import group_of, lost_group
 from worker.states import FAILURES
-from worker.transitions.engine import claims, endings, reaping, renewal
+from worker.transitions.engine import claims, endings, reaping, renewal, unbegun
 
 Connection = psycopg.Connection[Any]
 Row = dict[str, Any]
@@ -291,6 +291,15 @@ def claim_limited(
         send(connection, claims.LOCK_LIMIT, job_type)
         found = send(connection, claims.claim_limited(limit), job_type, worker_id, lease_seconds)
         return [Claimed(*one) for one in found]
+
+
+def claim_listed(
+    connection: Connection, job_type: str = "mail", worker_id: str = "w1", limit: int = 10
+) -> list[Claimed]:
+    """Claim due runs of a type, and list them as not begun."""
+    values = ([job_type], worker_id, 30, *claims.WHOLE)
+    statement = unbegun.listing(claims.claim(limit), len(values) + 1)
+    return [Claimed(*found) for found in send(connection, statement, *values, [job_type])]
 
 
 def renew(

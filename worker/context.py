@@ -93,6 +93,7 @@ class Context:
             context.timeout_seconds,
             context.traceparent,
             context.worker_id,
+            _,
         ) = assignment
         context.payload = payload
         context._page = page

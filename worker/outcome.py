@@ -84,8 +84,8 @@ class DeadlineExceeded(BaseException):
 class Answer:
     """How one attempt ended. Texts are cut and safe for a screen; `result` is JSON text or None.
 
-    `unbegun`: cancelled before the handler began, which makes it no attempt. `committed`: the handler's own
-    `transaction()` has finished the run already; the rest is for the log only.
+    `unbegun`: the handler did not begin, so that it is no attempt; a message says what stood in the way.
+    `committed`: the handler's own `transaction()` has finished the run already; the rest is for the log only.
     """
 
     kind: Kind

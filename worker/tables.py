@@ -504,6 +504,15 @@ loops = Table(
     PrimaryKeyConstraint("process_id", "name", name="loops_pkey"),
 )
 
+# Claimed attempts that wait for their process and have not begun. See worker.transitions.engine.unbegun.
+unbegun_attempts = Table(
+    "unbegun_attempts",
+    metadata,
+    Column("run_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("lease_epoch", BigInteger, primary_key=True, autoincrement=False),
+    prefixes=["UNLOGGED"],
+)
+
 run_output = Table(
     "run_output",
     metadata,

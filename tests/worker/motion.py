@@ -131,14 +131,14 @@ def outcomes(connection: Connection, run_id: int) -> list[str]:
     return [one["outcome"] for one in attempts(connection, run_id)]
 
 
-def claim_ahead(connection: Connection, gate: Path) -> list[int]:
-    """Let the worker learn that ``swift`` is quick, then enqueue 60 that stand before ``gate``.
+def claim_ahead(connection: Connection, gate: Path, job_type: str = "swift") -> list[int]:
+    """Let the worker learn that ``job_type`` is quick, then enqueue 60 that stand before ``gate``.
 
     Returns their ids when more are claimed than four slots could have begun.
     """
-    learn = insert_many(connection, "swift", 600)
+    learn = insert_many(connection, job_type, 600)
     wait_until_all(connection, learn, "succeeded", 60)
-    ids = insert_many(connection, "swift", 60, {"gate": str(gate)})
+    ids = insert_many(connection, job_type, 60, {"gate": str(gate)})
     wait_until(lambda: counts(connection, ids).get("running", 0) > 4, 20, "runs are claimed ahead of need")
     return ids
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import inf, nan
 from typing import Any
 
 import pytest
 
-from worker.loop.channel import Together
+from worker.loop.channel import Together, array
 from worker.loop.claiming import WINDOW, claim_script, windows
 from worker.loop.claims import LETTERS_AHEAD, MOST_HELD, SIZES, Claims, Load, Plan
 from worker.loop.deciding import succeeded
@@ -203,23 +204,30 @@ def test_nothing_is_claimed_for_free_slots_either_while_too_much_waits_to_be_wri
     assert made.plan(loads(0, 0), unwritten=MOST_HELD) is None
 
 
-def test_one_run_with_a_single_try_stops_claims_ahead_of_its_type_for_a_while() -> None:
+def listed(made: Claims) -> set[str]:
+    """Return the types of which the next claim lists what has not begun."""
+    plan = made.plan(loads(0, 0))
+    assert plan is not None
+    return set(plan.listed)
+
+
+def test_after_one_run_with_a_single_try_those_of_its_type_are_listed_for_a_while() -> None:
     made = claims("mail")
     learn_quick(made, "mail")
+    assert listed(made) == set()
     made.observe(held(made, "mail", 1), 0.001)
-    assert not made.is_quick("mail")
     for _ in range(100):
         made.observe(held(made, "mail"), 0.001)
-    assert not made.is_quick("mail")
+    assert listed(made) == {"mail"}
     learn_quick(made, "mail")
-    assert made.is_quick("mail")
+    assert listed(made) == set()
 
 
-def test_a_type_whose_runs_have_now_and_then_a_single_try_is_not_claimed_ahead() -> None:
+def test_a_type_whose_runs_have_now_and_then_a_single_try_is_listed_all_the_time() -> None:
     made = claims("mail")
     for number in range(1000):
         made.observe(held(made, "mail", 1 if number % 50 == 0 else None), 0.001)
-        assert not made.is_quick("mail")
+        assert listed(made) == {"mail"}
 
 
 def test_nothing_quick_waits_behind_a_slow_run() -> None:
@@ -237,11 +245,36 @@ def test_a_type_whose_runs_take_twenty_milliseconds_is_slow() -> None:
 
 
 @pytest.mark.parametrize("by", ["type", "run"])
-def test_what_may_start_only_once_is_never_claimed_ahead(by: str) -> None:
+def test_what_may_start_only_once_is_claimed_ahead_and_listed_while_it_is_quick(by: str) -> None:
     made = claims("mail", max_attempts=1 if by == "type" else 10)
     learn_quick(made, "mail", most=1 if by == "run" else None)
+    assert made.is_quick("mail")
+    assert listed(made) == {"mail"}
+    for _ in range(30):
+        made.observe(held(made, "mail", 1), 0.1)
+    assert listed(made) == set(), "it is claimed for free slots, and begins at once"
+
+
+def test_where_no_list_can_be_kept_nothing_with_a_single_try_is_claimed_ahead() -> None:
+    made = claims("mail", max_attempts=1)
+    learn_quick(made, "mail")
+    made.cannot_list()
     assert not made.is_quick("mail")
-    assert made.plan(loads(1, 1, slow=(0, 1))) is None
+    assert listed(made) == set()
+
+
+def test_every_claim_of_a_listed_type_lists_it_and_no_other() -> None:
+    plan = Plan(["mail", "send"], limit=2, limited=["charge"], round=1, listed=frozenset(["mail", "charge"]))
+    script = claim_script(plan, "w1", 30, Front(), announce=None)
+    text, values = next(script)
+    assert "INTO wakeboard.unbegun_attempts" in text and values[-1] == array(["mail"])
+    past_locks, values = script.send([])
+    assert "INTO wakeboard.unbegun_attempts" in past_locks and values[-1] == array(["mail"])
+    _, (limited, values) = script.send([])
+    assert "INTO wakeboard.unbegun_attempts" in limited and values[-1] == array(["charge"])
+    script = claim_script(replace(plan, listed=frozenset(["other"])), "w1", 30, Front(), announce=None)
+    text, _ = next(script)
+    assert "unbegun_attempts" not in text
 
 
 def test_a_limited_type_is_asked_for_even_when_it_is_quick() -> None:

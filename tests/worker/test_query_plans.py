@@ -11,9 +11,10 @@ from tests import factories
 from tests.conftest import Connection
 from worker.transitions.engine.claims import claim, claim_limited, claim_past_locks
 from worker.transitions.engine.endings import FAIL, RELEASE, SUCCEED, SUCCEED_ALONE
-from worker.transitions.engine.reaping import ENDED_LEASES, REAP
+from worker.transitions.engine.reaping import ENDED_LEASES, GIVE_BACK, REAP
 from worker.transitions.engine.refused import CLAIM_THESE, candidates
 from worker.transitions.engine.renewal import RENEW
+from worker.transitions.engine.unbegun import listing
 
 IDS = "ARRAY[100, 200, 300]::bigint[], ARRAY[1, 1, 1]::bigint[]"
 NOTHING = "ARRAY[NULL, NULL, NULL]"
@@ -108,6 +109,17 @@ def test_a_claim_walks_the_claimable_runs_alone(
     statement = claim(limit, oldest_first=oldest_first)
     values = "ARRAY['type0', 'type1', 'type2'], 'w1', 30, ARRAY[now()], ARRAY[7], ARRAY[9]"
     assert reads(large, statement, values, mode) == {"job_runs_claimable", "Tid Scan"}
+
+
+@pytest.mark.parametrize("mode", ["generic", "custom"])
+def test_a_claim_that_lists_what_it_brings_walks_no_more(large: Connection, mode: str) -> None:
+    values = "ARRAY['type0', 'type1'], 'w1', 30, ARRAY[now()], ARRAY[7], ARRAY[9], ARRAY['type1']"
+    assert reads(large, listing(claim(10), 7), values, mode) == {"job_runs_claimable", "Tid Scan"}
+
+
+@pytest.mark.parametrize("mode", ["generic", "custom"])
+def test_what_has_not_begun_is_given_back_by_the_ids_of_its_runs(large: Connection, mode: str) -> None:
+    assert reads(large, GIVE_BACK, "'{1,2,3}', '{1,1,1}'", mode) == {"job_runs_pkey"}
 
 
 @pytest.mark.parametrize("mode", ["generic", "custom"])

@@ -102,11 +102,19 @@ def test_of_a_quick_type_a_run_with_one_try_waits_behind_no_other(desk: Desk) ->
     assert desk.outstanding == [2, 2]
 
 
-def test_a_type_with_one_try_is_kept_wherever_it_was_claimed_for() -> None:
-    made = Desk(claims("mail", max_attempts=1))
-    made.take(4)
-    assert (made.ended, made.outstanding) == ([], [2, 2])
-    made.children.stop()
+def test_runs_with_one_try_that_are_listed_may_wait_for_one_another(desk: Desk) -> None:
+    rows = [(*claimed("mail", run_id)[:10], 1, *claimed("mail", run_id)[11:]) for run_id in range(1, 5)]
+    desk.slots.take(rows, boottime_ns(), {"mail"})
+    assert (desk.ended, desk.outstanding) == ([], [2, 2])
+    assert all(held.assignment.is_listed for held in desk.holdings.all())
+
+
+def test_a_process_that_cannot_say_what_it_begins_ends_claims_ahead_of_single_tries(desk: Desk) -> None:
+    first, *_ = desk.take(6)
+    desk.claims.met_only_try("mail")
+    desk.slots.finished(Finished(0, first, Answer("unbegun", message="too many connections"), 1, 1))
+    assert [(one.held.assignment, one.move, one.started) for one in desk.ended] == [(first, "release", False)]
+    assert not desk.claims.is_quick("mail")
 
 
 def test_a_run_that_takes_its_process_with_it_makes_its_type_slow(desk: Desk) -> None:

@@ -84,6 +84,24 @@ def test_a_crash_of_the_database_loses_no_run_and_no_result(cluster: Path, tmp_p
     assert set(starts) == {held, through, *many}
 
 
+def test_after_a_crash_of_the_database_no_run_with_a_single_try_has_lost_it_or_had_two(
+    cluster: Path, tmp_path: Path
+) -> None:
+    url, record = embedded.url(cluster), tmp_path / "truth"
+    with a_worker(url, LEASE_SECONDS=20, TRUTH=record) as worker:
+        with db.connect(url, name="wakeboard test") as connection:
+            ids = insert_many(connection, "only_try", 8_000)
+            wait_until_status(connection, ids[1_000], "succeeded", seconds=30)
+            assert rows(connection, "unbegun_attempts")
+        crash(cluster)
+        embedded.start(cluster, settings=SETTINGS)
+        with db.connect(url, name="wakeboard test") as connection:
+            wait_until_all(connection, ids, "succeeded", 60)
+        assert worker.terminate() == 0
+    starts = [line.run_id for line in truth(record) if line.word == "start"]
+    assert sorted(starts) == ids
+
+
 def test_a_worker_waits_for_a_database_that_is_not_there_yet(cluster: Path) -> None:
     url = embedded.url(cluster)
     with db.connect(url, name="wakeboard test") as connection:

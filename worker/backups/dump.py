@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 # What is of the moment only, and what would let people in again who had gone: tables without their rows.
-LEFT_OUT = ("sessions", "login_links", "login_failures", "loops", "run_output")
+LEFT_OUT = ("sessions", "login_links", "login_failures", "loops", "run_output", "unbegun_attempts")
 LOOK_SECONDS = 0.1
 # PGOPTIONS, PGSSLMODE … of the caller would otherwise steer the programs.
 PLAIN = {"PATH": "/usr/bin:/bin", "LC_ALL": "C", "TZ": "UTC"}

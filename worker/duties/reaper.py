@@ -1,7 +1,7 @@
 """Taking back runs whose lease ended: their worker died, hung or was cut off.
 
-Any worker may decide for any type: the policies are in the database. Two statements: read what ended,
-then move it, guarded by the epoch as read.
+Any worker may decide for any type: the policies are in the database. Read what ended, then move it, guarded
+by the epoch as read: what is known not to have begun goes back at no cost, the rest is lost.
 
 A batch that the database refuses for one of its rows (a rule of its owner, or one that plain SQL has broken)
 is taken back in halves, down to that one. A run that may not be tried again is dead, with the database's
@@ -21,7 +21,8 @@ from worker.backoff import Backoff
 from worker.clock_skew import is_since
 from worker.fingerprint import LOST_TEMPLATE, lost_group
 from worker.refusals import Refusals, halves, is_refusal, said
-from worker.transitions.engine.reaping import END_REFUSED, ENDED_LEASES, REAP
+from worker.transitions.engine.reaping import END_REFUSED, ENDED_LEASES, GIVE_BACK, REAP
+from worker.transitions.engine.unbegun import STRIKE_OFF_ALL
 
 BATCH = 500
 PASSED_BY_SECONDS = 60.0
@@ -74,19 +75,25 @@ class Reaper:
             return {}
         delays = [Backoff.parse_or_default(row[6]).delay_seconds(row[4] + 1) for row in rows]
         lost = [Lost(row[0], row[1], row[3], delay, row[5]) for row, delay in zip(rows, delays, strict=True)]
-        moved = self._reap(connection, lost)
+        given_back = _give_back(connection, lost)
+        is_given_back = {run_id for run_id, *_ in given_back}
+        moved = given_back + self._reap(connection, [one for one in lost if one.id not in is_given_back])
         self.has_more = len(rows) == BATCH and bool(moved)
         counts: dict[str, int] = {}
         for run_id, status, next_run_at, job_type, attempt, worker_id in moved:
             counts[status] = counts.get(status, 0) + 1
             log.move(
-                "reap", run_id=run_id, job_type=job_type, attempt=attempt, worker_id=worker_id,
-                error_code="lease_lost", status=status, next_run_at=next_run_at,
+                "release" if run_id in is_given_back else "reap", run_id=run_id, job_type=job_type,
+                attempt=attempt, worker_id=worker_id,
+                error_code=None if run_id in is_given_back else "lease_lost", status=status,
+                next_run_at=next_run_at,
             )  # fmt: skip
         return counts
 
     def _reap(self, connection: psycopg.Connection[Any], lost: Sequence[Lost]) -> Moved:
         """Take the runs back and return them, in halves where the database refuses that."""
+        if not lost:
+            return []
         try:
             return _take_back(connection, lost, WHY)
         except psycopg.Error as refused:
@@ -143,6 +150,19 @@ class Reaper:
         self.jumps += 1
         self.reconnected()
         return True
+
+
+def _give_back(connection: psycopg.Connection[Any], lost: Sequence[Lost]) -> Moved:
+    """Give back what has not begun, and return it. Where the database refuses that, all of it is lost."""
+    values = [one.id for one in lost], [one.epoch for one in lost]
+    cursor = psycopg.RawCursor(connection)
+    try:
+        return cursor.execute(GIVE_BACK.encode(), values).fetchall()
+    except psycopg.Error as refused:
+        if not is_refusal(refused):
+            raise
+    cursor.execute(STRIKE_OFF_ALL.encode(), values)
+    return []
 
 
 def _take_back(connection: psycopg.Connection[Any], lost: Sequence[Lost], why: str) -> Moved:

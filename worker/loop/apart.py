@@ -40,7 +40,7 @@ def claim_apart(plan: Plan, names: Sequence[str], limit: int, round_: Round, *, 
     def claim(ids: Sequence[int]) -> Script:
         name = names[0].encode() if is_limited else None
         these = CLAIM_THESE, (numbers(ids), round_.me, round_.lease, name)
-        return round_.under_limit(names[0], these) if is_limited else _alone(these)
+        return round_.under_limit(names[0], these) if is_limited else _alone(round_.listing(these, names))
 
     if runs:
         yield from _in_parts([(run_id, name) for run_id, name in runs], claim, round_)

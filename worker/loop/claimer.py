@@ -309,7 +309,7 @@ class Claimer:
                 self._failed(claimed.failure)
             elif is_full:
                 self._go_on(rows)
-            self._slots.take(rows, claimed.sent_ns)
+            self._slots.take(rows, claimed.sent_ns, claimed.listed)
             self._tell(ends)
 
         self._line.channel.run(script, done, failed, is_spare=is_proof)

@@ -50,7 +50,7 @@ def claim_script(
     ``passed_by``: runs whose claim the database refuses, and which could not be set aside. ``ends``: what has
     ended of types with a limit and is written with their claims.
     """
-    round_ = Round(worker_id.encode(), lease_seconds, front, passed_by, ends=ends)
+    round_ = Round(worker_id.encode(), lease_seconds, front, passed_by, plan.listed, ends=ends)
     if announce is not None:
         yield (IDLE if announce else BUSY), (round_.me,)
     # In turns: a backlog of either kind leaves the other every second round, or every eighth where the other
@@ -108,14 +108,14 @@ def _together(
     try:
         for places in round_.front.tries(names, limit, oldest_first=plan.oldest_first):
             sent_ns = boottime_ns()
-            rows: Rows = yield statement, (*values, *map(array, places))
+            rows: Rows = yield round_.listing((statement, (*values, *map(array, places))), names)
             round_.took(rows, sent_ns)
             round_.front.took(rows, limit, oldest_first=plan.oldest_first)
             if rows:
                 # There may be more before where it began or behind what it looked at, however few came.
                 return len(rows) >= limit or places != WHOLE
         sent_ns = boottime_ns()
-        rows = yield claim_past_locks(min(limit, PAST_LOCKS)), values
+        rows = yield round_.listing((claim_past_locks(min(limit, PAST_LOCKS)), values), names)
         round_.took(rows, sent_ns)
         if rows:
             round_.front.look_deeper()

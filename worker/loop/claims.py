@@ -1,15 +1,17 @@
 """What to claim next: how many, of which types, in which order. Decides; sends nothing.
 
-A run is claimed for a free slot. Types whose runs are quick and may be retried are claimed ahead of need,
-about a quarter of a second's worth per slot. A wrong guess is cheap: what waits for long, or behind a run
-that goes on for long, is given back (``slots``). So a type counts as quick until its runs say otherwise, the
-last few decide, and how many are claimed ahead is learned from all runs of the worker.
+A run is claimed for a free slot. Types whose runs are quick are claimed ahead of need, about a quarter of a
+second's worth per slot. A wrong guess is cheap: what waits for long, or behind a run that goes on for long,
+is given back (``slots``), and which runs with a single try have not begun stands on a list
+(``engine.unbegun``). So a type counts as quick until its runs say otherwise, the last few decide, and how
+many are claimed ahead is learned from all runs of the worker.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from time import monotonic
 
 from worker.loop.channel import Rows
 from worker.loop.deciding import Ended
@@ -37,6 +39,8 @@ BRIEF_SECONDS = 0.002
 OF_TYPE, OF_WORKER = 0.2, 0.02
 # What is left, with each other run, of the knowledge that runs of a type have one try; until so little.
 FADED, FORGOTTEN_TRY = 0.98, 0.05
+# So long nothing is claimed ahead that is to be listed, after that could not be kept.
+UNLISTED_SECONDS = 60.0
 OLDEST_EVERY = 5
 # While quick runs keep all slots busy, the others are asked for by age, and once in between by priority.
 TURNS_OF_ALL = (1, OLDEST_EVERY - 1)
@@ -68,8 +72,8 @@ class Pace:
 
     @property
     def is_quick(self) -> bool:
-        """Whether the last runs took less than 20 ms on average, and a lost start costs none its only try."""
-        return self.mean_seconds < QUICK_SECONDS and self.only_try_share < FORGOTTEN_TRY
+        """Whether the last runs took less than 20 ms on average."""
+        return self.mean_seconds < QUICK_SECONDS
 
 
 @dataclass(slots=True)
@@ -87,7 +91,8 @@ class Plan:
 
     ``slots``: how many slots what is claimed ahead was reckoned for; a slow run among the first takes one.
     ``limited_ahead``: how many to claim of each quick type with a limit, whatever slots are free.
-    ``unlimited_first``: whether types without a limit are asked before those with one.
+    ``unlimited_first``: whether types without a limit are asked before those with one. ``listed``: of which
+    types what is claimed is listed as not begun.
     """
 
     types: Sequence[str]
@@ -100,6 +105,7 @@ class Plan:
     slots: int = 1
     limited_ahead: Mapping[str, int] = field(default_factory=dict)
     unlimited_first: bool = True
+    listed: frozenset[str] = frozenset()
 
     def ahead_beside(self, rows: Rows) -> int:
         """Return how many to claim ahead when ``rows`` were claimed for free slots."""
@@ -125,6 +131,9 @@ class Claims:
     _mean_seconds: float = 0.0
     _written: int = 0
     _is_heavy: bool = False
+    # Types whose runs, or some of them, have a single try; what is claimed of these is listed, from then on.
+    _single_tries: set[str] = field(default_factory=set)
+    _lists_from: float = 0.0
 
     def learn(self, policies: Sequence[Mapping[str, object]]) -> None:
         """Take over the types that the handlers registered."""
@@ -135,11 +144,15 @@ class Claims:
             str(policy["name"]): Policy(**{name: policy[name] for name in names})  # type: ignore[arg-type]
             for policy in policies
         }
+        self._single_tries |= {name for name, policy in self.policies.items() if policy.max_attempts == 1}
 
     def observe(self, held: Held, seconds: float) -> None:
         """Learn from a run that took, or has taken by now, so many seconds."""
         pace = self._pace(held.assignment.job_type)
-        pace.observe(seconds, is_only_try=held.max_attempts == 1)
+        is_only_try = held.max_attempts == 1
+        pace.observe(seconds, is_only_try=is_only_try)
+        if is_only_try:
+            self._single_tries.add(held.assignment.job_type)
         if pace.mean_seconds < QUICK_SECONDS:
             self._mean_seconds += OF_WORKER * (seconds - self._mean_seconds)
 
@@ -153,8 +166,13 @@ class Claims:
         self._written += runs
 
     def met_only_try(self, job_type: str) -> None:
-        """Claim nothing of ``job_type`` ahead for a while: a run with one try was among what came."""
+        """List what is claimed of ``job_type``, for a while: a run with one try was among what came."""
         self._pace(job_type).only_try_share = 1.0
+        self._single_tries.add(job_type)
+
+    def cannot_list(self) -> None:
+        """Claim nothing ahead for a while that is to be listed: its processes cannot strike it off."""
+        self._lists_from = monotonic() + UNLISTED_SECONDS
 
     def weigh(self, rows: Rows) -> None:
         """Learn from the rows of a claim how large the payloads of their types are."""
@@ -179,8 +197,7 @@ class Claims:
 
     def is_quick(self, job_type: str) -> bool:
         """Return whether runs of ``job_type`` may be claimed ahead."""
-        policy = self.policies.get(job_type)
-        if job_type in self.fresh or (policy is not None and policy.max_attempts == 1):
+        if job_type in self.fresh or (job_type in self._single_tries and monotonic() < self._lists_from):
             return False
         return self._pace(job_type).is_quick
 
@@ -235,8 +252,19 @@ class Claims:
         self.rounds += 1
         return Plan(
             types, size_of(wanted), self.rounds % OLDEST_EVERY == 0, limited, self.rounds,
-            unlimited_first=self.rounds % (2 if self.has_more else EMPTY_EVERY) == 1,
+            unlimited_first=self.rounds % (2 if self.has_more else EMPTY_EVERY) == 1, listed=self._listed(),
         )  # fmt: skip
+
+    def _listed(self) -> frozenset[str]:
+        """Return the types that may be claimed ahead because it is known which of their runs have begun: a
+        start that is lost costs them their only try."""
+        self._single_tries = {name for name in self._single_tries if self._has_single_tries(name)}
+        return frozenset(name for name in self._single_tries if self.is_quick(name))
+
+    def _has_single_tries(self, job_type: str) -> bool:
+        policy = self.policies.get(job_type)
+        is_so = policy is not None and policy.max_attempts == 1
+        return is_so or self._pace(job_type).only_try_share >= FORGOTTEN_TRY
 
     def _quick(self) -> Sequence[str]:
         """Return the types that may be claimed ahead."""

@@ -7,7 +7,7 @@ nanoseconds, which goes on while a machine sleeps: the lease does too.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -86,8 +86,12 @@ def held_from_row(
     worker_id: str,
     lease_seconds: float,
     leased_ns: int,
+    listed: Collection[str] = (),
 ) -> Held:
-    """Return the Held of one row of a claim (the columns of ``engine.claims``)."""
+    """Return the Held of one row of a claim (the columns of ``engine.claims``).
+
+    ``listed``: the types of which the claim listed what has not begun.
+    """
     (
         run_id,
         epoch,
@@ -108,7 +112,21 @@ def held_from_row(
     seconds = policy.timeout_seconds if timeout is None else _bounded(timeout)
     longer = policy.lease_seconds
     assignment = assignment_of(
-        (run_id, epoch, attempt, job_type, payload, key, definition, fire, created, seconds, trace, worker_id)
+        (
+            run_id,
+            epoch,
+            attempt,
+            job_type,
+            payload,
+            key,
+            definition,
+            fire,
+            created,
+            seconds,
+            trace,
+            worker_id,
+            job_type in listed,
+        )
     )
     return Held(
         assignment,

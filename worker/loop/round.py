@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Collection, Generator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from worker.loop.channel import Asked, Rows, Script, Statement, StatementFailed, Together
+from worker.loop.channel import Asked, Rows, Script, Statement, StatementFailed, Together, array
 from worker.loop.front import Front
 from worker.loop.held import boottime_ns
 from worker.loop.turnover import Ends
 from worker.transitions.engine.claims import LOCK_LIMIT
+from worker.transitions.engine.unbegun import listing
 
 # Leases run from the claim, and a round asks for one limited type after the other: over a slow link, what it
 # has is handed over after this share of a lease.
@@ -36,7 +37,8 @@ class Claimed:
 
     ``sent_ns``: when the first claim that brought something was sent, from which all their leases count.
     ``has_more``: whether types without a limit brought anything, so that they may have more (None: they were
-    not asked). ``is_contended``: a type with a limit could not be asked just now.
+    not asked). ``is_contended``: a type with a limit could not be asked just now. ``listed``: of which types
+    the claims listed what has not begun.
     """
 
     rows: Rows
@@ -46,6 +48,7 @@ class Claimed:
     sent_ns: int = 0
     refused: Sequence[Refused] = ()
     is_contended: bool = False
+    listed: frozenset[str] = frozenset()
 
 
 @dataclass(slots=True)
@@ -56,6 +59,7 @@ class Round:
     lease_seconds: float
     front: Front
     passed_by: Sequence[int] = ()
+    listed: frozenset[str] = frozenset()
     rows: Rows = field(default_factory=list)
     is_full: bool = False
     has_more: bool | None = None
@@ -80,15 +84,23 @@ class Round:
         """What it hands over. One cut short has not asked for everything: the next one follows at once."""
         is_full = self.is_full or self.is_late
         return Claimed(
-            self.rows, is_full, self.has_more, self.failure, self.sent_ns, self.refused, self.is_contended
-        )
+            self.rows, is_full, self.has_more, self.failure, self.sent_ns, self.refused, self.is_contended,
+            self.listed,
+        )  # fmt: skip
+
+    def listing(self, claim: Statement, job_types: Collection[str]) -> Statement:
+        """Return a claim of ``job_types`` that also lists what has not begun, of types that need it."""
+        if self.listed.isdisjoint(job_types):
+            return claim
+        text, values = claim
+        return listing(text, len(values) + 1), (*values, array(sorted(self.listed.intersection(job_types))))
 
     def under_limit(self, job_type: str, claim: Statement) -> Script:
         """Claim from a type that may run only so often at once: count and claim under the type's lock.
 
         What has ended is written in the transaction of the first such claim.
         """
-        statements = (LOCK_LIMIT, (job_type.encode(),)), claim
+        statements = (LOCK_LIMIT, (job_type.encode(),)), self.listing(claim, [job_type])
         if self.ends is None:
             answers = yield Together(statements)
         else:

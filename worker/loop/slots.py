@@ -6,7 +6,7 @@ whoever was given as ``ended`` and ``succeeded``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from heapq import heapify, heapreplace
 from math import inf
 from time import monotonic
@@ -72,13 +72,15 @@ class Slots:
         self.loads = [Load(slot=slot) for slot in range(claims.slots)]
         self.is_stopping = False
 
-    def take(self, rows: Rows, sent_ns: int) -> None:
+    def take(self, rows: Rows, sent_ns: int, listed: Collection[str] = ()) -> None:
         """Hold what a claim that was sent at ``sent_ns`` returned, and hand it to the children.
+
+        ``listed``: the types of which the claim listed what has not begun.
 
         An answer that came when the worker had begun to stop, or the lease may be about to end, goes back.
         """
         claimed = [
-            held_from_row(row, self._claims.policies, self._worker_id, self._lease_seconds, sent_ns)
+            held_from_row(row, self._claims.policies, self._worker_id, self._lease_seconds, sent_ns, listed)
             for row in rows
         ]
         if again := self._holdings.add(claimed):
@@ -119,7 +121,7 @@ class Slots:
         for handful in _handfuls(claimed, together) if together else zip(claimed):
             slows, outstanding, slot = burdens[0]
             first, is_slow = handful[0], slow[handful[0].assignment.job_type]
-            if outstanding and first.max_attempts == 1 and not is_slow:
+            if outstanding and first.max_attempts == 1 and not is_slow and not first.assignment.is_listed:
                 # It came ahead: a worker that is killed would cost it its only try unseen.
                 back.append(first)
                 continue
@@ -217,6 +219,13 @@ class Slots:
             seconds = max(0.0, (finished_ns - started_ns) / 1e9)
             if answer.kind != "unbegun":
                 self._claims.observe(held, seconds)
+            elif answer.message is not None:
+                self._claims.cannot_list()
+                log.warn(
+                    "A process cannot tell the database what it begins: for a minute no runs with a single "
+                    "try are claimed ahead.",
+                    run_id=held.run_id, job_type=assignment.job_type, error=answer.message,
+                )  # fmt: skip
             self._settle(held, answer, seconds, finished_ns)
 
     def returned(self, event: Returned) -> None:

@@ -23,6 +23,7 @@ from worker.event_loop import EventLoop
 from worker.exceptions import parts_of
 from worker.invoke import invoke
 from worker.outcome import OUTPUT_BYTES, PLAIN, Answer, Cancelled, DeadlineExceeded
+from worker.processes.beginning import strike_off
 from worker.processes.hygiene import Hygiene
 from worker.processes.memory import bursts_refused, held_bytes
 from worker.processes.offspring import Offspring, leave
@@ -164,6 +165,11 @@ class Child:
             if self.leaving:
                 return
             started_ns = boottime_ns()
+        if assignment.is_listed and (why := strike_off(assignment)) is not None:
+            now_ns = boottime_ns()
+            self._report(Reported(*assignment[:2], now_ns, now_ns, why))
+            return
+        started_ns = boottime_ns()
         run_id, lease_epoch = self._current = assignment[:2]
         deadline_ns = started_ns + int(assignment.timeout_seconds * 1e9)
         self._page.begin(run_id, lease_epoch, started_ns, deadline_ns)

@@ -28,7 +28,8 @@ _returned = struct.Struct(f">{len(_RETURNED)}xqqqq")
 
 class Assignment(NamedTuple):
     """One claimed run on its way to a child. `payload` is JSON text (decoded in the child); times are ISO
-    texts, `scheduled_for` with its schedule's zone in brackets."""
+    texts, `scheduled_for` with its schedule's zone in brackets. `is_listed`: it stands on the list of those
+    that have not begun, and the child has to strike it off first."""
 
     run_id: int
     lease_epoch: int
@@ -42,6 +43,7 @@ class Assignment(NamedTuple):
     timeout_seconds: float
     traceparent: str | None
     worker_id: str
+    is_listed: bool = False
 
 
 # A namedtuple's own constructor takes its fields one by one, which is dearer.

@@ -20,7 +20,7 @@ from worker.fingerprint import lost_group
 from worker.refusals import is_refusal, judged_in_time
 from worker.states import CANCELLABLE, CLAIMABLE, ENDED, VERBS, sql_list
 from worker.transitions.answer import Answer
-from worker.transitions.engine.reaping import RELEASE_LEASE
+from worker.transitions.engine.reaping import RELEASE_LEASE, RELEASE_UNBEGUN
 from worker.transitions.newrun import payload_limit, payload_text
 
 Connection = psycopg.Connection[Any]
@@ -292,7 +292,11 @@ def release_lease(connection: Connection, run_id: int, actor: Actor, reason: str
         values = (
             [run_id], [lease["lease_epoch"]], [delay], [lease["most"]], why, [group.id], group.template,
         )  # fmt: skip
-        moved = psycopg.RawCursor(connection).execute(RELEASE_LEASE.encode(), values).fetchone()
+        cursor = psycopg.RawCursor(connection)
+        moved = (
+            cursor.execute(RELEASE_UNBEGUN.encode(), values[:2]).fetchone()
+            or cursor.execute(RELEASE_LEASE.encode(), values).fetchone()
+        )
         before = {"status": "running", "locked_by": lease["locked_by"]}
         if moved is None:
             message = f"The worker of run {run_id} is alive and renews its lease; cancel the run instead."

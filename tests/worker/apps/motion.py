@@ -54,6 +54,12 @@ def swift(ctx: Context) -> None:
         time.sleep(0.005)
 
 
+@job("swift_only_try", max_attempts=1)
+def swift_only_try(ctx: Context) -> None:
+    """The same for a type that may start only once."""
+    swift(ctx)
+
+
 @job("patient", backoff="fixed 0.1s", timeout=60)
 def patient(ctx: Context) -> str:
     """Wait ``seconds`` and look now and then whether to stop."""

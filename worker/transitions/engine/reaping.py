@@ -1,10 +1,15 @@
-"""Runs whose worker has gone, and how they are taken from it: by a reaper, or by a person."""
+"""Runs whose worker has gone, and how they are taken from it: by a reaper, or by a person.
+
+What stands on the list of attempts that have not begun (``unbegun``) is given back first, and costs nothing:
+the rest may have begun.
+"""
 
 from __future__ import annotations
 
 from worker.leases import IS_HEARD
 from worker.transitions.engine.attempts import GROUPED, counted, history, status_after
 from worker.transitions.engine.fence import FREED, RUNNING
+from worker.transitions.engine.unbegun import MAY_HAVE_BEGUN
 
 # Leases that ended, oldest first. The policy is the type's as its workers published it: any reaper can
 # decide for any type. $1 how many, $2 runs to pass by.
@@ -20,7 +25,8 @@ LIMIT $1
 
 
 def _reap(guard: str) -> str:
-    """Return the statement that takes runs from owners that have gone, while ``guard`` holds.
+    """Return the statement that takes runs that may have begun from owners that have gone, while ``guard``
+    holds.
 
     $1 ids, $2 epochs as read, $3 delays in seconds (used when it had failed before), $4 max_attempts, $5 why,
     $6 error groups, $7 their template.
@@ -38,7 +44,7 @@ WITH answer AS (
             a.most, a.error_group, CASE WHEN r.failures = 0 THEN 0 ELSE a.delay END AS delay,
             {status_after("false", "a.most")}
         FROM wakeboard.job_runs AS r
-        WHERE r.id = a.id AND r.lease_epoch = a.epoch AND {RUNNING} AND {guard}
+        WHERE r.id = a.id AND r.lease_epoch = a.epoch AND {RUNNING} AND {guard} AND {MAY_HAVE_BEGUN}
         FOR NO KEY UPDATE OF r SKIP LOCKED
     ) AS ended
 ), moved AS (
@@ -63,7 +69,47 @@ SELECT id, status, next_run_at::text, job_type, attempt, worker_id FROM moved
 """
 
 
-REAP = _reap("r.locked_until < now()")
+def _give_back(guard: str) -> str:
+    """Return the statement that takes runs that have not begun from owners that have gone, while ``guard``
+    holds.
+
+    $1 ids, $2 epochs as read. Answers as the others do. The row is locked before its attempt is struck off,
+    which nobody undoes who has lost it.
+    """
+    return f"""
+WITH answer AS (
+    SELECT * FROM unnest($1::bigint[], $2::bigint[]) AS a (id, epoch)
+), held AS MATERIALIZED (
+    SELECT ended.*
+    FROM answer AS a
+    CROSS JOIN LATERAL (
+        SELECT r.id, r.lease_epoch AS epoch, r.locked_by AS worker_id,
+            CASE WHEN r.cancel_requested_at IS NOT NULL THEN 'cancelled' ELSE 'queued' END AS status
+        FROM wakeboard.job_runs AS r
+        WHERE r.id = a.id AND r.lease_epoch = a.epoch AND {RUNNING} AND {guard}
+        FOR NO KEY UPDATE OF r SKIP LOCKED
+    ) AS ended
+), unbegun AS (
+    DELETE FROM wakeboard.unbegun_attempts AS u USING held AS h
+    WHERE u.run_id = h.id AND u.lease_epoch = h.epoch
+    RETURNING h.id, h.worker_id, h.status
+)
+UPDATE wakeboard.job_runs AS r
+SET status = u.status, lease_epoch = r.lease_epoch + 1, attempts = r.attempts - 1,
+    finished_at = CASE u.status WHEN 'cancelled' THEN now() END, {FREED}
+FROM unbegun AS u
+WHERE r.id = u.id
+RETURNING r.id, r.status, NULL::text, r.job_type, r.attempts + 1, u.worker_id
+"""
+
+
+_HAS_ENDED = "r.locked_until < now()"
+# The operator's way: also when the worker has been silent for two heartbeats.
+_IS_SILENT = f"""(r.locked_until < now() OR NOT EXISTS (
+        SELECT 1 FROM wakeboard.workers AS w WHERE w.id = r.locked_by AND {IS_HEARD}
+    ))"""
+REAP, GIVE_BACK = _reap(_HAS_ENDED), _give_back(_HAS_ENDED)
+RELEASE_LEASE, RELEASE_UNBEGUN = _reap(_IS_SILENT), _give_back(_IS_SILENT)
 # What cannot be taken back ends where it stands: of an ended run no rule is asked that could refuse it.
 # $1 id, $2 epoch as read, $3 why.
 END_REFUSED = f"""
@@ -73,9 +119,3 @@ SET status = 'dead', finished_at = now(), failed_at = now(), error_code = 'lease
 WHERE r.id = $1 AND r.lease_epoch = $2 AND {RUNNING} AND r.locked_until < now()
 RETURNING r.id, r.status, NULL::text, r.job_type, r.attempts, NULL::text
 """
-# The operator's way: also when the worker has been silent for two heartbeats.
-RELEASE_LEASE = _reap(
-    f"""(r.locked_until < now() OR NOT EXISTS (
-        SELECT 1 FROM wakeboard.workers AS w WHERE w.id = r.locked_by AND {IS_HEARD}
-    ))"""
-)

@@ -1,0 +1,33 @@
+"""What a child does before a run that has a single try: it strikes the attempt off the list of those that
+have not begun (`worker.transitions.engine.unbegun`).
+
+Whoever takes the run from a dead worker knows by that list whether it may be tried.
+"""
+
+from __future__ import annotations
+
+from worker.outcome import PLAIN, Answer
+from worker.processes.wire import Assignment
+from worker.texts import clean_text
+
+
+def strike_off(assignment: Assignment) -> Answer | None:
+    """Strike an attempt off; return None when it may begin, else the answer.
+
+    It may not when it no longer stands there: somebody has taken the run back, or the server has lost the
+    list. Nor where nobody knows, because the database does not answer; then the answer says why.
+    """
+    # A process that never runs such a type needs no driver.
+    import psycopg
+
+    from worker.db import DatabaseError
+    from worker.own_connection import own_connection
+    from worker.transitions.engine.unbegun import STRIKE_OFF
+
+    try:
+        with own_connection() as connection:
+            cursor = psycopg.RawCursor(connection)
+            cursor.execute(STRIKE_OFF.encode(), assignment[:2], prepare=True)
+            return None if cursor.rowcount else PLAIN["unbegun"]
+    except (DatabaseError, psycopg.Error) as error:
+        return Answer("unbegun", message=clean_text(str(error), 500))
