@@ -9,7 +9,7 @@ import re
 import traceback as traceback_module
 from collections.abc import Callable, Iterator
 from functools import partial
-from types import TracebackType
+from types import CodeType, TracebackType
 from typing import TypeVar
 
 from worker.texts import clean_text, ends_within
@@ -26,6 +26,12 @@ _OUR_ROOMS = (
     "worker.invoke", "worker.processes.child", "worker.pool.handling", "worker.event_loop", "contextlib",
     "asyncio.runners", "asyncio.base_events", "concurrent.futures.thread", "concurrent.futures._base",
 )  # fmt: skip
+
+# A file, the code in it, an instruction of that.
+Place = tuple[str, CodeType, int]
+# The lines of the tracebacks whose places have been met.
+_written: dict[tuple[Place, ...], str] = {}
+_MOST_PLACES, _MOST_WRITTEN = 20, 100
 
 _T = TypeVar("_T")
 
@@ -173,10 +179,34 @@ def _of_parts(group: BaseException, *, is_inner: bool) -> str:
 
 
 def _frames(trace: TracebackType | None) -> str:
+    """The lines of a traceback. What fails by the thousand fails in the same place, and is written once."""
     while trace is not None and trace.tb_frame.f_globals.get("__name__") in _OUR_ROOMS:
         trace = trace.tb_next
     if trace is None:
         return ""
+    places = tuple(_places(trace))
+    if len(places) >= _MOST_PLACES:
+        return _lines(trace)
+    text = _written.get(places)
+    if text is None:
+        if len(_written) >= _MOST_WRITTEN:
+            _written.clear()
+        text = _written[places] = _lines(trace)
+    return text
+
+
+def _places(trace: TracebackType | None) -> Iterator[Place]:
+    """Where each frame of a traceback stands, up to _MOST_PLACES."""
+    for _ in range(_MOST_PLACES):
+        if trace is None:
+            break
+        code = trace.tb_frame.f_code
+        # The same code in two files is the same to Python.
+        yield code.co_filename, code, trace.tb_lasti
+        trace = trace.tb_next
+
+
+def _lines(trace: TracebackType) -> str:
     ends = _FRAMES_EACH_END
     first = traceback_module.extract_tb(trace, limit=ends)
     lines = ["Traceback (most recent call last):\n", *first.format()]

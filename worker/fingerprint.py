@@ -32,23 +32,36 @@ _SIX = (
     r"\[?(?<![\w:])(?:(?:[0-9a-fA-F]{1,4}:|::)(?:[0-9a-fA-F]{0,4}:){1,7}[0-9a-fA-F]{0,4}|::[0-9a-fA-F]{1,4})"
     r"(?:\]:\d{1,5}|\])?"
 )
-# In order: what stands in quotes may be anything, and an address holds numbers.
+# In order: what stands in quotes may be anything, and an address holds numbers. Each with texts of which one
+# is in whatever it matches: to look for those takes a tenth of the time.
 _CHANGING = tuple(
-    (re.compile(pattern), word)
-    for pattern, word in (
-        (r"""(?<![\w\\])(?:'[^'\n]{0,300}'|"[^"\n]{0,300}"|`[^`\n]{0,300}`)(?!\w)""", "<value>"),
-        (r"„[^“”\n]{0,300}[“”]|“[^”\n]{0,300}”|‘[^’\n]{0,300}’|«[^»\n]{0,300}»", "<value>"),
-        (r"\b[a-zA-Z][a-zA-Z0-9+.-]{1,20}://[^\s<>)\]]{1,300}", "<address>"),
-        (r"(?<![\w.+-])[\w.+-]{1,100}@[\w-]{1,100}(?:\.[\w-]{1,100}){0,8}", "<address>"),
-        (r"\b[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}\b", "<id>"),
-        (r"\b\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d(?:[.,]\d+)?)?)?(?: ?(?:Z|[+-]\d\d:?\d\d)\b)?", "<time>"),
-        (r"\b\d\d:\d\d:\d\d(?:[.,]\d+)?\b", "<time>"),
-        (r"\b\d{1,3}(?:\.\d{1,3}){3}(?::\d{1,5})?\b", "<address>"),
-        (_SIX, "<address>"),
-        (r"\b0[xX][0-9a-fA-F]+\b", "<id>"),
-        (r"\b(?=[0-9a-fA-F]{0,63}\d)[0-9a-fA-F]{8,64}\b", "<id>"),
-        (r"(?<![\w<])(?:~|\.{1,2})?(?:/[\w.@+-]{1,255}){2,64}/?", "<path>"),
-        (r"(?:(?<!\w)[-+])?\d+(?:[.,_]\d+)*(?:[eE][-+]?\d+)?", "<n>"),
+    (tells, re.compile(pattern), word)
+    for tells, pattern, word in (
+        (
+            ("'", '"', "`"),
+            r"""(?<![\w\\])(?:'[^'\n]{0,300}'|"[^"\n]{0,300}"|`[^`\n]{0,300}`)(?!\w)""",
+            "<value>",
+        ),
+        (
+            ("„", "“", "«", "‘"),
+            r"„[^“”\n]{0,300}[“”]|“[^”\n]{0,300}”|‘[^’\n]{0,300}’|«[^»\n]{0,300}»",
+            "<value>",
+        ),
+        (("://",), r"\b[a-zA-Z][a-zA-Z0-9+.-]{1,20}://[^\s<>)\]]{1,300}", "<address>"),
+        (("@",), r"(?<![\w.+-])[\w.+-]{1,100}@[\w-]{1,100}(?:\.[\w-]{1,100}){0,8}", "<address>"),
+        (("-",), r"\b[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}\b", "<id>"),
+        (
+            ("-",),
+            r"\b\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d(?:[.,]\d+)?)?)?(?: ?(?:Z|[+-]\d\d:?\d\d)\b)?",
+            "<time>",
+        ),
+        ((":",), r"\b\d\d:\d\d:\d\d(?:[.,]\d+)?\b", "<time>"),
+        ((".",), r"\b\d{1,3}(?:\.\d{1,3}){3}(?::\d{1,5})?\b", "<address>"),
+        ((":",), _SIX, "<address>"),
+        (("0x", "0X"), r"\b0[xX][0-9a-fA-F]+\b", "<id>"),
+        (("",), r"\b(?=[0-9a-fA-F]{0,63}\d)[0-9a-fA-F]{8,64}\b", "<id>"),
+        (("/",), r"(?<![\w<])(?:~|\.{1,2})?(?:/[\w.@+-]{1,255}){2,64}/?", "<path>"),
+        (("",), r"(?:(?<!\w)[-+])?\d+(?:[.,_]\d+)*(?:[eE][-+]?\d+)?", "<n>"),
     )
 )
 # What ``worker.outcome`` adds to the message of a group's first exception: how many failed beside it.
@@ -118,8 +131,11 @@ def read(text: str) -> int:
 def template_of(message: str) -> str:
     """Return ``message`` in one line, with ``<n>``, ``<id>``, ``<value>`` … for what changes."""
     text = message[:_READ_CHARACTERS]
-    for pattern, word in _CHANGING:
-        text = pattern.sub(word, text)
+    for tells, pattern, word in _CHANGING:
+        for tell in tells:
+            if tell in text:
+                text = pattern.sub(word, text)
+                break
     text = " ".join(text.split())
     return text if len(text) <= TEMPLATE_CHARACTERS else f"{text[: TEMPLATE_CHARACTERS - 1]}…"
 

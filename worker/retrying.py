@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from worker.backoff import Backoff
 from worker.outcome import Answer
+
+# Whatever fails by the thousand has the same few rules.
+_rule = lru_cache(maxsize=256)(Backoff.parse)
 
 
 def delay_seconds(answer: Answer, backoff: str, failures: int) -> float:
@@ -12,7 +17,7 @@ def delay_seconds(answer: Answer, backoff: str, failures: int) -> float:
 
     `failures` counts the one just made, so it is 1 or more.
     """
-    rule = Backoff.parse(backoff)
+    rule = _rule(backoff)
     own = rule.delay_seconds(failures)
     if answer.retry_after_seconds is None:
         return own

@@ -70,6 +70,11 @@ def test_type_code_words_and_place_part_failures(other: tuple[str, str, str, str
     assert group_of("mail", "x", "gone").id != group_of(*other).id
 
 
+@pytest.mark.parametrize("text", ["0XAB", "at(02:14:07)", "x@y", "~/a/b", "‘a’", "«a»", "`a`", "fe80::1"])
+def test_something_changing_is_found_by_itself(text: str) -> None:
+    assert "<" in template_of(text)
+
+
 def test_words_that_only_look_like_something_changing_stay() -> None:
     for text in ("don't and can't", "either/or", "a fee", "C'est fini: l'hôte", "decade of beef"):
         assert template_of(text) == text

@@ -9,6 +9,7 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from email.message import Message
+from functools import partial
 from typing import Any
 
 import click
@@ -202,6 +203,36 @@ def test_the_traceback_names_the_line_and_the_cause() -> None:
     text = answer.traceback or ""
     assert text.index("KeyError: 'inner'") < text.index("direct cause") < text.index("ValueError: outer")
     assert "raise error from cause" in text
+
+
+def test_what_fails_again_in_the_same_place_tells_the_same_lines_and_its_own_message() -> None:
+    def refuse(order: int) -> None:
+        raise ValueError(f"order {order}")
+
+    def at_once(order: int) -> None:
+        refuse(order)
+
+    def later(order: int) -> None:
+        refuse(order)
+
+    def told(way: Callable[[int], None], order: int) -> tuple[str, str]:
+        lines, _, message = (answer_for_exception(raised(lambda: way(order))).traceback or "").rpartition(
+            "\n"
+        )
+        return lines, message
+
+    first = told(at_once, 1)
+    assert told(at_once, 2) == (first[0], "ValueError: order 2")
+    other = told(later, 3)
+    assert "in later" not in first[0] and "in later" in other[0] and other[1] == "ValueError: order 3"
+
+
+def test_the_same_code_in_another_file_fails_in_that_file() -> None:
+    for number in range(150):
+        code = compile("raise ValueError", f"/srv/release-{number}/jobs.py", "exec")
+        for _ in range(2):
+            text = answer_for_exception(raised(partial(exec, code))).traceback or ""
+            assert f'File "/srv/release-{number}/jobs.py", line 1' in text
 
 
 @pytest.mark.parametrize(
