@@ -202,6 +202,8 @@ class Child:
         if context.cancelled:
             return PLAIN["unbegun"]
         answer = self._hygiene.new_context().run(self._call, job_type, context)
+        if context.committed and answer is PLAIN["returned"]:
+            return PLAIN["committed"]
         if context.committed:
             return Answer(
                 "committed",
