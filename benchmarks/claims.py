@@ -30,7 +30,7 @@ from worker.db import configure, connect, migrate
 from worker.loop.channel import array
 from worker.loop.claiming import WINDOW
 from worker.loop.front import Front
-from worker.transitions.engine.claims import WHOLE, claim, claim_past_locks
+from worker.transitions.engine.claims import WHOLE, claim
 from worker.transitions.engine.planning import PLANNING
 
 OPEN, AHEAD = "open", "ahead"
@@ -133,10 +133,11 @@ def measure_types(
 ) -> tuple[float, float, int, int]:
     """Return the median and the largest time of claims of ``limit`` in ms, rows locked, and kB of WAL."""
     cursor, front, times = psycopg.RawCursor(connection), Front(), []
-    statement = claim(limit) if ours else claim_past_locks(limit)
+    statement = claim(limit, past_locks=not ours)
     locked, written = 0, 0
     for round_ in range(31):
-        places = [array(each).decode() for each in next(front.tries(names, limit))] if ours else []
+        looked = next(front.tries(names, limit)).values if ours else WHOLE
+        places = [array(each).decode() for each in looked]
         values = (names, "w1", 30.0, *places)
         connection.execute("BEGIN")
         before = number(connection, "SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn")

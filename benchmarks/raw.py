@@ -82,16 +82,18 @@ class Raw:
 
     def claimed(self) -> list[Run]:
         """Claim as the worker does where nothing is limited; empty when nothing is due."""
-        statement = claims.claim(self._batch)
         self._rounds += 1
         for some in windows(self.types, self._rounds):
             values = (some, self.me, LEASE_SECONDS)
             for places in self._front.tries(some, self._batch):
-                rows = self.ask(statement, (*values, *map(list, places)))
+                statement = claims.claim(self._batch, past_locks=places.past_locks)
+                rows = self.ask(statement, (*values, *map(list, places.values)))
                 self._front.took(rows, self._batch)
                 if rows:
                     return _runs(rows)
-            if rows := self.ask(claims.claim_past_locks(self._batch), values):
+            statement = claims.claim(self._batch, past_locks=True)
+            if rows := self.ask(statement, (*values, *claims.WHOLE)):
+                self._front.found_past_locks()
                 return _runs(rows)
         return []
 

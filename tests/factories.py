@@ -272,9 +272,10 @@ def claim(
     *,
     lease_seconds: float = 30,
     oldest_first: bool = False,
+    past_locks: bool = False,
 ) -> list[Claimed]:
     """Claim up to ``limit`` due runs of unlimited ``types`` for ``worker_id``."""
-    statement = claims.claim(limit, oldest_first=oldest_first)
+    statement = claims.claim(limit, oldest_first=oldest_first, past_locks=past_locks)
     values = (list(types), worker_id, lease_seconds, *claims.WHOLE)
     return [Claimed(*found) for found in send(connection, statement, *values)]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.conftest import Connection
-from tests.factories import Claimed, a_type, claim, send
+from tests.factories import a_type, claim
 from worker.loop.claiming import PAST_LOCKS, claim_script
 from worker.loop.claims import Plan
 from worker.loop.front import Front
@@ -57,13 +57,28 @@ def test_where_others_hold_all_that_it_looks_at_a_claim_past_locks_finds_the_res
     connection: Connection, other: Connection
 ) -> None:
     fill(connection, each=200, types=["mail"])
-    values = (["mail"], "w2", 30.0)
     with other.transaction():
         assert len(claim(other, limit=190)) == 190
         assert claim(connection, limit=1) == [], "it looked at what is held alone"
-        found = [Claimed(*row) for row in send(connection, claims.claim_past_locks(8), *values)]
+        found = claim(connection, worker_id="w2", limit=8, past_locks=True)
         assert len(found) == 8
         assert {one.id for one in found}.isdisjoint(held(other))
+
+
+@pytest.mark.parametrize("limit", [10, 300])
+def test_past_locks_a_claim_takes_what_comes_first_of_what_nobody_holds(
+    connection: Connection, other: Connection, limit: int
+) -> None:
+    fill(connection, each=40)
+    with other.transaction():
+        claim(other, TYPES, "w2", limit=100)
+        taken = claim(connection, TYPES, limit=limit, past_locks=True)
+    left = connection.execute(
+        """SELECT id FROM wakeboard.job_runs WHERE locked_by IS DISTINCT FROM 'w2'
+        ORDER BY priority, run_at, id LIMIT %s""",
+        (limit,),
+    )
+    assert sorted(one.id for one in taken) == sorted(run_id for (run_id,) in left)
 
 
 def held(connection: Connection) -> set[int]:
@@ -77,7 +92,7 @@ def test_an_empty_queue_is_one_that_a_claim_past_locks_finds_empty() -> None:
     statement, _ = next(script)
     assert statement == claims.claim(24)
     statement, _ = script.send([])
-    assert statement == claims.claim_past_locks(PAST_LOCKS)
+    assert statement == claims.claim(PAST_LOCKS, past_locks=True)
     with pytest.raises(StopIteration) as ended:
         script.send([])
     assert not ended.value.value.is_full

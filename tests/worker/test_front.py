@@ -138,6 +138,31 @@ def test_of_what_gave_all_that_a_claim_looked_at_the_next_looks_at_four_times_as
     assert shares[PRIORITIES] == 4 * MORE + MORE, "all may be of this type and priority from now on"
 
 
+def test_where_others_held_much_claims_pass_by_what_is_locked_for_a_second(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    front, clock = Front(), [10_000_000_000]
+    monkeypatch.setattr(module, "boottime_ns", lambda: clock[0])
+    list(front.tries(["mail"], 100))
+    front.took([row(n) for n in range(60)], 100)
+    clock[0] += 900_000_000
+    behind, whole = after(front, limit=100)
+    assert behind.past_locks and whole.past_locks
+    assert max(behind.shares) == 125 + MORE, "what it looks at it locks: little more than it takes"
+    front.took([row(n) for n in range(100, 200)], 100)
+    clock[0] += 200_000_000
+    assert not any(places.past_locks for places in after(front, limit=100))
+
+
+def test_a_claim_that_brought_few_lets_the_next_look_at_all_of_it() -> None:
+    front = Front()
+    list(front.tries(["mail"], 100))
+    front.took([row(n) for n in range(60)], 100)
+    list(front.tries(["mail"], 100))
+    front.took([row(n) for n in range(60, 100)], 100)
+    assert after(front, limit=100) == [WHOLE]
+
+
 def test_claims_by_age_look_at_what_claims_by_age_have_taken() -> None:
     front = Front()
     list(front.tries(["mail"], 100))

@@ -9,7 +9,7 @@ import pytest
 
 from tests import factories
 from tests.conftest import Connection
-from worker.transitions.engine.claims import claim, claim_limited, claim_past_locks
+from worker.transitions.engine.claims import claim, claim_limited
 from worker.transitions.engine.endings import FAIL, RELEASE, SUCCEED, SUCCEED_ALONE
 from worker.transitions.engine.reaping import ENDED_LEASES, GIVE_BACK, REAP
 from worker.transitions.engine.refused import CLAIM_THESE, candidates
@@ -103,10 +103,11 @@ def test_the_end_of_a_handlers_transaction_finds_its_run_by_its_id(large: Connec
 @pytest.mark.parametrize("mode", ["generic", "custom"])
 @pytest.mark.parametrize("limit", [1, 10, 500])
 @pytest.mark.parametrize("oldest_first", [False, True])
+@pytest.mark.parametrize("past_locks", [False, True])
 def test_a_claim_walks_the_claimable_runs_alone(
-    large: Connection, limit: int, mode: str, oldest_first: bool
+    large: Connection, limit: int, mode: str, oldest_first: bool, past_locks: bool
 ) -> None:
-    statement = claim(limit, oldest_first=oldest_first)
+    statement = claim(limit, oldest_first=oldest_first, past_locks=past_locks)
     values = "ARRAY['type0', 'type1', 'type2'], 'w1', 30, ARRAY[now()], ARRAY[7], ARRAY[9]"
     assert reads(large, statement, values, mode) == {"job_runs_claimable", "Tid Scan"}
 
@@ -120,12 +121,6 @@ def test_a_claim_that_lists_what_it_brings_walks_no_more(large: Connection, mode
 @pytest.mark.parametrize("mode", ["generic", "custom"])
 def test_what_has_not_begun_is_given_back_by_the_ids_of_its_runs(large: Connection, mode: str) -> None:
     assert reads(large, GIVE_BACK, "'{1,2,3}', '{1,1,1}'", mode) == {"job_runs_pkey"}
-
-
-@pytest.mark.parametrize("mode", ["generic", "custom"])
-def test_a_claim_past_locks_walks_the_claimable_runs_alone(large: Connection, mode: str) -> None:
-    values = "ARRAY['type0', 'type1', 'type2'], 'w1', 30"
-    assert reads(large, claim_past_locks(8), values, mode) == {"job_runs_claimable", "Tid Scan"}
 
 
 @pytest.mark.parametrize("mode", ["generic", "custom"])

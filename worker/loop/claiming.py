@@ -25,7 +25,6 @@ from worker.transitions.engine.claims import (
     TYPES_WITH_WORK,
     claim,
     claim_limited,
-    claim_past_locks,
 )
 from worker.transitions.engine.endings import RELEASE
 
@@ -103,22 +102,23 @@ def _together(
     plan: Plan, names: Sequence[str], limit: int, round_: Round
 ) -> Generator[Asked, Any, bool | None]:
     """Claim from ``names`` by one statement; returns as a turn does, None where they have nothing."""
-    statement = claim(limit, oldest_first=plan.oldest_first)
     values = (array(names), round_.me, round_.lease)
     try:
         for places in round_.front.tries(names, limit, oldest_first=plan.oldest_first):
             sent_ns = boottime_ns()
-            rows: Rows = yield round_.listing((statement, (*values, *map(array, places))), names)
+            statement = claim(limit, oldest_first=plan.oldest_first, past_locks=places.past_locks)
+            rows: Rows = yield round_.listing((statement, (*values, *map(array, places.values))), names)
             round_.took(rows, sent_ns)
             round_.front.took(rows, limit, oldest_first=plan.oldest_first)
             if rows:
                 # There may be more before where it began or behind what it looked at, however few came.
                 return len(rows) >= limit or places != WHOLE
         sent_ns = boottime_ns()
-        rows = yield round_.listing((claim_past_locks(min(limit, PAST_LOCKS)), values), names)
+        statement = claim(min(limit, PAST_LOCKS), past_locks=True)
+        rows = yield round_.listing((statement, (*values, *map(array, WHOLE.values))), names)
         round_.took(rows, sent_ns)
         if rows:
-            round_.front.look_deeper()
+            round_.front.found_past_locks()
         return True if rows else None
     except StatementFailed as refused:
         if not is_of_row(refused.sqlstate):

@@ -54,21 +54,15 @@ def order(oldest_first: bool) -> str:
 
 _IS_CLAIMABLE = f"r.status IN ({_CLAIMABLE})"
 _LOCKED = "FOR NO KEY UPDATE OF r SKIP LOCKED"
-_WANTED = f"""(
-        SELECT t.name, greatest(coalesce(t.lease_seconds, $3::float8), $3::float8) AS lease_seconds,
-            (asked.place::int - 1) * {PRIORITIES} + 1 AS place
-        FROM unnest($1::text[]) WITH ORDINALITY AS asked (name, place)
-        JOIN wakeboard.job_types AS t ON t.name = asked.name
-        WHERE t.paused_at IS NULL AND coalesce(t.max_running_operator, t.max_running) IS NULL
-    ) AS wanted
-    CROSS JOIN {LEVELS}"""
-_FIRST = f"""SELECT r.ctid AS tid, r.id, r.priority, r.run_at, wanted.lease_seconds
-        FROM wakeboard.job_runs AS r
-        WHERE r.job_type = wanted.name AND r.priority = level.n AND {_IS_CLAIMABLE} AND r.run_at <= now()"""
+_THEN_LOCKED = f"""
+    CROSS JOIN LATERAL (
+        SELECT r.ctid AS tid FROM wakeboard.job_runs AS r
+        WHERE r.ctid = picked.tid AND {_IS_CLAIMABLE} {_LOCKED}
+    ) AS locked"""
 
 
 @cache
-def claim(limit: int, *, oldest_first: bool = False) -> str:
+def claim(limit: int, *, oldest_first: bool = False, past_locks: bool = False) -> str:
     """Return the statement that claims up to ``limit`` due runs of unlimited, unpaused types.
 
     $1 text[] types, $2 worker id, $3 lease in seconds. The first rows of each type and priority are read
@@ -80,50 +74,38 @@ def claim(limit: int, *, oldest_first: bool = False) -> str:
     PRIORITIES of them for each of the types in turn; $6 int[]: how many of each are looked at. Empty
     (``WHOLE``): from the first on, twice the limit. See ``worker.loop.front``.
 
-    An answer without rows proves nothing: somebody may hold all that were looked at. ``claim_past_locks``
-    looks further.
+    An answer without rows proves nothing: somebody may hold all that were looked at. With ``past_locks`` rows
+    are locked as they are read, and what is locked is passed by, however much: then it proves that nothing
+    can be claimed. That locks of each type and priority what is looked at ($6, else ``limit``).
     """
+    passing = _LOCKED if past_locks else ""
     return f"""
 WITH head AS MATERIALIZED (
-    SELECT locked.tid, picked.lease_seconds
+    SELECT {"picked" if past_locks else "locked"}.tid, picked.lease_seconds
     FROM (
-        SELECT picked.* FROM {_WANTED}
+        SELECT picked.* FROM (
+            SELECT t.name, greatest(coalesce(t.lease_seconds, $3::float8), $3::float8) AS lease_seconds,
+                (asked.place::int - 1) * {PRIORITIES} + 1 AS place
+            FROM unnest($1::text[]) WITH ORDINALITY AS asked (name, place)
+            JOIN wakeboard.job_types AS t ON t.name = asked.name
+            WHERE t.paused_at IS NULL AND coalesce(t.max_running_operator, t.max_running) IS NULL
+        ) AS wanted
+        CROSS JOIN {LEVELS}
         CROSS JOIN LATERAL (
-            {_FIRST}
+            SELECT r.ctid AS tid, r.id, r.priority, r.run_at, wanted.lease_seconds
+            FROM wakeboard.job_runs AS r
+            WHERE r.job_type = wanted.name AND r.priority = level.n AND {_IS_CLAIMABLE} AND r.run_at <= now()
                 AND (r.run_at, r.id) > (
                     coalesce(($4::timestamptz[])[wanted.place + level.n], '-infinity'),
                     coalesce(($5::bigint[])[wanted.place + level.n], 0)
                 )
             ORDER BY r.run_at, r.id
-            LIMIT coalesce(($6::int[])[wanted.place + level.n], {2 * limit + SPARE:d})
+            LIMIT coalesce(
+                ($6::int[])[wanted.place + level.n], {limit if past_locks else 2 * limit + SPARE:d}
+            ) {passing}
         ) AS picked
         ORDER BY {order(oldest_first)}
-    ) AS picked
-    CROSS JOIN LATERAL (
-        SELECT r.ctid AS tid FROM wakeboard.job_runs AS r
-        WHERE r.ctid = picked.tid AND {_IS_CLAIMABLE} {_LOCKED}
-    ) AS locked
-    LIMIT {limit:d}
-)
-{TAKEN}{CLAIMED}"""
-
-
-@cache
-def claim_past_locks(limit: int) -> str:
-    """Return the statement that claims up to ``limit`` due runs, however many before them are held by others.
-
-    $1 to $3 as of ``claim``. Each type and priority locks up to ``limit`` rows, and passes by what is locked:
-    when it brings nothing, nothing can be claimed. With candidates that were cut before the lock alone, a
-    second worker found nothing while tens of thousands were due.
-    """
-    return f"""
-WITH head AS MATERIALIZED (
-    SELECT picked.tid, picked.lease_seconds
-    FROM (
-        SELECT picked.* FROM {_WANTED}
-        CROSS JOIN LATERAL ({_FIRST} ORDER BY r.run_at, r.id LIMIT {limit:d} {_LOCKED}) AS picked
-    ) AS picked
-    ORDER BY {order(oldest_first=False)}
+    ) AS picked{"" if past_locks else _THEN_LOCKED}
     LIMIT {limit:d}
 )
 {TAKEN}{CLAIMED}"""
