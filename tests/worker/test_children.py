@@ -588,7 +588,8 @@ def test_the_look_at_what_handlers_left_open_leaves_nothing_open_itself(tmp_path
     with (tmp_path / "file").open("w"):
         before = opened()
         preload.hazards(set())
-        assert opened() == before
+        # What an earlier test left to be collected may be closed meanwhile.
+        assert opened() <= before
 
 
 @pytest.mark.parametrize("module", ["nursery_threaded_app", "nursery_connected_app"])

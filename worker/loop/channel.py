@@ -39,6 +39,8 @@ Script = Generator[Asked, Any, Any]
 
 # Longer than any statement limit of the session: what is still silent then is a dead peer.
 DEADLINE_SECONDS = 40.0
+# After so long the server ends the session of a machine that has gone, and its locks (no more than 11 s).
+OF_A_DEAD_PEER = {"tcp_keepalives_idle": "5", "tcp_keepalives_interval": "2", "tcp_keepalives_count": "3"}
 # Plans know the table as large as it was when they were made; on a new installation it grows by the second.
 # Planning takes as long as claiming: who is waited for plans anew only when the table may have grown.
 PLANS_SECONDS = 5.0
@@ -96,7 +98,7 @@ class Channel:
     def __init__(self, connection: psycopg.Connection[Any]) -> None:
         self._is_pooled = is_pooled(connection)
         if not self._is_pooled:
-            configure(connection, PLANNING)
+            configure(connection, PLANNING | OF_A_DEAD_PEER)
         self._connection = connection
         self._pgconn = connection.pgconn
         self._pgconn.nonblocking = 1

@@ -129,7 +129,7 @@ SELECT job_type FROM found WHERE job_type IS NOT NULL
 # start sixteen under a limit of four. $1 type; the row lock is what makes the count that follows true. It
 # leaves the limit to that statement, or nothing where the type is paused, locked by another claim or has no
 # limit (any more). Where the second statement is lost on the way, the server lets go of the lock after five
-# seconds (PostgreSQL 16: when the connection ends).
+# seconds (PostgreSQL 16: when the connection ends, see ``worker.loop.channel``).
 LOCK_LIMIT = """
 SELECT set_config('wakeboard.most_running', (
     SELECT coalesce(max_running_operator, max_running)
