@@ -8,6 +8,8 @@ server's own. It extends ``Connection.wait`` and speaks ``psycopg.waiting``, as 
 from __future__ import annotations
 
 import select
+from collections.abc import Iterator
+from contextlib import contextmanager
 from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -47,6 +49,16 @@ class TimedConnection(psycopg.Connection[Any]):
         except SilentServer:
             self.close()
             raise
+
+
+@contextmanager
+def answering_within(connection: TimedConnection, seconds: float) -> Iterator[None]:
+    """Let each statement of the block take at most so many seconds. They raise SilentServer."""
+    usual, connection.answer_seconds = connection.answer_seconds, seconds
+    try:
+        yield
+    finally:
+        connection.answer_seconds = usual
 
 
 def _exchange(gen: PQGen[Found], socket: int, seconds: float) -> Found:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 from psycopg import sql
 
-from worker.answer_timeout import TimedConnection
+from worker.answer_timeout import TimedConnection, answering_within
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -312,16 +312,13 @@ def _prove(connection: TimedConnection, statement: str) -> None:
     """Ask ``statement`` of a pooled connection, in no transaction; if it is dead, the pool makes new ones."""
     from sqlalchemy.exc import InvalidatePoolError
 
-    usual = connection.answer_seconds
-    connection.answer_seconds = PROOF_SECONDS
     try:
-        connection.autocommit = True
-        connection.execute(statement.encode(), prepare=False)
-        connection.autocommit = False
+        with answering_within(connection, PROOF_SECONDS):
+            connection.autocommit = True
+            connection.execute(statement.encode(), prepare=False)
+            connection.autocommit = False
     except psycopg.Error as failure:
         raise InvalidatePoolError(str(failure)) from failure
-    finally:
-        connection.answer_seconds = usual
 
 
 def alembic_config() -> Config:

@@ -11,18 +11,19 @@ import time
 from collections.abc import Iterator
 from contextvars import ContextVar
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import psycopg
 from psycopg.pq import TransactionStatus
 
-from worker.db import DatabaseError, connect
+from worker.answer_timeout import TimedConnection, answering_within
+from worker.db import PROOF_SECONDS, DatabaseError, connect
 from worker.settings import default_data_dir
 
 if TYPE_CHECKING:
     from worker.finishing import FencedEngine
 
-Connection = psycopg.Connection[Any]
+Connection = TimedConnection
 
 # A server restarted since then would cost the next run an attempt, so an older connection is tried first.
 _TRUSTED_SECONDS = 1.0
@@ -46,7 +47,8 @@ class _Own:
             return False
         if time.monotonic() - self.used_at > _TRUSTED_SECONDS:
             try:
-                self.connection.execute("")
+                with answering_within(self.connection, PROOF_SECONDS):
+                    self.connection.execute("")
             except psycopg.Error:
                 return False
         self.used_at = time.monotonic()

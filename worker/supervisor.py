@@ -166,6 +166,7 @@ class Supervisor:
             self._watch()
         may_claim = self._may_claim()
         if not may_claim:
+            self._claimer.give_back_overdue()
             self._turnover.let_go()
         self._writer.step()
         if may_claim:
@@ -351,6 +352,7 @@ class Supervisor:
         self._claimer.look_again(now=self._until_drained or makes_room)
 
     def _committed(self, held: Held, seconds: float) -> None:
+        self._turnover.is_over(held)
         log_end(held, "succeed", self.worker_id, seconds)
         self._wrote([held])
 

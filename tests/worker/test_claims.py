@@ -258,9 +258,22 @@ def test_what_may_start_only_once_is_claimed_ahead_and_listed_while_it_is_quick(
 def test_where_no_list_can_be_kept_nothing_with_a_single_try_is_claimed_ahead() -> None:
     made = claims("mail", max_attempts=1)
     learn_quick(made, "mail")
-    made.cannot_list()
+    assert made.pause_single_tries("mail")
     assert not made.is_quick("mail")
     assert listed(made) == set()
+
+
+def test_where_it_takes_long_to_begin_what_is_listed_nothing_of_its_type_is_claimed_ahead() -> None:
+    made = claims("mail", "report", max_attempts=1)
+    learn_quick(made, "mail")
+    learn_quick(made, "report")
+    for _ in range(10):
+        slow = held(made, "mail")
+        slow.assignment = slow.assignment._replace(is_listed=True)
+        made.observe(slow, 0.04)
+    learn_quick(made, "mail")
+    assert not made.is_quick("mail"), "unlisted they are quick, and they would be listed again"
+    assert made.is_quick("report")
 
 
 def test_every_claim_of_a_listed_type_lists_it_and_no_other() -> None:
@@ -307,14 +320,18 @@ def test_more_are_claimed_of_a_quick_type_with_a_limit_than_slots_are_free() -> 
     assert "report" not in plan.limited_ahead
 
 
-def test_types_with_a_limit_come_first_while_others_have_nothing() -> None:
+def test_types_with_a_limit_come_first_while_they_are_over_in_a_moment_and_others_have_nothing() -> None:
     made = claims("mail", "report")
     made.limited, made.has_more = ["report"], True
-    turns = [plan.unlimited_first for _ in range(16) if (plan := made.plan(loads(0, 0)))]
-    assert turns == [True, False] * 8
+
+    def turns() -> list[bool]:
+        return [plan.unlimited_first for _ in range(16) if (plan := made.plan(loads(0, 0)))]
+
+    assert turns() == [True, False] * 8
     made.has_more = False
-    turns = [plan.unlimited_first for _ in range(16) if (plan := made.plan(loads(0, 0)))]
-    assert turns.count(True) == 2, "now and then they are asked all the same"
+    assert turns() == [True, False] * 8, "what is urgent must not wait for eight long runs"
+    learn_quick(made, "report")
+    assert turns().count(True) == 2, "now and then they are asked all the same"
 
 
 def test_a_claim_for_a_free_slot_brings_quick_runs_ahead_with_it() -> None:

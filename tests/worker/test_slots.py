@@ -109,6 +109,19 @@ def test_runs_with_one_try_that_are_listed_may_wait_for_one_another(desk: Desk) 
     assert all(held.assignment.is_listed for held in desk.holdings.all())
 
 
+def test_of_a_brief_type_with_a_limit_no_run_is_lost_behind_one_with_one_try_that_is_not_listed(
+    desk: Desk,
+) -> None:
+    desk.claims.limited = ["mail"]
+    for _ in range(20):
+        desk.claims._pace("mail").observe(0.0001, is_only_try=False)
+    desk.slots.take([claimed("mail", run_id) for run_id in range(1, 5)], boottime_ns())
+    single = [(*claimed("mail", run_id)[:10], 1, *claimed("mail", run_id)[11:]) for run_id in range(5, 13)]
+    desk.slots.take(single, boottime_ns())
+    assert sorted(one.held.run_id for one in desk.ended) == list(range(6, 13)), "each goes back"
+    assert desk.outstanding == [4, 1]
+
+
 def test_a_process_that_cannot_say_what_it_begins_ends_claims_ahead_of_single_tries(desk: Desk) -> None:
     first, *_ = desk.take(6)
     desk.claims.met_only_try("mail")

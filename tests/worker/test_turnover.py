@@ -163,6 +163,26 @@ def test_ends_whose_transaction_was_lost_are_written_again(
     assert [len(attempts(connection, one)) for one in made] == [1, 1, 0, 0]
 
 
+def test_what_a_silent_claim_has_taken_along_may_be_written_by_itself_meanwhile(
+    channel: Channel, connection: Connection, database: str
+) -> None:
+    made = some_runs(connection, 4)
+    desk = Desk()
+    ends = Ends(desk.recorder, ended(claim(channel)))
+    told: list[Any] = []
+    script = claim_script(Plan([], 4, limited=["mail"]), "w1", 30, Front(), announce=None, ends=ends)
+    channel.run(script, told.append, told.append)
+    select.select([channel.fileno()], [], [], 10)
+    ends.give_back()
+    with db.connect(database, name="wakeboard finish") as raw:
+        write(Channel(raw), desk.recorder)
+    while not told:
+        channel.pump()
+    assert ends.written == [], "it is told once"
+    assert sorted(desk.written) == [(one, "succeeded") for one in made[:2]]
+    assert [len(attempts(connection, one)) for one in made] == [1, 1, 0, 0]
+
+
 def test_runs_that_are_over_in_a_moment_are_waited_for_and_others_are_not() -> None:
     desk, made = Desk(), Claims(2, limited=["mail"])
     turnover = Turnover(desk.recorder, made, wake=lambda: None)

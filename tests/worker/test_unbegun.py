@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -22,6 +24,7 @@ from tests.factories import (
     send,
     status,
 )
+from tests.middleman import between
 from tests.processes import wait_until
 from tests.worker.motion import (
     REAPED_WITHIN,
@@ -37,6 +40,7 @@ from tests.worker.refusing import refuse
 from worker import own_connection, transitions
 from worker.audit import Actor
 from worker.duties.reaper import Reaper
+from worker.processes import beginning
 from worker.processes.beginning import strike_off
 from worker.processes.wire import Assignment
 from worker.states import Role
@@ -56,6 +60,7 @@ def _an_old_server(connection: Connection) -> None:
 def child(monkeypatch: pytest.MonkeyPatch, database: str) -> Iterator[None]:
     """This process opens the connection of a process for handlers."""
     monkeypatch.setenv("WAKEBOARD_DATABASE_URL", database)
+    monkeypatch.setattr(beginning, "_silent_until", 0.0)
     yield
     own_connection.drop()
 
@@ -176,12 +181,45 @@ def test_where_the_database_refuses_that_a_run_goes_back_it_is_lost(connection: 
     assert listed(connection) == []
 
 
-def test_what_ended_or_was_given_back_is_forgotten_and_what_waits_is_not(connection: Connection) -> None:
+@pytest.mark.usefixtures("_an_old_server")
+def test_a_run_that_may_not_go_back_costs_no_other_its_only_try(connection: Connection) -> None:
+    first, bad, *others = claimed(connection, 8)
+    refuse(connection, f"new.id = {bad} AND new.status = 'queued' AND old.status = 'running'", "never back")
+    reaper = Reaper(lease_seconds=30, heartbeat_seconds=10, waits_first=False)
+    assert reaper.step(connection) == {"queued": 7, "dead": 1}
+    assert status(connection, bad) == "dead"
+    assert {status(connection, run_id) for run_id in (first, *others)} == {"queued"}
+
+
+def test_what_is_released_unbegun_leaves_the_list(connection: Connection) -> None:
     first, second = claimed(connection, 2)
     send(connection, endings.RELEASE, "w1", [first], [1], [0.0], [0.0], [None], [None], [False])
-    assert listed(connection) == [first, second]
+    assert listed(connection) == [second]
+
+
+def test_what_is_listed_of_a_run_that_runs_no_more_is_forgotten(connection: Connection) -> None:
+    first, second = claimed(connection, 2)
+    connection.execute("DELETE FROM wakeboard.job_runs WHERE id = %s", (first,))
     connection.execute(unbegun.FORGET_OTHERS.encode())
     assert listed(connection) == [second]
+
+
+def test_a_database_that_is_silent_is_asked_once(
+    connection: Connection, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second, third = claimed(connection, 3)
+    with between(database) as middleman:
+        monkeypatch.setenv("WAKEBOARD_DATABASE_URL", middleman.url)
+        monkeypatch.setattr(beginning, "_silent_until", 0.0)
+        assert strike_off(assignment(first)) is None
+        middleman.fall_silent(f"wakeboard handler {os.getpid()}")
+        began = time.monotonic()
+        answers = [strike_off(assignment(second)), strike_off(assignment(third))]
+        took = time.monotonic() - began
+        own_connection.drop()
+    assert [answer and answer.kind for answer in answers] == ["unbegun", "unbegun"]
+    assert "has not answered" in str(answers[1] and answers[1].message)
+    assert took < 2 * beginning.ANSWER_SECONDS
 
 
 def test_of_a_killed_worker_only_what_had_begun_loses_its_only_try(

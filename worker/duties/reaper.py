@@ -22,7 +22,7 @@ from worker.clock_skew import is_since
 from worker.fingerprint import LOST_TEMPLATE, lost_group
 from worker.refusals import Refusals, halves, is_refusal, said
 from worker.transitions.engine.reaping import END_REFUSED, ENDED_LEASES, GIVE_BACK, REAP
-from worker.transitions.engine.unbegun import STRIKE_OFF_ALL
+from worker.transitions.engine.unbegun import STRIKE_OFF
 
 BATCH = 500
 PASSED_BY_SECONDS = 60.0
@@ -153,15 +153,20 @@ class Reaper:
 
 
 def _give_back(connection: psycopg.Connection[Any], lost: Sequence[Lost]) -> Moved:
-    """Give back what has not begun, and return it. Where the database refuses that, all of it is lost."""
-    values = [one.id for one in lost], [one.epoch for one in lost]
+    """Give back what has not begun, and return it, in halves where the database refuses that. A run that it
+    refuses alone is lost."""
+    if not lost:
+        return []
     cursor = psycopg.RawCursor(connection)
     try:
+        values = [one.id for one in lost], [one.epoch for one in lost]
         return cursor.execute(GIVE_BACK.encode(), values).fetchall()
     except psycopg.Error as refused:
         if not is_refusal(refused):
             raise
-    cursor.execute(STRIKE_OFF_ALL.encode(), values)
+    if len(lost) > 1:
+        return [moved for part in halves(lost) for moved in _give_back(connection, part)]
+    cursor.execute(STRIKE_OFF.encode(), (lost[0].id, lost[0].epoch))
     return []
 
 

@@ -24,12 +24,13 @@ from worker.loop.line import Line
 from worker.loop.record import Written
 from worker.loop.round import Claimed
 from worker.loop.slots import Slots
-from worker.loop.turnover import BREAK_SECONDS, Ends, Turnover
+from worker.loop.turnover import BREAK_SECONDS, MOST_ALONG, Ends, Turnover
 from worker.refusals import Refusals
 
 NEVER = -1
 # Somebody who claims from a type with a limit has its lock for about a millisecond.
 CONTENDED_SECONDS = 0.02
+OVERDUE_SECONDS = 1.0
 REFUSED_PAUSE_SECONDS, NO_TABLES_PAUSE_SECONDS = 0.2, 1.0
 # A run whose claim is refused, and whose row may not even say so, is passed by for so long.
 PASSED_BY_SECONDS = 60.0
@@ -73,6 +74,8 @@ class Claimer:
         self._turnover = turnover
         self._wrote = wrote
         self._is_gathering = False
+        # What the claim under way has taken along.
+        self._ends: Ends | None = None
         self._worker_id = worker_id
         self._lease_seconds = lease_seconds
         self._poll_seconds = poll_seconds
@@ -210,7 +213,7 @@ class Claimer:
 
     def pause(self, seconds: float) -> None:
         """Claim nothing for a while."""
-        self._not_before = monotonic() + seconds
+        self._not_before = max(self._not_before, monotonic() + seconds)
 
     def step(self) -> None:
         """Send the next claim when somebody may be waiting and a slot is free."""
@@ -269,11 +272,14 @@ class Claimer:
         self._claimed_at = monotonic()
         self._next_poll = self._claimed_at + self._poll_seconds
         round_ = self._rounds()
-        ends = self._turnover.take()
+        # Where other types are asked first, what has ended would wait for them.
+        ends = self._turnover.take(most=0 if plan.unlimited_first else MOST_ALONG)
         script = claim_script(
             plan, self._worker_id, self._lease_seconds, self._front, announce=announce,
             passed_by=self._still_passed_by() if self._passed_by else (), ends=ends,
         )  # fmt: skip
+
+        self._ends = ends
 
         def failed(failure: Exception) -> None:
             ends.give_back()
@@ -314,14 +320,24 @@ class Claimer:
 
         self._line.channel.run(script, done, failed, is_spare=is_proof)
 
+    def give_back_overdue(self) -> None:
+        """Leave to the writer what a claim has taken along that has not answered for a second.
+
+        For when nothing is claimed any more: a stop waits for no claim. What is written twice is known then.
+        """
+        channel = self._line.channel
+        if self._ends is not None and channel is not None and channel.is_overdue(OVERDUE_SECONDS):
+            self._ends.give_back()
+
     def _leave_room(self) -> None:
         """Let another worker that is idle be the first to claim from the types with a limit."""
         assert self._line.channel is not None
-        ends = self._turnover.take()
+        self._ends = ends = self._turnover.take()
         self._is_hungry = True
 
         def failed(failure: Exception) -> None:
             ends.give_back()
+            self._tell(ends)
             self._failed(failure)
 
         def done(is_heard: bool) -> None:
@@ -333,6 +349,8 @@ class Claimer:
 
     def _tell(self, ends: Ends) -> None:
         """Tell of what was written with a claim."""
+        if self._ends is ends:
+            self._ends = None
         self._claims.wrote(len(ends.written))
         self._wrote(ends.written)
 

@@ -13,7 +13,7 @@ from typing import Any
 from worker.duties.presence import BUSY, IDLE
 from worker.loop.apart import claim_apart
 from worker.loop.channel import Asked, Rows, Script, StatementFailed, array
-from worker.loop.claims import Plan, size_of
+from worker.loop.claims import MOST_HELD, Plan, size_of
 from worker.loop.front import WHOLE, Front
 from worker.loop.held import Holdings, boottime_ns
 from worker.loop.round import Round, Turn
@@ -147,6 +147,7 @@ def _limited_types(plan: Plan, limit: int, round_: Round) -> Turn:
     before, is_full = len(round_.rows), False
     for name in plan.limited:
         wanted = max(limit - (len(round_.rows) - before), plan.limited_ahead.get(name, 0))
+        wanted = min(wanted, MOST_HELD - len(round_.rows))
         if wanted <= 0 or round_.is_late:
             break
         sent_ns = boottime_ns()

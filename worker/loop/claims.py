@@ -133,7 +133,7 @@ class Claims:
     _is_heavy: bool = False
     # Types whose runs, or some of them, have a single try; what is claimed of these is listed, from then on.
     _single_tries: set[str] = field(default_factory=set)
-    _lists_from: float = 0.0
+    _single_tries_from: dict[str, float] = field(default_factory=dict)
 
     def learn(self, policies: Sequence[Mapping[str, object]]) -> None:
         """Take over the types that the handlers registered."""
@@ -153,6 +153,9 @@ class Claims:
         pace.observe(seconds, is_only_try=is_only_try)
         if is_only_try:
             self._single_tries.add(held.assignment.job_type)
+        if held.assignment.is_listed and not pace.is_quick:
+            # Without the list they would be quick again, and with it slow.
+            self.pause_single_tries(held.assignment.job_type)
         if pace.mean_seconds < QUICK_SECONDS:
             self._mean_seconds += OF_WORKER * (seconds - self._mean_seconds)
 
@@ -170,9 +173,15 @@ class Claims:
         self._pace(job_type).only_try_share = 1.0
         self._single_tries.add(job_type)
 
-    def cannot_list(self) -> None:
-        """Claim nothing ahead for a while that is to be listed: its processes cannot strike it off."""
-        self._lists_from = monotonic() + UNLISTED_SECONDS
+    def pause_single_tries(self, job_type: str) -> bool:
+        """Claim nothing of a type with single tries ahead for a while: striking off takes long or fails.
+
+        Return whether that is new.
+        """
+        now = monotonic()
+        is_new = now >= self._single_tries_from.get(job_type, 0.0)
+        self._single_tries_from[job_type] = now + UNLISTED_SECONDS
+        return is_new
 
     def weigh(self, rows: Rows) -> None:
         """Learn from the rows of a claim how large the payloads of their types are."""
@@ -197,7 +206,7 @@ class Claims:
 
     def is_quick(self, job_type: str) -> bool:
         """Return whether runs of ``job_type`` may be claimed ahead."""
-        if job_type in self.fresh or (job_type in self._single_tries and monotonic() < self._lists_from):
+        if job_type in self.fresh or monotonic() < self._single_tries_from.get(job_type, 0.0):
             return False
         return self._pace(job_type).is_quick
 
@@ -250,9 +259,12 @@ class Claims:
     def _plan(self, types: Sequence[str], wanted: int, limited: Sequence[str] = ()) -> Plan:
         """Count the round; every fifth claim goes by age alone."""
         self.rounds += 1
+        # Where runs under a limit take long, an urgent run of another type must not wait for eight of them.
+        is_brief = limited and len(self.brief(limited)) == len(limited)
+        turns = EMPTY_EVERY if is_brief and not self.has_more else 2
         return Plan(
             types, size_of(wanted), self.rounds % OLDEST_EVERY == 0, limited, self.rounds,
-            unlimited_first=self.rounds % (2 if self.has_more else EMPTY_EVERY) == 1, listed=self._listed(),
+            unlimited_first=self.rounds % turns == 1, listed=self._listed(),
         )  # fmt: skip
 
     def _listed(self) -> frozenset[str]:

@@ -227,7 +227,8 @@ def characters(ended: Ended) -> int:
     answer = ended.answer
     if answer is _RETURNED:
         return 0
-    return sum(len(text) for text in (answer.result, answer.output_tail, answer.traceback) if text)
+    texts = answer.result, answer.message, answer.output_tail, answer.traceback
+    return sum(len(text) for text in texts if text)
 
 
 def _refusal(ended: Ended) -> tuple[bytes, bytes, bytes]:

@@ -117,8 +117,8 @@ class Slots:
         burdens = [(load.slow, load.outstanding, load.slot) for load in self.loads]
         heapify(burdens)
         chosen: dict[int, list[Assignment]] = {}
-        together = self._claims.brief(job_types)
-        for handful in _handfuls(claimed, together) if together else zip(claimed):
+        brief = self._claims.brief(job_types)
+        for handful in _handfuls(claimed, brief) if brief else zip(claimed):
             slows, outstanding, slot = burdens[0]
             first, is_slow = handful[0], slow[handful[0].assignment.job_type]
             if outstanding and first.max_attempts == 1 and not is_slow and not first.assignment.is_listed:
@@ -144,6 +144,9 @@ class Slots:
         for load in self.loads:
             started = self._children.current(load.slot) if load.outstanding else None
             if started is None:
+                if load.outstanding > 1 and now - self._waits_since_ns(load.slot) >= WAITED_NS:
+                    # It is about to begin one, and waits for the database to strike it off.
+                    self._children.take_back(load.slot)
                 continue
             held = self._holdings.get(started.run_id, started.lease_epoch)
             if held is None or held.slot != load.slot:
@@ -219,11 +222,10 @@ class Slots:
             seconds = max(0.0, (finished_ns - started_ns) / 1e9)
             if answer.kind != "unbegun":
                 self._claims.observe(held, seconds)
-            elif answer.message is not None:
-                self._claims.cannot_list()
+            elif answer.message is not None and self._claims.pause_single_tries(assignment.job_type):
                 log.warn(
-                    "A process cannot tell the database what it begins: for a minute no runs with a single "
-                    "try are claimed ahead.",
+                    "A process cannot tell the database what it begins: for a minute no runs of a type with "
+                    "single tries are claimed ahead.",
                     run_id=held.run_id, job_type=assignment.job_type, error=answer.message,
                 )  # fmt: skip
             self._settle(held, answer, seconds, finished_ns)
@@ -333,13 +335,14 @@ class Slots:
         return self._children.output_tail(slot)
 
 
-def _handfuls(claimed: Sequence[Held], together: Mapping[str, float]) -> Iterator[Sequence[Held]]:
-    """Yield what goes to one slot at once: runs of the types ``together``, with the seconds that each lasts,
-    and any other by itself."""
+def _handfuls(claimed: Sequence[Held], brief: Mapping[str, float]) -> Iterator[Sequence[Held]]:
+    """Yield what goes to one slot at once: runs of the types ``brief``, with the seconds that each lasts, and
+    any other by itself, as one with a single try that is not listed."""
     handful: list[Held] = []
     left = 0.0
     for held in claimed:
-        seconds = together.get(held.assignment.job_type, inf)
+        stands_alone = held.max_attempts == 1 and not held.assignment.is_listed
+        seconds = inf if stands_alone else brief.get(held.assignment.job_type, inf)
         left -= seconds
         if left < 0 and handful:
             yield handful

@@ -17,6 +17,7 @@ from worker.loop.channel import Rows, Script, Statement, StatementFailed, Togeth
 from worker.loop.claims import Claims
 from worker.loop.deciding import Ended
 from worker.loop.front import JOB_TYPE
+from worker.loop.held import Held
 from worker.loop.record import Recorder, Written, characters, take
 
 # So long after they were handed out, runs that are over in a moment are waited for.
@@ -60,7 +61,10 @@ class Ends:
         return (yield Together(statements)) if statements else []
 
     def _wrote(self, batches: Sequence[Sequence[Ended]], answers: Sequence[Rows]) -> None:
-        """Take in what was written. Whose row did not move is left to the writer, which finds out why."""
+        """Take in what was written. Whose row did not move is left to the writer, which finds out why, and so
+        is all that was given back meanwhile."""
+        if not self._batches:
+            return
         self._batches = {}
         for batch, rows in zip(batches, answers, strict=False):
             written, missing = self._recorder.sorted(batch, rows)
@@ -114,6 +118,10 @@ class Turnover:
             self._handed_out_at = monotonic()
             self._out = {row[:2] for row in rows if row[JOB_TYPE] in brief}
 
+    def is_over(self, held: Held) -> None:
+        """A run has written its own end: no claim waits for it."""
+        self._out.discard(held.assignment[:2])
+
     @property
     def seconds_to_gather(self) -> float:
         """Seconds for which a claim should wait for runs that are over in a moment, 0 when there are none."""
@@ -129,9 +137,9 @@ class Turnover:
         """Whether what has ended should make room for other workers first."""
         return bool(self._waiting) and monotonic() - self._turn_began_at >= TURN_SECONDS
 
-    def take(self) -> Ends:
-        """Return what a claim is to take along."""
-        return Ends(self._recorder, take(self._waiting, MOST_ALONG, CHARACTERS_ALONG))
+    def take(self, most: int = MOST_ALONG) -> Ends:
+        """Return what a claim is to take along, up to ``most``."""
+        return Ends(self._recorder, take(self._waiting, most, CHARACTERS_ALONG))
 
     def let_go(self) -> bool:
         """Leave what waits to the writer: no claim comes soon. Return whether there was something."""

@@ -165,11 +165,14 @@ class Child:
             if self.leaving:
                 return
             started_ns = boottime_ns()
-        if assignment.is_listed and (why := strike_off(assignment)) is not None:
-            now_ns = boottime_ns()
-            self._report(Reported(*assignment[:2], now_ns, now_ns, why))
-            return
-        started_ns = boottime_ns()
+        if assignment.is_listed:
+            # It belongs to the run's time: types whose runs take long with it are not claimed ahead.
+            if (why := strike_off(assignment)) is not None:
+                now_ns = boottime_ns()
+                self._report(Reported(*assignment[:2], now_ns, now_ns, why))
+                return
+            if self.leaving:
+                return
         run_id, lease_epoch = self._current = assignment[:2]
         deadline_ns = started_ns + int(assignment.timeout_seconds * 1e9)
         self._page.begin(run_id, lease_epoch, started_ns, deadline_ns)

@@ -173,11 +173,13 @@ class Slot:
         """Ask back what waits behind the run that goes on; return what came back. To be called again.
 
         The child looks at the page before it begins a run. So when the same run goes on a moment after the
-        page was written, nothing behind it can begin. When it does not, the child answers itself for what it
-        left out. Answers that the child had not sent when the run began are taken in as well.
+        page was written, nothing behind it can begin. When it does not, or none has begun, the child answers
+        itself for what it left out. Answers that the child had not sent when the run began are taken in as
+        well.
         """
         started, asked, self._asked_back = self.page.started(), self._asked_back, None
         if started is None:
+            self.page.take_back(self._sent)
             return []
         if asked is None or asked[0] != started or asked[1] < self._sent:
             self._asked_back = started, self._sent

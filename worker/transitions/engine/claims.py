@@ -128,7 +128,7 @@ SELECT job_type FROM found WHERE job_type IS NOT NULL
 # The first of the two statements of a limited claim: in one alone, a stale snapshot let four workers
 # start sixteen under a limit of four. $1 type; the row lock is what makes the count that follows true. It
 # leaves the limit to that statement, or nothing where the type is paused, locked by another claim or has no
-# limit (any more). Where the second statement is lost on the way, the server lets go of the lock after five
+# limit (any more). Where the second statement is lost on the way, the server lets go of the lock after ten
 # seconds (PostgreSQL 16: when the connection ends, see ``worker.loop.channel``).
 LOCK_LIMIT = """
 SELECT set_config('wakeboard.most_running', (
@@ -138,7 +138,7 @@ SELECT set_config('wakeboard.most_running', (
     FOR NO KEY UPDATE SKIP LOCKED
 )::text, true),
     CASE WHEN current_setting('server_version_num')::int >= 170000
-        THEN set_config('transaction_timeout', '5s', true) END
+        THEN set_config('transaction_timeout', '10s', true) END
 """
 
 

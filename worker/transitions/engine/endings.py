@@ -124,6 +124,9 @@ WITH answer AS (
     WHERE r.ctid = h.tid
     RETURNING r.id, h.attempt, r.lease_epoch AS epoch, r.job_type, $1::text AS worker_id, r.status, h.due_at,
         h.begun, h.ended, h.output_tail, h.note, h.started
+), unlisted AS (
+    DELETE FROM wakeboard.unbegun_attempts AS u USING moved AS m
+    WHERE NOT m.started AND u.run_id = m.id AND u.lease_epoch = m.epoch
 ), {history("outcome, output_tail, note", "'released', output_tail, note", where=" WHERE started")}
 SELECT id, epoch, status FROM moved
 """

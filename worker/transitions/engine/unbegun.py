@@ -30,11 +30,6 @@ SELECT * FROM claimed"""
 # Sent by the process that is about to begin; the attempt is its own when a row was removed. $1 run, $2 epoch.
 STRIKE_OFF = "DELETE FROM wakeboard.unbegun_attempts WHERE run_id = $1 AND lease_epoch = $2"
 
-# Runs by several: what may be lost is taken off first. $1 runs, $2 epochs.
-STRIKE_OFF_ALL = """
-DELETE FROM wakeboard.unbegun_attempts AS u USING unnest($1::bigint[], $2::bigint[]) AS a (id, epoch)
-WHERE u.run_id = a.id AND u.lease_epoch = a.epoch
-"""
 # Of a run r: that it stands on no list.
 MAY_HAVE_BEGUN = """NOT EXISTS (
             SELECT FROM wakeboard.unbegun_attempts AS u
