@@ -1,6 +1,6 @@
 """Runs per second with 1, 20, 200 and 1,000 types in the backlog, one worker and two, at default settings.
 
-    benchmarks/run many_types [--runs 30000] [--rounds 2] [--types 0]
+    benchmarks/run many_types [--runs 60000] [--rounds 2] [--types 0]
 
 ``--types``: so many and one alone, 0 for all four. The runs are no-ops of one priority, one of each type in
 turns, so each type has its part of ``--runs``; a worker knows as many types as the backlog has. Raw SQL is
@@ -96,7 +96,7 @@ def tell(found: Mapping[str, Sequence[float]], shares: Shares, numbers: Sequence
 
 def main() -> None:
     """Run the rounds and print the tables."""
-    chosen = bench.options(__doc__ or "", runs=30_000, rounds=2, types=0)
+    chosen = bench.options(__doc__ or "", runs=60_000, rounds=2, types=0)
     numbers = sorted({1, chosen.types}) if chosen.types else NUMBERS
     shares: Shares = {}
     with bench.server() as (url, folder):
