@@ -26,8 +26,8 @@ from pathlib import Path
 
 import psycopg
 
-from worker import embedded
-from worker.db import connect, migrate
+from wakeboard import embedded
+from wakeboard.db import connect, migrate
 
 HERE = Path(__file__).resolve().parent
 PEERS = HERE / "peers"

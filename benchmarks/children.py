@@ -15,9 +15,9 @@ import sys
 import time
 from pathlib import Path
 
-from worker.processes.children import Children
-from worker.processes.events import Finished, Ready, Returned
-from worker.processes.wire import Assignment
+from wakeboard.processes.children import Children
+from wakeboard.processes.events import Finished, Ready, Returned
+from wakeboard.processes.wire import Assignment
 
 SLOTS = 2
 HERE = str(Path(__file__).resolve().parent)

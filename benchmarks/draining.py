@@ -46,7 +46,7 @@ def worker(url: str) -> list[str]:
         f"WAKEBOARD_DATABASE_URL={url}",
         sys.executable,
         "-m",
-        "worker",
+        "wakeboard",
         "tick",
         "--app",
         "noop_app",

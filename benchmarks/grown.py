@@ -27,8 +27,8 @@ import psycopg
 from psycopg import sql
 
 from benchmarks import bench, filling
-from worker import embedded, hours
-from worker.db import migrate
+from wakeboard import embedded, hours
+from wakeboard.db import migrate
 
 FOLDER = Path("/var/tmp/wakeboard-grown")
 SIZES = (10_000, 100_000, 1_000_000, 10_000_000)

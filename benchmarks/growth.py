@@ -36,11 +36,11 @@ from psycopg import sql
 
 from benchmarks import bench, draining, grown, retention
 from benchmarks.draining import Way
-from worker import embedded
-from worker.indexes import rebuild
-from worker.indexes.state import Pass
-from worker.retention import state
-from worker.retention.sweep import RUNS
+from wakeboard import embedded
+from wakeboard.indexes import rebuild
+from wakeboard.indexes.state import Pass
+from wakeboard.retention import state
+from wakeboard.retention.sweep import RUNS
 
 COPY = "grown_copy"
 AFTER_SECONDS = 75

@@ -79,7 +79,7 @@ def ours(url: str, folder: Path, runs: int) -> list[float]:
     """Measure a worker of ours with its default settings."""
     with ear(folder) as (heard, address):
         environment = bench.environment(url) | {"EAR": address}
-        command: list[str | Path] = [sys.executable, "-m", "worker", "worker", "--app", "told_app"]
+        command: list[str | Path] = [sys.executable, "-m", "wakeboard", "worker", "--app", "told_app"]
         with worker(command, environment, folder / "log"):
             return measure(url, heard, lambda connection: enqueue(connection, "told"), runs)
 

@@ -30,14 +30,14 @@ from time import perf_counter
 import psycopg
 
 from benchmarks import bench, grown, rest
-from dashboard import create_app
-from dashboard.connection import FRESH_COOKIE
-from dashboard.params import Cursor
 from tests.dashboard.everything import Filling, addresses, is_page
 from tests.processes import free_port, wait_until
-from worker.people import users
-from worker.settings import Settings
-from worker.states import Role
+from wakeboard.people import users
+from wakeboard.settings import Settings
+from wakeboard.states import Role
+from wakeboard_dashboard import create_app
+from wakeboard_dashboard.connection import FRESH_COOKIE
+from wakeboard_dashboard.params import Cursor
 
 P95_MS, TOGETHER_P95_MS, SEARCH_P95_MS, GROWTH = 50, 300, 300, 1.5
 # An answer that is under half as long is another page: it has few rows instead of fifty, or few runs in each.

@@ -19,14 +19,14 @@ from typing import NamedTuple
 import psycopg
 
 from benchmarks import bench
-from worker import ledger
-from worker.db import configure
-from worker.fingerprint import group_of
-from worker.ledger import Holder
-from worker.loop.channel import Rows
-from worker.loop.claiming import windows
-from worker.loop.front import Front
-from worker.transitions.engine import claims, endings, planning
+from wakeboard import ledger
+from wakeboard.db import configure
+from wakeboard.fingerprint import group_of
+from wakeboard.ledger import Holder
+from wakeboard.loop.channel import Rows
+from wakeboard.loop.claiming import windows
+from wakeboard.loop.front import Front
+from wakeboard.transitions.engine import claims, endings, planning
 
 BATCH = 100
 LEASE_SECONDS = 30.0

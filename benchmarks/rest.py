@@ -20,11 +20,11 @@ from pathlib import Path
 from time import perf_counter, sleep
 
 from benchmarks import asked, bench
-from dashboard import NAVIGATION
 from tests.processes import free_port, wait_until
-from worker.people.sessions import open_session
-from worker.people.users import install_id
-from worker.states import Role
+from wakeboard.people.sessions import open_session
+from wakeboard.people.users import install_id
+from wakeboard.states import Role
+from wakeboard_dashboard import NAVIGATION
 
 SETTLE_SECONDS = 10
 
@@ -56,7 +56,7 @@ def running(arguments: list[str], url: str, log: Path) -> Iterator[int]:
     """Run one of our commands meanwhile; yield its process id."""
     with log.open("ab") as output:
         process = subprocess.Popen(
-            [sys.executable, "-m", "worker", *arguments],
+            [sys.executable, "-m", "wakeboard", *arguments],
             env=bench.environment(url), stdout=output, stderr=output, start_new_session=True,
         )  # fmt: skip
         try:
@@ -131,7 +131,7 @@ def second_start(folder: Path) -> float:
     port = free_port()
     environment = bench.environment("") | {"WAKEBOARD_DATA_DIR": str(folder / "demo")}
     del environment["WAKEBOARD_DATABASE_URL"]
-    command = [sys.executable, "-m", "worker", "up", "--demo", "--port", str(port)]
+    command = [sys.executable, "-m", "wakeboard", "up", "--demo", "--port", str(port)]
     began = perf_counter()
     with (folder / "log").open("ab") as output:
         process = subprocess.Popen(command, env=environment, stdout=output, stderr=output)
@@ -148,7 +148,7 @@ def second_start(folder: Path) -> float:
 def starts(arguments: list[str]) -> float:
     """Return the seconds that a command takes."""
     began = perf_counter()
-    subprocess.run([sys.executable, "-m", "worker", *arguments], stdout=subprocess.DEVNULL, check=True)
+    subprocess.run([sys.executable, "-m", "wakeboard", *arguments], stdout=subprocess.DEVNULL, check=True)
     return perf_counter() - began
 
 

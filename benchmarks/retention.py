@@ -26,12 +26,12 @@ from time import monotonic, perf_counter, sleep
 
 import psycopg
 
-from worker import embedded
-from worker.db import connect, migrate
-from worker.retention import state
-from worker.retention.keep import Keep
-from worker.retention.sweep import RUNS, Retention
-from worker.transitions.engine.claims import WHOLE, claim
+from wakeboard import embedded
+from wakeboard.db import connect, migrate
+from wakeboard.retention import state
+from wakeboard.retention.keep import Keep
+from wakeboard.retention.sweep import RUNS, Retention
+from wakeboard.transitions.engine.claims import WHOLE, claim
 
 HERE = Path(__file__).resolve().parent
 EXPIRED_DAYS, KEPT_DAYS = 20, 5
@@ -166,7 +166,7 @@ def busy(url: str, rate: float, log: Path) -> Iterator[None]:
     environment = os.environ | {"WAKEBOARD_DATABASE_URL": url, "PYTHONPATH": str(HERE)}
     stop = threading.Event()
     producer = threading.Thread(target=enqueue, args=(url, rate, stop))
-    command = [sys.executable, "-m", "worker", "worker", "--app", "noop_app"]
+    command = [sys.executable, "-m", "wakeboard", "worker", "--app", "noop_app"]
     with log.open("wb") as output:
         worker = subprocess.Popen(
             command, env=environment, stdout=output, stderr=output, start_new_session=True

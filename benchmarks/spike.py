@@ -29,8 +29,8 @@ from benchmarks import bench, throughput
 from benchmarks import raw as statements
 from benchmarks.latency import worker
 from tests.processes import free_port, wait_until
-from worker.people import users
-from worker.states import Role
+from wakeboard.people import users
+from wakeboard.states import Role
 
 PAGES = ("/", "/runs", "/runs/{run}", "/errors", "/workers")
 # As a share of raw, and in milliseconds.
@@ -112,7 +112,7 @@ def seconds_left(connection: psycopg.Connection) -> float:
 
 def everybody(stack: ExitStack, url: str, log: Path, workers: int) -> int:
     """Start the workers and the dashboard until ``stack`` is closed; return the dashboard's port."""
-    port, python = free_port(), [sys.executable, "-m", "worker"]
+    port, python = free_port(), [sys.executable, "-m", "wakeboard"]
     commands = [[*python, "worker", "--app", "noop_app"]] * workers
     for command in (*commands, [*python, "web", "--bind", f"127.0.0.1:{port}"]):
         stack.enter_context(worker(list(command), bench.environment(url), log))

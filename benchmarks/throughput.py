@@ -118,7 +118,7 @@ def their_rate(peer: Peer, runs: int, found: Sequence[dict[str, Any]]) -> float:
 def cases(url: str, log: Path, runs: int, how_many: int) -> dict[str, Callable[[], float]]:
     """Return what is measured with ``how_many`` processes each."""
     connections, worker, processes = WORDS[how_many]
-    tick = [sys.executable, "-m", "worker", "tick", "--app", "noop_app"]
+    tick = [sys.executable, "-m", "wakeboard", "tick", "--app", "noop_app"]
     peers = {
         f"{peer.title}, {processes}": partial(theirs, url, log, runs // peer.fewer, how_many, peer)
         for peer in PEERS

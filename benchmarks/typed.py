@@ -45,7 +45,7 @@ def worker(
     """
     environment = [f"BENCHMARK_TYPES={count}", f"BENCHMARK_POLICY={json.dumps(policy or {})}"]
     concurrency = ["--concurrency", str(slots)] if slots else []
-    return ["env", *environment, sys.executable, "-m", "worker", verb, "--app", app, *concurrency]
+    return ["env", *environment, sys.executable, "-m", "wakeboard", verb, "--app", app, *concurrency]
 
 
 def retire(connection: psycopg.Connection) -> None:

@@ -18,7 +18,7 @@ import pytest
 
 from tests import order
 from tests.servers import Server, running_server
-from worker import db, log
+from wakeboard import db, log
 
 # A developer's own settings must not steer the tests.
 for _name in [name for name in os.environ if name.startswith("WAKEBOARD_")]:

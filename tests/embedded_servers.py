@@ -16,18 +16,18 @@ import psycopg
 
 from tests.processes import ROOT
 from tests.servers import make_folder, memory
-from worker import embedded
-from worker.embedded.identity import holder
+from wakeboard import embedded
+from wakeboard.embedded.identity import holder
 
 AS_ROOT = os.geteuid() == 0
 FAST = {"fsync": "off"}
 START_SECONDS = 30
 
-START = "from worker import embedded; s = embedded.start(D, settings={'fsync': 'off'})\n"
+START = "from wakeboard import embedded; s = embedded.start(D, settings={'fsync': 'off'})\n"
 # The interpreter may lie where only root can read, so everything is imported before the change of user.
 BECOME_NOBODY = """
 import os, pwd, sys, psycopg, psutil, encodings.idna
-from worker import embedded
+from wakeboard import embedded
 nobody = pwd.getpwnam("nobody")
 os.setgroups([]); os.setresgid(*[nobody.pw_gid] * 3); os.setresuid(*[nobody.pw_uid] * 3)
 os.environ["HOME"] = str(D.parent)

@@ -15,9 +15,9 @@ import psycopg
 from psycopg import sql
 from psycopg.rows import dict_row
 
-from worker.fingerprint import group_of, lost_group
-from worker.states import FAILURES
-from worker.transitions.engine import claims, endings, reaping, renewal, unbegun
+from wakeboard.fingerprint import group_of, lost_group
+from wakeboard.states import FAILURES
+from wakeboard.transitions.engine import claims, endings, reaping, renewal, unbegun
 
 Connection = psycopg.Connection[Any]
 Row = dict[str, Any]

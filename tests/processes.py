@@ -20,6 +20,8 @@ import psycopg
 
 T = TypeVar("T")
 ROOT = Path(__file__).resolve().parent.parent
+# Where the packages and the tests are, for processes that do not find them by themselves.
+SOURCES = os.pathsep.join(str(ROOT / folder) for folder in ("worker", "dashboard", ""))
 PAUSE_SECONDS = 0.02
 # A wait ends with what it waits for. How soon that has to come is measured and compared, never left to a
 # wait: on a busy machine a short one fails without a reason.
@@ -178,13 +180,13 @@ def run_wakeboard(
 
 def surroundings(database: str | None, environment: dict[str, str] | None = None) -> dict[str, str]:
     """Return the environment of a command: ours, with ``database`` and ``environment`` on top."""
-    variables = dict(os.environ) | {"PYTHONUNBUFFERED": "1", "PYTHONPATH": str(ROOT)}
+    variables = dict(os.environ) | {"PYTHONUNBUFFERED": "1", "PYTHONPATH": SOURCES}
     variables |= {"WAKEBOARD_DATABASE_URL": database} if database else {}
     return variables | (environment or {})
 
 
 def _command(words: Sequence[str]) -> list[str]:
-    return [sys.executable, "-m", "worker", *words]
+    return [sys.executable, "-m", "wakeboard", *words]
 
 
 def _end(started: Wakeboard) -> None:

@@ -25,7 +25,7 @@ from tests.browser.places import profile
 from tests.conftest import Connection
 from tests.endtoend.demo_house import Demo, empty_home, environment, running_demo
 from tests.processes import ROOT, wait_until
-from worker import db
+from wakeboard import db
 
 FOLDER = ROOT / "docs" / "screenshots"
 MOST_BYTES = 1_500_000
@@ -108,7 +108,7 @@ def main() -> int:
 def shop() -> Iterator[tuple[Demo, Connection]]:
     """Run the demo in an empty home, and connect to its database; nothing is left of it."""
     with empty_home(None) as home, running_demo(home) as demo:
-        command = [sys.executable, "-P", "-m", "worker", "db", "url"]
+        command = [sys.executable, "-P", "-m", "wakeboard", "db", "url"]
         told = subprocess.run(
             command, cwd=home, env=environment(home), capture_output=True, text=True, check=True
         )

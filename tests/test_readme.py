@@ -1,12 +1,12 @@
-"""The README is held to the program: its tables to worker.states, its commands to the command line."""
+"""The README is held to the program: its tables to wakeboard.states, its commands to the command line."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
-from worker.cli import ROOMS
-from worker.states import MOVES, STATES
+from wakeboard.cli import ROOMS
+from wakeboard.states import MOVES, STATES
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text()

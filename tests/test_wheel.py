@@ -15,6 +15,10 @@ import pytest
 
 from tests.processes import ROOT, free_port, surroundings, wait_until, wakeboard
 
+# Each with the folder that it is below.
+PACKAGES = (
+    ("worker", "wakeboard"), ("dashboard", "wakeboard_dashboard"), ("", "templates"), ("", "static"),
+)  # fmt: skip
 # Nothing of the checkout, nor of the environment that runs the tests.
 AWAY = {"PYTHONPATH": "", "PYTHONSAFEPATH": "1"}
 
@@ -44,11 +48,12 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return home / "bin"
 
 
-def run(command: list[str], folder: Path) -> str:
+def run(command: list[str], folder: Path, environment: dict[str, str] | None = None) -> str:
     """Run a command to its good end, away from the checkout's variables; return what it printed."""
     done = subprocess.run(
-        command, cwd=folder, env=surroundings(None, AWAY), capture_output=True, text=True, timeout=120
-    )
+        command, cwd=folder, env=surroundings(None, AWAY | (environment or {})), capture_output=True,
+        text=True, timeout=120,
+    )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -57,16 +62,16 @@ def test_the_wheel_holds_every_file_of_the_product(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         held = {name for name in archive.namelist() if ".dist-info/" not in name}
     wanted = {
-        re.sub(r"^(templates|static)/", r"dashboard/_ui/\1/", str(path.relative_to(ROOT)))
-        for package in ("dashboard", "worker", "wakeboard", "templates", "static")
-        for path in (ROOT / package).rglob("*")
+        re.sub(r"^(templates|static)/", r"wakeboard_dashboard/_ui/\1/", str(path.relative_to(ROOT / source)))
+        for source, package in PACKAGES
+        for path in (ROOT / source / package).rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
     }
     assert held == wanted
 
 
 def test_the_installed_program_is_the_wheels_and_runs_from_anywhere(installed: Path) -> None:
-    ask = "import worker, dashboard; print(worker.__file__, dashboard.ui_root())"
+    ask = "import wakeboard, wakeboard_dashboard; print(wakeboard.__file__, wakeboard_dashboard.ui_root())"
     for place in run([str(installed / "python"), "-c", ask], Path("/")).split():
         assert Path(place).is_relative_to(installed.parent)
     assert "Usage: wakeboard" in run([str(installed / "wakeboard"), "--help"], Path("/"))
@@ -108,7 +113,7 @@ def test_handlers_are_checked_against_the_types_of_the_installed_package(
 
 
 def test_the_installed_program_migrates_a_database(installed: Path, empty_database: str) -> None:
-    upgrade = "import sys; from worker.db import migrate; print(*migrate(sys.argv[1]))"
+    upgrade = "import sys; from wakeboard.db import migrate; print(*migrate(sys.argv[1]))"
     assert run([str(installed / "python"), "-c", upgrade, empty_database], Path("/")).startswith("None 0")
 
 

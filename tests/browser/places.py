@@ -15,8 +15,8 @@ from typing import Any
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Locator, Page, Request
 
 from tests.conftest import Connection
-from worker.people import users
-from worker.states import Role
+from wakeboard.people import users
+from wakeboard.states import Role
 
 
 @dataclass
@@ -40,7 +40,7 @@ def serving(database: str) -> Iterator[Dashboard]:
         free.bind(("127.0.0.1", 0))
         bind = f"127.0.0.1:{free.getsockname()[1]}"
     process = subprocess.Popen(
-        [sys.executable, "-m", "dashboard", "--bind", bind],
+        [sys.executable, "-m", "wakeboard_dashboard", "--bind", bind],
         stderr=subprocess.PIPE,
         text=True,
         env={**os.environ, "WAKEBOARD_DATABASE_URL": database},

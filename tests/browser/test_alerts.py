@@ -9,8 +9,8 @@ from tests.browser.places import Dashboard, profile
 from tests.conftest import Connection
 from tests.factories import a_run, rows
 from tests.receivers import Mailbox, Receiver, mailbox, receiver
-from worker.alerts.watch import Watch
-from worker.settings import Settings
+from wakeboard.alerts.watch import Watch
+from wakeboard.settings import Settings
 
 pytestmark = pytest.mark.browser
 __all__ = ["mailbox", "receiver"]

@@ -9,9 +9,9 @@ from playwright.sync_api import Page, expect
 
 from tests.conftest import Connection
 from tests.factories import a_run, rows, status
-from worker.audit import Actor
-from worker.people import users
-from worker.states import Role
+from wakeboard.audit import Actor
+from wakeboard.people import users
+from wakeboard.states import Role
 
 pytestmark = pytest.mark.browser
 

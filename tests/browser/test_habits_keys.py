@@ -7,13 +7,13 @@ import re
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from dashboard import MORE_PAGES, NAVIGATION
-from dashboard.keyboard import GO, KEYS
 from tests.browser.places import Dashboard, profile
 from tests.conftest import Connection
 from tests.factories import a_run, a_type, rows, status
 from tests.processes import wait_until
-from worker.states import Role
+from wakeboard.states import Role
+from wakeboard_dashboard import MORE_PAGES, NAVIGATION
+from wakeboard_dashboard.keyboard import GO, KEYS
 
 pytestmark = pytest.mark.browser
 

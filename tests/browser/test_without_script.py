@@ -11,15 +11,15 @@ from urllib.parse import urlsplit
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 
-from dashboard import create_app
 from tests.browser.places import Dashboard, follow, profile, serving
 from tests.browser.test_every_page import NOT_PAGES, fill, furnish
 from tests.conftest import Connection
 from tests.factories import a_definition, a_run, a_type, a_worker, insert, rows, status
-from worker.audit import Actor
-from worker.people import users
-from worker.settings import Settings
-from worker.states import VERBS, Role
+from wakeboard.audit import Actor
+from wakeboard.people import users
+from wakeboard.settings import Settings
+from wakeboard.states import VERBS, Role
+from wakeboard_dashboard import create_app
 
 pytestmark = pytest.mark.browser
 

@@ -11,8 +11,8 @@ from jinja2 import BytecodeCache
 from jinja2.bccache import Bucket
 from sqlalchemy import event
 
-from dashboard import create_app
-from worker.settings import Settings
+from wakeboard.settings import Settings
+from wakeboard_dashboard import create_app
 
 
 class _Codes(BytecodeCache):

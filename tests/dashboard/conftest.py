@@ -12,12 +12,12 @@ from flask.testing import FlaskClient
 from sqlalchemy import Connection as Session
 from sqlalchemy import RowMapping
 
-from dashboard.connection import Database
-from dashboard.queries import fires
 from tests.conftest import Connection
 from tests.dashboard.apps import an_app
-from worker.people import users
-from worker.states import Role
+from wakeboard.people import users
+from wakeboard.states import Role
+from wakeboard_dashboard.connection import Database
+from wakeboard_dashboard.queries import fires
 
 # As a browser that stays on our pages sends it.
 SAME_ORIGIN = {"HTTP_SEC_FETCH_SITE": "same-origin"}

@@ -9,10 +9,10 @@ from typing import Any
 from sqlalchemy import Connection as Session
 from sqlalchemy import text
 
-from dashboard.queries.errors import Window
 from tests.conftest import Connection
-from worker.nights import Ask
-from worker.retention.state import NAME, PROCESS_ID
+from wakeboard.nights import Ask
+from wakeboard.retention.state import NAME, PROCESS_ID
+from wakeboard_dashboard.queries.errors import Window
 
 MINUTE, HOUR, DAY = timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
 

@@ -9,15 +9,15 @@ import pytest
 from flask import Flask
 from flask.testing import FlaskClient
 
-from dashboard import errors, verbs
 from tests.conftest import Connection
 from tests.dashboard.apps import an_app
 from tests.dashboard.conftest import SAME_ORIGIN, AsRole
 from tests.factories import a_definition, a_run, status
 from tests.middleman import Middleman, Way, between
-from worker.db import DatabaseError
-from worker.people import users
-from worker.states import Role
+from wakeboard.db import DatabaseError
+from wakeboard.people import users
+from wakeboard.states import Role
+from wakeboard_dashboard import errors, verbs
 
 SHAPES = {
     "page": {"Accept": "text/html"},

@@ -11,16 +11,16 @@ import pytest
 from flask import Flask
 from flask.testing import FlaskClient
 
-from dashboard import create_app
-from dashboard.views.alerts import seconds_of
 from tests.conftest import Connection
 from tests.dashboard.conftest import AsRole, assert_fragments_match, assert_shown_as_text
 from tests.factories import a_run, a_worker, age, insert, rows
 from tests.receivers import SECRET, Mailbox, Receiver, mailbox, receiver
-from worker.alerts.watch import Watch
-from worker.people import users
-from worker.settings import Settings
-from worker.states import Role
+from wakeboard.alerts.watch import Watch
+from wakeboard.people import users
+from wakeboard.settings import Settings
+from wakeboard.states import Role
+from wakeboard_dashboard import create_app
+from wakeboard_dashboard.views.alerts import seconds_of
 
 __all__ = ["mailbox", "receiver"]
 JSON = {"Accept": "application/json"}

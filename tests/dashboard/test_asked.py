@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from flask import Flask
 
-from dashboard.connection import reading
-from dashboard.queries import asked
 from tests.conftest import Connection
 from tests.factories import insert
+from wakeboard_dashboard.connection import reading
+from wakeboard_dashboard.queries import asked
 
 
 def act(connection: Connection, name: str, action: str, actor: str, **columns: Any) -> None:

@@ -10,12 +10,12 @@ import pytest
 from flask import Flask
 from flask.testing import FlaskClient
 
-from dashboard.words.targets import log_of, page_of
 from tests.conftest import Connection
 from tests.dashboard.conftest import AsRole
 from tests.dashboard.test_audit import an_entry, listed
 from tests.factories import a_definition, a_run, a_type, a_worker, insert
-from worker.filters import audit as filters
+from wakeboard.filters import audit as filters
+from wakeboard_dashboard.words.targets import log_of, page_of
 
 JSON = {"Accept": "application/json"}
 

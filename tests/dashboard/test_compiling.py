@@ -12,8 +12,8 @@ from types import CodeType
 import pytest
 from jinja2 import Environment, FileSystemLoader, TemplateSyntaxError
 
-from dashboard import compiling, kept_templates, serve
 from tests.dashboard.apps import an_app
+from wakeboard_dashboard import compiling, kept_templates, serve
 
 
 def _environment(folder: Path, **templates: str) -> Environment:

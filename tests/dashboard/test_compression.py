@@ -11,10 +11,10 @@ from flask import Flask
 from flask.testing import FlaskClient
 from werkzeug.test import TestResponse
 
-from dashboard.files import OURS, SCRIPTS_ARE, content
 from tests.conftest import Connection
 from tests.factories import a_run
 from tests.processes import ROOT
+from wakeboard_dashboard.files import OURS, SCRIPTS_ARE, content
 
 PACKED = {"Accept-Encoding": "gzip, deflate, br, zstd"}
 

@@ -13,16 +13,16 @@ import pytest
 from flask import Flask
 from flask.testing import FlaskClient
 
-from dashboard import costs as room
-from dashboard.costs import CELLS, STEP_SECONDS, Costs, Page, Spent
-from dashboard.measuring import names, of
-from dashboard.views.system import _spent
 from tests.browser.places import serving
 from tests.conftest import Connection
 from tests.dashboard.conftest import AsRole
 from tests.processes import wait_until
-from worker.people import users
-from worker.states import Role
+from wakeboard.people import users
+from wakeboard.states import Role
+from wakeboard_dashboard import costs as room
+from wakeboard_dashboard.costs import CELLS, STEP_SECONDS, Costs, Page, Spent
+from wakeboard_dashboard.measuring import names, of
+from wakeboard_dashboard.views.system import _spent
 
 NAMES = ["/", "/runs", "POST /runs/<id>/retry", "no page"]
 

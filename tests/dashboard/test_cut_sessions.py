@@ -9,8 +9,8 @@ from flask import Flask
 from flask.testing import FlaskClient
 from sqlalchemy import event
 
-from dashboard.connection import Database
 from tests.conftest import Connection
+from wakeboard_dashboard.connection import Database
 
 CUT = """
 SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity

@@ -13,14 +13,14 @@ import pytest
 from flask import Flask
 from flask.testing import FlaskClient
 
-from dashboard.pictures.trend import starts
-from dashboard.queries import groups
-from dashboard.views import error_group
 from tests.conftest import Connection
 from tests.dashboard.apps import overhear
 from tests.dashboard.conftest import assert_fragments_match
 from tests.factories import a_definition, a_group, a_run, a_worker, age, an_attempt, from_now, rows
-from worker.fingerprint import group_of, written
+from wakeboard.fingerprint import group_of, written
+from wakeboard_dashboard.pictures.trend import starts
+from wakeboard_dashboard.queries import groups
+from wakeboard_dashboard.views import error_group
 
 AsRole = Callable[[str], FlaskClient]
 HOSTILE = "<img src=x onerror=alert(1)>\u202e\"'/?#"

@@ -13,17 +13,17 @@ from flask.testing import FlaskClient
 from sqlalchemy import exc
 from werkzeug.exceptions import NotFound
 
-from dashboard import connection as connections
-from dashboard import errors
 from tests.conftest import Connection
 from tests.dashboard.apps import an_app
 from tests.dashboard.conftest import SAME_ORIGIN
 from tests.dashboard.everything import Filling, addresses, furnish, is_page, plain_text
-from worker.audit import Actor
-from worker.db import DatabaseError
-from worker.filters.values import FilterError
-from worker.people import users
-from worker.states import Role
+from wakeboard.audit import Actor
+from wakeboard.db import DatabaseError
+from wakeboard.filters.values import FilterError
+from wakeboard.people import users
+from wakeboard.states import Role
+from wakeboard_dashboard import connection as connections
+from wakeboard_dashboard import errors
 
 ANNA = Actor("anna", Role.ADMIN, "web")
 # What an app has from its beginning; all else it remembers of what it has read.

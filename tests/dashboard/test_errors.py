@@ -10,11 +10,11 @@ import pytest
 from flask import Flask
 from flask.testing import FlaskClient
 
-from dashboard.queries import errors
 from tests.conftest import Connection
 from tests.dashboard.apps import overhear
 from tests.dashboard.conftest import assert_fragments_match
 from tests.factories import a_run, a_type, age, an_attempt
+from wakeboard_dashboard.queries import errors
 
 HOSTILE = "<img src=x onerror=alert(1)>\u202e\"'/?#"
 

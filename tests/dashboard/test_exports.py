@@ -10,15 +10,15 @@ from secrets import token_hex
 from flask import Flask
 from flask.testing import FlaskClient
 
-from dashboard.formats import number
-from dashboard.queries.runs import LONGEST_PAYLOAD
 from tests.conftest import Connection
 from tests.dashboard.conftest import AsRole
 from tests.dashboard.everything import addresses, furnish, plain_text
 from tests.factories import a_run, rows
-from worker.audit import terminal_actor
-from worker.people import users
-from worker.states import Role
+from wakeboard.audit import terminal_actor
+from wakeboard.people import users
+from wakeboard.states import Role
+from wakeboard_dashboard.formats import number
+from wakeboard_dashboard.queries.runs import LONGEST_PAYLOAD
 
 
 def lines_of(client: FlaskClient, address: str) -> list[dict[str, str]]:

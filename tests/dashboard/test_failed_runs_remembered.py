@@ -11,16 +11,16 @@ import pytest
 from sqlalchemy import Connection as Session
 from sqlalchemy import event
 
-from dashboard.queries.errors import Window
-from dashboard.queries.failures import lately, runs
-from dashboard.queries.failures.remembered import Memory
-from dashboard.queries.failures.runs import Runs
-from dashboard.queries.nights.whole import Night
 from tests.conftest import Connection
 from tests.dashboard.remembering import DAY, HOUR, MINUTE, Moments, asking, last_day, note_removal, now_of
 from tests.factories import a_run, an_attempt
-from worker.nights import faults
-from worker.nights.faults import NOTHING, Failed, Fates
+from wakeboard.nights import faults
+from wakeboard.nights.faults import NOTHING, Failed, Fates
+from wakeboard_dashboard.queries.errors import Window
+from wakeboard_dashboard.queries.failures import lately, runs
+from wakeboard_dashboard.queries.failures.remembered import Memory
+from wakeboard_dashboard.queries.failures.runs import Runs
+from wakeboard_dashboard.queries.nights.whole import Night
 
 
 @pytest.fixture

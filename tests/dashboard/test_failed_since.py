@@ -10,9 +10,9 @@ from flask.testing import FlaskClient
 from tests.conftest import Connection
 from tests.dashboard.conftest import AsRole
 from tests.factories import a_definition, a_run, from_now
-from worker.audit import terminal_actor
-from worker.people import users
-from worker.states import Role
+from wakeboard.audit import terminal_actor
+from wakeboard.people import users
+from wakeboard.states import Role
 
 ASKED = {
     "failed-since=24h": ["failed today", "dead today"],

@@ -10,11 +10,11 @@ import pytest
 from flask import Flask
 from flask.testing import FlaskClient
 
-from dashboard.queries.failures import read
 from tests.conftest import Connection
 from tests.dashboard.apps import overhear
 from tests.factories import a_type
 from tests.processes import wait_until
+from wakeboard_dashboard.queries.failures import read
 
 Asked = list[tuple[str, Any]]
 # Single rows by their ids, examples of groups, and what the frame of every page asks.

@@ -12,18 +12,18 @@ from flask.testing import FlaskClient
 from sqlalchemy import Connection as Session
 from sqlalchemy import event
 
-from dashboard import kept, usual
-from dashboard.connection import Database
-from dashboard.queries import errors, groups
-from dashboard.queries.errors import Found, Window
-from dashboard.queries.failures import lately, named, remembered
-from dashboard.queries.failures.remembered import Memory
-from dashboard.queries.nights import failures as night_failures
-from dashboard.views import errors as errors_page
 from tests.conftest import Connection
 from tests.dashboard.remembering import DAY, HOUR, note_removal
 from tests.factories import a_group, a_run, a_type
-from worker.fingerprint import written
+from wakeboard.fingerprint import written
+from wakeboard_dashboard import kept, usual
+from wakeboard_dashboard.connection import Database
+from wakeboard_dashboard.queries import errors, groups
+from wakeboard_dashboard.queries.errors import Found, Window
+from wakeboard_dashboard.queries.failures import lately, named, remembered
+from wakeboard_dashboard.queries.failures.remembered import Memory
+from wakeboard_dashboard.queries.nights import failures as night_failures
+from wakeboard_dashboard.views import errors as errors_page
 
 SHOWN = 12
 

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from werkzeug.datastructures import MultiDict
 
-from dashboard.filtertext import read_line, write_line
-from dashboard.params import WrongFilter, read_filters
-from dashboard.views.runs import FIELDS
+from wakeboard_dashboard.filtertext import read_line, write_line
+from wakeboard_dashboard.params import WrongFilter, read_filters
+from wakeboard_dashboard.views.runs import FIELDS
 
 WORD = st.text(st.characters(codec="utf-8", exclude_characters='\0"'), min_size=1, max_size=40)
 

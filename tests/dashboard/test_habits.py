@@ -13,18 +13,18 @@ from flask import Flask
 from flask.testing import FlaskClient
 from sqlalchemy import text
 
-from dashboard import MORE_PAGES, NAVIGATION
-from dashboard.connection import reading
-from dashboard.keyboard import GO
-from dashboard.words.pages import ANSWERS
 from tests.conftest import Connection
 from tests.dashboard.apps import an_app, overhear
 from tests.dashboard.conftest import AsRole
 from tests.factories import a_definition, a_run, from_now, insert, rows, status
-from worker.audit import Actor
-from worker.cli import cli
-from worker.people import users
-from worker.states import Role
+from wakeboard.audit import Actor
+from wakeboard.cli import cli
+from wakeboard.people import users
+from wakeboard.states import Role
+from wakeboard_dashboard import MORE_PAGES, NAVIGATION
+from wakeboard_dashboard.connection import reading
+from wakeboard_dashboard.keyboard import GO
+from wakeboard_dashboard.words.pages import ANSWERS
 
 PAGES = [path for path, _ in (*NAVIGATION, *MORE_PAGES) if path != "/demo"]
 COUNT = "/_fragments/shell/attention"

@@ -12,10 +12,10 @@ import pytest
 from flask.testing import FlaskClient
 from psycopg import sql
 
-from dashboard.params import Cursor
 from tests.conftest import Connection
 from tests.dashboard.apps import an_app
 from tests.dashboard.conftest import AsRole
+from wakeboard_dashboard.params import Cursor
 
 FAILED = """
 WITH mine AS (

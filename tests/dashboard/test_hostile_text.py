@@ -14,13 +14,13 @@ import pytest
 from flask import Flask
 from flask.testing import FlaskClient
 
-from dashboard.connection import Database
 from tests.conftest import Connection
 from tests.dashboard.apps import an_app
 from tests.dashboard.conftest import SAME_ORIGIN
 from tests.dashboard.everything import APART, Filling, Text, addresses, furnish
-from worker.people import users
-from worker.states import Role
+from wakeboard.people import users
+from wakeboard.states import Role
+from wakeboard_dashboard.connection import Database
 
 EVALUATED = str(7919 * 7907)
 MARKUP = "\"'><img src=x onerror=alert(1)></td></table></pre><script>alert(2)</script>{{ 7919*7907 }}{% x %}"

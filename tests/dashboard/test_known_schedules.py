@@ -10,12 +10,12 @@ from flask.testing import FlaskClient
 from sqlalchemy import Connection as Session
 from sqlalchemy import RowMapping
 
-from dashboard.queries import fires, known_schedules
 from tests.conftest import Connection
 from tests.factories import a_definition, a_run, from_now
-from worker.audit import Actor
-from worker.states import Role
-from worker.transitions import cancel, retry_now
+from wakeboard.audit import Actor
+from wakeboard.states import Role
+from wakeboard.transitions import cancel, retry_now
+from wakeboard_dashboard.queries import fires, known_schedules
 
 ANNA = Actor("anna", Role.OPERATOR, "test")
 WORDS = ("late", "overlapping", "twice")

@@ -9,11 +9,11 @@ import pytest
 from flask.testing import FlaskClient
 from prometheus_client.parser import text_string_to_metric_families
 
-from dashboard.queries import health, overview, types
 from tests.conftest import Connection
 from tests.factories import a_run, a_type, insert
 from tests.processes import ROOT
-from worker.hours import sum_next
+from wakeboard.hours import sum_next
+from wakeboard_dashboard.queries import health, overview, types
 
 Samples = dict[tuple[str, ...], float]
 

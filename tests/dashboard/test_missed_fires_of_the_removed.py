@@ -9,13 +9,13 @@ from flask.testing import FlaskClient
 
 from tests.conftest import Connection
 from tests.factories import a_definition, from_now, insert, rows
-from worker.alerts import questions
-from worker.alerts.kinds import KINDS
-from worker.audit import Actor
-from worker.retention.keep import Keep
-from worker.retention.leftovers import leftovers, remove_batch
-from worker.states import Role
-from worker.transitions import definitions
+from wakeboard.alerts import questions
+from wakeboard.alerts.kinds import KINDS
+from wakeboard.audit import Actor
+from wakeboard.retention.keep import Keep
+from wakeboard.retention.leftovers import leftovers, remove_batch
+from wakeboard.states import Role
+from wakeboard.transitions import definitions
 
 ADMIN = Actor("ada", Role.ADMIN, "web")
 FIRES = (("-2 hours", None), ("-3 hours", None), ("-50 hours", "-5 hours"))

@@ -18,31 +18,31 @@ from flask.testing import FlaskClient
 from markupsafe import escape
 from sqlalchemy import text
 
-from dashboard import connection as connections
-from dashboard.formats import anchor
-from dashboard.pictures import gantt
-from dashboard.queries import errors
-from dashboard.queries.errors import Window
-from dashboard.queries.nights import failures as night_failures
-from dashboard.queries.nights.hours import KeptMinutes, minutes_of, settled_hours
-from dashboard.queries.settled import Settled
-from dashboard.views.night import BOUNDS
-from dashboard.words import night as words
 from tests.conftest import Connection
 from tests.dashboard.apps import an_app, overhear
 from tests.dashboard.conftest import NIGHT_TILES, SAME_ORIGIN, assert_shown_as_text
 from tests.factories import a_definition, a_group, a_run, a_type, a_worker, age, an_attempt, from_now, insert
-from worker import audit
-from worker.nights import Ask, faults, fires, missed
-from worker.nights import minutes as statistics
-from worker.nights.minutes import SLICES, Ran, busy, ran, slice_length, summed
-from worker.nights.stretches import Busy, Stretch, joined
-from worker.nights.summary import Span, summary
-from worker.nights.usual import Usual
-from worker.people import users
-from worker.retention.keep import Keep
-from worker.retention.sweep import Retention
-from worker.states import Role
+from wakeboard import audit
+from wakeboard.nights import Ask, faults, fires, missed
+from wakeboard.nights import minutes as statistics
+from wakeboard.nights.minutes import SLICES, Ran, busy, ran, slice_length, summed
+from wakeboard.nights.stretches import Busy, Stretch, joined
+from wakeboard.nights.summary import Span, summary
+from wakeboard.nights.usual import Usual
+from wakeboard.people import users
+from wakeboard.retention.keep import Keep
+from wakeboard.retention.sweep import Retention
+from wakeboard.states import Role
+from wakeboard_dashboard import connection as connections
+from wakeboard_dashboard.formats import anchor
+from wakeboard_dashboard.pictures import gantt
+from wakeboard_dashboard.queries import errors
+from wakeboard_dashboard.queries.errors import Window
+from wakeboard_dashboard.queries.nights import failures as night_failures
+from wakeboard_dashboard.queries.nights.hours import KeptMinutes, minutes_of, settled_hours
+from wakeboard_dashboard.queries.settled import Settled
+from wakeboard_dashboard.views.night import BOUNDS
+from wakeboard_dashboard.words import night as words
 
 HOSTILE = "<img src=x onerror=alert(1)>\u202e\"'/?#"
 DAY = "since=24h"

@@ -14,19 +14,19 @@ from flask.testing import FlaskClient
 from sqlalchemy import Select
 from sqlalchemy.dialects import postgresql
 
-import dashboard.views
-from dashboard.views import effects, error_group, errors, leases, night, operations, overview
-from dashboard.views import schedules as schedules_page
-from dashboard.views import types as types_page
-from dashboard.views import workers as workers_page
+import wakeboard_dashboard.views
 from tests.conftest import Connection
 from tests.factories import a_definition, a_group, a_run, status
 from tests.worker.operating import begin
-from worker import cli
-from worker.filters import audit, runs, search
-from worker.filters.line import read_line
-from worker.filters.values import Asked, Field, FilterError, read_pairs
-from worker.fingerprint import written
+from wakeboard import cli
+from wakeboard.filters import audit, runs, search
+from wakeboard.filters.line import read_line
+from wakeboard.filters.values import Asked, Field, FilterError, read_pairs
+from wakeboard.fingerprint import written
+from wakeboard_dashboard.views import effects, error_group, errors, leases, night, operations, overview
+from wakeboard_dashboard.views import schedules as schedules_page
+from wakeboard_dashboard.views import types as types_page
+from wakeboard_dashboard.views import workers as workers_page
 
 JSON = {"Accept": "application/json"}
 Fields = Mapping[str, Field]
@@ -94,7 +94,7 @@ def accepted(fields: Fields) -> dict[tuple[str, str], Asked]:
 def test_every_filter_of_every_page_is_known_here() -> None:
     """A page that gets filters of its own is looked at as well."""
     known = {id(fields) for fields in PAGES.values()}
-    for module in pkgutil.iter_modules(dashboard.views.__path__, "dashboard.views."):
+    for module in pkgutil.iter_modules(wakeboard_dashboard.views.__path__, "wakeboard_dashboard.views."):
         for name, found in vars(importlib.import_module(module.name)).items():
             if isinstance(found, dict) and found and all(isinstance(each, Field) for each in found.values()):
                 assert id(found) in known, f"{module.name}.{name}"

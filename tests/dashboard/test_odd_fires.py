@@ -12,14 +12,14 @@ from flask.testing import FlaskClient
 from sqlalchemy import Connection as Session
 from sqlalchemy import RowMapping
 
-from dashboard.queries import fires, odd_schedules
-from dashboard.words.oddities import counted, oddities
 from tests.conftest import Connection
 from tests.factories import a_definition, a_run, from_now, insert
-from worker.audit import Actor
-from worker.lineage import maker
-from worker.states import Role
-from worker.transitions import cancel
+from wakeboard.audit import Actor
+from wakeboard.lineage import maker
+from wakeboard.states import Role
+from wakeboard.transitions import cancel
+from wakeboard_dashboard.queries import fires, odd_schedules
+from wakeboard_dashboard.words.oddities import counted, oddities
 
 JSON = {"Accept": "application/json"}
 

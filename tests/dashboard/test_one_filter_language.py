@@ -14,11 +14,11 @@ from flask.testing import FlaskClient
 
 from tests.conftest import Connection
 from tests.factories import a_definition, a_run, a_worker, age, an_attempt
-from worker import cli
-from worker.filters import search
-from worker.filters.line import read_line, write_line
-from worker.filters.runs import FIELDS
-from worker.filters.values import FilterError, read_pairs
+from wakeboard import cli
+from wakeboard.filters import search
+from wakeboard.filters.line import read_line, write_line
+from wakeboard.filters.runs import FIELDS
+from wakeboard.filters.values import FilterError, read_pairs
 
 Terminal = Callable[..., tuple[int, str, str]]
 LINES = (

@@ -10,11 +10,11 @@ from zoneinfo import ZoneInfo
 import pytest
 from flask.testing import FlaskClient
 
-from dashboard.words.ends import end_of
-from dashboard.words.policy import patience_seconds, retries
 from tests.conftest import Connection
 from tests.dashboard.conftest import AsRole, assert_fragments_match, assert_shown_as_text
 from tests.factories import a_definition, a_run, a_type, a_worker, from_now, rows
+from wakeboard_dashboard.words.ends import end_of
+from wakeboard_dashboard.words.policy import patience_seconds, retries
 
 JSON = {"Accept": "application/json"}
 HOSTILE = "<img src=x onerror=alert(1)>\u202e\"'/?#%2F"

@@ -8,11 +8,11 @@ from typing import Any
 from flask import Flask
 from flask.testing import FlaskClient
 
-from dashboard.queries.one_worker import ENDS
 from tests.conftest import Connection
 from tests.dashboard.apps import overhear
 from tests.dashboard.conftest import AsRole, assert_fragments_match, assert_shown_as_text
 from tests.factories import a_run, a_worker, an_attempt, from_now, insert
+from wakeboard_dashboard.queries.one_worker import ENDS
 
 JSON = {"Accept": "application/json"}
 HOSTILE = "<img src=x onerror=alert(1)>\u202e\"'/"
@@ -43,7 +43,7 @@ def test_a_worker_has_a_page_of_what_it_runs_and_how_that_ends(
 def test_an_old_failure_of_a_retried_run_is_among_its_last_ends(
     client: FlaskClient, connection: Connection, monkeypatch: Any
 ) -> None:
-    from dashboard.queries import one_worker
+    from wakeboard_dashboard.queries import one_worker
 
     monkeypatch.setattr(one_worker, "NEWEST", 3)
     a_worker(connection, "w-7")

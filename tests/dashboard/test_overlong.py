@@ -9,13 +9,13 @@ import pytest
 from flask import Flask
 from flask.testing import FlaskClient
 
-from dashboard import usual
-from dashboard.queries.overlong import is_overlong, limit_seconds
-from dashboard.queries.types import Pace
 from tests.conftest import Connection
 from tests.dashboard.apps import overhear
 from tests.dashboard.conftest import assert_fragments_match
 from tests.factories import a_run, a_worker, from_now, insert
+from wakeboard_dashboard import usual
+from wakeboard_dashboard.queries.overlong import is_overlong, limit_seconds
+from wakeboard_dashboard.queries.types import Pace
 
 NOW = datetime(2026, 11, 26, 12, 0, tzinfo=UTC)
 # Up to so many seconds: 2.9 and 185.

@@ -10,14 +10,14 @@ import pytest
 from flask import Flask
 from flask.testing import FlaskClient
 
-from dashboard.queries import overview
 from tests.conftest import Connection
 from tests.dashboard.apps import overhear
 from tests.dashboard.conftest import assert_fragments_match
 from tests.factories import a_definition, a_run, a_type, a_worker, from_now, insert, rows
-from worker.audit import Actor
-from worker.states import Role
-from worker.transitions.holding import hold
+from wakeboard.audit import Actor
+from wakeboard.states import Role
+from wakeboard.transitions.holding import hold
+from wakeboard_dashboard.queries import overview
 
 HOSTILE = "<img src=x onerror=alert(1)>\u202e\"'"
 

@@ -11,13 +11,13 @@ import pytest
 from flask import Flask
 from flask.testing import FlaskClient
 
-from dashboard.pictures.spreads import spread
-from dashboard.queries.ended import Bar, Times, Work, busiest_and_slowest
 from tests.conftest import Connection
 from tests.dashboard.apps import overhear
 from tests.dashboard.conftest import assert_fragments_match, assert_shown_as_text
-from worker.alerts import questions
-from worker.alerts.kinds import KINDS
+from wakeboard.alerts import questions
+from wakeboard.alerts.kinds import KINDS
+from wakeboard_dashboard.pictures.spreads import spread
+from wakeboard_dashboard.queries.ended import Bar, Times, Work, busiest_and_slowest
 
 HOSTILE = "<img src=x onerror=alert(1)>\u202e\"'"
 TABLES = ("statistics_deltas", "statistics_rollups")

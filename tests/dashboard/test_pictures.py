@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime
 
-from dashboard.pictures.charts import bar_chart, spread_chart
-from dashboard.pictures.sparks import layers, sparkline, trend
-from dashboard.pictures.spreads import spread
-from dashboard.queries.ended import Bar, Times
+from wakeboard_dashboard.pictures.charts import bar_chart, spread_chart
+from wakeboard_dashboard.pictures.sparks import layers, sparkline, trend
+from wakeboard_dashboard.pictures.spreads import spread
+from wakeboard_dashboard.queries.ended import Bar, Times
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 HOSTILE = "<b>\"'&"

@@ -12,19 +12,19 @@ from urllib.parse import urlsplit
 import pytest
 from flask import Flask
 
-from dashboard.board import CHOICE, Board, News, View, shared_memory
-from dashboard.connection import writing
-from dashboard.polls import Polls
-from dashboard.security import HEADERS
 from tests.browser.places import serving
 from tests.conftest import Connection
 from tests.dashboard.conftest import fragments_of
 from tests.factories import a_run, a_type
 from tests.processes import wait_until
-from worker.audit import Actor
-from worker.people import users
-from worker.states import Role
-from worker.transitions.operator import cancel
+from wakeboard.audit import Actor
+from wakeboard.people import users
+from wakeboard.states import Role
+from wakeboard.transitions.operator import cancel
+from wakeboard_dashboard.board import CHOICE, Board, News, View, shared_memory
+from wakeboard_dashboard.connection import writing
+from wakeboard_dashboard.polls import Polls
+from wakeboard_dashboard.security import HEADERS
 
 ANNA = Actor("anna", Role.OPERATOR, "web")
 TOLD = "X-Wakeboard-Age"

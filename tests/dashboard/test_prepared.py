@@ -11,10 +11,10 @@ from flask.testing import FlaskClient
 from sqlalchemy import event, text
 from sqlalchemy.exc import DBAPIError
 
-from dashboard.connection import Database, reading
 from tests.conftest import Connection
 from tests.middleman import between
-from worker import db
+from wakeboard import db
+from wakeboard_dashboard.connection import Database, reading
 
 
 def engine_of(app: Flask) -> Any:

@@ -10,14 +10,14 @@ import pytest
 from flask import Flask
 from flask.testing import FlaskClient
 
-from dashboard import attention
-from dashboard.connection import Database
 from tests.conftest import Connection
 from tests.dashboard.apps import an_app, overhear
 from tests.dashboard.conftest import SAME_ORIGIN
 from tests.dashboard.everything import Filling, addresses, furnish, is_page, plain_text
-from worker.people import users
-from worker.states import Role
+from wakeboard.people import users
+from wakeboard.states import Role
+from wakeboard_dashboard import attention
+from wakeboard_dashboard.connection import Database
 
 # The most statements that one GET of a page, its fragments included, may send; its twin in the second place.
 # Who makes a page needs fewer: lower it. Who needs more: say why in the commit.

@@ -10,15 +10,15 @@ import pytest
 from flask import Flask
 from flask.testing import FlaskClient
 
-from dashboard.connection import Database
 from tests.browser.test_every_page import furnish
 from tests.conftest import Connection
 from tests.dashboard.apps import an_app
 from tests.dashboard.conftest import SAME_ORIGIN
 from tests.processes import ROOT
-from worker.cli import cli
-from worker.people import users
-from worker.states import Role
+from wakeboard.cli import cli
+from wakeboard.people import users
+from wakeboard.states import Role
+from wakeboard_dashboard.connection import Database
 
 TEXT = (ROOT / "docs" / "questions.md").read_text()
 ROWS = [[cell.strip() for cell in row.split("|")] for row in re.findall(r"^\|(.+)\|$", TEXT, re.MULTILINE)]

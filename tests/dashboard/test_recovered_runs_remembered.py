@@ -9,15 +9,15 @@ import pytest
 from sqlalchemy import Connection as Session
 from sqlalchemy import event, text
 
-from dashboard.queries.errors import Window
-from dashboard.queries.failures import lately, recovered
-from dashboard.queries.failures.recovered import Recovered
-from dashboard.queries.failures.remembered import Memory
-from dashboard.queries.nights.whole import Night
 from tests.conftest import Connection
 from tests.dashboard.remembering import DAY, HOUR, MINUTE, Moments, asking, last_day, note_removal, now_of
 from tests.factories import a_run
-from worker.nights import faults
+from wakeboard.nights import faults
+from wakeboard_dashboard.queries.errors import Window
+from wakeboard_dashboard.queries.failures import lately, recovered
+from wakeboard_dashboard.queries.failures.recovered import Recovered
+from wakeboard_dashboard.queries.failures.remembered import Memory
+from wakeboard_dashboard.queries.nights.whole import Night
 
 
 def a_recovery(connection: Connection, at: datetime, attempts: int) -> int:

@@ -8,12 +8,12 @@ from time import perf_counter
 
 import pytest
 
-from dashboard.pictures.tree import tree
-from dashboard.words.schedule_form import restored
 from tests.conftest import Connection
 from tests.dashboard.conftest import AsRole
 from tests.dashboard.test_hardening import add_run, pages_of
-from worker.redaction import HIDDEN, redact
+from wakeboard.redaction import HIDDEN, redact
+from wakeboard_dashboard.pictures.tree import tree
+from wakeboard_dashboard.words.schedule_form import restored
 
 
 def test_secrets_are_hidden_at_any_depth() -> None:

@@ -9,9 +9,6 @@ import pytest
 from flask import Flask
 from flask.testing import FlaskClient
 
-from dashboard import replica
-from dashboard.connection import Database
-from dashboard.replica import HEADER, Follower
 from tests import standbys
 from tests.conftest import Connection
 from tests.dashboard.apps import an_app
@@ -20,9 +17,12 @@ from tests.factories import a_run, a_worker
 from tests.processes import wait_until
 from tests.servers import SETTINGS, Server, own_server
 from tests.standbys import Node, standby_of
-from worker import db
-from worker.people import users
-from worker.states import Role
+from wakeboard import db
+from wakeboard.people import users
+from wakeboard.states import Role
+from wakeboard_dashboard import replica
+from wakeboard_dashboard.connection import Database
+from wakeboard_dashboard.replica import HEADER, Follower
 
 # Off by default, and a standby may not have less than its primary.
 PREPARING = {"max_prepared_transactions": "2"}

@@ -15,9 +15,9 @@ from tests.dashboard.test_alerts import JSON, told
 from tests.dashboard.test_night import HOSTILE, a_full_night, failure, html, night
 from tests.factories import a_run, age, from_now, insert, rows
 from tests.receivers import Mailbox, Receiver, mailbox, receiver
-from worker.alerts import report
-from worker.nights import Row
-from worker.nights.summary import FEW, Span, Summary, summary
+from wakeboard.alerts import report
+from wakeboard.nights import Row
+from wakeboard.nights.summary import FEW, Span, Summary, summary
 
 __all__ = ["mailbox", "receiver", "told"]
 

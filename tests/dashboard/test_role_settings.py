@@ -14,8 +14,8 @@ from tests.conftest import Connection
 from tests.processes import run_wakeboard, wait_until
 from tests.servers import Server
 from tests.worker.motion import a_worker, insert, wait_until_status
-from worker import db, enqueue
-from worker.duties.presence import Presence
+from wakeboard import db, enqueue
+from wakeboard.duties.presence import Presence
 
 HOSTILE = {
     "idle_session_timeout": "300ms",

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from flask.testing import FlaskClient
 
-from dashboard.pictures.lanes import MOST, WIDTH, lanes
 from tests.conftest import Connection
 from tests.dashboard.conftest import AsRole, assert_fragments_match
 from tests.factories import a_definition, a_run, a_type, a_worker, age, an_attempt, insert, row, rows, status
-from worker.retention.keep import Keep
-from worker.retention.sweep import Retention
-from worker.states import VERBS, Status, allowed
+from wakeboard.retention.keep import Keep
+from wakeboard.retention.sweep import Retention
+from wakeboard.states import VERBS, Status, allowed
+from wakeboard_dashboard.pictures.lanes import MOST, WIDTH, lanes
 
 HOSTILE = "<img src=x onerror=alert(1)>\u202e\"'"
 JSON = {"Accept": "application/json"}

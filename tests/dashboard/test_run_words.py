@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from dashboard.pictures.tree import LONGEST, MOST_CHILDREN, MOST_NODES, Node, tree
-from dashboard.words.attempt import after
-from dashboard.words.progress import progress
-from dashboard.words.ticket import block, code, commands, markdown
-from worker.redaction import HIDDEN
+from wakeboard.redaction import HIDDEN
+from wakeboard_dashboard.pictures.tree import LONGEST, MOST_CHILDREN, MOST_NODES, Node, tree
+from wakeboard_dashboard.words.attempt import after
+from wakeboard_dashboard.words.progress import progress
+from wakeboard_dashboard.words.ticket import block, code, commands, markdown
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
 PAGE = "http://jobs.example.org/runs/7"

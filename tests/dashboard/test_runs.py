@@ -11,14 +11,14 @@ import pytest
 from flask import Flask
 from flask.testing import FlaskClient
 
-from dashboard.queries import runs
-from dashboard.views.runs import row_verb
 from tests.conftest import Connection
 from tests.dashboard.apps import overhear
 from tests.dashboard.conftest import AsRole, assert_fragments_match, fragments_of, rows_in
 from tests.factories import a_definition, a_run, a_type, a_worker, age, an_attempt
-from worker.filters import search
-from worker.states import Status, allowed
+from wakeboard.filters import search
+from wakeboard.states import Status, allowed
+from wakeboard_dashboard.queries import runs
+from wakeboard_dashboard.views.runs import row_verb
 
 HOSTILE = "<img src=x onerror=alert(1)>\u202e\"'"
 

@@ -14,11 +14,11 @@ from tests.conftest import Connection
 from tests.dashboard.apps import overhear
 from tests.dashboard.conftest import along, fragments_of, page_of, rows_in
 from tests.factories import a_definition, a_run, a_type
-from worker import cli
-from worker.audit import Actor
-from worker.people import users
-from worker.states import Role
-from worker.transitions import definitions
+from wakeboard import cli
+from wakeboard.audit import Actor
+from wakeboard.people import users
+from wakeboard.states import Role
+from wakeboard.transitions import definitions
 
 ANNA = Actor("anna", Role.ADMIN, "web")
 OF = "definition_id = (SELECT id FROM wakeboard.job_definitions WHERE name = 'checkout')"

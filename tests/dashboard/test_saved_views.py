@@ -11,8 +11,8 @@ from flask.testing import FlaskClient
 from tests.conftest import Connection
 from tests.dashboard.conftest import AsRole
 from tests.factories import a_run, insert, rows
-from worker import cli
-from worker.transitions import views
+from wakeboard import cli
+from wakeboard.transitions import views
 
 JSON = {"Accept": "application/json"}
 HOSTILE = "<b>bad</b>\"'"

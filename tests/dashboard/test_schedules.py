@@ -11,13 +11,13 @@ import pytest
 from flask.testing import FlaskClient
 from psycopg.types.json import Jsonb
 
-from dashboard.formats import number
-from dashboard.words import schedule as words
 from tests.conftest import Connection
 from tests.dashboard.conftest import AsRole, assert_fragments_match, assert_shown_as_text
 from tests.factories import a_definition, a_run, a_type, insert, row, rows
-from worker.audit import ENGINE
-from worker.transitions import definitions
+from wakeboard.audit import ENGINE
+from wakeboard.transitions import definitions
+from wakeboard_dashboard.formats import number
+from wakeboard_dashboard.words import schedule as words
 
 JSON = {"Accept": "application/json"}
 HOSTILE = "<img src=x onerror=alert(1)>\u202e\"'"

@@ -10,16 +10,16 @@ from flask import Flask
 from flask.testing import FlaskClient
 from werkzeug.http import parse_cookie
 
-from dashboard import answers, create_app, strangers
-from dashboard.answers import PROBES
-from dashboard.verbs import add_verb
 from tests.conftest import Connection
 from tests.dashboard.conftest import AsRole
-from worker.audit import Actor
-from worker.people import users
-from worker.settings import Settings
-from worker.states import Role
-from worker.transitions import retry_now
+from wakeboard.audit import Actor
+from wakeboard.people import users
+from wakeboard.settings import Settings
+from wakeboard.states import Role
+from wakeboard.transitions import retry_now
+from wakeboard_dashboard import answers, create_app, strangers
+from wakeboard_dashboard.answers import PROBES
+from wakeboard_dashboard.verbs import add_verb
 
 BOSS = Actor("cli:boss", Role.ADMIN, "cli")
 PASSWORD = "seven small boats at dawn"

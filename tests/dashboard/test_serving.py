@@ -18,14 +18,14 @@ import psutil
 import pytest
 import trustme
 
-from dashboard import serve
 from tests.conftest import Connection
 from tests.processes import free_port
-from worker import certificates
-from worker.audit import Actor
-from worker.people import users
-from worker.settings import Settings, SettingsError
-from worker.states import Role
+from wakeboard import certificates
+from wakeboard.audit import Actor
+from wakeboard.people import users
+from wakeboard.settings import Settings, SettingsError
+from wakeboard.states import Role
+from wakeboard_dashboard import serve
 
 BOSS = Actor("cli:boss", Role.ADMIN, "cli")
 PASSWORD = "seven small boats at dawn"
@@ -52,7 +52,7 @@ def environment(**more: str) -> dict[str, str]:
 @contextmanager
 def serving(bind: str, **variables: str) -> Iterator[subprocess.Popen[str]]:
     """Yield a dashboard that listens on ``bind``."""
-    command = [sys.executable, "-m", "dashboard", "--bind", bind]
+    command = [sys.executable, "-m", "wakeboard_dashboard", "--bind", bind]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment(**variables)) as served:
         try:
             assert served.stderr is not None
@@ -64,7 +64,7 @@ def serving(bind: str, **variables: str) -> Iterator[subprocess.Popen[str]]:
 
 
 def test_a_refused_address_is_one_line_and_never_opens(database: str) -> None:
-    command = [sys.executable, "-m", "dashboard", "--bind", "0.0.0.0:0", "--database-url", database]
+    command = [sys.executable, "-m", "wakeboard_dashboard", "--bind", "0.0.0.0:0", "--database-url", database]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=30, env=environment())
     assert ended.returncode == 2
     assert ended.stderr.count("\n") == 1 and ended.stderr.startswith("Refused to listen on 0.0.0.0:0")
@@ -73,7 +73,7 @@ def test_a_refused_address_is_one_line_and_never_opens(database: str) -> None:
 def test_an_address_that_is_taken_is_one_line_and_may_be_tried_again(database: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         bind = f"127.0.0.1:{other.getsockname()[1]}"
-        command = [sys.executable, "-m", "dashboard", "--bind", bind, "--database-url", database]
+        command = [sys.executable, "-m", "wakeboard_dashboard", "--bind", bind, "--database-url", database]
         ended = subprocess.run(command, capture_output=True, text=True, timeout=30, env=environment())
     # Not 2, after which systemd would not start it again.
     assert ended.returncode == 1
@@ -121,7 +121,7 @@ def test_a_certificate_that_is_none_is_one_line_and_never_opens(database: str, t
         with pytest.raises(SettingsError, match=f"{given.name}.*{said}") as refused:
             certificates.check(Settings.load(flags, environ={}))
         assert "\n" not in str(refused.value) and str(refused.value).count(str(given)) == 1
-    command = [sys.executable, "-m", "dashboard", "--database-url", database]
+    command = [sys.executable, "-m", "wakeboard_dashboard", "--database-url", database]
     names = {"WAKEBOARD_CERTIFICATE": str(certificate), "WAKEBOARD_CERTIFICATE_KEY": str(key)}
     ended = subprocess.run(command, capture_output=True, text=True, timeout=30, env=environment(**names))
     assert ended.returncode == 2 and ended.stderr.count("\n") == 1

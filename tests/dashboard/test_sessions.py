@@ -5,9 +5,9 @@ from __future__ import annotations
 from tests.conftest import Connection
 from tests.dashboard.apps import an_app
 from tests.dashboard.conftest import SAME_ORIGIN, AsRole
-from worker.audit import terminal_actor
-from worker.people import users
-from worker.states import Role
+from wakeboard.audit import terminal_actor
+from wakeboard.people import users
+from wakeboard.states import Role
 
 PASSWORD = "correct horse battery staple"
 

@@ -16,15 +16,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from werkzeug.datastructures import MultiDict
 
-from dashboard import create_app, formats, params, ui_root
-from dashboard.answers import local_path
-from dashboard.live import fragment_tag
-from dashboard.params import Cursor, WrongFilter, read_cursor, read_filters
-from dashboard.queries.keyset import keyset_page
 from tests.conftest import Connection
 from tests.dashboard.conftest import AsRole
-from worker.settings import Settings
-from worker.tables import job_runs
+from wakeboard.settings import Settings
+from wakeboard.tables import job_runs
+from wakeboard_dashboard import create_app, formats, params, ui_root
+from wakeboard_dashboard.answers import local_path
+from wakeboard_dashboard.live import fragment_tag
+from wakeboard_dashboard.params import Cursor, WrongFilter, read_cursor, read_filters
+from wakeboard_dashboard.queries.keyset import keyset_page
 
 ROOT = Path(__file__).parents[2]
 FIELDS = {"status": params.STATUS, "type": params.TEXT, "since": params.MOMENT, "payload.": params.TEXT}
@@ -332,7 +332,7 @@ def test_a_database_without_tables_says_how_to_make_them(empty_database: str) ->
 def test_a_slow_statement_is_stopped_and_said(app: Flask, as_role: AsRole) -> None:
     from sqlalchemy import text
 
-    from dashboard.connection import reading
+    from wakeboard_dashboard.connection import reading
 
     @app.get("/slow")
     def slow() -> str:
@@ -347,7 +347,7 @@ def test_a_slow_statement_is_stopped_and_said(app: Flask, as_role: AsRole) -> No
 def test_a_page_can_not_write(app: Flask, as_role: AsRole) -> None:
     from sqlalchemy import text
 
-    from dashboard.connection import reading
+    from wakeboard_dashboard.connection import reading
 
     @app.get("/writes")
     def writes() -> str:

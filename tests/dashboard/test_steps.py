@@ -9,9 +9,9 @@ import pytest
 from sqlalchemy import Connection as Asker
 from sqlalchemy import create_engine
 
-from dashboard.queries.steps import MOST, STEP, Steps
 from tests.conftest import Connection
-from worker import statistics
+from wakeboard import statistics
+from wakeboard_dashboard.queries.steps import MOST, STEP, Steps
 
 NOON = datetime.fromisoformat("2026-03-02T12:00Z")
 HOUR = timedelta(hours=1)

@@ -12,13 +12,13 @@ from flask import Flask
 from flask.testing import FlaskClient
 from sqlalchemy import event
 
-from dashboard.connection import Database
-from dashboard.views.system import warnings
 from tests.conftest import Connection
 from tests.dashboard.conftest import AsRole, fragments_of
 from tests.factories import a_run, a_worker, an_attempt, insert
-from worker.indexes.state import NAME, PROCESS_ID
-from worker.settings import Settings
+from wakeboard.indexes.state import NAME, PROCESS_ID
+from wakeboard.settings import Settings
+from wakeboard_dashboard.connection import Database
+from wakeboard_dashboard.views.system import warnings
 
 # What stays while sizes, connections and the use of indexes change under the eyes.
 FRAME = re.compile(r'id="table-[^"]+"|id="loop-[^"]+"|<h2>.*?</h2>|<dt>.*?</dt>|<th[ >].*?</th>')

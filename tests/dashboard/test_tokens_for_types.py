@@ -11,16 +11,16 @@ import pytest
 from flask import Flask
 from flask.testing import FlaskClient
 
-from dashboard.scopes import Scope, declared
 from tests.conftest import Connection
 from tests.dashboard.apps import overhear
 from tests.dashboard.conftest import AsRole
 from tests.factories import a_run, a_type, a_worker, row, rows
-from worker.audit import Actor
-from worker.people import users
-from worker.states import Role
-from worker.transitions import by_hand, cancel, retry_now, run_again
-from worker.transitions.newrun import NewRun
+from wakeboard.audit import Actor
+from wakeboard.people import users
+from wakeboard.states import Role
+from wakeboard.transitions import by_hand, cancel, retry_now, run_again
+from wakeboard.transitions.newrun import NewRun
+from wakeboard_dashboard.scopes import Scope, declared
 
 BOSS = Actor("cli:boss", Role.ADMIN, "cli")
 FAR = "203.0.113.9"

@@ -8,15 +8,15 @@ import pytest
 from flask import Flask
 from flask.testing import FlaskClient
 
-from dashboard.connection import reading
-from dashboard.queries import overview
-from dashboard.queries.troubles import troubles
 from tests.conftest import Connection
 from tests.dashboard.apps import overhear
 from tests.dashboard.test_failing_plans import vacuumed
 from tests.dashboard.test_overview import runs, tiles
 from tests.factories import a_run, a_type, a_worker
 from tests.processes import wait_until
+from wakeboard_dashboard.connection import reading
+from wakeboard_dashboard.queries import overview
+from wakeboard_dashboard.queries.troubles import troubles
 
 DEAD_ONES = ("'dead'", "{dead}")
 

@@ -12,15 +12,15 @@ import pytest
 from flask import Flask
 from flask.testing import FlaskClient
 
-from dashboard.connection import Database
-from dashboard.formats import anchor, number
 from tests.conftest import Connection
 from tests.dashboard.apps import an_app
 from tests.dashboard.conftest import NIGHT_TILES, SAME_ORIGIN
 from tests.dashboard.everything import Filling, addresses, furnish, is_page, plain_text
 from tests.factories import a_run
-from worker.people import users
-from worker.states import Role
+from wakeboard.people import users
+from wakeboard.states import Role
+from wakeboard_dashboard.connection import Database
+from wakeboard_dashboard.formats import anchor, number
 
 Json = Mapping[str, Any]
 

@@ -9,10 +9,10 @@ from urllib.parse import quote
 import pytest
 from flask.testing import FlaskClient
 
-from dashboard.queries import types as query
 from tests.conftest import Connection
 from tests.dashboard.conftest import AsRole, assert_fragments_match, assert_shown_as_text
 from tests.factories import a_definition, a_run, a_type, a_worker, from_now, rows
+from wakeboard_dashboard.queries import types as query
 
 JSON = {"Accept": "application/json"}
 HOSTILE = "<img src=x onerror=alert(1)>\u202e\"'/?#%2F"

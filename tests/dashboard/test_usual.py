@@ -8,11 +8,11 @@ from datetime import UTC, datetime
 import pytest
 from flask.testing import FlaskClient
 
-from dashboard import usual
-from dashboard.queries import ended, hours
-from dashboard.queries.ended import Times
 from tests.conftest import Connection
 from tests.factories import a_type
+from wakeboard_dashboard import usual
+from wakeboard_dashboard.queries import ended, hours
+from wakeboard_dashboard.queries.ended import Times
 
 TYPES = ("mail", "report")
 

@@ -12,15 +12,15 @@ import pytest
 from flask import Flask
 from flask.testing import FlaskClient
 
-from dashboard.connection import Database
 from tests.browser.test_every_page import NOT_PAGES, fill, furnish
 from tests.conftest import Connection
 from tests.dashboard.apps import an_app
 from tests.dashboard.conftest import SAME_ORIGIN
 from tests.validity import faults
-from worker.jobs.demo import past
-from worker.people import users
-from worker.states import Role
+from wakeboard.jobs.demo import past
+from wakeboard.people import users
+from wakeboard.states import Role
+from wakeboard_dashboard.connection import Database
 
 LIVE = re.compile(r"<(\w+) [^>]*\bdata-live\b[^>]*>")
 # Where to leave the pages for another checker to see: a folder; nowhere unless it is named.

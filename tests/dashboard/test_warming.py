@@ -14,12 +14,12 @@ import pytest
 from flask import Flask, template_rendered
 from flask.testing import FlaskClient
 
-from dashboard import NAVIGATION, create_app, serve, turns, warming
-from dashboard.connection import Database
 from tests.browser.places import serving
 from tests.conftest import Connection
 from tests.processes import free_port, wait_until
-from worker.settings import Settings
+from wakeboard.settings import Settings
+from wakeboard_dashboard import NAVIGATION, create_app, serve, turns, warming
+from wakeboard_dashboard.connection import Database
 
 WEB_SESSIONS = """
 SELECT count(*) FROM pg_stat_activity
@@ -171,8 +171,8 @@ def test_no_page_is_made_ahead_where_the_database_does_not_answer(caplog: pytest
 def test_what_no_page_needs_is_not_loaded(database: str) -> None:
     code = (
         "import logging, sys\n"
-        "from dashboard import create_app, serve, warming\n"
-        "from worker.settings import Settings\n"
+        "from wakeboard_dashboard import create_app, serve, warming\n"
+        "from wakeboard.settings import Settings\n"
         "app = create_app(Settings.load({'database_url': sys.argv[1]}, environ={}))\n"
         "warming.LONGEST_SECONDS, warming.LAST_SECONDS = 60.0, 90.0\n"
         "logging.basicConfig(level=logging.INFO)\n"

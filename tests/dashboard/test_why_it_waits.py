@@ -13,9 +13,9 @@ from flask.testing import FlaskClient
 
 from tests.conftest import Connection
 from tests.factories import a_run, a_type, a_worker, from_now, insert
-from worker import cli
-from worker.waits.question import CAP, QUESTION
-from worker.waits.reasons import reasons
+from wakeboard import cli
+from wakeboard.waits.question import CAP, QUESTION
+from wakeboard.waits.reasons import reasons
 
 TIME = r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\dZ"
 Told = Callable[[int], list[str]]

@@ -6,12 +6,12 @@ from typing import Any
 
 from flask.testing import FlaskClient
 
-from dashboard.queries.workers import MOST_NAMED, MOST_RUNNING
 from tests.conftest import Connection
 from tests.dashboard.conftest import AsRole, assert_fragments_match, assert_shown_as_text
 from tests.factories import a_type, a_worker, claim, rows
-from worker.transitions.enqueue_many import enqueue_many
-from worker.transitions.newrun import NewRun
+from wakeboard.transitions.enqueue_many import enqueue_many
+from wakeboard.transitions.newrun import NewRun
+from wakeboard_dashboard.queries.workers import MOST_NAMED, MOST_RUNNING
 
 JSON = {"Accept": "application/json"}
 HOSTILE = "<img src=x onerror=alert(1)>\u202e\"'/"

@@ -22,7 +22,7 @@ import psutil
 import pytest
 
 from tests.endtoend.household import LINK
-from tests.processes import ROOT, Wakeboard, wait_until
+from tests.processes import SOURCES, Wakeboard, wait_until
 
 # What is promised of a first start, database and history included.
 FIRST_START_SECONDS = 120
@@ -100,7 +100,7 @@ def running_demo(home: Path, user: str | None = None) -> Iterator[Demo]:
     output = home / "output"
     with output.open("ab") as file:
         process = subprocess.Popen(
-            [interpreter(user), "-P", "-m", "worker", "up", "--demo", "--port", "0"],
+            [interpreter(user), "-P", "-m", "wakeboard", "up", "--demo", "--port", "0"],
             stdin=subprocess.DEVNULL,
             stdout=file,
             stderr=subprocess.STDOUT,
@@ -138,7 +138,7 @@ def environment(home: Path) -> dict[str, str]:
     if os.geteuid() == 0:
         # As root the default would be this machine's own installation; nobody can write there anyway.
         variables["WAKEBOARD_DATA_DIR"] = str(home / ".local/share/wakeboard")
-    return variables | {"PYTHONPATH": f"{ROOT}:{libraries}", "PYTHONDONTWRITEBYTECODE": "1"}
+    return variables | {"PYTHONPATH": f"{SOURCES}:{libraries}", "PYTHONDONTWRITEBYTECODE": "1"}
 
 
 def as_user(user: str | None) -> dict[str, Any]:
@@ -156,7 +156,7 @@ def interpreter(user: str | None) -> str:
     for python in (sys.executable, name):
         with suppress(OSError):
             tried = subprocess.run(
-                [python, "-P", "-c", "import worker, psycopg, flask"],
+                [python, "-P", "-c", "import wakeboard, psycopg, flask"],
                 cwd="/",
                 env=environment(Path("/nonexistent")),
                 capture_output=True,

@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
-from worker import Context, job
+from wakeboard import Context, job
 
 GRANDCHILD = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
 

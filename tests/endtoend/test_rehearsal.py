@@ -78,7 +78,7 @@ def rehearsal(home: Path, *words: str, user: str | None = USER, database: str = 
     output = home / "output"
     with output.open("wb") as file:
         process = subprocess.Popen(
-            [interpreter(user), "-P", "-m", "worker", "rehearse", *words],
+            [interpreter(user), "-P", "-m", "wakeboard", "rehearse", *words],
             stdin=subprocess.DEVNULL,
             stdout=file,
             stderr=subprocess.STDOUT,

@@ -18,9 +18,9 @@ from tests.faults.house import House
 from tests.faults.rows import Scale
 from tests.faults.truth import Line
 from tests.processes import wait_until
-from worker.audit import Actor
-from worker.states import Role
-from worker.transitions.effects import settle
+from wakeboard.audit import Actor
+from wakeboard.states import Role
+from wakeboard.transitions.effects import settle
 
 Measured = Callable[[str], None]
 APP = "tests.faults.apps.effects"

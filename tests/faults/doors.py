@@ -18,8 +18,8 @@ from typing import Any
 import psycopg
 from flask.testing import FlaskClient
 
-from worker import cli, enqueue
-from worker.transitions import EnqueueError
+from wakeboard import cli, enqueue
+from wakeboard.transitions import EnqueueError
 
 Door = Callable[[dict[str, Any]], int | None]
 TYPE = "echo"

@@ -12,7 +12,7 @@ from tests.factories import rows
 from tests.faults.clockwork import every
 from tests.faults.house import Connection, House
 from tests.faults.truth import now
-from worker import db, enqueue
+from wakeboard import db, enqueue
 
 
 class Feeder:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from tests.endtoend.visitor import Visitor
 from tests.faults.house import House
-from worker.audit import Actor
-from worker.people.tokens import create_token
-from worker.states import Role
+from wakeboard.audit import Actor
+from wakeboard.people.tokens import create_token
+from wakeboard.states import Role
 
 ADMIN = Actor("anna", Role.ADMIN, "test")
 

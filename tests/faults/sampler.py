@@ -13,7 +13,7 @@ import psycopg
 
 from tests.faults.invariants import epochs_fell
 from tests.faults.truth import now
-from worker import db
+from wakeboard import db
 
 EVERY_SECONDS = 0.5
 OVERDUE = """

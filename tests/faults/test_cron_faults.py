@@ -26,11 +26,11 @@ from tests.faults.invariants import LATE, i10_fires_are_kept_once
 from tests.faults.rows import Scale, fault
 from tests.processes import ROOT, surroundings, wait_until
 from tests.worker import cron_oracle
-from worker import schedule
-from worker.cron import Cron, CronError
-from worker.due import CATCH_UP_CAP
-from worker.duties.background import SOON_SECONDS
-from worker.liveness import MARGIN_SECONDS
+from wakeboard import schedule
+from wakeboard.cron import Cron, CronError
+from wakeboard.due import CATCH_UP_CAP
+from wakeboard.duties.background import SOON_SECONDS
+from wakeboard.liveness import MARGIN_SECONDS
 
 Measured = Callable[[str], None]
 FIRST_YEAR, AFTER_LAST_YEAR = 2008, 2028
@@ -63,7 +63,7 @@ STORABLE = [text for text in (*HOSTILE.values(), *NEVER.values()) if "\0" not in
 # begins, so that no kill comes too early.
 STEPPER = """
 import os, sys
-from worker import db, schedule
+from wakeboard import db, schedule
 for _ in sys.stdin:
     if pid := os.fork():
         os.waitpid(pid, 0)

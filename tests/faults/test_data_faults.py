@@ -18,7 +18,6 @@ import pytest
 from hypothesis import HealthCheck
 from hypothesis import strategies as st
 
-from dashboard import create_app
 from tests.factories import rows
 from tests.faults.apps.enqueuers import DIED
 from tests.faults.doors import Doors, as_stored, room
@@ -27,10 +26,11 @@ from tests.faults.house import House
 from tests.faults.rows import Scale, fault
 from tests.faults.truth import now
 from tests.processes import ROOT, surroundings
-from worker import enqueue
-from worker.people import users
-from worker.settings import Settings
-from worker.states import Role
+from wakeboard import enqueue
+from wakeboard.people import users
+from wakeboard.settings import Settings
+from wakeboard.states import Role
+from wakeboard_dashboard import create_app
 
 Measured = Callable[[str], None]
 HOSTILE = "tests.faults.apps.hostile"

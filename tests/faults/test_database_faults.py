@@ -12,7 +12,6 @@ from typing import Any
 import psutil
 import pytest
 
-from dashboard import create_app
 from tests import factories
 from tests.factories import rows
 from tests.faults.clockwork import every
@@ -24,11 +23,12 @@ from tests.faults.people import ADMIN
 from tests.faults.rows import Scale, fault
 from tests.faults.truth import Line, now
 from tests.processes import wait_until
-from worker import db
-from worker.people.tokens import create_token
-from worker.settings import Settings
-from worker.states import Role
-from worker.transitions.engine.planning import PLANNING
+from wakeboard import db
+from wakeboard.people.tokens import create_token
+from wakeboard.settings import Settings
+from wakeboard.states import Role
+from wakeboard.transitions.engine.planning import PLANNING
+from wakeboard_dashboard import create_app
 
 __all__ = ["cluster", "database"]
 Measured = Callable[[str], None]

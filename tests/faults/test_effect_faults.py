@@ -34,8 +34,8 @@ from tests.faults.rows import Scale, fault
 from tests.faults.truth import Line
 from tests.processes import wait_until
 from tests.worker.motion import is_alive
-from worker import db
-from worker.transitions import cancel, retry_now
+from wakeboard import db
+from wakeboard.transitions import cancel, retry_now
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,8 +46,8 @@ from tests.faults.house import LEASE_SECONDS, SETTINGS, House, a_house
 from tests.faults.rows import Scale, fault
 from tests.faults.truth import PLACE, now
 from tests.processes import Wakeboard, surroundings, wait_until, wakeboard
-from worker import db, embedded
-from worker.embedded.identity import Identity, first_blocked
+from wakeboard import db, embedded
+from wakeboard.embedded.identity import Identity, first_blocked
 
 Measured = Callable[[str], None]
 IS_UP = "Wakeboard is at"
@@ -307,7 +307,7 @@ def test_a_long_recovery_is_waited_for(folder: Path, scale: Scale, measured: Mea
     environment = surroundings(None) | {f"WAKEBOARD_{name}": value for name, value in on(data_dir).items()}
     starters = [
         subprocess.Popen(
-            [sys.executable, "-m", "worker", "db", "check"],
+            [sys.executable, "-m", "wakeboard", "db", "check"],
             env=environment,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

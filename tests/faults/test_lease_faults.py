@@ -19,8 +19,8 @@ from tests.factories import Connection, Held, rows
 from tests.faults.house import LEASE_SECONDS, House
 from tests.faults.rows import Scale, fault
 from tests.processes import Wakeboard, wait_until
-from worker.duties.reaper import Reaper
-from worker.transitions.engine import endings, renewal
+from wakeboard.duties.reaper import Reaper
+from wakeboard.transitions.engine import endings, renewal
 
 Measured = Callable[[str], None]
 AT_ONCE = 10

@@ -16,11 +16,11 @@ from tests.faults.house import Connection, House
 from tests.faults.invariants import most_at_once
 from tests.faults.rows import Scale, fault
 from tests.processes import wait_until
-from worker import db, transitions
-from worker.audit import Actor
-from worker.states import Role
-from worker.transitions.engine.claims import WHOLE, claim
-from worker.transitions.engine.planning import PLANNING
+from wakeboard import db, transitions
+from wakeboard.audit import Actor
+from wakeboard.states import Role
+from wakeboard.transitions.engine.claims import WHOLE, claim
+from wakeboard.transitions.engine.planning import PLANNING
 
 Measured = Callable[[str], None]
 APP = "tests.faults.apps.limited"

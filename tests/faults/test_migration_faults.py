@@ -24,8 +24,8 @@ from tests.faults.rows import Scale, fault
 from tests.faults.truth import PLACE, now
 from tests.processes import ROOT, Wakeboard, surroundings, wait_until, wakeboard
 from tests.servers import Server
-from worker import db
-from worker.migrations.locks import PATIENCE_SECONDS, TRY_SECONDS
+from wakeboard import db
+from wakeboard.migrations.locks import PATIENCE_SECONDS, TRY_SECONDS
 
 Measured = Callable[[str], None]
 STARTERS = 5
@@ -72,7 +72,7 @@ def upgrade(url: str) -> Ended:
     """Run ``wakeboard db upgrade`` to its end."""
     began = now()
     done = subprocess.run(
-        [sys.executable, "-m", "worker", "db", "upgrade"],
+        [sys.executable, "-m", "wakeboard", "db", "upgrade"],
         cwd=ROOT,
         env=surroundings(url),
         stdin=subprocess.DEVNULL,
@@ -107,7 +107,7 @@ def source_before(folder: Path) -> Path | None:
 
     It is the last commit before this version's migration came.
     """
-    (newest,) = (ROOT / "worker/migrations/versions").glob(f"{HEAD}_*.py")
+    (newest,) = (ROOT / "worker/wakeboard/migrations/versions").glob(f"{HEAD}_*.py")
     words = ["log", "--diff-filter=A", "--format=%H", "-1", "--", str(newest.relative_to(ROOT))]
     commit = _git(*words).decode().strip() if shutil.which("git") else ""
     archive = _git("archive", "--format=tar", f"{commit}~1", "worker") if commit else b""

@@ -22,11 +22,11 @@ from tests.faults.truth import now
 from tests.middleman import Middleman, Way, between
 from tests.processes import wait_until
 from tests.worker.motion import is_alive
-from worker import db
-from worker.audit import Actor
-from worker.liveness import late_loops, loops
-from worker.states import Role
-from worker.transitions import Answer, cancel, enqueue, retry_now
+from wakeboard import db
+from wakeboard.audit import Actor
+from wakeboard.liveness import late_loops, loops
+from wakeboard.states import Role
+from wakeboard.transitions import Answer, cancel, enqueue, retry_now
 
 Measured = Callable[[str], None]
 OPERATOR = Actor("olivia", Role.OPERATOR, "web")

@@ -10,14 +10,14 @@ import urllib.request
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from dashboard import serve
 from tests.faults.cluster import Cluster, cluster, database
 from tests.faults.house import House
 from tests.faults.people import ADMIN
 from tests.faults.rows import Scale, fault
 from tests.processes import Wakeboard, wait_until
-from worker.people.tokens import create_token
-from worker.states import Role
+from wakeboard.people.tokens import create_token
+from wakeboard.states import Role
+from wakeboard_dashboard import serve
 
 __all__ = ["cluster", "database"]
 Measured = Callable[[str], None]

@@ -19,10 +19,10 @@ from tests.faults.truth import Line, now
 from tests.middleman import Middleman, between
 from tests.processes import Wakeboard, run_wakeboard, wait_until
 from tests.worker.motion import is_alive
-from worker.audit import Actor
-from worker.processes.control import SILENT_SECONDS
-from worker.states import Role
-from worker.transitions import cancel
+from wakeboard.audit import Actor
+from wakeboard.processes.control import SILENT_SECONDS
+from wakeboard.states import Role
+from wakeboard.transitions import cancel
 
 Measured = Callable[[str], None]
 OPERATOR = Actor("olivia", Role.OPERATOR, "web")

@@ -28,8 +28,8 @@ from tests.faults.threads import Orders
 from tests.faults.truth import now
 from tests.middleman import Middleman, between
 from tests.processes import Wakeboard, run_wakeboard, wait_until
-from worker.people.tokens import create_token
-from worker.states import Role
+from wakeboard.people.tokens import create_token
+from wakeboard.states import Role
 
 Measured = Callable[[str], None]
 # Every thread of a worker and of a dashboard's process that lives as long as the process does. A new one
@@ -212,7 +212,7 @@ def test_a_worker_whose_leases_nobody_renews_ends(house: House, measured: Measur
     worker = house.worker(environment=orders.environment)
     held = house.enqueue("gated", {"gate": str(gate)})
     house.wait_until_started([held])
-    orders.break_down(worker.pid, "worker.duties.lease:LeaseKeeper.step")
+    orders.break_down(worker.pid, "wakeboard.duties.lease:LeaseKeeper.step")
     broken_at = now()
     code, took = worker.wait(30), now() - broken_at
     assert worker.output.count("Traceback") == 1, worker.output

@@ -18,8 +18,8 @@ from tests.faults.people import ADMIN
 from tests.faults.rows import Scale, fault
 from tests.middleman import between
 from tests.processes import ROOT, run_wakeboard, surroundings, wait_until
-from worker.transitions import definitions
-from worker.transitions.definitions import Definition
+from wakeboard.transitions import definitions
+from wakeboard.transitions.definitions import Definition
 
 Measured = Callable[[str], None]
 ONE, OTHER = "www-data", "nobody"
@@ -47,7 +47,7 @@ def program(tmp_path: Path) -> Path:
         pytest.skip(f"there is no user {', '.join(sorted(lacking))} here")
     words = ["setpriv", f"--reuid={ONE}", f"--regid={pwd.getpwnam(ONE).pw_gid}", "--init-groups"]
     made = tmp_path / "wakeboard"
-    made.write_text(f'#!/bin/sh\nexec {" ".join([*words, interpreter(ONE), "-P", "-m", "worker"])} "$@"\n')
+    made.write_text(f'#!/bin/sh\nexec {" ".join([*words, interpreter(ONE), "-P", "-m", "wakeboard"])} "$@"\n')
     made.chmod(0o755)
     return made
 

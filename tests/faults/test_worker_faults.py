@@ -19,9 +19,9 @@ from tests.faults.invariants import i14_silence_is_visible
 from tests.faults.rows import Scale, fault
 from tests.faults.truth import now
 from tests.processes import Wakeboard, wait_until
-from worker.audit import Actor
-from worker.states import Role
-from worker.transitions import cancel, retry_now
+from wakeboard.audit import Actor
+from wakeboard.states import Role
+from wakeboard.transitions import cancel, retry_now
 
 Measured = Callable[[str], None]
 OPERATOR = Actor("olivia", Role.OPERATOR, "web")

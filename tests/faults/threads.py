@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tests.faults.house import House
-from tests.processes import ROOT, wait_until
+from tests.processes import SOURCES, wait_until
 
 ORDER = signal.SIGRTMIN + 5
 
@@ -22,7 +22,7 @@ class Orders:
         self._folder.mkdir()
         self.environment = {
             "THREAD_ORDERS": str(self._folder),
-            "PYTHONPATH": f"{Path(__file__).with_name('orders')}{os.pathsep}{ROOT}",
+            "PYTHONPATH": f"{Path(__file__).with_name('orders')}{os.pathsep}{SOURCES}",
         }
 
     def names(self, pid: int) -> list[str]:

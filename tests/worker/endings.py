@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from worker.loop.deciding import Ended, decide
-from worker.loop.held import Held, boottime_ns
-from worker.outcome import Answer, Kind
-from worker.processes.wire import Assignment
+from wakeboard.loop.deciding import Ended, decide
+from wakeboard.loop.held import Held, boottime_ns
+from wakeboard.outcome import Answer, Kind
+from wakeboard.processes.wire import Assignment
 
 
 def held(run_id: int = 1, epoch: int = 1, **columns: Any) -> Held:

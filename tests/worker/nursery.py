@@ -14,12 +14,12 @@ from typing import Any, TypeVar
 
 import pytest
 
-from worker.outcome import PLAIN
-from worker.processes.children import Children
-from worker.processes.events import Died, Event, Finished, Ready, Returned
-from worker.processes.wire import Assignment
+from tests.processes import SOURCES
+from wakeboard.outcome import PLAIN
+from wakeboard.processes.children import Children
+from wakeboard.processes.events import Died, Event, Finished, Ready, Returned
+from wakeboard.processes.wire import Assignment
 
-ROOT = str(Path(__file__).resolve().parents[2])
 APP = "tests.worker.nursery_app"
 _ids = itertools.count(2**31)
 _Event = TypeVar("_Event")
@@ -40,7 +40,7 @@ class Nursery:
     seconds."""
 
     def __init__(self, slots: int = 2, *, app: str = APP, patience: float = 20.0, **settings: Any) -> None:
-        self.children = Children(slots, app=app, environment={"PYTHONPATH": ROOT}, **settings)
+        self.children = Children(slots, app=app, environment={"PYTHONPATH": SOURCES}, **settings)
         self.events: list[Event] = []
         self._patience = patience
         self._selector = selectors.DefaultSelector()

@@ -18,9 +18,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
-from worker import Context, Permanent, Retryable, job
-from worker.outcome import Cancelled
-from worker.processes import hygiene
+from wakeboard import Context, Permanent, Retryable, job
+from wakeboard.outcome import Cancelled
+from wakeboard.processes import hygiene
 
 
 @job("nothing")

@@ -12,8 +12,8 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-from worker import Context, job
-from worker.outcome import Cancelled
+from wakeboard import Context, job
+from wakeboard.outcome import Cancelled
 
 KEPT: dict[str, Any] = {}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import time
 
-from worker import Context, job
+from wakeboard import Context, job
 
 _listener = socket.create_server(("127.0.0.1", 0))
 CONNECTION = socket.create_connection(_listener.getsockname())

@@ -14,7 +14,7 @@ import time
 from typing import Any
 
 from tests.worker.shipper import shipper, write
-from worker import Context, job, on_child_exit
+from wakeboard import Context, job, on_child_exit
 
 _pool = concurrent.futures.ThreadPoolExecutor(1)
 _memory = logging.handlers.MemoryHandler(1000, target=logging.FileHandler(os.environ["SHIPPED"], delay=True))

@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from worker import Context, job
+from wakeboard import Context, job
 
 FORK = multiprocessing.get_context("fork")
 STATUS = ("SigIgn", "SigBlk")

@@ -25,8 +25,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from worker import Context, job
-from worker.processes import hygiene
+from wakeboard import Context, job
+from wakeboard.processes import hygiene
 
 VARIABLE: contextvars.ContextVar[str] = contextvars.ContextVar("VARIABLE", default="as imported")
 KEPT: list[Any] = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 
-from worker import Context, job
+from wakeboard import Context, job
 
 
 def _idle() -> None:

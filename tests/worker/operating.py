@@ -8,13 +8,13 @@ from typing import Any
 
 from tests.factories import Connection, Row, rows
 from tests.processes import wait_until
-from worker.audit import Actor
-from worker.filters.runs import FIELDS
-from worker.filters.values import Asked, read_pairs
-from worker.operations import advance, matching
-from worker.operations.matching import Preview
-from worker.operations.start import Wanted, start
-from worker.states import Role
+from wakeboard.audit import Actor
+from wakeboard.filters.runs import FIELDS
+from wakeboard.filters.values import Asked, read_pairs
+from wakeboard.operations import advance, matching
+from wakeboard.operations.matching import Preview
+from wakeboard.operations.start import Wanted, start
+from wakeboard.states import Role
 
 ANNA = Actor("anna", Role.OPERATOR, "web")
 

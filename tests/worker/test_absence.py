@@ -6,14 +6,14 @@ import psycopg
 import pytest
 
 from tests.processes import wait_until
-from worker import absence, log
-from worker.absence import Absence, Lack
-from worker.db import DatabaseError
-from worker.duties import lease, thread
-from worker.duties.lease import LeaseKeeper
-from worker.duties.thread import Duties
-from worker.loop.held import Holdings
-from worker.loop.line import Line
+from wakeboard import absence, log
+from wakeboard.absence import Absence, Lack
+from wakeboard.db import DatabaseError
+from wakeboard.duties import lease, thread
+from wakeboard.duties.lease import LeaseKeeper
+from wakeboard.duties.thread import Duties
+from wakeboard.loop.held import Holdings
+from wakeboard.loop.line import Line
 
 NOBODY = "postgresql://nobody@/nothing?host=/nonexistent"
 

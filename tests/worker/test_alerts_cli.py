@@ -10,10 +10,10 @@ import pytest
 from tests.conftest import Connection
 from tests.factories import a_run, rows
 from tests.receivers import Mailbox, Receiver, mailbox, receiver
-from worker import cli
-from worker.alerts.kinds import KINDS
-from worker.alerts.watch import Watch
-from worker.settings import Settings
+from wakeboard import cli
+from wakeboard.alerts.kinds import KINDS
+from wakeboard.alerts.watch import Watch
+from wakeboard.settings import Settings
 
 __all__ = ["mailbox", "receiver"]
 Command = Callable[..., tuple[int, str, str]]

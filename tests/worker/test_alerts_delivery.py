@@ -17,19 +17,19 @@ from tests.conftest import Connection
 from tests.factories import a_definition, a_run, a_worker, age, from_now, insert, rows
 from tests.processes import free_port, wait_until
 from tests.receivers import SECRET, Mailbox, Receiver, mailbox, receiver
-from worker import db
-from worker import own_connection as own
-from worker.alerts import channels as channels_module
-from worker.alerts import delivery
-from worker.alerts import watch as watch_module
-from worker.alerts.channels import Channels, NotSent, Outgoing, signature
-from worker.alerts.heartbeat import Heartbeat
-from worker.alerts.kinds import KINDS
-from worker.alerts.watch import Watch, post
-from worker.context import Context
-from worker.jobs.alert import alert
-from worker.outcome import Permanent, Retryable
-from worker.settings import Settings, SettingsError
+from wakeboard import db
+from wakeboard import own_connection as own
+from wakeboard.alerts import channels as channels_module
+from wakeboard.alerts import delivery
+from wakeboard.alerts import watch as watch_module
+from wakeboard.alerts.channels import Channels, NotSent, Outgoing, signature
+from wakeboard.alerts.heartbeat import Heartbeat
+from wakeboard.alerts.kinds import KINDS
+from wakeboard.alerts.watch import Watch, post
+from wakeboard.context import Context
+from wakeboard.jobs.alert import alert
+from wakeboard.outcome import Permanent, Retryable
+from wakeboard.settings import Settings, SettingsError
 
 __all__ = ["mailbox", "receiver"]
 HOSTILE = "<img src=x onerror=alert(1)>\u202e\r\nBcc: all@example.org"

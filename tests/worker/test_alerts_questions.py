@@ -19,12 +19,12 @@ from tests.factories import (
     from_now,
     insert,
 )
-from worker import schedule
-from worker.alerts import statements
-from worker.alerts.finding import Finding
-from worker.alerts.kinds import KINDS
-from worker.alerts.questions import ask
-from worker.unfireable import UNFIREABLE
+from wakeboard import schedule
+from wakeboard.alerts import statements
+from wakeboard.alerts.finding import Finding
+from wakeboard.alerts.kinds import KINDS
+from wakeboard.alerts.questions import ask
+from wakeboard.unfireable import UNFIREABLE
 
 HOSTILE = "<img src=x onerror=alert(1)>\u202e\"'"
 

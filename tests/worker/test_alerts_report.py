@@ -12,13 +12,13 @@ import pytest
 from tests.conftest import Connection
 from tests.factories import a_run, age, rows
 from tests.receivers import Mailbox, Receiver, mailbox, receiver
-from worker import db
-from worker.alerts import report, trial
-from worker.alerts.channels import Channels
-from worker.alerts.delivery import deliver, waiting
-from worker.alerts.watch import Watch
-from worker.audit import ENGINE
-from worker.settings import Settings
+from wakeboard import db
+from wakeboard.alerts import report, trial
+from wakeboard.alerts.channels import Channels
+from wakeboard.alerts.delivery import deliver, waiting
+from wakeboard.alerts.watch import Watch
+from wakeboard.audit import ENGINE
+from wakeboard.settings import Settings
 
 __all__ = ["mailbox", "receiver"]
 NAME = "morning_report"

@@ -8,9 +8,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from worker.alerts.finding import Finding
-from worker.alerts.judge import Memory
-from worker.alerts.messages import SUBJECT_CHARACTERS, Place, words
+from wakeboard.alerts.finding import Finding
+from wakeboard.alerts.judge import Memory
+from wakeboard.alerts.messages import SUBJECT_CHARACTERS, Place, words
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
 PLACE = Place("42", "shop password=hunter2", "https://anna:hunter2@jobs.example.org")

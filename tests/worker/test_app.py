@@ -7,10 +7,10 @@ from typing import Any, cast
 import pytest
 
 from tests.processes import wait_until
-from worker import log
-from worker.loop.app import App
-from worker.loop.claims import Claims
-from worker.registry import JobType
+from wakeboard import log
+from wakeboard.loop.app import App
+from wakeboard.loop.claims import Claims
+from wakeboard.registry import JobType
 
 
 def ready(*, is_tick: bool = False, **leases: float | None) -> list[dict[str, Any]]:

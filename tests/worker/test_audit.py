@@ -10,12 +10,12 @@ import pytest
 
 from tests import factories
 from tests.conftest import Connection
-from worker import log as lines
-from worker import transitions
-from worker.audit import ENGINE, Actor, record, terminal_actor
-from worker.fingerprint import written
-from worker.states import VERBS, Role
-from worker.transitions import Answer, definitions, errors, types, views
+from wakeboard import log as lines
+from wakeboard import transitions
+from wakeboard.audit import ENGINE, Actor, record, terminal_actor
+from wakeboard.fingerprint import written
+from wakeboard.states import VERBS, Role
+from wakeboard.transitions import Answer, definitions, errors, types, views
 
 ALICE = Actor("alice", Role.OPERATOR, "web", request_id="r1")
 HOSTILE = "<script>alert('1')</script> \" ' \\ %s {} $1 ünï 🚨"

@@ -9,7 +9,7 @@ import pytest
 
 from tests.conftest import Connection
 from tests.factories import a_run
-from worker import cli
+from wakeboard import cli
 
 Command = Callable[..., tuple[int, str, str]]
 

@@ -17,10 +17,10 @@ from tests.factories import row
 from tests.processes import Wakeboard, run_wakeboard, wait_until, wakeboard
 from tests.servers import make_folder, on_disk
 from tests.worker.motion import SHORT, insert_many, wait_until_registered, wait_until_status
-from worker import db, embedded
-from worker.embedded import locks
-from worker.embedded.server import find
-from worker.transitions import enqueue
+from wakeboard import db, embedded
+from wakeboard.embedded import locks
+from wakeboard.embedded.server import find
+from wakeboard.transitions import enqueue
 
 ENOUGH_SECONDS = 120
 

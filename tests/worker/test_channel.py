@@ -13,8 +13,8 @@ import pytest
 from tests.factories import Connection, a_run, a_type
 from tests.middleman import Way, between
 from tests.processes import wait_until
-from worker import db
-from worker.loop.channel import (
+from wakeboard import db
+from wakeboard.loop.channel import (
     OLDEST_PLANS_SECONDS,
     PLANS_ROWS,
     PLANS_SECONDS,
@@ -28,7 +28,7 @@ from worker.loop.channel import (
     array,
     numbers,
 )
-from worker.transitions.engine import claims, endings, planning, reaping, renewal
+from wakeboard.transitions.engine import claims, endings, planning, reaping, renewal
 
 
 @pytest.fixture

@@ -14,10 +14,10 @@ import pytest
 
 from tests.processes import wait_until
 from tests.worker.nursery import APP, Nursery, assign, lives, wait_gone
-from worker.outcome import PLAIN
-from worker.processes import preload
-from worker.processes.events import AppFailed, Died, Finished, Ready, Returned, TemplateDied, Warned
-from worker.processes.wire import Assignment, Reported, answer_frame
+from wakeboard.outcome import PLAIN
+from wakeboard.processes import preload
+from wakeboard.processes.events import AppFailed, Died, Finished, Ready, Returned, TemplateDied, Warned
+from wakeboard.processes.wire import Assignment, Reported, answer_frame
 
 
 @pytest.fixture
@@ -562,7 +562,9 @@ def test_a_users_jobs_py_is_found_although_a_folder_of_ours_is_called_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "jobs.py").write_text("from worker import job\n\n\n@job('mine')\ndef mine(ctx): return 1\n")
+    (tmp_path / "jobs.py").write_text(
+        "from wakeboard import job\n\n\n@job('mine')\ndef mine(ctx): return 1\n"
+    )
     nursery = Nursery(app="jobs")
     nursery.children.start()
     assert "mine" in {policy["name"] for policy in nursery.wait_for(Ready).types}

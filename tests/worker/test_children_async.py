@@ -13,8 +13,8 @@ import pytest
 
 from tests.processes import wait_until
 from tests.worker.nursery import Nursery, assign, nursery, returned
-from worker.outcome import Answer
-from worker.processes.events import Died, Finished
+from wakeboard.outcome import Answer
+from wakeboard.processes.events import Died, Finished
 
 APP = "tests.worker.nursery_async_app"
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from tests.worker.nursery import Nursery, assign, lives
-from worker import hooks
-from worker.processes.events import Died, Finished, Warned
+from wakeboard import hooks
+from wakeboard.processes.events import Died, Finished, Warned
 
 APP = "tests.worker.nursery_ending_app"
 LAST = ["hook", "async hook True", "atexit of the import"]

@@ -13,10 +13,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.processes import wait_until
-from tests.worker.nursery import ROOT, Nursery, assign, descendants, lives, open_files, wait_gone
+from tests.processes import ROOT, SOURCES, wait_until
+from tests.worker.nursery import Nursery, assign, descendants, lives, open_files, wait_gone
 from tests.worker.nursery_app import ESCAPED
-from worker.processes.events import Died, Finished
+from wakeboard.processes.events import Died, Finished
 
 
 @pytest.fixture
@@ -126,7 +126,7 @@ def test_twenty_thousand_runs_leave_no_zombie_and_no_descriptor() -> None:
 
 DRIVER = f"""
 import sys
-sys.path.insert(0, {ROOT!r})
+sys.path[:0] = {SOURCES!r}.split(":")
 from tests.worker.nursery import Nursery, assign
 nursery = Nursery(3).start()
 for slot in range(2):
@@ -168,8 +168,8 @@ def test_nothing_survives_a_supervisor_killed_with_sigkill(tmp_path: Path) -> No
 def test_nothing_survives_a_supervisor_killed_during_the_import(tmp_path: Path) -> None:
     (tmp_path / "slow_app.py").write_text("import time; print('importing', flush=True); time.sleep(600)\n")
     program = (
-        f"import sys, time; sys.path.insert(0, {ROOT!r})\n"
-        "from worker.processes.children import Children\n"
+        f"import sys, time; sys.path[:0] = {SOURCES!r}.split(':')\n"
+        "from wakeboard.processes.children import Children\n"
         "children = Children(1, app='slow_app'); children.start(); time.sleep(600)\n"
     )
     supervisor = subprocess.Popen(

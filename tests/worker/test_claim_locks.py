@@ -6,10 +6,10 @@ import pytest
 
 from tests.conftest import Connection
 from tests.factories import a_type, claim
-from worker.loop.claiming import PAST_LOCKS, claim_script
-from worker.loop.claims import Plan
-from worker.loop.front import Front
-from worker.transitions.engine import claims
+from wakeboard.loop.claiming import PAST_LOCKS, claim_script
+from wakeboard.loop.claims import Plan
+from wakeboard.loop.front import Front
+from wakeboard.transitions.engine import claims
 
 TYPES = [f"type{number:02d}" for number in range(20)]
 

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from worker.loop.channel import Together, array
-from worker.loop.claiming import WINDOW, claim_script, windows
-from worker.loop.claims import LETTERS_AHEAD, MOST_HELD, SIZES, Claims, Load, Plan
-from worker.loop.deciding import succeeded
-from worker.loop.front import Front
-from worker.loop.held import Held, held_from_row
-from worker.loop.round import Claimed
-from worker.transitions.engine.claims import LOCK_LIMIT
+from wakeboard.loop.channel import Together, array
+from wakeboard.loop.claiming import WINDOW, claim_script, windows
+from wakeboard.loop.claims import LETTERS_AHEAD, MOST_HELD, SIZES, Claims, Load, Plan
+from wakeboard.loop.deciding import succeeded
+from wakeboard.loop.front import Front
+from wakeboard.loop.held import Held, held_from_row
+from wakeboard.loop.round import Claimed
+from wakeboard.transitions.engine.claims import LOCK_LIMIT
 
 POLICY = {"timeout_seconds": 300.0, "lease_seconds": None, "backoff": "fixed 1s", "memory_mb": None}
 

@@ -22,13 +22,13 @@ from psycopg.rows import dict_row
 from tests.conftest import Connection
 from tests.factories import a_definition, a_run, a_type, a_worker, an_attempt, from_now, insert, row, rows
 from tests.servers import Server
-from worker import cli, db, fleet
-from worker.audit import terminal_actor
-from worker.cli.summaries import SUMMARIES
-from worker.leases import STATES
-from worker.people import users
-from worker.transitions import definitions
-from worker.transitions.definitions import Definition
+from wakeboard import cli, db, fleet
+from wakeboard.audit import terminal_actor
+from wakeboard.cli.summaries import SUMMARIES
+from wakeboard.leases import STATES
+from wakeboard.people import users
+from wakeboard.transitions import definitions
+from wakeboard.transitions.definitions import Definition
 
 HOSTILE = "bad\x1b[31m\r\nrun 1 is fine"
 
@@ -984,7 +984,7 @@ def test_an_older_schema_is_mended_by_an_upgrade(
     assert found["schema"]["mend"] == "Run: wakeboard db upgrade"
 
 
-SHOP = "from worker import job\n\n@job('hello')\ndef hello(ctx): return 1\n"
+SHOP = "from wakeboard import job\n\n@job('hello')\ndef hello(ctx): return 1\n"
 
 
 @pytest.mark.parametrize(
@@ -1102,8 +1102,8 @@ def test_the_first_help_page_says_of_each_command_what_its_own_page_says() -> No
 
 def test_the_first_help_page_imports_no_command_and_no_driver() -> None:
     program = (
-        "import sys; from worker.cli import run; run(['--help']);"
-        "print([name for name in sys.modules if name in ('psycopg', 'sqlalchemy', 'worker.cli.runs')])"
+        "import sys; from wakeboard.cli import run; run(['--help']);"
+        "print([name for name in sys.modules if name in ('psycopg', 'sqlalchemy', 'wakeboard.cli.runs')])"
     )
     said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert "rehearse" in said.stdout and said.stdout.rstrip().endswith("[]")

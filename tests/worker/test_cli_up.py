@@ -21,14 +21,14 @@ from tests.conftest import Connection
 from tests.embedded_servers import short_folder
 from tests.factories import rows
 from tests.processes import Wakeboard, run_wakeboard, wait_until, wakeboard
-from worker import embedded
+from wakeboard import embedded
 
 LINK = re.compile(r"Wakeboard is at (http://127\.0\.0\.1:\d+)/login\?token=\S+")
 MANY = """
 INSERT INTO wakeboard.job_runs (job_type, payload) SELECT 'mail', '{"n": 1}' FROM generate_series(1, 900)
 """
 SHOP = """
-from worker import job
+from wakeboard import job
 
 @job("hello", max_attempts=1)
 def hello(ctx):
@@ -183,7 +183,9 @@ def test_a_file_of_the_users_called_worker_does_not_take_our_place(
     database: str, folder: Path, connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # As the installed script starts: the working folder is not on the path.
-    monkeypatch.setattr(processes, "_command", lambda words: [sys.executable, "-P", "-m", "worker", *words])
+    monkeypatch.setattr(
+        processes, "_command", lambda words: [sys.executable, "-P", "-m", "wakeboard", *words]
+    )
     (folder / "worker.py").write_text("raise SystemExit('the wrong worker')\n")
     with wakeboard("up", "--port", "0", "--app", "shop", database=database, folder=folder) as up:
         address(up)
@@ -196,7 +198,7 @@ def test_a_reader_that_goes_away_is_no_error(database: str, connection: Connecti
     connection.execute(MANY)
     # Python's unbuffered output would lose the rest without a word.
     surroundings = processes.surroundings(database, {"PYTHONUNBUFFERED": ""})
-    command = [sys.executable, "-m", "worker", "runs", "--limit", "900", "--json"]
+    command = [sys.executable, "-m", "wakeboard", "runs", "--limit", "900", "--json"]
     asked = subprocess.Popen(
         command,
         stdout=subprocess.PIPE,

@@ -8,16 +8,16 @@ import pytest
 
 from tests.factories import Connection, a_definition, a_run, a_type, a_worker, insert, rows
 from tests.worker import test_liveness as liveness_rows
-from worker import fleet, leases, liveness, schedule
-from worker.alerts.judge import Memory, judge
-from worker.audit import Actor
-from worker.cli.diagnosis import liveness as diagnosis
-from worker.duties.clock import SLICE, Clock
-from worker.people import sessions, throttle
-from worker.people.throttle import TooManyAttempts
-from worker.retention import state as retention
-from worker.states import Role
-from worker.transitions import operator, sayings
+from wakeboard import fleet, leases, liveness, schedule
+from wakeboard.alerts.judge import Memory, judge
+from wakeboard.audit import Actor
+from wakeboard.cli.diagnosis import liveness as diagnosis
+from wakeboard.duties.clock import SLICE, Clock
+from wakeboard.people import sessions, throttle
+from wakeboard.people.throttle import TooManyAttempts
+from wakeboard.retention import state as retention
+from wakeboard.states import Role
+from wakeboard.transitions import operator, sayings
 
 ADMIN = Actor("ada", Role.ADMIN, "cli")
 AHEAD = (timedelta(hours=1), timedelta(hours=6), timedelta(days=400))

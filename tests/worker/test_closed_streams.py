@@ -18,7 +18,7 @@ CLOSED = ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"]
 # Every command's help in a process of its own, forked from one that has loaded the command line.
 EACH_HELP = """
 import click, os, sys, tempfile
-from worker import cli
+from wakeboard import cli
 
 def commands(command, words, ctx):
     yield words
@@ -51,7 +51,7 @@ for words in commands(cli.cli, [], click.Context(cli.cli)):
 def in_shell(command: str, database: str | None = None, **environment: str) -> tuple[int, str, str]:
     """Run ``wakeboard <command>``, redirections included, to its end; return its code and both outputs."""
     done = subprocess.run(
-        ["bash", "-c", f'"{sys.executable}" -m worker {command}'],
+        ["bash", "-c", f'"{sys.executable}" -m wakeboard {command}'],
         capture_output=True, text=True, cwd=ROOT, env=surroundings(database, environment), timeout=60,
     )  # fmt: skip
     return done.returncode, done.stdout, done.stderr
@@ -90,7 +90,7 @@ def test_what_serves_works_where_a_stream_is_closed(
     visitor = Visitor(f"http://{address}")
 
     def start(command: str) -> subprocess.Popen[bytes]:
-        words = f'exec "{sys.executable}" -m worker {command} {closed}'
+        words = f'exec "{sys.executable}" -m wakeboard {command} {closed}'
         environment = surroundings(database, SHORT | {"WAKEBOARD_BIND": address})
         return subprocess.Popen(["bash", "-c", words], cwd=ROOT, env=environment, start_new_session=True)
 
@@ -145,5 +145,5 @@ def test_a_full_disk_is_told_in_a_sentence() -> None:
 
 
 def _run(words: str, database: str | None = None, **streams: Any) -> subprocess.CompletedProcess[bytes]:
-    program = [sys.executable, "-m", "worker", *words.split()]
+    program = [sys.executable, "-m", "wakeboard", *words.split()]
     return subprocess.run(program, cwd=ROOT, env=surroundings(database), timeout=60, **streams)

@@ -8,9 +8,9 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from worker.context import Context
-from worker.processes.slotpage import SlotPage, create_pages
-from worker.processes.wire import Assignment
+from wakeboard.context import Context
+from wakeboard.processes.slotpage import SlotPage, create_pages
+from wakeboard.processes.wire import Assignment
 
 
 def test_the_context_of_an_assignment_is_that_of_its_fields() -> None:

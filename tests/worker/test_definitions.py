@@ -12,10 +12,10 @@ import pytest
 from tests import factories
 from tests.conftest import Connection
 from tests.processes import wait_until_blocked
-from worker.audit import Actor
-from worker.states import Role
-from worker.transitions import definitions, editing
-from worker.transitions.definitions import Definition, DefinitionError
+from wakeboard.audit import Actor
+from wakeboard.states import Role
+from wakeboard.transitions import definitions, editing
+from wakeboard.transitions.definitions import Definition, DefinitionError
 
 ADMIN = Actor("root", Role.ADMIN, "cli")
 BOB = Actor("bob", Role.ADMIN, "cli")

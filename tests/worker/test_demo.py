@@ -17,18 +17,18 @@ import pytest
 from tests import factories
 from tests.conftest import Connection
 from tests.processes import wait_until
-from worker import own_connection as own
-from worker.audit import Actor
-from worker.context import Context
-from worker.fingerprint import group_of, own_frame
-from worker.jobs import demo
-from worker.jobs.demo import inbox, invoices, lives, neighbours, orders, past, reports, shop
-from worker.jobs.demo.mailbox import LARGEST_BYTES, read
-from worker.jobs.demo.pdf import one_page
-from worker.jobs.demo.provider import is_outage
-from worker.outcome import Cancelled, Permanent, Retryable
-from worker.registry import JOB_TYPES
-from worker.states import Role
+from wakeboard import own_connection as own
+from wakeboard.audit import Actor
+from wakeboard.context import Context
+from wakeboard.fingerprint import group_of, own_frame
+from wakeboard.jobs import demo
+from wakeboard.jobs.demo import inbox, invoices, lives, neighbours, orders, past, reports, shop
+from wakeboard.jobs.demo.mailbox import LARGEST_BYTES, read
+from wakeboard.jobs.demo.pdf import one_page
+from wakeboard.jobs.demo.provider import is_outage
+from wakeboard.outcome import Cancelled, Permanent, Retryable
+from wakeboard.registry import JOB_TYPES
+from wakeboard.states import Role
 
 OPERATOR = Actor("olga", Role.OPERATOR, "web")
 VIEWER = Actor("victor", Role.VIEWER, "web")
@@ -194,7 +194,7 @@ def test_a_database_with_runs_of_its_own_gets_no_invented_past(database: str, co
 def test_one_run_is_stuck_with_a_worker_that_is_gone_until_it_is_released(
     database: str, connection: Connection
 ) -> None:
-    from worker.transitions import release_lease
+    from wakeboard.transitions import release_lease
 
     demo.prepare(database)
     (run_id,) = connection.execute(
@@ -421,6 +421,6 @@ def test_the_shop_mails_to_its_own_loopback_mailbox_only(connection: Connection)
 
 
 def test_the_shop_costs_no_import_of_sqlalchemy_until_a_handler_needs_it() -> None:
-    look = "import sys, worker.jobs.demo; print('sqlalchemy' in sys.modules, 'flask' in sys.modules)"
+    look = "import sys, wakeboard.jobs.demo; print('sqlalchemy' in sys.modules, 'flask' in sys.modules)"
     answer = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True)
     assert answer.stdout == "False False\n"

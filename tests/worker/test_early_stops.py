@@ -72,7 +72,7 @@ def test_a_stop_at_the_first_moment_ends_with_0(shared_database: str, name: str)
 
 def test_a_stop_that_interrupts_what_makes_a_class_ends_with_0() -> None:
     program = (
-        "from worker import stop_signals\n"
+        "from wakeboard import stop_signals\n"
         "stop_signals.take_note()\n"
         "try:\n"
         "    with stop_signals.interrupting():\n"
@@ -95,7 +95,7 @@ def test_a_stop_while_the_database_does_not_let_it_in_ends_with_0(tmp_path: Path
 # A type may be called as a command is that serves.
 @pytest.mark.parametrize("job_type", ["mail", "worker"])
 def test_other_commands_end_by_the_signal_as_any_program(job_type: str) -> None:
-    command = [sys.executable, "-P", "-m", "worker", "enqueue", job_type, "--payload", "-"]
+    command = [sys.executable, "-P", "-m", "wakeboard", "enqueue", job_type, "--payload", "-"]
     with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE) as waiting:
         reads = Path(f"/proc/{waiting.pid}/syscall")
         wait_until(lambda: reads.read_text().startswith("0 0x0 "), 10, "it reads its payload")

@@ -20,19 +20,19 @@ from tests import factories
 from tests.conftest import Connection
 from tests.embedded_servers import FAST, short_folder
 from tests.processes import wait_until, wait_until_blocked, wakeboard
-from worker import db, embedded
-from worker import own_connection as own
-from worker.audit import Actor
-from worker.context import Context
-from worker.db import DatabaseError
-from worker.effects import LeaseLost, Unconfirmed
-from worker.finishing import TransactionEnded
-from worker.invoke import invoke
-from worker.outcome import Cancelled, Retryable
-from worker.registry import JobType
-from worker.states import Role
-from worker.transitions.effects import settle
-from worker.transitions.enqueue import enqueue
+from wakeboard import db, embedded
+from wakeboard import own_connection as own
+from wakeboard.audit import Actor
+from wakeboard.context import Context
+from wakeboard.db import DatabaseError
+from wakeboard.effects import LeaseLost, Unconfirmed
+from wakeboard.finishing import TransactionEnded
+from wakeboard.invoke import invoke
+from wakeboard.outcome import Cancelled, Retryable
+from wakeboard.registry import JobType
+from wakeboard.states import Role
+from wakeboard.transitions.effects import settle
+from wakeboard.transitions.enqueue import enqueue
 
 
 @pytest.fixture(autouse=True)
@@ -449,7 +449,7 @@ def test_a_database_that_restarts_during_an_effect_still_learns_that_it_is_done(
 
 CHILD = """
 import os, sys
-from worker.context import Context
+from wakeboard.context import Context
 context = Context(run_id=int(sys.argv[1]), lease_epoch=1, worker_id="w1", timeout_seconds=60)
 def send():
     with open(sys.argv[2], "a") as mailbox:
@@ -630,8 +630,8 @@ def test_the_end_waits_for_whoever_holds_the_runs_row_and_looks_whose_it_is_then
 
 COMMITS = """
 import sys
-from worker.context import Context
-from worker.effects import LeaseLost
+from wakeboard.context import Context
+from wakeboard.effects import LeaseLost
 context = Context(run_id=int(sys.argv[1]), lease_epoch=1, worker_id="w1", timeout_seconds=60)
 try:
     with context.transaction() as connection:

@@ -20,7 +20,7 @@ from tests.conftest import Connection
 from tests.processes import Wakeboard, wait_until, wakeboard
 from tests.receivers import Mailbox, mailbox, serving
 from tests.worker.motion import SHORT
-from worker import enqueue
+from wakeboard import enqueue
 
 __all__ = ["mailbox"]
 

@@ -42,9 +42,9 @@ from tests.embedded_servers import (
     tear_pid_files,
 )
 from tests.processes import wait_until
-from worker import embedded
-from worker.embedded import EmbeddedError
-from worker.embedded.identity import Identity, first_blocked
+from wakeboard import embedded
+from wakeboard.embedded import EmbeddedError
+from wakeboard.embedded.identity import Identity, first_blocked
 
 only_root = pytest.mark.skipif(not AS_ROOT, reason="needs root to become another OS user")
 

@@ -24,13 +24,13 @@ from tests.factories import (
     rows,
     status,
 )
-from worker import db, transitions
-from worker.audit import Actor
-from worker.fingerprint import group_of, lost_group, written
-from worker.loop import told
-from worker.loop.told import Told
-from worker.states import Role
-from worker.transitions import errors
+from wakeboard import db, transitions
+from wakeboard.audit import Actor
+from wakeboard.fingerprint import group_of, lost_group, written
+from wakeboard.loop import told
+from wakeboard.loop.told import Told
+from wakeboard.states import Role
+from wakeboard.transitions import errors
 
 ANNA = Actor("anna", Role.OPERATOR, "web")
 

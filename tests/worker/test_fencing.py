@@ -9,10 +9,10 @@ import pytest
 from tests.conftest import Connection
 from tests.factories import a_run, a_worker, row, rows
 from tests.processes import run_wakeboard
-from worker import db
-from worker.backups.new_life import EPOCHS_AHEAD, NUMBERS_AHEAD
-from worker.people import users
-from worker.states import Role
+from wakeboard import db
+from wakeboard.backups.new_life import EPOCHS_AHEAD, NUMBERS_AHEAD
+from wakeboard.people import users
+from wakeboard.states import Role
 
 Said = Any
 

@@ -10,7 +10,16 @@ import time
 import pytest
 
 from tests.processes import ROOT, surroundings
-from worker.fingerprint import ANYWHERE, group_of, is_own, lines_of, lost_group, own_frame, read, template_of
+from wakeboard.fingerprint import (
+    ANYWHERE,
+    group_of,
+    is_own,
+    lines_of,
+    lost_group,
+    own_frame,
+    read,
+    template_of,
+)
 
 STDLIB = sysconfig.get_path("stdlib")
 TRACE = f"""Traceback (most recent call last):
@@ -101,10 +110,10 @@ def test_python_packages_and_this_product_are_not_the_authors_code() -> None:
     assert is_own("/srv/app/worker.py") and is_own("handlers.py") and is_own("/home/a/lib/crm.py")
     for path in (
         f"{STDLIB}/json/decoder.py", "/usr/lib/python3/dist-packages/x.py", "/x/site-packages/y.py",
-        "<string>", "/usr/lib/python312.zip/os.py", str(ROOT / "worker" / "invoke.py"),
+        "<string>", "/usr/lib/python312.zip/os.py", str(ROOT / "worker/wakeboard/invoke.py"),
     ):  # fmt: skip
         assert not is_own(path), path
-    assert is_own(str(ROOT / "worker" / "jobs" / "demo" / "catalogue.py")), "examples stand for one's own"
+    assert is_own(str(ROOT / "worker/wakeboard/jobs/demo/catalogue.py")), "examples stand for one's own"
 
 
 def test_a_trace_shows_which_lines_are_the_authors() -> None:
@@ -122,7 +131,7 @@ def test_a_group_has_the_same_number_in_every_process_and_version() -> None:
     trace = TRACE.format(release="1", line=1)
     assert group_of("mail", "smtp_down", "The mail server did not answer.").fingerprint == "049df05ce6fe7"
     assert group_of("mail", "OSError", "[Errno 111] Connection refused", trace).fingerprint == "662424f203924"
-    code = "from worker.fingerprint import group_of; print(group_of('mail', 'x', 'ünï 7').fingerprint)"
+    code = "from wakeboard.fingerprint import group_of; print(group_of('mail', 'x', 'ünï 7').fingerprint)"
     seen = {
         subprocess.run(
             [sys.executable, "-c", code], cwd=ROOT, env=surroundings(None, {"PYTHONHASHSEED": seed}),

@@ -9,13 +9,13 @@ import pytest
 from tests.conftest import Connection
 from tests.factories import a_run, a_type, claim, fail, rows, send, status, succeed
 from tests.factories import renew as renewed
-from worker import db, transitions
-from worker.audit import Actor
-from worker.retention.keep import Keep
-from worker.retention.sweep import Retention
-from worker.settings import Settings
-from worker.states import Role
-from worker.transitions.engine import reaping
+from wakeboard import db, transitions
+from wakeboard.audit import Actor
+from wakeboard.retention.keep import Keep
+from wakeboard.retention.sweep import Retention
+from wakeboard.settings import Settings
+from wakeboard.states import Role
+from wakeboard.transitions.engine import reaping
 
 OLIVIA = Actor("olivia", Role.OPERATOR, "web")
 

@@ -11,8 +11,8 @@ from tests.processes import wait_until
 from tests.worker.apps import fresh
 from tests.worker.motion import a_worker, counts, insert
 from tests.worker.nursery import Nursery, assign, nursery, returned
-from worker import Pool, run_now
-from worker.processes.events import Died
+from wakeboard import Pool, run_now
+from wakeboard.processes.events import Died
 
 APP = "tests.worker.apps.fresh"
 

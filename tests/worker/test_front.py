@@ -10,13 +10,13 @@ import pytest
 
 from tests.conftest import Connection
 from tests.factories import Claimed, a_run, a_type, claim, send, succeed
-from worker import db
-from worker.loop import front as module
-from worker.loop.claiming import claim_script
-from worker.loop.claims import Plan
-from worker.loop.front import MORE, WHOLE, Front, Places
-from worker.transitions.engine import claims, planning
-from worker.transitions.engine.claims import PRIORITIES
+from wakeboard import db
+from wakeboard.loop import front as module
+from wakeboard.loop.claiming import claim_script
+from wakeboard.loop.claims import Plan
+from wakeboard.loop.front import MORE, WHOLE, Front, Places
+from wakeboard.transitions.engine import claims, planning
+from wakeboard.transitions.engine.claims import PRIORITIES
 
 MORNING, NOON = "2026-01-01 08:00:00+00", "2026-01-01 12:00:00+00"
 NORMAL = 2

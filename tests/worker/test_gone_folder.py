@@ -11,10 +11,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from dashboard.serve import WORKERS
 from tests.factories import Connection
 from tests.processes import free_port, surroundings, wait_until, wakeboard
 from tests.worker.motion import SHORT, insert, wait_until_status
+from wakeboard_dashboard.serve import WORKERS
 
 COMMANDS = (["worker"], ["worker", "--app", "jobs"], ["tick"], ["up"], ["web"])
 OTHERS = (

@@ -12,10 +12,10 @@ import pytest
 
 from tests.factories import Connection, from_now, insert, rows
 from tests.processes import wait_until_blocked
-from worker import db, hours, statistics
-from worker.duties import counting
-from worker.duties.counting import Counting
-from worker.hours import HOUR
+from wakeboard import db, hours, statistics
+from wakeboard.duties import counting
+from wakeboard.duties.counting import Counting
+from wakeboard.hours import HOUR
 
 ARRAYS = ("duration_buckets", "duration_runs", "duration_bucket_ms", "wait_buckets", "wait_runs")
 

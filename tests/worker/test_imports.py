@@ -12,8 +12,8 @@ import pytest
 
 from tests.processes import ROOT, surroundings
 
-WORKER, DASHBOARD = ROOT / "worker", ROOT / "dashboard"
-FRONT_DOORS = ("worker.cli",)
+WORKER, DASHBOARD = ROOT / "worker" / "wakeboard", ROOT / "dashboard" / "wakeboard_dashboard"
+FRONT_DOORS = ("wakeboard.cli",)
 
 
 def modules(folder: Path) -> list[Path]:
@@ -39,7 +39,7 @@ def offenders(folder: Path, *forbidden: str, but: tuple[str, ...] = ()) -> list[
     return [
         f"{path.relative_to(ROOT)} imports {name}"
         for path in modules(folder)
-        if not within(".".join(path.relative_to(ROOT).with_suffix("").parts), *but)
+        if not within(".".join(path.with_suffix("").relative_to(ROOT).parts[1:]), *but)
         for name in imports(path)
         if within(name, *forbidden)
     ]
@@ -47,20 +47,20 @@ def offenders(folder: Path, *forbidden: str, but: tuple[str, ...] = ()) -> list[
 
 def test_the_worker_knows_neither_flask_nor_the_dashboard() -> None:
     assert offenders(WORKER, "flask", "jinja2") == []
-    assert offenders(WORKER, "werkzeug", but=("worker.people.passwords",)) == []
-    assert offenders(WORKER, "dashboard", but=FRONT_DOORS) == []
+    assert offenders(WORKER, "werkzeug", but=("wakeboard.people.passwords",)) == []
+    assert offenders(WORKER, "wakeboard_dashboard", but=FRONT_DOORS) == []
 
 
 def test_the_dashboard_never_sees_the_worker_at_work() -> None:
     motion = ("supervisor", "loop", "processes", "duties", "schedule", "code_schedules", "effects")
     rooms = (*motion, "cli", "jobs", "embedded")
-    shop = ("dashboard.views.demo",)  # The example shop's own page shows its inbox.
-    assert offenders(DASHBOARD, *(f"worker.{name}" for name in rooms), but=shop) == []
-    assert offenders(DASHBOARD / "views", *(f"worker.{name}" for name in motion)) == []
+    shop = ("wakeboard_dashboard.views.demo",)  # The example shop's own page shows its inbox.
+    assert offenders(DASHBOARD, *(f"wakeboard.{name}" for name in rooms), but=shop) == []
+    assert offenders(DASHBOARD / "views", *(f"wakeboard.{name}" for name in motion)) == []
 
 
 def test_the_dashboard_writes_only_through_the_workers_moves() -> None:
-    assert offenders(DASHBOARD, "worker.transitions.engine") == []
+    assert offenders(DASHBOARD, "wakeboard.transitions.engine") == []
     writes = ("insert(", "update(", "delete(", "INSERT INTO", "UPDATE wakeboard", "DELETE FROM")
     found = [
         f"{path.relative_to(ROOT)}: {line.strip()}"
@@ -74,37 +74,44 @@ def test_the_dashboard_writes_only_through_the_workers_moves() -> None:
 def test_the_states_import_nothing_of_ours() -> None:
     for name in ("states", "indexed", "settings", "durations", "backoff", "zones"):
         allowed = tuple(
-            f"worker.{each}" for each in ("states", "zones", "durations", "setting_values", "os_user")
+            f"wakeboard.{each}" for each in ("states", "zones", "durations", "setting_values", "os_user")
         )
-        ours = [found for found in imports(WORKER / f"{name}.py") if within(found, "worker", "dashboard")]
+        ours = [
+            found
+            for found in imports(WORKER / f"{name}.py")
+            if within(found, "wakeboard", "wakeboard_dashboard")
+        ]
         assert [found for found in ours if not within(found, *allowed)] == [], name
 
 
 def test_the_moves_know_no_sqlalchemy_and_no_motion() -> None:
     # Who enqueues through SQLAlchemy has loaded it: there a statement is handed over as its own text.
-    by_its_caller = ("worker.transitions.targets",)
+    by_its_caller = ("wakeboard.transitions.targets",)
     assert offenders(WORKER / "transitions", "sqlalchemy", but=by_its_caller) == []
-    assert offenders(WORKER / "transitions", "alembic", "worker.tables", "worker.supervisor") == []
+    assert offenders(WORKER / "transitions", "alembic", "wakeboard.tables", "wakeboard.supervisor") == []
 
 
 def test_the_tables_import_the_states_and_conditions_of_indexes_alone() -> None:
-    allowed = ("worker.states", "worker.indexed")
-    ours = [name for name in imports(WORKER / "tables.py") if within(name, "worker") and name != "worker"]
+    allowed = ("wakeboard.states", "wakeboard.indexed")
+    ours = [
+        name for name in imports(WORKER / "tables.py") if within(name, "wakeboard") and name != "wakeboard"
+    ]
     assert ours and [name for name in ours if not within(name, *allowed)] == []
 
 
 @pytest.mark.parametrize(
     "statement",
     [
-        "import worker",
         "import wakeboard",
-        "import worker.transitions",
-        "import worker.supervisor",
-        "import worker.processes.child",
+        "import wakeboard.transitions",
+        "import wakeboard.supervisor",
+        "import wakeboard.processes.child",
     ],
 )
 def test_a_light_process_loads_neither_sqlalchemy_nor_flask(statement: str) -> None:
-    heavy = "[n for n in ('sqlalchemy', 'flask', 'alembic', 'jinja2', 'dashboard') if n in sys.modules]"
+    heavy = (
+        "[n for n in ('sqlalchemy', 'flask', 'alembic', 'jinja2', 'wakeboard_dashboard') if n in sys.modules]"
+    )
     said = subprocess.run(
         [sys.executable, "-c", f"import sys; {statement}; print({heavy})"],
         cwd="/",

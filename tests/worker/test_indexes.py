@@ -20,20 +20,20 @@ from tests.conftest import Connection
 from tests.factories import a_run, a_type, claim, rows
 from tests.middleman import between
 from tests.processes import ROOT, run_wakeboard, surroundings, wait_until
-from worker import db
-from worker.cli.diagnosis.indexes import bloated_ones
-from worker.duties.indexes import Indexes
-from worker.indexes import bloat as bloat_module
-from worker.indexes import rebuild, state
-from worker.indexes.bloat import LARGE, Index, bloated, leftovers
-from worker.indexes.state import GIVEN_UP_SECONDS, REST_SECONDS, Pass
+from wakeboard import db
+from wakeboard.cli.diagnosis.indexes import bloated_ones
+from wakeboard.duties.indexes import Indexes
+from wakeboard.indexes import bloat as bloat_module
+from wakeboard.indexes import rebuild, state
+from wakeboard.indexes.bloat import LARGE, Index, bloated, leftovers
+from wakeboard.indexes.state import GIVEN_UP_SECONDS, REST_SECONDS, Pass
 
 FLOOR = 256 * 1024
 CLAIMABLE = "job_runs_claimable"
 # A pass in a process of its own, which can be killed.
 ALONE = f"""
 import sys, threading
-from worker.indexes import rebuild, state
+from wakeboard.indexes import rebuild, state
 with rebuild.open_connection(sys.argv[1]) as own:
     current = state.take(own)
     rebuild.make_pass(own, current, pause=threading.Event().wait, floor_bytes={FLOOR})

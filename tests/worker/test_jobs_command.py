@@ -15,10 +15,10 @@ import pytest
 from tests import factories
 from tests.conftest import Connection
 from tests.processes import wait_until
-from worker import own_connection as own
-from worker.context import Context
-from worker.jobs.command import CommandFailed, command
-from worker.outcome import Cancelled, DeadlineExceeded, Permanent
+from wakeboard import own_connection as own
+from wakeboard.context import Context
+from wakeboard.jobs.command import CommandFailed, command
+from wakeboard.outcome import Cancelled, DeadlineExceeded, Permanent
 
 
 @pytest.fixture(autouse=True)
@@ -236,8 +236,8 @@ def test_instructions_that_make_no_sense_are_dead_with_a_sentence(
 
 def test_importing_the_built_in_jobs_registers_them_and_nothing_of_the_demo() -> None:
     look = (
-        "import sys, worker.jobs, worker.registry as r;"
-        "print(sorted(r.JOB_TYPES), 'worker.jobs.demo' in sys.modules)"
+        "import sys, wakeboard.jobs, wakeboard.registry as r;"
+        "print(sorted(r.JOB_TYPES), 'wakeboard.jobs.demo' in sys.modules)"
     )
     answer = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True)
     assert answer.stdout == "['alert', 'command', 'http'] False\n"

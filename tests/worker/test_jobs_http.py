@@ -15,11 +15,11 @@ from urllib.parse import quote, unquote
 import pytest
 
 from tests.receivers import serving
-from worker import whole_answer
-from worker.context import Context
-from worker.instructions import method_of
-from worker.jobs.http import http_request, retry_after
-from worker.outcome import DeadlineExceeded, Permanent, Retryable
+from wakeboard import whole_answer
+from wakeboard.context import Context
+from wakeboard.instructions import method_of
+from wakeboard.jobs.http import http_request, retry_after
+from wakeboard.outcome import DeadlineExceeded, Permanent, Retryable
 
 
 class Provider(ThreadingHTTPServer):

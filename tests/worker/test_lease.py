@@ -9,10 +9,10 @@ import pytest
 
 from tests.factories import Connection, a_run, a_type, claim, end_lease, reap, row, succeed
 from tests.worker.motion import OPERATOR
-from worker import db, transitions
-from worker.duties.lease import CancelAsked, LeaseKeeper, LeaseLost, LoopHangs
-from worker.loop.held import Held, Holdings, boottime_ns
-from worker.processes.wire import Assignment
+from wakeboard import db, transitions
+from wakeboard.duties.lease import CancelAsked, LeaseKeeper, LeaseLost, LoopHangs
+from wakeboard.loop.held import Held, Holdings, boottime_ns
+from wakeboard.processes.wire import Assignment
 
 
 def held(run_id: int, epoch: int, *, age_seconds: float = 10) -> Held:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.factories import Connection
-from worker.liveness import is_abandoned, late_loops, loops
+from wakeboard.liveness import is_abandoned, late_loops, loops
 
 
 def worker(

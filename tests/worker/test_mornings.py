@@ -7,8 +7,8 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from worker.alerts.kinds import KINDS
-from worker.alerts.mornings import LATEST, Clocks, plan
+from wakeboard.alerts.kinds import KINDS
+from wakeboard.alerts.mornings import LATEST, Clocks, plan
 
 PARIS = ZoneInfo("Europe/Paris")
 LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)

@@ -26,7 +26,7 @@ def in_the_background(
     """Yield ``wakeboard <words>``, which was born with both signals ignored, and the file with its output."""
     output = folder / "output"
     with output.open("wb") as file:
-        command = ["/bin/sh", "-c", IGNORING, "sh", sys.executable, "-m", "worker", *words]
+        command = ["/bin/sh", "-c", IGNORING, "sh", sys.executable, "-m", "wakeboard", *words]
         started = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=file, stderr=file, cwd=ROOT, env=surroundings(database),
             start_new_session=True,

@@ -23,13 +23,13 @@ from tests.worker.operating import (
     operation,
     step,
 )
-from worker.audit import Actor
-from worker.duties.operations import Operations
-from worker.operations import advance, control, matching, rules
-from worker.operations.matching import Preview
-from worker.operations.start import Wanted, start, unconfirmed
-from worker.states import Role
-from worker.transitions import cancel, retry_now
+from wakeboard.audit import Actor
+from wakeboard.duties.operations import Operations
+from wakeboard.operations import advance, control, matching, rules
+from wakeboard.operations.matching import Preview
+from wakeboard.operations.start import Wanted, start, unconfirmed
+from wakeboard.states import Role
+from wakeboard.transitions import cancel, retry_now
 
 
 @pytest.mark.parametrize(
@@ -137,7 +137,7 @@ def test_no_more_is_taken_than_an_operation_may_have(
 def test_what_no_index_serves_is_looked_for_in_windows(
     connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("worker.filters.search.WINDOW", 4)
+    monkeypatch.setattr("wakeboard.filters.search.WINDOW", 4)
     ids = many(connection, 30)
     found = look_at(connection, "retry", status="dead", since="1h")
     assert found.matched.ids == ids[:9:-1]

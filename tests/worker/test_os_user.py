@@ -16,7 +16,7 @@ import pytest
 from tests.endtoend.visitor import Visitor
 from tests.factories import Connection, row, rows
 from tests.middleman import between
-from tests.processes import ROOT, free_port, wait_until
+from tests.processes import ROOT, SOURCES, free_port, wait_until
 from tests.worker.motion import SHORT, insert
 
 UID = next(uid for uid in range(12345, 65000) if uid not in {user.pw_uid for user in pwd.getpwall()})
@@ -51,7 +51,7 @@ def way_in(database: str) -> Iterator[str]:
 
 def surroundings(home: str | None, database: str | None, **variables: str) -> dict[str, str]:
     """Return an environment with nothing of ours but the path."""
-    given = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"} | variables
+    given = {"PATH": "/usr/bin:/bin", "PYTHONPATH": SOURCES, "PYTHONDONTWRITEBYTECODE": "1"} | variables
     given |= {"HOME": home} if home else {}
     return given | ({"WAKEBOARD_DATABASE_URL": database} if database else {})
 
@@ -61,7 +61,7 @@ def unknown(
 ) -> subprocess.CompletedProcess[str]:
     """Run ``wakeboard <words>`` to its end as a user whom nobody knows."""
     return subprocess.run(
-        [*BECOME, sys.executable, "-m", "worker", *words], cwd=ROOT, capture_output=True, text=True,
+        [*BECOME, sys.executable, "-m", "wakeboard", *words], cwd=ROOT, capture_output=True, text=True,
         env=surroundings(home, database, **variables), timeout=60, stdin=subprocess.DEVNULL,
     )  # fmt: skip
 
@@ -100,7 +100,7 @@ def test_the_dashboard_answers(way_in: str) -> None:
     address = f"127.0.0.1:{free_port()}"
     environment = surroundings(None, way_in, WAKEBOARD_BIND=address)
     visitor = Visitor(f"http://{address}")
-    with _started([*BECOME, sys.executable, "-m", "worker", "web"], environment) as web:
+    with _started([*BECOME, sys.executable, "-m", "wakeboard", "web"], environment) as web:
         wait_until(visitor.is_answered, 30, "the dashboard answers")
         web.terminate()
         assert web.wait(30) == 0

@@ -18,10 +18,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from worker import Context
-from worker.fingerprint import group_of
-from worker.invoke import invoke
-from worker.outcome import (
+from wakeboard import Context
+from wakeboard.fingerprint import group_of
+from wakeboard.invoke import invoke
+from wakeboard.outcome import (
     KINDS,
     PLAIN,
     Answer,
@@ -33,10 +33,10 @@ from worker.outcome import (
     answer_for_exception,
     answer_for_return,
 )
-from worker.processes.wire import Reported, answer_frame, read_answer
-from worker.registry import JobType
-from worker.retrying import delay_seconds
-from worker.texts import clean_text
+from wakeboard.processes.wire import Reported, answer_frame, read_answer
+from wakeboard.registry import JobType
+from wakeboard.retrying import delay_seconds
+from wakeboard.texts import clean_text
 
 
 def raised(action: Callable[[], object]) -> BaseException:

@@ -10,12 +10,12 @@ import pytest
 from tests.factories import Connection, a_run, a_type, claim, row, rows
 from tests.processes import wait_until
 from tests.worker.motion import a_worker, insert, wait_until_status
-from worker import cli
-from worker.audit import Actor
-from worker.states import Role
-from worker.transitions import pauses
-from worker.waits.question import QUESTION
-from worker.waits.reasons import reasons
+from wakeboard import cli
+from wakeboard.audit import Actor
+from wakeboard.states import Role
+from wakeboard.transitions import pauses
+from wakeboard.waits.question import QUESTION
+from wakeboard.waits.reasons import reasons
 
 ANNA = Actor("anna", Role.OPERATOR, "web")
 

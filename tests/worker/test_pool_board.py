@@ -6,10 +6,10 @@ import threading
 from functools import partial
 
 from tests.processes import wait_until
-from worker.outcome import Answer
-from worker.pool.board import Board
-from worker.pool.ticket import Ticket
-from worker.registry import JobType
+from wakeboard.outcome import Answer
+from wakeboard.pool.board import Board
+from wakeboard.pool.ticket import Ticket
+from wakeboard.registry import JobType
 
 RETURNED, FAILED = Answer(kind="returned"), Answer(kind="raised", error_code="refused", message="not now")
 MAIL, REPORT = JobType("mail", print), JobType("report", print, max_running=1)

@@ -16,8 +16,8 @@ import pytest
 from tests.factories import Connection, row
 from tests.processes import ROOT, surroundings, wait_until
 from tests.worker.pooled import PATIENCE_SECONDS, Gate, gate, heedful, registry, table
-from worker import Context, Pool, enqueue, job
-from worker.pool import NoResult, PoolStopped, Ticket
+from wakeboard import Context, Pool, enqueue, job
+from wakeboard.pool import NoResult, PoolStopped, Ticket
 
 __all__ = ["gate", "registry", "table"]
 pytestmark = pytest.mark.usefixtures("registry")
@@ -254,8 +254,8 @@ def test_eighty_thousand_jobs_of_eight_submitters_each_run_once() -> None:
 
 PROGRAM = """
 import threading, time
-from worker import Pool, job, log
-from worker.pool import run_until_signal
+from wakeboard import Pool, job, log
+from wakeboard.pool import run_until_signal
 
 log.configure("text")
 

@@ -12,11 +12,11 @@ from tests.dashboard.apps import an_app
 from tests.factories import a_run, row
 from tests.poolers import PGBOUNCER, WHY_NOT, pooler
 from tests.worker.motion import a_worker, insert_many, wait_until_all
-from worker import db
-from worker import own_connection as own
-from worker.context import Context
-from worker.people import users
-from worker.states import Role
+from wakeboard import db
+from wakeboard import own_connection as own
+from wakeboard.context import Context
+from wakeboard.people import users
+from wakeboard.states import Role
 
 pytestmark = pytest.mark.skipif(PGBOUNCER is None, reason=WHY_NOT)
 

@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from worker.cron import Cron
-from worker.preview import preview
+from wakeboard.cron import Cron
+from wakeboard.preview import preview
 
 EITHER = "where day of month and day of week are both set, either is enough"
 

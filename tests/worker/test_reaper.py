@@ -10,8 +10,8 @@ import pytest
 from tests.factories import Connection, a_run, a_type, attempts, end_lease, row, status
 from tests.processes import wait_until
 from tests.worker.refusing import refuse, refuse_at_commit
-from worker import db, log
-from worker.duties.reaper import Reaper
+from wakeboard import db, log
+from wakeboard.duties.reaper import Reaper
 
 
 @pytest.fixture(autouse=True)

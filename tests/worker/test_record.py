@@ -9,11 +9,11 @@ import pytest
 from tests.factories import Connection, attempts, claim, end_lease, reap, row, status
 from tests.worker.endings import decided, held
 from tests.worker.recording import recorder, running, succeeded, write
-from worker import db
-from worker.loop.channel import Channel, StatementFailed
-from worker.loop.deciding import decide, never_started
-from worker.loop.held import boottime_ns
-from worker.outcome import Answer
+from wakeboard import db
+from wakeboard.loop.channel import Channel, StatementFailed
+from wakeboard.loop.deciding import decide, never_started
+from wakeboard.loop.held import boottime_ns
+from wakeboard.outcome import Answer
 
 # ---- turns ------------------------------------------------------------------------------------------
 

@@ -10,8 +10,8 @@ import pytest
 from tests.factories import Connection, a_run, row, rows
 from tests.worker.motion import OPERATOR
 from tests.worker.refusing import refuse, refuse_at_commit
-from worker import log, transitions
-from worker.audit import acting
+from wakeboard import log, transitions
+from wakeboard.audit import acting
 
 
 @pytest.mark.parametrize("rule", [refuse, refuse_at_commit])

@@ -10,14 +10,14 @@ import pytest
 from tests.factories import Connection, a_run, a_type, attempts, row, rows
 from tests.worker.motion import a_worker, insert, insert_many, wait_until_all
 from tests.worker.refusing import refuse, refuse_at_commit, refuse_no_more, result_of
-from worker import db
-from worker.loop.apart import MOST_REFUSED
-from worker.loop.channel import Channel, array, numbers
-from worker.loop.claiming import claim_script
-from worker.loop.claims import Plan
-from worker.loop.front import Front
-from worker.loop.round import Claimed
-from worker.transitions.engine.refused import candidates
+from wakeboard import db
+from wakeboard.loop.apart import MOST_REFUSED
+from wakeboard.loop.channel import Channel, array, numbers
+from wakeboard.loop.claiming import claim_script
+from wakeboard.loop.claims import Plan
+from wakeboard.loop.front import Front
+from wakeboard.loop.round import Claimed
+from wakeboard.transitions.engine.refused import candidates
 
 STARTS = "new.payload ? 'bad' AND new.status = 'running'"
 SENTENCE = "not this one"

@@ -22,12 +22,12 @@ from tests.worker.motion import (
 )
 from tests.worker.recording import Desk, running, succeeded, write
 from tests.worker.refusing import refuse, refuse_at_commit, refuse_no_more, result_of
-from worker import db, log
-from worker.duties.lease import LeaseKeeper
-from worker.loop.channel import Channel
-from worker.loop.claiming import Recovered, recovery_script
-from worker.loop.deciding import never_started
-from worker.loop.held import Holdings, boottime_ns
+from wakeboard import db, log
+from wakeboard.duties.lease import LeaseKeeper
+from wakeboard.loop.channel import Channel
+from wakeboard.loop.claiming import Recovered, recovery_script
+from wakeboard.loop.deciding import never_started
+from wakeboard.loop.held import Holdings, boottime_ns
 
 SENTENCE = "no good end for this one"
 BAD = "new.payload ? 'bad'"

@@ -10,8 +10,8 @@ import pytest
 
 from tests.factories import Connection, Row, a_definition, rows
 from tests.worker.refusing import refuse, refuse_at_commit, refuse_no_more
-from worker import log, schedule
-from worker.refusals import is_of_row, is_refusal
+from wakeboard import log, schedule
+from wakeboard.refusals import is_of_row, is_refusal
 
 REPORT = "new.job_type = 'report' AND NOT new.payload ? 'customer'"
 SENTENCE = "a report names its customer"

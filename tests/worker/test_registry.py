@@ -5,14 +5,15 @@ from __future__ import annotations
 import importlib
 import re
 import sys
+import sysconfig
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from worker import Context, job, run_now
-from worker.registry import JOB_TYPES, load_app
+from wakeboard import Context, job, run_now
+from wakeboard.registry import JOB_TYPES, load_app
 
 
 @pytest.fixture(autouse=True)
@@ -91,7 +92,7 @@ def test_one_name_for_two_functions_of_one_name_is_refused_where_both_are_define
 
 HANDLER = """
 import functools
-from worker import job
+from wakeboard import job
 
 def quietly(function):
     @functools.wraps(function)
@@ -150,7 +151,7 @@ def test_a_module_that_defines_a_function_of_one_name_twice_is_refused_at_its_im
 
 
 def test_a_cell_of_a_notebook_may_be_run_again_and_two_handlers_of_one_cell_are_refused() -> None:
-    cell = "from worker import job\n@job('in_a_cell')\ndef handler(ctx):\n    return {answer}\n"
+    cell = "from wakeboard import job\n@job('in_a_cell')\ndef handler(ctx):\n    return {answer}\n"
     names: dict[str, Any] = {"__name__": "__main__"}
     for number in range(1, 4):
         text = "\n" * number + cell.format(answer=number)
@@ -215,15 +216,17 @@ def test_a_zone_needs_a_schedule_and_a_name_that_is_known() -> None:
     assert "wrong" not in JOB_TYPES
 
 
-def test_the_working_folder_comes_last_on_the_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    (tmp_path / "worker.py").write_text("raise AssertionError\n")
+def test_the_working_folder_comes_before_what_is_installed_and_after_the_standard_library(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     (tmp_path / "my_first_jobs.py").write_text(
-        "from worker import job\n@job('mine')\ndef mine(ctx): return 'mine'\n"
+        "from wakeboard import job\n@job('mine')\ndef mine(ctx): return 'mine'\n"
     )
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     load_app("my_first_jobs")
-    assert sys.path[-1] == str(tmp_path)
+    standard, installed = (sys.path.index(sysconfig.get_path(name)) for name in ("stdlib", "purelib"))
+    assert standard < sys.path.index(str(tmp_path)) < installed
     assert "mine" in JOB_TYPES
     monkeypatch.delitem(sys.modules, "my_first_jobs")
 

@@ -25,14 +25,14 @@ from tests.factories import (
 )
 from tests.processes import run_wakeboard, wait_until, wait_until_blocked
 from tests.worker.motion import SHORT, a_worker
-from worker import db, ledger, transitions
-from worker.audit import Actor, record
-from worker.retention import leftovers, runs, state
-from worker.retention.keep import Keep
-from worker.retention.sweep import BATCH_SETTINGS, Retention
-from worker.settings import Settings
-from worker.states import Role
-from worker.transitions.enqueue import enqueue
+from wakeboard import db, ledger, transitions
+from wakeboard.audit import Actor, record
+from wakeboard.retention import leftovers, runs, state
+from wakeboard.retention.keep import Keep
+from wakeboard.retention.sweep import BATCH_SETTINGS, Retention
+from wakeboard.settings import Settings
+from wakeboard.states import Role
+from wakeboard.transitions.enqueue import enqueue
 
 USUAL = Keep.from_settings(Settings.load(environ={}))
 OLIVIA = Actor("olivia", Role.OPERATOR, "web")

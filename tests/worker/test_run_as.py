@@ -14,13 +14,13 @@ from tests import factories
 from tests.conftest import Connection
 from tests.endtoend.demo_house import as_user, environment, interpreter
 from tests.processes import ROOT, run_wakeboard
-from worker import own_connection as own
-from worker import run_as
-from worker.context import Context
-from worker.jobs.command import CommandFailed, command
-from worker.outcome import Permanent
-from worker.registry import job
-from worker.settings import Settings, SettingsError
+from wakeboard import own_connection as own
+from wakeboard import run_as
+from wakeboard.context import Context
+from wakeboard.jobs.command import CommandFailed, command
+from wakeboard.outcome import Permanent
+from wakeboard.registry import job
+from wakeboard.settings import Settings, SettingsError
 
 OTHER = "nobody"
 AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become another OS user")
@@ -59,9 +59,9 @@ def test_a_process_has_the_commands_of_its_own_user_and_root_those_of_users_that
 @AS_ROOT
 def test_who_is_not_root_registers_its_own_commands_alone_and_runs_no_others() -> None:
     look = (
-        "from worker.registry import JOB_TYPES, load_app; load_app(None);"
+        "from wakeboard.registry import JOB_TYPES, load_app; load_app(None);"
         "print(sorted(name for name in JOB_TYPES if name.startswith('command')));"
-        "from worker.jobs.command import command; from worker.context import Context;"
+        "from wakeboard.jobs.command import command; from wakeboard.context import Context;"
         "command(Context(run_id=1, job_type='command:root'))"
     )
     said = subprocess.run(
@@ -70,8 +70,8 @@ def test_who_is_not_root_registers_its_own_commands_alone_and_runs_no_others() -
     )  # fmt: skip
     assert said.stdout == f"['command', 'command:{OTHER}']\n"
     assert said.stderr.endswith(
-        f"worker.outcome.Permanent: This is a command of 'root', and its worker runs as '{OTHER}', which may "
-        "not run it: start a worker as root.\n"
+        f"wakeboard.outcome.Permanent: This is a command of 'root', and its worker runs as '{OTHER}', which "
+        "may not run it: start a worker as root.\n"
     )
 
 
@@ -148,8 +148,8 @@ def test_a_worker_does_not_start_for_users_that_it_cannot_become(users: str, why
 def test_only_root_starts_with_users_to_become() -> None:
     run_as.check(named(OTHER))
     said = subprocess.run(
-        [interpreter(OTHER), "-P", "-m", "worker", "worker", "--run-as-users", "www-data"], **as_user(OTHER),
-        cwd="/", env=environment(ROOT), capture_output=True, text=True, check=False,
+        [interpreter(OTHER), "-P", "-m", "wakeboard", "worker", "--run-as-users", "www-data"],
+        **as_user(OTHER), cwd="/", env=environment(ROOT), capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert said.returncode == 2
     assert "only root can become another user: start the worker as root, or take" in said.stderr

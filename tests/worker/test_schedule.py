@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 
 from tests import factories
 from tests.factories import Connection, Row, a_definition, a_run, rows
-from worker import code_schedules, db, log, schedule
-from worker.audit import Actor
-from worker.context import Context
-from worker.due import LOOK_BACK, Decision, sort_fires
-from worker.states import Role
-from worker.transitions import definitions
-from worker.transitions.definitions import Definition
+from wakeboard import code_schedules, db, log, schedule
+from wakeboard.audit import Actor
+from wakeboard.context import Context
+from wakeboard.due import LOOK_BACK, Decision, sort_fires
+from wakeboard.states import Role
+from wakeboard.transitions import definitions
+from wakeboard.transitions.definitions import Definition
 
 NOW = datetime(2026, 3, 1, 12, 0, 30, tzinfo=UTC)
 ADMIN = Actor("ada", Role.ADMIN, "cli")

@@ -12,11 +12,11 @@ import pytest
 
 from tests.factories import Connection, Row, rows
 from tests.worker import cron_oracle
-from worker import code_schedules, schedule
-from worker.audit import ENGINE, Actor
-from worker.states import Role
-from worker.transitions import definitions, editing
-from worker.transitions.definitions import Definition
+from wakeboard import code_schedules, schedule
+from wakeboard.audit import ENGINE, Actor
+from wakeboard.states import Role
+from wakeboard.transitions import definitions, editing
+from wakeboard.transitions.definitions import Definition
 
 ADMIN = Actor("ada", Role.ADMIN, "cli")
 # Ageing by whole hours keeps their fires on the clock's minutes: none of them means an hour of its own.

@@ -11,13 +11,13 @@ import pytest
 
 from tests.factories import Connection, rows
 from tests.worker.refusing import refuse
-from worker import code_schedules, log
-from worker.audit import Actor
-from worker.states import Role
-from worker.transitions import definitions
-from worker.transitions.definitions import Definition
-from worker.transitions.editing import edit
-from worker.transitions.registered import names_of
+from wakeboard import code_schedules, log
+from wakeboard.audit import Actor
+from wakeboard.states import Role
+from wakeboard.transitions import definitions
+from wakeboard.transitions.definitions import Definition
+from wakeboard.transitions.editing import edit
+from wakeboard.transitions.registered import names_of
 
 ADMIN = Actor("ada", Role.ADMIN, "cli")
 

@@ -7,12 +7,12 @@ from collections.abc import Callable
 import pytest
 
 from tests.factories import Connection, rows
-from worker import code_schedules, log
-from worker.audit import Actor
-from worker.duties.presence import Presence, new_worker_id
-from worker.states import Role
-from worker.transitions import definitions
-from worker.transitions.editing import edit
+from wakeboard import code_schedules, log
+from wakeboard.audit import Actor
+from wakeboard.duties.presence import Presence, new_worker_id
+from wakeboard.states import Role
+from wakeboard.transitions import definitions
+from wakeboard.transitions.editing import edit
 
 ANN = Actor("ann", Role.ADMIN, "web")
 OLD, NEW, NEWER = "0 2 * * *", "0 3 * * *", "0 4 * * *"

@@ -10,10 +10,10 @@ import pytest
 from tests.conftest import Connection
 from tests.factories import a_run, a_worker, from_now, rows, status
 from tests.processes import wait_until, wait_until_blocked
-from worker import cli
-from worker.audit import Actor
-from worker.states import Role
-from worker.transitions import retry_now, selection
+from wakeboard import cli
+from wakeboard.audit import Actor
+from wakeboard.states import Role
+from wakeboard.transitions import retry_now, selection
 
 OPERATOR, VIEWER = Actor("alice", Role.OPERATOR, "web"), Actor("bob", Role.VIEWER, "web")
 HOLD = "SELECT FROM wakeboard.job_runs WHERE id = ANY(%s) FOR UPDATE"

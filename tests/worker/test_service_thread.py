@@ -14,14 +14,14 @@ import pytest
 from tests.conftest import Connection
 from tests.factories import rows
 from tests.processes import wait_until
-from worker import Context, log, service_thread
-from worker.alerts.sentinel import Sentinel
-from worker.duties.watchdog import Watchdog
-from worker.loop.line import Line, NotConnected
-from worker.pool import Pool, Ticket
-from worker.registry import JobType
-from worker.service_thread import FailureLog, ServiceThread
-from worker.settings import Settings
+from wakeboard import Context, log, service_thread
+from wakeboard.alerts.sentinel import Sentinel
+from wakeboard.duties.watchdog import Watchdog
+from wakeboard.loop.line import Line, NotConnected
+from wakeboard.pool import Pool, Ticket
+from wakeboard.registry import JobType
+from wakeboard.service_thread import FailureLog, ServiceThread
+from wakeboard.settings import Settings
 
 Said = Callable[[], str]
 
@@ -148,7 +148,7 @@ def test_each_thread_of_the_watcher_in_the_web_process_comes_back(
     database: str, connection: Connection, stopping: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("POST_SECONDS", "OUTAGE_SECONDS"):
-        monkeypatch.setattr(f"worker.alerts.sentinel.{name}", 0.05)
+        monkeypatch.setattr(f"wakeboard.alerts.sentinel.{name}", 0.05)
     read, write = os.pipe()
     settings = Settings.load({}, environ={})
     watching = Sentinel(database, settings, read, look_seconds=0.05)
@@ -238,7 +238,7 @@ def test_a_connection_that_cannot_be_opened_for_whatever_reason_is_tried_again(
     def connect(*_given: Any, **_named: Any) -> Any:
         raise OSError(24, "Too many open files")
 
-    monkeypatch.setattr("worker.loop.line.connect", connect)
+    monkeypatch.setattr("wakeboard.loop.line.connect", connect)
     line.ensure()
     (answer,) = wait_until(lambda: told, 10, "the loop hears of it")
     assert isinstance(answer, NotConnected)

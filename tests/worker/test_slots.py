@@ -7,14 +7,14 @@ from collections.abc import Iterator
 import pytest
 
 from tests.worker.test_claims import claimed, claims
-from worker.loop.claims import Claims
-from worker.loop.deciding import Ended
-from worker.loop.held import Holdings, boottime_ns
-from worker.loop.slots import Slots
-from worker.outcome import Answer
-from worker.processes.children import Children
-from worker.processes.events import Died, Finished, Returned
-from worker.processes.wire import Assignment
+from wakeboard.loop.claims import Claims
+from wakeboard.loop.deciding import Ended
+from wakeboard.loop.held import Holdings, boottime_ns
+from wakeboard.loop.slots import Slots
+from wakeboard.outcome import Answer
+from wakeboard.processes.children import Children
+from wakeboard.processes.events import Died, Finished, Returned
+from wakeboard.processes.wire import Assignment
 
 
 class Desk:

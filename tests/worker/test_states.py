@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from worker import states
-from worker.states import MOVES, STATES, VERBS, Role, Status
+from wakeboard import states
+from wakeboard.states import MOVES, STATES, VERBS, Role, Status
 
 
 def test_every_status_is_explained_once() -> None:

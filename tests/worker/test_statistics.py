@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.factories import Connection, a_run, a_type, claim, fail, succeed
-from worker import db, statistics
-from worker.statistics import bucket_seconds, percentile
+from wakeboard import db, statistics
+from wakeboard.statistics import bucket_seconds, percentile
 
 SUM = (
     "SELECT coalesce(sum(runs), 0)::int, coalesce(sum(duration_ms), 0)::float8, max(duration_max_ms)"

@@ -8,8 +8,8 @@ import pytest
 
 from tests.worker import nursery as nurseries
 from tests.worker.nursery import Nursery, assign
-from worker.processes.events import Finished
-from worker.processes.wire import Assignment
+from wakeboard.processes.events import Finished
+from wakeboard.processes.wire import Assignment
 
 APP = nurseries.APP
 nursery = nurseries.nursery

@@ -8,11 +8,11 @@ import pytest
 
 from tests.conftest import Connection
 from tests.factories import a_type, rows
-from worker.audit import Actor, terminal_actor
-from worker.cli import run
-from worker.people import users
-from worker.people.users import AccountError
-from worker.states import Role
+from wakeboard.audit import Actor, terminal_actor
+from wakeboard.cli import run
+from wakeboard.people import users
+from wakeboard.people.users import AccountError
+from wakeboard.states import Role
 
 HOSTILE = ("a'b\"c", "{x,NULL}", "null", "back\\slash", "mail,report", "a/b", "größe/🛹", " spaces ", "-x")
 Capture = pytest.CaptureFixture[str]

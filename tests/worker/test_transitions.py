@@ -10,10 +10,10 @@ import pytest
 
 from tests import factories
 from tests.conftest import Connection
-from worker import transitions
-from worker.audit import Actor
-from worker.states import Role
-from worker.transitions.engine import endings, reaping, renewal
+from wakeboard import transitions
+from wakeboard.audit import Actor
+from wakeboard.states import Role
+from wakeboard.transitions.engine import endings, reaping, renewal
 
 OPERATOR = Actor("alice", Role.OPERATOR, "web")
 ADMIN = Actor("root", Role.ADMIN, "cli")

@@ -1,4 +1,4 @@
-"""Every move against every status, as ``worker.states.MOVES`` has them: it moves, or nothing is written."""
+"""Every move of ``wakeboard.states.MOVES`` against every status: it moves, or nothing is written."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import pytest
 
 from tests import factories
 from tests.conftest import Connection
-from worker import transitions
-from worker.audit import Actor
-from worker.states import MOVES, VERBS, Move, Outcome, Role, Status, Verb, allowed
-from worker.transitions import Answer
-from worker.transitions.engine.fence import NOTE_REFUSAL
+from wakeboard import transitions
+from wakeboard.audit import Actor
+from wakeboard.states import MOVES, VERBS, Move, Outcome, Role, Status, Verb, allowed
+from wakeboard.transitions import Answer
+from wakeboard.transitions.engine.fence import NOTE_REFUSAL
 
 OPERATOR = Actor("alice", Role.OPERATOR, "web")
 _types = (f"type{number}" for number in itertools.count())

@@ -15,14 +15,14 @@ import pytest
 from tests import factories
 from tests.conftest import Connection
 from tests.processes import wait_until, wait_until_blocked
-from worker import db, transitions
-from worker.audit import Actor
-from worker.states import Role
-from worker.transitions import Answer
-from worker.transitions.engine.claims import WHOLE, claim
-from worker.transitions.engine.endings import SUCCEED
-from worker.transitions.engine.fence import STANDING
-from worker.transitions.engine.planning import PLANNING
+from wakeboard import db, transitions
+from wakeboard.audit import Actor
+from wakeboard.states import Role
+from wakeboard.transitions import Answer
+from wakeboard.transitions.engine.claims import WHOLE, claim
+from wakeboard.transitions.engine.endings import SUCCEED
+from wakeboard.transitions.engine.fence import STANDING
+from wakeboard.transitions.engine.planning import PLANNING
 
 OPERATOR = Actor("alice", Role.OPERATOR, "web")
 

@@ -11,15 +11,15 @@ import pytest
 from tests.factories import Connection, a_run, a_type, attempts, row, rows, status
 from tests.worker.recording import Desk, succeeded, write
 from tests.worker.refusing import refuse, refuse_at_commit, result_of
-from worker import db
-from worker.loop.channel import Channel, ChannelLost
-from worker.loop.claiming import claim_script
-from worker.loop.claims import Claims, Plan
-from worker.loop.deciding import Ended
-from worker.loop.front import Front
-from worker.loop.held import Held, held_from_row
-from worker.loop.round import Claimed
-from worker.loop.turnover import Ends, Turnover
+from wakeboard import db
+from wakeboard.loop.channel import Channel, ChannelLost
+from wakeboard.loop.claiming import claim_script
+from wakeboard.loop.claims import Claims, Plan
+from wakeboard.loop.deciding import Ended
+from wakeboard.loop.front import Front
+from wakeboard.loop.held import Held, held_from_row
+from wakeboard.loop.round import Claimed
+from wakeboard.loop.turnover import Ends, Turnover
 
 SENTENCE = "not this one"
 

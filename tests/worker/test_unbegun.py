@@ -37,14 +37,14 @@ from tests.worker.motion import (
     wait_until_registered,
 )
 from tests.worker.refusing import refuse
-from worker import own_connection, transitions
-from worker.audit import Actor
-from worker.duties.reaper import Reaper
-from worker.processes import beginning
-from worker.processes.beginning import strike_off
-from worker.processes.wire import Assignment
-from worker.states import Role
-from worker.transitions.engine import endings, reaping, unbegun
+from wakeboard import own_connection, transitions
+from wakeboard.audit import Actor
+from wakeboard.duties.reaper import Reaper
+from wakeboard.processes import beginning
+from wakeboard.processes.beginning import strike_off
+from wakeboard.processes.wire import Assignment
+from wakeboard.states import Role
+from wakeboard.transitions.engine import endings, reaping, unbegun
 
 OPERATOR = Actor("olivia", Role.OPERATOR, "web")
 

@@ -13,14 +13,14 @@ import pytest
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
-from dashboard import create_app
 from tests.conftest import Connection
 from tests.old_servers import is_installed, old_server
 from tests.processes import free_port, run_wakeboard, wait_until, wakeboard
 from tests.servers import Server
 from tests.standbys import standby_of
-from worker import db
-from worker.settings import Settings
+from wakeboard import db
+from wakeboard.settings import Settings
+from wakeboard_dashboard import create_app
 
 OLD = "The server is PostgreSQL 15; Wakeboard needs PostgreSQL 16 or newer."
 SERVING = [("worker",), ("tick",), ("up",)]

@@ -9,12 +9,12 @@ from werkzeug import security
 
 from tests.conftest import Connection
 from tests.factories import rows
-from worker import db
-from worker.audit import Actor, terminal_actor
-from worker.people import passwords, users
-from worker.people.sessions import IDLE_SECONDS, SESSION_SECONDS
-from worker.settings import Settings
-from worker.states import Role
+from wakeboard import db
+from wakeboard.audit import Actor, terminal_actor
+from wakeboard.people import passwords, users
+from wakeboard.people.sessions import IDLE_SECONDS, SESSION_SECONDS
+from wakeboard.settings import Settings
+from wakeboard.states import Role
 
 PASSWORD = "tea and biscuits at four"
 HERE = "192.0.2.7"

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from worker.outcome import KINDS, PLAIN, Answer
-from worker.processes.wire import (
+from wakeboard.outcome import KINDS, PLAIN, Answer
+from wakeboard.processes.wire import (
     ANSWER_BYTES,
     Assignment,
     Frames,

@@ -23,9 +23,9 @@ from tests.worker.motion import (
     wait_until_started,
     wait_until_status,
 )
-from worker import transitions
-from worker.audit import Actor
-from worker.states import Role
+from wakeboard import transitions
+from wakeboard.audit import Actor
+from wakeboard.states import Role
 
 ADMIN = Actor("ada", Role.ADMIN, "web")
 

@@ -24,8 +24,8 @@ from tests.worker.motion import (
     wait_until_registered,
     wait_until_status,
 )
-from worker.liveness import Loop, late_loops, loops
-from worker.transitions.types import undrain
+from wakeboard.liveness import Loop, late_loops, loops
+from wakeboard.transitions.types import undrain
 
 
 def late(connection: Connection) -> set[str]:

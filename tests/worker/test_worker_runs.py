@@ -22,7 +22,7 @@ from tests.worker.motion import (
     wait_until_all,
     wait_until_status,
 )
-from worker import db, transitions
+from wakeboard import db, transitions
 
 
 @pytest.fixture(scope="module")

@@ -25,8 +25,8 @@ from tests.worker.motion import (
     truth,
     wait_until_started,
 )
-from worker import schedule
-from worker.duties.thread import Duties, Duty
+from wakeboard import schedule
+from wakeboard.duties.thread import Duties, Duty
 
 
 def tick(database: str, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -172,7 +172,7 @@ def test_ticks_may_overlap(database: str, connection: Connection, tmp_path: Path
     record = tmp_path / "truth"
     ids = insert_many(connection, "patient", 40, {"seconds": 0.05})
     environment = surroundings(database, SHORT | {"TRUTH": str(record)})
-    command = [sys.executable, "-m", "worker", "tick"]
+    command = [sys.executable, "-m", "wakeboard", "tick"]
     ticks = [
         subprocess.Popen(
             command, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
@@ -218,7 +218,7 @@ def test_a_tick_obeys_sigterm(database: str, connection: Connection, tmp_path: P
 
 
 def test_a_tick_without_a_database_gives_up_and_says_that_it_left_the_work() -> None:
-    impatient = "import sys; from worker import supervisor; from worker.cli import main; "
+    impatient = "import sys; from wakeboard import supervisor; from wakeboard.cli import main; "
     impatient += "supervisor.PATIENCE_SECONDS = 1.0; sys.argv = ['wakeboard', 'tick']; main()"
     done = subprocess.run(
         [sys.executable, "-c", impatient],

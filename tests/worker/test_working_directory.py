@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from worker import working_directory
-from worker.working_directory import Folder
+from wakeboard import working_directory
+from wakeboard.working_directory import Folder
 
 
 @pytest.fixture

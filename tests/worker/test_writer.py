@@ -8,14 +8,14 @@ from collections.abc import Callable, Iterator, Sequence
 import pytest
 
 from tests.factories import Connection, a_run, a_type, claim
-from worker import db
-from worker.loop.channel import Channel
-from worker.loop.deciding import decide
-from worker.loop.held import Held, Holdings, boottime_ns
-from worker.loop.line import Line
-from worker.loop.writer import ENOUGH_ENDED, STILL_HELD, Writer
-from worker.outcome import Answer
-from worker.processes.wire import Assignment
+from wakeboard import db
+from wakeboard.loop.channel import Channel
+from wakeboard.loop.deciding import decide
+from wakeboard.loop.held import Held, Holdings, boottime_ns
+from wakeboard.loop.line import Line
+from wakeboard.loop.writer import ENOUGH_ENDED, STILL_HELD, Writer
+from wakeboard.outcome import Answer
+from wakeboard.processes.wire import Assignment
 
 FOREVER = 3600.0
 

@@ -6,7 +6,7 @@ import time
 
 from tests.faults.apps.handlers import BACKOFF, deaf
 from tests.faults.truth import now, tell
-from worker import Context, job
+from wakeboard import Context, job
 
 __all__ = ["deaf", "listener", "punctual"]
 

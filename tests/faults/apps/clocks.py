@@ -7,7 +7,7 @@ import time
 from tests.faults.apps.handlers import BACKOFF, effect, hang, note, slow, unsteady
 from tests.faults.truth import tell
 from tests.faults.wallclock import TIMEOUT_SECONDS
-from worker import Context, enqueue, job
+from wakeboard import Context, enqueue, job
 
 __all__ = ["asked", "effect", "hang", "note", "patient", "postpone", "slow", "unsteady"]
 

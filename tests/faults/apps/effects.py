@@ -16,7 +16,7 @@ from typing import Any
 
 from tests.faults.apps.handlers import BACKOFF, be_deaf, never_end, stand_before_gate
 from tests.faults.truth import PLACE, read, tell
-from worker import Context, job
+from wakeboard import Context, job
 
 HEAVY_MB = 48
 

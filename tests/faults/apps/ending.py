@@ -9,7 +9,7 @@ import time
 
 from tests.faults.truth import tell
 from tests.worker.shipper import shipper
-from worker import Context, job, on_child_exit
+from wakeboard import Context, job, on_child_exit
 
 BACKOFF = "fixed 0.2s"
 EVENTS = 5

@@ -12,7 +12,7 @@ from threading import Barrier, Thread
 
 import psycopg
 
-from worker.transitions import NewRun, enqueue, enqueue_many
+from wakeboard.transitions import NewRun, enqueue, enqueue_many
 
 DIED = 9
 

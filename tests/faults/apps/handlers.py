@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from tests.faults.truth import tell
-from worker import Context, Retryable, job
+from wakeboard import Context, Retryable, job
 
 BACKOFF = "fixed 0.2s"
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from tests.faults.hostility import FAILURES, hostile_value
 from tests.faults.truth import tell
-from worker import Context, job
+from wakeboard import Context, job
 
 
 @job("echo", max_attempts=1)

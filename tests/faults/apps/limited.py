@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from tests.faults.truth import tell
-from worker import Context, job
+from wakeboard import Context, job
 
 
 @job("four_at_a_time", backoff="fixed 0.2s", timeout=60, max_running=4, max_attempts=50)

@@ -8,7 +8,7 @@ from typing import NoReturn
 
 from tests.faults.apps.handlers import BACKOFF, be_deaf, note
 from tests.faults.truth import tell
-from worker import Context, job
+from wakeboard import Context, job
 
 __all__ = ["note", "pulse"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from worker import Context, Permanent, job
+from wakeboard import Context, Permanent, job
 
 
 @job("bill_customer")

@@ -10,7 +10,7 @@ import sys
 import time
 from pathlib import Path
 
-from worker import Context, job
+from wakeboard import Context, job
 
 MEGABYTE = 2**20
 HELD: list[bytearray] = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from worker import Context, job
+from wakeboard import Context, job
 
 RUNS = {"so far": 0}
 

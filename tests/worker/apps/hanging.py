@@ -6,7 +6,7 @@ import signal
 import time
 from types import FrameType
 
-from worker.cli import main
+from wakeboard.cli import main
 
 
 def hang(_number: int, _frame: FrameType | None) -> None:

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from typing import Any, NoReturn
 
-from worker import Context, Permanent, enqueue, job
+from wakeboard import Context, Permanent, enqueue, job
 
 
 def tell(word: str, ctx: Context) -> None:

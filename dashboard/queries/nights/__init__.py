@@ -1,1 +1,0 @@
-"""The page of a night: ``whole.Night`` puts the answers of ``worker.nights`` and of other pages together."""

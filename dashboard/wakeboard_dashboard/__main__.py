@@ -1,0 +1,60 @@
+"""``python -m wakeboard_dashboard``: the dashboard alone, as ``wakeboard web`` starts it."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from wakeboard import certificates, log, stop_signals, working_directory
+from wakeboard.alerts.sentinel import Sentinel
+from wakeboard.settings import Settings, SettingsError
+from wakeboard.streams import open_closed
+
+
+@click.command()
+@click.option("--bind", metavar="HOST:PORT", help="Where to listen (WAKEBOARD_BIND, 127.0.0.1:8080).")
+@click.option("--database-url", metavar="URL", help="The database (WAKEBOARD_DATABASE_URL).")
+def main(bind: str | None, database_url: str | None) -> None:
+    """Serve the dashboard until stopped. Exits with 2 when it may not listen there, 1 when it cannot now."""
+    log.never_wait()
+    if working_directory.current() is None:
+        click.echo(working_directory.GONE, err=True)
+        sys.exit(2)
+    # gunicorn asks for the current folder when it is imported.
+    from wakeboard_dashboard import create_app, serve
+
+    try:
+        settings = Settings.load({"bind": bind, "database_url": database_url})
+        if settings.database_url is None:
+            raise SettingsError(
+                "No database: set WAKEBOARD_DATABASE_URL, or run everything with wakeboard up."
+            )
+        certificates.check(settings)
+        encrypted = settings.behind_tls_proxy or settings.certificate is not None
+        serve.check_bind(settings.bind, settings.database_url, encrypted=encrypted)
+        serve.check_free(settings.bind)
+    except (SettingsError, serve.RefusedBind) as refused:
+        click.echo(str(refused), err=True)
+        sys.exit(2)
+    except serve.TakenBind as taken:
+        click.echo(str(taken), err=True)
+        sys.exit(1)
+    log.configure(settings.log_format, level=settings.log_level, moves=settings.log_moves)
+    log.note(f"Dashboard starts, to listen on {settings.bind}.")
+    url = settings.database_url
+    serve.run(
+        lambda: create_app(settings),
+        settings.bind,
+        certificate=settings.certificate,
+        key=settings.certificate_key,
+        shutdown_seconds=min(10.0, settings.shutdown_seconds),
+        make_sentinel=lambda stage: Sentinel(url, settings, stage),
+    )
+
+
+if __name__ == "__main__":
+    stop_signals.take_note()
+    stop_signals.let_in()
+    open_closed()
+    main()

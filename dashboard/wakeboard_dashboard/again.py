@@ -1,0 +1,95 @@
+"""The way back to a form that did not do what it was sent for, and what goes along in that address.
+
+An address carries the question and at most the reason. What was typed stays in the browser, where
+``static/forms.js`` keeps it for the same person.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit
+
+from flask import current_app, request
+from werkzeug.datastructures import MultiDict
+from werkzeug.exceptions import HTTPException
+
+from wakeboard_dashboard.answers import came_from
+
+# What every question takes from its address: where to go afterwards, which runs, and why.
+QUESTION = ("next", "run")
+REASON = "reason"
+# In characters of a sign-in page's address that leads on to this one; gunicorn and proxies cut at 8,000.
+LONGEST = 6000
+# What a form sends that nobody typed into it.
+UNTYPED = (
+    *QUESTION, REASON, "by", "preview", "version",
+    "query", "filter", "also", "as_of", "counted", "highest",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """A page of this site: the form of this request when it ``asks`` the same again, with the ``reason``."""
+
+    address: str
+    asks: bool = False
+    reason: str = ""
+
+
+def back() -> Way:
+    """Return the way to the form of this request, else to the page that it came from; without the reason."""
+    address = _address(QUESTION) if _is_shown() else None
+    return Way(address, asks=True) if address else Way(came_from() or "/")
+
+
+def with_reason() -> Way:
+    """Return the way to the form of this request with the reason in it, where that is short enough."""
+    reason = sent().get(REASON, "").strip()[:500]
+    address = _address((REASON, *QUESTION)) if reason and _is_shown() else None
+    return Way(address, asks=True, reason=reason) if address else back()
+
+
+def without_reason(address: str) -> str:
+    """Return the local ``address`` without the reason that it carries."""
+    parts = urlsplit(address)
+    kept = [pair for pair in parse_qsl(parts.query, keep_blank_values=True) if pair[0] != REASON]
+    return f"{parts.path}?{urlencode(kept)}" if kept else parts.path
+
+
+def has_more() -> bool:
+    """Return whether the form of this request has more in it than the question and the reason."""
+    return any(text.strip() for name, text in sent().items(multi=True) if name not in UNTYPED)
+
+
+def sent() -> MultiDict[str, str]:
+    """Return the form of this request; none where it cannot be read."""
+    try:
+        return request.form
+    except HTTPException:
+        return MultiDict()
+
+
+def path() -> str:
+    """Return the path of this request as an address spells it: names may have ? and line breaks in them."""
+    return quote(request.path)
+
+
+def _address(names: tuple[str, ...]) -> str | None:
+    """Return the address of this request with what its form says of ``names``; None when it is too long."""
+    given = {name: texts for name in names if (texts := [text for text in sent().getlist(name) if text])}
+    came = came_from()
+    if "next" not in (*given, *request.args) and came and urlsplit(came).path != path():
+        given["next"] = [came]
+    kept = [pair for pair in request.args.items(multi=True) if pair[0] not in (*given, REASON)]
+    pairs = kept + [(name, text) for name, texts in given.items() for text in texts]
+    address = f"{path()}?{urlencode(pairs)}" if pairs else path()
+    return address if len(quote(address, safe="")) <= LONGEST else None
+
+
+def _is_shown() -> bool:
+    """Return whether the address of this form is a page as well: every verb's is, with its question."""
+    try:
+        current_app.url_map.bind("").match(request.path, method="GET")
+    except HTTPException:
+        return False
+    return True

@@ -1,0 +1,103 @@
+"""What somebody confirmed about many runs: pace, canary, when to stop, and how many they saw. Reads requests.
+
+Everything malformed is a 400 with a sentence; a preview that is too old is a 409.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from flask import abort, request
+
+from wakeboard.filters.runs import FIELDS
+from wakeboard.operations import rules
+from wakeboard_dashboard import params
+
+# In the address beside the filters, and none of them.
+BESIDE = ("also", "next", "reason", "run")
+YES = ("1", "true", "on", "yes")
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How the runs shall be moved; nothing of it: at once, where they are few."""
+
+    per_minute: int | None = None
+    stop_above_percent: int | None = None
+    canary: bool = False
+
+    @property
+    def any(self) -> bool:
+        """Whether something is asked for that takes an operation."""
+        return self.per_minute is not None or self.canary or self.stop_above_percent is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What the preview said: counted when, how many, and the newest run of it."""
+
+    as_of: datetime
+    counted: int
+    highest: int | None
+
+
+def filters_of(text: str | None = None) -> params.Filters:
+    """Return the filters of a query string, or of the address of this request. Raises WrongFilter."""
+    if text is not None:
+        return params.read_text(text, FIELDS)
+    arguments = request.args.copy()
+    for name in BESIDE:
+        arguments.poplist(name)
+    return params.read_whole(arguments, FIELDS)
+
+
+def also_of(text: str | None) -> tuple[str, ...]:
+    """Return what is taken along although it is left by default: ``paused,unconfirmed``."""
+    given = tuple(dict.fromkeys(part for part in (text or "").split(",") if part))
+    if unknown := set(given) - set(rules.ALSO):
+        allowed = ", ".join(rules.ALSO)
+        abort(400, f"“{sorted(unknown)[0][:50]}” cannot be taken along; allowed: {allowed}.")
+    return given
+
+
+def options_of(given: Mapping[str, Any]) -> Options:
+    """Return how the runs shall be moved, as a form or a JSON object says it."""
+    return Options(
+        _whole(given, "per_minute", 1, rules.FASTEST),
+        _whole(given, "stop_above_percent", 0, 99),
+        str(given.get("canary") or "").strip().lower() in YES,
+    )
+
+
+def seen_of(given: Mapping[str, Any], now: datetime) -> Seen | None:
+    """Return what the preview said, None where the request comes from none."""
+    text = str(given.get("as_of") or "")
+    if not text:
+        return None
+    try:
+        moment = datetime.fromisoformat(text)
+        if moment.tzinfo is None or moment > now:
+            raise ValueError
+        age = now - moment
+    except (ValueError, OverflowError):
+        abort(400, "as_of must be the time that the preview said, such as 2026-11-21T08:30:00Z.")
+    if age > timedelta(seconds=rules.OLDEST_PREVIEW_SECONDS):
+        abort(409, "These runs were counted over an hour ago: look again. Nothing was changed.")
+    counted = _whole(given, "counted", 1, rules.MOST_RUNS)
+    if counted is None:
+        abort(400, "counted must come with as_of: how many runs the preview said.")
+    return Seen(moment, counted, _whole(given, "highest", 1, params.LARGEST_ID))
+
+
+def _whole(given: Mapping[str, Any], name: str, low: int, high: int) -> int | None:
+    value = given.get(name)
+    text = "" if value is None else str(value).strip()
+    if not text:
+        return None
+    if not re.fullmatch(r"[0-9]{1,19}", text) or not low <= int(text) <= high:
+        abort(400, f"{name} is “{text[:50]}”; it must be a whole number from {low} to {high}.")
+    return int(text)

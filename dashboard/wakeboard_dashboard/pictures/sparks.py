@@ -1,0 +1,81 @@
+"""A small trend in a table's cell: lists have thousands of columns, so a colour is one path. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Protocol
+
+from markupsafe import Markup
+
+from wakeboard_dashboard.formats import html
+
+WIDTH, HEIGHT, AXIS = 4, 19, 20
+LEAST = 1.5
+
+
+class Counted(Protocol):
+    """What a column stands for."""
+
+    @property
+    def total(self) -> int:
+        """How many."""
+
+    @property
+    def bad(self) -> int:
+        """How many of them failed."""
+
+
+def sparkline(bars: Sequence[Counted], title: str) -> Markup:
+    """Return a column for each of ``bars``, what failed on top."""
+    return _stacked(tuple([(bar.total, bar.bad) for bar in bars]), title)
+
+
+# A page has fifty, which stay the same until something ends; each is some 2 kB with its numbers.
+@lru_cache(256)
+def _stacked(counts: tuple[tuple[int, int], ...], title: str) -> Markup:
+    return _drawn(*layers(counts), len(counts), title)
+
+
+def trend(counts: Sequence[int], title: str) -> Markup:
+    """Return what ``sparkline`` does for bars of which all failed, told as their numbers."""
+    top = max(counts, default=0)
+    heights = [(place, _height(count, top)) for place, count in enumerate(counts) if count]
+    path = "".join([_column(place * WIDTH, height, height) for place, height in heights])
+    return _drawn(path, path, len(counts), title)
+
+
+def _drawn(whole: str, failed: str, columns: int, title: str) -> Markup:
+    width = columns * WIDTH
+    ok = f'<path class="ok" d="{whole}"/>' if whole else ""
+    bad = f'<path class="bad" d="{failed}"/>' if failed else ""
+    return Markup(
+        f'<svg class="chart small" viewBox="0 0 {width} {AXIS}" preserveAspectRatio="none" role="img"'
+        f' aria-label="{html(title)}">{ok}{bad}'
+        f'<line class="axis" x1="0" x2="{width}" y1="{AXIS}" y2="{AXIS}"/></svg>'
+    )
+
+
+def layers(counts: Sequence[tuple[int, int]]) -> tuple[str, str]:
+    """Return two SVG paths of (how many, how many of them failed): a column for all, and one on top of it for
+    what failed."""
+    top = max([total for total, _ in counts], default=0)
+    whole, failed = [], []
+    for place, (total, bad) in enumerate(counts):
+        if total:
+            x, height = place * WIDTH, _height(total, top)
+            whole.append(_column(x, height, height))
+            if bad:
+                failed.append(_column(x, height, _height(bad, top)))
+    return "".join(whole), "".join(failed)
+
+
+def _height(count: int, top: int) -> float:
+    return round(max(count / top * HEIGHT, LEAST), 1)
+
+
+# Few shapes make all columns: a page draws thousands, and where all failed each twice.
+@lru_cache(8192)
+def _column(x: int, top: float, height: float) -> str:
+    """Return a column that hangs from ``top`` units above the axis."""
+    return f"M{x} {AXIS - top:g}h{WIDTH - 1}v{height:g}h{1 - WIDTH}z"

@@ -1,0 +1,84 @@
+"""What the page of alerts asks: how each rule stands, what was told, how the dead man's switch fares."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import Connection, RowMapping, case, func, select
+
+from wakeboard.tables import alert_messages, alert_rules, installation
+from wakeboard_dashboard.queries.fixed import fixed
+
+MESSAGES = 50
+
+rules = alert_rules.c
+messages = alert_messages.c
+FIRES = rules.enabled & (rules.state == "firing")
+IS_SILENCED = func.coalesce(rules.silenced_until > func.now(), False)
+_FIRING = fixed(
+    select(rules.name, rules.kind, rules.fired_at, IS_SILENCED.label("is_silenced"))
+    .where(FIRES)
+    .order_by(rules.fired_at)
+)
+
+
+def every_rule(connection: Connection) -> list[RowMapping]:
+    """Return all rules, those that fire first: the columns of alert_rules, and ``is_silenced``."""
+    rank = case((FIRES, 0), (rules.enabled, 1), else_=2)
+    found = select(alert_rules, IS_SILENCED.label("is_silenced")).order_by(rank, rules.id)
+    return list(connection.execute(found).mappings().all())
+
+
+def one(connection: Connection, rule_id: int) -> RowMapping | None:
+    """Return one rule as ``every_rule`` does, None when there is none."""
+    found = select(alert_rules, IS_SILENCED.label("is_silenced")).where(rules.id == rule_id)
+    return connection.execute(found).mappings().one_or_none()
+
+
+def firing(connection: Connection) -> list[RowMapping]:
+    """Return name, kind, fired_at and is_silenced of the rules that fire, the longest first."""
+    return list(connection.exec_driver_sql(_FIRING).mappings())
+
+
+def states(connection: Connection) -> list[tuple[str, bool]]:
+    """Return (name, whether it fires) of every rule that is on."""
+    found = connection.execute(select(rules.name, FIRES).where(rules.enabled).order_by(rules.name))
+    return [(row[0], bool(row[1])) for row in found]
+
+
+def latest_messages(connection: Connection) -> list[RowMapping]:
+    """Return the last 50 messages, newest first, with the name of their rule (None: the database's own)."""
+    body = messages.body["sentence"].astext.label("sentence")
+    found = (
+        select(
+            messages.id,
+            messages.rule_id,
+            rules.name.label("rule"),
+            messages.kind,
+            messages.channel,
+            messages.subject,
+            body,
+            messages.run_id,
+            messages.tries,
+            messages.error,
+            messages.answer,
+            messages.created_at,
+            messages.claimed_until,
+            messages.sent_at,
+            messages.gave_up_at,
+        )
+        .select_from(alert_messages.outerjoin(alert_rules, rules.id == messages.rule_id))
+        .order_by(messages.id.desc())
+        .limit(MESSAGES)
+    )
+    return list(connection.execute(found).mappings().all())
+
+
+def switch(connection: Connection) -> dict[str, Any]:
+    """Return pinged_at and ping_error of the installation."""
+    row = connection.execute(
+        select(installation.c.pinged_at, installation.c.ping_error)
+        .order_by(installation.c.created_at)
+        .limit(1)
+    ).one_or_none()
+    return {"pinged_at": row[0] if row else None, "ping_error": row[1] if row else None}

@@ -1,0 +1,126 @@
+"""What the page of the audit log asks: who did what to which thing, newest first; what there is to choose.
+
+Which rows match is ``wakeboard.filters.audit``'s to say.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from sqlalchemy import Connection, func, select
+
+from wakeboard.filters.audit import search
+from wakeboard.filters.search import Search, Start
+from wakeboard.filters.values import FilterError
+from wakeboard.tables import audit_log
+from wakeboard_dashboard.params import Filters, WrongFilter, read_cursor
+from wakeboard_dashboard.queries.keyset import Rows, beyond, keyset_page
+from wakeboard_dashboard.queries.runs import SECRET_SAID
+
+# The pill says "100+ new" past this.
+MOST_NEW = 100
+# Choices are of the newest rows: what nobody did for that long is asked for by its address.
+RECENT = 5000
+MOST_ACTORS = 200
+MOST_TARGETS = 50
+
+columns = audit_log.c
+_NEWEST = select(func.coalesce(func.max(columns.id), 0))
+
+# A hop of an index for each value there is, however many rows have it.
+_ACTIONS = """
+WITH RECURSIVE each (value, n) AS (
+    (SELECT action, 1 FROM wakeboard.audit_log ORDER BY action LIMIT 1)
+    UNION ALL
+    SELECT (SELECT a.action FROM wakeboard.audit_log AS a WHERE a.action > each.value
+        ORDER BY a.action LIMIT 1), n + 1
+    FROM each WHERE value IS NOT NULL AND n < 200
+)
+SELECT value FROM each WHERE value IS NOT NULL ORDER BY value
+"""
+_KINDS = """
+WITH RECURSIVE each (value, n) AS (
+    (SELECT target_type, 1 FROM wakeboard.audit_log ORDER BY target_type LIMIT 1)
+    UNION ALL
+    SELECT (SELECT a.target_type FROM wakeboard.audit_log AS a WHERE a.target_type > each.value
+        ORDER BY a.target_type LIMIT 1), n + 1
+    FROM each WHERE value IS NOT NULL AND n < 100
+)
+SELECT value FROM each WHERE value IS NOT NULL ORDER BY value
+"""
+# A name that somebody typed at the door and that no account has is no choice.
+_ACTORS = f"""
+SELECT name FROM (
+    SELECT DISTINCT actor AS name FROM (
+        SELECT actor, action, result FROM wakeboard.audit_log ORDER BY id DESC LIMIT {RECENT}
+    ) AS recent
+    WHERE result = 'done' OR NOT starts_with(action, 'login')
+    UNION SELECT name FROM wakeboard.users
+) AS known
+ORDER BY name LIMIT {MOST_ACTORS}
+"""
+_TARGETS = f"""
+SELECT target_type || ':' || target_id FROM (
+    SELECT target_type, target_id, max(id) AS id FROM (
+        SELECT target_type, target_id, id FROM wakeboard.audit_log ORDER BY id DESC LIMIT 500
+    ) AS recent
+    WHERE target_id IS NOT NULL AND target_type <> 'page' GROUP BY 1, 2
+) AS target
+ORDER BY id DESC LIMIT {MOST_TARGETS}
+"""
+
+
+def page(connection: Connection, filters: Filters, now: datetime, *, sees_secrets: bool) -> tuple[Rows, bool]:
+    """Return rows of audit_log, newest first, and whether only some were searched. Raises WrongFilter.
+
+    Who does not see secrets (``sees_secrets``) finds no reason by its words that has one.
+    """
+    cursor = read_cursor(filters.cursor_text, [int]) if filters.cursor_text else None
+    start = Start(cursor.keys[0], newer=cursor.direction == "newer") if cursor else None
+    found = _search(filters, now, start, sees_secrets=sees_secrets)
+    rows = keyset_page(connection, found.statement, [found.id], filters)
+    if found.end is None:
+        return rows, False
+    last: int | None = connection.execute(found.end).scalar_one_or_none()
+    return beyond(last, rows, filters), last is not None and len(rows.items) < filters.limit
+
+
+def newcomers(
+    connection: Connection, filters: Filters, now: datetime, after: int, *, sees_secrets: bool
+) -> int:
+    """Return how many matching rows came after the row ``after``, at most MOST_NEW + 1."""
+    found = _search(filters, now, Start(after, newer=True), sees_secrets=sees_secrets)
+    capped = found.statement.where(found.id > after).order_by(found.id.desc()).limit(MOST_NEW + 1)
+    return int(connection.execute(select(func.count()).select_from(capped.subquery())).scalar_one())
+
+
+def newest(connection: Connection) -> int:
+    """Return the id of the newest row, 0 when there is none."""
+    return int(connection.execute(_NEWEST).scalar_one())
+
+
+def actions(connection: Connection) -> list[str]:
+    """Return every action there is, by name."""
+    return list(connection.exec_driver_sql(_ACTIONS).scalars().all())
+
+
+def kinds(connection: Connection) -> list[str]:
+    """Return every kind of thing that something was done to, by name."""
+    return list(connection.exec_driver_sql(_KINDS).scalars().all())
+
+
+def actors(connection: Connection) -> list[str]:
+    """Return who has an account or did something lately, by name; at most MOST_ACTORS."""
+    return list(connection.exec_driver_sql(_ACTORS).scalars().all())
+
+
+def targets(connection: Connection) -> list[str]:
+    """Return what something was done to lately, as ``run:48210``, the newest first."""
+    return list(connection.exec_driver_sql(_TARGETS).scalars().all())
+
+
+def _search(filters: Filters, now: datetime, start: Start | None, *, sees_secrets: bool) -> Search:
+    try:
+        return search(filters, now, start=start, hidden=None if sees_secrets else SECRET_SAID)
+    except FilterError as wrong:
+        raise WrongFilter(str(wrong)) from wrong

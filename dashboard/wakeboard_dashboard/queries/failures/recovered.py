@@ -1,0 +1,70 @@
+"""The runs that succeeded only after failures, where they are many: what ended a while ago is remembered.
+
+A run that succeeded stays so (``wakeboard.states``). The answers are those of ``wakeboard.nights.faults``,
+which is asked where nothing is remembered of a window. Knows no request.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from heapq import nlargest
+
+from sqlalchemy import Connection, text
+
+from wakeboard.indexed import IS_RECOVERED
+from wakeboard.nights import Row, faults
+from wakeboard_dashboard.queries.errors import Window
+from wakeboard_dashboard.queries.failures.lately import Attempts, Lately, Newest, array_of
+
+# The number of a run is its id and above it, of these bits, how many attempts it had.
+_ID_BITS = 48
+_ID = (1 << _ID_BITS) - 1
+READ = text(f"""
+SELECT string_agg(timestamptz_send(finished_at), '') AS times,
+    string_agg(int8send((attempts::bigint << {_ID_BITS}) + id), '')
+        FILTER (WHERE attempts < 32768 AND id <= {_ID}) AS numbers
+FROM (
+    SELECT finished_at, attempts, id FROM wakeboard.job_runs
+    WHERE {IS_RECOVERED} AND finished_at >= :since AND finished_at < :until
+    ORDER BY finished_at DESC LIMIT :cap
+) AS newest
+""")
+_WORST = text(f"SELECT {faults.RECOVERED} FROM unnest(CAST(:runs AS bigint[])) AS worst (id) {faults.TRIED}")
+
+
+def _read(connection: Connection, window: Window, since: datetime) -> Attempts | None:
+    """Return the newest runs of ``window`` that ended from ``since`` on; None when a number is too large."""
+    values = {"since": since, "until": window.until, "cap": faults.CAP}
+    times, numbers = (array_of(found) for found in connection.execute(READ, values).one())
+    return Attempts(times, numbers) if len(times) == len(numbers) else None
+
+
+class Recovered:
+    """What one process remembers: when runs succeeded after failures, and which had most attempts."""
+
+    def __init__(self) -> None:
+        self.ended = Lately(_read, lambda: faults.CAP)
+        self._worst: tuple[Newest, list[int]] | None = None
+
+    def worst(self, newest: Newest) -> list[int]:
+        """Return the runs of ``newest`` with most attempts: those of the last time where it is the same."""
+        kept = self._worst
+        if kept is None or kept[0] != newest:
+            numbers = nlargest(faults.MOST_SHOWN, newest.one_by_one().numbers)
+            self._worst = kept = newest, [number & _ID for number in numbers]
+        return kept[1]
+
+
+def recovered(
+    memory: Recovered, connection: Connection, window: Window, now: datetime
+) -> tuple[list[Row], int] | None:
+    """Return what ``faults.recovered`` does; None where nothing is remembered.
+
+    ``now``: the database's clock.
+    """
+    newest = memory.ended.newest(connection, window, now)
+    if newest is None:
+        return None
+    worst = memory.worst(newest)
+    rows = connection.execute(_WORST, {"runs": worst}).mappings() if worst else ()
+    return [dict(row) for row in rows], newest.total

@@ -1,0 +1,288 @@
+"""What is kept of error groups: where and when they were seen, how they stand, who muted them. Reads only.
+
+The list of failures is ``errors``; here are the rows of ``error_groups``, and one group with all about it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import ARRAY, BigInteger, Connection, RowMapping, any_, bindparam, func, select, text
+
+from wakeboard.fingerprint import QUIET_DAYS
+from wakeboard.states import Status
+from wakeboard.tables import audit_log, error_groups, job_attempts, job_runs, workers
+
+# For this long after its first failure a group is new, and after a return it is back.
+FRESH = timedelta(hours=24)
+QUIET = timedelta(days=QUIET_DAYS)
+STATES = ("new", "back", "ongoing", "quiet")
+CAP, RUNS_CAP = 20_000, 10_000
+# Counting by worker reads whole attempts, of most a page of the database each.
+WORKERS_CAP = 1_000
+MOST_WORKERS = 20
+# Counting by schedule reads a run of each failure as well.
+SCHEDULES_CAP = 200
+MOST_SCHEDULES = 5
+MOST_KIN = 20
+MOST_MUTED = 100
+MOST_ACTS = 10
+
+groups = error_groups.c
+attempts = job_attempts.c
+runs = job_runs.c
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """One row of ``error_groups``."""
+
+    id: int
+    fingerprint: str
+    error_code: str
+    job_type: str
+    template: str
+    frame: str | None
+    first_run_id: int | None
+    first_seen_at: datetime
+    last_seen_at: datetime
+    returned_at: datetime | None
+    quiet_from_at: datetime | None
+    muted_until: datetime | None
+    muted_at: datetime | None
+    muted_by: str | None
+    muted_reason: str | None
+
+    @property
+    def same(self) -> Sameness:
+        """What it has in common with the same failure of other types."""
+        return self.error_code, self.template, self.frame
+
+    def state(self, now: datetime) -> str:
+        """Return one of STATES: new, back again, ongoing, or quiet since QUIET."""
+        if self.first_seen_at > now - FRESH:
+            return "new"
+        if self.returned_at is not None and self.returned_at > now - FRESH:
+            return "back"
+        return "quiet" if self.last_seen_at < now - QUIET else "ongoing"
+
+    def is_muted(self, now: datetime) -> bool:
+        """Whether somebody muted it until a moment after ``now``."""
+        return self.muted_until is not None and self.muted_until > now
+
+
+_COLUMNS = [groups[name] for name in Kept.__dataclass_fields__]
+_BY_NUMBER = select(*_COLUMNS).where(groups.id == any_(bindparam("numbers", type_=ARRAY(BigInteger))))
+
+
+# What makes groups of several types the same failure: code, message and place.
+Sameness = tuple[str, str, str | None]
+
+
+def by_number(connection: Connection, numbers: Collection[int]) -> dict[int, Kept]:
+    """Return the groups with these numbers that are still kept."""
+    if not numbers:
+        return {}
+    found = connection.execute(_BY_NUMBER, {"numbers": sorted(numbers)}).all()
+    return {row.id: Kept(*row) for row in found}
+
+
+_UNSEEN_BEFORE = text(f"""
+SELECT of.number, {", ".join(f"g.{name}" for name in Kept.__dataclass_fields__)}
+FROM unnest(CAST(:numbers AS bigint[])) AS of (number)
+LEFT JOIN wakeboard.error_groups AS g ON g.id = of.number
+WHERE g.id IS NULL OR g.first_seen_at >= :since OR of.number = ANY (CAST(:shown AS bigint[]))
+""")
+
+
+def unseen_before(
+    connection: Connection, numbers: Collection[int], since: datetime, shown: Collection[int]
+) -> dict[int, Kept | None]:
+    """Return those of the groups that were not seen before ``since``, and those of ``shown`` anyway.
+
+    None stands for a group that is not kept. Of hundreds of groups few are new: the others are not read.
+    """
+    values = {"numbers": list(numbers), "since": since, "shown": list(shown)}
+    found = connection.execute(_UNSEEN_BEFORE, values).all() if numbers else []
+    return {number: None if row[0] is None else Kept(*row) for number, *row in found}
+
+
+_MUTED = (
+    select(*_COLUMNS)
+    .where(groups.muted_until > func.now())
+    .order_by(groups.muted_until, groups.id)
+    .limit(MOST_MUTED)
+)
+
+
+def muted(connection: Connection) -> list[Kept]:
+    """Return the groups that are muted now, those whose mute ends first in front, at most MOST_MUTED."""
+    return [Kept(*row) for row in connection.execute(_MUTED)]
+
+
+_TYPES_OF_THE_SAME = text("""
+SELECT error_code, template, frame, array_agg(job_type) FROM wakeboard.error_groups
+WHERE id = ANY (CAST(:numbers AS bigint[])) GROUP BY error_code, template, frame
+""")
+
+
+def types_of_the_same(connection: Connection, numbers: str | None) -> dict[Sameness, list[str]]:
+    """Return the types of the groups ``numbers`` (as PostgreSQL writes an array) by what failed, in order."""
+    if numbers is None:
+        return {}
+    found = connection.execute(_TYPES_OF_THE_SAME, {"numbers": numbers})
+    return {(code, template, frame): sorted(types) for code, template, frame, types in found}
+
+
+def one(connection: Connection, number: int) -> Kept | None:
+    """Return the group with this number, None when there is none."""
+    return by_number(connection, [number]).get(number)
+
+
+def kin(connection: Connection, group: Kept) -> list[Kept]:
+    """Return the same failure of other types (code, message and place are equal), last seen first."""
+    statement = (
+        select(*_COLUMNS)
+        .where(
+            groups.error_code == group.error_code,
+            groups.template == group.template,
+            groups.frame.is_not_distinct_from(group.frame),
+            groups.id != group.id,
+        )
+        .order_by(groups.last_seen_at.desc(), groups.id)
+        .limit(MOST_KIN)
+    )
+    return [Kept(*row) for row in connection.execute(statement)]
+
+
+# One branch per group and state: an index scan that stops at its cap, whatever the planner guesses.
+_STANDING = text(f"""
+SELECT each.status, counted.runs
+FROM unnest(CAST(:statuses AS text[])) AS each (status)
+CROSS JOIN LATERAL (
+    SELECT count(*) AS runs FROM (
+        SELECT FROM wakeboard.job_runs AS r
+        WHERE r.error_group = :number AND r.status = each.status LIMIT {RUNS_CAP}
+    ) AS kept
+) AS counted
+""")
+
+
+def standing(
+    connection: Connection, number: int, states: Collection[Status] = tuple(Status)
+) -> dict[str, int]:
+    """Return how many runs whose last failure was of this group are in each state, each at most RUNS_CAP."""
+    values = {"number": number, "statuses": [status.value for status in states]}
+    return {row.status: row.runs for row in connection.execute(_STANDING, values)}
+
+
+_TREND = text(f"""
+SELECT greatest(1, width_bucket(finished_at, CAST(:begun AS timestamptz[]))) AS step, count(*) AS failures
+FROM (
+    SELECT finished_at FROM wakeboard.job_attempts
+    WHERE error_group = :number AND finished_at >= :since AND finished_at < :until
+    ORDER BY finished_at DESC LIMIT {CAP}
+) AS newest GROUP BY step
+""")
+
+
+def trend(
+    connection: Connection, number: int, since: datetime, until: datetime, begun: Sequence[datetime]
+) -> list[int]:
+    """Return the failures of a group in each of the steps that ``begun``, of the newest CAP."""
+    values = {"number": number, "since": since, "until": until, "begun": begun}
+    counted = {row.step: row.failures for row in connection.execute(_TREND, values)}
+    return [counted.get(place, 0) for place in range(1, len(begun) + 1)]
+
+
+def by_worker(connection: Connection, number: int, since: datetime, until: datetime) -> list[RowMapping]:
+    """Return worker_id, name, failures, last_at of the workers on which a group failed, most failures first.
+
+    Of its newest WORKERS_CAP failures in the window; at most MOST_WORKERS. Each row has how many failures
+    (``counted``) and workers (``among``) there were in all.
+    """
+    newest = (
+        select(attempts.worker_id, attempts.finished_at)
+        .where(attempts.error_group == number, attempts.finished_at >= since, attempts.finished_at < until)
+        .order_by(attempts.finished_at.desc())
+        .limit(WORKERS_CAP)
+        .subquery()
+    )
+    counted = (
+        select(
+            newest.c.worker_id,
+            func.count().label("failures"),
+            func.max(newest.c.finished_at).label("last_at"),
+            func.sum(func.count()).over().label("counted"),
+            func.count().over().label("among"),
+        )
+        .group_by(newest.c.worker_id)
+        .order_by(func.count().desc(), newest.c.worker_id)
+        .limit(MOST_WORKERS)
+        .subquery()
+    )
+    statement = (
+        select(counted, workers.c.name)
+        .outerjoin(workers, workers.c.id == counted.c.worker_id)
+        .order_by(counted.c.failures.desc(), counted.c.worker_id)
+    )
+    return list(connection.execute(statement).mappings().all())
+
+
+_BY_SCHEDULE = text(f"""
+SELECT r.definition_id, d.name, count(DISTINCT r.id) AS runs, count(*) OVER () AS among,
+    sum(count(*)) OVER () AS counted
+FROM (
+    SELECT a.run_id FROM wakeboard.job_attempts AS a
+    WHERE a.error_group = :number AND a.finished_at >= :since AND a.finished_at < :until
+    ORDER BY a.finished_at DESC LIMIT {SCHEDULES_CAP}
+) AS newest
+JOIN wakeboard.job_runs AS r ON r.id = newest.run_id
+LEFT JOIN wakeboard.job_definitions AS d ON d.id = r.definition_id
+GROUP BY r.definition_id, d.name
+ORDER BY r.definition_id IS NULL, runs DESC, d.name, r.definition_id LIMIT {MOST_SCHEDULES}
+""")
+
+
+def by_schedule(connection: Connection, number: int, since: datetime, until: datetime) -> list[RowMapping]:
+    """Return definition_id, name and runs of the schedules whose runs failed so, those with most runs first.
+
+    Of its newest SCHEDULES_CAP failures in the window; at most MOST_SCHEDULES. The last may be the runs of
+    none (both None); name is None of a removed one. Each row has how many failures (``counted``) and rows
+    (``among``) there were in all. Empty where no failure is of a schedule.
+    """
+    values = {"number": number, "since": since, "until": until}
+    found = list(connection.execute(_BY_SCHEDULE, values).mappings().all())
+    return found if any(row["definition_id"] for row in found) else []
+
+
+def last_failure(connection: Connection, number: int) -> RowMapping | None:
+    """Return run_id, finished_at and worker_id of a group's newest failure that is still kept."""
+    statement = (
+        select(attempts.run_id, attempts.finished_at, attempts.worker_id)
+        .where(attempts.error_group == number)
+        .order_by(attempts.finished_at.desc())
+        .limit(1)
+    )
+    return connection.execute(statement).mappings().one_or_none()
+
+
+def is_kept(connection: Connection, run_id: int | None) -> bool:
+    """Return whether that run is still there."""
+    found = connection.execute(select(runs.id).where(runs.id == run_id)).first() if run_id else None
+    return found is not None
+
+
+def acts(connection: Connection, fingerprint: str) -> Sequence[RowMapping]:
+    """Return who muted and unmuted the group, newest first, at most MOST_ACTS."""
+    columns: list[Any] = [audit_log.c[name] for name in ("id", "at", "actor", "action", "reason", "result")]
+    statement = (
+        select(*columns, audit_log.c.after)
+        .where(audit_log.c.target_type == "error", audit_log.c.target_id == fingerprint)
+        .order_by(audit_log.c.id.desc())
+        .limit(MOST_ACTS)
+    )
+    return connection.execute(statement).mappings().all()

@@ -1,0 +1,69 @@
+"""What the pages of operations ask: which there are, how one stands, what became of its runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import Connection, RowMapping, and_, exists, select
+
+from wakeboard.tables import job_runs, operation_runs, operations, workers
+from wakeboard_dashboard.params import Filters
+from wakeboard_dashboard.queries.keyset import Rows, keyset_page
+from wakeboard_dashboard.queries.overview import ALIVE
+
+columns = operations.c
+moved = operation_runs.c
+# The words of the filter ``result``, and what they mean.
+RESULTS = {
+    "waiting": moved.result.is_(None),
+    "moved": moved.result.in_(("moved", "asked")),
+    "skipped": moved.result == "skipped",
+    "succeeded": moved.outcome == "succeeded",
+    "failed": moved.outcome == "failed",
+}
+
+
+def page(connection: Connection, filters: Filters) -> Rows:
+    """Return operations, newest first."""
+    statement = select(operations)
+    plain = {"status": columns.status, "verb": columns.verb, "who": columns.actor}
+    for name, column in plain.items():
+        if value := filters.get(name):
+            statement = statement.where(column == value)
+    return keyset_page(connection, statement, [columns.id], filters)
+
+
+def one(connection: Connection, operation_id: int) -> RowMapping | None:
+    """Return an operation, None when there is none."""
+    return connection.execute(select(operations).where(columns.id == operation_id)).mappings().one_or_none()
+
+
+def runs_of(connection: Connection, operation_id: int, filters: Filters) -> Rows:
+    """Return the runs of an operation, oldest first, in the order in which they are moved.
+
+    Rows carry run_id, result, why, outcome, watched_run_id, handled_at, and of the run (NULL where it is
+    gone) status and job_type.
+    """
+    statement: Any = (
+        select(
+            moved.run_id,
+            moved.result,
+            moved.why,
+            moved.outcome,
+            moved.watched_run_id,
+            moved.handled_at,
+            job_runs.c.status,
+            job_runs.c.job_type,
+        )
+        .select_from(operation_runs)
+        .outerjoin(job_runs, job_runs.c.id == moved.run_id)
+        .where(moved.operation_id == operation_id)
+    )
+    if result := filters.get("result"):
+        statement = statement.where(and_(RESULTS[result]))
+    return keyset_page(connection, statement, [moved.run_id], filters, ascending=True)
+
+
+def is_somebody_alive(connection: Connection) -> bool:
+    """Return whether any worker is alive to move runs."""
+    return bool(connection.execute(select(exists().select_from(workers).where(ALIVE))).scalar_one())

@@ -1,0 +1,223 @@
+"""What the page of one run asks: the run, its attempts, what it prints now, its relatives, its audit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+from sqlalchemy import (
+    BindParameter,
+    Boolean,
+    ColumnElement,
+    CompoundSelect,
+    Connection,
+    RowMapping,
+    Select,
+    Text,
+    bindparam,
+    case,
+    func,
+    literal,
+    literal_column,
+    select,
+    union_all,
+)
+
+from wakeboard import ledger, lineage
+from wakeboard.tables import (
+    audit_log,
+    effects,
+    job_attempts,
+    job_definitions,
+    job_runs,
+    job_types,
+    run_output,
+    workers,
+)
+from wakeboard_dashboard.queries.held import IS_LEASE_ENDED, IS_SILENT, IS_STUCK
+from wakeboard_dashboard.queries.runs import MOST_ATTEMPTS
+
+MOST_SHOWN = 50
+# As the table stores it.
+SMALL_BYTES = 40_000
+DEFAULT_BACKOFF = "exponential 10s cap 30m"
+DEFAULT_TIMEOUT_SECONDS = 300
+
+runs = job_runs.c
+
+
+def one(connection: Connection, run_id: int, *, payload: bool = True) -> RowMapping | None:
+    """Return run ``run_id`` or None; without ``payload``, one over SMALL_BYTES (up to a megabyte) is None.
+
+    Columns of job_runs, and: most_attempts, timeout (seconds in force), backoff, definition (its name),
+    paused_at/by/reason and most_running of its type, is_type_known, worker_* of who holds it,
+    is_lease_ended, is_silent, is_stuck.
+    """
+    return connection.execute(_WHOLE if payload else _SMALL, {"run_id": run_id}).mappings().one_or_none()
+
+
+def _one(payload: ColumnElement[Any]) -> Select[Any]:
+    """Return the statement of ``one``, which tells ``payload`` as the run's own."""
+    types, definitions = job_types.c, job_definitions.c
+    return (
+        select(
+            *(payload if column.name == "payload" else column for column in runs),
+            MOST_ATTEMPTS.label("most_attempts"),
+            func.coalesce(runs.timeout_seconds, types.timeout_seconds, DEFAULT_TIMEOUT_SECONDS).label(
+                "timeout"
+            ),
+            func.coalesce(types.backoff, DEFAULT_BACKOFF).label("backoff"),
+            func.coalesce(types.max_running_operator, types.max_running).label("most_running"),
+            types.name.is_not(None).label("is_type_known"),
+            types.paused_at,
+            types.paused_by,
+            types.paused_reason,
+            definitions.name.label("definition"),
+            workers.c.name.label("worker_name"),
+            workers.c.hostname.label("worker_hostname"),
+            workers.c.seen_at.label("worker_seen_at"),
+            IS_LEASE_ENDED.label("is_lease_ended"),
+            IS_SILENT.label("is_silent"),
+            IS_STUCK.label("is_stuck"),
+        )
+        .select_from(job_runs)
+        .outerjoin(job_types, types.name == runs.job_type)
+        .outerjoin(job_definitions, definitions.id == runs.definition_id)
+        .outerjoin(workers, workers.c.id == runs.locked_by)
+        .where(runs.id == bindparam("run_id"))
+    )
+
+
+# To make such a statement takes longer than to ask it: each is made once.
+_WHOLE = _one(runs.payload)
+_SMALL = _one(case((func.pg_column_size(runs.payload) <= SMALL_BYTES, runs.payload)).label("payload"))
+
+_ATTEMPTS = (
+    select(job_attempts, workers.c.name.label("worker_name"))
+    .outerjoin(workers, workers.c.id == job_attempts.c.worker_id)
+    .where(job_attempts.c.run_id == bindparam("run_id"))
+    .order_by(job_attempts.c.lease_epoch.desc())
+    .limit(MOST_SHOWN)
+)
+
+
+def attempts(connection: Connection, run_id: int) -> list[RowMapping]:
+    """Return the newest ended attempts of a run, newest first, at most MOST_SHOWN, with worker_name."""
+    return list(connection.execute(_ATTEMPTS, {"run_id": run_id}).mappings().all())
+
+
+def output(connection: Connection, run_id: int, lease_epoch: int) -> str | None:
+    """Return what the running attempt printed last; None when it has printed nothing."""
+    statement = select(run_output.c.tail).where(
+        run_output.c.run_id == run_id, run_output.c.lease_epoch == lease_epoch
+    )
+    return connection.execute(statement).scalar_one_or_none()
+
+
+_AUDIT = (
+    select(audit_log)
+    .where(audit_log.c.target_type == "run", audit_log.c.target_id == bindparam("run"))
+    .order_by(audit_log.c.id.desc())
+    .limit(MOST_SHOWN)
+)
+
+
+def audit(connection: Connection, run_id: int) -> list[RowMapping]:
+    """Return what people asked of this run, newest first, at most MOST_SHOWN."""
+    return list(connection.execute(_AUDIT, {"run": str(run_id)}).mappings().all())
+
+
+def attempt(connection: Connection, run_id: int, lease_epoch: int) -> RowMapping | None:
+    """Return one ended attempt, with worker_name; None when there is none."""
+    rows = job_attempts.c
+    statement = (
+        select(job_attempts, workers.c.name.label("worker_name"))
+        .outerjoin(workers, workers.c.id == rows.worker_id)
+        .where(rows.run_id == run_id, rows.lease_epoch == lease_epoch)
+    )
+    return connection.execute(statement).mappings().one_or_none()
+
+
+_MADE = (
+    select(
+        runs.id,
+        runs.status,
+        runs.job_type,
+        runs.enqueued_by.is_distinct_from(bindparam("maker", type_=Text())).label("is_again"),
+    )
+    .where(runs.origin_run_id == bindparam("run_id"))
+    .order_by(runs.origin_run_id, runs.id)
+    .limit(MOST_SHOWN + 1)
+)
+
+
+def made_of(connection: Connection, run_id: int, types: Sequence[str] | None = None) -> list[RowMapping]:
+    """Return the runs that came of this one, oldest first, at most MOST_SHOWN + 1: id, status, job_type and
+    is_again, true where a person ran this one again and false where its handler enqueued them. With ``types``
+    those of these job types alone."""
+    statement = _MADE if types is None else _MADE.where(runs.job_type.in_(types))
+    values = {"run_id": run_id, "maker": lineage.maker(run_id)}
+    return list(connection.execute(statement, values).mappings().all())
+
+
+def neighbours(connection: Connection, run: RowMapping) -> dict[str, RowMapping]:
+    """Return what stands around a run: its "origin", and the runs of the slots "before" and "after" it.
+
+    Each with id, status, job_type, scheduled_for, idempotency_key; what is not there any more is missing.
+    """
+    has_origin, has_slot = bool(run["origin_run_id"]), bool(run["definition_id"] and run["scheduled_for"])
+    if not (has_origin or has_slot):
+        return {}
+    values = {
+        "origin": run["origin_run_id"],
+        "definition": run["definition_id"],
+        "slot": run["scheduled_for"],
+    }
+    rows = connection.execute(_around(has_origin, has_slot), values).mappings()
+    return {row["place"]: row for row in rows}
+
+
+@lru_cache
+def _around(has_origin: bool, has_slot: bool) -> CompoundSelect[Any]:
+    """Return the statement that asks for the origin, for the slots before and after, or for all of them."""
+    asked = []
+    if has_origin:
+        asked.append(_neighbour("origin").where(runs.id == bindparam("origin")))
+    if has_slot:
+        of_schedule = runs.definition_id == bindparam("definition")
+        slot: BindParameter[Any] = bindparam("slot")
+        before = _neighbour("before").where(of_schedule, runs.scheduled_for < slot)
+        after = _neighbour("after").where(of_schedule, runs.scheduled_for > slot)
+        asked.append(before.order_by(runs.scheduled_for.desc()).limit(1))
+        asked.append(after.order_by(runs.scheduled_for).limit(1))
+    return union_all(*[select(one.subquery()) for one in asked])
+
+
+def _neighbour(place: str) -> Select[Any]:
+    return select(
+        literal(place).label("place"), runs.id, runs.status, runs.job_type, runs.scheduled_for,
+        runs.idempotency_key,
+    )  # fmt: skip
+
+
+_UNCONFIRMED = literal_column(ledger.is_unconfirmed(str(effects)), Boolean())
+_EFFECTS = (
+    select(
+        effects,
+        case((effects.c.status == "done", "done"), (_UNCONFIRMED, "unconfirmed"), else_="running").label(
+            "state"
+        ),
+    )
+    .where(effects.c.run_id == bindparam("run_id"))
+    .order_by(effects.c.id.desc())
+    .limit(MOST_SHOWN)
+)
+
+
+def effects_of(connection: Connection, run_id: int) -> list[RowMapping]:
+    """Return the ledger's rows of this run, newest first, at most MOST_SHOWN: what its attempts did once.
+
+    Columns of effects, and state: done, running (its attempt is at it), or unconfirmed.
+    """
+    return list(connection.execute(_EFFECTS, {"run_id": run_id}).mappings().all())

@@ -1,0 +1,215 @@
+"""What the pages of schedules ask: definitions, their latest runs, their missed fires, what people did.
+
+Nothing here reads cron text: words and next fires are made by the view.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import Any
+
+from sqlalchemy import (
+    ARRAY,
+    BigInteger,
+    ColumnElement,
+    Connection,
+    Interval,
+    RowMapping,
+    Text,
+    and_,
+    any_,
+    case,
+    func,
+    literal,
+    literal_column,
+    or_,
+    select,
+    text,
+)
+
+from wakeboard.filters.named import removed_schedules_named
+from wakeboard.tables import audit_log, job_definitions, job_runs, job_types, missed_fires
+from wakeboard.transitions.definitions import WAITING
+from wakeboard.waits.standstill import standstill
+from wakeboard_dashboard.params import Filters
+from wakeboard_dashboard.queries.keyset import Rows, keyset_page
+
+LATEST = 20
+MOST_SHOWN = 50
+MISSED_HOURS = 24
+CAP = 1000
+# A fire is made within seconds of its time while any worker lives; this late it is worth a look.
+OVERDUE: ColumnElement[timedelta] = literal_column("interval '1 minute'", Interval())
+
+# Of a schedule's latest runs: wakeboard_dashboard.queries.odd_schedules finds who has them.
+ODD_STATES = ("late", "overlapping", "twice")
+STATES = ("enabled", "paused", "overdue", "missed", *ODD_STATES, "unreadable", "by hand")
+
+definitions = job_definitions.c
+runs = job_runs.c
+IS_OVERDUE = and_(
+    definitions.enabled, definitions.schedule.is_not(None), definitions.next_fire_at < func.now() - OVERDUE
+)
+# Fires that were not kept lately; those of a schedule that somebody paused are nobody's surprise, and those
+# of one that was removed need nobody. The overview counts by this as well.
+MISSED_LATELY = and_(
+    missed_fires.c.noted_at >= func.now() - literal_column(f"interval '{MISSED_HOURS} hours'", Interval()),
+    missed_fires.c.reason != "paused",
+    missed_fires.c.definition_id.is_not(None),
+)
+_IN_STATE: dict[str, ColumnElement[bool]] = {
+    "enabled": and_(definitions.enabled, definitions.schedule.is_not(None), definitions.error.is_(None)),
+    "paused": ~definitions.enabled,
+    "overdue": IS_OVERDUE,
+    "missed": select(literal(1))
+    .where(missed_fires.c.definition_id == definitions.id, MISSED_LATELY)
+    .correlate(job_definitions)
+    .exists(),
+    "unreadable": definitions.error.is_not(None),
+    "by hand": definitions.schedule.is_(None),
+}
+_recent = (
+    select(missed_fires.c.definition_id)
+    .where(MISSED_LATELY)
+    .order_by(missed_fires.c.noted_at.desc())
+    .limit(CAP)
+    .subquery()
+)
+# Statements that are always the same are made once: to make one takes longer than to ask it.
+_MISSED_BY_DEFINITION = select(_recent.c.definition_id, func.count()).group_by(_recent.c.definition_id)
+_WAITING = text(WAITING.replace("%(id)s", ":id"))
+_TYPE_NAMES = select(definitions.job_type).distinct().order_by(definitions.job_type).limit(CAP)
+# Why no run of its type would start, None where one may: wakeboard.waits.standstill.
+_STANDSTILL = literal_column(standstill(str(definitions.job_type)), Text()).label("standstill")
+_standing = (IS_OVERDUE.label("is_overdue"), _STANDSTILL)
+_columns = (*(column for column in definitions if column.name != "payload"), *_standing)
+
+
+# With "=" and the order by id alone the planner walks the primary key back from the newest run, which is all
+# of the table for a schedule that has not fired for long: only job_runs_by_definition gives this order.
+_NEWEST_FIRST = (runs.definition_id.desc(), runs.id.desc())
+
+
+def _made_by(definition_id: ColumnElement[int]) -> ColumnElement[bool]:
+    return runs.definition_id.between(definition_id, definition_id)
+
+
+def page(connection: Connection, filters: Filters, odd_ids: Sequence[int] = ()) -> Rows:
+    """Return definitions by name: the columns of job_definitions without payload, is_overdue and standstill.
+
+    ``odd_ids`` are those that are in one of ODD_STATES, where the filter asks for one.
+    """
+    statement: Any = _named(select(*_columns), filters)
+    if wanted := filters.get("state"):
+        states = [_IN_STATE[state] for state in wanted if state in _IN_STATE]
+        is_odd = definitions.id == any_(literal(list(odd_ids), ARRAY(BigInteger)))
+        statement = statement.where(or_(is_odd, *states))
+    return keyset_page(connection, statement, [definitions.name], filters, ascending=True)
+
+
+def candidates(connection: Connection, filters: Filters, most: int) -> list[RowMapping]:
+    """Return id and timezone of the first ``most`` definitions that have type and name, in any state."""
+    statement: Any = _named(select(definitions.id, definitions.timezone), filters)
+    return list(connection.execute(statement.order_by(definitions.name).limit(most)).mappings().all())
+
+
+def _named(statement: Any, filters: Filters) -> Any:
+    if job_type := filters.get("type"):
+        statement = statement.where(definitions.job_type == job_type)
+    if words := filters.get("q"):
+        statement = statement.where(definitions.name.icontains(words, autoescape=True))
+    return statement
+
+
+def one(connection: Connection, name: str) -> RowMapping | None:
+    """Return the definition ``name``, with payload, is_overdue, standstill, code_schedule and
+    code_timezone.
+
+    The last two are what the code of its type says. None when there is no such definition.
+    """
+    statement = (
+        select(
+            job_definitions,
+            *_standing,
+            _said_in_code(job_types.c.schedule, 0).label("code_schedule"),
+            _said_in_code(job_types.c.timezone, 1).label("code_timezone"),
+        )
+        .outerjoin(job_types, job_types.c.name == definitions.job_type)
+        .where(definitions.name == name)
+    )
+    return connection.execute(statement).mappings().one_or_none()
+
+
+def _said_in_code(published: ColumnElement[Any], place: int) -> ColumnElement[Any]:
+    """Return what the code said last; what a worker published last is of any release that still runs."""
+    remembered = job_types.c.said_in_code
+    return case((remembered.is_(None), published), else_=remembered[-1][place].astext)
+
+
+def was_removed(connection: Connection, name: str) -> bool:
+    """Return whether the audit log knows of a schedule ``name`` that was removed."""
+    return connection.execute(removed_schedules_named(name)).first() is not None
+
+
+def waiting(connection: Connection, definition_id: int) -> int:
+    """Return how many runs of a definition wait, retries among them; at most one more than MOST_WAITING."""
+    return int(connection.execute(_WAITING, {"id": definition_id}).scalar_one())
+
+
+def missed_lately(connection: Connection) -> Mapping[int, int]:
+    """Return by definition id how many fires were noted as MISSED_LATELY, of the newest CAP."""
+    return {row[0]: row[1] for row in connection.execute(_MISSED_BY_DEFINITION)}
+
+
+def missed_of(connection: Connection, definition_id: int) -> list[RowMapping]:
+    """Return the newest missed fires of a definition, latest first, at most MOST_SHOWN.
+
+    Each row also says how many there are, ``among``, at most one more than CAP.
+    """
+    missed = missed_fires.c
+    counted = select(literal(1)).where(missed.definition_id == definition_id).limit(CAP + 1).subquery()
+    among = select(func.count()).select_from(counted).scalar_subquery()
+    statement = (
+        select(missed_fires, among.label("among"))
+        .where(missed.definition_id == definition_id)
+        .order_by(missed.scheduled_for.desc())
+        .limit(MOST_SHOWN)
+    )
+    return list(connection.execute(statement).mappings())
+
+
+def missed_page(connection: Connection, definition_id: int, filters: Filters) -> Rows:
+    """Return a page of the missed fires of a definition, latest first."""
+    missed = missed_fires.c
+    statement = select(missed_fires).where(missed.definition_id == definition_id)
+    return keyset_page(connection, statement, [missed.scheduled_for], filters)
+
+
+def runs_of(connection: Connection, definition_id: int) -> list[RowMapping]:
+    """Return the newest runs of a definition, newest first, at most LATEST: the columns a table shows."""
+    columns = [column for column in runs if column.name != "payload"]
+    statement = (
+        select(*columns)
+        .where(_made_by(literal(definition_id, BigInteger)))
+        .order_by(*_NEWEST_FIRST)
+        .limit(LATEST)
+    )
+    return list(connection.execute(statement).mappings())
+
+
+def type_names(connection: Connection) -> list[str]:
+    """Return the job types that definitions name."""
+    return list(connection.execute(_TYPE_NAMES).scalars().all())
+
+
+def audit(connection: Connection, name: str) -> list[RowMapping]:
+    """Return what people did to a definition, newest first, at most LATEST."""
+    rows = audit_log.c
+    statement = (
+        select(audit_log)
+        .where(rows.target_type == "schedule", rows.target_id == name)
+        .order_by(rows.id.desc())
+        .limit(LATEST)
+    )
+    return list(connection.execute(statement).mappings())

@@ -1,0 +1,117 @@
+"""What needs a person, by type and state: runs that are stuck, dead, or will be tried again.
+
+The numbers of these states are the sums of their types: a page that shows both counts once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import (
+    Boolean,
+    Connection,
+    Integer,
+    Select,
+    func,
+    literal,
+    literal_column,
+    select,
+    true,
+    union_all,
+)
+
+from wakeboard.states import Status
+from wakeboard.tables import job_runs, workers
+from wakeboard_dashboard.queries.fixed import fixed
+from wakeboard_dashboard.queries.held import IS_STUCK, standing
+from wakeboard_dashboard.queries.overview import BY_TYPE, CAP, GROUPS, IN_PASSING
+
+runs = job_runs.c
+# The order of job_runs_leased, which has what runs and nothing else.
+LEASED = (runs.job_type, runs.locked_until)
+_seen_at = select(workers.c.seen_at).where(workers.c.id == runs.locked_by).correlate(job_runs)
+# Since when: its worker was heard last, or its lease ended.
+_STUCK_SINCE = func.least(runs.locked_until, _seen_at.scalar_subquery(), func.now())
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """One line of "needs attention": so many runs of one type in one state, since when."""
+
+    state: str
+    job_type: str
+    count: int
+    since_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class Troubles:
+    """The lines, worst first, at most GROUPS; and how many runs are BY_TYPE and IN_PASSING."""
+
+    lines: list[Trouble]
+    counted: Mapping[str, int]
+
+
+def troubles(connection: Connection) -> Troubles:
+    """Return what needs a person: stuck, dead, then failing runs; of each state the newest CAP + 1."""
+    rows = connection.exec_driver_sql(_TROUBLES).all()
+    lines = [
+        Trouble(row.state, row.job_type, row.runs, row.since_at) for row in rows if row.state is not None
+    ]
+    return Troubles(lines, {state: getattr(rows[0], f"all_{state}") for state in (*BY_TYPE, *IN_PASSING)})
+
+
+def _troubles() -> Select[Any]:
+    held = standing(CAP + 1).cte("standing")
+    # Where nothing is stuck, which is nearly always, what runs is not walked over once more.
+    is_any = select(held.c.stuck > 0).scalar_subquery()
+    stuck = select(runs.job_type, _STUCK_SINCE.label("moment")).where(is_any, IS_STUCK).order_by(*LEASED)
+    parts = {"stuck": stuck, "dead": _newest(Status.DEAD), "failed": _newest(Status.FAILED)}
+    every = union_all(*(_grouped(state, rank, parts[state]) for rank, state in enumerate(BY_TYPE))).cte(
+        "every"
+    )
+    sums = [
+        func.coalesce(func.sum(every.c.runs).filter(every.c.state == state), 0)
+        .cast(Integer)
+        .label(f"all_{state}")
+        for state in BY_TYPE
+    ]
+    passed = [select(held.c[name]).scalar_subquery().label(f"all_{name}") for name in IN_PASSING]
+    counted = select(*sums, *passed).subquery()
+    order = (every.c.rank, every.c.runs.desc(), every.c.job_type)
+    worst = select(every).order_by(*order).limit(GROUPS).subquery()
+    # One row where there is no line.
+    return (
+        select(counted, worst)
+        .select_from(counted.outerjoin(worst, true()))
+        .order_by(worst.c.rank, worst.c.runs.desc(), worst.c.job_type)
+    )
+
+
+def _newest(status: Status) -> Select[Any]:
+    """Select type and time of failure of the runs in ``status``, newest first, from job_runs_failing alone.
+
+    With a plain equality the planner walks past millions of rows that do not fail; with a range it takes an
+    index that does not have the time, and reads each row.
+    """
+    within = literal_column(f"{job_runs}.status = ANY ('{{{status}}}')", Boolean())
+    moment = runs.failed_at.label("moment")
+    return select(runs.job_type, moment).where(within).order_by(runs.status.desc(), runs.id.desc())
+
+
+def _grouped(state: str, rank: int, matching: Select[Any]) -> Select[Any]:
+    """Return count and first ``moment`` by type of the first CAP + 1 rows of ``matching``."""
+    newest = matching.limit(CAP + 1).subquery()
+    return select(
+        literal(state).label("state"),
+        literal(rank, Integer).label("rank"),
+        newest.c.job_type,
+        func.count().label("runs"),
+        func.min(newest.c.moment).label("since_at"),
+    ).group_by(newest.c.job_type)
+
+
+_TROUBLES = fixed(_troubles())

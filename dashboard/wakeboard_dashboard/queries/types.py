@@ -1,0 +1,315 @@
+"""What the page of types asks: policies and decisions, what is under way of each, how long it takes.
+
+Counts stop at CAP and never walk a table: what waits and what runs is counted per type on its own index,
+what is dead and what failed lately among the newest rows of all types.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, RowMapping, any_, func, or_, select, text
+
+from wakeboard import fleet, leases
+from wakeboard.states import CLAIMABLE, FAILING, FAILURES, Status, sql_list
+from wakeboard.tables import job_types, workers
+from wakeboard_dashboard.params import Filters
+from wakeboard_dashboard.queries.ended import Bar, together
+from wakeboard_dashboard.queries.keyset import Rows, keyset_page
+from wakeboard_dashboard.queries.overview import ALIVE
+
+CAP = 1000
+# Dead runs and failed attempts are looked for among this many of the newest, whatever their types.
+NEWEST = 5000
+MOST_UNKNOWN = 50
+
+STATES = ("active", "paused", "limited")
+
+types = job_types.c
+_most_running = func.coalesce(types.max_running_operator, types.max_running)
+# Of the live workers that can run it; where a type's own lease is shorter, theirs counts.
+_workers_lease = (
+    select(func.max(workers.c.lease_seconds))
+    .where(ALIVE, types.name == any_(workers.c.job_types))
+    .scalar_subquery()
+)
+
+# Types of waiting runs, found by jumping along job_runs_claimable; those that nobody registered.
+_UNKNOWN = text(f"""
+WITH RECURSIVE waiting(job_type) AS (
+    (SELECT r.job_type FROM wakeboard.job_runs AS r
+     WHERE r.status IN ({sql_list(CLAIMABLE)}) ORDER BY r.job_type LIMIT 1)
+    UNION ALL
+    SELECT (SELECT r.job_type FROM wakeboard.job_runs AS r
+            WHERE r.status IN ({sql_list(CLAIMABLE)}) AND r.job_type > w.job_type
+            ORDER BY r.job_type LIMIT 1)
+    FROM waiting AS w WHERE w.job_type IS NOT NULL
+)
+SELECT w.job_type FROM waiting AS w
+WHERE w.job_type IS NOT NULL
+    AND NOT EXISTS (SELECT 1 FROM wakeboard.job_types AS t WHERE t.name = w.job_type)
+LIMIT :most
+""")
+
+
+# Each count is of one index and reads no row: what is claimable without what failed is queued. Only where so
+# many failed that nobody knows, the first claimable runs themselves are looked at.
+# The range of one value and the order, which nobody needs, leave the planner one way: the index that is made
+# for the condition. With "=" and a LIMIT it hopes to meet matches early in the table.
+_UNDER_WAY = text(f"""
+SELECT w.name, running.runs AS running, failed.runs AS failed,
+    CASE WHEN failed.runs > :cap THEN first.queued ELSE claimable.runs - failed.runs END AS queued
+FROM unnest(CAST(:names AS text[])) AS w (name)
+CROSS JOIN LATERAL (
+    SELECT count(*) AS runs FROM (
+        SELECT FROM wakeboard.job_runs AS r
+        WHERE r.status = '{Status.RUNNING.value}' AND r.job_type BETWEEN w.name AND w.name
+        ORDER BY r.job_type, r.locked_until LIMIT :cap + 1
+    ) AS leased
+) AS running
+CROSS JOIN LATERAL (
+    SELECT count(*) AS runs FROM (
+        SELECT FROM wakeboard.job_runs AS r
+        WHERE r.status IN ({sql_list(FAILING)}) AND (r.job_type, r.status)
+            BETWEEN (w.name, '{Status.FAILED.value}') AND (w.name, '{Status.FAILED.value}')
+        ORDER BY r.job_type, r.status, r.id LIMIT :cap + 1
+    ) AS failing
+) AS failed
+CROSS JOIN LATERAL (
+    SELECT count(*) AS runs FROM (
+        SELECT FROM wakeboard.job_runs AS r
+        WHERE r.status IN ({sql_list(CLAIMABLE)}) AND r.job_type BETWEEN w.name AND w.name
+        ORDER BY r.job_type, r.priority, r.run_at, r.id
+        LIMIT CASE WHEN failed.runs > :cap THEN 0 ELSE failed.runs + :cap + 1 END
+    ) AS waiting
+) AS claimable
+CROSS JOIN LATERAL (
+    SELECT count(*) FILTER (WHERE status = '{Status.QUEUED.value}') AS queued FROM (
+        SELECT r.status FROM wakeboard.job_runs AS r
+        WHERE r.status IN ({sql_list(CLAIMABLE)}) AND r.job_type BETWEEN w.name AND w.name
+        ORDER BY r.job_type, r.priority, r.run_at, r.id
+        LIMIT CASE WHEN failed.runs > :cap THEN :cap + 1 ELSE 0 END
+    ) AS waiting
+) AS first
+""")
+
+# Each priority is asked for by itself, so that runs of a better one that are not due cost nothing.
+_OLDEST = text(f"""
+SELECT w.name, min(first.run_at)
+FROM unnest(CAST(:names AS text[])) AS w (name) CROSS JOIN generate_series(0, 4) AS p (priority)
+CROSS JOIN LATERAL (
+    SELECT r.run_at FROM wakeboard.job_runs AS r
+    WHERE r.status IN ({sql_list(CLAIMABLE)}) AND r.job_type = w.name AND r.priority = p.priority
+        AND r.run_at <= now()
+    ORDER BY r.run_at LIMIT 1
+) AS first
+GROUP BY w.name
+""")
+
+# When each type failed last is in the index; only that attempt itself is looked at.
+_LAST_FAILURES = text(f"""
+SELECT last.job_type, own.run_id, own.error_code, last.finished_at
+FROM (
+    SELECT newest.job_type, max(newest.finished_at) AS finished_at FROM (
+        SELECT a.job_type, a.finished_at FROM wakeboard.job_attempts AS a
+        WHERE a.outcome IN ({sql_list(FAILURES)}) ORDER BY a.finished_at DESC LIMIT :newest
+    ) AS newest
+    WHERE newest.job_type = ANY (CAST(:names AS text[]))
+    GROUP BY newest.job_type
+) AS last
+CROSS JOIN LATERAL (
+    SELECT a.run_id, a.error_code FROM wakeboard.job_attempts AS a
+    WHERE a.outcome IN ({sql_list(FAILURES)}) AND a.job_type = last.job_type
+        AND a.finished_at BETWEEN last.finished_at AND last.finished_at
+    ORDER BY a.finished_at DESC LIMIT 1
+) AS own
+""")
+
+# The range of one value and the order: as above.
+_DEAD = text(f"""
+SELECT newest.job_type, count(*)
+FROM (
+    SELECT r.job_type FROM wakeboard.job_runs AS r
+    WHERE r.status IN ({sql_list(FAILING)})
+        AND r.status BETWEEN '{Status.DEAD.value}' AND '{Status.DEAD.value}'
+    ORDER BY r.status DESC, r.id DESC LIMIT :most
+) AS newest
+GROUP BY newest.job_type
+""")
+
+_WORKERS = text(f"""
+SELECT can.job_type, count(DISTINCT w.id) AS alive,
+    count(DISTINCT w.id) FILTER (WHERE {fleet.is_claiming("w")}) AS claiming,
+    count(DISTINCT w.id) FILTER (WHERE {fleet.is_draining("w")}) AS draining
+FROM wakeboard.workers AS w CROSS JOIN unnest(w.job_types) AS can (job_type)
+WHERE {leases.is_heard("w")} AND can.job_type = ANY (CAST(:names AS text[]))
+GROUP BY can.job_type
+""")
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What is under way of one type: counts of at most CAP + 1.
+
+    There may be more queued where ``is_cut``, and more dead where ``is_dead_cut``.
+    """
+
+    queued: int = 0
+    failed: int = 0
+    running: int = 0
+    dead: int = 0
+    is_cut: bool = False
+    is_dead_cut: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How the attempts of one type went in the last day: seconds at most of those that succeeded, by hour.
+
+    A percentile may be up to 29 % below the seconds given.
+    """
+
+    runs: int = 0
+    median: float | None = None
+    p95: float | None = None
+    bars: Sequence[Bar] = ()
+
+    @property
+    def ended(self) -> int:
+        """How many attempts succeeded or failed."""
+        return sum([bar.total for bar in self.bars])
+
+    @property
+    def failed(self) -> int:
+        """How many of them failed."""
+        return sum([bar.bad for bar in self.bars])
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """The last failed attempt of one type."""
+
+    run_id: int
+    error_code: str | None
+    finished_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Crew:
+    """How many live workers can run one type: ``alive`` of them, of whom some take work and some drain."""
+
+    alive: int = 0
+    claiming: int = 0
+    draining: int = 0
+
+    @property
+    def stopping(self) -> int:
+        """How many stop: they take no work, and are not held by a drain alone."""
+        return self.alive - self.claiming - self.draining
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """Everything counted about the types of a page, by name."""
+
+    loads: Mapping[str, Load] = field(default_factory=dict)
+    paces: Mapping[str, Pace] = field(default_factory=dict)
+    failures: Mapping[str, Failure] = field(default_factory=dict)
+    workers: Mapping[str, Crew] = field(default_factory=dict)
+    oldest: Mapping[str, datetime] = field(default_factory=dict)
+
+
+def page(connection: Connection, filters: Filters) -> Rows:
+    """Return job types by name: the columns of job_types, and most_running, the limit in force."""
+    statement: Any = select(job_types, _most_running.label("most_running"))
+    if wanted := filters.get("state"):
+        in_state = {
+            "active": types.paused_at.is_(None),
+            "paused": types.paused_at.is_not(None),
+            "limited": _most_running.is_not(None),
+        }
+        statement = statement.where(or_(*(in_state[state] for state in wanted)))
+    if words := filters.get("q"):
+        statement = statement.where(types.name.icontains(words, autoescape=True))
+    return keyset_page(connection, statement, [types.name], filters, ascending=True)
+
+
+def one(connection: Connection, name: str) -> RowMapping | None:
+    """Return the type ``name`` as ``page`` does; None when no worker ever registered it.
+
+    Also workers_lease_seconds, the longest lease of the live workers that can run it; None without one.
+    """
+    columns = (job_types, _most_running.label("most_running"), _workers_lease.label("workers_lease_seconds"))
+    statement = select(*columns).where(types.name == name)
+    return connection.execute(statement).mappings().one_or_none()
+
+
+def numbers(connection: Connection, paces: Mapping[str, Pace]) -> Numbers:
+    """Return what is counted about the types of which ``paces`` tells."""
+    names = list(paces)
+    return Numbers(
+        _loads(connection, names),
+        paces,
+        _failures(connection, names),
+        _workers(connection, names),
+        _oldest(connection, names),
+    )
+
+
+def queued(connection: Connection, names: Sequence[str]) -> dict[str, int]:
+    """Return by type how many of its runs are queued, at most CAP + 1 each."""
+    under_way = connection.execute(_UNDER_WAY, {"names": list(names), "cap": CAP})
+    return {row.name: min(row.queued, CAP + 1) for row in under_way}
+
+
+def unregistered(connection: Connection) -> list[str]:
+    """Return types of which runs wait although no worker ever registered them, at most MOST_UNKNOWN."""
+    return list(connection.execute(_UNKNOWN, {"most": MOST_UNKNOWN}).scalars())
+
+
+def _loads(connection: Connection, names: Sequence[str]) -> dict[str, Load]:
+    dead, is_dead_cut = _dead(connection)
+    under_way = connection.execute(_UNDER_WAY, {"names": list(names), "cap": CAP})
+    return {
+        row.name: Load(
+            row.queued,
+            row.failed,
+            row.running,
+            dead.get(row.name, 0),
+            max(row.queued, row.failed) > CAP,
+            is_dead_cut,
+        )
+        for row in under_way
+    }
+
+
+def _dead(connection: Connection) -> tuple[dict[str, int], bool]:
+    """Return dead runs by type among the NEWEST, and whether there are more."""
+    counted = {row[0]: row[1] for row in connection.execute(_DEAD, {"most": NEWEST + 1})}
+    return counted, sum(counted.values()) > NEWEST
+
+
+def _oldest(connection: Connection, names: Sequence[str]) -> dict[str, datetime]:
+    """Return by type since when its oldest due run waits."""
+    return {row[0]: row[1] for row in connection.execute(_OLDEST, {"names": list(names)})}
+
+
+def pace_of(bars: Sequence[Bar]) -> Pace:
+    """Return how the attempts of the hours ``bars`` of one type went."""
+    times = together([bar.run_times for bar in bars if bar.good])
+    median, p95 = times.at_most_each((0.5, 0.95))
+    return Pace(times.count, median, p95, bars)
+
+
+def _failures(connection: Connection, names: Sequence[str]) -> dict[str, Failure]:
+    """Return the last failed attempt by type, among the NEWEST."""
+    found = connection.execute(_LAST_FAILURES, {"names": list(names), "newest": NEWEST})
+    return {row.job_type: Failure(row.run_id, row.error_code, row.finished_at) for row in found}
+
+
+def _workers(connection: Connection, names: Sequence[str]) -> dict[str, Crew]:
+    """Return how many live workers run each type that has any."""
+    return {row[0]: Crew(*row[1:]) for row in connection.execute(_WORKERS, {"names": list(names)})}

@@ -1,0 +1,118 @@
+"""How far the replica that pages are read from is behind the primary. Asks both, writes nothing.
+
+The time of a replica's last replayed transaction says nothing in a quiet house. So each process remembers
+where the primary's log was and when; a replica is as late as the oldest of these places it has not reached.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import psycopg
+from flask import Flask, Response, g
+from sqlalchemy import Connection, Engine, exc
+
+from wakeboard.texts import first_line
+
+log = logging.getLogger("wakeboard.web")
+
+# Pages are two seconds old as a rule; a replica may add as much again before anybody is told.
+TOLD_SECONDS = 5
+LOOK_SECONDS = 1.0
+TRAVEL_SECONDS = 0.1
+REMEMBERED = 900
+HEADER = "X-Wakeboard-Behind"
+
+WRITTEN = "SELECT (pg_current_wal_lsn() - '0/0'::pg_lsn)::text::int8"
+# A server that was promoted still tells where it once was.
+REPLAYED = """
+SELECT CASE WHEN pg_is_in_recovery() THEN (pg_last_wal_replay_lsn() - '0/0'::pg_lsn)::text::int8 END,
+    extract(epoch FROM clock_timestamp() - pg_last_xact_replay_timestamp())::float8
+"""
+
+
+class Follower:
+    """Where the primary's log was when, as one process saw it; ``clock`` gives seconds that only grow."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._written: deque[tuple[float, int]] = deque(maxlen=REMEMBERED)
+
+    def is_due(self) -> bool:
+        """Whether the last look at the primary is LOOK_SECONDS old."""
+        with self._lock:
+            return not self._written or self._clock() - self._written[-1][0] >= LOOK_SECONDS
+
+    def note(self, written: int) -> None:
+        """Take where the primary's log is now, in bytes."""
+        with self._lock:
+            self._written.append((self._clock(), written))
+
+    def behind(self, replayed: int | None, quiet_seconds: float | None) -> float | None:
+        """Return how late a replica is that has replayed the log up to ``replayed``; None for no replica.
+
+        ``quiet_seconds`` is the age of the last transaction that it replayed.
+        """
+        if replayed is None:
+            return None
+        with self._lock:
+            place = next((at for at, one in enumerate(self._written) if one[1] > replayed), None)
+            if place is None:
+                return 0.0
+            missing = self._clock() - self._written[place][0]
+            if place == 0:
+                return max(missing, quiet_seconds or 0.0)
+            # What it has not reached was written between two looks, which may lie far apart.
+            longest = self._clock() - self._written[place - 1][0]
+            return max(missing, min(longest, quiet_seconds or 0.0))
+
+    def look(self, replica: Connection, primary: Engine) -> float | None:
+        """Return how many seconds ``replica`` is behind ``primary``, None when it is no replica."""
+        if self.is_due():
+            self._ask(primary)
+        behind = self.behind(*replica.exec_driver_sql(REPLAYED).one())
+        if behind is not None and behind > TOLD_SECONDS and self._is_news():
+            # In a quiet house the first change looks as old as the quiet before it, while it travels.
+            time.sleep(TRAVEL_SECONDS)
+            behind = self.behind(*replica.exec_driver_sql(REPLAYED).one())
+        return behind
+
+    def _is_news(self) -> bool:
+        """Whether the primary was looked at just now, for the first time in a while."""
+        with self._lock:
+            latest = self._written[-1][0]
+            return self._clock() - latest < TRAVEL_SECONDS and (
+                len(self._written) == 1 or latest - self._written[-2][0] > 2 * LOOK_SECONDS
+            )
+
+    def _ask(self, primary: Engine) -> None:
+        try:
+            with primary.connect() as connection:
+                self.note(int(connection.exec_driver_sql(WRITTEN).scalar_one()))
+        except (exc.SQLAlchemyError, psycopg.Error, OSError) as failure:
+            log.warning("the primary's log cannot be seen: %s", first_line(failure))
+
+
+def install(app: Flask) -> None:
+    """Let every answer of ``app`` that was read from a late replica say so."""
+    app.after_request(_say)
+    app.context_processor(lambda: {"behind_seconds": late_seconds()})
+
+
+def late_seconds() -> float | None:
+    """Return how late the replica is that this request read from; None when it is not worth a word."""
+    behind: Any = g.get("behind_seconds")
+    return float(behind) if behind is not None and behind > TOLD_SECONDS else None
+
+
+def _say(response: Response) -> Response:
+    late = late_seconds()
+    if late is not None:
+        response.headers[HEADER] = str(round(late))
+    return response

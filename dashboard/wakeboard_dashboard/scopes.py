@@ -1,0 +1,42 @@
+"""What tokens for some job types may ask for: declared beside each page and verb, else closed to them.
+
+    add_page(blueprint, "/runs/<id:run_id>", …, scope=Scope.RUN)
+
+Only marks; ``wakeboard_dashboard.security`` reads the marks and keeps to them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum
+from typing import Any, TypeVar
+
+View = TypeVar("View", bound=Callable[..., Any])
+_MARK = "wakeboard_scope"
+
+
+class Scope(Enum):
+    """Whose an address is, and so for which tokens."""
+
+    RUN = "of the run that the path names as run_id: for tokens of that run's type"
+    TYPE = "of the type that the path names as name: for tokens of that type"
+    OWN = "for every token: what it answers or does is narrowed to the types of ``g.actor`` by itself"
+    NO_TYPE = "for every token: it tells of no type"
+
+
+def declare(view: View, scope: Scope | None) -> View:
+    """Return ``view``, marked with its ``scope``; with None it stays closed."""
+    if scope is not None:
+        setattr(view, _MARK, scope)
+    return view
+
+
+def scoped(scope: Scope) -> Callable[[View], View]:
+    """Return the decorator that marks a view with ``scope``; it stands below the route."""
+    return lambda view: declare(view, scope)
+
+
+def declared(view: Callable[..., Any]) -> Scope | None:
+    """Return the scope that ``view`` was marked with, None when nobody did."""
+    found = getattr(view, _MARK, None)
+    return found if isinstance(found, Scope) else None

@@ -1,0 +1,300 @@
+"""Who may come in: closed by default, decided before any view runs.
+
+Host, cross-site, session or token, role; then the headers every response carries. Knows no page.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import secrets
+from dataclasses import replace
+from ipaddress import ip_address
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from flask import Flask, Response, abort, current_app, g, redirect, render_template, request
+from werkzeug.exceptions import Forbidden, NotFound, Unauthorized
+
+from wakeboard import audit, scope
+from wakeboard.audit import NOBODY, Actor
+from wakeboard.people import users
+from wakeboard.states import Role, Verb
+from wakeboard_dashboard import again, strangers
+from wakeboard_dashboard.answers import PROBES, came_from, is_ours, parts_of, wanted
+from wakeboard_dashboard.connection import writing
+from wakeboard_dashboard.existing import missing
+from wakeboard_dashboard.files import STATIC, fingerprint
+from wakeboard_dashboard.formats import visible
+from wakeboard_dashboard.scopes import Scope, declared
+
+log = logging.getLogger("wakeboard.web")
+
+OPEN_PATHS = ("/login",)
+PREFERENCES = {f"wakeboard_{name}" for name in ("theme", "density", "times", "zone", "toast", "fresh")}
+SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
+POLICY = (
+    "default-src 'self'; base-uri 'none'; object-src 'none'; form-action 'self'; frame-ancestors 'none'; "
+    "require-trusted-types-for 'script'; trusted-types htmx"
+)
+HEADERS = {
+    "Content-Security-Policy": POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), geolocation=(), microphone=(), payment=(), usb=()",
+    "X-Frame-Options": "DENY",
+}
+# What says nothing about a style, a script or a picture, and would go with each: a twentieth of a load.
+NOT_OF_FILES = (
+    "Permissions-Policy",
+    "X-Frame-Options",
+    "Content-Disposition",
+    "Last-Modified",
+    "Date",  # gunicorn's own follows
+)
+
+
+def install(app: Flask) -> None:
+    """Guard every request of ``app`` and mark every response."""
+    app.before_request(guard)
+    app.after_request(mark)
+
+
+def guard() -> Response | None:
+    """Let the request through, or answer it: runs before routing has any effect."""
+    g.request_id = secrets.token_hex(8)
+    g.actor = None
+    if "\0" in request.path or "%00" in request.query_string.decode("latin-1"):
+        abort(400, "The address contains a NUL character.")
+    _refuse_other_names()
+    if request.method not in SAFE_METHODS:
+        _refuse_other_sites()
+    if request.path.startswith(STATIC) and request.method in SAFE_METHODS:
+        return None
+    if request.path in PROBES and request.method in SAFE_METHODS and _is_loopback():
+        return None
+    if request.path in OPEN_PATHS:
+        return None
+    g.actor = identify()
+    if g.actor is None:
+        return _sign_in()
+    if g.actor.job_types is not None:
+        _keep_to_types(g.actor)
+    # Until here only who asks was looked up; see connection.writing.
+    g.may_be_done = False
+    return None
+
+
+def _keep_to_types(actor: Actor) -> None:
+    """Let a token for some job types reach what ``wakeboard_dashboard.scopes`` declares for it, nothing else.
+
+    Raises NotFound for a run of another type, as for one that is not there; Forbidden for everything else.
+    An address that does not exist is left to say so.
+    """
+    if request.endpoint is None:
+        return
+    arguments = request.view_args or {}
+    match declared(current_app.view_functions[request.endpoint]):
+        case Scope.OWN | Scope.NO_TYPE:
+            return
+        case Scope.TYPE if arguments["name"] in (actor.job_types or ()):
+            return
+        case Scope.RUN:
+            _keep_to_run(actor, arguments["run_id"])
+        case _:
+            _not_in_scope(actor, "page", request.path, "denied")
+            raise Forbidden(visible(scope.says(actor)))
+
+
+def _keep_to_run(actor: Actor, run_id: int) -> None:
+    with writing() as connection:
+        found = scope.type_of(connection, run_id)
+    if found not in (actor.job_types or ()):
+        _not_in_scope(actor, "run", str(run_id), "missing" if found is None else "denied")
+        raise NotFound(missing("run", run_id))
+
+
+def _not_in_scope(actor: Actor, kind: str, name: str, result: str) -> None:
+    """Write down what a token for other types tried to do; what it tried to read is only refused."""
+    if request.method not in SAFE_METHODS:
+        note(actor, "out_of_scope", kind, name, reason=f"{request.method} {request.path}", result=result)
+
+
+def _refuse_other_names() -> None:
+    """Refuse a Host that is none of our names: a foreign name that resolves to us is an attack or a mistake.
+
+    Werkzeug's TRUSTED_HOSTS cannot name an IPv6 address, so the list is ours.
+    """
+    name = re.sub(r":[0-9]+$", "", request.host.lower())
+    if name not in current_app.config["HOSTS"]:
+        abort(
+            400,
+            f"The dashboard is not called “{name[:100]}”. To allow a name: WAKEBOARD_HOSTS, or --host NAME.",
+        )
+
+
+def _is_loopback() -> bool:
+    try:
+        return ip_address(request.remote_addr or "").is_loopback
+    except ValueError:
+        return False
+
+
+def identify() -> Actor | None:
+    """Return who asks, from the Bearer token or the session cookie; None when neither is valid."""
+    authorization = request.authorization
+    with writing() as connection:
+        if authorization is not None and authorization.type == "bearer":
+            found = users.authenticate_token(connection, authorization.token or "")
+        else:
+            found = _by_cookie(connection, request.cookies.get(cookie_name(connection)))
+    return _here(found) if found else None
+
+
+def _by_cookie(connection: users.Connection, cookie: str | None) -> Actor | None:
+    if not cookie:
+        return None
+    idle_seconds = current_app.config["SETTINGS"].session_idle_seconds
+    found = users.authenticate_session(connection, cookie, touch=not is_poll(), idle_seconds=idle_seconds)
+    if found is not None:
+        g.session_cookie = cookie
+    return found
+
+
+def _here(actor: Actor) -> Actor:
+    """Return ``actor`` as it acts in this request."""
+    return replace(actor, ip=request.remote_addr, request_id=g.request_id)
+
+
+def is_poll() -> bool:
+    """Return whether the request comes from a timer and not from a person."""
+    return request.path.startswith("/_fragments/")
+
+
+def _sign_in() -> Response:
+    """Answer somebody unknown: 401 for programs, the login page for people."""
+    shape = wanted()
+    if shape == "page" and request.method in SAFE_METHODS:
+        here = again.path() + request.full_path.removeprefix(request.path).rstrip("?")
+        return redirect(f"/login?next={quote(here, safe='')}", 303)  # type: ignore[return-value]
+    if shape == "htmx":
+        page = parts_of(request.headers.get("HX-Current-URL", ""))
+        here = page.path + (f"?{page.query}" if page.query else "")
+        response = Response("Sign in again.", status=401, mimetype="text/plain")
+        response.headers["HX-Redirect"] = f"/login?next={quote(here or '/', safe='')}"
+        return response
+    if shape == "page" and request.path == "/logout":
+        return redirect("/login", 303)  # type: ignore[return-value]
+    if shape == "page" and request.method == "POST" and (request.form or came_from()):
+        return _interrupted()
+    raise Unauthorized("Sign in at /login, or send Authorization: Bearer <token> (wakeboard token create).")
+
+
+def _interrupted() -> Response:
+    """Answer a form that came after its session had ended: nothing was done, and the same is asked again."""
+    way, whose = again.with_reason(), request.form.get("by", "")
+    query = urlencode({"next": way.address} | ({"whose": whose} if whose else {}), quote_via=quote, safe="")
+    page = render_template(
+        "signed_out.html",
+        way=way,
+        whose=whose,
+        sign_in=f"/login?{query}",
+        typed=request.form.get("reason", "").strip()[:500],
+        has_more=again.has_more(),
+    )
+    return Response(page, status=401)
+
+
+def _refuse_other_sites() -> None:
+    """Refuse a write that another site's page sent, by fetch metadata; raises Forbidden, audited."""
+    site = request.headers.get("Sec-Fetch-Site")
+    origin = request.headers.get("Origin")
+    if site is not None and site not in ("same-origin", "none"):
+        _cross_site(f"Sec-Fetch-Site: {site}")
+    if origin is not None and not is_ours(parts_of(origin)):
+        _cross_site(f"Origin: {origin}")
+    if site is None and origin is None and not _bearer_alone():
+        _cross_site("neither Sec-Fetch-Site nor Origin")
+
+
+def _bearer_alone() -> bool:
+    authorization = request.authorization
+    has_session = any("wakeboard_" in name for name in set(request.cookies) - PREFERENCES)
+    return authorization is not None and authorization.type == "bearer" and not has_session
+
+
+def _cross_site(why: str) -> None:
+    actor = Actor(NOBODY.name, NOBODY.role, "web", request.remote_addr, g.request_id)
+    if strangers.are_told():
+        note(actor, "cross_site", "page", request.path, reason=why, result="refused")
+    raise Forbidden(f"This request came from another site ({why}) and was refused. Use the page itself.")
+
+
+def note(actor: Actor, action: str, target_type: str, target_id: str, **more: Any) -> None:
+    """Write a refusal to the audit log; a database that is away must not turn it into an error."""
+    try:
+        with writing() as connection:
+            audit.record(connection, actor, action, target_type, target_id, **more)
+    except Exception:
+        log.warning("refusal not audited: %s %s by %s", action, target_id, actor.name, exc_info=True)
+
+
+def can(verb: Verb) -> bool:
+    """Return whether the signed-in actor's role covers ``verb``."""
+    actor: Actor | None = g.get("actor")
+    return actor is not None and actor.role.covers(verb.role)
+
+
+def require(verb: Verb) -> None:
+    """Raise Forbidden, audited as denied, unless the actor may use ``verb``."""
+    if not can(verb):
+        note(g.actor, verb.action, "page", request.path, result="denied")
+        raise Forbidden(
+            f"“{verb.label}” needs the role {verb.role.value}; you are {g.actor.name}, {g.actor.role.value}."
+        )
+
+
+def require_role(role: Role) -> None:
+    """Raise Forbidden unless the actor's role covers ``role``."""
+    if not g.actor.role.covers(role):
+        raise Forbidden(f"This needs the role {role.value}; you are {g.actor.name}, {g.actor.role.value}.")
+
+
+def cookie_name(connection: Any) -> str:
+    """Return the session cookie's name; it carries the installation's id because cookies ignore ports."""
+    name: str | None = current_app.extensions.get("wakeboard_cookie")
+    if name is None:
+        name = current_app.extensions["wakeboard_cookie"] = f"wakeboard_{users.install_id(connection)}"
+    return f"__Host-{name}" if request.is_secure else name
+
+
+def _how_long() -> str:
+    """Return how long a static file may be kept: for ever only under the name of what it is now.
+
+    While two versions serve side by side, one may be asked for the other's file: kept, it would stay wrong.
+    """
+    asked = request.args.get("v")
+    if asked is None:
+        return "public, max-age=3600"
+    name = request.path.removeprefix(STATIC)
+    is_current = asked == fingerprint(str(current_app.static_folder), name)
+    return "public, max-age=31536000, immutable" if is_current else "no-store"
+
+
+def mark(response: Response) -> Response:
+    """Add the security headers, and no-store to everything that is not a versioned static file."""
+    for name, value in HEADERS.items():
+        response.headers.setdefault(name, value)
+    if request.is_secure:
+        response.headers["Strict-Transport-Security"] = "max-age=31536000; includeSubDomains"
+    if request.path.startswith(STATIC) and response.status_code in (200, 304):
+        response.headers["Cache-Control"] = _how_long()
+        for name in NOT_OF_FILES:
+            response.headers.pop(name, None)
+        return response
+    response.headers["X-Request-Id"] = g.get("request_id", "")
+    response.headers["Cache-Control"] = "no-store"
+    response.vary.update(("Cookie", "HX-Request", "Accept"))
+    return response

@@ -1,0 +1,258 @@
+"""The dashboard under gunicorn: where it may listen, how many threads, what it logs.
+
+Never Werkzeug's own server, whose debugger runs code. No connection is open at the fork, see
+``wakeboard_dashboard.warming``.
+"""
+
+from __future__ import annotations
+
+import errno
+import gc
+import logging
+import os
+import signal
+import socket
+import tempfile
+from collections.abc import Callable
+from ipaddress import ip_address
+from pathlib import Path
+from time import monotonic, sleep
+from types import FrameType
+from typing import Any
+
+import gunicorn
+import psycopg
+from flask import Flask
+from gunicorn.app.base import BaseApplication
+
+from wakeboard import db, stop_signals
+from wakeboard.alerts.sentinel import Sentinel
+from wakeboard_dashboard import compiling, kept_templates, measuring, polls, sharing, warming
+from wakeboard_dashboard.board import Board
+from wakeboard_dashboard.board import shared_memory as board_memory
+from wakeboard_dashboard.costs import shared_memory
+
+log = logging.getLogger("wakeboard.web")
+
+# Where gunicorn's workers say that they live: a slow disk would make them look dead, and a process that is
+# killed between the making of the file and its unlinking leaves it, here until the machine starts again.
+MEMORY = "/dev/shm"
+WORKERS = 2
+THREADS = 8
+# The major version of gunicorn whose worker ``wakeboard_dashboard.listening`` extends.
+KNOWN_INSIDE = 27
+NOT_TAKEN = (signal.SIGUSR2, signal.SIGTTIN, signal.SIGTTOU)
+# How long whoever listens on our address may take to leave it.
+PATIENCE_SECONDS = 3.0
+
+
+class RefusedBind(Exception):
+    """The address may not be listened on as things are; ``str()`` is one line that says what to do."""
+
+
+class TakenBind(Exception):
+    """Nobody can listen on the address now, which may pass; ``str()`` is one line that says what to do."""
+
+
+def is_loopback(bind: str) -> bool:
+    """Return whether ``bind`` (HOST:PORT) is reachable from this machine alone."""
+    host = bind.rpartition(":")[0].strip("[]")
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def check_bind(bind: str, url: str, *, encrypted: bool) -> None:
+    """Raise RefusedBind unless ``bind`` is loopback, or a user exists and TLS is declared (``encrypted``)."""
+    if is_loopback(bind):
+        return
+    if not encrypted:
+        raise RefusedBind(
+            f"Refused to listen on {bind}: passwords would travel in clear. Set WAKEBOARD_CERTIFICATE and "
+            "WAKEBOARD_CERTIFICATE_KEY, or WAKEBOARD_BEHIND_TLS_PROXY=1 when a proxy in front does TLS; "
+            "or bind 127.0.0.1."
+        )
+    if not _has_user(url):
+        raise RefusedBind(
+            f"Refused to listen on {bind}: no user exists. Make one: wakeboard user add NAME --role admin."
+        )
+
+
+def check_free(bind: str) -> None:
+    """Raise TakenBind when nobody can listen on ``bind``: somebody does, or the address is not ours.
+
+    Processes of a dashboard that was killed listen until they notice: they are waited for.
+    """
+    until = monotonic() + PATIENCE_SECONDS
+    while (wrong := _refusal(bind)) is not None:
+        if wrong.errno != errno.EADDRINUSE or monotonic() > until:
+            raise TakenBind(
+                f"Cannot listen on {bind}: {wrong.strerror}. Stop what listens there, or choose another "
+                "address: WAKEBOARD_BIND, --bind."
+            ) from wrong
+        sleep(0.1)
+
+
+def _refusal(bind: str) -> OSError | None:
+    host, _, port = bind.rpartition(":")
+    try:
+        found = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)
+        family, kind, protocol, _, address = found[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
+            probe.listen(1)
+    except OSError as wrong:
+        return wrong
+    return None
+
+
+def _has_user(url: str) -> bool:
+    try:
+        with db.connect(url, name="wakeboard web") as connection:
+            row = connection.execute(
+                "SELECT EXISTS (SELECT FROM wakeboard.users WHERE disabled_at IS NULL)"
+            ).fetchone()
+    except (db.DatabaseError, psycopg.Error) as failure:
+        raise RefusedBind(f"Refused to listen beyond loopback: users cannot be read. {failure}") from failure
+    return bool(row and row[0])
+
+
+class Served(BaseApplication):  # type: ignore[misc]
+    """gunicorn with our settings; the app is made before the fork and shared by all."""
+
+    def __init__(self, make_app: Callable[[], Flask], options: dict[str, Any]) -> None:
+        self._make_app = make_app
+        self._options = options
+        super().__init__()
+
+    def load_config(self) -> None:
+        """Take our options; no configuration file and no environment variable is read."""
+        for name, value in self._options.items():
+            # Before 25.1 there is no control socket that could be disabled.
+            if name in self.cfg.settings or name != "control_socket_disable":
+                self.cfg.set(name, value)
+
+    def load(self) -> Flask:
+        """Return the WSGI app, with all that its processes can share: what each made itself is not shared."""
+        stop_signals.leave_if_asked()
+        app = self._make_app()
+        compiling.load_templates(app.jinja_env, kept_templates.place())
+        warming.ask_nothing(app)
+        warming.make_pages(app)
+        return app
+
+
+def run(
+    make_app: Callable[[], Flask],
+    bind: str,
+    *,
+    certificate: Path | None = None,
+    key: Path | None = None,
+    shutdown_seconds: float = 10,
+    make_sentinel: Callable[[int], Sentinel] | None = None,
+) -> None:
+    """Serve until a signal says stop; returns never, gunicorn exits the process.
+
+    ``certificate`` and ``key`` are paths of PEM files for TLS of our own. ``make_sentinel`` gives each worker
+    process its watcher; its argument is the descriptor of a file that the processes share.
+    """
+    options: dict[str, Any] = {
+        "bind": [bind],
+        "worker_class": worker_class(),
+        "workers": WORKERS,
+        "threads": THREADS,
+        "preload_app": True,
+        "control_socket_disable": True,
+        "graceful_timeout": int(shutdown_seconds),
+        "timeout": 30,
+        "keepalive": 15,
+        "accesslog": None,
+        "errorlog": "-",
+        "loglevel": "warning",
+        "proc_name": "wakeboard-web",
+        "forwarded_allow_ips": "",
+        "limit_request_line": 8190,
+        "limit_request_fields": 60,
+        "when_ready": lambda _server: _begin(bind),
+    }
+    if os.access(MEMORY, os.W_OK):
+        options["worker_tmp_dir"] = MEMORY
+    options |= _shared(make_sentinel)
+    if certificate:
+        options |= {"certfile": str(certificate), "keyfile": key and str(key)}
+    os.register_at_fork(after_in_parent=stop_signals.let_in)
+    Served(make_app, options).run()
+
+
+def worker_class() -> str:
+    """Return what gunicorn is to serve by: its own threads, unless its inside is the one that we know.
+
+    The short cut before the threads is of no other use than to be quick.
+    """
+    return (
+        "wakeboard_dashboard.listening.Listening" if gunicorn.version_info[0] == KNOWN_INSIDE else "gthread"
+    )
+
+
+def _begin(bind: str) -> None:
+    """Say that the dashboard listens, and take only those signals of gunicorn's that fit it.
+
+    By SIGUSR2 gunicorn starts a second dashboard beside the first, by SIGTTIN and SIGTTOU, which a shell
+    sends to background jobs, one process more or less: their number is a constant here. It does not know of a
+    stop that came before it looked after stops itself.
+    """
+    stop_signals.leave_if_asked()
+    for number in NOT_TAKEN:
+        signal.signal(number, _say_not_taken)
+    log.info("dashboard listens on %s", bind)
+
+
+def _say_not_taken(number: int, _frame: FrameType | None) -> None:
+    name = signal.Signals(number).name
+    log.warning("%s is not taken. SIGTERM ends the dashboard; start it again for another version.", name)
+
+
+def share_memory(_server: Any, _worker: Any) -> None:
+    """Let the process about to be forked share what stands: what is collected for garbage would be copied.
+
+    A stop waits in it until it can take one in, or gunicorn would wait in vain for its end.
+    """
+    stop_signals.hold_back()
+    gc.collect()
+    gc.freeze()
+
+
+def _shared(make_sentinel: Callable[[int], Sentinel] | None) -> dict[str, Any]:
+    """Return the hooks of each worker process: its place in what all of them remember, and its sentinel.
+
+    What the processes share is made here, before any fork.
+    """
+    memory, board, shares = shared_memory(), Board(board_memory()), sharing.shared_memory()
+    stage = tempfile.TemporaryFile()  # noqa: SIM115 (open as long as the process lives)
+    standing: list[Sentinel] = []
+
+    def begin(worker: Any) -> None:
+        stop_signals.let_in()
+        measuring.of(worker.wsgi).share(memory, worker.age)
+        worker.polls = worker.wsgi.extensions[polls.EXTENSION] = polls.Polls(worker.wsgi, board)
+        worker.polls.start()
+        worker.share = sharing.Share(shares, worker.age)
+        warming.begin(worker.wsgi)
+        if make_sentinel is not None:
+            standing.append(make_sentinel(stage.fileno()))
+            standing[-1].start([worker.polls.beat])
+
+    def end(_server: Any, worker: Any) -> None:
+        if getattr(worker, "polls", None) is not None:
+            worker.polls.stop()
+        while standing:
+            standing.pop().stop()
+
+    def bury(_server: Any, worker: Any) -> None:
+        sharing.leave(shares, worker.age)
+
+    return {"child_exit": bury, "post_worker_init": begin, "worker_exit": end, "pre_fork": share_memory}

@@ -1,0 +1,156 @@
+"""Verbs on a selection of runs: the same moves as on one, each with its own audit row, one answer for all."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+from urllib.parse import urlencode
+
+from flask import Blueprint, Response, abort, g, jsonify, render_template, request
+
+from wakeboard.operations import rules
+from wakeboard.operations.start import unconfirmed
+from wakeboard.states import VERBS
+from wakeboard.transitions import Answer, selection
+from wakeboard.transitions.answer import Result
+from wakeboard_dashboard import answers, everything, security, verbs
+from wakeboard_dashboard.confirmed import options_of
+from wakeboard_dashboard.connection import writing
+from wakeboard_dashboard.formats import number, plural
+from wakeboard_dashboard.params import LARGEST_PAGE, identifier
+from wakeboard_dashboard.words import operations as words
+
+blueprint = Blueprint("bulk", __name__)
+
+# As many as a page can show; more is an operation, not a request.
+MOST = LARGEST_PAGE
+DONE = {"retry": "due now", "cancel": "cancelled", "again": "enqueued again"}
+# What is said of the runs left as they were, by what the single answers were.
+LEFT = {
+    "already": "already so",
+    "forbidden": "in a state that does not allow it",
+    "locked": "locked by another transaction",
+    "missing": "not there any more",
+    "denied": "not allowed for your role",
+}
+
+
+@blueprint.get("/runs/bulk/<verb>")
+def ask(verb: str) -> str:
+    """Show what would be done to which runs: those chosen, or all that the filter matches."""
+    action = VERBS[f"run.{_known(verb)}"]
+    security.require(action)
+    if everything.is_asked_instead(request.args.getlist("run")):
+        return everything.ask(verb)
+    ids = _ids(request.args.getlist("run"))
+    return render_template(
+        "confirm.html",
+        verb=action,
+        says=words.ASKS[verb].format(runs=plural(len(ids), "run")),
+        back=answers.local_path(request.args.get("next")) or answers.came_from() or "/runs",
+        fields="runs/_selected.html",
+        ids=ids,
+        preview=everything.preview_of(verb, ids),
+        careful=everything.careful_of(verb, ids),
+        words=words,
+        watched=verb in rules.WATCHED,
+        is_typed=len(ids) > rules.TYPED_ABOVE,
+        wrong=None,
+        typed={},
+    )
+
+
+@blueprint.get("/runs/bulk/<verb>.json")
+def ask_json(verb: str) -> Response:
+    """Return what ``ask`` shows."""
+    security.require(VERBS[f"run.{_known(verb)}"])
+    if everything.is_asked_instead(request.args.getlist("run")):
+        return everything.ask_json(verb)
+    ids = _ids(request.args.getlist("run"))
+    return jsonify(everything.body_of(everything.preview_of(verb, ids)))
+
+
+@blueprint.post("/runs/bulk/<verb>")
+def act(verb: str) -> Response:
+    """Do ``verb`` to each run of the selection and say how many it changed and why not the others.
+
+    With a pace or a canary, or on all that a filter matches, an operation is begun instead. Where the number
+    has to be typed it is asked for first.
+    """
+    action = f"run.{_known(verb)}"
+    if (refusal := verbs.refusal_of(VERBS[action], {})) is not None:
+        return answers.respond(refusal, "/runs")
+    given = everything.body()
+    if everything.is_asked_instead(given.runs, str(given.fields.get("filter") or "")):
+        return everything.begin(verb, given.fields)
+    ids = _ids(given.runs)
+    confirm = given.fields.get("confirm")
+    if wrong := unconfirmed(len(ids), None if confirm is None else str(confirm)):
+        return _ask_first(verb, ids, given.reason, wrong)
+    if options_of(given.fields).any:
+        return everything.begin_on(verb, ids, given.fields)
+    with writing() as connection:
+        found = selection.each(connection, action, ids, g.actor, given.reason)
+    whole = summed(verb, found)
+    if answers.wanted() != "json":
+        # Who is told to try again need not look for the runs: those that were moved are “already so”.
+        is_over = all(answer.result != "locked" for answer in found)
+        return answers.respond(whole, answers.came_from() or "/runs", clear_selection=is_over)
+    counts = Counter(answer.result for answer in found)
+    body = {
+        "done": counts["done"],
+        "asked": counts["asked"],
+        "skipped": sum(not answer.changed for answer in found),
+        "locked": counts["locked"],
+        "items": [{"run": run_id, **answer.body()} for run_id, answer in zip(ids, found, strict=True)],
+    }
+    response = jsonify({**whole.body(), "id": ids, **body})
+    response.status_code = whole.http_status
+    return response
+
+
+def _ask_first(verb: str, ids: list[int], reason: str | None, wrong: str) -> Response:
+    """Lead a page's own button to where the number is typed; refuse everybody else with that sentence."""
+    if answers.wanted() != "htmx":
+        abort(400, wrong)
+    query = urlencode({"run": ids} | ({"reason": reason} if reason else {}), doseq=True)
+    return Response(headers={"HX-Redirect": f"/runs/bulk/{verb}?{query}"})
+
+
+def summed(verb: str, found: list[Answer]) -> Answer:
+    """Return one answer for many: ``2 runs cancelled, 1 asked to stop. 1 left: in a state that …``."""
+    counts: Counter[str] = Counter(answer.result for answer in found)
+    parts = [f"{plural(counts['done'], 'run')} {DONE[verb]}"] if counts["done"] else []
+    parts += [f"{plural(counts['asked'], 'run')} asked to stop"] if counts["asked"] else []
+    if held := sum(answer.is_held for answer in found):
+        parts.append(f"{number(held)} of a paused type: it waits until somebody resumes that")
+    left = [f"{count} {LEFT[result]}" for result, count in counts.items() if result in LEFT]
+    sentence = ", ".join(parts) or "Nothing was changed"
+    if left:
+        others = (answer.message for answer in found if not answer.changed and answer.result != "locked")
+        why = " ".join(filter(None, [next(others, None), selection.locked(found)]))
+        sentence += f". Left as they are: {', '.join(left)}. {why}"
+    # The best that happened to any of them is what happened to the selection.
+    order: tuple[Result, ...] = ("done", "asked", "already", "forbidden", "locked", "denied", "missing")
+    result = next(each for each in order if counts[each])
+    return Answer("selection", None, result, sentence if sentence.endswith(".") else f"{sentence}.")
+
+
+def _known(verb: str) -> str:
+    if verb not in DONE:
+        abort(404, f"There is no verb “{verb[:50]}” for many runs; there are {', '.join(DONE)}.")
+    return verb
+
+
+def _ids(given: Iterable[Any]) -> list[int]:
+    """Return the ids in ``given``, each once. Aborts with 400 and a sentence."""
+    try:
+        ids = list(dict.fromkeys(identifier(str(each)) for each in given))
+    except ValueError:
+        abort(400, "A run id is a whole number such as 48210. Nothing was changed.")
+    if not ids:
+        abort(400, "No run is selected: check the boxes of the runs first.")
+    if len(ids) > MOST:
+        abort(400, f"{len(ids)} runs are selected; at most {MOST} go in one step. Nothing was changed.")
+    return ids

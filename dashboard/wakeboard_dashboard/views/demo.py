@@ -1,0 +1,120 @@
+"""The example shop: what its jobs did in the world, and buttons that make work. Only where there is a shop.
+
+The shop is imported when its page is asked for, so that a dashboard without it never loads it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from time import monotonic
+from types import ModuleType
+from typing import Any
+
+import psycopg
+from flask import Blueprint, abort, current_app
+
+from wakeboard.audit import Actor
+from wakeboard.transitions import Answer
+from wakeboard_dashboard import params
+from wakeboard_dashboard.connection import may_ask_in_passing, reading
+from wakeboard_dashboard.live import add_page
+from wakeboard_dashboard.verbs import add_verb
+
+blueprint = Blueprint("demo", __name__)
+
+PATH = "/demo"
+MOST = 30
+# A shop opens seldom: for this long a dashboard believes that there is none.
+LOOK_SECONDS = 60.0
+# By the last part of the address: the button's label, what its confirm page says, the shop's function.
+BUTTONS = {
+    "order": ("Place an order", "Place an order of something? A run charges the card.", "place_order"),
+    "signup": ("Sign up", "Sign a customer up? The first report comes on Monday.", "sign_up"),
+    "export": ("Export report", "Export the newest customer's last seven days?", "export_report"),
+    "report": ("Mail a report", "Mail the newest customer last week's report now?", "mail_report"),
+}
+
+
+def inbox() -> ModuleType:
+    """Return the shop's own room of questions and buttons."""
+    from wakeboard.jobs.demo import inbox as room
+
+    return room
+
+
+def _must_be_open() -> None:
+    params.from_request()
+    if not inbox().is_open(reading()):
+        abort(404, "This database has no example shop. Start one: wakeboard up --demo.")
+
+
+def find_orders() -> dict[str, Any]:
+    """Return the newest orders, each with the run that is at work on it."""
+    _must_be_open()
+    return {"orders": inbox().orders(reading(), MOST)}
+
+
+def find_mails() -> dict[str, Any]:
+    """Return the newest mails, and how many of them the shop's customers have got twice."""
+    _must_be_open()
+    mails = inbox().mails(reading(), MOST)
+    names = [mail["message_id"] for mail in mails if mail["message_id"]]
+    return {"mails": mails, "twice": len(names) - len(set(names))}
+
+
+def find() -> dict[str, Any]:
+    """Return the buttons; the fragments bring what they show."""
+    _must_be_open()
+    return {"buttons": {name: label for name, (label, _, _) in BUTTONS.items()}}
+
+
+def twin(context: Mapping[str, Any]) -> dict[str, Any]:
+    """Return ``/demo.json``."""
+    return {"orders": find_orders()["orders"], "mails": find_mails()["mails"]}
+
+
+add_page(
+    blueprint,
+    PATH,
+    "demo/page.html",
+    find,
+    twin=twin,
+    fragments={"orders": ("demo/_orders.html", find_orders), "mails": ("demo/_mails.html", find_mails)},
+)
+
+
+def _press(connection: psycopg.Connection[Any], actor: Actor, reason: str | None, button: str) -> Answer:
+    room = inbox()
+    if not room.is_open(connection):
+        abort(404, "This database has no example shop. Start one: wakeboard up --demo.")
+    answer: Answer = getattr(room, BUTTONS[button][2])(connection, actor, reason)
+    return answer
+
+
+add_verb(
+    blueprint,
+    f"{PATH}/<any({', '.join(BUTTONS)}):button>",
+    "run.enqueue",
+    _press,
+    says=lambda button: BUTTONS[button][1],
+    back=lambda button: PATH,
+)
+
+
+@blueprint.app_context_processor
+def link() -> dict[str, Any]:
+    """Leave the link to this page out where there is no shop."""
+    pages = current_app.config["MORE_PAGES"]
+    return {} if _has_shop() else {"more_pages": [(path, label) for path, label in pages if path != PATH]}
+
+
+def _has_shop() -> bool:
+    """Return whether there is a shop; asks the database only on pages that have read it, and seldom."""
+    known: tuple[bool, float] | None = current_app.extensions.get("wakeboard_has_shop")
+    if known and (known[0] or monotonic() - known[1] < LOOK_SECONDS):
+        return known[0]
+    if not may_ask_in_passing():
+        return False
+    found = reading().exec_driver_sql("SELECT to_regclass('shop.mails') IS NOT NULL").scalar_one()
+    current_app.extensions["wakeboard_has_shop"] = (bool(found), monotonic())
+    return bool(found)

@@ -1,0 +1,64 @@
+"""Views of effects: what was begun once and never confirmed, so that only a person can say what happened."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import psycopg
+from flask import Blueprint, abort
+
+from wakeboard.audit import Actor
+from wakeboard.transitions import Answer
+from wakeboard.transitions.effects import settle
+from wakeboard_dashboard import params
+from wakeboard_dashboard.connection import reading
+from wakeboard_dashboard.live import add_page, rows_twin
+from wakeboard_dashboard.queries import effects
+from wakeboard_dashboard.verbs import add_verb, body
+
+blueprint = Blueprint("effects", __name__)
+
+PATH = "/effects"
+FIELDS = {"key": params.TEXT, "type": params.TEXT, "run": params.ID}
+COLUMNS = [
+    "id", "key", "scope", "run_id", "attempt", "lease_epoch", "status", "job_type", "run_status",
+    "created_at",
+]  # fmt: skip
+
+
+def find() -> dict[str, Any]:
+    """Return the unconfirmed effects of the page."""
+    filters = params.from_request(FIELDS)
+    return {"filters": filters, "rows": effects.page(reading(), filters)}
+
+
+add_page(
+    blueprint,
+    PATH,
+    "effects/page.html",
+    find,
+    twin=rows_twin(lambda row: {name: row[name] for name in COLUMNS}),
+    columns=COLUMNS,
+    fragments={"list": "effects/_list.html"},
+)
+
+
+def _settle(connection: psycopg.Connection[Any], actor: Actor, reason: str | None, effect_id: int) -> Answer:
+    """Settle an effect as the request says: ``happened`` is yes or no."""
+    happened = body().get("happened", "").strip().lower()
+    if happened not in ("yes", "no", "true", "false"):
+        abort(400, "Say whether it happened: happened must be yes or no. Nothing was changed.")
+    return settle(connection, effect_id, actor, happened=happened in ("yes", "true"), reason=reason)
+
+
+add_verb(
+    blueprint,
+    f"{PATH}/<id:effect_id>/settle",
+    "effect.settle",
+    _settle,
+    says=lambda effect_id: "Did it happen? Look at the receiving side first: what you say here is believed.",
+    back=lambda effect_id: PATH,
+    fields="effects/_settle.html",
+    ask=lambda effect_id: {"effect": effects.one(reading(), effect_id)},
+    takes=("happened",),
+)

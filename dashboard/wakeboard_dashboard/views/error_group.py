@@ -1,0 +1,246 @@
+"""One error group: what it is, when and where it was met, the runs it has hit."""
+
+from __future__ import annotations
+
+from collections import ChainMap
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Any, NoReturn
+
+from flask import Blueprint, abort, g, request
+
+from wakeboard.fingerprint import read, written
+from wakeboard_dashboard import failures, params
+from wakeboard_dashboard.connection import as_of, reading
+from wakeboard_dashboard.formats import number
+from wakeboard_dashboard.live import add_page
+from wakeboard_dashboard.pictures.trend import Step, starts
+from wakeboard_dashboard.queries import errors, groups, runs
+from wakeboard_dashboard.queries.errors import Window
+from wakeboard_dashboard.queries.failures import remembered
+from wakeboard_dashboard.queries.groups import Kept
+from wakeboard_dashboard.queries.runs import Payloads
+from wakeboard_dashboard.views import errors as errors_page
+from wakeboard_dashboard.views import runs as runs_page
+from wakeboard_dashboard.words.changes import hidden
+
+blueprint = Blueprint("error_group", __name__)
+
+ONE = "/errors/<group:fingerprint>"
+DEFAULT_WINDOW = timedelta(days=7)
+# Up to here the hours of a window are told apart unless somebody asks for days, and may be at all.
+HOURS_BY_THEMSELVES = timedelta(days=2)
+MOST_HOURS = timedelta(days=14)
+STEPS = {"hour": timedelta(hours=1), "day": timedelta(days=1)}
+FIELDS = {
+    "status": params.STATUS,
+    "since": params.MOMENT,
+    "until": params.MOMENT,
+    "by": params.one_of(list(STEPS)),
+}
+# Fewer than a list has: below it, and on a phone below that, stand the workers and the trace.
+MOST_ROWS = 20
+
+
+def find(fingerprint: str) -> dict[str, Any]:
+    """Return one group, and a failure of the window in full; the parts of the page ask for themselves."""
+    filters, kept = params.from_request(FIELDS), _shown(fingerprint)
+    newest = errors.newest(reading(), Window(*_span(filters), number=kept.id))
+    sample = next((row for row in newest if row["traceback"]), newest[0] if newest else None)
+    return {
+        "filters": filters,
+        "path": f"/errors/{fingerprint}",
+        "group": kept,
+        "is_muted": kept.is_muted(as_of()),
+        "newest": newest,
+        "sample": sample,
+        "trace": failures.trace(sample),
+    }
+
+
+def find_facts(fingerprint: str) -> dict[str, Any]:
+    """Return what the group is and how it stands."""
+    filters, kept = params.from_request(FIELDS), _shown(fingerprint)
+    return {
+        "group": kept,
+        "state": kept.state(as_of()),
+        "is_muted": kept.is_muted(as_of()),
+        "badges": failures.BADGES,
+        "meanings": dict(failures.MEANINGS),
+        "standing": _standing(kept),
+        "kin": groups.kin(reading(), kept),
+        "last": groups.last_failure(reading(), kept.id),
+        "schedules": groups.by_schedule(reading(), kept.id, *_span(filters)),
+        "schedules_cap": groups.SCHEDULES_CAP,
+        "first_is_kept": groups.is_kept(reading(), kept.first_run_id),
+        "runs_link": _runs_of(kept, filters).link("/runs"),
+        "retry_link": failures.retry_link(fingerprint),
+        "cancel_link": failures.cancel_link(fingerprint),
+    }
+
+
+def find_trend(fingerprint: str) -> dict[str, Any]:
+    """Return the failures of the window by hour or day."""
+    filters, kept = params.from_request(FIELDS), _shown(fingerprint)
+    since, until = _span(filters)
+    step = _step(filters, until - since)
+    steps = trend(kept, since, until, step)
+    return {
+        "filters": filters,
+        "path": f"/errors/{fingerprint}",
+        "step": step,
+        "steps": steps,
+        "total": sum(each.total for each in steps),
+        "cap": groups.CAP,
+        "may_be_hours": until - since <= MOST_HOURS,
+        "ages": errors_page.AGES,
+    }
+
+
+def find_runs(fingerprint: str) -> dict[str, Any]:
+    """Return the page of runs whose last failure was of this group."""
+    filters, kept = params.from_request(FIELDS), _shown(fingerprint)
+    wanted = _runs_of(kept, filters)
+    found = runs.search(reading(), wanted, as_of(), sees_payloads=False)
+    payloads = Payloads.SHORT if request.path.endswith(".csv") else Payloads.NONE
+    return {
+        "filters": filters,
+        "path": f"/errors/{fingerprint}",
+        "standing": _standing(kept),
+        "rows": runs.page(reading(), found, wanted, payloads=payloads),
+        "row_verb": runs_page.row_verb,
+        "key_verb": runs_page.key_verb,
+    }
+
+
+def find_workers(fingerprint: str) -> dict[str, Any]:
+    """Return on which workers it failed in the window, and who muted it."""
+    filters, kept = params.from_request(FIELDS), _shown(fingerprint)
+    workers = groups.by_worker(reading(), kept.id, *_span(filters))
+    return {
+        "workers": workers,
+        "workers_cap": groups.WORKERS_CAP,
+        "is_workers_cut": bool(workers) and workers[0]["counted"] >= groups.WORKERS_CAP,
+        "acts": groups.acts(reading(), fingerprint),
+    }
+
+
+def kept_group(fingerprint: str) -> Kept:
+    """Return the group of ``fingerprint``; a page says so where there is none."""
+    found = groups.one(reading(), read(fingerprint))
+    if found is None:
+        _unknown(fingerprint)
+    return found
+
+
+def _unknown(fingerprint: str) -> NoReturn:
+    abort(404, f"There is no error group {fingerprint}; retention may have removed it.")
+
+
+def _shown(fingerprint: str) -> Kept:
+    """Return the group that this request is about, read once."""
+    if "error_group" not in g:
+        g.error_group = kept_group(fingerprint)
+    found: Kept = g.error_group
+    return found
+
+
+def _standing(kept: Kept) -> dict[str, int]:
+    """Return how many runs of this request's group are in each state, counted once."""
+    if "runs_of_group" not in g:
+        g.runs_of_group = groups.standing(reading(), kept.id)
+    found: dict[str, int] = g.runs_of_group
+    return found
+
+
+def _span(filters: params.Filters) -> tuple[datetime, datetime]:
+    return errors_page.span(filters, DEFAULT_WINDOW)
+
+
+def _runs_of(kept: Kept, filters: params.Filters) -> params.Filters:
+    """Return what asks for the runs whose last failure was of this group, in the state that is asked for."""
+    asked = {"group": kept.id} | ({"status": filters.get("status")} if filters.get("status") else {})
+    texts = {"group": kept.fingerprint} | {
+        name: filters.texts[name] for name in ("status",) if name in filters.texts
+    }
+    limit = filters.limit if "limit" in request.args or request.path.endswith(".csv") else MOST_ROWS
+    return params.Filters(asked, texts, filters.cursor_text, limit)
+
+
+def _step(filters: params.Filters, length: timedelta) -> str:
+    """Return 'hour' or 'day'. Raises WrongFilter for more hours than anybody can tell apart."""
+    wanted = filters.get("by") or ("hour" if length <= HOURS_BY_THEMSELVES else "day")
+    if wanted == "hour" and length > MOST_HOURS:
+        raise params.WrongFilter(
+            f"By the hour the window is at most {MOST_HOURS.days} days; take by=day, or a later “since”."
+        )
+    return str(wanted)
+
+
+def trend(kept: Kept, since: datetime, until: datetime, step: str) -> list[Step]:
+    """Return the failures of each hour or day of the operator's zone, from that of ``since`` on."""
+    begun = starts(since, until, step, g.zone)
+    window = Window(since, until, number=kept.id)
+    counted = remembered.trend(errors_page.memory(), reading(), window, begun, as_of())
+    form = "%a %H:%M" if step == "hour" else "%a %-d %b"
+    return [
+        Step(start_at, start_at.astimezone(g.zone).strftime(form), count)
+        for start_at, count in zip(begun, counted, strict=True)
+    ]
+
+
+def capped(count: int, cap: int = groups.RUNS_CAP) -> str:
+    """Return a number of runs, or what else has another ``cap``, ``10 000+`` where counting stopped."""
+    return f"{number(count)}{'+' if count >= cap else ''}"
+
+
+def twin(found: Mapping[str, Any]) -> dict[str, Any]:
+    """Return ``/errors/<group>.json``: the group, its trend, workers, runs and newest failures."""
+    kept: Kept = found["group"]
+    parts = [find(kept.fingerprint) for find in (find_facts, find_trend, find_runs, find_workers)]
+    context = ChainMap(dict(found), *parts)
+    last = context["last"]
+    return {
+        "error_group": kept.id,
+        "error_code": kept.error_code,
+        "job_type": kept.job_type,
+        **failures.kept_item(kept),
+        "last_run_id": last and last["run_id"],
+        "runs": context["standing"],
+        "runs_capped": any(count >= groups.RUNS_CAP for count in context["standing"].values()),
+        "schedules": [
+            {"name": row["name"], "definition_id": row["definition_id"], "runs": row["runs"]}
+            for row in context["schedules"]
+        ],
+        "schedules_capped": any(row["counted"] >= groups.SCHEDULES_CAP for row in context["schedules"]),
+        "also_in": [{"job_type": each.job_type, "fingerprint": each.fingerprint} for each in context["kin"]],
+        "by": context["step"],
+        "count": context["total"],
+        "trend": [{"start_at": each.start_at, "count": each.total} for each in context["steps"]],
+        "workers": [
+            {name: row[name] for name in ("worker_id", "name", "failures", "last_at")}
+            for row in context["workers"]
+        ],
+        "workers_capped": context["is_workers_cut"],
+        "newest": failures.newest_items(context["newest"]),
+        "audit": [hidden(row) for row in context["acts"]],
+        **context["rows"].twin(runs_page.item),
+    }
+
+
+add_page(
+    blueprint,
+    ONE,
+    "errors/group.html",
+    find,
+    twin=twin,
+    columns=runs_page.COLUMNS,
+    fragments={
+        "facts": ("errors/_facts.html", find_facts),
+        "trend": ("errors/_trend.html", find_trend),
+        "runs": ("errors/_runs.html", find_runs),
+        "workers": ("errors/_workers.html", find_workers),
+    },
+)
+blueprint.add_app_template_filter(written, "fingerprint")
+blueprint.add_app_template_filter(capped, "capped")

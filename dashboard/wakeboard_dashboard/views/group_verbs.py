@@ -1,0 +1,116 @@
+"""The verbs of one error group: mute it, unmute it, retry the runs that it fails."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import psycopg
+from flask import Blueprint, Response, abort, g, render_template, request
+
+from wakeboard.audit import Actor
+from wakeboard.states import FAILING, VERBS, Status
+from wakeboard.transitions import Answer
+from wakeboard.transitions import errors as moves
+from wakeboard_dashboard import answers, everything, failures, params
+from wakeboard_dashboard.connection import as_of, reading
+from wakeboard_dashboard.queries import groups
+from wakeboard_dashboard.security import require
+from wakeboard_dashboard.verbs import add_verb, body, refuse_unread
+from wakeboard_dashboard.views.alerts import seconds_of
+from wakeboard_dashboard.views.error_group import ONE, capped, kept_group
+
+blueprint = Blueprint("group_verbs", __name__)
+
+MUTES = (
+    ("1h", "an hour"),
+    ("morning", "until eight in the morning"),
+    ("1d", "a day"),
+    ("7d", "a week"),
+    ("30d", "30 days"),
+)
+
+
+def _mute(connection: psycopg.Connection[Any], actor: Actor, reason: str | None, fingerprint: str) -> Answer:
+    try:
+        seconds = _seconds(body().get("for", "").strip(), body().get("until", "").strip())
+    except ValueError as wrong:
+        abort(400, str(wrong))
+    return moves.mute(connection, fingerprint, seconds, actor, reason)
+
+
+def _seconds(lasts: str, until: str) -> float:
+    """Return how long a mute lasts, in seconds: ``for`` is a duration or ``morning``, ``until`` a time.
+
+    Raises ValueError with a sentence unless exactly one is given and can be read.
+    """
+    if bool(lasts) == bool(until):
+        raise ValueError(
+            "A mute has an end: give for (such as 8h, 7d or morning) or until (a time such as "
+            f"2026-11-21T08:30Z); allowed: {moves.ALLOWED}."
+        )
+    now = as_of().astimezone(g.zone)
+    if lasts:
+        return seconds_of(lasts, now)
+    try:
+        moment = params.moment(until, g.zone).absolute
+    except ValueError:
+        moment = None
+    if moment is None:
+        raise ValueError(f"until is “{until[:40]}”; it must be a time such as 2026-11-21T08:30Z.")
+    return (moment - now).total_seconds()
+
+
+def _title(fingerprint: str) -> str:
+    kept = kept_group(fingerprint)
+    return f"{kept.error_code} of {kept.job_type}"
+
+
+add_verb(
+    blueprint,
+    f"{ONE}/mute",
+    "error.mute",
+    _mute,
+    says=lambda fingerprint: (
+        f"Mute {_title(fingerprint)}? Alerts of failures and dead runs leave it out until then. It is still "
+        "counted and shown, apart from the others; its runs go on as before."
+    ),
+    back=lambda fingerprint: f"/errors/{fingerprint}",
+    fields="errors/_mute.html",
+    ask=lambda fingerprint: {"mutes": MUTES, "group": kept_group(fingerprint)},
+    takes=("for", "until"),
+)
+add_verb(
+    blueprint,
+    f"{ONE}/unmute",
+    "error.unmute",
+    lambda connection, actor, reason, fingerprint: moves.unmute(connection, fingerprint, actor, reason),
+    says=lambda fingerprint: f"Unmute {_title(fingerprint)}? Alerts count it again from now on.",
+    back=lambda fingerprint: f"/errors/{fingerprint}",
+)
+
+
+@blueprint.route(f"{ONE}/retry", methods=["GET", "POST"])
+def retry(fingerprint: str) -> Response | str:
+    """Lead a person to the preview of a retry of the group's failing runs; begin it for a program."""
+    verb = VERBS["error.retry"]
+    require(verb)
+    kept = kept_group(fingerprint)
+    if request.method == "GET":
+        standing = groups.standing(reading(), kept.id, FAILING)
+        dead, failed = (standing[status.value] for status in (Status.DEAD, Status.FAILED))
+        says = (
+            f"Retry the runs of {_title(fingerprint)} that fail now, {capped(dead)} dead and "
+            f"{capped(failed)} waiting for their next try? You see them before anything is done."
+        )
+        back = f"/errors/{fingerprint}"
+        return render_template(
+            "confirm.html", verb=verb, says=says, back=back, fields=None, wrong=None, typed={}
+        )
+    if answers.wanted() == "json":
+        refuse_unread(*everything.HOW)
+        return everything.begin("retry", {**body(), "filter": failures.retry_query(fingerprint)})
+    leads = failures.retry_link(fingerprint)
+    if answers.wanted() == "page":
+        return answers.see_other(leads)
+    # htmx's way of going to another page.
+    return Response(headers={"HX-Redirect": leads})

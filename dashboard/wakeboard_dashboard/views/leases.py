@@ -1,0 +1,112 @@
+"""Views of leases: what runs now, who holds it, until when, and taking it from a worker that is silent."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from flask import Blueprint
+from sqlalchemy import RowMapping
+
+from wakeboard import transitions
+from wakeboard.leases import NAMES, STATES, takeover
+from wakeboard_dashboard import params, usual
+from wakeboard_dashboard.connection import as_of, reading
+from wakeboard_dashboard.live import add_page
+from wakeboard_dashboard.queries import leases
+from wakeboard_dashboard.queries.keyset import Rows
+from wakeboard_dashboard.queries.overlong import is_overlong
+from wakeboard_dashboard.queries.runs import type_names
+from wakeboard_dashboard.scopes import Scope
+from wakeboard_dashboard.verbs import add_verb
+
+blueprint = Blueprint("leases", __name__)
+
+PATH = "/leases"
+FIELDS = {
+    "state": params.one_of(NAMES, many=True),
+    "type": params.TEXT,
+    "worker": params.TEXT,
+}
+COLUMNS = [
+    "id", "state", "job_type", "attempts", "lease_epoch", "locked_by", "worker_name", "worker_hostname",
+    "worker_pid", "worker_seen_at", "started_at", "renewed_at", "locked_until", "lease_seconds",
+    "takeover_at", "takers", "cancel_requested_at", "median_seconds", "p95_seconds", "overlong",
+]  # fmt: skip
+
+
+def find() -> dict[str, Any]:
+    """Return what runs now, with the state of each lease in words."""
+    filters = params.from_request(FIELDS)
+    rows = leases.page(reading(), filters)
+    paces = usual.paces({row["job_type"] for row in rows.items})
+    return {
+        "filters": filters,
+        "rows": rows,
+        "usual": paces,
+        "overlong": {
+            row["id"]
+            for row in rows.items
+            if not STATES[row["rank"]].in_danger
+            and is_overlong(row["started_at"], as_of(), paces.get(row["job_type"]))
+        },
+        "states": STATES,
+        "offered": [(state.name, state.title) for state in STATES],
+        "takeover": takeover,
+        "types": type_names(reading()),
+    }
+
+
+def find_refused() -> dict[str, Any]:
+    """Return the late answers that were refused in 24 h."""
+    params.from_request(FIELDS)
+    return {
+        "refused": leases.refused(reading()),
+        "count": leases.refused_count(reading()),
+        "most": leases.COUNTED_REFUSED,
+    }
+
+
+def _item(row: RowMapping, context: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a lease as the twin gives it, and how long runs of its type usually take."""
+    pace = context["usual"].get(row["job_type"])
+    told = {
+        "state": NAMES[row["rank"]],
+        "median_seconds": pace.median if pace else None,
+        "p95_seconds": pace.p95 if pace else None,
+        "overlong": row["id"] in context["overlong"],
+    }
+    return {name: told[name] if name in told else row[name] for name in COLUMNS}
+
+
+def twin(context: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the twin: the leases of the page, and the late answers that were refused in 24 h."""
+    rows: Rows = context["rows"]
+    return {
+        **rows.twin(lambda row: _item(row, context)),
+        "refused_24h": leases.refused_count(reading()),
+        "refused": [dict(row) for row in leases.refused(reading())],
+    }
+
+
+add_page(
+    blueprint,
+    PATH,
+    "leases/page.html",
+    find,
+    twin=twin,
+    columns=COLUMNS,
+    fragments={"list": "leases/_list.html", "refused": ("leases/_refused.html", find_refused)},
+)
+
+add_verb(
+    blueprint,
+    f"{PATH}/<id:run_id>/release",
+    "lease.release",
+    lambda connection, actor, reason, run_id: transitions.release_lease(connection, run_id, actor, reason),
+    says=lambda run_id: (
+        f"Take run {run_id} from its worker? It counts as a lost attempt, and another worker may start it."
+    ),
+    back=lambda run_id: PATH,
+    scope=Scope.RUN,
+)

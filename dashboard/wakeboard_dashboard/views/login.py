@@ -1,0 +1,145 @@
+"""Signing in and out: by the one-time link of the terminal, or by name and password.
+
+A GET changes nothing: the link shows a button, its POST consumes the token.
+"""
+
+from __future__ import annotations
+
+from flask import Blueprint, Response, abort, current_app, g, redirect, render_template, request
+
+from wakeboard import audit
+from wakeboard.audit import Actor
+from wakeboard.people import users
+from wakeboard_dashboard import again, strangers
+from wakeboard_dashboard.answers import local_path, see_other
+from wakeboard_dashboard.connection import writing
+from wakeboard_dashboard.security import cookie_name, identify
+
+blueprint = Blueprint("login", __name__)
+
+WRONG = "That name and password do not go together, or the account is disabled."
+SPENT = "This link was used already or is older than 15 minutes. Make another: wakeboard login-link"
+
+
+@blueprint.get("/login")
+def ask() -> str | Response:
+    """Show the sign-in form, or the button of a login link."""
+    token = request.args.get("token")
+    if token:
+        with writing() as connection:
+            good = users.peek_login_link(connection, token)
+        return _form(token=token) if good else _form(says=SPENT)
+    actor = identify()
+    if actor is not None:
+        return redirect(_goal(actor), 303)  # type: ignore[return-value]
+    return _form()
+
+
+@blueprint.post("/login")
+def enter() -> Response | tuple[str, int] | tuple[str, int, dict[str, str]]:
+    """Sign in by token or by name and password, always into a new session."""
+    token = request.form.get("token")
+    return _by_link(token) if token else _by_password()
+
+
+def _by_link(token: str) -> Response | tuple[str, int]:
+    with writing() as connection:
+        actor = users.consume_login_link(connection, token)
+        if actor is None:
+            if strangers.are_told():
+                _note(connection, "link", "login.link", "denied")
+            return _form(says=SPENT), 403
+        return _open(connection, actor)
+
+
+def _by_password() -> Response | tuple[str, int] | tuple[str, int, dict[str, str]]:
+    name, password = request.form.get("name", ""), request.form.get("password", "")
+    if "\0" in name or len(name) > 100 or len(password) > 1000:
+        abort(400, "A name has at most 100 characters, a password at most 1000.")
+    with writing() as connection:
+        try:
+            actor = users.check_password(connection, name, password, request.remote_addr)
+        except users.TooManyAttempts as wait:
+            seconds = max(1, round(wait.seconds))
+            says = f"Too many tries for this name or from this address. Try again in {seconds} s."
+            return _form(says=says, name=name), 429, {"Retry-After": str(seconds)}
+        if actor is None:
+            _note(connection, name, "login.password", "denied")
+            return _form(says=WRONG, name=name), 403
+        row = connection.execute("SELECT id FROM wakeboard.users WHERE name = %s", (actor.name,)).fetchone()
+        return _open(connection, actor, row[0] if row else None)
+
+
+def _open(connection: users.Connection, actor: Actor, user_id: int | None = None) -> Response:
+    """Start a session for ``actor``, end the one the browser had, and go where they wanted to."""
+    old = request.cookies.get(cookie_name(connection))
+    if old:
+        users.close_session(connection, old)
+    seconds = current_app.config["SETTINGS"].session_seconds
+    with audit.acting(connection):
+        cookie = users.open_session(
+            connection, actor.name, actor.role, user_id=user_id, ip=request.remote_addr, seconds=seconds
+        )
+        here = Actor(actor.name, actor.role, "web", request.remote_addr, g.request_id)
+        audit.record(connection, here, "login", "session", actor.name)
+    response = see_other(_goal(actor))
+    response.set_cookie(
+        cookie_name(connection),
+        cookie,
+        max_age=int(seconds),
+        httponly=True,
+        samesite="Lax",
+        secure=request.is_secure,
+        path="/",
+    )
+    return response
+
+
+@blueprint.post("/logout")
+def leave() -> Response:
+    """End this session, here and in the database, or with ``everywhere`` all sessions of the same person."""
+    with writing() as connection:
+        name = cookie_name(connection)
+        cookie = request.cookies.get(name)
+        if cookie:
+            with audit.acting(connection):
+                _end(connection, cookie, everywhere=bool(request.form.get("everywhere")))
+    response = see_other("/login")
+    response.delete_cookie(name, path="/", secure=request.is_secure, httponly=True, samesite="Lax")
+    return response
+
+
+def _end(connection: users.Connection, cookie: str, *, everywhere: bool) -> None:
+    """End the sessions and note whose they were: a token may have been sent along with the cookie."""
+    actor: Actor = g.actor
+    ended = (users.close_everywhere if everywhere else users.close_session)(connection, cookie)
+    action, after = ("logout.everywhere", {"sessions_ended": len(ended)}) if everywhere else ("logout", None)
+    audit.record(connection, actor, action, "session", ended[0] if ended else actor.name, after=after)
+
+
+@blueprint.get("/logout")
+def ask_to_leave() -> str:
+    """Show the buttons that sign out, here or everywhere; a GET signs nobody out."""
+    return render_template("logout.html")
+
+
+def _note(connection: users.Connection, name: str, action: str, result: str) -> None:
+    actor = Actor(name or "anonymous", audit.NOBODY.role, "web", request.remote_addr, g.request_id)
+    audit.record(connection, actor, action, "session", name, result=result)
+
+
+def _goal(actor: Actor | None = None) -> str:
+    """Return where to go after signing in: a local page, never a fragment and never another site.
+
+    What somebody typed goes along for nobody else: ``whose`` says who that was, ``actor`` who signs in.
+    """
+    found = local_path(request.values.get("next"))
+    if not found or found.startswith(("/_fragments", "/login", "/logout")):
+        return "/"
+    is_others = actor is not None and request.values.get("whose", actor.name) != actor.name
+    return again.without_reason(found) if is_others else found
+
+
+def _form(token: str = "", says: str = "", name: str = "") -> str:
+    whose = request.values.get("whose", "")
+    return render_template("login.html", token=token, says=says, name=name, goal=_goal(), whose=whose)

@@ -1,0 +1,215 @@
+"""Last night on one page: what ran and how it went, what is worth a look, and who did what meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from datetime import UTC, timedelta, tzinfo
+from typing import Any
+from urllib.parse import urlencode
+from zoneinfo import ZoneInfo
+
+from flask import Blueprint, current_app, g
+
+from wakeboard.nights import faults, fires, minutes, usual
+from wakeboard.nights.minutes import Ran
+from wakeboard.retention.keep import STATISTICS_DAYS
+from wakeboard_dashboard import failures, params
+from wakeboard_dashboard.connection import as_of, reading
+from wakeboard_dashboard.formats import duration
+from wakeboard_dashboard.kept import kept
+from wakeboard_dashboard.live import add_page
+from wakeboard_dashboard.mending import mending
+from wakeboard_dashboard.pictures import gantt
+from wakeboard_dashboard.queries import errors
+from wakeboard_dashboard.queries.errors import Window
+from wakeboard_dashboard.queries.nights.hours import KeptMinutes
+from wakeboard_dashboard.queries.nights.whole import Night
+from wakeboard_dashboard.queries.settled import Settled
+from wakeboard_dashboard.views import audit as audit_page
+from wakeboard_dashboard.views import errors as errors_page
+from wakeboard_dashboard.words import night as words
+from wakeboard_dashboard.words.schedule import OVERLAPS, REASONS
+
+blueprint = Blueprint("night", __name__)
+
+PATH = "/night"
+FIELDS = {"since": params.MOMENT, "until": params.MOMENT}
+MOST_TYPES = 50
+COUNTED = ("job_type", "attempts", "succeeded", "failed", "lost", "slow", "seconds", "slowest_seconds")
+COLUMNS = [*COUNTED, "median_seconds"]
+
+
+def site_zone() -> tzinfo:
+    """Return the zone that nights are reckoned in: the server's, whatever zone a reader has chosen."""
+    return ZoneInfo(current_app.config["SETTINGS"].timezone)
+
+
+def asked(filters: params.Filters) -> Window:
+    """Return the window that ``filters`` ask for: last night unless they say otherwise.
+
+    With ``since`` alone it ends now, with ``until`` alone it is as long as a night. Raises WrongFilter when
+    it is empty or too long to count.
+    """
+    now = as_of()
+    since = filters.get("since").at(now) if filters.get("since") else None
+    until = filters.get("until").at(now) if filters.get("until") else None
+    if since is None and until is None:
+        return words.last_night(now, site_zone())
+    until = until or max(now, since) if since else until
+    assert until is not None
+    since = since or until - words.NIGHT
+    if since > until or (since == until and filters.get("until")):
+        raise params.WrongFilter("“since” is not before “until”: nothing can have run in between.")
+    if until - since > words.LONGEST:
+        raise params.WrongFilter(
+            f"The window is longer than {duration(words.LONGEST.total_seconds())}; "
+            "give a later “since” or an earlier “until”."
+        )
+    return words.whole_minutes(since, max(until, since + words.MINUTE))
+
+
+def find() -> dict[str, Any]:
+    """Return everything about the window that the address asks for."""
+    filters = params.from_request(FIELDS)
+    settled = kept("wakeboard_settled_nights", Settled)
+    kept_minutes = kept("wakeboard_settled_minutes", KeptMinutes)
+    found = Night(reading(), asked(filters), as_of(), settled, kept_minutes, errors_page.memory())
+    window, is_over = found.window, found.window.until <= as_of()
+    good, sentence, rest = words.verdict(found.numbers, is_over=is_over)
+    return {
+        "night": found,
+        "window": window,
+        "span": span(window),
+        "is_over": is_over,
+        "is_default": not filters,
+        "filters": filters,
+        "good": good,
+        "sentence": sentence,
+        "rest": rest,
+        "numbers": found.numbers,
+        "earlier": link(words.moved(window, -1, site_zone())),
+        "later": link(words.moved(window, 1, site_zone())) if is_over else None,
+        "ticks": gantt.ticks(window),
+        "words": spelled(window),
+        "is_empty": is_empty(found),
+        "is_forgotten": window.until < as_of() - timedelta(days=STATISTICS_DAYS),
+        "site_zone": site_zone(),
+        "key": failures.key,
+        "runs_link": failures.runs_link,
+        "error_link": failures.link,
+        "spell": audit_page.spell,
+        "late": fires.late(found.fired),
+        "beside": fires.beside(found.fired),
+        "reasons": REASONS,
+        "overlaps": OVERLAPS,
+        "bounds": BOUNDS,
+    }
+
+
+def spelled(window: Window) -> str:
+    """Return ``Fri 20 Nov 18:00 to Sat 21 Nov 08:00 CET``, in the reader's zone."""
+    since, until = (moment.astimezone(g.zone) for moment in (window.since, window.until))
+    return f"{since:%a %-d %b %H:%M} to {until:%a %-d %b %H:%M %Z}"
+
+
+def is_empty(found: Night) -> bool:
+    """Return whether there is nothing at all to show."""
+    happened = (
+        found.ran,
+        found.running,
+        found.missed.fires,
+        found.acts.items,
+        found.failures.count,
+        found.unmanned,
+    )
+    return not any(happened) and not fires.is_any(found.ask, found.window)
+
+
+BOUNDS = {
+    "types": MOST_TYPES,
+    "lanes": minutes.LANES,
+    "failures": errors.CAP,
+    "known": faults.CAP,
+    "shown": faults.MOST_SHOWN,
+    "fires": fires.CAP,
+    "late_seconds": fires.LATE.total_seconds(),
+    "days": usual.BEFORE.days,
+    "slower": usual.SLOWER,
+    "fewest": usual.FEWEST,
+    "least_seconds": usual.LEAST_SECONDS,
+    "few": minutes.FEW,
+    "kept_days": STATISTICS_DAYS,
+}
+
+
+def span(window: Window) -> str:
+    """Return the window as a query string that means the same to every page and reader."""
+    moments = {"since": window.since, "until": window.until}
+    texts = {name: f"{moment.astimezone(UTC):%Y-%m-%dT%H:%M}Z" for name, moment in moments.items()}
+    return urlencode(texts, safe=":")
+
+
+def link(window: Window) -> str:
+    """Return the address of this page for ``window``."""
+    return f"{PATH}?{span(window)}"
+
+
+def ran_item(each: Ran) -> dict[str, Any]:
+    """Return a type of ``ran`` as the twin and the CSV give it."""
+    return {name: getattr(each, name) for name in COUNTED} | {
+        "median_seconds": each.usual.seconds if each.usual else None
+    }
+
+
+def lane_item(lane: gantt.Lane) -> dict[str, Any]:
+    """Return a lane as the twin gives it: its stretches without their places on the drawing."""
+    names = ("first_at", "last_at", "attempts", "failed")
+    return {
+        "job_type": lane.job_type,
+        "running": lane.running.attempts if lane.running else 0,
+        "stretches": [{name: getattr(bar, name) for name in names} for bar in lane.bars],
+    }
+
+
+def twin(context: Mapping[str, Any]) -> dict[str, Any]:
+    """Return ``/night.json``: every number of the page; ``items`` are what ran, by type."""
+    found: Night = context["night"]
+    return {
+        "since": found.window.since,
+        "until": found.window.until,
+        "well": context["good"],
+        "sentence": f"{context['sentence']} {context['rest']}",
+        **asdict(found.numbers),
+        "items": [ran_item(each) for each in found.ran],
+        "next": None,
+        "timeline": [lane_item(lane) for lane in found.lanes],
+        "failures": [
+            failures.item(group) | {"buckets": buckets, "is_new": place < found.failures.new}
+            for place, (group, buckets) in enumerate(zip(found.shown_failures, found.trends, strict=True))
+        ],
+        "failed_runs": asdict(found.fates),
+        "recovered_runs": [dict(row) for row in found.recovered[0]],
+        "unmanned": [each._asdict() for each in found.unmanned],
+        "missed_fires": [each._asdict() for each in found.missed.worst],
+        "fires": [each._asdict() for each in found.fired.worst],
+        "slow_runs": [dict(run) for runs in found.slow_runs.values() for run in runs],
+        "taken_over_runs": [dict(row) for row in found.lost[0]],
+        "audit": [audit_page.item(row) for row in found.acts.items],
+    }
+
+
+add_page(
+    blueprint,
+    PATH,
+    "night/page.html",
+    mending(
+        find,
+        PATH,
+        "What happened",
+        keeps=(),
+        instead=(("Last 24 hours", f"{PATH}?since=24h"), ("Last night", PATH)),
+    ),
+    twin=twin,
+    columns=COLUMNS,
+)

@@ -1,0 +1,158 @@
+"""Views of one job type: how it stands, how its last day went, who runs it, what makes it, who changed it."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from flask import Blueprint, abort, g
+from sqlalchemy import RowMapping
+
+from wakeboard.instructions import command_user, no_worker_for
+from wakeboard.redaction import redact
+from wakeboard_dashboard import params
+from wakeboard_dashboard.connection import reading
+from wakeboard_dashboard.existing import missing
+from wakeboard_dashboard.live import add_page
+from wakeboard_dashboard.pictures.spreads import spread
+from wakeboard_dashboard.queries import hours, one_type
+from wakeboard_dashboard.queries import types as query
+from wakeboard_dashboard.scopes import Scope
+from wakeboard_dashboard.usual import last_day
+from wakeboard_dashboard.views.types import ONE, capped, path_of
+from wakeboard_dashboard.words import schedule
+from wakeboard_dashboard.words.changes import changes, hidden
+from wakeboard_dashboard.words.policy import patience_seconds, retries
+
+blueprint = Blueprint("one_type", __name__)
+
+
+def _found(name: str) -> RowMapping:
+    """Return the row of the request's type, asked for once by all regions of its page; 404 without one."""
+    params.from_request()
+    if "type_row" not in g:
+        g.type_row = query.one(reading(), name)
+    row: RowMapping | None = g.type_row
+    if row is None:
+        abort(404, missing("type", name))
+    return row
+
+
+def find(name: str) -> dict[str, Any]:
+    """Return how a type stands: its row, what is counted, its policy in words."""
+    row = _found(name)
+    numbers = query.numbers(reading(), {name: last_day().pace(name)})
+    return {
+        "type": row,
+        "load": numbers.loads[name],
+        "oldest": numbers.oldest.get(name),
+        "pace": numbers.paces[name],
+        "failure": numbers.failures.get(name),
+        "capped": capped,
+        "path": path_of(name),
+        "command": f"wakeboard runs --type {shlex.quote(name)}",
+        "retries": retries(row["max_attempts"], row["backoff"]),
+        "patience": patience_seconds(row["max_attempts"], row["backoff"]),
+    }
+
+
+def find_day(name: str) -> dict[str, Any]:
+    """Return the last day of a type, hour by hour: how many attempts, how long they ran and waited."""
+    _found(name)
+    bars = [
+        replace(bar, label=bar.start_at.astimezone(g.zone).strftime("%a %H:%M"))
+        for bar in last_day().pace(name).bars
+    ]
+    return {
+        "window": hours.DAY,
+        "bars": bars,
+        "good": sum(bar.good for bar in bars),
+        "bad": sum(bar.bad for bar in bars),
+        "spreads": {
+            "run": spread(bars, [bar.run_times for bar in bars]),
+            "wait": spread(bars, [bar.waits for bar in bars]),
+        },
+    }
+
+
+def find_around(name: str) -> dict[str, Any]:
+    """Return who runs a type and what makes its runs."""
+    _found(name)
+    user = command_user(name)
+    return {
+        "name": name,
+        "nobody": "No live worker runs this type." if user is None else no_worker_for(user),
+        "workers": one_type.workers_of(reading(), name),
+        "schedules": one_type.schedules_of(reading(), name),
+        "words": schedule,
+    }
+
+
+def find_latest(name: str) -> dict[str, Any]:
+    """Return the latest runs of a type and its latest failures by code."""
+    _found(name)
+    return {
+        "name": name,
+        "runs": one_type.latest_runs(reading(), name),
+        "failures": one_type.failures_of(reading(), name),
+        "newest": query.NEWEST,
+    }
+
+
+def find_audit(name: str) -> dict[str, Any]:
+    """Return what people did to a type."""
+    _found(name)
+    return {
+        "target": f"type:{name}",
+        "noun": "type",
+        "rows": one_type.audit_of(reading(), "type", name),
+        "changes": changes,
+    }
+
+
+def twin(context: Mapping[str, Any]) -> dict[str, Any]:
+    """Return ``/types/<name>.json``: every number of the page."""
+    row, load, pace = context["type"], context["load"], context["pace"]
+    name = row["name"]
+    around, latest = find_around(name), find_latest(name)
+    return {
+        **dict(row),
+        "paused_reason": redact(row["paused_reason"]),
+        "state": "active" if row["paused_at"] is None else "paused",
+        "retries": context["retries"],
+        "patience_seconds": context["patience"],
+        "queued": load.queued,
+        "failed": load.failed,
+        "running": load.running,
+        "dead": load.dead,
+        "oldest_due_at": context["oldest"],
+        "median_seconds": pace.median,
+        "p95_seconds": pace.p95,
+        "succeeded_24h": pace.runs,
+        "hours": [{"start_at": bar.start_at, "succeeded": bar.good, "failed": bar.bad} for bar in pace.bars],
+        "workers": [dict(each) for each in around["workers"]],
+        "schedules": [dict(each) | {"error": redact(each["error"])} for each in around["schedules"]],
+        "runs": [dict(each) | {"last_error": redact(each["last_error"])} for each in latest["runs"]],
+        "failures": [dict(each) for each in latest["failures"]],
+        "audit": [hidden(each) for each in find_audit(name)["rows"]],
+    }
+
+
+add_page(
+    blueprint,
+    ONE,
+    "type/page.html",
+    find,
+    twin=twin,
+    fragments={
+        "state": "type/_state.html",
+        "facts": "type/_facts.html",
+        "day": ("type/_day.html", find_day),
+        "latest": ("type/_latest.html", find_latest),
+        "around": ("type/_around.html", find_around),
+        "audit": ("type/_audit.html", find_audit),
+    },
+    scope=Scope.TYPE,
+)

@@ -1,0 +1,98 @@
+"""Views of one worker: how it stands, what it runs, how its last attempts ended, who asked what of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from flask import Blueprint, abort
+from sqlalchemy import RowMapping
+
+from wakeboard.redaction import redact
+from wakeboard_dashboard import params
+from wakeboard_dashboard.connection import reading
+from wakeboard_dashboard.existing import missing
+from wakeboard_dashboard.live import add_page
+from wakeboard_dashboard.queries import asked, one_type, one_worker, workers
+from wakeboard_dashboard.views.system import loop_error
+from wakeboard_dashboard.views.workers import ASKED, COLOURS, PATH, path_of, why_not
+from wakeboard_dashboard.words.changes import changes, hidden
+
+blueprint = Blueprint("one_worker", __name__)
+
+
+def _found(name: str) -> RowMapping:
+    params.from_request()
+    row = one_worker.one(reading(), name)
+    if row is None:
+        abort(404, missing("worker", name))
+    return row
+
+
+def find(name: str) -> dict[str, Any]:
+    """Return how a worker stands and what it runs."""
+    row = _found(name)
+    state = workers.STATES[row["rank"]]
+    return {
+        "worker": row,
+        "state": state,
+        "colour": COLOURS[state],
+        "running": one_worker.running(reading(), name),
+        "asked": asked.latest(reading(), "worker", [name], ASKED),
+        "why_not": why_not(row),
+        "path": path_of(name),
+    }
+
+
+def find_ends(name: str) -> dict[str, Any]:
+    """Return how the last attempts of a worker ended."""
+    _found(name)
+    return {"ends": one_worker.ends(reading(), name), "newest": one_worker.NEWEST}
+
+
+def find_loops(name: str) -> dict[str, Any]:
+    """Return the background duties of a worker."""
+    _found(name)
+    loops = [dict(loop) for loop in one_worker.loops_of(reading(), name)]
+    return {"loops": [loop | {"last_error": loop_error(loop["last_error"])} for loop in loops]}
+
+
+def find_audit(name: str) -> dict[str, Any]:
+    """Return what people asked of a worker."""
+    _found(name)
+    return {
+        "target": f"worker:{name}",
+        "noun": "worker",
+        "rows": one_type.audit_of(reading(), "worker", name),
+        "changes": changes,
+    }
+
+
+def twin(context: Mapping[str, Any]) -> dict[str, Any]:
+    """Return ``/workers/<id>.json``."""
+    row = context["worker"]
+    name = row["id"]
+    return {
+        **{column.name: row[column.name] for column in workers.columns},
+        "state": context["state"],
+        "runs": [dict(run) for run in context["running"]],
+        "ends": [dict(end) | {"error": redact(end["error"])} for end in find_ends(name)["ends"]],
+        "loops": find_loops(name)["loops"],
+        "audit": [hidden(each) for each in find_audit(name)["rows"]],
+    }
+
+
+add_page(
+    blueprint,
+    f"{PATH}/<path:name>",
+    "worker/page.html",
+    find,
+    twin=twin,
+    fragments={
+        "state": "worker/_state.html",
+        "runs": "worker/_runs.html",
+        "ends": ("worker/_ends.html", find_ends),
+        "loops": ("worker/_loops.html", find_loops),
+        "audit": ("type/_audit.html", find_audit),
+    },
+)

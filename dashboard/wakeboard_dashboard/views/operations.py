@@ -1,0 +1,178 @@
+"""Views of operations: moves on many runs, how far they are, and the verbs that hold them up."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from flask import Blueprint, abort, g
+from sqlalchemy import RowMapping
+
+from wakeboard.operations import control, rules
+from wakeboard.redaction import redact
+from wakeboard.states import Role
+from wakeboard_dashboard import params
+from wakeboard_dashboard.confirmed import filters_of
+from wakeboard_dashboard.connection import as_of, reading
+from wakeboard_dashboard.filtertext import write_line
+from wakeboard_dashboard.live import add_page, rows_twin
+from wakeboard_dashboard.params import WrongFilter
+from wakeboard_dashboard.pictures.shares import WIDTH, shares
+from wakeboard_dashboard.queries import operations, runs
+from wakeboard_dashboard.verbs import add_verb
+from wakeboard_dashboard.words import operations as words
+
+blueprint = Blueprint("operations", __name__)
+
+PATH = "/operations"
+FIELDS = {
+    "status": params.one_of(rules.STATES),
+    "verb": params.one_of(tuple(rules.VERB_MOVES)),
+    "who": params.TEXT,
+}
+FIELDS_OF_ONE = {"result": params.one_of(tuple(operations.RESULTS))}
+COLUMNS = [
+    "id", "verb", "filter", "status", "total", "done", "asked", "skipped", "succeeded", "failed", "dropped",
+    "per_minute", "stop_above_percent", "canary", "canary_run_id", "canary_outcome", "actor", "source",
+    "reason", "note", "as_of", "created_at", "finished_at",
+]  # fmt: skip
+RUN_COLUMNS = ["run_id", "result", "why", "outcome", "watched_run_id", "handled_at", "status", "job_type"]
+HIDDEN = "hidden from viewers"
+
+
+def find() -> dict[str, Any]:
+    """Return the operations of the page."""
+    filters = params.from_request(FIELDS)
+    return {
+        "filters": filters,
+        "rows": operations.page(reading(), filters),
+        "words": words,
+        "line_of": line_of,
+        "states": rules.STATES,
+    }
+
+
+def _found(operation_id: int) -> RowMapping:
+    """Return the operation; the parts of its page share one look at it."""
+    if "operation" not in g:
+        params.from_request(FIELDS_OF_ONE)
+        g.operation = operations.one(reading(), operation_id)
+    operation: RowMapping | None = g.operation
+    if operation is None:
+        abort(404, control.missing(operation_id).message)
+    return operation
+
+
+def find_facts(operation_id: int) -> dict[str, Any]:
+    """Return what was asked for, and how far that is known: its canary, its end."""
+    found = _found(operation_id)
+    return {"operation": found, "line": line_of(found), "query": query_of(found), "words": words}
+
+
+def find_one(operation_id: int) -> dict[str, Any]:
+    """Return an operation and the runs of it that the address asks for."""
+    filters = params.from_request(FIELDS_OF_ONE)
+    found = _found(operation_id)
+    is_bad, sentence = words.sentence(dict(found), as_of(), is_alive=operations.is_somebody_alive(reading()))
+    return {
+        "operation": found,
+        "filters": filters,
+        "rows": operations.runs_of(reading(), operation_id, filters),
+        "results": tuple(operations.RESULTS),
+        "words": words,
+        "is_bad": is_bad,
+        "sentence": sentence,
+        "shares": shares(dict(found)),
+        "width": WIDTH,
+        "left": rules.left(found["skips"]),
+        "reasons": rules.LEFT,
+        "path": f"{PATH}/{operation_id}",
+    }
+
+
+def query_of(operation: Mapping[Any, Any]) -> str | None:
+    """Return the query string of its filter where this reader may see it; None for chosen runs."""
+    query = str(operation["filter"].get("query") or "")
+    if not query:
+        return None
+    try:
+        filters = filters_of(query)
+        if not g.actor.role.covers(Role.OPERATOR):
+            runs.refuse_hidden(filters)
+    except WrongFilter:
+        # Of an older version, or not for this reader.
+        return None
+    return filters.query
+
+
+def line_of(operation: Mapping[Any, Any]) -> str:
+    """Return its filter as people type it; "chosen runs" where they were chosen one by one."""
+    if not operation["filter"].get("query"):
+        return "chosen runs"
+    query = query_of(operation)
+    return HIDDEN if query is None else str(redact(write_line(filters_of(query))))
+
+
+def item(row: RowMapping) -> dict[str, Any]:
+    """Return an operation as the twin gives it: its filter as the line that people type."""
+    found = {name: row[name] for name in COLUMNS} | {"filter": line_of(row), "reason": redact(row["reason"])}
+    return found | {"skips": row["skips"], "also": row["filter"].get("also", [])}
+
+
+def twin_of_one(context: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an operation and a page of its runs."""
+    body = context["rows"].twin(lambda row: {name: row[name] for name in RUN_COLUMNS})
+    found = item(context["operation"])
+    # The answer has an ``as_of`` of its own.
+    found["counted_at"] = found.pop("as_of")
+    return {**found, "sentence": context["sentence"], **body}
+
+
+add_page(
+    blueprint,
+    PATH,
+    "operations/page.html",
+    find,
+    twin=rows_twin(item),
+    columns=COLUMNS,
+    fragments={"list": "operations/_list.html"},
+)
+add_page(
+    blueprint,
+    f"{PATH}/<id:operation_id>",
+    "operations/one.html",
+    find_one,
+    twin=twin_of_one,
+    columns=RUN_COLUMNS,
+    fragments={
+        "state": "operations/_state.html",
+        "runs": "operations/_runs.html",
+        "facts": ("operations/_facts.html", find_facts),
+    },
+)
+add_verb(
+    blueprint,
+    f"{PATH}/<id:operation_id>/pause",
+    "operation.pause",
+    lambda connection, actor, reason, operation_id: control.pause(connection, operation_id, actor, reason),
+    says=lambda operation_id: f"Pause operation {operation_id}? No further run is moved until it is resumed.",
+    back=lambda operation_id: f"{PATH}/{operation_id}",
+)
+add_verb(
+    blueprint,
+    f"{PATH}/<id:operation_id>/resume",
+    "operation.resume",
+    lambda connection, actor, reason, operation_id: control.resume(connection, operation_id, actor, reason),
+    says=lambda operation_id: f"Let operation {operation_id} go on, at its pace?",
+    back=lambda operation_id: f"{PATH}/{operation_id}",
+)
+add_verb(
+    blueprint,
+    f"{PATH}/<id:operation_id>/abort",
+    "operation.abort",
+    lambda connection, actor, reason, operation_id: control.abort(connection, operation_id, actor, reason),
+    says=lambda operation_id: (
+        f"Abort operation {operation_id}? What was moved stays moved; the others are left as they are."
+    ),
+    back=lambda operation_id: f"{PATH}/{operation_id}",
+)

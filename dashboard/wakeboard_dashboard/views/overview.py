@@ -1,0 +1,236 @@
+"""The overview: one sentence on how things are, the numbers behind it, what needs a person, what is next."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from flask import Blueprint, g
+
+from wakeboard.alerts.kinds import KINDS
+from wakeboard.hours import HOUR
+from wakeboard.redaction import redact
+from wakeboard_dashboard import attention, params
+from wakeboard_dashboard.connection import as_of, reading
+from wakeboard_dashboard.kept import kept
+from wakeboard_dashboard.live import add_page
+from wakeboard_dashboard.pictures.spreads import Column, Spread, spread
+from wakeboard_dashboard.queries import ended, overview
+from wakeboard_dashboard.queries.ended import WINDOWS, Bar, Window, Work
+from wakeboard_dashboard.queries.hourly import Memory
+from wakeboard_dashboard.queries.settled import Settled
+from wakeboard_dashboard.security import is_poll
+from wakeboard_dashboard.words.verdict import capped, leaving_in_words, slots_in_words, verdict
+
+blueprint = Blueprint("overview", __name__)
+
+FIELDS = {"window": params.one_of(tuple(WINDOWS))}
+USUAL = "24h"
+# More of them are one line: what else needs a person would be out of sight below.
+MOST_PAUSES = 5
+
+
+def find() -> dict[str, Any]:
+    """Return the numbers of the tiles, the sentence above them, and the window that the page is about."""
+    filters = params.from_request(FIELDS)
+    if not is_poll():
+        # Page and twin show these as well.
+        attention.by_type()
+    now = attention.standing()
+    return {
+        "counts": now.counts,
+        "rising": now.rising,
+        "attention": attention.remember(now.needing),
+        "verdict": verdict(now.counts, now.rising, now.firing, as_of()),
+        "capped": capped,
+        "slots": slots_in_words(now.counts),
+        "filters": filters,
+        "window": _window(),
+        "windows": WINDOWS.values(),
+        "usual": USUAL,
+    }
+
+
+def _window() -> Window:
+    return WINDOWS[params.from_request(FIELDS).get("window", USUAL)]
+
+
+def _bars() -> list[Bar]:
+    """Return what ended in each step of the window; asked once in a request."""
+    if "ended" not in g:
+        window = _window()
+        memory: Memory[Bar] = kept("wakeboard_ended", Memory)
+        words = "%a %H:%M" if window.step * window.count > HOUR else "%H:%M"
+        g.ended = [
+            replace(bar, label=bar.start_at.astimezone(g.zone).strftime(words))
+            for bar in ended.bars(reading(), as_of(), window, memory)
+        ]
+    bars: list[Bar] = g.ended
+    return bars
+
+
+def find_ended() -> dict[str, Any]:
+    """Return what ended in the window: bars and their sums."""
+    bars = _bars()
+    return {
+        "window": _window(),
+        "bars": bars,
+        "good": sum(bar.good for bar in bars),
+        "bad": sum(bar.bad for bar in bars),
+    }
+
+
+def find_pace() -> dict[str, Any]:
+    """Return how long what ended in the window ran and waited."""
+    bars = _bars()
+    return {
+        "window": _window(),
+        "bars": bars,
+        "spreads": {
+            "run": spread(bars, [bar.run_times for bar in bars]),
+            "wait": spread(bars, [bar.waits for bar in bars]),
+        },
+    }
+
+
+def find_works() -> dict[str, Any]:
+    """Return the busiest and the slowest types of the window."""
+    settled = kept("wakeboard_works_of_hours", lambda: Settled(len(WINDOWS)))
+    busiest, slowest = ended.busiest_and_slowest(ended.works(reading(), _bars(), settled))
+    return {"window": _window(), "busiest": busiest, "slowest": slowest}
+
+
+def find_troubles() -> dict[str, Any]:
+    """Return what needs a person: runs by type and state, missed fires, open effects, alerts, pauses."""
+    params.from_request(FIELDS)
+    troubles = attention.by_type().lines
+    now = attention.standing()
+    return {
+        "troubles": troubles,
+        "overlong": now.overlong,
+        "rising": now.rising,
+        "pauses": overview.pauses(reading()),
+        "most_pauses": MOST_PAUSES,
+        "alerts": now.alerts,
+        "kinds": KINDS,
+        "counts": now.counts,
+        "leaving": leaving_in_words(now.counts),
+        "capped": capped,
+    }
+
+
+def find_fires() -> dict[str, Any]:
+    """Return the next fires."""
+    params.from_request(FIELDS)
+    return {"fires": overview.next_fires(reading())}
+
+
+def twin(context: dict[str, Any]) -> dict[str, Any]:
+    """Return ``/overview.json``: every number of the page."""
+    counts, rise, said = context["counts"], context["rising"], context["verdict"]
+    past = find_ended() | find_pace() | find_works()
+    return {
+        "well": said.is_good,
+        "sentence": f"{said.strong} {said.rest}",
+        "dead": counts.dead,
+        "stuck": counts.stuck,
+        "held_by_silent_workers": counts.silent,
+        "failed": counts.failed,
+        "rising": {
+            "firing": rise.firing,
+            "failed_attempts_1h": rise.value,
+            "limit": rise.limit,
+            "sentence": rise.sentence,
+        },
+        "missed_fires": counts.missed,
+        "schedules_missed": counts.schedules_missed,
+        "schedules_that_cannot_fire": counts.unfireable,
+        "unconfirmed_effects": counts.unconfirmed,
+        "paused_types": counts.paused,
+        "running": counts.running,
+        "running_on_leaving_workers": counts.finishing,
+        "slots": counts.slots,
+        "workers": counts.workers,
+        "claiming_slots": counts.claiming_slots,
+        "claiming_workers": counts.claiming,
+        "draining_workers": counts.draining,
+        "stopping_workers": counts.stopping,
+        "queued": counts.queued,
+        "oldest_due_at": counts.oldest_due_at,
+        "window": context["window"].name,
+        "since_at": past["bars"][0].start_at,
+        "step_seconds": context["window"].step.total_seconds(),
+        "succeeded_attempts": past["good"],
+        "failed_attempts": past["bad"],
+        "bars": [_bar(*each) for each in zip(past["bars"], *_columns(past["spreads"]), strict=True)],
+        "run_time": _spread(past["spreads"]["run"]),
+        "wait_time": _spread(past["spreads"]["wait"]),
+        "busiest": [_work(*each) for each in past["busiest"]],
+        "slowest": [_work(*each) for each in past["slowest"]],
+        "attention": [
+            {"state": line.state, "job_type": line.job_type, "runs": line.count, "since_at": line.since_at}
+            for line in attention.by_type().lines
+        ],
+        "overlong": [
+            {
+                "job_type": each.job_type,
+                "runs": each.count,
+                "since_at": each.since_at,
+                "median_seconds": each.pace.median,
+                "p95_seconds": each.pace.p95,
+            }
+            for each in attention.standing().overlong
+        ],
+        "next": [dict(row) | {"error": redact(row["error"])} for row in overview.next_fires(reading())],
+    }
+
+
+def _columns(spreads: dict[str, Spread]) -> tuple[list[Column], list[Column]]:
+    return list(spreads["run"].columns), list(spreads["wait"].columns)
+
+
+def _bar(bar: Bar, run: Column, wait: Column) -> dict[str, Any]:
+    return {
+        "start_at": bar.start_at,
+        "succeeded": bar.good,
+        "failed": bar.bad,
+        "run_time": _percentiles(run),
+        "wait_time": _percentiles(wait),
+    }
+
+
+def _percentiles(of: Column | Spread) -> dict[str, Any]:
+    return {"attempts": of.count, "p50_seconds": of.p50, "p95_seconds": of.p95, "p99_seconds": of.p99}
+
+
+def _spread(of: Spread) -> dict[str, Any]:
+    return {**_percentiles(of), "longest_seconds": of.longest}
+
+
+def _work(job_type: str, work: Work) -> dict[str, Any]:
+    return {
+        "job_type": job_type,
+        "attempts": work.attempts,
+        "failed": work.failed,
+        "seconds": work.seconds,
+        "average_seconds": work.average_seconds,
+        "longest_seconds": work.longest_seconds,
+    }
+
+
+add_page(
+    blueprint,
+    "/",
+    "overview/page.html",
+    find,
+    twin=twin,
+    fragments={
+        "tiles": "overview/_tiles.html",
+        "succeeded": ("overview/_succeeded.html", find_ended),
+        "done": ("overview/_done.html", find_ended),
+        "pace": ("overview/_pace.html", find_pace),
+        "types": ("overview/_types.html", find_works),
+        "attention": ("overview/_attention.html", find_troubles),
+        "fires": ("overview/_fires.html", find_fires),
+    },
+)

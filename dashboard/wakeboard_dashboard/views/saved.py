@@ -1,0 +1,78 @@
+"""Saved views of the list of runs: a filter under a name, for everybody; saved and removed with a reason."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import psycopg
+from flask import Blueprint, abort, request
+from sqlalchemy import RowMapping
+
+from wakeboard.audit import Actor
+from wakeboard.filters.runs import FIELDS
+from wakeboard.transitions import Answer, views
+from wakeboard_dashboard import params
+from wakeboard_dashboard.confirmed import YES
+from wakeboard_dashboard.connection import reading
+from wakeboard_dashboard.filtertext import write_line
+from wakeboard_dashboard.queries import runs
+from wakeboard_dashboard.queries import views as query
+from wakeboard_dashboard.verbs import add_verb, body
+
+blueprint = Blueprint("saved", __name__)
+
+PAGE = "runs"
+BACK = "/runs"
+PATH = f"{BACK}/views"
+
+
+def read(text: str) -> params.Filters:
+    """Return the filters of a query string such as ``status=dead``. Raises WrongFilter.
+
+    Everybody sees a view: what is hidden from viewers cannot be one.
+    """
+    filters = params.read_text(text, FIELDS)
+    runs.refuse_hidden(filters)
+    return filters
+
+
+def _save(connection: psycopg.Connection[Any], actor: Actor, reason: str | None) -> Answer:
+    given = body()
+    filters, replace = read(given.get("query", "")), given.get("replace", "").lower() in YES
+    return views.save(connection, PAGE, given.get("name", ""), filters.query, actor, reason, replace=replace)
+
+
+def _ask() -> dict[str, Any]:
+    filters = read(request.values.get("query", ""))
+    if not filters:
+        abort(400, "A view is a filter under a name: filter the list of runs first.")
+    return {"query": filters.query, "line": write_line(filters), "longest": views.LONGEST_NAME}
+
+
+def _view(view_id: int) -> RowMapping:
+    found = query.one(reading(), view_id)
+    if found is None:
+        abort(404, "There is no such view; it may have been removed.")
+    return found
+
+
+add_verb(
+    blueprint,
+    f"{PATH}/save",
+    "view.save",
+    _save,
+    says=lambda: "Save this filter under a name that everybody finds on the page of runs?",
+    back=lambda: BACK,
+    fields="runs/_save_view.html",
+    ask=_ask,
+    keeps=True,
+    takes=("query", "name", "replace"),
+)
+add_verb(
+    blueprint,
+    f"{PATH}/<id:view_id>/remove",
+    "view.remove",
+    lambda connection, actor, reason, view_id: views.remove(connection, view_id, actor, reason),
+    says=lambda view_id: f"Remove the view “{_view(view_id)['name']}” for everybody? The runs in it stay.",
+    back=lambda view_id: BACK,
+)

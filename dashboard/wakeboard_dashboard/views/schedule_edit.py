@@ -1,0 +1,148 @@
+"""The form of a schedule for admins: what was typed stays until it is right, and nobody's edit is lost.
+
+Posting with ``preview`` shows the next fires of what was typed and saves nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+from flask import Blueprint, Response, abort, g, jsonify, make_response, render_template, request
+from sqlalchemy import Connection, RowMapping, literal_column, select
+
+from wakeboard.redaction import redact
+from wakeboard.states import VERBS
+from wakeboard.tables import job_definitions
+from wakeboard.transitions import Answer, definitions, editing
+from wakeboard_dashboard import params
+from wakeboard_dashboard.answers import local_path, respond, wanted
+from wakeboard_dashboard.connection import as_of, database, reading, writing
+from wakeboard_dashboard.existing import missing
+from wakeboard_dashboard.queries import schedules
+from wakeboard_dashboard.security import require
+from wakeboard_dashboard.verbs import add_verb, body, refuse_unread
+from wakeboard_dashboard.words import schedule as words
+from wakeboard_dashboard.words import schedule_form as form
+
+blueprint = Blueprint("schedule_edit", __name__)
+
+PATH = "/schedules"
+ONE = f"{PATH}/<name>"
+EDIT = VERBS["schedule.edit"]
+
+
+def one(connection: Connection, name: str) -> RowMapping:
+    """Return the definition ``name`` with the version that an edit guards. Answers 404 when there is none."""
+    statement = select(job_definitions, literal_column(editing.VERSION).label("version"))
+    found = connection.execute(statement.where(job_definitions.c.name == name)).mappings().one_or_none()
+    if found is None:
+        abort(404, missing("schedule", name))
+    return found
+
+
+@blueprint.route(f"{ONE}/edit", methods=["GET", "POST"], endpoint="schedule_edit")
+def edit(name: str) -> Response:
+    """Show the form, or save what was typed into it."""
+    require(EDIT)
+    if request.method == "GET":
+        params.from_request({"next": params.TEXT, "reason": params.TEXT})
+        definition = one(reading(), name)
+        return _shown(
+            definition, form.texts_of(definition) | {"reason": request.args.get("reason", "")[:500]}
+        )
+    refuse_unread(*form.FIELDS, "version")
+    definition, texts = one(reading(), name), texts_sent()
+    values, errors = form.read(texts, definition)
+    if "preview" in texts and wanted() == "page":
+        return _shown(definition, texts, errors, seen=texts.get("version"), is_preview=True)
+    if wanted() == "page" and texts.get("version", definition["version"]) != definition["version"]:
+        return _shown(definition, texts, sentence=editing.CHANGED.format(name), code=409)
+    if errors:
+        return _refused(definition, texts, errors)
+    reason = texts.get("reason", "").strip()[:500] or None
+    with writing() as connection:
+        answer = editing.edit(connection, name, values, g.actor, reason, version=texts.get("version") or None)
+    if answer.result in ("forbidden", "invalid") and wanted() == "page":
+        return _unsaved(name, texts, answer)
+    return respond(answer, f"{PATH}/{name}")
+
+
+def texts_sent() -> dict[str, str]:
+    """Return what was sent: a form's texts, or a JSON object whose payload may be an object of its own."""
+    given = dict(body())
+    sent = request.get_json(silent=True) if request.is_json else None
+    if isinstance(sent, dict):
+        if isinstance(sent.get("payload"), dict):
+            given["payload"] = json.dumps(sent["payload"])
+        # Null is "as the type says", or "by hand only".
+        given |= {key: "" for key, value in sent.items() if value is None}
+    return given
+
+
+def _refused(definition: RowMapping, texts: Mapping[str, str], errors: Mapping[str, str]) -> Response:
+    if wanted() == "page":
+        return _shown(definition, texts, errors, seen=texts.get("version"), code=400)
+    message = " ".join(errors.values())
+    response = jsonify({"id": definition["name"], "status": None, "changed": False, "message": message,
+                        "errors": errors})  # fmt: skip
+    response.status_code = 400
+    return response
+
+
+def _unsaved(name: str, texts: Mapping[str, str], answer: Answer) -> Response:
+    """Show the form again, beside what the schedule says now: saving once more replaces that."""
+    # The request's own transaction began before the other edit was committed.
+    with database().primary.connect() as connection:
+        definition = one(connection, name)
+    return _shown(definition, texts, sentence=answer.message, code=answer.http_status)
+
+
+def _shown(
+    definition: RowMapping,
+    texts: Mapping[str, str],
+    errors: Mapping[str, str] | None = None,
+    *,
+    seen: str | None = None,
+    is_preview: bool = False,
+    sentence: str | None = None,
+    code: int = 200,
+) -> Response:
+    """Return the form with ``texts`` in it; ``seen`` is the version that the person began with."""
+    before = form.texts_of(definition)
+    typed = before | {key: text for key, text in texts.items() if key in before}
+    html = render_template(
+        "schedule/edit.html",
+        definition=definition,
+        texts=typed,
+        before=before,
+        errors=errors or {},
+        sentence=sentence,
+        version=seen or definition["version"],
+        is_preview=is_preview,
+        fires=words.preview(typed["schedule"].strip() or None, typed["timezone"].strip(), as_of()),
+        words=words,
+        form=form,
+        reason=texts.get("reason", ""),
+        hides=redact(definition["payload"]) != definition["payload"],
+        back=local_path(request.values.get("next")) or f"{PATH}/{definition['name']}",
+    )
+    return make_response(html, code)
+
+
+def _removing(name: str) -> str:
+    """Return the question before a removal, which says what becomes of the runs that wait."""
+    definition = one(reading(), name)
+    behind = definitions.left_behind(definition["job_type"], schedules.waiting(reading(), definition["id"]))
+    said = f"Remove schedule {name}? It fires no more; its runs and their history stay. {behind}"
+    return said.rstrip()
+
+
+add_verb(
+    blueprint,
+    f"{ONE}/remove",
+    "schedule.remove",
+    lambda connection, actor, reason, name: definitions.remove(connection, name, actor, reason),
+    says=_removing,
+    back=lambda name: PATH,
+)

@@ -1,0 +1,104 @@
+"""The form of a new schedule for admins: as that of an edit, but for its name and its type.
+
+Posting with ``preview`` shows the fires of what was typed and creates nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from flask import Blueprint, Response, current_app, g, jsonify, make_response, render_template, request
+
+from wakeboard.transitions import Answer, definitions
+from wakeboard.transitions.by_hand import near
+from wakeboard.transitions.definitions import Definition, DefinitionError
+from wakeboard_dashboard import params
+from wakeboard_dashboard.answers import local_path, respond, wanted
+from wakeboard_dashboard.connection import as_of, reading, writing
+from wakeboard_dashboard.existing import is_there, missing
+from wakeboard_dashboard.queries import runs
+from wakeboard_dashboard.security import require
+from wakeboard_dashboard.verbs import refuse_unread
+from wakeboard_dashboard.views.schedule_edit import EDIT, PATH, texts_sent
+from wakeboard_dashboard.words import schedule as words
+from wakeboard_dashboard.words import schedule_form as form
+
+blueprint = Blueprint("schedule_new", __name__)
+
+# No schedule has a name with a plus.
+NEW = f"{PATH}/+new"
+FIELDS = ("name", "job_type", "new_type", *(name for name in form.FIELDS if name != "enabled"))
+
+
+@blueprint.route(NEW, methods=["GET", "POST"], endpoint="schedule_new")
+def new() -> Response:
+    """Show the form, or create the schedule that was typed into it."""
+    require(EDIT)
+    if request.method == "GET":
+        params.from_request({"next": params.TEXT, "reason": params.TEXT, "type": params.TEXT})
+        return _shown({"job_type": request.args.get("type", ""), "reason": request.args.get("reason", "")})
+    refuse_unread(*FIELDS)
+    texts = texts_sent()
+    values, errors = form.read_new(texts)
+    errors |= _untyped(texts, errors)
+    if "preview" in texts and wanted() == "page":
+        return _shown(texts, errors, is_preview=True)
+    if errors:
+        return _refused(texts, errors)
+    reason = texts.get("reason", "").strip()[:500] or None
+    try:
+        with writing() as connection:
+            answer = definitions.create(connection, Definition(**values), g.actor, reason)
+    except DefinitionError as wrong:
+        return _refused(texts, {}, str(wrong))
+    if answer.result == "forbidden" and wanted() == "page":
+        return _shown(texts, {"name": answer.message}, code=409)
+    return respond(answer, f"{PATH}/{answer.id}")
+
+
+def _untyped(texts: Mapping[str, str], errors: Mapping[str, str]) -> dict[str, str]:
+    """Return what is wrong with a type that nobody has registered, unless that is said to be right."""
+    name = texts.get("job_type", "").strip()
+    if "job_type" in errors or texts.get("new_type") in ("1", "True") or is_there(reading(), "type", name):
+        return {}
+    hint = near(name, runs.type_names(reading()))
+    mend = "If one will, check “No worker has it yet” (new_type)."
+    return {"job_type": f"{missing('type', name)}{hint} {mend}"}
+
+
+def _refused(texts: Mapping[str, str], errors: Mapping[str, str], sentence: str | None = None) -> Response:
+    if wanted() == "page":
+        return _shown(texts, errors, sentence=sentence, code=400)
+    message = " ".join(filter(None, [*errors.values(), sentence]))
+    answer = Answer(texts.get("name", "")[:100], None, "invalid", f"{message} Nothing was created.")
+    response = jsonify(answer.body() | {"errors": dict(errors)})
+    response.status_code = answer.http_status
+    return response
+
+
+def _shown(
+    texts: Mapping[str, str],
+    errors: Mapping[str, str] | None = None,
+    *,
+    is_preview: bool = False,
+    sentence: str | None = None,
+    code: int = 200,
+) -> Response:
+    """Return the form with ``texts`` in it, where they say anything."""
+    before = form.texts_of_new(current_app.config["SETTINGS"].timezone)
+    typed = before | {key: text for key, text in texts.items() if key in before}
+    html = render_template(
+        "schedule/new.html",
+        texts=typed,
+        before=before,
+        errors=errors or {},
+        sentence=sentence,
+        is_preview=is_preview,
+        fires=words.preview(typed["schedule"].strip() or None, typed["timezone"].strip(), as_of()),
+        words=words,
+        types=runs.type_names(reading()),
+        reason=texts.get("reason", "")[:500],
+        hides=False,
+        back=local_path(request.values.get("next")) or PATH,
+    )
+    return make_response(html, code)

@@ -1,0 +1,300 @@
+"""Views of schedules: when each fires, what came of the last fires, and the verbs run, pause and resume."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import tzinfo
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from flask import Blueprint, abort, g
+from markupsafe import Markup
+from sqlalchemy import RowMapping
+
+from wakeboard.redaction import redact
+from wakeboard.tables import job_definitions
+from wakeboard.transitions import definitions, registered
+from wakeboard_dashboard import params
+from wakeboard_dashboard.connection import as_of, reading
+from wakeboard_dashboard.errors import Elsewhere
+from wakeboard_dashboard.existing import missing
+from wakeboard_dashboard.kept import kept
+from wakeboard_dashboard.live import add_page, rows_twin
+from wakeboard_dashboard.pictures.marks import marks
+from wakeboard_dashboard.queries import asked, fires, odd_schedules, schedules
+from wakeboard_dashboard.queries.known_schedules import Known
+from wakeboard_dashboard.verbs import add_verb
+from wakeboard_dashboard.views.audit import word_of
+from wakeboard_dashboard.words import schedule as words
+from wakeboard_dashboard.words.changes import changes, hidden, whole
+from wakeboard_dashboard.words.oddities import MEANINGS, counted, oddities
+
+blueprint = Blueprint("schedules", __name__)
+
+PATH = "/schedules"
+ONE = f"{PATH}/<name>"
+FIELDS = {
+    "state": params.one_of(schedules.STATES, many=True),
+    "type": params.TEXT,
+    "q": params.TEXT,
+}
+COLUMNS = [
+    "name", "job_type", "schedule", "words", "timezone", "enabled", "error", "next_fire_at", "last_fire_at",
+    "last_run_id", "last_run_status", "missed_24h", "late", "overlapping", "twice", "paused_by", "paused_at",
+    "paused_reason", "misfire", "grace_seconds", "overlap", "standstill",
+]  # fmt: skip
+# The largest page of schedules and some that changed, 5 kB each.
+STRIPS = 256
+
+
+class Strip(NamedTuple):
+    """The latest runs of a schedule as marks, and how many of them are odd, by word."""
+
+    marks: Markup
+    odd: Mapping[str, int]
+
+
+def find() -> dict[str, Any]:
+    """Return the definitions of the page with their latest runs and missed fires."""
+    filters = params.from_request(FIELDS)
+    odd_words = [state for state in filters.get("state") or () if state in schedules.ODD_STATES]
+    odd, known = odd_schedules.NONE, kept("wakeboard_known_schedules", Known)
+    if odd_words:
+        odd = odd_schedules.matching(reading(), filters, odd_words, known)
+    rows = schedules.page(reading(), filters, odd.ids)
+    zones = {row["id"]: row["timezone"] for row in rows.items}
+    latest = odd.latest | known.strips(reading(), [each for each in zones if each not in odd.latest])
+    return {
+        "filters": filters,
+        "rows": rows,
+        "latest": latest,
+        "strips": {
+            each: _strip(latest[each]["runs"], zone, g.zone) for each, zone in zones.items() if each in latest
+        },
+        "missed": schedules.missed_lately(reading()),
+        "pauses": pauses(rows.items),
+        "meanings": MEANINGS,
+        "states": schedules.STATES,
+        "unjudged": None if odd.is_all else odd_schedules.MOST_JUDGED,
+        "types": schedules.type_names(reading()),
+        "words": words,
+    }
+
+
+@lru_cache(STRIPS)
+def _strip(runs: str, timezone: str, zone: tzinfo) -> Strip:
+    """Return what ``runs`` (``fires.strips``) of a schedule in ``timezone`` are to a reader in ``zone``."""
+    latest = fires.read(runs)
+    odd = oddities(latest, timezone)
+    return Strip(marks(latest, odd, zone), counted(odd))
+
+
+def pauses(definitions: Sequence[RowMapping]) -> dict[str, RowMapping]:
+    """Return by name who paused those that are paused, when and why, as far as the audit log knows."""
+    names = [row["name"] for row in definitions if not row["enabled"]]
+    found = asked.latest(reading(), "schedule", names, ["schedule.pause"])
+    return {name: row for (name, _), row in found.items()}
+
+
+def twin(context: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the list's JSON body."""
+
+    def item(row: RowMapping) -> dict[str, Any]:
+        last = context["latest"].get(row["id"])
+        pause = context["pauses"].get(row["name"])
+        odd = context["strips"][row["id"]].odd if last else {}
+        return {
+            **{name: row[name] for name in COLUMNS if name in row},
+            "error": redact(row["error"]),
+            **{word: odd.get(word, 0) for word in ("late", "overlapping", "twice")},
+            "paused_by": pause["actor"] if pause else None,
+            "paused_at": pause["at"] if pause else None,
+            "paused_reason": redact(pause["reason"]) if pause else None,
+            "words": words.in_words(row["schedule"]),
+            "last_run_id": last["newest"] if last else None,
+            "last_run_status": last["status"] if last else None,
+            "missed_24h": context["missed"].get(row["id"], 0),
+        }
+
+    body: dict[str, Any] = context["rows"].twin(item)
+    return body
+
+
+def _found(name: str) -> RowMapping:
+    """Return the definition; the parts of its page, each with a query of its own, share one look at it."""
+    if "definition" not in g:
+        params.from_request()
+        g.definition = schedules.one(reading(), name)
+    definition: RowMapping | None = g.definition
+    if definition is None:
+        if schedules.was_removed(reading(), name):
+            runs = f"/runs?schedule={name}"
+            raise Elsewhere(f"Schedule “{name}” was removed. Its runs are kept: {runs}", runs, "Its runs")
+        abort(404, missing("schedule", name))
+    return definition
+
+
+def find_one(name: str) -> dict[str, Any]:
+    """Return one definition."""
+    definition = _found(name)
+    return {
+        "definition": definition,
+        "words": words,
+        "pause": pauses([definition]).get(name),
+        "code_says": _said_in_code(definition),
+    }
+
+
+def _said_in_code(definition: RowMapping) -> str | None:
+    """Return what the code of a schedule's type says, where the schedule has its name and says otherwise.
+
+    With the zone where that differs; code that names none leaves it to whoever edits the schedule.
+    """
+    said: str | None = definition["code_schedule"]
+    zone = definition["code_timezone"] or definition["timezone"]
+    is_its = definition["name"] in registered.names_of(definition["job_type"])
+    if said is None or not is_its or (said, zone) == (definition["schedule"], definition["timezone"]):
+        return None
+    return said if zone == definition["timezone"] else f"{said} in {zone}"
+
+
+def find_fires(name: str) -> dict[str, Any]:
+    """Return the next fires of one definition: when, and what is odd about them."""
+    definition = _found(name)
+    found = words.preview(definition["schedule"], definition["timezone"], as_of())
+    return {"definition": definition, "fires": found, "words": words}
+
+
+def find_history(name: str) -> dict[str, Any]:
+    """Return the latest runs of one definition and the fires it missed."""
+    definition = _found(name)
+    latest = fires.latest(reading(), definition["id"])
+    return {
+        "definition": definition,
+        "runs": schedules.runs_of(reading(), definition["id"]),
+        "missed": schedules.missed_of(reading(), definition["id"]),
+        "most_missed": schedules.CAP,
+        "odd": oddities(latest, definition["timezone"]),
+        "words": words,
+    }
+
+
+def find_missed(name: str) -> dict[str, Any]:
+    """Return a page of the fires that one definition missed."""
+    definition = _found(name)
+    filters = params.from_request()
+    rows = schedules.missed_page(reading(), definition["id"], filters)
+    return {"definition": definition, "filters": filters, "rows": rows, "words": words}
+
+
+def find_audit(name: str) -> dict[str, Any]:
+    """Return what people did to one definition."""
+    definition = _found(name)
+    return {
+        "definition": definition,
+        "rows": schedules.audit(reading(), name),
+        "changes": changes,
+        "whole": whole,
+        "word_of": word_of,
+    }
+
+
+def twin_of_one(context: Mapping[str, Any]) -> dict[str, Any]:
+    """Return ``/schedules/<name>.json``: the definition, its next fires, missed fires, runs and audit."""
+    definition: RowMapping = context["definition"]
+    following = words.preview(definition["schedule"], definition["timezone"], as_of())
+    history = find_history(definition["name"])
+    return {
+        **{column.name: definition[column.name] for column in job_definitions.c},
+        **{name: redact(definition[name]) for name in ("payload", "error")},
+        "standstill": definition["standstill"],
+        "words": words.in_words(definition["schedule"]),
+        "code_says": context["code_says"],
+        "next_fires": [
+            {"at": fire.at, "local": fire.local.isoformat(), "note": fire.note} for fire in following
+        ],
+        "missed_fires": [
+            {key: value for key, value in row.items() if key != "among"} for row in history["missed"]
+        ],
+        "missed_fires_count": history["missed"][0]["among"] if history["missed"] else 0,
+        "all_missed_fires": f"{PATH}/{definition['name']}/missed.json",
+        "all_runs": f"/runs.json?schedule={definition['name']}",
+        "runs": [
+            dict(row)
+            | {
+                "last_error": redact(row["last_error"]),
+                "odd": [
+                    {"word": one.word, "sentence": one.sentence} for one in history["odd"].get(row["id"], [])
+                ],
+            }
+            for row in history["runs"]
+        ],
+        "audit": [hidden(row) for row in schedules.audit(reading(), definition["name"])],
+    }
+
+
+def _asking_to_run(name: str) -> str:
+    definition = schedules.one(reading(), name)
+    said = f"Enqueue one run of {name} now? Its schedule goes on as before."
+    why = words.standing(definition) if definition else ""
+    return f"{said} But {why}: the run waits." if why else said
+
+
+add_page(
+    blueprint,
+    PATH,
+    "schedules/page.html",
+    find,
+    twin=twin,
+    columns=COLUMNS,
+    fragments={"list": "schedules/_list.html"},
+)
+add_page(
+    blueprint,
+    ONE,
+    "schedule/page.html",
+    find_one,
+    twin=twin_of_one,
+    fragments={
+        "state": "schedule/_state.html",
+        "facts": "schedule/_facts.html",
+        "fires": ("schedule/_fires.html", find_fires),
+        "history": ("schedule/_history.html", find_history),
+        "audit": ("schedule/_audit.html", find_audit),
+    },
+)
+add_page(
+    blueprint,
+    f"{ONE}/missed",
+    "schedule/missed.html",
+    find_missed,
+    twin=rows_twin(dict),
+    columns=["id", "scheduled_for", "until_at", "reason", "noted_at"],
+)
+
+add_verb(
+    blueprint,
+    f"{ONE}/run",
+    "schedule.run",
+    lambda connection, actor, reason, name: definitions.run_now(connection, name, actor, reason),
+    says=_asking_to_run,
+    back=lambda name: f"{PATH}/{name}",
+)
+add_verb(
+    blueprint,
+    f"{ONE}/pause",
+    "schedule.pause",
+    lambda connection, actor, reason, name: definitions.pause(connection, name, actor, reason),
+    says=lambda name: f"Pause {name}? It does not fire until it is resumed; runs that exist stay.",
+    back=lambda name: f"{PATH}/{name}",
+)
+add_verb(
+    blueprint,
+    f"{ONE}/resume",
+    "schedule.resume",
+    lambda connection, actor, reason, name: definitions.resume(connection, name, actor, reason),
+    says=lambda name: (
+        f"Let {name} fire again, from now on? What it would have fired meanwhile is not made up for."
+    ),
+    back=lambda name: f"{PATH}/{name}",
+)

@@ -1,0 +1,293 @@
+"""View of the system: every loop of every process, the database and its sizes, the settings. Looks only."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import psycopg
+from flask import Blueprint, current_app, g
+from sqlalchemy import exc
+
+from wakeboard import __version__, db
+from wakeboard.db import DatabaseError
+from wakeboard.horizon import Holder
+from wakeboard.redaction import redact
+from wakeboard.settings import HIDDEN, PREFIX, Settings
+from wakeboard.states import Role
+from wakeboard.texts import first_line
+from wakeboard_dashboard import formats, params
+from wakeboard_dashboard.connection import as_of, database, looking, reading
+from wakeboard_dashboard.costs import Page
+from wakeboard_dashboard.live import add_page
+from wakeboard_dashboard.measuring import costs
+from wakeboard_dashboard.queries import health, system, workers
+from wakeboard_dashboard.replica import TOLD_SECONDS
+
+blueprint = Blueprint("system", __name__)
+
+LONG_LAG_SECONDS = 60
+FEW_CONNECTIONS_LEFT = 0.8
+MANY_DEAD_ROWS = 100_000
+# What is text and yet no address: the rest of the texts is shown to those who may act.
+PLAIN_TEXTS = ("timezone", "environment", "log_format", "log_level", "log_moves", "app")
+
+# What each loop does; a worker of another version may have others.
+LOOPS = {
+    "alerts": "looks at the rules of /alerts and writes their messages",
+    "claim": "takes due runs. Late: the worker hangs, cannot reach the database, or cannot import its module",
+    "clock": "puts right what was written while the database's clock was ahead",
+    "forget": "removes workers that ended or fell silent a week ago",
+    "indexes": "builds indexes anew that a long transaction left bloated, beside the work",
+    "listen": "hears at once that work has come. Late: work begins at the next poll instead",
+    "live output": "shows what handlers print while they run",
+    "operations": "moves the runs of /operations, a little at a time. Late: they stand still",
+    "outage": "tells people when the database does not answer",
+    "pauses": "ends the pauses of types whose end has come",
+    "polls": "knows what is new for pages that ask again. Late: each of them asks the database itself",
+    "post": "sends the messages that no worker sends",
+    "presence": "says that the worker is alive",
+    "reap": "takes back runs whose lease ended, of whichever worker",
+    "renew": "keeps the leases of what runs. Late: its runs will be taken over",
+    "retention": "removes what was kept for long enough",
+    "schedule": "fires what is due",
+    "statistics": "adds up the numbers of the charts",
+    "write": "writes how runs ended. Late: runs that are done still show as running",
+}
+
+
+def find() -> dict[str, Any]:
+    """Return what does not change while one looks: settings and versions."""
+    params.from_request()
+    return {
+        "loop_words": LOOPS,
+        "settings": _settings(),
+        "versions": {
+            "wakeboard": __version__,
+            "workers": workers.versions(reading()),
+            "python": platform.python_version(),
+            "schema_needed": db.head_revision(),
+        },
+    }
+
+
+def find_loops() -> dict[str, Any]:
+    """Return the loops, late ones first."""
+    params.from_request()
+    loops = [asdict(loop) for loop in health.duties(reading())]
+    loops = [
+        loop | {"last_error": loop_error(loop["last_error"]), "numbers": redact(loop["numbers"])}
+        for loop in loops
+    ]
+    return {"loops": sorted(loops, key=lambda loop: not loop["late"])}
+
+
+def loop_error(said: str | None) -> str | None:
+    """Return the last error of a loop as this role may read it: a driver's message may tell addresses."""
+    return redact(said) if _may_act() else said and "(for operators)"
+
+
+def find_server() -> dict[str, Any]:
+    """Return how the database stands, and sentences on what should be looked at."""
+    params.from_request()
+    server = dict(system.server(reading()))
+    folder, unrebuilt = server.pop("data_folder"), server.pop("unrebuilt")
+    server["is_embedded"] = folder is not None and Path(folder).is_relative_to(_own_settings().data_dir)
+    server["address"] = _address() if _may_act() else None
+    holders = [_shown(holder) for holder in system.holders(reading())]
+    found = {
+        "server": server,
+        "oldest_transaction": _oldest(holders),
+        "holders": holders,
+        "sight": system.sight(reading()),
+        "replicas": system.replicas(reading()),
+        "pages_replica": pages_replica() if database().pages is not database().primary else None,
+        "installation": system.installation(reading()),
+        "refused_answers_24h": system.refused_answers(reading()),
+        "unrebuilt": unrebuilt,
+    }
+    return found | {"warnings": list(warnings(found))}
+
+
+def pages_replica() -> dict[str, Any]:
+    """Return how the replica stands that pages are read from; ``error`` says why it does not answer."""
+    try:
+        with looking(database().pages) as connection:
+            row = dict(system.follower(connection))
+            row["behind_seconds"] = database().follower.look(connection, database().primary)
+            return row | {"error": None}
+    except (exc.SQLAlchemyError, psycopg.Error, DatabaseError) as failure:
+        said = first_line(failure) if _may_act() else "(for operators)"
+        return {"error": said, "is_replica": None, "behind_seconds": None}
+
+
+def _shown(holder: Holder) -> dict[str, Any]:
+    """Return what holds dead rows back as pages and twins show it; statements are for those who may act."""
+    told = asdict(holder) | {name: getattr(holder, name) for name in ("title", "is_long", "says", "mend")}
+    statement = redact(holder.statement) if _may_act() else holder.statement and "(for operators)"
+    return told | {"statement": statement}
+
+
+def _oldest(holders: list[dict[str, Any]]) -> dict[str, Any] | None:
+    """Return the session whose transaction is open for longest, of those that this role may see."""
+    known = [each for each in holders if each["kind"] == "session" and each["began_at"]]
+    if not known:
+        return None
+    oldest = min(known, key=lambda each: each["began_at"])
+    return {
+        "pid": int(oldest["id"]),
+        **{name: oldest[name] for name in ("name", "state", "began_at", "seconds")},
+    }
+
+
+def find_costs() -> dict[str, Any]:
+    """Return what the pages of this host's dashboard cost in the last hour, and its processes."""
+    params.from_request()
+    as_of()
+    found = costs()
+    return {
+        "processes": [asdict(each) | {"started_at": _moment(each.started_at)} for each in found.processes()],
+        "pages": [_spent(page) for page in found.pages()],
+        "host": platform.node(),
+    }
+
+
+def _spent(page: Page) -> dict[str, Any]:
+    """Return what one page cost, in seconds; ``median`` and ``p95`` are limits that hold."""
+    # Another process writes while this one reads: a cell may have its name and no answer yet.
+    answers = max(page.answers, 1)
+    return {
+        "name": page.name,
+        "answers": page.answers,
+        "median_seconds": (page.percentile(0.5) or 0) / 1000,
+        "p95_seconds": (page.percentile(0.95) or 0) / 1000,
+        "slowest_seconds": page.slowest_ms / 1000,
+        "slowest_address": page.slowest_address,
+        "slowest_pid": page.slowest_pid,
+        "database_seconds": page.database_ms / 1000 / answers,
+        "statements": page.statements / answers,
+        "refused": page.refused,
+        "failed": page.failed,
+    }
+
+
+def _moment(epoch: float) -> datetime:
+    return datetime.fromtimestamp(epoch, UTC)
+
+
+def find_sizes() -> dict[str, Any]:
+    """Return tables and indexes with their sizes."""
+    params.from_request()
+    tables = system.tables(reading())
+    return {
+        "tables": tables,
+        "indexes": system.indexes(reading()),
+        "late_tables": [row["name"] for row in tables if _waits_for_vacuum(row)],
+    }
+
+
+def _waits_for_vacuum(table: Mapping[Any, Any]) -> bool:
+    """Whether a table has many dead rows, and twice as many as bring autovacuum, or none ever comes."""
+    if table["dead_rows"] <= MANY_DEAD_ROWS:
+        return False
+    return not table["is_vacuumed"] or table["dead_rows"] > 2 * table["vacuum_at"]
+
+
+def warnings(found: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a sentence, with the mend, for each thing of ``find_server`` that will hurt."""
+    server, follower = found["server"], found["pages_replica"]
+    for holder in found["holders"]:
+        if holder["is_long"]:
+            yield f"{holder['says']} {holder['mend']}"
+    if found["sight"]["hidden"] and not found["sight"]["sees_all"]:
+        yield (
+            f"Of {found['sight']['hidden']} sessions of other roles it cannot be seen how old they are: as a "
+            f"superuser, GRANT pg_monitor TO {formats.visible(found['sight']['role'])}"
+        )
+    if follower is not None and follower["error"]:
+        yield f"The replica that pages are read from does not answer: {follower['error']}"
+    elif follower is not None and (follower["behind_seconds"] or 0) > TOLD_SECONDS:
+        yield f"Pages are read from a replica that is {formats.duration(follower['behind_seconds'])} behind."
+    if (server["connections"] or 0) > FEW_CONNECTIONS_LEFT * server["max_connections"]:
+        yield (
+            f"{server['connections']} of {server['max_connections']} connections are in use: raise "
+            "max_connections, or put a pooler in between."
+        )
+    for replica in found["replicas"]:
+        if (replica["lag_seconds"] or 0) > LONG_LAG_SECONDS:
+            yield (
+                f"The replica “{formats.visible(replica['name'])}” lags behind by "
+                f"{formats.duration(replica['lag_seconds'])}: pages read from it are old by as much."
+            )
+    if found["unrebuilt"]:
+        yield formats.visible(found["unrebuilt"])
+    if server["fsync"] != "on":
+        yield "fsync is off: a power cut can lose the whole database. Set fsync = on."
+    if server["is_embedded"] and (not found["installation"] or not found["installation"]["backed_up_at"]):
+        yield "This database was never backed up: wakeboard db backup"
+
+
+def _settings() -> list[dict[str, str | None]]:
+    rows = _own_settings().rows()
+    return [row if _may_act() or _is_plain(str(row["name"])) else row | {"value": HIDDEN} for row in rows]
+
+
+def _is_plain(variable: str) -> bool:
+    """Whether a setting's value is no address: a number, a switch, or one of PLAIN_TEXTS."""
+    name = variable.removeprefix(PREFIX).lower()
+    value = getattr(_own_settings(), name)
+    return value is None or isinstance(value, int | float) or name in PLAIN_TEXTS
+
+
+def _own_settings() -> Settings:
+    settings = current_app.config["SETTINGS"]
+    assert isinstance(settings, Settings)
+    return settings
+
+
+def _may_act() -> bool:
+    return bool(g.actor.role.covers(Role.OPERATOR))
+
+
+def _address() -> str:
+    """Return where the database is, without user and password."""
+    driver = reading().connection.driver_connection
+    assert isinstance(driver, psycopg.Connection)
+    return f"{driver.info.host}:{driver.info.port}"
+
+
+add_page(
+    blueprint,
+    "/system",
+    "system/page.html",
+    find,
+    twin=lambda context: {
+        **context,
+        **find_loops(),
+        **_plain(find_server()),
+        **_plain(find_costs()),
+        **_plain(find_sizes()),
+    },
+    fragments={
+        "loops": ("system/_loops.html", find_loops),
+        "server": ("system/_server.html", find_server),
+        "horizon": ("system/_horizon.html", find_server),
+        "costs": ("system/_costs.html", find_costs),
+        "sizes": ("system/_sizes.html", find_sizes),
+    },
+)
+
+
+def _plain(found: Mapping[str, Any]) -> dict[str, Any]:
+    """Return ``found`` with rows as dicts, for the twin."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, list | tuple):
+            return [plain(each) for each in value]
+        return dict(value) if isinstance(value, Mapping) else value
+
+    return {name: plain(value) for name, value in found.items()}

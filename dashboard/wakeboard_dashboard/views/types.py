@@ -1,0 +1,267 @@
+"""Views of job types: what each may do, what operators decided, how it goes; pause, resume, limit, keep."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from types import SimpleNamespace
+from typing import Any
+from urllib.parse import quote
+
+import psycopg
+from flask import Blueprint, abort, g
+from sqlalchemy import RowMapping
+
+from wakeboard.audit import Actor
+from wakeboard.instructions import command_user, no_worker_for
+from wakeboard.redaction import redact
+from wakeboard.tables import job_types
+from wakeboard.transitions import Answer, types
+from wakeboard_dashboard import params
+from wakeboard_dashboard.connection import as_of, reading
+from wakeboard_dashboard.formats import number, plural
+from wakeboard_dashboard.live import add_page
+from wakeboard_dashboard.queries import holding
+from wakeboard_dashboard.queries import types as query
+from wakeboard_dashboard.scopes import Scope
+from wakeboard_dashboard.usual import last_day
+from wakeboard_dashboard.verbs import add_verb, body
+from wakeboard_dashboard.words import ends
+from wakeboard_dashboard.words.policy import retries
+
+blueprint = Blueprint("types", __name__)
+
+PATH = "/types"
+ONE = f"{PATH}/<path:name>"
+LARGEST_LIMIT = 1_000_000
+DAYS = ("succeeded_days", "dead_days")
+FIELDS = {"state": params.one_of(query.STATES, many=True), "q": params.TEXT}
+COLUMNS = [
+    "name", "state", "queued", "oldest_due_at", "running", "failed", "dead", "max_running",
+    "max_running_operator", "workers", "claiming_workers", "draining_workers",
+    "max_attempts", "timeout_seconds", "lease_seconds", "backoff", "median_seconds", "p95_seconds",
+    "succeeded_24h", "last_failure_run_id", "last_failure_code", "last_failure_at", "paused_at", "paused_by",
+    "paused_reason", "paused_until", "schedule", "keep_succeeded_days", "keep_dead_days", "seen_at",
+]  # fmt: skip
+# Of these, what stands in the row itself.
+_OWN = [column for column in COLUMNS if column in job_types.c]
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One type of the list: its row, what is counted about it, and where its page is."""
+
+    row: RowMapping
+    load: query.Load
+    pace: query.Pace
+    oldest: datetime | None
+    failure: query.Failure | None
+    workers: query.Crew
+
+    @property
+    def type(self) -> SimpleNamespace:
+        """The row as attributes: a template looks for these first, and may ask fifty times."""
+        return SimpleNamespace(**self.row)
+
+    @property
+    def crew(self) -> str:
+        """Its workers in words, ``1 live worker, 2 draining``; empty without any."""
+        here = self.workers
+        counts = (("live", here.claiming), ("draining", here.draining), ("stopping", here.stopping))
+        said = [(word, count) for word, count in counts if count]
+        first = [plural(count, f"{word} worker") for word, count in said[:1]]
+        return ", ".join(first + [f"{number(count)} {word}" for word, count in said[1:]])
+
+    @property
+    def path(self) -> str:
+        """The path of the type's page."""
+        return path_of(self.row["name"])
+
+
+def find() -> dict[str, Any]:
+    """Return the types of the page and what is counted about them."""
+    filters = params.from_request(FIELDS)
+    rows = query.page(reading(), filters)
+    numbers = query.numbers(reading(), {row["name"]: last_day().pace(row["name"]) for row in rows.items})
+    return {
+        "filters": filters,
+        "rows": rows,
+        "lines": [_line(row, numbers) for row in rows.items],
+        "unregistered": query.unregistered(reading()),
+        "why_unregistered": why_unregistered,
+        "states": query.STATES,
+        "capped": capped,
+        "retries": retries,
+        # Asked by the page alone, not by its fragments.
+        "is_any_held": lambda: holding.any_held(reading()),
+    }
+
+
+def why_unregistered(name: str) -> str:
+    """Return why runs of type ``name`` wait, which no worker ever registered, to follow "wait"."""
+    if (user := command_user(name)) is not None:
+        return f". {no_worker_for(user)}"
+    return (
+        ", and no worker has ever registered that type. Start a worker whose app defines it, or cancel them."
+    )
+
+
+def _line(row: RowMapping, numbers: query.Numbers) -> Line:
+    name = row["name"]
+    return Line(
+        row,
+        numbers.loads[name],
+        numbers.paces[name],
+        numbers.oldest.get(name),
+        numbers.failures.get(name),
+        numbers.workers.get(name, query.Crew()),
+    )
+
+
+def capped(count: int, *, is_cut: bool = False) -> str:
+    """Return a count as text; one that stopped before the end says so: ``1 000+``."""
+    return number(min(count, query.CAP)) + "+" if is_cut or count > query.CAP else number(count)
+
+
+def path_of(name: str) -> str:
+    """Return the path of type ``name``, whatever characters are in it."""
+    return f"{PATH}/{quote(name, safe='')}"
+
+
+def twin(context: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the list's JSON body; ``next`` and ``unregistered`` beside the items."""
+    items = [_item(line) for line in context["lines"]]
+    return {"items": items, "next": context["rows"].older, "unregistered": context["unregistered"]}
+
+
+def _item(line: Line) -> dict[str, Any]:
+    row, load, pace, failure = line.row, line.load, line.pace, line.failure
+    return {
+        **{column: row[column] for column in _OWN},
+        "paused_reason": redact(row["paused_reason"]),
+        "state": "active" if row["paused_at"] is None else "paused",
+        "queued": load.queued,
+        "oldest_due_at": line.oldest,
+        "running": load.running,
+        "failed": load.failed,
+        "dead": load.dead,
+        "workers": line.workers.alive,
+        "claiming_workers": line.workers.claiming,
+        "draining_workers": line.workers.draining,
+        "median_seconds": pace.median,
+        "p95_seconds": pace.p95,
+        "succeeded_24h": pace.runs,
+        "last_failure_run_id": failure.run_id if failure else None,
+        "last_failure_code": failure.error_code if failure else None,
+        "last_failure_at": failure.finished_at if failure else None,
+    }
+
+
+add_page(
+    blueprint,
+    PATH,
+    "types/page.html",
+    find,
+    twin=twin,
+    columns=COLUMNS,
+    fragments={"list": "types/_list.html"},
+)
+
+
+def _pause(connection: psycopg.Connection[Any], actor: Actor, reason: str | None, name: str) -> Answer:
+    """Pause a type until the end that the request brings, if it brings one."""
+    given = body()
+    if "until" not in given and "until_at" not in given:
+        return types.pause(connection, name, actor, reason)
+    try:
+        end = ends.end_of(given.get("until_at", "") or given.get("until", ""), as_of(), g.zone)
+    except ValueError as wrong:
+        abort(400, str(wrong))
+    return types.pause(connection, name, actor, reason, until=end)
+
+
+def _limit(connection: psycopg.Connection[Any], actor: Actor, reason: str | None, name: str) -> Answer:
+    """Set the limit that the request brings: a whole number, or none for the code's own."""
+    given = body().get("limit", "").strip()
+    if given in ("", "none"):
+        return types.limit(connection, name, None, actor, reason)
+    try:
+        most = int(params.whole(0, LARGEST_LIMIT).read(given))
+    except ValueError:
+        abort(400, f"The limit is “{given[:60]}”; allowed: 0 to {LARGEST_LIMIT}, or none.")
+    return types.limit(connection, name, most, actor, reason)
+
+
+def _keep(connection: psycopg.Connection[Any], actor: Actor, reason: str | None, name: str) -> Answer:
+    """Set the days that the request brings; what it does not name stays, empty is the settings' own."""
+    given = {key: _days(body()[key]) for key in DAYS if key in body()}
+    return types.keep(connection, name, actor, reason, **given)
+
+
+def _days(text: str) -> int | None:
+    """Return a number of days, None for the settings' own. Answers 400 when it is neither."""
+    if text.strip() in ("", "none"):
+        return None
+    try:
+        return int(params.whole(1, types.MOST_DAYS).read(text.strip()))
+    except ValueError:
+        abort(400, f"The days are “{text[:60]}”; allowed: 1 to {types.MOST_DAYS}, or none.")
+
+
+def _ask_keep(name: str) -> dict[str, Any]:
+    return {"type": query.one(reading(), name), "largest": types.MOST_DAYS}
+
+
+def _ask_limit(name: str) -> dict[str, Any]:
+    return {"type": query.one(reading(), name), "largest": LARGEST_LIMIT}
+
+
+add_verb(
+    blueprint,
+    f"{ONE}/pause",
+    "type.pause",
+    _pause,
+    says=lambda name: (
+        f"Pause type {name}? No worker starts a run of it until it is resumed; what runs goes on."
+    ),
+    back=lambda name: PATH,
+    fields="types/_pause.html",
+    ask=lambda name: {"type": query.one(reading(), name), "ends": ends.ENDS},
+    keeps=True,
+    takes=ends.FIELDS,
+    scope=Scope.TYPE,
+)
+add_verb(
+    blueprint,
+    f"{ONE}/resume",
+    "type.resume",
+    lambda connection, actor, reason, name: types.resume(connection, name, actor, reason),
+    says=lambda name: f"Let workers start runs of type {name} again?",
+    back=lambda name: PATH,
+    scope=Scope.TYPE,
+)
+add_verb(
+    blueprint,
+    f"{ONE}/limit",
+    "type.limit",
+    _limit,
+    says=lambda name: f"How many runs of type {name} may run at once, over all workers?",
+    back=lambda name: PATH,
+    fields="types/_limit.html",
+    ask=_ask_limit,
+    keeps=True,
+    takes=("limit",),
+)
+add_verb(
+    blueprint,
+    f"{ONE}/keep",
+    "type.keep",
+    _keep,
+    says=lambda name: f"For how many days are ended runs of type {name} kept?",
+    back=lambda name: PATH,
+    fields="types/_keep.html",
+    ask=_ask_keep,
+    keeps=True,
+    takes=DAYS,
+)

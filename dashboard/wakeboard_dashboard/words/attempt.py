@@ -1,0 +1,76 @@
+"""What came after an attempt, and why then: the delay before the next one in words. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from wakeboard.backoff import Backoff
+from wakeboard.states import FAILURES, Outcome
+from wakeboard_dashboard.formats import between
+
+Row = Mapping[Any, Any]
+# What is written a moment after it was drawn does not differ from it.
+SLACK = timedelta(seconds=1)
+# A rule has reached its longest delay by then.
+MOST_STEPS = 50
+
+
+def after(ended: Sequence[Row], run: Row) -> dict[int, str]:
+    """Return, by lease_epoch, what followed each of the ``ended`` attempts (newest first) of ``run``.
+
+    ``run``: a row of job_runs with ``backoff``, the rule of its type today.
+    """
+    found = {}
+    due_next: datetime | None = run["run_at"]
+    for place, attempt in enumerate(ended):
+        is_newest = place == 0
+        found[attempt["lease_epoch"]] = _after(attempt, run, due_next, is_newest=is_newest)
+        due_next = attempt["due_at"]
+    return found
+
+
+def _after(attempt: Row, run: Row, due_next: datetime | None, *, is_newest: bool) -> str:
+    if attempt["outcome"] == Outcome.RELEASED:
+        return "given back, at no cost: its worker stopped before it ended"
+    if attempt["outcome"] not in FAILURES:
+        return ""
+    if attempt["next_run_at"] is None:
+        return _last_word(attempt, run, is_newest=is_newest)
+    said = _waited(attempt, run["backoff"])
+    if due_next is not None and due_next < attempt["next_run_at"] - SLACK:
+        early = between(max(due_next, attempt["finished_at"]), attempt["next_run_at"])
+        return f"{said}; brought forward by {early}: somebody retried it"
+    return said
+
+
+def _last_word(attempt: Row, run: Row, *, is_newest: bool) -> str:
+    if is_newest and run["status"] == "dead":
+        return "gave up"
+    if not is_newest or run["status"] != "cancelled":
+        return "gave up, until somebody retried it"
+    return "gave up; cancelled later" if run["finished_at"] > attempt["finished_at"] + SLACK else "cancelled"
+
+
+def _waited(attempt: Row, rule: str) -> str:
+    """Return ``next try after 4 min, by its backoff``, or whose wish another delay was."""
+    ended, due = attempt["finished_at"], attempt["next_run_at"]
+    if due <= ended:
+        return "next try at once: a lost lease is taken over without a wait"
+    delay = between(ended, due)
+    if _is_of(rule, (due - ended).total_seconds()):
+        return f"next try after {delay}, by the backoff of its type"
+    return (
+        f"next try after {delay}: not by the rule of its type today, so its handler asked or the rule changed"
+    )
+
+
+def _is_of(rule: str, seconds: float) -> bool:
+    """Return whether the rule, with its jitter, can have given this delay."""
+    backoff = Backoff.parse_or_default(rule)
+    slack = SLACK.total_seconds()
+    return any(
+        backoff.delay_seconds(step, 0) - slack <= seconds <= backoff.delay_seconds(step, 1) + slack
+        for step in range(1, MOST_STEPS)
+    )

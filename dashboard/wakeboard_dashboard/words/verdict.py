@@ -1,0 +1,168 @@
+"""One sentence on how things are, of numbers that others counted. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from wakeboard.alerts.finding import Finding
+from wakeboard.alerts.kinds import title_of
+from wakeboard.clock_skew import AHEAD, was_ahead
+from wakeboard.liveness import SILENCE_SECONDS
+from wakeboard_dashboard.formats import duration, number, plural
+from wakeboard_dashboard.queries.overview import CAP, Counts
+
+START = "Start one: wakeboard worker, or a crontab line with wakeboard tick."
+WORDS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Whether all is well, the words that say so, and the rest of the sentence."""
+
+    is_good: bool
+    strong: str
+    rest: str
+
+
+def capped(count: int) -> str:
+    """Return a count as text; one that was stopped at the cap says so: ``10 000+``."""
+    return number(CAP) + "+" if count > CAP else number(count)
+
+
+def verdict(counts: Counts, rising: Finding, firing: Sequence[str], now: datetime) -> Verdict:
+    """Return how things are at ``now``; ``firing`` are the kinds of the alert rules that fire."""
+    wrong = troubles(counts, rising, firing)
+    if counts.workers == 0:
+        return _without_workers(counts, wrong, now)
+    if counts.claiming == 0:
+        return _without_claims(counts, wrong)
+    busy, held = _busy(counts), _counted(counts.paused, "type is paused", "types are paused")
+    if wrong:
+        others = f"{held}, everything else is normal." if held else "everything else is normal."
+        return Verdict(False, f"{_listed(wrong)};", f"{others} {busy}")
+    if held:
+        return Verdict(True, f"{_listed([held])};", f"nothing else needs you. {busy}")
+    if counts.failed:
+        again = f"{plural(counts.failed, 'run')} failed and will be tried again."
+        return Verdict(True, "Nothing needs you.", f"{again} {busy}")
+    return Verdict(True, "All is well.", busy)
+
+
+def _busy(counts: Counts) -> str:
+    busy, slots = capped(counts.busy), plural(counts.claiming_slots, "slot")
+    finishing = f" {_finishing(counts)}." if counts.finishing else ""
+    if counts.busy > counts.claiming_slots:
+        return f"{busy} run, more than the {slots} of live workers.{finishing}"
+    silent = f" {capped(counts.silent)} held by silent workers (Leases)." if counts.silent else ""
+    return f"{busy} of {slots} busy.{finishing}{silent}"
+
+
+def _finishing(counts: Counts) -> str:
+    """Return ``2 more run on workers that are draining``."""
+    more = "more runs" if counts.finishing == 1 else "more run"
+    how = " or ".join(word for word, count in _leaving(counts) if count)
+    return f"{capped(counts.finishing)} {more} on workers that are {how}"
+
+
+def _leaving(counts: Counts) -> tuple[tuple[str, int], ...]:
+    return ("draining", counts.draining), ("stopping", counts.stopping)
+
+
+def leaving_in_words(counts: Counts) -> str:
+    """Return ``1 draining, 2 stopping`` of the workers that take nothing new; nothing without any."""
+    return ", ".join(f"{number(count)} {word}" for word, count in _leaving(counts) if count)
+
+
+def slots_in_words(counts: Counts) -> str:
+    """Return what slots there are for what runs: ``of 8 slots on 2 workers, 1 draining``."""
+    leaving = leaving_in_words(counts)
+    if not counts.claiming and leaving:
+        return f"no worker takes new work: {leaving}"
+    others = counts.stuck or counts.finishing
+    busy = f"{number(counts.busy)} " if others else ""
+    of = "of" if counts.busy <= counts.claiming_slots else "more than the"
+    slots = f"{plural(counts.claiming_slots, 'slot')} on {plural(counts.claiming, 'worker')}"
+    return f"{busy}{of} {slots}{f', {leaving}' if leaving else ''}"
+
+
+def troubles(counts: Counts, rising: Finding, firing: Sequence[str]) -> list[str]:
+    """Return a clause for each thing that is not as it should be, in the order of the tiles."""
+    rise = f"failures rise ({number(rising.value)} in the last hour)" if rising.firing else ""
+    clauses = (
+        _counted(counts.dead, "run is dead", "runs are dead"),
+        _counted(counts.stuck, "run is stuck", "runs are stuck"),
+        _counted(counts.overlong, "run takes far longer than usual", "runs take far longer than usual"),
+        rise,
+        _counted(counts.schedules_missed, "schedule missed its time", "schedules missed their time"),
+        _counted(counts.unfireable, "schedule cannot fire", "schedules cannot fire"),
+        _counted(counts.unconfirmed, "effect is unconfirmed", "effects are unconfirmed"),
+        *(f"the alert “{title_of(kind)}” fires" for kind in untold(counts, rising, firing)),
+    )
+    return [clause for clause in clauses if clause]
+
+
+def untold(counts: Counts, rising: Finding, firing: Sequence[str]) -> list[str]:
+    """Return the kinds of ``firing``, each once, that the numbers do not tell of already."""
+    told = {
+        "dead_runs": counts.dead,
+        "stuck_leases": counts.stuck,
+        "failures_rise": rising.firing,
+        "missed_runs": counts.schedules_missed,
+        # Asked less often than these are counted: once all can fire again, the rule is what is behind.
+        "cannot_fire": True,
+    }
+    return [kind for kind in dict.fromkeys(firing) if not told.get(kind)]
+
+
+def _counted(count: int, one: str, many: str) -> str:
+    """Return ``two runs are dead``, nothing for none."""
+    if not count:
+        return ""
+    words = WORDS[count] if count < len(WORDS) else capped(count)
+    return f"{words} {one if count == 1 else many}"
+
+
+def _listed(clauses: Sequence[str]) -> str:
+    """Return ``One run is dead, two are stuck and failures rise``."""
+    first, last = ", ".join(clauses[:-1]), clauses[-1]
+    said = f"{first} and {last}" if first else last
+    return said[:1].upper() + said[1:]
+
+
+def _without_workers(counts: Counts, wrong: Sequence[str], now: datetime) -> Verdict:
+    """Word the case in which nothing runs at all; what else is wrong comes after it."""
+    waiting = f"{capped(counts.queued)} queued." if counts.queued else "Nothing is queued."
+    besides = f" {_listed(wrong)}." if wrong else ""
+    if counts.worker_seen_at is None:
+        start = "Start one: wakeboard worker, or wakeboard up."
+        return Verdict(False, "No worker has ever run here.", f"{waiting} {start}{besides}")
+    if counts.schedules == 0 and counts.queued == 0:
+        return Verdict(not wrong, "No worker is running", f"and nothing waits for one.{besides}")
+    if was_ahead(counts.worker_seen_at, now):
+        unknown = f"{AHEAD}: nobody knows when the last one was here."
+        return Verdict(False, "No worker is running.", f"{unknown} {waiting} {START}{besides}")
+    silent = (now - counts.worker_seen_at).total_seconds()
+    if counts.schedules and silent < SILENCE_SECONDS:
+        gone = f"right now; the last one was here {duration(silent)} ago."
+        return Verdict(not wrong, "No worker is running", f"{gone} {waiting}{besides}")
+    return Verdict(False, "No worker is running.", f"{waiting} {START}{besides}")
+
+
+def _without_claims(counts: Counts, wrong: Sequence[str]) -> Verdict:
+    """Word the case in which workers are there and none takes new work; what else is wrong comes after it."""
+    who = " and ".join(
+        _counted(count, f"is {word}", f"are {word}") for word, count in _leaving(counts) if count
+    )
+    if counts.oldest_due_at is not None:
+        waiting = f"Due work waits, {capped(counts.queued)} queued."
+    else:
+        waiting = f"Nothing is due{', paused types aside' if counts.paused else ''}."
+    running = "runs" if counts.finishing == 1 else "run"
+    rest = f" {capped(counts.finishing)} still {running} there." if counts.finishing else ""
+    undrain = "Undrain one (Workers), or start" if counts.draining else "Start"
+    advice = f"{undrain} another: wakeboard worker."
+    besides = f" {_listed(wrong)}." if wrong else ""
+    is_good = counts.oldest_due_at is None and not wrong
+    return Verdict(is_good, "No worker takes new work:", f"{who}. {waiting}{rest} {advice}{besides}")

@@ -1,5 +1,0 @@
-"""The built-in handlers, for people with no Python to write. Importing the package registers the types."""
-
-from worker.jobs import alert, command, http
-
-__all__ = ["alert", "command", "http"]

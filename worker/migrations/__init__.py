@@ -1,1 +1,0 @@
-"""Alembic migrations of schema ``wakeboard``; run by ``worker.db.migrate`` under an advisory lock."""

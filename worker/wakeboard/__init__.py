@@ -1,0 +1,71 @@
+"""What handler authors import: ``from wakeboard import job, enqueue, Context``.
+
+Names are looked up when first used, so that ``import wakeboard`` costs nothing in a process that needs few.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from wakeboard.context import Context as Context
+    from wakeboard.hooks import on_child_exit as on_child_exit
+    from wakeboard.inline import run_now as run_now
+    from wakeboard.outcome import Cancelled as Cancelled
+    from wakeboard.outcome import DeadlineExceeded as DeadlineExceeded
+    from wakeboard.outcome import Permanent as Permanent
+    from wakeboard.outcome import Retryable as Retryable
+    from wakeboard.plain_json import PlainEncoder as PlainEncoder
+    from wakeboard.pool import Pool as Pool
+    from wakeboard.pool import PoolFull as PoolFull
+    from wakeboard.pool import PoolStopped as PoolStopped
+    from wakeboard.registry import job as job
+    from wakeboard.transitions.enqueue import KeyTaken as KeyTaken
+    from wakeboard.transitions.enqueue import enqueue as enqueue
+    from wakeboard.transitions.enqueue_many import enqueue_many as enqueue_many
+    from wakeboard.transitions.newrun import EnqueueError as EnqueueError
+
+__version__ = "0.1.0"
+_ROOMS = {
+    "Cancelled": "wakeboard.outcome",
+    "Context": "wakeboard.context",
+    "DeadlineExceeded": "wakeboard.outcome",
+    "EnqueueError": "wakeboard.transitions.newrun",
+    "KeyTaken": "wakeboard.transitions.enqueue",
+    "Permanent": "wakeboard.outcome",
+    "PlainEncoder": "wakeboard.plain_json",
+    "Pool": "wakeboard.pool",
+    "PoolFull": "wakeboard.pool",
+    "PoolStopped": "wakeboard.pool",
+    "Retryable": "wakeboard.outcome",
+    "enqueue": "wakeboard.transitions.enqueue",
+    "enqueue_many": "wakeboard.transitions.enqueue_many",
+    "job": "wakeboard.registry",
+    "on_child_exit": "wakeboard.hooks",
+    "run_now": "wakeboard.inline",
+}
+__all__ = [
+    "Cancelled",
+    "Context",
+    "DeadlineExceeded",
+    "EnqueueError",
+    "KeyTaken",
+    "Permanent",
+    "PlainEncoder",
+    "Pool",
+    "PoolFull",
+    "PoolStopped",
+    "Retryable",
+    "enqueue",
+    "enqueue_many",
+    "job",
+    "on_child_exit",
+    "run_now",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _ROOMS:
+        return getattr(import_module(_ROOMS[name]), name)
+    raise AttributeError(f"module 'wakeboard' has no attribute {name!r}")

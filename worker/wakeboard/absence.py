@@ -1,0 +1,81 @@
+"""What the log says while the database is away, or its tables are: a line at the beginning, one a minute, one
+at the end. Each connection tells its own outage; of missing tables a process speaks with one voice.
+"""
+
+from __future__ import annotations
+
+from threading import Lock
+from time import monotonic
+
+from wakeboard import log
+from wakeboard.db import without_tables
+
+# Tries come twice a second at first, and for as long as an outage lasts.
+SAID_AGAIN_SECONDS = 60.0
+
+
+class Absence:
+    """The outages of one connection, one after the other."""
+
+    def __init__(self, connection: str) -> None:
+        self._connection = connection
+        self._since: float | None = None
+        self._said_at = 0.0
+
+    def lost(self, sentence: str, **fields: object) -> None:
+        """The connection was lost, or could not be made again: say so, unless that was said a moment ago."""
+        now = monotonic()
+        if self._since is None:
+            self._since = now
+        elif now - self._said_at < SAID_AGAIN_SECONDS:
+            return
+        self._said_at = now
+        log.warn(sentence, connection=self._connection, **fields)
+
+    def back(self) -> None:
+        """It works: say for how long it did not."""
+        if self._since is not None:
+            away, self._since = monotonic() - self._since, None
+            log.note("The database answers again.", connection=self._connection, away_seconds=away)
+
+
+class Lack:
+    """Tables that the database lacks, or has as another version had them. Any thread may meet that."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._names = set[str]()
+        self._sentence = ""
+        self._since = self._said_at = 0.0
+
+    @property
+    def names(self) -> frozenset[str]:
+        """What could not be done for want of them, and has not been done since."""
+        return frozenset(self._names)
+
+    def met(self, name: str, failure: Exception) -> None:
+        """``name`` cannot be done, as ``failure`` (of NO_TABLES, or with a state of theirs) tells."""
+        with self._lock:
+            if not self._names:
+                self._since, self._said_at = monotonic(), 0.0
+            self._names.add(name)
+            self._sentence = without_tables(failure)
+        self.remind()
+
+    def remind(self) -> None:
+        """Say what is missing and how it is made, unless that was said less than a minute ago."""
+        with self._lock:
+            now = monotonic()
+            if not self._names or (self._said_at and now - self._said_at < SAID_AGAIN_SECONDS):
+                return
+            self._said_at = now
+            log.warn(self._sentence)
+
+    def over(self, name: str) -> None:
+        """``name`` was done. The last one of all says that it is over."""
+        if name not in self._names:
+            return
+        with self._lock:
+            self._names.discard(name)
+            if not self._names:
+                log.note("The database has the tables now.", after_seconds=monotonic() - self._since)

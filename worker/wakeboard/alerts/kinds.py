@@ -1,0 +1,247 @@
+"""What a rule may watch: one table of kinds, their settings with bounds, and who looks. Pure.
+
+The web process watches what could go wrong because no worker lives; workers watch the rest.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from wakeboard.durations import format_duration, parse_duration
+from wakeboard.settings import Settings
+
+Watcher = Literal["web", "worker"]
+Unit = Literal["count", "times", "seconds", "switch", "clock"]
+# The type of the runs that deliver messages: a rule never counts its own messengers.
+JOB_TYPE = "alert"
+# What the web process tells from its own memory, for no rule can be read then.
+OUTAGE = "database"
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One number of a rule. Bounds are inclusive; ``switch`` is 0 or 1, ``seconds`` a duration, ``clock`` the
+    minutes since midnight that clocks show."""
+
+    name: str
+    label: str
+    unit: Unit
+    default: float
+    low: float
+    high: float
+
+    def read(self, text: str) -> float:
+        """Return the value that a person wrote. Raises ValueError with a sentence: what is allowed."""
+        try:
+            value = _READERS.get(self.unit, _plain)(text)
+        except ValueError as wrong:
+            raise ValueError(f"{self.label} is “{text[:40]}”; allowed: {self.allowed}.") from wrong
+        # The bounds first: neither infinity nor a number that is none has a whole part.
+        is_within = self.low <= value <= self.high
+        if not is_within or (self.unit in ("count", "switch", "clock") and value != int(value)):
+            raise ValueError(f"{self.label} is “{text[:40]}”; allowed: {self.allowed}.")
+        return value
+
+    @property
+    def allowed(self) -> str:
+        """What may be written, in words."""
+        if self.unit == "switch":
+            return "1 or 0"
+        return f"{self.shown(self.low)} to {self.shown(self.high)}"
+
+    def shown(self, value: float) -> str:
+        """Return a value as ``read`` takes it, to the same number."""
+        if self.unit == "clock":
+            return f"{int(value) // 60:02}:{int(value) % 60:02}"
+        plain = f"{value:.10g}"
+        words = format_duration(value).replace(" ", "") if self.unit == "seconds" else plain
+        return words if self.unit != "seconds" or parse_duration(words) == value else plain
+
+
+def _plain(text: str) -> float:
+    return float(text.strip())
+
+
+def _minutes(text: str) -> float:
+    """Return the minutes since midnight of ``7:30`` or ``07:30``."""
+    found = re.fullmatch(r"([01]?[0-9]|2[0-3]):([0-5][0-9])", text.strip(), re.ASCII)
+    if found is None:
+        raise ValueError
+    return 60.0 * int(found[1]) + int(found[2])
+
+
+_READERS = {"seconds": parse_duration, "clock": _minutes}
+LAST_MINUTE = 24 * 60 - 1
+# What a worker at rest asks as well.
+RESTING_SECONDS = 30.0
+# What an edit alone changes.
+SLOW_SECONDS = 300.0
+
+# A rule of failures can leave out what somebody muted on the page of errors.
+MUTED = Setting("muted", "Leave out muted error groups", "switch", 1, 0, 1)
+WINDOW = Setting("window_seconds", "At most one message in", "seconds", 900, 60, 86_400)
+REMIND = Setting("remind_seconds", "Remind while it lasts, every (0: never)", "seconds", 14_400, 0, 604_800)
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One question that can be watched: its words, who asks it how often, its own settings."""
+
+    name: str
+    title: str
+    meaning: str
+    watcher: Watcher
+    page: str
+    own: tuple[Setting, ...] = ()
+    every_seconds: float = 15.0
+    # It tells once a day what was, and never fires: see ``wakeboard.alerts.mornings``.
+    is_report: bool = False
+    # It asks who has not been heard of, and would find everybody where the database itself was away.
+    is_of_others: bool = False
+    # The filter of its page that says since when what was found happened.
+    since: str | None = None
+
+    @property
+    def settings(self) -> tuple[Setting, ...]:
+        """All settings of a rule of this kind."""
+        return self.own if self.is_report else (*self.own, WINDOW, REMIND)
+
+    def values(self, given: Mapping[str, Any]) -> dict[str, float]:
+        """Return every setting's value: the rule's own where it is within bounds, else the default."""
+        return {each.name: _within(each, given.get(each.name)) for each in self.settings}
+
+
+def _within(setting: Setting, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return setting.default
+    return value if setting.low <= value <= setting.high else setting.default
+
+
+def _within_hours() -> Setting:
+    return Setting("within_seconds", "Look back", "seconds", 3600, 60, 604_800)
+
+
+KINDS: dict[str, Kind] = {
+    kind.name: kind
+    for kind in (
+        Kind(
+            "no_worker",
+            "No worker for waiting work",
+            "Due runs of a type that no live worker takes, or schedules that nobody fires.",
+            "web",
+            "/workers",
+            (Setting("waited_seconds", "Due for longer than", "seconds", 120, 10, 86_400),),
+            is_of_others=True,
+        ),
+        Kind(
+            "late_loop",
+            "A loop is late",
+            "A background duty of a process has missed three rounds: it may have died in a healthy process.",
+            "web",
+            "/system",
+            is_of_others=True,
+        ),
+        Kind(
+            "queue_age",
+            "The queue grows old",
+            "The oldest due run of a type that is not paused has waited too long, or the database refuses to "
+            "let one start.",
+            "web",
+            "/runs?status=queued",
+            (Setting("waited_seconds", "Waits longer than", "seconds", 600, 10, 604_800),),
+        ),
+        Kind(
+            "dead_runs",
+            "Dead runs",
+            "Runs that gave up and wait for a person.",
+            "worker",
+            "/runs?status=dead",
+            (Setting("count", "From this many", "count", 1, 1, 1_000_000), _within_hours(), MUTED),
+            every_seconds=RESTING_SECONDS,
+            since="failed-since",
+        ),
+        Kind(
+            "failures_rise",
+            "Failures rise",
+            "Failed attempts of the last hour against the median of the same hour of the seven days before.",
+            "worker",
+            "/errors",
+            (
+                Setting("factor", "More than so many times the usual", "times", 3, 1, 1000),
+                Setting("count", "And from this many", "count", 10, 1, 1_000_000),
+                MUTED,
+            ),
+            every_seconds=60.0,
+            since="since",
+        ),
+        Kind(
+            "missed_runs",
+            "Missed runs",
+            "A schedule did not run when it should have.",
+            "worker",
+            "/schedules",
+            (
+                _within_hours(),
+                Setting("overlaps", "Count those skipped because the last one still ran", "switch", 1, 0, 1),
+            ),
+            every_seconds=RESTING_SECONDS,
+        ),
+        Kind(
+            "cannot_fire",
+            "Schedules that cannot fire",
+            "Enabled schedules of an unknown zone, with a text that cannot be read or never comes, or whose "
+            "runs the database refuses.",
+            "worker",
+            "/schedules?state=unreadable",
+            every_seconds=SLOW_SECONDS,
+        ),
+        Kind(
+            "stuck_leases",
+            "Stuck leases",
+            "Runs whose lease ended and that nobody has taken back.",
+            "worker",
+            "/leases",
+            (
+                Setting("ended_seconds", "Ended for longer than", "seconds", 60, 10, 86_400),
+                Setting("count", "From this many", "count", 1, 1, 1_000_000),
+            ),
+            every_seconds=RESTING_SECONDS,
+            is_of_others=True,
+        ),
+        Kind(
+            "morning_report",
+            "Report of the night",
+            "Once a day by the site’s clocks: what ran, failed, was missed, late, slow or taken over.",
+            "worker",
+            "/night",
+            (
+                Setting("at", "Send it each day at", "clock", 8 * 60, 0, LAST_MINUTE),
+                Setting(
+                    "since",
+                    "It tells what was since",
+                    "clock",
+                    18 * 60,
+                    0,
+                    LAST_MINUTE,
+                ),
+            ),
+            is_report=True,
+        ),
+    )
+}
+
+
+def title_of(kind: str) -> str:
+    """Return what a kind is called in messages."""
+    if kind == OUTAGE:
+        return "The database does not answer"
+    return KINDS[kind].title if kind in KINDS else kind
+
+
+def configured(settings: Settings) -> tuple[str, ...]:
+    """Return the channels that ``settings`` name: of ``mail`` and ``webhook``."""
+    given = (("mail", settings.alert_mail), ("webhook", settings.alert_webhook_url))
+    return tuple(name for name, value in given if value)

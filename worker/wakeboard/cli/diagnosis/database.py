@@ -1,0 +1,95 @@
+"""The database itself: its clock, its schema, what this role may do, what holds dead rows back."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+from wakeboard import db, horizon
+from wakeboard.cli.diagnosis.finding import Finding
+from wakeboard.cli.reach import Connection, one, rows
+
+PRIVILEGES = """
+SELECT c.relname AS name FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
+WHERE n.nspname = 'wakeboard' AND c.relkind = 'r'
+    AND NOT (has_table_privilege(c.oid, 'SELECT') AND has_table_privilege(c.oid, 'INSERT')
+        AND (c.relname IN ('audit_log', 'alembic_version') OR has_table_privilege(c.oid, 'UPDATE')))
+ORDER BY 1
+"""
+
+
+# Who may make the schema, while there is none.
+MAKES = """
+SELECT to_regnamespace('wakeboard') IS NULL AS absent, current_user AS role, current_database() AS base,
+    has_database_privilege(current_database(), 'CREATE') AS may,
+    'GRANT CREATE ON DATABASE ' || quote_ident(current_database())
+        || ' TO ' || quote_ident(current_user) AS mend
+"""
+
+
+def clock(connection: Connection) -> Iterator[Finding]:
+    """Compare this machine's clock with the database's."""
+    before = time.time()
+    row = one(connection, "SELECT clock_timestamp() AS now")
+    assert row is not None
+    here = datetime.fromtimestamp((before + time.time()) / 2, UTC)
+    apart = abs((row["now"] - here).total_seconds())
+    mend = None if apart < 2 else "Synchronise this machine's clock (NTP); leases go by the database's clock."
+    yield Finding(
+        "clock", "ok" if apart < 2 else "warning", f"{apart:.2f} s from the database's clock.", mend
+    )
+
+
+def schema(connection: Connection) -> Iterator[Finding]:
+    """Compare the schema with the one that this version needs."""
+    found, wanted = db.current_revision(connection), db.head_revision()
+    if found == wanted:
+        yield Finding("schema", "ok", f"It is at {found}, as this version needs.")
+    elif db.is_newer(found):
+        says = f"It is at {found}, which this version ({wanted}) does not know: {db.NEWER}"
+        yield Finding("schema", "fail", says, db.way_to_head(found))
+    else:
+        has = f"It is at {found}" if found else "There are no tables yet"
+        yield Finding("schema", "fail", f"{has}; this version needs {wanted}.", db.way_to_head(found))
+
+
+def privileges(connection: Connection) -> Iterator[Finding]:
+    """Name the tables that this role may not use; while there are none, say whether it may make them."""
+    made = one(connection, MAKES)
+    assert made is not None
+    if made["absent"]:
+        yield _of_making(made)
+        return
+    lacking = [row["name"] for row in rows(connection, PRIVILEGES)]
+    if lacking:
+        yield Finding(
+            "privileges",
+            "fail",
+            f"This role may not use: {', '.join(lacking)}.",
+            "Use the role that owns the schema.",
+        )
+    else:
+        yield Finding("privileges", "ok", "This role may read and write the tables.")
+
+
+def _of_making(made: dict[str, Any]) -> Finding:
+    if made["may"]:
+        return Finding("privileges", "ok", f"The role {made['role']} may make the schema and its tables.")
+    says = f"The role {made['role']} may not make a schema in the database {made['base']}."
+    return Finding("privileges", "fail", says, f"As the database's owner: {made['mend']}")
+
+
+def transactions(connection: Connection) -> Iterator[Finding]:
+    """Name what has been open for long and holds dead rows back, and what cannot be seen of it."""
+    holders = [horizon.Holder(**row) for row in rows(connection, horizon.HOLDERS)]
+    long = [holder for holder in holders if holder.is_long]
+    yield from (Finding("transactions", "warning", holder.says, holder.mend) for holder in long)
+    sight = one(connection, horizon.SIGHT)
+    assert sight is not None
+    if sight["hidden"] and not sight["sees_all"]:
+        says = f"Of {sight['hidden']} sessions of other roles this role cannot see how old they are."
+        yield Finding("transactions", "warning", says, f"As a superuser: GRANT pg_monitor TO {sight['role']}")
+    elif not long:
+        yield Finding("transactions", "ok", "None is open for long, and nothing else holds dead rows back.")

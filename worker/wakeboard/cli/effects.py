@@ -1,0 +1,52 @@
+"""``effects``: what was begun once and never confirmed, and a person's word on it."""
+
+from __future__ import annotations
+
+import click
+
+from wakeboard.audit import terminal_actor
+from wakeboard.cli import reach, reading
+from wakeboard.cli.flags import Noun, reason_option
+from wakeboard.cli.kinds import EFFECT_ID, RUN_ID
+from wakeboard.cli.printing import listing, verdicts
+from wakeboard.transitions.effects import settle as settle_effect
+
+COLUMNS = ("id", "key", "counts_for", "run_id", "job_type", "attempt", "created_at", "run_status")
+# What a person may say, in the words of the page's answer: "settled as done", "settled as not made".
+HAPPENED = {"done": True, "not-made": False}
+
+
+@click.group(cls=Noun)
+def effects() -> None:
+    """Unconfirmed effects of once(): list, settle."""
+
+
+@effects.command("list")
+@click.option("--run", "run_id", type=RUN_ID, help="Of this run alone.")
+def list_(run_id: int | None) -> None:
+    """List effects that were begun and never confirmed, newest first."""
+    with reach.connection() as connection:
+        now = reading.database_now(connection)
+        found = reading.unconfirmed_effects(connection, run_id)
+        listing(found, COLUMNS, "Every effect is confirmed.", as_of=now)
+
+
+@effects.command()
+@click.argument("ids", type=EFFECT_ID, nargs=-1, required=True)
+@click.option(
+    "--as",
+    "word",
+    type=click.Choice([*HAPPENED]),
+    required=True,
+    help="Whether it happened: look there first.",
+)
+@reason_option
+def settle(ids: tuple[int, ...], word: str, reason: str | None) -> int:
+    """Say of effects that they happened (done), or did not: then the run that asks for one next makes it."""
+    with reach.connection() as connection:
+        return verdicts(
+            [
+                settle_effect(connection, each, terminal_actor(), happened=HAPPENED[word], reason=reason)
+                for each in ids
+            ]
+        )

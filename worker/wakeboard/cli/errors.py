@@ -1,0 +1,96 @@
+"""Every failure of a command → its exit code and one sentence. Prints nothing."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from difflib import get_close_matches
+from pathlib import Path
+
+import click
+import psycopg
+
+from wakeboard.cli.flags import MissingVerb
+from wakeboard.cli.refusals import Failed, Wrong
+from wakeboard.cron import CronError
+from wakeboard.db import NO_TABLES, DatabaseError, UnfitError, without_tables
+from wakeboard.embedded.errors import EmbeddedError
+from wakeboard.filters.values import FilterError
+from wakeboard.people.permission import AccountError
+from wakeboard.settings import SettingsError
+from wakeboard.streams import silence
+from wakeboard.transitions.definitions import DefinitionError
+from wakeboard.transitions.newrun import EnqueueError
+
+WRONG_USE = (
+    Wrong, FilterError, SettingsError, EnqueueError, DefinitionError, CronError, AccountError, UnfitError,
+)  # fmt: skip
+FAILED = (Failed, DatabaseError, EmbeddedError)
+
+
+def explain(failure: BaseException) -> tuple[int, str]:
+    """Return the exit code of ``failure`` and what to say (possibly nothing)."""
+    if isinstance(failure, MissingVerb):
+        return 2, failure.ctx.get_help() if failure.ctx else str(failure)
+    if isinstance(failure, click.NoSuchOption) and failure.ctx:
+        said = _no_such_option(failure.option_name, failure.ctx)
+        return 2, f"{said} See: {failure.ctx.command_path} --help"
+    if isinstance(failure, click.UsageError):
+        where = failure.ctx.command_path if failure.ctx else "wakeboard"
+        return 2, f"{_sentence(failure.format_message())} See: {where} --help"
+    if isinstance(failure, click.ClickException):
+        return 2, _sentence(failure.format_message())
+    if isinstance(failure, WRONG_USE):
+        return 2, str(failure)
+    if isinstance(failure, FAILED):
+        return 1, str(failure)
+    # SQLAlchemy, by which migrations are made, wraps what the database said.
+    wrapped = getattr(failure, "orig", None)
+    if isinstance(known := wrapped or failure, psycopg.Error):
+        return 1, _of_database(known)
+    if isinstance(failure, BrokenPipeError):
+        # Whoever read our output has gone.
+        silence(sys.stdout)
+        return 1, ""
+    if isinstance(failure, OSError):
+        return 1, _sentence(f"{failure.filename or 'The system'}: {failure.strerror or failure}")
+    return 1, _of_us(failure)
+
+
+def _no_such_option(name: str, ctx: click.Context) -> str:
+    """Return the sentence about an unknown option, with what may have been meant of what the command's help
+    lists: each setting is a flag of each command, and most mean nothing to it."""
+    options = (option for option in ctx.command.get_params(ctx) if isinstance(option, click.Option))
+    listed = [
+        each for option in options if not option.hidden for each in (*option.opts, *option.secondary_opts)
+    ]
+    meant = "".join(f" Did you mean '{each}'?" for each in get_close_matches(name, listed, 1))
+    return f"No such option '{name}'.{meant}"
+
+
+def _of_database(failure: psycopg.Error) -> str:
+    if isinstance(failure, NO_TABLES):
+        return without_tables(failure)
+    said = " ".join(str(failure).split("\n")[0].split()) or type(failure).__name__
+    if isinstance(failure, psycopg.errors.InsufficientPrivilege):
+        return (
+            f"The database role may not do this ({said}). Use the role that owns the schema wakeboard; where "
+            "there is none yet, one that may make it: GRANT CREATE ON DATABASE … TO …"
+        )
+    if isinstance(failure, psycopg.errors.QueryCanceled):
+        return "The database took longer than 30 s and was asked to stop. Narrow the question."
+    if isinstance(failure, psycopg.DataError):
+        return f"The database refused a value ({said})."
+    return f"The database failed: {said}. Check it with: wakeboard doctor"
+
+
+def _of_us(failure: BaseException) -> str:
+    frames = traceback.extract_tb(failure.__traceback__)
+    where = f" at {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
+    said = " ".join(str(failure).split())
+    return f"This is a bug in Wakeboard: {type(failure).__name__}: {said}{where}. Please report it."
+
+
+def _sentence(text: str) -> str:
+    line = " ".join(text.split())
+    return line if line.endswith((".", "?", "!")) else line + "."

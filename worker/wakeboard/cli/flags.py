@@ -1,0 +1,132 @@
+"""What every command understands: each setting as a flag, and ``--json``. Reads settings, opens nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import MISSING, fields
+from typing import Any, TypeVar
+
+import click
+
+from wakeboard.cli.misspelt import misspelt
+from wakeboard.settings import Settings, default_data_dir, flag_of
+
+META = "wakeboard.flags"
+JSON = "wakeboard.json"
+MISSPELT_TOLD = "wakeboard.misspelt"
+# Shown in the help of every command; the others in the help of what serves.
+SHOWN = ("database_url", "data_dir")
+_Decorated = TypeVar("_Decorated", bound=Callable[..., Any])
+
+
+def _remember(ctx: click.Context, parameter: click.Parameter, value: Any) -> Any:
+    if value not in (None, ()) and parameter.name is not None:
+        given, name = ctx.meta.setdefault(META, {}), parameter.name.removeprefix("setting_")
+        if isinstance(value, tuple):
+            # What may be given again may have been given before the verb, too.
+            value = ",".join([*filter(None, [given.get(name)]), *value])
+        given[name] = value
+    return value
+
+
+def _remember_json(ctx: click.Context, _parameter: click.Parameter, value: bool) -> bool:
+    ctx.meta[JSON] = value or ctx.meta.get(JSON, False)
+    return value
+
+
+def _setting_options(shown: tuple[str, ...]) -> list[click.Option]:
+    options = []
+    for entry in fields(Settings):
+        if "read" not in entry.metadata:
+            continue
+        default = entry.default if entry.default not in (MISSING, None, 0.0) else None
+        if entry.name == "data_dir":
+            default = default_data_dir()
+        usual = "" if default is None or isinstance(default, bool) else f" [{default}]"
+        switch = {"is_flag": True, "flag_value": "1"} if entry.type == "bool" else {"metavar": "VALUE"}
+        options.append(
+            click.Option(
+                [flag_of(entry), f"setting_{entry.name}"],
+                help=f"{entry.metadata['help']}{usual}",
+                multiple=bool(entry.metadata["each"]),
+                hidden=entry.name not in shown,
+                expose_value=False,
+                callback=_remember,
+                default=None,
+                **switch,
+            )
+        )
+    return options
+
+
+def _add(command: click.Command, shown: tuple[str, ...]) -> None:
+    taken = {name for parameter in command.params for name in parameter.opts}
+    json = click.Option(
+        ["--json", "as_json"],
+        is_flag=True,
+        expose_value=False,
+        callback=_remember_json,
+        help="Print for machines.",
+    )
+    command.params += [o for o in [*_setting_options(shown), json] if not taken & set(o.opts)]
+
+
+class Verb(click.Command):
+    """A command with the flags that all commands have."""
+
+    def __init__(self, *args: Any, settings: tuple[str, ...] = SHOWN, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        _add(self, settings)
+
+
+class MissingVerb(click.UsageError):
+    """A group was called without anything: its help page says what there is."""
+
+
+class Noun(click.Group):
+    """A group of commands, which takes the same flags before the verb."""
+
+    command_class = Verb
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        _add(self, ())
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse ``args``. Raises MissingVerb for none: what click makes of that depends on its version."""
+        if not args and not ctx.resilient_parsing:
+            raise MissingVerb("Missing command.", ctx)
+        return super().parse_args(ctx, args)
+
+
+def settings(**given: object) -> Settings:
+    """Return the settings of the command that runs; ``given`` wins over flags. Raises SettingsError."""
+    tell_misspelt()
+    return settings_alone(**given)
+
+
+def settings_alone(**given: object) -> Settings:
+    """Return what ``settings`` does, and print nothing."""
+    flags = dict(click.get_current_context().meta.get(META, {}))
+    return Settings.load(flags | {name: value for name, value in given.items() if value is not None})
+
+
+def tell_misspelt() -> None:
+    """Print, once in a command, which variables are no settings, and what was meant."""
+    from wakeboard.cli.printing import tell
+
+    meta = click.get_current_context().meta
+    if not meta.get(MISSPELT_TOLD):
+        meta[MISSPELT_TOLD] = True
+        for sentence in misspelt():
+            tell(sentence)
+
+
+def is_json() -> bool:
+    """Tell whether the command that runs was asked to print for machines."""
+    return bool(click.get_current_context().meta.get(JSON, False))
+
+
+def reason_option(command: _Decorated) -> _Decorated:
+    """Give a verb the option ``--reason``, which goes to the audit log."""
+    return click.option("--reason", metavar="TEXT", help="Why; goes to the audit log.")(command)

@@ -1,0 +1,59 @@
+"""``leases`` and ``release``: who runs what, whose lease is in danger, taking a run from a silent worker."""
+
+from __future__ import annotations
+
+import click
+
+from wakeboard.audit import terminal_actor
+from wakeboard.cli import reach, reading
+from wakeboard.cli.flags import Verb, is_json, reason_option
+from wakeboard.cli.kinds import RUN_ID
+from wakeboard.cli.printing import listing, say, verdicts
+from wakeboard.cli.reach import Row
+from wakeboard.leases import STATES, takeover
+from wakeboard.transitions import selection
+
+COLUMNS = (
+    "id", "job_type", "attempt", "state", "seconds_left", "renewed_seconds_ago", "seen_seconds_ago", "worker",
+    "hostname", "pid", "started_at",
+)  # fmt: skip
+REFUSED = ("id", "job_type", "attempt", "worker", "refused_at", "refused_outcome")
+
+
+def _explained() -> str:
+    words = "; ".join(f"{state.name}: {state.meaning}" for state in STATES)
+    return f"List running runs and how their leases stand. {words[0].upper()}{words[1:]}."
+
+
+@click.command(cls=Verb, help=_explained(), short_help="List running runs and how their leases stand.")
+@click.option("--refused", is_flag=True, help="The late answers of stale workers that were refused in 24 h.")
+def leases(refused: bool) -> None:
+    """List running runs, those in danger first, or late answers that were refused."""
+    with reach.connection() as connection:
+        now = reading.database_now(connection)
+        late = reading.refused(connection)
+        if refused:
+            listing(late, REFUSED, "No late answer was refused in 24 h.", as_of=now)
+            return
+        found = reading.leases(connection)
+    listing(found, COLUMNS, "Nothing runs.", as_of=now, refused_24h=len(late))
+    if not is_json():
+        _conclude(found, len(late))
+
+
+def _conclude(found: list[Row], late: int) -> None:
+    """Say who takes over what is in danger, and that late answers were refused."""
+    troubled = next((each for each in found if takeover(each["state"], each["takers"])), None)
+    if troubled is not None:
+        say(str(takeover(troubled["state"], troubled["takers"])))
+    if late:
+        say(f"Late answers refused in 24 h: {late} (wakeboard leases --refused).")
+
+
+@click.command(cls=Verb)
+@click.argument("ids", type=RUN_ID, nargs=-1, required=True)
+@reason_option
+def release(ids: tuple[int, ...], reason: str | None) -> int:
+    """Take runs from a worker that is silent or whose lease has ended."""
+    with reach.connection() as connection:
+        return verdicts(selection.each(connection, "lease.release", ids, terminal_actor(), reason))

@@ -1,0 +1,79 @@
+"""From a command to its database: the configured one, or the embedded one, started when it is not up."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import psycopg
+from psycopg.rows import dict_row
+
+from wakeboard import db
+from wakeboard.cli.flags import settings
+from wakeboard.cli.printing import tell
+from wakeboard.settings import Settings
+from wakeboard.stored import make_readable
+
+Connection = psycopg.Connection[Any]
+Row = dict[str, Any]
+
+
+def database_url(chosen: Settings) -> str:
+    """Return the database's libpq URL; the embedded server is started when nothing is configured.
+
+    It stays on afterwards: other commands and ``up`` find it there. Raises EmbeddedError or DatabaseError.
+    """
+    if chosen.database_url is not None:
+        return chosen.database_url
+    from wakeboard import embedded
+
+    if embedded.is_running(chosen.data_dir):
+        return embedded.url(chosen.data_dir)
+    server = embedded.start(chosen.data_dir, progress=tell)
+    if server.started_here:
+        tell("The embedded database was not running: started it. It stays on; to stop it: wakeboard db stop")
+    _make_tables(server.url)
+    return server.url
+
+
+def _make_tables(url: str) -> None:
+    """Migrate a database that is empty because it was made a moment ago."""
+    with db.connect(url, name="wakeboard cli") as connection:
+        is_new = db.current_revision(connection) is None
+    if is_new:
+        db.migrate(url)
+
+
+@contextmanager
+def connection() -> Iterator[Connection]:
+    """Yield a connection of the command that runs; each statement commits by itself."""
+    chosen = settings()
+    # The limit on payloads is read where runs are enqueued, which no settings reach.
+    if chosen.origins.get("payload_bytes") == "flag":
+        os.environ["WAKEBOARD_PAYLOAD_BYTES"] = str(chosen.payload_bytes)
+    with db.connect(database_url(chosen), name="wakeboard cli") as opened:
+        make_readable(opened)
+        yield opened
+
+
+def rows(opened: Connection, statement: str, values: Row | None = None) -> list[Row]:
+    """Return the rows of ``statement`` as dictionaries."""
+    with opened.cursor(row_factory=dict_row) as cursor:
+        return cursor.execute(statement.encode(), values or {}).fetchall()
+
+
+def one(opened: Connection, statement: str, values: Row | None = None) -> Row | None:
+    """Return the first row of ``statement`` as a dictionary, None when there is none."""
+    found = rows(opened, statement, values)
+    return found[0] if found else None
+
+
+def ourselves(*arguments: str) -> list[str]:
+    """Return the command line that runs this installation's ``worker`` with ``arguments``.
+
+    Without -P the working folder would come first, and a user's own ``worker.py`` in the place of ours.
+    """
+    return [sys.executable, "-P", "-m", "wakeboard", *arguments]

@@ -1,0 +1,70 @@
+"""``workers``: who claims runs and how they stand; asking one to drain, to claim again, or to stop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import click
+
+from wakeboard import fleet
+from wakeboard.audit import Actor, terminal_actor
+from wakeboard.cli import reach, reading
+from wakeboard.cli.flags import Noun, reason_option
+from wakeboard.cli.printing import listing, verdicts
+from wakeboard.transitions import types as moves
+from wakeboard.transitions.answer import Answer
+
+COLUMNS = (
+    "state", "id", "name", "hostname", "pid", "running", "concurrency", "seen_seconds_ago", "version",
+    "started_at", "job_types",
+)  # fmt: skip
+Move = Callable[[reach.Connection, str, Actor, str | None], Answer]
+
+
+@click.group(cls=Noun)
+def workers() -> None:
+    """Workers: list, drain, undrain, stop."""
+
+
+def _explained() -> str:
+    words = "; ".join(f"{state.name}: {state.meaning}" for state in fleet.STATES)
+    return f"List the workers and how they stand. {words[0].upper()}{words[1:]}."
+
+
+@workers.command("list", help=_explained(), short_help="List the workers and how they stand.")
+@click.option("--all", "with_stopped", is_flag=True, help="Those that stopped over an hour ago as well.")
+def list_(with_stopped: bool) -> None:
+    """List the workers, silent ones first."""
+    with reach.connection() as connection:
+        now = reading.database_now(connection)
+        found = reading.workers(connection, with_stopped=with_stopped)
+    listing(found, COLUMNS, "No worker is there. Start one: wakeboard worker --app MODULE", as_of=now)
+
+
+def _ask(move: Move, ids: tuple[str, ...], reason: str | None) -> int:
+    with reach.connection() as connection:
+        return verdicts([move(connection, each, terminal_actor(), reason) for each in ids])
+
+
+@workers.command()
+@click.argument("ids", nargs=-1, required=True)
+@reason_option
+def drain(ids: tuple[str, ...], reason: str | None) -> int:
+    """Let workers claim nothing new; what they run goes on to its end."""
+    return _ask(moves.drain, ids, reason)
+
+
+@workers.command()
+@click.argument("ids", nargs=-1, required=True)
+@reason_option
+def undrain(ids: tuple[str, ...], reason: str | None) -> int:
+    """Let workers that were asked to drain claim again."""
+    return _ask(moves.undrain, ids, reason)
+
+
+@workers.command()
+@click.argument("ids", nargs=-1, required=True)
+@reason_option
+def stop(ids: tuple[str, ...], reason: str | None) -> int:
+    """Stop workers as SIGTERM would: they claim nothing new, and give back what does not end soon."""
+    return _ask(moves.stop, ids, reason)

@@ -1,0 +1,348 @@
+"""A crontab file → its lines, each taken as a definition or refused with the reason. Pure: opens no file.
+
+    for line in parse_crontab(text, system=False, user="deploy", timezone="Europe/Paris"):
+        print(line.number, line.kind, line.reason or line.note or "")
+        if line.definition:
+            save(Definition(**dataclasses.asdict(line.definition)))
+
+Runs keep to what cron does: the user of a system crontab's line, the shell, the environment in force at that
+line, standard input after `%`, no second attempt, and no run for a time at which nothing was up.
+"""
+
+import hashlib
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from wakeboard.cron import FIELDS, CronError, check_timezone, read_schedule
+from wakeboard.crontab_exits import OrdinaryExit, ordinary_exit
+from wakeboard.crontab_files import is_of_anacron
+from wakeboard.crontab_names import name_of
+from wakeboard.crontab_units import unit
+from wakeboard.instructions import COMMAND_TYPE, command_type
+from wakeboard.os_user import is_user_name
+
+Kind = Literal["taken", "refused", "environment", "comment", "blank"]
+
+LONGEST_LINE = 10_000
+WITHOUT_IT = " The commands below would run without it."
+# What cron gives a command that sets neither; the worker's own PATH may lead into a virtual environment.
+CRON_ENVIRONMENT = {"SHELL": "/bin/sh", "PATH": "/usr/bin:/bin"}
+NO_MAIL = (
+    "there is no mail of what a command prints. Its output is on its run's page; WAKEBOARD_ALERT_MAIL has "
+    "failures mailed; for mail after each run let the command send it (… 2>&1 | mail -s SUBJECT ADDRESS)"
+)
+NOT_USED = {
+    "MAILTO": f"MAILTO is not used: {NO_MAIL}",
+    "MAILFROM": f"MAILFROM is not used: {NO_MAIL}",
+    "RANDOM_DELAY": "RANDOM_DELAY is not used: runs start on time",
+}
+
+_ENVIRONMENT = re.compile(r"""("[^"]*"|'[^']*'|[^\s=]+)[ \t]*=[ \t]*(.*)""", re.DOTALL)
+_QUOTED = re.compile(r"""(["'])(.*?)\1""", re.DOTALL)
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
+# The first % without a backslash ends the command; a backslash hides what follows, another backslash too.
+_COMMAND = re.compile(r"((?:\\.|[^\\%]|\\$)*)(?:%(.*))?", re.DOTALL)
+_DAYS_AND_MONTHS = "sun|mon|tue|wed|thu|fri|sat|jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec"
+_TIME = re.compile(rf"(?:[0-9*/,#?-]|L|W|{_DAYS_AND_MONTHS})+", re.IGNORECASE)
+_SIXTH_TIME = re.compile(r"[0-9*][0-9*/,-]*|\?")
+_BEGINS_COMMAND = re.compile(r"[A-Za-z./$\"'_\[({]")
+NUMBERS = ("no", "one", "two", "three", "four")
+
+
+@dataclass(frozen=True, slots=True)
+class CommandDefinition:
+    """What a taken line becomes; the fields are those of `wakeboard.transitions.definitions.Definition`.
+
+    name: what the line is called, and a mark of its command, schedule and user, so that it stays when other
+        lines are added or moved. Of equal lines the second gets "-2" and so on.
+    job_type: with the user of a line of a system crontab.
+    payload: {"argv": [shell, "-c", command], "env": {name: value}}, and "stdin": text if the line has a `%`.
+    misfire, grace_seconds: cron does not make up for what it missed; five minutes bridge a restart.
+    """
+
+    name: str
+    schedule: str
+    timezone: str
+    payload: dict[str, Any]
+    job_type: str = COMMAND_TYPE
+    misfire: str = "none"
+    grace_seconds: int = 300
+    overlap: str = "skip"
+    max_attempts: int = 1
+    timeout_seconds: float = 86_400
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line of the file.
+
+    number: from 1.
+    text: as in the file, without its line ending; a refused one may hold control characters.
+    reason: a sentence for a refused line, else None.
+    note: what differs from cron or deserves a look, or None.
+    definition: for a taken line, else None.
+    user: who runs it, for a taken line of a system crontab, else None.
+    marks: how the name of its definition ends, whatever it was called when it was imported first; the second
+        is that of imports that left the user of a system crontab out.
+    exits: why it may end with another exit code than 0 although all is well, else None.
+    unit: a unit of systemd for a line that is refused because cron runs it when the machine starts.
+    """
+
+    number: int
+    text: str
+    kind: Kind
+    reason: str | None = None
+    note: str | None = None
+    definition: CommandDefinition | None = None
+    user: str | None = None
+    marks: tuple[str, ...] = ()
+    exits: OrdinaryExit | None = None
+    unit: str | None = None
+
+
+class _Refused(Exception):
+    """Carries the sentence to the line it belongs to; never leaves this module."""
+
+    def __init__(self, sentence: str, unit: str | None = None) -> None:
+        super().__init__(sentence)
+        self.unit = unit
+
+
+@dataclass
+class _Reader:
+    """What holds at a line because of the lines above it."""
+
+    system: bool
+    user: str
+    timezone: str
+    environment: dict[str, str] = field(default_factory=lambda: dict(CRON_ENVIRONMENT))
+    zone_setters: dict[str, int] = field(default_factory=dict)
+    seen: dict[str, list[int]] = field(default_factory=dict)
+    # Right above the line.
+    comment: str | None = None
+
+    def line(self, number: int, text: str) -> Line:
+        bare = text.strip(" \t\r")
+        comment, self.comment = self.comment, None
+        if not bare or bare.startswith("#"):
+            self.comment = bare or None
+            return Line(number, text, "comment" if bare else "blank")
+        try:
+            _check_characters(bare)
+            if assignment := _ENVIRONMENT.fullmatch(bare):
+                return Line(number, text, "environment", note=self._assign(number, assignment))
+            return self._define(number, text, bare, comment)
+        except _Refused as refused:
+            return Line(number, text, "refused", reason=str(refused), unit=refused.unit)
+
+    def _assign(self, number: int, assignment: re.Match[str]) -> str | None:
+        name, value = assignment[1].strip("\"'"), assignment[2]
+        if not _VARIABLE.fullmatch(name):
+            raise _Refused(
+                f"{name!r} is not the name of a variable: use letters, digits and '_'.{WITHOUT_IT}"
+            )
+        if value[:1] in ('"', "'"):
+            quoted = _QUOTED.fullmatch(value)
+            if quoted is None:
+                raise _Refused(
+                    f"The value of {name} is not quoted right: close the quote at the line's end.{WITHOUT_IT}"
+                )
+            value = quoted[2]
+        if name in ("LOGNAME", "USER"):
+            return f"{name} is not taken over: it is always the user who runs the command"
+        self.environment[name] = value
+        if name in ("CRON_TZ", "TZ"):
+            self.zone_setters[name] = number
+        if name == "TZ":
+            return (
+                "TZ also sets the time zone of the schedules below; Debian's cron uses its own zone for them"
+            )
+        return NOT_USED.get(name)
+
+    def _zone(self) -> str:
+        """Give the zone in force: CRON_TZ wins over TZ, which wins over the caller's."""
+        for variable in ("CRON_TZ", "TZ"):
+            name = self.environment.get(variable, "").removeprefix(":")
+            if name:
+                return _checked_zone(name, f"{variable} of line {self.zone_setters[variable]}")
+        return self.timezone
+
+    def _define(self, number: int, text: str, bare: str, comment: str | None) -> Line:
+        if _first(bare).lower() == "@reboot":
+            raise self._at_reboot(bare, comment)
+        schedule, rest = _split_schedule(bare)
+        user, rest = self._split_user(rest)
+        if not rest:
+            raise _Refused(f"There is no command after {'the user' if self.system else 'the schedule'}.")
+        zone, payload = self._zone(), self._payload(rest)
+        command, exits = payload["argv"][-1], ordinary_exit(payload["argv"][-1])
+        marks, same = self._marks(number, schedule, rest, user)
+        notes = [f"the same as line {same}: both run, as in cron"] if same else []
+        notes += self._doubts(rest)
+        definition = CommandDefinition(
+            f"{name_of(command, comment)}{marks[0]}", schedule, zone, payload,
+            job_type=COMMAND_TYPE if user is None else command_type(user),
+        )  # fmt: skip
+        note = "; ".join(notes) or None
+        return Line(
+            number, text, "taken", note=note, definition=definition, user=user, marks=marks, exits=exits
+        )
+
+    def _at_reboot(self, bare: str, comment: str | None) -> _Refused:
+        user, rest = self._split_user(bare[len("@reboot") :].lstrip(" \t"))
+        if not rest:
+            return _Refused("There is no command after '@reboot'.")
+        payload = self._payload(rest)
+        name = name_of(payload["argv"][-1], comment)
+        text = unit(name, user or self.user, payload["argv"], payload["env"], payload.get("stdin"))
+        return _Refused(
+            f"'@reboot' is not a time: let the machine's own start-up run it, as the unit {name}.service of "
+            "systemd for example.",
+            text,
+        )
+
+    def _doubts(self, rest: str) -> list[str]:
+        """Return what a person should look at, because the line may not mean what it says."""
+        first = _first(rest)
+        if not self.system and first in ("root", self.user):
+            return [f"the command starts with {first!r}: is this a system crontab (--system)?"]
+        if _SIXTH_TIME.fullmatch(first):
+            doubt = (
+                f"{first!r} is taken for the command, as in cron: there are five time fields, none of seconds"
+            )
+            return [doubt]
+        return []
+
+    def _split_user(self, rest: str) -> tuple[str | None, str]:
+        """Return the user of a system crontab's line, None in one of a person, and the command."""
+        if not self.system:
+            return None, rest
+        user = _first(rest)
+        if not is_user_name(user):
+            more = " A line has five time fields and none for seconds." if _SIXTH_TIME.fullmatch(user) else ""
+            raise _Refused(
+                f"A system crontab has a user in its sixth field; {user!r} is not the name of one.{more}"
+            )
+        return user, rest[len(user) :].lstrip(" \t")
+
+    def _payload(self, rest: str) -> dict[str, Any]:
+        command, stdin = split_command(rest)
+        payload: dict[str, Any] = {
+            "argv": [self.environment["SHELL"] or CRON_ENVIRONMENT["SHELL"], "-c", command],
+            "env": dict(self.environment),
+        }
+        return payload if stdin is None else payload | {"stdin": stdin}
+
+    def _marks(
+        self, number: int, schedule: str, command: str, user: str | None
+    ) -> tuple[tuple[str, ...], int | None]:
+        """Return how the definition's name ends, and the number of the first equal line above."""
+        plain = f"{schedule.lower()}\n{command}"
+        whole = plain if user is None else f"{plain}\n{user}"
+        lines = self.seen.setdefault(whole, [])
+        lines.append(number)
+        count = "" if len(lines) == 1 else f"-{len(lines)}"
+        marks = tuple(f"-{_digest(each)}{count}" for each in dict.fromkeys((whole, plain)))
+        return marks, lines[0] if count else None
+
+
+def parse_crontab(text: str, *, system: bool, user: str, timezone: str = "UTC") -> list[Line]:
+    """Read a crontab. Bad lines are reported, never raised.
+
+    text: the whole file; Windows line endings and a missing last one are fine.
+    system: the sixth field is a user, as in /etc/crontab and /etc/cron.d; each line becomes a command of it.
+    user: whose crontab it is, where it is that of a person.
+    timezone: of the schedules, until a CRON_TZ or TZ line says otherwise.
+    Returns one Line per line, in order; the empty text after the last line ending is not a line.
+    Raises ValueError for an unknown `timezone`.
+    """
+    check_timezone(timezone)
+    reader = _Reader(system, user, timezone)
+    return [reader.line(number, line) for number, line in enumerate(_lines(text), start=1)]
+
+
+def split_command(rest: str) -> tuple[str, str | None]:
+    r"""Split what follows the schedule at its first bare `%`, as cron does.
+
+    Returns the command, where `\%` has become `%`, and the standard input or None: further `%` are line ends
+    in it, `\%` is `%`, and it ends with a line end.
+    """
+    parts = _COMMAND.fullmatch(rest)
+    assert parts is not None, "the pattern takes every text"
+    command = re.sub(
+        r"\\(.)", lambda hidden: "%" if hidden[1] == "%" else hidden[0], parts[1], flags=re.DOTALL
+    )
+    if not parts[2]:
+        return command, parts[2]
+    stdin = re.sub(r"\\?%", lambda sign: "%" if len(sign[0]) == 2 else "\n", parts[2])
+    return command, stdin if stdin.endswith("\n") else stdin + "\n"
+
+
+def _lines(text: str) -> Iterator[str]:
+    # Only \n ends a line for cron; str.splitlines would also cut at form feeds and Unicode separators.
+    lines = text.removeprefix("\ufeff").split("\n")
+    if lines[-1] == "":
+        lines.pop()
+    return (line.removesuffix("\r") for line in lines)
+
+
+def _first(text: str) -> str:
+    """Return the first word, empty where there is none."""
+    return next(iter(text.split(None, 1)), "")
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
+def _check_characters(bare: str) -> None:
+    if len(bare) > LONGEST_LINE:
+        raise _Refused(f"The line has {len(bare)} characters; at most {LONGEST_LINE} are allowed.")
+    if _CONTROL.search(bare):
+        raise _Refused("The line has control characters, which no command can be given: remove them.")
+    try:
+        bare.encode()
+    except UnicodeEncodeError:
+        raise _Refused(
+            "The line is not UTF-8 text: convert the file first, with iconv for example."
+        ) from None
+
+
+def _split_schedule(bare: str) -> tuple[str, str]:
+    if bare.startswith("-"):
+        raise _Refused("A leading '-' (SUSE: do not log this) is not known here: remove it from the line.")
+    if is_of_anacron(bare):
+        raise _Refused(
+            "It is a line of an anacrontab: a period, a delay, a name and a command. Leave it to anacron, or "
+            "write its command behind five time fields."
+        )
+    count = 1 if bare.startswith("@") else 5
+    parts = bare.split(None, count)
+    schedule = " ".join(parts[:count])
+    try:
+        read_schedule(schedule)
+    except CronError as wrong:
+        raise _Refused(_too_few(parts) or str(wrong)) from None
+    return schedule, parts[count] if len(parts) > count else ""
+
+
+def _too_few(parts: list[str]) -> str | None:
+    """Say how many time fields stand before what looks like the command, where they are less than five."""
+    count = next((n for n, word in enumerate(parts) if not _TIME.fullmatch(word)), len(parts))
+    if not 0 < count < min(len(FIELDS), len(parts)) or not _BEGINS_COMMAND.match(parts[count]):
+        return None
+    fields = f"{NUMBERS[count]} time field{'' if count == 1 else 's'}"
+    return (
+        f"The line has {fields} ({' '.join(parts[:count])}) before {parts[count]!r}; it takes five: "
+        f"{', '.join(FIELDS)}."
+    )
+
+
+def _checked_zone(name: str, whose: str) -> str:
+    try:
+        return check_timezone(name).key
+    except ValueError as wrong:
+        raise _Refused(f"The time zone in force here, {whose}, cannot be used. {wrong}") from None

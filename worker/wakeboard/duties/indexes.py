@@ -1,0 +1,84 @@
+"""The indexes duty: looks whether a pass over the indexes is due, and makes it on a thread beside the others.
+
+A rebuild takes seconds to minutes, and the duties' own thread says that the worker lives.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+import psycopg
+
+from wakeboard import log
+from wakeboard.db import DatabaseError, is_pooled
+from wakeboard.indexes import rebuild, state
+from wakeboard.indexes.bloat import FLOOR_BYTES
+from wakeboard.texts import described
+
+INDEXES_SECONDS = 300.0
+# A worker that ends has hardly time; what the server still builds then, the next pass finds.
+STOP_SECONDS = 0.3
+
+
+class Indexes:
+    """The duty of one process; whichever worker comes first makes the pass for all."""
+
+    def __init__(self, url: str, *, floor_bytes: int = FLOOR_BYTES) -> None:
+        self._url = url
+        self._floor_bytes = floor_bytes
+        self._stopping = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._connection: psycopg.Connection[Any] | None = None
+        self._failure: BaseException | None = None
+
+    @property
+    def is_working(self) -> bool:
+        """Whether a pass is under way in this process."""
+        return self._thread is not None and self._thread.is_alive()
+
+    def step(self, connection: psycopg.Connection[Any]) -> Mapping[str, Any]:
+        """Begin a pass if one is due; return what came of the last one.
+
+        Raises what ended the last pass in this process, once, when that is not the database's doing.
+        """
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise RuntimeError(
+                f"A pass over the indexes ended by an error: {described(failure)}"
+            ) from failure
+        last, is_due = state.read(connection)
+        # Through a pooler nothing can be built beside the work: that is left to others.
+        begins = is_due and not self.is_working and not is_pooled(connection)
+        if begins and (current := state.take(connection)) is not None:
+            self._thread = threading.Thread(target=self._work, args=(current,), name="indexes", daemon=True)
+            self._thread.start()
+        return last.shown()
+
+    def stop(self) -> None:
+        """End a pass that is under way; what is half built is dropped by the next one, in any worker."""
+        self._stopping.set()
+        thread, connection = self._thread, self._connection
+        if thread is None or not thread.is_alive():
+            return
+        if connection is not None:
+            with suppress(psycopg.Error):
+                connection.cancel_safe(timeout=STOP_SECONDS)
+        thread.join(STOP_SECONDS)
+
+    def _work(self, current: state.Pass) -> None:
+        try:
+            with rebuild.open_connection(self._url) as self._connection:
+                rebuild.make_pass(
+                    self._connection, current, pause=self._stopping.wait, floor_bytes=self._floor_bytes
+                )
+        except (DatabaseError, psycopg.Error) as failure:
+            if not self._stopping.is_set():
+                log.warn("The indexes could not be looked at; the next pass is in half an hour.",
+                         error=str(failure).strip()[:300])  # fmt: skip
+        except BaseException as failure:
+            self._failure = failure
+        finally:
+            self._connection = None

@@ -1,0 +1,113 @@
+"""Asking a server: is it ready, which process is it, who else is connected; and giving it its database.
+
+An answer comes over a connection. A process id from a file counts only when that process is this server.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import psycopg
+from psycopg import sql
+
+from wakeboard.embedded.places import DATABASE, ROLE, SUPERUSER, Places
+
+CONNECT_SECONDS = 5
+POSTMASTER = "SELECT split_part(pg_read_file('postmaster.pid'), E'\\n', 1)::int"
+OTHERS = """SELECT count(*) FROM pg_stat_activity
+            WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()"""
+
+
+SESSIONS = """SELECT coalesce(nullif(application_name, ''), 'a program without a name'), pid
+              FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()
+              ORDER BY backend_start"""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a server says to a connection attempt; ``complaint`` is libpq's message when it is not ready."""
+
+    ready: bool
+    complaint: str = ""
+
+
+def ask(places: Places) -> Answer:
+    """Connect and disconnect; return whether the server accepts connections, and if not, why."""
+    try:
+        _connect(places).close()
+    except psycopg.OperationalError as refused:
+        return Answer(False, " ".join(str(refused).split()))
+    return Answer(True)
+
+
+def _connect(places: Places) -> psycopg.Connection[tuple[Any, ...]]:
+    there = places.url(user=SUPERUSER, database="postgres")
+    return psycopg.connect(
+        there, autocommit=True, connect_timeout=CONNECT_SECONDS, application_name="wakeboard embedded"
+    )
+
+
+def furnish(places: Places) -> int:
+    """Create role and database where missing; return the postmaster's process id. Raises psycopg.Error."""
+    with _connect(places) as admin:
+        if not admin.execute("SELECT 1 FROM pg_roles WHERE rolname = %s", [ROLE]).fetchone():
+            role = sql.Identifier(ROLE)
+            admin.execute(sql.SQL("CREATE ROLE {} LOGIN CREATEDB").format(role))
+            grant = sql.SQL("GRANT pg_monitor, pg_signal_backend, pg_checkpoint TO {}")
+            admin.execute(grant.format(role))
+        if not admin.execute("SELECT 1 FROM pg_database WHERE datname = %s", [DATABASE]).fetchone():
+            names = sql.Identifier(DATABASE), sql.Identifier(ROLE)
+            admin.execute(sql.SQL("CREATE DATABASE {} OWNER {} TEMPLATE template0").format(*names))
+        row = admin.execute(POSTMASTER).fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+def postmaster(places: Places) -> int | None:
+    """Return the process id of this server, or None when no process here can be shown to be it."""
+    pid = None
+    with suppress(psycopg.Error), _connect(places) as admin:
+        row = admin.execute(POSTMASTER).fetchone()
+        pid = row[0] if row else None
+    # Over a volume shared with another container the answer may be a number of that container.
+    pid = pid or written_pid(places)
+    return pid if is_postmaster(pid, places) else None
+
+
+def written_pid(places: Places) -> int | None:
+    """Return the process id in postmaster.pid, which may be stale, or None when there is none to read."""
+    try:
+        return int(places.postmaster_file.read_text().split("\n", 1)[0])
+    except (OSError, ValueError):
+        return None
+
+
+def is_postmaster(pid: int | None, places: Places) -> bool:
+    """Tell whether the process ``pid`` lives and is a postmaster of this cluster."""
+    if pid is None or pid <= 0:
+        return False
+    try:
+        words = psutil.Process(pid).cmdline()
+    except psutil.Error:
+        return False
+    return bool(words) and Path(words[0]).name == "postgres" and str(places.cluster) in words
+
+
+def sessions(places: Places) -> list[tuple[str, int]]:
+    """Return (application, server process) of each client session but ours, oldest first.
+
+    Raises psycopg.Error when the server does not answer.
+    """
+    with _connect(places) as admin:
+        return [(str(row[0]), int(row[1])) for row in admin.execute(SESSIONS).fetchall()]
+
+
+def other_sessions(places: Places) -> int:
+    """Return how many client sessions are connected beside the one that asks. Raises psycopg.Error."""
+    with _connect(places) as admin:
+        row = admin.execute(OTHERS).fetchone()
+    return row[0] if row else 0

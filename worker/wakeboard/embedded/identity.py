@@ -1,0 +1,212 @@
+"""Which OS user the server runs as, and folders and commands of that user.
+
+PostgreSQL refuses to run as root, so root hands the cluster to a system user of its own. Changes the mode
+of no folder that it did not create.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import subprocess
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from wakeboard.embedded.errors import EmbeddedError
+
+SYSTEM_USER = "wakeboard"
+CHECK_EACH = 'for folder; do test -x "$folder" || { printf %s "$folder"; exit 1; }; done'
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """The OS user that owns the cluster and runs its server."""
+
+    name: str
+    uid: int
+    gid: int
+
+    @property
+    def foreign(self) -> bool:
+        """True when commands must change to this user first: we are root, the cluster is not."""
+        return self.uid != os.geteuid()
+
+    def run(self, command: Sequence[str | Path]) -> subprocess.CompletedProcess[str]:
+        """Run ``command`` as this user with a clean environment; return it with its output as text.
+
+        Raises EmbeddedError when the change of user is not permitted.
+        """
+        try:
+            return subprocess.run(
+                [str(word) for word in command],
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                **self.options(),
+            )
+        except OSError as failed:
+            raise EmbeddedError(
+                f"Cannot run {command[0]} as the OS user {self.name}: {failed.strerror or failed}."
+            ) from failed
+
+    def options(self) -> dict[str, Any]:
+        """Return the ``subprocess`` options that run a command as this user, away from our environment."""
+        # PGDATA, PGPORT, PGOPTIONS … of the caller would otherwise steer initdb and postgres.
+        environment = {"PATH": "/usr/bin:/bin", "LC_ALL": "C", "TZ": "UTC"}
+        options: dict[str, Any] = {"env": environment, "cwd": "/", "umask": 0o077}
+        if self.foreign:
+            options |= {"user": self.uid, "group": self.gid, "extra_groups": []}
+        return options
+
+
+def of_uid(uid: int) -> Identity:
+    """Return the OS user with this id; raises EmbeddedError when it has no name, which PostgreSQL needs."""
+    try:
+        entry = pwd.getpwuid(uid)
+    except KeyError:
+        raise EmbeddedError(
+            f"The OS user with id {uid} has no name, and PostgreSQL needs one: add it to /etc/passwd, "
+            "or set WAKEBOARD_DATABASE_URL to a PostgreSQL server of your own."
+        ) from None
+    return Identity(entry.pw_name, entry.pw_uid, entry.pw_gid)
+
+
+def holder(home: Path) -> int | None:
+    """Return the id of the OS user that the folder ``home`` belongs to, or None when it does not exist.
+
+    Raises EmbeddedError when we may not look.
+    """
+    try:
+        return home.lstat().st_uid
+    except FileNotFoundError:
+        return None
+    except OSError as failed:
+        raise EmbeddedError(
+            f"Cannot look into {home.parent}: {failed.strerror}. Run Wakeboard as the owner of that folder, "
+            "or set WAKEBOARD_DATA_DIR to a folder of your own."
+        ) from failed
+
+
+def owner(home: Path, *, create: bool = False) -> Identity:
+    """Return the OS user of the cluster in the folder ``home``, which need not exist yet.
+
+    As root a new cluster belongs to the system user ``wakeboard``, added when ``create`` is true.
+    Raises EmbeddedError when the cluster belongs to somebody else and we are not root.
+    """
+    me = os.geteuid()
+    found = holder(home)
+    uid = me if found is None else found
+    if me != 0 and uid != me:
+        raise EmbeddedError(
+            f"The database in {home} belongs to the OS user {_name(uid)}: run Wakeboard as that user, "
+            "or set WAKEBOARD_DATA_DIR to a folder of your own."
+        )
+    return of_uid(uid) if uid != 0 else _system_user(create)
+
+
+def make_folders(folder: Path) -> None:
+    """Create ``folder`` and its missing parents; root's are 0711, so that the server's user can pass."""
+    if folder.is_dir():
+        return
+    make_folders(folder.parent)
+    with suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+        if os.geteuid() == 0:
+            folder.chmod(0o711)
+
+
+def private_folder(folder: Path, of: Identity) -> None:
+    """Make sure ``folder`` is a real folder of mode 0700 that belongs to ``of``; create it if missing.
+
+    Raises EmbeddedError when it is a link or belongs to another user.
+    """
+    with suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    try:
+        opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    except OSError as failed:
+        raise EmbeddedError(
+            f"{folder} is not a folder of the OS user {of.name} ({failed.strerror}): "
+            "remove it, or set WAKEBOARD_DATA_DIR to another folder."
+        ) from failed
+    try:
+        _take(opened, folder, of)
+    finally:
+        os.close(opened)
+
+
+def _take(opened: int, folder: Path, of: Identity) -> None:
+    found = os.fstat(opened)
+    if found.st_uid == os.geteuid() == 0 and of.foreign:
+        os.fchown(opened, of.uid, of.gid)
+    elif found.st_uid != of.uid:
+        raise EmbeddedError(
+            f"{folder} belongs to the OS user {_name(found.st_uid)}, not to {of.name}: "
+            "remove it, or set WAKEBOARD_DATA_DIR to another folder."
+        )
+    if found.st_mode & 0o777 != 0o700:
+        os.fchmod(opened, 0o700)
+
+
+def require_reachable(folder: Path, of: Identity) -> None:
+    """Raise EmbeddedError naming the first parent of ``folder`` (or itself) that ``of`` may not enter."""
+    blocked = first_blocked(folder, of)
+    if blocked:
+        raise EmbeddedError(
+            f"The OS user {of.name}, which runs the database for root, may not enter {blocked}: "
+            "set WAKEBOARD_DATA_DIR to a folder below /var/lib, or allow it with "
+            f"'chmod o+x {blocked}'."
+        )
+
+
+def first_blocked(folder: Path, of: Identity) -> str:
+    """Return the first folder on the way to ``folder`` that ``of`` may not enter, or an empty text."""
+    if not of.foreign:
+        return ""
+    way = [*reversed(folder.parents), folder]
+    return of.run(["/bin/sh", "-c", CHECK_EACH, "sh", *way]).stdout
+
+
+def _system_user(create: bool) -> Identity:
+    try:
+        found = pwd.getpwnam(SYSTEM_USER)
+    except KeyError:
+        if not create:
+            raise EmbeddedError(
+                f"The OS user {SYSTEM_USER} does not exist yet: start the embedded database first."
+            ) from None
+        return _add_system_user()
+    if found.pw_uid == 0:
+        raise EmbeddedError(f"The OS user {SYSTEM_USER} is root by another name; PostgreSQL refuses root.")
+    return Identity(found.pw_name, found.pw_uid, found.pw_gid)
+
+
+def _add_system_user() -> Identity:
+    useradd = shutil.which("useradd", path="/usr/sbin:/sbin:/usr/bin:/bin")
+    complaint = "there is no useradd here"
+    if useradd:
+        shell = shutil.which("nologin", path="/usr/sbin:/sbin:/usr/bin:/bin") or "/bin/false"
+        command = [useradd, "--system", "--user-group", "--no-create-home", "--home-dir", "/nonexistent"]
+        added = subprocess.run([*command, "--shell", shell, SYSTEM_USER], capture_output=True, text=True)
+        complaint = added.stderr.strip() or "useradd failed"
+    # Another starter may have added it in the same moment, so the user's presence decides.
+    with suppress(KeyError):
+        found = pwd.getpwnam(SYSTEM_USER)
+        return Identity(found.pw_name, found.pw_uid, found.pw_gid)
+    raise EmbeddedError(
+        f"PostgreSQL refuses to run as root, and the OS user {SYSTEM_USER} could not be added ({complaint}): "
+        f"add it (useradd --system {SYSTEM_USER}), run Wakeboard as an ordinary user, "
+        "or set WAKEBOARD_DATABASE_URL to a PostgreSQL server of your own."
+    )
+
+
+def _name(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"with id {uid}"

@@ -1,0 +1,85 @@
+"""Filters as one line of text and back: ``status:failed since:24h "no answer"``. Pure.
+
+The line is what an operator types, in the box of a page or behind ``wakeboard runs``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+
+from wakeboard.filters.values import FilterError
+
+# The filter that words without a name mean.
+WORDS = "q"
+_TOKEN = re.compile(r'(?:([a-zA-Z_][\w.-]*):)?(?:"([^"]*)"|([^\s"]+))')
+_NAME = re.compile(r"([a-zA-Z_][\w.-]*)(:|=.*)")
+_NOT = re.compile(r"[-!+^~]([a-zA-Z_][\w.-]*)[:=].*")
+
+
+def read_line(line: str, names: Collection[str] = ()) -> list[tuple[str, str]]:
+    """Return the (name, text) pairs that ``line`` means; words without a name are the filter ``q``.
+
+    Quotes keep spaces and colons: ``"http://crm"`` is text. ``names`` are the filters there are (``payload.``
+    for every ``payload.<path>``): what looks like one of them and is none is not taken for text.
+    Raises FilterError.
+    """
+    if line.count('"') % 2:
+        raise FilterError(f"The filter “{line[:100]}” opens a quote and does not close it.")
+    pairs: list[tuple[str, str]] = []
+    words: list[str] = []
+    for name, quoted, bare in _TOKEN.findall(line):
+        value = quoted or bare
+        if name:
+            pairs.append((name, value))
+        else:
+            _refuse_slips(bare, names)
+            words.append(value)
+        if not value:
+            said = f'{name}:""' if name else '""'
+            raise FilterError(f"“{said[:100]}” is empty: write text between the quotes, or leave it out.")
+    if words:
+        before = [value for name, value in pairs if name == WORDS]
+        pairs = [pair for pair in pairs if pair[0] != WORDS]
+        pairs.append((WORDS, " ".join([*before, *words])))
+    return pairs
+
+
+def _refuse_slips(bare: str, names: Collection[str]) -> None:
+    """Refuse ``status=dead``, ``-status:dead`` and ``status:`` alone: as text they would find nothing."""
+    turned = _NOT.fullmatch(bare)
+    if turned and _is_among(turned[1], names):
+        raise FilterError(
+            f"“{bare[:100]}”: there is no filter for what is not so; name what shall be, several by commas "
+            f'(status:queued,running). Text is in quotes: "{bare[:100]}".'
+        )
+    slip = _NAME.fullmatch(bare)
+    if slip is None or not _is_among(slip[1], names):
+        return
+    name, rest = slip[1][:100], slip[2][1:][:100]
+    if name.endswith(".") or f"{name}." in names:
+        prefix = f"{name.rstrip('.')}."
+        raise FilterError(
+            f"“{bare[:100]}” names nothing: write {prefix}<path>, such as {prefix}customer.id:7."
+        )
+    if slip[2] == ":":
+        raise FilterError(f"“{name}:” is followed by nothing: write the value right behind the colon.")
+    raise FilterError(f'“{name}={rest}”: a filter is {name}:{rest}, text is in quotes: "{name}={rest}".')
+
+
+def _is_among(name: str, names: Collection[str]) -> bool:
+    return name in names or f"{name.partition('.')[0]}." in names
+
+
+def write_line(texts: Mapping[str, str]) -> str:
+    """Return the line that means the canonical ``texts``: read again, it asks for the same."""
+    parts = [f"{name}:{_quoted(value)}" for name, value in texts.items() if name != WORDS]
+    words = texts.get(WORDS)
+    return " ".join([*parts, *([_quoted(words, alone=True)] if words else [])])
+
+
+def _quoted(value: str, *, alone: bool = False) -> str:
+    """Return ``value`` so that it is read as one word; a quote in it cannot be written and becomes ``'``."""
+    value = value.replace('"', "'")
+    needed = re.search(r"[:=]|\s\s|^\s|\s$|[^\S ]", value) if alone else re.search(r"\s", value)
+    return f'"{value}"' if needed or not value else value

@@ -1,0 +1,241 @@
+"""Names and texts → values, each checked: the filters that somebody asks for. Pure.
+
+Anything unknown or malformed is a FilterError, whose text is a sentence for whoever asked.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta, tzinfo
+from difflib import get_close_matches
+from functools import partial
+from typing import Any
+
+from wakeboard.states import Status
+
+LARGEST_ID = 2**63 - 1
+LONGEST_TEXT = 500
+# How deep a payload.<path> may look.
+MOST_STEPS = 50
+# Pages add and take away months from a time, and show it in any zone.
+EARLIEST = datetime(1900, 1, 1, tzinfo=UTC)
+LATEST = datetime(9000, 1, 1, tzinfo=UTC)
+
+
+class FilterError(ValueError):
+    """A filter asks for something that does not exist; ``str()`` is a sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """How one filter is read: ``read`` raises ValueError, ``allowed`` completes "… must be …", or a
+    FilterError that says more.
+
+    ``many`` filters take several values, comma-separated or repeated, and read to a tuple.
+    ``canonical`` writes the value back when the text alone would be ambiguous.
+    """
+
+    read: Callable[[str], Any]
+    allowed: str
+    many: bool = False
+    canonical: Callable[[Any], str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """A point in time as filters say it: absolute, or so long before "now"."""
+
+    absolute: datetime | None = None
+    before_now: timedelta | None = None
+
+    def at(self, now: datetime) -> datetime:
+        """Return the moment as an aware datetime, ``now`` being the database's clock."""
+        if self.absolute is not None:
+            return self.absolute
+        assert self.before_now is not None
+        return now - self.before_now
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What somebody asks for. ``values`` are parsed, ``texts`` canonical, in the fields' order."""
+
+    values: Mapping[str, Any] = field(default_factory=dict)
+    texts: Mapping[str, str] = field(default_factory=dict)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """Return the parsed value of filter ``name``, or ``default`` when it is not given."""
+        return self.values.get(name, default)
+
+    def starting(self, prefix: str) -> dict[str, Any]:
+        """Return the values of filters named ``prefix…``, keyed by the rest of their names."""
+        return {name[len(prefix) :]: value for name, value in self.values.items() if name.startswith(prefix)}
+
+    def __bool__(self) -> bool:
+        return bool(self.texts)
+
+
+def text(value: str) -> str:
+    """Read free text of 1 to 500 characters."""
+    if not 0 < len(value) <= LONGEST_TEXT:
+        raise ValueError
+    return value
+
+
+def identifier(value: str) -> int:
+    """Read a row id (1 … 2⁶³−1)."""
+    if not re.fullmatch(r"[0-9]{1,19}", value) or not 0 < int(value) <= LARGEST_ID:
+        raise ValueError
+    return int(value)
+
+
+def whole(low: int, high: int) -> Field:
+    """Return a field for a whole number from ``low`` to ``high``."""
+
+    def read(value: str) -> int:
+        if not re.fullmatch(r"[0-9]{1,10}", value) or not low <= int(value) <= high:
+            raise ValueError
+        return int(value)
+
+    return Field(read, f"a whole number from {low} to {high}")
+
+
+def one_of(words: Sequence[str], *, many: bool = False) -> Field:
+    """Return a field that takes one of ``words`` (or several of them)."""
+
+    def read(value: str) -> str:
+        if value not in words:
+            raise ValueError
+        return value
+
+    return Field(read, ("some of " if many else "one of ") + ", ".join(words), many=many)
+
+
+def moment(value: str, zone: tzinfo = UTC) -> Moment:
+    """Read ``24h`` (ago; units s m h d w) or an ISO 8601 time; without an offset it is in ``zone``."""
+    relative = re.fullmatch(r"([0-9]{1,6})([smhdw])", value)
+    try:
+        if relative:
+            names = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+            span = timedelta(**{names[relative[2]]: int(relative[1])})
+            if span > timedelta(days=36_500):
+                raise ValueError
+            return Moment(before_now=span)
+        if not re.match(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", value):
+            raise ValueError
+        found = datetime.fromisoformat(value)
+        found = (found if found.tzinfo else found.replace(tzinfo=zone)).astimezone(UTC)
+        if not EARLIEST <= found <= LATEST:
+            raise ValueError
+        return Moment(absolute=found)
+    except OverflowError as wrong:
+        raise ValueError from wrong
+
+
+def _moment_text(value: Moment) -> str:
+    """Return the text that means the same for every reader: relative as it is, absolute in UTC."""
+    if value.before_now is not None:
+        seconds = int(value.before_now.total_seconds())
+        for unit, size in (("d", 86_400), ("h", 3600), ("m", 60)):
+            if seconds and seconds % size == 0:
+                return f"{seconds // size}{unit}"
+        return f"{seconds}s"
+    assert value.absolute is not None
+    return value.absolute.isoformat().replace("+00:00", "Z")
+
+
+TEXT = Field(text, f"text of 1 to {LONGEST_TEXT} characters")
+ID = Field(identifier, f"an id, a whole number from 1 to {LARGEST_ID}")
+STATUS = one_of([status.value for status in Status], many=True)
+MOMENT = Field(
+    moment,
+    "a time such as 2026-11-21T08:30Z, or an age such as 30m, 24h or 7d",
+    canonical=_moment_text,
+)
+
+
+def in_zone(fields: Mapping[str, Field], zone: tzinfo) -> dict[str, Field]:
+    """Return ``fields`` whose times without an offset are in ``zone``."""
+    return {
+        name: replace(how, read=partial(moment, zone=zone)) if how.read is moment else how
+        for name, how in fields.items()
+    }
+
+
+def read_pairs(
+    pairs: Iterable[tuple[str, str]], fields: Mapping[str, Field], *, is_form: bool = False
+) -> Asked:
+    """Return what (name, text) ``pairs`` ask for; a field named ``payload.`` reads every ``payload.<path>``.
+
+    An empty text is no value: whoever wrote it, as an unset variable of a shell, would ask for everything.
+    Where the pairs are those of a form (``is_form``) it is a control that was left empty, and counts as not
+    given. Raises FilterError.
+    """
+    given: dict[str, list[str]] = {}
+    for name, value in pairs:
+        if not (is_form and value == "" and name in fields):
+            given.setdefault(name, []).append(value)
+    values: dict[str, Any] = {}
+    texts: dict[str, str] = {}
+    for name in sorted(given, key=lambda name: _order(name, fields)):
+        values[name], texts[name] = _read(name, given[name], _field(name, fields))
+    return Asked(values, texts)
+
+
+def refuse_reversed(
+    asked: Asked, now: datetime, what: str, names: tuple[str, str] = ("since", "until")
+) -> None:
+    """Raise FilterError where the first of ``names`` is not before the second: no ``what`` in between."""
+    since, until = map(asked.get, names)
+    if since and until and not since.at(now) < until.at(now):
+        first, second = (f"“{name}” ({asked.texts[name]})" for name in names)
+        raise FilterError(
+            f"{first} is not before {second}: no {what} in between. An age such as 7d is earlier than 24h."
+        )
+
+
+def _order(name: str, fields: Mapping[str, Field]) -> tuple[int, str]:
+    names = list(fields)
+    return (names.index(name) if name in names else len(names), name)
+
+
+def _field(name: str, fields: Mapping[str, Field]) -> Field:
+    stem, _, path = name.partition(".")
+    prefix = f"{stem}."
+    if prefix in fields and not path:
+        # Taken for a field, "payload" alone would be one that no search asks for: all runs would match.
+        raise FilterError(f"“{name[:100]}” names nothing: write {prefix}<path>, such as {prefix}customer.id.")
+    found = fields.get(prefix) or fields.get(name)
+    if found is None:
+        known = ", ".join(f"{each}<path>" if each.endswith(".") else each for each in fields) or "none"
+        near = get_close_matches(name[:100], fields, 1)
+        hint = f" Did you mean {near[0]}?" if near else ""
+        raise FilterError(f"There is no filter “{name[:100]}” here.{hint} Filters of this page: {known}.")
+    steps = name.count(".")
+    if steps > MOST_STEPS:
+        raise FilterError(f"“{prefix}” is followed by {steps} names; it must be at most {MOST_STEPS}.")
+    return found
+
+
+def _read(name: str, given: list[str], how: Field) -> tuple[Any, str]:
+    if not how.many and len(given) > 1:
+        raise FilterError(f"The filter “{name}” is given {len(given)} times; give it once.")
+    if "" in given:
+        raise FilterError(f"The filter “{name[:100]}” is empty: give it a value, or leave it out.")
+    parts = [part for value in given for part in value.split(",") if part] if how.many else given
+    try:
+        # Commas alone are no value: taken for none, they would ask for everything.
+        if not parts or any("\0" in part for part in parts):
+            raise ValueError
+        read = [how.read(part) for part in parts]
+    except FilterError:
+        raise
+    except (ValueError, KeyError) as wrong:
+        raise FilterError(
+            f"The filter “{name}” is “{','.join(given)[:100]}”; it must be {how.allowed}."
+        ) from wrong
+    if how.many:
+        return tuple(dict.fromkeys(read)), ",".join(dict.fromkeys(parts))
+    return read[0], how.canonical(read[0]) if how.canonical else parts[0]

@@ -1,0 +1,5 @@
+"""The built-in handlers, for people with no Python to write. Importing the package registers the types."""
+
+from wakeboard.jobs import alert, command, http
+
+__all__ = ["alert", "command", "http"]

@@ -1,0 +1,39 @@
+"""The job type ``alert``: deliver one message of ``alert_messages``. ``{"message_id": 12}``.
+
+Who may send is decided by the message's own row, which the web process may take over, not by the ledger of
+effects; see ``wakeboard.alerts.delivery``.
+"""
+
+from __future__ import annotations
+
+from wakeboard.alerts import kinds
+from wakeboard.context import Context
+from wakeboard.outcome import Permanent, Retryable
+from wakeboard.own_connection import own_connection
+from wakeboard.registry import job
+from wakeboard.settings import Settings
+
+# One more than the message's own tries, each of which says itself when the next one makes sense.
+ATTEMPTS = 12
+
+
+@job(kinds.JOB_TYPE, max_attempts=ATTEMPTS, timeout=60, backoff="10s,30s,1m,5m,15m,30m,1h")
+def alert(context: Context) -> dict[str, str]:
+    """Send the message and return what was answered.
+
+    Raises Permanent ``message_gone`` or ``gave_up``, Retryable ``alert_not_sent`` or ``alert_in_progress``.
+    """
+    from wakeboard.alerts.channels import Channels
+    from wakeboard.alerts.delivery import deliver
+
+    message_id = context.payload.get("message_id") if isinstance(context.payload, dict) else None
+    if not isinstance(message_id, int) or isinstance(message_id, bool):
+        raise Permanent("message_gone", 'The payload must name a message, such as {"message_id": 12}.')
+    with own_connection() as connection:
+        done = deliver(connection, Channels(Settings.load()), message_id)
+    if done.result in ("sent", "already"):
+        return {"answer": done.words}
+    if done.result in ("gave_up", "missing"):
+        raise Permanent("gave_up" if done.result == "gave_up" else "message_gone", done.words)
+    code = "alert_not_sent" if done.result == "failed" else "alert_in_progress"
+    raise Retryable(code, done.words, after=done.wait_seconds)

@@ -1,0 +1,75 @@
+"""Products: stock from a provider with outages, many photos, a slow import, a newsletter that breaks."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+from urllib.parse import quote
+
+from wakeboard.context import Context
+from wakeboard.jobs.demo.neighbours import ask
+from wakeboard.jobs.demo.shop import PRODUCTS, folder, write_aside
+from wakeboard.own_connection import own_connection
+from wakeboard.registry import job
+
+_STOCK = "UPDATE shop.products SET quantity = %s, synced_at = now() WHERE sku = %s"
+_TITLE = "UPDATE shop.products SET title = %s WHERE sku = %s"
+_CATALOGUE_ROWS = 240
+_ROW_SECONDS = 0.25
+_PHOTO_PIXELS, _THUMBNAIL_PIXELS = 48, 12
+
+
+@job("sync_stock", max_attempts=8, timeout=30, backoff="5s,15s,45s,2m")
+def sync_stock(context: Context) -> dict[str, int]:
+    """Fetch one product's stock. While the provider is down runs pile up; when it is back they drain."""
+    sku = str(context.payload["sku"])
+    quantity = int(ask(f"/stock/{quote(sku, safe='')}")["quantity"])
+    with own_connection() as connection:
+        connection.execute(_STOCK, (quantity, sku))
+    return {"quantity": quantity}
+
+
+@job("import_catalogue", max_attempts=3, timeout="5m", max_running=1, schedule="*/15 * * * *")
+def import_catalogue(context: Context) -> dict[str, int]:
+    """Go through a long list with progress; where stopping is safe it looks whether it should."""
+    skus = sorted(PRODUCTS)
+    for row in range(_CATALOGUE_ROWS):
+        context.check()
+        sku = skus[row % len(skus)]
+        with own_connection() as connection:
+            connection.execute(_TITLE, (PRODUCTS[sku][0], sku))
+        context.progress(row + 1, _CATALOGUE_ROWS)
+        time.sleep(_ROW_SECONDS)
+    return {"rows": _CATALOGUE_ROWS}
+
+
+@job("resize_photo", max_attempts=5, timeout=20, backoff="5s,30s")
+def resize_photo(context: Context) -> dict[str, str]:
+    """Shrink a picture and write it aside, then rename: fast, and many of them."""
+    number = int(context.payload["photo"])
+    file = folder("photos") / f"photo-{number}.pgm"
+    write_aside(file, _thumbnail(number))
+    return {"file": file.name}
+
+
+def _thumbnail(number: int) -> bytes:
+    """Return a grey picture (PGM) whose every pixel is the mean of a square of the original's."""
+    step = _PHOTO_PIXELS // _THUMBNAIL_PIXELS
+    pixel = [[(x * y + number) % 256 for x in range(_PHOTO_PIXELS)] for y in range(_PHOTO_PIXELS)]
+    small = bytes(
+        sum(pixel[y + dy][x + dx] for dy in range(step) for dx in range(step)) // step**2
+        for y in range(0, _PHOTO_PIXELS, step)
+        for x in range(0, _PHOTO_PIXELS, step)
+    )
+    return b"P5 %d %d 255\n%s" % (_THUMBNAIL_PIXELS, _THUMBNAIL_PIXELS, small)
+
+
+@job("render_newsletter", max_attempts=2, timeout=20, backoff="fixed 15s")
+def render_newsletter(context: Context) -> dict[str, int]:
+    """Fill a template. Customers without a name make it fail with a traceback, as real bugs do."""
+    context.log.info("Rendering for %s", context.payload)
+    return {"characters": len(_render("Hello {name}, new boards are in.", context.payload["customer"]))}
+
+
+def _render(template: str, fields: dict[str, Any]) -> str:
+    return template.format_map(fields)

@@ -1,0 +1,126 @@
+"""Who is late: every loop of every process against the database's clock, and whether anybody is there at all.
+
+A healthy-looking process whose listener or scheduler died silently is the commonest outage of job systems;
+here it is a row that grows old. Reads only. The texts are plain SQL, so that the dashboard asks the same
+question through its own connection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import psycopg
+
+from wakeboard.clock_skew import is_ahead, is_before, is_since, latest
+from wakeboard.leases import IS_HEARD, is_heard
+
+# A loop is late after missing three rounds and this much more, so that one slow statement is no alarm.
+MARGIN_SECONDS = 5
+# A silent process is known to be gone after this long, once another has worked since then.
+GONE_SECONDS = 600
+SILENCE_SECONDS = 180
+
+# A silent worker has been replaced when as many of the same host, name and types were started since it was
+# last seen as fell silent since: a service that was killed and started again, not one of two that is missing.
+# Those that said goodbye since then were started too; of one and the next in its place only one counts, so
+# what is compared is how many there were at a time.
+
+
+def _same(other: str) -> str:
+    return f"""{other}.hostname = w.hostname AND {other}.name IS NOT DISTINCT FROM w.name
+            AND {other}.job_types @> w.job_types AND NOT {other}.is_tick"""
+
+
+_AT_A_TIME = f"""(
+            SELECT count(*) FROM wakeboard.workers AS beside
+            WHERE {_same("beside")} AND beside.started_at > w.seen_at AND beside.started_at <= same.started_at
+                AND (beside.stopped_at IS NULL OR beside.stopped_at > same.started_at)
+        )"""
+REPLACED = f"""NOT {IS_HEARD} AND NOT w.is_tick AND (
+        SELECT max({_AT_A_TIME}) FILTER (WHERE same.started_at > w.seen_at)
+            >= count(*) FILTER (WHERE same.stopped_at IS NULL AND NOT {is_heard("same")})
+        FROM wakeboard.workers AS same WHERE {_same("same")} AND same.seen_at >= w.seen_at
+    ) IS TRUE"""
+
+# A process that said goodbye has no rows. One that only fell silent stays late until it has been replaced or
+# is known to be gone: the last process of all never is, because then nothing works. Rows without a worker are
+# read for a while.
+LOOPS = f"""
+SELECT l.process_id, w.hostname, w.pid, l.name, l.interval_seconds, l.last_success_at,
+    extract(epoch FROM now() - l.last_success_at)::float8 AS ago_seconds,
+    {is_before("l.last_success_at", f"3 * l.interval_seconds + {MARGIN_SECONDS}")} AS late,
+    l.last_error, l.last_error_at, l.numbers, {is_ahead("l.last_success_at")} AS is_ahead
+FROM wakeboard.loops AS l LEFT JOIN wakeboard.workers AS w ON w.id = l.process_id
+WHERE CASE
+    WHEN w.id IS NULL THEN l.last_success_at > now() - make_interval(secs => {GONE_SECONDS})
+    WHEN w.stopped_at IS NOT NULL THEN false
+    WHEN w.seen_at > now() - make_interval(secs => {GONE_SECONDS}) THEN NOT ({REPLACED})
+    ELSE NOT EXISTS (
+        SELECT FROM wakeboard.workers AS later
+        WHERE later.seen_at > w.seen_at + make_interval(secs => {GONE_SECONDS})
+            AND later.seen_at <= {latest()}
+    ) AND NOT ({REPLACED})
+END
+ORDER BY l.process_id, l.name
+"""
+LATE_LOOPS = f"SELECT * FROM ({LOOPS}) AS loop WHERE late"
+ABANDONED = f"""
+SELECT EXISTS (
+        SELECT FROM wakeboard.job_definitions
+        WHERE enabled AND schedule IS NOT NULL
+            AND {is_before("updated_at", SILENCE_SECONDS)}
+    ) AND NOT EXISTS (
+        SELECT FROM wakeboard.workers WHERE {is_since("seen_at", SILENCE_SECONDS)}
+    )
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """One loop's standing: seconds between its steps, seconds since it last succeeded, its last error."""
+
+    name: str
+    interval_seconds: float
+    ago_seconds: float
+    error: str | None = None
+    numbers: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """One background duty of one process, and how long ago it last succeeded.
+
+    ``is_ahead``: that time lies ahead of the database's clock. Nobody knows how long ago it was: it is late.
+    """
+
+    process_id: str
+    hostname: str | None
+    pid: int | None
+    name: str
+    interval_seconds: float
+    last_success_at: datetime
+    ago_seconds: float
+    late: bool
+    last_error: str | None
+    last_error_at: datetime | None
+    numbers: dict[str, Any] | None
+    is_ahead: bool
+
+
+def loops(connection: psycopg.Connection[Any]) -> list[Loop]:
+    """Return the loops of every process that is not known to be gone, by process and name."""
+    return [Loop(*row) for row in connection.execute(LOOPS.encode()).fetchall()]
+
+
+def late_loops(connection: psycopg.Connection[Any]) -> list[Loop]:
+    """Return the loops that missed three rounds, of processes that are not known to be gone."""
+    return [Loop(*row) for row in connection.execute(LATE_LOOPS.encode()).fetchall()]
+
+
+def is_abandoned(connection: psycopg.Connection[Any]) -> bool:
+    """Return whether schedules are enabled and no worker or tick came for three minutes."""
+    row = connection.execute(ABANDONED.encode()).fetchone()
+    return bool(row and row[0])

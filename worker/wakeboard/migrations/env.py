@@ -1,0 +1,39 @@
+"""Alembic's entry: makes large indexes, then runs migrations in one transaction."""
+
+from alembic import context
+from sqlalchemy import text
+
+from wakeboard.db import engine
+from wakeboard.migrations.beforehand import make_large_indexes
+from wakeboard.migrations.locks import take_every_table
+from wakeboard.tables import SCHEMA, metadata
+
+
+def include_name(name: str | None, kind: str, _parents: object) -> bool:
+    """Compare our schema only: handlers' own tables live beside it."""
+    return kind != "schema" or name == SCHEMA
+
+
+def run() -> None:
+    """Run the asked migrations on the database whose URL ``wakeboard.db.migrate`` handed over."""
+    url = context.config.attributes["url"]
+    make_large_indexes(url, context.script, context.get_revision_argument())
+    target = engine(url, name="wakeboard migrate", statement_timeout_seconds=0)
+    try:
+        with target.connect() as connection:
+            take_every_table(connection)
+            connection.execute(text(f"CREATE SCHEMA IF NOT EXISTS {SCHEMA}"))
+            context.configure(
+                connection=connection,
+                target_metadata=metadata,
+                version_table_schema=SCHEMA,
+                include_schemas=True,
+                include_name=include_name,
+            )
+            context.run_migrations()
+            connection.commit()
+    finally:
+        target.dispose()
+
+
+run()

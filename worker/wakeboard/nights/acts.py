@@ -1,0 +1,29 @@
+"""Who did what in a window: the newest rows of the audit log, by a stretch of its ids."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from wakeboard.halving import last_before
+from wakeboard.nights import Ask, Row, Window
+
+MOST = 50
+# A row's time is when its transaction began, its id is given later: ids may run ahead by this much.
+SLACK = timedelta(minutes=10)
+
+_LAST_BEFORE = last_before("audit_log", "at")
+_ACTS = """
+SELECT id, at, actor, action, target_type, target_id, result FROM wakeboard.audit_log
+WHERE id > CAST(:first AS bigint) AND id <= CAST(:last AS bigint) AND at >= :since AND at < :until
+ORDER BY id DESC LIMIT :most
+"""
+
+
+def acts(ask: Ask, window: Window) -> list[Row]:
+    """Return what was done in ``window``, newest first, at most MOST: the columns that say who did what."""
+    first, last = (
+        ask(_LAST_BEFORE, {"moment": moment})[0]["low"]
+        for moment in (window.since - SLACK, window.until + SLACK)
+    )
+    values = {"first": first, "last": last, "since": window.since, "until": window.until, "most": MOST}
+    return ask(_ACTS, values)

@@ -1,0 +1,245 @@
+"""What the page of a night asks of failures: what became of the runs that failed, what had never failed so.
+
+Attempts come from the index of failures, newest first and at most CAP; their runs by primary key; those that
+recovered from an index of their own. The walk over the attempts is made once: others ask about what it found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from wakeboard.indexed import IS_RECOVERED, IS_UNDER_WAY
+from wakeboard.nights import Ask, Row, Window
+from wakeboard.states import FAILURES, sql_list
+
+CAP = 10_000
+# So many lines of each list of a night are told.
+MOST_SHOWN = 20
+# An array of nothing, as PostgreSQL writes it.
+NOTHING = "{}"
+# A failure without a code.
+UNKNOWN = "unknown"
+
+_ATTEMPTS = f"wakeboard.job_attempts AS a WHERE a.outcome IN ({sql_list(FAILURES)})"
+
+
+@dataclass(frozen=True, slots=True)
+class Fates:
+    """How many runs failed in the window, and how they stand now; ``gone`` were removed since."""
+
+    runs: int
+    succeeded: int
+    waiting: int
+    dead: int
+    cancelled: int
+    gone: int
+
+
+# What tells failures apart: the number of their group or, of those without one, code and type.
+Mark = tuple[int | None, str | None, str | None]
+
+
+def mark_of(number: int | None, code: str, job_type: str) -> Mark:
+    """Return the mark of a failure of a group, or of none."""
+    return (None, code, job_type) if number is None else (number, None, None)
+
+
+class Failing(NamedTuple):
+    """How many of the runs whose last failure had one mark will be tried again, and how many are dead."""
+
+    failed: int = 0
+    dead: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The attempts that failed in a window, by run, and how those runs stood when they were asked for.
+
+    ``fates`` is what became of them, ``failing`` which of them fail now, by mark; ``not_succeeded`` are those
+    that may still come to another end. ``of_lost`` attempts were lost; the newest are ``lost_runs``, in their
+    ``lost_epochs``. What are several is an array in PostgreSQL's own words. ``looked`` is how many attempts
+    there were.
+    """
+
+    fates: Fates
+    failing: Mapping[Mark, Failing]
+    looked: int
+    not_succeeded: str
+    of_lost: int
+    lost_runs: str
+    lost_epochs: str
+
+
+NEWEST = f"""
+        SELECT a.run_id, a.lease_epoch, a.finished_at, a.outcome = 'lost' AS is_lost
+        FROM {_ATTEMPTS} AND a.finished_at >= :since AND a.finished_at < :until
+        ORDER BY a.finished_at DESC
+        LIMIT :cap"""
+# A run that failed has the group of its last failure. Those of :groups are told apart, all others are one: a
+# join finds them in half of the time that asking each run for one of an array takes.
+APART = """LEFT JOIN (
+    SELECT DISTINCT number FROM unnest(CAST(:groups AS bigint[])) AS number
+) AS apart ON apart.number = error_group"""
+MARK = f"""apart.number,
+    CASE WHEN error_group IS NULL THEN coalesce(error_code, '{UNKNOWN}') END AS code,
+    CASE WHEN error_group IS NULL THEN job_type END AS of_type"""
+STANDING = f"""count(*) FILTER (WHERE status = 'succeeded') AS succeeded,
+    count(*) FILTER (WHERE {IS_UNDER_WAY}) AS waiting,
+    count(*) FILTER (WHERE status = 'dead') AS dead,
+    count(*) FILTER (WHERE status = 'cancelled') AS cancelled,
+    count(*) FILTER (WHERE status = 'failed') AS failed"""
+# An array finds many runs of a page of the index at once, a join goes down the index for each. Its length is
+# no number that the planner knows, so it might join by nested loops; a full join, which adds nothing here,
+# cannot. Few attempts are lost: only where one was they are walked over once more.
+_FAILED = f"""
+WITH tried AS MATERIALIZED (
+    SELECT run_id, count(*) AS failures, bool_or(is_lost) AS is_lost FROM ({NEWEST}) AS newest GROUP BY run_id
+), told AS MATERIALIZED (
+    SELECT tried.run_id, runs.*
+    FROM tried FULL JOIN (
+        SELECT r.id, r.status, r.error_group, r.error_code, r.job_type
+        FROM wakeboard.job_runs AS r
+        WHERE r.id = ANY (ARRAY(SELECT run_id FROM tried))
+    ) AS runs ON runs.id = tried.run_id
+), lost AS (
+    SELECT run_id, lease_epoch, count(*) OVER () AS of_all FROM ({NEWEST}) AS newest
+    WHERE is_lost AND (SELECT bool_or(is_lost) FROM tried)
+    ORDER BY finished_at DESC LIMIT :most
+)
+SELECT fates.*, lost.*, (SELECT CAST(coalesce(sum(failures), 0) AS bigint) FROM tried) AS looked
+FROM (
+    SELECT count(*) AS runs,
+        coalesce(array_agg(run_id) FILTER (WHERE status IS DISTINCT FROM 'succeeded'), '{NOTHING}')::text
+            AS not_succeeded,
+        (SELECT coalesce(json_agg(marks), '[]') FROM (
+            SELECT {MARK}, {STANDING} FROM told {APART} GROUP BY 1, 2, 3
+        ) AS marks) AS standing
+    FROM told
+) AS fates CROSS JOIN (
+    SELECT coalesce(max(of_all), 0) AS of_lost,
+        coalesce(array_agg(run_id), '{NOTHING}')::text AS lost_runs,
+        coalesce(array_agg(lease_epoch), '{NOTHING}')::text AS lost_epochs
+    FROM lost
+) AS lost
+"""
+
+
+def failed(ask: Ask, window: Window, groups: Sequence[int] = ()) -> Failed:
+    """Return what failed in ``window``, of its newest CAP failures.
+
+    Of marks it tells those of ``groups``, and of failures without a group.
+    """
+    values = {"since": window.since, "until": window.until, "cap": CAP, "most": MOST_SHOWN}
+    found = dict(ask(_FAILED, values | {"groups": list(groups)})[0])
+    return Failed(*stand(found.pop("standing"), found.pop("runs")), **found)
+
+
+def stand(standing: Sequence[Row], runs: int, succeeded: int = 0) -> tuple[Fates, Mapping[Mark, Failing]]:
+    """Return what became of so many ``runs``, and which fail now, by mark.
+
+    ``standing`` has a row of MARK and STANDING for each mark, of all runs but so many that have
+    ``succeeded``; those that are in none are gone.
+    """
+    now = {name: sum(row[name] for row in standing) for name in ("succeeded", "waiting", "dead", "cancelled")}
+    now["succeeded"] += succeeded
+    failing = {
+        (row["number"], row["code"], row["of_type"]): Failing(row["failed"], row["dead"])
+        for row in standing
+        if row["failed"] or row["dead"]
+    }
+    return Fates(runs, **now, gone=runs - sum(now.values())), failing
+
+
+_FATES = f"""
+SELECT {MARK}, {STANDING} FROM wakeboard.job_runs {APART}
+WHERE id = ANY (CAST(:runs AS bigint[])) GROUP BY 1, 2, 3
+"""
+
+
+def fates_now(ask: Ask, found: Failed, groups: Sequence[int] = ()) -> tuple[Fates, Mapping[Mark, Failing]]:
+    """Return what has become of the runs of ``found`` meanwhile, and which of them fail now, by mark."""
+    if found.not_succeeded == NOTHING:
+        return found.fates, found.failing
+    standing = ask(_FATES, {"runs": found.not_succeeded, "groups": list(groups)})
+    return stand(standing, found.fates.runs, found.fates.succeeded)
+
+
+_KNOWN = f"""
+SELECT coalesce(error_code, '{UNKNOWN}') AS code, job_type, is_old, sum(failures) OVER () AS looked
+FROM (
+    SELECT error_code, job_type, bool_or(error_group IS NULL) AS is_old, count(*) AS failures
+    FROM (
+        SELECT a.job_type, a.error_code, a.error_group FROM {_ATTEMPTS} AND a.finished_at < :until
+        ORDER BY a.finished_at DESC
+        LIMIT :cap
+    ) AS newest
+    GROUP BY error_code, job_type
+) AS kinds
+"""
+
+
+def known(ask: Ask, window: Window) -> tuple[set[tuple[str, str]], bool]:
+    """Return the (code, type) that had failed before ``window``, and whether only CAP were read.
+
+    Of failures that were written before there were error groups: those tell themselves when they began.
+    """
+    found = ask(_KNOWN, {"until": window.since, "cap": CAP})
+    old = {(row["code"], row["job_type"]) for row in found if row["is_old"]}
+    return old, bool(found) and found[0]["looked"] >= CAP
+
+
+# What is told of each of the runs ``worst``.
+RECOVERED = """r.id, r.job_type, r.attempts, r.error_code, r.failed_at, r.finished_at, tried.failures,
+    tried.first_failed_at"""
+TRIED = f"""JOIN wakeboard.job_runs AS r ON r.id = worst.id
+CROSS JOIN LATERAL (
+    SELECT count(*) AS failures, min(a.finished_at) AS first_failed_at FROM {_ATTEMPTS} AND a.run_id = r.id
+) AS tried
+ORDER BY tried.failures DESC, r.finished_at DESC, r.id DESC"""
+_RECOVERED = f"""
+WITH well AS MATERIALIZED (
+    SELECT r.id, r.attempts FROM wakeboard.job_runs AS r
+    WHERE {IS_RECOVERED} AND r.finished_at >= :since AND r.finished_at < :until
+    ORDER BY r.finished_at DESC LIMIT :cap
+)
+SELECT {RECOVERED}, (SELECT count(*) FROM well) AS of_all
+FROM (SELECT id FROM well ORDER BY attempts DESC, id DESC LIMIT :most) AS worst
+{TRIED}
+"""
+
+
+def recovered(ask: Ask, window: Window) -> tuple[list[Row], int]:
+    """Return runs that succeeded in ``window`` after failures, and how many there are, CAP at most.
+
+    id, job_type, attempts, error_code and failed_at (of the last failure), failures, first_failed_at,
+    finished_at. Of those with most attempts MOST_SHOWN, most failures first.
+    """
+    values = {"since": window.since, "until": window.until, "cap": CAP, "most": MOST_SHOWN}
+    found = [dict(row) for row in ask(_RECOVERED, values)]
+    of_all = [row.pop("of_all") for row in found]
+    return [*found], max(of_all, default=0)
+
+
+_LOST = """
+SELECT a.run_id, a.job_type, a.error_code, a.outcome, a.finished_at, a.started_at, a.attempt, a.lease_epoch,
+    a.worker_id, a.refused_at, a.refused_outcome, a.error_group,
+    coalesce(w.name, a.worker_id) AS worker_name, r.status
+FROM unnest(CAST(:runs AS bigint[]), CAST(:epochs AS bigint[])) AS lost (run_id, lease_epoch)
+JOIN wakeboard.job_attempts AS a ON a.run_id = lost.run_id AND a.lease_epoch = lost.lease_epoch
+LEFT JOIN wakeboard.workers AS w ON w.id = a.worker_id
+LEFT JOIN wakeboard.job_runs AS r ON r.id = a.run_id
+ORDER BY a.finished_at DESC, a.run_id DESC
+"""
+
+
+def lost(ask: Ask, found: Failed) -> tuple[list[Row], int]:
+    """Return attempts whose lease ended and whose run was taken over, newest first; and how many there are.
+
+    run_id, attempt, lease_epoch, job_type, worker_name, started_at, finished_at (when it was taken over),
+    refused_at and refused_outcome (its worker's late answer), status (of the run now). At most MOST_SHOWN.
+    """
+    if not found.of_lost:
+        return [], 0
+    return ask(_LOST, {"runs": found.lost_runs, "epochs": found.lost_epochs}), found.of_lost

@@ -1,0 +1,68 @@
+"""The kinds of failure of a window, as its page lists them: by code, type and group; which were never seen.
+
+Attempts come from the index of failures, newest first and at most CAP.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from wakeboard.fingerprint import written
+from wakeboard.nights import Ask, Window, faults
+from wakeboard.nights.faults import UNKNOWN, Failed, Failing, known, mark_of
+from wakeboard.states import FAILURES, sql_list
+
+CAP = 20_000
+MOST = 100
+
+_KINDS = f"""
+WITH tried AS (
+    SELECT coalesce(newest.error_code, '{UNKNOWN}') AS code, newest.job_type, newest.error_group,
+        count(*) AS failures
+    FROM (
+        SELECT a.error_code, a.job_type, a.error_group FROM wakeboard.job_attempts AS a
+        WHERE a.outcome IN ({sql_list(FAILURES)}) AND a.finished_at >= :since AND a.finished_at < :until
+        ORDER BY a.finished_at DESC LIMIT :cap
+    ) AS newest
+    GROUP BY 1, 2, 3
+)
+SELECT tried.*, g.id IS NOT NULL AS is_kept, coalesce(g.first_seen_at < :since, false) AS was_seen
+FROM tried
+LEFT JOIN wakeboard.error_groups AS g ON g.id = tried.error_group
+ORDER BY tried.failures DESC, tried.code COLLATE "C", tried.job_type COLLATE "C"
+LIMIT :most
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One kind of failure: failed attempts in the window, those of its runs that are dead now, is it new.
+
+    ``fingerprint`` is its group's; None where none is kept.
+    """
+
+    code: str
+    job_type: str
+    failures: int
+    dead: int
+    is_new: bool
+    fingerprint: str | None
+
+
+def failed_kinds(ask: Ask, window: Window) -> tuple[list[Kind], Failed]:
+    """Return the kinds of failure of ``window``, most first, at most MOST, and what became of its runs."""
+    values = {"since": window.since, "until": window.until, "cap": CAP, "most": MOST}
+    found = ask(_KINDS, values)
+    failed = faults.failed(ask, window, [row["error_group"] for row in found if row["error_group"]])
+    before = known(ask, window)[0] if any(not row["was_seen"] for row in found) else set()
+    return [
+        Kind(
+            row["code"],
+            row["job_type"],
+            row["failures"],
+            failed.failing.get(mark_of(row["error_group"], row["code"], row["job_type"]), Failing()).dead,
+            not row["was_seen"] and (row["code"], row["job_type"]) not in before,
+            written(row["error_group"]) if row["is_kept"] else None,
+        )
+        for row in found
+    ], failed

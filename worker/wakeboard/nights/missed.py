@@ -1,0 +1,82 @@
+"""What the page of a night asks of the fires that made no run: how many, of which schedules and why."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import NamedTuple
+
+from wakeboard.nights import Ask, Window
+
+# So many fires are counted; in a night without a worker each of each schedule may be one.
+MANY = 200_000
+MOST_TOLD = 100
+
+
+class Missed(NamedTuple):
+    """Fires of one schedule that were missed for one reason; ``is_many``: one stands for very many."""
+
+    name: str
+    reason: str
+    fires: int
+    is_many: bool
+    first_at: datetime
+    last_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class AllMissed:
+    """How many fires were missed, in so many ``lines`` by schedule and reason; the ``worst`` MOST_TOLD.
+
+    ``is_cut``: there are more, because one stands for very many or because counting stopped.
+    """
+
+    fires: int
+    lines: int
+    is_cut: bool
+    worst: Sequence[Missed]
+
+
+# Of a fire that stands for very many, until_at has an index; of schedules that were removed, scheduled_for.
+_MISSED = """
+SELECT coalesce(d.name, m.schedule_name) AS name, m.reason, count(*) AS fires,
+    bool_or(m.until_at IS NOT NULL) AS is_many,
+    min(m.scheduled_for) AS first_at, max(coalesce(m.until_at, m.scheduled_for)) AS last_at,
+    sum(count(*)) OVER ()::bigint AS all_fires, count(*) OVER () AS lines,
+    bool_or(bool_or(m.until_at IS NOT NULL)) OVER () AS are_many
+FROM (
+    (SELECT f.definition_id, f.schedule_name, f.reason, f.scheduled_for, f.until_at
+     FROM wakeboard.missed_fires AS f
+     WHERE f.definition_id = ANY (ARRAY(SELECT id FROM wakeboard.job_definitions))
+        AND f.scheduled_for >= :since AND f.scheduled_for < :until
+     ORDER BY f.definition_id, f.scheduled_for
+     LIMIT :many)
+    UNION ALL
+    (SELECT f.definition_id, f.schedule_name, f.reason, f.scheduled_for, f.until_at
+     FROM wakeboard.missed_fires AS f
+     WHERE f.definition_id IS NULL AND f.scheduled_for >= :since AND f.scheduled_for < :until
+     ORDER BY f.scheduled_for
+     LIMIT :many)
+    UNION ALL
+    (SELECT f.definition_id, f.schedule_name, f.reason, f.scheduled_for, f.until_at
+     FROM wakeboard.missed_fires AS f
+     WHERE f.until_at > :since AND f.scheduled_for < :since
+     LIMIT :many)
+) AS m
+LEFT JOIN wakeboard.job_definitions AS d ON d.id = m.definition_id
+GROUP BY 1, m.reason
+ORDER BY count(*) DESC, 1, m.reason
+LIMIT :most
+"""
+
+
+def missed(ask: Ask, window: Window) -> AllMissed:
+    """Return by schedule and reason the fires that fell into ``window`` and were not made, most first."""
+    values = {"since": window.since, "until": window.until, "many": MANY, "most": MOST_TOLD}
+    rows = ask(_MISSED, values)
+    if not rows:
+        return AllMissed(0, 0, False, ())
+    *_, fires, lines, are_many = rows[0].values()
+    worst = [Missed(*[*row.values()][: len(Missed._fields)]) for row in rows]
+    return AllMissed(fires, lines, are_many or fires >= MANY, worst)

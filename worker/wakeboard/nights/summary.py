@@ -1,0 +1,223 @@
+"""A night that is over, in short: its numbers, its sentence and the worst few of each kind. Reads only.
+
+The words and links are made here, so that mail and webhook say the same; how they are set is the letter's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, tzinfo
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from wakeboard.durations import format_duration
+from wakeboard.nights import Ask, Row, faults, fires, minutes
+from wakeboard.nights import missed as missed_fires
+from wakeboard.nights.acts import acts
+from wakeboard.nights.kinds import Kind, failed_kinds
+from wakeboard.nights.unmanned import Unmanned, unmanned
+from wakeboard.nights.usual import medians
+from wakeboard.nights.words import Numbers, number, plural, verdict
+
+FEW = 5
+REASONS = {
+    "misfire": "later than the grace allows",
+    "overlap": "the run before had not ended, or a later fire took its place",
+    "capped": "too many were due at once",
+    "paused": "the schedule was paused",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """The window of a report."""
+
+    since: datetime
+    until: datetime
+
+    @property
+    def query(self) -> str:
+        """The window as a query string that means the same to every page and reader."""
+        given = {"since": self.since, "until": self.until}
+        texts = {name: f"{moment.astimezone(UTC):%Y-%m-%dT%H:%M}Z" for name, moment in given.items()}
+        return urlencode(texts, safe=":")
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One of the worst: what it is, and the path of its page."""
+
+    text: str
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """The worst few of one kind, and how many more there are at ``path``."""
+
+    name: str
+    title: str
+    lines: tuple[Line, ...]
+    more: int
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What a report says. ``stuck_now`` is of the moment of writing: the page tells it of the present."""
+
+    numbers: Numbers
+    good: bool
+    strong: str
+    rest: str
+    stuck_now: int
+    sections: tuple[Section, ...]
+
+    @property
+    def sentence(self) -> str:
+        """What is at the top of the page too."""
+        return f"{self.strong} {self.rest}"
+
+
+def summary(ask: Ask, window: Span, zone: tzinfo) -> Summary:
+    """Return what is to be told of ``window``, which is over; times in words are of ``zone``."""
+    usually = medians(ask, window.since)
+    ran = minutes.ran([minutes.summed(ask, window, usually, minutes.slice_length(window))], usually)
+    kinds, failed = failed_kinds(ask, window)
+    recovered, of_recovered = faults.recovered(ask, window)
+    lost, of_lost = faults.lost(ask, failed)
+    gone = unmanned(ask, window)
+    missed, fired, done = missed_fires.missed(ask, window), fires.fired(ask, window), acts(ask, window)
+    numbers = Numbers(
+        attempts=sum(each.attempts for each in ran),
+        types=len(ran),
+        failed=sum(each.failed for each in ran),
+        new=sum(kind.is_new for kind in kinds),
+        recovered=of_recovered,
+        waiting=failed.fates.waiting,
+        dead=failed.fates.dead,
+        missed=missed.fires,
+        missed_is_cut=missed.is_cut,
+        late=fired.late,
+        overlapping=fired.beside,
+        slow=sum(each.slow for each in ran),
+        taken_over=of_lost,
+        acts=len(done),
+        unmanned_seconds=sum(each.seconds for each in gone),
+    )
+    late, beside = fires.late(fired), fires.beside(fired)
+    slow = sorted((each for each in ran if each.slow), key=lambda each: -each.slow)
+    new = [kind for kind in kinds if kind.is_new]
+    page = f"/night?{window.query}"
+    sections = (
+        _section("new", "Failed for the first time", [_kind(each, window) for each in new], page, "failed"),
+        _section("failed", "Failed", [_kind(each, window) for each in kinds], page),
+        _section(
+            "recovered", "Succeeded only after retries", map(_recovered, recovered), page, count=of_recovered
+        ),
+        _section("unmanned", "No worker", [_unmanned(each, zone) for each in gone], page, "missed"),
+        _section("missed", "Fires missed", map(_missed, missed.worst), page, count=missed.lines),
+        _section("late", "Started late", map(_late, late), page, count=fired.late_schedules),
+        _section("overlapping", "Overlapping", map(_beside, beside), page, count=fired.beside_schedules),
+        _section("slow", "Slower than usual", _slow(ask, window, slow), page),
+        _section("lost", "Stuck and taken over", map(_lost, lost), page, count=of_lost),
+        _section("ran", "What ran", [_ran(each) for each in ran], page),
+        _section("acts", "Who did what", [_act(row, zone, window) for row in done], page),
+    )
+    good, strong, rest = verdict(numbers, is_over=True)
+    stuck = sum(row["stuck"] for row in minutes.running(ask))
+    return Summary(numbers, good, strong, rest, stuck, tuple(each for each in sections if each.lines))
+
+
+def _section(
+    name: str, title: str, lines: Iterable[Line], page: str, anchor: str = "", count: int | None = None
+) -> Section:
+    found = list(lines)
+    more = (len(found) if count is None else count) - min(len(found), FEW)
+    return Section(name, title, tuple(found[:FEW]), more, f"{page}#{anchor or name}")
+
+
+def _type(name: str) -> str:
+    return f"/runs?{urlencode({'type': name})}"
+
+
+def _kind(kind: Kind, window: Span) -> Line:
+    dead = f", {plural(kind.dead, 'run')} dead now" if kind.dead else ""
+    path = f"/errors/{kind.fingerprint or quote(kind.code)}?{window.query}"
+    return Line(f"{number(kind.failures)} × {_short(kind.code)} of {_short(kind.job_type)}{dead}", path)
+
+
+def _recovered(row: Row) -> Line:
+    code = _short(row["error_code"] or faults.UNKNOWN)
+    failed = plural(row["failures"], "failure")
+    return Line(f"run {row['id']} of {_short(row['job_type'])} after {failed} ({code})", f"/runs/{row['id']}")
+
+
+def _unmanned(each: Unmanned, zone: tzinfo) -> Line:
+    since, until = (f"{at.astimezone(zone):%a %H:%M}" for at in (each.since_at, each.until_at))
+    return Line(f"{since} to {until}, {format_duration(each.seconds)}", "/workers")
+
+
+def _missed(each: missed_fires.Missed) -> Line:
+    count = f"{number(each.fires)}{'+' if each.is_many else ''}"
+    return Line(
+        f"{count} × {_short(each.name)}: {REASONS.get(each.reason, each.reason)}", _schedule(each.name)
+    )
+
+
+def _late(each: fires.Fired) -> Line:
+    worst = format_duration(each.late_seconds or 0)
+    text = f"{_short(each.name)}: {number(each.late)} of {number(each.fires)}, the worst by {worst}"
+    return Line(text, f"/runs/{each.late_run_id}")
+
+
+def _beside(each: fires.Fired) -> Line:
+    text = f"{_short(each.name)}: {number(each.beside)} of {number(each.fires)} beside the run before"
+    return Line(text, f"/runs/{each.beside_run_id}")
+
+
+def _slow(ask: Ask, window: Span, slow: Sequence[minutes.Ran]) -> list[Line]:
+    slowest = {row["job_type"]: row for row in reversed(minutes.slow_runs(ask, window, slow[:FEW]))}
+    return [_slow_line(each, slowest.get(each.job_type)) for each in slow]
+
+
+def _slow_line(each: minutes.Ran, run: Row | None) -> Line:
+    assert each.usual is not None, "what is slow is so against what is usual"
+    text = (
+        f"{_short(each.job_type)}: {number(each.slow)} of {number(each.succeeded)}, the slowest "
+        f"{format_duration(each.slowest_seconds)}, usually {format_duration(each.usual.seconds)}"
+    )
+    return Line(text, f"/runs/{run['id']}" if run else _type(each.job_type))
+
+
+def _lost(row: Row) -> Line:
+    now = f", {row['status']} now" if row["status"] else ""
+    text = f"run {row['run_id']} of {_short(row['job_type'])}, taken from {_short(row['worker_name'])}{now}"
+    return Line(text, f"/runs/{row['run_id']}")
+
+
+def _ran(each: minutes.Ran) -> Line:
+    failed = f", {number(each.failed)} failed" if each.failed else ""
+    return Line(f"{_short(each.job_type)}: {plural(each.attempts, 'attempt')}{failed}", _type(each.job_type))
+
+
+def _act(row: Row, zone: tzinfo, window: Span) -> Line:
+    of = f" of {row['target_type']} {_short(row['target_id'] or '')}".rstrip() if row["target_type"] else ""
+    result = "" if row["result"] == "done" else f" ({row['result']})"
+    clock = f"{row['at'].astimezone(zone):%H:%M}"
+    text = f"{clock} {_short(row['actor'])}: {_short(row['action'])}{of}{result}"
+    return Line(text, f"/audit?{window.query}#audit-{row['id']}")
+
+
+def _schedule(name: str) -> str:
+    return f"/schedules/{quote(name, safe='')}"
+
+
+def _short(text: Any) -> str:
+    """Return a foreign name as one short line."""
+    line = "".join(c if c.isprintable() else "·" for c in str(text))
+    return line if len(line) <= 60 else f"{line[:59]}…"
+
+
+__all__ = ["Line", "Section", "Span", "Summary", "summary"]

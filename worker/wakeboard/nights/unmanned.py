@@ -1,0 +1,47 @@
+"""What the page of a night asks of workers: when there was none, neither a worker nor a tick.
+
+A worker was there from its start to its end, or to when it was last heard. Rows of workers are removed a week
+after that (``duties.presence``): of an older night nothing is told. Reads only.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import NamedTuple
+
+from wakeboard.liveness import SILENCE_SECONDS
+from wakeboard.nights import Ask, Window
+
+# Before the first worker that is known nobody can say that one was missing. A tick comes and goes: where one
+# is called each minute, somebody is always there.
+_GAPS = """
+WITH there AS (
+    SELECT started_at, coalesce(stopped_at, seen_at) AS left_at FROM wakeboard.workers
+    WHERE started_at < :until
+), reached AS (
+    SELECT started_at AS came_at, max(left_at) OVER before AS left_at FROM there
+    WINDOW before AS (ORDER BY started_at, left_at ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)
+    UNION ALL SELECT least(:until, now()), max(left_at) FROM there
+)
+SELECT greatest(left_at, :since) AS since_at, came_at AS until_at FROM reached
+WHERE came_at > :since AND came_at - left_at > make_interval(secs => :silence)
+ORDER BY came_at - greatest(left_at, :since) DESC, came_at
+"""
+
+
+class Unmanned(NamedTuple):
+    """A stretch of a window in which no worker was there."""
+
+    since_at: datetime
+    until_at: datetime
+
+    @property
+    def seconds(self) -> float:
+        """How long it was."""
+        return (self.until_at - self.since_at).total_seconds()
+
+
+def unmanned(ask: Ask, window: Window) -> list[Unmanned]:
+    """Return the stretches of ``window`` in which no worker was there, the longest first."""
+    values = {"since": window.since, "until": window.until, "silence": SILENCE_SECONDS}
+    return [Unmanned(row["since_at"], row["until_at"]) for row in ask(_GAPS, values)]

@@ -1,0 +1,217 @@
+"""The runs that a filter matches for a verb, counted by what would happen to each. Reads only.
+
+Imports SQLAlchemy, which writes the filters' statements; no worker imports it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+import psycopg
+from psycopg.rows import dict_row
+from sqlalchemy import Select
+from sqlalchemy.dialects.postgresql import psycopg as dialect
+
+from wakeboard.filters.runs import states_of
+from wakeboard.filters.search import Search, Start, search
+from wakeboard.filters.values import LARGEST_ID, Asked
+from wakeboard.operations import rules
+from wakeboard.states import Status
+
+Connection = psycopg.Connection[Any]
+_DIALECT = dialect.dialect()  # type: ignore[no-untyped-call]
+
+# Filters that no index serves look at so many windows of wakeboard.filters.search.WINDOW runs, newest first.
+WINDOWS = 5
+# What is left for its state is counted up to here, a state.
+CAP = 10_000
+EXAMPLES = 5
+
+COUNTED = f"""
+SELECT verdict, status, job_type, count(*)::int AS runs, (array_agg(id))[1:{{examples}}] AS examples
+FROM (
+    SELECT r.id, r.status, r.job_type, {{verdict}} AS verdict
+    FROM {rules.TAKEN}
+) AS judged
+GROUP BY 1, 2, 3
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Matched:
+    """Ids of runs, newest first. ``is_all``: no other run matches; ``looked``: windows ended the search."""
+
+    ids: list[int]
+    is_all: bool = True
+    looked: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """Runs that are left as they are: ``why`` is a key of rules.LEFT, ``more`` that these are not all."""
+
+    why: str
+    runs: int
+    status: str | None = None
+    more: bool = False
+    examples: Sequence[int] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """What ``verb`` would do to which runs: ``moves`` are as many as will be moved.
+
+    ``highest`` is the newest id that counts, ``states`` and ``types`` say how many of what are moved.
+    """
+
+    verb: str
+    moves: int
+    matched: Matched
+    states: dict[str, int] = field(default_factory=dict)
+    types: dict[str, int] = field(default_factory=dict)
+    examples: Sequence[int] = ()
+    left: Sequence[Left] = ()
+
+    @property
+    def highest(self) -> int:
+        """The newest run that was looked at; 1 when there is none."""
+        return self.matched.ids[0] if self.matched.ids else 1
+
+    @property
+    def left_alone(self) -> int:
+        """How many match and are left."""
+        return sum(each.runs for each in self.left)
+
+
+def preview(
+    connection: Connection, verb: str, asked: Asked, as_of: datetime, also: Sequence[str] = ()
+) -> Preview:
+    """Return what ``verb`` would do now to all the runs of ``asked``, ``as_of`` being the database's now."""
+    found = matching(connection, verb, asked, as_of)
+    others = [state for state in _base(asked) if state not in rules.sources(verb)]
+    return _judged(connection, verb, found, as_of, also, _left_by_state(connection, asked, others, as_of))
+
+
+def preview_of(
+    connection: Connection, verb: str, ids: Sequence[int], as_of: datetime, also: Sequence[str] = ()
+) -> Preview:
+    """Return what ``verb`` would do now to the runs ``ids``."""
+    chosen = sorted(set(ids), reverse=True)
+    found = _judged(connection, verb, Matched(chosen), as_of, also, [])
+    missing = len(chosen) - found.moves - found.left_alone
+    gone = [Left("missing", missing)] if missing else []
+    return Preview(
+        verb, found.moves, found.matched, found.states, found.types, found.examples, [*found.left, *gone]
+    )
+
+
+def matching(
+    connection: Connection, verb: str, asked: Asked, as_of: datetime, highest: int | None = None
+) -> Matched:
+    """Return the runs of ``asked`` in states that ``verb`` moves, from the id ``highest`` down.
+
+    At most MOST_RUNS, the newest. Ages in the filter count from ``as_of``.
+    """
+    states = [state for state in _base(asked) if state in rules.sources(verb)]
+    if not states:
+        return Matched([])
+    ids: list[int] = []
+    start = None if highest is None else Start(min(highest + 1, LARGEST_ID))
+    for _ in range(WINDOWS):
+        found = _search(connection, asked, states, as_of, start)
+        statement = found.statement if start is None else found.statement.where(found.id < start.id)
+        ids += _ids(connection, statement.order_by(*found.newest_first).limit(rules.MOST_RUNS + 1 - len(ids)))
+        if len(ids) > rules.MOST_RUNS:
+            return Matched(ids[: rules.MOST_RUNS], is_all=False)
+        last = None if found.end is None else next(iter(_ids(connection, found.end)), None)
+        if last is None:
+            return Matched(ids)
+        start = Start(last)
+    return Matched(ids, is_all=False, looked=True)
+
+
+def _base(asked: Asked) -> Sequence[str]:
+    """Return the states in which the filter looks."""
+    return states_of(asked) or [state.value for state in Status]
+
+
+def _search(
+    connection: Connection, asked: Asked, states: Sequence[str], as_of: datetime, start: Start | None = None
+) -> Search:
+    narrowed = Asked({**asked.values, "status": tuple(states)}, asked.texts)
+
+    def ids_of(statement: Select[Any]) -> Sequence[Any]:
+        return [row["id"] for row in _rows(connection, statement)]
+
+    return search(narrowed, as_of, ids_of, start=start)
+
+
+def _left_by_state(
+    connection: Connection, asked: Asked, states: Sequence[str], as_of: datetime
+) -> list[Left]:
+    """Return how many match in each of the ``states``, counted up to CAP and in one window."""
+    found = []
+    for state in states:
+        searched = _search(connection, asked, [state], as_of)
+        newest = searched.statement.order_by(*searched.newest_first).limit(CAP + 1)
+        ids = _ids(connection, newest)
+        is_cut = searched.end is not None and bool(_ids(connection, searched.end))
+        if ids or is_cut:
+            more = len(ids) > CAP or is_cut
+            found.append(Left("state", min(len(ids), CAP), state, more, ids[:EXAMPLES]))
+    return found
+
+
+def _judged(
+    connection: Connection,
+    verb: str,
+    found: Matched,
+    as_of: datetime,
+    also: Sequence[str],
+    by_state: Sequence[Left],
+) -> Preview:
+    """Return the preview of the runs ``found``, each judged by the rules."""
+    statement = COUNTED.format(examples=EXAMPLES, verdict=rules.verdict(verb))
+    values = {"ids": found.ids, "as_of": as_of, "also": list(also)}
+    with connection.cursor(row_factory=dict_row) as cursor:
+        groups = cursor.execute(statement.encode(), values).fetchall() if found.ids else []
+    states: dict[str, int] = {}
+    types: dict[str, int] = {}
+    left: dict[tuple[str, str | None], Left] = {}
+    for group in groups:
+        if group["verdict"] == "moves":
+            states[group["status"]] = states.get(group["status"], 0) + group["runs"]
+            types[group["job_type"]] = types.get(group["job_type"], 0) + group["runs"]
+            continue
+        key = (group["verdict"], group["status"] if group["verdict"] == "state" else None)
+        known = left.get(key, Left(*_first(key)))
+        examples = [*known.examples, *group["examples"]][:EXAMPLES]
+        left[key] = Left(known.why, known.runs + group["runs"], known.status, known.more, examples)
+    moved = [group for group in groups if group["verdict"] == "moves"]
+    return Preview(
+        verb,
+        sum(states.values()),
+        found,
+        dict(sorted(states.items(), key=lambda each: -each[1])),
+        dict(sorted(types.items(), key=lambda each: (-each[1], each[0]))),
+        [run_id for group in moved for run_id in group["examples"]][:EXAMPLES],
+        [*sorted(left.values(), key=lambda each: -each.runs), *by_state],
+    )
+
+
+def _first(key: tuple[str, str | None]) -> tuple[str, int, str | None]:
+    return key[0], 0, key[1]
+
+
+def _ids(connection: Connection, statement: Select[Any]) -> list[int]:
+    return [int(row["id"]) for row in _rows(connection, statement)]
+
+
+def _rows(connection: Connection, statement: Select[Any]) -> list[dict[str, Any]]:
+    """Return the rows of a statement that SQLAlchemy writes and psycopg runs."""
+    compiled = statement.compile(dialect=_DIALECT, compile_kwargs={"render_postcompile": True})
+    with connection.cursor(row_factory=dict_row) as cursor:
+        return cursor.execute(str(compiled).encode(), compiled.params).fetchall()

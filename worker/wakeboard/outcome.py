@@ -1,0 +1,196 @@
+"""What a handler's return or exception means: (returned | raised) → Answer. Pure: no clock, no process, no
+database.
+
+What an exception says of itself is read in ``wakeboard.exceptions``.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Literal
+
+from wakeboard.durations import LONGEST_SECONDS, parse_duration
+from wakeboard.exceptions import (
+    MESSAGE_CHARACTERS,
+    code_of,
+    guarded,
+    message_of,
+    name_of,
+    parts_of,
+    speaker_of,
+    traceback_of,
+)
+from wakeboard.exits import code_of_exit, is_exit, is_success, message_of_exit
+from wakeboard.plain_json import plain, result_text, what_is_wrong
+from wakeboard.texts import clean_text
+
+RESULT_BYTES = 8_192
+OUTPUT_BYTES = 8_192
+
+Kind = Literal["returned", "raised", "timed_out", "cancelled", "unbegun", "crashed", "committed"]
+KINDS: tuple[Kind, ...] = (
+    "returned", "raised", "timed_out", "cancelled", "unbegun", "crashed", "committed",
+)  # fmt: skip
+
+
+class Permanent(Exception):
+    """Raise it when trying again cannot help: the run is dead at once.
+
+    `code` is the short text that groups such failures (`card_declined`), `message` the sentence an operator
+    reads.
+    """
+
+    def __init__(self, code: str, message: str = "") -> None:
+        super().__init__(message or code)
+        self.error_code = code
+
+
+class Retryable(Exception):
+    """Raise it to be tried again by the type's backoff, and not before `after` has passed: seconds, a
+    timedelta, or text such as "5m". None, or what is below 0 or over ten years: the backoff alone decides.
+    TypeError or ValueError, in a sentence, for what is no duration."""
+
+    def __init__(self, code: str, message: str = "", after: float | timedelta | str | None = None) -> None:
+        super().__init__(message or code)
+        self.error_code = code
+        self.after = None if after is None else _seconds_of(after)
+
+
+def _seconds_of(after: object) -> float:
+    """`after` in seconds: what is no duration must not become a retry that comes too early."""
+    if isinstance(after, timedelta):
+        return after.total_seconds()
+    if isinstance(after, str):
+        return parse_duration(after)
+    if isinstance(after, bool) or not isinstance(after, int | float):
+        raise TypeError(
+            f"Retryable: after={after!r} is not a duration; write seconds (300), a timedelta or text ('5m')."
+        )
+    return after
+
+
+class Cancelled(BaseException):
+    """An operator asked this run to stop. Not an `Exception`, so that `except Exception` does not swallow
+    it."""
+
+
+class DeadlineExceeded(BaseException):
+    """The run has used up its timeout. Not an `Exception`, so that `except Exception` does not swallow it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """How one attempt ended. Texts are cut and safe for a screen; `result` is JSON text or None.
+
+    `unbegun`: the handler did not begin, so that it is no attempt; a message says what stood in the way.
+    `committed`: the handler's own `transaction()` has finished the run already; the rest is for the log only.
+    """
+
+    kind: Kind
+    error_code: str | None = None
+    message: str | None = None
+    permanent: bool = False
+    retry_after_seconds: float | None = None
+    traceback: str | None = None
+    result: str | None = None
+    output_tail: str | None = None
+    note: str | None = None
+
+
+PLAIN: dict[str, Answer] = {kind: Answer(kind) for kind in KINDS}
+
+# A person's cancel goes before the deadline that it may have met.
+_STOPS: tuple[tuple[Kind, type[BaseException]], ...] = (
+    ("cancelled", Cancelled),
+    ("timed_out", DeadlineExceeded),
+)
+_ESCAPED_NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
+
+
+def answer_for_return(value: object) -> Answer:
+    """The answer for a handler that returned `value`: kept as JSON text when it has such a form
+    (`wakeboard.plain_json`) and is short, else noted."""
+    if value is None:
+        return PLAIN["returned"]
+    result, note = _json_text(value)
+    return Answer("returned", result=result, note=note)
+
+
+def answer_for_exception(
+    exception: BaseException, permanent_types: tuple[type[BaseException], ...] = ()
+) -> Answer:
+    """The answer for a handler that raised. `permanent_types` are the type's exceptions that trying again
+    cannot mend.
+
+    `sys.exit()` with 0 or nothing is a success. Of a group the first exception speaks, unless one in it says
+    that the run was stopped.
+    """
+    parts = [part for part in parts_of(exception) if not is_success(part)]
+    if not parts:
+        return PLAIN["returned"]
+    for kind, stop in _STOPS:
+        for part in parts:
+            if issubclass(type(part), stop):
+                return Answer(kind, kind, message_of(part), traceback=traceback_of(exception))
+    speaker = exception if speaker_of(exception) is exception else parts[0]
+    waits = [seconds for part in parts if (seconds := _retry_after(part)) is not None]
+    return Answer(
+        "raised",
+        error_code=code_of_exit(speaker) if is_exit(speaker) else code_of(speaker),
+        message=_message_of(speaker, 0 if speaker is exception else len(parts) - 1),
+        permanent=_are_permanent(exception, parts, permanent_types),
+        retry_after_seconds=max(waits, default=None),
+        traceback=traceback_of(exception),
+    )
+
+
+def _message_of(speaker: BaseException, others: int) -> str:
+    """The sentence of the exception that speaks, and how many failed beside it."""
+    message = message_of_exit(speaker) if is_exit(speaker) else message_of(speaker)
+    if not others:
+        return message
+    more = f" (and {others:,} more)"
+    return message[: MESSAGE_CHARACTERS - len(more)] + more
+
+
+def _json_text(value: object) -> tuple[str | None, str | None]:
+    try:
+        text = result_text(value)
+        size = len(text.encode("utf-8"))
+    except BaseException as error:
+        otherwise = f"{name_of(error)}: {message_of(error, 200)}"
+        why = guarded(lambda: what_is_wrong(value, "result", otherwise, plain)) or otherwise
+        return None, f"The result was not kept: it is not JSON ({clean_text(why, 300)})."
+    if size > RESULT_BYTES:
+        return None, f"The result was not kept: {size:,} bytes, and {RESULT_BYTES:,} is the most."
+    if _ESCAPED_NUL.search(text):
+        return None, "The result was not kept: it holds a NUL character, which PostgreSQL cannot store."
+    return text, None
+
+
+def _are_permanent(
+    exception: BaseException,
+    parts: list[BaseException],
+    permanent_types: tuple[type[BaseException], ...],
+) -> bool:
+    """Whether trying again helps nothing: all of a group must be permanent, or its own class is named. What
+    may heal heals with the retries, and then the rest is permanent."""
+    whole = _is_permanent(exception, permanent_types)
+    return whole or all(_is_permanent(part, permanent_types) for part in parts)
+
+
+def _is_permanent(exception: BaseException, permanent_types: tuple[type[BaseException], ...]) -> bool:
+    if issubclass(type(exception), Permanent):
+        return True
+    if issubclass(type(exception), Retryable):
+        return False
+    return bool(guarded(lambda: issubclass(type(exception), permanent_types)))
+
+
+def _retry_after(exception: BaseException) -> float | None:
+    if not issubclass(type(exception), Retryable):
+        return None
+    seconds = guarded(lambda: float(vars(exception)["after"]))
+    return None if seconds is None or not 0 <= seconds <= LONGEST_SECONDS else seconds

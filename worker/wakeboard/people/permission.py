@@ -1,0 +1,21 @@
+"""Who may change people and tokens; a refusal is audited and raised as a sentence."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import psycopg
+
+from wakeboard.audit import Actor
+from wakeboard.transitions.operator import permit
+
+
+class AccountError(ValueError):
+    """A change of people or tokens is not possible; ``str()`` is a sentence that says what is allowed."""
+
+
+def require(connection: psycopg.Connection[Any], actor: Actor, action: str, kind: str, name: str) -> None:
+    """Raise AccountError, audited as denied, unless ``actor`` may do ``action`` on the ``kind`` ``name``."""
+    refusal = permit(connection, actor, action, kind, name)
+    if refusal is not None:
+        raise AccountError(refusal.message)

@@ -1,0 +1,129 @@
+"""Python's plain values as JSON: what a result may hold, and where a value is that JSON has no form for."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import fields, is_dataclass
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from enum import Enum
+from typing import Any
+from uuid import UUID
+
+from wakeboard.texts import clean_text
+
+Default = Callable[[Any], Any]
+# A value that lies deeper, or behind so many others, is not looked for.
+_DEEPEST = 100
+_MOST = 100_000
+_NAME_CHARACTERS = 40
+_LEAVES = (str, int, float, bool, type(None))
+
+
+def plain(value: Any) -> Any:
+    """Return a plain form of a ``value`` that JSON has none for. Raises TypeError for all other types.
+
+    Dates, times and datetimes are ISO text, a timedelta is seconds, Decimal and UUID are text, an Enum is
+    its value, a dataclass an object of its fields, a set a list (in order where its members have one).
+    """
+    if isinstance(value, datetime | date | time):
+        return value.isoformat()
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    if isinstance(value, Decimal | UUID):
+        return str(value)
+    if isinstance(value, Enum):
+        return value.value
+    if is_dataclass(value) and not isinstance(value, type):
+        return {field.name: getattr(value, field.name) for field in fields(value)}
+    if isinstance(value, set | frozenset):
+        return _in_order(value)
+    raise TypeError(f"Object of type {type(value).__name__} is not JSON serializable")
+
+
+def _in_order(members: set[Any] | frozenset[Any]) -> list[Any]:
+    try:
+        return sorted(members)
+    except TypeError:
+        return list(members)
+
+
+class PlainEncoder(json.JSONEncoder):
+    """A JSON encoder that writes what ``plain`` knows; for ``enqueue(…, encoder=PlainEncoder)``."""
+
+    def default(self, o: Any) -> Any:
+        """Return a plain form of ``o``. Raises TypeError where there is none."""
+        return plain(o)
+
+
+_RESULTS = PlainEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+
+
+def result_text(value: Any) -> str:
+    """Return a handler's result, or that of an effect, as JSON. Raises what its encoding raises."""
+    return _RESULTS.encode(value)
+
+
+def what_is_wrong(value: Any, name: str, otherwise: str, default: Default | None = None) -> str:
+    """Return why ``value`` is no JSON: ``payload.customer.since is a datetime``; ``otherwise`` where no field
+    of it is to blame.
+
+    ``name`` stands for the whole; ``default`` is what the encoder made of values that JSON has no form for.
+    """
+    try:
+        return next(_Search(default or json.JSONEncoder().default).faults(value, name), otherwise)
+    except Exception:
+        # A value of strangers' code may do anything when it is looked at.
+        return otherwise
+
+
+class _Search:
+    """Looks for what JSON has no form for, in at most _MOST values."""
+
+    def __init__(self, default: Default) -> None:
+        self._default = default
+        self._left = _MOST
+
+    def faults(self, value: Any, path: str, depth: int = 0) -> Iterator[str]:
+        """Yield what is wrong with each part of ``value``, which is at ``path``."""
+        self._left -= 1
+        if depth > _DEEPEST or self._left < 0:
+            return
+        if isinstance(value, dict):
+            for key, part in value.items():
+                if not isinstance(key, _LEAVES):
+                    yield f"{path} has a key that is {_kind(key)}, and the keys of an object are text"
+                yield from self.faults(part, path + _step(key), depth + 1)
+        elif isinstance(value, list | tuple):
+            for place, part in enumerate(value):
+                yield from self.faults(part, f"{path}[{place}]", depth + 1)
+        elif isinstance(value, _LEAVES):
+            yield from _leaf_faults(value, path)
+        else:
+            yield from self._made(value, path, depth)
+
+    def _made(self, value: Any, path: str, depth: int) -> Iterator[str]:
+        try:
+            made = self._default(value)
+        except (TypeError, ValueError):
+            yield f"{path} is {_kind(value)}"
+        else:
+            yield from self.faults(made, path, depth + 1)
+
+
+def _leaf_faults(value: Any, path: str) -> Iterator[str]:
+    try:
+        json.dumps(value, allow_nan=False)
+    except ValueError as wrong:
+        yield f"{path} is {value}" if isinstance(value, float) else f"{path}: {wrong}"
+
+
+def _step(key: Any) -> str:
+    name = clean_text(str(key), _NAME_CHARACTERS)
+    return f".{name}" if name.isidentifier() else f"[{name!r}]"
+
+
+def _kind(value: Any) -> str:
+    name = clean_text(type(value).__name__, _NAME_CHARACTERS)
+    return f"an {name}" if name[:1].lower() in "aeio" else f"a {name}"

@@ -1,0 +1,116 @@
+"""What an author may write in ``@job``: each setting as the registry keeps it.
+
+Each takes the type's name, for the sentence of the ValueError where a value cannot be.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+
+from wakeboard.backoff import DEFAULT_BACKOFF, Backoff
+from wakeboard.durations import parse_duration
+
+NAME_CHARACTERS = 200
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f]")
+
+
+def check_name(name: object) -> None:
+    """Refuse what cannot be a type's name."""
+    if not isinstance(name, str) or not 1 <= len(name) <= NAME_CHARACTERS or _CONTROL.search(name):
+        shown = (
+            repr(name) if not isinstance(name, str) or len(name) < 60 else f"one of {len(name)} characters"
+        )
+        raise ValueError(
+            f"A job type cannot be called {shown}: its name is text of 1 to {NAME_CHARACTERS} characters "
+            "without control characters, for example @job('send_invoice')."
+        )
+
+
+def count(name: str, setting: str, value: object) -> int:
+    """Return a whole number of 1 or more, which ``setting`` is."""
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value < 2**31:
+        raise ValueError(f"Job type {name!r}: {setting}={value!r} is not a whole number of 1 or more.")
+    return value
+
+
+def switch(name: str, setting: str, value: object) -> bool:
+    """Return True or False, which ``setting`` is."""
+    if not isinstance(value, bool):
+        raise ValueError(f"Job type {name!r}: {setting}={value!r} is neither True nor False.")
+    return value
+
+
+def seconds(name: str, setting: str, value: object) -> float:
+    """Return the seconds of a number or of text such as ``5m``."""
+    wrong = f"Job type {name!r}: {setting}={value!r} is not a duration above 0"
+    advice = f"{wrong}; write seconds (60) or text ('5m')."
+    if isinstance(value, str):
+        try:
+            value = parse_duration(value)
+        except ValueError as error:
+            raise ValueError(f"{advice} {error}") from None
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int | float)
+        or not math.isfinite(value)
+        or not 0 < value < 2**31
+    ):
+        raise ValueError(advice)
+    return float(value)
+
+
+def retry_rule(name: str, value: object) -> str:
+    """Return the text of a backoff."""
+    if not isinstance(value, str):
+        raise ValueError(
+            f"Job type {name!r}: backoff={value!r} is not text; write a rule such as {DEFAULT_BACKOFF!r}."
+        )
+    Backoff.parse(value)
+    return value
+
+
+def exceptions(name: str, value: object) -> tuple[type[BaseException], ...]:
+    """Return the classes that are not tried again."""
+    given = value if isinstance(value, tuple | list | set) else (value,)
+    if not all(isinstance(one, type) and issubclass(one, BaseException) for one in given):
+        raise ValueError(
+            f"Job type {name!r}: permanent={value!r} must hold exception classes, as (ValueError, KeyError)."
+        )
+    return tuple(given)
+
+
+def cron_text(name: str, value: object) -> str | None:
+    """Return the text of a schedule, if there is one."""
+    if value is not None and (not isinstance(value, str) or not value.strip()):
+        raise ValueError(f"Job type {name!r}: schedule={value!r} is not cron text such as '0 2 * * *'.")
+    if value is not None:
+        # Few types have one, and cron's rules take their time to load.
+        from wakeboard.cron import CronError, read_schedule
+
+        try:
+            read_schedule(value)
+        except CronError as error:
+            raise ValueError(f"Job type {name!r}: schedule={value!r} cannot be: {error}") from None
+    return value
+
+
+def zone(name: str, schedule: str | None, value: object) -> str | None:
+    """Return the name of the zone that ``schedule`` is in, if the author names one."""
+    if value is None:
+        return None
+    if schedule is None:
+        raise ValueError(
+            f"Job type {name!r}: timezone={value!r} is the zone of a schedule, and it has none; add "
+            "schedule='0 2 * * *', or leave the zone out."
+        )
+    # Few types have one, and the names of zones take their time to load.
+    from wakeboard.zones import check_timezone
+
+    if not isinstance(value, str):
+        raise ValueError(f"Job type {name!r}: timezone={value!r} is not a name such as 'Europe/Paris'.")
+    try:
+        check_timezone(value)
+    except ValueError as error:
+        raise ValueError(f"Job type {name!r}: timezone={value!r} cannot be: {error}") from None
+    return value

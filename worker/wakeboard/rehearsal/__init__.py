@@ -1,0 +1,11 @@
+"""The rehearsal: a hundred receipts by real workers, real mail and real signals, on a database of its own.
+
+``drill`` is the order of its steps; the others are what it stands on. Reads no settings, and so never reaches
+the configured database; whatever it starts or writes is gone when it returns.
+"""
+
+from wakeboard.rehearsal.drill import rehearse
+from wakeboard.rehearsal.findings import Finding, Report
+from wakeboard.rehearsal.patience import RehearsalError
+
+__all__ = ["Finding", "RehearsalError", "Report", "rehearse"]

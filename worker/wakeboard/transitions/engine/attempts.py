@@ -1,0 +1,82 @@
+"""What a move writes about the attempts that it ended: their history, their numbers, their error groups.
+
+Parts of statements, most of which read the rows of a CTE called ``moved``.
+"""
+
+from __future__ import annotations
+
+from wakeboard.fingerprint import QUIET_DAYS
+
+# Half powers of two of milliseconds, 0 to 63: what wakeboard.statistics turns back into percentiles.
+# (``extract`` would give a numeric, which becomes a float by way of its digits.)
+_BUCKET = "least(63, greatest(0, ceil(2 * ln(greatest(0.001, {ms})) / 0.6931471805599453 + 20)))::smallint"
+
+
+def counted(outcome: str) -> str:
+    """Return the CTE that counts the attempts of ``moved``; OFFSET 0 has each duration computed once."""
+    return f"""
+counted AS (
+    INSERT INTO wakeboard.statistics_deltas (minute, job_type, outcome, duration_bucket, wait_bucket,
+        runs, duration_ms, duration_max_ms, wait_ms, wait_max_ms)
+    SELECT date_trunc('minute', now()), job_type, outcome, duration_bucket, wait_bucket,
+        count(*), sum(duration_ms), max(duration_ms), sum(wait_ms), max(wait_ms)
+    FROM (
+        SELECT job_type, outcome, duration_ms, wait_ms,
+            {_BUCKET.format(ms="duration_ms")} AS duration_bucket,
+            {_BUCKET.format(ms="wait_ms")} AS wait_bucket
+        FROM (
+            SELECT job_type, {outcome} AS outcome,
+                date_part('epoch', ended - begun) * 1000 AS duration_ms,
+                greatest(0, date_part('epoch', begun - due_at) * 1000) AS wait_ms
+            FROM moved
+            OFFSET 0
+        ) AS timed
+    ) AS bucketed
+    GROUP BY job_type, outcome, duration_bucket, wait_bucket
+)"""
+
+
+def history(columns: str, values: str, *, where: str = "") -> str:
+    """Return the CTE that writes the attempts of ``moved``."""
+    return f"""
+history AS (
+    INSERT INTO wakeboard.job_attempts
+        (run_id, attempt, lease_epoch, job_type, worker_id, due_at, started_at, finished_at, {columns})
+    SELECT id, attempt, epoch, job_type, worker_id, due_at, begun, ended, {values}
+    FROM moved{where}
+)"""
+
+
+# The error groups of ``moved`` whose rows carry a template: made when new, else seen again. A template
+# is sent once a minute per group (wakeboard.loop.told), so many failures of one kind do not queue at one row;
+# a row that somebody holds, be it to mute it, is skipped. In the order of their ids, or two batches deadlock.
+GROUPED = f"""
+met AS (
+    INSERT INTO wakeboard.error_groups (id, fingerprint, error_code, job_type, template, frame, first_run_id)
+    SELECT DISTINCT ON (error_group) error_group, lpad(to_hex(error_group), 13, '0'), code, job_type,
+        template, frame, id
+    FROM moved WHERE template IS NOT NULL
+    ORDER BY error_group, id
+    ON CONFLICT DO NOTHING
+), seen AS (
+    UPDATE wakeboard.error_groups AS g
+    SET last_seen_at = now(),
+        returned_at = CASE WHEN known.was_quiet THEN now() ELSE g.returned_at END,
+        quiet_from_at = CASE WHEN known.was_quiet THEN known.last_seen_at ELSE g.quiet_from_at END
+    FROM (
+        SELECT k.id, k.last_seen_at, k.last_seen_at < now() - interval '{QUIET_DAYS} days' AS was_quiet
+        FROM wakeboard.error_groups AS k
+        WHERE k.id = ANY (ARRAY(SELECT m.error_group FROM moved AS m WHERE m.template IS NOT NULL))
+        ORDER BY k.id
+        FOR UPDATE SKIP LOCKED
+    ) AS known
+    WHERE g.id = known.id
+)"""
+
+
+def status_after(permanent: str, most: str) -> str:
+    """Return the SQL of where a failed attempt leaves its run: a cancel asked for wins, then giving up."""
+    return f"""CASE
+        WHEN r.cancel_requested_at IS NOT NULL THEN 'cancelled'
+        WHEN {permanent} OR r.failures + 1 >= {most} THEN 'dead'
+        ELSE 'failed' END AS status"""

@@ -1,0 +1,192 @@
+"""How due runs become a worker's: which types have work, the claim, the claim under a type's limit.
+
+And what a worker holds of a claim whose answer was lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+
+from wakeboard.states import CLAIMABLE, sql_list
+
+_CLAIMABLE = sql_list(CLAIMABLE)
+
+# What the worker that claims a run needs to know of it; the payload stays text, decoded in the child. A fire
+# carries its schedule's zone, in the brackets of RFC 9557: its handler wants to know the local day.
+CLAIMED = """
+RETURNING r.id, r.lease_epoch, r.attempts, r.failures, r.job_type, r.payload::text, r.idempotency_key,
+    r.definition_id,
+    CASE WHEN r.scheduled_for IS NOT NULL THEN r.scheduled_for::text || coalesce((
+        SELECT '[' || left(d.timezone, 64) || ']' FROM wakeboard.job_definitions AS d
+        WHERE d.id = r.definition_id
+    ), '') END,
+    r.created_at::text, r.max_attempts, r.timeout_seconds, r.traceparent, r.priority, r.run_at::text
+"""
+# ``tid`` is where a row stood when it was locked: nothing can move it until we commit, so the update finds it
+# without going down an index again. A row that somebody changed after our snapshot stands where the snapshot
+# does not see it, and is left out like one that somebody holds.
+TAKEN = """
+UPDATE wakeboard.job_runs AS r
+SET status = 'running', lease_epoch = r.lease_epoch + 1, attempts = r.attempts + 1,
+    locked_by = $2, locked_until = clock_timestamp() + make_interval(secs => head.lease_seconds),
+    started_at = clock_timestamp(), cancel_requested_at = NULL, updated_at = now(),
+    progress_done = NULL, progress_total = NULL
+FROM head
+WHERE r.ctid = head.tid
+"""
+
+# Priorities are 0 (first) to PRIORITIES - 1.
+PRIORITIES = 5
+LEVELS = f"(VALUES {', '.join(f'({n}::smallint)' for n in range(PRIORITIES))}) AS level (n)"
+
+# What a claim from the first row on takes for its last three values.
+WHOLE: tuple[Sequence[str], Sequence[int], Sequence[int]] = ([], [], [])
+# A claim looks at twice as many rows of each type and priority as it may take, and so many more: others may
+# hold some.
+SPARE = 32
+
+
+def order(oldest_first: bool) -> str:
+    """Return what the rows called ``picked`` are taken by: priority first, or age alone."""
+    return "picked.run_at, picked.id" if oldest_first else "picked.priority, picked.run_at, picked.id"
+
+
+_IS_CLAIMABLE = f"r.status IN ({_CLAIMABLE})"
+_LOCKED = "FOR NO KEY UPDATE OF r SKIP LOCKED"
+_THEN_LOCKED = f"""
+    CROSS JOIN LATERAL (
+        SELECT r.ctid AS tid FROM wakeboard.job_runs AS r
+        WHERE r.ctid = picked.tid AND {_IS_CLAIMABLE} {_LOCKED}
+    ) AS locked"""
+
+
+@cache
+def claim(limit: int, *, oldest_first: bool = False, past_locks: bool = False) -> str:
+    """Return the statement that claims up to ``limit`` due runs of unlimited, unpaused types.
+
+    $1 text[] types, $2 worker id, $3 lease in seconds. The first rows of each type and priority are read
+    apart, so delayed rows of a better priority are never walked; they are merged, and locked in their order
+    until there are enough: to lock what each type has first would keep from others what is not taken.
+    ``oldest_first`` ignores priority, so that nothing starves.
+
+    $4 timestamptz[], $5 bigint[]: behind which ``run_at`` and id the rows of each type and priority begin,
+    PRIORITIES of them for each of the types in turn; $6 int[]: how many of each are looked at. Empty
+    (``WHOLE``): from the first on, twice the limit. See ``wakeboard.loop.front``.
+
+    An answer without rows proves nothing: somebody may hold all that were looked at. With ``past_locks`` rows
+    are locked as they are read, and what is locked is passed by, however much: then it proves that nothing
+    can be claimed. That locks of each type and priority what is looked at ($6, else ``limit``).
+    """
+    passing = _LOCKED if past_locks else ""
+    return f"""
+WITH head AS MATERIALIZED (
+    SELECT {"picked" if past_locks else "locked"}.tid, picked.lease_seconds
+    FROM (
+        SELECT picked.* FROM (
+            SELECT t.name, greatest(coalesce(t.lease_seconds, $3::float8), $3::float8) AS lease_seconds,
+                (asked.place::int - 1) * {PRIORITIES} + 1 AS place
+            FROM unnest($1::text[]) WITH ORDINALITY AS asked (name, place)
+            JOIN wakeboard.job_types AS t ON t.name = asked.name
+            WHERE t.paused_at IS NULL AND coalesce(t.max_running_operator, t.max_running) IS NULL
+        ) AS wanted
+        CROSS JOIN {LEVELS}
+        CROSS JOIN LATERAL (
+            SELECT r.ctid AS tid, r.id, r.priority, r.run_at, wanted.lease_seconds
+            FROM wakeboard.job_runs AS r
+            WHERE r.job_type = wanted.name AND r.priority = level.n AND {_IS_CLAIMABLE} AND r.run_at <= now()
+                AND (r.run_at, r.id) > (
+                    coalesce(($4::timestamptz[])[wanted.place + level.n], '-infinity'),
+                    coalesce(($5::bigint[])[wanted.place + level.n], 0)
+                )
+            ORDER BY r.run_at, r.id
+            LIMIT coalesce(
+                ($6::int[])[wanted.place + level.n], {limit if past_locks else 2 * limit + SPARE:d}
+            ) {passing}
+        ) AS picked
+        ORDER BY {order(oldest_first)}
+    ) AS picked{"" if past_locks else _THEN_LOCKED}
+    LIMIT {limit:d}
+)
+{TAKEN}{CLAIMED}"""
+
+
+# Which types have something to claim, now or later: jumps from type to type in the claim's own index.
+TYPES_WITH_WORK = f"""
+WITH RECURSIVE found AS (
+    (SELECT r.job_type FROM wakeboard.job_runs AS r WHERE r.status IN ({_CLAIMABLE})
+     ORDER BY r.job_type LIMIT 1)
+    UNION ALL
+    SELECT (SELECT r.job_type FROM wakeboard.job_runs AS r
+            WHERE r.status IN ({_CLAIMABLE}) AND r.job_type > found.job_type
+            ORDER BY r.job_type LIMIT 1)
+    FROM found WHERE found.job_type IS NOT NULL
+)
+SELECT job_type FROM found WHERE job_type IS NOT NULL
+"""
+
+# The first of the two statements of a limited claim: in one alone, a stale snapshot let four workers
+# start sixteen under a limit of four. $1 type; the row lock is what makes the count that follows true. It
+# leaves the limit to that statement, or nothing where the type is paused, locked by another claim or has no
+# limit (any more). Where the second statement is lost on the way, the server lets go of the lock after ten
+# seconds (PostgreSQL 16: when the connection ends, see ``wakeboard.loop.channel``).
+LOCK_LIMIT = """
+SELECT set_config('wakeboard.most_running', (
+    SELECT coalesce(max_running_operator, max_running)
+    FROM wakeboard.job_types
+    WHERE name = $1 AND paused_at IS NULL AND coalesce(max_running_operator, max_running) IS NOT NULL
+    FOR NO KEY UPDATE SKIP LOCKED
+)::text, true),
+    CASE WHEN current_setting('server_version_num')::int >= 170000
+        THEN set_config('transaction_timeout', '10s', true) END
+"""
+
+
+def room(job_type: str) -> str:
+    """Return the SQL of how many more runs of a type may start, NULL where ``LOCK_LIMIT`` left no limit."""
+    return f"""nullif(current_setting('wakeboard.most_running', true), '')::int - (
+            SELECT count(*) FROM wakeboard.job_runs AS busy
+            WHERE busy.job_type = {job_type} AND busy.status = 'running'
+        )"""
+
+
+@cache
+def claim_limited(limit: int, *, oldest_first: bool = False) -> str:
+    """Return the statement that claims up to ``limit`` due runs of one limited type.
+
+    $1 type, $2 worker id, $3 lease in seconds. Only to be sent behind ``LOCK_LIMIT``, in its transaction.
+    Priorities are probed apart, as in ``claim``.
+    """
+    return f"""
+WITH room AS MATERIALIZED (
+    SELECT greatest(coalesce(t.lease_seconds, $3::float8), $3::float8) AS lease_seconds,
+        greatest(0, least({limit:d}, coalesce({room("$1::text")}, 0))) AS runs
+    FROM wakeboard.job_types AS t
+    WHERE t.name = $1::text
+), head AS MATERIALIZED (
+    SELECT picked.tid, (SELECT room.lease_seconds FROM room) AS lease_seconds
+    FROM {LEVELS}
+    CROSS JOIN LATERAL (
+        SELECT r.ctid AS tid, r.id, r.priority, r.run_at
+        FROM wakeboard.job_runs AS r
+        WHERE r.job_type = $1::text AND r.priority = level.n
+            AND r.status IN ({_CLAIMABLE}) AND r.run_at <= now()
+        ORDER BY r.run_at, r.id
+        LIMIT (SELECT room.runs FROM room)
+        FOR NO KEY UPDATE OF r SKIP LOCKED
+    ) AS picked
+    ORDER BY {order(oldest_first)}
+    LIMIT (SELECT room.runs FROM room)
+)
+{TAKEN}{CLAIMED}"""
+
+
+# Runs that this process holds but does not know (a claim whose answer was lost). $1 worker id.
+HELD_BY_ME = "SELECT id, lease_epoch FROM wakeboard.job_runs WHERE status = 'running' AND locked_by = $1"
+# Of attempts that this process holds, those that the database does not know of: it is back at an earlier
+# state. $1 ids, $2 epochs.
+FORGOTTEN = """
+SELECT a.id, a.epoch FROM unnest($1::bigint[], $2::bigint[]) AS a (id, epoch)
+LEFT JOIN wakeboard.job_runs AS r ON r.id = a.id
+WHERE r.id IS NULL OR r.lease_epoch < a.epoch
+"""

@@ -1,0 +1,39 @@
+"""Who owns a run: the guard of a worker's moves, what frees a run, and the statements after a refusal."""
+
+from __future__ import annotations
+
+from wakeboard.states import Status
+
+RUNNING = f"(r.status || '') = '{Status.RUNNING.value}'"
+# Not now(): a handler's transaction() began when its work did, and what was counted since has not moved.
+FREED = "locked_by = NULL, locked_until = NULL, updated_at = statement_timestamp()"
+
+
+def held(columns: str) -> str:
+    """Return the CTE that locks the rows the answers still own, skipping what somebody holds.
+
+    What is decided from the row as it was before the move is computed here, under the lock. LATERAL asks row
+    by row: as a join, a plan made while the table was small walked the whole table (see ``planning``).
+    ``tid``: see ``claims.TAKEN``.
+    """
+    return f"""
+held AS MATERIALIZED (
+    SELECT owned.*
+    FROM answer AS a
+    CROSS JOIN LATERAL (
+        SELECT r.ctid AS tid, {columns}
+        FROM wakeboard.job_runs AS r
+        WHERE r.id = a.id AND r.lease_epoch = a.epoch AND r.locked_by = $1 AND {RUNNING}
+        FOR NO KEY UPDATE OF r SKIP LOCKED
+    ) AS owned
+)"""
+
+
+# How the rows stand that a batch did not answer for. $1 ids.
+STANDING = "SELECT id, lease_epoch, locked_by, status FROM wakeboard.job_runs WHERE id = ANY($1::bigint[])"
+
+# A stale worker's late answer, kept on the attempt that lost the lease. $1 run, $2 epoch, $3 outcome.
+NOTE_REFUSAL = """
+UPDATE wakeboard.job_attempts SET refused_at = now(), refused_outcome = $3
+WHERE run_id = $1 AND lease_epoch = $2 AND outcome = 'lost' AND refused_at IS NULL
+"""
