@@ -20,8 +20,8 @@ import psycopg
 
 from benchmarks import bench
 from wakeboard import ledger
+from wakeboard.core.errors.fingerprint import group_of
 from wakeboard.db import configure
-from wakeboard.fingerprint import group_of
 from wakeboard.ledger import Holder
 from wakeboard.loop.channel import Rows
 from wakeboard.loop.claiming import windows

@@ -15,8 +15,8 @@ import psycopg
 from psycopg import sql
 from psycopg.rows import dict_row
 
-from wakeboard.fingerprint import group_of, lost_group
-from wakeboard.states import FAILURES
+from wakeboard.core.errors.fingerprint import group_of, lost_group
+from wakeboard.core.states import FAILURES
 from wakeboard.transitions.engine import claims, endings, reaping, renewal, unbegun
 
 Connection = psycopg.Connection[Any]

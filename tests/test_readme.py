@@ -1,4 +1,4 @@
-"""The README is held to the program: its tables to wakeboard.states, its commands to the command line."""
+"""The README is held to the program: its tables to wakeboard.core.states, its commands to the command line."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from wakeboard.cli import ROOMS
-from wakeboard.states import MOVES, STATES
+from wakeboard.core.states import MOVES, STATES
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text()

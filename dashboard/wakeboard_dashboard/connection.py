@@ -21,7 +21,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.pool import Pool
 
 from wakeboard import db
-from wakeboard.stored import make_readable
+from wakeboard.core.text.stored import make_readable
 from wakeboard_dashboard import replica
 
 CONNECT_SECONDS = 3

@@ -14,11 +14,11 @@ from markupsafe import escape
 from sqlalchemy import exc
 from werkzeug.exceptions import HTTPException, NotFound
 
+from wakeboard.core.errors.fingerprint import DIGITS
+from wakeboard.core.states import VERBS
+from wakeboard.core.text.texts import first_line
 from wakeboard.db import NO_TABLES, DatabaseError, RefusedError, UnfitError
 from wakeboard.filters.values import FilterError
-from wakeboard.fingerprint import DIGITS
-from wakeboard.states import VERBS
-from wakeboard.texts import first_line
 from wakeboard_dashboard import again
 from wakeboard_dashboard.answers import wanted
 from wakeboard_dashboard.security import OPEN_PATHS

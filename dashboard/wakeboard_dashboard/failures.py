@@ -11,9 +11,9 @@ from urllib.parse import quote, urlencode
 
 from sqlalchemy import RowMapping
 
-from wakeboard.fingerprint import Line, lines_of, written
-from wakeboard.redaction import redact
-from wakeboard.states import Status
+from wakeboard.core.errors.fingerprint import Line, lines_of, written
+from wakeboard.core.states import Status
+from wakeboard.core.text.redaction import redact
 from wakeboard_dashboard.connection import as_of
 from wakeboard_dashboard.formats import visible
 from wakeboard_dashboard.queries import groups as kept_groups

@@ -18,8 +18,8 @@ from werkzeug.exceptions import Forbidden, NotFound, Unauthorized
 
 from wakeboard import audit, scope
 from wakeboard.audit import NOBODY, Actor
+from wakeboard.core.states import Role, Verb
 from wakeboard.people import users
-from wakeboard.states import Role, Verb
 from wakeboard_dashboard import again, strangers
 from wakeboard_dashboard.answers import PROBES, came_from, is_ours, parts_of, wanted
 from wakeboard_dashboard.connection import writing

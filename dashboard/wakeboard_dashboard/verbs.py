@@ -14,7 +14,7 @@ from typing import Any
 from flask import Blueprint, Response, g, make_response, render_template, request
 from werkzeug.exceptions import BadRequest
 
-from wakeboard.states import VERBS, Verb
+from wakeboard.core.states import VERBS, Verb
 from wakeboard.transitions import Answer
 from wakeboard.transitions.operator import permit
 from wakeboard_dashboard.answers import came_from, local_path, respond, wanted

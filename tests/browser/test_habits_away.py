@@ -10,8 +10,8 @@ from playwright.sync_api import Page, expect
 from tests.conftest import Connection
 from tests.factories import a_run, rows, status
 from wakeboard.audit import Actor
+from wakeboard.core.states import Role
 from wakeboard.people import users
-from wakeboard.states import Role
 
 pytestmark = pytest.mark.browser
 

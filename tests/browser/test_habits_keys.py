@@ -11,7 +11,7 @@ from tests.browser.places import Dashboard, profile
 from tests.conftest import Connection
 from tests.factories import a_run, a_type, rows, status
 from tests.processes import wait_until
-from wakeboard.states import Role
+from wakeboard.core.states import Role
 from wakeboard_dashboard import MORE_PAGES, NAVIGATION
 from wakeboard_dashboard.keyboard import GO, KEYS
 

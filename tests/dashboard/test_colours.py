@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from wakeboard.states import Status
+from wakeboard.core.states import Status
 
 CSS = (Path(__file__).parents[2] / "static" / "app.css").read_text()
 TOKENS = dict(re.findall(r"--([\w-]+): light-dark\((#\w{6}, #\w{6})\)", CSS))

@@ -11,8 +11,8 @@ from tests.conftest import Connection
 from tests.dashboard.conftest import AsRole
 from tests.factories import a_definition, a_run, from_now
 from wakeboard.audit import terminal_actor
+from wakeboard.core.states import Role
 from wakeboard.people import users
-from wakeboard.states import Role
 
 ASKED = {
     "failed-since=24h": ["failed today", "dead today"],

@@ -19,8 +19,8 @@ from tests.dashboard.conftest import AsRole
 from tests.factories import a_definition, a_run, from_now, insert, rows, status
 from wakeboard.audit import Actor
 from wakeboard.cli import cli
+from wakeboard.core.states import Role
 from wakeboard.people import users
-from wakeboard.states import Role
 from wakeboard_dashboard import MORE_PAGES, NAVIGATION
 from wakeboard_dashboard.connection import reading
 from wakeboard_dashboard.keyboard import GO

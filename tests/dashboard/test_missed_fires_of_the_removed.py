@@ -10,11 +10,11 @@ from flask.testing import FlaskClient
 from tests.conftest import Connection
 from tests.factories import a_definition, from_now, insert, rows
 from wakeboard.alerts import questions
-from wakeboard.alerts.kinds import KINDS
 from wakeboard.audit import Actor
+from wakeboard.core.kinds import KINDS
+from wakeboard.core.states import Role
 from wakeboard.retention.keep import Keep
 from wakeboard.retention.leftovers import leftovers, remove_batch
-from wakeboard.states import Role
 from wakeboard.transitions import definitions
 
 ADMIN = Actor("ada", Role.ADMIN, "web")

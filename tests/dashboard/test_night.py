@@ -23,6 +23,7 @@ from tests.dashboard.apps import an_app, overhear
 from tests.dashboard.conftest import NIGHT_TILES, SAME_ORIGIN, assert_shown_as_text
 from tests.factories import a_definition, a_group, a_run, a_type, a_worker, age, an_attempt, from_now, insert
 from wakeboard import audit
+from wakeboard.core.states import Role
 from wakeboard.nights import Ask, faults, fires, missed
 from wakeboard.nights import minutes as statistics
 from wakeboard.nights.minutes import SLICES, Ran, busy, ran, slice_length, summed
@@ -32,7 +33,6 @@ from wakeboard.nights.usual import Usual
 from wakeboard.people import users
 from wakeboard.retention.keep import Keep
 from wakeboard.retention.sweep import Retention
-from wakeboard.states import Role
 from wakeboard_dashboard import connection as connections
 from wakeboard_dashboard.formats import anchor
 from wakeboard_dashboard.pictures import gantt

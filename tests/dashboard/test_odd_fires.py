@@ -15,8 +15,8 @@ from sqlalchemy import RowMapping
 from tests.conftest import Connection
 from tests.factories import a_definition, a_run, from_now, insert
 from wakeboard.audit import Actor
-from wakeboard.lineage import maker
-from wakeboard.states import Role
+from wakeboard.core.lineage import maker
+from wakeboard.core.states import Role
 from wakeboard.transitions import cancel
 from wakeboard_dashboard.queries import fires, odd_schedules
 from wakeboard_dashboard.words.oddities import counted, oddities

@@ -15,7 +15,7 @@ from tests.dashboard.apps import overhear
 from tests.dashboard.conftest import assert_fragments_match
 from tests.factories import a_definition, a_run, a_type, a_worker, from_now, insert, rows
 from wakeboard.audit import Actor
-from wakeboard.states import Role
+from wakeboard.core.states import Role
 from wakeboard.transitions.holding import hold
 from wakeboard_dashboard.queries import overview
 

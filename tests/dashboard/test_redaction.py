@@ -11,7 +11,7 @@ import pytest
 from tests.conftest import Connection
 from tests.dashboard.conftest import AsRole
 from tests.dashboard.test_hardening import add_run, pages_of
-from wakeboard.redaction import HIDDEN, redact
+from wakeboard.core.text.redaction import HIDDEN, redact
 from wakeboard_dashboard.pictures.tree import tree
 from wakeboard_dashboard.words.schedule_form import restored
 

@@ -18,8 +18,8 @@ from tests.processes import wait_until
 from tests.servers import SETTINGS, Server, own_server
 from tests.standbys import Node, standby_of
 from wakeboard import db
+from wakeboard.core.states import Role
 from wakeboard.people import users
-from wakeboard.states import Role
 from wakeboard_dashboard import replica
 from wakeboard_dashboard.connection import Database
 from wakeboard_dashboard.replica import HEADER, Follower

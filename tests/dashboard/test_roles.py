@@ -11,7 +11,7 @@ from tests.conftest import Connection
 from tests.dashboard.conftest import AsRole
 from tests.dashboard.everything import acts, furnish, plain_text
 from tests.factories import rows
-from wakeboard.states import VERBS, Role
+from wakeboard.core.states import VERBS, Role
 
 JSON = {"Accept": "application/json"}
 UNREADABLE = {"data": "[", "content_type": "application/json"}

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from wakeboard.redaction import HIDDEN
+from wakeboard.core.text.redaction import HIDDEN
 from wakeboard_dashboard.pictures.tree import LONGEST, MOST_CHILDREN, MOST_NODES, Node, tree
 from wakeboard_dashboard.words.attempt import after
 from wakeboard_dashboard.words.progress import progress

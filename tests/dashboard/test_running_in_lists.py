@@ -13,7 +13,7 @@ from tests.conftest import Connection
 from tests.dashboard.apps import overhear
 from tests.dashboard.conftest import along, fragments_of, page_of, rows_in
 from tests.factories import a_run, a_type
-from wakeboard.states import Status
+from wakeboard.core.states import Status
 
 EVEN = "payload ->> 'is' = 'even'"
 # What a list is asked for, and what that means.

@@ -16,8 +16,8 @@ from tests.dashboard.conftest import along, fragments_of, page_of, rows_in
 from tests.factories import a_definition, a_run, a_type
 from wakeboard import cli
 from wakeboard.audit import Actor
+from wakeboard.core.states import Role
 from wakeboard.people import users
-from wakeboard.states import Role
 from wakeboard.transitions import definitions
 
 ANNA = Actor("anna", Role.ADMIN, "web")

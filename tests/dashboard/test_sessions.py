@@ -6,8 +6,8 @@ from tests.conftest import Connection
 from tests.dashboard.apps import an_app
 from tests.dashboard.conftest import SAME_ORIGIN, AsRole
 from wakeboard.audit import terminal_actor
+from wakeboard.core.states import Role
 from wakeboard.people import users
-from wakeboard.states import Role
 
 PASSWORD = "correct horse battery staple"
 

@@ -17,9 +17,9 @@ from tests.dashboard.conftest import SAME_ORIGIN
 from tests.factories import a_type
 from wakeboard import hours, statistics
 from wakeboard.alerts import report
+from wakeboard.core.states import Role
 from wakeboard.nights.usual import Usual, medians
 from wakeboard.people import users
-from wakeboard.states import Role
 from wakeboard_dashboard.connection import Database
 
 # Nine days of four types, with pauses; times are eighths of a second, so that sums are exact.

@@ -19,7 +19,7 @@ from tests.faults.rows import Scale
 from tests.faults.truth import Line
 from tests.processes import wait_until
 from wakeboard.audit import Actor
-from wakeboard.states import Role
+from wakeboard.core.states import Role
 from wakeboard.transitions.effects import settle
 
 Measured = Callable[[str], None]

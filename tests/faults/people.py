@@ -5,8 +5,8 @@ from __future__ import annotations
 from tests.endtoend.visitor import Visitor
 from tests.faults.house import House
 from wakeboard.audit import Actor
+from wakeboard.core.states import Role
 from wakeboard.people.tokens import create_token
-from wakeboard.states import Role
 
 ADMIN = Actor("anna", Role.ADMIN, "test")
 

@@ -27,7 +27,7 @@ from tests.faults.rows import Scale, fault
 from tests.processes import ROOT, surroundings, wait_until
 from tests.worker import cron_oracle
 from wakeboard import schedule
-from wakeboard.cron import Cron, CronError
+from wakeboard.core.time.cron import Cron, CronError
 from wakeboard.due import CATCH_UP_CAP
 from wakeboard.duties.background import SOON_SECONDS
 from wakeboard.liveness import MARGIN_SECONDS

@@ -18,7 +18,7 @@ from tests.faults.rows import Scale, fault
 from tests.processes import wait_until
 from wakeboard import db, transitions
 from wakeboard.audit import Actor
-from wakeboard.states import Role
+from wakeboard.core.states import Role
 from wakeboard.transitions.engine.claims import WHOLE, claim
 from wakeboard.transitions.engine.planning import PLANNING
 

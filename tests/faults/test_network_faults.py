@@ -24,8 +24,8 @@ from tests.processes import wait_until
 from tests.worker.motion import is_alive
 from wakeboard import db
 from wakeboard.audit import Actor
+from wakeboard.core.states import Role
 from wakeboard.liveness import late_loops, loops
-from wakeboard.states import Role
 from wakeboard.transitions import Answer, cancel, enqueue, retry_now
 
 Measured = Callable[[str], None]

@@ -20,8 +20,8 @@ from tests.middleman import Middleman, between
 from tests.processes import Wakeboard, run_wakeboard, wait_until
 from tests.worker.motion import is_alive
 from wakeboard.audit import Actor
+from wakeboard.core.states import Role
 from wakeboard.processes.control import SILENT_SECONDS
-from wakeboard.states import Role
 from wakeboard.transitions import cancel
 
 Measured = Callable[[str], None]

@@ -20,7 +20,7 @@ from tests.faults.rows import Scale, fault
 from tests.faults.truth import now
 from tests.processes import Wakeboard, wait_until
 from wakeboard.audit import Actor
-from wakeboard.states import Role
+from wakeboard.core.states import Role
 from wakeboard.transitions import cancel, retry_now
 
 Measured = Callable[[str], None]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from wakeboard.core.outcome import Answer, Kind
 from wakeboard.loop.deciding import Ended, decide
 from wakeboard.loop.held import Held, boottime_ns
-from wakeboard.outcome import Answer, Kind
 from wakeboard.processes.wire import Assignment
 
 

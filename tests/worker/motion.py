@@ -17,7 +17,7 @@ from tests import factories
 from tests.factories import Connection, attempts, row
 from tests.processes import Wakeboard, wait_until, wakeboard
 from wakeboard.audit import Actor
-from wakeboard.states import Role
+from wakeboard.core.states import Role
 
 APP = "tests.worker.apps.motion"
 LEASE = 2.0

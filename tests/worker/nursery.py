@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import pytest
 
 from tests.processes import SOURCES
-from wakeboard.outcome import PLAIN
+from wakeboard.core.outcome import PLAIN
 from wakeboard.processes.children import Children
 from wakeboard.processes.events import Died, Event, Finished, Ready, Returned
 from wakeboard.processes.wire import Assignment

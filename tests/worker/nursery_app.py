@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from wakeboard import Context, Permanent, Retryable, job
-from wakeboard.outcome import Cancelled
+from wakeboard.core.outcome import Cancelled
 from wakeboard.processes import hygiene
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from wakeboard import Context, job
-from wakeboard.outcome import Cancelled
+from wakeboard.core.outcome import Cancelled
 
 KEPT: dict[str, Any] = {}
 

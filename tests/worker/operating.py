@@ -9,12 +9,12 @@ from typing import Any
 from tests.factories import Connection, Row, rows
 from tests.processes import wait_until
 from wakeboard.audit import Actor
+from wakeboard.core.states import Role
 from wakeboard.filters.runs import FIELDS
 from wakeboard.filters.values import Asked, read_pairs
 from wakeboard.operations import advance, matching
 from wakeboard.operations.matching import Preview
 from wakeboard.operations.start import Wanted, start
-from wakeboard.states import Role
 
 ANNA = Actor("anna", Role.OPERATOR, "web")
 

@@ -7,11 +7,11 @@ from typing import Any
 
 from tests.factories import Connection, a_run, a_type, claim
 from tests.worker.endings import held
+from wakeboard.core.outcome import Answer
 from wakeboard.loop.channel import Channel, StatementFailed
 from wakeboard.loop.deciding import Ended, decide
 from wakeboard.loop.held import Held, boottime_ns
 from wakeboard.loop.record import Recorder
-from wakeboard.outcome import Answer
 
 
 class Desk:

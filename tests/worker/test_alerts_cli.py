@@ -11,8 +11,8 @@ from tests.conftest import Connection
 from tests.factories import a_run, rows
 from tests.receivers import Mailbox, Receiver, mailbox, receiver
 from wakeboard import cli
-from wakeboard.alerts.kinds import KINDS
 from wakeboard.alerts.watch import Watch
+from wakeboard.core.kinds import KINDS
 from wakeboard.settings import Settings
 
 __all__ = ["mailbox", "receiver"]

@@ -24,11 +24,11 @@ from wakeboard.alerts import delivery
 from wakeboard.alerts import watch as watch_module
 from wakeboard.alerts.channels import Channels, NotSent, Outgoing, signature
 from wakeboard.alerts.heartbeat import Heartbeat
-from wakeboard.alerts.kinds import KINDS
 from wakeboard.alerts.watch import Watch, post
 from wakeboard.context import Context
+from wakeboard.core.kinds import KINDS
+from wakeboard.core.outcome import Permanent, Retryable
 from wakeboard.jobs.alert import alert
-from wakeboard.outcome import Permanent, Retryable
 from wakeboard.settings import Settings, SettingsError
 
 __all__ = ["mailbox", "receiver"]

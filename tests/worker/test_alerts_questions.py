@@ -22,8 +22,8 @@ from tests.factories import (
 from wakeboard import schedule
 from wakeboard.alerts import statements
 from wakeboard.alerts.finding import Finding
-from wakeboard.alerts.kinds import KINDS
 from wakeboard.alerts.questions import ask
+from wakeboard.core.kinds import KINDS
 from wakeboard.unfireable import UNFIREABLE
 
 HOSTILE = "<img src=x onerror=alert(1)>\u202e\"'"

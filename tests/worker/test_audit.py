@@ -13,8 +13,8 @@ from tests.conftest import Connection
 from wakeboard import log as lines
 from wakeboard import transitions
 from wakeboard.audit import ENGINE, Actor, record, terminal_actor
-from wakeboard.fingerprint import written
-from wakeboard.states import VERBS, Role
+from wakeboard.core.errors.fingerprint import written
+from wakeboard.core.states import VERBS, Role
 from wakeboard.transitions import Answer, definitions, errors, types, views
 
 ALICE = Actor("alice", Role.OPERATOR, "web", request_id="r1")

@@ -14,7 +14,7 @@ import pytest
 
 from tests.processes import wait_until
 from tests.worker.nursery import APP, Nursery, assign, lives, wait_gone
-from wakeboard.outcome import PLAIN
+from wakeboard.core.outcome import PLAIN
 from wakeboard.processes import preload
 from wakeboard.processes.events import AppFailed, Died, Finished, Ready, Returned, TemplateDied, Warned
 from wakeboard.processes.wire import Assignment, Reported, answer_frame

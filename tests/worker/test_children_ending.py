@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.worker.nursery import Nursery, assign, lives
-from wakeboard import hooks
+from wakeboard.core import hooks
 from wakeboard.processes.events import Died, Finished, Warned
 
 APP = "tests.worker.nursery_ending_app"

@@ -25,7 +25,7 @@ from tests.servers import Server
 from wakeboard import cli, db, fleet
 from wakeboard.audit import terminal_actor
 from wakeboard.cli.summaries import SUMMARIES
-from wakeboard.leases import STATES
+from wakeboard.core.leases import STATES
 from wakeboard.people import users
 from wakeboard.transitions import definitions
 from wakeboard.transitions.definitions import Definition

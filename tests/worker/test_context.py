@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from wakeboard.context import Context
-from wakeboard.processes.slotpage import SlotPage, create_pages
+from wakeboard.core.process.slotpage import SlotPage, create_pages
 from wakeboard.processes.wire import Assignment
 
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from wakeboard.cron import ALIASES, Cron, CronError, Fire, check_timezone, ordinal, read_schedule
+from wakeboard.core.time.cron import ALIASES, Cron, CronError, Fire, check_timezone, ordinal, read_schedule
 
 # The oracle looks at every minute around every change of clocks in so many years.
 YEARS = int(os.environ.get("TEST_CRON_YEARS", "1"))
@@ -475,7 +475,7 @@ def test_an_unknown_zone_is_refused_with_the_closest_names(name: str, hint: str)
 
 
 def test_a_machine_without_zone_data_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    from wakeboard import zones
+    from wakeboard.core.time import zones
 
     monkeypatch.setattr(zoneinfo, "available_timezones", set)
     zones._places.cache_clear()

@@ -13,7 +13,7 @@ import pytest
 
 from tests.worker import cron_oracle
 from tests.worker.cron_oracle import INTERVALS, MINUTE, WALL_TIMES, ZONES
-from wakeboard.cron import Cron
+from wakeboard.core.time.cron import Cron
 
 NEW_YORK, PARIS = "America/New_York", "Europe/Paris"
 LORD_HOWE, CASABLANCA = "Australia/Lord_Howe", "Africa/Casablanca"

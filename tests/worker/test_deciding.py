@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from tests.worker.endings import decided, held
+from wakeboard.core.outcome import PLAIN, Answer, Kind
 from wakeboard.loop.deciding import bystander, decide
 from wakeboard.loop.held import boottime_ns
-from wakeboard.outcome import PLAIN, Answer, Kind
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from tests import factories
 from tests.conftest import Connection
 from tests.processes import wait_until_blocked
 from wakeboard.audit import Actor
-from wakeboard.states import Role
+from wakeboard.core.states import Role
 from wakeboard.transitions import definitions, editing
 from wakeboard.transitions.definitions import Definition, DefinitionError
 

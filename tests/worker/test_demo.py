@@ -20,15 +20,15 @@ from tests.processes import wait_until
 from wakeboard import own_connection as own
 from wakeboard.audit import Actor
 from wakeboard.context import Context
-from wakeboard.fingerprint import group_of, own_frame
+from wakeboard.core.errors.fingerprint import group_of, own_frame
+from wakeboard.core.outcome import Cancelled, Permanent, Retryable
+from wakeboard.core.states import Role
 from wakeboard.jobs import demo
 from wakeboard.jobs.demo import inbox, invoices, lives, neighbours, orders, past, reports, shop
 from wakeboard.jobs.demo.mailbox import LARGEST_BYTES, read
 from wakeboard.jobs.demo.pdf import one_page
 from wakeboard.jobs.demo.provider import is_outage
-from wakeboard.outcome import Cancelled, Permanent, Retryable
 from wakeboard.registry import JOB_TYPES
-from wakeboard.states import Role
 
 OPERATOR = Actor("olga", Role.OPERATOR, "web")
 VIEWER = Actor("victor", Role.VIEWER, "web")

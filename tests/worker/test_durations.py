@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wakeboard.durations import LONGEST_SECONDS, format_duration, parse_duration
+from wakeboard.core.time.durations import LONGEST_SECONDS, format_duration, parse_duration
 
 
 @pytest.mark.parametrize(

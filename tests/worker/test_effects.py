@@ -24,13 +24,13 @@ from wakeboard import db, embedded
 from wakeboard import own_connection as own
 from wakeboard.audit import Actor
 from wakeboard.context import Context
+from wakeboard.core.outcome import Cancelled, Retryable
+from wakeboard.core.states import Role
 from wakeboard.db import DatabaseError
 from wakeboard.effects import LeaseLost, Unconfirmed
 from wakeboard.finishing import TransactionEnded
 from wakeboard.invoke import invoke
-from wakeboard.outcome import Cancelled, Retryable
 from wakeboard.registry import JobType
-from wakeboard.states import Role
 from wakeboard.transitions.effects import settle
 from wakeboard.transitions.enqueue import enqueue
 

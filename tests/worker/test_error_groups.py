@@ -26,10 +26,10 @@ from tests.factories import (
 )
 from wakeboard import db, transitions
 from wakeboard.audit import Actor
-from wakeboard.fingerprint import group_of, lost_group, written
+from wakeboard.core.errors.fingerprint import group_of, lost_group, written
+from wakeboard.core.states import Role
 from wakeboard.loop import told
 from wakeboard.loop.told import Told
-from wakeboard.states import Role
 from wakeboard.transitions import errors
 
 ANNA = Actor("anna", Role.OPERATOR, "web")

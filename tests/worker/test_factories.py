@@ -8,7 +8,7 @@ import pytest
 
 from tests import factories
 from tests.conftest import Connection
-from wakeboard.states import Status
+from wakeboard.core.states import Status
 
 
 @pytest.mark.parametrize("status", list(Status))

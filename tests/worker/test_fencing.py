@@ -11,8 +11,8 @@ from tests.factories import a_run, a_worker, row, rows
 from tests.processes import run_wakeboard
 from wakeboard import db
 from wakeboard.backups.new_life import EPOCHS_AHEAD, NUMBERS_AHEAD
+from wakeboard.core.states import Role
 from wakeboard.people import users
-from wakeboard.states import Role
 
 Said = Any
 

@@ -17,8 +17,8 @@ from tests.conftest import Connection
 from tests.processes import wait_until
 from wakeboard import own_connection as own
 from wakeboard.context import Context
+from wakeboard.core.outcome import Cancelled, DeadlineExceeded, Permanent
 from wakeboard.jobs.command import CommandFailed, command
-from wakeboard.outcome import Cancelled, DeadlineExceeded, Permanent
 
 
 @pytest.fixture(autouse=True)

@@ -17,9 +17,9 @@ import pytest
 from tests.receivers import serving
 from wakeboard import whole_answer
 from wakeboard.context import Context
-from wakeboard.instructions import method_of
+from wakeboard.core.instructions import method_of
+from wakeboard.core.outcome import DeadlineExceeded, Permanent, Retryable
 from wakeboard.jobs.http import http_request, retry_after
-from wakeboard.outcome import DeadlineExceeded, Permanent, Retryable
 
 
 class Provider(ThreadingHTTPServer):

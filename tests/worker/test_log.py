@@ -220,7 +220,7 @@ def test_a_log_without_a_failure_needs_no_patterns_of_secrets() -> None:
     lines = (
         "import sys; from wakeboard import log; log.configure('json');"
         "log.run_moves('succeed', 'w', [(1, 'mail', 1, 0.1)]); log.move('reap', run_id=1, reason=None);"
-        "log.note('Worker stopped.'); print('wakeboard.redaction' in sys.modules)"
+        "log.note('Worker stopped.'); print('wakeboard.core.text.redaction' in sys.modules)"
     )
     said = subprocess.run([sys.executable, "-c", lines], capture_output=True, text=True, timeout=60)
     assert said.stdout.strip() == "False", said.stderr

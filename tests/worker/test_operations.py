@@ -24,11 +24,11 @@ from tests.worker.operating import (
     step,
 )
 from wakeboard.audit import Actor
+from wakeboard.core.states import Role
 from wakeboard.duties.operations import Operations
 from wakeboard.operations import advance, control, matching, rules
 from wakeboard.operations.matching import Preview
 from wakeboard.operations.start import Wanted, start, unconfirmed
-from wakeboard.states import Role
 from wakeboard.transitions import cancel, retry_now
 
 

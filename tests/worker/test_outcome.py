@@ -19,9 +19,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wakeboard import Context
-from wakeboard.fingerprint import group_of
-from wakeboard.invoke import invoke
-from wakeboard.outcome import (
+from wakeboard.core.errors.fingerprint import group_of
+from wakeboard.core.errors.retrying import delay_seconds
+from wakeboard.core.outcome import (
     KINDS,
     PLAIN,
     Answer,
@@ -33,10 +33,10 @@ from wakeboard.outcome import (
     answer_for_exception,
     answer_for_return,
 )
+from wakeboard.core.text.texts import clean_text
+from wakeboard.invoke import invoke
 from wakeboard.processes.wire import Reported, answer_frame, read_answer
 from wakeboard.registry import JobType
-from wakeboard.retrying import delay_seconds
-from wakeboard.texts import clean_text
 
 
 def raised(action: Callable[[], object]) -> BaseException:

@@ -12,7 +12,7 @@ from tests.processes import wait_until
 from tests.worker.motion import a_worker, insert, wait_until_status
 from wakeboard import cli
 from wakeboard.audit import Actor
-from wakeboard.states import Role
+from wakeboard.core.states import Role
 from wakeboard.transitions import pauses
 from wakeboard.waits.question import QUESTION
 from wakeboard.waits.reasons import reasons

@@ -17,15 +17,15 @@ from tests.factories import Connection, row
 from tests.processes import wait_until
 from tests.worker.pooled import PATIENCE_SECONDS, Gate, gate, heedful, registry, table
 from wakeboard import Context, Permanent, Pool, Retryable, enqueue, job, log
-from wakeboard.backoff import Backoff
+from wakeboard.core.errors.backoff import Backoff
+from wakeboard.core.newrun import EnqueueError
+from wakeboard.core.outcome import Answer, answer_for_exception
 from wakeboard.loop.deciding import decide as decide_for_the_table
 from wakeboard.loop.held import Held
-from wakeboard.outcome import Answer, answer_for_exception
 from wakeboard.pool import NoResult, PoolFull, PoolStopped, Ticket
 from wakeboard.pool.ending import decide as decide_for_the_pool
 from wakeboard.processes.wire import Assignment
 from wakeboard.registry import JobType
-from wakeboard.transitions.newrun import EnqueueError
 
 __all__ = ["gate", "registry", "table"]
 pytestmark = pytest.mark.usefixtures("registry")

@@ -6,7 +6,7 @@ import threading
 from functools import partial
 
 from tests.processes import wait_until
-from wakeboard.outcome import Answer
+from wakeboard.core.outcome import Answer
 from wakeboard.pool.board import Board
 from wakeboard.pool.ticket import Ticket
 from wakeboard.registry import JobType

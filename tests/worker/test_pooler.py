@@ -15,8 +15,8 @@ from tests.worker.motion import a_worker, insert_many, wait_until_all
 from wakeboard import db
 from wakeboard import own_connection as own
 from wakeboard.context import Context
+from wakeboard.core.states import Role
 from wakeboard.people import users
-from wakeboard.states import Role
 
 pytestmark = pytest.mark.skipif(PGBOUNCER is None, reason=WHY_NOT)
 

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from wakeboard.cron import Cron
+from wakeboard.core.time.cron import Cron
 from wakeboard.preview import preview
 
 EITHER = "where day of month and day of week are both set, either is enough"

@@ -17,8 +17,8 @@ from tests.processes import ROOT, run_wakeboard
 from wakeboard import own_connection as own
 from wakeboard import run_as
 from wakeboard.context import Context
+from wakeboard.core.outcome import Permanent
 from wakeboard.jobs.command import CommandFailed, command
-from wakeboard.outcome import Permanent
 from wakeboard.registry import job
 from wakeboard.settings import Settings, SettingsError
 
@@ -70,7 +70,7 @@ def test_who_is_not_root_registers_its_own_commands_alone_and_runs_no_others() -
     )  # fmt: skip
     assert said.stdout == f"['command', 'command:{OTHER}']\n"
     assert said.stderr.endswith(
-        f"wakeboard.outcome.Permanent: This is a command of 'root', and its worker runs as '{OTHER}', which "
+        f"wakeboard.core.outcome.Permanent: This is a command of 'root', and its worker runs as '{OTHER}', which "
         "may not run it: start a worker as root.\n"
     )
 

@@ -16,8 +16,8 @@ from tests.factories import Connection, Row, a_definition, a_run, rows
 from wakeboard import code_schedules, db, log, schedule
 from wakeboard.audit import Actor
 from wakeboard.context import Context
+from wakeboard.core.states import Role
 from wakeboard.due import LOOK_BACK, Decision, sort_fires
-from wakeboard.states import Role
 from wakeboard.transitions import definitions
 from wakeboard.transitions.definitions import Definition
 

@@ -14,7 +14,7 @@ from tests.factories import Connection, Row, rows
 from tests.worker import cron_oracle
 from wakeboard import code_schedules, schedule
 from wakeboard.audit import ENGINE, Actor
-from wakeboard.states import Role
+from wakeboard.core.states import Role
 from wakeboard.transitions import definitions, editing
 from wakeboard.transitions.definitions import Definition
 

@@ -13,7 +13,7 @@ from tests.factories import Connection, rows
 from tests.worker.refusing import refuse
 from wakeboard import code_schedules, log
 from wakeboard.audit import Actor
-from wakeboard.states import Role
+from wakeboard.core.states import Role
 from wakeboard.transitions import definitions
 from wakeboard.transitions.definitions import Definition
 from wakeboard.transitions.editing import edit

@@ -9,8 +9,8 @@ import pytest
 from tests.factories import Connection, rows
 from wakeboard import code_schedules, log
 from wakeboard.audit import Actor
+from wakeboard.core.states import Role
 from wakeboard.duties.presence import Presence, new_worker_id
-from wakeboard.states import Role
 from wakeboard.transitions import definitions
 from wakeboard.transitions.editing import edit
 

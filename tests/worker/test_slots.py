@@ -7,11 +7,11 @@ from collections.abc import Iterator
 import pytest
 
 from tests.worker.test_claims import claimed, claims
+from wakeboard.core.outcome import Answer
 from wakeboard.loop.claims import Claims
 from wakeboard.loop.deciding import Ended
 from wakeboard.loop.held import Holdings, boottime_ns
 from wakeboard.loop.slots import Slots
-from wakeboard.outcome import Answer
 from wakeboard.processes.children import Children
 from wakeboard.processes.events import Died, Finished, Returned
 from wakeboard.processes.wire import Assignment

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from wakeboard import states
-from wakeboard.states import MOVES, STATES, VERBS, Role, Status
+from wakeboard.core import states
+from wakeboard.core.states import MOVES, STATES, VERBS, Role, Status
 
 
 def test_every_status_is_explained_once() -> None:

@@ -10,9 +10,9 @@ from tests.conftest import Connection
 from tests.factories import a_type, rows
 from wakeboard.audit import Actor, terminal_actor
 from wakeboard.cli import run
+from wakeboard.core.states import Role
 from wakeboard.people import users
 from wakeboard.people.users import AccountError
-from wakeboard.states import Role
 
 HOSTILE = ("a'b\"c", "{x,NULL}", "null", "back\\slash", "mail,report", "a/b", "größe/🛹", " spaces ", "-x")
 Capture = pytest.CaptureFixture[str]

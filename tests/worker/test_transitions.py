@@ -12,7 +12,7 @@ from tests import factories
 from tests.conftest import Connection
 from wakeboard import transitions
 from wakeboard.audit import Actor
-from wakeboard.states import Role
+from wakeboard.core.states import Role
 from wakeboard.transitions.engine import endings, reaping, renewal
 
 OPERATOR = Actor("alice", Role.OPERATOR, "web")

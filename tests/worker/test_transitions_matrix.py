@@ -1,4 +1,4 @@
-"""Every move of ``wakeboard.states.MOVES`` against every status: it moves, or nothing is written."""
+"""Every move of ``wakeboard.core.states.MOVES`` against every status: it moves, or nothing is written."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests import factories
 from tests.conftest import Connection
 from wakeboard import transitions
 from wakeboard.audit import Actor
-from wakeboard.states import MOVES, VERBS, Move, Outcome, Role, Status, Verb, allowed
+from wakeboard.core.states import MOVES, VERBS, Move, Outcome, Role, Status, Verb, allowed
 from wakeboard.transitions import Answer
 from wakeboard.transitions.engine.fence import NOTE_REFUSAL
 

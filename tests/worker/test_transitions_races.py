@@ -17,7 +17,7 @@ from tests.conftest import Connection
 from tests.processes import wait_until, wait_until_blocked
 from wakeboard import db, transitions
 from wakeboard.audit import Actor
-from wakeboard.states import Role
+from wakeboard.core.states import Role
 from wakeboard.transitions import Answer
 from wakeboard.transitions.engine.claims import WHOLE, claim
 from wakeboard.transitions.engine.endings import SUCCEED

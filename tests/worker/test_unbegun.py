@@ -39,11 +39,11 @@ from tests.worker.motion import (
 from tests.worker.refusing import refuse
 from wakeboard import own_connection, transitions
 from wakeboard.audit import Actor
+from wakeboard.core.states import Role
 from wakeboard.duties.reaper import Reaper
 from wakeboard.processes import beginning
 from wakeboard.processes.beginning import strike_off
 from wakeboard.processes.wire import Assignment
-from wakeboard.states import Role
 from wakeboard.transitions.engine import endings, reaping, unbegun
 
 OPERATOR = Actor("olivia", Role.OPERATOR, "web")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wakeboard.outcome import KINDS, PLAIN, Answer
+from wakeboard.core.outcome import KINDS, PLAIN, Answer
 from wakeboard.processes.wire import (
     ANSWER_BYTES,
     Assignment,

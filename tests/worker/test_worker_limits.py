@@ -25,7 +25,7 @@ from tests.worker.motion import (
 )
 from wakeboard import transitions
 from wakeboard.audit import Actor
-from wakeboard.states import Role
+from wakeboard.core.states import Role
 
 ADMIN = Actor("ada", Role.ADMIN, "web")
 

@@ -9,12 +9,12 @@ import pytest
 
 from tests.factories import Connection, a_run, a_type, claim
 from wakeboard import db
+from wakeboard.core.outcome import Answer
 from wakeboard.loop.channel import Channel
 from wakeboard.loop.deciding import decide
 from wakeboard.loop.held import Held, Holdings, boottime_ns
 from wakeboard.loop.line import Line
 from wakeboard.loop.writer import ENOUGH_ENDED, STILL_HELD, Writer
-from wakeboard.outcome import Answer
 from wakeboard.processes.wire import Assignment
 
 FOREVER = 3600.0

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from wakeboard.context import Context as Context
-    from wakeboard.hooks import on_child_exit as on_child_exit
+    from wakeboard.core.hooks import on_child_exit as on_child_exit
+    from wakeboard.core.newrun import EnqueueError as EnqueueError
+    from wakeboard.core.outcome import Cancelled as Cancelled
+    from wakeboard.core.outcome import DeadlineExceeded as DeadlineExceeded
+    from wakeboard.core.outcome import Permanent as Permanent
+    from wakeboard.core.outcome import Retryable as Retryable
+    from wakeboard.core.text.plain_json import PlainEncoder as PlainEncoder
     from wakeboard.inline import run_now as run_now
-    from wakeboard.outcome import Cancelled as Cancelled
-    from wakeboard.outcome import DeadlineExceeded as DeadlineExceeded
-    from wakeboard.outcome import Permanent as Permanent
-    from wakeboard.outcome import Retryable as Retryable
-    from wakeboard.plain_json import PlainEncoder as PlainEncoder
     from wakeboard.pool import Pool as Pool
     from wakeboard.pool import PoolFull as PoolFull
     from wakeboard.pool import PoolStopped as PoolStopped
@@ -24,25 +25,24 @@ if TYPE_CHECKING:
     from wakeboard.transitions.enqueue import KeyTaken as KeyTaken
     from wakeboard.transitions.enqueue import enqueue as enqueue
     from wakeboard.transitions.enqueue_many import enqueue_many as enqueue_many
-    from wakeboard.transitions.newrun import EnqueueError as EnqueueError
 
 __version__ = "0.1.0"
 _ROOMS = {
-    "Cancelled": "wakeboard.outcome",
+    "Cancelled": "wakeboard.core.outcome",
     "Context": "wakeboard.context",
-    "DeadlineExceeded": "wakeboard.outcome",
-    "EnqueueError": "wakeboard.transitions.newrun",
+    "DeadlineExceeded": "wakeboard.core.outcome",
+    "EnqueueError": "wakeboard.core.newrun",
     "KeyTaken": "wakeboard.transitions.enqueue",
-    "Permanent": "wakeboard.outcome",
-    "PlainEncoder": "wakeboard.plain_json",
+    "Permanent": "wakeboard.core.outcome",
+    "PlainEncoder": "wakeboard.core.text.plain_json",
     "Pool": "wakeboard.pool",
     "PoolFull": "wakeboard.pool",
     "PoolStopped": "wakeboard.pool",
-    "Retryable": "wakeboard.outcome",
+    "Retryable": "wakeboard.core.outcome",
     "enqueue": "wakeboard.transitions.enqueue",
     "enqueue_many": "wakeboard.transitions.enqueue_many",
     "job": "wakeboard.registry",
-    "on_child_exit": "wakeboard.hooks",
+    "on_child_exit": "wakeboard.core.hooks",
     "run_now": "wakeboard.inline",
 }
 __all__ = [

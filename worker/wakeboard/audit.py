@@ -17,8 +17,9 @@ from typing import Any
 
 import psycopg
 
-from wakeboard import log, os_user
-from wakeboard.states import Role
+from wakeboard import log
+from wakeboard.core.process import os_user
+from wakeboard.core.states import Role
 
 Connection = psycopg.Connection[Any]
 

@@ -11,9 +11,9 @@ from typing import Any
 import psycopg
 
 from wakeboard import log, refusals
+from wakeboard.core.text.texts import first_line
 from wakeboard.db import LOCKED
 from wakeboard.refusals import is_refusal
-from wakeboard.texts import first_line
 from wakeboard.transitions import registered, sayings
 from wakeboard.transitions.sayings import NOTHING_SAID, Said
 

@@ -13,8 +13,8 @@ from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from wakeboard.outcome import Cancelled, DeadlineExceeded
-from wakeboard.processes.slotpage import LARGEST, SlotPage, boottime_ns
+from wakeboard.core.outcome import Cancelled, DeadlineExceeded
+from wakeboard.core.process.slotpage import LARGEST, SlotPage, boottime_ns
 
 if TYPE_CHECKING:
     import logging
@@ -212,7 +212,7 @@ def _in_its_zone(text: str) -> datetime:
     moment = datetime.fromisoformat(time)
     if not zone:
         return moment
-    from wakeboard.zones import check_timezone
+    from wakeboard.core.time.zones import check_timezone
 
     try:
         return moment.astimezone(check_timezone(zone))

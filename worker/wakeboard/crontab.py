@@ -15,13 +15,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from wakeboard.cron import FIELDS, CronError, check_timezone, read_schedule
+from wakeboard.core.instructions import COMMAND_TYPE, command_type
+from wakeboard.core.process.os_user import is_user_name
+from wakeboard.core.time.cron import FIELDS, CronError, check_timezone, read_schedule
 from wakeboard.crontab_exits import OrdinaryExit, ordinary_exit
 from wakeboard.crontab_files import is_of_anacron
 from wakeboard.crontab_names import name_of
 from wakeboard.crontab_units import unit
-from wakeboard.instructions import COMMAND_TYPE, command_type
-from wakeboard.os_user import is_user_name
 
 Kind = Literal["taken", "refused", "environment", "comment", "blank"]
 

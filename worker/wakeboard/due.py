@@ -15,8 +15,8 @@ from functools import lru_cache
 from itertools import islice, takewhile
 from typing import Any
 
-from wakeboard.clock_skew import was_ahead
-from wakeboard.cron import Cron
+from wakeboard.core.time.clock_skew import was_ahead
+from wakeboard.core.time.cron import Cron
 
 CATCH_UP_CAP = 100
 # An every-minute schedule after two and a half days; what is older is told as one missed fire.

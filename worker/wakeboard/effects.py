@@ -19,12 +19,12 @@ import psycopg
 from psycopg.pq import TransactionStatus
 
 from wakeboard import ledger
+from wakeboard.core.outcome import Retryable
+from wakeboard.core.process.exits import is_success
+from wakeboard.core.text.plain_json import plain, result_text, what_is_wrong
 from wakeboard.db import DatabaseError
-from wakeboard.exits import is_success
 from wakeboard.ledger import Entry, Holder
-from wakeboard.outcome import Retryable
 from wakeboard.own_connection import drop, joined, own_connection
-from wakeboard.plain_json import plain, result_text, what_is_wrong
 from wakeboard.remembered import PROCESS_KEYS, Remembered
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def once(
     if_unconfirmed: str | Callable[[Unconfirmed], Any] = "skip",
 ) -> Any:
     """Call ``function()`` unless the effect ``key`` is done, and return its JSON result, then and later: of a
-    datetime its ISO text, see ``wakeboard.plain_json``.
+    datetime its ISO text, see ``wakeboard.core.text.plain_json``.
 
     ``scope`` "run" remembers for this run and its retries, "global" for every run that uses the key.
     ``if_unconfirmed`` says what to do when an earlier attempt died half-way: "skip" returns None and leaves

@@ -17,8 +17,8 @@ from psycopg.pq import TransactionStatus
 from sqlalchemy import create_engine, event
 from sqlalchemy.pool import StaticPool
 
+from wakeboard.core.process.exits import is_success
 from wakeboard.effects import LeaseLost
-from wakeboard.exits import is_success
 from wakeboard.own_connection import drop, held, joined, joining
 from wakeboard.processes.captured import captured_output
 from wakeboard.transitions.engine.endings import MARK, SUCCEED_ALONE

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from wakeboard.clock_skew import is_since
-from wakeboard.leases import is_heard, is_held_by, is_stopping
+from wakeboard.core.leases import is_heard, is_held_by, is_stopping
+from wakeboard.core.time.clock_skew import is_since
 
 
 class State(NamedTuple):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from wakeboard.durations import format_duration
+from wakeboard.core.time.durations import format_duration
 
 # No transaction of ours lives longer: a statement of ours ends after 30 s, and so does a session of ours that
 # idles inside a transaction (see wakeboard.db). What is open for longer is somebody else's, or a handler's.

@@ -5,7 +5,7 @@ SQL alone, of the columns of ``job_runs``. It depends on no clock and no time zo
 
 from __future__ import annotations
 
-from wakeboard.states import CLAIM_REFUSED, CLAIMABLE, ENDED, UNDER_WAY, sql_list
+from wakeboard.core.states import CLAIM_REFUSED, CLAIMABLE, ENDED, UNDER_WAY, sql_list
 
 # What has not ended.
 IS_UNDER_WAY = f"status IN ({sql_list(UNDER_WAY)})"

@@ -8,10 +8,10 @@ from datetime import datetime
 from typing import Any
 
 from wakeboard.context import Context
+from wakeboard.core.newrun import Encoder, NewRun, payload_limit
+from wakeboard.core.outcome import Answer
 from wakeboard.invoke import invoke
-from wakeboard.outcome import Answer
 from wakeboard.registry import type_of
-from wakeboard.transitions.newrun import Encoder, NewRun, payload_limit
 
 
 def run_now(

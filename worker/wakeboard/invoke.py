@@ -12,7 +12,13 @@ from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import Any
 
 from wakeboard.context import Context
-from wakeboard.outcome import Answer, Cancelled, DeadlineExceeded, answer_for_exception, answer_for_return
+from wakeboard.core.outcome import (
+    Answer,
+    Cancelled,
+    DeadlineExceeded,
+    answer_for_exception,
+    answer_for_return,
+)
 from wakeboard.registry import JobType
 
 _NOTHING = object()

@@ -14,8 +14,8 @@ from typing import Any
 
 import psycopg
 
-from wakeboard.clock_skew import is_ahead, is_before, is_since, latest
-from wakeboard.leases import IS_HEARD, is_heard
+from wakeboard.core.leases import IS_HEARD, is_heard
+from wakeboard.core.time.clock_skew import is_ahead, is_before, is_since, latest
 
 # A loop is late after missing three rounds and this much more, so that one slow statement is no alarm.
 MARGIN_SECONDS = 5

@@ -239,7 +239,7 @@ def _told(fields: dict[str, Any]) -> dict[str, Any]:
 
 def _without_secrets(text: str) -> str:
     # Its patterns take 8 ms to compile, and most processes end without a failure.
-    from wakeboard.redaction import redact_text
+    from wakeboard.core.text.redaction import redact_text
 
     return redact_text(text)
 

@@ -1,7 +1,7 @@
 """When a schedule will fire, and why each odd fire is where it is. Pure; bounded in fires and in time.
 
 Odd is what a person would not read out of the five fields: a wall time that the clocks skip or repeat (which
-``wakeboard.cron`` tells), a month without the wanted day, and a day that matches only one of two day fields.
+``wakeboard.core.time.cron`` tells), a month without the wanted day, and a day that matches only one of two day fields.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from datetime import date, datetime
 from itertools import islice, takewhile
 from time import monotonic
 
-from wakeboard.cron import Cron, Fire, ordinal
+from wakeboard.core.time.cron import Cron, Fire, ordinal
 
 FIRES = 10
 # A schedule of a far day is looked for day by day; a preview gives up in time for a person.

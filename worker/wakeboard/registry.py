@@ -13,9 +13,9 @@ from pathlib import Path
 from types import CodeType
 from typing import Any, TypeVar
 
-from wakeboard import policies
-from wakeboard.backoff import DEFAULT_BACKOFF
-from wakeboard.instructions import USER_PREFIX
+from wakeboard.core import policies
+from wakeboard.core.errors.backoff import DEFAULT_BACKOFF
+from wakeboard.core.instructions import USER_PREFIX
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from threading import Lock
 from typing import Any, Literal
 
-from wakeboard.exits import is_success
+from wakeboard.core.process.exits import is_success
 
 # What scope="global" remembers per process; the oldest effect that is done goes first.
 PROCESS_KEYS = 10_000

@@ -20,7 +20,7 @@ import psycopg
 from psycopg.rows import dict_row
 
 from wakeboard import log, refusals
-from wakeboard.clock_skew import is_ahead, is_before
+from wakeboard.core.time.clock_skew import is_ahead, is_before
 from wakeboard.due import Decision, Due, Missed, find_due, sort_fires
 from wakeboard.indexed import IS_UNDER_WAY
 from wakeboard.refusals import Refusals, halves, is_refusal

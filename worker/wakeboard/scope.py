@@ -11,7 +11,7 @@ from typing import Any
 import psycopg
 
 from wakeboard.audit import Actor
-from wakeboard.states import Role
+from wakeboard.core.states import Role
 
 # Each is an index scan of its own in the list of runs.
 MOST_TYPES = 20

@@ -12,7 +12,7 @@ from typing import TypeVar
 from urllib.parse import urlsplit
 from zoneinfo import available_timezones
 
-from wakeboard.os_user import is_user_name
+from wakeboard.core.process.os_user import is_user_name
 
 Number = TypeVar("Number", int, float)
 MAIL_SCHEMES = ("smtp", "smtp+starttls", "smtps")

@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import wakeboard.setting_values as kinds
-from wakeboard.os_user import home
+from wakeboard.core.process.os_user import home
 
 PREFIX = "WAKEBOARD_"
 SECRETS = frozenset(

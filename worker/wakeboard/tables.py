@@ -33,8 +33,8 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import JSONB
 
+from wakeboard.core.states import CLAIMABLE, ENDED, FAILING, FAILURES, Outcome, Role, Status, sql_list
 from wakeboard.indexed import IS_ODD_FIRE, IS_RECOVERED, IS_SET_ASIDE, IS_UNDER_WAY
-from wakeboard.states import CLAIMABLE, ENDED, FAILING, FAILURES, Outcome, Role, Status, sql_list
 
 SCHEMA = "wakeboard"
 NAMING = {
@@ -622,7 +622,7 @@ statistics_hours_of_types = _summed(
     Column("job_type", Text, primary_key=True),
 )
 
-# ``id`` is what job_runs.error_group and job_attempts.error_group hold; wakeboard.fingerprint makes it.
+# ``id`` is what job_runs.error_group and job_attempts.error_group hold; wakeboard.core.errors.fingerprint makes it.
 error_groups = Table(
     "error_groups",
     metadata,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from wakeboard.redaction import HIDDEN, SECRET_KEYS, is_hidden_item, redact_text
+from wakeboard.core.text.redaction import HIDDEN, SECRET_KEYS, is_hidden_item, redact_text
 from wakeboard_dashboard.formats import visible
 
 MOST_NODES = 200

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, Row, text
 
+from wakeboard.core.states import FAILURES, sql_list
 from wakeboard.hours import HOUR
-from wakeboard.states import FAILURES, sql_list
 from wakeboard.statistics import bucket_seconds, percentiles
 from wakeboard_dashboard.queries.hourly import Memory, Source, hourly
 from wakeboard_dashboard.queries.settled import Settled

@@ -16,8 +16,8 @@ from typing import Any
 from sqlalchemy import BigInteger, Connection, Row, RowMapping, bindparam, func, literal, select, text
 from sqlalchemy.types import ARRAY, DateTime, Text
 
+from wakeboard.core.states import FAILING, FAILURES, sql_list
 from wakeboard.nights.faults import UNKNOWN
-from wakeboard.states import FAILING, FAILURES, sql_list
 from wakeboard.tables import job_attempts, workers
 from wakeboard_dashboard.queries import tallies
 from wakeboard_dashboard.queries.groups import Kept, Sameness, by_number

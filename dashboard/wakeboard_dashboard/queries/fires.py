@@ -12,10 +12,10 @@ from typing import Any
 
 from sqlalchemy import Connection, RowMapping, TextClause, text
 
+from wakeboard.core.states import ENDED, sql_list
+from wakeboard.core.text.stored import read_time
 from wakeboard.indexed import IS_PLAIN_FIRE
 from wakeboard.nights.fires import LATE, THROUGH_AT
-from wakeboard.states import ENDED, sql_list
-from wakeboard.stored import read_time
 from wakeboard_dashboard.queries.schedules import LATEST
 
 # What somebody ran again was done twice; what its own handler enqueued (lineage.maker) is other work.

@@ -12,8 +12,8 @@ from typing import Any
 
 from sqlalchemy import ARRAY, BigInteger, Connection, RowMapping, any_, bindparam, func, select, text
 
-from wakeboard.fingerprint import QUIET_DAYS
-from wakeboard.states import Status
+from wakeboard.core.errors.fingerprint import QUIET_DAYS
+from wakeboard.core.states import Status
 from wakeboard.tables import audit_log, error_groups, job_attempts, job_runs, workers
 
 # For this long after its first failure a group is new, and after a return it is back.

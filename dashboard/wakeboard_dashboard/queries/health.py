@@ -8,9 +8,9 @@ from typing import Any
 from sqlalchemy import Connection, func, select, text, union_all
 
 from wakeboard import liveness
+from wakeboard.core.states import FAILURES, Status, sql_list
 from wakeboard.hours import hour_of
 from wakeboard.liveness import Loop
-from wakeboard.states import FAILURES, Status, sql_list
 from wakeboard.tables import job_types, statistics_deltas, statistics_rollups
 from wakeboard.unfireable import UNFIREABLE
 from wakeboard_dashboard.queries import types

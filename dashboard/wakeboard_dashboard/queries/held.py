@@ -10,7 +10,8 @@ from typing import Any
 
 from sqlalchemy import BigInteger, Boolean, Select, and_, func, literal_column, not_, select, text
 
-from wakeboard import fleet, leases
+from wakeboard import fleet
+from wakeboard.core import leases
 from wakeboard.filters.search import IS_RUNNING
 from wakeboard.tables import job_runs
 

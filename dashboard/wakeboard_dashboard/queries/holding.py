@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection, RowMapping, text
 
-from wakeboard.alerts.kinds import JOB_TYPE as ALERTS
+from wakeboard.core.kinds import JOB_TYPE as ALERTS
 from wakeboard.transitions.holding import TOGETHER
 
 _TYPES = text(f"""

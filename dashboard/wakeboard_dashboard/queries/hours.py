@@ -13,7 +13,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, text
 
-from wakeboard.states import FAILURES, sql_list
+from wakeboard.core.states import FAILURES, sql_list
 from wakeboard_dashboard.queries.ended import WINDOWS, Bar, Times, one_bar, summed_hour
 from wakeboard_dashboard.queries.hourly import Memory, Source, hourly
 

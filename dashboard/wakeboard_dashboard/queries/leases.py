@@ -20,8 +20,8 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import TIMESTAMP
 
-from wakeboard import leases
-from wakeboard.states import Status
+from wakeboard.core import leases
+from wakeboard.core.states import Status
 from wakeboard.tables import job_attempts, job_runs, job_types, workers
 from wakeboard_dashboard.params import Filters
 from wakeboard_dashboard.queries.keyset import Rows, keyset_page
@@ -30,7 +30,7 @@ MOST_REFUSED = 50
 # The count stops there: after a long outage nobody needs it exact.
 COUNTED_REFUSED = 1000
 
-# Under the names that the SQL of wakeboard.leases knows.
+# Under the names that the SQL of wakeboard.core.leases knows.
 _r, _t, _w = job_runs.alias("r"), job_types.alias("t"), workers.alias("w")
 _held = _r.outerjoin(_t, _t.c.name == _r.c.job_type).outerjoin(_w, _w.c.id == _r.c.locked_by)
 _is_running = _r.c.status == literal(Status.RUNNING.value, literal_execute=True)
@@ -82,7 +82,7 @@ def standing(connection: Connection, run_id: int) -> RowMapping | None:
 
     locked_by, locked_until, cancel_requested_at, worker_name/hostname/pid/seen_at, lease_seconds (how long a
     renewal holds), renewed_at, takeover_at (when another worker will have looked), takers (how many others
-    are alive) and rank (an index of wakeboard.leases.STATES).
+    are alive) and rank (an index of wakeboard.core.leases.STATES).
     """
     return connection.execute(_OF_RUN, {"run_id": run_id}).mappings().one_or_none()
 

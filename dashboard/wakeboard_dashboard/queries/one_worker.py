@@ -13,8 +13,8 @@ from sqlalchemy import (
     text,
 )
 
+from wakeboard.core.states import FAILURES, sql_list
 from wakeboard.filters.search import IS_RUNNING
-from wakeboard.states import FAILURES, sql_list
 from wakeboard.tables import job_runs, loops, workers
 from wakeboard_dashboard.queries.workers import MOST_RUNNING, rank
 

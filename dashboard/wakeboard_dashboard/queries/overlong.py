@@ -12,8 +12,8 @@ from datetime import datetime
 
 from sqlalchemy import Connection, text
 
-from wakeboard import leases
-from wakeboard.states import Status
+from wakeboard.core import leases
+from wakeboard.core.states import Status
 from wakeboard_dashboard.queries.held import LONG_MINUTES
 from wakeboard_dashboard.queries.overview import CAP, GROUPS
 from wakeboard_dashboard.queries.types import Pace

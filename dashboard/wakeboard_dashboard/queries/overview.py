@@ -23,8 +23,9 @@ from sqlalchemy import (
     text,
 )
 
-from wakeboard import fleet, leases
-from wakeboard.states import FAILING, Status
+from wakeboard import fleet
+from wakeboard.core import leases
+from wakeboard.core.states import FAILING, Status
 from wakeboard.tables import (
     effects,
     job_definitions,

@@ -14,7 +14,7 @@ from sqlalchemy import Connection, select
 
 from wakeboard.alerts import questions
 from wakeboard.alerts.finding import Finding
-from wakeboard.alerts.kinds import KINDS
+from wakeboard.core.kinds import KINDS
 from wakeboard.tables import alert_rules
 
 KIND = "failures_rise"

@@ -24,7 +24,8 @@ from sqlalchemy import (
     union_all,
 )
 
-from wakeboard import ledger, lineage
+from wakeboard import ledger
+from wakeboard.core import lineage
 from wakeboard.tables import (
     audit_log,
     effects,

@@ -31,10 +31,10 @@ from sqlalchemy import (
     select,
 )
 
+from wakeboard.core.text.redaction import SECRET_KEYS
 from wakeboard.filters.conditions import Hidden
 from wakeboard.filters.search import Search, Start
 from wakeboard.filters.search import search as filtered
-from wakeboard.redaction import SECRET_KEYS
 from wakeboard.tables import job_definitions, job_runs, job_types
 from wakeboard_dashboard.params import Filters, WrongFilter, read_cursor
 from wakeboard_dashboard.queries.held import IS_LEASE_ENDED, IS_SILENT, IS_STUCK
@@ -51,7 +51,7 @@ DEFAULT_ATTEMPTS = 10
 COSTLY = ("q", "worker")
 
 # Payloads and messages in which something is hidden from viewers: a search must not tell what it says.
-# At least what wakeboard.redaction hides; PostgreSQL's own grammar.
+# At least what wakeboard.core.text.redaction hides; PostgreSQL's own grammar.
 _SECRET_NAME = (
     r"passw|passphrase|pwd|[_-]pass(?![\w-])|secret|token|(?:api|access|private)[-_]?key|credential|dsn"
 )

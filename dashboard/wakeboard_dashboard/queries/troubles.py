@@ -23,7 +23,7 @@ from sqlalchemy import (
     union_all,
 )
 
-from wakeboard.states import Status
+from wakeboard.core.states import Status
 from wakeboard.tables import job_runs, workers
 from wakeboard_dashboard.queries.fixed import fixed
 from wakeboard_dashboard.queries.held import IS_STUCK, standing

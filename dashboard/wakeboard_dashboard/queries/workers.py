@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import Boolean, Connection, Integer, any_, literal, literal_column, or_, select, text
 
 from wakeboard import fleet
-from wakeboard.states import Status
+from wakeboard.core.states import Status
 from wakeboard.tables import workers
 from wakeboard_dashboard.params import Filters
 from wakeboard_dashboard.queries.keyset import Rows, keyset_page

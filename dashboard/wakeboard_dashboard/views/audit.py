@@ -11,9 +11,9 @@ from urllib.parse import quote, urlencode
 from flask import Blueprint, Response, abort, current_app, g, redirect, request
 from sqlalchemy import RowMapping
 
+from wakeboard.core.states import VERBS, Role
 from wakeboard.filters.audit import FIELDS, RESULTS, SOURCES, UNDONE
 from wakeboard.filters.search import WINDOW
-from wakeboard.states import VERBS, Role
 from wakeboard.tables import audit_log
 from wakeboard_dashboard import params
 from wakeboard_dashboard.connection import as_of, reading

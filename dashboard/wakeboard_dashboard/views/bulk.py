@@ -9,11 +9,11 @@ from urllib.parse import urlencode
 
 from flask import Blueprint, Response, abort, g, jsonify, render_template, request
 
+from wakeboard.core.answer import Result
+from wakeboard.core.states import VERBS
 from wakeboard.operations import rules
 from wakeboard.operations.start import unconfirmed
-from wakeboard.states import VERBS
 from wakeboard.transitions import Answer, selection
-from wakeboard.transitions.answer import Result
 from wakeboard_dashboard import answers, everything, security, verbs
 from wakeboard_dashboard.confirmed import options_of
 from wakeboard_dashboard.connection import writing

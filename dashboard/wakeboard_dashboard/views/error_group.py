@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 from flask import Blueprint, abort, g, request
 
-from wakeboard.fingerprint import read, written
+from wakeboard.core.errors.fingerprint import read, written
 from wakeboard_dashboard import failures, params
 from wakeboard_dashboard.connection import as_of, reading
 from wakeboard_dashboard.formats import number

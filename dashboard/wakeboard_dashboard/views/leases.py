@@ -9,7 +9,7 @@ from flask import Blueprint
 from sqlalchemy import RowMapping
 
 from wakeboard import transitions
-from wakeboard.leases import NAMES, STATES, takeover
+from wakeboard.core.leases import NAMES, STATES, takeover
 from wakeboard_dashboard import params, usual
 from wakeboard_dashboard.connection import as_of, reading
 from wakeboard_dashboard.live import add_page

@@ -10,8 +10,8 @@ from typing import Any
 from flask import Blueprint, abort, g
 from sqlalchemy import RowMapping
 
-from wakeboard.instructions import command_user, no_worker_for
-from wakeboard.redaction import redact
+from wakeboard.core.instructions import command_user, no_worker_for
+from wakeboard.core.text.redaction import redact
 from wakeboard_dashboard import params
 from wakeboard_dashboard.connection import reading
 from wakeboard_dashboard.existing import missing

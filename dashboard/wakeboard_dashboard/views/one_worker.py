@@ -8,7 +8,7 @@ from typing import Any
 from flask import Blueprint, abort
 from sqlalchemy import RowMapping
 
-from wakeboard.redaction import redact
+from wakeboard.core.text.redaction import redact
 from wakeboard_dashboard import params
 from wakeboard_dashboard.connection import reading
 from wakeboard_dashboard.existing import missing

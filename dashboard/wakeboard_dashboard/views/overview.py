@@ -7,9 +7,9 @@ from typing import Any
 
 from flask import Blueprint, g
 
-from wakeboard.alerts.kinds import KINDS
+from wakeboard.core.kinds import KINDS
+from wakeboard.core.text.redaction import redact
 from wakeboard.hours import HOUR
-from wakeboard.redaction import redact
 from wakeboard_dashboard import attention, params
 from wakeboard_dashboard.connection import as_of, reading
 from wakeboard_dashboard.kept import kept

@@ -10,11 +10,11 @@ from typing import Any
 from flask import Blueprint, abort, g, request
 from sqlalchemy import RowMapping
 
-from wakeboard import lineage
-from wakeboard.backoff import Backoff
-from wakeboard.leases import NAMES, STATES, takeover
-from wakeboard.redaction import redact
-from wakeboard.states import CLAIMABLE, VERBS, Status, Verb, allowed
+from wakeboard.core import lineage
+from wakeboard.core.errors.backoff import Backoff
+from wakeboard.core.leases import NAMES, STATES, takeover
+from wakeboard.core.states import CLAIMABLE, VERBS, Status, Verb, allowed
+from wakeboard.core.text.redaction import redact
 from wakeboard.tables import job_attempts, job_runs
 from wakeboard.waits.reasons import Reason
 from wakeboard_dashboard import params, usual

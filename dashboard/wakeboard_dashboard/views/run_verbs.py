@@ -10,8 +10,8 @@ from flask import Blueprint, abort, g, request
 
 from wakeboard import transitions
 from wakeboard.audit import Actor
-from wakeboard.redaction import redact
-from wakeboard.states import Role
+from wakeboard.core.states import Role
+from wakeboard.core.text.redaction import redact
 from wakeboard.transitions import Answer
 from wakeboard_dashboard.connection import reading
 from wakeboard_dashboard.formats import pretty

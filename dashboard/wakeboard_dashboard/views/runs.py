@@ -11,11 +11,11 @@ from typing import Any
 from flask import Blueprint, Response, abort, g, redirect, request
 from sqlalchemy import RowMapping
 
+from wakeboard.core.states import CLAIMABLE, VERBS, Role, Status, Verb, allowed
+from wakeboard.core.text.redaction import redact
 from wakeboard.filters import search
 from wakeboard.filters.runs import FAILED, FIELDS, states_of
 from wakeboard.operations import rules
-from wakeboard.redaction import redact
-from wakeboard.states import CLAIMABLE, VERBS, Role, Status, Verb, allowed
 from wakeboard.tables import job_runs
 from wakeboard_dashboard import params
 from wakeboard_dashboard.connection import as_of, reading

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from flask import Blueprint, Response, abort, g, jsonify, make_response, render_template, request
 from sqlalchemy import Connection, RowMapping, literal_column, select
 
-from wakeboard.redaction import redact
-from wakeboard.states import VERBS
+from wakeboard.core.states import VERBS
+from wakeboard.core.text.redaction import redact
 from wakeboard.tables import job_definitions
 from wakeboard.transitions import Answer, definitions, editing
 from wakeboard_dashboard import params

@@ -11,7 +11,7 @@ from flask import Blueprint, abort, g
 from markupsafe import Markup
 from sqlalchemy import RowMapping
 
-from wakeboard.redaction import redact
+from wakeboard.core.text.redaction import redact
 from wakeboard.tables import job_definitions
 from wakeboard.transitions import definitions, registered
 from wakeboard_dashboard import params

@@ -14,8 +14,8 @@ from flask import Blueprint, abort, g
 from sqlalchemy import RowMapping
 
 from wakeboard.audit import Actor
-from wakeboard.instructions import command_user, no_worker_for
-from wakeboard.redaction import redact
+from wakeboard.core.instructions import command_user, no_worker_for
+from wakeboard.core.text.redaction import redact
 from wakeboard.tables import job_types
 from wakeboard.transitions import Answer, types
 from wakeboard_dashboard import params

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from wakeboard.backoff import Backoff
-from wakeboard.states import FAILURES, Outcome
+from wakeboard.core.errors.backoff import Backoff
+from wakeboard.core.states import FAILURES, Outcome
 from wakeboard_dashboard.formats import between
 
 Row = Mapping[Any, Any]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta, tzinfo
 
-from wakeboard.durations import parse_duration
+from wakeboard.core.time.durations import parse_duration
 
 # Offered where a pause begins.
 ENDS = (("15m", "15 minutes"), ("1h", "an hour"), ("4h", "four hours"), ("1d", "a day"))

@@ -11,10 +11,10 @@ from functools import lru_cache
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from wakeboard.cron import Cron, Fire
+from wakeboard.core.time.cron import Cron, Fire
+from wakeboard.core.time.zones import check_timezone
 from wakeboard.preview import preview as preview_of
 from wakeboard.waits import standstill
-from wakeboard.zones import check_timezone
 
 # A page does not wait for a schedule of a far day.
 PREVIEW_SECONDS = 0.5

@@ -8,13 +8,13 @@ from dataclasses import asdict
 from decimal import Decimal
 from typing import Any
 
-from wakeboard.cron import read_schedule
-from wakeboard.durations import LONGEST_SECONDS, LONGEST_TEXT, format_duration, parse_duration
-from wakeboard.redaction import HIDDEN, is_hidden_item, redact
-from wakeboard.sameness import same_json
+from wakeboard.core.newrun import check_type
+from wakeboard.core.text.redaction import HIDDEN, is_hidden_item, redact
+from wakeboard.core.text.sameness import same_json
+from wakeboard.core.time.cron import read_schedule
+from wakeboard.core.time.durations import LONGEST_SECONDS, LONGEST_TEXT, format_duration, parse_duration
+from wakeboard.core.time.zones import check_timezone
 from wakeboard.transitions.definitions import Definition, check_name
-from wakeboard.transitions.newrun import check_type
-from wakeboard.zones import check_timezone
 from wakeboard_dashboard.formats import pretty
 
 MISFIRES = ("one", "all", "none")

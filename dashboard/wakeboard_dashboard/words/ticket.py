@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from shlex import quote
 from typing import Any
 
-from wakeboard.redaction import redact, redact_text
+from wakeboard.core.text.redaction import redact, redact_text
 from wakeboard_dashboard.formats import between, utc, visible
 
 Row = Mapping[Any, Any]

@@ -27,7 +27,7 @@ from typing import Any
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from wakeboard import __version__
-from wakeboard.alerts.kinds import configured
+from wakeboard.core.kinds import configured
 from wakeboard.settings import Settings
 from wakeboard.whole_answer import CutOff, read_whole
 

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import psycopg
 
 from wakeboard.alerts.channels import Channels, NotSent, Outgoing
-from wakeboard.clock_skew import is_ahead, is_before
+from wakeboard.core.time.clock_skew import is_ahead, is_before
 from wakeboard.db import DatabaseError
 
 Connection = psycopg.Connection[Any]

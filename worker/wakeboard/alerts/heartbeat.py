@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 
-from wakeboard.clock_skew import is_before
+from wakeboard.core.outcome import Permanent
+from wakeboard.core.time.clock_skew import is_before
 from wakeboard.liveness import is_abandoned, late_loops
-from wakeboard.outcome import Permanent
 from wakeboard.registry import JobType
 
 if TYPE_CHECKING:

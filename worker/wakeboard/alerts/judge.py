@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Literal
 
-from wakeboard.clock_skew import was_ahead
+from wakeboard.core.time.clock_skew import was_ahead
 
 State = Literal["quiet", "firing"]
 News = Literal["firing", "recovered", "reminder"]

@@ -13,8 +13,8 @@ from typing import Any, Literal
 
 from wakeboard.alerts.finding import Finding, name_of
 from wakeboard.alerts.judge import Memory, News
-from wakeboard.alerts.kinds import KINDS, Kind, title_of
-from wakeboard.redaction import redact, redact_text
+from wakeboard.core.kinds import KINDS, Kind, title_of
+from wakeboard.core.text.redaction import redact, redact_text
 
 VERSION = 1
 SUBJECT_CHARACTERS = 200

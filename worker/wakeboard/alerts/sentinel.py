@@ -26,12 +26,12 @@ from wakeboard.alerts.heartbeat import Heartbeat
 from wakeboard.alerts.outage import PATIENCE_SECONDS, Outage
 from wakeboard.alerts.watch import Watch, post
 from wakeboard.audit import ENGINE
+from wakeboard.core.text.texts import described, first_line
 from wakeboard.db import NO_TABLES, DatabaseError, connect
 from wakeboard.liveness import Beat
 from wakeboard.refusals import Refusals
 from wakeboard.service_thread import ServiceThread
 from wakeboard.settings import Settings
-from wakeboard.texts import described, first_line
 from wakeboard.transitions import cancel
 
 Connection = psycopg.Connection[Any]

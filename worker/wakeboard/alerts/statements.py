@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from wakeboard import fleet
 from wakeboard.alerts.finding import NAMED
-from wakeboard.alerts.kinds import JOB_TYPE
-from wakeboard.clock_skew import is_since
+from wakeboard.core.kinds import JOB_TYPE
+from wakeboard.core.states import CLAIMABLE, FAILURES, Status, sql_list
+from wakeboard.core.time.clock_skew import is_since
 from wakeboard.indexed import IS_SET_ASIDE
 from wakeboard.liveness import SILENCE_SECONDS
-from wakeboard.states import CLAIMABLE, FAILURES, Status, sql_list
 from wakeboard.transitions.engine.refused import FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS
 
 CAP = 10_000

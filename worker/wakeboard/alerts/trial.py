@@ -15,13 +15,13 @@ from psycopg.rows import dict_row
 from wakeboard.alerts import report
 from wakeboard.alerts.channels import Channels, NotSent, Outgoing
 from wakeboard.alerts.judge import Memory
-from wakeboard.alerts.kinds import KINDS, configured
 from wakeboard.alerts.messages import Words, words
 from wakeboard.alerts.watch import place_of, post
 from wakeboard.audit import Actor
+from wakeboard.core.answer import Answer
+from wakeboard.core.kinds import KINDS, configured
 from wakeboard.settings import Settings
 from wakeboard.transitions.alerts import missing
-from wakeboard.transitions.answer import Answer
 from wakeboard.transitions.operator import act
 
 Connection = psycopg.Connection[Any]

@@ -18,18 +18,18 @@ from wakeboard.cli.flags import Verb, is_json
 from wakeboard.cli.people import os_user
 from wakeboard.cli.printing import answer, say
 from wakeboard.cli.refusals import Wrong
-from wakeboard.crontab import Line, parse_crontab
-from wakeboard.crontab_files import LARGEST_FILE, read_crontab
-from wakeboard.instructions import (
+from wakeboard.core.instructions import (
     COMMAND_TYPE,
     LARGEST_EXIT_CODE,
     USER_PREFIX,
     command_type,
     workers_for,
 )
+from wakeboard.core.time.zones import check_timezone
+from wakeboard.crontab import Line, parse_crontab
+from wakeboard.crontab_files import LARGEST_FILE, read_crontab
 from wakeboard.transitions import definitions
 from wakeboard.transitions.definitions import Definition, DefinitionError
-from wakeboard.zones import check_timezone
 
 # What the audit log says of an import. Those of before kept no user, whichever kind of file it was.
 OF_A_PERSON, OF_THE_SYSTEM = "imported from a crontab of one user", "imported from a system crontab"

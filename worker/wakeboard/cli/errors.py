@@ -12,7 +12,8 @@ import psycopg
 
 from wakeboard.cli.flags import MissingVerb
 from wakeboard.cli.refusals import Failed, Wrong
-from wakeboard.cron import CronError
+from wakeboard.core.newrun import EnqueueError
+from wakeboard.core.time.cron import CronError
 from wakeboard.db import NO_TABLES, DatabaseError, UnfitError, without_tables
 from wakeboard.embedded.errors import EmbeddedError
 from wakeboard.filters.values import FilterError
@@ -20,7 +21,6 @@ from wakeboard.people.permission import AccountError
 from wakeboard.settings import SettingsError
 from wakeboard.streams import silence
 from wakeboard.transitions.definitions import DefinitionError
-from wakeboard.transitions.newrun import EnqueueError
 
 WRONG_USE = (
     Wrong, FilterError, SettingsError, EnqueueError, DefinitionError, CronError, AccountError, UnfitError,

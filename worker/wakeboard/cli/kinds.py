@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from wakeboard.cli.refusals import Wrong
-from wakeboard.durations import parse_duration
+from wakeboard.core.time.durations import parse_duration
 
 if TYPE_CHECKING:
     from click import ParamType

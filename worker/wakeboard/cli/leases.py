@@ -10,7 +10,7 @@ from wakeboard.cli.flags import Verb, is_json, reason_option
 from wakeboard.cli.kinds import RUN_ID
 from wakeboard.cli.printing import listing, say, verdicts
 from wakeboard.cli.reach import Row
-from wakeboard.leases import STATES, takeover
+from wakeboard.core.leases import STATES, takeover
 from wakeboard.transitions import selection
 
 COLUMNS = (

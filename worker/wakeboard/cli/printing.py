@@ -20,7 +20,7 @@ from wakeboard.log import escaped
 from wakeboard.streams import silence
 
 if TYPE_CHECKING:
-    from wakeboard.transitions.answer import Answer
+    from wakeboard.core.answer import Answer
 
 WIDEST = 60
 

@@ -7,8 +7,8 @@ from datetime import datetime
 from typing import Any
 
 from wakeboard import fleet
-from wakeboard import leases as lease_words
 from wakeboard.cli.reach import Connection, Row, one, rows
+from wakeboard.core import leases as lease_words
 from wakeboard.ledger import is_unconfirmed
 from wakeboard.waits.question import QUESTION
 from wakeboard.waits.reasons import reasons
@@ -116,7 +116,7 @@ def run(connection: Connection, run_id: int) -> Row | None:
 
 
 def leases(connection: Connection) -> list[Row]:
-    """Return what runs, what is in danger at the top; ``state`` is one of ``wakeboard.leases.NAMES``."""
+    """Return what runs, what is in danger at the top; ``state`` is one of ``wakeboard.core.leases.NAMES``."""
     return rows(connection, LEASES)
 
 

@@ -14,7 +14,7 @@ from wakeboard.cli.flags import Verb, is_json, settings
 from wakeboard.cli.kinds import RUN_ID
 from wakeboard.cli.printing import answer, cell, listing, say, tell
 from wakeboard.cli.refusals import Wrong
-from wakeboard.durations import format_duration
+from wakeboard.core.time.durations import format_duration
 
 COLUMNS = (
     "id",

@@ -15,8 +15,8 @@ from wakeboard.cli.flags import Noun, is_json, reason_option
 from wakeboard.cli.kinds import DAY, DURATION, json_object
 from wakeboard.cli.printing import answer, listing, say, verdicts
 from wakeboard.cli.refusals import Wrong
-from wakeboard.cron import Cron, check_timezone
-from wakeboard.instructions import COMMAND_TYPE, command_type, command_user
+from wakeboard.core.instructions import COMMAND_TYPE, command_type, command_user
+from wakeboard.core.time.cron import Cron, check_timezone
 from wakeboard.preview import FIRES
 from wakeboard.preview import preview as preview_of
 from wakeboard.transitions import definitions

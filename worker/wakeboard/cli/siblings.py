@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from wakeboard.processes.family import die_with_parent
+from wakeboard.core.process.family import die_with_parent
 from wakeboard.working_directory import place
 
 WRONG_USE = 2

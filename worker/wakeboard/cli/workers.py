@@ -11,8 +11,8 @@ from wakeboard.audit import Actor, terminal_actor
 from wakeboard.cli import reach, reading
 from wakeboard.cli.flags import Noun, reason_option
 from wakeboard.cli.printing import listing, verdicts
+from wakeboard.core.answer import Answer
 from wakeboard.transitions import types as moves
-from wakeboard.transitions.answer import Answer
 
 COLUMNS = (
     "state", "id", "name", "hostname", "pid", "running", "concurrency", "seen_seconds_ago", "version",

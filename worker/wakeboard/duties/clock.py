@@ -19,11 +19,13 @@ from typing import Any
 import psycopg
 from psycopg.rows import dict_row
 
-from wakeboard import clock_skew, leases, log
-from wakeboard.clock_skew import MARGIN_SECONDS, is_ahead
+from wakeboard import log
+from wakeboard.core import leases
+from wakeboard.core.states import CLAIM_REFUSED, Status
+from wakeboard.core.time import clock_skew
+from wakeboard.core.time.clock_skew import MARGIN_SECONDS, is_ahead
 from wakeboard.due import comes_too_late
 from wakeboard.liveness import MARGIN_SECONDS as LATE_SECONDS
-from wakeboard.states import CLAIM_REFUSED, Status
 from wakeboard.waits.question import CAP
 
 Connection = psycopg.Connection[Any]

@@ -13,10 +13,10 @@ from typing import Any
 import psycopg
 
 from wakeboard import log
+from wakeboard.core.text.texts import described
 from wakeboard.db import DatabaseError, is_pooled
 from wakeboard.indexes import rebuild, state
 from wakeboard.indexes.bloat import FLOOR_BYTES
-from wakeboard.texts import described
 
 INDEXES_SECONDS = 300.0
 # A worker that ends has hardly time; what the server still builds then, the next pass finds.

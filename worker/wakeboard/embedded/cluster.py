@@ -12,11 +12,11 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from wakeboard.core.text.texts import last_line
 from wakeboard.embedded import binaries
 from wakeboard.embedded.errors import EmbeddedError
 from wakeboard.embedded.identity import private_folder
 from wakeboard.embedded.places import SUPERUSER, Places
-from wakeboard.texts import last_line
 
 LOG_DAYS = 5
 

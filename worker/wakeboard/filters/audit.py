@@ -13,6 +13,7 @@ from typing import Any
 
 from sqlalchemy import BigInteger, ColumnElement, DateTime, Select, bindparam, select, text
 
+from wakeboard.core.answer import HTTP
 from wakeboard.filters.search import WINDOW, Search, Start
 from wakeboard.filters.values import (
     LONGEST_TEXT,
@@ -26,7 +27,6 @@ from wakeboard.filters.values import (
 )
 from wakeboard.halving import last_before
 from wakeboard.tables import audit_log
-from wakeboard.transitions.answer import HTTP
 
 RESULTS = (*HTTP, "refused")
 # Somebody asked and nothing came of it.

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from wakeboard import fingerprint
+from wakeboard.core.errors import fingerprint
+from wakeboard.core.states import FAILING
 from wakeboard.filters.values import MOMENT, STATUS, TEXT, Asked, Field, FilterError, identifier
-from wakeboard.states import FAILING
 
 
 def _attempts(value: str) -> tuple[int, int | None]:

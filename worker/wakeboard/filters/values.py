@@ -13,7 +13,7 @@ from difflib import get_close_matches
 from functools import partial
 from typing import Any
 
-from wakeboard.states import Status
+from wakeboard.core.states import Status
 
 LARGEST_ID = 2**63 - 1
 LONGEST_TEXT = 500

@@ -9,7 +9,7 @@ from typing import Any
 
 import psycopg
 
-from wakeboard.clock_skew import is_before
+from wakeboard.core.time.clock_skew import is_before
 
 Connection = psycopg.Connection[Any]
 

@@ -6,9 +6,9 @@ effects; see ``wakeboard.alerts.delivery``.
 
 from __future__ import annotations
 
-from wakeboard.alerts import kinds
 from wakeboard.context import Context
-from wakeboard.outcome import Permanent, Retryable
+from wakeboard.core import kinds
+from wakeboard.core.outcome import Permanent, Retryable
 from wakeboard.own_connection import own_connection
 from wakeboard.registry import job
 from wakeboard.settings import Settings

@@ -19,9 +19,9 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
-from wakeboard import os_user, run_as
+from wakeboard import run_as
 from wakeboard.context import Context
-from wakeboard.instructions import (
+from wakeboard.core.instructions import (
     COMMAND,
     COMMAND_TYPE,
     Instructions,
@@ -30,9 +30,10 @@ from wakeboard.instructions import (
     text_of,
     texts_of,
 )
+from wakeboard.core.process import os_user
+from wakeboard.core.process.family import die_with_parent
 from wakeboard.jobs.instructions import instructions
 from wakeboard.processes.captured import captured_bytes, last_line
-from wakeboard.processes.family import die_with_parent
 from wakeboard.registry import JobType, add_builtin, job
 
 _LOOK_SECONDS = 0.5

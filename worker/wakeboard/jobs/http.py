@@ -19,7 +19,7 @@ from urllib.parse import quote, urlsplit
 
 from wakeboard import __version__
 from wakeboard.context import Context
-from wakeboard.instructions import (
+from wakeboard.core.instructions import (
     HTTP,
     SCHEMES,
     Instructions,
@@ -29,10 +29,10 @@ from wakeboard.instructions import (
     texts_of,
     url_of,
 )
+from wakeboard.core.outcome import Permanent, Retryable
+from wakeboard.core.text.texts import clean_text
 from wakeboard.jobs.instructions import instructions
-from wakeboard.outcome import Permanent, Retryable
 from wakeboard.registry import job
-from wakeboard.texts import clean_text
 from wakeboard.whole_answer import CutOff, read_whole
 
 TRY_AGAIN = frozenset({408, 409, 425, 429})

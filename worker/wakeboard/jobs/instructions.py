@@ -10,8 +10,8 @@ import os
 from typing import Any
 
 from wakeboard.context import Context
-from wakeboard.instructions import Instructions, known
-from wakeboard.outcome import Permanent
+from wakeboard.core.instructions import Instructions, known
+from wakeboard.core.outcome import Permanent
 from wakeboard.own_connection import own_connection
 
 _DEFINITION = "SELECT name, job_type, payload FROM wakeboard.job_definitions WHERE id = %s"

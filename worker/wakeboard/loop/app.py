@@ -9,9 +9,9 @@ from time import monotonic
 from typing import Any
 
 from wakeboard import log
+from wakeboard.core.text.texts import described
 from wakeboard.loop.claims import Claims
 from wakeboard.processes.children import Children
-from wakeboard.texts import described
 
 RESTART_PAUSE, BROKEN_APP_PAUSE = 1.0, 30.0
 # A template that lived for so long had started well: its death is no sign of what the next one will do.

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from wakeboard.fingerprint import ErrorGroup
+from wakeboard.core.errors.fingerprint import ErrorGroup
+from wakeboard.core.errors.retrying import delay_seconds
+from wakeboard.core.outcome import PLAIN, Answer
 from wakeboard.loop.held import Held, boottime_ns
-from wakeboard.outcome import PLAIN, Answer
-from wakeboard.retrying import delay_seconds
 
 _RETURNED = PLAIN["returned"]
 

@@ -11,8 +11,8 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from wakeboard.core.process.slotpage import boottime_ns
 from wakeboard.loop.channel import Rows
-from wakeboard.processes.slotpage import boottime_ns
 from wakeboard.processes.wire import Assignment, assignment_of
 
 FENCE = 0.9

@@ -10,8 +10,8 @@ from __future__ import annotations
 from time import monotonic
 from typing import Protocol
 
+from wakeboard.core.process.slotpage import Started
 from wakeboard.loop.held import Held, Holdings, boottime_ns
-from wakeboard.processes.slotpage import Started
 
 MEMORY_SECONDS = 0.5
 

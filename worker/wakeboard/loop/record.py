@@ -13,15 +13,15 @@ from itertools import chain
 from time import monotonic
 from typing import Any
 
-from wakeboard.fingerprint import group_of
+from wakeboard.core.errors.fingerprint import group_of
+from wakeboard.core.outcome import PLAIN
+from wakeboard.core.states import Status
 from wakeboard.loop.channel import Rows, Script, Statement, StatementFailed, array, numbers
 from wakeboard.loop.deciding import Ended
 from wakeboard.loop.held import Held, boottime_ns
 from wakeboard.loop.told import Told
 from wakeboard.loop.unrecorded import lighten
-from wakeboard.outcome import PLAIN
 from wakeboard.refusals import halves, is_of_row
-from wakeboard.states import Status
 from wakeboard.transitions.engine.endings import FAIL, RELEASE, SUCCEED
 from wakeboard.transitions.engine.fence import NOTE_REFUSAL, STANDING
 

@@ -12,15 +12,15 @@ from math import inf
 from time import monotonic
 
 from wakeboard import log
+from wakeboard.core.outcome import Answer
+from wakeboard.core.text.texts import last_line
 from wakeboard.loop.channel import Rows
 from wakeboard.loop.claims import LONG_SECONDS, Claims, Load
 from wakeboard.loop.deciding import Ended, bystander, decide, never_started, succeeded
 from wakeboard.loop.held import Held, Holdings, boottime_ns, held_from_row, is_past_fence
-from wakeboard.outcome import Answer
 from wakeboard.processes.children import Children
 from wakeboard.processes.events import Died, Finished, Returned
 from wakeboard.processes.wire import Assignment
-from wakeboard.texts import last_line
 
 IDLE_DEATHS = 3
 # So long what is handed to one slot together lasts at most: to wake one process is quicker than to wake many.

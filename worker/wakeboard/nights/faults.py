@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from wakeboard.core.states import FAILURES, sql_list
 from wakeboard.indexed import IS_RECOVERED, IS_UNDER_WAY
 from wakeboard.nights import Ask, Row, Window
-from wakeboard.states import FAILURES, sql_list
 
 CAP = 10_000
 # So many lines of each list of a night are told.

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from wakeboard.fingerprint import written
+from wakeboard.core.errors.fingerprint import written
+from wakeboard.core.states import FAILURES, sql_list
 from wakeboard.nights import Ask, Window, faults
 from wakeboard.nights.faults import UNKNOWN, Failed, Failing, known, mark_of
-from wakeboard.states import FAILURES, sql_list
 
 CAP = 20_000
 MOST = 100

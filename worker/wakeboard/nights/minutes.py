@@ -11,13 +11,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
+from wakeboard.core.leases import is_stuck
+from wakeboard.core.states import FAILURES, sql_list
 from wakeboard.halving import last_before
 from wakeboard.hours import BEGINNING
-from wakeboard.leases import is_stuck
 from wakeboard.nights import Ask, Row, Window
 from wakeboard.nights.stretches import Busy, Stretch, joined
 from wakeboard.nights.usual import Usual
-from wakeboard.states import FAILURES, sql_list
 
 MOST_TYPES = 1000
 LANES = 20

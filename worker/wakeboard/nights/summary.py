@@ -11,7 +11,7 @@ from datetime import UTC, datetime, tzinfo
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from wakeboard.durations import format_duration
+from wakeboard.core.time.durations import format_duration
 from wakeboard.nights import Ask, Row, faults, fires, minutes
 from wakeboard.nights import missed as missed_fires
 from wakeboard.nights.acts import acts

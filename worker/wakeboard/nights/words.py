@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from wakeboard.durations import format_duration
+from wakeboard.core.time.durations import format_duration
 
 
 def number(value: int) -> str:

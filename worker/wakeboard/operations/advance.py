@@ -18,9 +18,9 @@ from psycopg.types.json import Jsonb
 
 from wakeboard import transitions
 from wakeboard.audit import ENGINE, Actor, record
+from wakeboard.core.states import Role
 from wakeboard.operations import rules, watch
 from wakeboard.refusals import judged_in_time
-from wakeboard.states import Role
 
 Connection = psycopg.Connection[Any]
 Row = dict[str, Any]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from wakeboard.audit import Actor
-from wakeboard.transitions.answer import Answer
+from wakeboard.core.answer import Answer
 from wakeboard.transitions.operator import Connection, Row, _row, act
 
 BY_ID = """

@@ -15,11 +15,11 @@ from psycopg.rows import dict_row
 from sqlalchemy import Select
 from sqlalchemy.dialects.postgresql import psycopg as dialect
 
+from wakeboard.core.states import Status
 from wakeboard.filters.runs import states_of
 from wakeboard.filters.search import Search, Start, search
 from wakeboard.filters.values import LARGEST_ID, Asked
 from wakeboard.operations import rules
-from wakeboard.states import Status
 
 Connection = psycopg.Connection[Any]
 _DIALECT = dialect.dialect()  # type: ignore[no-untyped-call]

@@ -12,8 +12,8 @@ from typing import Any
 import psycopg
 
 from wakeboard.audit import Actor, _short, acting, record
+from wakeboard.core.answer import Answer
 from wakeboard.operations import rules
-from wakeboard.transitions.answer import Answer
 from wakeboard.transitions.operator import permit
 
 Connection = psycopg.Connection[Any]

@@ -6,8 +6,8 @@ from typing import Any
 
 import psycopg
 
+from wakeboard.core.states import FAILURES, sql_list
 from wakeboard.operations import rules
-from wakeboard.states import FAILURES, sql_list
 
 Connection = psycopg.Connection[Any]
 Row = dict[str, Any]

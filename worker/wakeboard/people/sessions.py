@@ -14,8 +14,8 @@ from typing import Any
 import psycopg
 
 from wakeboard.audit import Actor, acting, record, terminal_actor
-from wakeboard.clock_skew import is_ahead, is_since
-from wakeboard.states import Role
+from wakeboard.core.states import Role
+from wakeboard.core.time.clock_skew import is_ahead, is_since
 
 Connection = psycopg.Connection[Any]
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import psycopg
 
-from wakeboard.clock_skew import is_ahead
+from wakeboard.core.time.clock_skew import is_ahead
 
 Connection = psycopg.Connection[Any]
 

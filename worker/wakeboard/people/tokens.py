@@ -12,11 +12,11 @@ from psycopg.rows import dict_row
 
 from wakeboard import scope
 from wakeboard.audit import Actor, acting, record
-from wakeboard.clock_skew import is_before
+from wakeboard.core.newrun import EnqueueError, check_type
+from wakeboard.core.states import Role
+from wakeboard.core.time.clock_skew import is_before
 from wakeboard.people.permission import AccountError, require
 from wakeboard.people.sessions import hash_of
-from wakeboard.states import Role
-from wakeboard.transitions.newrun import EnqueueError, check_type
 
 Connection = psycopg.Connection[Any]
 PREFIX = "wb_"

@@ -13,7 +13,8 @@ import psycopg
 from psycopg.rows import dict_row
 
 from wakeboard.audit import Actor, acting, record
-from wakeboard.clock_skew import is_since
+from wakeboard.core.states import Role
+from wakeboard.core.time.clock_skew import is_since
 from wakeboard.people import passwords, throttle
 from wakeboard.people.permission import AccountError, require
 from wakeboard.people.sessions import (
@@ -29,7 +30,6 @@ from wakeboard.people.sessions import (
 )
 from wakeboard.people.throttle import TooManyAttempts
 from wakeboard.people.tokens import authenticate_token, create_token, list_tokens, revoke_token, unknown_types
-from wakeboard.states import Role
 
 Connection = psycopg.Connection[Any]
 

@@ -11,13 +11,13 @@ from threading import Condition, Lock
 from time import monotonic
 from typing import Literal
 
-from wakeboard.outcome import Answer
+from wakeboard.core.outcome import Answer
+from wakeboard.core.process.slotpage import boottime_ns
 from wakeboard.pool.ending import Ending, decide
 from wakeboard.pool.handling import Attempt
 from wakeboard.pool.metrics import Tally
 from wakeboard.pool.ticket import State, Ticket
 from wakeboard.pool.waiting import Waiting
-from wakeboard.processes.slotpage import boottime_ns
 
 Refusal = Literal["full", "stopped"]
 

@@ -9,11 +9,11 @@ from collections.abc import Callable
 from typing import Any
 
 from wakeboard import log
-from wakeboard.outcome import Answer
+from wakeboard.core.outcome import Answer
+from wakeboard.core.process.slotpage import boottime_ns
 from wakeboard.pool.board import Board
 from wakeboard.pool.handling import Attempt
 from wakeboard.pool.ticket import State, Ticket
-from wakeboard.processes.slotpage import boottime_ns
 
 Handoff = Callable[..., int]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from wakeboard.outcome import Answer
+from wakeboard.core.errors.retrying import delay_seconds, gives_up
+from wakeboard.core.outcome import Answer
 from wakeboard.pool.ticket import State, Ticket
-from wakeboard.retrying import delay_seconds, gives_up
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,10 +10,10 @@ from threading import Thread, current_thread
 from typing import Any, cast
 
 from wakeboard.context import Context
+from wakeboard.core.outcome import Answer
+from wakeboard.core.process.slotpage import boottime_ns
 from wakeboard.invoke import invoke
-from wakeboard.outcome import Answer
 from wakeboard.pool.ticket import Ticket
-from wakeboard.processes.slotpage import boottime_ns
 from wakeboard.remembered import Remembered
 
 _SECOND = 1_000_000_000

@@ -17,6 +17,7 @@ from typing import Any, Literal, Self
 from weakref import WeakSet
 
 from wakeboard import log
+from wakeboard.core.newrun import Encoder, EnqueueError, NewRun, payload_limit
 from wakeboard.pool.board import Board
 from wakeboard.pool.clerk import Clerk, Handoff
 from wakeboard.pool.measuring import look, measure
@@ -25,7 +26,6 @@ from wakeboard.pool.report import Report
 from wakeboard.pool.staff import Staff
 from wakeboard.pool.ticket import Ticket
 from wakeboard.registry import JobType, type_of
-from wakeboard.transitions.newrun import Encoder, EnqueueError, NewRun, payload_limit
 
 Full = Literal["block", "error", "drop"]
 _JOIN_SECONDS = 1.0

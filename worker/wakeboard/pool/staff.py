@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from threading import Thread, current_thread, local
 
-from wakeboard.outcome import Answer, answer_for_exception
+from wakeboard.core.outcome import Answer, answer_for_exception
 from wakeboard.pool.board import Board
 from wakeboard.pool.handling import Attempt
 from wakeboard.service_thread import ServiceThread

@@ -8,7 +8,7 @@ from functools import cached_property
 from threading import Event
 from typing import Any, Literal
 
-from wakeboard.processes.slotpage import boottime_ns
+from wakeboard.core.process.slotpage import boottime_ns
 from wakeboard.registry import JobType
 from wakeboard.remembered import Remembered
 

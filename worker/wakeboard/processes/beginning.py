@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from time import monotonic
 
-from wakeboard.outcome import PLAIN, Answer
+from wakeboard.core.outcome import PLAIN, Answer
+from wakeboard.core.text.texts import clean_text
 from wakeboard.processes.wire import Assignment
-from wakeboard.texts import clean_text
 
 # So long the database may take, and so long it is not asked again when it took longer.
 ANSWER_SECONDS, SILENT_SECONDS = 1.0, 30.0

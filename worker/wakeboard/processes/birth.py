@@ -13,10 +13,10 @@ import traceback
 from pathlib import Path
 from typing import NoReturn
 
+from wakeboard.core.process.family import become_subreaper, die_with_parent
+from wakeboard.core.process.slotpage import SlotPage
 from wakeboard.processes import ending
 from wakeboard.processes.child import Child
-from wakeboard.processes.family import become_subreaper, die_with_parent
-from wakeboard.processes.slotpage import SlotPage
 from wakeboard.registry import load_app
 from wakeboard.stop_signals import STOPS, outlast
 

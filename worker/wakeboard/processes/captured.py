@@ -9,7 +9,7 @@ import os
 import stat
 import sys
 
-from wakeboard import texts
+from wakeboard.core.text import texts
 from wakeboard.processes.output import read_output, read_tail, written_bytes
 
 # A progress bar draws its line a thousand times.

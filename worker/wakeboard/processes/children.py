@@ -13,14 +13,14 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from wakeboard.outcome import OUTPUT_BYTES
+from wakeboard.core.outcome import OUTPUT_BYTES
+from wakeboard.core.process.slotpage import ANYTHING, Started, create_pages
 from wakeboard.processes.control import Control
 from wakeboard.processes.events import AppFailed, Event, Ready, TemplateDied, Warned, describe_status
 from wakeboard.processes.firstborn import Firstborn
 from wakeboard.processes.memory import Shortage, family_bytes
 from wakeboard.processes.output import read_output, trim
 from wakeboard.processes.slot import Slot
-from wakeboard.processes.slotpage import ANYTHING, Started, create_pages
 from wakeboard.processes.wire import Assignment
 
 _TRIM_SECONDS = 0.1

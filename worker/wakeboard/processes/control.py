@@ -17,8 +17,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
+from wakeboard.core.process.family import become_subreaper
 from wakeboard.processes.events import describe_status
-from wakeboard.processes.family import become_subreaper
 from wakeboard.processes.firstborn import Firstborn
 from wakeboard.processes.leftovers import end_leftovers, new_mark
 from wakeboard.processes.template import MESSAGE_BYTES, command

@@ -8,7 +8,7 @@ import signal
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from wakeboard.outcome import Answer
+from wakeboard.core.outcome import Answer
 from wakeboard.processes.wire import Assignment
 
 

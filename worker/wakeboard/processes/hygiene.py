@@ -20,7 +20,7 @@ from operator import attrgetter
 from time import monotonic_ns, sleep
 from typing import Any
 
-from wakeboard.processes.family import has_children, kill_children
+from wakeboard.core.process.family import has_children, kill_children
 from wakeboard.processes.identity import Identity
 from wakeboard.processes.interpreter import Interpreter
 from wakeboard.processes.output import is_as_new, is_silent, written_bytes

@@ -15,7 +15,7 @@ import threading
 import traceback
 from typing import Any, NoReturn
 
-from wakeboard.exits import is_exit, status_of
+from wakeboard.core.process.exits import is_exit, status_of
 from wakeboard.stop_signals import STOPS, unmoved
 
 

@@ -15,14 +15,14 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from time import monotonic
 
-from wakeboard.outcome import OUTPUT_BYTES
+from wakeboard.core.outcome import OUTPUT_BYTES
+from wakeboard.core.process.family import kill_tree, send_signal
+from wakeboard.core.process.slotpage import NOTHING, SlotPage, Started
 from wakeboard.processes.control import Control
 from wakeboard.processes.ending import ended_in_order, word_of_end
 from wakeboard.processes.events import Died, Event, Finished, Returned, Warned, crash_answer
-from wakeboard.processes.family import kill_tree, send_signal
 from wakeboard.processes.memory import Shortage
 from wakeboard.processes.output import create_output, empty, read_output
-from wakeboard.processes.slotpage import NOTHING, SlotPage, Started
 from wakeboard.processes.wire import (
     ANSWER_BYTES,
     Assignment,

@@ -21,20 +21,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from wakeboard.exceptions import TRACEBACK_CHARACTERS
-from wakeboard.processes import birth, ending, preload
-from wakeboard.processes.family import (
+from wakeboard.core.errors.exceptions import TRACEBACK_CHARACTERS
+from wakeboard.core.process.family import (
     become_subreaper,
     die_with_parent,
     kill_children,
     open_pidfd,
     outlive_parent,
 )
+from wakeboard.core.process.slotpage import SlotPage
+from wakeboard.core.text.texts import clean_text
+from wakeboard.processes import birth, ending, preload
 from wakeboard.processes.leftovers import wear
-from wakeboard.processes.slotpage import SlotPage
 from wakeboard.registry import JOB_TYPES, load_app, without_handlers
 from wakeboard.stop_signals import STOPS, outlast
-from wakeboard.texts import clean_text
 from wakeboard.working_directory import NOWHERE, current
 
 MESSAGE_BYTES = 128 * 1024

@@ -14,7 +14,7 @@ from dataclasses import fields
 from functools import partial
 from typing import Any, NamedTuple
 
-from wakeboard.outcome import KINDS, PLAIN, Answer, Kind
+from wakeboard.core.outcome import KINDS, PLAIN, Answer, Kind
 
 ANSWER_BYTES = 1024 * 1024
 _length = struct.Struct(">I").unpack_from

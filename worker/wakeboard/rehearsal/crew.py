@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 
-from wakeboard.processes.family import die_with_parent
+from wakeboard.core.process.family import die_with_parent
 from wakeboard.rehearsal import traces
 from wakeboard.rehearsal.patience import Patience, RehearsalError
 

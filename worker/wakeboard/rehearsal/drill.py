@@ -13,6 +13,7 @@ import psycopg
 
 from wakeboard import db
 from wakeboard.audit import terminal_actor
+from wakeboard.core.states import ENDED, sql_list
 from wakeboard.embedded.errors import EmbeddedError
 from wakeboard.rehearsal import receipts
 from wakeboard.rehearsal.crew import KILL_SECONDS, SLOTS, Crew, Member
@@ -20,7 +21,6 @@ from wakeboard.rehearsal.findings import Attempt, Evidence, Report, Stopped, fin
 from wakeboard.rehearsal.ground import Ground, clear_abandoned, ground
 from wakeboard.rehearsal.mailserver import Mailbox, MailServer
 from wakeboard.rehearsal.patience import Patience, RehearsalError
-from wakeboard.states import ENDED, sql_list
 from wakeboard.transitions import NewRun, cancel, enqueue_many
 
 RECEIPTS = 100

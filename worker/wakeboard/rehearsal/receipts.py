@@ -14,7 +14,7 @@ from email.message import EmailMessage
 from pathlib import Path
 
 from wakeboard.context import Context
-from wakeboard.outcome import Retryable
+from wakeboard.core.outcome import Retryable
 from wakeboard.registry import job
 
 PORT = "REHEARSAL_SMTP_PORT"

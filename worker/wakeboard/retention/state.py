@@ -12,7 +12,7 @@ from typing import Any
 
 import psycopg
 
-from wakeboard.clock_skew import MARGIN_SECONDS
+from wakeboard.core.time.clock_skew import MARGIN_SECONDS
 
 Connection = psycopg.Connection[Any]
 

@@ -1,15 +1,15 @@
-"""Every write to the queue: one move, one guarded statement, one function. See ``wakeboard.states.MOVES``.
+"""Every write to the queue: one move, one guarded statement, one function. See ``wakeboard.core.states.MOVES``.
 
 ``engine`` has the worker's moves as statements, ``operator`` the buttons on runs, ``definitions`` and
 ``types`` the buttons on schedules and job types, ``enqueue`` and ``enqueue_many`` the front door. Nothing
 here knows a page, and nothing outside of here changes a run.
 """
 
+from wakeboard.core.answer import Answer
+from wakeboard.core.newrun import EnqueueError, NewRun
 from wakeboard.transitions import definitions, types
-from wakeboard.transitions.answer import Answer
 from wakeboard.transitions.enqueue import enqueue
 from wakeboard.transitions.enqueue_many import enqueue_many
-from wakeboard.transitions.newrun import EnqueueError, NewRun
 from wakeboard.transitions.operator import cancel, release_lease, retry_now, run_again
 
 __all__ = [

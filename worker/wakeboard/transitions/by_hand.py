@@ -7,11 +7,11 @@ from datetime import UTC
 from difflib import get_close_matches
 
 from wakeboard.audit import Actor, acting, record
-from wakeboard.instructions import is_builtin
-from wakeboard.states import Role
-from wakeboard.transitions.answer import Answer
+from wakeboard.core.answer import Answer
+from wakeboard.core.instructions import is_builtin
+from wakeboard.core.newrun import EnqueueError, NewRun
+from wakeboard.core.states import Role
 from wakeboard.transitions.enqueue import KeyTaken, enqueue
-from wakeboard.transitions.newrun import EnqueueError, NewRun
 from wakeboard.transitions.operator import Connection, Row, _row, permit
 
 KNOWN = "SELECT name FROM wakeboard.job_types ORDER BY name"

@@ -9,13 +9,13 @@ import json
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from wakeboard import instructions
 from wakeboard.audit import Actor
-from wakeboard.cron import check_timezone, read_existing, read_schedule
-from wakeboard.outcome import Permanent
-from wakeboard.sameness import same_value
-from wakeboard.transitions.answer import Answer
-from wakeboard.transitions.newrun import EnqueueError, check_type, payload_limit, payload_text
+from wakeboard.core import instructions
+from wakeboard.core.answer import Answer
+from wakeboard.core.newrun import EnqueueError, check_type, payload_limit, payload_text
+from wakeboard.core.outcome import Permanent
+from wakeboard.core.text.sameness import same_value
+from wakeboard.core.time.cron import check_timezone, read_existing, read_schedule
 from wakeboard.transitions.operator import WAKE_CHANNEL, Connection, Row, _row, act
 from wakeboard.waits.standstill import WORDS, clause, standstill
 

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from wakeboard.audit import Actor
-from wakeboard.sameness import same_value
-from wakeboard.transitions.answer import Answer
+from wakeboard.core.answer import Answer
+from wakeboard.core.text.sameness import same_value
 from wakeboard.transitions.definitions import Definition, DefinitionError, next_fire
 from wakeboard.transitions.operator import Connection, Row, _row, act
 

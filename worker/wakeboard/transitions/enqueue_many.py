@@ -13,9 +13,9 @@ from typing import Any
 from psycopg.errors import UniqueViolation
 from psycopg.rows import tuple_row
 
+from wakeboard.core.newrun import Encoder, EnqueueError, NewRun, check_names, payload_limit
 from wakeboard.transitions.copying import Row, copy, may_copy, reserve
 from wakeboard.transitions.enqueue import ROUNDS, same_type
-from wakeboard.transitions.newrun import Encoder, EnqueueError, NewRun, check_names, payload_limit
 from wakeboard.transitions.targets import array, is_psycopg, runner, unwrap
 
 CHUNK = 1000

@@ -10,10 +10,10 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from wakeboard.alerts.kinds import JOB_TYPE as ALERTS
 from wakeboard.audit import Actor, acting, record
+from wakeboard.core.answer import Answer
+from wakeboard.core.kinds import JOB_TYPE as ALERTS
 from wakeboard.transitions import pauses
-from wakeboard.transitions.answer import Answer
 from wakeboard.transitions.operator import Connection, permit
 
 HOLD, LET_GO = "type.hold", "type.let_go"

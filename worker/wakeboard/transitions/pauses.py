@@ -13,7 +13,7 @@ from psycopg.rows import dict_row
 
 from wakeboard import log
 from wakeboard.audit import ENGINE, Actor, record
-from wakeboard.transitions.answer import Answer
+from wakeboard.core.answer import Answer
 from wakeboard.transitions.operator import WAKE_CHANNEL, Connection, Row, _row, act
 
 BY_NAME = """

@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 
 from wakeboard import log
 from wakeboard.audit import ENGINE
+from wakeboard.core.answer import Answer
 from wakeboard.transitions import sayings
-from wakeboard.transitions.answer import Answer
 from wakeboard.transitions.definitions import Definition, DefinitionError, create
 from wakeboard.transitions.editing import edit
 from wakeboard.transitions.operator import Connection

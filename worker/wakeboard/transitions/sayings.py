@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from wakeboard.clock_skew import is_since
+from wakeboard.core.time.clock_skew import is_since
 from wakeboard.transitions.operator import Connection
 
 # The newest so many are known again.

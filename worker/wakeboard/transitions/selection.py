@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from time import monotonic, sleep
 
 from wakeboard.audit import Actor
+from wakeboard.core.answer import Answer
 from wakeboard.transitions import operator
-from wakeboard.transitions.answer import Answer
 from wakeboard.transitions.operator import Connection
 
 # A worker holds a run for a moment; who holds one for longer is waited for once, not once for each run.

@@ -7,8 +7,8 @@ operators decided.
 from __future__ import annotations
 
 from wakeboard.audit import Actor
-from wakeboard.clock_skew import is_before
-from wakeboard.transitions.answer import Answer
+from wakeboard.core.answer import Answer
+from wakeboard.core.time.clock_skew import is_before
 from wakeboard.transitions.operator import WAKE_CHANNEL, Connection, Row, _row, act
 from wakeboard.transitions.pauses import Same, missing, pause, resume
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from wakeboard.audit import Actor
-from wakeboard.states import Role
-from wakeboard.transitions.answer import Answer
+from wakeboard.core.answer import Answer
+from wakeboard.core.states import Role
 from wakeboard.transitions.operator import Connection, Row, _row, act
 
 PAGES = ("runs",)

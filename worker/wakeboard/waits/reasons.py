@@ -14,9 +14,9 @@ from datetime import UTC, datetime
 from string import Formatter
 from typing import Any
 
-from wakeboard.instructions import command_user, no_worker_for
-from wakeboard.redaction import redact_text
-from wakeboard.states import CLAIM_REFUSED
+from wakeboard.core.instructions import command_user, no_worker_for
+from wakeboard.core.states import CLAIM_REFUSED
+from wakeboard.core.text.redaction import redact_text
 from wakeboard.waits.question import CAP, RATE_MINUTES
 
 Row = Mapping[str, Any]

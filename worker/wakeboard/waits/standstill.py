@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from wakeboard import fleet
-from wakeboard.clock_skew import is_since
-from wakeboard.instructions import command_user
+from wakeboard.core.instructions import command_user
+from wakeboard.core.time.clock_skew import is_since
 from wakeboard.liveness import SILENCE_SECONDS
 
 

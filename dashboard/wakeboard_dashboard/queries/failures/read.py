@@ -9,7 +9,7 @@ from functools import cache
 
 from sqlalchemy import TextClause, text
 
-from wakeboard.states import Status
+from wakeboard.core.states import Status
 from wakeboard_dashboard.queries.tallies import FAILED, FAILS_NOW, narrowed
 
 _ATTEMPTS = """

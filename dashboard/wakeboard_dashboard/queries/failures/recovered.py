@@ -1,6 +1,6 @@
 """The runs that succeeded only after failures, where they are many: what ended a while ago is remembered.
 
-A run that succeeded stays so (``wakeboard.states``). The answers are those of ``wakeboard.nights.faults``,
+A run that succeeded stays so (``wakeboard.core.states``). The answers are those of ``wakeboard.nights.faults``,
 which is asked where nothing is remembered of a window. Knows no request.
 """
 

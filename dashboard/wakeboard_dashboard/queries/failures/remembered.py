@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from sqlalchemy import Connection, text
 
-from wakeboard.states import Status
+from wakeboard.core.states import Status
 from wakeboard_dashboard.queries import errors
 from wakeboard_dashboard.queries import groups as kept_groups
 from wakeboard_dashboard.queries.errors import MOST_GROUPS, NO_STEPS, Found, Group, Window

@@ -1,6 +1,6 @@
 """The runs that failed in a night, where they are many: what is final of them is remembered.
 
-Attempts that failed a while ago are as they were, and a run that succeeded stays so (``wakeboard.states``).
+Attempts that failed a while ago are as they were, and a run that succeeded stays so (``wakeboard.core.states``).
 Asked for are attempts that are newer, and how the other runs stand. The answers are those of
 ``wakeboard.nights.faults``, which is asked where nothing is remembered of a window. Knows no request.
 """

@@ -8,7 +8,7 @@ from wakeboard import fleet
 from wakeboard.cli.crontabs import IS_OF_UNKNOWN_USER
 from wakeboard.cli.diagnosis.finding import Finding, some_of
 from wakeboard.cli.reach import Connection, rows
-from wakeboard.instructions import COMMAND_TYPE, command_type
+from wakeboard.core.instructions import COMMAND_TYPE, command_type
 
 # A worker that registers the commands of root is one.
 OF_ROOT = f"""

@@ -10,12 +10,12 @@ from typing import Any
 from psycopg import Connection
 
 from wakeboard.audit import Actor
+from wakeboard.core.answer import Answer
+from wakeboard.core.newrun import NewRun
 from wakeboard.jobs.demo.orders import first_steps
 from wakeboard.jobs.demo.reports import export_key, first_report, monday_of, report
 from wakeboard.jobs.demo.shop import PRODUCTS
-from wakeboard.transitions.answer import Answer
 from wakeboard.transitions.enqueue_many import enqueue_many
-from wakeboard.transitions.newrun import NewRun
 from wakeboard.transitions.operator import act
 
 Row = dict[str, Any]

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from wakeboard.context import Context
+from wakeboard.core.outcome import Permanent
 from wakeboard.jobs.demo.neighbours import letter, send, was_received
 from wakeboard.jobs.demo.pdf import one_page
 from wakeboard.jobs.demo.shop import PRODUCTS, folder, write_aside
-from wakeboard.outcome import Permanent
 from wakeboard.own_connection import own_connection
 from wakeboard.registry import job
 from wakeboard.transitions.enqueue import enqueue

@@ -13,8 +13,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from wakeboard.cron import Cron
-from wakeboard.fingerprint import ErrorGroup, group_of
+from wakeboard.core.errors.fingerprint import ErrorGroup, group_of
+from wakeboard.core.time.cron import Cron
 from wakeboard.jobs.demo.shop import PRODUCTS
 
 DAYS = 7
@@ -37,16 +37,16 @@ RAISED: dict[str, tuple[str, tuple[tuple[str, str, str], ...]]] = {
         (("catalogue.py", "render_newsletter", "return"), ("catalogue.py", "_render", "return")),
     ),
     "http_503": (
-        "wakeboard.outcome.Retryable",
+        "wakeboard.core.outcome.Retryable",
         (("catalogue.py", "sync_stock", "quantity ="), ("neighbours.py", "ask", 'raise Retryable(f"http_{')),
     ),
     "card_declined": (
-        "wakeboard.outcome.Permanent",
+        "wakeboard.core.outcome.Permanent",
         (("orders.py", "charge_card", "raise Permanent"),),
     ),
-    "smtp_451": ("wakeboard.outcome.Retryable", (_MAIL, ("neighbours.py", "send", "raise kind"))),
+    "smtp_451": ("wakeboard.core.outcome.Retryable", (_MAIL, ("neighbours.py", "send", "raise kind"))),
     "smtp_unreachable": (
-        "wakeboard.outcome.Retryable",
+        "wakeboard.core.outcome.Retryable",
         (_MAIL, ("neighbours.py", "send", "raise Retryable")),
     ),
 }

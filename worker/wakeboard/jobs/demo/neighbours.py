@@ -9,8 +9,8 @@ import urllib.request
 from email.message import EmailMessage
 from typing import Any
 
+from wakeboard.core.outcome import Permanent, Retryable
 from wakeboard.jobs.demo.shop import port_of
-from wakeboard.outcome import Permanent, Retryable
 from wakeboard.own_connection import own_connection
 
 LOOPBACK = "127.0.0.1"

@@ -8,14 +8,14 @@ import urllib.error
 from typing import TYPE_CHECKING, Any
 
 from wakeboard.context import Context
+from wakeboard.core.newrun import NewRun
+from wakeboard.core.outcome import Permanent
 from wakeboard.jobs.demo.neighbours import ask
 from wakeboard.jobs.demo.shop import PRODUCTS
-from wakeboard.outcome import Permanent
 from wakeboard.own_connection import own_connection
 from wakeboard.registry import job
 from wakeboard.transitions.enqueue import enqueue
 from wakeboard.transitions.enqueue_many import enqueue_many
-from wakeboard.transitions.newrun import NewRun
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection

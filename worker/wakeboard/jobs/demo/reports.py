@@ -9,12 +9,12 @@ from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 from wakeboard.context import Context
+from wakeboard.core.newrun import NewRun
 from wakeboard.jobs.demo.neighbours import letter, send, was_received
 from wakeboard.jobs.demo.shop import folder, write_aside
 from wakeboard.own_connection import own_connection
 from wakeboard.registry import job
 from wakeboard.transitions.enqueue_many import enqueue_many
-from wakeboard.transitions.newrun import NewRun
 
 _DAY_SECONDS = 86_400
 _WEEK = timedelta(days=7)

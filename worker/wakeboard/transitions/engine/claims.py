@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache
 
-from wakeboard.states import CLAIMABLE, sql_list
+from wakeboard.core.states import CLAIMABLE, sql_list
 
 _CLAIMABLE = sql_list(CLAIMABLE)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from wakeboard.states import Status
+from wakeboard.core.states import Status
 
 RUNNING = f"(r.status || '') = '{Status.RUNNING.value}'"
 # Not now(): a handler's transaction() began when its work did, and what was counted since has not moved.

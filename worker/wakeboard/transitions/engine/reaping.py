@@ -6,7 +6,7 @@ the rest may have begun.
 
 from __future__ import annotations
 
-from wakeboard.leases import IS_HEARD
+from wakeboard.core.leases import IS_HEARD
 from wakeboard.transitions.engine.attempts import GROUPED, counted, history, status_after
 from wakeboard.transitions.engine.fence import FREED, RUNNING
 from wakeboard.transitions.engine.unbegun import MAY_HAVE_BEGUN

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from wakeboard.states import CLAIM_REFUSED, CLAIMABLE, sql_list
+from wakeboard.core.states import CLAIM_REFUSED, CLAIMABLE, sql_list
 from wakeboard.transitions.engine.claims import CLAIMED, LEVELS, TAKEN, order, room
 
 _IS_CLAIMABLE = f"(r.status || '') IN ({sql_list(CLAIMABLE)}) AND r.run_at <= now()"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from wakeboard.backoff import Backoff
-from wakeboard.outcome import Answer
+from wakeboard.core.errors.backoff import Backoff
+from wakeboard.core.outcome import Answer
 
 # Whatever fails by the thousand has the same few rules.
 _rule = lru_cache(maxsize=256)(Backoff.parse)

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
-from wakeboard.os_user import is_user_name
-from wakeboard.outcome import Permanent
+from wakeboard.core.outcome import Permanent
+from wakeboard.core.process.os_user import is_user_name
 
 Instructions = Mapping[str, Any]
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from wakeboard.durations import format_duration, parse_duration
+from wakeboard.core.time.durations import format_duration, parse_duration
 from wakeboard.settings import Settings
 
 Watcher = Literal["web", "worker"]

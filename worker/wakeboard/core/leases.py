@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from wakeboard.clock_skew import is_since
+from wakeboard.core.time.clock_skew import is_since
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """What a handler's return or exception means: (returned | raised) → Answer. Pure: no clock, no process, no
 database.
 
-What an exception says of itself is read in ``wakeboard.exceptions``.
+What an exception says of itself is read in ``wakeboard.core.errors.exceptions``.
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Literal
 
-from wakeboard.durations import LONGEST_SECONDS, parse_duration
-from wakeboard.exceptions import (
+from wakeboard.core.errors.exceptions import (
     MESSAGE_CHARACTERS,
     code_of,
     guarded,
@@ -22,9 +21,10 @@ from wakeboard.exceptions import (
     speaker_of,
     traceback_of,
 )
-from wakeboard.exits import code_of_exit, is_exit, is_success, message_of_exit
-from wakeboard.plain_json import plain, result_text, what_is_wrong
-from wakeboard.texts import clean_text
+from wakeboard.core.process.exits import code_of_exit, is_exit, is_success, message_of_exit
+from wakeboard.core.text.plain_json import plain, result_text, what_is_wrong
+from wakeboard.core.text.texts import clean_text
+from wakeboard.core.time.durations import LONGEST_SECONDS, parse_duration
 
 RESULT_BYTES = 8_192
 OUTPUT_BYTES = 8_192
@@ -111,7 +111,7 @@ _ESCAPED_NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 
 def answer_for_return(value: object) -> Answer:
     """The answer for a handler that returned `value`: kept as JSON text when it has such a form
-    (`wakeboard.plain_json`) and is short, else noted."""
+    (`wakeboard.core.text.plain_json`) and is short, else noted."""
     if value is None:
         return PLAIN["returned"]
     result, note = _json_text(value)

@@ -21,8 +21,8 @@ from zoneinfo import ZoneInfo
 
 from cronsim import CronSim, CronSimError
 
-from wakeboard.zones import change_around, comes_twice, do_not_exist, offset_of
-from wakeboard.zones import check_timezone as check_timezone
+from wakeboard.core.time.zones import change_around, comes_twice, do_not_exist, offset_of
+from wakeboard.core.time.zones import check_timezone as check_timezone
 
 LONGEST_TEXT = 200
 # 29 February on one given weekday can be 40 years away; what is further off never comes.

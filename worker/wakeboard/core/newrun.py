@@ -15,8 +15,8 @@ from functools import cache
 from itertools import chain
 from typing import Any, NamedTuple
 
-from wakeboard.lineage import made_by
-from wakeboard.plain_json import what_is_wrong
+from wakeboard.core.lineage import made_by
+from wakeboard.core.text.plain_json import what_is_wrong
 
 Encoder = type[json.JSONEncoder]
 PAYLOAD_BYTES = 65_536

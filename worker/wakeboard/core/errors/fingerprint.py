@@ -64,7 +64,7 @@ _CHANGING = tuple(
         (("",), r"(?:(?<!\w)[-+])?\d+(?:[.,_]\d+)*(?:[eE][-+]?\d+)?", "<n>"),
     )
 )
-# What ``wakeboard.outcome`` adds to the message of a group's first exception: how many failed beside it.
+# What ``wakeboard.core.outcome`` adds to the message of a group's first exception: how many failed beside it.
 _MORE = re.compile(r" \(and [\d,]{1,9} more\)$")
 _FRAME = re.compile(r'  File "(.{1,1000})", line (\d{1,9}), in (.{1,300})')
 # Where packages are installed, and the standard library of any Python.

@@ -8,8 +8,8 @@ from __future__ import annotations
 import math
 import re
 
-from wakeboard.backoff import DEFAULT_BACKOFF, Backoff
-from wakeboard.durations import parse_duration
+from wakeboard.core.errors.backoff import DEFAULT_BACKOFF, Backoff
+from wakeboard.core.time.durations import parse_duration
 
 NAME_CHARACTERS = 200
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f]")
@@ -86,7 +86,7 @@ def cron_text(name: str, value: object) -> str | None:
         raise ValueError(f"Job type {name!r}: schedule={value!r} is not cron text such as '0 2 * * *'.")
     if value is not None:
         # Few types have one, and cron's rules take their time to load.
-        from wakeboard.cron import CronError, read_schedule
+        from wakeboard.core.time.cron import CronError, read_schedule
 
         try:
             read_schedule(value)
@@ -105,7 +105,7 @@ def zone(name: str, schedule: str | None, value: object) -> str | None:
             "schedule='0 2 * * *', or leave the zone out."
         )
     # Few types have one, and the names of zones take their time to load.
-    from wakeboard.zones import check_timezone
+    from wakeboard.core.time.zones import check_timezone
 
     if not isinstance(value, str):
         raise ValueError(f"Job type {name!r}: timezone={value!r} is not a name such as 'Europe/Paris'.")

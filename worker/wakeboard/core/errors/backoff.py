@@ -5,7 +5,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal, Self, cast
 
-from wakeboard.durations import format_duration, parse_duration
+from wakeboard.core.time.durations import format_duration, parse_duration
 
 DEFAULT_BACKOFF = "exponential 10s cap 30m"
 

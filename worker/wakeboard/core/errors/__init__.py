@@ -1,0 +1,1 @@
+"""What failed: its words, its group, and when it is tried again."""

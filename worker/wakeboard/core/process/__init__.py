@@ -1,0 +1,1 @@
+"""What is known of processes and of the users who run them."""

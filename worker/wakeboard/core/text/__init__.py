@@ -1,0 +1,1 @@
+"""Texts and JSON from outside: cleaned, bounded, redacted, compared."""

@@ -1,0 +1,1 @@
+"""Durations, zones, cron and what a clock may be wrong by."""
