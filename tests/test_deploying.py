@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.processes import ROOT
+from wakeboard.config.settings import Settings
 from wakeboard.embedded.server import STOP_SECONDS
-from wakeboard.settings import Settings
 
 UNITS = sorted((ROOT / "packaging" / "systemd").glob("*.service"))
 ANALYZE = shutil.which("systemd-analyze")

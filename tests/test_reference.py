@@ -12,7 +12,7 @@ import pytest
 
 import wakeboard
 from tests.processes import ROOT
-from wakeboard.settings import PREFIX, Settings, flag_of
+from wakeboard.config.settings import PREFIX, Settings, flag_of
 
 PAGE = ROOT / "docs" / "reference.md"
 # What stands for a default that the machine decides.

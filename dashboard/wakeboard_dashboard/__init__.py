@@ -16,10 +16,10 @@ from jinja2 import StrictUndefined
 from werkzeug.middleware.proxy_fix import ProxyFix
 from werkzeug.routing import BaseConverter, PathConverter, Rule, ValidationError
 
+from wakeboard.config.settings import Settings
 from wakeboard.core.errors.fingerprint import DIGITS
 from wakeboard.core.states import VERBS
 from wakeboard.core.text.redaction import redact
-from wakeboard.settings import Settings
 from wakeboard_dashboard import (
     answers,
     attention,

@@ -6,10 +6,10 @@ import sys
 
 import click
 
-from wakeboard import certificates, log, stop_signals, working_directory
 from wakeboard.alerts.sentinel import Sentinel
-from wakeboard.settings import Settings, SettingsError
-from wakeboard.streams import open_closed
+from wakeboard.config import certificates, log, stop_signals, working_directory
+from wakeboard.config.settings import Settings, SettingsError
+from wakeboard.config.streams import open_closed
 
 
 @click.command()

@@ -21,12 +21,12 @@ import psycopg
 from flask import Flask, Response, g, request
 from sqlalchemy.exc import SQLAlchemyError
 
+from wakeboard.config.service_thread import ServiceThread
 from wakeboard.core.states import Role
 from wakeboard.core.text.texts import described
 from wakeboard.db import DatabaseError
 from wakeboard.liveness import Beat
 from wakeboard.people.sessions import hash_of, still_good
-from wakeboard.service_thread import ServiceThread
 from wakeboard_dashboard.board import Board, News, View
 from wakeboard_dashboard.connection import writing
 

@@ -10,7 +10,7 @@ from tests.conftest import Connection
 from tests.factories import a_run, rows
 from tests.receivers import Mailbox, Receiver, mailbox, receiver
 from wakeboard.alerts.watch import Watch
-from wakeboard.settings import Settings
+from wakeboard.config.settings import Settings
 
 pytestmark = pytest.mark.browser
 __all__ = ["mailbox", "receiver"]

@@ -11,7 +11,7 @@ from jinja2 import BytecodeCache
 from jinja2.bccache import Bucket
 from sqlalchemy import event
 
-from wakeboard.settings import Settings
+from wakeboard.config.settings import Settings
 from wakeboard_dashboard import create_app
 
 

@@ -17,7 +17,7 @@ from flask.testing import FlaskClient
 from tests.browser.places import serving
 from tests.conftest import Connection
 from tests.processes import free_port, wait_until
-from wakeboard.settings import Settings
+from wakeboard.config.settings import Settings
 from wakeboard_dashboard import NAVIGATION, create_app, serve, turns, warming
 from wakeboard_dashboard.connection import Database
 
@@ -172,7 +172,7 @@ def test_what_no_page_needs_is_not_loaded(database: str) -> None:
     code = (
         "import logging, sys\n"
         "from wakeboard_dashboard import create_app, serve, warming\n"
-        "from wakeboard.settings import Settings\n"
+        "from wakeboard.config.settings import Settings\n"
         "app = create_app(Settings.load({'database_url': sys.argv[1]}, environ={}))\n"
         "warming.LONGEST_SECONDS, warming.LAST_SECONDS = 60.0, 90.0\n"
         "logging.basicConfig(level=logging.INFO)\n"

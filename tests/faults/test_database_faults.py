@@ -24,9 +24,9 @@ from tests.faults.rows import Scale, fault
 from tests.faults.truth import Line, now
 from tests.processes import wait_until
 from wakeboard import db
+from wakeboard.config.settings import Settings
 from wakeboard.core.states import Role
 from wakeboard.people.tokens import create_token
-from wakeboard.settings import Settings
 from wakeboard.transitions.engine.planning import PLANNING
 from wakeboard_dashboard import create_app
 

@@ -6,8 +6,9 @@ import psycopg
 import pytest
 
 from tests.processes import wait_until
-from wakeboard import absence, log
+from wakeboard import absence
 from wakeboard.absence import Absence, Lack
+from wakeboard.config import log
 from wakeboard.db import DatabaseError
 from wakeboard.duties import lease, thread
 from wakeboard.duties.lease import LeaseKeeper

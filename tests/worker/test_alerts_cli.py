@@ -12,8 +12,8 @@ from tests.factories import a_run, rows
 from tests.receivers import Mailbox, Receiver, mailbox, receiver
 from wakeboard import cli
 from wakeboard.alerts.watch import Watch
+from wakeboard.config.settings import Settings
 from wakeboard.core.kinds import KINDS
-from wakeboard.settings import Settings
 
 __all__ = ["mailbox", "receiver"]
 Command = Callable[..., tuple[int, str, str]]

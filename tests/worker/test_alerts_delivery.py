@@ -25,11 +25,11 @@ from wakeboard.alerts import watch as watch_module
 from wakeboard.alerts.channels import Channels, NotSent, Outgoing, signature
 from wakeboard.alerts.heartbeat import Heartbeat
 from wakeboard.alerts.watch import Watch, post
+from wakeboard.config.settings import Settings, SettingsError
 from wakeboard.context import Context
 from wakeboard.core.kinds import KINDS
 from wakeboard.core.outcome import Permanent, Retryable
 from wakeboard.jobs.alert import alert
-from wakeboard.settings import Settings, SettingsError
 
 __all__ = ["mailbox", "receiver"]
 HOSTILE = "<img src=x onerror=alert(1)>\u202e\r\nBcc: all@example.org"

@@ -18,7 +18,7 @@ from wakeboard.alerts.channels import Channels
 from wakeboard.alerts.delivery import deliver, waiting
 from wakeboard.alerts.watch import Watch
 from wakeboard.audit import ENGINE
-from wakeboard.settings import Settings
+from wakeboard.config.settings import Settings
 
 __all__ = ["mailbox", "receiver"]
 NAME = "morning_report"

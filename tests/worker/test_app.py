@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 
 from tests.processes import wait_until
-from wakeboard import log
+from wakeboard.config import log
 from wakeboard.loop.app import App
 from wakeboard.loop.claims import Claims
 from wakeboard.registry import JobType

@@ -10,9 +10,9 @@ import pytest
 
 from tests import factories
 from tests.conftest import Connection
-from wakeboard import log as lines
 from wakeboard import transitions
 from wakeboard.audit import ENGINE, Actor, record, terminal_actor
+from wakeboard.config import log as lines
 from wakeboard.core.errors.fingerprint import written
 from wakeboard.core.states import VERBS, Role
 from wakeboard.transitions import Answer, definitions, errors, types, views

@@ -72,7 +72,7 @@ def test_a_stop_at_the_first_moment_ends_with_0(shared_database: str, name: str)
 
 def test_a_stop_that_interrupts_what_makes_a_class_ends_with_0() -> None:
     program = (
-        "from wakeboard import stop_signals\n"
+        "from wakeboard.config import stop_signals\n"
         "stop_signals.take_note()\n"
         "try:\n"
         "    with stop_signals.interrupting():\n"

@@ -11,10 +11,10 @@ from tests.factories import a_run, a_type, claim, fail, rows, send, status, succ
 from tests.factories import renew as renewed
 from wakeboard import db, transitions
 from wakeboard.audit import Actor
+from wakeboard.config.settings import Settings
 from wakeboard.core.states import Role
 from wakeboard.retention.keep import Keep
 from wakeboard.retention.sweep import Retention
-from wakeboard.settings import Settings
 from wakeboard.transitions.engine import reaping
 
 OLIVIA = Actor("olivia", Role.OPERATOR, "web")

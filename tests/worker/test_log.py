@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from wakeboard import log
+from wakeboard.config import log
 
 
 @pytest.fixture(autouse=True)
@@ -218,7 +218,7 @@ def test_a_secret_in_what_a_handler_said_reaches_no_log(
 
 def test_a_log_without_a_failure_needs_no_patterns_of_secrets() -> None:
     lines = (
-        "import sys; from wakeboard import log; log.configure('json');"
+        "import sys; from wakeboard.config import log; log.configure('json');"
         "log.run_moves('succeed', 'w', [(1, 'mail', 1, 0.1)]); log.move('reap', run_id=1, reason=None);"
         "log.note('Worker stopped.'); print('wakeboard.core.text.redaction' in sys.modules)"
     )

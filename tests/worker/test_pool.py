@@ -16,7 +16,8 @@ import pytest
 from tests.factories import Connection, row
 from tests.processes import wait_until
 from tests.worker.pooled import PATIENCE_SECONDS, Gate, gate, heedful, registry, table
-from wakeboard import Context, Permanent, Pool, Retryable, enqueue, job, log
+from wakeboard import Context, Permanent, Pool, Retryable, enqueue, job
+from wakeboard.config import log
 from wakeboard.core.errors.backoff import Backoff
 from wakeboard.core.newrun import EnqueueError
 from wakeboard.core.outcome import Answer, answer_for_exception

@@ -10,7 +10,8 @@ import pytest
 
 from tests.factories import Connection, Row, a_definition, rows
 from tests.worker.refusing import refuse, refuse_at_commit, refuse_no_more
-from wakeboard import log, schedule
+from wakeboard import schedule
+from wakeboard.config import log
 from wakeboard.refusals import is_of_row, is_refusal
 
 REPORT = "new.job_type = 'report' AND NOT new.payload ? 'customer'"

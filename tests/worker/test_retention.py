@@ -27,11 +27,11 @@ from tests.processes import run_wakeboard, wait_until, wait_until_blocked
 from tests.worker.motion import SHORT, a_worker
 from wakeboard import db, ledger, transitions
 from wakeboard.audit import Actor, record
+from wakeboard.config.settings import Settings
 from wakeboard.core.states import Role
 from wakeboard.retention import leftovers, runs, state
 from wakeboard.retention.keep import Keep
 from wakeboard.retention.sweep import BATCH_SETTINGS, Retention
-from wakeboard.settings import Settings
 from wakeboard.transitions.enqueue import enqueue
 
 USUAL = Keep.from_settings(Settings.load(environ={}))

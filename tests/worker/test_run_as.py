@@ -16,11 +16,11 @@ from tests.endtoend.demo_house import as_user, environment, interpreter
 from tests.processes import ROOT, run_wakeboard
 from wakeboard import own_connection as own
 from wakeboard import run_as
+from wakeboard.config.settings import Settings, SettingsError
 from wakeboard.context import Context
 from wakeboard.core.outcome import Permanent
 from wakeboard.jobs.command import CommandFailed, command
 from wakeboard.registry import job
-from wakeboard.settings import Settings, SettingsError
 
 OTHER = "nobody"
 AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become another OS user")

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from tests import factories
 from tests.factories import Connection, Row, a_definition, a_run, rows
-from wakeboard import code_schedules, db, log, schedule
+from wakeboard import code_schedules, db, schedule
 from wakeboard.audit import Actor
+from wakeboard.config import log
 from wakeboard.context import Context
 from wakeboard.core.states import Role
 from wakeboard.due import LOOK_BACK, Decision, sort_fires

@@ -7,8 +7,9 @@ from collections.abc import Callable
 import pytest
 
 from tests.factories import Connection, rows
-from wakeboard import code_schedules, log
+from wakeboard import code_schedules
 from wakeboard.audit import Actor
+from wakeboard.config import log
 from wakeboard.core.states import Role
 from wakeboard.duties.presence import Presence, new_worker_id
 from wakeboard.transitions import definitions

@@ -14,14 +14,15 @@ import pytest
 from tests.conftest import Connection
 from tests.factories import rows
 from tests.processes import wait_until
-from wakeboard import Context, log, service_thread
+from wakeboard import Context
 from wakeboard.alerts.sentinel import Sentinel
+from wakeboard.config import log, service_thread
+from wakeboard.config.service_thread import FailureLog, ServiceThread
+from wakeboard.config.settings import Settings
 from wakeboard.duties.watchdog import Watchdog
 from wakeboard.loop.line import Line, NotConnected
 from wakeboard.pool import Pool, Ticket
 from wakeboard.registry import JobType
-from wakeboard.service_thread import FailureLog, ServiceThread
-from wakeboard.settings import Settings
 
 Said = Callable[[], str]
 

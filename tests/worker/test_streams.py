@@ -18,7 +18,7 @@ from tests.processes import ROOT
 
 BEGIN = (
     "import os, sys, threading, time, resource, signal\n"
-    "from wakeboard import log, streams\n"
+    "from wakeboard.config import log, streams\n"
     "log.configure({format!r}); log.never_wait()\n"
 )
 # Where every line counts: a busy machine may keep the reader waiting for longer than a process waits.

@@ -19,7 +19,7 @@ from tests.processes import free_port, run_wakeboard, wait_until, wakeboard
 from tests.servers import Server
 from tests.standbys import standby_of
 from wakeboard import db
-from wakeboard.settings import Settings
+from wakeboard.config.settings import Settings
 from wakeboard_dashboard import create_app
 
 OLD = "The server is PostgreSQL 15; Wakeboard needs PostgreSQL 16 or newer."

@@ -11,10 +11,10 @@ from tests.conftest import Connection
 from tests.factories import rows
 from wakeboard import db
 from wakeboard.audit import Actor, terminal_actor
+from wakeboard.config.settings import Settings
 from wakeboard.core.states import Role
 from wakeboard.people import passwords, users
 from wakeboard.people.sessions import IDLE_SECONDS, SESSION_SECONDS
-from wakeboard.settings import Settings
 
 PASSWORD = "tea and biscuits at four"
 HERE = "192.0.2.7"

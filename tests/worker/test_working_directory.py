@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from wakeboard import working_directory
-from wakeboard.working_directory import Folder
+from wakeboard.config import working_directory
+from wakeboard.config.working_directory import Folder
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from wakeboard import stop_signals
+from wakeboard.config import stop_signals
 
 SERVING = {"up", "worker", "tick", "web"}
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 from threading import Lock
 from time import monotonic
 
-from wakeboard import log
+from wakeboard.config import log
 from wakeboard.db import without_tables
 
 # Tries come twice a second at first, and for as long as an outage lasts.

@@ -17,7 +17,7 @@ from typing import Any
 
 import psycopg
 
-from wakeboard import log
+from wakeboard.config import log
 from wakeboard.core.process import os_user
 from wakeboard.core.states import Role
 

@@ -10,7 +10,8 @@ from typing import Any
 
 import psycopg
 
-from wakeboard import log, refusals
+from wakeboard import refusals
+from wakeboard.config import log
 from wakeboard.core.text.texts import first_line
 from wakeboard.db import LOCKED
 from wakeboard.refusals import is_refusal

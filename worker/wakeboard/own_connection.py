@@ -17,8 +17,8 @@ import psycopg
 from psycopg.pq import TransactionStatus
 
 from wakeboard.answer_timeout import TimedConnection, answering_within
+from wakeboard.config.settings import default_data_dir
 from wakeboard.db import PROOF_SECONDS, DatabaseError, connect
-from wakeboard.settings import default_data_dir
 
 if TYPE_CHECKING:
     from wakeboard.finishing import FencedEngine

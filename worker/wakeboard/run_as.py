@@ -10,9 +10,9 @@ import os
 import pwd
 from typing import Any
 
+from wakeboard.config.settings import PREFIX, Settings, SettingsError
 from wakeboard.core.instructions import check_user, command_type, command_user, workers_for
 from wakeboard.core.outcome import Permanent
-from wakeboard.settings import PREFIX, Settings, SettingsError
 
 VARIABLE = f"{PREFIX}RUN_AS_USERS"
 

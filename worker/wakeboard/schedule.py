@@ -19,7 +19,8 @@ from typing import Any, NamedTuple
 import psycopg
 from psycopg.rows import dict_row
 
-from wakeboard import log, refusals
+from wakeboard import refusals
+from wakeboard.config import log
 from wakeboard.core.time.clock_skew import is_ahead, is_before
 from wakeboard.due import Decision, Due, Missed, find_due, sort_fires
 from wakeboard.indexed import IS_UNDER_WAY

@@ -16,7 +16,8 @@ from time import monotonic
 
 import psycopg
 
-from wakeboard import log, stop_signals
+from wakeboard.config import log, stop_signals
+from wakeboard.config.settings import Settings
 from wakeboard.db import DatabaseError, connect
 from wakeboard.duties.background import Background
 from wakeboard.duties.hearing import Hearing
@@ -37,7 +38,6 @@ from wakeboard.loop.writer import Writer, log_end
 from wakeboard.processes.children import Children
 from wakeboard.processes.events import AppFailed, Died, Event, Finished, Ready, Returned, TemplateDied, Warned
 from wakeboard.processes.firstborn import Firstborn
-from wakeboard.settings import Settings
 from wakeboard.transitions.operator import CANCEL_CHANNEL, WAKE_CHANNEL
 
 WATCH_SECONDS, RESTING_SECONDS = 0.05, 0.5

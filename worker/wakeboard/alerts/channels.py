@@ -27,8 +27,8 @@ from typing import Any
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from wakeboard import __version__
+from wakeboard.config.settings import Settings
 from wakeboard.core.kinds import configured
-from wakeboard.settings import Settings
 from wakeboard.whole_answer import CutOff, read_whole
 
 WEBHOOK_SECONDS = 5.0

@@ -15,14 +15,14 @@ from datetime import UTC, datetime
 from time import monotonic
 from typing import Any
 
-from wakeboard import log
 from wakeboard.alerts.channels import Channels, NotSent, Outgoing
 from wakeboard.alerts.finding import Finding
 from wakeboard.alerts.judge import Memory, judge
 from wakeboard.alerts.messages import Words, words
 from wakeboard.alerts.watch import place_of
+from wakeboard.config import log
+from wakeboard.config.settings import Settings
 from wakeboard.core.kinds import OUTAGE, WINDOW, configured
-from wakeboard.settings import Settings
 
 # Longer than a restart takes, and than the wait of a statement that is given up.
 PATIENCE_SECONDS = 45.0

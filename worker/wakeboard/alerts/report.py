@@ -18,11 +18,11 @@ from psycopg.rows import dict_row
 from wakeboard.alerts.finding import name_of
 from wakeboard.alerts.messages import VERSION, Place, Words
 from wakeboard.alerts.mornings import LATE, LATEST, Clocks, Morning, Plan, plan
+from wakeboard.config.settings import Settings
 from wakeboard.core.kinds import KINDS
 from wakeboard.nights import Row
 from wakeboard.nights.summary import Section, Span, Summary, summary
 from wakeboard.nights.words import Numbers, number, plural
-from wakeboard.settings import Settings
 
 Connection = psycopg.Connection[Any]
 STATEMENT_TIMEOUT = "10s"

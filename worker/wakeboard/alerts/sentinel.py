@@ -18,7 +18,6 @@ from typing import Any
 
 import psycopg
 
-from wakeboard import log
 from wakeboard.absence import Absence, Lack
 from wakeboard.alerts.channels import Channels
 from wakeboard.alerts.delivery import SENT, deliver, waiting
@@ -26,12 +25,13 @@ from wakeboard.alerts.heartbeat import Heartbeat
 from wakeboard.alerts.outage import PATIENCE_SECONDS, Outage
 from wakeboard.alerts.watch import Watch, post
 from wakeboard.audit import ENGINE
+from wakeboard.config import log
+from wakeboard.config.service_thread import ServiceThread
+from wakeboard.config.settings import Settings
 from wakeboard.core.text.texts import described, first_line
 from wakeboard.db import NO_TABLES, DatabaseError, connect
 from wakeboard.liveness import Beat
 from wakeboard.refusals import Refusals
-from wakeboard.service_thread import ServiceThread
-from wakeboard.settings import Settings
 from wakeboard.transitions import cancel
 
 Connection = psycopg.Connection[Any]

@@ -18,9 +18,9 @@ from wakeboard.alerts.judge import Memory
 from wakeboard.alerts.messages import Words, words
 from wakeboard.alerts.watch import place_of, post
 from wakeboard.audit import Actor
+from wakeboard.config.settings import Settings
 from wakeboard.core.answer import Answer
 from wakeboard.core.kinds import KINDS, configured
-from wakeboard.settings import Settings
 from wakeboard.transitions.alerts import missing
 from wakeboard.transitions.operator import act
 

@@ -12,14 +12,14 @@ from typing import Any
 import psycopg
 from psycopg.rows import dict_row
 
-from wakeboard import log
 from wakeboard.alerts import questions, report
 from wakeboard.alerts.finding import Finding
 from wakeboard.alerts.judge import Memory, News, judge
 from wakeboard.alerts.messages import Place, Words, stored, words
+from wakeboard.config import log
+from wakeboard.config.settings import Settings
 from wakeboard.core.kinds import JOB_TYPE, KINDS, Watcher, configured
 from wakeboard.core.time.clock_skew import is_before
-from wakeboard.settings import Settings
 from wakeboard.transitions.enqueue import enqueue
 
 Connection = psycopg.Connection[Any]

@@ -12,11 +12,11 @@ from importlib import import_module
 
 import click
 
-from wakeboard import stop_signals
 from wakeboard.cli.flags import Noun
 from wakeboard.cli.printing import complain
 from wakeboard.cli.summaries import SUMMARIES
-from wakeboard.streams import open_closed
+from wakeboard.config import stop_signals
+from wakeboard.config.streams import open_closed
 
 INTERRUPTED = 130
 ROOMS = {

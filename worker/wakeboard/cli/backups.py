@@ -20,8 +20,8 @@ from wakeboard.cli import reach
 from wakeboard.cli.flags import Verb, settings
 from wakeboard.cli.printing import answer, tell
 from wakeboard.cli.refusals import Failed, Wrong
+from wakeboard.config.settings import Settings
 from wakeboard.embedded.progress import Teller
-from wakeboard.settings import Settings
 
 FORGOTTEN = (
     "What was done since the backup is forgotten, effects included: runs that ended since then may run "

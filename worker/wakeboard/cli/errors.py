@@ -12,14 +12,14 @@ import psycopg
 
 from wakeboard.cli.flags import MissingVerb
 from wakeboard.cli.refusals import Failed, Wrong
+from wakeboard.config.settings import SettingsError
+from wakeboard.config.streams import silence
 from wakeboard.core.newrun import EnqueueError
 from wakeboard.core.time.cron import CronError
 from wakeboard.db import NO_TABLES, DatabaseError, UnfitError, without_tables
 from wakeboard.embedded.errors import EmbeddedError
 from wakeboard.filters.values import FilterError
 from wakeboard.people.permission import AccountError
-from wakeboard.settings import SettingsError
-from wakeboard.streams import silence
 from wakeboard.transitions.definitions import DefinitionError
 
 WRONG_USE = (

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import click
 
 from wakeboard.cli.misspelt import misspelt
-from wakeboard.settings import Settings, default_data_dir, flag_of
+from wakeboard.config.settings import Settings, default_data_dir, flag_of
 
 META = "wakeboard.flags"
 JSON = "wakeboard.json"

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import fields
 
-from wakeboard.settings import PREFIX, Settings
+from wakeboard.config.settings import PREFIX, Settings
 
 # Ours, and no settings: what a command's process is told of its run, and where the tests find a server.
 OTHERS = frozenset({"RUN_ID", "ATTEMPT", "KEY", "SCHEDULED_FOR", "TEST_DATABASE_URL"})

@@ -16,9 +16,9 @@ from wakeboard.cli import reach
 from wakeboard.cli.flags import Noun, Verb, is_json, settings
 from wakeboard.cli.printing import answer, listing, tell
 from wakeboard.cli.refusals import Wrong
+from wakeboard.config.settings import Settings
 from wakeboard.core.states import Role
 from wakeboard.people import users
-from wakeboard.settings import Settings
 
 ROLE = click.option(
     "--role",

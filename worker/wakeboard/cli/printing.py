@@ -16,8 +16,8 @@ from zoneinfo import ZoneInfo
 import click
 
 from wakeboard.cli.flags import is_json, settings
-from wakeboard.log import escaped
-from wakeboard.streams import silence
+from wakeboard.config.log import escaped
+from wakeboard.config.streams import silence
 
 if TYPE_CHECKING:
     from wakeboard.core.answer import Answer

@@ -14,8 +14,8 @@ from psycopg.rows import dict_row
 from wakeboard import db
 from wakeboard.cli.flags import settings
 from wakeboard.cli.printing import tell
+from wakeboard.config.settings import Settings
 from wakeboard.core.text.stored import make_readable
-from wakeboard.settings import Settings
 
 Connection = psycopg.Connection[Any]
 Row = dict[str, Any]

@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+from wakeboard.config.working_directory import place
 from wakeboard.core.process.family import die_with_parent
-from wakeboard.working_directory import place
 
 WRONG_USE = 2
 FIRST_WAIT_SECONDS = 1.0

@@ -17,13 +17,14 @@ from urllib.parse import urlsplit
 
 import psycopg
 
-from wakeboard import db, stop_signals
+from wakeboard import db
 from wakeboard.cli import people, reach
 from wakeboard.cli.printing import answer, tell
 from wakeboard.cli.refusals import Wrong
 from wakeboard.cli.siblings import Family
+from wakeboard.config import stop_signals
+from wakeboard.config.settings import Settings
 from wakeboard.people.users import create_login_link
-from wakeboard.settings import Settings
 
 READY_SECONDS = 60
 LOOK_SECONDS = 0.1

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from wakeboard.config.settings import Settings
 from wakeboard.core.time.durations import format_duration, parse_duration
-from wakeboard.settings import Settings
 
 Watcher = Literal["web", "worker"]
 Unit = Literal["count", "times", "seconds", "switch", "clock"]

@@ -8,7 +8,7 @@ import psycopg
 
 from wakeboard.alerts.heartbeat import Heartbeat
 from wakeboard.alerts.watch import Watch
-from wakeboard.settings import Settings
+from wakeboard.config.settings import Settings
 
 ALERTS_SECONDS = 15.0
 

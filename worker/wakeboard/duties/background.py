@@ -13,6 +13,7 @@ import psycopg
 
 from wakeboard import code_schedules, schedule
 from wakeboard.absence import Lack
+from wakeboard.config.settings import Settings
 from wakeboard.duties.alerts import ALERTS_SECONDS, Alerts
 from wakeboard.duties.clock import CLOCK_SECONDS, Clock
 from wakeboard.duties.counting import MERGE_SECONDS, Counting
@@ -32,7 +33,6 @@ from wakeboard.processes.memory import resident_bytes
 from wakeboard.retention.keep import Keep
 from wakeboard.retention.sweep import LOOK_SECONDS as RETENTION_SECONDS
 from wakeboard.retention.sweep import Retention
-from wakeboard.settings import Settings
 from wakeboard.transitions import pauses
 
 LOOK_SECONDS = 2.0

@@ -19,7 +19,7 @@ from typing import Any
 import psycopg
 from psycopg.rows import dict_row
 
-from wakeboard import log
+from wakeboard.config import log
 from wakeboard.core import leases
 from wakeboard.core.states import CLAIM_REFUSED, Status
 from wakeboard.core.time import clock_skew

@@ -5,7 +5,8 @@ from __future__ import annotations
 from datetime import datetime
 from time import monotonic
 
-from wakeboard import hours, log, statistics
+from wakeboard import hours, statistics
+from wakeboard.config import log
 from wakeboard.duties.thread import Connection
 
 MERGE_SECONDS = 60.0

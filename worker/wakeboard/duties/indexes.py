@@ -12,7 +12,7 @@ from typing import Any
 
 import psycopg
 
-from wakeboard import log
+from wakeboard.config import log
 from wakeboard.core.text.texts import described
 from wakeboard.db import DatabaseError, is_pooled
 from wakeboard.indexes import rebuild, state

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import psycopg
 
-from wakeboard import log
+from wakeboard.config import log
 from wakeboard.core.errors.backoff import Backoff
 from wakeboard.core.errors.fingerprint import LOST_TEMPLATE, lost_group
 from wakeboard.core.time.clock_skew import is_since

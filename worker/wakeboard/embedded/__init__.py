@@ -11,10 +11,10 @@ if sys.platform == "win32":  # no fcntl and no pwd there, so nothing below could
         "The embedded database runs on Linux and macOS, not on Windows: set WAKEBOARD_DATABASE_URL."
     )
 
+from wakeboard.config.settings import default_data_dir
 from wakeboard.embedded.errors import EmbeddedError
 from wakeboard.embedded.exchange import exchange, put_back, sessions
 from wakeboard.embedded.server import Server, binary, has_cluster, is_running, start, stop, url
-from wakeboard.settings import default_data_dir
 
 __all__ = [
     "EmbeddedError", "Server", "binary", "default_data_dir", "exchange", "has_cluster", "is_running",

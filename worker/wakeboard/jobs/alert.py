@@ -6,12 +6,12 @@ effects; see ``wakeboard.alerts.delivery``.
 
 from __future__ import annotations
 
+from wakeboard.config.settings import Settings
 from wakeboard.context import Context
 from wakeboard.core import kinds
 from wakeboard.core.outcome import Permanent, Retryable
 from wakeboard.own_connection import own_connection
 from wakeboard.registry import job
-from wakeboard.settings import Settings
 
 # One more than the message's own tries, each of which says itself when the next one makes sense.
 ATTEMPTS = 12

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from time import monotonic
 from typing import Any
 
-from wakeboard import log
+from wakeboard.config import log
 from wakeboard.core.text.texts import described
 from wakeboard.loop.claims import Claims
 from wakeboard.processes.children import Children

@@ -11,8 +11,8 @@ import math
 from collections.abc import Callable, Sequence
 from time import monotonic
 
-from wakeboard import log
 from wakeboard.absence import Lack
+from wakeboard.config import log
 from wakeboard.db import NO_TABLES_STATES
 from wakeboard.duties.presence import Beat
 from wakeboard.loop.channel import Rows, StatementFailed

@@ -10,10 +10,10 @@ from time import monotonic
 import psycopg
 
 from wakeboard.absence import Absence
+from wakeboard.config.service_thread import FailureLog
 from wakeboard.core.text.texts import described
 from wakeboard.db import DatabaseError, UnfitError, connect, is_pooled
 from wakeboard.loop.channel import Channel
-from wakeboard.service_thread import FailureLog
 
 # Within five seconds of the end of an outage, however long it was, a worker is at work again.
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 4.0

@@ -7,7 +7,7 @@ from __future__ import annotations
 import selectors
 from collections.abc import Callable, Mapping
 
-from wakeboard import log
+from wakeboard.config import log
 from wakeboard.loop.channel import Channel, ChannelLost
 from wakeboard.loop.line import Connected, Line, NotConnected
 

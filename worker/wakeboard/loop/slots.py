@@ -11,7 +11,7 @@ from heapq import heapify, heapreplace
 from math import inf
 from time import monotonic
 
-from wakeboard import log
+from wakeboard.config import log
 from wakeboard.core.outcome import Answer
 from wakeboard.core.text.texts import last_line
 from wakeboard.loop.channel import Rows

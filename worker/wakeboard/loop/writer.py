@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from time import monotonic
 
-from wakeboard import log
+from wakeboard.config import log
 from wakeboard.duties.presence import Beat
 from wakeboard.loop.channel import StatementFailed
 from wakeboard.loop.deciding import Ended

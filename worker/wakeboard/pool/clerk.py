@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from wakeboard import log
+from wakeboard.config import log
 from wakeboard.core.outcome import Answer
 from wakeboard.core.process.slotpage import boottime_ns
 from wakeboard.pool.board import Board

@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Any, Literal, Self
 from weakref import WeakSet
 
-from wakeboard import log
+from wakeboard.config import log
 from wakeboard.core.newrun import Encoder, EnqueueError, NewRun, payload_limit
 from wakeboard.pool.board import Board
 from wakeboard.pool.clerk import Clerk, Handoff

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 from queue import SimpleQueue
 
-from wakeboard import log
+from wakeboard.config import log
 from wakeboard.pool.pool import Pool
 from wakeboard.pool.report import Report
 

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from threading import Thread, current_thread, local
 
+from wakeboard.config.service_thread import ServiceThread
 from wakeboard.core.outcome import Answer, answer_for_exception
 from wakeboard.pool.board import Board
 from wakeboard.pool.handling import Attempt
-from wakeboard.service_thread import ServiceThread
 
 _here = local()
 

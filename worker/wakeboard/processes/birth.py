@@ -13,12 +13,12 @@ import traceback
 from pathlib import Path
 from typing import NoReturn
 
+from wakeboard.config.stop_signals import STOPS, outlast
 from wakeboard.core.process.family import become_subreaper, die_with_parent
 from wakeboard.core.process.slotpage import SlotPage
 from wakeboard.processes import ending
 from wakeboard.processes.child import Child
 from wakeboard.registry import load_app
-from wakeboard.stop_signals import STOPS, outlast
 
 _WORK_FD_FROM = 200
 

@@ -17,14 +17,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
+from wakeboard.config.stop_signals import holding_back
+from wakeboard.config.streams import pass_on
+from wakeboard.config.working_directory import place
 from wakeboard.core.process.family import become_subreaper
 from wakeboard.processes.events import describe_status
 from wakeboard.processes.firstborn import Firstborn
 from wakeboard.processes.leftovers import end_leftovers, new_mark
 from wakeboard.processes.template import MESSAGE_BYTES, command
-from wakeboard.stop_signals import holding_back
-from wakeboard.streams import pass_on
-from wakeboard.working_directory import place
 
 _GONE_SECONDS = 0.05
 _KILLED_SECONDS = 1.0

@@ -25,10 +25,10 @@ from typing import Any, NoReturn
 
 # What handlers' processes have loaded anyway: here it is loaded for the supervisor, too.
 from wakeboard import own_connection as own_connection
+from wakeboard.config.stop_signals import STOPS, outlast
 from wakeboard.core.process.family import die_with_parent
 from wakeboard.processes import template
 from wakeboard.processes.preload import hazards
-from wakeboard.stop_signals import STOPS, outlast
 
 _PAUSE_SECONDS = 0.001
 

@@ -20,11 +20,11 @@ from operator import attrgetter
 from time import monotonic_ns, sleep
 from typing import Any
 
+from wakeboard.config.working_directory import Folder
 from wakeboard.core.process.family import has_children, kill_children
 from wakeboard.processes.identity import Identity
 from wakeboard.processes.interpreter import Interpreter
 from wakeboard.processes.output import is_as_new, is_silent, written_bytes
-from wakeboard.working_directory import Folder
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _KILL_SECONDS = 2.0

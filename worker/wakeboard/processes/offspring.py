@@ -15,8 +15,8 @@ import threading
 import traceback
 from typing import Any, NoReturn
 
+from wakeboard.config.stop_signals import STOPS, unmoved
 from wakeboard.core.process.exits import is_exit, status_of
-from wakeboard.stop_signals import STOPS, unmoved
 
 
 class Offspring:

@@ -21,6 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
+from wakeboard.config.stop_signals import STOPS, outlast
+from wakeboard.config.working_directory import NOWHERE, current
 from wakeboard.core.errors.exceptions import TRACEBACK_CHARACTERS
 from wakeboard.core.process.family import (
     become_subreaper,
@@ -34,8 +36,6 @@ from wakeboard.core.text.texts import clean_text
 from wakeboard.processes import birth, ending, preload
 from wakeboard.processes.leftovers import wear
 from wakeboard.registry import JOB_TYPES, load_app, without_handlers
-from wakeboard.stop_signals import STOPS, outlast
-from wakeboard.working_directory import NOWHERE, current
 
 MESSAGE_BYTES = 128 * 1024
 _TYPES_PER_MESSAGE = 50

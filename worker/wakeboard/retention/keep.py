@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from wakeboard.settings import Settings
+from wakeboard.config.settings import Settings
 
 # Longer than runs, so that a repeated request with an old key is still known to be done.
 EFFECTS_DAYS = 400

@@ -11,7 +11,7 @@ from typing import Any
 
 import psycopg
 
-from wakeboard import log
+from wakeboard.config import log
 from wakeboard.retention import leftovers, runs, state
 from wakeboard.retention.keep import Keep
 from wakeboard.retention.state import Pass

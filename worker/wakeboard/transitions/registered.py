@@ -17,8 +17,8 @@ from functools import partial
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
-from wakeboard import log
 from wakeboard.audit import ENGINE
+from wakeboard.config import log
 from wakeboard.core.answer import Answer
 from wakeboard.transitions import sayings
 from wakeboard.transitions.definitions import Definition, DefinitionError, create

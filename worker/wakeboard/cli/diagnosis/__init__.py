@@ -11,8 +11,8 @@ from wakeboard.cli.diagnosis import app, commands, database, indexes, liveness, 
 from wakeboard.cli.diagnosis.finding import LEVELS, Finding
 from wakeboard.cli.misspelt import misspelt
 from wakeboard.cli.reach import Connection
+from wakeboard.config.settings import Settings
 from wakeboard.embedded.errors import EmbeddedError
-from wakeboard.settings import Settings
 
 __all__ = ["LEVELS", "Finding", "examine"]
 # What is asked of the database, in the order in which it is told.

@@ -11,8 +11,8 @@ from typing import Any
 
 from wakeboard.cli.diagnosis.finding import Finding
 from wakeboard.cli.siblings import how
-from wakeboard.settings import Settings
-from wakeboard.working_directory import current
+from wakeboard.config.settings import Settings
+from wakeboard.config.working_directory import current
 
 APP_SECONDS = 30
 # The answer goes to a file of its own: neither what the module prints nor how the process ends is one.

@@ -9,7 +9,7 @@ from typing import Any
 
 from psycopg import Connection
 
-from wakeboard.settings import default_data_dir
+from wakeboard.config.settings import default_data_dir
 
 SCHEMA = """
 CREATE SCHEMA IF NOT EXISTS shop;

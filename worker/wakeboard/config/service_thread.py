@@ -12,7 +12,7 @@ from contextlib import suppress
 from threading import Event, Thread
 from time import monotonic
 
-from wakeboard import log
+from wakeboard.config import log
 from wakeboard.core.text.texts import described
 
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.5, 5.0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from wakeboard.settings import Settings, SettingsError
+from wakeboard.config.settings import Settings, SettingsError
 
 
 def check(settings: Settings) -> None:

@@ -19,7 +19,7 @@ from threading import RLock
 from time import monotonic, time
 from typing import Any, Literal
 
-from wakeboard import streams
+from wakeboard.config import streams
 
 logger = logging.getLogger("wakeboard")
 

@@ -1,0 +1,1 @@
+"""Settings, logging, and what a process is given by those who start it."""
