@@ -26,8 +26,8 @@ from pathlib import Path
 
 import psycopg
 
-from wakeboard import embedded
-from wakeboard.db import connect, migrate
+from wakeboard.database import embedded
+from wakeboard.database.db import connect, migrate
 
 HERE = Path(__file__).resolve().parent
 PEERS = HERE / "peers"

@@ -25,13 +25,13 @@ from time import perf_counter
 
 import psycopg
 
-from wakeboard import embedded
-from wakeboard.db import configure, connect, migrate
+from wakeboard.database import embedded
+from wakeboard.database.db import configure, connect, migrate
+from wakeboard.database.planning import PLANNING
 from wakeboard.loop.channel import array
 from wakeboard.loop.claiming import WINDOW
 from wakeboard.loop.front import Front
 from wakeboard.transitions.engine.claims import WHOLE, claim
-from wakeboard.transitions.engine.planning import PLANNING
 
 OPEN, AHEAD = "open", "ahead"
 BATCH = 10

@@ -36,7 +36,7 @@ from psycopg import sql
 
 from benchmarks import bench, draining, grown, retention
 from benchmarks.draining import Way
-from wakeboard import embedded
+from wakeboard.database import embedded
 from wakeboard.indexes import rebuild
 from wakeboard.indexes.state import Pass
 from wakeboard.retention import state

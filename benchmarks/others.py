@@ -49,8 +49,8 @@ from psycopg import sql
 from benchmarks import bench, pasts
 from benchmarks.pages import Browser, NoPage, Times, dashboard, p95
 from tests.processes import free_port, wait_until
-from wakeboard import embedded
-from wakeboard.db import migrate
+from wakeboard.database import embedded
+from wakeboard.database.db import migrate
 
 SIZES = (10_000, 1_000_000)
 TIMEOUT_SECONDS = 30

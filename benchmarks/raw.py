@@ -21,12 +21,13 @@ import psycopg
 from benchmarks import bench
 from wakeboard import ledger
 from wakeboard.core.errors.fingerprint import group_of
-from wakeboard.db import configure
+from wakeboard.database import planning
+from wakeboard.database.db import configure
 from wakeboard.ledger import Holder
 from wakeboard.loop.channel import Rows
 from wakeboard.loop.claiming import windows
 from wakeboard.loop.front import Front
-from wakeboard.transitions.engine import claims, endings, planning
+from wakeboard.transitions.engine import claims, endings
 
 BATCH = 100
 LEASE_SECONDS = 30.0

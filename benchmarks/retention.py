@@ -26,8 +26,8 @@ from time import monotonic, perf_counter, sleep
 
 import psycopg
 
-from wakeboard import embedded
-from wakeboard.db import connect, migrate
+from wakeboard.database import embedded
+from wakeboard.database.db import connect, migrate
 from wakeboard.retention import state
 from wakeboard.retention.keep import Keep
 from wakeboard.retention.sweep import RUNS, Retention

@@ -18,8 +18,8 @@ import pytest
 
 from tests import order
 from tests.servers import Server, running_server
-from wakeboard import db
 from wakeboard.config import log
+from wakeboard.database import db
 
 # A developer's own settings must not steer the tests.
 for _name in [name for name in os.environ if name.startswith("WAKEBOARD_")]:

@@ -16,14 +16,14 @@ import psycopg
 
 from tests.processes import ROOT
 from tests.servers import make_folder, memory
-from wakeboard import embedded
-from wakeboard.embedded.identity import holder
+from wakeboard.database import embedded
+from wakeboard.database.embedded.identity import holder
 
 AS_ROOT = os.geteuid() == 0
 FAST = {"fsync": "off"}
 START_SECONDS = 30
 
-START = "from wakeboard import embedded; s = embedded.start(D, settings={'fsync': 'off'})\n"
+START = "from wakeboard.database import embedded; s = embedded.start(D, settings={'fsync': 'off'})\n"
 # The interpreter may lie where only root can read, so everything is imported before the change of user.
 BECOME_NOBODY = """
 import os, pwd, sys, psycopg, psutil, encodings.idna

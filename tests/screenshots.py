@@ -25,7 +25,7 @@ from tests.browser.places import profile
 from tests.conftest import Connection
 from tests.endtoend.demo_house import Demo, empty_home, environment, running_demo
 from tests.processes import ROOT, wait_until
-from wakeboard import db
+from wakeboard.database import db
 
 FOLDER = ROOT / "docs" / "screenshots"
 MOST_BYTES = 1_500_000

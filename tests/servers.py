@@ -20,8 +20,8 @@ import psycopg
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
-from wakeboard import embedded
-from wakeboard.db import migrate
+from wakeboard.database import embedded
+from wakeboard.database.db import migrate
 
 PREFIX = "wakeboard-test-"
 # Throw-away data: durability would only cost time.

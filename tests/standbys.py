@@ -18,10 +18,10 @@ from psycopg.conninfo import make_conninfo
 
 from tests.processes import wait_until
 from tests.servers import Server, make_folder, with_database
-from wakeboard import embedded
-from wakeboard.embedded import binaries, cluster
-from wakeboard.embedded.places import DATABASE, PORT, ROLE, SUPERUSER, Places
-from wakeboard.embedded.server import find, prepare
+from wakeboard.database import embedded
+from wakeboard.database.embedded import binaries, cluster
+from wakeboard.database.embedded.places import DATABASE, PORT, ROLE, SUPERUSER, Places
+from wakeboard.database.embedded.server import find, prepare
 
 # It may not take fewer connections than the server that it follows.
 SETTINGS = {"fsync": "off", "max_connections": "300", "wal_receiver_status_interval": "1s"}

@@ -11,7 +11,7 @@ import pytest
 
 from tests.processes import ROOT
 from wakeboard.config.settings import Settings
-from wakeboard.embedded.server import STOP_SECONDS
+from wakeboard.database.embedded.server import STOP_SECONDS
 
 UNITS = sorted((ROOT / "packaging" / "systemd").glob("*.service"))
 ANALYZE = shutil.which("systemd-analyze")

@@ -17,7 +17,7 @@ from sqlalchemy import RowMapping
 from sqlalchemy.exc import SQLAlchemyError
 
 from wakeboard.alerts.finding import Finding
-from wakeboard.db import DatabaseError
+from wakeboard.database.db import DatabaseError
 from wakeboard_dashboard import usual
 from wakeboard_dashboard.connection import as_of, may_ask_in_passing, reading
 from wakeboard_dashboard.kept import kept

@@ -20,8 +20,8 @@ from sqlalchemy import Connection, Engine, event, func, select
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.pool import Pool
 
-from wakeboard import db
 from wakeboard.core.text.stored import make_readable
+from wakeboard.database import db
 from wakeboard_dashboard import replica
 
 CONNECT_SECONDS = 3

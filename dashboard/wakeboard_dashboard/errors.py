@@ -17,7 +17,7 @@ from werkzeug.exceptions import HTTPException, NotFound
 from wakeboard.core.errors.fingerprint import DIGITS
 from wakeboard.core.states import VERBS
 from wakeboard.core.text.texts import first_line
-from wakeboard.db import NO_TABLES, DatabaseError, RefusedError, UnfitError
+from wakeboard.database.db import NO_TABLES, DatabaseError, RefusedError, UnfitError
 from wakeboard.filters.values import FilterError
 from wakeboard_dashboard import again
 from wakeboard_dashboard.answers import wanted

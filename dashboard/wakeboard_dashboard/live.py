@@ -17,8 +17,8 @@ from urllib.parse import quote
 from flask import Blueprint, Response, g, jsonify, render_template, request
 from markupsafe import Markup
 
-from wakeboard import audit
 from wakeboard.core.text.redaction import redact
+from wakeboard.database import audit
 from wakeboard_dashboard.connection import as_of, writing
 from wakeboard_dashboard.formats import cell, html
 from wakeboard_dashboard.fragments import fragment_tag, remembered

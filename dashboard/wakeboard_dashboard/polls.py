@@ -24,7 +24,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from wakeboard.config.service_thread import ServiceThread
 from wakeboard.core.states import Role
 from wakeboard.core.text.texts import described
-from wakeboard.db import DatabaseError
+from wakeboard.database.db import DatabaseError
 from wakeboard.liveness import Beat
 from wakeboard.people.sessions import hash_of, still_good
 from wakeboard_dashboard.board import Board, News, View

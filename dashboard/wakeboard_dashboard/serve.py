@@ -25,9 +25,9 @@ import psycopg
 from flask import Flask
 from gunicorn.app.base import BaseApplication
 
-from wakeboard import db
 from wakeboard.alerts.sentinel import Sentinel
 from wakeboard.config import stop_signals
+from wakeboard.database import db
 from wakeboard_dashboard import compiling, kept_templates, measuring, polls, sharing, warming
 from wakeboard_dashboard.board import Board
 from wakeboard_dashboard.board import shared_memory as board_memory

@@ -20,7 +20,7 @@ from zoneinfo import ZoneInfo
 from flask import Flask, g
 from werkzeug.test import Client, create_environ
 
-from wakeboard.audit import NOBODY
+from wakeboard.database.audit import NOBODY
 from wakeboard_dashboard import NAVIGATION, files, preferences
 from wakeboard_dashboard.errors import in_a_line
 from wakeboard_dashboard.turns import EXTENSION, Turns

@@ -9,8 +9,8 @@ from playwright.sync_api import Page, expect
 
 from tests.conftest import Connection
 from tests.factories import a_run, rows, status
-from wakeboard.audit import Actor
 from wakeboard.core.states import Role
+from wakeboard.database.audit import Actor
 from wakeboard.people import users
 
 pytestmark = pytest.mark.browser

@@ -15,7 +15,7 @@ from tests.dashboard.conftest import SAME_ORIGIN, AsRole
 from tests.factories import a_definition, a_run, status
 from tests.middleman import Middleman, Way, between
 from wakeboard.core.states import Role
-from wakeboard.db import DatabaseError
+from wakeboard.database.db import DatabaseError
 from wakeboard.people import users
 from wakeboard_dashboard import errors, verbs
 

@@ -17,9 +17,9 @@ from tests.conftest import Connection
 from tests.dashboard.apps import an_app
 from tests.dashboard.conftest import SAME_ORIGIN
 from tests.dashboard.everything import Filling, addresses, furnish, is_page, plain_text
-from wakeboard.audit import Actor
 from wakeboard.core.states import Role
-from wakeboard.db import DatabaseError
+from wakeboard.database.audit import Actor
+from wakeboard.database.db import DatabaseError
 from wakeboard.filters.values import FilterError
 from wakeboard.people import users
 from wakeboard_dashboard import connection as connections

@@ -10,8 +10,8 @@ from flask.testing import FlaskClient
 from tests.conftest import Connection
 from tests.dashboard.conftest import AsRole
 from tests.factories import a_definition, a_run, from_now
-from wakeboard.audit import terminal_actor
 from wakeboard.core.states import Role
+from wakeboard.database.audit import terminal_actor
 from wakeboard.people import users
 
 ASKED = {

@@ -17,9 +17,9 @@ from tests.conftest import Connection
 from tests.dashboard.apps import an_app, overhear
 from tests.dashboard.conftest import AsRole
 from tests.factories import a_definition, a_run, from_now, insert, rows, status
-from wakeboard.audit import Actor
 from wakeboard.cli import cli
 from wakeboard.core.states import Role
+from wakeboard.database.audit import Actor
 from wakeboard.people import users
 from wakeboard_dashboard import MORE_PAGES, NAVIGATION
 from wakeboard_dashboard.connection import reading

@@ -12,8 +12,8 @@ from sqlalchemy import RowMapping
 
 from tests.conftest import Connection
 from tests.factories import a_definition, a_run, from_now
-from wakeboard.audit import Actor
 from wakeboard.core.states import Role
+from wakeboard.database.audit import Actor
 from wakeboard.transitions import cancel, retry_now
 from wakeboard_dashboard.queries import fires, known_schedules
 

@@ -10,9 +10,9 @@ from flask.testing import FlaskClient
 from tests.conftest import Connection
 from tests.factories import a_definition, from_now, insert, rows
 from wakeboard.alerts import questions
-from wakeboard.audit import Actor
 from wakeboard.core.kinds import KINDS
 from wakeboard.core.states import Role
+from wakeboard.database.audit import Actor
 from wakeboard.retention.keep import Keep
 from wakeboard.retention.leftovers import leftovers, remove_batch
 from wakeboard.transitions import definitions

@@ -14,8 +14,8 @@ from tests.conftest import Connection
 from tests.dashboard.apps import overhear
 from tests.dashboard.conftest import assert_fragments_match
 from tests.factories import a_definition, a_run, a_type, a_worker, from_now, insert, rows
-from wakeboard.audit import Actor
 from wakeboard.core.states import Role
+from wakeboard.database.audit import Actor
 from wakeboard.transitions.holding import hold
 from wakeboard_dashboard.queries import overview
 

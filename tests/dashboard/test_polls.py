@@ -17,8 +17,8 @@ from tests.conftest import Connection
 from tests.dashboard.conftest import fragments_of
 from tests.factories import a_run, a_type
 from tests.processes import wait_until
-from wakeboard.audit import Actor
 from wakeboard.core.states import Role
+from wakeboard.database.audit import Actor
 from wakeboard.people import users
 from wakeboard.transitions.operator import cancel
 from wakeboard_dashboard.board import CHOICE, Board, News, View, shared_memory

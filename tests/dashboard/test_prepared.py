@@ -13,7 +13,7 @@ from sqlalchemy.exc import DBAPIError
 
 from tests.conftest import Connection
 from tests.middleman import between
-from wakeboard import db
+from wakeboard.database import db
 from wakeboard_dashboard.connection import Database, reading
 
 

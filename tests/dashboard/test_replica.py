@@ -17,8 +17,8 @@ from tests.factories import a_run, a_worker
 from tests.processes import wait_until
 from tests.servers import SETTINGS, Server, own_server
 from tests.standbys import Node, standby_of
-from wakeboard import db
 from wakeboard.core.states import Role
+from wakeboard.database import db
 from wakeboard.people import users
 from wakeboard_dashboard import replica
 from wakeboard_dashboard.connection import Database

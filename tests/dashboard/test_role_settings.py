@@ -14,7 +14,8 @@ from tests.conftest import Connection
 from tests.processes import run_wakeboard, wait_until
 from tests.servers import Server
 from tests.worker.motion import a_worker, insert, wait_until_status
-from wakeboard import db, enqueue
+from wakeboard import enqueue
+from wakeboard.database import db
 from wakeboard.duties.presence import Presence
 
 HOSTILE = {

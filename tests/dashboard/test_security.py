@@ -12,9 +12,9 @@ from werkzeug.http import parse_cookie
 
 from tests.conftest import Connection
 from tests.dashboard.conftest import AsRole
-from wakeboard.audit import Actor
 from wakeboard.config.settings import Settings
 from wakeboard.core.states import Role
+from wakeboard.database.audit import Actor
 from wakeboard.people import users
 from wakeboard.transitions import retry_now
 from wakeboard_dashboard import answers, create_app, strangers

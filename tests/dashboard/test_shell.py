@@ -19,7 +19,7 @@ from werkzeug.datastructures import MultiDict
 from tests.conftest import Connection
 from tests.dashboard.conftest import AsRole
 from wakeboard.config.settings import Settings
-from wakeboard.tables import job_runs
+from wakeboard.database.tables import job_runs
 from wakeboard_dashboard import create_app, formats, params, ui_root
 from wakeboard_dashboard.answers import local_path
 from wakeboard_dashboard.live import fragment_tag

@@ -15,9 +15,9 @@ from tests.conftest import Connection
 from tests.dashboard.apps import overhear
 from tests.dashboard.conftest import AsRole
 from tests.factories import a_run, a_type, a_worker, row, rows
-from wakeboard.audit import Actor
 from wakeboard.core.newrun import NewRun
 from wakeboard.core.states import Role
+from wakeboard.database.audit import Actor
 from wakeboard.people import users
 from wakeboard.transitions import by_hand, cancel, retry_now, run_again
 from wakeboard_dashboard.scopes import Scope, declared

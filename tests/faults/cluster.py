@@ -13,7 +13,7 @@ import pytest
 
 from tests.processes import wait_until
 from tests.servers import Server, own_server
-from wakeboard import embedded
+from wakeboard.database import embedded
 
 # Commits reach the operating system, which is not what crashes here.
 SETTINGS = {"fsync": "off", "full_page_writes": "off", "max_connections": "100"}

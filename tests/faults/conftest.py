@@ -12,7 +12,7 @@ import pytest
 from tests.faults.house import House, a_house
 from tests.faults.rows import Scale
 from tests.processes import wait_until
-from wakeboard import db
+from wakeboard.database import db
 
 # Workers leave ended leases alone for a heartbeat and five seconds after a server's start (duties.reaper).
 SETTLED_SECONDS = 10.0

@@ -18,8 +18,8 @@ from tests.faults.house import House
 from tests.faults.rows import Scale
 from tests.faults.truth import Line
 from tests.processes import wait_until
-from wakeboard.audit import Actor
 from wakeboard.core.states import Role
+from wakeboard.database.audit import Actor
 from wakeboard.transitions.effects import settle
 
 Measured = Callable[[str], None]

@@ -12,7 +12,8 @@ from tests.factories import rows
 from tests.faults.clockwork import every
 from tests.faults.house import Connection, House
 from tests.faults.truth import now
-from wakeboard import db, enqueue
+from wakeboard import enqueue
+from wakeboard.database import db
 
 
 class Feeder:

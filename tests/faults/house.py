@@ -22,7 +22,7 @@ from tests.faults import invariants
 from tests.faults.sampler import Sampler
 from tests.faults.truth import PLACE, Line, hash_of, now, read
 from tests.processes import Wakeboard, free_port, wait_until, wakeboard
-from wakeboard import db
+from wakeboard.database import db
 
 Connection = psycopg.Connection[Any]
 APP = "tests.faults.apps.handlers"

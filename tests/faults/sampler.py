@@ -13,7 +13,7 @@ import psycopg
 
 from tests.faults.invariants import epochs_fell
 from tests.faults.truth import now
-from wakeboard import db
+from wakeboard.database import db
 
 EVERY_SECONDS = 0.5
 OVERDUE = """

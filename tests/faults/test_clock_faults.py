@@ -24,7 +24,7 @@ from tests.faults.truth import now
 from tests.faults.wallclock import WallClock, build, compiler
 from tests.processes import Wakeboard, wait_until
 from tests.servers import own_server
-from wakeboard.embedded.identity import Identity
+from wakeboard.database.embedded.identity import Identity
 
 Measured = Callable[[str], None]
 HOUR = 3_600

@@ -34,7 +34,7 @@ from tests.faults.rows import Scale, fault
 from tests.faults.truth import Line
 from tests.processes import wait_until
 from tests.worker.motion import is_alive
-from wakeboard import db
+from wakeboard.database import db
 from wakeboard.transitions import cancel, retry_now
 
 

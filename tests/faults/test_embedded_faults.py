@@ -46,8 +46,8 @@ from tests.faults.house import LEASE_SECONDS, SETTINGS, House, a_house
 from tests.faults.rows import Scale, fault
 from tests.faults.truth import PLACE, now
 from tests.processes import Wakeboard, surroundings, wait_until, wakeboard
-from wakeboard import db, embedded
-from wakeboard.embedded.identity import Identity, first_blocked
+from wakeboard.database import db, embedded
+from wakeboard.database.embedded.identity import Identity, first_blocked
 
 Measured = Callable[[str], None]
 IS_UP = "Wakeboard is at"

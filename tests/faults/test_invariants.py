@@ -19,7 +19,7 @@ from tests.faults.rows import FaultRow, Scale, as_markdown, in_order
 from tests.faults.sampler import Sampler
 from tests.faults.truth import Line
 from tests.processes import ROOT, wait_until
-from wakeboard import db
+from wakeboard.database import db
 
 HASH = truth.hash_of({})
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)

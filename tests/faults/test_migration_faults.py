@@ -24,8 +24,8 @@ from tests.faults.rows import Scale, fault
 from tests.faults.truth import PLACE, now
 from tests.processes import ROOT, Wakeboard, surroundings, wait_until, wakeboard
 from tests.servers import Server
-from wakeboard import db
-from wakeboard.migrations.locks import PATIENCE_SECONDS, TRY_SECONDS
+from wakeboard.database import db
+from wakeboard.database.migrations.locks import PATIENCE_SECONDS, TRY_SECONDS
 
 Measured = Callable[[str], None]
 STARTERS = 5
@@ -107,7 +107,7 @@ def source_before(folder: Path) -> Path | None:
 
     It is the last commit before this version's migration came.
     """
-    (newest,) = (ROOT / "worker/wakeboard/migrations/versions").glob(f"{HEAD}_*.py")
+    (newest,) = (ROOT / "worker/wakeboard/database/migrations/versions").glob(f"{HEAD}_*.py")
     words = ["log", "--diff-filter=A", "--format=%H", "-1", "--", str(newest.relative_to(ROOT))]
     commit = _git(*words).decode().strip() if shutil.which("git") else ""
     archive = _git("archive", "--format=tar", f"{commit}~1", "worker") if commit else b""

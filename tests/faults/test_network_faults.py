@@ -22,9 +22,9 @@ from tests.faults.truth import now
 from tests.middleman import Middleman, Way, between
 from tests.processes import wait_until
 from tests.worker.motion import is_alive
-from wakeboard import db
-from wakeboard.audit import Actor
 from wakeboard.core.states import Role
+from wakeboard.database import db
+from wakeboard.database.audit import Actor
 from wakeboard.liveness import late_loops, loops
 from wakeboard.transitions import Answer, cancel, enqueue, retry_now
 

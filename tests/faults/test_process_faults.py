@@ -19,8 +19,8 @@ from tests.faults.truth import Line, now
 from tests.middleman import Middleman, between
 from tests.processes import Wakeboard, run_wakeboard, wait_until
 from tests.worker.motion import is_alive
-from wakeboard.audit import Actor
 from wakeboard.core.states import Role
+from wakeboard.database.audit import Actor
 from wakeboard.processes.control import SILENT_SECONDS
 from wakeboard.transitions import cancel
 

@@ -19,8 +19,8 @@ from tests.faults.invariants import i14_silence_is_visible
 from tests.faults.rows import Scale, fault
 from tests.faults.truth import now
 from tests.processes import Wakeboard, wait_until
-from wakeboard.audit import Actor
 from wakeboard.core.states import Role
+from wakeboard.database.audit import Actor
 from wakeboard.transitions import cancel, retry_now
 
 Measured = Callable[[str], None]

@@ -16,8 +16,8 @@ import psutil
 from tests import factories
 from tests.factories import Connection, attempts, row
 from tests.processes import Wakeboard, wait_until, wakeboard
-from wakeboard.audit import Actor
 from wakeboard.core.states import Role
+from wakeboard.database.audit import Actor
 
 APP = "tests.worker.apps.motion"
 LEASE = 2.0

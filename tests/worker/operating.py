@@ -8,8 +8,8 @@ from typing import Any
 
 from tests.factories import Connection, Row, rows
 from tests.processes import wait_until
-from wakeboard.audit import Actor
 from wakeboard.core.states import Role
+from wakeboard.database.audit import Actor
 from wakeboard.filters.runs import FIELDS
 from wakeboard.filters.values import Asked, read_pairs
 from wakeboard.operations import advance, matching

@@ -6,10 +6,10 @@ import psycopg
 import pytest
 
 from tests.processes import wait_until
-from wakeboard import absence
-from wakeboard.absence import Absence, Lack
 from wakeboard.config import log
-from wakeboard.db import DatabaseError
+from wakeboard.database import absence
+from wakeboard.database.absence import Absence, Lack
+from wakeboard.database.db import DatabaseError
 from wakeboard.duties import lease, thread
 from wakeboard.duties.lease import LeaseKeeper
 from wakeboard.duties.thread import Duties

@@ -17,7 +17,6 @@ from tests.conftest import Connection
 from tests.factories import a_definition, a_run, a_worker, age, from_now, insert, rows
 from tests.processes import free_port, wait_until
 from tests.receivers import SECRET, Mailbox, Receiver, mailbox, receiver
-from wakeboard import db
 from wakeboard import own_connection as own
 from wakeboard.alerts import channels as channels_module
 from wakeboard.alerts import delivery
@@ -29,6 +28,7 @@ from wakeboard.config.settings import Settings, SettingsError
 from wakeboard.context import Context
 from wakeboard.core.kinds import KINDS
 from wakeboard.core.outcome import Permanent, Retryable
+from wakeboard.database import db
 from wakeboard.jobs.alert import alert
 
 __all__ = ["mailbox", "receiver"]

@@ -12,13 +12,13 @@ import pytest
 from tests.conftest import Connection
 from tests.factories import a_run, age, rows
 from tests.receivers import Mailbox, Receiver, mailbox, receiver
-from wakeboard import db
 from wakeboard.alerts import report, trial
 from wakeboard.alerts.channels import Channels
 from wakeboard.alerts.delivery import deliver, waiting
 from wakeboard.alerts.watch import Watch
-from wakeboard.audit import ENGINE
 from wakeboard.config.settings import Settings
+from wakeboard.database import db
+from wakeboard.database.audit import ENGINE
 
 __all__ = ["mailbox", "receiver"]
 NAME = "morning_report"

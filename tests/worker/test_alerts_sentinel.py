@@ -22,12 +22,12 @@ from tests.factories import a_run, age, rows
 from tests.processes import wait_until, wakeboard
 from tests.receivers import Mailbox, Receiver, mailbox, receiver
 from tests.servers import SETTINGS, running_server
-from wakeboard import db, embedded
-from wakeboard.absence import Lack
 from wakeboard.alerts.outage import Outage
 from wakeboard.alerts.sentinel import Sentinel
 from wakeboard.config import log
 from wakeboard.config.settings import Settings
+from wakeboard.database import db, embedded
+from wakeboard.database.absence import Lack
 
 __all__ = ["mailbox", "receiver"]
 SLOW = 40

@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from wakeboard import db
-from wakeboard.answer_timeout import SilentServer, TimedConnection
+from wakeboard.database import db
+from wakeboard.database.answer_timeout import SilentServer, TimedConnection
 
 
 def test_a_server_that_does_not_answer_in_time_is_given_up(database: str) -> None:

@@ -17,9 +17,9 @@ from tests.factories import row
 from tests.processes import Wakeboard, run_wakeboard, wait_until, wakeboard
 from tests.servers import make_folder, on_disk
 from tests.worker.motion import SHORT, insert_many, wait_until_registered, wait_until_status
-from wakeboard import db, embedded
-from wakeboard.embedded import locks
-from wakeboard.embedded.server import find
+from wakeboard.database import db, embedded
+from wakeboard.database.embedded import locks
+from wakeboard.database.embedded.server import find
 from wakeboard.transitions import enqueue
 
 ENOUGH_SECONDS = 120

@@ -13,7 +13,7 @@ import pytest
 from tests.factories import Connection, a_run, a_type
 from tests.middleman import Way, between
 from tests.processes import wait_until
-from wakeboard import db
+from wakeboard.database import db, planning
 from wakeboard.loop.channel import (
     OLDEST_PLANS_SECONDS,
     PLANS_ROWS,
@@ -28,7 +28,7 @@ from wakeboard.loop.channel import (
     array,
     numbers,
 )
-from wakeboard.transitions.engine import claims, endings, planning, reaping, renewal
+from wakeboard.transitions.engine import claims, endings, reaping, renewal
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from tests.conftest import Connection
 from tests.embedded_servers import short_folder
 from tests.factories import rows
 from tests.processes import Wakeboard, run_wakeboard, wait_until, wakeboard
-from wakeboard import embedded
+from wakeboard.database import embedded
 
 LINK = re.compile(r"Wakeboard is at (http://127\.0\.0\.1:\d+)/login\?token=\S+")
 MANY = """

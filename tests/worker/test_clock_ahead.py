@@ -10,10 +10,10 @@ from tests.factories import Connection, a_definition, a_run, a_type, a_worker, i
 from tests.worker import test_liveness as liveness_rows
 from wakeboard import fleet, liveness, schedule
 from wakeboard.alerts.judge import Memory, judge
-from wakeboard.audit import Actor
 from wakeboard.cli.diagnosis import liveness as diagnosis
 from wakeboard.core import leases
 from wakeboard.core.states import Role
+from wakeboard.database.audit import Actor
 from wakeboard.duties.clock import SLICE, Clock
 from wakeboard.people import sessions, throttle
 from wakeboard.people.throttle import TooManyAttempts

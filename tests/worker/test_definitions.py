@@ -12,8 +12,8 @@ import pytest
 from tests import factories
 from tests.conftest import Connection
 from tests.processes import wait_until_blocked
-from wakeboard.audit import Actor
 from wakeboard.core.states import Role
+from wakeboard.database.audit import Actor
 from wakeboard.transitions import definitions, editing
 from wakeboard.transitions.definitions import Definition, DefinitionError
 

@@ -18,11 +18,11 @@ from tests import factories
 from tests.conftest import Connection
 from tests.processes import wait_until
 from wakeboard import own_connection as own
-from wakeboard.audit import Actor
 from wakeboard.context import Context
 from wakeboard.core.errors.fingerprint import group_of, own_frame
 from wakeboard.core.outcome import Cancelled, Permanent, Retryable
 from wakeboard.core.states import Role
+from wakeboard.database.audit import Actor
 from wakeboard.jobs import demo
 from wakeboard.jobs.demo import inbox, invoices, lives, neighbours, orders, past, reports, shop
 from wakeboard.jobs.demo.mailbox import LARGEST_BYTES, read

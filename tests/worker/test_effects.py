@@ -20,13 +20,13 @@ from tests import factories
 from tests.conftest import Connection
 from tests.embedded_servers import FAST, short_folder
 from tests.processes import wait_until, wait_until_blocked, wakeboard
-from wakeboard import db, embedded
 from wakeboard import own_connection as own
-from wakeboard.audit import Actor
 from wakeboard.context import Context
 from wakeboard.core.outcome import Cancelled, Retryable
 from wakeboard.core.states import Role
-from wakeboard.db import DatabaseError
+from wakeboard.database import db, embedded
+from wakeboard.database.audit import Actor
+from wakeboard.database.db import DatabaseError
 from wakeboard.effects import LeaseLost, Unconfirmed
 from wakeboard.finishing import TransactionEnded
 from wakeboard.invoke import invoke

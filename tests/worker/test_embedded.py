@@ -42,9 +42,9 @@ from tests.embedded_servers import (
     tear_pid_files,
 )
 from tests.processes import wait_until
-from wakeboard import embedded
-from wakeboard.embedded import EmbeddedError
-from wakeboard.embedded.identity import Identity, first_blocked
+from wakeboard.database import embedded
+from wakeboard.database.embedded import EmbeddedError
+from wakeboard.database.embedded.identity import Identity, first_blocked
 
 only_root = pytest.mark.skipif(not AS_ROOT, reason="needs root to become another OS user")
 

@@ -9,10 +9,11 @@ import pytest
 from tests.conftest import Connection
 from tests.factories import a_run, a_type, claim, fail, rows, send, status, succeed
 from tests.factories import renew as renewed
-from wakeboard import db, transitions
-from wakeboard.audit import Actor
+from wakeboard import transitions
 from wakeboard.config.settings import Settings
 from wakeboard.core.states import Role
+from wakeboard.database import db
+from wakeboard.database.audit import Actor
 from wakeboard.retention.keep import Keep
 from wakeboard.retention.sweep import Retention
 from wakeboard.transitions.engine import reaping

@@ -10,12 +10,12 @@ import pytest
 
 from tests.conftest import Connection
 from tests.factories import Claimed, a_run, a_type, claim, send, succeed
-from wakeboard import db
+from wakeboard.database import db, planning
 from wakeboard.loop import front as module
 from wakeboard.loop.claiming import claim_script
 from wakeboard.loop.claims import Plan
 from wakeboard.loop.front import MORE, WHOLE, Front, Places
-from wakeboard.transitions.engine import claims, planning
+from wakeboard.transitions.engine import claims
 from wakeboard.transitions.engine.claims import PRIORITIES
 
 MORNING, NOON = "2026-01-01 08:00:00+00", "2026-01-01 12:00:00+00"

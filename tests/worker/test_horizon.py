@@ -14,8 +14,9 @@ from psycopg.conninfo import make_conninfo
 from psycopg.rows import dict_row
 
 from tests.conftest import Connection
-from wakeboard import cli, horizon
-from wakeboard.horizon import LONG_TRANSACTION_SECONDS, MANY_TRANSACTIONS, MUCH_LOG_BYTES, Holder
+from wakeboard import cli
+from wakeboard.database import horizon
+from wakeboard.database.horizon import LONG_TRANSACTION_SECONDS, MANY_TRANSACTIONS, MUCH_LOG_BYTES, Holder
 
 PLAIN: dict[str, Any] = {
     "kind": "session", "id": "77", "name": "psql", "owner": "anna", "state": "idle in transaction",

@@ -12,7 +12,8 @@ import pytest
 
 from tests.factories import Connection, from_now, insert, rows
 from tests.processes import wait_until_blocked
-from wakeboard import db, hours, statistics
+from wakeboard import hours, statistics
+from wakeboard.database import db
 from wakeboard.duties import counting
 from wakeboard.duties.counting import Counting
 from wakeboard.hours import HOUR

@@ -20,8 +20,8 @@ from tests.conftest import Connection
 from tests.factories import a_run, a_type, claim, rows
 from tests.middleman import between
 from tests.processes import ROOT, run_wakeboard, surroundings, wait_until
-from wakeboard import db
 from wakeboard.cli.diagnosis.indexes import bloated_ones
+from wakeboard.database import db
 from wakeboard.duties.indexes import Indexes
 from wakeboard.indexes import bloat as bloat_module
 from wakeboard.indexes import rebuild, state

@@ -9,7 +9,8 @@ import pytest
 
 from tests.factories import Connection, a_run, a_type, claim, end_lease, reap, row, succeed
 from tests.worker.motion import OPERATOR
-from wakeboard import db, transitions
+from wakeboard import transitions
+from wakeboard.database import db
 from wakeboard.duties.lease import CancelAsked, LeaseKeeper, LeaseLost, LoopHangs
 from wakeboard.loop.held import Held, Holdings, boottime_ns
 from wakeboard.processes.wire import Assignment

@@ -12,8 +12,8 @@ from sqlalchemy import text
 
 from tests.conftest import Connection
 from tests.processes import wait_until
-from wakeboard import db
-from wakeboard.tables import SCHEMA, metadata
+from wakeboard.database import db
+from wakeboard.database.tables import SCHEMA, metadata
 
 
 def test_migrations_end_in_the_tables(database: str) -> None:

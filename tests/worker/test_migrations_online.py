@@ -13,8 +13,8 @@ from tests.conftest import Connection
 from tests.processes import wait_until
 from tests.servers import Server
 from tests.worker.test_migrations import definitions
-from wakeboard import db
-from wakeboard.migrations import beforehand
+from wakeboard.database import db
+from wakeboard.database.migrations import beforehand
 
 VALID = "SELECT indisvalid FROM pg_index WHERE indexrelid = to_regclass('wakeboard.job_runs_by_group')"
 WAITING = """

@@ -23,8 +23,8 @@ from tests.worker.operating import (
     operation,
     step,
 )
-from wakeboard.audit import Actor
 from wakeboard.core.states import Role
+from wakeboard.database.audit import Actor
 from wakeboard.duties.operations import Operations
 from wakeboard.operations import advance, control, matching, rules
 from wakeboard.operations.matching import Preview

@@ -11,8 +11,8 @@ from tests.factories import Connection, a_run, a_type, claim, row, rows
 from tests.processes import wait_until
 from tests.worker.motion import a_worker, insert, wait_until_status
 from wakeboard import cli
-from wakeboard.audit import Actor
 from wakeboard.core.states import Role
+from wakeboard.database.audit import Actor
 from wakeboard.transitions import pauses
 from wakeboard.waits.question import QUESTION
 from wakeboard.waits.reasons import reasons

@@ -10,8 +10,8 @@ import pytest
 from tests.factories import Connection, a_run, a_type, attempts, end_lease, row, status
 from tests.processes import wait_until
 from tests.worker.refusing import refuse, refuse_at_commit
-from wakeboard import db
 from wakeboard.config import log
+from wakeboard.database import db
 from wakeboard.duties.reaper import Reaper
 
 

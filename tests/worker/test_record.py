@@ -9,8 +9,8 @@ import pytest
 from tests.factories import Connection, attempts, claim, end_lease, reap, row, status
 from tests.worker.endings import decided, held
 from tests.worker.recording import recorder, running, succeeded, write
-from wakeboard import db
 from wakeboard.core.outcome import Answer
+from wakeboard.database import db
 from wakeboard.loop.channel import Channel, StatementFailed
 from wakeboard.loop.deciding import decide, never_started
 from wakeboard.loop.held import boottime_ns

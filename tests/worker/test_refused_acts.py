@@ -11,8 +11,8 @@ from tests.factories import Connection, a_run, row, rows
 from tests.worker.motion import OPERATOR
 from tests.worker.refusing import refuse, refuse_at_commit
 from wakeboard import transitions
-from wakeboard.audit import acting
 from wakeboard.config import log
+from wakeboard.database.audit import acting
 
 
 @pytest.mark.parametrize("rule", [refuse, refuse_at_commit])

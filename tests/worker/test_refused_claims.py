@@ -10,7 +10,7 @@ import pytest
 from tests.factories import Connection, a_run, a_type, attempts, row, rows
 from tests.worker.motion import a_worker, insert, insert_many, wait_until_all
 from tests.worker.refusing import refuse, refuse_at_commit, refuse_no_more, result_of
-from wakeboard import db
+from wakeboard.database import db
 from wakeboard.loop.apart import MOST_REFUSED
 from wakeboard.loop.channel import Channel, array, numbers
 from wakeboard.loop.claiming import claim_script

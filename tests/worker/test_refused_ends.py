@@ -22,8 +22,8 @@ from tests.worker.motion import (
 )
 from tests.worker.recording import Desk, running, succeeded, write
 from tests.worker.refusing import refuse, refuse_at_commit, refuse_no_more, result_of
-from wakeboard import db
 from wakeboard.config import log
+from wakeboard.database import db
 from wakeboard.duties.lease import LeaseKeeper
 from wakeboard.loop.channel import Channel
 from wakeboard.loop.claiming import Recovered, recovery_script

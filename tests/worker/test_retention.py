@@ -25,10 +25,11 @@ from tests.factories import (
 )
 from tests.processes import run_wakeboard, wait_until, wait_until_blocked
 from tests.worker.motion import SHORT, a_worker
-from wakeboard import db, ledger, transitions
-from wakeboard.audit import Actor, record
+from wakeboard import ledger, transitions
 from wakeboard.config.settings import Settings
 from wakeboard.core.states import Role
+from wakeboard.database import db
+from wakeboard.database.audit import Actor, record
 from wakeboard.retention import leftovers, runs, state
 from wakeboard.retention.keep import Keep
 from wakeboard.retention.sweep import BATCH_SETTINGS, Retention

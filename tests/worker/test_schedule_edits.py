@@ -13,8 +13,8 @@ import pytest
 from tests.factories import Connection, Row, rows
 from tests.worker import cron_oracle
 from wakeboard import code_schedules, schedule
-from wakeboard.audit import ENGINE, Actor
 from wakeboard.core.states import Role
+from wakeboard.database.audit import ENGINE, Actor
 from wakeboard.transitions import definitions, editing
 from wakeboard.transitions.definitions import Definition
 

@@ -12,9 +12,9 @@ import pytest
 from tests.factories import Connection, rows
 from tests.worker.refusing import refuse
 from wakeboard import code_schedules
-from wakeboard.audit import Actor
 from wakeboard.config import log
 from wakeboard.core.states import Role
+from wakeboard.database.audit import Actor
 from wakeboard.transitions import definitions
 from wakeboard.transitions.definitions import Definition
 from wakeboard.transitions.editing import edit

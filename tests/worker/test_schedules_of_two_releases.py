@@ -8,9 +8,9 @@ import pytest
 
 from tests.factories import Connection, rows
 from wakeboard import code_schedules
-from wakeboard.audit import Actor
 from wakeboard.config import log
 from wakeboard.core.states import Role
+from wakeboard.database.audit import Actor
 from wakeboard.duties.presence import Presence, new_worker_id
 from wakeboard.transitions import definitions
 from wakeboard.transitions.editing import edit

@@ -11,8 +11,8 @@ from tests.conftest import Connection
 from tests.factories import a_run, a_worker, from_now, rows, status
 from tests.processes import wait_until, wait_until_blocked
 from wakeboard import cli
-from wakeboard.audit import Actor
 from wakeboard.core.states import Role
+from wakeboard.database.audit import Actor
 from wakeboard.transitions import retry_now, selection
 
 OPERATOR, VIEWER = Actor("alice", Role.OPERATOR, "web"), Actor("bob", Role.VIEWER, "web")

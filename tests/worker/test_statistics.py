@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.factories import Connection, a_run, a_type, claim, fail, succeed
-from wakeboard import db, statistics
+from wakeboard import statistics
+from wakeboard.database import db
 from wakeboard.statistics import bucket_seconds, percentile
 
 SUM = (

@@ -8,9 +8,9 @@ import pytest
 
 from tests.conftest import Connection
 from tests.factories import a_type, rows
-from wakeboard.audit import Actor, terminal_actor
 from wakeboard.cli import run
 from wakeboard.core.states import Role
+from wakeboard.database.audit import Actor, terminal_actor
 from wakeboard.people import users
 from wakeboard.people.users import AccountError
 

@@ -11,8 +11,8 @@ import pytest
 from tests import factories
 from tests.conftest import Connection
 from wakeboard import transitions
-from wakeboard.audit import Actor
 from wakeboard.core.states import Role
+from wakeboard.database.audit import Actor
 from wakeboard.transitions.engine import endings, reaping, renewal
 
 OPERATOR = Actor("alice", Role.OPERATOR, "web")

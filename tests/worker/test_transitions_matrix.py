@@ -13,8 +13,8 @@ import pytest
 from tests import factories
 from tests.conftest import Connection
 from wakeboard import transitions
-from wakeboard.audit import Actor
 from wakeboard.core.states import MOVES, VERBS, Move, Outcome, Role, Status, Verb, allowed
+from wakeboard.database.audit import Actor
 from wakeboard.transitions import Answer
 from wakeboard.transitions.engine.fence import NOTE_REFUSAL
 

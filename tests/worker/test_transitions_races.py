@@ -15,14 +15,15 @@ import pytest
 from tests import factories
 from tests.conftest import Connection
 from tests.processes import wait_until, wait_until_blocked
-from wakeboard import db, transitions
-from wakeboard.audit import Actor
+from wakeboard import transitions
 from wakeboard.core.states import Role
+from wakeboard.database import db
+from wakeboard.database.audit import Actor
+from wakeboard.database.planning import PLANNING
 from wakeboard.transitions import Answer
 from wakeboard.transitions.engine.claims import WHOLE, claim
 from wakeboard.transitions.engine.endings import SUCCEED
 from wakeboard.transitions.engine.fence import STANDING
-from wakeboard.transitions.engine.planning import PLANNING
 
 OPERATOR = Actor("alice", Role.OPERATOR, "web")
 

@@ -11,7 +11,7 @@ import pytest
 from tests.factories import Connection, a_run, a_type, attempts, row, rows, status
 from tests.worker.recording import Desk, succeeded, write
 from tests.worker.refusing import refuse, refuse_at_commit, result_of
-from wakeboard import db
+from wakeboard.database import db
 from wakeboard.loop.channel import Channel, ChannelLost
 from wakeboard.loop.claiming import claim_script
 from wakeboard.loop.claims import Claims, Plan

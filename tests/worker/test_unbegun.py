@@ -38,8 +38,8 @@ from tests.worker.motion import (
 )
 from tests.worker.refusing import refuse
 from wakeboard import own_connection, transitions
-from wakeboard.audit import Actor
 from wakeboard.core.states import Role
+from wakeboard.database.audit import Actor
 from wakeboard.duties.reaper import Reaper
 from wakeboard.processes import beginning
 from wakeboard.processes.beginning import strike_off

@@ -18,8 +18,8 @@ from tests.old_servers import is_installed, old_server
 from tests.processes import free_port, run_wakeboard, wait_until, wakeboard
 from tests.servers import Server
 from tests.standbys import standby_of
-from wakeboard import db
 from wakeboard.config.settings import Settings
+from wakeboard.database import db
 from wakeboard_dashboard import create_app
 
 OLD = "The server is PostgreSQL 15; Wakeboard needs PostgreSQL 16 or newer."

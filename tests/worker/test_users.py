@@ -9,10 +9,10 @@ from werkzeug import security
 
 from tests.conftest import Connection
 from tests.factories import rows
-from wakeboard import db
-from wakeboard.audit import Actor, terminal_actor
 from wakeboard.config.settings import Settings
 from wakeboard.core.states import Role
+from wakeboard.database import db
+from wakeboard.database.audit import Actor, terminal_actor
 from wakeboard.people import passwords, users
 from wakeboard.people.sessions import IDLE_SECONDS, SESSION_SECONDS
 

@@ -27,7 +27,7 @@ from tests.worker.motion import (
     wait_until_started,
     wait_until_status,
 )
-from wakeboard import db, embedded
+from wakeboard.database import db, embedded
 
 # Commits must reach the operating system: the server is crashed, the machine is not.
 SETTINGS = {"fsync": "off", "full_page_writes": "off"}

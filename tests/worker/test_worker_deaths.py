@@ -13,7 +13,7 @@ import pytest
 from tests.factories import Connection, attempts, row
 from tests.processes import ROOT, Wakeboard, wait_until
 from tests.worker.motion import a_worker, counts, insert, insert_many, wait_until_all, wait_until_status
-from wakeboard import db
+from wakeboard.database import db
 
 DEATHS = {
     "exit": "exited",

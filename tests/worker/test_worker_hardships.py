@@ -8,7 +8,7 @@ from pathlib import Path
 from tests.factories import Connection
 from tests.processes import wait_until
 from tests.worker.motion import a_worker, insert, insert_many, outcomes, wait_until_all, wait_until_status
-from wakeboard.db import connect
+from wakeboard.database.db import connect
 from wakeboard.transitions import enqueue_many
 
 

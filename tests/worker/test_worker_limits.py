@@ -24,8 +24,8 @@ from tests.worker.motion import (
     wait_until_status,
 )
 from wakeboard import transitions
-from wakeboard.audit import Actor
 from wakeboard.core.states import Role
+from wakeboard.database.audit import Actor
 
 ADMIN = Actor("ada", Role.ADMIN, "web")
 

@@ -22,7 +22,8 @@ from tests.worker.motion import (
     wait_until_all,
     wait_until_status,
 )
-from wakeboard import db, transitions
+from wakeboard import transitions
+from wakeboard.database import db
 
 
 @pytest.fixture(scope="module")

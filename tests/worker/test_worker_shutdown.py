@@ -140,7 +140,7 @@ def test_signals_under_load_leave_nothing_running(database: str, connection: Con
     stop = threading.Event()
 
     def keep_coming() -> None:
-        from wakeboard import db
+        from wakeboard.database import db
 
         with db.connect(database, name="wakeboard producer") as producer:
             while not stop.is_set():

@@ -20,7 +20,7 @@ from tests.worker.motion import (
     wait_until_idle,
 )
 from tests.worker.refusing import refuse
-from wakeboard.db import connect
+from wakeboard.database.db import connect
 
 # How many of a type's attempts overlapped at most, by the times that their history tells.
 OVERLAPPING = """

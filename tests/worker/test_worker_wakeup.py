@@ -17,7 +17,7 @@ from tests.worker.motion import (
     wait_until_idle,
     wait_until_status,
 )
-from wakeboard import db
+from wakeboard.database import db
 
 
 @pytest.fixture(scope="module")

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 import pytest
 
 from tests.factories import Connection, a_run, a_type, claim
-from wakeboard import db
 from wakeboard.core.outcome import Answer
+from wakeboard.database import db
 from wakeboard.loop.channel import Channel
 from wakeboard.loop.deciding import decide
 from wakeboard.loop.held import Held, Holdings, boottime_ns

@@ -10,11 +10,11 @@ from typing import Any
 
 import psycopg
 
-from wakeboard import refusals
 from wakeboard.config import log
 from wakeboard.core.text.texts import first_line
-from wakeboard.db import LOCKED
-from wakeboard.refusals import is_refusal
+from wakeboard.database import refusals
+from wakeboard.database.db import LOCKED
+from wakeboard.database.refusals import is_refusal
 from wakeboard.transitions import registered, sayings
 from wakeboard.transitions.sayings import NOTHING_SAID, Said
 

@@ -22,7 +22,7 @@ from wakeboard import ledger
 from wakeboard.core.outcome import Retryable
 from wakeboard.core.process.exits import is_success
 from wakeboard.core.text.plain_json import plain, result_text, what_is_wrong
-from wakeboard.db import DatabaseError
+from wakeboard.database.db import DatabaseError
 from wakeboard.ledger import Entry, Holder
 from wakeboard.own_connection import drop, joined, own_connection
 from wakeboard.remembered import PROCESS_KEYS, Remembered

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 import psycopg
 from psycopg.pq import TransactionStatus
 
-from wakeboard.answer_timeout import TimedConnection, answering_within
 from wakeboard.config.settings import default_data_dir
-from wakeboard.db import PROOF_SECONDS, DatabaseError, connect
+from wakeboard.database.answer_timeout import TimedConnection, answering_within
+from wakeboard.database.db import PROOF_SECONDS, DatabaseError, connect
 
 if TYPE_CHECKING:
     from wakeboard.finishing import FencedEngine
@@ -92,7 +92,7 @@ def _embedded_url() -> str:
     """
     # Imported when it is wanted: whoever has a URL needs nothing of it, and Windows cannot.
     try:
-        from wakeboard import embedded
+        from wakeboard.database import embedded
     except ImportError as refused:
         raise DatabaseError(str(refused)) from refused
     folder = Path(os.environ.get("WAKEBOARD_DATA_DIR") or default_data_dir())

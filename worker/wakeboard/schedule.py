@@ -19,12 +19,12 @@ from typing import Any, NamedTuple
 import psycopg
 from psycopg.rows import dict_row
 
-from wakeboard import refusals
 from wakeboard.config import log
 from wakeboard.core.time.clock_skew import is_ahead, is_before
+from wakeboard.database import refusals
+from wakeboard.database.indexed import IS_UNDER_WAY
+from wakeboard.database.refusals import Refusals, halves, is_refusal
 from wakeboard.due import Decision, Due, Missed, find_due, sort_fires
-from wakeboard.indexed import IS_UNDER_WAY
-from wakeboard.refusals import Refusals, halves, is_refusal
 
 BATCH = 200
 # After a long outage one look would take as long as all of it; the rest stays due for the next look.

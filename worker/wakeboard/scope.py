@@ -10,8 +10,8 @@ from typing import Any
 
 import psycopg
 
-from wakeboard.audit import Actor
 from wakeboard.core.states import Role
+from wakeboard.database.audit import Actor
 
 # Each is an index scan of its own in the list of runs.
 MOST_TYPES = 20

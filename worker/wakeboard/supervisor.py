@@ -18,7 +18,7 @@ import psycopg
 
 from wakeboard.config import log, stop_signals
 from wakeboard.config.settings import Settings
-from wakeboard.db import DatabaseError, connect
+from wakeboard.database.db import DatabaseError, connect
 from wakeboard.duties.background import Background
 from wakeboard.duties.hearing import Hearing
 from wakeboard.duties.lease import CancelAsked, LeaseKeeper, LeaseLost

@@ -6,7 +6,7 @@ from typing import Any
 
 from sqlalchemy import Connection, RowMapping, case, func, select
 
-from wakeboard.tables import alert_messages, alert_rules, installation
+from wakeboard.database.tables import alert_messages, alert_rules, installation
 from wakeboard_dashboard.queries.fixed import fixed
 
 MESSAGES = 50

@@ -9,10 +9,10 @@ from datetime import datetime
 
 from sqlalchemy import Connection, func, select
 
+from wakeboard.database.tables import audit_log
 from wakeboard.filters.audit import search
 from wakeboard.filters.search import Search, Start
 from wakeboard.filters.values import FilterError
-from wakeboard.tables import audit_log
 from wakeboard_dashboard.params import Filters, WrongFilter, read_cursor
 from wakeboard_dashboard.queries.keyset import Rows, beyond, keyset_page
 from wakeboard_dashboard.queries.runs import SECRET_SAID

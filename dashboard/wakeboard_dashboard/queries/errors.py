@@ -17,8 +17,8 @@ from sqlalchemy import BigInteger, Connection, Row, RowMapping, bindparam, func,
 from sqlalchemy.types import ARRAY, DateTime, Text
 
 from wakeboard.core.states import FAILING, FAILURES, sql_list
+from wakeboard.database.tables import job_attempts, workers
 from wakeboard.nights.faults import UNKNOWN
-from wakeboard.tables import job_attempts, workers
 from wakeboard_dashboard.queries import tallies
 from wakeboard_dashboard.queries.groups import Kept, Sameness, by_number
 

@@ -14,7 +14,7 @@ from sqlalchemy import ARRAY, BigInteger, Connection, RowMapping, any_, bindpara
 
 from wakeboard.core.errors.fingerprint import QUIET_DAYS
 from wakeboard.core.states import Status
-from wakeboard.tables import audit_log, error_groups, job_attempts, job_runs, workers
+from wakeboard.database.tables import audit_log, error_groups, job_attempts, job_runs, workers
 
 # For this long after its first failure a group is new, and after a return it is back.
 FRESH = timedelta(hours=24)

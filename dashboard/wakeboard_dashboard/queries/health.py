@@ -9,9 +9,9 @@ from sqlalchemy import Connection, func, select, text, union_all
 
 from wakeboard import liveness
 from wakeboard.core.states import FAILURES, Status, sql_list
+from wakeboard.database.tables import job_types, statistics_deltas, statistics_rollups
 from wakeboard.hours import hour_of
 from wakeboard.liveness import Loop
-from wakeboard.tables import job_types, statistics_deltas, statistics_rollups
 from wakeboard.unfireable import UNFIREABLE
 from wakeboard_dashboard.queries import types
 

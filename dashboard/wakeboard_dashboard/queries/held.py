@@ -12,8 +12,8 @@ from sqlalchemy import BigInteger, Boolean, Select, and_, func, literal_column, 
 
 from wakeboard import fleet
 from wakeboard.core import leases
+from wakeboard.database.tables import job_runs
 from wakeboard.filters.search import IS_RUNNING
-from wakeboard.tables import job_runs
 
 _HAS_ENDED, _IS_SILENT, _IS_STUCK, _IS_FINISHING = (
     literal_column(of(str(job_runs)), Boolean())

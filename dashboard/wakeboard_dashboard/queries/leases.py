@@ -22,7 +22,7 @@ from sqlalchemy.dialects.postgresql import TIMESTAMP
 
 from wakeboard.core import leases
 from wakeboard.core.states import Status
-from wakeboard.tables import job_attempts, job_runs, job_types, workers
+from wakeboard.database.tables import job_attempts, job_runs, job_types, workers
 from wakeboard_dashboard.params import Filters
 from wakeboard_dashboard.queries.keyset import Rows, keyset_page
 

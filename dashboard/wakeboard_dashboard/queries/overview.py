@@ -26,7 +26,7 @@ from sqlalchemy import (
 from wakeboard import fleet
 from wakeboard.core import leases
 from wakeboard.core.states import FAILING, Status
-from wakeboard.tables import (
+from wakeboard.database.tables import (
     effects,
     job_definitions,
     job_runs,

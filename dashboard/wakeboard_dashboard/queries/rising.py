@@ -15,7 +15,7 @@ from sqlalchemy import Connection, select
 from wakeboard.alerts import questions
 from wakeboard.alerts.finding import Finding
 from wakeboard.core.kinds import KINDS
-from wakeboard.tables import alert_rules
+from wakeboard.database.tables import alert_rules
 
 KIND = "failures_rise"
 KEPT = timedelta(seconds=15)

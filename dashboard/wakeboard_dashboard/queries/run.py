@@ -26,7 +26,7 @@ from sqlalchemy import (
 
 from wakeboard import ledger
 from wakeboard.core import lineage
-from wakeboard.tables import (
+from wakeboard.database.tables import (
     audit_log,
     effects,
     job_attempts,

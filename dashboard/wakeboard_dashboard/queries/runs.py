@@ -32,10 +32,10 @@ from sqlalchemy import (
 )
 
 from wakeboard.core.text.redaction import SECRET_KEYS
+from wakeboard.database.tables import job_definitions, job_runs, job_types
 from wakeboard.filters.conditions import Hidden
 from wakeboard.filters.search import Search, Start
 from wakeboard.filters.search import search as filtered
-from wakeboard.tables import job_definitions, job_runs, job_types
 from wakeboard_dashboard.params import Filters, WrongFilter, read_cursor
 from wakeboard_dashboard.queries.held import IS_LEASE_ENDED, IS_SILENT, IS_STUCK
 from wakeboard_dashboard.queries.keyset import Rows, beyond, keyset_page

@@ -28,8 +28,8 @@ from sqlalchemy import (
     text,
 )
 
+from wakeboard.database.tables import audit_log, job_definitions, job_runs, job_types, missed_fires
 from wakeboard.filters.named import removed_schedules_named
-from wakeboard.tables import audit_log, job_definitions, job_runs, job_types, missed_fires
 from wakeboard.transitions.definitions import WAITING
 from wakeboard.waits.standstill import standstill
 from wakeboard_dashboard.params import Filters

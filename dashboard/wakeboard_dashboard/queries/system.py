@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from sqlalchemy import Connection, RowMapping
 
-from wakeboard import horizon
+from wakeboard.database import horizon
 from wakeboard.indexes import state
 
 MOST_REFUSED = 10_000

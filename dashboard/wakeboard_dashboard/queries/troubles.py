@@ -24,7 +24,7 @@ from sqlalchemy import (
 )
 
 from wakeboard.core.states import Status
-from wakeboard.tables import job_runs, workers
+from wakeboard.database.tables import job_runs, workers
 from wakeboard_dashboard.queries.fixed import fixed
 from wakeboard_dashboard.queries.held import IS_STUCK, standing
 from wakeboard_dashboard.queries.overview import BY_TYPE, CAP, GROUPS, IN_PASSING

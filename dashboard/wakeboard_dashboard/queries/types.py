@@ -16,7 +16,7 @@ from sqlalchemy import Connection, RowMapping, any_, func, or_, select, text
 from wakeboard import fleet
 from wakeboard.core import leases
 from wakeboard.core.states import CLAIMABLE, FAILING, FAILURES, Status, sql_list
-from wakeboard.tables import job_types, workers
+from wakeboard.database.tables import job_types, workers
 from wakeboard_dashboard.params import Filters
 from wakeboard_dashboard.queries.ended import Bar, together
 from wakeboard_dashboard.queries.keyset import Rows, keyset_page

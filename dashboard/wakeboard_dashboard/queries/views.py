@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy import Connection, RowMapping, bindparam, select
 
-from wakeboard.tables import saved_views
+from wakeboard.database.tables import saved_views
 
 MOST_SHOWN = 100
 views = saved_views.c

@@ -10,7 +10,7 @@ from sqlalchemy import Boolean, Connection, Integer, any_, literal, literal_colu
 
 from wakeboard import fleet
 from wakeboard.core.states import Status
-from wakeboard.tables import workers
+from wakeboard.database.tables import workers
 from wakeboard_dashboard.params import Filters
 from wakeboard_dashboard.queries.keyset import Rows, keyset_page
 from wakeboard_dashboard.queries.overview import ALIVE

@@ -12,12 +12,12 @@ from sqlalchemy import RowMapping
 
 from wakeboard.alerts import trial
 from wakeboard.alerts.channels import Channels, host_of
-from wakeboard.audit import Actor
 from wakeboard.config.settings import Settings
 from wakeboard.core.kinds import KINDS, Kind
 from wakeboard.core.states import Role
 from wakeboard.core.text.redaction import redact
 from wakeboard.core.time.durations import parse_duration
+from wakeboard.database.audit import Actor
 from wakeboard.transitions import Answer, alerts
 from wakeboard_dashboard import params
 from wakeboard_dashboard.connection import as_of, reading

@@ -12,9 +12,9 @@ from flask import Blueprint, Response, abort, current_app, g, redirect, request
 from sqlalchemy import RowMapping
 
 from wakeboard.core.states import VERBS, Role
+from wakeboard.database.tables import audit_log
 from wakeboard.filters.audit import FIELDS, RESULTS, SOURCES, UNDONE
 from wakeboard.filters.search import WINDOW
-from wakeboard.tables import audit_log
 from wakeboard_dashboard import params
 from wakeboard_dashboard.connection import as_of, reading
 from wakeboard_dashboard.live import FRAGMENTS, add_page, rows_twin

@@ -7,7 +7,7 @@ from typing import Any
 import psycopg
 from flask import Blueprint, abort, g, request
 
-from wakeboard.audit import Actor
+from wakeboard.database.audit import Actor
 from wakeboard.transitions import Answer, EnqueueError, NewRun, by_hand, holding
 from wakeboard_dashboard import params
 from wakeboard_dashboard.connection import as_of, reading

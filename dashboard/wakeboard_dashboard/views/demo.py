@@ -13,7 +13,7 @@ from typing import Any
 import psycopg
 from flask import Blueprint, abort, current_app
 
-from wakeboard.audit import Actor
+from wakeboard.database.audit import Actor
 from wakeboard.transitions import Answer
 from wakeboard_dashboard import params
 from wakeboard_dashboard.connection import may_ask_in_passing, reading

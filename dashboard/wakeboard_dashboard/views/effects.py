@@ -7,7 +7,7 @@ from typing import Any
 import psycopg
 from flask import Blueprint, abort
 
-from wakeboard.audit import Actor
+from wakeboard.database.audit import Actor
 from wakeboard.transitions import Answer
 from wakeboard.transitions.effects import settle
 from wakeboard_dashboard import params

@@ -7,8 +7,8 @@ from typing import Any
 import psycopg
 from flask import Blueprint, Response, abort, g, render_template, request
 
-from wakeboard.audit import Actor
 from wakeboard.core.states import FAILING, VERBS, Status
+from wakeboard.database.audit import Actor
 from wakeboard.transitions import Answer
 from wakeboard.transitions import errors as moves
 from wakeboard_dashboard import answers, everything, failures, params

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from flask import Blueprint, Response, abort, current_app, g, redirect, render_template, request
 
-from wakeboard import audit
-from wakeboard.audit import Actor
+from wakeboard.database import audit
+from wakeboard.database.audit import Actor
 from wakeboard.people import users
 from wakeboard_dashboard import again, strangers
 from wakeboard_dashboard.answers import local_path, see_other

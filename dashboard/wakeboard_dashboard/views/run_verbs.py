@@ -9,9 +9,9 @@ import psycopg
 from flask import Blueprint, abort, g, request
 
 from wakeboard import transitions
-from wakeboard.audit import Actor
 from wakeboard.core.states import Role
 from wakeboard.core.text.redaction import redact
+from wakeboard.database.audit import Actor
 from wakeboard.transitions import Answer
 from wakeboard_dashboard.connection import reading
 from wakeboard_dashboard.formats import pretty

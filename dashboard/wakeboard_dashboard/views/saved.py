@@ -8,7 +8,7 @@ import psycopg
 from flask import Blueprint, abort, request
 from sqlalchemy import RowMapping
 
-from wakeboard.audit import Actor
+from wakeboard.database.audit import Actor
 from wakeboard.filters.runs import FIELDS
 from wakeboard.transitions import Answer, views
 from wakeboard_dashboard import params

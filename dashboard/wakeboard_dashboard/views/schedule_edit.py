@@ -13,7 +13,7 @@ from sqlalchemy import Connection, RowMapping, literal_column, select
 
 from wakeboard.core.states import VERBS
 from wakeboard.core.text.redaction import redact
-from wakeboard.tables import job_definitions
+from wakeboard.database.tables import job_definitions
 from wakeboard.transitions import Answer, definitions, editing
 from wakeboard_dashboard import params
 from wakeboard_dashboard.answers import local_path, respond, wanted

@@ -12,7 +12,7 @@ from markupsafe import Markup
 from sqlalchemy import RowMapping
 
 from wakeboard.core.text.redaction import redact
-from wakeboard.tables import job_definitions
+from wakeboard.database.tables import job_definitions
 from wakeboard.transitions import definitions, registered
 from wakeboard_dashboard import params
 from wakeboard_dashboard.connection import as_of, reading

@@ -13,13 +13,14 @@ import psycopg
 from flask import Blueprint, current_app, g
 from sqlalchemy import exc
 
-from wakeboard import __version__, db
+from wakeboard import __version__
 from wakeboard.config.settings import HIDDEN, PREFIX, Settings
 from wakeboard.core.states import Role
 from wakeboard.core.text.redaction import redact
 from wakeboard.core.text.texts import first_line
-from wakeboard.db import DatabaseError
-from wakeboard.horizon import Holder
+from wakeboard.database import db
+from wakeboard.database.db import DatabaseError
+from wakeboard.database.horizon import Holder
 from wakeboard_dashboard import formats, params
 from wakeboard_dashboard.connection import as_of, database, looking, reading
 from wakeboard_dashboard.costs import Page

@@ -13,10 +13,10 @@ import psycopg
 from flask import Blueprint, abort, g
 from sqlalchemy import RowMapping
 
-from wakeboard.audit import Actor
 from wakeboard.core.instructions import command_user, no_worker_for
 from wakeboard.core.text.redaction import redact
-from wakeboard.tables import job_types
+from wakeboard.database.audit import Actor
+from wakeboard.database.tables import job_types
 from wakeboard.transitions import Answer, types
 from wakeboard_dashboard import params
 from wakeboard_dashboard.connection import as_of, reading

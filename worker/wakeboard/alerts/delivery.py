@@ -15,7 +15,7 @@ import psycopg
 
 from wakeboard.alerts.channels import Channels, NotSent, Outgoing
 from wakeboard.core.time.clock_skew import is_ahead, is_before
-from wakeboard.db import DatabaseError
+from wakeboard.database.db import DatabaseError
 
 Connection = psycopg.Connection[Any]
 # Longer than any channel takes, so that a claim which ended means that its process died.

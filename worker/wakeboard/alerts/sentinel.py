@@ -18,20 +18,20 @@ from typing import Any
 
 import psycopg
 
-from wakeboard.absence import Absence, Lack
 from wakeboard.alerts.channels import Channels
 from wakeboard.alerts.delivery import SENT, deliver, waiting
 from wakeboard.alerts.heartbeat import Heartbeat
 from wakeboard.alerts.outage import PATIENCE_SECONDS, Outage
 from wakeboard.alerts.watch import Watch, post
-from wakeboard.audit import ENGINE
 from wakeboard.config import log
 from wakeboard.config.service_thread import ServiceThread
 from wakeboard.config.settings import Settings
 from wakeboard.core.text.texts import described, first_line
-from wakeboard.db import NO_TABLES, DatabaseError, connect
+from wakeboard.database.absence import Absence, Lack
+from wakeboard.database.audit import ENGINE
+from wakeboard.database.db import NO_TABLES, DatabaseError, connect
+from wakeboard.database.refusals import Refusals
 from wakeboard.liveness import Beat
-from wakeboard.refusals import Refusals
 from wakeboard.transitions import cancel
 
 Connection = psycopg.Connection[Any]

@@ -10,7 +10,7 @@ from wakeboard.alerts.finding import NAMED
 from wakeboard.core.kinds import JOB_TYPE
 from wakeboard.core.states import CLAIMABLE, FAILURES, Status, sql_list
 from wakeboard.core.time.clock_skew import is_since
-from wakeboard.indexed import IS_SET_ASIDE
+from wakeboard.database.indexed import IS_SET_ASIDE
 from wakeboard.liveness import SILENCE_SECONDS
 from wakeboard.transitions.engine.refused import FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS
 

@@ -17,10 +17,10 @@ from wakeboard.alerts.channels import Channels, NotSent, Outgoing
 from wakeboard.alerts.judge import Memory
 from wakeboard.alerts.messages import Words, words
 from wakeboard.alerts.watch import place_of, post
-from wakeboard.audit import Actor
 from wakeboard.config.settings import Settings
 from wakeboard.core.answer import Answer
 from wakeboard.core.kinds import KINDS, configured
+from wakeboard.database.audit import Actor
 from wakeboard.transitions.alerts import missing
 from wakeboard.transitions.operator import act
 

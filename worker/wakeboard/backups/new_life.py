@@ -14,8 +14,8 @@ from typing import Any
 import psycopg
 from psycopg.rows import class_row
 
-from wakeboard import audit
-from wakeboard.audit import Actor
+from wakeboard.database import audit
+from wakeboard.database.audit import Actor
 
 # More than any run can have been claimed, and more runs than can have been made, since the backup.
 EPOCHS_AHEAD = 1_000_000

@@ -7,13 +7,13 @@ from collections.abc import Mapping
 import click
 
 from wakeboard.alerts import trial
-from wakeboard.audit import terminal_actor
 from wakeboard.cli import reach, reading
 from wakeboard.cli.flags import Noun, reason_option, settings
 from wakeboard.cli.kinds import DURATION
 from wakeboard.cli.printing import listing, verdicts
 from wakeboard.core.answer import Answer
 from wakeboard.core.kinds import KINDS
+from wakeboard.database.audit import terminal_actor
 from wakeboard.transitions import alerts as moves
 
 COLUMNS = ("name", "state", "found", "fired_at", "sent_at", "checked_at", "silenced_until")

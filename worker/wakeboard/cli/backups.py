@@ -11,8 +11,6 @@ from pathlib import Path
 
 import click
 
-from wakeboard import db as databases
-from wakeboard.audit import terminal_actor
 from wakeboard.backups.dump import BackupError, contents, dump
 from wakeboard.backups.load import load
 from wakeboard.backups.new_life import begin_new_life
@@ -21,7 +19,9 @@ from wakeboard.cli.flags import Verb, settings
 from wakeboard.cli.printing import answer, tell
 from wakeboard.cli.refusals import Failed, Wrong
 from wakeboard.config.settings import Settings
-from wakeboard.embedded.progress import Teller
+from wakeboard.database import db as databases
+from wakeboard.database.audit import terminal_actor
+from wakeboard.database.embedded.progress import Teller
 
 FORGOTTEN = (
     "What was done since the backup is forgotten, effects included: runs that ended since then may run "
@@ -35,7 +35,7 @@ BACKED_UP = "UPDATE wakeboard.installation SET backed_up_at = %s"
 @click.option("--force", is_flag=True, help="Overwrite FILE when it exists.")
 def backup(file: Path | None, force: bool) -> None:
     """Write the embedded database into FILE, while all goes on; without FILE into DATA_DIR/backups."""
-    from wakeboard import embedded
+    from wakeboard.database import embedded
 
     chosen = settings()
     _require_embedded(chosen, 'pg_dump --format=custom --file=FILE "$WAKEBOARD_DATABASE_URL"')
@@ -65,7 +65,7 @@ def backup(file: Path | None, force: bool) -> None:
 @click.option("--yes", is_flag=True, help="Do not ask; what was done since the backup is forgotten.")
 def restore(file: Path, yes: bool) -> None:
     """Put the backup FILE in the place of the embedded database; the one before is kept aside."""
-    from wakeboard import embedded
+    from wakeboard.database import embedded
 
     chosen = settings()
     _require_embedded(chosen, 'pg_restore --dbname="$WAKEBOARD_DATABASE_URL" FILE, into an empty database')
@@ -99,7 +99,7 @@ def _say_done(file: Path, aside: Path | None, running: int) -> None:
 
 def _require_embedded(chosen: Settings, instead: str) -> None:
     """Raise Wrong unless the database is the embedded one (``up`` hands its URL to what it starts)."""
-    from wakeboard import embedded
+    from wakeboard.database import embedded
 
     if chosen.database_url is None:
         return
@@ -121,7 +121,7 @@ def _own_file(chosen: Settings) -> Path:
 
 def _require_unused(data_dir: Path) -> None:
     """Raise Failed, naming who is connected, while anybody is."""
-    from wakeboard import embedded
+    from wakeboard.database import embedded
 
     connected = embedded.sessions(data_dir)
     if not connected:
@@ -136,8 +136,8 @@ def _require_unused(data_dir: Path) -> None:
 @contextmanager
 def _workshop(data_dir: Path) -> Iterator[Path]:
     """Give a data folder of its own beside the cluster, on the same disk, gone afterwards."""
-    from wakeboard import embedded
-    from wakeboard.embedded.identity import make_folders
+    from wakeboard.database import embedded
+    from wakeboard.database.embedded.identity import make_folders
 
     make_folders(data_dir)
     made = Path(tempfile.mkdtemp(prefix="restore-", dir=data_dir))
@@ -151,7 +151,7 @@ def _workshop(data_dir: Path) -> Iterator[Path]:
 
 def _rebuild(workshop: Path, program: Path, file: Path) -> int:
     """Make the restored cluster in ``workshop`` and stop it; return how many runs were running."""
-    from wakeboard import embedded
+    from wakeboard.database import embedded
 
     teller = Teller(tell)
     server = embedded.start(workshop, progress=teller)
@@ -166,7 +166,7 @@ def _rebuild(workshop: Path, program: Path, file: Path) -> int:
 
 def _prove(data_dir: Path, aside: Path | None, was_running: bool) -> None:
     """Start the server on the restored cluster; when it does not answer, bring the old one back."""
-    from wakeboard import embedded
+    from wakeboard.database import embedded
 
     try:
         server = embedded.start(data_dir, progress=Teller(tell))

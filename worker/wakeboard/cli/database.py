@@ -7,11 +7,11 @@ import shutil
 
 import click
 
-from wakeboard import db as databases
 from wakeboard.cli import backups, fencing, reach
 from wakeboard.cli.flags import Noun, settings
 from wakeboard.cli.printing import answer
 from wakeboard.cli.refusals import Failed, Wrong
+from wakeboard.database import db as databases
 
 
 @click.group(cls=Noun)
@@ -75,7 +75,7 @@ def shell(arguments: tuple[str, ...]) -> None:
 
 
 def _own_psql() -> str:
-    from wakeboard import embedded
+    from wakeboard.database import embedded
 
     return str(embedded.binary("psql", settings().data_dir))
 
@@ -97,7 +97,7 @@ def _as_variables(url: str) -> dict[str, str]:
 @db.command()
 def stop() -> int:
     """Stop the embedded server, unless somebody uses it."""
-    from wakeboard import embedded
+    from wakeboard.database import embedded
 
     chosen = settings()
     if chosen.database_url is not None:

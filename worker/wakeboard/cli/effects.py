@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import click
 
-from wakeboard.audit import terminal_actor
 from wakeboard.cli import reach, reading
 from wakeboard.cli.flags import Noun, reason_option
 from wakeboard.cli.kinds import EFFECT_ID, RUN_ID
 from wakeboard.cli.printing import listing, verdicts
+from wakeboard.database.audit import terminal_actor
 from wakeboard.transitions.effects import settle as settle_effect
 
 COLUMNS = ("id", "key", "counts_for", "run_id", "job_type", "attempt", "created_at", "run_status")

@@ -6,12 +6,12 @@ from datetime import datetime
 
 import click
 
-from wakeboard.audit import acting, record, terminal_actor
 from wakeboard.cli import reach
 from wakeboard.cli.flags import Verb
 from wakeboard.cli.kinds import DURATION, MOMENT, json_object
 from wakeboard.cli.printing import answer
 from wakeboard.cli.refusals import Wrong
+from wakeboard.database.audit import acting, record, terminal_actor
 from wakeboard.transitions.by_hand import near
 from wakeboard.transitions.enqueue import enqueue as enqueue_run
 

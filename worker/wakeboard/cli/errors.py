@@ -16,8 +16,8 @@ from wakeboard.config.settings import SettingsError
 from wakeboard.config.streams import silence
 from wakeboard.core.newrun import EnqueueError
 from wakeboard.core.time.cron import CronError
-from wakeboard.db import NO_TABLES, DatabaseError, UnfitError, without_tables
-from wakeboard.embedded.errors import EmbeddedError
+from wakeboard.database.db import NO_TABLES, DatabaseError, UnfitError, without_tables
+from wakeboard.database.embedded.errors import EmbeddedError
 from wakeboard.filters.values import FilterError
 from wakeboard.people.permission import AccountError
 from wakeboard.transitions.definitions import DefinitionError

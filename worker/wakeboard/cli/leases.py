@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import click
 
-from wakeboard.audit import terminal_actor
 from wakeboard.cli import reach, reading
 from wakeboard.cli.flags import Verb, is_json, reason_option
 from wakeboard.cli.kinds import RUN_ID
 from wakeboard.cli.printing import listing, say, verdicts
 from wakeboard.cli.reach import Row
 from wakeboard.core.leases import STATES, takeover
+from wakeboard.database.audit import terminal_actor
 from wakeboard.transitions import selection
 
 COLUMNS = (

@@ -8,12 +8,12 @@ from zoneinfo import ZoneInfo
 
 import click
 
-from wakeboard.audit import terminal_actor
 from wakeboard.cli import reach, reading
 from wakeboard.cli.flags import Noun, is_json, reason_option, settings
 from wakeboard.cli.kinds import RowId
 from wakeboard.cli.printing import answer, cell, listing, say, tell, verdicts
 from wakeboard.cli.refusals import Wrong
+from wakeboard.database.audit import terminal_actor
 from wakeboard.operations import control, rules
 from wakeboard.operations.start import Wanted, start, unconfirmed
 

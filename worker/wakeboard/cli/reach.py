@@ -11,11 +11,11 @@ from typing import Any
 import psycopg
 from psycopg.rows import dict_row
 
-from wakeboard import db
 from wakeboard.cli.flags import settings
 from wakeboard.cli.printing import tell
 from wakeboard.config.settings import Settings
 from wakeboard.core.text.stored import make_readable
+from wakeboard.database import db
 
 Connection = psycopg.Connection[Any]
 Row = dict[str, Any]
@@ -28,7 +28,7 @@ def database_url(chosen: Settings) -> str:
     """
     if chosen.database_url is not None:
         return chosen.database_url
-    from wakeboard import embedded
+    from wakeboard.database import embedded
 
     if embedded.is_running(chosen.data_dir):
         return embedded.url(chosen.data_dir)

@@ -8,7 +8,6 @@ from zoneinfo import ZoneInfo
 
 import click
 
-from wakeboard.audit import terminal_actor
 from wakeboard.cli import reach, reading
 from wakeboard.cli.enqueuing import require_type
 from wakeboard.cli.flags import Noun, is_json, reason_option
@@ -17,6 +16,7 @@ from wakeboard.cli.printing import answer, listing, say, verdicts
 from wakeboard.cli.refusals import Wrong
 from wakeboard.core.instructions import COMMAND_TYPE, command_type, command_user
 from wakeboard.core.time.cron import Cron, check_timezone
+from wakeboard.database.audit import terminal_actor
 from wakeboard.preview import FIRES
 from wakeboard.preview import preview as preview_of
 from wakeboard.transitions import definitions

@@ -6,12 +6,12 @@ from datetime import datetime, timedelta
 
 import click
 
-from wakeboard.audit import terminal_actor
 from wakeboard.cli import reach, reading
 from wakeboard.cli.flags import Noun, reason_option
 from wakeboard.cli.kinds import END
 from wakeboard.cli.printing import listing, verdicts
 from wakeboard.cli.refusals import Wrong
+from wakeboard.database.audit import terminal_actor
 from wakeboard.transitions import holding
 from wakeboard.transitions import types as moves
 

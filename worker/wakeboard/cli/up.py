@@ -17,13 +17,13 @@ from urllib.parse import urlsplit
 
 import psycopg
 
-from wakeboard import db
 from wakeboard.cli import people, reach
 from wakeboard.cli.printing import answer, tell
 from wakeboard.cli.refusals import Wrong
 from wakeboard.cli.siblings import Family
 from wakeboard.config import stop_signals
 from wakeboard.config.settings import Settings
+from wakeboard.database import db
 from wakeboard.people.users import create_login_link
 
 READY_SECONDS = 60
@@ -109,7 +109,7 @@ def _database(settings: Settings, wish: Wish) -> Iterator[str]:
         _migrate(settings.database_url)
         yield settings.database_url
         return
-    from wakeboard import embedded
+    from wakeboard.database import embedded
 
     was_running = embedded.is_running(settings.data_dir)
     try:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import click
 
 from wakeboard import transitions
-from wakeboard.audit import terminal_actor
 from wakeboard.cli import reach
 from wakeboard.cli.flags import Verb, reason_option
 from wakeboard.cli.kinds import RUN_ID, json_object
 from wakeboard.cli.printing import verdicts
+from wakeboard.database.audit import terminal_actor
 from wakeboard.transitions import selection
 
 

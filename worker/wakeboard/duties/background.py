@@ -12,8 +12,8 @@ from typing import Any, Protocol
 import psycopg
 
 from wakeboard import code_schedules, schedule
-from wakeboard.absence import Lack
 from wakeboard.config.settings import Settings
+from wakeboard.database.absence import Lack
 from wakeboard.duties.alerts import ALERTS_SECONDS, Alerts
 from wakeboard.duties.clock import CLOCK_SECONDS, Clock
 from wakeboard.duties.counting import MERGE_SECONDS, Counting

@@ -14,7 +14,7 @@ import psycopg
 
 from wakeboard.config import log
 from wakeboard.core.text.texts import described
-from wakeboard.db import DatabaseError, is_pooled
+from wakeboard.database.db import DatabaseError, is_pooled
 from wakeboard.indexes import rebuild, state
 from wakeboard.indexes.bloat import FLOOR_BYTES
 

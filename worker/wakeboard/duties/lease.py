@@ -16,16 +16,16 @@ from typing import Any
 
 import psycopg
 
-from wakeboard.absence import Absence
 from wakeboard.config.service_thread import ServiceThread
 from wakeboard.core.text.texts import described
-from wakeboard.db import DatabaseError, configure, connect, is_pooled
+from wakeboard.database.absence import Absence
+from wakeboard.database.db import DatabaseError, configure, connect, is_pooled
+from wakeboard.database.planning import PLANNING
+from wakeboard.database.refusals import Refusals, halves, is_refusal, said
 from wakeboard.duties.presence import Beat
 from wakeboard.duties.watchdog import Watchdog
 from wakeboard.loop.held import Held, Holdings, boottime_ns
-from wakeboard.refusals import Refusals, halves, is_refusal, said
 from wakeboard.transitions.engine.fence import STANDING
-from wakeboard.transitions.engine.planning import PLANNING
 from wakeboard.transitions.engine.renewal import CANCELS, RENEW
 
 BUSY_TRIES = 3

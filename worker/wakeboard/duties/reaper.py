@@ -20,7 +20,7 @@ from wakeboard.config import log
 from wakeboard.core.errors.backoff import Backoff
 from wakeboard.core.errors.fingerprint import LOST_TEMPLATE, lost_group
 from wakeboard.core.time.clock_skew import is_since
-from wakeboard.refusals import Refusals, halves, is_refusal, said
+from wakeboard.database.refusals import Refusals, halves, is_refusal, said
 from wakeboard.transitions.engine.reaping import END_REFUSED, ENDED_LEASES, GIVE_BACK, REAP
 from wakeboard.transitions.engine.unbegun import STRIKE_OFF
 

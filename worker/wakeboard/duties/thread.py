@@ -16,15 +16,15 @@ from typing import Any
 
 import psycopg
 
-from wakeboard.absence import Absence, Lack
 from wakeboard.config.service_thread import FailureLog, ServiceThread
 from wakeboard.core.text.texts import described, first_line
-from wakeboard.db import NO_TABLES, DatabaseError, connect, current_revision
+from wakeboard.database.absence import Absence, Lack
+from wakeboard.database.db import NO_TABLES, DatabaseError, connect, current_revision
+from wakeboard.database.refusals import Refusals
 from wakeboard.duties.hearing import NotHeard
 from wakeboard.duties.presence import Beat
 from wakeboard.duties.watchdog import Watchdog
 from wakeboard.loop.channel import DEADLINE_SECONDS, USELESS
-from wakeboard.refusals import Refusals
 
 RECONNECT_SECONDS = 1.0
 LONGEST_PAUSE_SECONDS = 5.0

@@ -14,6 +14,8 @@ from typing import Any
 from sqlalchemy import BigInteger, ColumnElement, DateTime, Select, bindparam, select, text
 
 from wakeboard.core.answer import HTTP
+from wakeboard.database.halving import last_before
+from wakeboard.database.tables import audit_log
 from wakeboard.filters.search import WINDOW, Search, Start
 from wakeboard.filters.values import (
     LONGEST_TEXT,
@@ -25,8 +27,6 @@ from wakeboard.filters.values import (
     one_of,
     refuse_reversed,
 )
-from wakeboard.halving import last_before
-from wakeboard.tables import audit_log
 
 RESULTS = (*HTTP, "refused")
 # Somebody asked and nothing came of it.

@@ -9,7 +9,7 @@ from typing import Any
 
 from sqlalchemy import BigInteger, Select, cast, or_, select
 
-from wakeboard.tables import audit_log, job_definitions, workers
+from wakeboard.database.tables import audit_log, job_definitions, workers
 
 
 def workers_named(name: str) -> Select[Any]:

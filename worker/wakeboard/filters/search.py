@@ -27,11 +27,11 @@ from sqlalchemy import (
 )
 
 from wakeboard.core.states import FAILING, Status
+from wakeboard.database.tables import job_runs
 from wakeboard.filters.conditions import LOOKED_AT, WALKING, Hidden, failed_between, looked_at, plain
 from wakeboard.filters.named import removed_schedules_named, schedules_named
 from wakeboard.filters.runs import FAILED, states_of
 from wakeboard.filters.values import Asked, FilterError, refuse_reversed
-from wakeboard.tables import job_runs
 
 # How many runs one request looks at for filters that no index serves; the cursor leads on to the next ones.
 WINDOW = 20_000

@@ -15,9 +15,9 @@ import psycopg
 from psycopg import sql
 from psycopg.rows import class_row
 
-from wakeboard import horizon
 from wakeboard.config import log
-from wakeboard.db import configure, connect, is_pooled
+from wakeboard.database import horizon
+from wakeboard.database.db import configure, connect, is_pooled
 from wakeboard.indexes.bloat import FLOOR_BYTES, Index, Leftover, bloated, leftovers, megabytes
 from wakeboard.indexes.state import GIVEN_UP_SECONDS, Pass, store
 

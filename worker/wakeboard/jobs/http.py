@@ -31,9 +31,9 @@ from wakeboard.core.instructions import (
 )
 from wakeboard.core.outcome import Permanent, Retryable
 from wakeboard.core.text.texts import clean_text
+from wakeboard.database.whole_answer import CutOff, read_whole
 from wakeboard.jobs.instructions import instructions
 from wakeboard.registry import job
-from wakeboard.whole_answer import CutOff, read_whole
 
 TRY_AGAIN = frozenset({408, 409, 425, 429})
 _HEAD_BYTES = 2_048

@@ -12,11 +12,11 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
+from wakeboard.database.refusals import halves, is_of_row, one_line
 from wakeboard.loop.channel import Asked, Rows, Script, Statement, StatementFailed, array, numbers
 from wakeboard.loop.claims import Plan
 from wakeboard.loop.held import boottime_ns
 from wakeboard.loop.round import Refused, Round, Turn
-from wakeboard.refusals import halves, is_of_row, one_line
 from wakeboard.transitions.engine.refused import CLAIM_THESE, SET_ASIDE, candidates
 
 # So many refused runs at most are looked for in one round: each costs some statements.

@@ -19,8 +19,8 @@ import psycopg
 from psycopg import pq
 from psycopg.adapt import Transformer
 
-from wakeboard.db import configure, is_pooled
-from wakeboard.transitions.engine.planning import PLANNING
+from wakeboard.database.db import configure, is_pooled
+from wakeboard.database.planning import PLANNING
 
 # As Python's own values: int, float, bool, str, None.
 Rows = list[tuple[Any, ...]]

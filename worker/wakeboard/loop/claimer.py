@@ -11,9 +11,10 @@ import math
 from collections.abc import Callable, Sequence
 from time import monotonic
 
-from wakeboard.absence import Lack
 from wakeboard.config import log
-from wakeboard.db import NO_TABLES_STATES
+from wakeboard.database.absence import Lack
+from wakeboard.database.db import NO_TABLES_STATES
+from wakeboard.database.refusals import Refusals
 from wakeboard.duties.presence import Beat
 from wakeboard.loop.channel import Rows, StatementFailed
 from wakeboard.loop.claiming import Recovered, busy_script, claim_script, recovery_script
@@ -25,7 +26,6 @@ from wakeboard.loop.record import Written
 from wakeboard.loop.round import Claimed
 from wakeboard.loop.slots import Slots
 from wakeboard.loop.turnover import BREAK_SECONDS, MOST_ALONG, Ends, Turnover
-from wakeboard.refusals import Refusals
 
 NEVER = -1
 # Somebody who claims from a type with a limit has its lock for about a millisecond.

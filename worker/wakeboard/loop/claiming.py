@@ -10,6 +10,7 @@ from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from wakeboard.database.refusals import halves, is_of_row
 from wakeboard.duties.presence import BUSY, IDLE
 from wakeboard.loop.apart import claim_apart
 from wakeboard.loop.channel import Asked, Rows, Script, StatementFailed, array
@@ -18,7 +19,6 @@ from wakeboard.loop.front import WHOLE, Front
 from wakeboard.loop.held import Holdings, boottime_ns
 from wakeboard.loop.round import Round, Turn
 from wakeboard.loop.turnover import Ends
-from wakeboard.refusals import halves, is_of_row
 from wakeboard.transitions.engine.claims import (
     FORGOTTEN,
     HELD_BY_ME,

@@ -9,10 +9,10 @@ from time import monotonic
 
 import psycopg
 
-from wakeboard.absence import Absence
 from wakeboard.config.service_thread import FailureLog
 from wakeboard.core.text.texts import described
-from wakeboard.db import DatabaseError, UnfitError, connect, is_pooled
+from wakeboard.database.absence import Absence
+from wakeboard.database.db import DatabaseError, UnfitError, connect, is_pooled
 from wakeboard.loop.channel import Channel
 
 # Within five seconds of the end of an outage, however long it was, a worker is at work again.

@@ -16,12 +16,12 @@ from typing import Any
 from wakeboard.core.errors.fingerprint import group_of
 from wakeboard.core.outcome import PLAIN
 from wakeboard.core.states import Status
+from wakeboard.database.refusals import halves, is_of_row
 from wakeboard.loop.channel import Rows, Script, Statement, StatementFailed, array, numbers
 from wakeboard.loop.deciding import Ended
 from wakeboard.loop.held import Held, boottime_ns
 from wakeboard.loop.told import Told
 from wakeboard.loop.unrecorded import lighten
-from wakeboard.refusals import halves, is_of_row
 from wakeboard.transitions.engine.endings import FAIL, RELEASE, SUCCEED
 from wakeboard.transitions.engine.fence import NOTE_REFUSAL, STANDING
 

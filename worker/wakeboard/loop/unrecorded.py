@@ -13,9 +13,9 @@ from dataclasses import replace
 from time import monotonic
 
 from wakeboard.core.states import FINISH_REFUSED
+from wakeboard.database.refusals import one_line
 from wakeboard.loop.channel import StatementFailed
 from wakeboard.loop.deciding import Ended
-from wakeboard.refusals import one_line
 
 LONGEST_PAUSE_SECONDS = 5.0
 LONGEST_DELAY_SECONDS = 3600.0

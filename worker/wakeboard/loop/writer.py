@@ -6,13 +6,13 @@ from collections.abc import Callable, Sequence
 from time import monotonic
 
 from wakeboard.config import log
+from wakeboard.database.refusals import Refusals, is_of_row, one_line
 from wakeboard.duties.presence import Beat
 from wakeboard.loop.channel import StatementFailed
 from wakeboard.loop.deciding import Ended
 from wakeboard.loop.held import Held, Holdings, boottime_ns
 from wakeboard.loop.line import Line
 from wakeboard.loop.record import Recorder, Written
-from wakeboard.refusals import Refusals, is_of_row, one_line
 
 # While so many are still held, a statement waits until so many have ended, but no longer than this.
 STILL_HELD = 300

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from wakeboard.halving import last_before
+from wakeboard.database.halving import last_before
 from wakeboard.nights import Ask, Row, Window
 
 MOST = 50

@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 
 from wakeboard.core.leases import is_stuck
 from wakeboard.core.states import FAILURES, sql_list
-from wakeboard.halving import last_before
+from wakeboard.database.halving import last_before
 from wakeboard.hours import BEGINNING
 from wakeboard.nights import Ask, Row, Window
 from wakeboard.nights.stretches import Busy, Stretch, joined

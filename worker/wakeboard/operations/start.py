@@ -11,8 +11,8 @@ from typing import Any
 
 import psycopg
 
-from wakeboard.audit import Actor, _short, acting, record
 from wakeboard.core.answer import Answer
+from wakeboard.database.audit import Actor, _short, acting, record
 from wakeboard.operations import rules
 from wakeboard.transitions.operator import permit
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import psycopg
 
-from wakeboard.audit import Actor
+from wakeboard.database.audit import Actor
 from wakeboard.transitions.operator import permit
 
 

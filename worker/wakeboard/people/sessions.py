@@ -13,9 +13,9 @@ from typing import Any
 
 import psycopg
 
-from wakeboard.audit import Actor, acting, record, terminal_actor
 from wakeboard.core.states import Role
 from wakeboard.core.time.clock_skew import is_ahead, is_since
+from wakeboard.database.audit import Actor, acting, record, terminal_actor
 
 Connection = psycopg.Connection[Any]
 

@@ -12,9 +12,9 @@ from typing import Any
 import psycopg
 from psycopg.rows import dict_row
 
-from wakeboard.audit import Actor, acting, record
 from wakeboard.core.states import Role
 from wakeboard.core.time.clock_skew import is_since
+from wakeboard.database.audit import Actor, acting, record
 from wakeboard.people import passwords, throttle
 from wakeboard.people.permission import AccountError, require
 from wakeboard.people.sessions import (

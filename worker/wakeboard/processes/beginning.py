@@ -31,8 +31,8 @@ def strike_off(assignment: Assignment) -> Answer | None:
     # A process that never runs such a type needs no driver.
     import psycopg
 
-    from wakeboard.answer_timeout import answering_within
-    from wakeboard.db import DatabaseError
+    from wakeboard.database.answer_timeout import answering_within
+    from wakeboard.database.db import DatabaseError
     from wakeboard.own_connection import own_connection
     from wakeboard.transitions.engine.unbegun import STRIKE_OFF
 

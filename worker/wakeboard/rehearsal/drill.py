@@ -11,10 +11,10 @@ from typing import Any
 
 import psycopg
 
-from wakeboard import db
-from wakeboard.audit import terminal_actor
 from wakeboard.core.states import ENDED, sql_list
-from wakeboard.embedded.errors import EmbeddedError
+from wakeboard.database import db
+from wakeboard.database.audit import terminal_actor
+from wakeboard.database.embedded.errors import EmbeddedError
 from wakeboard.rehearsal import receipts
 from wakeboard.rehearsal.crew import KILL_SECONDS, SLOTS, Crew, Member
 from wakeboard.rehearsal.findings import Attempt, Evidence, Report, Stopped, findings

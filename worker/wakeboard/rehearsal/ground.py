@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from wakeboard import embedded
+from wakeboard.database import embedded
 from wakeboard.rehearsal import traces
 
 NAME = "wakeboard-rehearsal-"

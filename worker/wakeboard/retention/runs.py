@@ -13,7 +13,7 @@ from typing import Any
 
 import psycopg
 
-from wakeboard.refusals import is_refusal
+from wakeboard.database.refusals import is_refusal
 from wakeboard.retention.keep import Keep
 from wakeboard.retention.zones import Zone, Zones
 

@@ -9,10 +9,10 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from wakeboard.audit import Actor
 from wakeboard.core.answer import Answer
 from wakeboard.core.kinds import KINDS, Kind
 from wakeboard.core.time.durations import format_duration
+from wakeboard.database.audit import Actor
 from wakeboard.transitions.operator import Connection, Row, _row, act
 
 LONGEST_SILENCE_SECONDS = 30 * 86_400

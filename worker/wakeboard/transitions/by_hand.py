@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from datetime import UTC
 from difflib import get_close_matches
 
-from wakeboard.audit import Actor, acting, record
 from wakeboard.core.answer import Answer
 from wakeboard.core.instructions import is_builtin
 from wakeboard.core.newrun import EnqueueError, NewRun
 from wakeboard.core.states import Role
+from wakeboard.database.audit import Actor, acting, record
 from wakeboard.transitions.enqueue import KeyTaken, enqueue
 from wakeboard.transitions.operator import Connection, Row, _row, permit
 

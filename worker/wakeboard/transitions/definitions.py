@@ -9,13 +9,13 @@ import json
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from wakeboard.audit import Actor
 from wakeboard.core import instructions
 from wakeboard.core.answer import Answer
 from wakeboard.core.newrun import EnqueueError, check_type, payload_limit, payload_text
 from wakeboard.core.outcome import Permanent
 from wakeboard.core.text.sameness import same_value
 from wakeboard.core.time.cron import check_timezone, read_existing, read_schedule
+from wakeboard.database.audit import Actor
 from wakeboard.transitions.operator import WAKE_CHANNEL, Connection, Row, _row, act
 from wakeboard.waits.standstill import WORDS, clause, standstill
 

@@ -9,9 +9,9 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from wakeboard.audit import Actor
 from wakeboard.core.answer import Answer
 from wakeboard.core.text.sameness import same_value
+from wakeboard.database.audit import Actor
 from wakeboard.transitions.definitions import Definition, DefinitionError, next_fire
 from wakeboard.transitions.operator import Connection, Row, _row, act
 

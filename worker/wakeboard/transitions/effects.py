@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from wakeboard.audit import Actor
 from wakeboard.core.answer import Answer
+from wakeboard.database.audit import Actor
 from wakeboard.transitions.operator import Connection, Row, _row, act
 
 BY_ID = """

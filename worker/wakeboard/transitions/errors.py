@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from wakeboard.audit import Actor
 from wakeboard.core.answer import Answer
 from wakeboard.core.errors.fingerprint import read
 from wakeboard.core.time.durations import format_duration
+from wakeboard.database.audit import Actor
 from wakeboard.transitions.operator import Connection, Row, _row, act
 
 SHORTEST_SECONDS = 60.0

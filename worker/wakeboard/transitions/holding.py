@@ -10,9 +10,9 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from wakeboard.audit import Actor, acting, record
 from wakeboard.core.answer import Answer
 from wakeboard.core.kinds import JOB_TYPE as ALERTS
+from wakeboard.database.audit import Actor, acting, record
 from wakeboard.transitions import pauses
 from wakeboard.transitions.operator import Connection, permit
 

@@ -13,14 +13,14 @@ import psycopg
 from psycopg.rows import dict_row
 
 from wakeboard import scope
-from wakeboard.audit import Actor, record
 from wakeboard.core.answer import Answer
 from wakeboard.core.errors.backoff import Backoff
 from wakeboard.core.errors.fingerprint import lost_group
 from wakeboard.core.newrun import payload_limit, payload_text
 from wakeboard.core.states import CANCELLABLE, CLAIMABLE, ENDED, VERBS, sql_list
-from wakeboard.db import LOCKED
-from wakeboard.refusals import is_refusal, judged_in_time
+from wakeboard.database.audit import Actor, record
+from wakeboard.database.db import LOCKED
+from wakeboard.database.refusals import is_refusal, judged_in_time
 from wakeboard.transitions.engine.reaping import RELEASE_LEASE, RELEASE_UNBEGUN
 
 Connection = psycopg.Connection[Any]

@@ -11,9 +11,9 @@ from typing import Any, Literal
 
 from psycopg.rows import dict_row
 
-from wakeboard.audit import ENGINE, Actor, record
 from wakeboard.config import log
 from wakeboard.core.answer import Answer
+from wakeboard.database.audit import ENGINE, Actor, record
 from wakeboard.transitions.operator import WAKE_CHANNEL, Connection, Row, _row, act
 
 BY_NAME = """

@@ -17,9 +17,9 @@ from functools import partial
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
-from wakeboard.audit import ENGINE
 from wakeboard.config import log
 from wakeboard.core.answer import Answer
+from wakeboard.database.audit import ENGINE
 from wakeboard.transitions import sayings
 from wakeboard.transitions.definitions import Definition, DefinitionError, create
 from wakeboard.transitions.editing import edit

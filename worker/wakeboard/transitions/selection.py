@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from time import monotonic, sleep
 
-from wakeboard.audit import Actor
 from wakeboard.core.answer import Answer
+from wakeboard.database.audit import Actor
 from wakeboard.transitions import operator
 from wakeboard.transitions.operator import Connection
 

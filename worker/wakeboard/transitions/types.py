@@ -6,9 +6,9 @@ operators decided.
 
 from __future__ import annotations
 
-from wakeboard.audit import Actor
 from wakeboard.core.answer import Answer
 from wakeboard.core.time.clock_skew import is_before
+from wakeboard.database.audit import Actor
 from wakeboard.transitions.operator import WAKE_CHANNEL, Connection, Row, _row, act
 from wakeboard.transitions.pauses import Same, missing, pause, resume
 

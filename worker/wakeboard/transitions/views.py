@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from wakeboard.audit import Actor
 from wakeboard.core.answer import Answer
 from wakeboard.core.states import Role
+from wakeboard.database.audit import Actor
 from wakeboard.transitions.operator import Connection, Row, _row, act
 
 PAGES = ("runs",)

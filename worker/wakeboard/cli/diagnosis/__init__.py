@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterator
 
 import psycopg
 
-from wakeboard import db
 from wakeboard.cli.diagnosis import app, commands, database, indexes, liveness, people, schedules
 from wakeboard.cli.diagnosis.finding import LEVELS, Finding
 from wakeboard.cli.misspelt import misspelt
 from wakeboard.cli.reach import Connection
 from wakeboard.config.settings import Settings
-from wakeboard.embedded.errors import EmbeddedError
+from wakeboard.database import db
+from wakeboard.database.embedded.errors import EmbeddedError
 
 __all__ = ["LEVELS", "Finding", "examine"]
 # What is asked of the database, in the order in which it is told.
@@ -50,7 +50,7 @@ def examine(settings: Settings) -> list[Finding]:
 def _embedded(settings: Settings) -> Iterator[Finding]:
     if settings.database_url is not None:
         return
-    from wakeboard import embedded
+    from wakeboard.database import embedded
 
     folder = settings.data_dir
     if not folder.exists():
@@ -76,7 +76,7 @@ def _database(settings: Settings) -> Iterator[Finding]:
     url = settings.database_url
     try:
         if url is None:
-            from wakeboard import embedded
+            from wakeboard.database import embedded
 
             if not embedded.is_running(settings.data_dir):
                 return

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
-from wakeboard import db, horizon
 from wakeboard.cli.diagnosis.finding import Finding
 from wakeboard.cli.reach import Connection, one, rows
+from wakeboard.database import db, horizon
 
 PRIVILEGES = """
 SELECT c.relname AS name FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace

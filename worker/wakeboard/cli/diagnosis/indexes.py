@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from wakeboard import db
 from wakeboard.cli.diagnosis.finding import Finding
 from wakeboard.cli.reach import Connection, rows
+from wakeboard.database import db
 from wakeboard.indexes import bloat, state
 
 INDEXES = """

@@ -9,9 +9,9 @@ from typing import Any
 
 from psycopg import Connection
 
-from wakeboard.audit import Actor
 from wakeboard.core.answer import Answer
 from wakeboard.core.newrun import NewRun
+from wakeboard.database.audit import Actor
 from wakeboard.jobs.demo.orders import first_steps
 from wakeboard.jobs.demo.reports import export_key, first_report, monday_of, report
 from wakeboard.jobs.demo.shop import PRODUCTS

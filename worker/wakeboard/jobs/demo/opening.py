@@ -8,9 +8,9 @@ from typing import Any
 
 from psycopg import Connection
 
-from wakeboard.audit import Actor
 from wakeboard.core.states import Role
-from wakeboard.db import connect
+from wakeboard.database.audit import Actor
+from wakeboard.database.db import connect
 from wakeboard.jobs.demo import past, shop
 from wakeboard.jobs.demo.neighbours import LOOPBACK
 from wakeboard.transitions.definitions import Definition, add

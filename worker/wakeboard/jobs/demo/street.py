@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 import psycopg
 
-from wakeboard.db import DatabaseError
+from wakeboard.database.db import DatabaseError
 from wakeboard.jobs.demo.mailbox import Mail, serve
 from wakeboard.jobs.demo.neighbours import LOOPBACK
 from wakeboard.jobs.demo.provider import Provider

@@ -12,9 +12,9 @@ if sys.platform == "win32":  # no fcntl and no pwd there, so nothing below could
     )
 
 from wakeboard.config.settings import default_data_dir
-from wakeboard.embedded.errors import EmbeddedError
-from wakeboard.embedded.exchange import exchange, put_back, sessions
-from wakeboard.embedded.server import Server, binary, has_cluster, is_running, start, stop, url
+from wakeboard.database.embedded.errors import EmbeddedError
+from wakeboard.database.embedded.exchange import exchange, put_back, sessions
+from wakeboard.database.embedded.server import Server, binary, has_cluster, is_running, start, stop, url
 
 __all__ = [
     "EmbeddedError", "Server", "binary", "default_data_dir", "exchange", "has_cluster", "is_running",

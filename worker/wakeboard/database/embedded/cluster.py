@@ -13,10 +13,10 @@ from contextlib import suppress
 from pathlib import Path
 
 from wakeboard.core.text.texts import last_line
-from wakeboard.embedded import binaries
-from wakeboard.embedded.errors import EmbeddedError
-from wakeboard.embedded.identity import private_folder
-from wakeboard.embedded.places import SUPERUSER, Places
+from wakeboard.database.embedded import binaries
+from wakeboard.database.embedded.errors import EmbeddedError
+from wakeboard.database.embedded.identity import private_folder
+from wakeboard.database.embedded.places import SUPERUSER, Places
 
 LOG_DAYS = 5
 

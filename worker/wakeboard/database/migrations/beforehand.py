@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 
-from wakeboard.db import DatabaseError, connect, current_revision
-from wakeboard.migrations.locks import PATIENCE_SECONDS
+from wakeboard.database.db import DatabaseError, connect, current_revision
+from wakeboard.database.migrations.locks import PATIENCE_SECONDS
 
 if TYPE_CHECKING:
     from alembic.script import ScriptDirectory

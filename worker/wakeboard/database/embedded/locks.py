@@ -18,8 +18,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
-from wakeboard.embedded.errors import EmbeddedError
-from wakeboard.embedded.places import Places
+from wakeboard.database.embedded.errors import EmbeddedError
+from wakeboard.database.embedded.places import Places
 
 WAIT_SECONDS = 0.05
 

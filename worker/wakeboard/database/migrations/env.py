@@ -3,10 +3,10 @@
 from alembic import context
 from sqlalchemy import text
 
-from wakeboard.db import engine
-from wakeboard.migrations.beforehand import make_large_indexes
-from wakeboard.migrations.locks import take_every_table
-from wakeboard.tables import SCHEMA, metadata
+from wakeboard.database.db import engine
+from wakeboard.database.migrations.beforehand import make_large_indexes
+from wakeboard.database.migrations.locks import take_every_table
+from wakeboard.database.tables import SCHEMA, metadata
 
 
 def include_name(name: str | None, kind: str, _parents: object) -> bool:
@@ -15,7 +15,7 @@ def include_name(name: str | None, kind: str, _parents: object) -> bool:
 
 
 def run() -> None:
-    """Run the asked migrations on the database whose URL ``wakeboard.db.migrate`` handed over."""
+    """Run the asked migrations on the database whose URL ``wakeboard.database.db.migrate`` handed over."""
     url = context.config.attributes["url"]
     make_large_indexes(url, context.script, context.get_revision_argument())
     target = engine(url, name="wakeboard migrate", statement_timeout_seconds=0)

@@ -14,7 +14,7 @@ import psutil
 import psycopg
 from psycopg import sql
 
-from wakeboard.embedded.places import DATABASE, ROLE, SUPERUSER, Places
+from wakeboard.database.embedded.places import DATABASE, ROLE, SUPERUSER, Places
 
 CONNECT_SECONDS = 5
 POSTMASTER = "SELECT split_part(pg_read_file('postmaster.pid'), E'\\n', 1)::int"

@@ -13,7 +13,7 @@ import psycopg
 from sqlalchemy import text
 from sqlalchemy.exc import OperationalError
 
-from wakeboard.db import DatabaseError
+from wakeboard.database.db import DatabaseError
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection

@@ -8,7 +8,7 @@ from threading import Lock
 from time import monotonic
 
 from wakeboard.config import log
-from wakeboard.db import without_tables
+from wakeboard.database.db import without_tables
 
 # Tries come twice a second at first, and for as long as an outage lasts.
 SAID_AGAIN_SECONDS = 60.0

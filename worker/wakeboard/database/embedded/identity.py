@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from wakeboard.embedded.errors import EmbeddedError
+from wakeboard.database.embedded.errors import EmbeddedError
 
 SYSTEM_USER = "wakeboard"
 CHECK_EACH = 'for folder; do test -x "$folder" || { printf %s "$folder"; exit 1; }; done'

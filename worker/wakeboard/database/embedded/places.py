@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote, urlencode
 
-from wakeboard.embedded.identity import Identity
+from wakeboard.database.embedded.identity import Identity
 
 PORT = "5432"
 SOCKET_BYTES = 100

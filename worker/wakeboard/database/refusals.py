@@ -16,8 +16,8 @@ from typing import Any, TypeVar
 import psycopg
 from psycopg.pq import TransactionStatus
 
-from wakeboard.audit import acting, told_at_the_end
 from wakeboard.config import log
+from wakeboard.database.audit import acting, told_at_the_end
 
 # SQLSTATE classes that speak of what was written: cardinality, data, integrity, triggers and what they call
 # (a CASE without a branch for a row and a function that returns nothing for it among them), views with a

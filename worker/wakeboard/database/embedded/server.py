@@ -16,10 +16,10 @@ from pathlib import Path
 
 import psycopg
 
-from wakeboard.embedded import binaries, cluster, contact, identity, locks
-from wakeboard.embedded.errors import EmbeddedError
-from wakeboard.embedded.places import DATABASE, ROLE, Places, home, resolve
-from wakeboard.embedded.progress import Teller
+from wakeboard.database.embedded import binaries, cluster, contact, identity, locks
+from wakeboard.database.embedded.errors import EmbeddedError
+from wakeboard.database.embedded.places import DATABASE, ROLE, Places, home, resolve
+from wakeboard.database.embedded.progress import Teller
 
 STOP_SECONDS = 60
 GRACE_SECONDS = 2
