@@ -27,9 +27,9 @@ import psycopg
 from psycopg import sql
 
 from benchmarks import bench, filling
-from wakeboard import hours
 from wakeboard.database import embedded
 from wakeboard.database.db import migrate
+from wakeboard.reporting import hours
 
 FOLDER = Path("/var/tmp/wakeboard-grown")
 SIZES = (10_000, 100_000, 1_000_000, 10_000_000)

@@ -13,8 +13,8 @@ from typing import Any
 
 from flask import abort, request
 
-from wakeboard.filters.runs import FIELDS
 from wakeboard.operations import rules
+from wakeboard.reporting.filters.runs import FIELDS
 from wakeboard_dashboard import params
 
 # In the address beside the filters, and none of them.

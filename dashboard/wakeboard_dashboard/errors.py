@@ -18,7 +18,7 @@ from wakeboard.core.errors.fingerprint import DIGITS
 from wakeboard.core.states import VERBS
 from wakeboard.core.text.texts import first_line
 from wakeboard.database.db import NO_TABLES, DatabaseError, RefusedError, UnfitError
-from wakeboard.filters.values import FilterError
+from wakeboard.reporting.filters.values import FilterError
 from wakeboard_dashboard import again
 from wakeboard_dashboard.answers import wanted
 from wakeboard_dashboard.security import OPEN_PATHS

@@ -1,4 +1,4 @@
-"""The typed line of filters as query arguments; ``wakeboard.filters.line`` reads and writes the line itself.
+"""The typed line of filters as query arguments; ``wakeboard.reporting.filters.line`` reads and writes the line itself.
 
 The line is what an operator types; the address bar keeps the canonical query string.
 """
@@ -9,8 +9,8 @@ from collections.abc import Collection
 
 from werkzeug.datastructures import MultiDict
 
-from wakeboard.filters import line as lines
-from wakeboard.filters.values import FilterError
+from wakeboard.reporting.filters import line as lines
+from wakeboard.reporting.filters.values import FilterError
 from wakeboard_dashboard.params import Filters, WrongFilter
 
 

@@ -1,6 +1,6 @@
 """The query string as one object: parsed once, checked, and able to write the links of a page.
 
-What filters may say is ``wakeboard.filters``. Pure but for ``from_request`` and ``read_here``.
+What filters may say is ``wakeboard.reporting.filters``. Pure but for ``from_request`` and ``read_here``.
 Anything unknown or malformed is a WrongFilter, which the shell shows as a 400 with its sentence.
 """
 
@@ -19,7 +19,7 @@ from flask import g, request
 from werkzeug.datastructures import MultiDict
 from werkzeug.exceptions import BadRequest
 
-from wakeboard.filters.values import (
+from wakeboard.reporting.filters.values import (
     ID,
     LARGEST_ID,
     LONGEST_TEXT,

@@ -10,7 +10,7 @@ from sqlalchemy import Connection as Session
 from sqlalchemy import text
 
 from tests.conftest import Connection
-from wakeboard.nights import Ask
+from wakeboard.reporting.nights import Ask
 from wakeboard.retention.state import NAME, PROCESS_ID
 from wakeboard_dashboard.queries.errors import Window
 

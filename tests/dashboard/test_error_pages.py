@@ -20,8 +20,8 @@ from tests.dashboard.everything import Filling, addresses, furnish, is_page, pla
 from wakeboard.core.states import Role
 from wakeboard.database.audit import Actor
 from wakeboard.database.db import DatabaseError
-from wakeboard.filters.values import FilterError
 from wakeboard.people import users
+from wakeboard.reporting.filters.values import FilterError
 from wakeboard_dashboard import connection as connections
 from wakeboard_dashboard import errors
 

@@ -24,13 +24,13 @@ from tests.dashboard.conftest import NIGHT_TILES, SAME_ORIGIN, assert_shown_as_t
 from tests.factories import a_definition, a_group, a_run, a_type, a_worker, age, an_attempt, from_now, insert
 from wakeboard.core.states import Role
 from wakeboard.database import audit
-from wakeboard.nights import Ask, faults, fires, missed
-from wakeboard.nights import minutes as statistics
-from wakeboard.nights.minutes import SLICES, Ran, busy, ran, slice_length, summed
-from wakeboard.nights.stretches import Busy, Stretch, joined
-from wakeboard.nights.summary import Span, summary
-from wakeboard.nights.usual import Usual
 from wakeboard.people import users
+from wakeboard.reporting.nights import Ask, faults, fires, missed
+from wakeboard.reporting.nights import minutes as statistics
+from wakeboard.reporting.nights.minutes import SLICES, Ran, busy, ran, slice_length, summed
+from wakeboard.reporting.nights.stretches import Busy, Stretch, joined
+from wakeboard.reporting.nights.summary import Span, summary
+from wakeboard.reporting.nights.usual import Usual
 from wakeboard.retention.keep import Keep
 from wakeboard.retention.sweep import Retention
 from wakeboard_dashboard import connection as connections

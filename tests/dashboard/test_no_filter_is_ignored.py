@@ -20,9 +20,9 @@ from tests.factories import a_definition, a_group, a_run, status
 from tests.worker.operating import begin
 from wakeboard import cli
 from wakeboard.core.errors.fingerprint import written
-from wakeboard.filters import audit, runs, search
-from wakeboard.filters.line import read_line
-from wakeboard.filters.values import Asked, Field, FilterError, read_pairs
+from wakeboard.reporting.filters import audit, runs, search
+from wakeboard.reporting.filters.line import read_line
+from wakeboard.reporting.filters.values import Asked, Field, FilterError, read_pairs
 from wakeboard_dashboard.views import effects, error_group, errors, leases, night, operations, overview
 from wakeboard_dashboard.views import schedules as schedules_page
 from wakeboard_dashboard.views import types as types_page

@@ -15,10 +15,10 @@ from flask.testing import FlaskClient
 from tests.conftest import Connection
 from tests.factories import a_definition, a_run, a_worker, age, an_attempt
 from wakeboard import cli
-from wakeboard.filters import search
-from wakeboard.filters.line import read_line, write_line
-from wakeboard.filters.runs import FIELDS
-from wakeboard.filters.values import FilterError, read_pairs
+from wakeboard.reporting.filters import search
+from wakeboard.reporting.filters.line import read_line, write_line
+from wakeboard.reporting.filters.runs import FIELDS
+from wakeboard.reporting.filters.values import FilterError, read_pairs
 
 Terminal = Callable[..., tuple[int, str, str]]
 LINES = (

@@ -16,7 +16,7 @@ from tests.dashboard.apps import overhear
 from tests.dashboard.conftest import AsRole, assert_fragments_match, fragments_of, rows_in
 from tests.factories import a_definition, a_run, a_type, a_worker, age, an_attempt
 from wakeboard.core.states import Status, allowed
-from wakeboard.filters import search
+from wakeboard.reporting.filters import search
 from wakeboard_dashboard.queries import runs
 from wakeboard_dashboard.views.runs import row_verb
 

@@ -10,7 +10,7 @@ from sqlalchemy import Connection as Asker
 from sqlalchemy import create_engine
 
 from tests.conftest import Connection
-from wakeboard import statistics
+from wakeboard.reporting import statistics
 from wakeboard_dashboard.queries.steps import MOST, STEP, Steps
 
 NOON = datetime.fromisoformat("2026-03-02T12:00Z")

@@ -15,11 +15,11 @@ from tests.conftest import Connection
 from tests.dashboard.apps import an_app, overhear
 from tests.dashboard.conftest import SAME_ORIGIN
 from tests.factories import a_type
-from wakeboard import hours, statistics
 from wakeboard.alerts import report
 from wakeboard.core.states import Role
-from wakeboard.nights.usual import Usual, medians
 from wakeboard.people import users
+from wakeboard.reporting import hours, statistics
+from wakeboard.reporting.nights.usual import Usual, medians
 from wakeboard_dashboard.connection import Database
 
 # Nine days of four types, with pauses; times are eighths of a second, so that sums are exact.
@@ -146,13 +146,13 @@ def test_what_is_usual_is_the_same_by_hours_and_by_minutes(past: Connection, zon
 def test_a_busy_week_is_usual_as_a_whole_once_it_is_summed(
     past: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("wakeboard.nights.usual.MOST_MINUTES", 20)
+    monkeypatch.setattr("wakeboard.reporting.nights.usual.MOST_MINUTES", 20)
     since = datetime.now(UTC) - timedelta(hours=3)
     newest = usual(past, since)
     sum_hours(past)
     whole = usual(past, since)
     assert all(whole[name].runs > 5 * newest[name].runs for name in newest)
-    monkeypatch.setattr("wakeboard.nights.usual.MOST_HOURS", 40)
+    monkeypatch.setattr("wakeboard.reporting.nights.usual.MOST_HOURS", 40)
     fewer = usual(past, since)
     assert all(fewer[name].runs < whole[name].runs for name in fewer), "and that is bounded too"
 

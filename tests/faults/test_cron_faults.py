@@ -30,7 +30,7 @@ from wakeboard import schedule
 from wakeboard.core.time.cron import Cron, CronError
 from wakeboard.due import CATCH_UP_CAP
 from wakeboard.duties.background import SOON_SECONDS
-from wakeboard.liveness import MARGIN_SECONDS
+from wakeboard.reporting.liveness import MARGIN_SECONDS
 
 Measured = Callable[[str], None]
 FIRST_YEAR, AFTER_LAST_YEAR = 2008, 2028

@@ -25,7 +25,7 @@ from tests.worker.motion import is_alive
 from wakeboard.core.states import Role
 from wakeboard.database import db
 from wakeboard.database.audit import Actor
-from wakeboard.liveness import late_loops, loops
+from wakeboard.reporting.liveness import late_loops, loops
 from wakeboard.transitions import Answer, cancel, enqueue, retry_now
 
 Measured = Callable[[str], None]

@@ -10,11 +10,11 @@ from tests.factories import Connection, Row, rows
 from tests.processes import wait_until
 from wakeboard.core.states import Role
 from wakeboard.database.audit import Actor
-from wakeboard.filters.runs import FIELDS
-from wakeboard.filters.values import Asked, read_pairs
 from wakeboard.operations import advance, matching
 from wakeboard.operations.matching import Preview
 from wakeboard.operations.start import Wanted, start
+from wakeboard.reporting.filters.runs import FIELDS
+from wakeboard.reporting.filters.values import Asked, read_pairs
 
 ANNA = Actor("anna", Role.OPERATOR, "web")
 

@@ -12,11 +12,11 @@ import pytest
 
 from tests.factories import Connection, from_now, insert, rows
 from tests.processes import wait_until_blocked
-from wakeboard import hours, statistics
 from wakeboard.database import db
 from wakeboard.duties import counting
 from wakeboard.duties.counting import Counting
-from wakeboard.hours import HOUR
+from wakeboard.reporting import hours, statistics
+from wakeboard.reporting.hours import HOUR
 
 ARRAYS = ("duration_buckets", "duration_runs", "duration_bucket_ms", "wait_buckets", "wait_runs")
 

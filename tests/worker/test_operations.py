@@ -137,7 +137,7 @@ def test_no_more_is_taken_than_an_operation_may_have(
 def test_what_no_index_serves_is_looked_for_in_windows(
     connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("wakeboard.filters.search.WINDOW", 4)
+    monkeypatch.setattr("wakeboard.reporting.filters.search.WINDOW", 4)
     ids = many(connection, 30)
     found = look_at(connection, "retry", status="dead", since="1h")
     assert found.matched.ids == ids[:9:-1]

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.factories import Connection, a_run, a_type, claim, fail, succeed
-from wakeboard import statistics
 from wakeboard.database import db
-from wakeboard.statistics import bucket_seconds, percentile
+from wakeboard.reporting import statistics
+from wakeboard.reporting.statistics import bucket_seconds, percentile
 
 SUM = (
     "SELECT coalesce(sum(runs), 0)::int, coalesce(sum(duration_ms), 0)::float8, max(duration_max_ms)"

@@ -24,7 +24,7 @@ from tests.worker.motion import (
     wait_until_registered,
     wait_until_status,
 )
-from wakeboard.liveness import Loop, late_loops, loops
+from wakeboard.reporting.liveness import Loop, late_loops, loops
 from wakeboard.transitions.types import undrain
 
 

@@ -1,6 +1,6 @@
 """What the page of the audit log asks: who did what to which thing, newest first; what there is to choose.
 
-Which rows match is ``wakeboard.filters.audit``'s to say.
+Which rows match is ``wakeboard.reporting.filters.audit``'s to say.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from datetime import datetime
 from sqlalchemy import Connection, func, select
 
 from wakeboard.database.tables import audit_log
-from wakeboard.filters.audit import search
-from wakeboard.filters.search import Search, Start
-from wakeboard.filters.values import FilterError
+from wakeboard.reporting.filters.audit import search
+from wakeboard.reporting.filters.search import Search, Start
+from wakeboard.reporting.filters.values import FilterError
 from wakeboard_dashboard.params import Filters, WrongFilter, read_cursor
 from wakeboard_dashboard.queries.keyset import Rows, beyond, keyset_page
 from wakeboard_dashboard.queries.runs import SECRET_SAID

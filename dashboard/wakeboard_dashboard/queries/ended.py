@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 from sqlalchemy import Connection, Row, text
 
 from wakeboard.core.states import FAILURES, sql_list
-from wakeboard.hours import HOUR
-from wakeboard.statistics import bucket_seconds, percentiles
+from wakeboard.reporting.hours import HOUR
+from wakeboard.reporting.statistics import bucket_seconds, percentiles
 from wakeboard_dashboard.queries.hourly import Memory, Source, hourly
 from wakeboard_dashboard.queries.settled import Settled
 from wakeboard_dashboard.queries.steps import STEP
@@ -72,7 +72,7 @@ class Work(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """How long something took, as counts by bucket of wakeboard.statistics, and the longest of all."""
+    """How long something took, as counts by bucket of wakeboard.reporting.statistics, and the longest of all."""
 
     buckets: Mapping[int, int] = field(default_factory=dict)
     longest_seconds: float = 0.0

@@ -7,11 +7,11 @@ from typing import Any
 
 from sqlalchemy import Connection, func, select, text, union_all
 
-from wakeboard import liveness
 from wakeboard.core.states import FAILURES, Status, sql_list
 from wakeboard.database.tables import job_types, statistics_deltas, statistics_rollups
-from wakeboard.hours import hour_of
-from wakeboard.liveness import Loop
+from wakeboard.reporting import liveness
+from wakeboard.reporting.hours import hour_of
+from wakeboard.reporting.liveness import Loop
 from wakeboard.unfireable import UNFIREABLE
 from wakeboard_dashboard.queries import types
 
@@ -61,7 +61,7 @@ FROM wakeboard.job_runs AS r WHERE r.status = '{Status.RUNNING.value}'
 
 
 def duties(connection: Connection) -> list[Loop]:
-    """Return the loops of every process that is not known to be gone; see ``wakeboard.liveness``."""
+    """Return the loops of every process that is not known to be gone; see ``wakeboard.reporting.liveness``."""
     return [Loop(*row) for row in connection.exec_driver_sql(liveness.LOOPS)]
 
 

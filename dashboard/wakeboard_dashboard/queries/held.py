@@ -10,10 +10,10 @@ from typing import Any
 
 from sqlalchemy import BigInteger, Boolean, Select, and_, func, literal_column, not_, select, text
 
-from wakeboard import fleet
 from wakeboard.core import leases
 from wakeboard.database.tables import job_runs
-from wakeboard.filters.search import IS_RUNNING
+from wakeboard.reporting import fleet
+from wakeboard.reporting.filters.search import IS_RUNNING
 
 _HAS_ENDED, _IS_SILENT, _IS_STUCK, _IS_FINISHING = (
     literal_column(of(str(job_runs)), Boolean())

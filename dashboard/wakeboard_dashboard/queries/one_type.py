@@ -8,7 +8,7 @@ from sqlalchemy import Connection, RowMapping, Select, Text, any_, bindparam, li
 
 from wakeboard.core.states import FAILURES, sql_list
 from wakeboard.database.tables import audit_log, job_definitions, job_runs, workers
-from wakeboard.filters.search import IS_RUNNING, running
+from wakeboard.reporting.filters.search import IS_RUNNING, running
 from wakeboard_dashboard.queries.overview import ALIVE, IS_CLAIMING
 from wakeboard_dashboard.queries.types import NEWEST
 

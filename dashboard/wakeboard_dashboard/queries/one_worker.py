@@ -15,7 +15,7 @@ from sqlalchemy import (
 
 from wakeboard.core.states import FAILURES, sql_list
 from wakeboard.database.tables import job_runs, loops, workers
-from wakeboard.filters.search import IS_RUNNING
+from wakeboard.reporting.filters.search import IS_RUNNING
 from wakeboard_dashboard.queries.workers import MOST_RUNNING, rank
 
 # Of the newest attempts of all workers, so many are looked at for those of one.

@@ -23,7 +23,6 @@ from sqlalchemy import (
     text,
 )
 
-from wakeboard import fleet
 from wakeboard.core import leases
 from wakeboard.core.states import FAILING, Status
 from wakeboard.database.tables import (
@@ -34,6 +33,7 @@ from wakeboard.database.tables import (
     missed_fires,
     workers,
 )
+from wakeboard.reporting import fleet
 from wakeboard.unfireable import IS_UNFIREABLE
 from wakeboard_dashboard.queries.effects import IS_UNCONFIRMED
 from wakeboard_dashboard.queries.fixed import fixed

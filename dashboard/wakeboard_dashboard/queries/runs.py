@@ -33,9 +33,9 @@ from sqlalchemy import (
 
 from wakeboard.core.text.redaction import SECRET_KEYS
 from wakeboard.database.tables import job_definitions, job_runs, job_types
-from wakeboard.filters.conditions import Hidden
-from wakeboard.filters.search import Search, Start
-from wakeboard.filters.search import search as filtered
+from wakeboard.reporting.filters.conditions import Hidden
+from wakeboard.reporting.filters.search import Search, Start
+from wakeboard.reporting.filters.search import search as filtered
 from wakeboard_dashboard.params import Filters, WrongFilter, read_cursor
 from wakeboard_dashboard.queries.held import IS_LEASE_ENDED, IS_SILENT, IS_STUCK
 from wakeboard_dashboard.queries.keyset import Rows, beyond, keyset_page
@@ -85,7 +85,7 @@ def search(
     sees_payloads: bool,
     types: Sequence[str] | None = None,
 ) -> Search:
-    """Return the search that ``filters`` mean at ``now``, as ``wakeboard.filters.search`` does.
+    """Return the search that ``filters`` mean at ``now``, as ``wakeboard.reporting.filters.search`` does.
 
     Who does not see secrets in payloads (``sees_payloads``) cannot find runs by them either; with ``types``
     only runs of these job types are found. Raises WrongFilter.

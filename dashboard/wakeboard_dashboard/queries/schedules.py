@@ -29,9 +29,9 @@ from sqlalchemy import (
 )
 
 from wakeboard.database.tables import audit_log, job_definitions, job_runs, job_types, missed_fires
-from wakeboard.filters.named import removed_schedules_named
+from wakeboard.reporting.filters.named import removed_schedules_named
+from wakeboard.reporting.waits.standstill import standstill
 from wakeboard.transitions.definitions import WAITING
-from wakeboard.waits.standstill import standstill
 from wakeboard_dashboard.params import Filters
 from wakeboard_dashboard.queries.keyset import Rows, keyset_page
 
@@ -80,7 +80,7 @@ _recent = (
 _MISSED_BY_DEFINITION = select(_recent.c.definition_id, func.count()).group_by(_recent.c.definition_id)
 _WAITING = text(WAITING.replace("%(id)s", ":id"))
 _TYPE_NAMES = select(definitions.job_type).distinct().order_by(definitions.job_type).limit(CAP)
-# Why no run of its type would start, None where one may: wakeboard.waits.standstill.
+# Why no run of its type would start, None where one may: wakeboard.reporting.waits.standstill.
 _STANDSTILL = literal_column(standstill(str(definitions.job_type)), Text()).label("standstill")
 _standing = (IS_OVERDUE.label("is_overdue"), _STANDSTILL)
 _columns = (*(column for column in definitions if column.name != "payload"), *_standing)

@@ -13,10 +13,10 @@ from typing import Any
 
 from sqlalchemy import Connection, RowMapping, any_, func, or_, select, text
 
-from wakeboard import fleet
 from wakeboard.core import leases
 from wakeboard.core.states import CLAIMABLE, FAILING, FAILURES, Status, sql_list
 from wakeboard.database.tables import job_types, workers
+from wakeboard.reporting import fleet
 from wakeboard_dashboard.params import Filters
 from wakeboard_dashboard.queries.ended import Bar, together
 from wakeboard_dashboard.queries.keyset import Rows, keyset_page

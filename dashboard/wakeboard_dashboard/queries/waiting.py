@@ -1,4 +1,4 @@
-"""Why a run that waits is not running; the question and the words are ``wakeboard.waits``."""
+"""Why a run that waits is not running; the question and the words are ``wakeboard.reporting.waits``."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from wakeboard.waits.question import QUESTION
-from wakeboard.waits.reasons import Reason, reasons
+from wakeboard.reporting.waits.question import QUESTION
+from wakeboard.reporting.waits.reasons import Reason, reasons
 
 COUNTS = ("running", "ahead", "workers", "slots", "busy", "draining", "others")
 

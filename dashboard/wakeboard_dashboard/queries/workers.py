@@ -8,9 +8,9 @@ from typing import Any
 
 from sqlalchemy import Boolean, Connection, Integer, any_, literal, literal_column, or_, select, text
 
-from wakeboard import fleet
 from wakeboard.core.states import Status
 from wakeboard.database.tables import workers
+from wakeboard.reporting import fleet
 from wakeboard_dashboard.params import Filters
 from wakeboard_dashboard.queries.keyset import Rows, keyset_page
 from wakeboard_dashboard.queries.overview import ALIVE

@@ -13,8 +13,8 @@ from sqlalchemy import RowMapping
 
 from wakeboard.core.states import VERBS, Role
 from wakeboard.database.tables import audit_log
-from wakeboard.filters.audit import FIELDS, RESULTS, SOURCES, UNDONE
-from wakeboard.filters.search import WINDOW
+from wakeboard.reporting.filters.audit import FIELDS, RESULTS, SOURCES, UNDONE
+from wakeboard.reporting.filters.search import WINDOW
 from wakeboard_dashboard import params
 from wakeboard_dashboard.connection import as_of, reading
 from wakeboard_dashboard.live import FRAGMENTS, add_page, rows_twin

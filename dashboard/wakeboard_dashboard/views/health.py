@@ -10,7 +10,7 @@ from typing import Any
 from flask import Blueprint, Response, jsonify
 
 from wakeboard.database import db
-from wakeboard.liveness import Loop
+from wakeboard.reporting.liveness import Loop
 from wakeboard_dashboard.connection import as_of, reading, writing
 from wakeboard_dashboard.queries import health
 from wakeboard_dashboard.scopes import Scope, scoped

@@ -9,7 +9,7 @@ from flask import Blueprint, g
 
 from wakeboard.core.kinds import KINDS
 from wakeboard.core.text.redaction import redact
-from wakeboard.hours import HOUR
+from wakeboard.reporting.hours import HOUR
 from wakeboard_dashboard import attention, params
 from wakeboard_dashboard.connection import as_of, reading
 from wakeboard_dashboard.kept import kept

@@ -16,7 +16,7 @@ from wakeboard.core.leases import NAMES, STATES, takeover
 from wakeboard.core.states import CLAIMABLE, VERBS, Status, Verb, allowed
 from wakeboard.core.text.redaction import redact
 from wakeboard.database.tables import job_attempts, job_runs
-from wakeboard.waits.reasons import Reason
+from wakeboard.reporting.waits.reasons import Reason
 from wakeboard_dashboard import params, usual
 from wakeboard_dashboard.connection import as_of, reading
 from wakeboard_dashboard.existing import missing

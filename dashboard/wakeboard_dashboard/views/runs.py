@@ -14,9 +14,9 @@ from sqlalchemy import RowMapping
 from wakeboard.core.states import CLAIMABLE, VERBS, Role, Status, Verb, allowed
 from wakeboard.core.text.redaction import redact
 from wakeboard.database.tables import job_runs
-from wakeboard.filters import search
-from wakeboard.filters.runs import FAILED, FIELDS, states_of
 from wakeboard.operations import rules
+from wakeboard.reporting.filters import search
+from wakeboard.reporting.filters.runs import FAILED, FIELDS, states_of
 from wakeboard_dashboard import params
 from wakeboard_dashboard.connection import as_of, reading
 from wakeboard_dashboard.filtertext import read_line, write_line

@@ -9,7 +9,7 @@ from datetime import datetime
 from wakeboard.alerts.finding import Finding
 from wakeboard.core.kinds import title_of
 from wakeboard.core.time.clock_skew import AHEAD, was_ahead
-from wakeboard.liveness import SILENCE_SECONDS
+from wakeboard.reporting.liveness import SILENCE_SECONDS
 from wakeboard_dashboard.formats import duration, number, plural
 from wakeboard_dashboard.queries.overview import CAP, Counts
 

@@ -13,8 +13,8 @@ import psycopg
 
 from wakeboard.core.outcome import Permanent
 from wakeboard.core.time.clock_skew import is_before
-from wakeboard.liveness import is_abandoned, late_loops
 from wakeboard.registry import JobType
+from wakeboard.reporting.liveness import is_abandoned, late_loops
 
 if TYPE_CHECKING:
     from wakeboard.context import Context

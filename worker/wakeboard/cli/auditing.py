@@ -40,9 +40,9 @@ def audit(limit: int, cursor: int | None, **options: tuple[str, ...]) -> None:
     """List who did what, newest first. --json has what changed: before and after."""
     # It brings SQLAlchemy along.
     from wakeboard.cli import finding
-    from wakeboard.filters.audit import FIELDS, search
-    from wakeboard.filters.search import Start
-    from wakeboard.filters.values import in_zone, read_pairs
+    from wakeboard.reporting.filters.audit import FIELDS, search
+    from wakeboard.reporting.filters.search import Start
+    from wakeboard.reporting.filters.values import in_zone, read_pairs
 
     given = [(name, text) for name, texts in options.items() for text in texts]
     wanted = read_pairs(given, in_zone(FIELDS, ZoneInfo(settings().timezone)))

@@ -11,7 +11,6 @@ from typing import Any
 
 import click
 
-from wakeboard import fleet
 from wakeboard.cli import reach
 from wakeboard.cli.flags import Verb, is_json
 from wakeboard.cli.people import os_user
@@ -28,6 +27,7 @@ from wakeboard.core.time.zones import check_timezone
 from wakeboard.crontab import Line, parse_crontab
 from wakeboard.crontab_files import LARGEST_FILE, read_crontab
 from wakeboard.database.audit import terminal_actor
+from wakeboard.reporting import fleet
 from wakeboard.transitions import definitions
 from wakeboard.transitions.definitions import Definition, DefinitionError
 

@@ -18,8 +18,8 @@ from wakeboard.core.newrun import EnqueueError
 from wakeboard.core.time.cron import CronError
 from wakeboard.database.db import NO_TABLES, DatabaseError, UnfitError, without_tables
 from wakeboard.database.embedded.errors import EmbeddedError
-from wakeboard.filters.values import FilterError
 from wakeboard.people.permission import AccountError
+from wakeboard.reporting.filters.values import FilterError
 from wakeboard.transitions.definitions import DefinitionError
 
 WRONG_USE = (

@@ -16,10 +16,10 @@ from wakeboard.cli.flags import settings
 from wakeboard.cli.reach import Connection, Row, rows
 from wakeboard.cli.reading import runs_with
 from wakeboard.cli.refusals import Wrong
-from wakeboard.filters.line import read_line
-from wakeboard.filters.runs import FIELDS
-from wakeboard.filters.search import Start, search
-from wakeboard.filters.values import Asked, in_zone, read_pairs
+from wakeboard.reporting.filters.line import read_line
+from wakeboard.reporting.filters.runs import FIELDS
+from wakeboard.reporting.filters.search import Start, search
+from wakeboard.reporting.filters.values import Asked, in_zone, read_pairs
 
 VIEWS = "SELECT name, query FROM wakeboard.saved_views WHERE page = 'runs' ORDER BY name LIMIT 100"
 _DIALECT = dialect.dialect()  # type: ignore[no-untyped-call]

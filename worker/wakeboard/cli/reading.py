@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from wakeboard import fleet
 from wakeboard.cli.reach import Connection, Row, one, rows
 from wakeboard.core import leases as lease_words
 from wakeboard.ledger import is_unconfirmed
-from wakeboard.waits.question import QUESTION
-from wakeboard.waits.reasons import reasons
+from wakeboard.reporting import fleet
+from wakeboard.reporting.waits.question import QUESTION
+from wakeboard.reporting.waits.reasons import reasons
 
 RUN_COLUMNS = """
     r.id, r.definition_id, r.scheduled_for, r.job_type, r.payload, r.priority, r.run_at, r.status, r.attempts,

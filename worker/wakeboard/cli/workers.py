@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 import click
 
-from wakeboard import fleet
 from wakeboard.cli import reach, reading
 from wakeboard.cli.flags import Noun, reason_option
 from wakeboard.cli.printing import listing, verdicts
 from wakeboard.core.answer import Answer
 from wakeboard.database.audit import Actor, terminal_actor
+from wakeboard.reporting import fleet
 from wakeboard.transitions import types as moves
 
 COLUMNS = (

@@ -550,7 +550,7 @@ def _statistics(name: str, *indexes: Index) -> Table:
     """Counts of attempts per minute, type, outcome and duration; deltas and roll-ups share the columns.
 
     ``duration_bucket`` and ``wait_bucket`` are half powers of two of milliseconds (see
-    ``wakeboard.statistics``), so percentiles of any window are a sum over few rows.
+    ``wakeboard.reporting.statistics``), so percentiles of any window are a sum over few rows.
     """
     return Table(
         name,
@@ -574,7 +574,7 @@ statistics_rollups = _statistics("statistics_rollups", Index("statistics_rollups
 
 
 def _summed(name: str, hour: Column[object], *others: Column[Any]) -> Table:
-    """What the minutes of an hour say together (see ``wakeboard.hours``).
+    """What the minutes of an hour say together (see ``wakeboard.reporting.hours``).
 
     ``failed`` counts failed, timed out and lost attempts; ``duration_ms`` and ``duration_max_ms`` are of
     these and of the successful ones. The ``duration_`` arrays are of the successful ones, the ``wait_``

@@ -5,9 +5,9 @@ from __future__ import annotations
 from datetime import datetime
 from time import monotonic
 
-from wakeboard import hours, statistics
 from wakeboard.config import log
 from wakeboard.duties.thread import Connection
+from wakeboard.reporting import hours, statistics
 
 MERGE_SECONDS = 60.0
 # An hour becomes due once an hour, or when something late is merged.

@@ -11,7 +11,7 @@ from typing import Any
 import psycopg
 
 from wakeboard import __version__
-from wakeboard.liveness import Beat as Beat
+from wakeboard.reporting.liveness import Beat as Beat
 from wakeboard.transitions import sayings
 from wakeboard.transitions.engine.unbegun import FORGET_OTHERS
 from wakeboard.transitions.types import PUBLISH

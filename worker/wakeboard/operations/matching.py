@@ -16,15 +16,15 @@ from sqlalchemy import Select
 from sqlalchemy.dialects.postgresql import psycopg as dialect
 
 from wakeboard.core.states import Status
-from wakeboard.filters.runs import states_of
-from wakeboard.filters.search import Search, Start, search
-from wakeboard.filters.values import LARGEST_ID, Asked
 from wakeboard.operations import rules
+from wakeboard.reporting.filters.runs import states_of
+from wakeboard.reporting.filters.search import Search, Start, search
+from wakeboard.reporting.filters.values import LARGEST_ID, Asked
 
 Connection = psycopg.Connection[Any]
 _DIALECT = dialect.dialect()  # type: ignore[no-untyped-call]
 
-# Filters that no index serves look at so many windows of wakeboard.filters.search.WINDOW runs, newest first.
+# Filters that no index serves look at so many windows of wakeboard.reporting.filters.search.WINDOW runs, newest first.
 WINDOWS = 5
 # What is left for its state is counted up to here, a state.
 CAP = 10_000

@@ -12,10 +12,10 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from wakeboard.hours import HOUR, SETTLED, floored
-from wakeboard.nights import Ask, minutes
-from wakeboard.nights.minutes import Minutes
-from wakeboard.nights.usual import BEFORE, Usual, usual_until
+from wakeboard.reporting.hours import HOUR, SETTLED, floored
+from wakeboard.reporting.nights import Ask, minutes
+from wakeboard.reporting.nights.minutes import Minutes
+from wakeboard.reporting.nights.usual import BEFORE, Usual, usual_until
 from wakeboard.retention.keep import STATISTICS_DAYS
 from wakeboard_dashboard.queries.errors import Window
 from wakeboard_dashboard.queries.settled import Settled
@@ -27,7 +27,7 @@ from wakeboard_dashboard.words.night import MINUTE
 MOST_HOURS = 4
 # Retention removes minutes of statistics; a window is told with what was usual before it.
 STAY = timedelta(days=STATISTICS_DAYS - 1) - BEFORE
-# After so long most of a minute is in the roll-ups (wakeboard.statistics).
+# After so long most of a minute is in the roll-ups (wakeboard.reporting.statistics).
 MERGED = timedelta(minutes=2)
 # Why it tells whether they are as they were: wakeboard_dashboard.queries.steps.
 _ROWS = """

@@ -14,11 +14,11 @@ from typing import TypeVar, cast
 
 from sqlalchemy import Connection, text
 
-from wakeboard.nights import Ask, Row, faults, fires, minutes
-from wakeboard.nights import missed as missed_fires
-from wakeboard.nights.minutes import Minutes, Ran
-from wakeboard.nights.unmanned import Unmanned, unmanned
-from wakeboard.nights.usual import Usual, medians, usual_until
+from wakeboard.reporting.nights import Ask, Row, faults, fires, minutes
+from wakeboard.reporting.nights import missed as missed_fires
+from wakeboard.reporting.nights.minutes import Minutes, Ran
+from wakeboard.reporting.nights.unmanned import Unmanned, unmanned
+from wakeboard.reporting.nights.usual import Usual, medians, usual_until
 from wakeboard_dashboard import params
 from wakeboard_dashboard.pictures import gantt
 from wakeboard_dashboard.queries import audit, errors, removed

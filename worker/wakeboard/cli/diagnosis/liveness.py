@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from wakeboard import fleet, liveness
 from wakeboard.cli.diagnosis.finding import Finding
 from wakeboard.cli.reach import Connection, one
 from wakeboard.core import leases
 from wakeboard.core.leases import IS_HEARD
 from wakeboard.core.time.clock_skew import AHEAD, is_ahead
+from wakeboard.reporting import fleet, liveness
 
 # So many late loops of one process are one trouble, not many.
 MANY_LOOPS = 4

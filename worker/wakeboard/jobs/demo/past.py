@@ -63,7 +63,7 @@ SELECT %(id)s, %(fingerprint)s, max(error_code), max(job_type), %(template)s, %(
     min(finished_at), max(finished_at)
 FROM wakeboard.job_attempts WHERE error_group = %(id)s
 """
-# The buckets of wakeboard.statistics: half powers of two of milliseconds.
+# The buckets of wakeboard.reporting.statistics: half powers of two of milliseconds.
 _ROLL_UPS = """
 INSERT INTO wakeboard.statistics_rollups (minute, job_type, outcome, duration_bucket, wait_bucket, runs,
     duration_ms, duration_max_ms, wait_ms, wait_max_ms)

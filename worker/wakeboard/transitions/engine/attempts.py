@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from wakeboard.core.errors.fingerprint import QUIET_DAYS
 
-# Half powers of two of milliseconds, 0 to 63: what wakeboard.statistics turns back into percentiles.
+# Half powers of two of milliseconds, 0 to 63: what wakeboard.reporting.statistics turns back into percentiles.
 # (``extract`` would give a numeric, which becomes a float by way of its digits.)
 _BUCKET = "least(63, greatest(0, ceil(2 * ln(greatest(0.001, {ms})) / 0.6931471805599453 + 20)))::smallint"
 

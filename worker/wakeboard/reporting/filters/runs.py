@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from wakeboard.core.errors import fingerprint
 from wakeboard.core.states import FAILING
-from wakeboard.filters.values import MOMENT, STATUS, TEXT, Asked, Field, FilterError, identifier
+from wakeboard.reporting.filters.values import MOMENT, STATUS, TEXT, Asked, Field, FilterError, identifier
 
 
 def _attempts(value: str) -> tuple[int, int | None]:

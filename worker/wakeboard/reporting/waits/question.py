@@ -5,9 +5,9 @@ Cheap on a table of ten million runs: each count goes along an index that was ma
 
 from __future__ import annotations
 
-from wakeboard import fleet
 from wakeboard.core.leases import IS_HEARD
 from wakeboard.core.states import CLAIMABLE, sql_list
+from wakeboard.reporting import fleet
 
 # Counting stops here; people read "10 000+".
 CAP = 10_000

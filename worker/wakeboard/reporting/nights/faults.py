@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from wakeboard.core.states import FAILURES, sql_list
 from wakeboard.database.indexed import IS_RECOVERED, IS_UNDER_WAY
-from wakeboard.nights import Ask, Row, Window
+from wakeboard.reporting.nights import Ask, Row, Window
 
 CAP = 10_000
 # So many lines of each list of a night are told.

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping
 
-from wakeboard.filters.values import FilterError
+from wakeboard.reporting.filters.values import FilterError
 
 # The filter that words without a name mean.
 WORDS = "q"

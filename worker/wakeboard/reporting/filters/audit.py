@@ -16,8 +16,8 @@ from sqlalchemy import BigInteger, ColumnElement, DateTime, Select, bindparam, s
 from wakeboard.core.answer import HTTP
 from wakeboard.database.halving import last_before
 from wakeboard.database.tables import audit_log
-from wakeboard.filters.search import WINDOW, Search, Start
-from wakeboard.filters.values import (
+from wakeboard.reporting.filters.search import WINDOW, Search, Start
+from wakeboard.reporting.filters.values import (
     LONGEST_TEXT,
     MOMENT,
     TEXT,

@@ -28,10 +28,17 @@ from sqlalchemy import (
 
 from wakeboard.core.states import FAILING, Status
 from wakeboard.database.tables import job_runs
-from wakeboard.filters.conditions import LOOKED_AT, WALKING, Hidden, failed_between, looked_at, plain
-from wakeboard.filters.named import removed_schedules_named, schedules_named
-from wakeboard.filters.runs import FAILED, states_of
-from wakeboard.filters.values import Asked, FilterError, refuse_reversed
+from wakeboard.reporting.filters.conditions import (
+    LOOKED_AT,
+    WALKING,
+    Hidden,
+    failed_between,
+    looked_at,
+    plain,
+)
+from wakeboard.reporting.filters.named import removed_schedules_named, schedules_named
+from wakeboard.reporting.filters.runs import FAILED, states_of
+from wakeboard.reporting.filters.values import Asked, FilterError, refuse_reversed
 
 # How many runs one request looks at for filters that no index serves; the cursor leads on to the next ones.
 WINDOW = 20_000

@@ -27,9 +27,9 @@ from sqlalchemy import (
 )
 
 from wakeboard.database.tables import job_attempts, job_runs
-from wakeboard.filters.named import workers_named
-from wakeboard.filters.runs import FAILED
-from wakeboard.filters.values import LARGEST_ID, Asked
+from wakeboard.reporting.filters.named import workers_named
+from wakeboard.reporting.filters.runs import FAILED
+from wakeboard.reporting.filters.values import LARGEST_ID, Asked
 
 # The filters that no index serves, beside those of payloads, and the columns that they look at.
 WALKING = ("q", "attempts", "worker", "since", "until", *FAILED)

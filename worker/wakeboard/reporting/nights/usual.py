@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from wakeboard.hours import hour_of
-from wakeboard.nights import Ask, Row
+from wakeboard.reporting.hours import hour_of
+from wakeboard.reporting.nights import Ask, Row
 
 # How far back a median is taken from.
 BEFORE = timedelta(days=7)

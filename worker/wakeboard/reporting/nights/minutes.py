@@ -14,10 +14,10 @@ from datetime import datetime, timedelta
 from wakeboard.core.leases import is_stuck
 from wakeboard.core.states import FAILURES, sql_list
 from wakeboard.database.halving import last_before
-from wakeboard.hours import BEGINNING
-from wakeboard.nights import Ask, Row, Window
-from wakeboard.nights.stretches import Busy, Stretch, joined
-from wakeboard.nights.usual import Usual
+from wakeboard.reporting.hours import BEGINNING
+from wakeboard.reporting.nights import Ask, Row, Window
+from wakeboard.reporting.nights.stretches import Busy, Stretch, joined
+from wakeboard.reporting.nights.usual import Usual
 
 MOST_TYPES = 1000
 LANES = 20

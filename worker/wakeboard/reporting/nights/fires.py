@@ -13,8 +13,8 @@ from datetime import timedelta
 from typing import NamedTuple
 
 from wakeboard.database.indexed import IS_ODD_FIRE, IS_UNDER_WAY
-from wakeboard.nights import Ask, Window
-from wakeboard.nights.faults import MOST_SHOWN as MOST_TOLD
+from wakeboard.reporting.nights import Ask, Window
+from wakeboard.reporting.nights.faults import MOST_SHOWN as MOST_TOLD
 
 CAP, MANY = 20_000, 200_000
 # A fire is made within seconds of its time while any worker lives, and started when a slot is free.

@@ -9,8 +9,8 @@ from __future__ import annotations
 from datetime import datetime
 from typing import NamedTuple
 
-from wakeboard.liveness import SILENCE_SECONDS
-from wakeboard.nights import Ask, Window
+from wakeboard.reporting.liveness import SILENCE_SECONDS
+from wakeboard.reporting.nights import Ask, Window
 
 # Before the first worker that is known nobody can say that one was missing. A tick comes and goes: where one
 # is called each minute, somebody is always there.

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from wakeboard import fleet
 from wakeboard.core.instructions import command_user
 from wakeboard.core.time.clock_skew import is_since
-from wakeboard.liveness import SILENCE_SECONDS
+from wakeboard.reporting import fleet
+from wakeboard.reporting.liveness import SILENCE_SECONDS
 
 
 class Words(NamedTuple):
