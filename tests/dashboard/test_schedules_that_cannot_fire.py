@@ -11,8 +11,8 @@ from tests.conftest import Connection
 from tests.dashboard.conftest import assert_fragments_match
 from tests.factories import a_definition, a_worker, rows
 from tests.worker.refusing import refuse
-from wakeboard import schedule
 from wakeboard.cli.diagnosis.schedules import schedules as doctor
+from wakeboard.schedules import schedule
 
 JSON = {"Accept": "application/json"}
 SICK_COLUMNS = {

@@ -26,11 +26,11 @@ from tests.faults.invariants import LATE, i10_fires_are_kept_once
 from tests.faults.rows import Scale, fault
 from tests.processes import ROOT, surroundings, wait_until
 from tests.worker import cron_oracle
-from wakeboard import schedule
 from wakeboard.core.time.cron import Cron, CronError
-from wakeboard.due import CATCH_UP_CAP
 from wakeboard.duties.background import SOON_SECONDS
 from wakeboard.reporting.liveness import MARGIN_SECONDS
+from wakeboard.schedules import schedule
+from wakeboard.schedules.due import CATCH_UP_CAP
 
 Measured = Callable[[str], None]
 FIRST_YEAR, AFTER_LAST_YEAR = 2008, 2028

@@ -19,12 +19,12 @@ from tests.factories import (
     from_now,
     insert,
 )
-from wakeboard import schedule
 from wakeboard.alerts import statements
 from wakeboard.alerts.finding import Finding
 from wakeboard.alerts.questions import ask
 from wakeboard.core.kinds import KINDS
-from wakeboard.unfireable import UNFIREABLE
+from wakeboard.schedules import schedule
+from wakeboard.schedules.unfireable import UNFIREABLE
 
 HOSTILE = "<img src=x onerror=alert(1)>\u202e\"'"
 

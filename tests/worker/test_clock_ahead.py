@@ -8,7 +8,6 @@ import pytest
 
 from tests.factories import Connection, a_definition, a_run, a_type, a_worker, insert, rows
 from tests.worker import test_liveness as liveness_rows
-from wakeboard import schedule
 from wakeboard.alerts.judge import Memory, judge
 from wakeboard.cli.diagnosis import liveness as diagnosis
 from wakeboard.core import leases
@@ -19,7 +18,8 @@ from wakeboard.people import sessions, throttle
 from wakeboard.people.throttle import TooManyAttempts
 from wakeboard.reporting import fleet, liveness
 from wakeboard.retention import state as retention
-from wakeboard.transitions import operator, sayings
+from wakeboard.schedules import sayings, schedule
+from wakeboard.transitions import operator
 
 ADMIN = Actor("ada", Role.ADMIN, "cli")
 AHEAD = (timedelta(hours=1), timedelta(hours=6), timedelta(days=400))

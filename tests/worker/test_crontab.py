@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wakeboard.crontab import CommandDefinition, Line, parse_crontab, split_command
+from wakeboard.schedules.crontab import CommandDefinition, Line, parse_crontab, split_command
 
 REALISTIC = """\
 # m h  dom mon dow   command

@@ -10,9 +10,9 @@ import pytest
 
 from tests.factories import Connection, Row, a_definition, rows
 from tests.worker.refusing import refuse, refuse_at_commit, refuse_no_more
-from wakeboard import schedule
 from wakeboard.config import log
 from wakeboard.database.refusals import is_of_row, is_refusal
+from wakeboard.schedules import schedule
 
 REPORT = "new.job_type = 'report' AND NOT new.payload ? 'customer'"
 SENTENCE = "a report names its customer"

@@ -12,9 +12,9 @@ import pytest
 
 from tests.factories import Connection, Row, rows
 from tests.worker import cron_oracle
-from wakeboard import code_schedules, schedule
 from wakeboard.core.states import Role
 from wakeboard.database.audit import ENGINE, Actor
+from wakeboard.schedules import code_schedules, schedule
 from wakeboard.transitions import definitions, editing
 from wakeboard.transitions.definitions import Definition
 

@@ -11,14 +11,14 @@ import pytest
 
 from tests.factories import Connection, rows
 from tests.worker.refusing import refuse
-from wakeboard import code_schedules
 from wakeboard.config import log
 from wakeboard.core.states import Role
 from wakeboard.database.audit import Actor
+from wakeboard.schedules import code_schedules
+from wakeboard.schedules.registered import names_of
 from wakeboard.transitions import definitions
 from wakeboard.transitions.definitions import Definition
 from wakeboard.transitions.editing import edit
-from wakeboard.transitions.registered import names_of
 
 ADMIN = Actor("ada", Role.ADMIN, "cli")
 

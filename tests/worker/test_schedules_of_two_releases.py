@@ -7,11 +7,11 @@ from collections.abc import Callable
 import pytest
 
 from tests.factories import Connection, rows
-from wakeboard import code_schedules
 from wakeboard.config import log
 from wakeboard.core.states import Role
 from wakeboard.database.audit import Actor
 from wakeboard.duties.presence import Presence, new_worker_id
+from wakeboard.schedules import code_schedules
 from wakeboard.transitions import definitions
 from wakeboard.transitions.editing import edit
 

@@ -25,8 +25,8 @@ from tests.worker.motion import (
     truth,
     wait_until_started,
 )
-from wakeboard import schedule
 from wakeboard.duties.thread import Duties, Duty
+from wakeboard.schedules import schedule
 
 
 def tick(database: str, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:

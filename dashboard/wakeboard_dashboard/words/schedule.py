@@ -13,8 +13,8 @@ from zoneinfo import ZoneInfo
 
 from wakeboard.core.time.cron import Cron, Fire
 from wakeboard.core.time.zones import check_timezone
-from wakeboard.preview import preview as preview_of
 from wakeboard.reporting.waits import standstill
+from wakeboard.schedules.preview import preview as preview_of
 
 # A page does not wait for a schedule of a far day.
 PREVIEW_SECONDS = 0.5

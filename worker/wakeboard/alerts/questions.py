@@ -14,7 +14,7 @@ from wakeboard.alerts.statements import CAP
 from wakeboard.core.instructions import command_user, workers_for
 from wakeboard.core.time.durations import format_duration
 from wakeboard.reporting.liveness import SILENCE_SECONDS, is_abandoned, late_loops
-from wakeboard.unfireable import UNFIREABLE
+from wakeboard.schedules.unfireable import UNFIREABLE
 
 Connection = psycopg.Connection[Any]
 HOUR = 3600.0

@@ -24,10 +24,10 @@ from wakeboard.core.instructions import (
     workers_for,
 )
 from wakeboard.core.time.zones import check_timezone
-from wakeboard.crontab import Line, parse_crontab
-from wakeboard.crontab_files import LARGEST_FILE, read_crontab
 from wakeboard.database.audit import terminal_actor
 from wakeboard.reporting import fleet
+from wakeboard.schedules.crontab import Line, parse_crontab
+from wakeboard.schedules.crontab_files import LARGEST_FILE, read_crontab
 from wakeboard.transitions import definitions
 from wakeboard.transitions.definitions import Definition, DefinitionError
 

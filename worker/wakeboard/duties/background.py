@@ -11,7 +11,6 @@ from typing import Any, Protocol
 
 import psycopg
 
-from wakeboard import code_schedules, schedule
 from wakeboard.config.settings import Settings
 from wakeboard.database.absence import Lack
 from wakeboard.duties.alerts import ALERTS_SECONDS, Alerts
@@ -33,6 +32,7 @@ from wakeboard.processes.memory import resident_bytes
 from wakeboard.retention.keep import Keep
 from wakeboard.retention.sweep import LOOK_SECONDS as RETENTION_SECONDS
 from wakeboard.retention.sweep import Retention
+from wakeboard.schedules import code_schedules, schedule
 from wakeboard.transitions import pauses
 
 LOOK_SECONDS = 2.0

@@ -24,9 +24,9 @@ from wakeboard.core import leases
 from wakeboard.core.states import CLAIM_REFUSED, Status
 from wakeboard.core.time import clock_skew
 from wakeboard.core.time.clock_skew import MARGIN_SECONDS, is_ahead
-from wakeboard.due import comes_too_late
 from wakeboard.reporting.liveness import MARGIN_SECONDS as LATE_SECONDS
 from wakeboard.reporting.waits.question import CAP
+from wakeboard.schedules.due import comes_too_late
 
 Connection = psycopg.Connection[Any]
 

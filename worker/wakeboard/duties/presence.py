@@ -12,7 +12,7 @@ import psycopg
 
 from wakeboard import __version__
 from wakeboard.reporting.liveness import Beat as Beat
-from wakeboard.transitions import sayings
+from wakeboard.schedules import sayings
 from wakeboard.transitions.engine.unbegun import FORGET_OTHERS
 from wakeboard.transitions.types import PUBLISH
 

@@ -1,6 +1,6 @@
 """Schedules that code registers with ``@job(schedule=…)``: written when a worker starts, or while it goes on.
 
-What is written, and what of an operator's stays, is decided by ``wakeboard.transitions.registered``.
+What is written, and what of an operator's stays, is decided by ``wakeboard.schedules.registered``.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from wakeboard.core.text.texts import first_line
 from wakeboard.database import refusals
 from wakeboard.database.db import LOCKED
 from wakeboard.database.refusals import is_refusal
-from wakeboard.transitions import registered, sayings
-from wakeboard.transitions.sayings import NOTHING_SAID, Said
+from wakeboard.schedules import registered, sayings
+from wakeboard.schedules.sayings import NOTHING_SAID, Said
 
 
 def sync(connection: psycopg.Connection[Any], policies: Sequence[Mapping[str, Any]]) -> Sequence[str]:
     """Write the definition of each type registered with ``@job(schedule=…)`` when its code says another.
 
     Another than was applied last, that is: what an operator has edited or removed stays so, and whether it is
-    enabled is never touched (the whole rule: ``wakeboard.transitions.registered``). One that the code has no
+    enabled is never touched (the whole rule: ``wakeboard.schedules.registered``). One that the code has no
     longer stays too, with a warning: nobody knows here whether a person relies on it. For a worker that
     starts. Returns the types whose definition another transaction holds: they are for ``resync``.
     """

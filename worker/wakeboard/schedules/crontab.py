@@ -18,10 +18,10 @@ from typing import Any, Literal
 from wakeboard.core.instructions import COMMAND_TYPE, command_type
 from wakeboard.core.process.os_user import is_user_name
 from wakeboard.core.time.cron import FIELDS, CronError, check_timezone, read_schedule
-from wakeboard.crontab_exits import OrdinaryExit, ordinary_exit
-from wakeboard.crontab_files import is_of_anacron
-from wakeboard.crontab_names import name_of
-from wakeboard.crontab_units import unit
+from wakeboard.schedules.crontab_exits import OrdinaryExit, ordinary_exit
+from wakeboard.schedules.crontab_files import is_of_anacron
+from wakeboard.schedules.crontab_names import name_of
+from wakeboard.schedules.crontab_units import unit
 
 Kind = Literal["taken", "refused", "environment", "comment", "blank"]
 

@@ -1,0 +1,1 @@
+"""From cron text to runs: which fires are due, and what becomes of them."""
