@@ -13,7 +13,7 @@ from typing import Any
 
 from flask import abort, request
 
-from wakeboard.operations import rules
+from wakeboard.bulk import rules
 from wakeboard.reporting.filters.runs import FIELDS
 from wakeboard_dashboard import params
 

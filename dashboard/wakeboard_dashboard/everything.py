@@ -13,10 +13,10 @@ from typing import Any
 import psycopg
 from flask import Response, abort, g, jsonify, render_template, request
 
+from wakeboard.bulk import matching, rules
+from wakeboard.bulk.matching import Preview
+from wakeboard.bulk.start import Wanted, start, unconfirmed
 from wakeboard.core.states import VERBS
-from wakeboard.operations import matching, rules
-from wakeboard.operations.matching import Preview
-from wakeboard.operations.start import Wanted, start, unconfirmed
 from wakeboard_dashboard import answers, security, verbs
 from wakeboard_dashboard.confirmed import also_of, filters_of, options_of, seen_of
 from wakeboard_dashboard.connection import as_of, reading, writing

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 from flask import abort
 from sqlalchemy import Connection, TextClause, text
 
+from wakeboard.bulk import control
 from wakeboard.core.states import Verb
-from wakeboard.operations import control
 from wakeboard_dashboard.connection import reading
 
 

@@ -11,7 +11,7 @@ from sqlalchemy import Select
 from tests.conftest import Connection
 from tests.factories import a_type
 from tests.worker.operating import asked, begin, database_now, operation
-from wakeboard.operations import advance, matching, rules, start, watch
+from wakeboard.bulk import advance, matching, rules, start, watch
 
 WALKS = (
     "Seq Scan on job_runs",

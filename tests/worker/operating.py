@@ -8,11 +8,11 @@ from typing import Any
 
 from tests.factories import Connection, Row, rows
 from tests.processes import wait_until
+from wakeboard.bulk import advance, matching
+from wakeboard.bulk.matching import Preview
+from wakeboard.bulk.start import Wanted, start
 from wakeboard.core.states import Role
 from wakeboard.database.audit import Actor
-from wakeboard.operations import advance, matching
-from wakeboard.operations.matching import Preview
-from wakeboard.operations.start import Wanted, start
 from wakeboard.reporting.filters.runs import FIELDS
 from wakeboard.reporting.filters.values import Asked, read_pairs
 

@@ -23,12 +23,12 @@ from tests.worker.operating import (
     operation,
     step,
 )
+from wakeboard.bulk import advance, control, matching, rules
+from wakeboard.bulk.matching import Preview
+from wakeboard.bulk.start import Wanted, start, unconfirmed
 from wakeboard.core.states import Role
 from wakeboard.database.audit import Actor
 from wakeboard.duties.operations import Operations
-from wakeboard.operations import advance, control, matching, rules
-from wakeboard.operations.matching import Preview
-from wakeboard.operations.start import Wanted, start, unconfirmed
 from wakeboard.transitions import cancel, retry_now
 
 

@@ -10,7 +10,7 @@ from tests.factories import rows
 from tests.processes import run_wakeboard, wait_until
 from tests.worker.motion import a_worker
 from tests.worker.operating import ANNA, begin, operation
-from wakeboard.operations import control
+from wakeboard.bulk import control
 
 ENDED = ("finished", "stopped", "aborted")
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from wakeboard.operations.rules import OPEN
+from wakeboard.bulk.rules import OPEN
 
 WIDTH = 1000
 # A share that is there is seen.

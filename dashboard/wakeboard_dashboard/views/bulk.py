@@ -9,10 +9,10 @@ from urllib.parse import urlencode
 
 from flask import Blueprint, Response, abort, g, jsonify, render_template, request
 
+from wakeboard.bulk import rules
+from wakeboard.bulk.start import unconfirmed
 from wakeboard.core.answer import Result
 from wakeboard.core.states import VERBS
-from wakeboard.operations import rules
-from wakeboard.operations.start import unconfirmed
 from wakeboard.transitions import Answer, selection
 from wakeboard_dashboard import answers, everything, security, verbs
 from wakeboard_dashboard.confirmed import options_of

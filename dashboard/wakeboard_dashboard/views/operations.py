@@ -8,9 +8,9 @@ from typing import Any
 from flask import Blueprint, abort, g
 from sqlalchemy import RowMapping
 
+from wakeboard.bulk import control, rules
 from wakeboard.core.states import Role
 from wakeboard.core.text.redaction import redact
-from wakeboard.operations import control, rules
 from wakeboard_dashboard import params
 from wakeboard_dashboard.confirmed import filters_of
 from wakeboard_dashboard.connection import as_of, reading

@@ -11,10 +11,10 @@ from typing import Any
 from flask import Blueprint, Response, abort, g, redirect, request
 from sqlalchemy import RowMapping
 
+from wakeboard.bulk import rules
 from wakeboard.core.states import CLAIMABLE, VERBS, Role, Status, Verb, allowed
 from wakeboard.core.text.redaction import redact
 from wakeboard.database.tables import job_runs
-from wakeboard.operations import rules
 from wakeboard.reporting.filters import search
 from wakeboard.reporting.filters.runs import FAILED, FIELDS, states_of
 from wakeboard_dashboard import params

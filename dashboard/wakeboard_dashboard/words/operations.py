@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from wakeboard.operations import rules
+from wakeboard.bulk import rules
 from wakeboard_dashboard.formats import duration, number, plural
 
 # What would happen, the question, and what was done, by verb.

@@ -8,14 +8,14 @@ from zoneinfo import ZoneInfo
 
 import click
 
+from wakeboard.bulk import control, rules
+from wakeboard.bulk.start import Wanted, start, unconfirmed
 from wakeboard.cli import reach, reading
 from wakeboard.cli.flags import Noun, is_json, reason_option, settings
 from wakeboard.cli.kinds import RowId
 from wakeboard.cli.printing import answer, cell, listing, say, tell, verdicts
 from wakeboard.cli.refusals import Wrong
 from wakeboard.database.audit import terminal_actor
-from wakeboard.operations import control, rules
-from wakeboard.operations.start import Wanted, start, unconfirmed
 
 OPERATION_ID = RowId("an operation")
 COLUMNS = (
@@ -110,8 +110,8 @@ def start_(
     the runs.
     """
     # They bring SQLAlchemy along, which no other command of this file needs.
+    from wakeboard.bulk import matching
     from wakeboard.cli import finding
-    from wakeboard.operations import matching
 
     if len(lines) > 1 and not all(line.strip() for line in lines):
         # Such as an unset variable of a shell, which was to narrow the others.

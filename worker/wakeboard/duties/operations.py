@@ -7,7 +7,7 @@ from typing import Any
 
 import psycopg
 
-from wakeboard.operations.advance import Step, advance, due
+from wakeboard.bulk.advance import Step, advance, due
 
 OPERATIONS_SECONDS = 1.0
 # The thread fires schedules and says that the worker lives, too.

@@ -6,8 +6,8 @@ from typing import Any
 
 import psycopg
 
+from wakeboard.bulk import rules
 from wakeboard.core.states import FAILURES, sql_list
-from wakeboard.operations import rules
 
 Connection = psycopg.Connection[Any]
 Row = dict[str, Any]

@@ -11,9 +11,9 @@ from typing import Any
 
 import psycopg
 
+from wakeboard.bulk import rules
 from wakeboard.core.answer import Answer
 from wakeboard.database.audit import Actor, _short, acting, record
-from wakeboard.operations import rules
 from wakeboard.transitions.operator import permit
 
 Connection = psycopg.Connection[Any]

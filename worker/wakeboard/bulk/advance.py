@@ -17,10 +17,10 @@ from psycopg.rows import dict_row
 from psycopg.types.json import Jsonb
 
 from wakeboard import transitions
+from wakeboard.bulk import rules, watch
 from wakeboard.core.states import Role
 from wakeboard.database.audit import ENGINE, Actor, record
 from wakeboard.database.refusals import judged_in_time
-from wakeboard.operations import rules, watch
 
 Connection = psycopg.Connection[Any]
 Row = dict[str, Any]

@@ -15,8 +15,8 @@ from psycopg.rows import dict_row
 from sqlalchemy import Select
 from sqlalchemy.dialects.postgresql import psycopg as dialect
 
+from wakeboard.bulk import rules
 from wakeboard.core.states import Status
-from wakeboard.operations import rules
 from wakeboard.reporting.filters.runs import states_of
 from wakeboard.reporting.filters.search import Search, Start, search
 from wakeboard.reporting.filters.values import LARGEST_ID, Asked
