@@ -32,9 +32,9 @@ import psycopg
 from benchmarks import bench, grown, rest
 from tests.dashboard.everything import Filling, addresses, is_page
 from tests.processes import free_port, wait_until
+from wakeboard.accounts import users
 from wakeboard.config.settings import Settings
 from wakeboard.core.states import Role
-from wakeboard.people import users
 from wakeboard_dashboard import create_app
 from wakeboard_dashboard.connection import FRESH_COOKIE
 from wakeboard_dashboard.params import Cursor

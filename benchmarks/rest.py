@@ -21,9 +21,9 @@ from time import perf_counter, sleep
 
 from benchmarks import asked, bench
 from tests.processes import free_port, wait_until
+from wakeboard.accounts.sessions import open_session
+from wakeboard.accounts.users import install_id
 from wakeboard.core.states import Role
-from wakeboard.people.sessions import open_session
-from wakeboard.people.users import install_id
 from wakeboard_dashboard import NAVIGATION
 
 SETTLE_SECONDS = 10

@@ -29,8 +29,8 @@ from benchmarks import bench, throughput
 from benchmarks import raw as statements
 from benchmarks.latency import worker
 from tests.processes import free_port, wait_until
+from wakeboard.accounts import users
 from wakeboard.core.states import Role
-from wakeboard.people import users
 
 PAGES = ("/", "/runs", "/runs/{run}", "/errors", "/workers")
 # As a share of raw, and in milliseconds.

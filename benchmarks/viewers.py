@@ -22,9 +22,9 @@ from time import monotonic, sleep
 from benchmarks import asked, bench, rest
 from benchmarks.viewing import Viewer, all_watch
 from tests.processes import free_port, wait_until
+from wakeboard.accounts.sessions import open_session
+from wakeboard.accounts.users import install_id
 from wakeboard.core.states import Role
-from wakeboard.people.sessions import open_session
-from wakeboard.people.users import install_id
 
 # How it comes to rest: pages are opened over this time, and plans and memories are warm after it.
 SETTLE_SECONDS = 45.0

@@ -21,11 +21,11 @@ import psycopg
 from flask import Flask, Response, g, request
 from sqlalchemy.exc import SQLAlchemyError
 
+from wakeboard.accounts.sessions import hash_of, still_good
 from wakeboard.config.service_thread import ServiceThread
 from wakeboard.core.states import Role
 from wakeboard.core.text.texts import described
 from wakeboard.database.db import DatabaseError
-from wakeboard.people.sessions import hash_of, still_good
 from wakeboard.reporting.liveness import Beat
 from wakeboard_dashboard.board import Board, News, View
 from wakeboard_dashboard.connection import writing

@@ -15,8 +15,8 @@ from typing import Any
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Locator, Page, Request
 
 from tests.conftest import Connection
+from wakeboard.accounts import users
 from wakeboard.core.states import Role
-from wakeboard.people import users
 
 
 @dataclass

@@ -9,9 +9,9 @@ from playwright.sync_api import Page, expect
 
 from tests.conftest import Connection
 from tests.factories import a_run, rows, status
+from wakeboard.accounts import users
 from wakeboard.core.states import Role
 from wakeboard.database.audit import Actor
-from wakeboard.people import users
 
 pytestmark = pytest.mark.browser
 

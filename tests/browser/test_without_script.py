@@ -15,10 +15,10 @@ from tests.browser.places import Dashboard, follow, profile, serving
 from tests.browser.test_every_page import NOT_PAGES, fill, furnish
 from tests.conftest import Connection
 from tests.factories import a_definition, a_run, a_type, a_worker, insert, rows, status
+from wakeboard.accounts import users
 from wakeboard.config.settings import Settings
 from wakeboard.core.states import VERBS, Role
 from wakeboard.database.audit import Actor
-from wakeboard.people import users
 from wakeboard_dashboard import create_app
 
 pytestmark = pytest.mark.browser

@@ -14,8 +14,8 @@ from sqlalchemy import RowMapping
 
 from tests.conftest import Connection
 from tests.dashboard.apps import an_app
+from wakeboard.accounts import users
 from wakeboard.core.states import Role
-from wakeboard.people import users
 from wakeboard_dashboard.connection import Database
 from wakeboard_dashboard.queries import fires
 

@@ -14,9 +14,9 @@ from tests.dashboard.apps import an_app
 from tests.dashboard.conftest import SAME_ORIGIN, AsRole
 from tests.factories import a_definition, a_run, status
 from tests.middleman import Middleman, Way, between
+from wakeboard.accounts import users
 from wakeboard.core.states import Role
 from wakeboard.database.db import DatabaseError
-from wakeboard.people import users
 from wakeboard_dashboard import errors, verbs
 
 SHAPES = {

@@ -15,10 +15,10 @@ from tests.conftest import Connection
 from tests.dashboard.conftest import AsRole, assert_fragments_match, assert_shown_as_text
 from tests.factories import a_run, a_worker, age, insert, rows
 from tests.receivers import SECRET, Mailbox, Receiver, mailbox, receiver
+from wakeboard.accounts import users
 from wakeboard.alerts.watch import Watch
 from wakeboard.config.settings import Settings
 from wakeboard.core.states import Role
-from wakeboard.people import users
 from wakeboard_dashboard import create_app
 from wakeboard_dashboard.views.alerts import seconds_of
 

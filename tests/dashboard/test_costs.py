@@ -17,8 +17,8 @@ from tests.browser.places import serving
 from tests.conftest import Connection
 from tests.dashboard.conftest import AsRole
 from tests.processes import wait_until
+from wakeboard.accounts import users
 from wakeboard.core.states import Role
-from wakeboard.people import users
 from wakeboard_dashboard import costs as room
 from wakeboard_dashboard.costs import CELLS, STEP_SECONDS, Costs, Page, Spent
 from wakeboard_dashboard.measuring import names, of

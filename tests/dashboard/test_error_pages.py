@@ -17,10 +17,10 @@ from tests.conftest import Connection
 from tests.dashboard.apps import an_app
 from tests.dashboard.conftest import SAME_ORIGIN
 from tests.dashboard.everything import Filling, addresses, furnish, is_page, plain_text
+from wakeboard.accounts import users
 from wakeboard.core.states import Role
 from wakeboard.database.audit import Actor
 from wakeboard.database.db import DatabaseError
-from wakeboard.people import users
 from wakeboard.reporting.filters.values import FilterError
 from wakeboard_dashboard import connection as connections
 from wakeboard_dashboard import errors

@@ -14,9 +14,9 @@ from tests.conftest import Connection
 from tests.dashboard.conftest import AsRole
 from tests.dashboard.everything import addresses, furnish, plain_text
 from tests.factories import a_run, rows
+from wakeboard.accounts import users
 from wakeboard.core.states import Role
 from wakeboard.database.audit import terminal_actor
-from wakeboard.people import users
 from wakeboard_dashboard.formats import number
 from wakeboard_dashboard.queries.runs import LONGEST_PAYLOAD
 

@@ -17,10 +17,10 @@ from tests.conftest import Connection
 from tests.dashboard.apps import an_app, overhear
 from tests.dashboard.conftest import AsRole
 from tests.factories import a_definition, a_run, from_now, insert, rows, status
+from wakeboard.accounts import users
 from wakeboard.cli import cli
 from wakeboard.core.states import Role
 from wakeboard.database.audit import Actor
-from wakeboard.people import users
 from wakeboard_dashboard import MORE_PAGES, NAVIGATION
 from wakeboard_dashboard.connection import reading
 from wakeboard_dashboard.keyboard import GO

@@ -18,8 +18,8 @@ from tests.conftest import Connection
 from tests.dashboard.apps import an_app
 from tests.dashboard.conftest import SAME_ORIGIN
 from tests.dashboard.everything import APART, Filling, Text, addresses, furnish
+from wakeboard.accounts import users
 from wakeboard.core.states import Role
-from wakeboard.people import users
 from wakeboard_dashboard.connection import Database
 
 EVALUATED = str(7919 * 7907)

@@ -22,9 +22,9 @@ from tests.conftest import Connection
 from tests.dashboard.apps import an_app, overhear
 from tests.dashboard.conftest import NIGHT_TILES, SAME_ORIGIN, assert_shown_as_text
 from tests.factories import a_definition, a_group, a_run, a_type, a_worker, age, an_attempt, from_now, insert
+from wakeboard.accounts import users
 from wakeboard.core.states import Role
 from wakeboard.database import audit
-from wakeboard.people import users
 from wakeboard.reporting.nights import Ask, faults, fires, missed
 from wakeboard.reporting.nights import minutes as statistics
 from wakeboard.reporting.nights.minutes import SLICES, Ran, busy, ran, slice_length, summed

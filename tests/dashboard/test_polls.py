@@ -17,9 +17,9 @@ from tests.conftest import Connection
 from tests.dashboard.conftest import fragments_of
 from tests.factories import a_run, a_type
 from tests.processes import wait_until
+from wakeboard.accounts import users
 from wakeboard.core.states import Role
 from wakeboard.database.audit import Actor
-from wakeboard.people import users
 from wakeboard.transitions.operator import cancel
 from wakeboard_dashboard.board import CHOICE, Board, News, View, shared_memory
 from wakeboard_dashboard.connection import writing

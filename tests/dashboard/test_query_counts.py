@@ -14,8 +14,8 @@ from tests.conftest import Connection
 from tests.dashboard.apps import an_app, overhear
 from tests.dashboard.conftest import SAME_ORIGIN
 from tests.dashboard.everything import Filling, addresses, furnish, is_page, plain_text
+from wakeboard.accounts import users
 from wakeboard.core.states import Role
-from wakeboard.people import users
 from wakeboard_dashboard import attention
 from wakeboard_dashboard.connection import Database
 

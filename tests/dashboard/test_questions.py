@@ -15,9 +15,9 @@ from tests.conftest import Connection
 from tests.dashboard.apps import an_app
 from tests.dashboard.conftest import SAME_ORIGIN
 from tests.processes import ROOT
+from wakeboard.accounts import users
 from wakeboard.cli import cli
 from wakeboard.core.states import Role
-from wakeboard.people import users
 from wakeboard_dashboard.connection import Database
 
 TEXT = (ROOT / "docs" / "questions.md").read_text()

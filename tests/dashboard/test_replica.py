@@ -17,9 +17,9 @@ from tests.factories import a_run, a_worker
 from tests.processes import wait_until
 from tests.servers import SETTINGS, Server, own_server
 from tests.standbys import Node, standby_of
+from wakeboard.accounts import users
 from wakeboard.core.states import Role
 from wakeboard.database import db
-from wakeboard.people import users
 from wakeboard_dashboard import replica
 from wakeboard_dashboard.connection import Database
 from wakeboard_dashboard.replica import HEADER, Follower

@@ -15,9 +15,9 @@ from tests.dashboard.apps import overhear
 from tests.dashboard.conftest import along, fragments_of, page_of, rows_in
 from tests.factories import a_definition, a_run, a_type
 from wakeboard import cli
+from wakeboard.accounts import users
 from wakeboard.core.states import Role
 from wakeboard.database.audit import Actor
-from wakeboard.people import users
 from wakeboard.transitions import definitions
 
 ANNA = Actor("anna", Role.ADMIN, "web")

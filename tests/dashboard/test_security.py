@@ -12,10 +12,10 @@ from werkzeug.http import parse_cookie
 
 from tests.conftest import Connection
 from tests.dashboard.conftest import AsRole
+from wakeboard.accounts import users
 from wakeboard.config.settings import Settings
 from wakeboard.core.states import Role
 from wakeboard.database.audit import Actor
-from wakeboard.people import users
 from wakeboard.transitions import retry_now
 from wakeboard_dashboard import answers, create_app, strangers
 from wakeboard_dashboard.answers import PROBES

@@ -20,11 +20,11 @@ import trustme
 
 from tests.conftest import Connection
 from tests.processes import free_port
+from wakeboard.accounts import users
 from wakeboard.config import certificates
 from wakeboard.config.settings import Settings, SettingsError
 from wakeboard.core.states import Role
 from wakeboard.database.audit import Actor
-from wakeboard.people import users
 from wakeboard_dashboard import serve
 
 BOSS = Actor("cli:boss", Role.ADMIN, "cli")

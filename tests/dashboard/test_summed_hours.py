@@ -15,9 +15,9 @@ from tests.conftest import Connection
 from tests.dashboard.apps import an_app, overhear
 from tests.dashboard.conftest import SAME_ORIGIN
 from tests.factories import a_type
+from wakeboard.accounts import users
 from wakeboard.alerts import report
 from wakeboard.core.states import Role
-from wakeboard.people import users
 from wakeboard.reporting import hours, statistics
 from wakeboard.reporting.nights.usual import Usual, medians
 from wakeboard_dashboard.connection import Database

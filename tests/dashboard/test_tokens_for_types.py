@@ -15,10 +15,10 @@ from tests.conftest import Connection
 from tests.dashboard.apps import overhear
 from tests.dashboard.conftest import AsRole
 from tests.factories import a_run, a_type, a_worker, row, rows
+from wakeboard.accounts import users
 from wakeboard.core.newrun import NewRun
 from wakeboard.core.states import Role
 from wakeboard.database.audit import Actor
-from wakeboard.people import users
 from wakeboard.transitions import by_hand, cancel, retry_now, run_again
 from wakeboard_dashboard.scopes import Scope, declared
 

@@ -17,8 +17,8 @@ from tests.dashboard.apps import an_app
 from tests.dashboard.conftest import NIGHT_TILES, SAME_ORIGIN
 from tests.dashboard.everything import Filling, addresses, furnish, is_page, plain_text
 from tests.factories import a_run
+from wakeboard.accounts import users
 from wakeboard.core.states import Role
-from wakeboard.people import users
 from wakeboard_dashboard.connection import Database
 from wakeboard_dashboard.formats import anchor, number
 

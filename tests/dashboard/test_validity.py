@@ -17,9 +17,9 @@ from tests.conftest import Connection
 from tests.dashboard.apps import an_app
 from tests.dashboard.conftest import SAME_ORIGIN
 from tests.validity import faults
+from wakeboard.accounts import users
 from wakeboard.core.states import Role
 from wakeboard.jobs.demo import past
-from wakeboard.people import users
 from wakeboard_dashboard.connection import Database
 
 LIVE = re.compile(r"<(\w+) [^>]*\bdata-live\b[^>]*>")

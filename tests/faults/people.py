@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from tests.endtoend.visitor import Visitor
 from tests.faults.house import House
+from wakeboard.accounts.tokens import create_token
 from wakeboard.core.states import Role
 from wakeboard.database.audit import Actor
-from wakeboard.people.tokens import create_token
 
 ADMIN = Actor("anna", Role.ADMIN, "test")
 

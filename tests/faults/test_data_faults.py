@@ -27,9 +27,9 @@ from tests.faults.rows import Scale, fault
 from tests.faults.truth import now
 from tests.processes import ROOT, surroundings
 from wakeboard import enqueue
+from wakeboard.accounts import users
 from wakeboard.config.settings import Settings
 from wakeboard.core.states import Role
-from wakeboard.people import users
 from wakeboard_dashboard import create_app
 
 Measured = Callable[[str], None]

@@ -23,11 +23,11 @@ from tests.faults.people import ADMIN
 from tests.faults.rows import Scale, fault
 from tests.faults.truth import Line, now
 from tests.processes import wait_until
+from wakeboard.accounts.tokens import create_token
 from wakeboard.config.settings import Settings
 from wakeboard.core.states import Role
 from wakeboard.database import db
 from wakeboard.database.planning import PLANNING
-from wakeboard.people.tokens import create_token
 from wakeboard_dashboard import create_app
 
 __all__ = ["cluster", "database"]

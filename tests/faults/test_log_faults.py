@@ -19,8 +19,8 @@ from tests.faults.people import ADMIN
 from tests.faults.rows import Scale, fault
 from tests.faults.talk import LINE, LINES
 from tests.processes import Wakeboard, free_port, wait_until
+from wakeboard.accounts.tokens import create_token
 from wakeboard.core.states import Role
-from wakeboard.people.tokens import create_token
 
 Measured = Callable[[str], None]
 TALKATIVE = "tests.faults.apps.talkative"

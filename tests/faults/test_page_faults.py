@@ -15,8 +15,8 @@ from tests.faults.house import House
 from tests.faults.people import ADMIN
 from tests.faults.rows import Scale, fault
 from tests.processes import Wakeboard, wait_until
+from wakeboard.accounts.tokens import create_token
 from wakeboard.core.states import Role
-from wakeboard.people.tokens import create_token
 from wakeboard_dashboard import serve
 
 __all__ = ["cluster", "database"]

@@ -28,8 +28,8 @@ from tests.faults.threads import Orders
 from tests.faults.truth import now
 from tests.middleman import Middleman, between
 from tests.processes import Wakeboard, run_wakeboard, wait_until
+from wakeboard.accounts.tokens import create_token
 from wakeboard.core.states import Role
-from wakeboard.people.tokens import create_token
 
 Measured = Callable[[str], None]
 # Every thread of a worker and of a dashboard's process that lives as long as the process does. A new one

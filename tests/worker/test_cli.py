@@ -23,11 +23,11 @@ from tests.conftest import Connection
 from tests.factories import a_definition, a_run, a_type, a_worker, an_attempt, from_now, insert, row, rows
 from tests.servers import Server
 from wakeboard import cli
+from wakeboard.accounts import users
 from wakeboard.cli.summaries import SUMMARIES
 from wakeboard.core.leases import STATES
 from wakeboard.database import db
 from wakeboard.database.audit import terminal_actor
-from wakeboard.people import users
 from wakeboard.reporting import fleet
 from wakeboard.transitions import definitions
 from wakeboard.transitions.definitions import Definition

@@ -8,14 +8,14 @@ import pytest
 
 from tests.factories import Connection, a_definition, a_run, a_type, a_worker, insert, rows
 from tests.worker import test_liveness as liveness_rows
+from wakeboard.accounts import sessions, throttle
+from wakeboard.accounts.throttle import TooManyAttempts
 from wakeboard.alerts.judge import Memory, judge
 from wakeboard.cli.diagnosis import liveness as diagnosis
 from wakeboard.core import leases
 from wakeboard.core.states import Role
 from wakeboard.database.audit import Actor
 from wakeboard.duties.clock import SLICE, Clock
-from wakeboard.people import sessions, throttle
-from wakeboard.people.throttle import TooManyAttempts
 from wakeboard.reporting import fleet, liveness
 from wakeboard.retention import state as retention
 from wakeboard.schedules import sayings, schedule

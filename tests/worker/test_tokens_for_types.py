@@ -8,11 +8,11 @@ import pytest
 
 from tests.conftest import Connection
 from tests.factories import a_type, rows
+from wakeboard.accounts import users
+from wakeboard.accounts.users import AccountError
 from wakeboard.cli import run
 from wakeboard.core.states import Role
 from wakeboard.database.audit import Actor, terminal_actor
-from wakeboard.people import users
-from wakeboard.people.users import AccountError
 
 HOSTILE = ("a'b\"c", "{x,NULL}", "null", "back\\slash", "mail,report", "a/b", "größe/🛹", " spaces ", "-x")
 Capture = pytest.CaptureFixture[str]

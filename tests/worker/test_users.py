@@ -9,12 +9,12 @@ from werkzeug import security
 
 from tests.conftest import Connection
 from tests.factories import rows
+from wakeboard.accounts import passwords, users
+from wakeboard.accounts.sessions import IDLE_SECONDS, SESSION_SECONDS
 from wakeboard.config.settings import Settings
 from wakeboard.core.states import Role
 from wakeboard.database import db
 from wakeboard.database.audit import Actor, terminal_actor
-from wakeboard.people import passwords, users
-from wakeboard.people.sessions import IDLE_SECONDS, SESSION_SECONDS
 
 PASSWORD = "tea and biscuits at four"
 HERE = "192.0.2.7"

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from flask import Blueprint, Response, abort, current_app, g, redirect, render_template, request
 
+from wakeboard.accounts import users
 from wakeboard.database import audit
 from wakeboard.database.audit import Actor
-from wakeboard.people import users
 from wakeboard_dashboard import again, strangers
 from wakeboard_dashboard.answers import local_path, see_other
 from wakeboard_dashboard.connection import writing

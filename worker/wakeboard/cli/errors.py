@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 import psycopg
 
+from wakeboard.accounts.permission import AccountError
 from wakeboard.cli.flags import MissingVerb
 from wakeboard.cli.refusals import Failed, Wrong
 from wakeboard.config.settings import SettingsError
@@ -18,7 +19,6 @@ from wakeboard.core.newrun import EnqueueError
 from wakeboard.core.time.cron import CronError
 from wakeboard.database.db import NO_TABLES, DatabaseError, UnfitError, without_tables
 from wakeboard.database.embedded.errors import EmbeddedError
-from wakeboard.people.permission import AccountError
 from wakeboard.reporting.filters.values import FilterError
 from wakeboard.transitions.definitions import DefinitionError
 

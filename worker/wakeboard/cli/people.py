@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 import click
 
+from wakeboard.accounts import users
 from wakeboard.cli import reach
 from wakeboard.cli.flags import Noun, Verb, is_json, settings
 from wakeboard.cli.printing import answer, listing, tell
@@ -18,7 +19,6 @@ from wakeboard.cli.refusals import Wrong
 from wakeboard.config.settings import Settings
 from wakeboard.core.states import Role
 from wakeboard.database.audit import terminal_actor
-from wakeboard.people import users
 
 ROLE = click.option(
     "--role",

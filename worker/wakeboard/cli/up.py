@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 
 import psycopg
 
+from wakeboard.accounts.users import create_login_link
 from wakeboard.cli import people, reach
 from wakeboard.cli.printing import answer, tell
 from wakeboard.cli.refusals import Wrong
@@ -24,7 +25,6 @@ from wakeboard.cli.siblings import Family
 from wakeboard.config import stop_signals
 from wakeboard.config.settings import Settings
 from wakeboard.database import db
-from wakeboard.people.users import create_login_link
 
 READY_SECONDS = 60
 LOOK_SECONDS = 0.1

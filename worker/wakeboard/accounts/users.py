@@ -12,12 +12,9 @@ from typing import Any
 import psycopg
 from psycopg.rows import dict_row
 
-from wakeboard.core.states import Role
-from wakeboard.core.time.clock_skew import is_since
-from wakeboard.database.audit import Actor, acting, record
-from wakeboard.people import passwords, throttle
-from wakeboard.people.permission import AccountError, require
-from wakeboard.people.sessions import (
+from wakeboard.accounts import passwords, throttle
+from wakeboard.accounts.permission import AccountError, require
+from wakeboard.accounts.sessions import (
     IDLE_SECONDS,
     authenticate_session,
     close_everywhere,
@@ -28,8 +25,17 @@ from wakeboard.people.sessions import (
     open_session,
     peek_login_link,
 )
-from wakeboard.people.throttle import TooManyAttempts
-from wakeboard.people.tokens import authenticate_token, create_token, list_tokens, revoke_token, unknown_types
+from wakeboard.accounts.throttle import TooManyAttempts
+from wakeboard.accounts.tokens import (
+    authenticate_token,
+    create_token,
+    list_tokens,
+    revoke_token,
+    unknown_types,
+)
+from wakeboard.core.states import Role
+from wakeboard.core.time.clock_skew import is_since
+from wakeboard.database.audit import Actor, acting, record
 
 Connection = psycopg.Connection[Any]
 

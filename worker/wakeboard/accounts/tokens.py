@@ -11,12 +11,12 @@ import psycopg
 from psycopg.rows import dict_row
 
 from wakeboard import scope
+from wakeboard.accounts.permission import AccountError, require
+from wakeboard.accounts.sessions import hash_of
 from wakeboard.core.newrun import EnqueueError, check_type
 from wakeboard.core.states import Role
 from wakeboard.core.time.clock_skew import is_before
 from wakeboard.database.audit import Actor, acting, record
-from wakeboard.people.permission import AccountError, require
-from wakeboard.people.sessions import hash_of
 
 Connection = psycopg.Connection[Any]
 PREFIX = "wb_"
