@@ -37,10 +37,10 @@ from psycopg import sql
 from benchmarks import bench, draining, grown, retention
 from benchmarks.draining import Way
 from wakeboard.database import embedded
-from wakeboard.indexes import rebuild
-from wakeboard.indexes.state import Pass
-from wakeboard.retention import state
-from wakeboard.retention.sweep import RUNS
+from wakeboard.maintenance.indexes import rebuild
+from wakeboard.maintenance.indexes.state import Pass
+from wakeboard.maintenance.retention import state
+from wakeboard.maintenance.retention.sweep import RUNS
 
 COPY = "grown_copy"
 AFTER_SECONDS = 75

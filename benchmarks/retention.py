@@ -28,9 +28,9 @@ import psycopg
 
 from wakeboard.database import embedded
 from wakeboard.database.db import connect, migrate
-from wakeboard.retention import state
-from wakeboard.retention.keep import Keep
-from wakeboard.retention.sweep import RUNS, Retention
+from wakeboard.maintenance.retention import state
+from wakeboard.maintenance.retention.keep import Keep
+from wakeboard.maintenance.retention.sweep import RUNS, Retention
 from wakeboard.transitions.engine.claims import WHOLE, claim
 
 HERE = Path(__file__).resolve().parent

@@ -13,8 +13,8 @@ from wakeboard.alerts import questions
 from wakeboard.core.kinds import KINDS
 from wakeboard.core.states import Role
 from wakeboard.database.audit import Actor
-from wakeboard.retention.keep import Keep
-from wakeboard.retention.leftovers import leftovers, remove_batch
+from wakeboard.maintenance.retention.keep import Keep
+from wakeboard.maintenance.retention.leftovers import leftovers, remove_batch
 from wakeboard.transitions import definitions
 
 ADMIN = Actor("ada", Role.ADMIN, "web")

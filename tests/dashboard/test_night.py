@@ -25,14 +25,14 @@ from tests.factories import a_definition, a_group, a_run, a_type, a_worker, age,
 from wakeboard.accounts import users
 from wakeboard.core.states import Role
 from wakeboard.database import audit
+from wakeboard.maintenance.retention.keep import Keep
+from wakeboard.maintenance.retention.sweep import Retention
 from wakeboard.reporting.nights import Ask, faults, fires, missed
 from wakeboard.reporting.nights import minutes as statistics
 from wakeboard.reporting.nights.minutes import SLICES, Ran, busy, ran, slice_length, summed
 from wakeboard.reporting.nights.stretches import Busy, Stretch, joined
 from wakeboard.reporting.nights.summary import Span, summary
 from wakeboard.reporting.nights.usual import Usual
-from wakeboard.retention.keep import Keep
-from wakeboard.retention.sweep import Retention
 from wakeboard_dashboard import connection as connections
 from wakeboard_dashboard.formats import anchor
 from wakeboard_dashboard.pictures import gantt

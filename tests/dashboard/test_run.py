@@ -14,8 +14,8 @@ from tests.conftest import Connection
 from tests.dashboard.conftest import AsRole, assert_fragments_match
 from tests.factories import a_definition, a_run, a_type, a_worker, age, an_attempt, insert, row, rows, status
 from wakeboard.core.states import VERBS, Status, allowed
-from wakeboard.retention.keep import Keep
-from wakeboard.retention.sweep import Retention
+from wakeboard.maintenance.retention.keep import Keep
+from wakeboard.maintenance.retention.sweep import Retention
 from wakeboard_dashboard.pictures.lanes import MOST, WIDTH, lanes
 
 HOSTILE = "<img src=x onerror=alert(1)>\u202e\"'"

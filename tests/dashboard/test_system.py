@@ -16,7 +16,7 @@ from tests.conftest import Connection
 from tests.dashboard.conftest import AsRole, fragments_of
 from tests.factories import a_run, a_worker, an_attempt, insert
 from wakeboard.config.settings import Settings
-from wakeboard.indexes.state import NAME, PROCESS_ID
+from wakeboard.maintenance.indexes.state import NAME, PROCESS_ID
 from wakeboard_dashboard.connection import Database
 from wakeboard_dashboard.views.system import warnings
 

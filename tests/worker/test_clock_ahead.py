@@ -16,8 +16,8 @@ from wakeboard.core import leases
 from wakeboard.core.states import Role
 from wakeboard.database.audit import Actor
 from wakeboard.duties.clock import SLICE, Clock
+from wakeboard.maintenance.retention import state as retention
 from wakeboard.reporting import fleet, liveness
-from wakeboard.retention import state as retention
 from wakeboard.schedules import sayings, schedule
 from wakeboard.transitions import operator
 

@@ -10,9 +10,9 @@ from tests.conftest import Connection
 from tests.factories import a_run, a_worker, row, rows
 from tests.processes import run_wakeboard
 from wakeboard.accounts import users
-from wakeboard.backups.new_life import EPOCHS_AHEAD, NUMBERS_AHEAD
 from wakeboard.core.states import Role
 from wakeboard.database import db
+from wakeboard.maintenance.backups.new_life import EPOCHS_AHEAD, NUMBERS_AHEAD
 
 Said = Any
 

@@ -14,8 +14,8 @@ from wakeboard.config.settings import Settings
 from wakeboard.core.states import Role
 from wakeboard.database import db
 from wakeboard.database.audit import Actor
-from wakeboard.retention.keep import Keep
-from wakeboard.retention.sweep import Retention
+from wakeboard.maintenance.retention.keep import Keep
+from wakeboard.maintenance.retention.sweep import Retention
 from wakeboard.transitions.engine import reaping
 
 OLIVIA = Actor("olivia", Role.OPERATOR, "web")

@@ -23,17 +23,17 @@ from tests.processes import ROOT, run_wakeboard, surroundings, wait_until
 from wakeboard.cli.diagnosis.indexes import bloated_ones
 from wakeboard.database import db
 from wakeboard.duties.indexes import Indexes
-from wakeboard.indexes import bloat as bloat_module
-from wakeboard.indexes import rebuild, state
-from wakeboard.indexes.bloat import LARGE, Index, bloated, leftovers
-from wakeboard.indexes.state import GIVEN_UP_SECONDS, REST_SECONDS, Pass
+from wakeboard.maintenance.indexes import bloat as bloat_module
+from wakeboard.maintenance.indexes import rebuild, state
+from wakeboard.maintenance.indexes.bloat import LARGE, Index, bloated, leftovers
+from wakeboard.maintenance.indexes.state import GIVEN_UP_SECONDS, REST_SECONDS, Pass
 
 FLOOR = 256 * 1024
 CLAIMABLE = "job_runs_claimable"
 # A pass in a process of its own, which can be killed.
 ALONE = f"""
 import sys, threading
-from wakeboard.indexes import rebuild, state
+from wakeboard.maintenance.indexes import rebuild, state
 with rebuild.open_connection(sys.argv[1]) as own:
     current = state.take(own)
     rebuild.make_pass(own, current, pause=threading.Event().wait, floor_bytes={FLOOR})

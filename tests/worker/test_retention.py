@@ -30,9 +30,9 @@ from wakeboard.config.settings import Settings
 from wakeboard.core.states import Role
 from wakeboard.database import db
 from wakeboard.database.audit import Actor, record
-from wakeboard.retention import leftovers, runs, state
-from wakeboard.retention.keep import Keep
-from wakeboard.retention.sweep import BATCH_SETTINGS, Retention
+from wakeboard.maintenance.retention import leftovers, runs, state
+from wakeboard.maintenance.retention.keep import Keep
+from wakeboard.maintenance.retention.sweep import BATCH_SETTINGS, Retention
 from wakeboard.transitions.enqueue import enqueue
 
 USUAL = Keep.from_settings(Settings.load(environ={}))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wakeboard.retention import zones
-from wakeboard.retention.zones import Zone, Zones
+from wakeboard.maintenance.retention import zones
+from wakeboard.maintenance.retention.zones import Zone, Zones
 
 
 def test_an_unknown_table_is_looked_at_from_its_beginning() -> None:

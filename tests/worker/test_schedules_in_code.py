@@ -56,7 +56,7 @@ def zone_of(connection: Connection, name: str) -> str:
 def forget(connection: Connection) -> None:
     """Remove every audit row, as retention does after years."""
     with connection.transaction():
-        connection.execute("SET LOCAL wakeboard.retention = 'on'")
+        connection.execute("SET LOCAL wakeboard.maintenance.retention = 'on'")
         connection.execute("DELETE FROM wakeboard.audit_log")
 
 

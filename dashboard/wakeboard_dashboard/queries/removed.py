@@ -7,7 +7,7 @@ from typing import Any
 
 from sqlalchemy import Connection, text
 
-from wakeboard.retention.state import NAME, PROCESS_ID
+from wakeboard.maintenance.retention.state import NAME, PROCESS_ID
 
 Mark = tuple[Any, ...]
 # Retention counts in days: of what ended less than one ago nothing is removed yet.

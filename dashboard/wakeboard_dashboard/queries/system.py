@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from sqlalchemy import Connection, RowMapping
 
 from wakeboard.database import horizon
-from wakeboard.indexes import state
+from wakeboard.maintenance.indexes import state
 
 MOST_REFUSED = 10_000
 

@@ -11,9 +11,9 @@ from zoneinfo import ZoneInfo
 
 from flask import Blueprint, current_app, g
 
+from wakeboard.maintenance.retention.keep import STATISTICS_DAYS
 from wakeboard.reporting.nights import faults, fires, minutes, usual
 from wakeboard.reporting.nights.minutes import Ran
-from wakeboard.retention.keep import STATISTICS_DAYS
 from wakeboard_dashboard import failures, params
 from wakeboard_dashboard.connection import as_of, reading
 from wakeboard_dashboard.formats import duration

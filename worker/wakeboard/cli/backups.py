@@ -11,9 +11,6 @@ from pathlib import Path
 
 import click
 
-from wakeboard.backups.dump import BackupError, contents, dump
-from wakeboard.backups.load import load
-from wakeboard.backups.new_life import begin_new_life
 from wakeboard.cli import reach
 from wakeboard.cli.flags import Verb, settings
 from wakeboard.cli.printing import answer, tell
@@ -22,6 +19,9 @@ from wakeboard.config.settings import Settings
 from wakeboard.database import db as databases
 from wakeboard.database.audit import terminal_actor
 from wakeboard.database.embedded.progress import Teller
+from wakeboard.maintenance.backups.dump import BackupError, contents, dump
+from wakeboard.maintenance.backups.load import load
+from wakeboard.maintenance.backups.new_life import begin_new_life
 
 FORGOTTEN = (
     "What was done since the backup is forgotten, effects included: runs that ended since then may run "

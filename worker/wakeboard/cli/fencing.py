@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import click
 
-from wakeboard.backups.new_life import Before, begin_new_life, look
 from wakeboard.cli import reach
 from wakeboard.cli.flags import Verb, settings
 from wakeboard.cli.printing import answer, tell
 from wakeboard.cli.refusals import Failed
 from wakeboard.database import db as databases
 from wakeboard.database.audit import terminal_actor
+from wakeboard.maintenance.backups.new_life import Before, begin_new_life, look
 
 NOTHING_ELSE = "Payloads, results, schedules, people and tokens stay as they are."
 

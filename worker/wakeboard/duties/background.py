@@ -28,10 +28,10 @@ from wakeboard.duties.thread import Connection, Duties, Duty, Step
 from wakeboard.duties.watchdog import Watchdog
 from wakeboard.loop.claims import Claims
 from wakeboard.loop.held import Holdings
+from wakeboard.maintenance.retention.keep import Keep
+from wakeboard.maintenance.retention.sweep import LOOK_SECONDS as RETENTION_SECONDS
+from wakeboard.maintenance.retention.sweep import Retention
 from wakeboard.processes.memory import resident_bytes
-from wakeboard.retention.keep import Keep
-from wakeboard.retention.sweep import LOOK_SECONDS as RETENTION_SECONDS
-from wakeboard.retention.sweep import Retention
 from wakeboard.schedules import code_schedules, schedule
 from wakeboard.transitions import pauses
 

@@ -15,8 +15,8 @@ import psycopg
 from wakeboard.config import log
 from wakeboard.core.text.texts import described
 from wakeboard.database.db import DatabaseError, is_pooled
-from wakeboard.indexes import rebuild, state
-from wakeboard.indexes.bloat import FLOOR_BYTES
+from wakeboard.maintenance.indexes import rebuild, state
+from wakeboard.maintenance.indexes.bloat import FLOOR_BYTES
 
 INDEXES_SECONDS = 300.0
 # A worker that ends has hardly time; what the server still builds then, the next pass finds.

@@ -14,7 +14,7 @@ from typing import Any
 import psycopg
 
 from wakeboard.core.states import FAILURES, sql_list
-from wakeboard.retention.keep import STATISTICS_DAYS
+from wakeboard.maintenance.retention.keep import STATISTICS_DAYS
 
 HOUR = timedelta(hours=1)
 # Hours, and steps that part them evenly or are made of them, begin so many lengths after it, in UTC.

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from wakeboard.cli.diagnosis.finding import Finding
 from wakeboard.cli.reach import Connection, rows
 from wakeboard.database import db
-from wakeboard.indexes import bloat, state
+from wakeboard.maintenance.indexes import bloat, state
 
 INDEXES = """
 SELECT c.relname AS name, i.indisvalid AND i.indisready AS valid

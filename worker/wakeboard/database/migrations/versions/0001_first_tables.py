@@ -34,7 +34,7 @@ APPEND_ONLY = """
 CREATE FUNCTION wakeboard.refuse_audit_change() RETURNS trigger
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-    IF TG_OP = 'DELETE' AND current_setting('wakeboard.retention', true) = 'on' THEN
+    IF TG_OP = 'DELETE' AND current_setting('wakeboard.maintenance.retention', true) = 'on' THEN
         RETURN OLD;
     END IF;
     RAISE EXCEPTION 'the audit log is append-only: % is refused', TG_OP USING ERRCODE = 'insufficient_privilege';

@@ -18,8 +18,8 @@ from psycopg.rows import class_row
 from wakeboard.config import log
 from wakeboard.database import horizon
 from wakeboard.database.db import configure, connect, is_pooled
-from wakeboard.indexes.bloat import FLOOR_BYTES, Index, Leftover, bloated, leftovers, megabytes
-from wakeboard.indexes.state import GIVEN_UP_SECONDS, Pass, store
+from wakeboard.maintenance.indexes.bloat import FLOOR_BYTES, Index, Leftover, bloated, leftovers, megabytes
+from wakeboard.maintenance.indexes.state import GIVEN_UP_SECONDS, Pass, store
 
 Connection = psycopg.Connection[Any]
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from wakeboard.backups.dump import LOOK_SECONDS, PLAIN, BackupError, said_last
+from wakeboard.maintenance.backups.dump import LOOK_SECONDS, PLAIN, BackupError, said_last
 
 
 def load(pg_restore: Path, url: str, file: Path, *, progress: Callable[[str], None]) -> None:

@@ -12,10 +12,10 @@ from typing import Any
 import psycopg
 
 from wakeboard.config import log
-from wakeboard.retention import leftovers, runs, state
-from wakeboard.retention.keep import Keep
-from wakeboard.retention.state import Pass
-from wakeboard.retention.zones import Zones, earliest
+from wakeboard.maintenance.retention import leftovers, runs, state
+from wakeboard.maintenance.retention.keep import Keep
+from wakeboard.maintenance.retention.state import Pass
+from wakeboard.maintenance.retention.zones import Zones, earliest
 
 Connection = psycopg.Connection[Any]
 
@@ -32,7 +32,7 @@ RUNS = "runs"
 BATCH_SETTINGS = """
 SELECT set_config('lock_timeout', '100ms', true), set_config('synchronous_commit', 'off', true),
     set_config('enable_seqscan', 'off', true), set_config('enable_hashjoin', 'off', true),
-    set_config('enable_mergejoin', 'off', true), set_config('wakeboard.retention', 'on', true)
+    set_config('enable_mergejoin', 'off', true), set_config('wakeboard.maintenance.retention', 'on', true)
 """
 # Foreign keys of other tables that wait for the end of a transaction would refuse the whole batch there.
 AT_ONCE = "SET CONSTRAINTS ALL IMMEDIATE"

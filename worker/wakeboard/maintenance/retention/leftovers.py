@@ -12,7 +12,7 @@ from typing import Any
 
 import psycopg
 
-from wakeboard.retention.keep import EFFECTS_DAYS, STATISTICS_DAYS, TRACES_DAYS, Keep
+from wakeboard.maintenance.retention.keep import EFFECTS_DAYS, STATISTICS_DAYS, TRACES_DAYS, Keep
 
 ROWS = 1000
 Connection = psycopg.Connection[Any]

@@ -14,8 +14,8 @@ from typing import Any
 import psycopg
 
 from wakeboard.database.refusals import is_refusal
-from wakeboard.retention.keep import Keep
-from wakeboard.retention.zones import Zone, Zones
+from wakeboard.maintenance.retention.keep import Keep
+from wakeboard.maintenance.retention.zones import Zone, Zones
 
 Connection = psycopg.Connection[Any]
 
