@@ -11,7 +11,7 @@ from playwright.sync_api import Browser, CDPSession, Page, expect
 
 from tests.browser.places import Dashboard, profile, serving
 from tests.conftest import Connection
-from wakeboard.jobs.demo import past
+from wakeboard.demo import past
 
 pytestmark = pytest.mark.browser
 

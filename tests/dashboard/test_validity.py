@@ -19,7 +19,7 @@ from tests.dashboard.conftest import SAME_ORIGIN
 from tests.validity import faults
 from wakeboard.accounts import users
 from wakeboard.core.states import Role
-from wakeboard.jobs.demo import past
+from wakeboard.demo import past
 from wakeboard_dashboard.connection import Database
 
 LIVE = re.compile(r"<(\w+) [^>]*\bdata-live\b[^>]*>")

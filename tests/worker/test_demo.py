@@ -17,17 +17,17 @@ import pytest
 from tests import factories
 from tests.conftest import Connection
 from tests.processes import wait_until
+from wakeboard import demo
 from wakeboard import own_connection as own
 from wakeboard.context import Context
 from wakeboard.core.errors.fingerprint import group_of, own_frame
 from wakeboard.core.outcome import Cancelled, Permanent, Retryable
 from wakeboard.core.states import Role
 from wakeboard.database.audit import Actor
-from wakeboard.jobs import demo
-from wakeboard.jobs.demo import inbox, invoices, lives, neighbours, orders, past, reports, shop
-from wakeboard.jobs.demo.mailbox import LARGEST_BYTES, read
-from wakeboard.jobs.demo.pdf import one_page
-from wakeboard.jobs.demo.provider import is_outage
+from wakeboard.demo import inbox, invoices, lives, neighbours, orders, past, reports, shop
+from wakeboard.demo.mailbox import LARGEST_BYTES, read
+from wakeboard.demo.pdf import one_page
+from wakeboard.demo.provider import is_outage
 from wakeboard.registry import JOB_TYPES
 
 OPERATOR = Actor("olga", Role.OPERATOR, "web")
@@ -421,6 +421,6 @@ def test_the_shop_mails_to_its_own_loopback_mailbox_only(connection: Connection)
 
 
 def test_the_shop_costs_no_import_of_sqlalchemy_until_a_handler_needs_it() -> None:
-    look = "import sys, wakeboard.jobs.demo; print('sqlalchemy' in sys.modules, 'flask' in sys.modules)"
+    look = "import sys, wakeboard.demo; print('sqlalchemy' in sys.modules, 'flask' in sys.modules)"
     answer = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True)
     assert answer.stdout == "False False\n"

@@ -113,7 +113,7 @@ def test_python_packages_and_this_product_are_not_the_authors_code() -> None:
         "<string>", "/usr/lib/python312.zip/os.py", str(ROOT / "worker/wakeboard/invoke.py"),
     ):  # fmt: skip
         assert not is_own(path), path
-    assert is_own(str(ROOT / "worker/wakeboard/jobs/demo/catalogue.py")), "examples stand for one's own"
+    assert is_own(str(ROOT / "worker/wakeboard/demo/catalogue.py")), "examples stand for one's own"
 
 
 def test_a_trace_shows_which_lines_are_the_authors() -> None:

@@ -237,7 +237,7 @@ def test_instructions_that_make_no_sense_are_dead_with_a_sentence(
 def test_importing_the_built_in_jobs_registers_them_and_nothing_of_the_demo() -> None:
     look = (
         "import sys, wakeboard.jobs, wakeboard.registry as r;"
-        "print(sorted(r.JOB_TYPES), 'wakeboard.jobs.demo' in sys.modules)"
+        "print(sorted(r.JOB_TYPES), 'wakeboard.demo' in sys.modules)"
     )
     answer = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True)
     assert answer.stdout == "['alert', 'command', 'http'] False\n"

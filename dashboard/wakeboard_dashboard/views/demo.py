@@ -37,7 +37,7 @@ BUTTONS = {
 
 def inbox() -> ModuleType:
     """Return the shop's own room of questions and buttons."""
-    from wakeboard.jobs.demo import inbox as room
+    from wakeboard.demo import inbox as room
 
     return room
 

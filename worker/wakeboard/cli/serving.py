@@ -31,7 +31,7 @@ def up(port: int | None, demo: bool) -> int:
     log.never_wait()
     _need_folder()
     bind = None if port is None else f"127.0.0.1:{port}"
-    chosen = settings(bind=bind, app="wakeboard.jobs.demo" if demo else None)
+    chosen = settings(bind=bind, app="wakeboard.demo" if demo else None)
     certificates.check(chosen)
     run_as.check(chosen)
     return household.run(chosen, demo)

@@ -145,7 +145,7 @@ def _serve(settings: Settings, family: Family, wish: Wish, demo: bool) -> int:
 def _prepare_demo(url: str) -> list[list[str]]:
     from importlib import import_module
 
-    prepared: list[list[str]] = import_module("wakeboard.jobs.demo").prepare(url)
+    prepared: list[list[str]] = import_module("wakeboard.demo").prepare(url)
     return prepared
 
 

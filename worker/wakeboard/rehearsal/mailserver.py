@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from wakeboard.jobs.demo.mailbox import Mail, serve
+from wakeboard.demo.mailbox import Mail, serve
 from wakeboard.rehearsal.patience import RehearsalError
 
 LOOPBACK = "127.0.0.1"

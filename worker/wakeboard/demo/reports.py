@@ -10,8 +10,8 @@ from typing import Any
 
 from wakeboard.context import Context
 from wakeboard.core.newrun import NewRun
-from wakeboard.jobs.demo.neighbours import letter, send, was_received
-from wakeboard.jobs.demo.shop import folder, write_aside
+from wakeboard.demo.neighbours import letter, send, was_received
+from wakeboard.demo.shop import folder, write_aside
 from wakeboard.own_connection import own_connection
 from wakeboard.registry import job
 from wakeboard.transitions.enqueue_many import enqueue_many

@@ -12,7 +12,7 @@ from typing import Any
 from psycopg import Connection
 
 from wakeboard.database.audit import ENGINE
-from wakeboard.jobs.demo.lives import BY, DAYS, ORDERS, SCHEDULED, WORKER, lives, price_of, sku_of
+from wakeboard.demo.lives import BY, DAYS, ORDERS, SCHEDULED, WORKER, lives, price_of, sku_of
 from wakeboard.registry import type_of
 from wakeboard.transitions.definitions import Definition, add
 

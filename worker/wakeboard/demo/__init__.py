@@ -1,4 +1,4 @@
-"""The example shop: ``wakeboard up --demo`` or ``--app wakeboard.jobs.demo``; importing registers its types.
+"""The example shop: ``wakeboard up --demo`` or ``--app wakeboard.demo``; importing registers its types.
 
 Everything it does is real, on one machine: rows in the schema ``shop``, files in the data folder, mail to a
 mailbox of its own on loopback. It reaches no other host.
@@ -6,7 +6,7 @@ mailbox of its own on loopback. It reaches no other host.
 
 from __future__ import annotations
 
-from wakeboard.jobs.demo import catalogue, invoices, orders, reports
+from wakeboard.demo import catalogue, invoices, orders, reports
 
 
 def prepare(url: str) -> list[list[str]]:
@@ -15,7 +15,7 @@ def prepare(url: str) -> list[list[str]]:
     Returns the commands to keep running beside the workers (the street with mailbox and providers), which
     need WAKEBOARD_DATABASE_URL. Safe to repeat. Raises DatabaseError when the database does not answer.
     """
-    from wakeboard.jobs.demo.opening import prepare as open_shop
+    from wakeboard.demo.opening import prepare as open_shop
 
     return open_shop(url)
 

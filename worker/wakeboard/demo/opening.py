@@ -11,8 +11,8 @@ from psycopg import Connection
 from wakeboard.core.states import Role
 from wakeboard.database.audit import Actor
 from wakeboard.database.db import connect
-from wakeboard.jobs.demo import past, shop
-from wakeboard.jobs.demo.neighbours import LOOPBACK
+from wakeboard.demo import past, shop
+from wakeboard.demo.neighbours import LOOPBACK
 from wakeboard.transitions.definitions import Definition, add
 from wakeboard.transitions.enqueue import enqueue
 
@@ -33,7 +33,7 @@ def prepare(url: str) -> list[list[str]]:
         past.leave_stuck(connection)
         _define(connection, ports["http"])
         enqueue(connection, "import_catalogue", delay=75, key="import:first", enqueued_by="demo")
-    street = [sys.executable, "-P", "-m", "wakeboard.jobs.demo.street"]
+    street = [sys.executable, "-P", "-m", "wakeboard.demo.street"]
     return [[*street, "--smtp", str(ports["smtp"]), "--http", str(ports["http"])]]
 
 

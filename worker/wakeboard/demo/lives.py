@@ -15,7 +15,7 @@ from typing import Any
 
 from wakeboard.core.errors.fingerprint import ErrorGroup, group_of
 from wakeboard.core.time.cron import Cron
-from wakeboard.jobs.demo.shop import PRODUCTS
+from wakeboard.demo.shop import PRODUCTS
 
 DAYS = 7
 # The orders of those days are numbered from 1 on; all were paid, so whatever is tried again gets through.

@@ -1,6 +1,6 @@
 """The street the shop stands in: mailbox and providers in one process, on loopback.
 
-``python -m wakeboard.jobs.demo.street --smtp PORT --http PORT``, with WAKEBOARD_DATABASE_URL. Ends with
+``python -m wakeboard.demo.street --smtp PORT --http PORT``, with WAKEBOARD_DATABASE_URL. Ends with
 SIGTERM, and when its starter has gone.
 """
 
@@ -17,9 +17,9 @@ from collections.abc import Sequence
 import psycopg
 
 from wakeboard.database.db import DatabaseError
-from wakeboard.jobs.demo.mailbox import Mail, serve
-from wakeboard.jobs.demo.neighbours import LOOPBACK
-from wakeboard.jobs.demo.provider import Provider
+from wakeboard.demo.mailbox import Mail, serve
+from wakeboard.demo.neighbours import LOOPBACK
+from wakeboard.demo.provider import Provider
 from wakeboard.own_connection import drop, own_connection
 
 _KEEP = """

@@ -12,9 +12,9 @@ from psycopg import Connection
 from wakeboard.core.answer import Answer
 from wakeboard.core.newrun import NewRun
 from wakeboard.database.audit import Actor
-from wakeboard.jobs.demo.orders import first_steps
-from wakeboard.jobs.demo.reports import export_key, first_report, monday_of, report
-from wakeboard.jobs.demo.shop import PRODUCTS
+from wakeboard.demo.orders import first_steps
+from wakeboard.demo.reports import export_key, first_report, monday_of, report
+from wakeboard.demo.shop import PRODUCTS
 from wakeboard.transitions.enqueue_many import enqueue_many
 from wakeboard.transitions.operator import act
 

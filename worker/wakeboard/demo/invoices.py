@@ -7,9 +7,9 @@ from datetime import datetime
 
 from wakeboard.context import Context
 from wakeboard.core.outcome import Permanent
-from wakeboard.jobs.demo.neighbours import letter, send, was_received
-from wakeboard.jobs.demo.pdf import one_page
-from wakeboard.jobs.demo.shop import PRODUCTS, folder, write_aside
+from wakeboard.demo.neighbours import letter, send, was_received
+from wakeboard.demo.pdf import one_page
+from wakeboard.demo.shop import PRODUCTS, folder, write_aside
 from wakeboard.own_connection import own_connection
 from wakeboard.registry import job
 from wakeboard.transitions.enqueue import enqueue

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from wakeboard.context import Context
 from wakeboard.core.newrun import NewRun
 from wakeboard.core.outcome import Permanent
-from wakeboard.jobs.demo.neighbours import ask
-from wakeboard.jobs.demo.shop import PRODUCTS
+from wakeboard.demo.neighbours import ask
+from wakeboard.demo.shop import PRODUCTS
 from wakeboard.own_connection import own_connection
 from wakeboard.registry import job
 from wakeboard.transitions.enqueue import enqueue

@@ -7,8 +7,8 @@ from typing import Any
 from urllib.parse import quote
 
 from wakeboard.context import Context
-from wakeboard.jobs.demo.neighbours import ask
-from wakeboard.jobs.demo.shop import PRODUCTS, folder, write_aside
+from wakeboard.demo.neighbours import ask
+from wakeboard.demo.shop import PRODUCTS, folder, write_aside
 from wakeboard.own_connection import own_connection
 from wakeboard.registry import job
 

@@ -10,7 +10,7 @@ from email.message import EmailMessage
 from typing import Any
 
 from wakeboard.core.outcome import Permanent, Retryable
-from wakeboard.jobs.demo.shop import port_of
+from wakeboard.demo.shop import port_of
 from wakeboard.own_connection import own_connection
 
 LOOPBACK = "127.0.0.1"
