@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from wakeboard.rehearsal.findings import Attempt, Evidence, Stopped, findings
+from wakeboard.demo.rehearsal.findings import Attempt, Evidence, Stopped, findings
 
 RECEIPTS, REFUSED = range(1, 101), frozenset(range(5, 101, 5))
 LOST = (61, 62, 63)

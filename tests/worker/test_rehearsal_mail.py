@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.processes import wait_until
-from wakeboard.rehearsal.mailserver import LOOPBACK, Mailbox, MailServer
+from wakeboard.demo.rehearsal.mailserver import LOOPBACK, Mailbox, MailServer
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import click
 from wakeboard.cli.flags import Verb, is_json
 from wakeboard.cli.printing import say, tell
 from wakeboard.cli.refusals import Failed
-from wakeboard.rehearsal.findings import Finding, Report
+from wakeboard.demo.rehearsal.findings import Finding, Report
 
 
 @click.command(cls=Verb, settings=())
@@ -24,7 +24,7 @@ def rehearse(without_effects: bool) -> int:
     Takes up to a minute on a database of its own, never on the one that --database-url names. Prints what was
     expected and what was measured; exit code 1 when a line is not so.
     """
-    from wakeboard import rehearsal
+    from wakeboard.demo import rehearsal
 
     try:
         report = rehearsal.rehearse(tell, with_effects=not without_effects)

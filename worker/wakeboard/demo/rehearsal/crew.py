@@ -13,8 +13,8 @@ from pathlib import Path
 import psutil
 
 from wakeboard.core.process.family import die_with_parent
-from wakeboard.rehearsal import traces
-from wakeboard.rehearsal.patience import Patience, RehearsalError
+from wakeboard.demo.rehearsal import traces
+from wakeboard.demo.rehearsal.patience import Patience, RehearsalError
 
 SLOTS = 4
 LAST_LINES = 5
@@ -22,7 +22,7 @@ KILL_SECONDS = 1.0
 SHUTDOWN_SECONDS = 15.0
 LEASE_SECONDS = 4.0
 SETTINGS = {
-    "WAKEBOARD_APP": "wakeboard.rehearsal.receipts",
+    "WAKEBOARD_APP": "wakeboard.demo.rehearsal.receipts",
     "WAKEBOARD_CONCURRENCY": str(SLOTS),
     "WAKEBOARD_LEASE_SECONDS": f"{LEASE_SECONDS:g}",
     "WAKEBOARD_POLL_SECONDS": "0.5",

@@ -15,12 +15,12 @@ from wakeboard.core.states import ENDED, sql_list
 from wakeboard.database import db
 from wakeboard.database.audit import terminal_actor
 from wakeboard.database.embedded.errors import EmbeddedError
-from wakeboard.rehearsal import receipts
-from wakeboard.rehearsal.crew import KILL_SECONDS, SLOTS, Crew, Member
-from wakeboard.rehearsal.findings import Attempt, Evidence, Report, Stopped, findings
-from wakeboard.rehearsal.ground import Ground, clear_abandoned, ground
-from wakeboard.rehearsal.mailserver import Mailbox, MailServer
-from wakeboard.rehearsal.patience import Patience, RehearsalError
+from wakeboard.demo.rehearsal import receipts
+from wakeboard.demo.rehearsal.crew import KILL_SECONDS, SLOTS, Crew, Member
+from wakeboard.demo.rehearsal.findings import Attempt, Evidence, Report, Stopped, findings
+from wakeboard.demo.rehearsal.ground import Ground, clear_abandoned, ground
+from wakeboard.demo.rehearsal.mailserver import Mailbox, MailServer
+from wakeboard.demo.rehearsal.patience import Patience, RehearsalError
 from wakeboard.transitions import NewRun, cancel, enqueue_many
 
 RECEIPTS = 100

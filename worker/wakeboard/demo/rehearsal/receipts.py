@@ -1,4 +1,4 @@
-"""The handlers of the rehearsal: ``--app wakeboard.rehearsal.receipts``. Run by its workers alone.
+"""The handlers of the rehearsal: ``--app wakeboard.demo.rehearsal.receipts``. Run by its workers alone.
 
 Written as an application's would be, with one difference: without the ledger, mail is sent unguarded.
 """

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from wakeboard.database import embedded
-from wakeboard.rehearsal import traces
+from wakeboard.demo.rehearsal import traces
 
 NAME = "wakeboard-rehearsal-"
 UNFINISHED = "wakeboard-making-rehearsal-"
