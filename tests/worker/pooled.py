@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from tests.processes import wait_until
-from wakeboard.context import Context
-from wakeboard.own_connection import drop
-from wakeboard.registry import JOB_TYPES, job
+from wakeboard.handlers.context import Context
+from wakeboard.handlers.own_connection import drop
+from wakeboard.handlers.registry import JOB_TYPES, job
 
 PATIENCE_SECONDS = 30.0
 

@@ -17,7 +17,6 @@ from tests.conftest import Connection
 from tests.factories import a_definition, a_run, a_worker, age, from_now, insert, rows
 from tests.processes import free_port, wait_until
 from tests.receivers import SECRET, Mailbox, Receiver, mailbox, receiver
-from wakeboard import own_connection as own
 from wakeboard.alerts import channels as channels_module
 from wakeboard.alerts import delivery
 from wakeboard.alerts import watch as watch_module
@@ -25,11 +24,12 @@ from wakeboard.alerts.channels import Channels, NotSent, Outgoing, signature
 from wakeboard.alerts.heartbeat import Heartbeat
 from wakeboard.alerts.watch import Watch, post
 from wakeboard.config.settings import Settings, SettingsError
-from wakeboard.context import Context
 from wakeboard.core.kinds import KINDS
 from wakeboard.core.outcome import Permanent, Retryable
 from wakeboard.database import db
-from wakeboard.jobs.alert import alert
+from wakeboard.handlers import own_connection as own
+from wakeboard.handlers.builtin.alert import alert
+from wakeboard.handlers.context import Context
 
 __all__ = ["mailbox", "receiver"]
 HOSTILE = "<img src=x onerror=alert(1)>\u202e\r\nBcc: all@example.org"

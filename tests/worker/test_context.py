@@ -8,8 +8,8 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from wakeboard.context import Context
 from wakeboard.core.process.slotpage import SlotPage, create_pages
+from wakeboard.handlers.context import Context
 from wakeboard.processes.wire import Assignment
 
 

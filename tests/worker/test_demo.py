@@ -18,8 +18,6 @@ from tests import factories
 from tests.conftest import Connection
 from tests.processes import wait_until
 from wakeboard import demo
-from wakeboard import own_connection as own
-from wakeboard.context import Context
 from wakeboard.core.errors.fingerprint import group_of, own_frame
 from wakeboard.core.outcome import Cancelled, Permanent, Retryable
 from wakeboard.core.states import Role
@@ -28,7 +26,9 @@ from wakeboard.demo import inbox, invoices, lives, neighbours, orders, past, rep
 from wakeboard.demo.mailbox import LARGEST_BYTES, read
 from wakeboard.demo.pdf import one_page
 from wakeboard.demo.provider import is_outage
-from wakeboard.registry import JOB_TYPES
+from wakeboard.handlers import own_connection as own
+from wakeboard.handlers.context import Context
+from wakeboard.handlers.registry import JOB_TYPES
 
 OPERATOR = Actor("olga", Role.OPERATOR, "web")
 VIEWER = Actor("victor", Role.VIEWER, "web")

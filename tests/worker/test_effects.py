@@ -20,17 +20,17 @@ from tests import factories
 from tests.conftest import Connection
 from tests.embedded_servers import FAST, short_folder
 from tests.processes import wait_until, wait_until_blocked, wakeboard
-from wakeboard import own_connection as own
-from wakeboard.context import Context
 from wakeboard.core.outcome import Cancelled, Retryable
 from wakeboard.core.states import Role
 from wakeboard.database import db, embedded
 from wakeboard.database.audit import Actor
 from wakeboard.database.db import DatabaseError
-from wakeboard.effects import LeaseLost, Unconfirmed
-from wakeboard.finishing import TransactionEnded
-from wakeboard.invoke import invoke
-from wakeboard.registry import JobType
+from wakeboard.handlers import own_connection as own
+from wakeboard.handlers.context import Context
+from wakeboard.handlers.effects import LeaseLost, Unconfirmed
+from wakeboard.handlers.finishing import TransactionEnded
+from wakeboard.handlers.invoke import invoke
+from wakeboard.handlers.registry import JobType
 from wakeboard.transitions.effects import settle
 from wakeboard.transitions.enqueue import enqueue
 
@@ -449,7 +449,7 @@ def test_a_database_that_restarts_during_an_effect_still_learns_that_it_is_done(
 
 CHILD = """
 import os, sys
-from wakeboard.context import Context
+from wakeboard.handlers.context import Context
 context = Context(run_id=int(sys.argv[1]), lease_epoch=1, worker_id="w1", timeout_seconds=60)
 def send():
     with open(sys.argv[2], "a") as mailbox:
@@ -630,8 +630,8 @@ def test_the_end_waits_for_whoever_holds_the_runs_row_and_looks_whose_it_is_then
 
 COMMITS = """
 import sys
-from wakeboard.context import Context
-from wakeboard.effects import LeaseLost
+from wakeboard.handlers.context import Context
+from wakeboard.handlers.effects import LeaseLost
 context = Context(run_id=int(sys.argv[1]), lease_epoch=1, worker_id="w1", timeout_seconds=60)
 try:
     with context.transaction() as connection:

@@ -110,7 +110,7 @@ def test_python_packages_and_this_product_are_not_the_authors_code() -> None:
     assert is_own("/srv/app/worker.py") and is_own("handlers.py") and is_own("/home/a/lib/crm.py")
     for path in (
         f"{STDLIB}/json/decoder.py", "/usr/lib/python3/dist-packages/x.py", "/x/site-packages/y.py",
-        "<string>", "/usr/lib/python312.zip/os.py", str(ROOT / "worker/wakeboard/invoke.py"),
+        "<string>", "/usr/lib/python312.zip/os.py", str(ROOT / "worker/wakeboard/handlers/invoke.py"),
     ):  # fmt: skip
         assert not is_own(path), path
     assert is_own(str(ROOT / "worker/wakeboard/demo/catalogue.py")), "examples stand for one's own"

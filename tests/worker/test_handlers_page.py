@@ -9,7 +9,7 @@ from pathlib import Path
 
 PAGE = Path(__file__).parents[2] / "docs" / "handlers.md"
 AFTERWARDS = """
-from wakeboard.registry import JOB_TYPES
+from wakeboard.handlers.registry import JOB_TYPES
 assert greet(Context(payload={"name": "Ada"})) == {"said": "Hello Ada"}
 class CardDeclined(Exception):
     pass

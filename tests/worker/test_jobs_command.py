@@ -15,10 +15,10 @@ import pytest
 from tests import factories
 from tests.conftest import Connection
 from tests.processes import wait_until
-from wakeboard import own_connection as own
-from wakeboard.context import Context
 from wakeboard.core.outcome import Cancelled, DeadlineExceeded, Permanent
-from wakeboard.jobs.command import CommandFailed, command
+from wakeboard.handlers import own_connection as own
+from wakeboard.handlers.builtin.command import CommandFailed, command
+from wakeboard.handlers.context import Context
 
 
 @pytest.fixture(autouse=True)
@@ -236,7 +236,7 @@ def test_instructions_that_make_no_sense_are_dead_with_a_sentence(
 
 def test_importing_the_built_in_jobs_registers_them_and_nothing_of_the_demo() -> None:
     look = (
-        "import sys, wakeboard.jobs, wakeboard.registry as r;"
+        "import sys, wakeboard.handlers.builtin, wakeboard.handlers.registry as r;"
         "print(sorted(r.JOB_TYPES), 'wakeboard.demo' in sys.modules)"
     )
     answer = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True)

@@ -15,11 +15,11 @@ from urllib.parse import quote, unquote
 import pytest
 
 from tests.receivers import serving
-from wakeboard.context import Context
 from wakeboard.core.instructions import method_of
 from wakeboard.core.outcome import DeadlineExceeded, Permanent, Retryable
 from wakeboard.database import whole_answer
-from wakeboard.jobs.http import http_request, retry_after
+from wakeboard.handlers.builtin.http import http_request, retry_after
+from wakeboard.handlers.context import Context
 
 
 class Provider(ThreadingHTTPServer):

@@ -34,9 +34,9 @@ from wakeboard.core.outcome import (
     answer_for_return,
 )
 from wakeboard.core.text.texts import clean_text
-from wakeboard.invoke import invoke
+from wakeboard.handlers.invoke import invoke
+from wakeboard.handlers.registry import JobType
 from wakeboard.processes.wire import Reported, answer_frame, read_answer
-from wakeboard.registry import JobType
 
 
 def raised(action: Callable[[], object]) -> BaseException:

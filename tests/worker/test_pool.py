@@ -21,12 +21,12 @@ from wakeboard.config import log
 from wakeboard.core.errors.backoff import Backoff
 from wakeboard.core.newrun import EnqueueError
 from wakeboard.core.outcome import Answer, answer_for_exception
+from wakeboard.handlers.pool import NoResult, PoolFull, PoolStopped, Ticket
+from wakeboard.handlers.pool.ending import decide as decide_for_the_pool
+from wakeboard.handlers.registry import JobType
 from wakeboard.loop.deciding import decide as decide_for_the_table
 from wakeboard.loop.held import Held
-from wakeboard.pool import NoResult, PoolFull, PoolStopped, Ticket
-from wakeboard.pool.ending import decide as decide_for_the_pool
 from wakeboard.processes.wire import Assignment
-from wakeboard.registry import JobType
 
 __all__ = ["gate", "registry", "table"]
 pytestmark = pytest.mark.usefixtures("registry")

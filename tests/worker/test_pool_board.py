@@ -7,9 +7,9 @@ from functools import partial
 
 from tests.processes import wait_until
 from wakeboard.core.outcome import Answer
-from wakeboard.pool.board import Board
-from wakeboard.pool.ticket import Ticket
-from wakeboard.registry import JobType
+from wakeboard.handlers.pool.board import Board
+from wakeboard.handlers.pool.ticket import Ticket
+from wakeboard.handlers.registry import JobType
 
 RETURNED, FAILED = Answer(kind="returned"), Answer(kind="raised", error_code="refused", message="not now")
 MAIL, REPORT = JobType("mail", print), JobType("report", print, max_running=1)

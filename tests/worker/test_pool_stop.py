@@ -17,7 +17,7 @@ from tests.factories import Connection, row
 from tests.processes import ROOT, surroundings, wait_until
 from tests.worker.pooled import PATIENCE_SECONDS, Gate, gate, heedful, registry, table
 from wakeboard import Context, Pool, enqueue, job
-from wakeboard.pool import NoResult, PoolStopped, Ticket
+from wakeboard.handlers.pool import NoResult, PoolStopped, Ticket
 
 __all__ = ["gate", "registry", "table"]
 pytestmark = pytest.mark.usefixtures("registry")
@@ -255,7 +255,7 @@ def test_eighty_thousand_jobs_of_eight_submitters_each_run_once() -> None:
 PROGRAM = """
 import threading, time
 from wakeboard import Pool, job, log
-from wakeboard.pool import run_until_signal
+from wakeboard.handlers.pool import run_until_signal
 
 log.configure("text")
 

@@ -12,11 +12,11 @@ from tests.dashboard.apps import an_app
 from tests.factories import a_run, row
 from tests.poolers import PGBOUNCER, WHY_NOT, pooler
 from tests.worker.motion import a_worker, insert_many, wait_until_all
-from wakeboard import own_connection as own
 from wakeboard.accounts import users
-from wakeboard.context import Context
 from wakeboard.core.states import Role
 from wakeboard.database import db
+from wakeboard.handlers import own_connection as own
+from wakeboard.handlers.context import Context
 
 pytestmark = pytest.mark.skipif(PGBOUNCER is None, reason=WHY_NOT)
 

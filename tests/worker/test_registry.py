@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from wakeboard import Context, job, run_now
-from wakeboard.registry import JOB_TYPES, load_app
+from wakeboard.handlers.registry import JOB_TYPES, load_app
 
 
 @pytest.fixture(autouse=True)

@@ -14,13 +14,13 @@ from tests import factories
 from tests.conftest import Connection
 from tests.endtoend.demo_house import as_user, environment, interpreter
 from tests.processes import ROOT, run_wakeboard
-from wakeboard import own_connection as own
-from wakeboard import run_as
 from wakeboard.config.settings import Settings, SettingsError
-from wakeboard.context import Context
 from wakeboard.core.outcome import Permanent
-from wakeboard.jobs.command import CommandFailed, command
-from wakeboard.registry import job
+from wakeboard.handlers import own_connection as own
+from wakeboard.handlers import run_as
+from wakeboard.handlers.builtin.command import CommandFailed, command
+from wakeboard.handlers.context import Context
+from wakeboard.handlers.registry import job
 
 OTHER = "nobody"
 AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become another OS user")
@@ -59,9 +59,9 @@ def test_a_process_has_the_commands_of_its_own_user_and_root_those_of_users_that
 @AS_ROOT
 def test_who_is_not_root_registers_its_own_commands_alone_and_runs_no_others() -> None:
     look = (
-        "from wakeboard.registry import JOB_TYPES, load_app; load_app(None);"
+        "from wakeboard.handlers.registry import JOB_TYPES, load_app; load_app(None);"
         "print(sorted(name for name in JOB_TYPES if name.startswith('command')));"
-        "from wakeboard.jobs.command import command; from wakeboard.context import Context;"
+        "from wakeboard.handlers.builtin.command import command; from wakeboard.handlers.context import Context;"
         "command(Context(run_id=1, job_type='command:root'))"
     )
     said = subprocess.run(

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from tests import factories
 from tests.factories import Connection, Row, a_definition, a_run, rows
 from wakeboard.config import log
-from wakeboard.context import Context
 from wakeboard.core.states import Role
 from wakeboard.database import db
 from wakeboard.database.audit import Actor
+from wakeboard.handlers.context import Context
 from wakeboard.schedules import code_schedules, schedule
 from wakeboard.schedules.due import LOOK_BACK, Decision, sort_fires
 from wakeboard.transitions import definitions

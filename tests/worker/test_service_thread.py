@@ -20,9 +20,9 @@ from wakeboard.config import log, service_thread
 from wakeboard.config.service_thread import FailureLog, ServiceThread
 from wakeboard.config.settings import Settings
 from wakeboard.duties.watchdog import Watchdog
+from wakeboard.handlers.pool import Pool, Ticket
+from wakeboard.handlers.registry import JobType
 from wakeboard.loop.line import Line, NotConnected
-from wakeboard.pool import Pool, Ticket
-from wakeboard.registry import JobType
 
 Said = Callable[[], str]
 

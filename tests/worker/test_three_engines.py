@@ -17,7 +17,7 @@ from tests.processes import ROOT, run_wakeboard, surroundings
 from tests.worker.apps import invoices
 from tests.worker.pooled import PATIENCE_SECONDS
 from wakeboard import Pool, enqueue, run_now
-from wakeboard.pool import NoResult
+from wakeboard.handlers.pool import NoResult
 
 GOOD = {"invoice_id": 812, "lines": [1900, 99]}
 BAD = {"invoice_id": 813, "lines": []}
@@ -99,7 +99,7 @@ def test_an_inline_run_refuses_what_enqueue_refuses() -> None:
 @pytest.mark.parametrize("engine", ["wakeboard.supervisor", "wakeboard.processes.birth"])
 def test_a_worker_loads_no_pool(engine: str) -> None:
     said = subprocess.run(
-        [sys.executable, "-c", f"import sys, {engine}; print('wakeboard.pool' in sys.modules)"],
+        [sys.executable, "-c", f"import sys, {engine}; print('wakeboard.handlers.pool' in sys.modules)"],
         cwd=ROOT, env=surroundings(None), capture_output=True, text=True, timeout=60,
     )  # fmt: skip
     assert said.stdout == "False\n", said.stderr

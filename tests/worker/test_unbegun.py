@@ -37,10 +37,11 @@ from tests.worker.motion import (
     wait_until_registered,
 )
 from tests.worker.refusing import refuse
-from wakeboard import own_connection, transitions
+from wakeboard import transitions
 from wakeboard.core.states import Role
 from wakeboard.database.audit import Actor
 from wakeboard.duties.reaper import Reaper
+from wakeboard.handlers import own_connection
 from wakeboard.processes import beginning
 from wakeboard.processes.beginning import strike_off
 from wakeboard.processes.wire import Assignment

@@ -9,7 +9,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from wakeboard.context import Context as Context
     from wakeboard.core.hooks import on_child_exit as on_child_exit
     from wakeboard.core.newrun import EnqueueError as EnqueueError
     from wakeboard.core.outcome import Cancelled as Cancelled
@@ -17,11 +16,12 @@ if TYPE_CHECKING:
     from wakeboard.core.outcome import Permanent as Permanent
     from wakeboard.core.outcome import Retryable as Retryable
     from wakeboard.core.text.plain_json import PlainEncoder as PlainEncoder
-    from wakeboard.inline import run_now as run_now
-    from wakeboard.pool import Pool as Pool
-    from wakeboard.pool import PoolFull as PoolFull
-    from wakeboard.pool import PoolStopped as PoolStopped
-    from wakeboard.registry import job as job
+    from wakeboard.handlers.context import Context as Context
+    from wakeboard.handlers.inline import run_now as run_now
+    from wakeboard.handlers.pool import Pool as Pool
+    from wakeboard.handlers.pool import PoolFull as PoolFull
+    from wakeboard.handlers.pool import PoolStopped as PoolStopped
+    from wakeboard.handlers.registry import job as job
     from wakeboard.transitions.enqueue import KeyTaken as KeyTaken
     from wakeboard.transitions.enqueue import enqueue as enqueue
     from wakeboard.transitions.enqueue_many import enqueue_many as enqueue_many
@@ -29,21 +29,21 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 _ROOMS = {
     "Cancelled": "wakeboard.core.outcome",
-    "Context": "wakeboard.context",
+    "Context": "wakeboard.handlers.context",
     "DeadlineExceeded": "wakeboard.core.outcome",
     "EnqueueError": "wakeboard.core.newrun",
     "KeyTaken": "wakeboard.transitions.enqueue",
     "Permanent": "wakeboard.core.outcome",
     "PlainEncoder": "wakeboard.core.text.plain_json",
-    "Pool": "wakeboard.pool",
-    "PoolFull": "wakeboard.pool",
-    "PoolStopped": "wakeboard.pool",
+    "Pool": "wakeboard.handlers.pool",
+    "PoolFull": "wakeboard.handlers.pool",
+    "PoolStopped": "wakeboard.handlers.pool",
     "Retryable": "wakeboard.core.outcome",
     "enqueue": "wakeboard.transitions.enqueue",
     "enqueue_many": "wakeboard.transitions.enqueue_many",
-    "job": "wakeboard.registry",
+    "job": "wakeboard.handlers.registry",
     "on_child_exit": "wakeboard.core.hooks",
-    "run_now": "wakeboard.inline",
+    "run_now": "wakeboard.handlers.inline",
 }
 __all__ = [
     "Cancelled",

@@ -13,12 +13,12 @@ import psycopg
 
 from wakeboard.core.outcome import Permanent
 from wakeboard.core.time.clock_skew import is_before
-from wakeboard.registry import JobType
+from wakeboard.handlers.registry import JobType
 from wakeboard.reporting.liveness import is_abandoned, late_loops
 
 if TYPE_CHECKING:
-    from wakeboard.context import Context
-    from wakeboard.pool import Pool, Ticket
+    from wakeboard.handlers.context import Context
+    from wakeboard.handlers.pool import Pool, Ticket
 
 TIMEOUT_SECONDS, GRACE_SECONDS = 20.0, 5.0
 EVERY_SECONDS = 58
@@ -52,7 +52,7 @@ class Heartbeat:
 
     def _calls(self) -> Pool:
         if self._pool is None:
-            from wakeboard.pool import Pool
+            from wakeboard.handlers.pool import Pool
 
             self._pool = Pool(
                 1,

@@ -10,13 +10,13 @@ from typing import Any
 import click
 from click.globals import pop_context
 
-from wakeboard import run_as
 from wakeboard.cli import reach
 from wakeboard.cli.flags import MISSPELT_TOLD, Verb, settings, settings_alone, tell_misspelt
 from wakeboard.cli.kinds import DURATION
 from wakeboard.cli.refusals import Wrong
 from wakeboard.config import certificates, log, stop_signals, streams, working_directory
 from wakeboard.config.settings import Settings
+from wakeboard.handlers import run_as
 
 EVERY_SETTING = tuple(entry.name for entry in fields(Settings))
 

@@ -6,11 +6,11 @@ import time
 from typing import Any
 from urllib.parse import quote
 
-from wakeboard.context import Context
 from wakeboard.demo.neighbours import ask
 from wakeboard.demo.shop import PRODUCTS, folder, write_aside
-from wakeboard.own_connection import own_connection
-from wakeboard.registry import job
+from wakeboard.handlers.context import Context
+from wakeboard.handlers.own_connection import own_connection
+from wakeboard.handlers.registry import job
 
 _STOCK = "UPDATE shop.products SET quantity = %s, synced_at = now() WHERE sku = %s"
 _TITLE = "UPDATE shop.products SET title = %s WHERE sku = %s"

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from wakeboard.context import Context
 from wakeboard.core.outcome import Permanent
 from wakeboard.demo.neighbours import letter, send, was_received
 from wakeboard.demo.pdf import one_page
 from wakeboard.demo.shop import PRODUCTS, folder, write_aside
-from wakeboard.own_connection import own_connection
-from wakeboard.registry import job
+from wakeboard.handlers.context import Context
+from wakeboard.handlers.own_connection import own_connection
+from wakeboard.handlers.registry import job
 from wakeboard.transitions.enqueue import enqueue
 
 _ORDER = """

@@ -7,13 +7,13 @@ import random
 import urllib.error
 from typing import TYPE_CHECKING, Any
 
-from wakeboard.context import Context
 from wakeboard.core.newrun import NewRun
 from wakeboard.core.outcome import Permanent
 from wakeboard.demo.neighbours import ask
 from wakeboard.demo.shop import PRODUCTS
-from wakeboard.own_connection import own_connection
-from wakeboard.registry import job
+from wakeboard.handlers.context import Context
+from wakeboard.handlers.own_connection import own_connection
+from wakeboard.handlers.registry import job
 from wakeboard.transitions.enqueue import enqueue
 from wakeboard.transitions.enqueue_many import enqueue_many
 

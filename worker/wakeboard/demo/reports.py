@@ -8,12 +8,12 @@ import time
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
-from wakeboard.context import Context
 from wakeboard.core.newrun import NewRun
 from wakeboard.demo.neighbours import letter, send, was_received
 from wakeboard.demo.shop import folder, write_aside
-from wakeboard.own_connection import own_connection
-from wakeboard.registry import job
+from wakeboard.handlers.context import Context
+from wakeboard.handlers.own_connection import own_connection
+from wakeboard.handlers.registry import job
 from wakeboard.transitions.enqueue_many import enqueue_many
 
 _DAY_SECONDS = 86_400

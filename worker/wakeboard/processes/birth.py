@@ -16,9 +16,9 @@ from typing import NoReturn
 from wakeboard.config.stop_signals import STOPS, outlast
 from wakeboard.core.process.family import become_subreaper, die_with_parent
 from wakeboard.core.process.slotpage import SlotPage
+from wakeboard.handlers.registry import load_app
 from wakeboard.processes import ending
 from wakeboard.processes.child import Child
-from wakeboard.registry import load_app
 
 _WORK_FD_FROM = 200
 

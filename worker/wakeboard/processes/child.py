@@ -17,21 +17,21 @@ from dataclasses import replace
 from types import FrameType
 from typing import Any
 
-from wakeboard.context import Context
 from wakeboard.core import lineage
 from wakeboard.core.errors.exceptions import parts_of
 from wakeboard.core.outcome import OUTPUT_BYTES, PLAIN, Answer, Cancelled, DeadlineExceeded
 from wakeboard.core.process.slotpage import SlotPage, boottime_ns
 from wakeboard.core.text.texts import clean_text
-from wakeboard.event_loop import EventLoop
-from wakeboard.invoke import invoke
+from wakeboard.handlers.context import Context
+from wakeboard.handlers.event_loop import EventLoop
+from wakeboard.handlers.invoke import invoke
+from wakeboard.handlers.registry import JOB_TYPES, JobType
 from wakeboard.processes.beginning import strike_off
 from wakeboard.processes.hygiene import Hygiene
 from wakeboard.processes.memory import bursts_refused, held_bytes
 from wakeboard.processes.offspring import Offspring, leave
 from wakeboard.processes.output import empty, read_output
 from wakeboard.processes.wire import Assignment, Frames, Reported, answer_frame, read_assignments
-from wakeboard.registry import JOB_TYPES, JobType
 
 _DECODER = json.JSONDecoder()
 _RECEIVE_BYTES = 256 * 1024

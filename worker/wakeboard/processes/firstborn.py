@@ -23,10 +23,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
 
-# What handlers' processes have loaded anyway: here it is loaded for the supervisor, too.
-from wakeboard import own_connection as own_connection
 from wakeboard.config.stop_signals import STOPS, outlast
 from wakeboard.core.process.family import die_with_parent
+
+# What handlers' processes have loaded anyway: here it is loaded for the supervisor, too.
+from wakeboard.handlers import own_connection as own_connection
 from wakeboard.processes import template
 from wakeboard.processes.preload import hazards
 

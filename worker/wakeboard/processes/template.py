@@ -33,9 +33,9 @@ from wakeboard.core.process.family import (
 )
 from wakeboard.core.process.slotpage import SlotPage
 from wakeboard.core.text.texts import clean_text
+from wakeboard.handlers.registry import JOB_TYPES, load_app, without_handlers
 from wakeboard.processes import birth, ending, preload
 from wakeboard.processes.leftovers import wear
-from wakeboard.registry import JOB_TYPES, load_app, without_handlers
 
 MESSAGE_BYTES = 128 * 1024
 _TYPES_PER_MESSAGE = 50

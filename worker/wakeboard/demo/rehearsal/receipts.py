@@ -13,9 +13,9 @@ import time
 from email.message import EmailMessage
 from pathlib import Path
 
-from wakeboard.context import Context
 from wakeboard.core.outcome import Retryable
-from wakeboard.registry import job
+from wakeboard.handlers.context import Context
+from wakeboard.handlers.registry import job
 
 PORT = "REHEARSAL_SMTP_PORT"
 INBOX = "REHEARSAL_INBOX"

@@ -9,10 +9,10 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from wakeboard.context import Context
 from wakeboard.core.instructions import Instructions, known
 from wakeboard.core.outcome import Permanent
-from wakeboard.own_connection import own_connection
+from wakeboard.handlers.context import Context
+from wakeboard.handlers.own_connection import own_connection
 
 _DEFINITION = "SELECT name, job_type, payload FROM wakeboard.job_definitions WHERE id = %s"
 _YES = ("1", "true", "on", "yes")

@@ -1,5 +1,5 @@
 """The built-in handlers, for people with no Python to write. Importing the package registers the types."""
 
-from wakeboard.jobs import alert, command, http
+from wakeboard.handlers.builtin import alert, command, http
 
 __all__ = ["alert", "command", "http"]

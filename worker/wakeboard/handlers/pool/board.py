@@ -13,11 +13,11 @@ from typing import Literal
 
 from wakeboard.core.outcome import Answer
 from wakeboard.core.process.slotpage import boottime_ns
-from wakeboard.pool.ending import Ending, decide
-from wakeboard.pool.handling import Attempt
-from wakeboard.pool.metrics import Tally
-from wakeboard.pool.ticket import State, Ticket
-from wakeboard.pool.waiting import Waiting
+from wakeboard.handlers.pool.ending import Ending, decide
+from wakeboard.handlers.pool.handling import Attempt
+from wakeboard.handlers.pool.metrics import Tally
+from wakeboard.handlers.pool.ticket import State, Ticket
+from wakeboard.handlers.pool.waiting import Waiting
 
 Refusal = Literal["full", "stopped"]
 

@@ -23,16 +23,16 @@ from wakeboard.core.outcome import Retryable
 from wakeboard.core.process.exits import is_success
 from wakeboard.core.text.plain_json import plain, result_text, what_is_wrong
 from wakeboard.database.db import DatabaseError
+from wakeboard.handlers.own_connection import drop, joined, own_connection
+from wakeboard.handlers.remembered import PROCESS_KEYS, Remembered
 from wakeboard.ledger import Entry, Holder
-from wakeboard.own_connection import drop, joined, own_connection
-from wakeboard.remembered import PROCESS_KEYS, Remembered
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from sqlalchemy import Connection as SqlConnection
 
-    from wakeboard.context import Context
+    from wakeboard.handlers.context import Context
 
 RESULT_BYTES = 8_192
 _ROUNDS = 5
@@ -116,7 +116,7 @@ def _start(connection: psycopg.Connection[Any], holder: Holder, scope: str, key:
 
 def transaction(context: Context) -> AbstractContextManager[SqlConnection]:
     """Return the block whose SQLAlchemy connection commits together with the run's finish."""
-    from wakeboard.finishing import finishing_transaction
+    from wakeboard.handlers.finishing import finishing_transaction
 
     return finishing_transaction(context)
 

@@ -6,8 +6,8 @@ import signal
 from queue import SimpleQueue
 
 from wakeboard.config import log
-from wakeboard.pool.pool import Pool
-from wakeboard.pool.report import Report
+from wakeboard.handlers.pool.pool import Pool
+from wakeboard.handlers.pool.report import Report
 
 
 def run_until_signal(pool: Pool, *, drain: bool = True, deadline_seconds: float | None = None) -> Report:

@@ -9,12 +9,12 @@ from datetime import UTC, datetime, timedelta
 from threading import Thread, current_thread
 from typing import Any, cast
 
-from wakeboard.context import Context
 from wakeboard.core.outcome import Answer
 from wakeboard.core.process.slotpage import boottime_ns
-from wakeboard.invoke import invoke
-from wakeboard.pool.ticket import Ticket
-from wakeboard.remembered import Remembered
+from wakeboard.handlers.context import Context
+from wakeboard.handlers.invoke import invoke
+from wakeboard.handlers.pool.ticket import Ticket
+from wakeboard.handlers.remembered import Remembered
 
 _SECOND = 1_000_000_000
 

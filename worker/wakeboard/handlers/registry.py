@@ -142,7 +142,7 @@ def load_app(module: str | None) -> int:
     Built in are also the commands of the OS users as whom this process may run them. Whatever the import
     raises goes on to the caller.
     """
-    importlib.import_module("wakeboard.jobs.command").register_users()
+    importlib.import_module("wakeboard.handlers.builtin.command").register_users()
     if module is None:
         return 0
     before = len(JOB_TYPES)

@@ -11,7 +11,6 @@ from contextvars import copy_context
 from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import Any
 
-from wakeboard.context import Context
 from wakeboard.core.outcome import (
     Answer,
     Cancelled,
@@ -19,7 +18,8 @@ from wakeboard.core.outcome import (
     answer_for_exception,
     answer_for_return,
 )
-from wakeboard.registry import JobType
+from wakeboard.handlers.context import Context
+from wakeboard.handlers.registry import JobType
 
 _NOTHING = object()
 _NOT_RUN = frozenset({GeneratorType, AsyncGeneratorType})

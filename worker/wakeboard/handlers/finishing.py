@@ -18,16 +18,16 @@ from sqlalchemy import create_engine, event
 from sqlalchemy.pool import StaticPool
 
 from wakeboard.core.process.exits import is_success
-from wakeboard.effects import LeaseLost
-from wakeboard.own_connection import drop, held, joined, joining
+from wakeboard.handlers.effects import LeaseLost
+from wakeboard.handlers.own_connection import drop, held, joined, joining
 from wakeboard.processes.captured import captured_output
 from wakeboard.transitions.engine.endings import MARK, SUCCEED_ALONE
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection as SqlConnection
 
-    from wakeboard.context import Context
-    from wakeboard.own_connection import _Own
+    from wakeboard.handlers.context import Context
+    from wakeboard.handlers.own_connection import _Own
 
 _OUTPUT_BYTES = 8_192
 # The longest limit of a statement that PostgreSQL knows; a run may take longer.

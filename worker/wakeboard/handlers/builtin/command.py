@@ -19,8 +19,6 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
-from wakeboard import run_as
-from wakeboard.context import Context
 from wakeboard.core.instructions import (
     COMMAND,
     COMMAND_TYPE,
@@ -32,9 +30,11 @@ from wakeboard.core.instructions import (
 )
 from wakeboard.core.process import os_user
 from wakeboard.core.process.family import die_with_parent
-from wakeboard.jobs.instructions import instructions
+from wakeboard.handlers import run_as
+from wakeboard.handlers.builtin.instructions import instructions
+from wakeboard.handlers.context import Context
+from wakeboard.handlers.registry import JobType, add_builtin, job
 from wakeboard.processes.captured import captured_bytes, last_line
-from wakeboard.registry import JobType, add_builtin, job
 
 _LOOK_SECONDS = 0.5
 # How much is copied at once of what a program prints into a pipe, and how often more at its end.

@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any
 
-from wakeboard.context import Context
 from wakeboard.core.newrun import Encoder, NewRun, payload_limit
 from wakeboard.core.outcome import Answer
-from wakeboard.invoke import invoke
-from wakeboard.registry import type_of
+from wakeboard.handlers.context import Context
+from wakeboard.handlers.invoke import invoke
+from wakeboard.handlers.registry import type_of
 
 
 def run_now(

@@ -18,7 +18,6 @@ from typing import IO, Any
 from urllib.parse import quote, urlsplit
 
 from wakeboard import __version__
-from wakeboard.context import Context
 from wakeboard.core.instructions import (
     HTTP,
     SCHEMES,
@@ -32,8 +31,9 @@ from wakeboard.core.instructions import (
 from wakeboard.core.outcome import Permanent, Retryable
 from wakeboard.core.text.texts import clean_text
 from wakeboard.database.whole_answer import CutOff, read_whole
-from wakeboard.jobs.instructions import instructions
-from wakeboard.registry import job
+from wakeboard.handlers.builtin.instructions import instructions
+from wakeboard.handlers.context import Context
+from wakeboard.handlers.registry import job
 
 TRY_AGAIN = frozenset({408, 409, 425, 429})
 _HEAD_BYTES = 2_048

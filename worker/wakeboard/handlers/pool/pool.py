@@ -18,14 +18,14 @@ from weakref import WeakSet
 
 from wakeboard.config import log
 from wakeboard.core.newrun import Encoder, EnqueueError, NewRun, payload_limit
-from wakeboard.pool.board import Board
-from wakeboard.pool.clerk import Clerk, Handoff
-from wakeboard.pool.measuring import look, measure
-from wakeboard.pool.metrics import PoolMetrics, Running
-from wakeboard.pool.report import Report
-from wakeboard.pool.staff import Staff
-from wakeboard.pool.ticket import Ticket
-from wakeboard.registry import JobType, type_of
+from wakeboard.handlers.pool.board import Board
+from wakeboard.handlers.pool.clerk import Clerk, Handoff
+from wakeboard.handlers.pool.measuring import look, measure
+from wakeboard.handlers.pool.metrics import PoolMetrics, Running
+from wakeboard.handlers.pool.report import Report
+from wakeboard.handlers.pool.staff import Staff
+from wakeboard.handlers.pool.ticket import Ticket
+from wakeboard.handlers.registry import JobType, type_of
 
 Full = Literal["block", "error", "drop"]
 _JOIN_SECONDS = 1.0

@@ -19,8 +19,8 @@ from wakeboard.core.process.slotpage import LARGEST, SlotPage, boottime_ns
 if TYPE_CHECKING:
     import logging
 
+    from wakeboard.handlers.remembered import Remembered
     from wakeboard.processes.wire import Assignment
-    from wakeboard.remembered import Remembered
 
 _SECOND = 1_000_000_000
 
@@ -150,7 +150,7 @@ class Context:
     def remembered(self) -> Remembered:
         """What `once()` keeps of this run where there is no table for it."""
         if self._remembered is None:
-            from wakeboard.remembered import Remembered
+            from wakeboard.handlers.remembered import Remembered
 
             self._remembered = Remembered()
         return self._remembered
@@ -179,13 +179,13 @@ class Context:
         `scope` "run" or "global"; `if_unconfirmed` ("skip", "redo" or a callable that asks the provider)
         decides when an earlier attempt died between start and done. Whatever `function` raises goes on.
         """
-        effects: Any = importlib.import_module("wakeboard.effects")
+        effects: Any = importlib.import_module("wakeboard.handlers.effects")
         return effects.once(self, key, function, scope=scope, if_unconfirmed=if_unconfirmed)
 
     def transaction(self) -> AbstractContextManager[Any]:
         """`with ctx.transaction() as connection:` a SQLAlchemy connection whose commit also finishes the
         run."""
-        effects: Any = importlib.import_module("wakeboard.effects")
+        effects: Any = importlib.import_module("wakeboard.handlers.effects")
         manager: AbstractContextManager[Any] = effects.transaction(self)
         return manager
 

@@ -7,11 +7,11 @@ effects; see ``wakeboard.alerts.delivery``.
 from __future__ import annotations
 
 from wakeboard.config.settings import Settings
-from wakeboard.context import Context
 from wakeboard.core import kinds
 from wakeboard.core.outcome import Permanent, Retryable
-from wakeboard.own_connection import own_connection
-from wakeboard.registry import job
+from wakeboard.handlers.context import Context
+from wakeboard.handlers.own_connection import own_connection
+from wakeboard.handlers.registry import job
 
 # One more than the message's own tries, each of which says itself when the next one makes sense.
 ATTEMPTS = 12
