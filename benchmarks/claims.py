@@ -31,7 +31,7 @@ from wakeboard.database.planning import PLANNING
 from wakeboard.loop.channel import array
 from wakeboard.loop.claiming import WINDOW
 from wakeboard.loop.front import Front
-from wakeboard.transitions.engine.claims import WHOLE, claim
+from wakeboard.queue.engine.claims import WHOLE, claim
 
 OPEN, AHEAD = "open", "ahead"
 BATCH = 10

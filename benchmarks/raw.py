@@ -27,7 +27,7 @@ from wakeboard.ledger import Holder
 from wakeboard.loop.channel import Rows
 from wakeboard.loop.claiming import windows
 from wakeboard.loop.front import Front
-from wakeboard.transitions.engine import claims, endings
+from wakeboard.queue.engine import claims, endings
 
 BATCH = 100
 LEASE_SECONDS = 30.0

@@ -31,7 +31,7 @@ from wakeboard.database.db import connect, migrate
 from wakeboard.maintenance.retention import state
 from wakeboard.maintenance.retention.keep import Keep
 from wakeboard.maintenance.retention.sweep import RUNS, Retention
-from wakeboard.transitions.engine.claims import WHOLE, claim
+from wakeboard.queue.engine.claims import WHOLE, claim
 
 HERE = Path(__file__).resolve().parent
 EXPIRED_DAYS, KEPT_DAYS = 20, 5

@@ -17,7 +17,7 @@ from psycopg.rows import dict_row
 
 from wakeboard.core.errors.fingerprint import group_of, lost_group
 from wakeboard.core.states import FAILURES
-from wakeboard.transitions.engine import claims, endings, reaping, renewal, unbegun
+from wakeboard.queue.engine import claims, endings, reaping, renewal, unbegun
 
 Connection = psycopg.Connection[Any]
 Row = dict[str, Any]

@@ -12,7 +12,7 @@ from urllib.parse import SplitResult, urlsplit
 
 from flask import Response, abort, current_app, jsonify, make_response, redirect, render_template, request
 
-from wakeboard.transitions import Answer
+from wakeboard.queue import Answer
 from wakeboard_dashboard.connection import FRESH_COOKIE, FRESH_SECONDS
 
 # Who asks these is a program, whatever it accepts.

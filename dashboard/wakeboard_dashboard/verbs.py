@@ -15,8 +15,8 @@ from flask import Blueprint, Response, g, make_response, render_template, reques
 from werkzeug.exceptions import BadRequest
 
 from wakeboard.core.states import VERBS, Verb
-from wakeboard.transitions import Answer
-from wakeboard.transitions.operator import permit
+from wakeboard.queue import Answer
+from wakeboard.queue.operator import permit
 from wakeboard_dashboard.answers import came_from, local_path, respond, wanted
 from wakeboard_dashboard.connection import writing
 from wakeboard_dashboard.existing import require_existing

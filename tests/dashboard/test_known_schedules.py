@@ -14,7 +14,7 @@ from tests.conftest import Connection
 from tests.factories import a_definition, a_run, from_now
 from wakeboard.core.states import Role
 from wakeboard.database.audit import Actor
-from wakeboard.transitions import cancel, retry_now
+from wakeboard.queue import cancel, retry_now
 from wakeboard_dashboard.queries import fires, known_schedules
 
 ANNA = Actor("anna", Role.OPERATOR, "test")

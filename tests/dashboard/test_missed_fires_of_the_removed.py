@@ -15,7 +15,7 @@ from wakeboard.core.states import Role
 from wakeboard.database.audit import Actor
 from wakeboard.maintenance.retention.keep import Keep
 from wakeboard.maintenance.retention.leftovers import leftovers, remove_batch
-from wakeboard.transitions import definitions
+from wakeboard.queue import definitions
 
 ADMIN = Actor("ada", Role.ADMIN, "web")
 FIRES = (("-2 hours", None), ("-3 hours", None), ("-50 hours", "-5 hours"))

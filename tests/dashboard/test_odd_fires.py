@@ -17,7 +17,7 @@ from tests.factories import a_definition, a_run, from_now, insert
 from wakeboard.core.lineage import maker
 from wakeboard.core.states import Role
 from wakeboard.database.audit import Actor
-from wakeboard.transitions import cancel
+from wakeboard.queue import cancel
 from wakeboard_dashboard.queries import fires, odd_schedules
 from wakeboard_dashboard.words.oddities import counted, oddities
 

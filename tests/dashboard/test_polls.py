@@ -20,7 +20,7 @@ from tests.processes import wait_until
 from wakeboard.accounts import users
 from wakeboard.core.states import Role
 from wakeboard.database.audit import Actor
-from wakeboard.transitions.operator import cancel
+from wakeboard.queue.operator import cancel
 from wakeboard_dashboard.board import CHOICE, Board, News, View, shared_memory
 from wakeboard_dashboard.connection import writing
 from wakeboard_dashboard.polls import Polls

@@ -14,7 +14,7 @@ from tests.conftest import Connection
 from tests.dashboard.conftest import AsRole
 from tests.factories import a_definition, a_run, a_worker, an_attempt, from_now, insert, row
 from wakeboard.core import lineage
-from wakeboard.transitions import enqueue, enqueue_many
+from wakeboard.queue import enqueue, enqueue_many
 
 SLOT = "2026-11-{:02}T02:00:00Z"
 

@@ -18,7 +18,7 @@ from wakeboard import cli
 from wakeboard.accounts import users
 from wakeboard.core.states import Role
 from wakeboard.database.audit import Actor
-from wakeboard.transitions import definitions
+from wakeboard.queue import definitions
 
 ANNA = Actor("anna", Role.ADMIN, "web")
 OF = "definition_id = (SELECT id FROM wakeboard.job_definitions WHERE name = 'checkout')"

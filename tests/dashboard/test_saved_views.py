@@ -12,7 +12,7 @@ from tests.conftest import Connection
 from tests.dashboard.conftest import AsRole
 from tests.factories import a_run, insert, rows
 from wakeboard import cli
-from wakeboard.transitions import views
+from wakeboard.queue import views
 
 JSON = {"Accept": "application/json"}
 HOSTILE = "<b>bad</b>\"'"

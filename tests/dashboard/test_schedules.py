@@ -15,7 +15,7 @@ from tests.conftest import Connection
 from tests.dashboard.conftest import AsRole, assert_fragments_match, assert_shown_as_text
 from tests.factories import a_definition, a_run, a_type, insert, row, rows
 from wakeboard.database.audit import ENGINE
-from wakeboard.transitions import definitions
+from wakeboard.queue import definitions
 from wakeboard_dashboard.formats import number
 from wakeboard_dashboard.words import schedule as words
 

@@ -16,7 +16,7 @@ from wakeboard.accounts import users
 from wakeboard.config.settings import Settings
 from wakeboard.core.states import Role
 from wakeboard.database.audit import Actor
-from wakeboard.transitions import retry_now
+from wakeboard.queue import retry_now
 from wakeboard_dashboard import answers, create_app, strangers
 from wakeboard_dashboard.answers import PROBES
 from wakeboard_dashboard.verbs import add_verb

@@ -19,7 +19,7 @@ from wakeboard.accounts import users
 from wakeboard.core.newrun import NewRun
 from wakeboard.core.states import Role
 from wakeboard.database.audit import Actor
-from wakeboard.transitions import by_hand, cancel, retry_now, run_again
+from wakeboard.queue import by_hand, cancel, retry_now, run_again
 from wakeboard_dashboard.scopes import Scope, declared
 
 BOSS = Actor("cli:boss", Role.ADMIN, "cli")

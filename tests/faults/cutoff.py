@@ -20,7 +20,7 @@ from tests.faults.truth import Line
 from tests.processes import wait_until
 from wakeboard.core.states import Role
 from wakeboard.database.audit import Actor
-from wakeboard.transitions.effects import settle
+from wakeboard.queue.effects import settle
 
 Measured = Callable[[str], None]
 APP = "tests.faults.apps.effects"

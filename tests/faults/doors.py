@@ -19,7 +19,7 @@ import psycopg
 from flask.testing import FlaskClient
 
 from wakeboard import cli, enqueue
-from wakeboard.transitions import EnqueueError
+from wakeboard.queue import EnqueueError
 
 Door = Callable[[dict[str, Any]], int | None]
 TYPE = "echo"

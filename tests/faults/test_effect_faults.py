@@ -35,7 +35,7 @@ from tests.faults.truth import Line
 from tests.processes import wait_until
 from tests.worker.motion import is_alive
 from wakeboard.database import db
-from wakeboard.transitions import cancel, retry_now
+from wakeboard.queue import cancel, retry_now
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from tests.faults.house import LEASE_SECONDS, House
 from tests.faults.rows import Scale, fault
 from tests.processes import Wakeboard, wait_until
 from wakeboard.duties.reaper import Reaper
-from wakeboard.transitions.engine import endings, renewal
+from wakeboard.queue.engine import endings, renewal
 
 Measured = Callable[[str], None]
 AT_ONCE = 10

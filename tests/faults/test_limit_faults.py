@@ -16,12 +16,12 @@ from tests.faults.house import Connection, House
 from tests.faults.invariants import most_at_once
 from tests.faults.rows import Scale, fault
 from tests.processes import wait_until
-from wakeboard import transitions
+from wakeboard import queue as transitions
 from wakeboard.core.states import Role
 from wakeboard.database import db
 from wakeboard.database.audit import Actor
 from wakeboard.database.planning import PLANNING
-from wakeboard.transitions.engine.claims import WHOLE, claim
+from wakeboard.queue.engine.claims import WHOLE, claim
 
 Measured = Callable[[str], None]
 APP = "tests.faults.apps.limited"

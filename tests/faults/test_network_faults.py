@@ -25,8 +25,8 @@ from tests.worker.motion import is_alive
 from wakeboard.core.states import Role
 from wakeboard.database import db
 from wakeboard.database.audit import Actor
+from wakeboard.queue import Answer, cancel, enqueue, retry_now
 from wakeboard.reporting.liveness import late_loops, loops
-from wakeboard.transitions import Answer, cancel, enqueue, retry_now
 
 Measured = Callable[[str], None]
 OPERATOR = Actor("olivia", Role.OPERATOR, "web")

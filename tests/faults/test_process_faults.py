@@ -22,7 +22,7 @@ from tests.worker.motion import is_alive
 from wakeboard.core.states import Role
 from wakeboard.database.audit import Actor
 from wakeboard.processes.control import SILENT_SECONDS
-from wakeboard.transitions import cancel
+from wakeboard.queue import cancel
 
 Measured = Callable[[str], None]
 OPERATOR = Actor("olivia", Role.OPERATOR, "web")

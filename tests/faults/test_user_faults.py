@@ -18,8 +18,8 @@ from tests.faults.people import ADMIN
 from tests.faults.rows import Scale, fault
 from tests.middleman import between
 from tests.processes import ROOT, run_wakeboard, surroundings, wait_until
-from wakeboard.transitions import definitions
-from wakeboard.transitions.definitions import Definition
+from wakeboard.queue import definitions
+from wakeboard.queue.definitions import Definition
 
 Measured = Callable[[str], None]
 ONE, OTHER = "www-data", "nobody"

@@ -21,7 +21,7 @@ from tests.faults.truth import now
 from tests.processes import Wakeboard, wait_until
 from wakeboard.core.states import Role
 from wakeboard.database.audit import Actor
-from wakeboard.transitions import cancel, retry_now
+from wakeboard.queue import cancel, retry_now
 
 Measured = Callable[[str], None]
 OPERATOR = Actor("olivia", Role.OPERATOR, "web")

@@ -10,12 +10,12 @@ import pytest
 
 from tests import factories
 from tests.conftest import Connection
-from wakeboard import transitions
+from wakeboard import queue as transitions
 from wakeboard.config import log as lines
 from wakeboard.core.errors.fingerprint import written
 from wakeboard.core.states import VERBS, Role
 from wakeboard.database.audit import ENGINE, Actor, record, terminal_actor
-from wakeboard.transitions import Answer, definitions, errors, types, views
+from wakeboard.queue import Answer, definitions, errors, types, views
 
 ALICE = Actor("alice", Role.OPERATOR, "web", request_id="r1")
 HOSTILE = "<script>alert('1')</script> \" ' \\ %s {} $1 ünï 🚨"

@@ -20,7 +20,7 @@ from tests.worker.motion import SHORT, insert_many, wait_until_registered, wait_
 from wakeboard.database import db, embedded
 from wakeboard.database.embedded import locks
 from wakeboard.database.embedded.server import find
-from wakeboard.transitions import enqueue
+from wakeboard.queue import enqueue
 
 ENOUGH_SECONDS = 120
 

@@ -28,7 +28,7 @@ from wakeboard.loop.channel import (
     array,
     numbers,
 )
-from wakeboard.transitions.engine import claims, endings, reaping, renewal
+from wakeboard.queue.engine import claims, endings, reaping, renewal
 
 
 @pytest.fixture

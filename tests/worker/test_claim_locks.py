@@ -9,7 +9,7 @@ from tests.factories import a_type, claim
 from wakeboard.loop.claiming import PAST_LOCKS, claim_script
 from wakeboard.loop.claims import Plan
 from wakeboard.loop.front import Front
-from wakeboard.transitions.engine import claims
+from wakeboard.queue.engine import claims
 
 TYPES = [f"type{number:02d}" for number in range(20)]
 

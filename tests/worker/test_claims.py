@@ -16,7 +16,7 @@ from wakeboard.loop.deciding import succeeded
 from wakeboard.loop.front import Front
 from wakeboard.loop.held import Held, held_from_row
 from wakeboard.loop.round import Claimed
-from wakeboard.transitions.engine.claims import LOCK_LIMIT
+from wakeboard.queue.engine.claims import LOCK_LIMIT
 
 POLICY = {"timeout_seconds": 300.0, "lease_seconds": None, "backoff": "fixed 1s", "memory_mb": None}
 

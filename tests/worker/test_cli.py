@@ -28,9 +28,9 @@ from wakeboard.cli.summaries import SUMMARIES
 from wakeboard.core.leases import STATES
 from wakeboard.database import db
 from wakeboard.database.audit import terminal_actor
+from wakeboard.queue import definitions
+from wakeboard.queue.definitions import Definition
 from wakeboard.reporting import fleet
-from wakeboard.transitions import definitions
-from wakeboard.transitions.definitions import Definition
 
 HOSTILE = "bad\x1b[31m\r\nrun 1 is fine"
 

@@ -17,9 +17,9 @@ from wakeboard.core.states import Role
 from wakeboard.database.audit import Actor
 from wakeboard.duties.clock import SLICE, Clock
 from wakeboard.maintenance.retention import state as retention
+from wakeboard.queue import operator
 from wakeboard.reporting import fleet, liveness
 from wakeboard.schedules import sayings, schedule
-from wakeboard.transitions import operator
 
 ADMIN = Actor("ada", Role.ADMIN, "cli")
 AHEAD = (timedelta(hours=1), timedelta(hours=6), timedelta(days=400))

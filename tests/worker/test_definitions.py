@@ -14,8 +14,8 @@ from tests.conftest import Connection
 from tests.processes import wait_until_blocked
 from wakeboard.core.states import Role
 from wakeboard.database.audit import Actor
-from wakeboard.transitions import definitions, editing
-from wakeboard.transitions.definitions import Definition, DefinitionError
+from wakeboard.queue import definitions, editing
+from wakeboard.queue.definitions import Definition, DefinitionError
 
 ADMIN = Actor("root", Role.ADMIN, "cli")
 BOB = Actor("bob", Role.ADMIN, "cli")

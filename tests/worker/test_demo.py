@@ -194,7 +194,7 @@ def test_a_database_with_runs_of_its_own_gets_no_invented_past(database: str, co
 def test_one_run_is_stuck_with_a_worker_that_is_gone_until_it_is_released(
     database: str, connection: Connection
 ) -> None:
-    from wakeboard.transitions import release_lease
+    from wakeboard.queue import release_lease
 
     demo.prepare(database)
     (run_id,) = connection.execute(

@@ -31,8 +31,8 @@ from wakeboard.handlers.effects import LeaseLost, Unconfirmed
 from wakeboard.handlers.finishing import TransactionEnded
 from wakeboard.handlers.invoke import invoke
 from wakeboard.handlers.registry import JobType
-from wakeboard.transitions.effects import settle
-from wakeboard.transitions.enqueue import enqueue
+from wakeboard.queue.effects import settle
+from wakeboard.queue.enqueue import enqueue
 
 
 @pytest.fixture(autouse=True)

@@ -27,7 +27,7 @@ from tests.conftest import Connection
 from tests.processes import ROOT, wait_until
 from wakeboard.core.newrun import payload_limit
 from wakeboard.database import db
-from wakeboard.transitions import EnqueueError, NewRun, enqueue, enqueue_many
+from wakeboard.queue import EnqueueError, NewRun, enqueue, enqueue_many
 
 TRACE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 HOSTILE = "<script>alert('1')</script> \" ' \\ %s {} $1 ünï 🚨 \u202e"

@@ -21,7 +21,7 @@ from sqlalchemy.pool import NullPool
 
 from tests import factories
 from tests.conftest import Connection
-from wakeboard.transitions import EnqueueError, NewRun, enqueue, enqueue_many
+from wakeboard.queue import EnqueueError, NewRun, enqueue, enqueue_many
 
 HOSTILE = "%s %(a)s :v1 ::int \\ ' \" {a,NULL} $1 日本"
 AT = datetime(2031, 3, 4, 5, 6, 7, 891011, UTC)

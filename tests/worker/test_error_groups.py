@@ -24,14 +24,14 @@ from tests.factories import (
     rows,
     status,
 )
-from wakeboard import transitions
+from wakeboard import queue as transitions
 from wakeboard.core.errors.fingerprint import group_of, lost_group, written
 from wakeboard.core.states import Role
 from wakeboard.database import db
 from wakeboard.database.audit import Actor
 from wakeboard.loop import told
 from wakeboard.loop.told import Told
-from wakeboard.transitions import errors
+from wakeboard.queue import errors
 
 ANNA = Actor("anna", Role.OPERATOR, "web")
 

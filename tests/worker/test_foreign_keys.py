@@ -9,14 +9,14 @@ import pytest
 from tests.conftest import Connection
 from tests.factories import a_run, a_type, claim, fail, rows, send, status, succeed
 from tests.factories import renew as renewed
-from wakeboard import transitions
+from wakeboard import queue as transitions
 from wakeboard.config.settings import Settings
 from wakeboard.core.states import Role
 from wakeboard.database import db
 from wakeboard.database.audit import Actor
 from wakeboard.maintenance.retention.keep import Keep
 from wakeboard.maintenance.retention.sweep import Retention
-from wakeboard.transitions.engine import reaping
+from wakeboard.queue.engine import reaping
 
 OLIVIA = Actor("olivia", Role.OPERATOR, "web")
 

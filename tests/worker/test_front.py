@@ -15,8 +15,8 @@ from wakeboard.loop import front as module
 from wakeboard.loop.claiming import claim_script
 from wakeboard.loop.claims import Plan
 from wakeboard.loop.front import MORE, WHOLE, Front, Places
-from wakeboard.transitions.engine import claims
-from wakeboard.transitions.engine.claims import PRIORITIES
+from wakeboard.queue.engine import claims
+from wakeboard.queue.engine.claims import PRIORITIES
 
 MORNING, NOON = "2026-01-01 08:00:00+00", "2026-01-01 12:00:00+00"
 NORMAL = 2

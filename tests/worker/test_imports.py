@@ -32,7 +32,7 @@ def test_the_dashboard_writes_only_through_the_workers_moves() -> None:
     "statement",
     [
         "import wakeboard",
-        "import wakeboard.transitions",
+        "import wakeboard.queue",
         "import wakeboard.supervisor",
         "import wakeboard.processes.child",
     ],

@@ -9,7 +9,7 @@ import pytest
 
 from tests.factories import Connection, a_run, a_type, claim, end_lease, reap, row, succeed
 from tests.worker.motion import OPERATOR
-from wakeboard import transitions
+from wakeboard import queue as transitions
 from wakeboard.database import db
 from wakeboard.duties.lease import CancelAsked, LeaseKeeper, LeaseLost, LoopHangs
 from wakeboard.loop.held import Held, Holdings, boottime_ns

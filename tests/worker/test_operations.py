@@ -29,7 +29,7 @@ from wakeboard.bulk.start import Wanted, start, unconfirmed
 from wakeboard.core.states import Role
 from wakeboard.database.audit import Actor
 from wakeboard.duties.operations import Operations
-from wakeboard.transitions import cancel, retry_now
+from wakeboard.queue import cancel, retry_now
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,9 @@ from tests.worker.motion import a_worker, insert, wait_until_status
 from wakeboard import cli
 from wakeboard.core.states import Role
 from wakeboard.database.audit import Actor
+from wakeboard.queue import pauses
 from wakeboard.reporting.waits.question import QUESTION
 from wakeboard.reporting.waits.reasons import reasons
-from wakeboard.transitions import pauses
 
 ANNA = Actor("anna", Role.OPERATOR, "web")
 

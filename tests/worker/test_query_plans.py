@@ -9,12 +9,12 @@ import pytest
 
 from tests import factories
 from tests.conftest import Connection
-from wakeboard.transitions.engine.claims import claim, claim_limited
-from wakeboard.transitions.engine.endings import FAIL, RELEASE, SUCCEED, SUCCEED_ALONE
-from wakeboard.transitions.engine.reaping import ENDED_LEASES, GIVE_BACK, REAP
-from wakeboard.transitions.engine.refused import CLAIM_THESE, candidates
-from wakeboard.transitions.engine.renewal import RENEW
-from wakeboard.transitions.engine.unbegun import listing
+from wakeboard.queue.engine.claims import claim, claim_limited
+from wakeboard.queue.engine.endings import FAIL, RELEASE, SUCCEED, SUCCEED_ALONE
+from wakeboard.queue.engine.reaping import ENDED_LEASES, GIVE_BACK, REAP
+from wakeboard.queue.engine.refused import CLAIM_THESE, candidates
+from wakeboard.queue.engine.renewal import RENEW
+from wakeboard.queue.engine.unbegun import listing
 
 IDS = "ARRAY[100, 200, 300]::bigint[], ARRAY[1, 1, 1]::bigint[]"
 NOTHING = "ARRAY[NULL, NULL, NULL]"

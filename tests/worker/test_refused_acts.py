@@ -10,7 +10,7 @@ import pytest
 from tests.factories import Connection, a_run, row, rows
 from tests.worker.motion import OPERATOR
 from tests.worker.refusing import refuse, refuse_at_commit
-from wakeboard import transitions
+from wakeboard import queue as transitions
 from wakeboard.config import log
 from wakeboard.database.audit import acting
 

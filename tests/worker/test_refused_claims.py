@@ -17,7 +17,7 @@ from wakeboard.loop.claiming import claim_script
 from wakeboard.loop.claims import Plan
 from wakeboard.loop.front import Front
 from wakeboard.loop.round import Claimed
-from wakeboard.transitions.engine.refused import candidates
+from wakeboard.queue.engine.refused import candidates
 
 STARTS = "new.payload ? 'bad' AND new.status = 'running'"
 SENTENCE = "not this one"

@@ -18,10 +18,10 @@ from wakeboard.core.states import Role
 from wakeboard.database import db
 from wakeboard.database.audit import Actor
 from wakeboard.handlers.context import Context
+from wakeboard.queue import definitions
+from wakeboard.queue.definitions import Definition
 from wakeboard.schedules import code_schedules, schedule
 from wakeboard.schedules.due import LOOK_BACK, Decision, sort_fires
-from wakeboard.transitions import definitions
-from wakeboard.transitions.definitions import Definition
 
 NOW = datetime(2026, 3, 1, 12, 0, 30, tzinfo=UTC)
 ADMIN = Actor("ada", Role.ADMIN, "cli")

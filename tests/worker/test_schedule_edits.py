@@ -14,9 +14,9 @@ from tests.factories import Connection, Row, rows
 from tests.worker import cron_oracle
 from wakeboard.core.states import Role
 from wakeboard.database.audit import ENGINE, Actor
+from wakeboard.queue import definitions, editing
+from wakeboard.queue.definitions import Definition
 from wakeboard.schedules import code_schedules, schedule
-from wakeboard.transitions import definitions, editing
-from wakeboard.transitions.definitions import Definition
 
 ADMIN = Actor("ada", Role.ADMIN, "cli")
 # Ageing by whole hours keeps their fires on the clock's minutes: none of them means an hour of its own.

@@ -14,11 +14,11 @@ from tests.worker.refusing import refuse
 from wakeboard.config import log
 from wakeboard.core.states import Role
 from wakeboard.database.audit import Actor
+from wakeboard.queue import definitions
+from wakeboard.queue.definitions import Definition
+from wakeboard.queue.editing import edit
 from wakeboard.schedules import code_schedules
 from wakeboard.schedules.registered import names_of
-from wakeboard.transitions import definitions
-from wakeboard.transitions.definitions import Definition
-from wakeboard.transitions.editing import edit
 
 ADMIN = Actor("ada", Role.ADMIN, "cli")
 

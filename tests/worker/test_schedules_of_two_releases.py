@@ -11,9 +11,9 @@ from wakeboard.config import log
 from wakeboard.core.states import Role
 from wakeboard.database.audit import Actor
 from wakeboard.duties.presence import Presence, new_worker_id
+from wakeboard.queue import definitions
+from wakeboard.queue.editing import edit
 from wakeboard.schedules import code_schedules
-from wakeboard.transitions import definitions
-from wakeboard.transitions.editing import edit
 
 ANN = Actor("ann", Role.ADMIN, "web")
 OLD, NEW, NEWER = "0 2 * * *", "0 3 * * *", "0 4 * * *"

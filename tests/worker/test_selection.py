@@ -13,7 +13,7 @@ from tests.processes import wait_until, wait_until_blocked
 from wakeboard import cli
 from wakeboard.core.states import Role
 from wakeboard.database.audit import Actor
-from wakeboard.transitions import retry_now, selection
+from wakeboard.queue import retry_now, selection
 
 OPERATOR, VIEWER = Actor("alice", Role.OPERATOR, "web"), Actor("bob", Role.VIEWER, "web")
 HOLD = "SELECT FROM wakeboard.job_runs WHERE id = ANY(%s) FOR UPDATE"

@@ -12,7 +12,7 @@ from psycopg import sql
 
 from tests import factories
 from tests.conftest import Connection
-from wakeboard.transitions import NewRun, enqueue_many
+from wakeboard.queue import NewRun, enqueue_many
 
 INVOICE = (
     "INSERT INTO wakeboard.job_runs (job_type, payload) VALUES ('send_invoice', '{\"invoice_id\": 812}')"

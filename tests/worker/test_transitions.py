@@ -10,10 +10,10 @@ import pytest
 
 from tests import factories
 from tests.conftest import Connection
-from wakeboard import transitions
+from wakeboard import queue as transitions
 from wakeboard.core.states import Role
 from wakeboard.database.audit import Actor
-from wakeboard.transitions.engine import endings, reaping, renewal
+from wakeboard.queue.engine import endings, reaping, renewal
 
 OPERATOR = Actor("alice", Role.OPERATOR, "web")
 ADMIN = Actor("root", Role.ADMIN, "cli")

@@ -12,11 +12,11 @@ import pytest
 
 from tests import factories
 from tests.conftest import Connection
-from wakeboard import transitions
+from wakeboard import queue as transitions
 from wakeboard.core.states import MOVES, VERBS, Move, Outcome, Role, Status, Verb, allowed
 from wakeboard.database.audit import Actor
-from wakeboard.transitions import Answer
-from wakeboard.transitions.engine.fence import NOTE_REFUSAL
+from wakeboard.queue import Answer
+from wakeboard.queue.engine.fence import NOTE_REFUSAL
 
 OPERATOR = Actor("alice", Role.OPERATOR, "web")
 _types = (f"type{number}" for number in itertools.count())

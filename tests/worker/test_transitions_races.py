@@ -15,15 +15,15 @@ import pytest
 from tests import factories
 from tests.conftest import Connection
 from tests.processes import wait_until, wait_until_blocked
-from wakeboard import transitions
+from wakeboard import queue as transitions
 from wakeboard.core.states import Role
 from wakeboard.database import db
 from wakeboard.database.audit import Actor
 from wakeboard.database.planning import PLANNING
-from wakeboard.transitions import Answer
-from wakeboard.transitions.engine.claims import WHOLE, claim
-from wakeboard.transitions.engine.endings import SUCCEED
-from wakeboard.transitions.engine.fence import STANDING
+from wakeboard.queue import Answer
+from wakeboard.queue.engine.claims import WHOLE, claim
+from wakeboard.queue.engine.endings import SUCCEED
+from wakeboard.queue.engine.fence import STANDING
 
 OPERATOR = Actor("alice", Role.OPERATOR, "web")
 

@@ -37,7 +37,7 @@ from tests.worker.motion import (
     wait_until_registered,
 )
 from tests.worker.refusing import refuse
-from wakeboard import transitions
+from wakeboard import queue as transitions
 from wakeboard.core.states import Role
 from wakeboard.database.audit import Actor
 from wakeboard.duties.reaper import Reaper
@@ -45,7 +45,7 @@ from wakeboard.handlers import own_connection
 from wakeboard.processes import beginning
 from wakeboard.processes.beginning import strike_off
 from wakeboard.processes.wire import Assignment
-from wakeboard.transitions.engine import endings, reaping, unbegun
+from wakeboard.queue.engine import endings, reaping, unbegun
 
 OPERATOR = Actor("olivia", Role.OPERATOR, "web")
 

@@ -9,7 +9,7 @@ from tests.factories import Connection
 from tests.processes import wait_until
 from tests.worker.motion import a_worker, insert, insert_many, outcomes, wait_until_all, wait_until_status
 from wakeboard.database.db import connect
-from wakeboard.transitions import enqueue_many
+from wakeboard.queue import enqueue_many
 
 
 def test_answers_larger_than_a_socket_takes_at_once_are_all_written(

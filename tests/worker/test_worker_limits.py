@@ -23,7 +23,7 @@ from tests.worker.motion import (
     wait_until_started,
     wait_until_status,
 )
-from wakeboard import transitions
+from wakeboard import queue as transitions
 from wakeboard.core.states import Role
 from wakeboard.database.audit import Actor
 

@@ -24,8 +24,8 @@ from tests.worker.motion import (
     wait_until_registered,
     wait_until_status,
 )
+from wakeboard.queue.types import undrain
 from wakeboard.reporting.liveness import Loop, late_loops, loops
-from wakeboard.transitions.types import undrain
 
 
 def late(connection: Connection) -> set[str]:

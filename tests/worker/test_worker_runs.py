@@ -22,7 +22,7 @@ from tests.worker.motion import (
     wait_until_all,
     wait_until_status,
 )
-from wakeboard import transitions
+from wakeboard import queue as transitions
 from wakeboard.database import db
 
 

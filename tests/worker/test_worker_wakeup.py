@@ -63,7 +63,7 @@ def test_a_run_that_waits_for_room_under_a_limit_is_not_overslept(
 
 def test_a_cancel_reaches_a_worker_that_hardly_polls(listener: Wakeboard, shared: Connection) -> None:
     from tests.worker.motion import OPERATOR
-    from wakeboard import transitions
+    from wakeboard import queue as transitions
 
     run_id = insert(shared, "patient")
     wait_until_status(shared, run_id, "running")
@@ -110,7 +110,7 @@ def test_a_draining_worker_is_not_idle_and_is_so_again_when_it_is_undrained(
     database: str, connection: Connection
 ) -> None:
     from tests.worker.motion import OPERATOR
-    from wakeboard.transitions import types
+    from wakeboard.queue import types
 
     with a_worker(database, ready=connection, POLL_SECONDS=0.5) as started:
         wait_until_idle(connection, started)

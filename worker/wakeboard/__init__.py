@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from wakeboard.handlers.pool import PoolFull as PoolFull
     from wakeboard.handlers.pool import PoolStopped as PoolStopped
     from wakeboard.handlers.registry import job as job
-    from wakeboard.transitions.enqueue import KeyTaken as KeyTaken
-    from wakeboard.transitions.enqueue import enqueue as enqueue
-    from wakeboard.transitions.enqueue_many import enqueue_many as enqueue_many
+    from wakeboard.queue.enqueue import KeyTaken as KeyTaken
+    from wakeboard.queue.enqueue import enqueue as enqueue
+    from wakeboard.queue.enqueue_many import enqueue_many as enqueue_many
 
 __version__ = "0.1.0"
 _ROOMS = {
@@ -32,15 +32,15 @@ _ROOMS = {
     "Context": "wakeboard.handlers.context",
     "DeadlineExceeded": "wakeboard.core.outcome",
     "EnqueueError": "wakeboard.core.newrun",
-    "KeyTaken": "wakeboard.transitions.enqueue",
+    "KeyTaken": "wakeboard.queue.enqueue",
     "Permanent": "wakeboard.core.outcome",
     "PlainEncoder": "wakeboard.core.text.plain_json",
     "Pool": "wakeboard.handlers.pool",
     "PoolFull": "wakeboard.handlers.pool",
     "PoolStopped": "wakeboard.handlers.pool",
     "Retryable": "wakeboard.core.outcome",
-    "enqueue": "wakeboard.transitions.enqueue",
-    "enqueue_many": "wakeboard.transitions.enqueue_many",
+    "enqueue": "wakeboard.queue.enqueue",
+    "enqueue_many": "wakeboard.queue.enqueue_many",
     "job": "wakeboard.handlers.registry",
     "on_child_exit": "wakeboard.core.hooks",
     "run_now": "wakeboard.handlers.inline",

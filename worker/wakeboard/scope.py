@@ -1,6 +1,6 @@
 """What a token for some job types may touch: single runs of these types, and the types; nothing else.
 
-Asked where a write is done (``wakeboard.transitions.operator.permit``) and where an address is asked for.
+Asked where a write is done (``wakeboard.queue.operator.permit``) and where an address is asked for.
 ``Actor.job_types`` says which types; everybody else has None there and is not held by any of this.
 """
 

@@ -38,7 +38,7 @@ from wakeboard.loop.writer import Writer, log_end
 from wakeboard.processes.children import Children
 from wakeboard.processes.events import AppFailed, Died, Event, Finished, Ready, Returned, TemplateDied, Warned
 from wakeboard.processes.firstborn import Firstborn
-from wakeboard.transitions.operator import CANCEL_CHANNEL, WAKE_CHANNEL
+from wakeboard.queue.operator import CANCEL_CHANNEL, WAKE_CHANNEL
 
 WATCH_SECONDS, RESTING_SECONDS = 0.05, 0.5
 CUT_SECONDS = 0.25

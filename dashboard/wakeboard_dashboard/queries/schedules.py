@@ -29,9 +29,9 @@ from sqlalchemy import (
 )
 
 from wakeboard.database.tables import audit_log, job_definitions, job_runs, job_types, missed_fires
+from wakeboard.queue.definitions import WAITING
 from wakeboard.reporting.filters.named import removed_schedules_named
 from wakeboard.reporting.waits.standstill import standstill
-from wakeboard.transitions.definitions import WAITING
 from wakeboard_dashboard.params import Filters
 from wakeboard_dashboard.queries.keyset import Rows, keyset_page
 

@@ -18,7 +18,7 @@ from wakeboard.core.states import Role
 from wakeboard.core.text.redaction import redact
 from wakeboard.core.time.durations import parse_duration
 from wakeboard.database.audit import Actor
-from wakeboard.transitions import Answer, alerts
+from wakeboard.queue import Answer, alerts
 from wakeboard_dashboard import params
 from wakeboard_dashboard.connection import as_of, reading
 from wakeboard_dashboard.live import add_page

@@ -13,7 +13,7 @@ from wakeboard.bulk import rules
 from wakeboard.bulk.start import unconfirmed
 from wakeboard.core.answer import Result
 from wakeboard.core.states import VERBS
-from wakeboard.transitions import Answer, selection
+from wakeboard.queue import Answer, selection
 from wakeboard_dashboard import answers, everything, security, verbs
 from wakeboard_dashboard.confirmed import options_of
 from wakeboard_dashboard.connection import writing

@@ -8,7 +8,7 @@ import psycopg
 from flask import Blueprint, abort, g, request
 
 from wakeboard.database.audit import Actor
-from wakeboard.transitions import Answer, EnqueueError, NewRun, by_hand, holding
+from wakeboard.queue import Answer, EnqueueError, NewRun, by_hand, holding
 from wakeboard_dashboard import params
 from wakeboard_dashboard.connection import as_of, reading
 from wakeboard_dashboard.queries import holding as query

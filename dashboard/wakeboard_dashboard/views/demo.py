@@ -14,7 +14,7 @@ import psycopg
 from flask import Blueprint, abort, current_app
 
 from wakeboard.database.audit import Actor
-from wakeboard.transitions import Answer
+from wakeboard.queue import Answer
 from wakeboard_dashboard import params
 from wakeboard_dashboard.connection import may_ask_in_passing, reading
 from wakeboard_dashboard.live import add_page

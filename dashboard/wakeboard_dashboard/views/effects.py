@@ -8,8 +8,8 @@ import psycopg
 from flask import Blueprint, abort
 
 from wakeboard.database.audit import Actor
-from wakeboard.transitions import Answer
-from wakeboard.transitions.effects import settle
+from wakeboard.queue import Answer
+from wakeboard.queue.effects import settle
 from wakeboard_dashboard import params
 from wakeboard_dashboard.connection import reading
 from wakeboard_dashboard.live import add_page, rows_twin

@@ -9,8 +9,8 @@ from flask import Blueprint, Response, abort, g, render_template, request
 
 from wakeboard.core.states import FAILING, VERBS, Status
 from wakeboard.database.audit import Actor
-from wakeboard.transitions import Answer
-from wakeboard.transitions import errors as moves
+from wakeboard.queue import Answer
+from wakeboard.queue import errors as moves
 from wakeboard_dashboard import answers, everything, failures, params
 from wakeboard_dashboard.connection import as_of, reading
 from wakeboard_dashboard.queries import groups

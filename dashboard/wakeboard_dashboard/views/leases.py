@@ -8,7 +8,7 @@ from typing import Any
 from flask import Blueprint
 from sqlalchemy import RowMapping
 
-from wakeboard import transitions
+from wakeboard import queue as transitions
 from wakeboard.core.leases import NAMES, STATES, takeover
 from wakeboard_dashboard import params, usual
 from wakeboard_dashboard.connection import as_of, reading

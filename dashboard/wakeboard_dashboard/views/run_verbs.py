@@ -8,11 +8,11 @@ from typing import Any
 import psycopg
 from flask import Blueprint, abort, g, request
 
-from wakeboard import transitions
+from wakeboard import queue as transitions
 from wakeboard.core.states import Role
 from wakeboard.core.text.redaction import redact
 from wakeboard.database.audit import Actor
-from wakeboard.transitions import Answer
+from wakeboard.queue import Answer
 from wakeboard_dashboard.connection import reading
 from wakeboard_dashboard.formats import pretty
 from wakeboard_dashboard.queries import run as query

@@ -9,8 +9,8 @@ from flask import Blueprint, abort, request
 from sqlalchemy import RowMapping
 
 from wakeboard.database.audit import Actor
+from wakeboard.queue import Answer, views
 from wakeboard.reporting.filters.runs import FIELDS
-from wakeboard.transitions import Answer, views
 from wakeboard_dashboard import params
 from wakeboard_dashboard.confirmed import YES
 from wakeboard_dashboard.connection import reading

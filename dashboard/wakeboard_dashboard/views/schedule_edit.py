@@ -14,7 +14,7 @@ from sqlalchemy import Connection, RowMapping, literal_column, select
 from wakeboard.core.states import VERBS
 from wakeboard.core.text.redaction import redact
 from wakeboard.database.tables import job_definitions
-from wakeboard.transitions import Answer, definitions, editing
+from wakeboard.queue import Answer, definitions, editing
 from wakeboard_dashboard import params
 from wakeboard_dashboard.answers import local_path, respond, wanted
 from wakeboard_dashboard.connection import as_of, database, reading, writing

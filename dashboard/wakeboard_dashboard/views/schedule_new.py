@@ -9,9 +9,9 @@ from collections.abc import Mapping
 
 from flask import Blueprint, Response, current_app, g, jsonify, make_response, render_template, request
 
-from wakeboard.transitions import Answer, definitions
-from wakeboard.transitions.by_hand import near
-from wakeboard.transitions.definitions import Definition, DefinitionError
+from wakeboard.queue import Answer, definitions
+from wakeboard.queue.by_hand import near
+from wakeboard.queue.definitions import Definition, DefinitionError
 from wakeboard_dashboard import params
 from wakeboard_dashboard.answers import local_path, respond, wanted
 from wakeboard_dashboard.connection import as_of, reading, writing

@@ -13,8 +13,8 @@ from sqlalchemy import RowMapping
 
 from wakeboard.core.text.redaction import redact
 from wakeboard.database.tables import job_definitions
+from wakeboard.queue import definitions
 from wakeboard.schedules import registered
-from wakeboard.transitions import definitions
 from wakeboard_dashboard import params
 from wakeboard_dashboard.connection import as_of, reading
 from wakeboard_dashboard.errors import Elsewhere

@@ -17,7 +17,7 @@ from wakeboard.core.instructions import command_user, no_worker_for
 from wakeboard.core.text.redaction import redact
 from wakeboard.database.audit import Actor
 from wakeboard.database.tables import job_types
-from wakeboard.transitions import Answer, types
+from wakeboard.queue import Answer, types
 from wakeboard_dashboard import params
 from wakeboard_dashboard.connection import as_of, reading
 from wakeboard_dashboard.formats import number, plural

@@ -9,7 +9,7 @@ from urllib.parse import quote
 from flask import Blueprint
 from sqlalchemy import RowMapping
 
-from wakeboard.transitions import types
+from wakeboard.queue import types
 from wakeboard_dashboard import params
 from wakeboard_dashboard.connection import reading
 from wakeboard_dashboard.live import add_page

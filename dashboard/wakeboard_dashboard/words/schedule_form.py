@@ -14,7 +14,7 @@ from wakeboard.core.text.sameness import same_json
 from wakeboard.core.time.cron import read_schedule
 from wakeboard.core.time.durations import LONGEST_SECONDS, LONGEST_TEXT, format_duration, parse_duration
 from wakeboard.core.time.zones import check_timezone
-from wakeboard.transitions.definitions import Definition, check_name
+from wakeboard.queue.definitions import Definition, check_name
 from wakeboard_dashboard.formats import pretty
 
 MISFIRES = ("one", "all", "none")

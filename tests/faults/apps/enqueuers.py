@@ -12,7 +12,7 @@ from threading import Barrier, Thread
 
 import psycopg
 
-from wakeboard.transitions import NewRun, enqueue, enqueue_many
+from wakeboard.queue import NewRun, enqueue, enqueue_many
 
 DIED = 9
 

@@ -7,7 +7,7 @@ from typing import Any
 import psycopg
 
 from wakeboard.database.audit import Actor
-from wakeboard.transitions.operator import permit
+from wakeboard.queue.operator import permit
 
 
 class AccountError(ValueError):

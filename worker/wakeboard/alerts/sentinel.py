@@ -31,8 +31,8 @@ from wakeboard.database.absence import Absence, Lack
 from wakeboard.database.audit import ENGINE
 from wakeboard.database.db import NO_TABLES, DatabaseError, connect
 from wakeboard.database.refusals import Refusals
+from wakeboard.queue import cancel
 from wakeboard.reporting.liveness import Beat
-from wakeboard.transitions import cancel
 
 Connection = psycopg.Connection[Any]
 LOOK_SECONDS = 15.0

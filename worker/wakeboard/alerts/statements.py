@@ -10,9 +10,9 @@ from wakeboard.core.kinds import JOB_TYPE
 from wakeboard.core.states import CLAIMABLE, FAILURES, Status, sql_list
 from wakeboard.core.time.clock_skew import is_since
 from wakeboard.database.indexed import IS_SET_ASIDE
+from wakeboard.queue.engine.refused import FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS
 from wakeboard.reporting import fleet
 from wakeboard.reporting.liveness import SILENCE_SECONDS
-from wakeboard.transitions.engine.refused import FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS
 
 CAP = 10_000
 

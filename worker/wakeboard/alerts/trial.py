@@ -21,8 +21,8 @@ from wakeboard.config.settings import Settings
 from wakeboard.core.answer import Answer
 from wakeboard.core.kinds import KINDS, configured
 from wakeboard.database.audit import Actor
-from wakeboard.transitions.alerts import missing
-from wakeboard.transitions.operator import act
+from wakeboard.queue.alerts import missing
+from wakeboard.queue.operator import act
 
 Connection = psycopg.Connection[Any]
 HOW = (

@@ -20,7 +20,7 @@ from wakeboard.config import log
 from wakeboard.config.settings import Settings
 from wakeboard.core.kinds import JOB_TYPE, KINDS, Watcher, configured
 from wakeboard.core.time.clock_skew import is_before
-from wakeboard.transitions.enqueue import enqueue
+from wakeboard.queue.enqueue import enqueue
 
 Connection = psycopg.Connection[Any]
 Row = Mapping[str, Any]

@@ -16,7 +16,7 @@ import psycopg
 from psycopg.rows import dict_row
 from psycopg.types.json import Jsonb
 
-from wakeboard import transitions
+from wakeboard import queue as transitions
 from wakeboard.bulk import rules, watch
 from wakeboard.core.states import Role
 from wakeboard.database.audit import ENGINE, Actor, record

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from wakeboard.core.answer import Answer
 from wakeboard.database.audit import Actor
-from wakeboard.transitions.operator import Connection, Row, _row, act
+from wakeboard.queue.operator import Connection, Row, _row, act
 
 BY_ID = """
 SELECT id, status, total, done, skipped,

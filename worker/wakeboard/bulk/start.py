@@ -14,7 +14,7 @@ import psycopg
 from wakeboard.bulk import rules
 from wakeboard.core.answer import Answer
 from wakeboard.database.audit import Actor, _short, acting, record
-from wakeboard.transitions.operator import permit
+from wakeboard.queue.operator import permit
 
 Connection = psycopg.Connection[Any]
 

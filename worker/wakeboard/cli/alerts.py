@@ -14,7 +14,7 @@ from wakeboard.cli.printing import listing, verdicts
 from wakeboard.core.answer import Answer
 from wakeboard.core.kinds import KINDS
 from wakeboard.database.audit import terminal_actor
-from wakeboard.transitions import alerts as moves
+from wakeboard.queue import alerts as moves
 
 COLUMNS = ("name", "state", "found", "fired_at", "sent_at", "checked_at", "silenced_until")
 RULES = """

@@ -9,7 +9,7 @@ from wakeboard.cli.flags import Noun, reason_option
 from wakeboard.cli.kinds import EFFECT_ID, RUN_ID
 from wakeboard.cli.printing import listing, verdicts
 from wakeboard.database.audit import terminal_actor
-from wakeboard.transitions.effects import settle as settle_effect
+from wakeboard.queue.effects import settle as settle_effect
 
 COLUMNS = ("id", "key", "counts_for", "run_id", "job_type", "attempt", "created_at", "run_status")
 # What a person may say, in the words of the page's answer: "settled as done", "settled as not made".

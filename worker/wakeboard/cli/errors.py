@@ -19,8 +19,8 @@ from wakeboard.core.newrun import EnqueueError
 from wakeboard.core.time.cron import CronError
 from wakeboard.database.db import NO_TABLES, DatabaseError, UnfitError, without_tables
 from wakeboard.database.embedded.errors import EmbeddedError
+from wakeboard.queue.definitions import DefinitionError
 from wakeboard.reporting.filters.values import FilterError
-from wakeboard.transitions.definitions import DefinitionError
 
 WRONG_USE = (
     Wrong, FilterError, SettingsError, EnqueueError, DefinitionError, CronError, AccountError, UnfitError,

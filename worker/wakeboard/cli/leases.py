@@ -11,7 +11,7 @@ from wakeboard.cli.printing import listing, say, verdicts
 from wakeboard.cli.reach import Row
 from wakeboard.core.leases import STATES, takeover
 from wakeboard.database.audit import terminal_actor
-from wakeboard.transitions import selection
+from wakeboard.queue import selection
 
 COLUMNS = (
     "id", "job_type", "attempt", "state", "seconds_left", "renewed_seconds_ago", "seen_seconds_ago", "worker",

@@ -17,10 +17,10 @@ from wakeboard.cli.refusals import Wrong
 from wakeboard.core.instructions import COMMAND_TYPE, command_type, command_user
 from wakeboard.core.time.cron import Cron, check_timezone
 from wakeboard.database.audit import terminal_actor
+from wakeboard.queue import definitions
+from wakeboard.queue.definitions import Definition
 from wakeboard.schedules.preview import FIRES
 from wakeboard.schedules.preview import preview as preview_of
-from wakeboard.transitions import definitions
-from wakeboard.transitions.definitions import Definition
 
 COLUMNS = (
     "name",

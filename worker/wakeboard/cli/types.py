@@ -12,8 +12,8 @@ from wakeboard.cli.kinds import END
 from wakeboard.cli.printing import listing, verdicts
 from wakeboard.cli.refusals import Wrong
 from wakeboard.database.audit import terminal_actor
-from wakeboard.transitions import holding
-from wakeboard.transitions import types as moves
+from wakeboard.queue import holding
+from wakeboard.queue import types as moves
 
 COLUMNS = (
     "name",

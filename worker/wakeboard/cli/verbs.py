@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import click
 
-from wakeboard import transitions
+from wakeboard import queue as transitions
 from wakeboard.cli import reach
 from wakeboard.cli.flags import Verb, reason_option
 from wakeboard.cli.kinds import RUN_ID, json_object
 from wakeboard.cli.printing import verdicts
 from wakeboard.database.audit import terminal_actor
-from wakeboard.transitions import selection
+from wakeboard.queue import selection
 
 
 @click.command(cls=Verb)

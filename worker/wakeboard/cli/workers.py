@@ -11,8 +11,8 @@ from wakeboard.cli.flags import Noun, reason_option
 from wakeboard.cli.printing import listing, verdicts
 from wakeboard.core.answer import Answer
 from wakeboard.database.audit import Actor, terminal_actor
+from wakeboard.queue import types as moves
 from wakeboard.reporting import fleet
-from wakeboard.transitions import types as moves
 
 COLUMNS = (
     "state", "id", "name", "hostname", "pid", "running", "concurrency", "seen_seconds_ago", "version",

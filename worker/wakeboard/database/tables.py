@@ -2,7 +2,7 @@
 
 The whole contract with producers, workers and pages is here; migrations must end in exactly this
 (a test compares them). Times are ``timestamptz`` and finite, ids are ``bigint`` identity columns.
-Never imported by the supervisor: its statements are text in ``wakeboard.transitions``.
+Never imported by the supervisor: its statements are text in ``wakeboard.queue``.
 """
 
 from __future__ import annotations
@@ -504,7 +504,7 @@ loops = Table(
     PrimaryKeyConstraint("process_id", "name", name="loops_pkey"),
 )
 
-# Claimed attempts that wait for their process and have not begun. See wakeboard.transitions.engine.unbegun.
+# Claimed attempts that wait for their process and have not begun. See wakeboard.queue.engine.unbegun.
 unbegun_attempts = Table(
     "unbegun_attempts",
     metadata,

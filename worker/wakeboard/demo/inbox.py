@@ -15,8 +15,8 @@ from wakeboard.database.audit import Actor
 from wakeboard.demo.orders import first_steps
 from wakeboard.demo.reports import export_key, first_report, monday_of, report
 from wakeboard.demo.shop import PRODUCTS
-from wakeboard.transitions.enqueue_many import enqueue_many
-from wakeboard.transitions.operator import act
+from wakeboard.queue.enqueue_many import enqueue_many
+from wakeboard.queue.operator import act
 
 Row = dict[str, Any]
 

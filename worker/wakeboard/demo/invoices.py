@@ -12,7 +12,7 @@ from wakeboard.demo.shop import PRODUCTS, folder, write_aside
 from wakeboard.handlers.context import Context
 from wakeboard.handlers.own_connection import own_connection
 from wakeboard.handlers.registry import job
-from wakeboard.transitions.enqueue import enqueue
+from wakeboard.queue.enqueue import enqueue
 
 _ORDER = """
 SELECT o.id, o.sku, o.cents, o.paid_at, c.name, c.email

@@ -13,8 +13,8 @@ from wakeboard.database.audit import Actor
 from wakeboard.database.db import connect
 from wakeboard.demo import past, shop
 from wakeboard.demo.neighbours import LOOPBACK
-from wakeboard.transitions.definitions import Definition, add
-from wakeboard.transitions.enqueue import enqueue
+from wakeboard.queue.definitions import Definition, add
+from wakeboard.queue.enqueue import enqueue
 
 OPENER = Actor("demo", Role.ADMIN, "cli")
 _PLACE = """

@@ -14,8 +14,8 @@ from wakeboard.demo.shop import PRODUCTS
 from wakeboard.handlers.context import Context
 from wakeboard.handlers.own_connection import own_connection
 from wakeboard.handlers.registry import job
-from wakeboard.transitions.enqueue import enqueue
-from wakeboard.transitions.enqueue_many import enqueue_many
+from wakeboard.queue.enqueue import enqueue
+from wakeboard.queue.enqueue_many import enqueue_many
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection

@@ -14,7 +14,7 @@ from psycopg import Connection
 from wakeboard.database.audit import ENGINE
 from wakeboard.demo.lives import BY, DAYS, ORDERS, SCHEDULED, WORKER, lives, price_of, sku_of
 from wakeboard.handlers.registry import type_of
-from wakeboard.transitions.definitions import Definition, add
+from wakeboard.queue.definitions import Definition, add
 
 GONE = "demo-gone-worker"
 

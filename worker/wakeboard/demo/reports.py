@@ -14,7 +14,7 @@ from wakeboard.demo.shop import folder, write_aside
 from wakeboard.handlers.context import Context
 from wakeboard.handlers.own_connection import own_connection
 from wakeboard.handlers.registry import job
-from wakeboard.transitions.enqueue_many import enqueue_many
+from wakeboard.queue.enqueue_many import enqueue_many
 
 _DAY_SECONDS = 86_400
 _WEEK = timedelta(days=7)

@@ -32,8 +32,8 @@ from wakeboard.maintenance.retention.keep import Keep
 from wakeboard.maintenance.retention.sweep import LOOK_SECONDS as RETENTION_SECONDS
 from wakeboard.maintenance.retention.sweep import Retention
 from wakeboard.processes.memory import resident_bytes
+from wakeboard.queue import pauses
 from wakeboard.schedules import code_schedules, schedule
-from wakeboard.transitions import pauses
 
 LOOK_SECONDS = 2.0
 # While something is due; a fire is known beforehand and needs no look.

@@ -25,8 +25,8 @@ from wakeboard.database.refusals import Refusals, halves, is_refusal, said
 from wakeboard.duties.presence import Beat
 from wakeboard.duties.watchdog import Watchdog
 from wakeboard.loop.held import Held, Holdings, boottime_ns
-from wakeboard.transitions.engine.fence import STANDING
-from wakeboard.transitions.engine.renewal import CANCELS, RENEW
+from wakeboard.queue.engine.fence import STANDING
+from wakeboard.queue.engine.renewal import CANCELS, RENEW
 
 BUSY_TRIES = 3
 # Between two looks, however often somebody says that there is something to see.

@@ -17,8 +17,8 @@ import psycopg
 
 from wakeboard.core.states import CLAIMABLE, sql_list
 from wakeboard.duties.presence import Beat, Presence
+from wakeboard.queue.engine.claims import TYPES_WITH_WORK
 from wakeboard.schedules.schedule import REFUSED_SECONDS
-from wakeboard.transitions.engine.claims import TYPES_WITH_WORK
 
 # $1 worker, $2 running, $3 memory, $4 whether it stops.
 _SEEN = """

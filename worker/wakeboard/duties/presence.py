@@ -11,10 +11,10 @@ from typing import Any
 import psycopg
 
 from wakeboard import __version__
+from wakeboard.queue.engine.unbegun import FORGET_OTHERS
+from wakeboard.queue.types import PUBLISH
 from wakeboard.reporting.liveness import Beat as Beat
 from wakeboard.schedules import sayings
-from wakeboard.transitions.engine.unbegun import FORGET_OTHERS
-from wakeboard.transitions.types import PUBLISH
 
 REGISTER = """
 INSERT INTO wakeboard.workers

@@ -21,8 +21,8 @@ from wakeboard.core.errors.backoff import Backoff
 from wakeboard.core.errors.fingerprint import LOST_TEMPLATE, lost_group
 from wakeboard.core.time.clock_skew import is_since
 from wakeboard.database.refusals import Refusals, halves, is_refusal, said
-from wakeboard.transitions.engine.reaping import END_REFUSED, ENDED_LEASES, GIVE_BACK, REAP
-from wakeboard.transitions.engine.unbegun import STRIKE_OFF
+from wakeboard.queue.engine.reaping import END_REFUSED, ENDED_LEASES, GIVE_BACK, REAP
+from wakeboard.queue.engine.unbegun import STRIKE_OFF
 
 BATCH = 500
 PASSED_BY_SECONDS = 60.0

@@ -21,7 +21,7 @@ from wakeboard.core.process.exits import is_success
 from wakeboard.handlers.effects import LeaseLost
 from wakeboard.handlers.own_connection import drop, held, joined, joining
 from wakeboard.processes.captured import captured_output
-from wakeboard.transitions.engine.endings import MARK, SUCCEED_ALONE
+from wakeboard.queue.engine.endings import MARK, SUCCEED_ALONE
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection as SqlConnection

@@ -17,7 +17,7 @@ from wakeboard.loop.channel import Asked, Rows, Script, Statement, StatementFail
 from wakeboard.loop.claims import Plan
 from wakeboard.loop.held import boottime_ns
 from wakeboard.loop.round import Refused, Round, Turn
-from wakeboard.transitions.engine.refused import CLAIM_THESE, SET_ASIDE, candidates
+from wakeboard.queue.engine.refused import CLAIM_THESE, SET_ASIDE, candidates
 
 # So many refused runs at most are looked for in one round: each costs some statements.
 MOST_REFUSED = 25

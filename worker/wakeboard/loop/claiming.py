@@ -19,14 +19,14 @@ from wakeboard.loop.front import WHOLE, Front
 from wakeboard.loop.held import Holdings, boottime_ns
 from wakeboard.loop.round import Round, Turn
 from wakeboard.loop.turnover import Ends
-from wakeboard.transitions.engine.claims import (
+from wakeboard.queue.engine.claims import (
     FORGOTTEN,
     HELD_BY_ME,
     TYPES_WITH_WORK,
     claim,
     claim_limited,
 )
-from wakeboard.transitions.engine.endings import RELEASE
+from wakeboard.queue.engine.endings import RELEASE
 
 WINDOW = 64
 # What others hold may hide what is due: a look past it takes a few, and the next claim follows at once.

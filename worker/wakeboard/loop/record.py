@@ -22,8 +22,8 @@ from wakeboard.loop.deciding import Ended
 from wakeboard.loop.held import Held, boottime_ns
 from wakeboard.loop.told import Told
 from wakeboard.loop.unrecorded import lighten
-from wakeboard.transitions.engine.endings import FAIL, RELEASE, SUCCEED
-from wakeboard.transitions.engine.fence import NOTE_REFUSAL, STANDING
+from wakeboard.queue.engine.endings import FAIL, RELEASE, SUCCEED
+from wakeboard.queue.engine.fence import NOTE_REFUSAL, STANDING
 
 BATCH = 750
 # What one statement carries; the socket takes it in pieces while the loop goes on.

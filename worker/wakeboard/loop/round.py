@@ -10,8 +10,8 @@ from wakeboard.loop.channel import Asked, Rows, Script, Statement, StatementFail
 from wakeboard.loop.front import Front
 from wakeboard.loop.held import boottime_ns
 from wakeboard.loop.turnover import Ends
-from wakeboard.transitions.engine.claims import LOCK_LIMIT
-from wakeboard.transitions.engine.unbegun import listing
+from wakeboard.queue.engine.claims import LOCK_LIMIT
+from wakeboard.queue.engine.unbegun import listing
 
 # Leases run from the claim, and a round asks for one limited type after the other: over a slow link, what it
 # has is handed over after this share of a lease.

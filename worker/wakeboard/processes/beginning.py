@@ -1,5 +1,5 @@
 """What a child does before a run that has a single try: it strikes the attempt off the list of those that
-have not begun (`wakeboard.transitions.engine.unbegun`).
+have not begun (`wakeboard.queue.engine.unbegun`).
 
 Whoever takes the run from a dead worker knows by that list whether it may be tried.
 """
@@ -34,7 +34,7 @@ def strike_off(assignment: Assignment) -> Answer | None:
     from wakeboard.database.answer_timeout import answering_within
     from wakeboard.database.db import DatabaseError
     from wakeboard.handlers.own_connection import own_connection
-    from wakeboard.transitions.engine.unbegun import STRIKE_OFF
+    from wakeboard.queue.engine.unbegun import STRIKE_OFF
 
     try:
         with own_connection() as connection, answering_within(connection, ANSWER_SECONDS):

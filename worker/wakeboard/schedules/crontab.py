@@ -54,7 +54,7 @@ NUMBERS = ("no", "one", "two", "three", "four")
 
 @dataclass(frozen=True, slots=True)
 class CommandDefinition:
-    """What a taken line becomes; the fields are those of `wakeboard.transitions.definitions.Definition`.
+    """What a taken line becomes; the fields are those of `wakeboard.queue.definitions.Definition`.
 
     name: what the line is called, and a mark of its command, schedule and user, so that it stays when other
         lines are added or moved. Of equal lines the second gets "-2" and so on.

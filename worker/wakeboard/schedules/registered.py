@@ -20,11 +20,11 @@ from typing import Any, NamedTuple
 from wakeboard.config import log
 from wakeboard.core.answer import Answer
 from wakeboard.database.audit import ENGINE
+from wakeboard.queue.definitions import Definition, DefinitionError, create
+from wakeboard.queue.editing import edit
+from wakeboard.queue.operator import Connection
 from wakeboard.schedules import sayings
 from wakeboard.schedules.sayings import NOTHING_SAID, Said
-from wakeboard.transitions.definitions import Definition, DefinitionError, create
-from wakeboard.transitions.editing import edit
-from wakeboard.transitions.operator import Connection
 
 # What is said once the change stands.
 Telling = Callable[[], None]

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from wakeboard.core.time.clock_skew import is_since
-from wakeboard.transitions.operator import Connection
+from wakeboard.queue.operator import Connection
 
 # The newest so many are known again.
 MOST_REMEMBERED = 50

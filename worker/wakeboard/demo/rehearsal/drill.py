@@ -21,7 +21,7 @@ from wakeboard.demo.rehearsal.findings import Attempt, Evidence, Report, Stopped
 from wakeboard.demo.rehearsal.ground import Ground, clear_abandoned, ground
 from wakeboard.demo.rehearsal.mailserver import Mailbox, MailServer
 from wakeboard.demo.rehearsal.patience import Patience, RehearsalError
-from wakeboard.transitions import NewRun, cancel, enqueue_many
+from wakeboard.queue import NewRun, cancel, enqueue_many
 
 RECEIPTS = 100
 REFUSED_EVERY = 5

@@ -7,7 +7,7 @@ down_revision = "0021"
 branch_labels = None
 depends_on = None
 
-# Unlogged: whoever strikes an attempt off waits for no disk. See worker/wakeboard/transitions/engine/unbegun.py.
+# Unlogged: whoever strikes an attempt off waits for no disk. See worker/wakeboard/queue/engine/unbegun.py.
 UNBEGUN = """
 CREATE UNLOGGED TABLE wakeboard.unbegun_attempts (
     run_id bigint NOT NULL,

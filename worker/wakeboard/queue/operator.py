@@ -21,7 +21,7 @@ from wakeboard.core.states import CANCELLABLE, CLAIMABLE, ENDED, VERBS, sql_list
 from wakeboard.database.audit import Actor, record
 from wakeboard.database.db import LOCKED
 from wakeboard.database.refusals import is_refusal, judged_in_time
-from wakeboard.transitions.engine.reaping import RELEASE_LEASE, RELEASE_UNBEGUN
+from wakeboard.queue.engine.reaping import RELEASE_LEASE, RELEASE_UNBEGUN
 
 Connection = psycopg.Connection[Any]
 Row = dict[str, Any]

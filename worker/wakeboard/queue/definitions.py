@@ -16,8 +16,8 @@ from wakeboard.core.outcome import Permanent
 from wakeboard.core.text.sameness import same_value
 from wakeboard.core.time.cron import check_timezone, read_existing, read_schedule
 from wakeboard.database.audit import Actor
+from wakeboard.queue.operator import WAKE_CHANNEL, Connection, Row, _row, act
 from wakeboard.reporting.waits.standstill import WORDS, clause, standstill
-from wakeboard.transitions.operator import WAKE_CHANNEL, Connection, Row, _row, act
 
 COLUMNS = (
     "job_type, payload, schedule, timezone, misfire, grace_seconds, overlap, max_attempts, timeout_seconds, "

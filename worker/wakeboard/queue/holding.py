@@ -13,8 +13,8 @@ from typing import Any
 from wakeboard.core.answer import Answer
 from wakeboard.core.kinds import JOB_TYPE as ALERTS
 from wakeboard.database.audit import Actor, acting, record
-from wakeboard.transitions import pauses
-from wakeboard.transitions.operator import Connection, permit
+from wakeboard.queue import pauses
+from wakeboard.queue.operator import Connection, permit
 
 HOLD, LET_GO = "type.hold", "type.let_go"
 TARGET = ("types", "all")

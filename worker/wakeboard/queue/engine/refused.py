@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import cache
 
 from wakeboard.core.states import CLAIM_REFUSED, CLAIMABLE, sql_list
-from wakeboard.transitions.engine.claims import CLAIMED, LEVELS, TAKEN, order, room
+from wakeboard.queue.engine.claims import CLAIMED, LEVELS, TAKEN, order, room
 
 _IS_CLAIMABLE = f"(r.status || '') IN ({sql_list(CLAIMABLE)}) AND r.run_at <= now()"
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 60, 3600

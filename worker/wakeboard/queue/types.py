@@ -1,6 +1,6 @@
 """The moves of job types and of workers: limit and keep a type; drain, undrain or stop a worker.
 
-Pauses are in ``wakeboard.transitions.pauses``. Workers publish their policies here too, never touching what
+Pauses are in ``wakeboard.queue.pauses``. Workers publish their policies here too, never touching what
 operators decided.
 """
 
@@ -9,8 +9,8 @@ from __future__ import annotations
 from wakeboard.core.answer import Answer
 from wakeboard.core.time.clock_skew import is_before
 from wakeboard.database.audit import Actor
-from wakeboard.transitions.operator import WAKE_CHANNEL, Connection, Row, _row, act
-from wakeboard.transitions.pauses import Same, missing, pause, resume
+from wakeboard.queue.operator import WAKE_CHANNEL, Connection, Row, _row, act
+from wakeboard.queue.pauses import Same, missing, pause, resume
 
 BY_NAME = """
 SELECT name, max_running, max_running_operator, keep_succeeded_days, keep_dead_days

@@ -5,8 +5,8 @@ Each statement answers by run and epoch: a batch may hold two attempts of one ru
 
 from __future__ import annotations
 
-from wakeboard.transitions.engine.attempts import GROUPED, counted, history, status_after
-from wakeboard.transitions.engine.fence import FREED, RUNNING, held
+from wakeboard.queue.engine.attempts import GROUPED, counted, history, status_after
+from wakeboard.queue.engine.fence import FREED, RUNNING, held
 
 # The setting by which a handler's own transaction is known: gone once it ended, however it ended.
 MARK = "wakeboard.transaction"

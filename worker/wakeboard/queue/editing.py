@@ -12,8 +12,8 @@ from typing import Any
 from wakeboard.core.answer import Answer
 from wakeboard.core.text.sameness import same_value
 from wakeboard.database.audit import Actor
-from wakeboard.transitions.definitions import Definition, DefinitionError, next_fire
-from wakeboard.transitions.operator import Connection, Row, _row, act
+from wakeboard.queue.definitions import Definition, DefinitionError, next_fire
+from wakeboard.queue.operator import Connection, Row, _row, act
 
 FIELDS = (
     "schedule", "timezone", "payload", "misfire", "grace_seconds", "overlap", "max_attempts",

@@ -7,9 +7,9 @@ the rest may have begun.
 from __future__ import annotations
 
 from wakeboard.core.leases import IS_HEARD
-from wakeboard.transitions.engine.attempts import GROUPED, counted, history, status_after
-from wakeboard.transitions.engine.fence import FREED, RUNNING
-from wakeboard.transitions.engine.unbegun import MAY_HAVE_BEGUN
+from wakeboard.queue.engine.attempts import GROUPED, counted, history, status_after
+from wakeboard.queue.engine.fence import FREED, RUNNING
+from wakeboard.queue.engine.unbegun import MAY_HAVE_BEGUN
 
 # Leases that ended, oldest first. The policy is the type's as its workers published it: any reaper can
 # decide for any type. $1 how many, $2 runs to pass by.

@@ -7,8 +7,8 @@ from time import monotonic, sleep
 
 from wakeboard.core.answer import Answer
 from wakeboard.database.audit import Actor
-from wakeboard.transitions import operator
-from wakeboard.transitions.operator import Connection
+from wakeboard.queue import operator
+from wakeboard.queue.operator import Connection
 
 # A worker holds a run for a moment; who holds one for longer is waited for once, not once for each run.
 PATIENCE_SECONDS = 2.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from wakeboard.core.answer import Answer
 from wakeboard.core.states import Role
 from wakeboard.database.audit import Actor
-from wakeboard.transitions.operator import Connection, Row, _row, act
+from wakeboard.queue.operator import Connection, Row, _row, act
 
 PAGES = ("runs",)
 LONGEST_NAME = 60

@@ -13,7 +13,7 @@ from wakeboard.core.answer import Answer
 from wakeboard.core.kinds import KINDS, Kind
 from wakeboard.core.time.durations import format_duration
 from wakeboard.database.audit import Actor
-from wakeboard.transitions.operator import Connection, Row, _row, act
+from wakeboard.queue.operator import Connection, Row, _row, act
 
 LONGEST_SILENCE_SECONDS = 30 * 86_400
 ENABLED = "enabled"

@@ -11,8 +11,8 @@ from wakeboard.core.instructions import is_builtin
 from wakeboard.core.newrun import EnqueueError, NewRun
 from wakeboard.core.states import Role
 from wakeboard.database.audit import Actor, acting, record
-from wakeboard.transitions.enqueue import KeyTaken, enqueue
-from wakeboard.transitions.operator import Connection, Row, _row, permit
+from wakeboard.queue.enqueue import KeyTaken, enqueue
+from wakeboard.queue.operator import Connection, Row, _row, permit
 
 KNOWN = "SELECT name FROM wakeboard.job_types ORDER BY name"
 # created_at is its transaction's now(): with another, the key was known before.

@@ -11,7 +11,7 @@ from wakeboard.core.answer import Answer
 from wakeboard.core.errors.fingerprint import read
 from wakeboard.core.time.durations import format_duration
 from wakeboard.database.audit import Actor
-from wakeboard.transitions.operator import Connection, Row, _row, act
+from wakeboard.queue.operator import Connection, Row, _row, act
 
 SHORTEST_SECONDS = 60.0
 LONGEST_SECONDS = 90 * 86_400.0

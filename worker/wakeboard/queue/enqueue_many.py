@@ -1,6 +1,6 @@
 """Enqueue many: inside the caller's own transaction, by COPY where that can be. No import of SQLAlchemy.
 
-Keys are those of ``wakeboard.transitions.enqueue``.
+Keys are those of ``wakeboard.queue.enqueue``.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from psycopg.errors import UniqueViolation
 from psycopg.rows import tuple_row
 
 from wakeboard.core.newrun import Encoder, EnqueueError, NewRun, check_names, payload_limit
-from wakeboard.transitions.copying import Row, copy, may_copy, reserve
-from wakeboard.transitions.enqueue import ROUNDS, same_type
-from wakeboard.transitions.targets import array, is_psycopg, runner, unwrap
+from wakeboard.queue.copying import Row, copy, may_copy, reserve
+from wakeboard.queue.enqueue import ROUNDS, same_type
+from wakeboard.queue.targets import array, is_psycopg, runner, unwrap
 
 CHUNK = 1000
 ColumnsOf = Callable[[Any], Row]

@@ -7,10 +7,10 @@ here knows a page, and nothing outside of here changes a run.
 
 from wakeboard.core.answer import Answer
 from wakeboard.core.newrun import EnqueueError, NewRun
-from wakeboard.transitions import definitions, types
-from wakeboard.transitions.enqueue import enqueue
-from wakeboard.transitions.enqueue_many import enqueue_many
-from wakeboard.transitions.operator import cancel, release_lease, retry_now, run_again
+from wakeboard.queue import definitions, types
+from wakeboard.queue.enqueue import enqueue
+from wakeboard.queue.enqueue_many import enqueue_many
+from wakeboard.queue.operator import cancel, release_lease, retry_now, run_again
 
 __all__ = [
     "Answer",

@@ -14,7 +14,7 @@ from psycopg.rows import dict_row
 from wakeboard.config import log
 from wakeboard.core.answer import Answer
 from wakeboard.database.audit import ENGINE, Actor, record
-from wakeboard.transitions.operator import WAKE_CHANNEL, Connection, Row, _row, act
+from wakeboard.queue.operator import WAKE_CHANNEL, Connection, Row, _row, act
 
 BY_NAME = """
 SELECT name, paused_at, paused_by, paused_reason, paused_until,

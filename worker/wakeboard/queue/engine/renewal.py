@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from wakeboard.transitions.engine.fence import held
+from wakeboard.queue.engine.fence import held
 
 # $1 worker id, $2 ids, $3 epochs, $4 lease in seconds per run, $5/$6 progress done/total (NULL: not told).
 # Answers by run and epoch: two attempts of one run may be asked for at once, and only one of them owns it.
