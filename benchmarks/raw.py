@@ -19,15 +19,15 @@ from typing import NamedTuple
 import psycopg
 
 from benchmarks import bench
-from wakeboard import ledger
 from wakeboard.core.errors.fingerprint import group_of
 from wakeboard.database import planning
 from wakeboard.database.db import configure
-from wakeboard.ledger import Holder
 from wakeboard.loop.channel import Rows
 from wakeboard.loop.claiming import windows
 from wakeboard.loop.front import Front
+from wakeboard.queue import ledger
 from wakeboard.queue.engine import claims, endings
+from wakeboard.queue.ledger import Holder
 
 BATCH = 100
 LEASE_SECONDS = 30.0

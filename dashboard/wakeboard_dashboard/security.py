@@ -16,11 +16,11 @@ from urllib.parse import quote, urlencode
 from flask import Flask, Response, abort, current_app, g, redirect, render_template, request
 from werkzeug.exceptions import Forbidden, NotFound, Unauthorized
 
-from wakeboard import scope
 from wakeboard.accounts import users
 from wakeboard.core.states import Role, Verb
 from wakeboard.database import audit
 from wakeboard.database.audit import NOBODY, Actor
+from wakeboard.queue import scope
 from wakeboard_dashboard import again, strangers
 from wakeboard_dashboard.answers import PROBES, came_from, is_ours, parts_of, wanted
 from wakeboard_dashboard.connection import writing

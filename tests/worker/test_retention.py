@@ -25,7 +25,6 @@ from tests.factories import (
 )
 from tests.processes import run_wakeboard, wait_until, wait_until_blocked
 from tests.worker.motion import SHORT, a_worker
-from wakeboard import ledger
 from wakeboard import queue as transitions
 from wakeboard.config.settings import Settings
 from wakeboard.core.states import Role
@@ -34,6 +33,7 @@ from wakeboard.database.audit import Actor, record
 from wakeboard.maintenance.retention import leftovers, runs, state
 from wakeboard.maintenance.retention.keep import Keep
 from wakeboard.maintenance.retention.sweep import BATCH_SETTINGS, Retention
+from wakeboard.queue import ledger
 from wakeboard.queue.enqueue import enqueue
 
 USUAL = Keep.from_settings(Settings.load(environ={}))

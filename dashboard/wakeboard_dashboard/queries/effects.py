@@ -6,8 +6,8 @@ from typing import Any
 
 from sqlalchemy import Boolean, Connection, RowMapping, literal_column, select
 
-from wakeboard import ledger
 from wakeboard.database.tables import effects, job_runs
+from wakeboard.queue import ledger
 from wakeboard_dashboard.params import Filters
 from wakeboard_dashboard.queries.keyset import Rows, keyset_page
 

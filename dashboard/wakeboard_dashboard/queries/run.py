@@ -24,7 +24,6 @@ from sqlalchemy import (
     union_all,
 )
 
-from wakeboard import ledger
 from wakeboard.core import lineage
 from wakeboard.database.tables import (
     audit_log,
@@ -36,6 +35,7 @@ from wakeboard.database.tables import (
     run_output,
     workers,
 )
+from wakeboard.queue import ledger
 from wakeboard_dashboard.queries.held import IS_LEASE_ENDED, IS_SILENT, IS_STUCK
 from wakeboard_dashboard.queries.runs import MOST_ATTEMPTS
 

@@ -10,13 +10,13 @@ from typing import Any
 import psycopg
 from psycopg.rows import dict_row
 
-from wakeboard import scope
-from wakeboard.accounts.permission import AccountError, require
 from wakeboard.accounts.sessions import hash_of
 from wakeboard.core.newrun import EnqueueError, check_type
 from wakeboard.core.states import Role
 from wakeboard.core.time.clock_skew import is_before
 from wakeboard.database.audit import Actor, acting, record
+from wakeboard.queue import scope
+from wakeboard.queue.permission import AccountError, require
 
 Connection = psycopg.Connection[Any]
 PREFIX = "wb_"
@@ -52,7 +52,7 @@ def create_token(
 ) -> str:
     """Return a new token (``wb_…``), which cannot be shown again; it ends after ``days``, None: never.
 
-    With ``job_types`` it is for runs of these types alone (``wakeboard.scope``), known yet or not. Raises
+    With ``job_types`` it is for runs of these types alone (``wakeboard.queue.scope``), known yet or not. Raises
     AccountError when the name is taken or wrong, a type's name cannot be one, or the actor may not.
     """
     require(connection, actor, "token.change", "token", name)

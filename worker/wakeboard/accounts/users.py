@@ -13,7 +13,6 @@ import psycopg
 from psycopg.rows import dict_row
 
 from wakeboard.accounts import passwords, throttle
-from wakeboard.accounts.permission import AccountError, require
 from wakeboard.accounts.sessions import (
     IDLE_SECONDS,
     authenticate_session,
@@ -36,6 +35,7 @@ from wakeboard.accounts.tokens import (
 from wakeboard.core.states import Role
 from wakeboard.core.time.clock_skew import is_since
 from wakeboard.database.audit import Actor, acting, record
+from wakeboard.queue.permission import AccountError, require
 
 Connection = psycopg.Connection[Any]
 

@@ -10,7 +10,6 @@ from pathlib import Path
 import click
 import psycopg
 
-from wakeboard.accounts.permission import AccountError
 from wakeboard.cli.flags import MissingVerb
 from wakeboard.cli.refusals import Failed, Wrong
 from wakeboard.config.settings import SettingsError
@@ -20,6 +19,7 @@ from wakeboard.core.time.cron import CronError
 from wakeboard.database.db import NO_TABLES, DatabaseError, UnfitError, without_tables
 from wakeboard.database.embedded.errors import EmbeddedError
 from wakeboard.queue.definitions import DefinitionError
+from wakeboard.queue.permission import AccountError
 from wakeboard.reporting.filters.values import FilterError
 
 WRONG_USE = (

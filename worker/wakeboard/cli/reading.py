@@ -8,7 +8,7 @@ from typing import Any
 
 from wakeboard.cli.reach import Connection, Row, one, rows
 from wakeboard.core import leases as lease_words
-from wakeboard.ledger import is_unconfirmed
+from wakeboard.queue.ledger import is_unconfirmed
 from wakeboard.reporting import fleet
 from wakeboard.reporting.waits.question import QUESTION
 from wakeboard.reporting.waits.reasons import reasons

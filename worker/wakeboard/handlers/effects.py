@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING, Any, Literal
 import psycopg
 from psycopg.pq import TransactionStatus
 
-from wakeboard import ledger
 from wakeboard.core.outcome import Retryable
 from wakeboard.core.process.exits import is_success
 from wakeboard.core.text.plain_json import plain, result_text, what_is_wrong
 from wakeboard.database.db import DatabaseError
 from wakeboard.handlers.own_connection import drop, joined, own_connection
 from wakeboard.handlers.remembered import PROCESS_KEYS, Remembered
-from wakeboard.ledger import Entry, Holder
+from wakeboard.queue import ledger
+from wakeboard.queue.ledger import Entry, Holder
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager

@@ -12,7 +12,6 @@ from typing import Any
 import psycopg
 from psycopg.rows import dict_row
 
-from wakeboard import scope
 from wakeboard.core.answer import Answer
 from wakeboard.core.errors.backoff import Backoff
 from wakeboard.core.errors.fingerprint import lost_group
@@ -21,6 +20,7 @@ from wakeboard.core.states import CANCELLABLE, CLAIMABLE, ENDED, VERBS, sql_list
 from wakeboard.database.audit import Actor, record
 from wakeboard.database.db import LOCKED
 from wakeboard.database.refusals import is_refusal, judged_in_time
+from wakeboard.queue import scope
 from wakeboard.queue.engine.reaping import RELEASE_LEASE, RELEASE_UNBEGUN
 
 Connection = psycopg.Connection[Any]
