@@ -28,10 +28,10 @@ import psycopg
 from wakeboard.database import embedded
 from wakeboard.database.db import configure, connect, migrate
 from wakeboard.database.planning import PLANNING
-from wakeboard.loop.channel import array
-from wakeboard.loop.claiming import WINDOW
-from wakeboard.loop.front import Front
 from wakeboard.queue.engine.claims import WHOLE, claim
+from wakeboard.runtime.loop.channel import array
+from wakeboard.runtime.loop.claiming import WINDOW
+from wakeboard.runtime.loop.front import Front
 
 OPEN, AHEAD = "open", "ahead"
 BATCH = 10

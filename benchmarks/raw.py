@@ -22,12 +22,12 @@ from benchmarks import bench
 from wakeboard.core.errors.fingerprint import group_of
 from wakeboard.database import planning
 from wakeboard.database.db import configure
-from wakeboard.loop.channel import Rows
-from wakeboard.loop.claiming import windows
-from wakeboard.loop.front import Front
 from wakeboard.queue import ledger
 from wakeboard.queue.engine import claims, endings
 from wakeboard.queue.ledger import Holder
+from wakeboard.runtime.loop.channel import Rows
+from wakeboard.runtime.loop.claiming import windows
+from wakeboard.runtime.loop.front import Front
 
 BATCH = 100
 LEASE_SECONDS = 30.0

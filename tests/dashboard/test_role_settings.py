@@ -16,7 +16,7 @@ from tests.servers import Server
 from tests.worker.motion import a_worker, insert, wait_until_status
 from wakeboard import enqueue
 from wakeboard.database import db
-from wakeboard.duties.presence import Presence
+from wakeboard.runtime.duties.presence import Presence
 
 HOSTILE = {
     "idle_session_timeout": "300ms",

@@ -19,8 +19,8 @@ from tests.factories import Connection, Held, rows
 from tests.faults.house import LEASE_SECONDS, House
 from tests.faults.rows import Scale, fault
 from tests.processes import Wakeboard, wait_until
-from wakeboard.duties.reaper import Reaper
 from wakeboard.queue.engine import endings, renewal
+from wakeboard.runtime.duties.reaper import Reaper
 
 Measured = Callable[[str], None]
 AT_ONCE = 10

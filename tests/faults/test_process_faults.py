@@ -21,8 +21,8 @@ from tests.processes import Wakeboard, run_wakeboard, wait_until
 from tests.worker.motion import is_alive
 from wakeboard.core.states import Role
 from wakeboard.database.audit import Actor
-from wakeboard.processes.control import SILENT_SECONDS
 from wakeboard.queue import cancel
+from wakeboard.runtime.processes.control import SILENT_SECONDS
 
 Measured = Callable[[str], None]
 OPERATOR = Actor("olivia", Role.OPERATOR, "web")

@@ -212,7 +212,7 @@ def test_a_worker_whose_leases_nobody_renews_ends(house: House, measured: Measur
     worker = house.worker(environment=orders.environment)
     held = house.enqueue("gated", {"gate": str(gate)})
     house.wait_until_started([held])
-    orders.break_down(worker.pid, "wakeboard.duties.lease:LeaseKeeper.step")
+    orders.break_down(worker.pid, "wakeboard.runtime.duties.lease:LeaseKeeper.step")
     broken_at = now()
     code, took = worker.wait(30), now() - broken_at
     assert worker.output.count("Traceback") == 1, worker.output

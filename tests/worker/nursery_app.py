@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 
 from wakeboard import Context, Permanent, Retryable, job
 from wakeboard.core.outcome import Cancelled
-from wakeboard.processes import hygiene
+from wakeboard.runtime.processes import hygiene
 
 
 @job("nothing")

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from wakeboard import Context, job
-from wakeboard.processes import hygiene
+from wakeboard.runtime.processes import hygiene
 
 VARIABLE: contextvars.ContextVar[str] = contextvars.ContextVar("VARIABLE", default="as imported")
 KEPT: list[Any] = []

@@ -8,10 +8,10 @@ from typing import Any
 from tests.factories import Connection, a_run, a_type, claim
 from tests.worker.endings import held
 from wakeboard.core.outcome import Answer
-from wakeboard.loop.channel import Channel, StatementFailed
-from wakeboard.loop.deciding import Ended, decide
-from wakeboard.loop.held import Held, boottime_ns
-from wakeboard.loop.record import Recorder
+from wakeboard.runtime.loop.channel import Channel, StatementFailed
+from wakeboard.runtime.loop.deciding import Ended, decide
+from wakeboard.runtime.loop.held import Held, boottime_ns
+from wakeboard.runtime.loop.record import Recorder
 
 
 class Desk:

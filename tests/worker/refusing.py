@@ -6,7 +6,7 @@ import select
 from typing import Any
 
 from tests.factories import Connection
-from wakeboard.loop.channel import Channel, Script
+from wakeboard.runtime.loop.channel import Channel, Script
 
 
 def refuse(

@@ -10,11 +10,11 @@ from wakeboard.config import log
 from wakeboard.database import absence
 from wakeboard.database.absence import Absence, Lack
 from wakeboard.database.db import DatabaseError
-from wakeboard.duties import lease, thread
-from wakeboard.duties.lease import LeaseKeeper
-from wakeboard.duties.thread import Duties
-from wakeboard.loop.held import Holdings
-from wakeboard.loop.line import Line
+from wakeboard.runtime.duties import lease, thread
+from wakeboard.runtime.duties.lease import LeaseKeeper
+from wakeboard.runtime.duties.thread import Duties
+from wakeboard.runtime.loop.held import Holdings
+from wakeboard.runtime.loop.line import Line
 
 NOBODY = "postgresql://nobody@/nothing?host=/nonexistent"
 

@@ -9,8 +9,8 @@ import pytest
 from tests.processes import wait_until
 from wakeboard.config import log
 from wakeboard.handlers.registry import JobType
-from wakeboard.loop.app import App
-from wakeboard.loop.claims import Claims
+from wakeboard.runtime.loop.app import App
+from wakeboard.runtime.loop.claims import Claims
 
 
 def ready(*, is_tick: bool = False, **leases: float | None) -> list[dict[str, Any]]:

@@ -14,7 +14,8 @@ from tests.factories import Connection, a_run, a_type
 from tests.middleman import Way, between
 from tests.processes import wait_until
 from wakeboard.database import db, planning
-from wakeboard.loop.channel import (
+from wakeboard.queue.engine import claims, endings, reaping, renewal
+from wakeboard.runtime.loop.channel import (
     OLDEST_PLANS_SECONDS,
     PLANS_ROWS,
     PLANS_SECONDS,
@@ -28,7 +29,6 @@ from wakeboard.loop.channel import (
     array,
     numbers,
 )
-from wakeboard.queue.engine import claims, endings, reaping, renewal
 
 
 @pytest.fixture

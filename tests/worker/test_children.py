@@ -15,9 +15,17 @@ import pytest
 from tests.processes import wait_until
 from tests.worker.nursery import APP, Nursery, assign, lives, wait_gone
 from wakeboard.core.outcome import PLAIN
-from wakeboard.processes import preload
-from wakeboard.processes.events import AppFailed, Died, Finished, Ready, Returned, TemplateDied, Warned
-from wakeboard.processes.wire import Assignment, Reported, answer_frame
+from wakeboard.runtime.processes import preload
+from wakeboard.runtime.processes.events import (
+    AppFailed,
+    Died,
+    Finished,
+    Ready,
+    Returned,
+    TemplateDied,
+    Warned,
+)
+from wakeboard.runtime.processes.wire import Assignment, Reported, answer_frame
 
 
 @pytest.fixture

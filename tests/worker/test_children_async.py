@@ -14,7 +14,7 @@ import pytest
 from tests.processes import wait_until
 from tests.worker.nursery import Nursery, assign, nursery, returned
 from wakeboard.core.outcome import Answer
-from wakeboard.processes.events import Died, Finished
+from wakeboard.runtime.processes.events import Died, Finished
 
 APP = "tests.worker.nursery_async_app"
 

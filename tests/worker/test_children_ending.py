@@ -11,7 +11,7 @@ import pytest
 
 from tests.worker.nursery import Nursery, assign, lives
 from wakeboard.core import hooks
-from wakeboard.processes.events import Died, Finished, Warned
+from wakeboard.runtime.processes.events import Died, Finished, Warned
 
 APP = "tests.worker.nursery_ending_app"
 LAST = ["hook", "async hook True", "atexit of the import"]

@@ -14,7 +14,7 @@ from tests.factories import Connection, attempts
 from tests.processes import wait_until
 from tests.worker.motion import a_worker, insert
 from tests.worker.nursery import Nursery, assign, returned
-from wakeboard.processes.events import Died, Finished, Ready, Warned
+from wakeboard.runtime.processes.events import Died, Finished, Ready, Warned
 
 APP = "tests.worker.nursery_forking_app"
 # Python itself ignores two; whoever started the tests in the background of a shell, others.

@@ -16,7 +16,7 @@ import pytest
 from tests.processes import ROOT, SOURCES, wait_until
 from tests.worker.nursery import Nursery, assign, descendants, lives, open_files, wait_gone
 from tests.worker.nursery_app import ESCAPED
-from wakeboard.processes.events import Died, Finished
+from wakeboard.runtime.processes.events import Died, Finished
 
 
 @pytest.fixture
@@ -169,7 +169,7 @@ def test_nothing_survives_a_supervisor_killed_during_the_import(tmp_path: Path) 
     (tmp_path / "slow_app.py").write_text("import time; print('importing', flush=True); time.sleep(600)\n")
     program = (
         f"import sys, time; sys.path[:0] = {SOURCES!r}.split(':')\n"
-        "from wakeboard.processes.children import Children\n"
+        "from wakeboard.runtime.processes.children import Children\n"
         "children = Children(1, app='slow_app'); children.start(); time.sleep(600)\n"
     )
     supervisor = subprocess.Popen(

@@ -15,7 +15,7 @@ import pytest
 from tests.processes import ROOT
 from tests.worker.nursery import Nursery, assign
 from tests.worker.nursery_state_app import LINES
-from wakeboard.processes.events import Died
+from wakeboard.runtime.processes.events import Died
 
 PAGE = ROOT / "docs" / "handlers.md"
 BACK, SEEN, ENDS, STAYS = "| yes | | |", "| yes¹ | | |", "| | yes | |", "| | | yes |"

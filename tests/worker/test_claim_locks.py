@@ -6,10 +6,10 @@ import pytest
 
 from tests.conftest import Connection
 from tests.factories import a_type, claim
-from wakeboard.loop.claiming import PAST_LOCKS, claim_script
-from wakeboard.loop.claims import Plan
-from wakeboard.loop.front import Front
 from wakeboard.queue.engine import claims
+from wakeboard.runtime.loop.claiming import PAST_LOCKS, claim_script
+from wakeboard.runtime.loop.claims import Plan
+from wakeboard.runtime.loop.front import Front
 
 TYPES = [f"type{number:02d}" for number in range(20)]
 

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from wakeboard.loop.channel import Together, array
-from wakeboard.loop.claiming import WINDOW, claim_script, windows
-from wakeboard.loop.claims import LETTERS_AHEAD, MOST_HELD, SIZES, Claims, Load, Plan
-from wakeboard.loop.deciding import succeeded
-from wakeboard.loop.front import Front
-from wakeboard.loop.held import Held, held_from_row
-from wakeboard.loop.round import Claimed
 from wakeboard.queue.engine.claims import LOCK_LIMIT
+from wakeboard.runtime.loop.channel import Together, array
+from wakeboard.runtime.loop.claiming import WINDOW, claim_script, windows
+from wakeboard.runtime.loop.claims import LETTERS_AHEAD, MOST_HELD, SIZES, Claims, Load, Plan
+from wakeboard.runtime.loop.deciding import succeeded
+from wakeboard.runtime.loop.front import Front
+from wakeboard.runtime.loop.held import Held, held_from_row
+from wakeboard.runtime.loop.round import Claimed
 
 POLICY = {"timeout_seconds": 300.0, "lease_seconds": None, "backoff": "fixed 1s", "memory_mb": None}
 

@@ -15,10 +15,10 @@ from wakeboard.cli.diagnosis import liveness as diagnosis
 from wakeboard.core import leases
 from wakeboard.core.states import Role
 from wakeboard.database.audit import Actor
-from wakeboard.duties.clock import SLICE, Clock
 from wakeboard.maintenance.retention import state as retention
 from wakeboard.queue import operator
 from wakeboard.reporting import fleet, liveness
+from wakeboard.runtime.duties.clock import SLICE, Clock
 from wakeboard.schedules import sayings, schedule
 
 ADMIN = Actor("ada", Role.ADMIN, "cli")

@@ -8,8 +8,8 @@ import pytest
 
 from tests.worker.endings import decided, held
 from wakeboard.core.outcome import PLAIN, Answer, Kind
-from wakeboard.loop.deciding import bystander, decide
-from wakeboard.loop.held import boottime_ns
+from wakeboard.runtime.loop.deciding import bystander, decide
+from wakeboard.runtime.loop.held import boottime_ns
 
 
 @pytest.mark.parametrize(

@@ -29,9 +29,9 @@ from wakeboard.core.errors.fingerprint import group_of, lost_group, written
 from wakeboard.core.states import Role
 from wakeboard.database import db
 from wakeboard.database.audit import Actor
-from wakeboard.loop import told
-from wakeboard.loop.told import Told
 from wakeboard.queue import errors
+from wakeboard.runtime.loop import told
+from wakeboard.runtime.loop.told import Told
 
 ANNA = Actor("anna", Role.OPERATOR, "web")
 

@@ -15,7 +15,7 @@ from tests.processes import ROOT, Wakeboard, surroundings, wait_until
 from tests.worker.motion import a_worker, insert, is_alive
 
 APP = "tests.worker.apps.surroundings"
-FORK = "import os, sys, threading\nfrom wakeboard.processes import firstborn\n"
+FORK = "import os, sys, threading\nfrom wakeboard.runtime.processes import firstborn\n"
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere every template is started afresh")
 

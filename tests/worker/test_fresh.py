@@ -12,7 +12,7 @@ from tests.worker.apps import fresh
 from tests.worker.motion import a_worker, counts, insert
 from tests.worker.nursery import Nursery, assign, nursery, returned
 from wakeboard import Pool, run_now
-from wakeboard.processes.events import Died
+from wakeboard.runtime.processes.events import Died
 
 APP = "tests.worker.apps.fresh"
 

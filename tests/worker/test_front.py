@@ -11,12 +11,12 @@ import pytest
 from tests.conftest import Connection
 from tests.factories import Claimed, a_run, a_type, claim, send, succeed
 from wakeboard.database import db, planning
-from wakeboard.loop import front as module
-from wakeboard.loop.claiming import claim_script
-from wakeboard.loop.claims import Plan
-from wakeboard.loop.front import MORE, WHOLE, Front, Places
 from wakeboard.queue.engine import claims
 from wakeboard.queue.engine.claims import PRIORITIES
+from wakeboard.runtime.loop import front as module
+from wakeboard.runtime.loop.claiming import claim_script
+from wakeboard.runtime.loop.claims import Plan
+from wakeboard.runtime.loop.front import MORE, WHOLE, Front, Places
 
 MORNING, NOON = "2026-01-01 08:00:00+00", "2026-01-01 12:00:00+00"
 NORMAL = 2

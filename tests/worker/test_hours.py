@@ -13,10 +13,10 @@ import pytest
 from tests.factories import Connection, from_now, insert, rows
 from tests.processes import wait_until_blocked
 from wakeboard.database import db
-from wakeboard.duties import counting
-from wakeboard.duties.counting import Counting
 from wakeboard.reporting import hours, statistics
 from wakeboard.reporting.hours import HOUR
+from wakeboard.runtime.duties import counting
+from wakeboard.runtime.duties.counting import Counting
 
 ARRAYS = ("duration_buckets", "duration_runs", "duration_bucket_ms", "wait_buckets", "wait_runs")
 

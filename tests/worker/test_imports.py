@@ -33,8 +33,8 @@ def test_the_dashboard_writes_only_through_the_workers_moves() -> None:
     [
         "import wakeboard",
         "import wakeboard.queue",
-        "import wakeboard.supervisor",
-        "import wakeboard.processes.child",
+        "import wakeboard.runtime.supervisor",
+        "import wakeboard.runtime.processes.child",
     ],
 )
 def test_a_light_process_loads_neither_sqlalchemy_nor_flask(statement: str) -> None:

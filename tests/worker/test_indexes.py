@@ -22,11 +22,11 @@ from tests.middleman import between
 from tests.processes import ROOT, run_wakeboard, surroundings, wait_until
 from wakeboard.cli.diagnosis.indexes import bloated_ones
 from wakeboard.database import db
-from wakeboard.duties.indexes import Indexes
 from wakeboard.maintenance.indexes import bloat as bloat_module
 from wakeboard.maintenance.indexes import rebuild, state
 from wakeboard.maintenance.indexes.bloat import LARGE, Index, bloated, leftovers
 from wakeboard.maintenance.indexes.state import GIVEN_UP_SECONDS, REST_SECONDS, Pass
+from wakeboard.runtime.duties.indexes import Indexes
 
 FLOOR = 256 * 1024
 CLAIMABLE = "job_runs_claimable"

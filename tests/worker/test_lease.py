@@ -11,9 +11,9 @@ from tests.factories import Connection, a_run, a_type, claim, end_lease, reap, r
 from tests.worker.motion import OPERATOR
 from wakeboard import queue as transitions
 from wakeboard.database import db
-from wakeboard.duties.lease import CancelAsked, LeaseKeeper, LeaseLost, LoopHangs
-from wakeboard.loop.held import Held, Holdings, boottime_ns
-from wakeboard.processes.wire import Assignment
+from wakeboard.runtime.duties.lease import CancelAsked, LeaseKeeper, LeaseLost, LoopHangs
+from wakeboard.runtime.loop.held import Held, Holdings, boottime_ns
+from wakeboard.runtime.processes.wire import Assignment
 
 
 def held(run_id: int, epoch: int, *, age_seconds: float = 10) -> Held:

@@ -28,8 +28,8 @@ from wakeboard.bulk.matching import Preview
 from wakeboard.bulk.start import Wanted, start, unconfirmed
 from wakeboard.core.states import Role
 from wakeboard.database.audit import Actor
-from wakeboard.duties.operations import Operations
 from wakeboard.queue import cancel, retry_now
+from wakeboard.runtime.duties.operations import Operations
 
 
 @pytest.mark.parametrize(

@@ -24,9 +24,9 @@ from wakeboard.core.outcome import Answer, answer_for_exception
 from wakeboard.handlers.pool import NoResult, PoolFull, PoolStopped, Ticket
 from wakeboard.handlers.pool.ending import decide as decide_for_the_pool
 from wakeboard.handlers.registry import JobType
-from wakeboard.loop.deciding import decide as decide_for_the_table
-from wakeboard.loop.held import Held
-from wakeboard.processes.wire import Assignment
+from wakeboard.runtime.loop.deciding import decide as decide_for_the_table
+from wakeboard.runtime.loop.held import Held
+from wakeboard.runtime.processes.wire import Assignment
 
 __all__ = ["gate", "registry", "table"]
 pytestmark = pytest.mark.usefixtures("registry")

@@ -12,7 +12,7 @@ from tests.processes import wait_until
 from tests.worker.refusing import refuse, refuse_at_commit
 from wakeboard.config import log
 from wakeboard.database import db
-from wakeboard.duties.reaper import Reaper
+from wakeboard.runtime.duties.reaper import Reaper
 
 
 @pytest.fixture(autouse=True)

@@ -11,9 +11,9 @@ from tests.worker.endings import decided, held
 from tests.worker.recording import recorder, running, succeeded, write
 from wakeboard.core.outcome import Answer
 from wakeboard.database import db
-from wakeboard.loop.channel import Channel, StatementFailed
-from wakeboard.loop.deciding import decide, never_started
-from wakeboard.loop.held import boottime_ns
+from wakeboard.runtime.loop.channel import Channel, StatementFailed
+from wakeboard.runtime.loop.deciding import decide, never_started
+from wakeboard.runtime.loop.held import boottime_ns
 
 # ---- turns ------------------------------------------------------------------------------------------
 

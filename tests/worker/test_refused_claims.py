@@ -11,13 +11,13 @@ from tests.factories import Connection, a_run, a_type, attempts, row, rows
 from tests.worker.motion import a_worker, insert, insert_many, wait_until_all
 from tests.worker.refusing import refuse, refuse_at_commit, refuse_no_more, result_of
 from wakeboard.database import db
-from wakeboard.loop.apart import MOST_REFUSED
-from wakeboard.loop.channel import Channel, array, numbers
-from wakeboard.loop.claiming import claim_script
-from wakeboard.loop.claims import Plan
-from wakeboard.loop.front import Front
-from wakeboard.loop.round import Claimed
 from wakeboard.queue.engine.refused import candidates
+from wakeboard.runtime.loop.apart import MOST_REFUSED
+from wakeboard.runtime.loop.channel import Channel, array, numbers
+from wakeboard.runtime.loop.claiming import claim_script
+from wakeboard.runtime.loop.claims import Plan
+from wakeboard.runtime.loop.front import Front
+from wakeboard.runtime.loop.round import Claimed
 
 STARTS = "new.payload ? 'bad' AND new.status = 'running'"
 SENTENCE = "not this one"

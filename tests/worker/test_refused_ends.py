@@ -24,11 +24,11 @@ from tests.worker.recording import Desk, running, succeeded, write
 from tests.worker.refusing import refuse, refuse_at_commit, refuse_no_more, result_of
 from wakeboard.config import log
 from wakeboard.database import db
-from wakeboard.duties.lease import LeaseKeeper
-from wakeboard.loop.channel import Channel
-from wakeboard.loop.claiming import Recovered, recovery_script
-from wakeboard.loop.deciding import never_started
-from wakeboard.loop.held import Holdings, boottime_ns
+from wakeboard.runtime.duties.lease import LeaseKeeper
+from wakeboard.runtime.loop.channel import Channel
+from wakeboard.runtime.loop.claiming import Recovered, recovery_script
+from wakeboard.runtime.loop.deciding import never_started
+from wakeboard.runtime.loop.held import Holdings, boottime_ns
 
 SENTENCE = "no good end for this one"
 BAD = "new.payload ? 'bad'"

@@ -10,9 +10,9 @@ from tests.factories import Connection, rows
 from wakeboard.config import log
 from wakeboard.core.states import Role
 from wakeboard.database.audit import Actor
-from wakeboard.duties.presence import Presence, new_worker_id
 from wakeboard.queue import definitions
 from wakeboard.queue.editing import edit
+from wakeboard.runtime.duties.presence import Presence, new_worker_id
 from wakeboard.schedules import code_schedules
 
 ANN = Actor("ann", Role.ADMIN, "web")

@@ -19,10 +19,10 @@ from wakeboard.alerts.sentinel import Sentinel
 from wakeboard.config import log, service_thread
 from wakeboard.config.service_thread import FailureLog, ServiceThread
 from wakeboard.config.settings import Settings
-from wakeboard.duties.watchdog import Watchdog
 from wakeboard.handlers.pool import Pool, Ticket
 from wakeboard.handlers.registry import JobType
-from wakeboard.loop.line import Line, NotConnected
+from wakeboard.runtime.duties.watchdog import Watchdog
+from wakeboard.runtime.loop.line import Line, NotConnected
 
 Said = Callable[[], str]
 
@@ -239,7 +239,7 @@ def test_a_connection_that_cannot_be_opened_for_whatever_reason_is_tried_again(
     def connect(*_given: Any, **_named: Any) -> Any:
         raise OSError(24, "Too many open files")
 
-    monkeypatch.setattr("wakeboard.loop.line.connect", connect)
+    monkeypatch.setattr("wakeboard.runtime.loop.line.connect", connect)
     line.ensure()
     (answer,) = wait_until(lambda: told, 10, "the loop hears of it")
     assert isinstance(answer, NotConnected)

@@ -8,13 +8,13 @@ import pytest
 
 from tests.worker.test_claims import claimed, claims
 from wakeboard.core.outcome import Answer
-from wakeboard.loop.claims import Claims
-from wakeboard.loop.deciding import Ended
-from wakeboard.loop.held import Holdings, boottime_ns
-from wakeboard.loop.slots import Slots
-from wakeboard.processes.children import Children
-from wakeboard.processes.events import Died, Finished, Returned
-from wakeboard.processes.wire import Assignment
+from wakeboard.runtime.loop.claims import Claims
+from wakeboard.runtime.loop.deciding import Ended
+from wakeboard.runtime.loop.held import Holdings, boottime_ns
+from wakeboard.runtime.loop.slots import Slots
+from wakeboard.runtime.processes.children import Children
+from wakeboard.runtime.processes.events import Died, Finished, Returned
+from wakeboard.runtime.processes.wire import Assignment
 
 
 class Desk:

@@ -40,12 +40,12 @@ from tests.worker.refusing import refuse
 from wakeboard import queue as transitions
 from wakeboard.core.states import Role
 from wakeboard.database.audit import Actor
-from wakeboard.duties.reaper import Reaper
 from wakeboard.handlers import own_connection
-from wakeboard.processes import beginning
-from wakeboard.processes.beginning import strike_off
-from wakeboard.processes.wire import Assignment
 from wakeboard.queue.engine import endings, reaping, unbegun
+from wakeboard.runtime.duties.reaper import Reaper
+from wakeboard.runtime.processes import beginning
+from wakeboard.runtime.processes.beginning import strike_off
+from wakeboard.runtime.processes.wire import Assignment
 
 OPERATOR = Actor("olivia", Role.OPERATOR, "web")
 

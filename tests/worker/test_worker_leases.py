@@ -179,7 +179,7 @@ def test_a_worker_that_gets_its_own_lost_run_again_finishes_it_once(
 
 def reap_by_hand(connection: Connection) -> None:
     """Take back ended leases as another worker's reaper would."""
-    from wakeboard.duties.reaper import Reaper
+    from wakeboard.runtime.duties.reaper import Reaper
 
     Reaper(lease_seconds=LEASE, heartbeat_seconds=LEASE / 3, waits_first=False).step(connection)
 

@@ -25,7 +25,7 @@ from tests.worker.motion import (
     truth,
     wait_until_started,
 )
-from wakeboard.duties.thread import Duties, Duty
+from wakeboard.runtime.duties.thread import Duties, Duty
 from wakeboard.schedules import schedule
 
 
@@ -218,7 +218,7 @@ def test_a_tick_obeys_sigterm(database: str, connection: Connection, tmp_path: P
 
 
 def test_a_tick_without_a_database_gives_up_and_says_that_it_left_the_work() -> None:
-    impatient = "import sys; from wakeboard import supervisor; from wakeboard.cli import main; "
+    impatient = "import sys; from wakeboard.runtime import supervisor; from wakeboard.cli import main; "
     impatient += "supervisor.PATIENCE_SECONDS = 1.0; sys.argv = ['wakeboard', 'tick']; main()"
     done = subprocess.run(
         [sys.executable, "-c", impatient],

@@ -10,12 +10,12 @@ import pytest
 from tests.factories import Connection, a_run, a_type, claim
 from wakeboard.core.outcome import Answer
 from wakeboard.database import db
-from wakeboard.loop.channel import Channel
-from wakeboard.loop.deciding import decide
-from wakeboard.loop.held import Held, Holdings, boottime_ns
-from wakeboard.loop.line import Line
-from wakeboard.loop.writer import ENOUGH_ENDED, STILL_HELD, Writer
-from wakeboard.processes.wire import Assignment
+from wakeboard.runtime.loop.channel import Channel
+from wakeboard.runtime.loop.deciding import decide
+from wakeboard.runtime.loop.held import Held, Holdings, boottime_ns
+from wakeboard.runtime.loop.line import Line
+from wakeboard.runtime.loop.writer import ENOUGH_ENDED, STILL_HELD, Writer
+from wakeboard.runtime.processes.wire import Assignment
 
 FOREVER = 3600.0
 

@@ -76,7 +76,7 @@ def _leave_command() -> None:
 
 
 def _supervise(**how: Any) -> int:
-    from wakeboard.processes import firstborn
+    from wakeboard.runtime.processes import firstborn
 
     _need_folder()
     chosen = settings_alone()
@@ -85,7 +85,7 @@ def _supervise(**how: Any) -> int:
     template = firstborn.fork(leave=_leave_command)
     log.never_wait()
     tell_misspelt()
-    from wakeboard import supervisor
+    from wakeboard.runtime import supervisor
 
     log.configure(chosen.log_format, level=chosen.log_level, moves=chosen.log_moves)
     with stop_signals.interrupting():

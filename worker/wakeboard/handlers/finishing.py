@@ -20,8 +20,8 @@ from sqlalchemy.pool import StaticPool
 from wakeboard.core.process.exits import is_success
 from wakeboard.handlers.effects import LeaseLost
 from wakeboard.handlers.own_connection import drop, held, joined, joining
-from wakeboard.processes.captured import captured_output
 from wakeboard.queue.engine.endings import MARK, SUCCEED_ALONE
+from wakeboard.runtime.processes.captured import captured_output
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection as SqlConnection

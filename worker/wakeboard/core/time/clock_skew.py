@@ -2,7 +2,7 @@
 
 Such a time says nothing, so it counts as past: at 09:00 a heartbeat of 15:00 is not heard. Whoever compares a
 time with now(), to learn whether something is fresh or still to come, reads the bound from here. What can be
-written anew is put right by the duty ``wakeboard.duties.clock``. Opens no connection.
+written anew is put right by the duty ``wakeboard.runtime.duties.clock``. Opens no connection.
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ def claim(limit: int, *, oldest_first: bool = False, past_locks: bool = False) -
 
     $4 timestamptz[], $5 bigint[]: behind which ``run_at`` and id the rows of each type and priority begin,
     PRIORITIES of them for each of the types in turn; $6 int[]: how many of each are looked at. Empty
-    (``WHOLE``): from the first on, twice the limit. See ``wakeboard.loop.front``.
+    (``WHOLE``): from the first on, twice the limit. See ``wakeboard.runtime.loop.front``.
 
     An answer without rows proves nothing: somebody may hold all that were looked at. With ``past_locks`` rows
     are locked as they are read, and what is locked is passed by, however much: then it proves that nothing
@@ -129,7 +129,7 @@ SELECT job_type FROM found WHERE job_type IS NOT NULL
 # start sixteen under a limit of four. $1 type; the row lock is what makes the count that follows true. It
 # leaves the limit to that statement, or nothing where the type is paused, locked by another claim or has no
 # limit (any more). Where the second statement is lost on the way, the server lets go of the lock after ten
-# seconds (PostgreSQL 16: when the connection ends, see ``wakeboard.loop.channel``).
+# seconds (PostgreSQL 16: when the connection ends, see ``wakeboard.runtime.loop.channel``).
 LOCK_LIMIT = """
 SELECT set_config('wakeboard.most_running', (
     SELECT coalesce(max_running_operator, max_running)

@@ -1,7 +1,7 @@
 """Claims one by one: what a batch would claim, a claim of named runs, and how a run is set aside whose claim
 the database refuses.
 
-Sent only after a rule of the tables has refused a whole batch; see ``wakeboard.loop.apart``.
+Sent only after a rule of the tables has refused a whole batch; see ``wakeboard.runtime.loop.apart``.
 """
 
 from __future__ import annotations

@@ -1,0 +1,1 @@
+"""The worker process: supervisor, its loop, its children and its duties."""

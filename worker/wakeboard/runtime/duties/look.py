@@ -1,0 +1,148 @@
+"""One look for everything that a worker may have to do: a single statement, every two seconds.
+
+It says that the process lives and how its loops stand, and brings back what people want of the worker, how
+soon a schedule, the end of a pause or an operation is due, whether leases have ended, whether anything could
+be claimed, and the database's clock. What is due is done by its own duty; while nothing is, nobody else asks.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from time import monotonic
+from typing import Any, NamedTuple
+
+import psycopg
+
+from wakeboard.core.states import CLAIMABLE, sql_list
+from wakeboard.queue.engine.claims import TYPES_WITH_WORK
+from wakeboard.runtime.duties.presence import Beat, Presence
+from wakeboard.schedules.schedule import REFUSED_SECONDS
+
+# $1 worker, $2 running, $3 memory, $4 whether it stops.
+_SEEN = """
+UPDATE wakeboard.workers SET seen_at = now(), running = $2, memory_bytes = coalesce($3, memory_bytes),
+    stopping_at = CASE WHEN $4 THEN coalesce(stopping_at, now()) ELSE stopping_at END
+WHERE id = $1
+RETURNING drain_requested_at IS NOT NULL AS drain, stop_requested_at IS NOT NULL AS stop
+"""
+# $5 names, $6 intervals, $7 seconds ago, $8 errors, $9 numbers.
+_TOLD = """
+INSERT INTO wakeboard.loops
+    (process_id, name, interval_seconds, last_success_at, last_error, last_error_at, numbers)
+SELECT $1, name, interval, now() - make_interval(secs => ago), error,
+    CASE WHEN error IS NULL THEN NULL ELSE now() END, numbers::jsonb
+FROM unnest($5::text[], $6::float8[], $7::float8[], $8::text[], $9::text[])
+    AS loop (name, interval, ago, error, numbers)
+ON CONFLICT (process_id, name) DO UPDATE SET last_success_at = excluded.last_success_at,
+    interval_seconds = excluded.interval_seconds, numbers = excluded.numbers,
+    last_error = coalesce(excluded.last_error, loops.last_error),
+    last_error_at = coalesce(excluded.last_error_at, loops.last_error_at)
+"""
+_ALIVE = "UPDATE wakeboard.workers SET seen_at = now() WHERE id = $1"
+# $10 the worker's types.
+_LIMITED = """
+SELECT name FROM wakeboard.job_types
+WHERE name = ANY ($10::text[]) AND paused_at IS NULL
+    AND coalesce(max_running_operator, max_running) IS NOT NULL
+"""
+# Seconds until a duty is due, NULL when nothing is in sight. What waits for its last run to end counts as
+# due: only the duty itself knows. What the database refused is due again a while later.
+_FIRES = f"""
+SELECT extract(epoch FROM min(greatest(
+    CASE WHEN unsettled IS NULL THEN coalesce(next_fire_at, now()) ELSE now() END,
+    CASE WHEN error IS NOT NULL THEN settled_at + interval '{REFUSED_SECONDS} s' END
+)) - now())::float8
+FROM wakeboard.job_definitions
+WHERE unsettled IS NOT NULL
+    OR (enabled AND schedule IS NOT NULL AND (next_fire_at IS NOT NULL OR error IS NULL))
+"""
+_ENDS = """
+SELECT extract(epoch FROM min(CASE WHEN paused_at IS NULL THEN now() ELSE paused_until END) - now())::float8
+FROM wakeboard.job_types WHERE paused_until IS NOT NULL
+"""
+_STEPS = "SELECT extract(epoch FROM min(look_at) - now())::float8 FROM wakeboard.operations WHERE is_open"
+_ENDED = "SELECT FROM wakeboard.job_runs WHERE status = 'running' AND locked_until < now()"
+# By jumping along job_runs_claimable, as a claim does: as many probes as there are types with work,
+# however many rows wait for their time or belong to a type that is paused.
+_CLAIMABLE = f"""
+SELECT FROM ({TYPES_WITH_WORK}) AS work CROSS JOIN generate_series(0, 4) AS priorities (priority)
+CROSS JOIN LATERAL (
+    SELECT FROM wakeboard.job_runs AS r
+    WHERE r.job_type = work.job_type AND r.priority = priorities.priority
+        AND r.status IN ({sql_list(CLAIMABLE)}) AND r.run_at <= now()
+    ORDER BY r.run_at, r.id
+    LIMIT 1
+) AS first
+WHERE work.job_type = ANY ($10) AND NOT EXISTS (
+    SELECT FROM wakeboard.job_types AS t WHERE t.name = work.job_type AND t.paused_at IS NOT NULL
+)
+"""
+# $11 whether to look for runs, $12 the channel of the worker's own notification, $13 what to send on it.
+LOOK = f"""
+WITH seen AS ({_SEEN}), told AS ({_TOLD})
+SELECT seen.drain, seen.stop, ARRAY({_LIMITED}), ({_FIRES}), ({_ENDS}), ({_STEPS}), EXISTS ({_ENDED}),
+    $11::boolean AND EXISTS ({_CLAIMABLE}), extract(epoch FROM clock_timestamp())::float8,
+    CASE WHEN $13::text IS NOT NULL THEN pg_notify($12, $13)::text END
+FROM (VALUES (1)) AS one (one) LEFT JOIN seen ON true
+"""
+
+
+def say_alive(connection: psycopg.Connection[Any], worker_id: str) -> None:
+    """Say that the worker lives, and nothing more: for when a look cannot be had."""
+    psycopg.RawCursor(connection).execute(_ALIVE.encode(), (worker_id,))
+
+
+def limited(connection: psycopg.Connection[Any], job_types: Sequence[str]) -> list[str]:
+    """Return which of ``job_types`` may run only so many times at once."""
+    statement = _LIMITED.replace("$10", "$1").encode()
+    return [name for (name,) in psycopg.RawCursor(connection).execute(statement, (list(job_types),))]
+
+
+class Found(NamedTuple):
+    """What one look brought. ``drain`` and ``stop`` are None when the worker's row is gone.
+
+    ``fires_in``, ``ends_in`` and ``steps_in`` are seconds until a schedule, the end of a pause and an
+    operation are due, None when none is in sight; ``clock`` is the database's, in seconds.
+    """
+
+    drain: bool | None
+    stop: bool | None
+    limited: list[str]
+    fires_in: float | None
+    ends_in: float | None
+    steps_in: float | None
+    has_ended_leases: bool
+    has_work: bool
+    clock: float
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a look tells of the worker, and whether it looks for runs; ``proof`` is sent to itself."""
+
+    running: int
+    memory_bytes: int | None
+    is_stopping: bool
+    beats: Sequence[Beat]
+    wants_work: bool
+    channel: str
+    proof: str | None
+
+
+def look(connection: psycopg.Connection[Any], presence: Presence, asked: Asked) -> tuple[Found, float, float]:
+    """Look once; return what was found, and the monotonic clock before and after."""
+    beats = asked.beats
+    values = (
+        presence.worker_id, asked.running, asked.memory_bytes, asked.is_stopping,
+        [beat.name for beat in beats], [beat.interval_seconds for beat in beats],
+        [beat.ago_seconds for beat in beats], [beat.error for beat in beats],
+        [None if beat.numbers is None else json.dumps(beat.numbers) for beat in beats],
+        presence.job_types, asked.wants_work, asked.channel, asked.proof,
+    )  # fmt: skip
+    before = monotonic()
+    # Planned each time: a plan that was made for a small table would be kept while it grows.
+    row = psycopg.RawCursor(connection).execute(LOOK.encode(), values, prepare=False).fetchone()
+    assert row is not None
+    return Found(*row[:-1]), before, monotonic()

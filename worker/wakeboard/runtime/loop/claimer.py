@@ -1,0 +1,394 @@
+"""The claiming side of the loop: when to ask, whether to be told, and what an empty answer means.
+
+NOTIFY is a hint: after a claim that was not full the worker publishes itself idle, claims once more, and
+waits for a notification or the next poll. Once claims come back full it takes that back, because every
+enqueue pays for an idle worker.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from time import monotonic
+
+from wakeboard.config import log
+from wakeboard.database.absence import Lack
+from wakeboard.database.db import NO_TABLES_STATES
+from wakeboard.database.refusals import Refusals
+from wakeboard.runtime.duties.presence import Beat
+from wakeboard.runtime.loop.channel import Rows, StatementFailed
+from wakeboard.runtime.loop.claiming import Recovered, busy_script, claim_script, recovery_script
+from wakeboard.runtime.loop.claims import MOST_HELD, Claims, Plan
+from wakeboard.runtime.loop.front import Front
+from wakeboard.runtime.loop.held import Holdings
+from wakeboard.runtime.loop.line import Line
+from wakeboard.runtime.loop.record import Written
+from wakeboard.runtime.loop.round import Claimed
+from wakeboard.runtime.loop.slots import Slots
+from wakeboard.runtime.loop.turnover import BREAK_SECONDS, MOST_ALONG, Ends, Turnover
+
+NEVER = -1
+# Somebody who claims from a type with a limit has its lock for about a millisecond.
+CONTENDED_SECONDS = 0.02
+OVERDUE_SECONDS = 1.0
+REFUSED_PAUSE_SECONDS, NO_TABLES_PAUSE_SECONDS = 0.2, 1.0
+# A run whose claim is refused, and whose row may not even say so, is passed by for so long.
+PASSED_BY_SECONDS = 60.0
+# A look that found no work stands for a poll: until this much after the next one is expected, and so long
+# after the last claim at most, because only a claim proves that claims can be made.
+LATE_LOOK_SECONDS = 0.5
+# After a claim that brought something, but not all that it was to bring; at once when that was a good many.
+ANOTHER_LOOK_SECONDS, A_GOOD_MANY = 0.05, 8
+UNPROVEN_SECONDS = 30.0
+# By then a claim that an old connection left under way has ended, one way or the other.
+SETTLED_SECONDS = 35.0
+
+
+class Claimer:
+    """Sends claims on one line and hands the rows to the slots. Durations are in seconds."""
+
+    def __init__(
+        self,
+        line: Line,
+        claims: Claims,
+        slots: Slots,
+        holdings: Holdings,
+        turnover: Turnover,
+        *,
+        worker_id: str,
+        lease_seconds: float,
+        poll_seconds: float,
+        rounds: Callable[[], int],
+        may_claim: Callable[[], bool],
+        lack: Lack,
+        is_writing_refused: Callable[[], bool],
+        wrote: Callable[[Sequence[Written]], None],
+    ) -> None:
+        """``rounds`` counts how often the background duties have run; ``is_writing_refused`` tells whether
+        the database takes no answers; ``wrote`` hears what a claim has written of ``turnover``."""
+        self._line = line
+        self._claims = claims
+        self._front = Front()
+        self._slots = slots
+        self._holdings = holdings
+        self._turnover = turnover
+        self._wrote = wrote
+        self._is_gathering = False
+        # What the claim under way has taken along.
+        self._ends: Ends | None = None
+        self._worker_id = worker_id
+        self._lease_seconds = lease_seconds
+        self._poll_seconds = poll_seconds
+        self._rounds = rounds
+        self._may_claim = may_claim
+        self._lack = lack
+        self._is_writing_refused = is_writing_refused
+        self._is_hungry = True
+        self._is_idle = False
+        self._announcement: bool | None = None
+        self._next_poll = self._claimed_at = 0.0
+        self._looked_empty = False
+        self._not_before = 0.0
+        self._recover_at = math.inf
+        self._empty_since_round = NEVER
+        self._succeeded_at = monotonic()
+        self._error: str | None = None
+        self._hindrance: str | None = None
+        self._hindered_at = 0.0
+        self._passed_by: dict[int, float] = {}
+        self._refusals = Refusals()
+
+    def beat(self) -> Beat:
+        """Return how the claims stand. The loop itself sets the time: when it hangs, the claims are late."""
+        error = self._hindrance or self._error
+        return Beat("claim", self._poll_seconds, monotonic() - self._succeeded_at, error)
+
+    def well(self) -> None:
+        """All is as it should be: a claim was answered, or none is due (slots busy, worker draining)."""
+        if self._hindrance is None:
+            self._succeeded_at = monotonic()
+        self._error = None
+
+    def rest(self) -> None:
+        """Nothing may be claimed for now, and that is as it should be: nobody need notify this worker."""
+        self.well()
+        if self._is_idle and self._line.is_free:
+            self._is_idle = self._announcement = False
+            self._take_back_idle()
+
+    def hindered(self, why: str) -> None:
+        """Claims cannot be made until somebody mends ``why``."""
+        self._error = why
+
+    def hinder(self, why: str, seconds: float) -> None:
+        """Claim nothing for ``seconds``: what is claimed cannot run. Until ``unhinder`` no claim counts as a
+        success."""
+        if self._hindrance is None:
+            self._hindered_at = monotonic()
+        self._hindrance = why
+        self.pause(seconds)
+
+    def unhinder(self) -> None:
+        """What is claimed can run again."""
+        self._hindrance, self._not_before = None, 0.0
+
+    @property
+    def hindered_seconds(self) -> float:
+        """For how long nothing that was claimed could run, 0 when it can."""
+        return 0.0 if self._hindrance is None else monotonic() - self._hindered_at
+
+    @property
+    def is_drained(self) -> bool:
+        """Whether a claim came back empty after what was due had been fired, and nothing ended since."""
+        return self._empty_since_round >= 1 and not self._is_hungry and self.is_quiet
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether no claim is under way."""
+        return self._line.is_quiet
+
+    @property
+    def is_at_it(self) -> bool:
+        """Whether a claim is under way, or waits for runs that are over in a moment."""
+        return self._is_gathering or not self._line.is_quiet
+
+    @property
+    def seconds_to_gather(self) -> float:
+        """Seconds for which a claim waits for such runs, 0 when none does."""
+        return self._turnover.seconds_to_gather if self._is_gathering else 0.0
+
+    @property
+    def seconds_to_poll(self) -> float:
+        """Seconds until the next claim is due anyway; 0 when one is wanted now."""
+        return 0.0 if self._is_hungry else max(0.0, self._next_poll - monotonic())
+
+    def wake(self) -> None:
+        """Somebody said that there may be work."""
+        self._is_hungry = True
+
+    def looked(self, has_work: bool, asked_at: float) -> None:
+        """Somebody asked at ``asked_at`` (monotonic) whether anything could be claimed: no need to poll.
+
+        While claims fail or have no connection, they go on trying at their own pace.
+        """
+        self._looked_empty = not has_work
+        if has_work:
+            self.wake()
+        elif self._error is None and self._line.channel is not None and not self._line.channel.is_lost:
+            until = min(
+                asked_at + self._poll_seconds + LATE_LOOK_SECONDS, self._claimed_at + UNPROVEN_SECONDS
+            )
+            self._next_poll = max(self._next_poll, until)
+            self.well()
+
+    def look_again(self, *, now: bool) -> None:
+        """A run ended: there may be room under a limit, and a drained table must be looked at once more."""
+        self._empty_since_round = NEVER
+        self._is_hungry = self._is_hungry or now
+
+    def connected(self) -> None:
+        """The line has a fresh connection: compare what is held with what it knows, publish anew."""
+        self._is_hungry, self._is_idle, self._announcement = True, False, None
+        self._recover()
+        self._recover_at = monotonic() + SETTLED_SECONDS
+
+    def _recover(self) -> None:
+        assert self._line.channel is not None
+        self._recover_at = math.inf
+        script = recovery_script(self._worker_id, self._holdings)
+        self._line.channel.run(script, self._recovered, self._failed)
+
+    def _recovered(self, found: Recovered) -> None:
+        """Stop what the database does not know of before it is claimed once more."""
+        self._lack.over("claim")
+        if found.forgotten:
+            self._slots.forget(found.forgotten)
+        if found.refused:
+            self._holdings.give_up(found.refused)
+            ids = ",".join(str(run_id) for run_id, _ in found.refused[:20])
+            log.warn("The database refuses to take claims back; their leases end by themselves.",
+                     runs=ids, count=len(found.refused))  # fmt: skip
+        if found.given_back:
+            log.note("Gave back claims whose answer was lost.", count=found.given_back)
+
+    def pause(self, seconds: float) -> None:
+        """Claim nothing for a while."""
+        self._not_before = max(self._not_before, monotonic() + seconds)
+
+    def step(self) -> None:
+        """Send the next claim when somebody may be waiting and a slot is free."""
+        now = monotonic()
+        self._is_gathering = False
+        if not self._line.is_free or now < self._not_before or self._slots.is_clearing:
+            return
+        if now >= self._recover_at:
+            self._recover()
+            return
+        if not self._is_hungry and now < self._next_poll:
+            return
+        if self._turnover.is_turn_over:
+            self._leave_room()
+        elif self._turnover.seconds_to_gather > 0:
+            self._is_gathering = True
+        elif (plan := self._plan()) is not None:
+            self._send(plan)
+        else:
+            if self._unwritten >= self._most_unwritten:
+                self.hindered(f"{self._unwritten:,} runs have ended and could not be written yet.")
+            else:
+                self.well()
+            self._take_back_idle()
+
+    @property
+    def _unwritten(self) -> int:
+        """How many runs have ended and are not written yet."""
+        return len(self._holdings) - sum(load.outstanding for load in self._slots.loads)
+
+    @property
+    def _most_unwritten(self) -> int:
+        """So many answers may wait while claims go on: hardly any while the database refuses them all."""
+        return self._claims.slots if self._is_writing_refused() else MOST_HELD
+
+    def _plan(self, coming: int = 0) -> Plan | None:
+        if self._unwritten >= self._most_unwritten:
+            return None
+        return self._claims.plan(self._slots.loads, coming=coming, unwritten=self._unwritten)
+
+    def _go_on(self, rows: Rows) -> None:
+        """Send the next claim of a backlog before ``rows`` are handed out: that takes as long as a claim."""
+        if not self._not_before <= monotonic() < self._recover_at or not self._may_claim():
+            return
+        if not self._claims.are_quick(rows):
+            return
+        if (plan := self._plan(len(rows))) is not None:
+            self._send(plan)
+
+    def _send(self, plan: Plan) -> None:
+        assert self._line.channel is not None
+        announce, self._announcement = self._announcement, None
+        # At rest, where looks say that there is nothing, a claim only proves itself.
+        is_proof = self._looked_empty and not self._is_hungry
+        self._looked_empty = self._is_hungry = False
+        self._claimed_at = monotonic()
+        self._next_poll = self._claimed_at + self._poll_seconds
+        round_ = self._rounds()
+        # Where other types are asked first, what has ended would wait for them.
+        ends = self._turnover.take(most=0 if plan.unlimited_first else MOST_ALONG)
+        script = claim_script(
+            plan, self._worker_id, self._lease_seconds, self._front, announce=announce,
+            passed_by=self._still_passed_by() if self._passed_by else (), ends=ends,
+        )  # fmt: skip
+
+        self._ends = ends
+
+        def failed(failure: Exception) -> None:
+            ends.give_back()
+            self._tell(ends)
+            self._failed(failure)
+
+        def done(claimed: Claimed) -> None:
+            rows, is_full = claimed.rows, claimed.is_full
+            if rows or claimed.failure is None:
+                self.well()
+            self._claims.weigh(rows)
+            if claimed.has_more is not None:
+                self._claims.has_more = claimed.has_more
+            if claimed.is_contended:
+                self._next_poll = min(self._next_poll, monotonic() + CONTENDED_SECONDS)
+            # Hungry by now: something ended or was enqueued after the claim had looked.
+            self._empty_since_round = NEVER if rows or self._is_hungry else round_
+            self._turnover.handed_out(rows)
+            # Published as idle first, then claimed once more: nothing that came in between can be missed.
+            self._is_hungry = self._is_hungry or is_full or not self._is_idle
+            if rows and not is_full:
+                # Others may have held for a moment what came next.
+                if len(rows) >= A_GOOD_MANY:
+                    self._is_hungry = True
+                self._next_poll = min(self._next_poll, monotonic() + ANOTHER_LOOK_SECONDS)
+            # Runs that are over in a moment end before anybody could be told that a slot is free.
+            is_at_rest = is_full or not self._turnover.seconds_to_gather
+            if is_full == self._is_idle and is_at_rest:
+                self._is_idle = self._announcement = not is_full
+            if claimed.refused:
+                self._pass_by(claimed)
+            if claimed.failure is not None:
+                self._failed(claimed.failure)
+            elif is_full:
+                self._go_on(rows)
+            self._slots.take(rows, claimed.sent_ns, claimed.listed)
+            self._tell(ends)
+
+        self._line.channel.run(script, done, failed, is_spare=is_proof)
+
+    def give_back_overdue(self) -> None:
+        """Leave to the writer what a claim has taken along that has not answered for a second.
+
+        For when nothing is claimed any more: a stop waits for no claim. What is written twice is known then.
+        """
+        channel = self._line.channel
+        if self._ends is not None and channel is not None and channel.is_overdue(OVERDUE_SECONDS):
+            self._ends.give_back()
+
+    def _leave_room(self) -> None:
+        """Let another worker that is idle be the first to claim from the types with a limit."""
+        assert self._line.channel is not None
+        self._ends = ends = self._turnover.take()
+        self._is_hungry = True
+
+        def failed(failure: Exception) -> None:
+            ends.give_back()
+            self._tell(ends)
+            self._failed(failure)
+
+        def done(is_heard: bool) -> None:
+            self._tell(ends)
+            if is_heard:
+                self.pause(BREAK_SECONDS)
+
+        self._line.channel.run(self._turnover.leave_room(ends, self._worker_id.encode()), done, failed)
+
+    def _tell(self, ends: Ends) -> None:
+        """Tell of what was written with a claim."""
+        if self._ends is ends:
+            self._ends = None
+        self._claims.wrote(len(ends.written))
+        self._wrote(ends.written)
+
+    def _pass_by(self, claimed: Claimed) -> None:
+        """Tell of runs whose claim was refused; a round of nothing else is no reason to hurry."""
+        if not claimed.rows:
+            self.pause(REFUSED_PAUSE_SECONDS)
+        for one in claimed.refused:
+            if not one.is_set_aside:
+                self._passed_by[one.run_id] = monotonic() + PASSED_BY_SECONDS
+            self._refusals.tell(
+                one.run_id, "The database refuses to let a run start; the others go past it.",
+                run_id=one.run_id, job_type=one.job_type, error=one.why,
+            )  # fmt: skip
+
+    def _still_passed_by(self) -> list[int]:
+        now = monotonic()
+        self._passed_by = {run_id: until for run_id, until in self._passed_by.items() if until > now}
+        return list(self._passed_by)
+
+    def _take_back_idle(self) -> None:
+        """Every slot is busy: producers need not notify this worker."""
+        if self._announcement is False and self._line.channel is not None:
+            self._announcement = None
+            self._line.channel.run(busy_script(self._worker_id), lambda _: None, self._failed)
+
+    def _failed(self, failure: Exception) -> None:
+        self._is_idle, self._announcement = False, None
+        self._error = str(failure)
+        if isinstance(failure, StatementFailed):
+            # A claim among the refused statements may have been committed: look for runs that nobody holds.
+            self._recover_at = monotonic()
+            if failure.sqlstate in NO_TABLES_STATES:
+                self.pause(NO_TABLES_PAUSE_SECONDS)
+                self._lack.met("claim", failure)
+                return
+            self.pause(REFUSED_PAUSE_SECONDS)
+            self._refusals.tell(
+                str(failure), "The database refused a claim.", error=str(failure),
+                sqlstate=failure.sqlstate,
+            )  # fmt: skip

@@ -1,0 +1,223 @@
+"""The statements of one round of claims, as scripts for a channel: what a plan asks for, in what order.
+
+Unlimited and limited types take turns; what may be claimed ahead comes last. Whatever a statement brought is
+the worker's, also when a later one is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from wakeboard.database.refusals import halves, is_of_row
+from wakeboard.queue.engine.claims import (
+    FORGOTTEN,
+    HELD_BY_ME,
+    TYPES_WITH_WORK,
+    claim,
+    claim_limited,
+)
+from wakeboard.queue.engine.endings import RELEASE
+from wakeboard.runtime.duties.presence import BUSY, IDLE
+from wakeboard.runtime.loop.apart import claim_apart
+from wakeboard.runtime.loop.channel import Asked, Rows, Script, StatementFailed, array
+from wakeboard.runtime.loop.claims import MOST_HELD, Plan, size_of
+from wakeboard.runtime.loop.front import WHOLE, Front
+from wakeboard.runtime.loop.held import Holdings, boottime_ns
+from wakeboard.runtime.loop.round import Round, Turn
+from wakeboard.runtime.loop.turnover import Ends
+
+WINDOW = 64
+# What others hold may hide what is due: a look past it takes a few, and the next claim follows at once.
+PAST_LOCKS = 8
+
+
+def claim_script(
+    plan: Plan,
+    worker_id: str,
+    lease_seconds: float,
+    front: Front,
+    *,
+    announce: bool | None,
+    passed_by: Sequence[int] = (),
+    ends: Ends | None = None,
+) -> Script:
+    """Return the script of one round of claims; its value is a Claimed.
+
+    ``announce``: True publishes the worker as idle before claiming once more, False takes that back.
+    ``passed_by``: runs whose claim the database refuses, and which could not be set aside. ``ends``: what has
+    ended of types with a limit and is written with their claims.
+    """
+    round_ = Round(worker_id.encode(), lease_seconds, front, passed_by, plan.listed, ends=ends)
+    if announce is not None:
+        yield (IDLE if announce else BUSY), (round_.me,)
+    # In turns: a backlog of either kind leaves the other every second round, or every eighth where the other
+    # had nothing of late.
+    turns = (_unlimited, _limited_types) if plan.unlimited_first else (_limited_types, _unlimited)
+    # Whether types without a limit brought all that they were asked for: a limited type says nothing of them.
+    has_backlog = False
+    for turn in turns:
+        wanted = plan.limit - len(round_.rows)
+        if wanted > 0 and not round_.is_late:
+            is_full = yield from _tried(round_, turn(plan, size_of(wanted), round_))
+            has_backlog = has_backlog or (is_full and turn is _unlimited)
+    may_be_more = has_backlog and round_.failure is None and not round_.is_late
+    if may_be_more and (ahead := plan.ahead_beside(round_.rows)):
+        yield from _tried(round_, _unlimited(replace(plan, types=plan.quick), size_of(ahead), round_))
+    if round_.ends is not None:
+        yield from round_.ends.before()
+    return round_.result
+
+
+def _tried(round_: Round, turn: Turn) -> Turn:
+    """Take a turn, and return what it does; one that is refused leaves the round what it has."""
+    try:
+        is_full = yield from turn
+    except StatementFailed as refused:
+        round_.failure = refused
+        return False
+    round_.is_full = round_.is_full or is_full
+    return is_full
+
+
+def _unlimited(plan: Plan, limit: int, round_: Round) -> Turn:
+    """Claim from the types without a limit, a window of them at a time until one has something."""
+    names: Sequence[str] = plan.types
+    if len(names) > WINDOW:
+        found: Rows = yield TYPES_WITH_WORK, ()
+        names = sorted({name for (name,) in found} & set(names))
+    for some in windows(names, plan.round):
+        # A statement for all would come to runs that are passed by, and be refused for them.
+        turn = _apart if round_.passed_by else _together
+        is_full = yield from turn(plan, some, limit, round_)
+        if is_full is not None:
+            round_.has_more = True
+            return is_full
+    round_.has_more = False
+    return False
+
+
+def _together(
+    plan: Plan, names: Sequence[str], limit: int, round_: Round
+) -> Generator[Asked, Any, bool | None]:
+    """Claim from ``names`` by one statement; returns as a turn does, None where they have nothing."""
+    values = (array(names), round_.me, round_.lease)
+    try:
+        for places in round_.front.tries(names, limit, oldest_first=plan.oldest_first):
+            sent_ns = boottime_ns()
+            statement = claim(limit, oldest_first=plan.oldest_first, past_locks=places.past_locks)
+            rows: Rows = yield round_.listing((statement, (*values, *map(array, places.values))), names)
+            round_.took(rows, sent_ns)
+            round_.front.took(rows, limit, oldest_first=plan.oldest_first)
+            if rows:
+                # There may be more before where it began or behind what it looked at, however few came.
+                return len(rows) >= limit or places != WHOLE
+        sent_ns = boottime_ns()
+        statement = claim(min(limit, PAST_LOCKS), past_locks=True)
+        rows = yield round_.listing((statement, (*values, *map(array, WHOLE.values))), names)
+        round_.took(rows, sent_ns)
+        if rows:
+            round_.front.found_past_locks()
+        return True if rows else None
+    except StatementFailed as refused:
+        if not is_of_row(refused.sqlstate):
+            raise
+        round_.front.forget()
+    return (yield from _apart(plan, names, limit, round_))
+
+
+def _apart(plan: Plan, names: Sequence[str], limit: int, round_: Round) -> Generator[Asked, Any, bool | None]:
+    """Claim from ``names`` in parts; returns as a turn does, None where other types are to be asked."""
+    before = len(round_.rows)
+    is_full = yield from claim_apart(plan, names, limit, round_, is_limited=False)
+    return is_full if is_full or len(round_.rows) > before else None
+
+
+def windows(names: Sequence[str], round_: int) -> Iterator[Sequence[str]]:
+    """Yield ``names`` 64 at a time, others first each round: a claim's cost grows with the types it asks."""
+    start = (round_ * WINDOW) % len(names) if len(names) > WINDOW else 0
+    turned = [*names[start:], *names[:start]]
+    for place in range(0, len(turned), WINDOW):
+        yield turned[place : place + WINDOW]
+
+
+def _limited_types(plan: Plan, limit: int, round_: Round) -> Turn:
+    """Claim from the types with a limit, one after the other; what is claimed is ours whatever follows."""
+    before, is_full = len(round_.rows), False
+    for name in plan.limited:
+        wanted = max(limit - (len(round_.rows) - before), plan.limited_ahead.get(name, 0))
+        wanted = min(wanted, MOST_HELD - len(round_.rows))
+        if wanted <= 0 or round_.is_late:
+            break
+        sent_ns = boottime_ns()
+        apart = claim_apart(plan, [name], size_of(wanted), round_, is_limited=True)
+        if round_.passed_by:
+            is_full = (yield from apart) or is_full
+            continue
+        try:
+            values = (name.encode(), round_.me, round_.lease)
+            statement = claim_limited(size_of(wanted), oldest_first=plan.oldest_first)
+            rows: Rows = yield from round_.under_limit(name, (statement, values))
+        except StatementFailed as refused:
+            if is_of_row(refused.sqlstate):
+                is_full = (yield from apart) or is_full
+                continue
+            if len(round_.rows) == before:
+                raise
+            break
+        round_.took(rows, sent_ns)
+    return is_full or len(round_.rows) - before >= limit
+
+
+def busy_script(worker_id: str) -> Script:
+    """Return the script that takes back the word that the worker is idle."""
+    yield BUSY, (worker_id.encode(),)
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """What a look after a connection error found; attempts are a run and its epoch each.
+
+    ``given_back``: how many claims went back whose answer never came. ``forgotten``: attempts of ours that
+    the database does not know of, which is back at an earlier state. ``refused``: claims that the database
+    does not let go back.
+    """
+
+    given_back: int
+    forgotten: Rows
+    refused: Sequence[tuple[int, int]] = ()
+
+
+def recovery_script(worker_id: str, holdings: Holdings) -> Script:
+    """Return the script that compares what we hold with what is locked by us; its value is a Recovered."""
+    held = holdings.attempts()
+    forgotten: Rows = []
+    if held:
+        forgotten = yield FORGOTTEN, (array(i for i, _ in held), array(e for _, e in held))
+    me = worker_id.encode()
+    rows: Rows = yield HELD_BY_ME, (me,)
+    unknown = holdings.unknown(rows)
+    refused: list[tuple[int, int]] = []
+    if unknown:
+        yield from _give_back(me, unknown, refused)
+    return Recovered(len(unknown) - len(refused), forgotten, refused)
+
+
+def _give_back(
+    me: bytes, attempts: Sequence[tuple[int, int]], refused: list[tuple[int, int]]
+) -> Generator[Asked, Any, None]:
+    """Release what never started, in halves where the database refuses that; add what is refused alone."""
+    zeros, none = array(0.0 for _ in attempts), array(None for _ in attempts)
+    values = (array(i for i, _ in attempts), array(e for _, e in attempts), zeros, zeros, none, none)
+    try:
+        yield RELEASE, (me, *values, array(False for _ in attempts))
+        return
+    except StatementFailed as failure:
+        if not is_of_row(failure.sqlstate):
+            raise
+    if len(attempts) == 1:
+        refused.extend(attempts)
+        return
+    for part in halves(attempts):
+        yield from _give_back(me, part, refused)

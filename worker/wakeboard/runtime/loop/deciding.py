@@ -1,0 +1,106 @@
+"""From how an attempt ended to what is to be written of it: succeeded, try again in 40 s, given back.
+
+Decides by what the child said and by what was done to the run; writes nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from wakeboard.core.errors.fingerprint import ErrorGroup
+from wakeboard.core.errors.retrying import delay_seconds
+from wakeboard.core.outcome import PLAIN, Answer
+from wakeboard.runtime.loop.held import Held, boottime_ns
+
+_RETURNED = PLAIN["returned"]
+
+
+@dataclass
+class Ended:
+    """One attempt that ended and waits to be written. ``move`` is 'succeed', 'fail' or 'release'."""
+
+    held: Held
+    move: str
+    answer: Answer
+    outcome: str
+    started: bool
+    ended_ns: int
+    took_seconds: float
+    delay_seconds: float = 0.0
+    tries: int = field(default=0, init=False)
+    refusals: int = field(default=0, init=False)
+    not_before: float = field(default=0.0, init=False)
+    # Of a failure, and whether the database is to be told what the group is.
+    group: ErrorGroup | None = field(default=None, init=False)
+    tells: bool = field(default=False, init=False)
+
+
+def decide(
+    held: Held, answer: Answer, *, took_seconds: float, ended_ns: int, is_stopping: bool
+) -> Ended | None:
+    """Return what to write for ``answer``, or None when ``transaction()`` has already written it.
+
+    ``is_stopping``: an attempt cut short because the worker stops is given back and costs nothing.
+    """
+    if answer.kind == "returned":
+        return Ended(held, "succeed", answer, "succeeded", True, ended_ns, took_seconds)
+    if answer.kind == "committed":
+        return None
+    if answer.kind == "unbegun":
+        return never_started(held)
+    cut_short = answer.kind in ("cancelled", "crashed", "timed_out") and held.terminated_ns > 0
+    if held.timed_out and cut_short:
+        return _failed(held, _timed_out(held, answer), "timed_out", took_seconds, ended_ns)
+    if held.cancel_asked_ns and answer.kind in ("cancelled", "crashed", "timed_out"):
+        answer = replace(answer, error_code="cancelled", message="cancelled on request", permanent=False)
+        return _failed(held, answer, "cancelled", took_seconds, ended_ns)
+    if held.memory_bytes and cut_short:
+        return _failed(held, _too_heavy(held, answer), "failed", took_seconds, ended_ns)
+    if held.is_fenced and cut_short:
+        return _failed(held, _fenced(answer), "failed", took_seconds, ended_ns)
+    if is_stopping and cut_short:
+        return Ended(held, "release", answer, "released", True, ended_ns, took_seconds)
+    outcome = "timed_out" if answer.kind == "timed_out" else "failed"
+    return _failed(held, answer, outcome, took_seconds, ended_ns)
+
+
+def succeeded(held: Held, took_seconds: float, ended_ns: int) -> Ended:
+    """Return what to write of an attempt that returned and told nothing more."""
+    return Ended(held, "succeed", _RETURNED, "succeeded", True, ended_ns, took_seconds)
+
+
+def never_started(held: Held) -> Ended:
+    """Return the release of a run that no handler has seen: it costs no attempt."""
+    nothing = Answer(kind="cancelled")
+    return Ended(
+        held, "release", nothing, "released", started=False, ended_ns=boottime_ns(), took_seconds=0.0
+    )
+
+
+def bystander(held: Held, answer: Answer, *, took_seconds: float, ended_ns: int) -> Ended:
+    """Return the release of a run whose process was killed for another run's sake: it costs no failure."""
+    note = "its process was ended for the sake of another run; this costs the run nothing"
+    given = replace(answer, note=note)
+    return Ended(held, "release", given, "released", True, ended_ns, took_seconds)
+
+
+def _failed(held: Held, answer: Answer, outcome: str, took: float, ended_ns: int) -> Ended:
+    delay = delay_seconds(answer, held.backoff, held.failures + 1)
+    return Ended(held, "fail", answer, outcome, True, ended_ns, took, delay_seconds=delay)
+
+
+def _timed_out(held: Held, answer: Answer) -> Answer:
+    seconds = held.assignment.timeout_seconds
+    message = f"ran longer than its timeout of {seconds:g} s and was stopped"
+    return replace(answer, error_code="timed_out", message=message, permanent=False)
+
+
+def _too_heavy(held: Held, answer: Answer) -> Answer:
+    used = held.memory_bytes / 2**20
+    message = f"held {used:,.0f} MB of memory, where its type may hold {held.memory_mb:,} MB, and was killed"
+    return replace(answer, error_code="memory_limit", message=message, permanent=False)
+
+
+def _fenced(answer: Answer) -> Answer:
+    message = "stopped by its own worker: the lease could not be renewed in time"
+    return replace(answer, error_code="lease_unconfirmed", message=message, permanent=False)

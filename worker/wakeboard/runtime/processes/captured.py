@@ -1,0 +1,50 @@
+"""The captured output of the run that this process is in, seen from inside. Reads standard output, writes
+nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+import sys
+
+from wakeboard.core.text import texts
+from wakeboard.runtime.processes.output import read_output, read_tail, written_bytes
+
+# A progress bar draws its line a thousand times.
+_TAIL_BYTES = 32 * 1024
+
+
+def captured_bytes() -> int | None:
+    """Return how much this process has written so far, None where standard output is not kept in a file."""
+    with contextlib.suppress(OSError, ValueError):
+        sys.stdout.flush()
+        if stat.S_ISREG(os.fstat(1).st_mode):
+            return written_bytes(1)
+    return None
+
+
+def captured_tail(limit: int, since: int = 0) -> str:
+    """Return the last ``limit`` bytes of the output after byte ``since``, as on a screen, perhaps empty."""
+    size = captured_bytes()
+    if size is None or size <= since:
+        return ""
+    with contextlib.suppress(OSError):
+        return read_tail(1, limit, since)
+    return ""
+
+
+def captured_output(limit: int) -> str:
+    """Return what was written, both ends of it where it is longer than ``limit`` bytes; perhaps empty."""
+    if not captured_bytes():
+        return ""
+    with contextlib.suppress(OSError):
+        return read_output(1, limit)
+    return ""
+
+
+def last_line(limit: int, since: int = 0) -> str:
+    """Return the last line that is not blank of what was written after byte ``since``, at most ``limit``
+    characters of it."""
+    return texts.last_line(captured_tail(_TAIL_BYTES, since))[-limit:]
