@@ -19,12 +19,12 @@ from sqlalchemy.exc import SQLAlchemyError
 from wakeboard.alerts.finding import Finding
 from wakeboard.database.db import DatabaseError
 from wakeboard_dashboard import usual
-from wakeboard_dashboard.connection import as_of, may_ask_in_passing, reading
 from wakeboard_dashboard.kept import kept
 from wakeboard_dashboard.queries import alerts, overview, rising
 from wakeboard_dashboard.queries.overlong import Overlong, overlong
 from wakeboard_dashboard.queries.overview import Counts
 from wakeboard_dashboard.queries.troubles import Troubles, troubles
+from wakeboard_dashboard.web.connection import as_of, may_ask_in_passing, reading
 from wakeboard_dashboard.words.verdict import untold
 
 log = logging.getLogger("wakeboard.web")

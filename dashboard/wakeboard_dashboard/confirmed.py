@@ -15,7 +15,7 @@ from flask import abort, request
 
 from wakeboard.bulk import rules
 from wakeboard.reporting.filters.runs import FIELDS
-from wakeboard_dashboard import params
+from wakeboard_dashboard.web import params
 
 # In the address beside the filters, and none of them.
 BESIDE = ("also", "next", "reason", "run")

@@ -10,7 +10,7 @@ from sqlalchemy import Connection, TextClause, text
 
 from wakeboard.bulk import control
 from wakeboard.core.states import Verb
-from wakeboard_dashboard.connection import reading
+from wakeboard_dashboard.web.connection import reading
 
 
 class _Kind(NamedTuple):

@@ -11,7 +11,7 @@ from werkzeug.datastructures import MultiDict
 
 from wakeboard.reporting.filters import line as lines
 from wakeboard.reporting.filters.values import FilterError
-from wakeboard_dashboard.params import Filters, WrongFilter
+from wakeboard_dashboard.web.params import Filters, WrongFilter
 
 
 def read_line(line: str, names: Collection[str] = ()) -> MultiDict[str, str]:

@@ -13,10 +13,10 @@ from time import monotonic
 from flask import Flask, Response, current_app, g, request
 
 from wakeboard_dashboard.board import View
-from wakeboard_dashboard.connection import FRESH_COOKIE, as_of, database
 from wakeboard_dashboard.formats import iso, local
 from wakeboard_dashboard.polls import EXTENSION, Polls, digest
-from wakeboard_dashboard.preferences import CHOICES
+from wakeboard_dashboard.web.connection import FRESH_COOKIE, as_of, database
+from wakeboard_dashboard.web.preferences import CHOICES
 
 
 def install(app: Flask) -> None:

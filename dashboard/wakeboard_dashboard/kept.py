@@ -12,8 +12,8 @@ from typing import TypeVar, cast
 
 from flask import current_app
 
-from wakeboard_dashboard.connection import as_of
-from wakeboard_dashboard.replica import late_seconds
+from wakeboard_dashboard.web.connection import as_of
+from wakeboard_dashboard.web.replica import late_seconds
 
 LIFETIME = timedelta(hours=1)
 Kept = TypeVar("Kept")

@@ -12,9 +12,9 @@ from typing import Any
 
 from flask import abort, make_response, render_template, request
 
-from wakeboard_dashboard.answers import wanted
 from wakeboard_dashboard.live import Query
-from wakeboard_dashboard.params import WrongFilter, readable
+from wakeboard_dashboard.web.answers import wanted
+from wakeboard_dashboard.web.params import WrongFilter, readable
 
 LONGEST = 200
 TIMES = ("since", "until")

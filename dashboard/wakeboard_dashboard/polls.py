@@ -28,7 +28,7 @@ from wakeboard.core.text.texts import described
 from wakeboard.database.db import DatabaseError
 from wakeboard.reporting.liveness import Beat
 from wakeboard_dashboard.board import Board, News, View
-from wakeboard_dashboard.connection import writing
+from wakeboard_dashboard.web.connection import writing
 
 EXTENSION = "wakeboard_polls"
 # How often somebody asks what is new, and which sessions are good.

@@ -28,10 +28,11 @@ from gunicorn.app.base import BaseApplication
 from wakeboard.alerts.sentinel import Sentinel
 from wakeboard.config import stop_signals
 from wakeboard.database import db
-from wakeboard_dashboard import compiling, kept_templates, measuring, polls, sharing, warming
+from wakeboard_dashboard import compiling, kept_templates, polls, sharing, warming
 from wakeboard_dashboard.board import Board
 from wakeboard_dashboard.board import shared_memory as board_memory
-from wakeboard_dashboard.costs import shared_memory
+from wakeboard_dashboard.web import measuring
+from wakeboard_dashboard.web.costs import shared_memory
 
 log = logging.getLogger("wakeboard.web")
 

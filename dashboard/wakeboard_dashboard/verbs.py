@@ -17,12 +17,12 @@ from werkzeug.exceptions import BadRequest
 from wakeboard.core.states import VERBS, Verb
 from wakeboard.queue import Answer
 from wakeboard.queue.operator import permit
-from wakeboard_dashboard.answers import came_from, local_path, respond, wanted
-from wakeboard_dashboard.connection import writing
 from wakeboard_dashboard.existing import require_existing
-from wakeboard_dashboard.params import readable
-from wakeboard_dashboard.scopes import Scope, declare
-from wakeboard_dashboard.security import can, require
+from wakeboard_dashboard.web.answers import came_from, local_path, respond, wanted
+from wakeboard_dashboard.web.connection import writing
+from wakeboard_dashboard.web.params import readable
+from wakeboard_dashboard.web.scopes import Scope, declare
+from wakeboard_dashboard.web.security import can, require
 
 Act = Callable[..., Answer]
 Words = Callable[..., str]

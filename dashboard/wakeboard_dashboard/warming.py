@@ -21,9 +21,10 @@ from flask import Flask, g
 from werkzeug.test import Client, create_environ
 
 from wakeboard.database.audit import NOBODY
-from wakeboard_dashboard import NAVIGATION, files, preferences
-from wakeboard_dashboard.errors import in_a_line
+from wakeboard_dashboard import NAVIGATION
 from wakeboard_dashboard.turns import EXTENSION, Turns
+from wakeboard_dashboard.web import files, preferences
+from wakeboard_dashboard.web.errors import in_a_line
 
 log = logging.getLogger("wakeboard.web")
 

@@ -16,8 +16,8 @@ from tests.conftest import Connection
 from tests.dashboard.apps import an_app
 from wakeboard.accounts import users
 from wakeboard.core.states import Role
-from wakeboard_dashboard.connection import Database
 from wakeboard_dashboard.queries import fires
+from wakeboard_dashboard.web.connection import Database
 
 # As a browser that stays on our pages sends it.
 SAME_ORIGIN = {"HTTP_SEC_FETCH_SITE": "same-origin"}

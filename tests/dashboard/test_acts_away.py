@@ -17,7 +17,8 @@ from tests.middleman import Middleman, Way, between
 from wakeboard.accounts import users
 from wakeboard.core.states import Role
 from wakeboard.database.db import DatabaseError
-from wakeboard_dashboard import errors, verbs
+from wakeboard_dashboard import verbs
+from wakeboard_dashboard.web import errors
 
 SHAPES = {
     "page": {"Accept": "text/html"},

@@ -9,8 +9,8 @@ from flask import Flask
 
 from tests.conftest import Connection
 from tests.factories import insert
-from wakeboard_dashboard.connection import reading
 from wakeboard_dashboard.queries import asked
+from wakeboard_dashboard.web.connection import reading
 
 
 def act(connection: Connection, name: str, action: str, actor: str, **columns: Any) -> None:

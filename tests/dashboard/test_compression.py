@@ -14,7 +14,7 @@ from werkzeug.test import TestResponse
 from tests.conftest import Connection
 from tests.factories import a_run
 from tests.processes import ROOT
-from wakeboard_dashboard.files import OURS, SCRIPTS_ARE, content
+from wakeboard_dashboard.web.files import OURS, SCRIPTS_ARE, content
 
 PACKED = {"Accept-Encoding": "gzip, deflate, br, zstd"}
 

@@ -19,10 +19,10 @@ from tests.dashboard.conftest import AsRole
 from tests.processes import wait_until
 from wakeboard.accounts import users
 from wakeboard.core.states import Role
-from wakeboard_dashboard import costs as room
-from wakeboard_dashboard.costs import CELLS, STEP_SECONDS, Costs, Page, Spent
-from wakeboard_dashboard.measuring import names, of
 from wakeboard_dashboard.views.system import _spent
+from wakeboard_dashboard.web import costs as room
+from wakeboard_dashboard.web.costs import CELLS, STEP_SECONDS, Costs, Page, Spent
+from wakeboard_dashboard.web.measuring import names, of
 
 NAMES = ["/", "/runs", "POST /runs/<id>/retry", "no page"]
 

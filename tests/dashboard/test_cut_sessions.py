@@ -10,7 +10,7 @@ from flask.testing import FlaskClient
 from sqlalchemy import event
 
 from tests.conftest import Connection
-from wakeboard_dashboard.connection import Database
+from wakeboard_dashboard.web.connection import Database
 
 CUT = """
 SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity

@@ -22,8 +22,8 @@ from wakeboard.core.states import Role
 from wakeboard.database.audit import Actor
 from wakeboard.database.db import DatabaseError
 from wakeboard.reporting.filters.values import FilterError
-from wakeboard_dashboard import connection as connections
-from wakeboard_dashboard import errors
+from wakeboard_dashboard.web import connection as connections
+from wakeboard_dashboard.web import errors
 
 ANNA = Actor("anna", Role.ADMIN, "web")
 # What an app has from its beginning; all else it remembers of what it has read.

@@ -17,13 +17,13 @@ from tests.dashboard.remembering import DAY, HOUR, note_removal
 from tests.factories import a_group, a_run, a_type
 from wakeboard.core.errors.fingerprint import written
 from wakeboard_dashboard import kept, usual
-from wakeboard_dashboard.connection import Database
 from wakeboard_dashboard.queries import errors, groups
 from wakeboard_dashboard.queries.errors import Found, Window
 from wakeboard_dashboard.queries.failures import lately, named, remembered
 from wakeboard_dashboard.queries.failures.remembered import Memory
 from wakeboard_dashboard.queries.nights import failures as night_failures
 from wakeboard_dashboard.views import errors as errors_page
+from wakeboard_dashboard.web.connection import Database
 
 SHOWN = 12
 

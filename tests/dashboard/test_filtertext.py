@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from werkzeug.datastructures import MultiDict
 
 from wakeboard_dashboard.filtertext import read_line, write_line
-from wakeboard_dashboard.params import WrongFilter, read_filters
 from wakeboard_dashboard.views.runs import FIELDS
+from wakeboard_dashboard.web.params import WrongFilter, read_filters
 
 WORD = st.text(st.characters(codec="utf-8", exclude_characters='\0"'), min_size=1, max_size=40)
 

@@ -15,7 +15,7 @@ from psycopg import sql
 from tests.conftest import Connection
 from tests.dashboard.apps import an_app
 from tests.dashboard.conftest import AsRole
-from wakeboard_dashboard.params import Cursor
+from wakeboard_dashboard.web.params import Cursor
 
 FAILED = """
 WITH mine AS (

@@ -20,7 +20,7 @@ from tests.dashboard.conftest import SAME_ORIGIN
 from tests.dashboard.everything import APART, Filling, Text, addresses, furnish
 from wakeboard.accounts import users
 from wakeboard.core.states import Role
-from wakeboard_dashboard.connection import Database
+from wakeboard_dashboard.web.connection import Database
 
 EVALUATED = str(7919 * 7907)
 MARKUP = "\"'><img src=x onerror=alert(1)></td></table></pre><script>alert(2)</script>{{ 7919*7907 }}{% x %}"

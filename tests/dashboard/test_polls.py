@@ -22,9 +22,9 @@ from wakeboard.core.states import Role
 from wakeboard.database.audit import Actor
 from wakeboard.queue.operator import cancel
 from wakeboard_dashboard.board import CHOICE, Board, News, View, shared_memory
-from wakeboard_dashboard.connection import writing
 from wakeboard_dashboard.polls import Polls
-from wakeboard_dashboard.security import HEADERS
+from wakeboard_dashboard.web.connection import writing
+from wakeboard_dashboard.web.security import HEADERS
 
 ANNA = Actor("anna", Role.OPERATOR, "web")
 TOLD = "X-Wakeboard-Age"

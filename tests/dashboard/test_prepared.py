@@ -14,7 +14,7 @@ from sqlalchemy.exc import DBAPIError
 from tests.conftest import Connection
 from tests.middleman import between
 from wakeboard.database import db
-from wakeboard_dashboard.connection import Database, reading
+from wakeboard_dashboard.web.connection import Database, reading
 
 
 def engine_of(app: Flask) -> Any:

@@ -17,7 +17,7 @@ from tests.dashboard.everything import Filling, addresses, furnish, is_page, pla
 from wakeboard.accounts import users
 from wakeboard.core.states import Role
 from wakeboard_dashboard import attention
-from wakeboard_dashboard.connection import Database
+from wakeboard_dashboard.web.connection import Database
 
 # The most statements that one GET of a page, its fragments included, may send; its twin in the second place.
 # Who makes a page needs fewer: lower it. Who needs more: say why in the commit.

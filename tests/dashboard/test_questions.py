@@ -18,7 +18,7 @@ from tests.processes import ROOT
 from wakeboard.accounts import users
 from wakeboard.cli import cli
 from wakeboard.core.states import Role
-from wakeboard_dashboard.connection import Database
+from wakeboard_dashboard.web.connection import Database
 
 TEXT = (ROOT / "docs" / "questions.md").read_text()
 ROWS = [[cell.strip() for cell in row.split("|")] for row in re.findall(r"^\|(.+)\|$", TEXT, re.MULTILINE)]

@@ -20,9 +20,9 @@ from tests.standbys import Node, standby_of
 from wakeboard.accounts import users
 from wakeboard.core.states import Role
 from wakeboard.database import db
-from wakeboard_dashboard import replica
-from wakeboard_dashboard.connection import Database
-from wakeboard_dashboard.replica import HEADER, Follower
+from wakeboard_dashboard.web import replica
+from wakeboard_dashboard.web.connection import Database
+from wakeboard_dashboard.web.replica import HEADER, Follower
 
 # Off by default, and a standby may not have less than its primary.
 PREPARING = {"max_prepared_transactions": "2"}

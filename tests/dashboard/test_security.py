@@ -17,9 +17,10 @@ from wakeboard.config.settings import Settings
 from wakeboard.core.states import Role
 from wakeboard.database.audit import Actor
 from wakeboard.queue import retry_now
-from wakeboard_dashboard import answers, create_app, strangers
-from wakeboard_dashboard.answers import PROBES
+from wakeboard_dashboard import create_app
 from wakeboard_dashboard.verbs import add_verb
+from wakeboard_dashboard.web import answers, strangers
+from wakeboard_dashboard.web.answers import PROBES
 
 BOSS = Actor("cli:boss", Role.ADMIN, "cli")
 PASSWORD = "seven small boats at dawn"

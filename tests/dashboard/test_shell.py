@@ -20,11 +20,12 @@ from tests.conftest import Connection
 from tests.dashboard.conftest import AsRole
 from wakeboard.config.settings import Settings
 from wakeboard.database.tables import job_runs
-from wakeboard_dashboard import create_app, formats, params, ui_root
-from wakeboard_dashboard.answers import local_path
+from wakeboard_dashboard import create_app, formats, ui_root
 from wakeboard_dashboard.live import fragment_tag
-from wakeboard_dashboard.params import Cursor, WrongFilter, read_cursor, read_filters
 from wakeboard_dashboard.queries.keyset import keyset_page
+from wakeboard_dashboard.web import params
+from wakeboard_dashboard.web.answers import local_path
+from wakeboard_dashboard.web.params import Cursor, WrongFilter, read_cursor, read_filters
 
 ROOT = Path(__file__).parents[2]
 FIELDS = {"status": params.STATUS, "type": params.TEXT, "since": params.MOMENT, "payload.": params.TEXT}
@@ -332,7 +333,7 @@ def test_a_database_without_tables_says_how_to_make_them(empty_database: str) ->
 def test_a_slow_statement_is_stopped_and_said(app: Flask, as_role: AsRole) -> None:
     from sqlalchemy import text
 
-    from wakeboard_dashboard.connection import reading
+    from wakeboard_dashboard.web.connection import reading
 
     @app.get("/slow")
     def slow() -> str:
@@ -347,7 +348,7 @@ def test_a_slow_statement_is_stopped_and_said(app: Flask, as_role: AsRole) -> No
 def test_a_page_can_not_write(app: Flask, as_role: AsRole) -> None:
     from sqlalchemy import text
 
-    from wakeboard_dashboard.connection import reading
+    from wakeboard_dashboard.web.connection import reading
 
     @app.get("/writes")
     def writes() -> str:

@@ -20,7 +20,7 @@ from wakeboard.alerts import report
 from wakeboard.core.states import Role
 from wakeboard.reporting import hours, statistics
 from wakeboard.reporting.nights.usual import Usual, medians
-from wakeboard_dashboard.connection import Database
+from wakeboard_dashboard.web.connection import Database
 
 # Nine days of four types, with pauses; times are eighths of a second, so that sums are exact.
 PAST = """

@@ -17,8 +17,8 @@ from tests.dashboard.conftest import AsRole, fragments_of
 from tests.factories import a_run, a_worker, an_attempt, insert
 from wakeboard.config.settings import Settings
 from wakeboard.maintenance.indexes.state import NAME, PROCESS_ID
-from wakeboard_dashboard.connection import Database
 from wakeboard_dashboard.views.system import warnings
+from wakeboard_dashboard.web.connection import Database
 
 # What stays while sizes, connections and the use of indexes change under the eyes.
 FRAME = re.compile(r'id="table-[^"]+"|id="loop-[^"]+"|<h2>.*?</h2>|<dt>.*?</dt>|<th[ >].*?</th>')

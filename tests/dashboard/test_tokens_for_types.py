@@ -20,7 +20,7 @@ from wakeboard.core.newrun import NewRun
 from wakeboard.core.states import Role
 from wakeboard.database.audit import Actor
 from wakeboard.queue import by_hand, cancel, retry_now, run_again
-from wakeboard_dashboard.scopes import Scope, declared
+from wakeboard_dashboard.web.scopes import Scope, declared
 
 BOSS = Actor("cli:boss", Role.ADMIN, "cli")
 FAR = "203.0.113.9"

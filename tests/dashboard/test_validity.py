@@ -20,7 +20,7 @@ from tests.validity import faults
 from wakeboard.accounts import users
 from wakeboard.core.states import Role
 from wakeboard.demo import past
-from wakeboard_dashboard.connection import Database
+from wakeboard_dashboard.web.connection import Database
 
 LIVE = re.compile(r"<(\w+) [^>]*\bdata-live\b[^>]*>")
 # Where to leave the pages for another checker to see: a folder; nowhere unless it is named.

@@ -19,7 +19,7 @@ from tests.conftest import Connection
 from tests.processes import free_port, wait_until
 from wakeboard.config.settings import Settings
 from wakeboard_dashboard import NAVIGATION, create_app, serve, turns, warming
-from wakeboard_dashboard.connection import Database
+from wakeboard_dashboard.web.connection import Database
 
 WEB_SESSIONS = """
 SELECT count(*) FROM pg_stat_activity

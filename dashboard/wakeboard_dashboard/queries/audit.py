@@ -13,9 +13,9 @@ from wakeboard.database.tables import audit_log
 from wakeboard.reporting.filters.audit import search
 from wakeboard.reporting.filters.search import Search, Start
 from wakeboard.reporting.filters.values import FilterError
-from wakeboard_dashboard.params import Filters, WrongFilter, read_cursor
 from wakeboard_dashboard.queries.keyset import Rows, beyond, keyset_page
 from wakeboard_dashboard.queries.runs import SECRET_SAID
+from wakeboard_dashboard.web.params import Filters, WrongFilter, read_cursor
 
 # The pill says "100+ new" past this.
 MOST_NEW = 100

@@ -8,7 +8,7 @@ from typing import Any
 
 from sqlalchemy import BigInteger, ColumnElement, Connection, RowMapping, Select, literal, tuple_
 
-from wakeboard_dashboard.params import LARGEST_ID, Cursor, Filters, read_cursor
+from wakeboard_dashboard.web.params import LARGEST_ID, Cursor, Filters, read_cursor
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 from sqlalchemy import Connection, RowMapping
 
-from wakeboard_dashboard.params import Filters
 from wakeboard_dashboard.queries import fires, schedules
 from wakeboard_dashboard.queries.known_schedules import Known
+from wakeboard_dashboard.web.params import Filters
 from wakeboard_dashboard.words.oddities import Odd, may_repeat, oddities
 from wakeboard_dashboard.words.schedule import zone_of
 

@@ -32,8 +32,8 @@ from wakeboard.database.tables import audit_log, job_definitions, job_runs, job_
 from wakeboard.queue.definitions import WAITING
 from wakeboard.reporting.filters.named import removed_schedules_named
 from wakeboard.reporting.waits.standstill import standstill
-from wakeboard_dashboard.params import Filters
 from wakeboard_dashboard.queries.keyset import Rows, keyset_page
+from wakeboard_dashboard.web.params import Filters
 
 LATEST = 20
 MOST_SHOWN = 50

@@ -15,12 +15,12 @@ from wakeboard.core.states import VERBS, Role
 from wakeboard.database.tables import audit_log
 from wakeboard.reporting.filters.audit import FIELDS, RESULTS, SOURCES, UNDONE
 from wakeboard.reporting.filters.search import WINDOW
-from wakeboard_dashboard import params
-from wakeboard_dashboard.connection import as_of, reading
 from wakeboard_dashboard.live import FRAGMENTS, add_page, rows_twin
 from wakeboard_dashboard.mending import mending
 from wakeboard_dashboard.queries import audit
 from wakeboard_dashboard.queries.settled import Settled
+from wakeboard_dashboard.web import params
+from wakeboard_dashboard.web.connection import as_of, reading
 from wakeboard_dashboard.words import targets
 from wakeboard_dashboard.words.changes import changes, hidden, whole
 

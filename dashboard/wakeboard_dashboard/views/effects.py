@@ -10,11 +10,11 @@ from flask import Blueprint, abort
 from wakeboard.database.audit import Actor
 from wakeboard.queue import Answer
 from wakeboard.queue.effects import settle
-from wakeboard_dashboard import params
-from wakeboard_dashboard.connection import reading
 from wakeboard_dashboard.live import add_page, rows_twin
 from wakeboard_dashboard.queries import effects
 from wakeboard_dashboard.verbs import add_verb, body
+from wakeboard_dashboard.web import params
+from wakeboard_dashboard.web.connection import reading
 
 blueprint = Blueprint("effects", __name__)
 

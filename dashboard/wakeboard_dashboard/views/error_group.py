@@ -10,8 +10,7 @@ from typing import Any, NoReturn
 from flask import Blueprint, abort, g, request
 
 from wakeboard.core.errors.fingerprint import read, written
-from wakeboard_dashboard import failures, params
-from wakeboard_dashboard.connection import as_of, reading
+from wakeboard_dashboard import failures
 from wakeboard_dashboard.formats import number
 from wakeboard_dashboard.live import add_page
 from wakeboard_dashboard.pictures.trend import Step, starts
@@ -22,6 +21,8 @@ from wakeboard_dashboard.queries.groups import Kept
 from wakeboard_dashboard.queries.runs import Payloads
 from wakeboard_dashboard.views import errors as errors_page
 from wakeboard_dashboard.views import runs as runs_page
+from wakeboard_dashboard.web import params
+from wakeboard_dashboard.web.connection import as_of, reading
 from wakeboard_dashboard.words.changes import hidden
 
 blueprint = Blueprint("error_group", __name__)

@@ -13,8 +13,7 @@ from urllib.parse import quote, urlencode
 
 from flask import Blueprint, g
 
-from wakeboard_dashboard import failures, params
-from wakeboard_dashboard.connection import as_of, reading
+from wakeboard_dashboard import failures
 from wakeboard_dashboard.kept import kept
 from wakeboard_dashboard.live import add_page
 from wakeboard_dashboard.pictures.sparks import trend
@@ -23,6 +22,8 @@ from wakeboard_dashboard.queries import groups as kept_groups
 from wakeboard_dashboard.queries.errors import Found, Group, Window
 from wakeboard_dashboard.queries.failures import remembered
 from wakeboard_dashboard.queries.groups import Kept
+from wakeboard_dashboard.web import params
+from wakeboard_dashboard.web.connection import as_of, reading
 
 blueprint = Blueprint("errors", __name__)
 

@@ -11,13 +11,14 @@ from wakeboard.core.states import FAILING, VERBS, Status
 from wakeboard.database.audit import Actor
 from wakeboard.queue import Answer
 from wakeboard.queue import errors as moves
-from wakeboard_dashboard import answers, everything, failures, params
-from wakeboard_dashboard.connection import as_of, reading
+from wakeboard_dashboard import everything, failures
 from wakeboard_dashboard.queries import groups
-from wakeboard_dashboard.security import require
 from wakeboard_dashboard.verbs import add_verb, body, refuse_unread
 from wakeboard_dashboard.views.alerts import seconds_of
 from wakeboard_dashboard.views.error_group import ONE, capped, kept_group
+from wakeboard_dashboard.web import answers, params
+from wakeboard_dashboard.web.connection import as_of, reading
+from wakeboard_dashboard.web.security import require
 
 blueprint = Blueprint("group_verbs", __name__)
 

@@ -11,9 +11,9 @@ from flask import Blueprint, Response, jsonify
 
 from wakeboard.database import db
 from wakeboard.reporting.liveness import Loop
-from wakeboard_dashboard.connection import as_of, reading, writing
 from wakeboard_dashboard.queries import health
-from wakeboard_dashboard.scopes import Scope, scoped
+from wakeboard_dashboard.web.connection import as_of, reading, writing
+from wakeboard_dashboard.web.scopes import Scope, scoped
 
 blueprint = Blueprint("health", __name__)
 
@@ -74,6 +74,6 @@ def _loop(loop: Loop) -> dict[str, Any]:
 def metrics() -> Response:
     """Return Prometheus' text, read from the database now: right with any number of processes."""
     # Its library is 1.5 MB, of use to those alone whom Prometheus asks.
-    from wakeboard_dashboard.gauges import CONTENT_TYPE, text
+    from wakeboard_dashboard.web.gauges import CONTENT_TYPE, text
 
     return Response(text(), content_type=CONTENT_TYPE)

@@ -10,15 +10,16 @@ from sqlalchemy import RowMapping
 
 from wakeboard import queue as transitions
 from wakeboard.core.leases import NAMES, STATES, takeover
-from wakeboard_dashboard import params, usual
-from wakeboard_dashboard.connection import as_of, reading
+from wakeboard_dashboard import usual
 from wakeboard_dashboard.live import add_page
 from wakeboard_dashboard.queries import leases
 from wakeboard_dashboard.queries.keyset import Rows
 from wakeboard_dashboard.queries.overlong import is_overlong
 from wakeboard_dashboard.queries.runs import type_names
-from wakeboard_dashboard.scopes import Scope
 from wakeboard_dashboard.verbs import add_verb
+from wakeboard_dashboard.web import params
+from wakeboard_dashboard.web.connection import as_of, reading
+from wakeboard_dashboard.web.scopes import Scope
 
 blueprint = Blueprint("leases", __name__)
 

@@ -12,16 +12,16 @@ from sqlalchemy import RowMapping
 
 from wakeboard.core.instructions import command_user, no_worker_for
 from wakeboard.core.text.redaction import redact
-from wakeboard_dashboard import params
-from wakeboard_dashboard.connection import reading
 from wakeboard_dashboard.existing import missing
 from wakeboard_dashboard.live import add_page
 from wakeboard_dashboard.pictures.spreads import spread
 from wakeboard_dashboard.queries import hours, one_type
 from wakeboard_dashboard.queries import types as query
-from wakeboard_dashboard.scopes import Scope
 from wakeboard_dashboard.usual import last_day
 from wakeboard_dashboard.views.types import ONE, capped, path_of
+from wakeboard_dashboard.web import params
+from wakeboard_dashboard.web.connection import reading
+from wakeboard_dashboard.web.scopes import Scope
 from wakeboard_dashboard.words import schedule
 from wakeboard_dashboard.words.changes import changes, hidden
 from wakeboard_dashboard.words.policy import patience_seconds, retries

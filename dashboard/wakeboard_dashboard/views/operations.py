@@ -11,15 +11,15 @@ from sqlalchemy import RowMapping
 from wakeboard.bulk import control, rules
 from wakeboard.core.states import Role
 from wakeboard.core.text.redaction import redact
-from wakeboard_dashboard import params
 from wakeboard_dashboard.confirmed import filters_of
-from wakeboard_dashboard.connection import as_of, reading
 from wakeboard_dashboard.filtertext import write_line
 from wakeboard_dashboard.live import add_page, rows_twin
-from wakeboard_dashboard.params import WrongFilter
 from wakeboard_dashboard.pictures.shares import WIDTH, shares
 from wakeboard_dashboard.queries import operations, runs
 from wakeboard_dashboard.verbs import add_verb
+from wakeboard_dashboard.web import params
+from wakeboard_dashboard.web.connection import as_of, reading
+from wakeboard_dashboard.web.params import WrongFilter
 from wakeboard_dashboard.words import operations as words
 
 blueprint = Blueprint("operations", __name__)

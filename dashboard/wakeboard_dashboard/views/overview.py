@@ -10,8 +10,7 @@ from flask import Blueprint, g
 from wakeboard.core.kinds import KINDS
 from wakeboard.core.text.redaction import redact
 from wakeboard.reporting.hours import HOUR
-from wakeboard_dashboard import attention, params
-from wakeboard_dashboard.connection import as_of, reading
+from wakeboard_dashboard import attention
 from wakeboard_dashboard.kept import kept
 from wakeboard_dashboard.live import add_page
 from wakeboard_dashboard.pictures.spreads import Column, Spread, spread
@@ -19,7 +18,9 @@ from wakeboard_dashboard.queries import ended, overview
 from wakeboard_dashboard.queries.ended import WINDOWS, Bar, Window, Work
 from wakeboard_dashboard.queries.hourly import Memory
 from wakeboard_dashboard.queries.settled import Settled
-from wakeboard_dashboard.security import is_poll
+from wakeboard_dashboard.web import params
+from wakeboard_dashboard.web.connection import as_of, reading
+from wakeboard_dashboard.web.security import is_poll
 from wakeboard_dashboard.words.verdict import capped, leaving_in_words, slots_in_words, verdict
 
 blueprint = Blueprint("overview", __name__)

@@ -11,13 +11,13 @@ from sqlalchemy import RowMapping
 from wakeboard.database.audit import Actor
 from wakeboard.queue import Answer, views
 from wakeboard.reporting.filters.runs import FIELDS
-from wakeboard_dashboard import params
 from wakeboard_dashboard.confirmed import YES
-from wakeboard_dashboard.connection import reading
 from wakeboard_dashboard.filtertext import write_line
 from wakeboard_dashboard.queries import runs
 from wakeboard_dashboard.queries import views as query
 from wakeboard_dashboard.verbs import add_verb, body
+from wakeboard_dashboard.web import params
+from wakeboard_dashboard.web.connection import reading
 
 blueprint = Blueprint("saved", __name__)
 

@@ -12,14 +12,14 @@ from flask import Blueprint, Response, current_app, g, jsonify, make_response, r
 from wakeboard.queue import Answer, definitions
 from wakeboard.queue.by_hand import near
 from wakeboard.queue.definitions import Definition, DefinitionError
-from wakeboard_dashboard import params
-from wakeboard_dashboard.answers import local_path, respond, wanted
-from wakeboard_dashboard.connection import as_of, reading, writing
 from wakeboard_dashboard.existing import is_there, missing
 from wakeboard_dashboard.queries import runs
-from wakeboard_dashboard.security import require
 from wakeboard_dashboard.verbs import refuse_unread
 from wakeboard_dashboard.views.schedule_edit import EDIT, PATH, texts_sent
+from wakeboard_dashboard.web import params
+from wakeboard_dashboard.web.answers import local_path, respond, wanted
+from wakeboard_dashboard.web.connection import as_of, reading, writing
+from wakeboard_dashboard.web.security import require
 from wakeboard_dashboard.words import schedule as words
 from wakeboard_dashboard.words import schedule_form as form
 

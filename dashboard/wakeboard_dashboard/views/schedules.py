@@ -15,9 +15,6 @@ from wakeboard.core.text.redaction import redact
 from wakeboard.database.tables import job_definitions
 from wakeboard.queue import definitions
 from wakeboard.schedules import registered
-from wakeboard_dashboard import params
-from wakeboard_dashboard.connection import as_of, reading
-from wakeboard_dashboard.errors import Elsewhere
 from wakeboard_dashboard.existing import missing
 from wakeboard_dashboard.kept import kept
 from wakeboard_dashboard.live import add_page, rows_twin
@@ -26,6 +23,9 @@ from wakeboard_dashboard.queries import asked, fires, odd_schedules, schedules
 from wakeboard_dashboard.queries.known_schedules import Known
 from wakeboard_dashboard.verbs import add_verb
 from wakeboard_dashboard.views.audit import word_of
+from wakeboard_dashboard.web import params
+from wakeboard_dashboard.web.connection import as_of, reading
+from wakeboard_dashboard.web.errors import Elsewhere
 from wakeboard_dashboard.words import schedule as words
 from wakeboard_dashboard.words.changes import changes, hidden, whole
 from wakeboard_dashboard.words.oddities import MEANINGS, counted, oddities

@@ -21,13 +21,14 @@ from wakeboard.core.text.texts import first_line
 from wakeboard.database import db
 from wakeboard.database.db import DatabaseError
 from wakeboard.database.horizon import Holder
-from wakeboard_dashboard import formats, params
-from wakeboard_dashboard.connection import as_of, database, looking, reading
-from wakeboard_dashboard.costs import Page
+from wakeboard_dashboard import formats
 from wakeboard_dashboard.live import add_page
-from wakeboard_dashboard.measuring import costs
 from wakeboard_dashboard.queries import health, system, workers
-from wakeboard_dashboard.replica import TOLD_SECONDS
+from wakeboard_dashboard.web import params
+from wakeboard_dashboard.web.connection import as_of, database, looking, reading
+from wakeboard_dashboard.web.costs import Page
+from wakeboard_dashboard.web.measuring import costs
+from wakeboard_dashboard.web.replica import TOLD_SECONDS
 
 blueprint = Blueprint("system", __name__)
 

@@ -18,15 +18,15 @@ from wakeboard.core.text.redaction import redact
 from wakeboard.database.audit import Actor
 from wakeboard.database.tables import job_types
 from wakeboard.queue import Answer, types
-from wakeboard_dashboard import params
-from wakeboard_dashboard.connection import as_of, reading
 from wakeboard_dashboard.formats import number, plural
 from wakeboard_dashboard.live import add_page
 from wakeboard_dashboard.queries import holding
 from wakeboard_dashboard.queries import types as query
-from wakeboard_dashboard.scopes import Scope
 from wakeboard_dashboard.usual import last_day
 from wakeboard_dashboard.verbs import add_verb, body
+from wakeboard_dashboard.web import params
+from wakeboard_dashboard.web.connection import as_of, reading
+from wakeboard_dashboard.web.scopes import Scope
 from wakeboard_dashboard.words import ends
 from wakeboard_dashboard.words.policy import retries
 

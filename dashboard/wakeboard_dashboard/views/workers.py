@@ -10,11 +10,11 @@ from flask import Blueprint
 from sqlalchemy import RowMapping
 
 from wakeboard.queue import types
-from wakeboard_dashboard import params
-from wakeboard_dashboard.connection import reading
 from wakeboard_dashboard.live import add_page
 from wakeboard_dashboard.queries import asked, workers
 from wakeboard_dashboard.verbs import add_verb
+from wakeboard_dashboard.web import params
+from wakeboard_dashboard.web.connection import reading
 
 blueprint = Blueprint("workers", __name__)
 

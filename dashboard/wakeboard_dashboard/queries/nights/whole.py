@@ -19,7 +19,6 @@ from wakeboard.reporting.nights import missed as missed_fires
 from wakeboard.reporting.nights.minutes import Minutes, Ran
 from wakeboard.reporting.nights.unmanned import Unmanned, unmanned
 from wakeboard.reporting.nights.usual import Usual, medians, usual_until
-from wakeboard_dashboard import params
 from wakeboard_dashboard.pictures import gantt
 from wakeboard_dashboard.queries import audit, errors, removed
 from wakeboard_dashboard.queries.errors import Found, Group, Window
@@ -31,6 +30,7 @@ from wakeboard_dashboard.queries.nights import failures, hours
 from wakeboard_dashboard.queries.nights.failures import Failures
 from wakeboard_dashboard.queries.nights.hours import KeptMinutes
 from wakeboard_dashboard.queries.settled import Settled
+from wakeboard_dashboard.web import params
 from wakeboard_dashboard.words import night as words
 
 Answer = TypeVar("Answer")

@@ -13,7 +13,7 @@ from urllib.parse import SplitResult, urlsplit
 from flask import Response, abort, current_app, jsonify, make_response, redirect, render_template, request
 
 from wakeboard.queue import Answer
-from wakeboard_dashboard.connection import FRESH_COOKIE, FRESH_SECONDS
+from wakeboard_dashboard.web.connection import FRESH_COOKIE, FRESH_SECONDS
 
 # Who asks these is a program, whatever it accepts.
 PROBES = ("/healthz", "/readyz", "/statusz", "/metrics")

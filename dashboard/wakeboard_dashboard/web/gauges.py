@@ -10,8 +10,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
-from wakeboard_dashboard.connection import as_of, reading
 from wakeboard_dashboard.queries import alerts, health, leases, overview, types
+from wakeboard_dashboard.web.connection import as_of, reading
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 

@@ -22,7 +22,7 @@ from sqlalchemy.pool import Pool
 
 from wakeboard.core.text.stored import make_readable
 from wakeboard.database import db
-from wakeboard_dashboard import replica
+from wakeboard_dashboard.web import replica
 
 CONNECT_SECONDS = 3
 STATEMENT_SECONDS = 5

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 
 from flask import Flask, Response, current_app, request
 
-from wakeboard_dashboard import files
+from wakeboard_dashboard.web import files
 
 # Below this the headers outweigh what is saved.
 LEAST_BYTES = 500

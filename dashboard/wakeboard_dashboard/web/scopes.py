@@ -2,7 +2,7 @@
 
     add_page(blueprint, "/runs/<id:run_id>", …, scope=Scope.RUN)
 
-Only marks; ``wakeboard_dashboard.security`` reads the marks and keeps to them.
+Only marks; ``wakeboard_dashboard.web.security`` reads the marks and keeps to them.
 """
 
 from __future__ import annotations

@@ -21,13 +21,14 @@ from wakeboard.core.states import Role, Verb
 from wakeboard.database import audit
 from wakeboard.database.audit import NOBODY, Actor
 from wakeboard.queue import scope
-from wakeboard_dashboard import again, strangers
-from wakeboard_dashboard.answers import PROBES, came_from, is_ours, parts_of, wanted
-from wakeboard_dashboard.connection import writing
+from wakeboard_dashboard import again
 from wakeboard_dashboard.existing import missing
-from wakeboard_dashboard.files import STATIC, fingerprint
 from wakeboard_dashboard.formats import visible
-from wakeboard_dashboard.scopes import Scope, declared
+from wakeboard_dashboard.web import strangers
+from wakeboard_dashboard.web.answers import PROBES, came_from, is_ours, parts_of, wanted
+from wakeboard_dashboard.web.connection import writing
+from wakeboard_dashboard.web.files import STATIC, fingerprint
+from wakeboard_dashboard.web.scopes import Scope, declared
 
 log = logging.getLogger("wakeboard.web")
 
@@ -89,7 +90,7 @@ def guard() -> Response | None:
 
 
 def _keep_to_types(actor: Actor) -> None:
-    """Let a token for some job types reach what ``wakeboard_dashboard.scopes`` declares for it, nothing else.
+    """Let a token for some job types reach what ``wakeboard_dashboard.web.scopes`` declares for it, nothing else.
 
     Raises NotFound for a run of another type, as for one that is not there; Forbidden for everything else.
     An address that does not exist is left to say so.

@@ -1,4 +1,4 @@
-"""Measures every request, for ``wakeboard_dashboard.costs``: its time, and that of its statements."""
+"""Measures every request, for ``wakeboard_dashboard.web.costs``: its time, and that of its statements."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from flask import Flask, Response, current_app, g, has_app_context, request
 from sqlalchemy import Engine, event
 from sqlalchemy.pool import QueuePool
 
-from wakeboard_dashboard import files
-from wakeboard_dashboard.costs import Costs, Spent
+from wakeboard_dashboard.web import files
+from wakeboard_dashboard.web.costs import Costs, Spent
 
 STATIC = "static files"
 ELSEWHERE = "no page"
