@@ -20,10 +20,11 @@ from wakeboard.config.settings import Settings
 from wakeboard.core.errors.fingerprint import DIGITS
 from wakeboard.core.states import VERBS
 from wakeboard.core.text.redaction import redact
-from wakeboard_dashboard import attention, formats, fragments, live, rendering, turns
+from wakeboard_dashboard import attention, formats, fragments, live, rendering
 from wakeboard_dashboard.keyboard import GO, KEYS
 from wakeboard_dashboard.pictures.charts import bar_chart, spread_chart
 from wakeboard_dashboard.pictures.sparks import sparkline
+from wakeboard_dashboard.server import turns
 from wakeboard_dashboard.views import BLUEPRINTS
 from wakeboard_dashboard.web import (
     answers,

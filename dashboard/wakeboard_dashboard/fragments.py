@@ -1,7 +1,7 @@
 """The answers of live regions: 304 when the asker has it already, and one look for all who ask at once.
 
 What a region shows is shaped by its address, the role of who asks and how their browser shows pages; whoever
-has these in common is given the same answer, see ``wakeboard_dashboard.polls``.
+has these in common is given the same answer, see ``wakeboard_dashboard.server.polls``.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from time import monotonic
 
 from flask import Flask, Response, current_app, g, request
 
-from wakeboard_dashboard.board import View
 from wakeboard_dashboard.formats import iso, local
-from wakeboard_dashboard.polls import EXTENSION, Polls, digest
+from wakeboard_dashboard.server.board import View
+from wakeboard_dashboard.server.polls import EXTENSION, Polls, digest
 from wakeboard_dashboard.web.connection import FRESH_COOKIE, as_of, database
 from wakeboard_dashboard.web.preferences import CHOICES
 

@@ -13,7 +13,8 @@ import pytest
 from jinja2 import Environment, FileSystemLoader, TemplateSyntaxError
 
 from tests.dashboard.apps import an_app
-from wakeboard_dashboard import compiling, kept_templates, serve
+from wakeboard_dashboard import compiling, kept_templates
+from wakeboard_dashboard.server import serve
 
 
 def _environment(folder: Path, **templates: str) -> Environment:

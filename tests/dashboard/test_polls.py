@@ -21,8 +21,8 @@ from wakeboard.accounts import users
 from wakeboard.core.states import Role
 from wakeboard.database.audit import Actor
 from wakeboard.queue.operator import cancel
-from wakeboard_dashboard.board import CHOICE, Board, News, View, shared_memory
-from wakeboard_dashboard.polls import Polls
+from wakeboard_dashboard.server.board import CHOICE, Board, News, View, shared_memory
+from wakeboard_dashboard.server.polls import Polls
 from wakeboard_dashboard.web.connection import writing
 from wakeboard_dashboard.web.security import HEADERS
 

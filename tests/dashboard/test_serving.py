@@ -25,7 +25,7 @@ from wakeboard.config import certificates
 from wakeboard.config.settings import Settings, SettingsError
 from wakeboard.core.states import Role
 from wakeboard.database.audit import Actor
-from wakeboard_dashboard import serve
+from wakeboard_dashboard.server import serve
 
 BOSS = Actor("cli:boss", Role.ADMIN, "cli")
 PASSWORD = "seven small boats at dawn"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from time import sleep
 
-from wakeboard_dashboard import sharing
-from wakeboard_dashboard.sharing import PATIENCE_SECONDS, Share
+from wakeboard_dashboard.server import sharing
+from wakeboard_dashboard.server.sharing import PATIENCE_SECONDS, Share
 
 
 def test_a_connection_is_left_for_the_process_that_has_fewer() -> None:

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from time import monotonic, sleep
 
-from wakeboard_dashboard.turns import Turns
+from wakeboard_dashboard.server.turns import Turns
 
 
 def begin(turns: Turns, page: Callable[[], object]) -> threading.Thread:

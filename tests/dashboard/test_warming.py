@@ -18,7 +18,8 @@ from tests.browser.places import serving
 from tests.conftest import Connection
 from tests.processes import free_port, wait_until
 from wakeboard.config.settings import Settings
-from wakeboard_dashboard import NAVIGATION, create_app, serve, turns, warming
+from wakeboard_dashboard import NAVIGATION, create_app
+from wakeboard_dashboard.server import serve, turns, warming
 from wakeboard_dashboard.web.connection import Database
 
 WEB_SESSIONS = """
@@ -171,7 +172,7 @@ def test_no_page_is_made_ahead_where_the_database_does_not_answer(caplog: pytest
 def test_what_no_page_needs_is_not_loaded(database: str) -> None:
     code = (
         "import logging, sys\n"
-        "from wakeboard_dashboard import create_app, serve, warming\n"
+        "from wakeboard_dashboard import create_app; from wakeboard_dashboard.server import serve, warming\n"
         "from wakeboard.config.settings import Settings\n"
         "app = create_app(Settings.load({'database_url': sys.argv[1]}, environ={}))\n"
         "warming.LONGEST_SECONDS, warming.LAST_SECONDS = 60.0, 90.0\n"

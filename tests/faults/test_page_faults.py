@@ -17,7 +17,7 @@ from tests.faults.rows import Scale, fault
 from tests.processes import Wakeboard, wait_until
 from wakeboard.accounts.tokens import create_token
 from wakeboard.core.states import Role
-from wakeboard_dashboard import serve
+from wakeboard_dashboard.server import serve
 
 __all__ = ["cluster", "database"]
 Measured = Callable[[str], None]

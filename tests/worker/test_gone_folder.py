@@ -14,7 +14,7 @@ import pytest
 from tests.factories import Connection
 from tests.processes import free_port, surroundings, wait_until, wakeboard
 from tests.worker.motion import SHORT, insert, wait_until_status
-from wakeboard_dashboard.serve import WORKERS
+from wakeboard_dashboard.server.serve import WORKERS
 
 COMMANDS = (["worker"], ["worker", "--app", "jobs"], ["tick"], ["up"], ["web"])
 OTHERS = (

@@ -22,7 +22,7 @@ from werkzeug.test import Client, create_environ
 
 from wakeboard.database.audit import NOBODY
 from wakeboard_dashboard import NAVIGATION
-from wakeboard_dashboard.turns import EXTENSION, Turns
+from wakeboard_dashboard.server.turns import EXTENSION, Turns
 from wakeboard_dashboard.web import files, preferences
 from wakeboard_dashboard.web.errors import in_a_line
 

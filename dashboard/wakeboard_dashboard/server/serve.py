@@ -1,7 +1,7 @@
 """The dashboard under gunicorn: where it may listen, how many threads, what it logs.
 
 Never Werkzeug's own server, whose debugger runs code. No connection is open at the fork, see
-``wakeboard_dashboard.warming``.
+``wakeboard_dashboard.server.warming``.
 """
 
 from __future__ import annotations
@@ -28,9 +28,10 @@ from gunicorn.app.base import BaseApplication
 from wakeboard.alerts.sentinel import Sentinel
 from wakeboard.config import stop_signals
 from wakeboard.database import db
-from wakeboard_dashboard import compiling, kept_templates, polls, sharing, warming
-from wakeboard_dashboard.board import Board
-from wakeboard_dashboard.board import shared_memory as board_memory
+from wakeboard_dashboard import compiling, kept_templates
+from wakeboard_dashboard.server import polls, sharing, warming
+from wakeboard_dashboard.server.board import Board
+from wakeboard_dashboard.server.board import shared_memory as board_memory
 from wakeboard_dashboard.web import measuring
 from wakeboard_dashboard.web.costs import shared_memory
 
@@ -41,7 +42,7 @@ log = logging.getLogger("wakeboard.web")
 MEMORY = "/dev/shm"
 WORKERS = 2
 THREADS = 8
-# The major version of gunicorn whose worker ``wakeboard_dashboard.listening`` extends.
+# The major version of gunicorn whose worker ``wakeboard_dashboard.server.listening`` extends.
 KNOWN_INSIDE = 27
 NOT_TAKEN = (signal.SIGUSR2, signal.SIGTTIN, signal.SIGTTOU)
 # How long whoever listens on our address may take to leave it.
@@ -196,7 +197,9 @@ def worker_class() -> str:
     The short cut before the threads is of no other use than to be quick.
     """
     return (
-        "wakeboard_dashboard.listening.Listening" if gunicorn.version_info[0] == KNOWN_INSIDE else "gthread"
+        "wakeboard_dashboard.server.listening.Listening"
+        if gunicorn.version_info[0] == KNOWN_INSIDE
+        else "gthread"
     )
 
 

@@ -27,7 +27,7 @@ from wakeboard.core.states import Role
 from wakeboard.core.text.texts import described
 from wakeboard.database.db import DatabaseError
 from wakeboard.reporting.liveness import Beat
-from wakeboard_dashboard.board import Board, News, View
+from wakeboard_dashboard.server.board import Board, News, View
 from wakeboard_dashboard.web.connection import writing
 
 EXTENSION = "wakeboard_polls"

@@ -16,8 +16,8 @@ from typing import Any
 from gunicorn.workers.gthread import ThreadWorker
 
 from wakeboard_dashboard.live import FRAGMENTS
-from wakeboard_dashboard.polls import Polls
-from wakeboard_dashboard.sharing import PAUSE_SECONDS, Share
+from wakeboard_dashboard.server.polls import Polls
+from wakeboard_dashboard.server.sharing import PAUSE_SECONDS, Share
 
 log = logging.getLogger("wakeboard.web")
 

@@ -1,0 +1,1 @@
+"""How the dashboard is served: gunicorn, where it listens, how it starts."""
