@@ -20,8 +20,9 @@ from wakeboard.config.settings import Settings
 from wakeboard.core.errors.fingerprint import DIGITS
 from wakeboard.core.states import VERBS
 from wakeboard.core.text.redaction import redact
-from wakeboard_dashboard import attention, formats, fragments, live, rendering
-from wakeboard_dashboard.keyboard import GO, KEYS
+from wakeboard_dashboard import formats
+from wakeboard_dashboard.pages import attention, fragments, live, rendering
+from wakeboard_dashboard.pages.keyboard import GO, KEYS
 from wakeboard_dashboard.pictures.charts import bar_chart, spread_chart
 from wakeboard_dashboard.pictures.sparks import sparkline
 from wakeboard_dashboard.server import turns

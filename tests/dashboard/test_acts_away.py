@@ -17,7 +17,7 @@ from tests.middleman import Middleman, Way, between
 from wakeboard.accounts import users
 from wakeboard.core.states import Role
 from wakeboard.database.db import DatabaseError
-from wakeboard_dashboard import verbs
+from wakeboard_dashboard.pages import verbs
 from wakeboard_dashboard.web import errors
 
 SHAPES = {

@@ -13,7 +13,7 @@ import pytest
 from jinja2 import Environment, FileSystemLoader, TemplateSyntaxError
 
 from tests.dashboard.apps import an_app
-from wakeboard_dashboard import compiling, kept_templates
+from wakeboard_dashboard.pages import compiling, kept_templates
 from wakeboard_dashboard.server import serve
 
 

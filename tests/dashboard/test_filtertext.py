@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from werkzeug.datastructures import MultiDict
 
-from wakeboard_dashboard.filtertext import read_line, write_line
+from wakeboard_dashboard.pages.filtertext import read_line, write_line
 from wakeboard_dashboard.views.runs import FIELDS
 from wakeboard_dashboard.web.params import WrongFilter, read_filters
 

@@ -22,7 +22,7 @@ from wakeboard.cli import cli
 from wakeboard.core.states import Role
 from wakeboard.database.audit import Actor
 from wakeboard_dashboard import MORE_PAGES, NAVIGATION
-from wakeboard_dashboard.keyboard import GO
+from wakeboard_dashboard.pages.keyboard import GO
 from wakeboard_dashboard.web.connection import reading
 from wakeboard_dashboard.words.pages import ANSWERS
 

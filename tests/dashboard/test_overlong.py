@@ -13,7 +13,7 @@ from tests.conftest import Connection
 from tests.dashboard.apps import overhear
 from tests.dashboard.conftest import assert_fragments_match
 from tests.factories import a_run, a_worker, from_now, insert
-from wakeboard_dashboard import usual
+from wakeboard_dashboard.pages import usual
 from wakeboard_dashboard.queries.overlong import is_overlong, limit_seconds
 from wakeboard_dashboard.queries.types import Pace
 

@@ -16,7 +16,7 @@ from tests.dashboard.conftest import SAME_ORIGIN
 from tests.dashboard.everything import Filling, addresses, furnish, is_page, plain_text
 from wakeboard.accounts import users
 from wakeboard.core.states import Role
-from wakeboard_dashboard import attention
+from wakeboard_dashboard.pages import attention
 from wakeboard_dashboard.web.connection import Database
 
 # The most statements that one GET of a page, its fragments included, may send; its twin in the second place.

@@ -18,7 +18,7 @@ from wakeboard.core.states import Role
 from wakeboard.database.audit import Actor
 from wakeboard.queue import retry_now
 from wakeboard_dashboard import create_app
-from wakeboard_dashboard.verbs import add_verb
+from wakeboard_dashboard.pages.verbs import add_verb
 from wakeboard_dashboard.web import answers, strangers
 from wakeboard_dashboard.web.answers import PROBES
 

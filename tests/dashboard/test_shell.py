@@ -21,7 +21,7 @@ from tests.dashboard.conftest import AsRole
 from wakeboard.config.settings import Settings
 from wakeboard.database.tables import job_runs
 from wakeboard_dashboard import create_app, formats, ui_root
-from wakeboard_dashboard.live import fragment_tag
+from wakeboard_dashboard.pages.live import fragment_tag
 from wakeboard_dashboard.queries.keyset import keyset_page
 from wakeboard_dashboard.web import params
 from wakeboard_dashboard.web.answers import local_path

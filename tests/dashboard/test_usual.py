@@ -10,7 +10,7 @@ from flask.testing import FlaskClient
 
 from tests.conftest import Connection
 from tests.factories import a_type
-from wakeboard_dashboard import usual
+from wakeboard_dashboard.pages import usual
 from wakeboard_dashboard.queries import ended, hours
 from wakeboard_dashboard.queries.ended import Times
 

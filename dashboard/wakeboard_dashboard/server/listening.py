@@ -15,7 +15,7 @@ from typing import Any
 
 from gunicorn.workers.gthread import ThreadWorker
 
-from wakeboard_dashboard.live import FRAGMENTS
+from wakeboard_dashboard.pages.live import FRAGMENTS
 from wakeboard_dashboard.server.polls import Polls
 from wakeboard_dashboard.server.sharing import PAUSE_SECONDS, Share
 

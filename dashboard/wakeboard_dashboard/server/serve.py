@@ -28,7 +28,7 @@ from gunicorn.app.base import BaseApplication
 from wakeboard.alerts.sentinel import Sentinel
 from wakeboard.config import stop_signals
 from wakeboard.database import db
-from wakeboard_dashboard import compiling, kept_templates
+from wakeboard_dashboard.pages import compiling, kept_templates
 from wakeboard_dashboard.server import polls, sharing, warming
 from wakeboard_dashboard.server.board import Board
 from wakeboard_dashboard.server.board import shared_memory as board_memory

@@ -19,9 +19,9 @@ from wakeboard.core.text.redaction import redact
 from wakeboard.core.time.durations import parse_duration
 from wakeboard.database.audit import Actor
 from wakeboard.queue import Answer, alerts
-from wakeboard_dashboard.live import add_page
+from wakeboard_dashboard.pages.live import add_page
+from wakeboard_dashboard.pages.verbs import add_verb, body
 from wakeboard_dashboard.queries import alerts as query
-from wakeboard_dashboard.verbs import add_verb, body
 from wakeboard_dashboard.web import params
 from wakeboard_dashboard.web.connection import as_of, reading
 

@@ -9,9 +9,9 @@ from flask import Blueprint, abort, g, request
 
 from wakeboard.database.audit import Actor
 from wakeboard.queue import Answer, EnqueueError, NewRun, by_hand, holding
+from wakeboard_dashboard.pages.verbs import add_verb, body
 from wakeboard_dashboard.queries import holding as query
 from wakeboard_dashboard.queries import runs
-from wakeboard_dashboard.verbs import add_verb, body
 from wakeboard_dashboard.views.run_verbs import payload_given
 from wakeboard_dashboard.web import params
 from wakeboard_dashboard.web.connection import as_of, reading

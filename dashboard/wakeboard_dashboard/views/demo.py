@@ -15,8 +15,8 @@ from flask import Blueprint, abort, current_app
 
 from wakeboard.database.audit import Actor
 from wakeboard.queue import Answer
-from wakeboard_dashboard.live import add_page
-from wakeboard_dashboard.verbs import add_verb
+from wakeboard_dashboard.pages.live import add_page
+from wakeboard_dashboard.pages.verbs import add_verb
 from wakeboard_dashboard.web import params
 from wakeboard_dashboard.web.connection import may_ask_in_passing, reading
 

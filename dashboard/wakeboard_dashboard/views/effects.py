@@ -10,9 +10,9 @@ from flask import Blueprint, abort
 from wakeboard.database.audit import Actor
 from wakeboard.queue import Answer
 from wakeboard.queue.effects import settle
-from wakeboard_dashboard.live import add_page, rows_twin
+from wakeboard_dashboard.pages.live import add_page, rows_twin
+from wakeboard_dashboard.pages.verbs import add_verb, body
 from wakeboard_dashboard.queries import effects
-from wakeboard_dashboard.verbs import add_verb, body
 from wakeboard_dashboard.web import params
 from wakeboard_dashboard.web.connection import reading
 

@@ -13,9 +13,9 @@ from urllib.parse import quote, urlencode
 
 from flask import Blueprint, g
 
-from wakeboard_dashboard import failures
-from wakeboard_dashboard.kept import kept
-from wakeboard_dashboard.live import add_page
+from wakeboard_dashboard.pages import failures
+from wakeboard_dashboard.pages.kept import kept
+from wakeboard_dashboard.pages.live import add_page
 from wakeboard_dashboard.pictures.sparks import trend
 from wakeboard_dashboard.queries import errors, runs
 from wakeboard_dashboard.queries import groups as kept_groups

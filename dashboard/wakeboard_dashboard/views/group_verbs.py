@@ -11,9 +11,9 @@ from wakeboard.core.states import FAILING, VERBS, Status
 from wakeboard.database.audit import Actor
 from wakeboard.queue import Answer
 from wakeboard.queue import errors as moves
-from wakeboard_dashboard import everything, failures
+from wakeboard_dashboard.pages import everything, failures
+from wakeboard_dashboard.pages.verbs import add_verb, body, refuse_unread
 from wakeboard_dashboard.queries import groups
-from wakeboard_dashboard.verbs import add_verb, body, refuse_unread
 from wakeboard_dashboard.views.alerts import seconds_of
 from wakeboard_dashboard.views.error_group import ONE, capped, kept_group
 from wakeboard_dashboard.web import answers, params

@@ -10,13 +10,13 @@ from sqlalchemy import RowMapping
 
 from wakeboard import queue as transitions
 from wakeboard.core.leases import NAMES, STATES, takeover
-from wakeboard_dashboard import usual
-from wakeboard_dashboard.live import add_page
+from wakeboard_dashboard.pages import usual
+from wakeboard_dashboard.pages.live import add_page
+from wakeboard_dashboard.pages.verbs import add_verb
 from wakeboard_dashboard.queries import leases
 from wakeboard_dashboard.queries.keyset import Rows
 from wakeboard_dashboard.queries.overlong import is_overlong
 from wakeboard_dashboard.queries.runs import type_names
-from wakeboard_dashboard.verbs import add_verb
 from wakeboard_dashboard.web import params
 from wakeboard_dashboard.web.connection import as_of, reading
 from wakeboard_dashboard.web.scopes import Scope

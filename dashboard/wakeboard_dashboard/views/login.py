@@ -10,7 +10,7 @@ from flask import Blueprint, Response, abort, current_app, g, redirect, render_t
 from wakeboard.accounts import users
 from wakeboard.database import audit
 from wakeboard.database.audit import Actor
-from wakeboard_dashboard import again
+from wakeboard_dashboard.pages import again
 from wakeboard_dashboard.web import strangers
 from wakeboard_dashboard.web.answers import local_path, see_other
 from wakeboard_dashboard.web.connection import writing

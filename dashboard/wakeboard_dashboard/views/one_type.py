@@ -12,12 +12,12 @@ from sqlalchemy import RowMapping
 
 from wakeboard.core.instructions import command_user, no_worker_for
 from wakeboard.core.text.redaction import redact
-from wakeboard_dashboard.existing import missing
-from wakeboard_dashboard.live import add_page
+from wakeboard_dashboard.pages.existing import missing
+from wakeboard_dashboard.pages.live import add_page
+from wakeboard_dashboard.pages.usual import last_day
 from wakeboard_dashboard.pictures.spreads import spread
 from wakeboard_dashboard.queries import hours, one_type
 from wakeboard_dashboard.queries import types as query
-from wakeboard_dashboard.usual import last_day
 from wakeboard_dashboard.views.types import ONE, capped, path_of
 from wakeboard_dashboard.web import params
 from wakeboard_dashboard.web.connection import reading

@@ -9,8 +9,8 @@ from flask import Blueprint, abort
 from sqlalchemy import RowMapping
 
 from wakeboard.core.text.redaction import redact
-from wakeboard_dashboard.existing import missing
-from wakeboard_dashboard.live import add_page
+from wakeboard_dashboard.pages.existing import missing
+from wakeboard_dashboard.pages.live import add_page
 from wakeboard_dashboard.queries import asked, one_type, one_worker, workers
 from wakeboard_dashboard.views.system import loop_error
 from wakeboard_dashboard.views.workers import ASKED, COLOURS, PATH, path_of, why_not

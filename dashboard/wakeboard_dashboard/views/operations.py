@@ -11,12 +11,12 @@ from sqlalchemy import RowMapping
 from wakeboard.bulk import control, rules
 from wakeboard.core.states import Role
 from wakeboard.core.text.redaction import redact
-from wakeboard_dashboard.confirmed import filters_of
-from wakeboard_dashboard.filtertext import write_line
-from wakeboard_dashboard.live import add_page, rows_twin
+from wakeboard_dashboard.pages.confirmed import filters_of
+from wakeboard_dashboard.pages.filtertext import write_line
+from wakeboard_dashboard.pages.live import add_page, rows_twin
+from wakeboard_dashboard.pages.verbs import add_verb
 from wakeboard_dashboard.pictures.shares import WIDTH, shares
 from wakeboard_dashboard.queries import operations, runs
-from wakeboard_dashboard.verbs import add_verb
 from wakeboard_dashboard.web import params
 from wakeboard_dashboard.web.connection import as_of, reading
 from wakeboard_dashboard.web.params import WrongFilter

@@ -17,10 +17,10 @@ from wakeboard.core.states import CLAIMABLE, VERBS, Status, Verb, allowed
 from wakeboard.core.text.redaction import redact
 from wakeboard.database.tables import job_attempts, job_runs
 from wakeboard.reporting.waits.reasons import Reason
-from wakeboard_dashboard import usual
-from wakeboard_dashboard.existing import missing
 from wakeboard_dashboard.formats import pretty, visible
-from wakeboard_dashboard.live import FRAGMENTS, add_page
+from wakeboard_dashboard.pages import usual
+from wakeboard_dashboard.pages.existing import missing
+from wakeboard_dashboard.pages.live import FRAGMENTS, add_page
 from wakeboard_dashboard.pictures.lanes import lanes
 from wakeboard_dashboard.pictures.tree import tree
 from wakeboard_dashboard.queries import leases

@@ -11,11 +11,11 @@ from sqlalchemy import RowMapping
 from wakeboard.database.audit import Actor
 from wakeboard.queue import Answer, views
 from wakeboard.reporting.filters.runs import FIELDS
-from wakeboard_dashboard.confirmed import YES
-from wakeboard_dashboard.filtertext import write_line
+from wakeboard_dashboard.pages.confirmed import YES
+from wakeboard_dashboard.pages.filtertext import write_line
+from wakeboard_dashboard.pages.verbs import add_verb, body
 from wakeboard_dashboard.queries import runs
 from wakeboard_dashboard.queries import views as query
-from wakeboard_dashboard.verbs import add_verb, body
 from wakeboard_dashboard.web import params
 from wakeboard_dashboard.web.connection import reading
 

@@ -12,9 +12,9 @@ from flask import Blueprint, Response, current_app, g, jsonify, make_response, r
 from wakeboard.queue import Answer, definitions
 from wakeboard.queue.by_hand import near
 from wakeboard.queue.definitions import Definition, DefinitionError
-from wakeboard_dashboard.existing import is_there, missing
+from wakeboard_dashboard.pages.existing import is_there, missing
+from wakeboard_dashboard.pages.verbs import refuse_unread
 from wakeboard_dashboard.queries import runs
-from wakeboard_dashboard.verbs import refuse_unread
 from wakeboard_dashboard.views.schedule_edit import EDIT, PATH, texts_sent
 from wakeboard_dashboard.web import params
 from wakeboard_dashboard.web.answers import local_path, respond, wanted

@@ -15,13 +15,13 @@ from wakeboard.core.text.redaction import redact
 from wakeboard.database.tables import job_definitions
 from wakeboard.queue import definitions
 from wakeboard.schedules import registered
-from wakeboard_dashboard.existing import missing
-from wakeboard_dashboard.kept import kept
-from wakeboard_dashboard.live import add_page, rows_twin
+from wakeboard_dashboard.pages.existing import missing
+from wakeboard_dashboard.pages.kept import kept
+from wakeboard_dashboard.pages.live import add_page, rows_twin
+from wakeboard_dashboard.pages.verbs import add_verb
 from wakeboard_dashboard.pictures.marks import marks
 from wakeboard_dashboard.queries import asked, fires, odd_schedules, schedules
 from wakeboard_dashboard.queries.known_schedules import Known
-from wakeboard_dashboard.verbs import add_verb
 from wakeboard_dashboard.views.audit import word_of
 from wakeboard_dashboard.web import params
 from wakeboard_dashboard.web.connection import as_of, reading

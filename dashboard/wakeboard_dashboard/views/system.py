@@ -22,7 +22,7 @@ from wakeboard.database import db
 from wakeboard.database.db import DatabaseError
 from wakeboard.database.horizon import Holder
 from wakeboard_dashboard import formats
-from wakeboard_dashboard.live import add_page
+from wakeboard_dashboard.pages.live import add_page
 from wakeboard_dashboard.queries import health, system, workers
 from wakeboard_dashboard.web import params
 from wakeboard_dashboard.web.connection import as_of, database, looking, reading

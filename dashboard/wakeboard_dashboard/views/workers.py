@@ -10,9 +10,9 @@ from flask import Blueprint
 from sqlalchemy import RowMapping
 
 from wakeboard.queue import types
-from wakeboard_dashboard.live import add_page
+from wakeboard_dashboard.pages.live import add_page
+from wakeboard_dashboard.pages.verbs import add_verb
 from wakeboard_dashboard.queries import asked, workers
-from wakeboard_dashboard.verbs import add_verb
 from wakeboard_dashboard.web import params
 from wakeboard_dashboard.web.connection import reading
 

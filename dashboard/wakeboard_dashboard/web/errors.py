@@ -19,7 +19,7 @@ from wakeboard.core.states import VERBS
 from wakeboard.core.text.texts import first_line
 from wakeboard.database.db import NO_TABLES, DatabaseError, RefusedError, UnfitError
 from wakeboard.reporting.filters.values import FilterError
-from wakeboard_dashboard import again
+from wakeboard_dashboard.pages import again
 from wakeboard_dashboard.web.answers import wanted
 from wakeboard_dashboard.web.security import OPEN_PATHS
 

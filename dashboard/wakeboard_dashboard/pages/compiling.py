@@ -16,7 +16,7 @@ from types import CodeType
 from jinja2 import BytecodeCache, Environment
 from jinja2.bccache import Bucket
 
-from wakeboard_dashboard import kept_templates
+from wakeboard_dashboard.pages import kept_templates
 
 PROCESSES = 2
 

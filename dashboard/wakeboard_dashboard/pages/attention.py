@@ -18,8 +18,8 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from wakeboard.alerts.finding import Finding
 from wakeboard.database.db import DatabaseError
-from wakeboard_dashboard import usual
-from wakeboard_dashboard.kept import kept
+from wakeboard_dashboard.pages import usual
+from wakeboard_dashboard.pages.kept import kept
 from wakeboard_dashboard.queries import alerts, overview, rising
 from wakeboard_dashboard.queries.overlong import Overlong, overlong
 from wakeboard_dashboard.queries.overview import Counts

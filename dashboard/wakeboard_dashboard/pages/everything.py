@@ -17,9 +17,9 @@ from wakeboard.bulk import matching, rules
 from wakeboard.bulk.matching import Preview
 from wakeboard.bulk.start import Wanted, start, unconfirmed
 from wakeboard.core.states import VERBS
-from wakeboard_dashboard import verbs
-from wakeboard_dashboard.confirmed import also_of, filters_of, options_of, seen_of
-from wakeboard_dashboard.filtertext import write_line
+from wakeboard_dashboard.pages import verbs
+from wakeboard_dashboard.pages.confirmed import also_of, filters_of, options_of, seen_of
+from wakeboard_dashboard.pages.filtertext import write_line
 from wakeboard_dashboard.web import answers, security
 from wakeboard_dashboard.web.connection import as_of, reading, writing
 from wakeboard_dashboard.web.params import Filters, readable

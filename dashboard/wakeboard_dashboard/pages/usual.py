@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 
 from flask import current_app, g
 
-from wakeboard_dashboard.kept import kept
+from wakeboard_dashboard.pages.kept import kept
 from wakeboard_dashboard.queries import hourly, hours
 from wakeboard_dashboard.queries.types import Pace, pace_of
 from wakeboard_dashboard.web.connection import as_of, reading

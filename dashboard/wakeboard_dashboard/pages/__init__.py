@@ -1,0 +1,1 @@
+"""A page and its fragments, its verbs, and how its templates are rendered."""
