@@ -20,12 +20,13 @@ from wakeboard.config.settings import Settings
 from wakeboard.core.errors.fingerprint import DIGITS
 from wakeboard.core.states import VERBS
 from wakeboard.core.text.redaction import redact
-from wakeboard_dashboard import formats
 from wakeboard_dashboard.pages import attention, fragments, live, rendering
 from wakeboard_dashboard.pages.keyboard import GO, KEYS
 from wakeboard_dashboard.pictures.charts import bar_chart, spread_chart
 from wakeboard_dashboard.pictures.sparks import sparkline
 from wakeboard_dashboard.server import turns
+from wakeboard_dashboard.text import formats
+from wakeboard_dashboard.text.pages import answers as page_answers
 from wakeboard_dashboard.views import BLUEPRINTS
 from wakeboard_dashboard.web import (
     answers,
@@ -38,7 +39,6 @@ from wakeboard_dashboard.web import (
     security,
 )
 from wakeboard_dashboard.web.params import LARGEST_ID
-from wakeboard_dashboard.words.pages import answers as page_answers
 
 LARGEST_BODY = 1_000_000
 LOCAL_HOSTS = ("localhost", "127.0.0.1", "[::1]")

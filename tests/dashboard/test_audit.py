@@ -13,8 +13,8 @@ from tests.conftest import Connection
 from tests.dashboard.apps import overhear
 from tests.dashboard.conftest import AsRole, assert_fragments_match, assert_shown_as_text, fragments_of
 from tests.factories import a_definition, a_run, from_now, insert, row
+from wakeboard_dashboard.text.changes import changes
 from wakeboard_dashboard.views import audit as audit_page
-from wakeboard_dashboard.words.changes import changes
 
 JSON = {"Accept": "application/json"}
 HOSTILE = "<img src=x onerror=alert(1)>\u202e\"'"

@@ -17,8 +17,8 @@ from tests.factories import a_run, rows
 from wakeboard.accounts import users
 from wakeboard.core.states import Role
 from wakeboard.database.audit import terminal_actor
-from wakeboard_dashboard.formats import number
 from wakeboard_dashboard.queries.runs import LONGEST_PAYLOAD
+from wakeboard_dashboard.text.formats import number
 
 
 def lines_of(client: FlaskClient, address: str) -> list[dict[str, str]]:

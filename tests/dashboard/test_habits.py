@@ -23,8 +23,8 @@ from wakeboard.core.states import Role
 from wakeboard.database.audit import Actor
 from wakeboard_dashboard import MORE_PAGES, NAVIGATION
 from wakeboard_dashboard.pages.keyboard import GO
+from wakeboard_dashboard.text.pages import ANSWERS
 from wakeboard_dashboard.web.connection import reading
-from wakeboard_dashboard.words.pages import ANSWERS
 
 PAGES = [path for path, _ in (*NAVIGATION, *MORE_PAGES) if path != "/demo"]
 COUNT = "/_fragments/shell/attention"

@@ -33,16 +33,16 @@ from wakeboard.reporting.nights.minutes import SLICES, Ran, busy, ran, slice_len
 from wakeboard.reporting.nights.stretches import Busy, Stretch, joined
 from wakeboard.reporting.nights.summary import Span, summary
 from wakeboard.reporting.nights.usual import Usual
-from wakeboard_dashboard.formats import anchor
 from wakeboard_dashboard.pictures import gantt
 from wakeboard_dashboard.queries import errors
 from wakeboard_dashboard.queries.errors import Window
 from wakeboard_dashboard.queries.nights import failures as night_failures
 from wakeboard_dashboard.queries.nights.hours import KeptMinutes, minutes_of, settled_hours
 from wakeboard_dashboard.queries.settled import Settled
+from wakeboard_dashboard.text import night as words
+from wakeboard_dashboard.text.formats import anchor
 from wakeboard_dashboard.views.night import BOUNDS
 from wakeboard_dashboard.web import connection as connections
-from wakeboard_dashboard.words import night as words
 
 HOSTILE = "<img src=x onerror=alert(1)>\u202e\"'/?#"
 DAY = "since=24h"

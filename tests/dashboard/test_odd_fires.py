@@ -19,7 +19,7 @@ from wakeboard.core.states import Role
 from wakeboard.database.audit import Actor
 from wakeboard.queue import cancel
 from wakeboard_dashboard.queries import fires, odd_schedules
-from wakeboard_dashboard.words.oddities import counted, oddities
+from wakeboard_dashboard.text.oddities import counted, oddities
 
 JSON = {"Accept": "application/json"}
 

@@ -13,8 +13,8 @@ from flask.testing import FlaskClient
 from tests.conftest import Connection
 from tests.dashboard.conftest import AsRole, assert_fragments_match, assert_shown_as_text
 from tests.factories import a_definition, a_run, a_type, a_worker, from_now, rows
-from wakeboard_dashboard.words.ends import end_of
-from wakeboard_dashboard.words.policy import patience_seconds, retries
+from wakeboard_dashboard.text.ends import end_of
+from wakeboard_dashboard.text.policy import patience_seconds, retries
 
 JSON = {"Accept": "application/json"}
 HOSTILE = "<img src=x onerror=alert(1)>\u202e\"'/?#%2F"

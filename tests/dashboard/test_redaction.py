@@ -13,7 +13,7 @@ from tests.dashboard.conftest import AsRole
 from tests.dashboard.test_hardening import add_run, pages_of
 from wakeboard.core.text.redaction import HIDDEN, redact
 from wakeboard_dashboard.pictures.tree import tree
-from wakeboard_dashboard.words.schedule_form import restored
+from wakeboard_dashboard.text.schedule_form import restored
 
 
 def test_secrets_are_hidden_at_any_depth() -> None:

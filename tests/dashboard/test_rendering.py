@@ -14,8 +14,8 @@ from jinja2.runtime import Context
 from markupsafe import Markup, escape
 from sqlalchemy import RowMapping, text
 
-from wakeboard_dashboard.formats import html
 from wakeboard_dashboard.pages.rendering import Pages, numbered, of_row, remembered
+from wakeboard_dashboard.text.formats import html
 
 HOSTILE = ("<b>", "a & b", "'", '"', "<" * 300, "plain", "", Markup("<b>safe</b>"), 7, -1, 1.5, True, None)
 

@@ -10,9 +10,9 @@ import pytest
 
 from wakeboard.core.text.redaction import HIDDEN
 from wakeboard_dashboard.pictures.tree import LONGEST, MOST_CHILDREN, MOST_NODES, Node, tree
-from wakeboard_dashboard.words.attempt import after
-from wakeboard_dashboard.words.progress import progress
-from wakeboard_dashboard.words.ticket import block, code, commands, markdown
+from wakeboard_dashboard.text.attempt import after
+from wakeboard_dashboard.text.progress import progress
+from wakeboard_dashboard.text.ticket import block, code, commands, markdown
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
 PAGE = "http://jobs.example.org/runs/7"

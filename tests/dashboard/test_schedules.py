@@ -16,8 +16,8 @@ from tests.dashboard.conftest import AsRole, assert_fragments_match, assert_show
 from tests.factories import a_definition, a_run, a_type, insert, row, rows
 from wakeboard.database.audit import ENGINE
 from wakeboard.queue import definitions
-from wakeboard_dashboard.formats import number
-from wakeboard_dashboard.words import schedule as words
+from wakeboard_dashboard.text import schedule as words
+from wakeboard_dashboard.text.formats import number
 
 JSON = {"Accept": "application/json"}
 HOSTILE = "<img src=x onerror=alert(1)>\u202e\"'"

@@ -20,9 +20,10 @@ from tests.conftest import Connection
 from tests.dashboard.conftest import AsRole
 from wakeboard.config.settings import Settings
 from wakeboard.database.tables import job_runs
-from wakeboard_dashboard import create_app, formats, ui_root
+from wakeboard_dashboard import create_app, ui_root
 from wakeboard_dashboard.pages.live import fragment_tag
 from wakeboard_dashboard.queries.keyset import keyset_page
+from wakeboard_dashboard.text import formats
 from wakeboard_dashboard.web import params
 from wakeboard_dashboard.web.answers import local_path
 from wakeboard_dashboard.web.params import Cursor, WrongFilter, read_cursor, read_filters

@@ -19,7 +19,7 @@ from tests.dashboard.everything import Filling, addresses, furnish, is_page, pla
 from tests.factories import a_run
 from wakeboard.accounts import users
 from wakeboard.core.states import Role
-from wakeboard_dashboard.formats import anchor, number
+from wakeboard_dashboard.text.formats import anchor, number
 from wakeboard_dashboard.web.connection import Database
 
 Json = Mapping[str, Any]

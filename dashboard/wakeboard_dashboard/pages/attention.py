@@ -24,8 +24,8 @@ from wakeboard_dashboard.queries import alerts, overview, rising
 from wakeboard_dashboard.queries.overlong import Overlong, overlong
 from wakeboard_dashboard.queries.overview import Counts
 from wakeboard_dashboard.queries.troubles import Troubles, troubles
+from wakeboard_dashboard.text.verdict import untold
 from wakeboard_dashboard.web.connection import as_of, may_ask_in_passing, reading
-from wakeboard_dashboard.words.verdict import untold
 
 log = logging.getLogger("wakeboard.web")
 

@@ -20,10 +20,10 @@ from wakeboard.core.states import VERBS
 from wakeboard_dashboard.pages import verbs
 from wakeboard_dashboard.pages.confirmed import also_of, filters_of, options_of, seen_of
 from wakeboard_dashboard.pages.filtertext import write_line
+from wakeboard_dashboard.text import operations as words
 from wakeboard_dashboard.web import answers, security
 from wakeboard_dashboard.web.connection import as_of, reading, writing
 from wakeboard_dashboard.web.params import Filters, readable
-from wakeboard_dashboard.words import operations as words
 
 LONGEST_REASON = 500
 # What a POST may say of how runs are moved, and how many somebody saw; of which ones; the rest is of a

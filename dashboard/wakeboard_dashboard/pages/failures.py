@@ -14,10 +14,10 @@ from sqlalchemy import RowMapping
 from wakeboard.core.errors.fingerprint import Line, lines_of, written
 from wakeboard.core.states import Status
 from wakeboard.core.text.redaction import redact
-from wakeboard_dashboard.formats import visible
 from wakeboard_dashboard.queries import groups as kept_groups
 from wakeboard_dashboard.queries.errors import Group
 from wakeboard_dashboard.queries.groups import Kept
+from wakeboard_dashboard.text.formats import visible
 from wakeboard_dashboard.web.connection import as_of
 
 MOST_NAMED = 12

@@ -12,9 +12,9 @@ from time import monotonic
 
 from flask import Flask, Response, current_app, g, request
 
-from wakeboard_dashboard.formats import iso, local
 from wakeboard_dashboard.server.board import View
 from wakeboard_dashboard.server.polls import EXTENSION, Polls, digest
+from wakeboard_dashboard.text.formats import iso, local
 from wakeboard_dashboard.web.connection import FRESH_COOKIE, as_of, database
 from wakeboard_dashboard.web.preferences import CHOICES
 

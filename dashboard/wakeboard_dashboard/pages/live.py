@@ -19,8 +19,8 @@ from markupsafe import Markup
 
 from wakeboard.core.text.redaction import redact
 from wakeboard.database import audit
-from wakeboard_dashboard.formats import cell, html
 from wakeboard_dashboard.pages.fragments import fragment_tag, remembered
+from wakeboard_dashboard.text.formats import cell, html
 from wakeboard_dashboard.web.connection import as_of, writing
 from wakeboard_dashboard.web.scopes import Scope, declare
 

@@ -21,7 +21,7 @@ from jinja2.runtime import Context, Macro
 from markupsafe import Markup
 from sqlalchemy import RowMapping
 
-from wakeboard_dashboard.formats import html
+from wakeboard_dashboard.text.formats import html
 
 # The pieces of a page are a few hundred; what they say may be anybody's text.
 _MOST_PIECES = 2000

@@ -11,9 +11,9 @@ from typing import Protocol
 
 from markupsafe import Markup, escape
 
-from wakeboard_dashboard.formats import duration, number, plural
 from wakeboard_dashboard.pictures.sparks import Counted
 from wakeboard_dashboard.pictures.spreads import HEIGHT, Spread
+from wakeboard_dashboard.text.formats import duration, number, plural
 
 STEP = 10
 # What is there is seen.

@@ -8,8 +8,8 @@ from typing import Any
 
 from markupsafe import Markup
 
-from wakeboard_dashboard.formats import clip, html, local, visible
-from wakeboard_dashboard.words.oddities import Odd
+from wakeboard_dashboard.text.formats import clip, html, local, visible
+from wakeboard_dashboard.text.oddities import Odd
 
 
 def marks(runs: Sequence[Mapping[Any, Any]], odd: Mapping[int, Sequence[Odd]], zone: tzinfo) -> Markup:

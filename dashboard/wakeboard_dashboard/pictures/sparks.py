@@ -8,7 +8,7 @@ from typing import Protocol
 
 from markupsafe import Markup
 
-from wakeboard_dashboard.formats import html
+from wakeboard_dashboard.text.formats import html
 
 WIDTH, HEIGHT, AXIS = 4, 19, 20
 LEAST = 1.5

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
 
-from wakeboard_dashboard.formats import duration
 from wakeboard_dashboard.queries.ended import Bar, Times, together
+from wakeboard_dashboard.text.formats import duration
 
 HEIGHT = 100
 SHARES = (0.5, 0.95, 0.99)

@@ -9,7 +9,7 @@ from itertools import islice
 from typing import Any
 
 from wakeboard.core.text.redaction import HIDDEN, SECRET_KEYS, is_hidden_item, redact_text
-from wakeboard_dashboard.formats import visible
+from wakeboard_dashboard.text.formats import visible
 
 MOST_NODES = 200
 MOST_CHILDREN = 50

@@ -10,9 +10,9 @@ from sqlalchemy import Connection, RowMapping
 
 from wakeboard_dashboard.queries import fires, schedules
 from wakeboard_dashboard.queries.known_schedules import Known
+from wakeboard_dashboard.text.oddities import Odd, may_repeat, oddities
+from wakeboard_dashboard.text.schedule import zone_of
 from wakeboard_dashboard.web.params import Filters
-from wakeboard_dashboard.words.oddities import Odd, may_repeat, oddities
-from wakeboard_dashboard.words.schedule import zone_of
 
 # More schedules than this are not looked at for one page.
 MOST_JUDGED = 500

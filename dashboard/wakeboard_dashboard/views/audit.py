@@ -19,10 +19,10 @@ from wakeboard_dashboard.pages.live import FRAGMENTS, add_page, rows_twin
 from wakeboard_dashboard.pages.mending import mending
 from wakeboard_dashboard.queries import audit
 from wakeboard_dashboard.queries.settled import Settled
+from wakeboard_dashboard.text import targets
+from wakeboard_dashboard.text.changes import changes, hidden, whole
 from wakeboard_dashboard.web import params
 from wakeboard_dashboard.web.connection import as_of, reading
-from wakeboard_dashboard.words import targets
-from wakeboard_dashboard.words.changes import changes, hidden, whole
 
 blueprint = Blueprint("audit", __name__)
 

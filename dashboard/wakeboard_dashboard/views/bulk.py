@@ -14,13 +14,13 @@ from wakeboard.bulk.start import unconfirmed
 from wakeboard.core.answer import Result
 from wakeboard.core.states import VERBS
 from wakeboard.queue import Answer, selection
-from wakeboard_dashboard.formats import number, plural
 from wakeboard_dashboard.pages import everything, verbs
 from wakeboard_dashboard.pages.confirmed import options_of
+from wakeboard_dashboard.text import operations as words
+from wakeboard_dashboard.text.formats import number, plural
 from wakeboard_dashboard.web import answers, security
 from wakeboard_dashboard.web.connection import writing
 from wakeboard_dashboard.web.params import LARGEST_PAGE, identifier
-from wakeboard_dashboard.words import operations as words
 
 blueprint = Blueprint("bulk", __name__)
 

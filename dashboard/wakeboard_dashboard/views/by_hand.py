@@ -12,11 +12,11 @@ from wakeboard.queue import Answer, EnqueueError, NewRun, by_hand, holding
 from wakeboard_dashboard.pages.verbs import add_verb, body
 from wakeboard_dashboard.queries import holding as query
 from wakeboard_dashboard.queries import runs
+from wakeboard_dashboard.text import ends
 from wakeboard_dashboard.views.run_verbs import payload_given
 from wakeboard_dashboard.web import params
 from wakeboard_dashboard.web.connection import as_of, reading
 from wakeboard_dashboard.web.scopes import Scope
-from wakeboard_dashboard.words import ends
 
 blueprint = Blueprint("by_hand", __name__)
 

@@ -10,7 +10,6 @@ from typing import Any, NoReturn
 from flask import Blueprint, abort, g, request
 
 from wakeboard.core.errors.fingerprint import read, written
-from wakeboard_dashboard.formats import number
 from wakeboard_dashboard.pages import failures
 from wakeboard_dashboard.pages.live import add_page
 from wakeboard_dashboard.pictures.trend import Step, starts
@@ -19,11 +18,12 @@ from wakeboard_dashboard.queries.errors import Window
 from wakeboard_dashboard.queries.failures import remembered
 from wakeboard_dashboard.queries.groups import Kept
 from wakeboard_dashboard.queries.runs import Payloads
+from wakeboard_dashboard.text.changes import hidden
+from wakeboard_dashboard.text.formats import number
 from wakeboard_dashboard.views import errors as errors_page
 from wakeboard_dashboard.views import runs as runs_page
 from wakeboard_dashboard.web import params
 from wakeboard_dashboard.web.connection import as_of, reading
-from wakeboard_dashboard.words.changes import hidden
 
 blueprint = Blueprint("error_group", __name__)
 

@@ -14,7 +14,6 @@ from flask import Blueprint, current_app, g
 from wakeboard.maintenance.retention.keep import STATISTICS_DAYS
 from wakeboard.reporting.nights import faults, fires, minutes, usual
 from wakeboard.reporting.nights.minutes import Ran
-from wakeboard_dashboard.formats import duration
 from wakeboard_dashboard.pages import failures
 from wakeboard_dashboard.pages.kept import kept
 from wakeboard_dashboard.pages.live import add_page
@@ -25,12 +24,13 @@ from wakeboard_dashboard.queries.errors import Window
 from wakeboard_dashboard.queries.nights.hours import KeptMinutes
 from wakeboard_dashboard.queries.nights.whole import Night
 from wakeboard_dashboard.queries.settled import Settled
+from wakeboard_dashboard.text import night as words
+from wakeboard_dashboard.text.formats import duration
+from wakeboard_dashboard.text.schedule import OVERLAPS, REASONS
 from wakeboard_dashboard.views import audit as audit_page
 from wakeboard_dashboard.views import errors as errors_page
 from wakeboard_dashboard.web import params
 from wakeboard_dashboard.web.connection import as_of, reading
-from wakeboard_dashboard.words import night as words
-from wakeboard_dashboard.words.schedule import OVERLAPS, REASONS
 
 blueprint = Blueprint("night", __name__)
 

@@ -18,13 +18,13 @@ from wakeboard_dashboard.pages.usual import last_day
 from wakeboard_dashboard.pictures.spreads import spread
 from wakeboard_dashboard.queries import hours, one_type
 from wakeboard_dashboard.queries import types as query
+from wakeboard_dashboard.text import schedule
+from wakeboard_dashboard.text.changes import changes, hidden
+from wakeboard_dashboard.text.policy import patience_seconds, retries
 from wakeboard_dashboard.views.types import ONE, capped, path_of
 from wakeboard_dashboard.web import params
 from wakeboard_dashboard.web.connection import reading
 from wakeboard_dashboard.web.scopes import Scope
-from wakeboard_dashboard.words import schedule
-from wakeboard_dashboard.words.changes import changes, hidden
-from wakeboard_dashboard.words.policy import patience_seconds, retries
 
 blueprint = Blueprint("one_type", __name__)
 

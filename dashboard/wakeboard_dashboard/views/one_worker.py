@@ -12,11 +12,11 @@ from wakeboard.core.text.redaction import redact
 from wakeboard_dashboard.pages.existing import missing
 from wakeboard_dashboard.pages.live import add_page
 from wakeboard_dashboard.queries import asked, one_type, one_worker, workers
+from wakeboard_dashboard.text.changes import changes, hidden
 from wakeboard_dashboard.views.system import loop_error
 from wakeboard_dashboard.views.workers import ASKED, COLOURS, PATH, path_of, why_not
 from wakeboard_dashboard.web import params
 from wakeboard_dashboard.web.connection import reading
-from wakeboard_dashboard.words.changes import changes, hidden
 
 blueprint = Blueprint("one_worker", __name__)
 

@@ -17,10 +17,10 @@ from wakeboard_dashboard.pages.live import add_page, rows_twin
 from wakeboard_dashboard.pages.verbs import add_verb
 from wakeboard_dashboard.pictures.shares import WIDTH, shares
 from wakeboard_dashboard.queries import operations, runs
+from wakeboard_dashboard.text import operations as words
 from wakeboard_dashboard.web import params
 from wakeboard_dashboard.web.connection import as_of, reading
 from wakeboard_dashboard.web.params import WrongFilter
-from wakeboard_dashboard.words import operations as words
 
 blueprint = Blueprint("operations", __name__)
 

@@ -18,10 +18,10 @@ from wakeboard_dashboard.queries import ended, overview
 from wakeboard_dashboard.queries.ended import WINDOWS, Bar, Window, Work
 from wakeboard_dashboard.queries.hourly import Memory
 from wakeboard_dashboard.queries.settled import Settled
+from wakeboard_dashboard.text.verdict import capped, leaving_in_words, slots_in_words, verdict
 from wakeboard_dashboard.web import params
 from wakeboard_dashboard.web.connection import as_of, reading
 from wakeboard_dashboard.web.security import is_poll
-from wakeboard_dashboard.words.verdict import capped, leaving_in_words, slots_in_words, verdict
 
 blueprint = Blueprint("overview", __name__)
 

@@ -17,7 +17,6 @@ from wakeboard.core.states import CLAIMABLE, VERBS, Status, Verb, allowed
 from wakeboard.core.text.redaction import redact
 from wakeboard.database.tables import job_attempts, job_runs
 from wakeboard.reporting.waits.reasons import Reason
-from wakeboard_dashboard.formats import pretty, visible
 from wakeboard_dashboard.pages import usual
 from wakeboard_dashboard.pages.existing import missing
 from wakeboard_dashboard.pages.live import FRAGMENTS, add_page
@@ -27,13 +26,14 @@ from wakeboard_dashboard.queries import leases
 from wakeboard_dashboard.queries import run as query
 from wakeboard_dashboard.queries.overlong import is_overlong
 from wakeboard_dashboard.queries.waiting import waiting
+from wakeboard_dashboard.text.attempt import after
+from wakeboard_dashboard.text.changes import hidden
+from wakeboard_dashboard.text.formats import pretty, visible
+from wakeboard_dashboard.text.progress import Progress, progress
+from wakeboard_dashboard.text.ticket import commands, markdown
 from wakeboard_dashboard.web import params
 from wakeboard_dashboard.web.connection import as_of, reading
 from wakeboard_dashboard.web.scopes import Scope
-from wakeboard_dashboard.words.attempt import after
-from wakeboard_dashboard.words.changes import hidden
-from wakeboard_dashboard.words.progress import Progress, progress
-from wakeboard_dashboard.words.ticket import commands, markdown
 
 blueprint = Blueprint("run", __name__)
 

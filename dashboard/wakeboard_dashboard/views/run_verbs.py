@@ -13,9 +13,9 @@ from wakeboard.core.states import Role
 from wakeboard.core.text.redaction import redact
 from wakeboard.database.audit import Actor
 from wakeboard.queue import Answer
-from wakeboard_dashboard.formats import pretty
 from wakeboard_dashboard.pages.verbs import add_verb, body
 from wakeboard_dashboard.queries import run as query
+from wakeboard_dashboard.text.formats import pretty
 from wakeboard_dashboard.views import run
 from wakeboard_dashboard.web.connection import reading
 from wakeboard_dashboard.web.scopes import Scope

@@ -17,12 +17,12 @@ from wakeboard.core.text.redaction import redact
 from wakeboard.database.tables import job_runs
 from wakeboard.reporting.filters import search
 from wakeboard.reporting.filters.runs import FAILED, FIELDS, states_of
-from wakeboard_dashboard.formats import clip, number
 from wakeboard_dashboard.pages.filtertext import read_line, write_line
 from wakeboard_dashboard.pages.live import FRAGMENTS, add_page, rows_twin
 from wakeboard_dashboard.queries import runs, views
 from wakeboard_dashboard.queries.keyset import Rows
 from wakeboard_dashboard.queries.runs import Payloads
+from wakeboard_dashboard.text.formats import clip, number
 from wakeboard_dashboard.web import params
 from wakeboard_dashboard.web.connection import as_of, reading
 from wakeboard_dashboard.web.scopes import Scope

@@ -18,12 +18,12 @@ from wakeboard.queue import Answer, definitions, editing
 from wakeboard_dashboard.pages.existing import missing
 from wakeboard_dashboard.pages.verbs import add_verb, body, refuse_unread
 from wakeboard_dashboard.queries import schedules
+from wakeboard_dashboard.text import schedule as words
+from wakeboard_dashboard.text import schedule_form as form
 from wakeboard_dashboard.web import params
 from wakeboard_dashboard.web.answers import local_path, respond, wanted
 from wakeboard_dashboard.web.connection import as_of, database, reading, writing
 from wakeboard_dashboard.web.security import require
-from wakeboard_dashboard.words import schedule as words
-from wakeboard_dashboard.words import schedule_form as form
 
 blueprint = Blueprint("schedule_edit", __name__)
 

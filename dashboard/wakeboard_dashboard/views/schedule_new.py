@@ -15,13 +15,13 @@ from wakeboard.queue.definitions import Definition, DefinitionError
 from wakeboard_dashboard.pages.existing import is_there, missing
 from wakeboard_dashboard.pages.verbs import refuse_unread
 from wakeboard_dashboard.queries import runs
+from wakeboard_dashboard.text import schedule as words
+from wakeboard_dashboard.text import schedule_form as form
 from wakeboard_dashboard.views.schedule_edit import EDIT, PATH, texts_sent
 from wakeboard_dashboard.web import params
 from wakeboard_dashboard.web.answers import local_path, respond, wanted
 from wakeboard_dashboard.web.connection import as_of, reading, writing
 from wakeboard_dashboard.web.security import require
-from wakeboard_dashboard.words import schedule as words
-from wakeboard_dashboard.words import schedule_form as form
 
 blueprint = Blueprint("schedule_new", __name__)
 

@@ -22,13 +22,13 @@ from wakeboard_dashboard.pages.verbs import add_verb
 from wakeboard_dashboard.pictures.marks import marks
 from wakeboard_dashboard.queries import asked, fires, odd_schedules, schedules
 from wakeboard_dashboard.queries.known_schedules import Known
+from wakeboard_dashboard.text import schedule as words
+from wakeboard_dashboard.text.changes import changes, hidden, whole
+from wakeboard_dashboard.text.oddities import MEANINGS, counted, oddities
 from wakeboard_dashboard.views.audit import word_of
 from wakeboard_dashboard.web import params
 from wakeboard_dashboard.web.connection import as_of, reading
 from wakeboard_dashboard.web.errors import Elsewhere
-from wakeboard_dashboard.words import schedule as words
-from wakeboard_dashboard.words.changes import changes, hidden, whole
-from wakeboard_dashboard.words.oddities import MEANINGS, counted, oddities
 
 blueprint = Blueprint("schedules", __name__)
 

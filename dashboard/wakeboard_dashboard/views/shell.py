@@ -11,10 +11,10 @@ from zoneinfo import ZoneInfo
 
 from flask import Blueprint, Response, abort, g, render_template, request
 
-from wakeboard_dashboard.formats import local
 from wakeboard_dashboard.pages import attention
 from wakeboard_dashboard.pages.fragments import remembered
 from wakeboard_dashboard.pages.live import FRAGMENTS
+from wakeboard_dashboard.text.formats import local
 from wakeboard_dashboard.web import params
 from wakeboard_dashboard.web.answers import came_from, local_path, see_other
 from wakeboard_dashboard.web.connection import as_of

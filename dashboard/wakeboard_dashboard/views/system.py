@@ -21,9 +21,9 @@ from wakeboard.core.text.texts import first_line
 from wakeboard.database import db
 from wakeboard.database.db import DatabaseError
 from wakeboard.database.horizon import Holder
-from wakeboard_dashboard import formats
 from wakeboard_dashboard.pages.live import add_page
 from wakeboard_dashboard.queries import health, system, workers
+from wakeboard_dashboard.text import formats
 from wakeboard_dashboard.web import params
 from wakeboard_dashboard.web.connection import as_of, database, looking, reading
 from wakeboard_dashboard.web.costs import Page

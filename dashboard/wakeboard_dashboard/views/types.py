@@ -18,17 +18,17 @@ from wakeboard.core.text.redaction import redact
 from wakeboard.database.audit import Actor
 from wakeboard.database.tables import job_types
 from wakeboard.queue import Answer, types
-from wakeboard_dashboard.formats import number, plural
 from wakeboard_dashboard.pages.live import add_page
 from wakeboard_dashboard.pages.usual import last_day
 from wakeboard_dashboard.pages.verbs import add_verb, body
 from wakeboard_dashboard.queries import holding
 from wakeboard_dashboard.queries import types as query
+from wakeboard_dashboard.text import ends
+from wakeboard_dashboard.text.formats import number, plural
+from wakeboard_dashboard.text.policy import retries
 from wakeboard_dashboard.web import params
 from wakeboard_dashboard.web.connection import as_of, reading
 from wakeboard_dashboard.web.scopes import Scope
-from wakeboard_dashboard.words import ends
-from wakeboard_dashboard.words.policy import retries
 
 blueprint = Blueprint("types", __name__)
 

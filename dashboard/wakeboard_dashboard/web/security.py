@@ -21,9 +21,9 @@ from wakeboard.core.states import Role, Verb
 from wakeboard.database import audit
 from wakeboard.database.audit import NOBODY, Actor
 from wakeboard.queue import scope
-from wakeboard_dashboard.formats import visible
 from wakeboard_dashboard.pages import again
 from wakeboard_dashboard.pages.existing import missing
+from wakeboard_dashboard.text.formats import visible
 from wakeboard_dashboard.web import strangers
 from wakeboard_dashboard.web.answers import PROBES, came_from, is_ours, parts_of, wanted
 from wakeboard_dashboard.web.connection import writing

@@ -19,7 +19,7 @@ from wakeboard.reporting.nights.minutes import Minutes
 from wakeboard.reporting.nights.usual import BEFORE, Usual, usual_until
 from wakeboard_dashboard.queries.errors import Window
 from wakeboard_dashboard.queries.settled import Settled
-from wakeboard_dashboard.words.night import MINUTE
+from wakeboard_dashboard.text.night import MINUTE
 
 # So many windows have their hours kept: about 150 kB each of sixty types, three times that of two hundred,
 # and as much again for the lanes that were drawn, where all have pauses; so many have their beginnings, which

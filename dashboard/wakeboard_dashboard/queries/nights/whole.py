@@ -30,8 +30,8 @@ from wakeboard_dashboard.queries.nights import failures, hours
 from wakeboard_dashboard.queries.nights.failures import Failures
 from wakeboard_dashboard.queries.nights.hours import KeptMinutes
 from wakeboard_dashboard.queries.settled import Settled
+from wakeboard_dashboard.text import night as words
 from wakeboard_dashboard.web import params
-from wakeboard_dashboard.words import night as words
 
 Answer = TypeVar("Answer")
 

@@ -15,7 +15,7 @@ from wakeboard.core.time.cron import read_schedule
 from wakeboard.core.time.durations import LONGEST_SECONDS, LONGEST_TEXT, format_duration, parse_duration
 from wakeboard.core.time.zones import check_timezone
 from wakeboard.queue.definitions import Definition, check_name
-from wakeboard_dashboard.formats import pretty
+from wakeboard_dashboard.text.formats import pretty
 
 MISFIRES = ("one", "all", "none")
 OVERLAPS = ("skip", "allow", "wait")

@@ -12,7 +12,7 @@ from shlex import quote
 from typing import Any
 
 from wakeboard.core.text.redaction import redact, redact_text
-from wakeboard_dashboard.formats import between, utc, visible
+from wakeboard_dashboard.text.formats import between, utc, visible
 
 Row = Mapping[Any, Any]
 # A ticket is read by people: the start of each says what it is.

@@ -8,7 +8,7 @@ from typing import Any
 
 from wakeboard.core.errors.backoff import Backoff
 from wakeboard.core.states import FAILURES, Outcome
-from wakeboard_dashboard.formats import between
+from wakeboard_dashboard.text.formats import between
 
 Row = Mapping[Any, Any]
 # What is written a moment after it was drawn does not differ from it.

@@ -10,8 +10,8 @@ from wakeboard.alerts.finding import Finding
 from wakeboard.core.kinds import title_of
 from wakeboard.core.time.clock_skew import AHEAD, was_ahead
 from wakeboard.reporting.liveness import SILENCE_SECONDS
-from wakeboard_dashboard.formats import duration, number, plural
 from wakeboard_dashboard.queries.overview import CAP, Counts
+from wakeboard_dashboard.text.formats import duration, number, plural
 
 START = "Start one: wakeboard worker, or a crontab line with wakeboard tick."
 WORDS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")

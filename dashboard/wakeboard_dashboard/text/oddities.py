@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta, tzinfo
 from typing import Any, NamedTuple
 
-from wakeboard_dashboard.formats import duration
-from wakeboard_dashboard.words.schedule import wall, zone_of
+from wakeboard_dashboard.text.formats import duration
+from wakeboard_dashboard.text.schedule import wall, zone_of
 
 MEANINGS = {
     "late": "started more than a minute after its time",

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from wakeboard_dashboard.formats import number, stopped_at
+from wakeboard_dashboard.text.formats import number, stopped_at
 
 # Before that much of a start has passed, a rate is a guess.
 SETTLED_SECONDS = 2.0

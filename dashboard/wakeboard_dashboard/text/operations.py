@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from wakeboard.bulk import rules
-from wakeboard_dashboard.formats import duration, number, plural
+from wakeboard_dashboard.text.formats import duration, number, plural
 
 # What would happen, the question, and what was done, by verb.
 MEANS = {
