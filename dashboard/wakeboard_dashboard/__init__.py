@@ -20,10 +20,10 @@ from wakeboard.config.settings import Settings
 from wakeboard.core.errors.fingerprint import DIGITS
 from wakeboard.core.states import VERBS
 from wakeboard.core.text.redaction import redact
+from wakeboard_dashboard.charts.charts import bar_chart, spread_chart
+from wakeboard_dashboard.charts.sparks import sparkline
 from wakeboard_dashboard.pages import attention, fragments, live, rendering
 from wakeboard_dashboard.pages.keyboard import GO, KEYS
-from wakeboard_dashboard.pictures.charts import bar_chart, spread_chart
-from wakeboard_dashboard.pictures.sparks import sparkline
 from wakeboard_dashboard.server import turns
 from wakeboard_dashboard.text import formats
 from wakeboard_dashboard.text.pages import answers as page_answers

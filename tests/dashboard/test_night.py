@@ -33,7 +33,7 @@ from wakeboard.reporting.nights.minutes import SLICES, Ran, busy, ran, slice_len
 from wakeboard.reporting.nights.stretches import Busy, Stretch, joined
 from wakeboard.reporting.nights.summary import Span, summary
 from wakeboard.reporting.nights.usual import Usual
-from wakeboard_dashboard.pictures import gantt
+from wakeboard_dashboard.charts import gantt
 from wakeboard_dashboard.queries import errors
 from wakeboard_dashboard.queries.errors import Window
 from wakeboard_dashboard.queries.nights import failures as night_failures

@@ -16,7 +16,7 @@ from tests.dashboard.apps import overhear
 from tests.dashboard.conftest import assert_fragments_match, assert_shown_as_text
 from wakeboard.alerts import questions
 from wakeboard.core.kinds import KINDS
-from wakeboard_dashboard.pictures.spreads import spread
+from wakeboard_dashboard.charts.spreads import spread
 from wakeboard_dashboard.queries.ended import Bar, Times, Work, busiest_and_slowest
 
 HOSTILE = "<img src=x onerror=alert(1)>\u202e\"'"

@@ -12,7 +12,7 @@ from tests.conftest import Connection
 from tests.dashboard.conftest import AsRole
 from tests.dashboard.test_hardening import add_run, pages_of
 from wakeboard.core.text.redaction import HIDDEN, redact
-from wakeboard_dashboard.pictures.tree import tree
+from wakeboard_dashboard.charts.tree import tree
 from wakeboard_dashboard.text.schedule_form import restored
 
 

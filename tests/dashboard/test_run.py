@@ -16,7 +16,7 @@ from tests.factories import a_definition, a_run, a_type, a_worker, age, an_attem
 from wakeboard.core.states import VERBS, Status, allowed
 from wakeboard.maintenance.retention.keep import Keep
 from wakeboard.maintenance.retention.sweep import Retention
-from wakeboard_dashboard.pictures.lanes import MOST, WIDTH, lanes
+from wakeboard_dashboard.charts.lanes import MOST, WIDTH, lanes
 
 HOSTILE = "<img src=x onerror=alert(1)>\u202e\"'"
 JSON = {"Accept": "application/json"}

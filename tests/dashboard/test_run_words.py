@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from wakeboard.core.text.redaction import HIDDEN
-from wakeboard_dashboard.pictures.tree import LONGEST, MOST_CHILDREN, MOST_NODES, Node, tree
+from wakeboard_dashboard.charts.tree import LONGEST, MOST_CHILDREN, MOST_NODES, Node, tree
 from wakeboard_dashboard.text.attempt import after
 from wakeboard_dashboard.text.progress import progress
 from wakeboard_dashboard.text.ticket import block, code, commands, markdown

@@ -10,9 +10,9 @@ from typing import Any, NoReturn
 from flask import Blueprint, abort, g, request
 
 from wakeboard.core.errors.fingerprint import read, written
+from wakeboard_dashboard.charts.trend import Step, starts
 from wakeboard_dashboard.pages import failures
 from wakeboard_dashboard.pages.live import add_page
-from wakeboard_dashboard.pictures.trend import Step, starts
 from wakeboard_dashboard.queries import errors, groups, runs
 from wakeboard_dashboard.queries.errors import Window
 from wakeboard_dashboard.queries.failures import remembered

@@ -13,10 +13,10 @@ from urllib.parse import quote, urlencode
 
 from flask import Blueprint, g
 
+from wakeboard_dashboard.charts.sparks import trend
 from wakeboard_dashboard.pages import failures
 from wakeboard_dashboard.pages.kept import kept
 from wakeboard_dashboard.pages.live import add_page
-from wakeboard_dashboard.pictures.sparks import trend
 from wakeboard_dashboard.queries import errors, runs
 from wakeboard_dashboard.queries import groups as kept_groups
 from wakeboard_dashboard.queries.errors import Found, Group, Window

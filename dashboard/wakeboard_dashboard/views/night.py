@@ -14,11 +14,11 @@ from flask import Blueprint, current_app, g
 from wakeboard.maintenance.retention.keep import STATISTICS_DAYS
 from wakeboard.reporting.nights import faults, fires, minutes, usual
 from wakeboard.reporting.nights.minutes import Ran
+from wakeboard_dashboard.charts import gantt
 from wakeboard_dashboard.pages import failures
 from wakeboard_dashboard.pages.kept import kept
 from wakeboard_dashboard.pages.live import add_page
 from wakeboard_dashboard.pages.mending import mending
-from wakeboard_dashboard.pictures import gantt
 from wakeboard_dashboard.queries import errors
 from wakeboard_dashboard.queries.errors import Window
 from wakeboard_dashboard.queries.nights.hours import KeptMinutes

@@ -10,10 +10,10 @@ from flask import Blueprint, g
 from wakeboard.core.kinds import KINDS
 from wakeboard.core.text.redaction import redact
 from wakeboard.reporting.hours import HOUR
+from wakeboard_dashboard.charts.spreads import Column, Spread, spread
 from wakeboard_dashboard.pages import attention
 from wakeboard_dashboard.pages.kept import kept
 from wakeboard_dashboard.pages.live import add_page
-from wakeboard_dashboard.pictures.spreads import Column, Spread, spread
 from wakeboard_dashboard.queries import ended, overview
 from wakeboard_dashboard.queries.ended import WINDOWS, Bar, Window, Work
 from wakeboard_dashboard.queries.hourly import Memory

@@ -17,11 +17,11 @@ from wakeboard.core.states import CLAIMABLE, VERBS, Status, Verb, allowed
 from wakeboard.core.text.redaction import redact
 from wakeboard.database.tables import job_attempts, job_runs
 from wakeboard.reporting.waits.reasons import Reason
+from wakeboard_dashboard.charts.lanes import lanes
+from wakeboard_dashboard.charts.tree import tree
 from wakeboard_dashboard.pages import usual
 from wakeboard_dashboard.pages.existing import missing
 from wakeboard_dashboard.pages.live import FRAGMENTS, add_page
-from wakeboard_dashboard.pictures.lanes import lanes
-from wakeboard_dashboard.pictures.tree import tree
 from wakeboard_dashboard.queries import leases
 from wakeboard_dashboard.queries import run as query
 from wakeboard_dashboard.queries.overlong import is_overlong

@@ -19,7 +19,7 @@ from wakeboard.reporting.nights import missed as missed_fires
 from wakeboard.reporting.nights.minutes import Minutes, Ran
 from wakeboard.reporting.nights.unmanned import Unmanned, unmanned
 from wakeboard.reporting.nights.usual import Usual, medians, usual_until
-from wakeboard_dashboard.pictures import gantt
+from wakeboard_dashboard.charts import gantt
 from wakeboard_dashboard.queries import audit, errors, removed
 from wakeboard_dashboard.queries.errors import Found, Group, Window
 from wakeboard_dashboard.queries.failures import recovered, remembered, runs

@@ -11,8 +11,8 @@ from typing import Protocol
 
 from markupsafe import Markup, escape
 
-from wakeboard_dashboard.pictures.sparks import Counted
-from wakeboard_dashboard.pictures.spreads import HEIGHT, Spread
+from wakeboard_dashboard.charts.sparks import Counted
+from wakeboard_dashboard.charts.spreads import HEIGHT, Spread
 from wakeboard_dashboard.text.formats import duration, number, plural
 
 STEP = 10
