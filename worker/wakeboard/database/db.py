@@ -326,7 +326,7 @@ def alembic_config() -> Config:
     from alembic.config import Config
 
     config = Config()
-    config.set_main_option("script_location", str(resources.files("wakeboard") / "migrations"))
+    config.set_main_option("script_location", str(resources.files("wakeboard.database") / "migrations"))
     return config
 
 
@@ -351,7 +351,7 @@ def way_to_head(revision: str | None) -> str | None:
 
 
 def _revisions() -> set[str]:
-    versions = resources.files("wakeboard") / "migrations" / "versions"
+    versions = resources.files("wakeboard.database") / "migrations" / "versions"
     return {file.name.partition("_")[0] for file in versions.iterdir() if file.name.endswith(".py")}
 
 

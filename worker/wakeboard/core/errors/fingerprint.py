@@ -69,9 +69,9 @@ _MORE = re.compile(r" \(and [\d,]{1,9} more\)$")
 _FRAME = re.compile(r'  File "(.{1,1000})", line (\d{1,9}), in (.{1,300})')
 # Where packages are installed, and the standard library of any Python.
 _FOREIGN = re.compile(r"(?:^|/)(?:site-packages|dist-packages|lib(?:64)?/python\d+(?:\.\d+)?(?:\.zip)?)/|^<")
-_PRODUCT = f"{Path(__file__).parent}/"
+_PRODUCT = f"{Path(__file__).parents[2]}/"
 # Example handlers are somebody's own code as far as an error goes.
-_EXAMPLES = "wakeboard/jobs/demo/"
+_EXAMPLES = "wakeboard/demo/"
 
 
 @dataclass(frozen=True, slots=True)

@@ -145,7 +145,7 @@ def _settle(parent: int, control: socket.socket, printed: int) -> None:
     if not sys.flags.safe_path:
         # The script's folder, or the working folder, which comes last and with the handlers.
         del sys.path[0]
-    root = str(Path(__file__).absolute().parents[2])
+    root = str(Path(__file__).absolute().parents[3])
     sys.path[:] = [folder for folder in sys.path if folder]
     if root not in sys.path:
         sys.path.append(root)

@@ -242,7 +242,7 @@ def command(module: str, given: dict[str, Any]) -> list[str]:
     """Arguments that start `module`'s main with `given`, with neither the working folder nor a script folder
     on its path."""
     # The folder that holds the package, never one inside it: there our jobs would be taken for the user's.
-    root = str(Path(__file__).absolute().parents[2])
+    root = str(Path(__file__).absolute().parents[3])
     program = (
         "import sys; sys.path[:] = [folder for folder in sys.path if folder]; "
         f"{root!r} in sys.path or sys.path.append({root!r}); "
