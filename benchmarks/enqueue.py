@@ -23,7 +23,7 @@ import psycopg
 from benchmarks import bench
 from benchmarks.neighbours import PEERS, Peer, ask, fewer
 from wakeboard import enqueue, enqueue_many
-from wakeboard.core.newrun import NewRun
+from wakeboard.core.run_spec import NewRun
 
 PLAIN = "INSERT INTO wakeboard.job_runs (job_type, payload) VALUES ('mail', %s::jsonb)"
 UNNEST = """INSERT INTO wakeboard.job_runs (job_type, payload, idempotency_key)

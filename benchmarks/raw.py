@@ -19,7 +19,7 @@ from typing import NamedTuple
 import psycopg
 
 from benchmarks import bench
-from wakeboard.core.errors.fingerprint import group_of
+from wakeboard.core.errors.error_groups import group_of
 from wakeboard.database import planning
 from wakeboard.database.db import configure
 from wakeboard.queue import ledger

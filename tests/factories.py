@@ -15,7 +15,7 @@ import psycopg
 from psycopg import sql
 from psycopg.rows import dict_row
 
-from wakeboard.core.errors.fingerprint import group_of, lost_group
+from wakeboard.core.errors.error_groups import group_of, lost_group
 from wakeboard.core.states import FAILURES
 from wakeboard.queue.engine import claims, endings, reaping, renewal, unbegun
 

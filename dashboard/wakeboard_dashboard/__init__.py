@@ -17,7 +17,7 @@ from werkzeug.middleware.proxy_fix import ProxyFix
 from werkzeug.routing import BaseConverter, PathConverter, Rule, ValidationError
 
 from wakeboard.config.settings import Settings
-from wakeboard.core.errors.fingerprint import DIGITS
+from wakeboard.core.errors.error_groups import DIGITS
 from wakeboard.core.states import VERBS
 from wakeboard.core.text.redaction import redact
 from wakeboard_dashboard.charts.charts import bar_chart, spread_chart

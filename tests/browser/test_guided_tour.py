@@ -13,7 +13,7 @@ from tests.factories import rows
 from tests.processes import Wakeboard, wait_until
 from tests.worker.motion import a_worker, insert
 from tests.worker.operating import operation
-from wakeboard.core.kinds import KINDS
+from wakeboard.core.rule_types import KINDS
 
 pytestmark = pytest.mark.browser
 

@@ -11,7 +11,7 @@ from tests.browser.places import Dashboard, profile, serving
 from tests.browser.test_every_page import A_LITTLE_LATER, DESK, PAINTED, PHONE, SHIFTS, furnish
 from tests.conftest import Connection
 from tests.factories import a_run, an_attempt
-from wakeboard.core.errors.fingerprint import read
+from wakeboard.core.errors.error_groups import read
 
 pytestmark = pytest.mark.browser
 

@@ -17,7 +17,7 @@ from tests.conftest import Connection
 from tests.dashboard.apps import overhear
 from tests.dashboard.conftest import assert_fragments_match
 from tests.factories import a_definition, a_group, a_run, a_worker, age, an_attempt, from_now, rows
-from wakeboard.core.errors.fingerprint import group_of, written
+from wakeboard.core.errors.error_groups import group_of, written
 from wakeboard_dashboard.charts.trend import starts
 from wakeboard_dashboard.queries import groups
 from wakeboard_dashboard.views import error_group

@@ -15,7 +15,7 @@ from sqlalchemy import event
 from tests.conftest import Connection
 from tests.dashboard.remembering import DAY, HOUR, note_removal
 from tests.factories import a_group, a_run, a_type
-from wakeboard.core.errors.fingerprint import written
+from wakeboard.core.errors.error_groups import written
 from wakeboard_dashboard.pages import kept, usual
 from wakeboard_dashboard.queries import errors, groups
 from wakeboard_dashboard.queries.errors import Found, Window

@@ -10,7 +10,7 @@ from flask.testing import FlaskClient
 from tests.conftest import Connection
 from tests.factories import a_definition, from_now, insert, rows
 from wakeboard.alerts import questions
-from wakeboard.core.kinds import KINDS
+from wakeboard.core.rule_types import KINDS
 from wakeboard.core.states import Role
 from wakeboard.database.audit import Actor
 from wakeboard.maintenance.retention.keep import Keep

@@ -19,7 +19,7 @@ from tests.conftest import Connection
 from tests.factories import a_definition, a_group, a_run, status
 from tests.worker.operating import begin
 from wakeboard import cli
-from wakeboard.core.errors.fingerprint import written
+from wakeboard.core.errors.error_groups import written
 from wakeboard.reporting.filters import audit, runs, search
 from wakeboard.reporting.filters.line import read_line
 from wakeboard.reporting.filters.values import Asked, Field, FilterError, read_pairs

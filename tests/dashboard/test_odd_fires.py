@@ -14,7 +14,7 @@ from sqlalchemy import RowMapping
 
 from tests.conftest import Connection
 from tests.factories import a_definition, a_run, from_now, insert
-from wakeboard.core.lineage import maker
+from wakeboard.core.parent_run import maker
 from wakeboard.core.states import Role
 from wakeboard.database.audit import Actor
 from wakeboard.queue import cancel

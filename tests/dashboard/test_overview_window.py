@@ -15,7 +15,7 @@ from tests.conftest import Connection
 from tests.dashboard.apps import overhear
 from tests.dashboard.conftest import assert_fragments_match, assert_shown_as_text
 from wakeboard.alerts import questions
-from wakeboard.core.kinds import KINDS
+from wakeboard.core.rule_types import KINDS
 from wakeboard_dashboard.charts.spreads import spread
 from wakeboard_dashboard.queries.ended import Bar, Times, Work, busiest_and_slowest
 

@@ -16,7 +16,7 @@ from tests.dashboard.apps import overhear
 from tests.dashboard.conftest import AsRole
 from tests.factories import a_run, a_type, a_worker, row, rows
 from wakeboard.accounts import users
-from wakeboard.core.newrun import NewRun
+from wakeboard.core.run_spec import NewRun
 from wakeboard.core.states import Role
 from wakeboard.database.audit import Actor
 from wakeboard.queue import by_hand, cancel, retry_now, run_again

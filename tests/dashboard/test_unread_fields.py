@@ -7,7 +7,7 @@ from flask.testing import FlaskClient
 
 from tests.conftest import Connection
 from tests.factories import a_definition, a_group, a_run, rows
-from wakeboard.core.errors.fingerprint import written
+from wakeboard.core.errors.error_groups import written
 
 JSON = {"Accept": "application/json"}
 

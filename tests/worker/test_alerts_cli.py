@@ -13,7 +13,7 @@ from tests.receivers import Mailbox, Receiver, mailbox, receiver
 from wakeboard import cli
 from wakeboard.alerts.watch import Watch
 from wakeboard.config.settings import Settings
-from wakeboard.core.kinds import KINDS
+from wakeboard.core.rule_types import KINDS
 
 __all__ = ["mailbox", "receiver"]
 Command = Callable[..., tuple[int, str, str]]

@@ -24,8 +24,8 @@ from wakeboard.alerts.channels import Channels, NotSent, Outgoing, signature
 from wakeboard.alerts.heartbeat import Heartbeat
 from wakeboard.alerts.watch import Watch, post
 from wakeboard.config.settings import Settings, SettingsError
-from wakeboard.core.kinds import KINDS
 from wakeboard.core.outcome import Permanent, Retryable
+from wakeboard.core.rule_types import KINDS
 from wakeboard.database import db
 from wakeboard.handlers import own_connection as own
 from wakeboard.handlers.builtin.alert import alert

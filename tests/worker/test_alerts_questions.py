@@ -22,7 +22,7 @@ from tests.factories import (
 from wakeboard.alerts import statements
 from wakeboard.alerts.finding import Finding
 from wakeboard.alerts.questions import ask
-from wakeboard.core.kinds import KINDS
+from wakeboard.core.rule_types import KINDS
 from wakeboard.schedules import schedule
 from wakeboard.schedules.unfireable import UNFIREABLE
 

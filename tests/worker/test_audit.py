@@ -12,7 +12,7 @@ from tests import factories
 from tests.conftest import Connection
 from wakeboard import queue as transitions
 from wakeboard.config import log as lines
-from wakeboard.core.errors.fingerprint import written
+from wakeboard.core.errors.error_groups import written
 from wakeboard.core.states import VERBS, Role
 from wakeboard.database.audit import ENGINE, Actor, record, terminal_actor
 from wakeboard.queue import Answer, definitions, errors, types, views

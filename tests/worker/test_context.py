@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from wakeboard.core.process.slotpage import SlotPage, create_pages
+from wakeboard.core.process.shared_slot import SlotPage, create_pages
 from wakeboard.handlers.context import Context
 from wakeboard.runtime.processes.wire import Assignment
 

@@ -18,7 +18,7 @@ from tests import factories
 from tests.conftest import Connection
 from tests.processes import wait_until
 from wakeboard import demo
-from wakeboard.core.errors.fingerprint import group_of, own_frame
+from wakeboard.core.errors.error_groups import group_of, own_frame
 from wakeboard.core.outcome import Cancelled, Permanent, Retryable
 from wakeboard.core.states import Role
 from wakeboard.database.audit import Actor

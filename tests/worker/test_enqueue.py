@@ -25,7 +25,7 @@ from sqlalchemy.pool import NullPool
 from tests import factories
 from tests.conftest import Connection
 from tests.processes import ROOT, wait_until
-from wakeboard.core.newrun import payload_limit
+from wakeboard.core.run_spec import payload_limit
 from wakeboard.database import db
 from wakeboard.queue import EnqueueError, NewRun, enqueue, enqueue_many
 

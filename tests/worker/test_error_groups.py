@@ -25,7 +25,7 @@ from tests.factories import (
     status,
 )
 from wakeboard import queue as transitions
-from wakeboard.core.errors.fingerprint import group_of, lost_group, written
+from wakeboard.core.errors.error_groups import group_of, lost_group, written
 from wakeboard.core.states import Role
 from wakeboard.database import db
 from wakeboard.database.audit import Actor

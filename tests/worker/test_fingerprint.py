@@ -10,7 +10,7 @@ import time
 import pytest
 
 from tests.processes import ROOT, surroundings
-from wakeboard.core.errors.fingerprint import (
+from wakeboard.core.errors.error_groups import (
     ANYWHERE,
     group_of,
     is_own,
@@ -131,7 +131,7 @@ def test_a_group_has_the_same_number_in_every_process_and_version() -> None:
     trace = TRACE.format(release="1", line=1)
     assert group_of("mail", "smtp_down", "The mail server did not answer.").fingerprint == "049df05ce6fe7"
     assert group_of("mail", "OSError", "[Errno 111] Connection refused", trace).fingerprint == "662424f203924"
-    code = "from wakeboard.core.errors.fingerprint import group_of; print(group_of('mail', 'x', 'ünï 7').fingerprint)"
+    code = "from wakeboard.core.errors.error_groups import group_of; print(group_of('mail', 'x', 'ünï 7').fingerprint)"
     seen = {
         subprocess.run(
             [sys.executable, "-c", code], cwd=ROOT, env=surroundings(None, {"PYTHONHASHSEED": seed}),

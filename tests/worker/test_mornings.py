@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from wakeboard.alerts.mornings import LATEST, Clocks, plan
-from wakeboard.core.kinds import KINDS
+from wakeboard.core.rule_types import KINDS
 
 PARIS = ZoneInfo("Europe/Paris")
 LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)

@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wakeboard import Context
-from wakeboard.core.errors.fingerprint import group_of
+from wakeboard.core.errors.error_groups import group_of
 from wakeboard.core.errors.retrying import delay_seconds
 from wakeboard.core.outcome import (
     KINDS,
@@ -33,7 +33,7 @@ from wakeboard.core.outcome import (
     answer_for_exception,
     answer_for_return,
 )
-from wakeboard.core.text.texts import clean_text
+from wakeboard.core.text.sanitize import clean_text
 from wakeboard.handlers.invoke import invoke
 from wakeboard.handlers.registry import JobType
 from wakeboard.runtime.processes.wire import Reported, answer_frame, read_answer

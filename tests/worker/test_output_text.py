@@ -10,7 +10,7 @@ import pytest
 
 from wakeboard.core.outcome import OUTPUT_BYTES, answer_for_exception
 from wakeboard.core.text.redaction import redact_text
-from wakeboard.core.text.texts import as_on_screen, clean_text, safe_text
+from wakeboard.core.text.sanitize import as_on_screen, clean_text, safe_text
 from wakeboard.runtime.processes.output import create_output, empty, read_output, read_tail, trim
 
 

@@ -16,8 +16,8 @@ import pytest
 
 from tests.conftest import Connection
 from wakeboard import Context, EnqueueError, PlainEncoder, Pool, enqueue, enqueue_many, job, run_now
-from wakeboard.core.newrun import NewRun
 from wakeboard.core.outcome import answer_for_return
+from wakeboard.core.run_spec import NewRun
 from wakeboard.handlers.registry import JobType
 
 NUMBER = UUID("2f1c7d0a-5b1e-4c3d-9e8f-0123456789ab")

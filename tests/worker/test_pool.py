@@ -19,8 +19,8 @@ from tests.worker.pooled import PATIENCE_SECONDS, Gate, gate, heedful, registry,
 from wakeboard import Context, Permanent, Pool, Retryable, enqueue, job
 from wakeboard.config import log
 from wakeboard.core.errors.backoff import Backoff
-from wakeboard.core.newrun import EnqueueError
 from wakeboard.core.outcome import Answer, answer_for_exception
+from wakeboard.core.run_spec import EnqueueError
 from wakeboard.handlers.pool import NoResult, PoolFull, PoolStopped, Ticket
 from wakeboard.handlers.pool.ending import decide as decide_for_the_pool
 from wakeboard.handlers.registry import JobType

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from wakeboard.core.hooks import on_child_exit as on_child_exit
-    from wakeboard.core.newrun import EnqueueError as EnqueueError
     from wakeboard.core.outcome import Cancelled as Cancelled
     from wakeboard.core.outcome import DeadlineExceeded as DeadlineExceeded
     from wakeboard.core.outcome import Permanent as Permanent
     from wakeboard.core.outcome import Retryable as Retryable
+    from wakeboard.core.run_spec import EnqueueError as EnqueueError
     from wakeboard.core.text.plain_json import PlainEncoder as PlainEncoder
     from wakeboard.handlers.context import Context as Context
     from wakeboard.handlers.inline import run_now as run_now
@@ -31,7 +31,7 @@ _ROOMS = {
     "Cancelled": "wakeboard.core.outcome",
     "Context": "wakeboard.handlers.context",
     "DeadlineExceeded": "wakeboard.core.outcome",
-    "EnqueueError": "wakeboard.core.newrun",
+    "EnqueueError": "wakeboard.core.run_spec",
     "KeyTaken": "wakeboard.queue.enqueue",
     "Permanent": "wakeboard.core.outcome",
     "PlainEncoder": "wakeboard.core.text.plain_json",

@@ -11,7 +11,7 @@ from urllib.parse import quote, urlencode
 
 from sqlalchemy import RowMapping
 
-from wakeboard.core.errors.fingerprint import Line, lines_of, written
+from wakeboard.core.errors.error_groups import Line, lines_of, written
 from wakeboard.core.states import Status
 from wakeboard.core.text.redaction import redact
 from wakeboard_dashboard.queries import groups as kept_groups

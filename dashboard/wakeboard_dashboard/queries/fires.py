@@ -13,7 +13,7 @@ from typing import Any
 from sqlalchemy import Connection, RowMapping, TextClause, text
 
 from wakeboard.core.states import ENDED, sql_list
-from wakeboard.core.text.stored import read_time
+from wakeboard.core.text.tolerant_types import read_time
 from wakeboard.database.indexed import IS_PLAIN_FIRE
 from wakeboard.reporting.nights.fires import LATE, THROUGH_AT
 from wakeboard_dashboard.queries.schedules import LATEST

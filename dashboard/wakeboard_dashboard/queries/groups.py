@@ -12,7 +12,7 @@ from typing import Any
 
 from sqlalchemy import ARRAY, BigInteger, Connection, RowMapping, any_, bindparam, func, select, text
 
-from wakeboard.core.errors.fingerprint import QUIET_DAYS
+from wakeboard.core.errors.error_groups import QUIET_DAYS
 from wakeboard.core.states import Status
 from wakeboard.database.tables import audit_log, error_groups, job_attempts, job_runs, workers
 

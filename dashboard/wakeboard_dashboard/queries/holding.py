@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection, RowMapping, text
 
-from wakeboard.core.kinds import JOB_TYPE as ALERTS
+from wakeboard.core.rule_types import JOB_TYPE as ALERTS
 from wakeboard.queue.holding import TOGETHER
 
 _TYPES = text(f"""

@@ -14,7 +14,7 @@ from sqlalchemy import Connection, select
 
 from wakeboard.alerts import questions
 from wakeboard.alerts.finding import Finding
-from wakeboard.core.kinds import KINDS
+from wakeboard.core.rule_types import KINDS
 from wakeboard.database.tables import alert_rules
 
 KIND = "failures_rise"

@@ -24,7 +24,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from wakeboard.accounts.sessions import hash_of, still_good
 from wakeboard.config.service_thread import ServiceThread
 from wakeboard.core.states import Role
-from wakeboard.core.text.texts import described
+from wakeboard.core.text.sanitize import described
 from wakeboard.database.db import DatabaseError
 from wakeboard.reporting.liveness import Beat
 from wakeboard_dashboard.server.board import Board, News, View

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
+from wakeboard.core.text.json_equality import same_value
 from wakeboard.core.text.redaction import redact
-from wakeboard.core.text.sameness import same_value
 
 # The word for a column where its name alone would not say it.
 WORDS = {

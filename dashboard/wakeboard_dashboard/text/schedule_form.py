@@ -8,9 +8,9 @@ from dataclasses import asdict
 from decimal import Decimal
 from typing import Any
 
-from wakeboard.core.newrun import check_type
+from wakeboard.core.run_spec import check_type
+from wakeboard.core.text.json_equality import same_json
 from wakeboard.core.text.redaction import HIDDEN, is_hidden_item, redact
-from wakeboard.core.text.sameness import same_json
 from wakeboard.core.time.cron import read_schedule
 from wakeboard.core.time.durations import LONGEST_SECONDS, LONGEST_TEXT, format_duration, parse_duration
 from wakeboard.core.time.zones import check_timezone

@@ -13,7 +13,7 @@ from sqlalchemy import RowMapping
 from wakeboard.alerts import trial
 from wakeboard.alerts.channels import Channels, host_of
 from wakeboard.config.settings import Settings
-from wakeboard.core.kinds import KINDS, Kind
+from wakeboard.core.rule_types import KINDS, Kind
 from wakeboard.core.states import Role
 from wakeboard.core.text.redaction import redact
 from wakeboard.core.time.durations import parse_duration

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 from flask import Blueprint, abort, g, request
 
-from wakeboard.core.errors.fingerprint import read, written
+from wakeboard.core.errors.error_groups import read, written
 from wakeboard_dashboard.charts.trend import Step, starts
 from wakeboard_dashboard.pages import failures
 from wakeboard_dashboard.pages.live import add_page

@@ -10,7 +10,7 @@ from typing import Any
 from flask import Blueprint, abort, g
 from sqlalchemy import RowMapping
 
-from wakeboard.core.instructions import command_user, no_worker_for
+from wakeboard.core.builtin_payloads import command_user, no_worker_for
 from wakeboard.core.text.redaction import redact
 from wakeboard_dashboard.charts.spreads import spread
 from wakeboard_dashboard.pages.existing import missing

@@ -7,7 +7,7 @@ from typing import Any
 
 from flask import Blueprint, g
 
-from wakeboard.core.kinds import KINDS
+from wakeboard.core.rule_types import KINDS
 from wakeboard.core.text.redaction import redact
 from wakeboard.reporting.hours import HOUR
 from wakeboard_dashboard.charts.spreads import Column, Spread, spread

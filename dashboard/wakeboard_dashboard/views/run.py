@@ -10,7 +10,7 @@ from typing import Any
 from flask import Blueprint, abort, g, request
 from sqlalchemy import RowMapping
 
-from wakeboard.core import lineage
+from wakeboard.core import parent_run
 from wakeboard.core.errors.backoff import Backoff
 from wakeboard.core.leases import NAMES, STATES, takeover
 from wakeboard.core.states import CLAIMABLE, VERBS, Status, Verb, allowed
@@ -152,7 +152,7 @@ def _lineage(run: RowMapping) -> dict[str, Any]:
     shown = made[: query.MOST_SHOWN]
     return {
         "around": around,
-        "is_made": run["origin_run_id"] and run["enqueued_by"] == lineage.maker(run["origin_run_id"]),
+        "is_made": run["origin_run_id"] and run["enqueued_by"] == parent_run.maker(run["origin_run_id"]),
         "again": [row for row in shown if row["is_again"]],
         "made": [row for row in shown if not row["is_again"]],
         "is_more_made": len(made) > len(shown),

@@ -17,7 +17,7 @@ from wakeboard import __version__
 from wakeboard.config.settings import HIDDEN, PREFIX, Settings
 from wakeboard.core.states import Role
 from wakeboard.core.text.redaction import redact
-from wakeboard.core.text.texts import first_line
+from wakeboard.core.text.sanitize import first_line
 from wakeboard.database import db
 from wakeboard.database.db import DatabaseError
 from wakeboard.database.horizon import Holder

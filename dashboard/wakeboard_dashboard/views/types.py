@@ -13,7 +13,7 @@ import psycopg
 from flask import Blueprint, abort, g
 from sqlalchemy import RowMapping
 
-from wakeboard.core.instructions import command_user, no_worker_for
+from wakeboard.core.builtin_payloads import command_user, no_worker_for
 from wakeboard.core.text.redaction import redact
 from wakeboard.database.audit import Actor
 from wakeboard.database.tables import job_types

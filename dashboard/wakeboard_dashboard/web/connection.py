@@ -20,7 +20,7 @@ from sqlalchemy import Connection, Engine, event, func, select
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.pool import Pool
 
-from wakeboard.core.text.stored import make_readable
+from wakeboard.core.text.tolerant_types import make_readable
 from wakeboard.database import db
 from wakeboard_dashboard.web import replica
 

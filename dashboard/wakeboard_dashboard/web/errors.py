@@ -14,9 +14,9 @@ from markupsafe import escape
 from sqlalchemy import exc
 from werkzeug.exceptions import HTTPException, NotFound
 
-from wakeboard.core.errors.fingerprint import DIGITS
+from wakeboard.core.errors.error_groups import DIGITS
 from wakeboard.core.states import VERBS
-from wakeboard.core.text.texts import first_line
+from wakeboard.core.text.sanitize import first_line
 from wakeboard.database.db import NO_TABLES, DatabaseError, RefusedError, UnfitError
 from wakeboard.reporting.filters.values import FilterError
 from wakeboard_dashboard.pages import again

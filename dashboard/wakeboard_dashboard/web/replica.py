@@ -17,7 +17,7 @@ import psycopg
 from flask import Flask, Response, g
 from sqlalchemy import Connection, Engine, exc
 
-from wakeboard.core.text.texts import first_line
+from wakeboard.core.text.sanitize import first_line
 
 log = logging.getLogger("wakeboard.web")
 

@@ -11,7 +11,7 @@ import psycopg
 from psycopg.rows import dict_row
 
 from wakeboard.accounts.sessions import hash_of
-from wakeboard.core.newrun import EnqueueError, check_type
+from wakeboard.core.run_spec import EnqueueError, check_type
 from wakeboard.core.states import Role
 from wakeboard.core.time.clock_skew import is_before
 from wakeboard.database.audit import Actor, acting, record

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from wakeboard.alerts.finding import Finding, name_of
 from wakeboard.alerts.judge import Memory, News
-from wakeboard.core.kinds import KINDS, Kind, title_of
+from wakeboard.core.rule_types import KINDS, Kind, title_of
 from wakeboard.core.text.redaction import redact, redact_text
 
 VERSION = 1

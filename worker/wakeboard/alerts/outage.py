@@ -22,7 +22,7 @@ from wakeboard.alerts.messages import Words, words
 from wakeboard.alerts.watch import place_of
 from wakeboard.config import log
 from wakeboard.config.settings import Settings
-from wakeboard.core.kinds import OUTAGE, WINDOW, configured
+from wakeboard.core.rule_types import OUTAGE, WINDOW, configured
 
 # Longer than a restart takes, and than the wait of a statement that is given up.
 PATIENCE_SECONDS = 45.0

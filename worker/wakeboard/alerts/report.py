@@ -19,7 +19,7 @@ from wakeboard.alerts.finding import name_of
 from wakeboard.alerts.messages import VERSION, Place, Words
 from wakeboard.alerts.mornings import LATE, LATEST, Clocks, Morning, Plan, plan
 from wakeboard.config.settings import Settings
-from wakeboard.core.kinds import KINDS
+from wakeboard.core.rule_types import KINDS
 from wakeboard.reporting.nights import Row
 from wakeboard.reporting.nights.summary import Section, Span, Summary, summary
 from wakeboard.reporting.nights.words import Numbers, number, plural

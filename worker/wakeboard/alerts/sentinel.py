@@ -26,7 +26,7 @@ from wakeboard.alerts.watch import Watch, post
 from wakeboard.config import log
 from wakeboard.config.service_thread import ServiceThread
 from wakeboard.config.settings import Settings
-from wakeboard.core.text.texts import described, first_line
+from wakeboard.core.text.sanitize import described, first_line
 from wakeboard.database.absence import Absence, Lack
 from wakeboard.database.audit import ENGINE
 from wakeboard.database.db import NO_TABLES, DatabaseError, connect

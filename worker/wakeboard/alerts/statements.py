@@ -6,7 +6,7 @@ Cheap on a table of ten million runs: each goes by an index that was made for it
 from __future__ import annotations
 
 from wakeboard.alerts.finding import NAMED
-from wakeboard.core.kinds import JOB_TYPE
+from wakeboard.core.rule_types import JOB_TYPE
 from wakeboard.core.states import CLAIMABLE, FAILURES, Status, sql_list
 from wakeboard.core.time.clock_skew import is_since
 from wakeboard.database.indexed import IS_SET_ASIDE

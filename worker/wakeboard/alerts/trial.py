@@ -19,7 +19,7 @@ from wakeboard.alerts.messages import Words, words
 from wakeboard.alerts.watch import place_of, post
 from wakeboard.config.settings import Settings
 from wakeboard.core.answer import Answer
-from wakeboard.core.kinds import KINDS, configured
+from wakeboard.core.rule_types import KINDS, configured
 from wakeboard.database.audit import Actor
 from wakeboard.queue.alerts import missing
 from wakeboard.queue.operator import act

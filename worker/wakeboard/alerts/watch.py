@@ -18,7 +18,7 @@ from wakeboard.alerts.judge import Memory, News, judge
 from wakeboard.alerts.messages import Place, Words, stored, words
 from wakeboard.config import log
 from wakeboard.config.settings import Settings
-from wakeboard.core.kinds import JOB_TYPE, KINDS, Watcher, configured
+from wakeboard.core.rule_types import JOB_TYPE, KINDS, Watcher, configured
 from wakeboard.core.time.clock_skew import is_before
 from wakeboard.queue.enqueue import enqueue
 

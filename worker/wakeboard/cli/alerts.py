@@ -12,7 +12,7 @@ from wakeboard.cli.flags import Noun, reason_option, settings
 from wakeboard.cli.kinds import DURATION
 from wakeboard.cli.printing import listing, verdicts
 from wakeboard.core.answer import Answer
-from wakeboard.core.kinds import KINDS
+from wakeboard.core.rule_types import KINDS
 from wakeboard.database.audit import terminal_actor
 from wakeboard.queue import alerts as moves
 

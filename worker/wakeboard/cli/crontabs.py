@@ -16,7 +16,7 @@ from wakeboard.cli.flags import Verb, is_json
 from wakeboard.cli.people import os_user
 from wakeboard.cli.printing import answer, say
 from wakeboard.cli.refusals import Wrong
-from wakeboard.core.instructions import (
+from wakeboard.core.builtin_payloads import (
     COMMAND_TYPE,
     LARGEST_EXIT_CODE,
     USER_PREFIX,

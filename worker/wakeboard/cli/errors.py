@@ -14,7 +14,7 @@ from wakeboard.cli.flags import MissingVerb
 from wakeboard.cli.refusals import Failed, Wrong
 from wakeboard.config.settings import SettingsError
 from wakeboard.config.streams import silence
-from wakeboard.core.newrun import EnqueueError
+from wakeboard.core.run_spec import EnqueueError
 from wakeboard.core.time.cron import CronError
 from wakeboard.database.db import NO_TABLES, DatabaseError, UnfitError, without_tables
 from wakeboard.database.embedded.errors import EmbeddedError

@@ -14,7 +14,7 @@ from psycopg.rows import dict_row
 from wakeboard.cli.flags import settings
 from wakeboard.cli.printing import tell
 from wakeboard.config.settings import Settings
-from wakeboard.core.text.stored import make_readable
+from wakeboard.core.text.tolerant_types import make_readable
 from wakeboard.database import db
 
 Connection = psycopg.Connection[Any]

@@ -14,7 +14,7 @@ from wakeboard.cli.flags import Noun, is_json, reason_option
 from wakeboard.cli.kinds import DAY, DURATION, json_object
 from wakeboard.cli.printing import answer, listing, say, verdicts
 from wakeboard.cli.refusals import Wrong
-from wakeboard.core.instructions import COMMAND_TYPE, command_type, command_user
+from wakeboard.core.builtin_payloads import COMMAND_TYPE, command_type, command_user
 from wakeboard.core.time.cron import Cron, check_timezone
 from wakeboard.database.audit import terminal_actor
 from wakeboard.queue import definitions

@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from wakeboard.config.working_directory import place
-from wakeboard.core.process.family import die_with_parent
+from wakeboard.core.process.process_tree import die_with_parent
 
 WRONG_USE = 2
 FIRST_WAIT_SECONDS = 1.0

@@ -13,7 +13,7 @@ from threading import Event, Thread
 from time import monotonic
 
 from wakeboard.config import log
-from wakeboard.core.text.texts import described
+from wakeboard.core.text.sanitize import described
 
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.5, 5.0
 # A body that ran for so long before its end had recovered from the one before.

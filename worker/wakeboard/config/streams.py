@@ -20,7 +20,7 @@ from threading import RLock, Thread
 from time import monotonic, sleep
 from typing import TextIO
 
-from wakeboard.core.text.texts import described
+from wakeboard.core.text.sanitize import described
 
 # How much may wait to be written, in characters: three seconds of a log at full speed.
 MOST_WAITING = 2 * 1024 * 1024

@@ -23,7 +23,7 @@ from wakeboard.core.errors.exceptions import (
 )
 from wakeboard.core.process.exits import code_of_exit, is_exit, is_success, message_of_exit
 from wakeboard.core.text.plain_json import plain, result_text, what_is_wrong
-from wakeboard.core.text.texts import clean_text
+from wakeboard.core.text.sanitize import clean_text
 from wakeboard.core.time.durations import LONGEST_SECONDS, parse_duration
 
 RESULT_BYTES = 8_192

@@ -10,7 +10,7 @@ from typing import Any
 from psycopg import Connection
 
 from wakeboard.core.answer import Answer
-from wakeboard.core.newrun import NewRun
+from wakeboard.core.run_spec import NewRun
 from wakeboard.database.audit import Actor
 from wakeboard.demo.orders import first_steps
 from wakeboard.demo.reports import export_key, first_report, monday_of, report

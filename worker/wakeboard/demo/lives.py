@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from wakeboard.core.errors.fingerprint import ErrorGroup, group_of
+from wakeboard.core.errors.error_groups import ErrorGroup, group_of
 from wakeboard.core.time.cron import Cron
 from wakeboard.demo.shop import PRODUCTS
 

@@ -7,8 +7,8 @@ import random
 import urllib.error
 from typing import TYPE_CHECKING, Any
 
-from wakeboard.core.newrun import NewRun
 from wakeboard.core.outcome import Permanent
+from wakeboard.core.run_spec import NewRun
 from wakeboard.demo.neighbours import ask
 from wakeboard.demo.shop import PRODUCTS
 from wakeboard.handlers.context import Context

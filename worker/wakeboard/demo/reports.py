@@ -8,7 +8,7 @@ import time
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
-from wakeboard.core.newrun import NewRun
+from wakeboard.core.run_spec import NewRun
 from wakeboard.demo.neighbours import letter, send, was_received
 from wakeboard.demo.shop import folder, write_aside
 from wakeboard.handlers.context import Context

@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from wakeboard.core.outcome import Cancelled, DeadlineExceeded
-from wakeboard.core.process.slotpage import LARGEST, SlotPage, boottime_ns
+from wakeboard.core.process.shared_slot import LARGEST, SlotPage, boottime_ns
 
 if TYPE_CHECKING:
     import logging

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any
 
-from wakeboard.core.newrun import Encoder, NewRun, payload_limit
 from wakeboard.core.outcome import Answer
+from wakeboard.core.run_spec import Encoder, NewRun, payload_limit
 from wakeboard.handlers.context import Context
 from wakeboard.handlers.invoke import invoke
 from wakeboard.handlers.registry import type_of

@@ -13,9 +13,9 @@ from pathlib import Path
 from types import CodeType
 from typing import Any, TypeVar
 
-from wakeboard.core import policies
+from wakeboard.core import job_options
+from wakeboard.core.builtin_payloads import USER_PREFIX
 from wakeboard.core.errors.backoff import DEFAULT_BACKOFF
-from wakeboard.core.instructions import USER_PREFIX
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -80,23 +80,23 @@ def job(
     callable. ValueError, in a sentence, when a value cannot be, or the function is none that can be called
     with a context and awaited or returned from.
     """
-    policies.check_name(name)
+    job_options.check_name(name)
     if name.startswith(USER_PREFIX):
         raise ValueError(
             f"A job type cannot be called {name!r}: names that begin with {USER_PREFIX!r} are kept for the "
             "commands of an OS user."
         )
     policy: dict[str, Any] = {
-        "max_attempts": policies.count(name, "max_attempts", max_attempts),
-        "timeout_seconds": policies.seconds(name, "timeout", timeout),
-        "backoff": policies.retry_rule(name, backoff),
-        "permanent": policies.exceptions(name, permanent),
-        "max_running": None if max_running is None else policies.count(name, "max_running", max_running),
-        "lease_seconds": None if lease is None else policies.seconds(name, "lease", lease),
-        "memory_mb": None if memory_mb is None else policies.count(name, "memory_mb", memory_mb),
-        "schedule": policies.cron_text(name, schedule),
-        "timezone": policies.zone(name, schedule, timezone),
-        "fresh": policies.switch(name, "fresh", fresh),
+        "max_attempts": job_options.count(name, "max_attempts", max_attempts),
+        "timeout_seconds": job_options.seconds(name, "timeout", timeout),
+        "backoff": job_options.retry_rule(name, backoff),
+        "permanent": job_options.exceptions(name, permanent),
+        "max_running": None if max_running is None else job_options.count(name, "max_running", max_running),
+        "lease_seconds": None if lease is None else job_options.seconds(name, "lease", lease),
+        "memory_mb": None if memory_mb is None else job_options.count(name, "memory_mb", memory_mb),
+        "schedule": job_options.cron_text(name, schedule),
+        "timezone": job_options.zone(name, schedule, timezone),
+        "fresh": job_options.switch(name, "fresh", fresh),
     }
 
     def register(function: _Function) -> _Function:

@@ -11,7 +11,7 @@ import pwd
 from typing import Any
 
 from wakeboard.config.settings import PREFIX, Settings, SettingsError
-from wakeboard.core.instructions import check_user, command_type, command_user, workers_for
+from wakeboard.core.builtin_payloads import check_user, command_type, command_user, workers_for
 from wakeboard.core.outcome import Permanent
 
 VARIABLE = f"{PREFIX}RUN_AS_USERS"

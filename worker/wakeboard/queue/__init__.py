@@ -6,7 +6,7 @@ here knows a page, and nothing outside of here changes a run.
 """
 
 from wakeboard.core.answer import Answer
-from wakeboard.core.newrun import EnqueueError, NewRun
+from wakeboard.core.run_spec import EnqueueError, NewRun
 from wakeboard.queue import definitions, types
 from wakeboard.queue.enqueue import enqueue
 from wakeboard.queue.enqueue_many import enqueue_many

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from wakeboard.core.answer import Answer
-from wakeboard.core.kinds import KINDS, Kind
+from wakeboard.core.rule_types import KINDS, Kind
 from wakeboard.core.time.durations import format_duration
 from wakeboard.database.audit import Actor
 from wakeboard.queue.operator import Connection, Row, _row, act

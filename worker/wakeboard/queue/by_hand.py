@@ -7,8 +7,8 @@ from datetime import UTC
 from difflib import get_close_matches
 
 from wakeboard.core.answer import Answer
-from wakeboard.core.instructions import is_builtin
-from wakeboard.core.newrun import EnqueueError, NewRun
+from wakeboard.core.builtin_payloads import is_builtin
+from wakeboard.core.run_spec import EnqueueError, NewRun
 from wakeboard.core.states import Role
 from wakeboard.database.audit import Actor, acting, record
 from wakeboard.queue.enqueue import KeyTaken, enqueue

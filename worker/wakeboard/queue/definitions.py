@@ -9,11 +9,11 @@ import json
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from wakeboard.core import instructions
+from wakeboard.core import builtin_payloads
 from wakeboard.core.answer import Answer
-from wakeboard.core.newrun import EnqueueError, check_type, payload_limit, payload_text
 from wakeboard.core.outcome import Permanent
-from wakeboard.core.text.sameness import same_value
+from wakeboard.core.run_spec import EnqueueError, check_type, payload_limit, payload_text
+from wakeboard.core.text.json_equality import same_value
 from wakeboard.core.time.cron import check_timezone, read_existing, read_schedule
 from wakeboard.database.audit import Actor
 from wakeboard.queue.operator import WAKE_CHANNEL, Connection, Row, _row, act
@@ -104,7 +104,7 @@ class Definition:
                 read_schedule(self.schedule)
             check_timezone(self.timezone)
             payload_text(self.payload, payload_limit())
-            instructions.check(self.job_type, self.payload)
+            builtin_payloads.check(self.job_type, self.payload)
         except (ValueError, EnqueueError, Permanent) as wrong:
             raise DefinitionError(str(wrong)) from wrong
         for value, words, what in (
@@ -279,7 +279,7 @@ def left_behind(job_type: str, waiting: int) -> str:
 
     Empty where all goes on as before.
     """
-    stands_there = instructions.is_builtin(job_type)
+    stands_there = builtin_payloads.is_builtin(job_type)
     if not waiting:
         said = "A run of it that is tried again dies" if stands_there else ""
     elif waiting == 1:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from wakeboard.core.answer import Answer
-from wakeboard.core.text.sameness import same_value
+from wakeboard.core.text.json_equality import same_value
 from wakeboard.database.audit import Actor
 from wakeboard.queue.definitions import Definition, DefinitionError, next_fire
 from wakeboard.queue.operator import Connection, Row, _row, act

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
-from wakeboard.core.newrun import Encoder, EnqueueError, NewRun, payload_limit
+from wakeboard.core.run_spec import Encoder, EnqueueError, NewRun, payload_limit
 from wakeboard.queue.targets import runner, unwrap
 
 ROUNDS = 5

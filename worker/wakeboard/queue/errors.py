@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from wakeboard.core.answer import Answer
-from wakeboard.core.errors.fingerprint import read
+from wakeboard.core.errors.error_groups import read
 from wakeboard.core.time.durations import format_duration
 from wakeboard.database.audit import Actor
 from wakeboard.queue.operator import Connection, Row, _row, act

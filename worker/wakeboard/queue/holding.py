@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any
 
 from wakeboard.core.answer import Answer
-from wakeboard.core.kinds import JOB_TYPE as ALERTS
+from wakeboard.core.rule_types import JOB_TYPE as ALERTS
 from wakeboard.database.audit import Actor, acting, record
 from wakeboard.queue import pauses
 from wakeboard.queue.operator import Connection, permit

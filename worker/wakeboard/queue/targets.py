@@ -14,7 +14,7 @@ from typing import Any
 
 from psycopg.rows import tuple_row
 
-from wakeboard.core.newrun import EnqueueError
+from wakeboard.core.run_spec import EnqueueError
 
 Execute = Callable[[str, Sequence[Any]], list[Any]]
 ALLOWED = (

@@ -11,7 +11,7 @@ from typing import Any
 import psycopg
 
 from wakeboard.config import log
-from wakeboard.core.text.texts import first_line
+from wakeboard.core.text.sanitize import first_line
 from wakeboard.database import refusals
 from wakeboard.database.db import LOCKED
 from wakeboard.database.refusals import is_refusal

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from wakeboard.core.instructions import COMMAND_TYPE, command_type
+from wakeboard.core.builtin_payloads import COMMAND_TYPE, command_type
 from wakeboard.core.process.os_user import is_user_name
 from wakeboard.core.time.cron import FIELDS, CronError, check_timezone, read_schedule
 from wakeboard.schedules.crontab_exits import OrdinaryExit, ordinary_exit

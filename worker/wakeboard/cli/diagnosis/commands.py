@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from wakeboard.cli.crontabs import IS_OF_UNKNOWN_USER
 from wakeboard.cli.diagnosis.finding import Finding, some_of
 from wakeboard.cli.reach import Connection, rows
-from wakeboard.core.instructions import COMMAND_TYPE, command_type
+from wakeboard.core.builtin_payloads import COMMAND_TYPE, command_type
 from wakeboard.reporting import fleet
 
 # A worker that registers the commands of root is one.

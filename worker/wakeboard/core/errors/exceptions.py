@@ -12,7 +12,7 @@ from functools import partial
 from types import CodeType, TracebackType
 from typing import TypeVar
 
-from wakeboard.core.text.texts import clean_text, ends_within
+from wakeboard.core.text.sanitize import clean_text, ends_within
 
 MESSAGE_CHARACTERS = 2_000
 CODE_CHARACTERS = 100

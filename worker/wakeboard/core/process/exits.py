@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 
 from wakeboard.core.errors.exceptions import guarded, message_of
-from wakeboard.core.text.texts import clean_text
+from wakeboard.core.text.sanitize import clean_text
 
 _CODE_CHARACTERS = 100
 

@@ -11,7 +11,7 @@ from enum import Enum
 from typing import Any
 from uuid import UUID
 
-from wakeboard.core.text.texts import clean_text
+from wakeboard.core.text.sanitize import clean_text
 
 Default = Callable[[Any], Any]
 # A value that lies deeper, or behind so many others, is not looked for.

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from wakeboard.core.text.texts import last_line
+from wakeboard.core.text.sanitize import last_line
 from wakeboard.database.embedded import binaries
 from wakeboard.database.embedded.errors import EmbeddedError
 from wakeboard.database.embedded.identity import private_folder

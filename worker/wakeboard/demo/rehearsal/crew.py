@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 
-from wakeboard.core.process.family import die_with_parent
+from wakeboard.core.process.process_tree import die_with_parent
 from wakeboard.demo.rehearsal import traces
 from wakeboard.demo.rehearsal.patience import Patience, RehearsalError
 

@@ -7,7 +7,7 @@ effects; see ``wakeboard.alerts.delivery``.
 from __future__ import annotations
 
 from wakeboard.config.settings import Settings
-from wakeboard.core import kinds
+from wakeboard.core import rule_types
 from wakeboard.core.outcome import Permanent, Retryable
 from wakeboard.handlers.context import Context
 from wakeboard.handlers.own_connection import own_connection
@@ -17,7 +17,7 @@ from wakeboard.handlers.registry import job
 ATTEMPTS = 12
 
 
-@job(kinds.JOB_TYPE, max_attempts=ATTEMPTS, timeout=60, backoff="10s,30s,1m,5m,15m,30m,1h")
+@job(rule_types.JOB_TYPE, max_attempts=ATTEMPTS, timeout=60, backoff="10s,30s,1m,5m,15m,30m,1h")
 def alert(context: Context) -> dict[str, str]:
     """Send the message and return what was answered.
 

@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
-from wakeboard.core.instructions import (
+from wakeboard.core.builtin_payloads import (
     COMMAND,
     COMMAND_TYPE,
     Instructions,
@@ -29,7 +29,7 @@ from wakeboard.core.instructions import (
     texts_of,
 )
 from wakeboard.core.process import os_user
-from wakeboard.core.process.family import die_with_parent
+from wakeboard.core.process.process_tree import die_with_parent
 from wakeboard.handlers import run_as
 from wakeboard.handlers.builtin.instructions import instructions
 from wakeboard.handlers.context import Context

@@ -18,7 +18,7 @@ from typing import IO, Any
 from urllib.parse import quote, urlsplit
 
 from wakeboard import __version__
-from wakeboard.core.instructions import (
+from wakeboard.core.builtin_payloads import (
     HTTP,
     SCHEMES,
     Instructions,
@@ -29,7 +29,7 @@ from wakeboard.core.instructions import (
     url_of,
 )
 from wakeboard.core.outcome import Permanent, Retryable
-from wakeboard.core.text.texts import clean_text
+from wakeboard.core.text.sanitize import clean_text
 from wakeboard.database.whole_answer import CutOff, read_whole
 from wakeboard.handlers.builtin.instructions import instructions
 from wakeboard.handlers.context import Context

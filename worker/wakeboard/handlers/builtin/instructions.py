@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from wakeboard.core.instructions import Instructions, known
+from wakeboard.core.builtin_payloads import Instructions, known
 from wakeboard.core.outcome import Permanent
 from wakeboard.handlers.context import Context
 from wakeboard.handlers.own_connection import own_connection

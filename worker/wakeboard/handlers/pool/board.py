@@ -12,7 +12,7 @@ from time import monotonic
 from typing import Literal
 
 from wakeboard.core.outcome import Answer
-from wakeboard.core.process.slotpage import boottime_ns
+from wakeboard.core.process.shared_slot import boottime_ns
 from wakeboard.handlers.pool.ending import Ending, decide
 from wakeboard.handlers.pool.handling import Attempt
 from wakeboard.handlers.pool.metrics import Tally

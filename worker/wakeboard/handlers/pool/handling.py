@@ -10,7 +10,7 @@ from threading import Thread, current_thread
 from typing import Any, cast
 
 from wakeboard.core.outcome import Answer
-from wakeboard.core.process.slotpage import boottime_ns
+from wakeboard.core.process.shared_slot import boottime_ns
 from wakeboard.handlers.context import Context
 from wakeboard.handlers.invoke import invoke
 from wakeboard.handlers.pool.ticket import Ticket

@@ -17,7 +17,7 @@ from typing import Any, Literal, Self
 from weakref import WeakSet
 
 from wakeboard.config import log
-from wakeboard.core.newrun import Encoder, EnqueueError, NewRun, payload_limit
+from wakeboard.core.run_spec import Encoder, EnqueueError, NewRun, payload_limit
 from wakeboard.handlers.pool.board import Board
 from wakeboard.handlers.pool.clerk import Clerk, Handoff
 from wakeboard.handlers.pool.measuring import look, measure

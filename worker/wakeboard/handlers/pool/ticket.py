@@ -8,7 +8,7 @@ from functools import cached_property
 from threading import Event
 from typing import Any, Literal
 
-from wakeboard.core.process.slotpage import boottime_ns
+from wakeboard.core.process.shared_slot import boottime_ns
 from wakeboard.handlers.registry import JobType
 from wakeboard.handlers.remembered import Remembered
 

@@ -5,7 +5,7 @@ Parts of statements, most of which read the rows of a CTE called ``moved``.
 
 from __future__ import annotations
 
-from wakeboard.core.errors.fingerprint import QUIET_DAYS
+from wakeboard.core.errors.error_groups import QUIET_DAYS
 
 # Half powers of two of milliseconds, 0 to 63: what wakeboard.reporting.statistics turns back into percentiles.
 # (``extract`` would give a numeric, which becomes a float by way of its digits.)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from wakeboard.core.errors import fingerprint
+from wakeboard.core.errors import error_groups
 from wakeboard.core.states import FAILING
 from wakeboard.reporting.filters.values import MOMENT, STATUS, TEXT, Asked, Field, FilterError, identifier
 
@@ -33,7 +33,7 @@ def _schedule(value: str) -> str | int:
 
 def _group(value: str) -> int:
     """Read an error group. None has the number 0, which a search would take for no filter at all."""
-    number = fingerprint.read(value)
+    number = error_groups.read(value)
     if number == 0:
         raise ValueError
     return number

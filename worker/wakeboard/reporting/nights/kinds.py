@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from wakeboard.core.errors.fingerprint import written
+from wakeboard.core.errors.error_groups import written
 from wakeboard.core.states import FAILURES, sql_list
 from wakeboard.reporting.nights import Ask, Window, faults
 from wakeboard.reporting.nights.faults import UNKNOWN, Failed, Failing, known, mark_of

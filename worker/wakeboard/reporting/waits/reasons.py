@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from string import Formatter
 from typing import Any
 
-from wakeboard.core.instructions import command_user, no_worker_for
+from wakeboard.core.builtin_payloads import command_user, no_worker_for
 from wakeboard.core.states import CLAIM_REFUSED
 from wakeboard.core.text.redaction import redact_text
 from wakeboard.reporting.waits.question import CAP, RATE_MINUTES

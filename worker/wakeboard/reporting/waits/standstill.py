@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from wakeboard.core.instructions import command_user
+from wakeboard.core.builtin_payloads import command_user
 from wakeboard.core.time.clock_skew import is_since
 from wakeboard.reporting import fleet
 from wakeboard.reporting.liveness import SILENCE_SECONDS

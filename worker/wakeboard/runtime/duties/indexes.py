@@ -13,7 +13,7 @@ from typing import Any
 import psycopg
 
 from wakeboard.config import log
-from wakeboard.core.text.texts import described
+from wakeboard.core.text.sanitize import described
 from wakeboard.database.db import DatabaseError, is_pooled
 from wakeboard.maintenance.indexes import rebuild, state
 from wakeboard.maintenance.indexes.bloat import FLOOR_BYTES

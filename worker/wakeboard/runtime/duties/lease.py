@@ -17,7 +17,7 @@ from typing import Any
 import psycopg
 
 from wakeboard.config.service_thread import ServiceThread
-from wakeboard.core.text.texts import described
+from wakeboard.core.text.sanitize import described
 from wakeboard.database.absence import Absence
 from wakeboard.database.db import DatabaseError, configure, connect, is_pooled
 from wakeboard.database.planning import PLANNING

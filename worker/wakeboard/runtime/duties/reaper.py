@@ -18,7 +18,7 @@ import psycopg
 
 from wakeboard.config import log
 from wakeboard.core.errors.backoff import Backoff
-from wakeboard.core.errors.fingerprint import LOST_TEMPLATE, lost_group
+from wakeboard.core.errors.error_groups import LOST_TEMPLATE, lost_group
 from wakeboard.core.time.clock_skew import is_since
 from wakeboard.database.refusals import Refusals, halves, is_refusal, said
 from wakeboard.queue.engine.reaping import END_REFUSED, ENDED_LEASES, GIVE_BACK, REAP

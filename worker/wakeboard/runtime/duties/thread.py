@@ -17,7 +17,7 @@ from typing import Any
 import psycopg
 
 from wakeboard.config.service_thread import FailureLog, ServiceThread
-from wakeboard.core.text.texts import described, first_line
+from wakeboard.core.text.sanitize import described, first_line
 from wakeboard.database.absence import Absence, Lack
 from wakeboard.database.db import NO_TABLES, DatabaseError, connect, current_revision
 from wakeboard.database.refusals import Refusals

@@ -9,7 +9,7 @@ from time import monotonic
 from typing import Any
 
 from wakeboard.config import log
-from wakeboard.core.text.texts import described
+from wakeboard.core.text.sanitize import described
 from wakeboard.runtime.loop.claims import Claims
 from wakeboard.runtime.processes.children import Children
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from wakeboard.core.errors.fingerprint import ErrorGroup
+from wakeboard.core.errors.error_groups import ErrorGroup
 from wakeboard.core.errors.retrying import delay_seconds
 from wakeboard.core.outcome import PLAIN, Answer
 from wakeboard.runtime.loop.held import Held, boottime_ns

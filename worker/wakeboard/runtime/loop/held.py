@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from wakeboard.core.process.slotpage import boottime_ns
+from wakeboard.core.process.shared_slot import boottime_ns
 from wakeboard.runtime.loop.channel import Rows
 from wakeboard.runtime.processes.wire import Assignment, assignment_of
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from time import monotonic
 from typing import Protocol
 
-from wakeboard.core.process.slotpage import Started
+from wakeboard.core.process.shared_slot import Started
 from wakeboard.runtime.loop.held import Held, Holdings, boottime_ns
 
 MEMORY_SECONDS = 0.5

@@ -10,7 +10,7 @@ from time import monotonic
 import psycopg
 
 from wakeboard.config.service_thread import FailureLog
-from wakeboard.core.text.texts import described
+from wakeboard.core.text.sanitize import described
 from wakeboard.database.absence import Absence
 from wakeboard.database.db import DatabaseError, UnfitError, connect, is_pooled
 from wakeboard.runtime.loop.channel import Channel

@@ -13,7 +13,7 @@ from itertools import chain
 from time import monotonic
 from typing import Any
 
-from wakeboard.core.errors.fingerprint import group_of
+from wakeboard.core.errors.error_groups import group_of
 from wakeboard.core.outcome import PLAIN
 from wakeboard.core.states import Status
 from wakeboard.database.refusals import halves, is_of_row

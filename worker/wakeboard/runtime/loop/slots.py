@@ -13,7 +13,7 @@ from time import monotonic
 
 from wakeboard.config import log
 from wakeboard.core.outcome import Answer
-from wakeboard.core.text.texts import last_line
+from wakeboard.core.text.sanitize import last_line
 from wakeboard.runtime.loop.channel import Rows
 from wakeboard.runtime.loop.claims import LONG_SECONDS, Claims, Load
 from wakeboard.runtime.loop.deciding import Ended, bystander, decide, never_started, succeeded

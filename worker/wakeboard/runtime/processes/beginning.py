@@ -9,7 +9,7 @@ from __future__ import annotations
 from time import monotonic
 
 from wakeboard.core.outcome import PLAIN, Answer
-from wakeboard.core.text.texts import clean_text
+from wakeboard.core.text.sanitize import clean_text
 from wakeboard.runtime.processes.wire import Assignment
 
 # So long the database may take, and so long it is not asked again when it took longer.

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import NoReturn
 
 from wakeboard.config.stop_signals import STOPS, outlast
-from wakeboard.core.process.family import become_subreaper, die_with_parent
-from wakeboard.core.process.slotpage import SlotPage
+from wakeboard.core.process.process_tree import become_subreaper, die_with_parent
+from wakeboard.core.process.shared_slot import SlotPage
 from wakeboard.handlers.registry import load_app
 from wakeboard.runtime.processes import ending
 from wakeboard.runtime.processes.child import Child

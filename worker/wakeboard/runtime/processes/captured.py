@@ -9,7 +9,7 @@ import os
 import stat
 import sys
 
-from wakeboard.core.text import texts
+from wakeboard.core.text import sanitize
 from wakeboard.runtime.processes.output import read_output, read_tail, written_bytes
 
 # A progress bar draws its line a thousand times.
@@ -47,4 +47,4 @@ def captured_output(limit: int) -> str:
 def last_line(limit: int, since: int = 0) -> str:
     """Return the last line that is not blank of what was written after byte ``since``, at most ``limit``
     characters of it."""
-    return texts.last_line(captured_tail(_TAIL_BYTES, since))[-limit:]
+    return sanitize.last_line(captured_tail(_TAIL_BYTES, since))[-limit:]

@@ -17,11 +17,11 @@ from dataclasses import replace
 from types import FrameType
 from typing import Any
 
-from wakeboard.core import lineage
+from wakeboard.core import parent_run
 from wakeboard.core.errors.exceptions import parts_of
 from wakeboard.core.outcome import OUTPUT_BYTES, PLAIN, Answer, Cancelled, DeadlineExceeded
-from wakeboard.core.process.slotpage import SlotPage, boottime_ns
-from wakeboard.core.text.texts import clean_text
+from wakeboard.core.process.shared_slot import SlotPage, boottime_ns
+from wakeboard.core.text.sanitize import clean_text
 from wakeboard.handlers.context import Context
 from wakeboard.handlers.event_loop import EventLoop
 from wakeboard.handlers.invoke import invoke
@@ -223,7 +223,7 @@ class Child:
         if job_type.memory_mb is not None:
             self._page.set_held_before(held_bytes())
             window = self._limited(job_type.memory_mb)
-        with lineage.inside(context.run_id):
+        with parent_run.inside(context.run_id):
             return invoke(job_type, context, window=window, await_it=self.loop.run)
 
     @contextlib.contextmanager

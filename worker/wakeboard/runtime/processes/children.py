@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from wakeboard.core.outcome import OUTPUT_BYTES
-from wakeboard.core.process.slotpage import ANYTHING, Started, create_pages
+from wakeboard.core.process.shared_slot import ANYTHING, Started, create_pages
 from wakeboard.runtime.processes.control import Control
 from wakeboard.runtime.processes.events import AppFailed, Event, Ready, TemplateDied, Warned, describe_status
 from wakeboard.runtime.processes.firstborn import Firstborn

@@ -20,7 +20,7 @@ from typing import Any
 from wakeboard.config.stop_signals import holding_back
 from wakeboard.config.streams import pass_on
 from wakeboard.config.working_directory import place
-from wakeboard.core.process.family import become_subreaper
+from wakeboard.core.process.process_tree import become_subreaper
 from wakeboard.runtime.processes.events import describe_status
 from wakeboard.runtime.processes.firstborn import Firstborn
 from wakeboard.runtime.processes.leftovers import end_leftovers, new_mark

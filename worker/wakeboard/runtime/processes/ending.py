@@ -18,7 +18,7 @@ import traceback
 from typing import NoReturn
 
 from wakeboard.core.hooks import ON_CHILD_EXIT
-from wakeboard.core.text.texts import last_line
+from wakeboard.core.text.sanitize import last_line
 from wakeboard.handlers.event_loop import EventLoop
 
 # The status of a child whose hook failed; what it said is in the slot's output.

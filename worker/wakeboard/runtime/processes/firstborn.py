@@ -24,7 +24,7 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 from wakeboard.config.stop_signals import STOPS, outlast
-from wakeboard.core.process.family import die_with_parent
+from wakeboard.core.process.process_tree import die_with_parent
 
 # What handlers' processes have loaded anyway: here it is loaded for the supervisor, too.
 from wakeboard.handlers import own_connection as own_connection

@@ -21,7 +21,7 @@ from time import monotonic_ns, sleep
 from typing import Any
 
 from wakeboard.config.working_directory import Folder
-from wakeboard.core.process.family import has_children, kill_children
+from wakeboard.core.process.process_tree import has_children, kill_children
 from wakeboard.runtime.processes.identity import Identity
 from wakeboard.runtime.processes.interpreter import Interpreter
 from wakeboard.runtime.processes.output import is_as_new, is_silent, written_bytes

@@ -15,7 +15,7 @@ import sys
 import time
 from pathlib import Path
 
-from wakeboard.core.process.family import own_children, reap
+from wakeboard.core.process.process_tree import own_children, reap
 
 _USUAL_BYTES = 819_200
 

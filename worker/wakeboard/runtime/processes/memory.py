@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from time import monotonic
 
-from wakeboard.core.process.family import descendants
+from wakeboard.core.process.process_tree import descendants
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _HELD = re.compile(rb"^(?:RssAnon|RssShmem|VmSwap):\s+(\d+) kB", re.MULTILINE)

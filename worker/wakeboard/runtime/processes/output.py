@@ -16,8 +16,8 @@ import os
 import re
 import sys
 
-from wakeboard.core.process.slotpage import create_memory
-from wakeboard.core.text.texts import head_and_tail, safe_text
+from wakeboard.core.process.shared_slot import create_memory
+from wakeboard.core.text.sanitize import head_and_tail, safe_text
 
 _KEEP_SIZE_PUNCH_HOLE = 3
 _LARGEST_BYTES = 1024 * 1024

@@ -16,8 +16,8 @@ from collections.abc import Iterable, Sequence
 from time import monotonic
 
 from wakeboard.core.outcome import OUTPUT_BYTES
-from wakeboard.core.process.family import kill_tree, send_signal
-from wakeboard.core.process.slotpage import NOTHING, SlotPage, Started
+from wakeboard.core.process.process_tree import kill_tree, send_signal
+from wakeboard.core.process.shared_slot import NOTHING, SlotPage, Started
 from wakeboard.runtime.processes.control import Control
 from wakeboard.runtime.processes.ending import ended_in_order, word_of_end
 from wakeboard.runtime.processes.events import Died, Event, Finished, Returned, Warned, crash_answer

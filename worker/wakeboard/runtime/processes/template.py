@@ -24,15 +24,15 @@ from typing import Any, NoReturn
 from wakeboard.config.stop_signals import STOPS, outlast
 from wakeboard.config.working_directory import NOWHERE, current
 from wakeboard.core.errors.exceptions import TRACEBACK_CHARACTERS
-from wakeboard.core.process.family import (
+from wakeboard.core.process.process_tree import (
     become_subreaper,
     die_with_parent,
     kill_children,
     open_pidfd,
     outlive_parent,
 )
-from wakeboard.core.process.slotpage import SlotPage
-from wakeboard.core.text.texts import clean_text
+from wakeboard.core.process.shared_slot import SlotPage
+from wakeboard.core.text.sanitize import clean_text
 from wakeboard.handlers.registry import JOB_TYPES, load_app, without_handlers
 from wakeboard.runtime.processes import birth, ending, preload
 from wakeboard.runtime.processes.leftovers import wear

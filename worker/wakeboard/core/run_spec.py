@@ -15,7 +15,7 @@ from functools import cache
 from itertools import chain
 from typing import Any, NamedTuple
 
-from wakeboard.core.lineage import made_by
+from wakeboard.core.parent_run import made_by
 from wakeboard.core.text.plain_json import what_is_wrong
 
 Encoder = type[json.JSONEncoder]
