@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
-import wakeboard.config.setting_values as kinds
+import wakeboard.config.setting_types as kinds
 from wakeboard.core.process.os_user import home
 
 PREFIX = "WAKEBOARD_"
