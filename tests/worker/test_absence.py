@@ -7,9 +7,9 @@ import pytest
 
 from tests.processes import wait_until
 from wakeboard.config import log
-from wakeboard.database import absence
-from wakeboard.database.absence import Absence, Lack
+from wakeboard.database import outage_log
 from wakeboard.database.db import DatabaseError
+from wakeboard.database.outage_log import Absence, Lack
 from wakeboard.runtime.duties import lease, thread
 from wakeboard.runtime.duties.lease import LeaseKeeper
 from wakeboard.runtime.duties.thread import Duties
@@ -33,7 +33,7 @@ def clock(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -
     log.configure("text")
     printed_by(capsys)
     made = Clock()
-    monkeypatch.setattr(absence, "monotonic", made)
+    monkeypatch.setattr(outage_log, "monotonic", made)
     return made
 
 

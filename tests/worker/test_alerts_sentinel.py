@@ -27,7 +27,7 @@ from wakeboard.alerts.sentinel import Sentinel
 from wakeboard.config import log
 from wakeboard.config.settings import Settings
 from wakeboard.database import db, embedded
-from wakeboard.database.absence import Lack
+from wakeboard.database.outage_log import Lack
 
 __all__ = ["mailbox", "receiver"]
 SLOW = 40

@@ -15,8 +15,13 @@ from psycopg.rows import dict_row
 
 from tests.conftest import Connection
 from wakeboard import cli
-from wakeboard.database import horizon
-from wakeboard.database.horizon import LONG_TRANSACTION_SECONDS, MANY_TRANSACTIONS, MUCH_LOG_BYTES, Holder
+from wakeboard.database import vacuum_blockers
+from wakeboard.database.vacuum_blockers import (
+    LONG_TRANSACTION_SECONDS,
+    MANY_TRANSACTIONS,
+    MUCH_LOG_BYTES,
+    Holder,
+)
 
 PLAIN: dict[str, Any] = {
     "kind": "session", "id": "77", "name": "psql", "owner": "anna", "state": "idle in transaction",
@@ -27,7 +32,7 @@ PLAIN: dict[str, Any] = {
 
 def holders(connection: psycopg.Connection[Any]) -> list[Holder]:
     with connection.cursor(row_factory=dict_row) as cursor:
-        return [Holder(**row) for row in cursor.execute(horizon.HOLDERS.encode()).fetchall()]
+        return [Holder(**row) for row in cursor.execute(vacuum_blockers.HOLDERS.encode()).fetchall()]
 
 
 @pytest.mark.parametrize(
@@ -96,14 +101,14 @@ def test_a_role_without_pg_monitor_sees_what_it_may_and_how_much_is_hidden(
         hidden = next(each for each in holders(stranger) if each.id == pid)
         assert hidden.is_hidden and hidden.statement is None and hidden.seconds is None
         assert hidden.transactions is not None and hidden.name == "wakeboard superuser"
-        row = stranger.execute(horizon.SIGHT.encode()).fetchone()
+        row = stranger.execute(vacuum_blockers.SIGHT.encode()).fetchone()
         assert row is not None and (row[0], row[2] >= 1) == (False, True)
     superuser.execute(sql.SQL("GRANT pg_monitor TO {}").format(sql.Identifier(row[1])))
     with superuser.transaction():
         superuser.execute("CREATE TEMPORARY TABLE told_now (id int)")
         seen = next(each for each in holders(stranger) if each.id == pid)
         assert not seen.is_hidden and seen.statement == "CREATE TEMPORARY TABLE told_now (id int)"
-    row = stranger.execute(horizon.SIGHT.encode()).fetchone()
+    row = stranger.execute(vacuum_blockers.SIGHT.encode()).fetchone()
     assert row is not None and (row[0], row[2]) == (True, 0)
 
 
@@ -114,7 +119,7 @@ def test_doctor_and_the_page_go_by_the_same_bound(
     with other.transaction():
         other.execute("SELECT 1")
         for bound, level in ((60, "ok"), (-1, "warning")):
-            monkeypatch.setattr(horizon, "LONG_TRANSACTION_SECONDS", bound)
+            monkeypatch.setattr(vacuum_blockers, "LONG_TRANSACTION_SECONDS", bound)
             cli.run(["doctor", "--json"])
             found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
             lines = found if len(found) > 1 else found[0].get("items", found)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from sqlalchemy import Connection, RowMapping
 
-from wakeboard.database import horizon
+from wakeboard.database import vacuum_blockers
 from wakeboard.maintenance.indexes import state
 
 MOST_REFUSED = 10_000
@@ -98,14 +98,17 @@ def server(connection: Connection) -> RowMapping:
     return row
 
 
-def holders(connection: Connection) -> list[horizon.Holder]:
+def holders(connection: Connection) -> list[vacuum_blockers.Holder]:
     """Return what may hold dead rows back, of what this role may see: the oldest transaction comes first."""
-    return [horizon.Holder(**row) for row in connection.exec_driver_sql(horizon.HOLDERS).mappings()]
+    return [
+        vacuum_blockers.Holder(**row)
+        for row in connection.exec_driver_sql(vacuum_blockers.HOLDERS).mappings()
+    ]
 
 
 def sight(connection: Connection) -> RowMapping:
     """Return whether this role sees all sessions (``sees_all``), its name, and how many are ``hidden``."""
-    row = _one(connection, horizon.SIGHT)
+    row = _one(connection, vacuum_blockers.SIGHT)
     assert row is not None
     return row
 

@@ -20,7 +20,7 @@ from wakeboard.core.text.redaction import redact
 from wakeboard.core.text.sanitize import first_line
 from wakeboard.database import db
 from wakeboard.database.db import DatabaseError
-from wakeboard.database.horizon import Holder
+from wakeboard.database.vacuum_blockers import Holder
 from wakeboard_dashboard.pages.live import add_page
 from wakeboard_dashboard.queries import health, system, workers
 from wakeboard_dashboard.text import formats

@@ -27,9 +27,9 @@ from wakeboard.config import log
 from wakeboard.config.service_thread import ServiceThread
 from wakeboard.config.settings import Settings
 from wakeboard.core.text.sanitize import described, first_line
-from wakeboard.database.absence import Absence, Lack
 from wakeboard.database.audit import ENGINE
 from wakeboard.database.db import NO_TABLES, DatabaseError, connect
+from wakeboard.database.outage_log import Absence, Lack
 from wakeboard.database.refusals import Refusals
 from wakeboard.queue import cancel
 from wakeboard.reporting.liveness import Beat

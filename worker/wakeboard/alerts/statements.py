@@ -9,7 +9,7 @@ from wakeboard.alerts.finding import NAMED
 from wakeboard.core.rule_types import JOB_TYPE
 from wakeboard.core.states import CLAIMABLE, FAILURES, Status, sql_list
 from wakeboard.core.time.clock_skew import is_since
-from wakeboard.database.indexed import IS_SET_ASIDE
+from wakeboard.database.index_predicates import IS_SET_ASIDE
 from wakeboard.queue.engine.refused import FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS
 from wakeboard.reporting import fleet
 from wakeboard.reporting.liveness import SILENCE_SECONDS

@@ -34,7 +34,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import JSONB
 
 from wakeboard.core.states import CLAIMABLE, ENDED, FAILING, FAILURES, Outcome, Role, Status, sql_list
-from wakeboard.database.indexed import IS_ODD_FIRE, IS_RECOVERED, IS_SET_ASIDE, IS_UNDER_WAY
+from wakeboard.database.index_predicates import IS_ODD_FIRE, IS_RECOVERED, IS_SET_ASIDE, IS_UNDER_WAY
 
 SCHEMA = "wakeboard"
 NAMING = {

@@ -22,7 +22,7 @@ from psycopg.rows import dict_row
 from wakeboard.config import log
 from wakeboard.core.time.clock_skew import is_ahead, is_before
 from wakeboard.database import refusals
-from wakeboard.database.indexed import IS_UNDER_WAY
+from wakeboard.database.index_predicates import IS_UNDER_WAY
 from wakeboard.database.refusals import Refusals, halves, is_refusal
 from wakeboard.schedules.due import Decision, Due, Missed, find_due, sort_fires
 

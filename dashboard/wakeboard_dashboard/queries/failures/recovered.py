@@ -11,7 +11,7 @@ from heapq import nlargest
 
 from sqlalchemy import Connection, text
 
-from wakeboard.database.indexed import IS_RECOVERED
+from wakeboard.database.index_predicates import IS_RECOVERED
 from wakeboard.reporting.nights import Row, faults
 from wakeboard_dashboard.queries.errors import Window
 from wakeboard_dashboard.queries.failures.lately import Attempts, Lately, Newest, array_of

@@ -9,7 +9,7 @@ from typing import Any
 
 from wakeboard.cli.diagnosis.finding import Finding
 from wakeboard.cli.reach import Connection, one, rows
-from wakeboard.database import db, horizon
+from wakeboard.database import db, vacuum_blockers
 
 PRIVILEGES = """
 SELECT c.relname AS name FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
@@ -83,10 +83,10 @@ def _of_making(made: dict[str, Any]) -> Finding:
 
 def transactions(connection: Connection) -> Iterator[Finding]:
     """Name what has been open for long and holds dead rows back, and what cannot be seen of it."""
-    holders = [horizon.Holder(**row) for row in rows(connection, horizon.HOLDERS)]
+    holders = [vacuum_blockers.Holder(**row) for row in rows(connection, vacuum_blockers.HOLDERS)]
     long = [holder for holder in holders if holder.is_long]
     yield from (Finding("transactions", "warning", holder.says, holder.mend) for holder in long)
-    sight = one(connection, horizon.SIGHT)
+    sight = one(connection, vacuum_blockers.SIGHT)
     assert sight is not None
     if sight["hidden"] and not sight["sees_all"]:
         says = f"Of {sight['hidden']} sessions of other roles this role cannot see how old they are."

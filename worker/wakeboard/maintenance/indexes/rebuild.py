@@ -16,7 +16,7 @@ from psycopg import sql
 from psycopg.rows import class_row
 
 from wakeboard.config import log
-from wakeboard.database import horizon
+from wakeboard.database import vacuum_blockers
 from wakeboard.database.db import configure, connect, is_pooled
 from wakeboard.maintenance.indexes.bloat import FLOOR_BYTES, Index, Leftover, bloated, leftovers, megabytes
 from wakeboard.maintenance.indexes.state import GIVEN_UP_SECONDS, Pass, store
@@ -122,8 +122,8 @@ def _wait(
 
 def _hindrance(connection: Connection, table: str) -> str | None:
     """Say who holds an old snapshot, or changes the table as a whole; None when nobody does."""
-    with connection.cursor(row_factory=class_row(horizon.Holder)) as cursor:
-        holders = cursor.execute(horizon.HOLDERS.encode()).fetchall()
+    with connection.cursor(row_factory=class_row(vacuum_blockers.Holder)) as cursor:
+        holders = cursor.execute(vacuum_blockers.HOLDERS.encode()).fetchall()
     # Slots and standbys hold rows back, and are waited for by nobody.
     old = [each for each in holders if (each.seconds or 0.0) > OLD_SECONDS]
     if old:

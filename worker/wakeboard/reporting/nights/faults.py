@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from wakeboard.core.states import FAILURES, sql_list
-from wakeboard.database.indexed import IS_RECOVERED, IS_UNDER_WAY
+from wakeboard.database.index_predicates import IS_RECOVERED, IS_UNDER_WAY
 from wakeboard.reporting.nights import Ask, Row, Window
 
 CAP = 10_000

@@ -1,6 +1,6 @@
 """What the page of a night asks of the fires of schedules: which were late, or ran beside the one before.
 
-A plain fire (``wakeboard.database.indexed``) was not late, and none was beside it. The others are in two indexes of
+A plain fire (``wakeboard.database.index_predicates``) was not late, and none was beside it. The others are in two indexes of
 their own, those under way and those that ended, so that a night costs what was odd in it, however many fires
 it had. At most CAP of each are read one by one, and MANY walked over.
 """
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import NamedTuple
 
-from wakeboard.database.indexed import IS_ODD_FIRE, IS_UNDER_WAY
+from wakeboard.database.index_predicates import IS_ODD_FIRE, IS_UNDER_WAY
 from wakeboard.reporting.nights import Ask, Window
 from wakeboard.reporting.nights.faults import MOST_SHOWN as MOST_TOLD
 

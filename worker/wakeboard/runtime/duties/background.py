@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import psycopg
 
 from wakeboard.config.settings import Settings
-from wakeboard.database.absence import Lack
+from wakeboard.database.outage_log import Lack
 from wakeboard.maintenance.retention.keep import Keep
 from wakeboard.maintenance.retention.sweep import LOOK_SECONDS as RETENTION_SECONDS
 from wakeboard.maintenance.retention.sweep import Retention

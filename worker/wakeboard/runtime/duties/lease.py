@@ -18,8 +18,8 @@ import psycopg
 
 from wakeboard.config.service_thread import ServiceThread
 from wakeboard.core.text.sanitize import described
-from wakeboard.database.absence import Absence
 from wakeboard.database.db import DatabaseError, configure, connect, is_pooled
+from wakeboard.database.outage_log import Absence
 from wakeboard.database.planning import PLANNING
 from wakeboard.database.refusals import Refusals, halves, is_refusal, said
 from wakeboard.queue.engine.fence import STANDING

@@ -18,8 +18,8 @@ import psycopg
 
 from wakeboard.config.service_thread import FailureLog, ServiceThread
 from wakeboard.core.text.sanitize import described, first_line
-from wakeboard.database.absence import Absence, Lack
 from wakeboard.database.db import NO_TABLES, DatabaseError, connect, current_revision
+from wakeboard.database.outage_log import Absence, Lack
 from wakeboard.database.refusals import Refusals
 from wakeboard.runtime.duties.hearing import NotHeard
 from wakeboard.runtime.duties.presence import Beat

@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from time import monotonic
 
 from wakeboard.config import log
-from wakeboard.database.absence import Lack
 from wakeboard.database.db import NO_TABLES_STATES
+from wakeboard.database.outage_log import Lack
 from wakeboard.database.refusals import Refusals
 from wakeboard.runtime.duties.presence import Beat
 from wakeboard.runtime.loop.channel import Rows, StatementFailed

@@ -11,8 +11,8 @@ import psycopg
 
 from wakeboard.config.service_thread import FailureLog
 from wakeboard.core.text.sanitize import described
-from wakeboard.database.absence import Absence
 from wakeboard.database.db import DatabaseError, UnfitError, connect, is_pooled
+from wakeboard.database.outage_log import Absence
 from wakeboard.runtime.loop.channel import Channel
 
 # Within five seconds of the end of an outage, however long it was, a worker is at work again.
