@@ -29,7 +29,7 @@ from psycopg import sql
 from benchmarks import bench, filling
 from wakeboard.database import embedded
 from wakeboard.database.db import migrate
-from wakeboard.reporting import hours
+from wakeboard.reporting import hourly_rollups
 
 FOLDER = Path("/var/tmp/wakeboard-grown")
 SIZES = (10_000, 100_000, 1_000_000, 10_000_000)
@@ -144,7 +144,7 @@ def keep_awake(connection: psycopg.Connection) -> None:
 
 def sum_hours(connection: psycopg.Connection) -> None:
     """Sum the hours of statistics that are over, as workers would have done all along."""
-    while hours.sum_next(connection) is not None:
+    while hourly_rollups.sum_next(connection) is not None:
         pass
 
 

@@ -11,7 +11,7 @@ from sqlalchemy import text
 
 from tests.conftest import Connection
 from wakeboard.maintenance.retention.state import NAME, PROCESS_ID
-from wakeboard.reporting.nights import Ask
+from wakeboard.reporting.activity_report import Ask
 from wakeboard_dashboard.queries.errors import Window
 
 MINUTE, HOUR, DAY = timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)

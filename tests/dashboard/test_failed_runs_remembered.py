@@ -14,8 +14,8 @@ from sqlalchemy import event
 from tests.conftest import Connection
 from tests.dashboard.remembering import DAY, HOUR, MINUTE, Moments, asking, last_day, note_removal, now_of
 from tests.factories import a_run, an_attempt
-from wakeboard.reporting.nights import faults
-from wakeboard.reporting.nights.faults import NOTHING, Failed, Fates
+from wakeboard.reporting.activity_report import faults
+from wakeboard.reporting.activity_report.faults import NOTHING, Failed, Fates
 from wakeboard_dashboard.queries.errors import Window
 from wakeboard_dashboard.queries.failures import lately, runs
 from wakeboard_dashboard.queries.failures.remembered import Memory

@@ -27,12 +27,12 @@ from wakeboard.core.states import Role
 from wakeboard.database import audit
 from wakeboard.maintenance.retention.keep import Keep
 from wakeboard.maintenance.retention.sweep import Retention
-from wakeboard.reporting.nights import Ask, faults, fires, missed
-from wakeboard.reporting.nights import minutes as statistics
-from wakeboard.reporting.nights.minutes import SLICES, Ran, busy, ran, slice_length, summed
-from wakeboard.reporting.nights.stretches import Busy, Stretch, joined
-from wakeboard.reporting.nights.summary import Span, summary
-from wakeboard.reporting.nights.usual import Usual
+from wakeboard.reporting.activity_report import Ask, faults, fires, missed
+from wakeboard.reporting.activity_report import minutes as statistics
+from wakeboard.reporting.activity_report.minutes import SLICES, Ran, busy, ran, slice_length, summed
+from wakeboard.reporting.activity_report.stretches import Busy, Stretch, joined
+from wakeboard.reporting.activity_report.summary import Span, summary
+from wakeboard.reporting.activity_report.usual import Usual
 from wakeboard_dashboard.charts import gantt
 from wakeboard_dashboard.queries import errors
 from wakeboard_dashboard.queries.errors import Window

@@ -16,10 +16,10 @@ from sqlalchemy import text
 
 from tests.conftest import Connection
 from tests.factories import a_definition, a_run, an_attempt
-from wakeboard.reporting.nights import Ask, faults, fires
-from wakeboard.reporting.nights.faults import Failing, Fates
-from wakeboard.reporting.nights.fires import LATE, STEP, Fired, Fires
-from wakeboard.reporting.nights.summary import Span
+from wakeboard.reporting.activity_report import Ask, faults, fires
+from wakeboard.reporting.activity_report.faults import Failing, Fates
+from wakeboard.reporting.activity_report.fires import LATE, STEP, Fired, Fires
+from wakeboard.reporting.activity_report.summary import Span
 
 # So many minutes ago windows begin and end.
 WINDOWS = ((2, 0), (31, 0), (90, 0), (700, 0), (400, 45), (201, 200))

@@ -12,7 +12,7 @@ from sqlalchemy import event, text
 from tests.conftest import Connection
 from tests.dashboard.remembering import DAY, HOUR, MINUTE, Moments, asking, last_day, note_removal, now_of
 from tests.factories import a_run
-from wakeboard.reporting.nights import faults
+from wakeboard.reporting.activity_report import faults
 from wakeboard_dashboard.queries.errors import Window
 from wakeboard_dashboard.queries.failures import lately, recovered
 from wakeboard_dashboard.queries.failures.recovered import Recovered

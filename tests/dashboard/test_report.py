@@ -16,8 +16,8 @@ from tests.dashboard.test_night import HOSTILE, a_full_night, failure, html, nig
 from tests.factories import a_run, age, from_now, insert, rows
 from tests.receivers import Mailbox, Receiver, mailbox, receiver
 from wakeboard.alerts import report
-from wakeboard.reporting.nights import Row
-from wakeboard.reporting.nights.summary import FEW, Span, Summary, summary
+from wakeboard.reporting.activity_report import Row
+from wakeboard.reporting.activity_report.summary import FEW, Span, Summary, summary
 
 __all__ = ["mailbox", "receiver", "told"]
 

@@ -18,8 +18,8 @@ from tests.factories import a_type
 from wakeboard.accounts import users
 from wakeboard.alerts import report
 from wakeboard.core.states import Role
-from wakeboard.reporting import hours, statistics
-from wakeboard.reporting.nights.usual import Usual, medians
+from wakeboard.reporting import hourly_rollups, statistics
+from wakeboard.reporting.activity_report.usual import Usual, medians
 from wakeboard_dashboard.web.connection import Database
 
 # Nine days of four types, with pauses; times are eighths of a second, so that sums are exact.
@@ -65,7 +65,7 @@ def answer(client: FlaskClient, place: str) -> dict[str, Any]:
 
 def sum_hours(connection: Connection, most: int = 10_000) -> None:
     for _ in range(most):
-        if hours.sum_next(connection) is None:
+        if hourly_rollups.sum_next(connection) is None:
             return
 
 
@@ -146,13 +146,13 @@ def test_what_is_usual_is_the_same_by_hours_and_by_minutes(past: Connection, zon
 def test_a_busy_week_is_usual_as_a_whole_once_it_is_summed(
     past: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("wakeboard.reporting.nights.usual.MOST_MINUTES", 20)
+    monkeypatch.setattr("wakeboard.reporting.activity_report.usual.MOST_MINUTES", 20)
     since = datetime.now(UTC) - timedelta(hours=3)
     newest = usual(past, since)
     sum_hours(past)
     whole = usual(past, since)
     assert all(whole[name].runs > 5 * newest[name].runs for name in newest)
-    monkeypatch.setattr("wakeboard.reporting.nights.usual.MOST_HOURS", 40)
+    monkeypatch.setattr("wakeboard.reporting.activity_report.usual.MOST_HOURS", 40)
     fewer = usual(past, since)
     assert all(fewer[name].runs < whole[name].runs for name in fewer), "and that is bounded too"
 

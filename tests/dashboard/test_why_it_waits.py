@@ -14,8 +14,8 @@ from flask.testing import FlaskClient
 from tests.conftest import Connection
 from tests.factories import a_run, a_type, a_worker, from_now, insert
 from wakeboard import cli
-from wakeboard.reporting.waits.question import CAP, QUESTION
-from wakeboard.reporting.waits.reasons import reasons
+from wakeboard.reporting.diagnosis.question import CAP, QUESTION
+from wakeboard.reporting.diagnosis.reasons import reasons
 
 TIME = r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\dZ"
 Told = Callable[[int], list[str]]

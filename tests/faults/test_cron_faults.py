@@ -27,7 +27,7 @@ from tests.faults.rows import Scale, fault
 from tests.processes import ROOT, surroundings, wait_until
 from tests.worker import cron_oracle
 from wakeboard.core.time.cron import Cron, CronError
-from wakeboard.reporting.liveness import MARGIN_SECONDS
+from wakeboard.reporting.heartbeats import MARGIN_SECONDS
 from wakeboard.runtime.duties.background import SOON_SECONDS
 from wakeboard.schedules import schedule
 from wakeboard.schedules.due import CATCH_UP_CAP

@@ -26,7 +26,7 @@ from wakeboard.core.states import Role
 from wakeboard.database import db
 from wakeboard.database.audit import Actor
 from wakeboard.queue import Answer, cancel, enqueue, retry_now
-from wakeboard.reporting.liveness import late_loops, loops
+from wakeboard.reporting.heartbeats import late_loops, loops
 
 Measured = Callable[[str], None]
 OPERATOR = Actor("olivia", Role.OPERATOR, "web")

@@ -30,7 +30,7 @@ from wakeboard.database import db
 from wakeboard.database.audit import terminal_actor
 from wakeboard.queue import definitions
 from wakeboard.queue.definitions import Definition
-from wakeboard.reporting import fleet
+from wakeboard.reporting import worker_states
 
 HOSTILE = "bad\x1b[31m\r\nrun 1 is fine"
 
@@ -404,7 +404,7 @@ def test_workers_are_listed_by_how_they_stand_the_silent_ones_first(
     }.items():  # fmt: skip
         a_worker(connection, id=name, **columns)
     found = wakeboard("workers", "list", "--json").json["items"]
-    assert [each["id"] for each in found] == [*fleet.NAMES]
+    assert [each["id"] for each in found] == [*worker_states.NAMES]
     assert all(each["id"] == each["state"] for each in found)
     assert len(wakeboard("workers", "list", "--all", "--json").json["items"]) == len(found) + 1
     assert wakeboard("workers", "list").out.splitlines()[1].startswith("silent")

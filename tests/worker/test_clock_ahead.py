@@ -17,7 +17,7 @@ from wakeboard.core.states import Role
 from wakeboard.database.audit import Actor
 from wakeboard.maintenance.retention import state as retention
 from wakeboard.queue import operator
-from wakeboard.reporting import fleet, liveness
+from wakeboard.reporting import heartbeats, worker_states
 from wakeboard.runtime.duties.clock import SLICE, Clock
 from wakeboard.schedules import sayings, schedule
 
@@ -68,11 +68,11 @@ def now(connection: Connection) -> datetime:
 def test_a_heartbeat_that_lies_ahead_is_not_heard(connection: Connection, ahead: timedelta) -> None:
     a_worker(connection, "w1", job_types=["mail"])
     assert is_so(connection, "workers", leases.is_heard("x"))
-    assert is_so(connection, "workers", fleet.is_claiming("x"))
+    assert is_so(connection, "workers", worker_states.is_claiming("x"))
     be_ahead(connection, ahead)
     assert not is_so(connection, "workers", leases.is_heard("x"))
-    assert not is_so(connection, "workers", fleet.is_claiming("x", 5))
-    assert is_so(connection, "workers", f"{fleet.rank('x')} = {fleet.NAMES.index('silent')}")
+    assert not is_so(connection, "workers", worker_states.is_claiming("x", 5))
+    assert is_so(connection, "workers", f"{worker_states.rank('x')} = {worker_states.NAMES.index('silent')}")
 
 
 def test_a_clock_that_is_set_back_by_a_moment_silences_nobody(connection: Connection) -> None:
@@ -93,9 +93,9 @@ def test_a_transaction_that_waited_for_a_lock_hears_whoever_was_seen_since(conne
 def test_loops_that_lie_ahead_are_late(connection: Connection, ahead: timedelta) -> None:
     a_worker(connection, "w1")
     insert(connection, "loops", {"process_id": "w1", "name": "reap", "interval_seconds": 2}, "name")
-    assert not liveness.late_loops(connection)
+    assert not heartbeats.late_loops(connection)
     be_ahead(connection, ahead)
-    (late,) = liveness.late_loops(connection)
+    (late,) = heartbeats.late_loops(connection)
     assert (late.name, late.is_ahead) == ("reap", True)
     (told,) = [found for found in diagnosis.loops(connection) if found.level == "fail"]
     assert "ahead" in told.says
@@ -110,9 +110,9 @@ def test_schedules_are_abandoned_when_all_who_came_lie_ahead(
     a_worker(connection, "w1")
     a_definition(connection)
     connection.execute("UPDATE wakeboard.job_definitions SET updated_at = now() - interval '1 day'")
-    assert not liveness.is_abandoned(connection)
+    assert not heartbeats.is_abandoned(connection)
     be_ahead(connection, ahead)
-    assert liveness.is_abandoned(connection)
+    assert heartbeats.is_abandoned(connection)
 
 
 @HOURS

@@ -13,8 +13,8 @@ import pytest
 from tests.factories import Connection, from_now, insert, rows
 from tests.processes import wait_until_blocked
 from wakeboard.database import db
-from wakeboard.reporting import hours, statistics
-from wakeboard.reporting.hours import HOUR
+from wakeboard.reporting import hourly_rollups, statistics
+from wakeboard.reporting.hourly_rollups import HOUR
 from wakeboard.runtime.duties import counting
 from wakeboard.runtime.duties.counting import Counting
 
@@ -56,7 +56,7 @@ def ended(
 def sum_all(connection: Connection) -> list[datetime]:
     """Sum whatever is due; return the hours in the order in which they were."""
     found = []
-    while (hour := hours.sum_next(connection)) is not None:
+    while (hour := hourly_rollups.sum_next(connection)) is not None:
         found.append(hour.astimezone(UTC))
     return found
 
@@ -166,9 +166,9 @@ def test_a_late_delta_is_not_lost_to_an_hour_that_is_being_written(
 def test_nobody_sums_while_another_merges_or_sums(connection: Connection, other: Connection) -> None:
     ended(connection, hour_ago(connection, 4))
     with other.transaction():
-        other.execute(f"SELECT {hours.IN_TURN}".encode())
-        assert hours.sum_next(connection) is None
-    assert hours.sum_next(connection) is not None
+        other.execute(f"SELECT {hourly_rollups.IN_TURN}".encode())
+        assert hourly_rollups.sum_next(connection) is None
+    assert hourly_rollups.sum_next(connection) is not None
 
 
 def test_processes_that_sum_at_once_sum_nothing_twice(connection: Connection, database: str) -> None:
@@ -234,4 +234,4 @@ def test_a_lost_connection_is_not_an_hour_that_cannot_be_summed(
     ended(connection, hour_ago(connection, 3))
     superuser.execute("SELECT pg_terminate_backend(%s)", (connection.info.backend_pid,))
     with pytest.raises(psycopg.OperationalError):
-        hours.sum_next(connection)
+        hourly_rollups.sum_next(connection)

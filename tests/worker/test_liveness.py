@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.factories import Connection
-from wakeboard.reporting.liveness import is_abandoned, late_loops, loops
+from wakeboard.reporting.heartbeats import is_abandoned, late_loops, loops
 
 
 def worker(

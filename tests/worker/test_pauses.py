@@ -14,8 +14,8 @@ from wakeboard import cli
 from wakeboard.core.states import Role
 from wakeboard.database.audit import Actor
 from wakeboard.queue import pauses
-from wakeboard.reporting.waits.question import QUESTION
-from wakeboard.reporting.waits.reasons import reasons
+from wakeboard.reporting.diagnosis.question import QUESTION
+from wakeboard.reporting.diagnosis.reasons import reasons
 
 ANNA = Actor("anna", Role.OPERATOR, "web")
 

@@ -25,7 +25,7 @@ from tests.worker.motion import (
     wait_until_status,
 )
 from wakeboard.queue.types import undrain
-from wakeboard.reporting.liveness import Loop, late_loops, loops
+from wakeboard.reporting.heartbeats import Loop, late_loops, loops
 
 
 def late(connection: Connection) -> set[str]:

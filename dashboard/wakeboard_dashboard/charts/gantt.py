@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from wakeboard.reporting.nights.stretches import Busy, Stretch
+from wakeboard.reporting.activity_report.stretches import Busy, Stretch
 from wakeboard_dashboard.queries.errors import Window
 
 WIDTH = 1000

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import Connection, Row, text
 
 from wakeboard.core.states import FAILURES, sql_list
-from wakeboard.reporting.hours import HOUR
+from wakeboard.reporting.hourly_rollups import HOUR
 from wakeboard.reporting.statistics import bucket_seconds, percentiles
 from wakeboard_dashboard.queries.hourly import Memory, Source, hourly
 from wakeboard_dashboard.queries.settled import Settled

@@ -18,7 +18,7 @@ from sqlalchemy.types import ARRAY, DateTime, Text
 
 from wakeboard.core.states import FAILING, FAILURES, sql_list
 from wakeboard.database.tables import job_attempts, workers
-from wakeboard.reporting.nights.faults import UNKNOWN
+from wakeboard.reporting.activity_report.faults import UNKNOWN
 from wakeboard_dashboard.queries import tallies
 from wakeboard_dashboard.queries.groups import Kept, Sameness, by_number
 

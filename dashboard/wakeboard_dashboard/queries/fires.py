@@ -15,7 +15,7 @@ from sqlalchemy import Connection, RowMapping, TextClause, text
 from wakeboard.core.states import ENDED, sql_list
 from wakeboard.core.text.tolerant_types import read_time
 from wakeboard.database.index_predicates import IS_PLAIN_FIRE
-from wakeboard.reporting.nights.fires import LATE, THROUGH_AT
+from wakeboard.reporting.activity_report.fires import LATE, THROUGH_AT
 from wakeboard_dashboard.queries.schedules import LATEST
 
 # What somebody ran again was done twice; what its own handler enqueued (lineage.maker) is other work.

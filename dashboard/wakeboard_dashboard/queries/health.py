@@ -9,9 +9,9 @@ from sqlalchemy import Connection, func, select, text, union_all
 
 from wakeboard.core.states import FAILURES, Status, sql_list
 from wakeboard.database.tables import job_types, statistics_deltas, statistics_rollups
-from wakeboard.reporting import liveness
-from wakeboard.reporting.hours import hour_of
-from wakeboard.reporting.liveness import Loop
+from wakeboard.reporting import heartbeats
+from wakeboard.reporting.heartbeats import Loop
+from wakeboard.reporting.hourly_rollups import hour_of
 from wakeboard.schedules.unfireable import UNFIREABLE
 from wakeboard_dashboard.queries import types
 
@@ -61,13 +61,13 @@ FROM wakeboard.job_runs AS r WHERE r.status = '{Status.RUNNING.value}'
 
 
 def duties(connection: Connection) -> list[Loop]:
-    """Return the loops of every process that is not known to be gone; see ``wakeboard.reporting.liveness``."""
-    return [Loop(*row) for row in connection.exec_driver_sql(liveness.LOOPS)]
+    """Return the loops of every process that is not known to be gone; see ``wakeboard.reporting.heartbeats``."""
+    return [Loop(*row) for row in connection.exec_driver_sql(heartbeats.LOOPS)]
 
 
 def abandoned(connection: Connection) -> bool:
     """Return whether schedules are enabled and no worker or tick came for three minutes."""
-    return bool(connection.exec_driver_sql(liveness.ABANDONED).scalar_one())
+    return bool(connection.exec_driver_sql(heartbeats.ABANDONED).scalar_one())
 
 
 def unfireable(connection: Connection) -> int:

@@ -12,12 +12,12 @@ from sqlalchemy import BigInteger, Boolean, Select, and_, func, literal_column, 
 
 from wakeboard.core import leases
 from wakeboard.database.tables import job_runs
-from wakeboard.reporting import fleet
+from wakeboard.reporting import worker_states
 from wakeboard.reporting.filters.search import IS_RUNNING
 
 _HAS_ENDED, _IS_SILENT, _IS_STUCK, _IS_FINISHING = (
     literal_column(of(str(job_runs)), Boolean())
-    for of in (leases.is_ended, leases.is_silent, leases.is_stuck, fleet.is_finishing)
+    for of in (leases.is_ended, leases.is_silent, leases.is_stuck, worker_states.is_finishing)
 )
 # Whether a run may run far longer than usual is asked of these alone.
 LONG_MINUTES = 10

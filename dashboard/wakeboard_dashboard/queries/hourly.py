@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 
 from sqlalchemy import Connection
 
-from wakeboard.reporting.hours import HOUR, SETTLED
+from wakeboard.reporting.hourly_rollups import HOUR, SETTLED
 from wakeboard_dashboard.queries.steps import Steps
 
 # One statement reads so many minutes: a busy day is 0.45 s of work in pieces of three hours, and 1 s in one

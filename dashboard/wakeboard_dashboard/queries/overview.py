@@ -33,7 +33,7 @@ from wakeboard.database.tables import (
     missed_fires,
     workers,
 )
-from wakeboard.reporting import fleet
+from wakeboard.reporting import worker_states
 from wakeboard.schedules.unfireable import IS_UNFIREABLE
 from wakeboard_dashboard.queries.effects import IS_UNCONFIRMED
 from wakeboard_dashboard.queries.fixed import fixed
@@ -50,10 +50,10 @@ IN_PASSING = ("running", "silent", "finishing", "long")
 runs = job_runs.c
 ALIVE, IS_CLAIMING, IS_LEAVING = (
     literal_column(of(str(workers)), Boolean())
-    for of in (leases.is_heard, fleet.is_claiming, fleet.is_leaving)
+    for of in (leases.is_heard, worker_states.is_claiming, worker_states.is_leaving)
 )
 # Not of one that stops as well.
-IS_DRAINING = literal_column(fleet.is_draining(str(workers)), Boolean())
+IS_DRAINING = literal_column(worker_states.is_draining(str(workers)), Boolean())
 IS_FAILING = runs.status.in_([literal(status.value, literal_execute=True) for status in FAILING])
 
 # The first row of every type and priority that have any, found by jumping along job_runs_claimable from one

@@ -30,8 +30,8 @@ from sqlalchemy import (
 
 from wakeboard.database.tables import audit_log, job_definitions, job_runs, job_types, missed_fires
 from wakeboard.queue.definitions import WAITING
+from wakeboard.reporting.diagnosis.standstill import standstill
 from wakeboard.reporting.filters.named import removed_schedules_named
-from wakeboard.reporting.waits.standstill import standstill
 from wakeboard_dashboard.queries.keyset import Rows, keyset_page
 from wakeboard_dashboard.web.params import Filters
 
@@ -80,7 +80,7 @@ _recent = (
 _MISSED_BY_DEFINITION = select(_recent.c.definition_id, func.count()).group_by(_recent.c.definition_id)
 _WAITING = text(WAITING.replace("%(id)s", ":id"))
 _TYPE_NAMES = select(definitions.job_type).distinct().order_by(definitions.job_type).limit(CAP)
-# Why no run of its type would start, None where one may: wakeboard.reporting.waits.standstill.
+# Why no run of its type would start, None where one may: wakeboard.reporting.diagnosis.standstill.
 _STANDSTILL = literal_column(standstill(str(definitions.job_type)), Text()).label("standstill")
 _standing = (IS_OVERDUE.label("is_overdue"), _STANDSTILL)
 _columns = (*(column for column in definitions if column.name != "payload"), *_standing)

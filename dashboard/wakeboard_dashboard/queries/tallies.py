@@ -14,7 +14,7 @@ from functools import cache
 from sqlalchemy import TextClause, text
 
 from wakeboard.core.states import FAILING, FAILURES, Status, sql_list
-from wakeboard.reporting.nights.faults import UNKNOWN
+from wakeboard.reporting.activity_report.faults import UNKNOWN
 
 FAILED = f"outcome IN ({sql_list(FAILURES)})"
 _PLAIN_CODE = f"coalesce(error_code, '{UNKNOWN}')"

@@ -16,7 +16,7 @@ from sqlalchemy import Connection, RowMapping, any_, func, or_, select, text
 from wakeboard.core import leases
 from wakeboard.core.states import CLAIMABLE, FAILING, FAILURES, Status, sql_list
 from wakeboard.database.tables import job_types, workers
-from wakeboard.reporting import fleet
+from wakeboard.reporting import worker_states
 from wakeboard_dashboard.queries.ended import Bar, together
 from wakeboard_dashboard.queries.keyset import Rows, keyset_page
 from wakeboard_dashboard.queries.overview import ALIVE
@@ -143,8 +143,8 @@ GROUP BY newest.job_type
 
 _WORKERS = text(f"""
 SELECT can.job_type, count(DISTINCT w.id) AS alive,
-    count(DISTINCT w.id) FILTER (WHERE {fleet.is_claiming("w")}) AS claiming,
-    count(DISTINCT w.id) FILTER (WHERE {fleet.is_draining("w")}) AS draining
+    count(DISTINCT w.id) FILTER (WHERE {worker_states.is_claiming("w")}) AS claiming,
+    count(DISTINCT w.id) FILTER (WHERE {worker_states.is_draining("w")}) AS draining
 FROM wakeboard.workers AS w CROSS JOIN unnest(w.job_types) AS can (job_type)
 WHERE {leases.is_heard("w")} AND can.job_type = ANY (CAST(:names AS text[]))
 GROUP BY can.job_type

@@ -1,4 +1,4 @@
-"""Why a run that waits is not running; the question and the words are ``wakeboard.reporting.waits``."""
+"""Why a run that waits is not running; the question and the words are ``wakeboard.reporting.diagnosis``."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from wakeboard.reporting.waits.question import QUESTION
-from wakeboard.reporting.waits.reasons import Reason, reasons
+from wakeboard.reporting.diagnosis.question import QUESTION
+from wakeboard.reporting.diagnosis.reasons import Reason, reasons
 
 COUNTS = ("running", "ahead", "workers", "slots", "busy", "draining", "others")
 

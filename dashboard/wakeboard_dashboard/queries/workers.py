@@ -10,19 +10,19 @@ from sqlalchemy import Boolean, Connection, Integer, any_, literal, literal_colu
 
 from wakeboard.core.states import Status
 from wakeboard.database.tables import workers
-from wakeboard.reporting import fleet
+from wakeboard.reporting import worker_states
 from wakeboard_dashboard.queries.keyset import Rows, keyset_page
 from wakeboard_dashboard.queries.overview import ALIVE
 from wakeboard_dashboard.web.params import Filters
 
-STATES = fleet.NAMES
+STATES = worker_states.NAMES
 MOST_RUNNING = 1000
 # Of what a worker runs, so many have a link of their own.
 MOST_NAMED = 3
 
 columns = workers.c
-rank = literal_column(fleet.rank(str(workers)), Integer()).label("rank")
-_IS_RECENT = literal_column(fleet.is_recent(str(workers)), Boolean())
+rank = literal_column(worker_states.rank(str(workers)), Integer()).label("rank")
+_IS_RECENT = literal_column(worker_states.is_recent(str(workers)), Boolean())
 
 
 def page(connection: Connection, filters: Filters) -> Rows:

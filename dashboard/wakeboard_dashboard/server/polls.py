@@ -26,7 +26,7 @@ from wakeboard.config.service_thread import ServiceThread
 from wakeboard.core.states import Role
 from wakeboard.core.text.sanitize import described
 from wakeboard.database.db import DatabaseError
-from wakeboard.reporting.liveness import Beat
+from wakeboard.reporting.heartbeats import Beat
 from wakeboard_dashboard.server.board import Board, News, View
 from wakeboard_dashboard.web.connection import writing
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, time, timedelta, tzinfo
 
-from wakeboard.reporting.nights.words import Numbers, verdict
+from wakeboard.reporting.activity_report.words import Numbers, verdict
 from wakeboard_dashboard.queries.errors import Window
 
 EVENING, MORNING = time(18), time(8)

@@ -13,7 +13,7 @@ from zoneinfo import ZoneInfo
 
 from wakeboard.core.time.cron import Cron, Fire
 from wakeboard.core.time.zones import check_timezone
-from wakeboard.reporting.waits import standstill
+from wakeboard.reporting.diagnosis import standstill
 from wakeboard.schedules.preview import preview as preview_of
 
 # A page does not wait for a schedule of a far day.

@@ -9,7 +9,7 @@ from datetime import datetime
 from wakeboard.alerts.finding import Finding
 from wakeboard.core.rule_types import title_of
 from wakeboard.core.time.clock_skew import AHEAD, was_ahead
-from wakeboard.reporting.liveness import SILENCE_SECONDS
+from wakeboard.reporting.heartbeats import SILENCE_SECONDS
 from wakeboard_dashboard.queries.overview import CAP, Counts
 from wakeboard_dashboard.text.formats import duration, number, plural
 

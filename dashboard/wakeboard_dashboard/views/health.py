@@ -10,7 +10,7 @@ from typing import Any
 from flask import Blueprint, Response, jsonify
 
 from wakeboard.database import db
-from wakeboard.reporting.liveness import Loop
+from wakeboard.reporting.heartbeats import Loop
 from wakeboard_dashboard.queries import health
 from wakeboard_dashboard.web.connection import as_of, reading, writing
 from wakeboard_dashboard.web.scopes import Scope, scoped

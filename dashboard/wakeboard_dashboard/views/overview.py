@@ -9,7 +9,7 @@ from flask import Blueprint, g
 
 from wakeboard.core.rule_types import KINDS
 from wakeboard.core.text.redaction import redact
-from wakeboard.reporting.hours import HOUR
+from wakeboard.reporting.hourly_rollups import HOUR
 from wakeboard_dashboard.charts.spreads import Column, Spread, spread
 from wakeboard_dashboard.pages import attention
 from wakeboard_dashboard.pages.kept import kept

@@ -16,7 +16,7 @@ from wakeboard.core.leases import NAMES, STATES, takeover
 from wakeboard.core.states import CLAIMABLE, VERBS, Status, Verb, allowed
 from wakeboard.core.text.redaction import redact
 from wakeboard.database.tables import job_attempts, job_runs
-from wakeboard.reporting.waits.reasons import Reason
+from wakeboard.reporting.diagnosis.reasons import Reason
 from wakeboard_dashboard.charts.lanes import lanes
 from wakeboard_dashboard.charts.tree import tree
 from wakeboard_dashboard.pages import usual

@@ -14,7 +14,7 @@ import psycopg
 from wakeboard.core.outcome import Permanent
 from wakeboard.core.time.clock_skew import is_before
 from wakeboard.handlers.registry import JobType
-from wakeboard.reporting.liveness import is_abandoned, late_loops
+from wakeboard.reporting.heartbeats import is_abandoned, late_loops
 
 if TYPE_CHECKING:
     from wakeboard.handlers.context import Context

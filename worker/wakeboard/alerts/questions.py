@@ -13,7 +13,7 @@ from wakeboard.alerts.finding import NAMED, Finding, name_of
 from wakeboard.alerts.statements import CAP
 from wakeboard.core.builtin_payloads import command_user, workers_for
 from wakeboard.core.time.durations import format_duration
-from wakeboard.reporting.liveness import SILENCE_SECONDS, is_abandoned, late_loops
+from wakeboard.reporting.heartbeats import SILENCE_SECONDS, is_abandoned, late_loops
 from wakeboard.schedules.unfireable import UNFIREABLE
 
 Connection = psycopg.Connection[Any]

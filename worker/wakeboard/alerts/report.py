@@ -1,4 +1,4 @@
-"""The report of a night as a message: asked of the tables by ``wakeboard.reporting.nights``, set as a mail and as JSON.
+"""The report of a night as a message: asked of the tables by ``wakeboard.reporting.activity_report``, set as a mail and as JSON.
 
 Like every message it carries names and counts, never a payload, the text of an error or a person's reason.
 """
@@ -20,9 +20,9 @@ from wakeboard.alerts.messages import VERSION, Place, Words
 from wakeboard.alerts.mornings import LATE, LATEST, Clocks, Morning, Plan, plan
 from wakeboard.config.settings import Settings
 from wakeboard.core.rule_types import KINDS
-from wakeboard.reporting.nights import Row
-from wakeboard.reporting.nights.summary import Section, Span, Summary, summary
-from wakeboard.reporting.nights.words import Numbers, number, plural
+from wakeboard.reporting.activity_report import Row
+from wakeboard.reporting.activity_report.summary import Section, Span, Summary, summary
+from wakeboard.reporting.activity_report.words import Numbers, number, plural
 
 Connection = psycopg.Connection[Any]
 STATEMENT_TIMEOUT = "10s"
@@ -117,7 +117,7 @@ def letter(
 
 
 def _asked(connection: Connection, sql: str, values: Mapping[str, Any]) -> list[Row]:
-    """Ask a question of ``wakeboard.reporting.nights``, whose ``:names`` become psycopg's."""
+    """Ask a question of ``wakeboard.reporting.activity_report``, whose ``:names`` become psycopg's."""
     statement = NAMED.sub(r"%(\1)s", sql.replace("%", "%%"))
     with connection.cursor(row_factory=dict_row) as cursor:
         return [*cursor.execute(statement.encode(), values).fetchall()]

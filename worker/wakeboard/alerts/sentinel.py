@@ -32,7 +32,7 @@ from wakeboard.database.db import NO_TABLES, DatabaseError, connect
 from wakeboard.database.outage_log import Absence, Lack
 from wakeboard.database.refusals import Refusals
 from wakeboard.queue import cancel
-from wakeboard.reporting.liveness import Beat
+from wakeboard.reporting.heartbeats import Beat
 
 Connection = psycopg.Connection[Any]
 LOOK_SECONDS = 15.0

@@ -11,8 +11,8 @@ from wakeboard.core.states import CLAIMABLE, FAILURES, Status, sql_list
 from wakeboard.core.time.clock_skew import is_since
 from wakeboard.database.index_predicates import IS_SET_ASIDE
 from wakeboard.queue.engine.refused import FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS
-from wakeboard.reporting import fleet
-from wakeboard.reporting.liveness import SILENCE_SECONDS
+from wakeboard.reporting import worker_states
+from wakeboard.reporting.heartbeats import SILENCE_SECONDS
 
 CAP = 10_000
 
@@ -67,14 +67,14 @@ UNMANNED = f"""{WAITING}, unmanned AS (
     WHERE due_at < now() - make_interval(secs => %(waited_seconds)s) AND NOT EXISTS (
         SELECT FROM wakeboard.workers w WHERE oldest.job_type = ANY(w.job_types) AND CASE
             WHEN w.is_tick THEN {is_since("w.seen_at", SILENCE_SECONDS)}
-            ELSE {fleet.is_claiming("w", LATE_SECONDS)}
+            ELSE {worker_states.is_claiming("w", LATE_SECONDS)}
         END
     )
 )
 SELECT job_type, extract(epoch FROM now() - due_at)::float8 AS waited, count(*) OVER (),
     count(*) FILTER (WHERE EXISTS (
         SELECT FROM wakeboard.workers w
-        WHERE unmanned.job_type = ANY(w.job_types) AND {fleet.is_draining("w")}
+        WHERE unmanned.job_type = ANY(w.job_types) AND {worker_states.is_draining("w")}
     )) OVER (),
     count(*) FILTER (WHERE NOT EXISTS (
         SELECT FROM wakeboard.job_types t WHERE t.name = unmanned.job_type

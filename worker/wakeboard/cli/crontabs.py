@@ -27,7 +27,7 @@ from wakeboard.core.time.zones import check_timezone
 from wakeboard.database.audit import terminal_actor
 from wakeboard.queue import definitions
 from wakeboard.queue.definitions import Definition, DefinitionError
-from wakeboard.reporting import fleet
+from wakeboard.reporting import worker_states
 from wakeboard.schedules.crontab import Line, parse_crontab
 from wakeboard.schedules.crontab_files import LARGEST_FILE, read_crontab
 
@@ -49,7 +49,7 @@ ORDER BY d.id
 """
 IS_SERVED = f"""
 SELECT EXISTS (
-    SELECT FROM wakeboard.workers AS w WHERE %(type)s = ANY (w.job_types) AND {fleet.is_claiming("w")}
+    SELECT FROM wakeboard.workers AS w WHERE %(type)s = ANY (w.job_types) AND {worker_states.is_claiming("w")}
 ) AS is_served
 """
 

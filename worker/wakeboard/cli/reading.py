@@ -9,9 +9,9 @@ from typing import Any
 from wakeboard.cli.reach import Connection, Row, one, rows
 from wakeboard.core import leases as lease_words
 from wakeboard.queue.ledger import is_unconfirmed
-from wakeboard.reporting import fleet
-from wakeboard.reporting.waits.question import QUESTION
-from wakeboard.reporting.waits.reasons import reasons
+from wakeboard.reporting import worker_states
+from wakeboard.reporting.diagnosis.question import QUESTION
+from wakeboard.reporting.diagnosis.reasons import reasons
 
 RUN_COLUMNS = """
     r.id, r.definition_id, r.scheduled_for, r.job_type, r.payload, r.priority, r.run_at, r.status, r.attempts,
@@ -65,17 +65,17 @@ SELECT t.name, CASE WHEN t.paused_at IS NULL THEN 'active' ELSE 'paused' END AS 
     t.keep_succeeded_days, t.keep_dead_days, t.seen_at
 FROM wakeboard.job_types AS t
 CROSS JOIN LATERAL (
-    SELECT count(*) AS workers, count(*) FILTER (WHERE {fleet.is_claiming("w")}) AS claiming_workers,
-        count(*) FILTER (WHERE {fleet.is_draining("w")}) AS draining_workers
+    SELECT count(*) AS workers, count(*) FILTER (WHERE {worker_states.is_claiming("w")}) AS claiming_workers,
+        count(*) FILTER (WHERE {worker_states.is_draining("w")}) AS draining_workers
     FROM wakeboard.workers AS w WHERE {_IS_ALIVE} AND t.name = ANY(w.job_types)
 ) AS here ORDER BY t.name
 """
 WORKERS = f"""
-SELECT {fleet.rank("w")} AS rank, w.id, w.name, w.hostname, w.pid, w.version, w.running, w.concurrency,
+SELECT {worker_states.rank("w")} AS rank, w.id, w.name, w.hostname, w.pid, w.version, w.running, w.concurrency,
     w.job_types, w.is_tick, w.started_at, w.seen_at,
     extract(epoch FROM now() - w.seen_at)::float8 AS seen_seconds_ago,
     w.drain_requested_at, w.stop_requested_at, w.stopping_at, w.stopped_at
-FROM wakeboard.workers AS w WHERE %(with_stopped)s OR {fleet.is_recent("w")}
+FROM wakeboard.workers AS w WHERE %(with_stopped)s OR {worker_states.is_recent("w")}
 ORDER BY 1, w.id LIMIT 1000
 """
 UNCONFIRMED = f"""
@@ -133,7 +133,7 @@ def types(connection: Connection) -> list[Row]:
 def workers(connection: Connection, *, with_stopped: bool) -> list[Row]:
     """Return the workers, silent ones first; those that stopped a while ago only ``with_stopped``."""
     found = rows(connection, WORKERS, {"with_stopped": with_stopped})
-    return [row | {"state": fleet.NAMES[row.pop("rank")]} for row in found]
+    return [row | {"state": worker_states.NAMES[row.pop("rank")]} for row in found]
 
 
 def unconfirmed_effects(connection: Connection, run_id: int | None = None) -> list[Row]:

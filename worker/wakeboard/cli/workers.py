@@ -12,7 +12,7 @@ from wakeboard.cli.printing import listing, verdicts
 from wakeboard.core.answer import Answer
 from wakeboard.database.audit import Actor, terminal_actor
 from wakeboard.queue import types as moves
-from wakeboard.reporting import fleet
+from wakeboard.reporting import worker_states
 
 COLUMNS = (
     "state", "id", "name", "hostname", "pid", "running", "concurrency", "seen_seconds_ago", "version",
@@ -27,7 +27,7 @@ def workers() -> None:
 
 
 def _explained() -> str:
-    words = "; ".join(f"{state.name}: {state.meaning}" for state in fleet.STATES)
+    words = "; ".join(f"{state.name}: {state.meaning}" for state in worker_states.STATES)
     return f"List the workers and how they stand. {words[0].upper()}{words[1:]}."
 
 

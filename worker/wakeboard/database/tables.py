@@ -574,7 +574,7 @@ statistics_rollups = _statistics("statistics_rollups", Index("statistics_rollups
 
 
 def _summed(name: str, hour: Column[object], *others: Column[Any]) -> Table:
-    """What the minutes of an hour say together (see ``wakeboard.reporting.hours``).
+    """What the minutes of an hour say together (see ``wakeboard.reporting.hourly_rollups``).
 
     ``failed`` counts failed, timed out and lost attempts; ``duration_ms`` and ``duration_max_ms`` are of
     these and of the successful ones. The ``duration_`` arrays are of the successful ones, the ``wait_``

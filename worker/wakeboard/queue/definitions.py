@@ -17,7 +17,7 @@ from wakeboard.core.text.json_equality import same_value
 from wakeboard.core.time.cron import check_timezone, read_existing, read_schedule
 from wakeboard.database.audit import Actor
 from wakeboard.queue.operator import WAKE_CHANNEL, Connection, Row, _row, act
-from wakeboard.reporting.waits.standstill import WORDS, clause, standstill
+from wakeboard.reporting.diagnosis.standstill import WORDS, clause, standstill
 
 COLUMNS = (
     "job_type, payload, schedule, timezone, misfire, grace_seconds, overlap, max_attempts, timeout_seconds, "

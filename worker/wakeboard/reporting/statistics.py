@@ -11,7 +11,7 @@ from typing import Any
 
 import psycopg
 
-from wakeboard.reporting.hours import IN_TURN, hour_of
+from wakeboard.reporting.hourly_rollups import IN_TURN, hour_of
 
 # A delta may be of an hour that was summed long ago: a handler's own transaction has the minute in which it
 # began. ON CONFLICT sees the row of the hour as it is, even one that is younger than the statement.

@@ -17,8 +17,8 @@ from functools import cached_property
 
 from sqlalchemy import Connection
 
-from wakeboard.reporting.hours import BEGINNING, HOUR, SETTLED, floored
-from wakeboard.reporting.nights.faults import UNKNOWN
+from wakeboard.reporting.activity_report.faults import UNKNOWN
+from wakeboard.reporting.hourly_rollups import BEGINNING, HOUR, SETTLED, floored
 from wakeboard_dashboard.queries import errors, removed
 from wakeboard_dashboard.queries.errors import Window
 from wakeboard_dashboard.queries.failures import read

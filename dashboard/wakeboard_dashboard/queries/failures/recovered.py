@@ -1,6 +1,6 @@
 """The runs that succeeded only after failures, where they are many: what ended a while ago is remembered.
 
-A run that succeeded stays so (``wakeboard.core.states``). The answers are those of ``wakeboard.reporting.nights.faults``,
+A run that succeeded stays so (``wakeboard.core.states``). The answers are those of ``wakeboard.reporting.activity_report.faults``,
 which is asked where nothing is remembered of a window. Knows no request.
 """
 
@@ -12,7 +12,7 @@ from heapq import nlargest
 from sqlalchemy import Connection, text
 
 from wakeboard.database.index_predicates import IS_RECOVERED
-from wakeboard.reporting.nights import Row, faults
+from wakeboard.reporting.activity_report import Row, faults
 from wakeboard_dashboard.queries.errors import Window
 from wakeboard_dashboard.queries.failures.lately import Attempts, Lately, Newest, array_of
 

@@ -2,7 +2,7 @@
 
 Attempts that failed a while ago are as they were, and a run that succeeded stays so (``wakeboard.core.states``).
 Asked for are attempts that are newer, and how the other runs stand. The answers are those of
-``wakeboard.reporting.nights.faults``, which is asked where nothing is remembered of a window. Knows no request.
+``wakeboard.reporting.activity_report.faults``, which is asked where nothing is remembered of a window. Knows no request.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import cast
 
 from sqlalchemy import Connection, text
 
-from wakeboard.reporting.nights import Row, faults
-from wakeboard.reporting.nights.faults import MOST_SHOWN, Failed
+from wakeboard.reporting.activity_report import Row, faults
+from wakeboard.reporting.activity_report.faults import MOST_SHOWN, Failed
 from wakeboard_dashboard.queries import removed
 from wakeboard_dashboard.queries.errors import Window
 from wakeboard_dashboard.queries.failures import lately

@@ -9,7 +9,7 @@ from datetime import datetime
 
 from sqlalchemy import Connection
 
-from wakeboard.reporting.nights.faults import MOST_SHOWN, Failing, Mark, mark_of
+from wakeboard.reporting.activity_report.faults import MOST_SHOWN, Failing, Mark, mark_of
 from wakeboard_dashboard.queries import errors, groups
 from wakeboard_dashboard.queries.errors import Found, Group
 

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from wakeboard.maintenance.retention.keep import STATISTICS_DAYS
-from wakeboard.reporting.hours import HOUR, SETTLED, floored
-from wakeboard.reporting.nights import Ask, minutes
-from wakeboard.reporting.nights.minutes import Minutes
-from wakeboard.reporting.nights.usual import BEFORE, Usual, usual_until
+from wakeboard.reporting.activity_report import Ask, minutes
+from wakeboard.reporting.activity_report.minutes import Minutes
+from wakeboard.reporting.activity_report.usual import BEFORE, Usual, usual_until
+from wakeboard.reporting.hourly_rollups import HOUR, SETTLED, floored
 from wakeboard_dashboard.queries.errors import Window
 from wakeboard_dashboard.queries.settled import Settled
 from wakeboard_dashboard.text.night import MINUTE

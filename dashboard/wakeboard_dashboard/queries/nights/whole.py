@@ -14,11 +14,11 @@ from typing import TypeVar, cast
 
 from sqlalchemy import Connection, text
 
-from wakeboard.reporting.nights import Ask, Row, faults, fires, minutes
-from wakeboard.reporting.nights import missed as missed_fires
-from wakeboard.reporting.nights.minutes import Minutes, Ran
-from wakeboard.reporting.nights.unmanned import Unmanned, unmanned
-from wakeboard.reporting.nights.usual import Usual, medians, usual_until
+from wakeboard.reporting.activity_report import Ask, Row, faults, fires, minutes
+from wakeboard.reporting.activity_report import missed as missed_fires
+from wakeboard.reporting.activity_report.minutes import Minutes, Ran
+from wakeboard.reporting.activity_report.unmanned import Unmanned, unmanned
+from wakeboard.reporting.activity_report.usual import Usual, medians, usual_until
 from wakeboard_dashboard.charts import gantt
 from wakeboard_dashboard.queries import audit, errors, removed
 from wakeboard_dashboard.queries.errors import Found, Group, Window

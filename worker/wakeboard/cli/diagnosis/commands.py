@@ -8,14 +8,14 @@ from wakeboard.cli.crontabs import IS_OF_UNKNOWN_USER
 from wakeboard.cli.diagnosis.finding import Finding, some_of
 from wakeboard.cli.reach import Connection, rows
 from wakeboard.core.builtin_payloads import COMMAND_TYPE, command_type
-from wakeboard.reporting import fleet
+from wakeboard.reporting import worker_states
 
 # A worker that registers the commands of root is one.
 OF_ROOT = f"""
 SELECT d.name FROM wakeboard.job_definitions AS d
 WHERE {IS_OF_UNKNOWN_USER} AND EXISTS (
     SELECT FROM wakeboard.workers AS w
-    WHERE w.job_types @> ARRAY['{COMMAND_TYPE}', '{command_type("root")}'] AND {fleet.is_claiming("w")}
+    WHERE w.job_types @> ARRAY['{COMMAND_TYPE}', '{command_type("root")}'] AND {worker_states.is_claiming("w")}
 )
 ORDER BY d.name
 """

@@ -9,15 +9,15 @@ from wakeboard.cli.reach import Connection, one
 from wakeboard.core import leases
 from wakeboard.core.leases import IS_HEARD
 from wakeboard.core.time.clock_skew import AHEAD, is_ahead
-from wakeboard.reporting import fleet, liveness
+from wakeboard.reporting import heartbeats, worker_states
 
 # So many late loops of one process are one trouble, not many.
 MANY_LOOPS = 4
 
 WORKERS = f"""
 SELECT count(*) FILTER (WHERE {IS_HEARD}) AS alive, count(*) FILTER (WHERE NOT {IS_HEARD}) AS silent,
-    count(*) FILTER (WHERE {fleet.is_claiming("w")}) AS claiming,
-    count(*) FILTER (WHERE {fleet.is_draining("w")}) AS draining
+    count(*) FILTER (WHERE {worker_states.is_claiming("w")}) AS claiming,
+    count(*) FILTER (WHERE {worker_states.is_draining("w")}) AS draining
 FROM wakeboard.workers AS w WHERE w.stopped_at IS NULL AND NOT w.is_tick
 """
 TIMES = f"""
@@ -55,14 +55,14 @@ def workers(connection: Connection) -> Iterator[Finding]:
 
 def loops(connection: Connection) -> Iterator[Finding]:
     """Name each loop that is late, and whether anybody keeps the schedules."""
-    late = liveness.late_loops(connection)
+    late = heartbeats.late_loops(connection)
     for place, theirs in _by_process(late).items():
         if len(theirs) >= MANY_LOOPS:
             yield _stands_still(place, theirs)
             continue
         yield from (_late(place, loop) for loop in theirs)
-    if liveness.is_abandoned(connection):
-        says = f"Schedules are enabled and no worker or tick came for {liveness.SILENCE_SECONDS} s."
+    if heartbeats.is_abandoned(connection):
+        says = f"Schedules are enabled and no worker or tick came for {heartbeats.SILENCE_SECONDS} s."
         yield Finding(
             "loops", "fail", says, "Run: wakeboard worker --app MODULE, or wakeboard tick from cron"
         )
@@ -80,15 +80,15 @@ def times(connection: Connection) -> Iterator[Finding]:
         yield Finding("times", "warning", says, "A worker puts that right within 10 s. Run: wakeboard worker")
 
 
-def _by_process(loops: Iterable[liveness.Loop]) -> dict[str, list[liveness.Loop]]:
-    found: dict[str, list[liveness.Loop]] = {}
+def _by_process(loops: Iterable[heartbeats.Loop]) -> dict[str, list[heartbeats.Loop]]:
+    found: dict[str, list[heartbeats.Loop]] = {}
     for loop in loops:
         place = f"{loop.hostname}:{loop.pid}" if loop.hostname else loop.process_id
         found.setdefault(place, []).append(loop)
     return found
 
 
-def _stands_still(place: str, loops: Sequence[liveness.Loop]) -> Finding:
+def _stands_still(place: str, loops: Sequence[heartbeats.Loop]) -> Finding:
     """Say in one line what many late loops of one process come to."""
     names = ", ".join(sorted(loop.name for loop in loops))
     error = next((f" A last error: {loop.last_error}" for loop in loops if loop.last_error), "")
@@ -99,14 +99,14 @@ def _stands_still(place: str, loops: Sequence[liveness.Loop]) -> Finding:
     return Finding("loops", "fail", says, mend)
 
 
-def _late(place: str, loop: liveness.Loop) -> Finding:
+def _late(place: str, loop: heartbeats.Loop) -> Finding:
     error = f" Its last error: {loop.last_error}" if loop.last_error else ""
     when = "while the database's clock was ahead" if loop.is_ahead else f"{loop.ago_seconds:.0f} s ago"
     says = f"'{loop.name}' of {place} last succeeded {when}.{error}"
     return Finding("loops", "fail", says, _mend_of(loop))
 
 
-def _mend_of(loop: liveness.Loop) -> str:
+def _mend_of(loop: heartbeats.Loop) -> str:
     """Return what brings a late loop back."""
     if loop.name == "listen":
         return (

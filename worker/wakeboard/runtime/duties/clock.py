@@ -24,8 +24,8 @@ from wakeboard.core import leases
 from wakeboard.core.states import CLAIM_REFUSED, Status
 from wakeboard.core.time import clock_skew
 from wakeboard.core.time.clock_skew import MARGIN_SECONDS, is_ahead
-from wakeboard.reporting.liveness import MARGIN_SECONDS as LATE_SECONDS
-from wakeboard.reporting.waits.question import CAP
+from wakeboard.reporting.diagnosis.question import CAP
+from wakeboard.reporting.heartbeats import MARGIN_SECONDS as LATE_SECONDS
 from wakeboard.schedules.due import comes_too_late
 
 Connection = psycopg.Connection[Any]

@@ -6,7 +6,7 @@ from datetime import datetime
 from time import monotonic
 
 from wakeboard.config import log
-from wakeboard.reporting import hours, statistics
+from wakeboard.reporting import hourly_rollups, statistics
 from wakeboard.runtime.duties.thread import Connection
 
 MERGE_SECONDS = 60.0
@@ -53,8 +53,8 @@ class Counting:
     def _sum_one(self, connection: Connection) -> datetime | None:
         """Return the hour that was summed, or was tried and is left now; None when there is no other."""
         try:
-            return hours.sum_next(connection, self._left)
-        except hours.NotSummed as failure:
+            return hourly_rollups.sum_next(connection, self._left)
+        except hourly_rollups.NotSummed as failure:
             self._left.add(failure.hour)
             log.warn("An hour of statistics is left; pages read its minutes.", error=str(failure))
             return failure.hour

@@ -13,7 +13,7 @@ import psycopg
 from wakeboard import __version__
 from wakeboard.queue.engine.unbegun import FORGET_OTHERS
 from wakeboard.queue.types import PUBLISH
-from wakeboard.reporting.liveness import Beat as Beat
+from wakeboard.reporting.heartbeats import Beat as Beat
 from wakeboard.schedules import sayings
 
 REGISTER = """

@@ -12,13 +12,13 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from wakeboard.core.time.durations import format_duration
-from wakeboard.reporting.nights import Ask, Row, faults, fires, minutes
-from wakeboard.reporting.nights import missed as missed_fires
-from wakeboard.reporting.nights.acts import acts
-from wakeboard.reporting.nights.kinds import Kind, failed_kinds
-from wakeboard.reporting.nights.unmanned import Unmanned, unmanned
-from wakeboard.reporting.nights.usual import medians
-from wakeboard.reporting.nights.words import Numbers, number, plural, verdict
+from wakeboard.reporting.activity_report import Ask, Row, faults, fires, minutes
+from wakeboard.reporting.activity_report import missed as missed_fires
+from wakeboard.reporting.activity_report.acts import acts
+from wakeboard.reporting.activity_report.kinds import Kind, failed_kinds
+from wakeboard.reporting.activity_report.unmanned import Unmanned, unmanned
+from wakeboard.reporting.activity_report.usual import medians
+from wakeboard.reporting.activity_report.words import Numbers, number, plural, verdict
 
 FEW = 5
 REASONS = {

@@ -17,7 +17,7 @@ from typing import Any
 from wakeboard.core.builtin_payloads import command_user, no_worker_for
 from wakeboard.core.states import CLAIM_REFUSED
 from wakeboard.core.text.redaction import redact_text
-from wakeboard.reporting.waits.question import CAP, RATE_MINUTES
+from wakeboard.reporting.diagnosis.question import CAP, RATE_MINUTES
 
 Row = Mapping[str, Any]
 # The first words of what decides.

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from wakeboard.core.errors.error_groups import written
 from wakeboard.core.states import FAILURES, sql_list
-from wakeboard.reporting.nights import Ask, Window, faults
-from wakeboard.reporting.nights.faults import UNKNOWN, Failed, Failing, known, mark_of
+from wakeboard.reporting.activity_report import Ask, Window, faults
+from wakeboard.reporting.activity_report.faults import UNKNOWN, Failed, Failing, known, mark_of
 
 CAP = 20_000
 MOST = 100

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from wakeboard.core.leases import IS_HEARD
 from wakeboard.core.states import CLAIMABLE, sql_list
-from wakeboard.reporting import fleet
+from wakeboard.reporting import worker_states
 
 # Counting stops here; people read "10 000+".
 CAP = 10_000
@@ -17,8 +17,8 @@ DEFAULT_ATTEMPTS = 10
 
 _CLAIMABLE = sql_list(CLAIMABLE)
 _KNOWS = "r.job_type = ANY(w.job_types)"
-_TAKES = f"{fleet.is_claiming('w')} AND {_KNOWS}"
-_DRAINS = f"{fleet.is_draining('w')} AND {_KNOWS}"
+_TAKES = f"{worker_states.is_claiming('w')} AND {_KNOWS}"
+_DRAINS = f"{worker_states.is_draining('w')} AND {_KNOWS}"
 _SINCE = f"date_trunc('minute', now()) - interval '{RATE_MINUTES} minutes'"
 
 # %(id)s is the run; no row when it does not wait. What is claimed first: a better priority, then what was due

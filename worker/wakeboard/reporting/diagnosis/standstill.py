@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from wakeboard.core.builtin_payloads import command_user
 from wakeboard.core.time.clock_skew import is_since
-from wakeboard.reporting import fleet
-from wakeboard.reporting.liveness import SILENCE_SECONDS
+from wakeboard.reporting import worker_states
+from wakeboard.reporting.heartbeats import SILENCE_SECONDS
 
 
 class Words(NamedTuple):
@@ -39,7 +39,7 @@ def standstill(job_type: str) -> str:
     return f"""CASE
         WHEN {job_type} IN ({types} WHERE t.paused_at IS NOT NULL) THEN 'paused'
         WHEN {job_type} IN ({types} WHERE coalesce(t.max_running_operator, t.max_running) = 0) THEN 'limit'
-        WHEN {job_type} IN (SELECT unnest(w.job_types) {workers} WHERE {fleet.is_claiming("w")}) THEN NULL
+        WHEN {job_type} IN (SELECT unnest(w.job_types) {workers} WHERE {worker_states.is_claiming("w")}) THEN NULL
         WHEN {job_type} IN (SELECT unnest(w.job_types) {workers} WHERE {ticked}) THEN NULL
         ELSE 'worker' END"""
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from datetime import datetime
 from typing import NamedTuple
 
-from wakeboard.reporting.liveness import SILENCE_SECONDS
-from wakeboard.reporting.nights import Ask, Window
+from wakeboard.reporting.activity_report import Ask, Window
+from wakeboard.reporting.heartbeats import SILENCE_SECONDS
 
 # Before the first worker that is known nobody can say that one was missing. A tick comes and goes: where one
 # is called each minute, somebody is always there.

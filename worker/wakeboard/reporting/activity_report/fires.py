@@ -13,8 +13,8 @@ from datetime import timedelta
 from typing import NamedTuple
 
 from wakeboard.database.index_predicates import IS_ODD_FIRE, IS_UNDER_WAY
-from wakeboard.reporting.nights import Ask, Window
-from wakeboard.reporting.nights.faults import MOST_SHOWN as MOST_TOLD
+from wakeboard.reporting.activity_report import Ask, Window
+from wakeboard.reporting.activity_report.faults import MOST_SHOWN as MOST_TOLD
 
 CAP, MANY = 20_000, 200_000
 # A fire is made within seconds of its time while any worker lives, and started when a slot is free.

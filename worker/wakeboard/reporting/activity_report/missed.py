@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import NamedTuple
 
-from wakeboard.reporting.nights import Ask, Window
+from wakeboard.reporting.activity_report import Ask, Window
 
 # So many fires are counted; in a night without a worker each of each schedule may be one.
 MANY = 200_000

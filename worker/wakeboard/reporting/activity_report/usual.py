@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from wakeboard.reporting.hours import hour_of
-from wakeboard.reporting.nights import Ask, Row
+from wakeboard.reporting.activity_report import Ask, Row
+from wakeboard.reporting.hourly_rollups import hour_of
 
 # How far back a median is taken from.
 BEFORE = timedelta(days=7)

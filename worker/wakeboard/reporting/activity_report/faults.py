@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from wakeboard.core.states import FAILURES, sql_list
 from wakeboard.database.index_predicates import IS_RECOVERED, IS_UNDER_WAY
-from wakeboard.reporting.nights import Ask, Row, Window
+from wakeboard.reporting.activity_report import Ask, Row, Window
 
 CAP = 10_000
 # So many lines of each list of a night are told.
