@@ -23,8 +23,8 @@ from wakeboard.alerts import statements
 from wakeboard.alerts.finding import Finding
 from wakeboard.alerts.questions import ask
 from wakeboard.core.rule_types import KINDS
-from wakeboard.schedules import schedule
-from wakeboard.schedules.unfireable import UNFIREABLE
+from wakeboard.schedules import scheduler
+from wakeboard.schedules.broken_schedules import UNFIREABLE
 
 HOSTILE = "<img src=x onerror=alert(1)>\u202e\"'"
 
@@ -292,7 +292,7 @@ def test_enabled_schedules_that_cannot_fire_are_named(connection: Connection) ->
     for name, enabled in (("mars", True), ("off", False), ("venus", True)):
         a_definition(connection, name, timezone="Mars/Base", next_fire_at=None, enabled=enabled)
     assert not look(connection, "cannot_fire").firing
-    schedule.step(connection)
+    scheduler.step(connection)
     found = look(connection, "cannot_fire")
     assert (found.firing, found.value, found.names) == (True, 2, ("mars", "venus"))
     assert found.sentence.startswith("2 schedules cannot fire: mars, venus. The page of each says why: ")

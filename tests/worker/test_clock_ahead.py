@@ -19,7 +19,7 @@ from wakeboard.maintenance.retention import state as retention
 from wakeboard.queue import operator
 from wakeboard.reporting import heartbeats, worker_states
 from wakeboard.runtime.duties.clock import SLICE, Clock
-from wakeboard.schedules import sayings, schedule
+from wakeboard.schedules import sayings, scheduler
 
 ADMIN = Actor("ada", Role.ADMIN, "cli")
 AHEAD = (timedelta(hours=1), timedelta(hours=6), timedelta(days=400))
@@ -153,15 +153,15 @@ def test_schedules_come_back_to_the_next_fire_of_their_rule(
     connection: Connection, ahead: timedelta, both: bool
 ) -> None:
     made = a_definition(connection, schedule="* * * * *", next_fire_at=None)
-    schedule.step(connection)
+    scheduler.step(connection)
     moved = ", settled_at = settled_at + %(by)s" if both else ""
     connection.execute(
         f"UPDATE wakeboard.job_definitions SET next_fire_at = next_fire_at + %(by)s{moved}".encode(),
         {"by": ahead},
     )
-    assert schedule.step(connection) == {"due": 0}
+    assert scheduler.step(connection) == {"due": 0}
     assert put_right(connection) == {"schedules": 1}
-    schedule.step(connection)
+    scheduler.step(connection)
     (found,) = rows(connection, "job_definitions", "id = %s", made)
     assert timedelta() < found["next_fire_at"] - now(connection) <= timedelta(minutes=1)
     assert found["settled_at"] <= now(connection)
@@ -172,7 +172,7 @@ def test_a_slot_that_was_fired_ahead_is_not_fired_again_and_one_told_as_missed_i
 ) -> None:
     """Fires are unique; what was told of slots that are still to come was not so."""
     made = a_definition(connection, schedule="* * * * *", next_fire_at=None)
-    schedule.step(connection)
+    scheduler.step(connection)
     (at,) = [row["next_fire_at"] for row in rows(connection, "job_definitions")]
     told = {"definition_id": made, "scheduled_for": at, "reason": "misfire"}
     insert(connection, "missed_fires", told)
@@ -190,7 +190,7 @@ def test_a_slot_that_was_fired_ahead_is_not_fired_again_and_one_told_as_missed_i
             "UPDATE wakeboard.job_definitions SET next_fire_at = %s, settled_at = now()",
             (now(connection).replace(second=0, microsecond=0),),
         )
-        schedule.step(connection)
+        scheduler.step(connection)
     slots = [run["scheduled_for"] for run in rows(connection, "job_runs")]
     assert len(slots) == len(set(slots))
 
@@ -198,7 +198,7 @@ def test_a_slot_that_was_fired_ahead_is_not_fired_again_and_one_told_as_missed_i
 def test_a_rule_that_comes_seldom_is_left_where_it_is(connection: Connection) -> None:
     a_definition(connection, "yearly", schedule="0 0 1 1 *", next_fire_at=None)
     a_definition(connection, "broken", schedule="0 0 30 2 *", next_fire_at="1 hour")
-    schedule.step(connection)
+    scheduler.step(connection)
     before = rows(connection, "job_definitions")
     assert put_right(connection) == {}
     assert rows(connection, "job_definitions") == before
@@ -207,7 +207,7 @@ def test_a_rule_that_comes_seldom_is_left_where_it_is(connection: Connection) ->
 def test_a_settling_ahead_of_the_clock_does_not_put_the_next_fire_off(connection: Connection) -> None:
     a_definition(connection, schedule="* * * * *", next_fire_at="-1 minute")
     connection.execute("UPDATE wakeboard.job_definitions SET settled_at = now() + interval '6 hours'")
-    assert schedule.step(connection) == {"due": 1}
+    assert scheduler.step(connection) == {"due": 1}
     (found,) = rows(connection, "job_definitions")
     assert found["next_fire_at"] - now(connection) <= timedelta(minutes=1)
     assert found["settled_at"] <= now(connection)

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import pytest
 
 from wakeboard.core.time.cron import Cron
-from wakeboard.schedules.preview import preview
+from wakeboard.schedules.next_fires import preview
 
 EITHER = "where day of month and day of week are both set, either is enough"
 

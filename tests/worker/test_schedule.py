@@ -20,8 +20,8 @@ from wakeboard.database.audit import Actor
 from wakeboard.handlers.context import Context
 from wakeboard.queue import definitions
 from wakeboard.queue.definitions import Definition
-from wakeboard.schedules import code_schedules, schedule
-from wakeboard.schedules.due import LOOK_BACK, Decision, sort_fires
+from wakeboard.schedules import code_schedules, scheduler
+from wakeboard.schedules.planner import LOOK_BACK, Decision, sort_fires
 
 NOW = datetime(2026, 3, 1, 12, 0, 30, tzinfo=UTC)
 ADMIN = Actor("ada", Role.ADMIN, "cli")
@@ -187,7 +187,7 @@ def test_a_fire_carries_the_definitions_rules_into_its_run(connection: Connectio
         connection, "0 minutes", name="report", job_type="mail", payload={"to": "all"}, priority=1,
         max_attempts=3, timeout_seconds=7.5,
     )  # fmt: skip
-    assert schedule.step(connection) == {"due": 1}
+    assert scheduler.step(connection) == {"due": 1}
     (run,) = fired(connection, made)
     wanted = ("mail", {"to": "all"}, 1, 3, 7.5, "schedule:report", "queued")
     names = ("job_type", "payload", "priority", "max_attempts", "timeout_seconds", "enqueued_by", "status")
@@ -195,7 +195,7 @@ def test_a_fire_carries_the_definitions_rules_into_its_run(connection: Connectio
     after = definition(connection, made)
     assert after["last_fire_at"] == run["scheduled_for"]
     assert after["next_fire_at"] == run["scheduled_for"] + timedelta(minutes=1)
-    assert schedule.step(connection) == {"due": 0}
+    assert scheduler.step(connection) == {"due": 0}
 
 
 @pytest.mark.parametrize(
@@ -233,7 +233,7 @@ def test_schedulers_that_race_fire_each_instant_once(connection: Connection, dat
         with db.connect(database, name="wakeboard scheduler") as mine:
             barrier.wait()
             for _ in range(3):
-                schedule.step(mine)
+                scheduler.step(mine)
 
     threads = [threading.Thread(target=step_thrice) for _ in range(3)]
     for thread in threads:
@@ -249,7 +249,7 @@ def test_schedulers_that_race_fire_each_instant_once(connection: Connection, dat
 
 def test_what_is_not_fired_is_a_missed_fire(connection: Connection) -> None:
     made = every_minute(connection, "-10 minutes", misfire="none", grace_seconds=0)
-    schedule.step(connection)
+    scheduler.step(connection)
     told = missed(connection, made)
     assert not fired(connection, made)
     assert len(told) in (10, 11)
@@ -260,7 +260,7 @@ def test_what_is_not_fired_is_a_missed_fire(connection: Connection) -> None:
 def test_a_schedule_that_skips_makes_one_run_at_a_time(connection: Connection) -> None:
     made = every_minute(connection, "0 minutes")
     a_run(connection, "failed", definition_id=made)
-    schedule.step(connection)
+    scheduler.step(connection)
     assert len(fired(connection, made)) == 1, "a run in its backoff is under way"
     assert [one["reason"] for one in missed(connection, made)] == ["overlap"]
 
@@ -271,11 +271,11 @@ def test_a_schedule_that_waits_keeps_its_fire_until_the_run_has_ended(connection
     factories.age(connection, running, "10 minutes")
     connection.execute("UPDATE wakeboard.job_runs SET locked_until = now() + interval '30 seconds'")
     before = definition(connection, made)["next_fire_at"]
-    schedule.step(connection)
+    scheduler.step(connection)
     assert definition(connection, made)["next_fire_at"] == before
     assert len(fired(connection, made)) == 1
     assert factories.succeed(connection, (running, 1)) == [running]
-    schedule.step(connection)
+    scheduler.step(connection)
     runs = [one for one in fired(connection, made) if one["scheduled_for"]]
     assert len(runs) == 1
     assert [one["reason"] for one in missed(connection, made)] == ["overlap"] * len(missed(connection, made))
@@ -288,7 +288,7 @@ def test_a_definition_inserted_by_hand_gets_its_first_fire(connection: Connectio
         connection, "job_definitions", {"name": "by-hand", "job_type": "mail", "schedule": "* * * * *"}
     )
     inserted = now(connection)
-    schedule.step(connection)
+    scheduler.step(connection)
     found = definition(connection, made)["next_fire_at"]
     assert now(connection) - timedelta(seconds=5) < found <= now(connection) + timedelta(minutes=1)
     assert all(run["scheduled_for"] >= inserted.replace(second=0) for run in fired(connection, made))
@@ -311,34 +311,34 @@ def test_a_definition_that_cannot_be_read_shows_its_error_and_hurts_no_other(
     values = {"name": "odd", "job_type": "mail", "schedule": "0 * * * *", "next_fire_at": "2026-01-01T00:00Z"}
     odd = factories.insert(connection, "job_definitions", values | columns)
     well = every_minute(connection, "0 minutes")
-    schedule.step(connection)
+    scheduler.step(connection)
     assert len(fired(connection, well)) == 1
     found = definition(connection, odd)
     assert word in (found["error"] or "")
     assert found["error"] or found["next_fire_at"]
     if found["error"]:
         assert found["next_fire_at"] is None
-    assert schedule.step(connection) == {"due": 0}, "it is not looked at again and again"
+    assert scheduler.step(connection) == {"due": 0}, "it is not looked at again and again"
 
 
 def test_a_disabled_definition_does_not_fire(connection: Connection) -> None:
     made = every_minute(connection, enabled=False)
-    assert schedule.step(connection) == {"due": 0}
+    assert scheduler.step(connection) == {"due": 0}
     assert not fired(connection, made)
 
 
 def test_a_look_that_is_full_says_that_there_may_be_more(
     connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(schedule, "MOST_SECONDS", 60.0)
+    monkeypatch.setattr(scheduler, "MOST_SECONDS", 60.0)
     connection.execute(
         "INSERT INTO wakeboard.job_definitions (name, job_type, schedule, next_fire_at)"
         " SELECT 'many-' || n, 'mail', '0 0 1 1 *', now() FROM generate_series(1, %s) AS n",
-        (schedule.BATCH + 1,),
+        (scheduler.BATCH + 1,),
     )
-    assert schedule.settle(connection).has_more
-    assert schedule.settle(connection) == (1, False)
-    assert schedule.settle(connection) == (0, False)
+    assert scheduler.settle(connection).has_more
+    assert scheduler.settle(connection) == (1, False)
+    assert scheduler.settle(connection) == (0, False)
 
 
 def test_a_look_that_ran_out_of_time_says_that_there_is_more(
@@ -346,8 +346,8 @@ def test_a_look_that_ran_out_of_time_says_that_there_is_more(
 ) -> None:
     for number in range(3):
         a_definition(connection, f"m{number}", next_fire_at="-1 minute")
-    monkeypatch.setattr(schedule, "MOST_SECONDS", -1.0)
-    assert [schedule.settle(connection) for _ in range(4)] == [(1, True), (1, True), (1, False), (0, False)]
+    monkeypatch.setattr(scheduler, "MOST_SECONDS", -1.0)
+    assert [scheduler.settle(connection) for _ in range(4)] == [(1, True), (1, True), (1, False), (0, False)]
 
 
 def test_resuming_starts_from_now(connection: Connection) -> None:
@@ -355,7 +355,7 @@ def test_resuming_starts_from_now(connection: Connection) -> None:
     definitions.pause(connection, "report", ADMIN)
     connection.execute("UPDATE wakeboard.job_definitions SET next_fire_at = now() - interval '2 hours'")
     definitions.resume(connection, "report", ADMIN)
-    schedule.step(connection)
+    scheduler.step(connection)
     (found,) = rows(connection, "job_definitions")
     assert not fired(connection, found["id"])
     assert not missed(connection, found["id"])
@@ -367,29 +367,29 @@ def test_a_fire_and_its_run_are_one_transaction(connection: Connection) -> None:
     connection.execute(
         "ALTER TABLE wakeboard.job_runs ADD CONSTRAINT full_disk CHECK (enqueued_by NOT LIKE 'schedule:%%')"
     )
-    schedule.step(connection)
+    scheduler.step(connection)
     after = definition(connection, made)
     assert (after["next_fire_at"], after["last_fire_at"]) == (before["next_fire_at"], before["last_fire_at"])
     assert "full_disk" in after["error"]
     connection.execute("ALTER TABLE wakeboard.job_runs DROP CONSTRAINT full_disk")
     connection.execute("UPDATE wakeboard.job_definitions SET settled_at = settled_at - interval '1 minute'")
-    schedule.step(connection)
+    scheduler.step(connection)
     assert len(fired(connection, made)) == 1
 
 
 def test_a_fire_that_exists_already_is_not_made_twice(connection: Connection) -> None:
     made = every_minute(connection, "0 minutes", overlap="allow")
     at = definition(connection, made)["next_fire_at"]
-    schedule.step(connection)
+    scheduler.step(connection)
     connection.execute("UPDATE wakeboard.job_definitions SET next_fire_at = %s WHERE id = %s", (at, made))
-    schedule.step(connection)
+    scheduler.step(connection)
     assert [one["scheduled_for"] for one in fired(connection, made)].count(at) == 1
 
 
 def test_after_a_long_outage_the_next_fire_is_ahead_and_the_work_bounded(connection: Connection) -> None:
     made = every_minute(connection, "-30 days", misfire="all", overlap="allow")
     first = definition(connection, made)["next_fire_at"]
-    schedule.step(connection)
+    scheduler.step(connection)
     runs, told = fired(connection, made), missed(connection, made)
     assert 100 <= len(runs) <= 102
     assert len(runs) + len(told) == LOOK_BACK + 1
@@ -404,7 +404,7 @@ def test_a_rare_schedule_makes_up_for_the_latest_hundred_after_years(connection:
     connection.execute(
         "UPDATE wakeboard.job_definitions SET next_fire_at = date_trunc('hour', now()) - interval '1800 days'"
     )
-    schedule.step(connection)
+    scheduler.step(connection)
     instants = [run["scheduled_for"] for run in fired(connection, made)]
     assert len(instants) in (100, 101)
     assert instants[-1] - instants[0] == timedelta(hours=len(instants) - 1)
@@ -416,7 +416,7 @@ def test_many_definitions_that_wait_hold_up_no_other(connection: Connection) -> 
         "INSERT INTO wakeboard.job_definitions (name, job_type, schedule, overlap, next_fire_at)"
         " SELECT 'waits-' || n, 'mail', '* * * * *', 'wait', now() - interval '1 hour'"
         " FROM generate_series(1, %s) AS n",
-        (schedule.BATCH + 10,),
+        (scheduler.BATCH + 10,),
     )
     connection.execute(
         "INSERT INTO wakeboard.job_runs (job_type, definition_id)"
@@ -424,7 +424,7 @@ def test_many_definitions_that_wait_hold_up_no_other(connection: Connection) -> 
     )
     well = every_minute(connection, "0 minutes")
     for _ in range(3):
-        schedule.step(connection)
+        scheduler.step(connection)
     assert len(fired(connection, well)) == 1
 
 
@@ -496,7 +496,7 @@ def test_an_unreadable_schedule_in_code_stops_nobody_and_can_be_mended(connectio
         " next_fire_at = NULL WHERE name = 'send-report'"
     )
     code_schedules.sync(connection, registered("0 3 * * *"))
-    schedule.step(connection)
+    scheduler.step(connection)
     (mended,) = rows(connection, "job_definitions", "name = 'send-report'")
     assert mended["error"] is None
     assert mended["next_fire_at"].hour == 3

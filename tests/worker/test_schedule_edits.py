@@ -16,7 +16,8 @@ from wakeboard.core.states import Role
 from wakeboard.database.audit import ENGINE, Actor
 from wakeboard.queue import definitions, editing
 from wakeboard.queue.definitions import Definition
-from wakeboard.schedules import code_schedules, schedule
+from wakeboard.schedules import code_schedules
+from wakeboard.schedules import scheduler as schedule
 
 ADMIN = Actor("ada", Role.ADMIN, "cli")
 # Ageing by whole hours keeps their fires on the clock's minutes: none of them means an hour of its own.

@@ -26,7 +26,7 @@ from tests.worker.motion import (
     wait_until_started,
 )
 from wakeboard.runtime.duties.thread import Duties, Duty
-from wakeboard.schedules import schedule
+from wakeboard.schedules import scheduler
 
 
 def tick(database: str, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -130,7 +130,7 @@ def test_a_tick_fires_the_schedules_that_are_due_and_runs_them(database: str, co
 
 
 def test_a_tick_fires_more_than_one_look_takes(database: str, connection: Connection) -> None:
-    count = 2 * schedule.BATCH + 1
+    count = 2 * scheduler.BATCH + 1
     connection.execute(
         "INSERT INTO wakeboard.job_definitions (name, job_type, schedule, next_fire_at)"
         " SELECT 'many-' || n, 'quick', '0 0 1 1 *', now() FROM generate_series(1, %s) AS n",

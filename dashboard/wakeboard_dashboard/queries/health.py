@@ -12,7 +12,7 @@ from wakeboard.database.tables import job_types, statistics_deltas, statistics_r
 from wakeboard.reporting import heartbeats
 from wakeboard.reporting.heartbeats import Loop
 from wakeboard.reporting.hourly_rollups import hour_of
-from wakeboard.schedules.unfireable import UNFIREABLE
+from wakeboard.schedules.broken_schedules import UNFIREABLE
 from wakeboard_dashboard.queries import types
 
 # Types that programs name in their rows, but no worker ever registered, are few of them or none: see
@@ -71,7 +71,7 @@ def abandoned(connection: Connection) -> bool:
 
 
 def unfireable(connection: Connection) -> int:
-    """Return how many enabled schedules cannot fire, at most one more than ``wakeboard.schedules.unfireable.MOST``."""
+    """Return how many enabled schedules cannot fire, at most one more than ``wakeboard.schedules.broken_schedules.MOST``."""
     return len(connection.exec_driver_sql(UNFIREABLE).all())
 
 

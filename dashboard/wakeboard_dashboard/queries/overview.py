@@ -34,7 +34,7 @@ from wakeboard.database.tables import (
     workers,
 )
 from wakeboard.reporting import worker_states
-from wakeboard.schedules.unfireable import IS_UNFIREABLE
+from wakeboard.schedules.broken_schedules import IS_UNFIREABLE
 from wakeboard_dashboard.queries.effects import IS_UNCONFIRMED
 from wakeboard_dashboard.queries.fixed import fixed
 from wakeboard_dashboard.queries.held import standing

@@ -14,7 +14,7 @@ from zoneinfo import ZoneInfo
 from wakeboard.core.time.cron import Cron, Fire
 from wakeboard.core.time.zones import check_timezone
 from wakeboard.reporting.diagnosis import standstill
-from wakeboard.schedules.preview import preview as preview_of
+from wakeboard.schedules.next_fires import preview as preview_of
 
 # A page does not wait for a schedule of a far day.
 PREVIEW_SECONDS = 0.5

@@ -14,7 +14,7 @@ from wakeboard.alerts.statements import CAP
 from wakeboard.core.builtin_payloads import command_user, workers_for
 from wakeboard.core.time.durations import format_duration
 from wakeboard.reporting.heartbeats import SILENCE_SECONDS, is_abandoned, late_loops
-from wakeboard.schedules.unfireable import UNFIREABLE
+from wakeboard.schedules.broken_schedules import UNFIREABLE
 
 Connection = psycopg.Connection[Any]
 HOUR = 3600.0

@@ -19,8 +19,8 @@ from wakeboard.core.time.cron import Cron, check_timezone
 from wakeboard.database.audit import terminal_actor
 from wakeboard.queue import definitions
 from wakeboard.queue.definitions import Definition
-from wakeboard.schedules.preview import FIRES
-from wakeboard.schedules.preview import preview as preview_of
+from wakeboard.schedules.next_fires import FIRES
+from wakeboard.schedules.next_fires import preview as preview_of
 
 COLUMNS = (
     "name",

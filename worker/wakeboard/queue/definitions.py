@@ -1,6 +1,6 @@
 """The moves of schedules: add (idempotent), pause, resume, run now, remove. Each writes its audit row.
 
-A definition says what should exist; its fires are made by ``wakeboard.schedules.schedule``.
+A definition says what should exist; its fires are made by ``wakeboard.schedules.scheduler``.
 """
 
 from __future__ import annotations

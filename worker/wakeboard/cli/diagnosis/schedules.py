@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from wakeboard.cli.diagnosis.finding import Finding
 from wakeboard.cli.reach import Connection, rows
-from wakeboard.schedules.unfireable import MOST, UNFIREABLE
+from wakeboard.schedules.broken_schedules import MOST, UNFIREABLE
 
 # So many are told with their reason.
 NAMED = 5

@@ -33,7 +33,7 @@ from wakeboard.runtime.duties.watchdog import Watchdog
 from wakeboard.runtime.loop.claims import Claims
 from wakeboard.runtime.loop.held import Holdings
 from wakeboard.runtime.processes.memory import resident_bytes
-from wakeboard.schedules import code_schedules, schedule
+from wakeboard.schedules import code_schedules, scheduler
 
 LOOK_SECONDS = 2.0
 # While something is due; a fire is known beforehand and needs no look.
@@ -210,7 +210,7 @@ class Background:
 
     def _fire(self, connection: Connection) -> Mapping[str, Any]:
         """Fire what is due; what is left comes after the other duties that are due by then."""
-        settled, had_more = schedule.settle(connection), self._has_more_fires
+        settled, had_more = scheduler.settle(connection), self._has_more_fires
         self._has_more_fires = settled.has_more
         if settled.has_more:
             self._duties.hurry("schedule")

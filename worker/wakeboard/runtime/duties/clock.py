@@ -26,7 +26,7 @@ from wakeboard.core.time import clock_skew
 from wakeboard.core.time.clock_skew import MARGIN_SECONDS, is_ahead
 from wakeboard.reporting.diagnosis.question import CAP
 from wakeboard.reporting.heartbeats import MARGIN_SECONDS as LATE_SECONDS
-from wakeboard.schedules.due import comes_too_late
+from wakeboard.schedules.planner import comes_too_late
 
 Connection = psycopg.Connection[Any]
 

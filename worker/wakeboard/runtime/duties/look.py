@@ -18,7 +18,7 @@ import psycopg
 from wakeboard.core.states import CLAIMABLE, sql_list
 from wakeboard.queue.engine.claims import TYPES_WITH_WORK
 from wakeboard.runtime.duties.presence import Beat, Presence
-from wakeboard.schedules.schedule import REFUSED_SECONDS
+from wakeboard.schedules.scheduler import REFUSED_SECONDS
 
 # $1 worker, $2 running, $3 memory, $4 whether it stops.
 _SEEN = """

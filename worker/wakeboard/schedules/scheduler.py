@@ -1,7 +1,7 @@
 """Firing schedules: what is due becomes a run or a missed fire, and the next fire is set, in one transaction.
 
 Any number of processes may do this at once: definitions are locked with skip locked, and a fire is unique
-by (definition, instant). Which instants are due, and which of them fire, is decided by ``wakeboard.schedules.due``.
+by (definition, instant). Which instants are due, and which of them fire, is decided by ``wakeboard.schedules.planner``.
 
 A run that the database refuses (a rule of its owner on the tables) holds up its own schedule alone: its fire
 stays due, ``error`` says why, and it is tried again each minute. Once the rule lets it through it is as late
@@ -24,7 +24,7 @@ from wakeboard.core.time.clock_skew import is_ahead, is_before
 from wakeboard.database import refusals
 from wakeboard.database.index_predicates import IS_UNDER_WAY
 from wakeboard.database.refusals import Refusals, halves, is_refusal
-from wakeboard.schedules.due import Decision, Due, Missed, find_due, sort_fires
+from wakeboard.schedules.planner import Decision, Due, Missed, find_due, sort_fires
 
 BATCH = 200
 # After a long outage one look would take as long as all of it; the rest stays due for the next look.
