@@ -11,7 +11,7 @@ import pytest
 
 from tests.processes import wait_until
 from wakeboard.handlers.context import Context
-from wakeboard.handlers.own_connection import drop
+from wakeboard.handlers.handler_connection import drop
 from wakeboard.handlers.registry import JOB_TYPES, job
 
 PATIENCE_SECONDS = 30.0

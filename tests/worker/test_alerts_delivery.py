@@ -27,7 +27,7 @@ from wakeboard.config.settings import Settings, SettingsError
 from wakeboard.core.outcome import Permanent, Retryable
 from wakeboard.core.rule_types import KINDS
 from wakeboard.database import db
-from wakeboard.handlers import own_connection as own
+from wakeboard.handlers import handler_connection as own
 from wakeboard.handlers.builtin.alert import alert
 from wakeboard.handlers.context import Context
 

@@ -26,7 +26,7 @@ from wakeboard.demo import inbox, invoices, lives, neighbours, orders, past, rep
 from wakeboard.demo.mailbox import LARGEST_BYTES, read
 from wakeboard.demo.pdf import one_page
 from wakeboard.demo.provider import is_outage
-from wakeboard.handlers import own_connection as own
+from wakeboard.handlers import handler_connection as own
 from wakeboard.handlers.context import Context
 from wakeboard.handlers.registry import JOB_TYPES
 

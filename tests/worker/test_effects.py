@@ -25,12 +25,12 @@ from wakeboard.core.states import Role
 from wakeboard.database import db, embedded
 from wakeboard.database.audit import Actor
 from wakeboard.database.db import DatabaseError
-from wakeboard.handlers import own_connection as own
+from wakeboard.handlers import handler_connection
 from wakeboard.handlers.context import Context
 from wakeboard.handlers.effects import LeaseLost, Unconfirmed
-from wakeboard.handlers.finishing import TransactionEnded
 from wakeboard.handlers.invoke import invoke
 from wakeboard.handlers.registry import JobType
+from wakeboard.handlers.transaction import TransactionEnded
 from wakeboard.queue.effects import settle
 from wakeboard.queue.enqueue import enqueue
 
@@ -39,9 +39,9 @@ from wakeboard.queue.enqueue import enqueue
 def handler_process(database: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """This process plays a handler's: it finds the database where a child does."""
     monkeypatch.setenv("WAKEBOARD_DATABASE_URL", database)
-    own.drop()
+    handler_connection.drop()
     yield
-    own.drop()
+    handler_connection.drop()
 
 
 @pytest.fixture
@@ -296,7 +296,7 @@ def test_a_global_effect_inside_of_another_runs_open_transaction_is_waited_for_b
     connection: Connection, database: str, other: Connection, mails: Mails
 ) -> None:
     context = running(connection)
-    with own.own_connection() as mine:
+    with handler_connection.own_connection() as mine:
         mine.execute("SET lock_timeout = '200ms'")
     with other.transaction():
         other.execute(
@@ -647,7 +647,7 @@ def test_the_end_of_a_block_is_planned_for_any_run_and_not_again_for_each(orders
     for number in range(7):
         with running(orders).transaction() as connection:
             connection.execute(text(f"INSERT INTO orders VALUES ({number}, 'PAID')"))
-    with own.own_connection() as mine:
+    with handler_connection.own_connection() as mine:
         plans = mine.execute(
             "SELECT custom_plans, generic_plans FROM pg_prepared_statements"
             " WHERE statement LIKE '%wakeboard.job_attempts%'"
@@ -860,7 +860,7 @@ def test_a_connection_that_the_server_closed_is_replaced(
         (f"wakeboard handler {os.getpid()}",),
     )
     wait_until(lambda: handlers_sessions(connection) == 0)
-    monkeypatch.setattr(own, "_TRUSTED_SECONDS", 0.0)
+    monkeypatch.setattr(handler_connection, "_TRUSTED_SECONDS", 0.0)
     enqueue(None, "mail")
 
 
@@ -886,7 +886,7 @@ def test_without_a_database_url_the_embedded_database_is_found_where_it_runs(
         server = embedded.start(folder, settings=FAST)
         db.migrate(server.url)
         run_id = enqueue(None, "mail")
-        own.drop()
+        handler_connection.drop()
         with db.connect(server.url, name="wakeboard test") as there:
             assert there.execute("SELECT id, job_type FROM wakeboard.job_runs").fetchall() == [
                 (run_id, "mail")
@@ -902,7 +902,7 @@ def test_a_handlers_connection_has_its_roles_own_search_path(connection: Connect
         )
     )
     try:
-        with own.own_connection() as mine:
+        with handler_connection.own_connection() as mine:
             assert mine.execute("SHOW search_path").fetchone() == ("shop, public",)
     finally:
         connection.execute(

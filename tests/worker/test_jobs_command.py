@@ -16,7 +16,7 @@ from tests import factories
 from tests.conftest import Connection
 from tests.processes import wait_until
 from wakeboard.core.outcome import Cancelled, DeadlineExceeded, Permanent
-from wakeboard.handlers import own_connection as own
+from wakeboard.handlers import handler_connection
 from wakeboard.handlers.builtin.command import CommandFailed, command
 from wakeboard.handlers.context import Context
 
@@ -25,7 +25,7 @@ from wakeboard.handlers.context import Context
 def handler_process(shared_database: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("WAKEBOARD_DATABASE_URL", shared_database)
     yield
-    own.drop()
+    handler_connection.drop()
 
 
 def defined(shared: Connection, *argv: str, timeout: float = 30, **more: Any) -> Context:

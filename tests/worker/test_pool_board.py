@@ -7,8 +7,8 @@ from functools import partial
 
 from tests.processes import wait_until
 from wakeboard.core.outcome import Answer
-from wakeboard.handlers.pool.board import Board
-from wakeboard.handlers.pool.ticket import Ticket
+from wakeboard.handlers.pool.future import Ticket
+from wakeboard.handlers.pool.state import Board
 from wakeboard.handlers.registry import JobType
 
 RETURNED, FAILED = Answer(kind="returned"), Answer(kind="raised", error_code="refused", message="not now")

@@ -15,7 +15,7 @@ from tests.worker.motion import a_worker, insert_many, wait_until_all
 from wakeboard.accounts import users
 from wakeboard.core.states import Role
 from wakeboard.database import db
-from wakeboard.handlers import own_connection as own
+from wakeboard.handlers import handler_connection
 from wakeboard.handlers.context import Context
 
 pytestmark = pytest.mark.skipif(PGBOUNCER is None, reason=WHY_NOT)
@@ -63,7 +63,7 @@ def test_effects_are_made_through_it(
     pooled: str, connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WAKEBOARD_DATABASE_URL", pooled)
-    own.drop()
+    handler_connection.drop()
     ids = [a_run(connection, "running") for _ in range(7)]
     for run_id in ids:
         context = Context(run_id=run_id, lease_epoch=1, worker_id="w1", timeout_seconds=30)
@@ -72,7 +72,7 @@ def test_effects_are_made_through_it(
             mine.exec_driver_sql(
                 "UPDATE wakeboard.effects SET settled_by = 'block' WHERE run_id = %s", (run_id,)
             )
-    own.drop()
+    handler_connection.drop()
     assert {row(connection, run_id)["status"] for run_id in ids} == {"succeeded"}
     settled = "SELECT count(*) FROM wakeboard.effects WHERE status = 'done' AND settled_by = 'block'"
     assert connection.execute(settled).fetchone() == (7,)

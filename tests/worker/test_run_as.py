@@ -16,8 +16,7 @@ from tests.endtoend.demo_house import as_user, environment, interpreter
 from tests.processes import ROOT, run_wakeboard
 from wakeboard.config.settings import Settings, SettingsError
 from wakeboard.core.outcome import Permanent
-from wakeboard.handlers import own_connection as own
-from wakeboard.handlers import run_as
+from wakeboard.handlers import handler_connection, run_as
 from wakeboard.handlers.builtin.command import CommandFailed, command
 from wakeboard.handlers.context import Context
 from wakeboard.handlers.registry import job
@@ -31,7 +30,7 @@ ME = pwd.getpwuid(os.geteuid()).pw_name
 def handler_process(shared_database: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("WAKEBOARD_DATABASE_URL", shared_database)
     yield
-    own.drop()
+    handler_connection.drop()
 
 
 def defined(shared: Connection, user: str, *argv: str, **more: object) -> Context:

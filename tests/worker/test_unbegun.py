@@ -40,7 +40,7 @@ from tests.worker.refusing import refuse
 from wakeboard import queue as transitions
 from wakeboard.core.states import Role
 from wakeboard.database.audit import Actor
-from wakeboard.handlers import own_connection
+from wakeboard.handlers import handler_connection
 from wakeboard.queue.engine import endings, reaping, unbegun
 from wakeboard.runtime.duties.reaper import Reaper
 from wakeboard.runtime.processes import beginning
@@ -63,7 +63,7 @@ def child(monkeypatch: pytest.MonkeyPatch, database: str) -> Iterator[None]:
     monkeypatch.setenv("WAKEBOARD_DATABASE_URL", database)
     monkeypatch.setattr(beginning, "_silent_until", 0.0)
     yield
-    own_connection.drop()
+    handler_connection.drop()
 
 
 def listed(connection: Connection) -> list[int]:
@@ -165,7 +165,7 @@ def test_of_a_process_that_begins_and_a_reaper_that_gives_back_one_succeeds(
                 try:
                     return strike_off(assignment(run_id))
                 finally:
-                    own_connection.drop()
+                    handler_connection.drop()
 
             begins = pool.submit(strike)
             waits = "SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE 'DELETE%'"
@@ -217,7 +217,7 @@ def test_a_database_that_is_silent_is_asked_once(
         began = time.monotonic()
         answers = [strike_off(assignment(second)), strike_off(assignment(third))]
         took = time.monotonic() - began
-        own_connection.drop()
+        handler_connection.drop()
     assert [answer and answer.kind for answer in answers] == ["unbegun", "unbegun"]
     assert "has not answered" in str(answers[1] and answers[1].message)
     assert took < 2 * beginning.ANSWER_SECONDS

@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from wakeboard.core.run_spec import EnqueueError as EnqueueError
     from wakeboard.core.text.plain_json import PlainEncoder as PlainEncoder
     from wakeboard.handlers.context import Context as Context
-    from wakeboard.handlers.inline import run_now as run_now
     from wakeboard.handlers.pool import Pool as Pool
     from wakeboard.handlers.pool import PoolFull as PoolFull
     from wakeboard.handlers.pool import PoolStopped as PoolStopped
     from wakeboard.handlers.registry import job as job
+    from wakeboard.handlers.testing import run_now as run_now
     from wakeboard.queue.enqueue import KeyTaken as KeyTaken
     from wakeboard.queue.enqueue import enqueue as enqueue
     from wakeboard.queue.enqueue_many import enqueue_many as enqueue_many
@@ -43,7 +43,7 @@ _ROOMS = {
     "enqueue_many": "wakeboard.queue.enqueue_many",
     "job": "wakeboard.handlers.registry",
     "on_child_exit": "wakeboard.core.hooks",
-    "run_now": "wakeboard.handlers.inline",
+    "run_now": "wakeboard.handlers.testing",
 }
 __all__ = [
     "Cancelled",

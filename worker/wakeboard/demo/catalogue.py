@@ -9,7 +9,7 @@ from urllib.parse import quote
 from wakeboard.demo.neighbours import ask
 from wakeboard.demo.shop import PRODUCTS, folder, write_aside
 from wakeboard.handlers.context import Context
-from wakeboard.handlers.own_connection import own_connection
+from wakeboard.handlers.handler_connection import own_connection
 from wakeboard.handlers.registry import job
 
 _STOCK = "UPDATE shop.products SET quantity = %s, synced_at = now() WHERE sku = %s"

@@ -19,7 +19,7 @@ from wakeboard.core.process.shared_slot import LARGEST, SlotPage, boottime_ns
 if TYPE_CHECKING:
     import logging
 
-    from wakeboard.handlers.remembered import Remembered
+    from wakeboard.handlers.memory_effect_store import Remembered
     from wakeboard.runtime.processes.wire import Assignment
 
 _SECOND = 1_000_000_000
@@ -150,7 +150,7 @@ class Context:
     def remembered(self) -> Remembered:
         """What `once()` keeps of this run where there is no table for it."""
         if self._remembered is None:
-            from wakeboard.handlers.remembered import Remembered
+            from wakeboard.handlers.memory_effect_store import Remembered
 
             self._remembered = Remembered()
         return self._remembered

@@ -22,8 +22,8 @@ from wakeboard.core.outcome import Retryable
 from wakeboard.core.process.exits import is_success
 from wakeboard.core.text.plain_json import plain, result_text, what_is_wrong
 from wakeboard.database.db import DatabaseError
-from wakeboard.handlers.own_connection import drop, joined, own_connection
-from wakeboard.handlers.remembered import PROCESS_KEYS, Remembered
+from wakeboard.handlers.handler_connection import drop, joined, own_connection
+from wakeboard.handlers.memory_effect_store import PROCESS_KEYS, Remembered
 from wakeboard.queue import ledger
 from wakeboard.queue.ledger import Entry, Holder
 
@@ -116,7 +116,7 @@ def _start(connection: psycopg.Connection[Any], holder: Holder, scope: str, key:
 
 def transaction(context: Context) -> AbstractContextManager[SqlConnection]:
     """Return the block whose SQLAlchemy connection commits together with the run's finish."""
-    from wakeboard.handlers.finishing import finishing_transaction
+    from wakeboard.handlers.transaction import finishing_transaction
 
     return finishing_transaction(context)
 

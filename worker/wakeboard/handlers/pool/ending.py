@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from wakeboard.core.errors.retrying import delay_seconds, gives_up
 from wakeboard.core.outcome import Answer
-from wakeboard.handlers.pool.ticket import State, Ticket
+from wakeboard.handlers.pool.future import State, Ticket
 
 
 @dataclass(frozen=True, slots=True)

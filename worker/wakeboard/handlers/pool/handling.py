@@ -13,8 +13,8 @@ from wakeboard.core.outcome import Answer
 from wakeboard.core.process.shared_slot import boottime_ns
 from wakeboard.handlers.context import Context
 from wakeboard.handlers.invoke import invoke
-from wakeboard.handlers.pool.ticket import Ticket
-from wakeboard.handlers.remembered import Remembered
+from wakeboard.handlers.memory_effect_store import Remembered
+from wakeboard.handlers.pool.future import Ticket
 
 _SECOND = 1_000_000_000
 

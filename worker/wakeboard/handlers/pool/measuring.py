@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from wakeboard.handlers.pool.board import Board
 from wakeboard.handlers.pool.metrics import PoolMetrics, Running
+from wakeboard.handlers.pool.state import Board
 
 
 def look(board: Board) -> list[Running]:

@@ -18,13 +18,13 @@ from weakref import WeakSet
 
 from wakeboard.config import log
 from wakeboard.core.run_spec import Encoder, EnqueueError, NewRun, payload_limit
-from wakeboard.handlers.pool.board import Board
-from wakeboard.handlers.pool.clerk import Clerk, Handoff
+from wakeboard.handlers.pool.dispatcher import Clerk, Handoff
+from wakeboard.handlers.pool.future import Ticket
 from wakeboard.handlers.pool.measuring import look, measure
 from wakeboard.handlers.pool.metrics import PoolMetrics, Running
 from wakeboard.handlers.pool.report import Report
-from wakeboard.handlers.pool.staff import Staff
-from wakeboard.handlers.pool.ticket import Ticket
+from wakeboard.handlers.pool.state import Board
+from wakeboard.handlers.pool.threads import Staff
 from wakeboard.handlers.registry import JobType, type_of
 
 Full = Literal["block", "error", "drop"]

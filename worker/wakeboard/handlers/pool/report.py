@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from wakeboard.handlers.pool.future import Ticket
 from wakeboard.handlers.pool.metrics import Running
-from wakeboard.handlers.pool.ticket import Ticket
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from __future__ import annotations
 import heapq
 from collections import Counter, OrderedDict
 
-from wakeboard.handlers.pool.ticket import Ticket
+from wakeboard.handlers.pool.future import Ticket
 
 
 class Waiting:

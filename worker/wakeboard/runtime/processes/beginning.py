@@ -33,7 +33,7 @@ def strike_off(assignment: Assignment) -> Answer | None:
 
     from wakeboard.database.answer_timeout import answering_within
     from wakeboard.database.db import DatabaseError
-    from wakeboard.handlers.own_connection import own_connection
+    from wakeboard.handlers.handler_connection import own_connection
     from wakeboard.queue.engine.unbegun import STRIKE_OFF
 
     try:

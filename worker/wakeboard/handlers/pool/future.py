@@ -9,8 +9,8 @@ from threading import Event
 from typing import Any, Literal
 
 from wakeboard.core.process.shared_slot import boottime_ns
+from wakeboard.handlers.memory_effect_store import Remembered
 from wakeboard.handlers.registry import JobType
-from wakeboard.handlers.remembered import Remembered
 
 State = Literal["queued", "running", "failed", "succeeded", "dead", "cancelled", "dropped", "handed_off"]
 ENDED: tuple[State, ...] = ("succeeded", "dead", "cancelled", "dropped", "handed_off")

@@ -11,9 +11,9 @@ from typing import Any
 from wakeboard.config import log
 from wakeboard.core.outcome import Answer
 from wakeboard.core.process.shared_slot import boottime_ns
-from wakeboard.handlers.pool.board import Board
+from wakeboard.handlers.pool.future import State, Ticket
 from wakeboard.handlers.pool.handling import Attempt
-from wakeboard.handlers.pool.ticket import State, Ticket
+from wakeboard.handlers.pool.state import Board
 
 Handoff = Callable[..., int]
 

@@ -14,9 +14,9 @@ from typing import Literal
 from wakeboard.core.outcome import Answer
 from wakeboard.core.process.shared_slot import boottime_ns
 from wakeboard.handlers.pool.ending import Ending, decide
+from wakeboard.handlers.pool.future import State, Ticket
 from wakeboard.handlers.pool.handling import Attempt
 from wakeboard.handlers.pool.metrics import Tally
-from wakeboard.handlers.pool.ticket import State, Ticket
 from wakeboard.handlers.pool.waiting import Waiting
 
 Refusal = Literal["full", "stopped"]

@@ -19,7 +19,7 @@ from sqlalchemy.pool import StaticPool
 
 from wakeboard.core.process.exits import is_success
 from wakeboard.handlers.effects import LeaseLost
-from wakeboard.handlers.own_connection import drop, held, joined, joining
+from wakeboard.handlers.handler_connection import drop, held, joined, joining
 from wakeboard.queue.engine.endings import MARK, SUCCEED_ALONE
 from wakeboard.runtime.processes.captured import captured_output
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection as SqlConnection
 
     from wakeboard.handlers.context import Context
-    from wakeboard.handlers.own_connection import _Own
+    from wakeboard.handlers.handler_connection import _Own
 
 _OUTPUT_BYTES = 8_192
 # The longest limit of a statement that PostgreSQL knows; a run may take longer.

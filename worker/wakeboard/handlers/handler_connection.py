@@ -21,7 +21,7 @@ from wakeboard.database.answer_timeout import TimedConnection, answering_within
 from wakeboard.database.db import PROOF_SECONDS, DatabaseError, connect
 
 if TYPE_CHECKING:
-    from wakeboard.handlers.finishing import FencedEngine
+    from wakeboard.handlers.transaction import FencedEngine
 
 Connection = TimedConnection
 

@@ -9,8 +9,8 @@ from threading import Thread, current_thread, local
 
 from wakeboard.config.service_thread import ServiceThread
 from wakeboard.core.outcome import Answer, answer_for_exception
-from wakeboard.handlers.pool.board import Board
 from wakeboard.handlers.pool.handling import Attempt
+from wakeboard.handlers.pool.state import Board
 
 _here = local()
 
@@ -140,6 +140,6 @@ class Staff:
 
 def _close_own_connection() -> None:
     """Close the database connection that handlers have opened in this thread."""
-    own = sys.modules.get("wakeboard.handlers.own_connection")
+    own = sys.modules.get("wakeboard.handlers.handler_connection")
     if own is not None:
         own.drop()
