@@ -22,9 +22,9 @@ from benchmarks import bench
 from wakeboard.core.errors.error_groups import group_of
 from wakeboard.database import planning
 from wakeboard.database.db import configure
-from wakeboard.queue import ledger
+from wakeboard.queue import effect_store
+from wakeboard.queue.effect_store import Holder
 from wakeboard.queue.engine import claims, endings
-from wakeboard.queue.ledger import Holder
 from wakeboard.runtime.loop.channel import Rows
 from wakeboard.runtime.loop.claiming import windows
 from wakeboard.runtime.loop.front import Front
@@ -165,8 +165,8 @@ def _mixed(raw: Raw, runs: Sequence[Run]) -> None:
 def _once(raw: Raw, runs: Sequence[Run]) -> None:
     for run in runs:
         holder = Holder(run.run_id, run.attempt, run.epoch, raw.me)
-        entry = ledger.start(raw.connection, holder, f"run:{run.run_id}", "mail")
-        assert entry is not None and ledger.finish(raw.connection, holder, entry, "null")
+        entry = effect_store.start(raw.connection, holder, f"run:{run.run_id}", "mail")
+        assert entry is not None and effect_store.finish(raw.connection, holder, entry, "null")
     raw.succeed(runs)
 
 

@@ -16,7 +16,7 @@ from tests.dashboard.conftest import assert_fragments_match
 from tests.factories import a_definition, a_run, a_type, a_worker, from_now, insert, rows
 from wakeboard.core.states import Role
 from wakeboard.database.audit import Actor
-from wakeboard.queue.holding import hold
+from wakeboard.queue.pause_all import hold
 from wakeboard_dashboard.queries import overview
 
 HOSTILE = "<img src=x onerror=alert(1)>\u202e\"'"

@@ -19,7 +19,7 @@ from wakeboard.accounts import users
 from wakeboard.core.run_spec import NewRun
 from wakeboard.core.states import Role
 from wakeboard.database.audit import Actor
-from wakeboard.queue import by_hand, cancel, retry_now, run_again
+from wakeboard.queue import cancel, manual_enqueue, retry_now, run_again
 from wakeboard_dashboard.web.scopes import Scope, declared
 
 BOSS = Actor("cli:boss", Role.ADMIN, "cli")
@@ -389,7 +389,7 @@ def test_the_moves_themselves_keep_to_the_types(connection: Connection) -> None:
         cancel(connection, queued, actor),
     ]
     assert [answer.result for answer in found] == ["missing"] * 3
-    assert by_hand.enqueue_by_hand(connection, NewRun("other"), actor).result == "denied"
+    assert manual_enqueue.enqueue_by_hand(connection, NewRun("other"), actor).result == "denied"
     with pytest.raises(users.AccountError, match="is for the job type “mail” alone"):
         users.create_token(connection, actor, "wider", Role.ADMIN)
     assert len(rows(connection, "job_runs")) == 2 and row(connection, queued)["status"] == "queued"

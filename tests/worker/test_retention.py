@@ -33,7 +33,7 @@ from wakeboard.database.audit import Actor, record
 from wakeboard.maintenance.retention import leftovers, runs, state
 from wakeboard.maintenance.retention.keep import Keep
 from wakeboard.maintenance.retention.sweep import BATCH_SETTINGS, Retention
-from wakeboard.queue import ledger
+from wakeboard.queue import effect_store
 from wakeboard.queue.enqueue import enqueue
 
 USUAL = Keep.from_settings(Settings.load(environ={}))
@@ -250,7 +250,7 @@ def test_a_global_effect_is_remembered_longer_than_the_run_that_made_it(connecti
     an_effect(connection, "invoice-812", "-20 days", run_id)
     sweep(connection)
     assert run_id not in kept(connection)
-    entry = ledger.find(connection, "global", "invoice-812")
+    entry = effect_store.find(connection, "global", "invoice-812")
     assert entry is not None and entry.is_done and entry.result == "provider-7" and not entry.is_live
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from sqlalchemy import Connection, RowMapping, text
 
 from wakeboard.core.rule_types import JOB_TYPE as ALERTS
-from wakeboard.queue.holding import TOGETHER
+from wakeboard.queue.pause_all import TOGETHER
 
 _TYPES = text(f"""
 SELECT t.name, t.paused_at, t.paused_by, t.paused_reason, t.paused_until,

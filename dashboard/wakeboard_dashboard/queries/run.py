@@ -35,7 +35,7 @@ from wakeboard.database.tables import (
     run_output,
     workers,
 )
-from wakeboard.queue import ledger
+from wakeboard.queue import effect_store
 from wakeboard_dashboard.queries.held import IS_LEASE_ENDED, IS_SILENT, IS_STUCK
 from wakeboard_dashboard.queries.runs import MOST_ATTEMPTS
 
@@ -202,7 +202,7 @@ def _neighbour(place: str) -> Select[Any]:
     )  # fmt: skip
 
 
-_UNCONFIRMED = literal_column(ledger.is_unconfirmed(str(effects)), Boolean())
+_UNCONFIRMED = literal_column(effect_store.is_unconfirmed(str(effects)), Boolean())
 _EFFECTS = (
     select(
         effects,

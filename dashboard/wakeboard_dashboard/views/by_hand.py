@@ -8,7 +8,7 @@ import psycopg
 from flask import Blueprint, abort, g, request
 
 from wakeboard.database.audit import Actor
-from wakeboard.queue import Answer, EnqueueError, NewRun, by_hand, holding
+from wakeboard.queue import Answer, EnqueueError, NewRun, manual_enqueue, pause_all
 from wakeboard_dashboard.pages.verbs import add_verb, body
 from wakeboard_dashboard.queries import holding as query
 from wakeboard_dashboard.queries import runs
@@ -40,7 +40,7 @@ def _enqueue(connection: psycopg.Connection[Any], actor: Actor, reason: str | No
             priority=_whole("priority", given.get("priority") or "2", 0, 4) or 0,
             max_attempts=_whole("max_attempts", given.get("max_attempts", ""), 1, 2**31 - 1),
         )
-        return by_hand.enqueue_by_hand(connection, new, actor, reason)
+        return manual_enqueue.enqueue_by_hand(connection, new, actor, reason)
     except EnqueueError as wrong:
         abort(400, f"{wrong} Nothing was enqueued.")
 
@@ -93,7 +93,7 @@ def _hold(connection: psycopg.Connection[Any], actor: Actor, reason: str | None)
         end = ends.end_of(given.get("until_at", "") or given.get("until", ""), as_of(), g.zone)
     except ValueError as wrong:
         abort(400, str(wrong))
-    return holding.hold(connection, actor, reason, until=end)
+    return pause_all.hold(connection, actor, reason, until=end)
 
 
 def _ask_hold() -> dict[str, Any]:
@@ -130,7 +130,7 @@ add_verb(
     blueprint,
     "/everything/let-go",
     "type.let_go",
-    lambda connection, actor, reason: holding.let_go(connection, actor, reason),
+    lambda connection, actor, reason: pause_all.let_go(connection, actor, reason),
     says=lambda: "Let workers start runs again of the types that were paused together?",
     back=lambda: "/types",
     fields="types/_hold.html",

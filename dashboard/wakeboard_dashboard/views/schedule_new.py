@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from flask import Blueprint, Response, current_app, g, jsonify, make_response, render_template, request
 
 from wakeboard.queue import Answer, definitions
-from wakeboard.queue.by_hand import near
 from wakeboard.queue.definitions import Definition, DefinitionError
+from wakeboard.queue.manual_enqueue import near
 from wakeboard_dashboard.pages.existing import is_there, missing
 from wakeboard_dashboard.pages.verbs import refuse_unread
 from wakeboard_dashboard.queries import runs

@@ -20,7 +20,7 @@ from wakeboard.accounts import users
 from wakeboard.core.states import Role, Verb
 from wakeboard.database import audit
 from wakeboard.database.audit import NOBODY, Actor
-from wakeboard.queue import scope
+from wakeboard.queue import token_scope
 from wakeboard_dashboard.pages import again
 from wakeboard_dashboard.pages.existing import missing
 from wakeboard_dashboard.text.formats import visible
@@ -107,12 +107,12 @@ def _keep_to_types(actor: Actor) -> None:
             _keep_to_run(actor, arguments["run_id"])
         case _:
             _not_in_scope(actor, "page", request.path, "denied")
-            raise Forbidden(visible(scope.says(actor)))
+            raise Forbidden(visible(token_scope.says(actor)))
 
 
 def _keep_to_run(actor: Actor, run_id: int) -> None:
     with writing() as connection:
-        found = scope.type_of(connection, run_id)
+        found = token_scope.type_of(connection, run_id)
     if found not in (actor.job_types or ()):
         _not_in_scope(actor, "run", str(run_id), "missing" if found is None else "denied")
         raise NotFound(missing("run", run_id))

@@ -15,7 +15,7 @@ from wakeboard.core.run_spec import EnqueueError, check_type
 from wakeboard.core.states import Role
 from wakeboard.core.time.clock_skew import is_before
 from wakeboard.database.audit import Actor, acting, record
-from wakeboard.queue import scope
+from wakeboard.queue import token_scope
 from wakeboard.queue.permission import AccountError, require
 
 Connection = psycopg.Connection[Any]
@@ -52,7 +52,7 @@ def create_token(
 ) -> str:
     """Return a new token (``wb_…``), which cannot be shown again; it ends after ``days``, None: never.
 
-    With ``job_types`` it is for runs of these types alone (``wakeboard.queue.scope``), known yet or not. Raises
+    With ``job_types`` it is for runs of these types alone (``wakeboard.queue.token_scope``), known yet or not. Raises
     AccountError when the name is taken or wrong, a type's name cannot be one, or the actor may not.
     """
     require(connection, actor, "token.change", "token", name)
@@ -76,8 +76,10 @@ def create_token(
 def _checked(job_types: Sequence[str]) -> list[str]:
     """Return the names of types, each once, in their order. Raises AccountError."""
     types = list(dict.fromkeys(job_types))
-    if not 1 <= len(types) <= scope.MOST_TYPES:
-        raise AccountError(f"A token is for 1 to {scope.MOST_TYPES} job types, or for all; not {len(types)}.")
+    if not 1 <= len(types) <= token_scope.MOST_TYPES:
+        raise AccountError(
+            f"A token is for 1 to {token_scope.MOST_TYPES} job types, or for all; not {len(types)}."
+        )
     try:
         for name in types:
             check_type(name)

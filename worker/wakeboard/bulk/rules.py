@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from wakeboard.core.states import CLAIMABLE, MOVES, Status, sql_list
-from wakeboard.queue.ledger import is_unconfirmed
+from wakeboard.queue.effect_store import is_unconfirmed
 
 # The verbs for many runs and the moves they make.
 VERB_MOVES = {"retry": "retry_now", "cancel": "cancel", "again": "run_again"}

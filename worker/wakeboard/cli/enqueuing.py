@@ -12,8 +12,8 @@ from wakeboard.cli.kinds import DURATION, MOMENT, json_object
 from wakeboard.cli.printing import answer
 from wakeboard.cli.refusals import Wrong
 from wakeboard.database.audit import acting, record, terminal_actor
-from wakeboard.queue.by_hand import near
 from wakeboard.queue.enqueue import enqueue as enqueue_run
+from wakeboard.queue.manual_enqueue import near
 
 
 @click.command(cls=Verb)

@@ -8,7 +8,7 @@ from typing import Any
 
 from wakeboard.cli.reach import Connection, Row, one, rows
 from wakeboard.core import leases as lease_words
-from wakeboard.queue.ledger import is_unconfirmed
+from wakeboard.queue.effect_store import is_unconfirmed
 from wakeboard.reporting import worker_states
 from wakeboard.reporting.diagnosis.question import QUESTION
 from wakeboard.reporting.diagnosis.reasons import reasons

@@ -12,7 +12,7 @@ from wakeboard.cli.kinds import END
 from wakeboard.cli.printing import listing, verdicts
 from wakeboard.cli.refusals import Wrong
 from wakeboard.database.audit import terminal_actor
-from wakeboard.queue import holding
+from wakeboard.queue import pause_all
 from wakeboard.queue import types as moves
 
 COLUMNS = (
@@ -86,7 +86,7 @@ def hold(until: datetime | float | str | None, reason: str | None) -> int:
         if isinstance(until, float):
             until = reading.database_now(connection) + timedelta(seconds=until)
         end = until if isinstance(until, datetime) else None
-        return verdicts([holding.hold(connection, terminal_actor(), reason, until=end)])
+        return verdicts([pause_all.hold(connection, terminal_actor(), reason, until=end)])
 
 
 @types.command("let-go")
@@ -94,7 +94,7 @@ def hold(until: datetime | float | str | None, reason: str | None) -> int:
 def let_go(reason: str | None) -> int:
     """Claim runs again of the types that were held together; what was paused by itself stays so."""
     with reach.connection() as connection:
-        return verdicts([holding.let_go(connection, terminal_actor(), reason)])
+        return verdicts([pause_all.let_go(connection, terminal_actor(), reason)])
 
 
 @types.command()

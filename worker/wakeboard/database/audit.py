@@ -35,7 +35,7 @@ class Actor:
     """Somebody who acts: a person, a token, a terminal user or the engine itself.
 
     ``source`` is 'web', 'api', 'cli' or 'engine'; ``ip`` and ``request_id`` are those of the HTTP request.
-    ``job_types`` are those that a token is for (``wakeboard.queue.scope``), None for everybody else.
+    ``job_types`` are those that a token is for (``wakeboard.queue.token_scope``), None for everybody else.
     """
 
     name: str

@@ -24,8 +24,8 @@ from wakeboard.core.text.plain_json import plain, result_text, what_is_wrong
 from wakeboard.database.db import DatabaseError
 from wakeboard.handlers.handler_connection import drop, joined, own_connection
 from wakeboard.handlers.memory_effect_store import PROCESS_KEYS, Remembered
-from wakeboard.queue import ledger
-from wakeboard.queue.ledger import Entry, Holder
+from wakeboard.queue import effect_store
+from wakeboard.queue.effect_store import Entry, Holder
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -91,7 +91,7 @@ def once(
     for _ in range(_ROUNDS):
         with own_connection() as connection:
             entry_id = _start(connection, holder, ledger_scope, key)
-            entry = None if entry_id is not None else ledger.find(connection, ledger_scope, key)
+            entry = None if entry_id is not None else effect_store.find(connection, ledger_scope, key)
         if entry_id is not None:
             return _perform(context, holder, entry_id, key, function)
         if entry is not None and entry.is_done:
@@ -108,7 +108,7 @@ def once(
 
 def _start(connection: psycopg.Connection[Any], holder: Holder, scope: str, key: str) -> int | None:
     try:
-        return ledger.start(connection, holder, scope, key)
+        return effect_store.start(connection, holder, scope, key)
     except psycopg.errors.LockNotAvailable as waited:
         message = f"The effect '{key}' is being made in another run's transaction, which has not ended."
         raise Retryable("effect_in_progress", message) from waited
@@ -167,7 +167,7 @@ def _must_hold(context: Context, holder: Holder) -> None:
             "transaction() has finished this run already; call once() before the block or inside it."
         )
     with own_connection() as connection:
-        if not ledger.holds(connection, holder):
+        if not effect_store.holds(connection, holder):
             raise LeaseLost(f"Run {holder.run_id} belongs to a later attempt; this one may write nothing.")
 
 
@@ -183,7 +183,7 @@ def _skip(context: Context, entry: Entry) -> None:
 
 def _take_over(holder: Holder, entry: Entry) -> bool:
     with own_connection() as connection:
-        return ledger.take_over(connection, holder, entry)
+        return effect_store.take_over(connection, holder, entry)
 
 
 def _settle(
@@ -232,7 +232,7 @@ def _take_back(holder: Holder, entry_id: int, error: Exception) -> None:
         with own_connection() as connection:
             # After a failed statement a joined transaction can only roll back, which removes the row too.
             if connection.info.transaction_status != TransactionStatus.INERROR:
-                ledger.remove(connection, holder, entry_id)
+                effect_store.remove(connection, holder, entry_id)
     except (psycopg.Error, DatabaseError) as failure:
         error.add_note(f"The effect stays unconfirmed, because its row could not be removed: {failure}")
 
@@ -270,7 +270,7 @@ def _finish(context: Context, holder: Holder, entry_id: int, key: str, text: str
     while True:
         try:
             with own_connection() as connection:
-                written = ledger.finish(connection, holder, entry_id, text)
+                written = effect_store.finish(connection, holder, entry_id, text)
             break
         except (psycopg.OperationalError, DatabaseError):
             if joined() is not None or time.monotonic() + pause > until:

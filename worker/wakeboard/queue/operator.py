@@ -20,7 +20,7 @@ from wakeboard.core.states import CANCELLABLE, CLAIMABLE, ENDED, VERBS, sql_list
 from wakeboard.database.audit import Actor, record
 from wakeboard.database.db import LOCKED
 from wakeboard.database.refusals import is_refusal, judged_in_time
-from wakeboard.queue import scope
+from wakeboard.queue import token_scope
 from wakeboard.queue.engine.reaping import RELEASE_LEASE, RELEASE_UNBEGUN
 
 Connection = psycopg.Connection[Any]
@@ -115,11 +115,11 @@ def permit(
     To a token for some job types a run of another type is one that is not there.
     """
     verb = VERBS[action]
-    if not scope.holds(connection, actor, target_type, target_id):
+    if not token_scope.holds(connection, actor, target_type, target_id):
         record(connection, actor, action, target_type, target_id, result="denied")
         if target_type == "run":
             return _missing(int(target_id))[0]
-        return Answer(target_id, None, "denied", scope.says(actor))
+        return Answer(target_id, None, "denied", token_scope.says(actor))
     if actor.role.covers(verb.role):
         return None
     record(connection, actor, action, target_type, target_id, result="denied")
