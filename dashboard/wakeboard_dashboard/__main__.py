@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from wakeboard.alerts.sentinel import Sentinel
+from wakeboard.alerts.web_watcher import Sentinel
 from wakeboard.config import certificates, log, stop_signals, working_directory
 from wakeboard.config.settings import Settings, SettingsError
 from wakeboard.config.streams import open_closed

@@ -9,7 +9,7 @@ from flask.testing import FlaskClient
 
 from tests.conftest import Connection
 from tests.factories import a_definition, from_now, insert, rows
-from wakeboard.alerts import questions
+from wakeboard.alerts import checks
 from wakeboard.core.rule_types import KINDS
 from wakeboard.core.states import Role
 from wakeboard.database.audit import Actor
@@ -66,11 +66,11 @@ def test_what_a_removed_schedule_missed_needs_nobody(
     a_schedule_that_missed(connection)
     assert client.get("/overview.json").get_json()["missed_fires"] == 3
     kind = KINDS["missed_runs"]
-    assert questions.ask(connection, kind.name, kind.values({})).firing
+    assert checks.ask(connection, kind.name, kind.values({})).firing
     remove(connection)
     body = client.get("/overview.json").get_json()
     assert (body["missed_fires"], body["schedules_missed"]) == (0, 0)
-    assert not questions.ask(connection, kind.name, kind.values({})).firing
+    assert not checks.ask(connection, kind.name, kind.values({})).firing
 
 
 def test_it_goes_with_what_other_schedules_missed(connection: Connection) -> None:

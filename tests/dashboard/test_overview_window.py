@@ -14,7 +14,7 @@ from flask.testing import FlaskClient
 from tests.conftest import Connection
 from tests.dashboard.apps import overhear
 from tests.dashboard.conftest import assert_fragments_match, assert_shown_as_text
-from wakeboard.alerts import questions
+from wakeboard.alerts import checks
 from wakeboard.core.rule_types import KINDS
 from wakeboard_dashboard.charts.spreads import spread
 from wakeboard_dashboard.queries.ended import Bar, Times, Work, busiest_and_slowest
@@ -195,7 +195,7 @@ def test_failures_that_rise_are_told_by_the_alerts_own_rule(
     for day in range(1, 8):
         ended(connection, 4, outcome="failed", ago=f"{day} days 10 min")
     body = overview(client)
-    found = questions.ask(connection, "failures_rise", KINDS["failures_rise"].values({}))
+    found = checks.ask(connection, "failures_rise", KINDS["failures_rise"].values({}))
     assert body["rising"] == {
         "firing": True,
         "failed_attempts_1h": 30,

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wakeboard.alerts.judge import Memory, judge
+from wakeboard.alerts.rule_state import Memory, judge
 
 START = datetime(2026, 11, 21, 2, 0, tzinfo=UTC)
 WINDOW, REMIND = 900, 14_400

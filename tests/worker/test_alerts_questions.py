@@ -20,8 +20,8 @@ from tests.factories import (
     insert,
 )
 from wakeboard.alerts import statements
+from wakeboard.alerts.checks import ask
 from wakeboard.alerts.finding import Finding
-from wakeboard.alerts.questions import ask
 from wakeboard.core.rule_types import KINDS
 from wakeboard.schedules import scheduler
 from wakeboard.schedules.broken_schedules import UNFIREABLE

@@ -12,7 +12,7 @@ import pytest
 from tests.conftest import Connection
 from tests.factories import a_run, age, rows
 from tests.receivers import Mailbox, Receiver, mailbox, receiver
-from wakeboard.alerts import report, trial
+from wakeboard.alerts import report, test_message
 from wakeboard.alerts.channels import Channels
 from wakeboard.alerts.delivery import deliver, waiting
 from wakeboard.alerts.watch import Watch
@@ -166,7 +166,7 @@ def test_a_report_whose_questions_take_too_long_is_tried_again(
 def test_a_test_sends_a_real_one_and_takes_the_place_of_none(due: Connection, mailbox: Mailbox) -> None:
     age(due, a_run(due, "dead", error_code="smtp_down"), "10 minutes")
     chosen = settings(mailbox)
-    assert trial.test(due, chosen, rule(due)["id"], ENGINE).result == "done"
+    assert test_message.test(due, chosen, rule(due)["id"], ENGINE).result == "done"
     (letter,) = mailbox.letters
     assert str(letter["Subject"]).startswith("Test: Report of ")
     assert "smtp_down of mail" in letter.get_content()

@@ -23,7 +23,7 @@ from tests.processes import wait_until, wakeboard
 from tests.receivers import Mailbox, Receiver, mailbox, receiver
 from tests.servers import SETTINGS, running_server
 from wakeboard.alerts.outage import Outage
-from wakeboard.alerts.sentinel import Sentinel
+from wakeboard.alerts.web_watcher import Sentinel
 from wakeboard.config import log
 from wakeboard.config.settings import Settings
 from wakeboard.database import db, embedded
@@ -101,7 +101,7 @@ def test_the_loop_of_a_killed_web_process_does_not_stay_late(connection: Connect
 def test_a_host_leaves_the_loops_of_a_host_whose_name_begins_like_its_own(
     connection: Connection, database: str, stage: IO[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("wakeboard.alerts.sentinel.socket.gethostname", lambda: "app")
+    monkeypatch.setattr("wakeboard.alerts.web_watcher.socket.gethostname", lambda: "app")
     dead = subprocess.Popen([sys.executable, "-c", ""])
     dead.wait()
     for host in ("app", "app-2", "app-a1b2c3"):
@@ -291,9 +291,9 @@ def test_without_tables_the_watcher_says_in_a_line_what_to_run_and_looks_after_t
             tries.append(name)
             super().met(name, failure)
 
-    monkeypatch.setattr("wakeboard.alerts.sentinel.Lack", Heard)
+    monkeypatch.setattr("wakeboard.alerts.web_watcher.Lack", Heard)
     for name in ("POST_SECONDS", "NO_TABLES_SECONDS"):
-        monkeypatch.setattr(f"wakeboard.alerts.sentinel.{name}", 0.05)
+        monkeypatch.setattr(f"wakeboard.alerts.web_watcher.{name}", 0.05)
     watching = Sentinel(empty_database, settings(), stage.fileno(), look_seconds=0.05)
     watching.start()
     try:

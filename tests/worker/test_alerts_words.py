@@ -9,8 +9,8 @@ from urllib.parse import urlsplit
 import pytest
 
 from wakeboard.alerts.finding import Finding
-from wakeboard.alerts.judge import Memory
 from wakeboard.alerts.messages import SUBJECT_CHARACTERS, Place, words
+from wakeboard.alerts.rule_state import Memory
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
 PLACE = Place("42", "shop password=hunter2", "https://anna:hunter2@jobs.example.org")

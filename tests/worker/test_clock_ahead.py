@@ -10,7 +10,7 @@ from tests.factories import Connection, a_definition, a_run, a_type, a_worker, i
 from tests.worker import test_liveness as liveness_rows
 from wakeboard.accounts import sessions, throttle
 from wakeboard.accounts.throttle import TooManyAttempts
-from wakeboard.alerts.judge import Memory, judge
+from wakeboard.alerts.rule_state import Memory, judge
 from wakeboard.cli.diagnosis import liveness as diagnosis
 from wakeboard.core import leases
 from wakeboard.core.states import Role

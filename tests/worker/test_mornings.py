@@ -7,7 +7,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from wakeboard.alerts.mornings import LATEST, Clocks, plan
+from wakeboard.alerts.report_schedule import LATEST, Clocks, plan
 from wakeboard.core.rule_types import KINDS
 
 PARIS = ZoneInfo("Europe/Paris")

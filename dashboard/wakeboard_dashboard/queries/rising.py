@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 import psycopg
 from sqlalchemy import Connection, select
 
-from wakeboard.alerts import questions
+from wakeboard.alerts import checks
 from wakeboard.alerts.finding import Finding
 from wakeboard.core.rule_types import KINDS
 from wakeboard.database.tables import alert_rules
@@ -44,4 +44,4 @@ def _ask(connection: Connection) -> Finding:
     # The same connection, so the same transaction: one moment for the whole page.
     own = connection.connection.driver_connection
     assert isinstance(own, psycopg.Connection)
-    return questions.ask(own, KIND, KINDS[KIND].values(given or {}))
+    return checks.ask(own, KIND, KINDS[KIND].values(given or {}))

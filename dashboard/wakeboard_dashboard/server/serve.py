@@ -25,7 +25,7 @@ import psycopg
 from flask import Flask
 from gunicorn.app.base import BaseApplication
 
-from wakeboard.alerts.sentinel import Sentinel
+from wakeboard.alerts.web_watcher import Sentinel
 from wakeboard.config import stop_signals
 from wakeboard.database import db
 from wakeboard_dashboard.pages import compiling, kept_templates

@@ -10,7 +10,7 @@ import psycopg
 from flask import Blueprint, abort, current_app, g, request
 from sqlalchemy import RowMapping
 
-from wakeboard.alerts import trial
+from wakeboard.alerts import test_message
 from wakeboard.alerts.channels import Channels, host_of
 from wakeboard.config.settings import Settings
 from wakeboard.core.rule_types import KINDS, Kind
@@ -68,7 +68,7 @@ def find() -> dict[str, Any]:
         "channels": _channels(),
         "tested": _tested(rules),
         "switch": _switch(),
-        "how": trial.HOW,
+        "how": test_message.HOW,
         "messages": query.latest_messages(reading()),
         "status_of": status_of,
     }
@@ -171,7 +171,7 @@ def _edit(connection: psycopg.Connection[Any], actor: Actor, reason: str | None,
 
 def _test(connection: psycopg.Connection[Any], actor: Actor, reason: str | None, rule_id: int) -> Answer:
     channel = request.args.get("channel") or body().get("channel") or None
-    return trial.test(connection, _settings(), rule_id, actor, reason, channel=channel)
+    return test_message.test(connection, _settings(), rule_id, actor, reason, channel=channel)
 
 
 def _rule(rule_id: int) -> RowMapping:

@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
 from wakeboard.alerts.finding import Finding, name_of
-from wakeboard.alerts.judge import Memory, News
+from wakeboard.alerts.rule_state import Memory, News
 from wakeboard.core.rule_types import KINDS, Kind, title_of
 from wakeboard.core.text.redaction import redact, redact_text
 

@@ -17,8 +17,8 @@ from typing import Any
 
 from wakeboard.alerts.channels import Channels, NotSent, Outgoing
 from wakeboard.alerts.finding import Finding
-from wakeboard.alerts.judge import Memory, judge
 from wakeboard.alerts.messages import Words, words
+from wakeboard.alerts.rule_state import Memory, judge
 from wakeboard.alerts.watch import place_of
 from wakeboard.config import log
 from wakeboard.config.settings import Settings

@@ -17,7 +17,7 @@ from psycopg.rows import dict_row
 
 from wakeboard.alerts.finding import name_of
 from wakeboard.alerts.messages import VERSION, Place, Words
-from wakeboard.alerts.mornings import LATE, LATEST, Clocks, Morning, Plan, plan
+from wakeboard.alerts.report_schedule import LATE, LATEST, Clocks, Morning, Plan, plan
 from wakeboard.config.settings import Settings
 from wakeboard.core.rule_types import KINDS
 from wakeboard.reporting.activity_report import Row

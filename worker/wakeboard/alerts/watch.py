@@ -12,10 +12,10 @@ from typing import Any
 import psycopg
 from psycopg.rows import dict_row
 
-from wakeboard.alerts import questions, report
+from wakeboard.alerts import checks, report
 from wakeboard.alerts.finding import Finding
-from wakeboard.alerts.judge import Memory, News, judge
 from wakeboard.alerts.messages import Place, Words, stored, words
+from wakeboard.alerts.rule_state import Memory, News, judge
 from wakeboard.config import log
 from wakeboard.config.settings import Settings
 from wakeboard.core.rule_types import JOB_TYPE, KINDS, Watcher, configured
@@ -146,7 +146,7 @@ class Watch:
         if KINDS[row["kind"]].is_report:
             return self._report(connection, row)
         try:
-            finding = questions.ask(connection, row["kind"], KINDS[row["kind"]].values(row["settings"]))
+            finding = checks.ask(connection, row["kind"], KINDS[row["kind"]].values(row["settings"]))
         except psycopg.Error as failure:
             raise Unanswered(row) from failure
         return self._decide(connection, row, finding)

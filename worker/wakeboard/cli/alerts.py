@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import click
 
-from wakeboard.alerts import trial
+from wakeboard.alerts import test_message
 from wakeboard.cli import reach, reading
 from wakeboard.cli.flags import Noun, reason_option, settings
 from wakeboard.cli.kinds import DURATION
@@ -50,7 +50,9 @@ def test(name: str | None, channel: str | None, reason: str | None) -> int:
         if rule_id is None:
             return verdicts([_unknown(name)])
         chosen = settings()
-        return verdicts([trial.test(connection, chosen, rule_id, terminal_actor(), reason, channel=channel)])
+        return verdicts(
+            [test_message.test(connection, chosen, rule_id, terminal_actor(), reason, channel=channel)]
+        )
 
 
 @alerts.command()

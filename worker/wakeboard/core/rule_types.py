@@ -97,7 +97,7 @@ class Kind:
     page: str
     own: tuple[Setting, ...] = ()
     every_seconds: float = 15.0
-    # It tells once a day what was, and never fires: see ``wakeboard.alerts.mornings``.
+    # It tells once a day what was, and never fires: see ``wakeboard.alerts.report_schedule``.
     is_report: bool = False
     # It asks who has not been heard of, and would find everybody where the database itself was away.
     is_of_others: bool = False

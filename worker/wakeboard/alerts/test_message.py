@@ -14,8 +14,8 @@ from psycopg.rows import dict_row
 
 from wakeboard.alerts import report
 from wakeboard.alerts.channels import Channels, NotSent, Outgoing
-from wakeboard.alerts.judge import Memory
 from wakeboard.alerts.messages import Words, words
+from wakeboard.alerts.rule_state import Memory
 from wakeboard.alerts.watch import place_of, post
 from wakeboard.config.settings import Settings
 from wakeboard.core.answer import Answer
