@@ -4,8 +4,8 @@
 the configured database; whatever it starts or writes is gone when it returns.
 """
 
-from wakeboard.demo.rehearsal.drill import rehearse
 from wakeboard.demo.rehearsal.findings import Finding, Report
-from wakeboard.demo.rehearsal.patience import RehearsalError
+from wakeboard.demo.rehearsal.scenario import rehearse
+from wakeboard.demo.rehearsal.waiting import RehearsalError
 
 __all__ = ["Finding", "RehearsalError", "Report", "rehearse"]

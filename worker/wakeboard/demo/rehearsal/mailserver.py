@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from wakeboard.demo.mailbox import Mail, serve
-from wakeboard.demo.rehearsal.patience import RehearsalError
+from wakeboard.demo.rehearsal.waiting import RehearsalError
 
 LOOPBACK = "127.0.0.1"
 ANSWERING_THREADS = 32

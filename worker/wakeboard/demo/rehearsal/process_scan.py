@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psutil
 
-from wakeboard.demo.rehearsal.patience import comes_true
+from wakeboard.demo.rehearsal.waiting import comes_true
 
 # Each of our workers, and so each of its children, was started with this variable.
 MARK = "WAKEBOARD_DATA_DIR"

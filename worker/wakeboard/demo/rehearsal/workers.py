@@ -13,8 +13,8 @@ from pathlib import Path
 import psutil
 
 from wakeboard.core.process.process_tree import die_with_parent
-from wakeboard.demo.rehearsal import traces
-from wakeboard.demo.rehearsal.patience import Patience, RehearsalError
+from wakeboard.demo.rehearsal import process_scan
+from wakeboard.demo.rehearsal.waiting import Patience, RehearsalError
 
 SLOTS = 4
 LAST_LINES = 5
@@ -72,7 +72,7 @@ class Crew:
     def of(cls, folder: Path, url: str, more: dict[str, str]) -> Crew:
         """Return a crew that works on the database at ``url``; ``more`` is for its handlers."""
         given = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
-        ours = {"WAKEBOARD_DATABASE_URL": url, traces.MARK: str(folder)}
+        ours = {"WAKEBOARD_DATABASE_URL": url, process_scan.MARK: str(folder)}
         return cls(folder, given | SETTINGS | ours | more)
 
     def start(self) -> Member:
@@ -94,7 +94,7 @@ class Crew:
 
     def family(self) -> list[psutil.Process]:
         """Return every living process of every worker."""
-        return traces.workers_of(self.folder)
+        return process_scan.workers_of(self.folder)
 
     def last_words(self) -> str:
         """Return the last lines that the latest worker printed."""

@@ -16,11 +16,11 @@ from wakeboard.database import db
 from wakeboard.database.audit import terminal_actor
 from wakeboard.database.embedded.errors import EmbeddedError
 from wakeboard.demo.rehearsal import receipts
-from wakeboard.demo.rehearsal.crew import KILL_SECONDS, SLOTS, Crew, Member
 from wakeboard.demo.rehearsal.findings import Attempt, Evidence, Report, Stopped, findings
-from wakeboard.demo.rehearsal.ground import Ground, clear_abandoned, ground
 from wakeboard.demo.rehearsal.mailserver import Mailbox, MailServer
-from wakeboard.demo.rehearsal.patience import Patience, RehearsalError
+from wakeboard.demo.rehearsal.sandbox import Ground, clear_abandoned, ground
+from wakeboard.demo.rehearsal.waiting import Patience, RehearsalError
+from wakeboard.demo.rehearsal.workers import KILL_SECONDS, SLOTS, Crew, Member
 from wakeboard.queue import NewRun, cancel, enqueue_many
 
 RECEIPTS = 100
