@@ -17,7 +17,7 @@ from pathlib import Path
 
 from wakeboard.runtime.processes.children import Children
 from wakeboard.runtime.processes.events import Finished, Ready, Returned
-from wakeboard.runtime.processes.wire import Assignment
+from wakeboard.runtime.processes.protocol import Assignment
 
 SLOTS = 2
 HERE = str(Path(__file__).resolve().parent)

@@ -30,8 +30,8 @@ from wakeboard.database.db import configure, connect, migrate
 from wakeboard.database.planning import PLANNING
 from wakeboard.queue.engine.claims import WHOLE, claim
 from wakeboard.runtime.loop.channel import array
+from wakeboard.runtime.loop.claim_cursor import Front
 from wakeboard.runtime.loop.claiming import WINDOW
-from wakeboard.runtime.loop.front import Front
 
 OPEN, AHEAD = "open", "ahead"
 BATCH = 10

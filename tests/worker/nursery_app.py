@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 
 from wakeboard import Context, Permanent, Retryable, job
 from wakeboard.core.outcome import Cancelled
-from wakeboard.runtime.processes import hygiene
+from wakeboard.runtime.processes import child_reset
 
 
 @job("nothing")
@@ -112,9 +112,9 @@ def leave_process(ctx: Context) -> int:
 def look_away(ctx: Context) -> None:
     """From now on every run of this process is taken for a short one, or for one too short to start
     processes."""
-    hygiene._SHORT_NS = hygiene._LONG_NS = 10**12
+    child_reset._SHORT_NS = child_reset._LONG_NS = 10**12
     if ctx.payload["short"] == "too short":
-        hygiene._SPAWN_NS = 10**12
+        child_reset._SPAWN_NS = 10**12
 
 
 @job("empty_and_end")

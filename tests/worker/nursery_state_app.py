@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from wakeboard import Context, job
-from wakeboard.runtime.processes import hygiene
+from wakeboard.runtime.processes import child_reset
 
 VARIABLE: contextvars.ContextVar[str] = contextvars.ContextVar("VARIABLE", default="as imported")
 KEPT: list[Any] = []
@@ -269,4 +269,4 @@ def canary(ctx: Context) -> list[Any]:
 @job("state_all_short")
 def all_short(ctx: Context) -> None:
     """From now on every run of this process is taken for one of less than a millisecond."""
-    hygiene._SHORT_NS = hygiene._LONG_NS = 10**12
+    child_reset._SHORT_NS = child_reset._LONG_NS = 10**12

@@ -10,7 +10,7 @@ from tests.worker.endings import held
 from wakeboard.core.outcome import Answer
 from wakeboard.runtime.loop.channel import Channel, StatementFailed
 from wakeboard.runtime.loop.deciding import Ended, decide
-from wakeboard.runtime.loop.held import Held, boottime_ns
+from wakeboard.runtime.loop.in_flight import Held, boottime_ns
 from wakeboard.runtime.loop.record import Recorder
 
 

@@ -10,10 +10,10 @@ from wakeboard.config import log
 from wakeboard.database import outage_log
 from wakeboard.database.db import DatabaseError
 from wakeboard.database.outage_log import Absence, Lack
-from wakeboard.runtime.duties import lease, thread
+from wakeboard.runtime.duties import duty_thread, lease
+from wakeboard.runtime.duties.duty_thread import Duties
 from wakeboard.runtime.duties.lease import LeaseKeeper
-from wakeboard.runtime.duties.thread import Duties
-from wakeboard.runtime.loop.held import Holdings
+from wakeboard.runtime.loop.in_flight import Holdings
 from wakeboard.runtime.loop.line import Line
 
 NOBODY = "postgresql://nobody@/nothing?host=/nonexistent"
@@ -110,9 +110,9 @@ def test_the_lease_and_the_duties_tell_an_outage_once_and_to_the_end_of_the_sent
         tries.append(name)
         raise DatabaseError(sentence)
 
-    for module in (lease, thread):
+    for module in (lease, duty_thread):
         monkeypatch.setattr(module, "connect", refuse)
-    monkeypatch.setattr(thread, "RECONNECT_SECONDS", 0.01)
+    monkeypatch.setattr(duty_thread, "RECONNECT_SECONDS", 0.01)
     keeper = LeaseKeeper(
         NOBODY, "w1", Holdings(), heartbeat_seconds=0.01, poll_seconds=0.01, patience_seconds=30,
         loop_silent_seconds=lambda: 0.0, progress=lambda _: None, tell=lambda _: None,

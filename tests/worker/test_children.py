@@ -25,7 +25,7 @@ from wakeboard.runtime.processes.events import (
     TemplateDied,
     Warned,
 )
-from wakeboard.runtime.processes.wire import Assignment, Reported, answer_frame
+from wakeboard.runtime.processes.protocol import Assignment, Reported, answer_frame
 
 
 @pytest.fixture

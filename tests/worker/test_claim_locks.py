@@ -7,9 +7,9 @@ import pytest
 from tests.conftest import Connection
 from tests.factories import a_type, claim
 from wakeboard.queue.engine import claims
+from wakeboard.runtime.loop.claim_cursor import Front
 from wakeboard.runtime.loop.claiming import PAST_LOCKS, claim_script
 from wakeboard.runtime.loop.claims import Plan
-from wakeboard.runtime.loop.front import Front
 
 TYPES = [f"type{number:02d}" for number in range(20)]
 

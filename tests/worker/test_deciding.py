@@ -9,7 +9,7 @@ import pytest
 from tests.worker.endings import decided, held
 from wakeboard.core.outcome import PLAIN, Answer, Kind
 from wakeboard.runtime.loop.deciding import bystander, decide
-from wakeboard.runtime.loop.held import boottime_ns
+from wakeboard.runtime.loop.in_flight import boottime_ns
 
 
 @pytest.mark.parametrize(

@@ -13,10 +13,10 @@ from tests.factories import Claimed, a_run, a_type, claim, send, succeed
 from wakeboard.database import db, planning
 from wakeboard.queue.engine import claims
 from wakeboard.queue.engine.claims import PRIORITIES
-from wakeboard.runtime.loop import front as module
+from wakeboard.runtime.loop import claim_cursor
+from wakeboard.runtime.loop.claim_cursor import MORE, WHOLE, Front, Places
 from wakeboard.runtime.loop.claiming import claim_script
 from wakeboard.runtime.loop.claims import Plan
-from wakeboard.runtime.loop.front import MORE, WHOLE, Front, Places
 
 MORNING, NOON = "2026-01-01 08:00:00+00", "2026-01-01 12:00:00+00"
 NORMAL = 2
@@ -64,7 +64,7 @@ def test_a_run_that_turned_up_before_the_front_does_not_move_it_back() -> None:
 
 def test_once_a_second_a_claim_begins_at_the_first_row(monkeypatch: pytest.MonkeyPatch) -> None:
     front, clock = Front(), [10_000_000_000]
-    monkeypatch.setattr(module, "boottime_ns", lambda: clock[0])
+    monkeypatch.setattr(claim_cursor, "boottime_ns", lambda: clock[0])
     after(front)
     front.took([row(7)], 1)
     clock[0] += 999_000_000
@@ -75,7 +75,7 @@ def test_once_a_second_a_claim_begins_at_the_first_row(monkeypatch: pytest.Monke
 
 def test_claims_from_the_first_row_on_take_a_tenth_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
     front, clock = Front(), [10_000_000_000]
-    monkeypatch.setattr(module, "boottime_ns", lambda: clock[0])
+    monkeypatch.setattr(claim_cursor, "boottime_ns", lambda: clock[0])
     assert next(front.tries(["mail"], 4)) == WHOLE
     clock[0] += 500_000_000
     front.took([row(7)], 1)
@@ -90,7 +90,7 @@ def test_claims_from_the_first_row_on_take_a_tenth_of_the_time(monkeypatch: pyte
 
 def test_each_type_has_its_second_when_they_are_asked_by_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     front, clock = Front(), [10_000_000_000]
-    monkeypatch.setattr(module, "boottime_ns", lambda: clock[0])
+    monkeypatch.setattr(claim_cursor, "boottime_ns", lambda: clock[0])
     after(front, ["mail"])
     clock[0] += 600_000_000
     after(front, ["report"])
@@ -142,7 +142,7 @@ def test_where_others_held_much_claims_pass_by_what_is_locked_for_a_second(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     front, clock = Front(), [10_000_000_000]
-    monkeypatch.setattr(module, "boottime_ns", lambda: clock[0])
+    monkeypatch.setattr(claim_cursor, "boottime_ns", lambda: clock[0])
     list(front.tries(["mail"], 100))
     front.took([row(n) for n in range(60)], 100)
     clock[0] += 900_000_000
@@ -187,7 +187,7 @@ def test_a_small_claim_looks_at_the_usual_number_of_each() -> None:
 
 def test_once_a_second_more_is_looked_at_of_what_brought_none(monkeypatch: pytest.MonkeyPatch) -> None:
     front, clock = Front(), [10_000_000_000]
-    monkeypatch.setattr(module, "boottime_ns", lambda: clock[0])
+    monkeypatch.setattr(claim_cursor, "boottime_ns", lambda: clock[0])
     list(front.tries(["mail", "report"], 100))
     front.took([row(n, job_type="mail") for n in range(100)], 100)
     assert min(next(front.tries(["mail", "report"], 100)).shares) == MORE

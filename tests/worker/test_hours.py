@@ -15,8 +15,8 @@ from tests.processes import wait_until_blocked
 from wakeboard.database import db
 from wakeboard.reporting import hourly_rollups, statistics
 from wakeboard.reporting.hourly_rollups import HOUR
-from wakeboard.runtime.duties import counting
-from wakeboard.runtime.duties.counting import Counting
+from wakeboard.runtime.duties import statistics_merge
+from wakeboard.runtime.duties.statistics_merge import Counting
 
 ARRAYS = ("duration_buckets", "duration_runs", "duration_bucket_ms", "wait_buckets", "wait_runs")
 
@@ -193,7 +193,7 @@ def test_processes_that_sum_at_once_sum_nothing_twice(connection: Connection, da
 def test_a_long_past_is_worked_off_a_moment_at_a_time(
     connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(counting, "SLICE_SECONDS", 0)
+    monkeypatch.setattr(statistics_merge, "SLICE_SECONDS", 0)
     ended(connection, hour_ago(connection, 4))
     ended(connection, hour_ago(connection, 4), table="statistics_deltas")
     duty = Counting()
@@ -216,14 +216,14 @@ def test_an_hour_that_cannot_be_summed_is_left_and_holds_up_no_other(
     ended(connection, bad, 2)
     connection.execute("ALTER TABLE wakeboard.statistics_hours ADD CONSTRAINT broken CHECK (succeeded <> 2)")
     duty = Counting()
-    monkeypatch.setattr(counting, "SLICE_SECONDS", 3600)
+    monkeypatch.setattr(statistics_merge, "SLICE_SECONDS", 3600)
     assert duty.step(connection)["left"] == 1, "it says so"
     assert summed(connection)[good] == 1 and bad not in summed(connection)
     ended(connection, good, 5, table="statistics_deltas")
     assert duty.step(connection) == {"rows": 1, "hours": 0, "left": 1}, "and tries again later"
     connection.execute("ALTER TABLE wakeboard.statistics_hours DROP CONSTRAINT broken")
-    in_an_hour = monotonic() + counting.LOOK_AGAIN_SECONDS
-    monkeypatch.setattr(counting, "monotonic", lambda: in_an_hour)
+    in_an_hour = monotonic() + statistics_merge.LOOK_AGAIN_SECONDS
+    monkeypatch.setattr(statistics_merge, "monotonic", lambda: in_an_hour)
     assert duty.step(connection) == {"rows": 0, "hours": 2}
     assert (summed(connection)[good], summed(connection)[bad]) == (6, 2)
 

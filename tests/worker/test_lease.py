@@ -12,8 +12,8 @@ from tests.worker.motion import OPERATOR
 from wakeboard import queue as transitions
 from wakeboard.database import db
 from wakeboard.runtime.duties.lease import CancelAsked, LeaseKeeper, LeaseLost, LoopHangs
-from wakeboard.runtime.loop.held import Held, Holdings, boottime_ns
-from wakeboard.runtime.processes.wire import Assignment
+from wakeboard.runtime.loop.in_flight import Held, Holdings, boottime_ns
+from wakeboard.runtime.processes.protocol import Assignment
 
 
 def held(run_id: int, epoch: int, *, age_seconds: float = 10) -> Held:

@@ -12,7 +12,7 @@ from tests.factories import a_worker as a_worker_row
 from tests.processes import wait_until
 from tests.worker.motion import a_worker, wait_until_idle, wait_until_status
 from tests.worker.motion import insert as enqueue
-from wakeboard.runtime.duties.look import Asked, Found, look
+from wakeboard.runtime.duties.poll import Asked, Found, look
 from wakeboard.runtime.duties.presence import Beat, Presence
 
 ME = "w1"

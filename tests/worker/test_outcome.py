@@ -36,7 +36,7 @@ from wakeboard.core.outcome import (
 from wakeboard.core.text.sanitize import clean_text
 from wakeboard.handlers.invoke import invoke
 from wakeboard.handlers.registry import JobType
-from wakeboard.runtime.processes.wire import Reported, answer_frame, read_answer
+from wakeboard.runtime.processes.protocol import Reported, answer_frame, read_answer
 
 
 def raised(action: Callable[[], object]) -> BaseException:

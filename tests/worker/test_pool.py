@@ -25,8 +25,8 @@ from wakeboard.handlers.pool import NoResult, PoolFull, PoolStopped, Ticket
 from wakeboard.handlers.pool.ending import decide as decide_for_the_pool
 from wakeboard.handlers.registry import JobType
 from wakeboard.runtime.loop.deciding import decide as decide_for_the_table
-from wakeboard.runtime.loop.held import Held
-from wakeboard.runtime.processes.wire import Assignment
+from wakeboard.runtime.loop.in_flight import Held
+from wakeboard.runtime.processes.protocol import Assignment
 
 __all__ = ["gate", "registry", "table"]
 pytestmark = pytest.mark.usefixtures("registry")

@@ -13,7 +13,7 @@ from wakeboard.core.outcome import Answer
 from wakeboard.database import db
 from wakeboard.runtime.loop.channel import Channel, StatementFailed
 from wakeboard.runtime.loop.deciding import decide, never_started
-from wakeboard.runtime.loop.held import boottime_ns
+from wakeboard.runtime.loop.in_flight import boottime_ns
 
 # ---- turns ------------------------------------------------------------------------------------------
 

@@ -14,10 +14,10 @@ from wakeboard.database import db
 from wakeboard.queue.engine.refused import candidates
 from wakeboard.runtime.loop.apart import MOST_REFUSED
 from wakeboard.runtime.loop.channel import Channel, array, numbers
+from wakeboard.runtime.loop.claim_batch import Claimed
+from wakeboard.runtime.loop.claim_cursor import Front
 from wakeboard.runtime.loop.claiming import claim_script
 from wakeboard.runtime.loop.claims import Plan
-from wakeboard.runtime.loop.front import Front
-from wakeboard.runtime.loop.round import Claimed
 
 STARTS = "new.payload ? 'bad' AND new.status = 'running'"
 SENTENCE = "not this one"

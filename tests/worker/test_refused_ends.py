@@ -28,7 +28,7 @@ from wakeboard.runtime.duties.lease import LeaseKeeper
 from wakeboard.runtime.loop.channel import Channel
 from wakeboard.runtime.loop.claiming import Recovered, recovery_script
 from wakeboard.runtime.loop.deciding import never_started
-from wakeboard.runtime.loop.held import Holdings, boottime_ns
+from wakeboard.runtime.loop.in_flight import Holdings, boottime_ns
 
 SENTENCE = "no good end for this one"
 BAD = "new.payload ? 'bad'"

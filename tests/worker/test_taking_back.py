@@ -9,7 +9,7 @@ import pytest
 from tests.worker import nursery as nurseries
 from tests.worker.nursery import Nursery, assign
 from wakeboard.runtime.processes.events import Finished
-from wakeboard.runtime.processes.wire import Assignment
+from wakeboard.runtime.processes.protocol import Assignment
 
 APP = nurseries.APP
 nursery = nurseries.nursery

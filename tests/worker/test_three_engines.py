@@ -96,7 +96,7 @@ def test_an_inline_run_refuses_what_enqueue_refuses() -> None:
         run_now("nobody")
 
 
-@pytest.mark.parametrize("engine", ["wakeboard.runtime.supervisor", "wakeboard.runtime.processes.birth"])
+@pytest.mark.parametrize("engine", ["wakeboard.runtime.supervisor", "wakeboard.runtime.processes.spawn"])
 def test_a_worker_loads_no_pool(engine: str) -> None:
     said = subprocess.run(
         [sys.executable, "-c", f"import sys, {engine}; print('wakeboard.handlers.pool' in sys.modules)"],

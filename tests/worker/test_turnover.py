@@ -13,12 +13,12 @@ from tests.worker.recording import Desk, succeeded, write
 from tests.worker.refusing import refuse, refuse_at_commit, result_of
 from wakeboard.database import db
 from wakeboard.runtime.loop.channel import Channel, ChannelLost
+from wakeboard.runtime.loop.claim_batch import Claimed
+from wakeboard.runtime.loop.claim_cursor import Front
 from wakeboard.runtime.loop.claiming import claim_script
 from wakeboard.runtime.loop.claims import Claims, Plan
 from wakeboard.runtime.loop.deciding import Ended
-from wakeboard.runtime.loop.front import Front
-from wakeboard.runtime.loop.held import Held, held_from_row
-from wakeboard.runtime.loop.round import Claimed
+from wakeboard.runtime.loop.in_flight import Held, held_from_row
 from wakeboard.runtime.loop.turnover import Ends, Turnover
 
 SENTENCE = "not this one"

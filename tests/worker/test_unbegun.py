@@ -45,7 +45,7 @@ from wakeboard.queue.engine import endings, reaping, unbegun
 from wakeboard.runtime.duties.reaper import Reaper
 from wakeboard.runtime.processes import beginning
 from wakeboard.runtime.processes.beginning import strike_off
-from wakeboard.runtime.processes.wire import Assignment
+from wakeboard.runtime.processes.protocol import Assignment
 
 OPERATOR = Actor("olivia", Role.OPERATOR, "web")
 

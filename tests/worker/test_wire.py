@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wakeboard.core.outcome import KINDS, PLAIN, Answer
-from wakeboard.runtime.processes.wire import (
+from wakeboard.runtime.processes.protocol import (
     ANSWER_BYTES,
     Assignment,
     Frames,

@@ -25,7 +25,7 @@ from tests.worker.motion import (
     truth,
     wait_until_started,
 )
-from wakeboard.runtime.duties.thread import Duties, Duty
+from wakeboard.runtime.duties.duty_thread import Duties, Duty
 from wakeboard.schedules import scheduler
 
 

@@ -76,13 +76,13 @@ def _leave_command() -> None:
 
 
 def _supervise(**how: Any) -> int:
-    from wakeboard.runtime.processes import firstborn
+    from wakeboard.runtime.processes import zygote
 
     _need_folder()
     chosen = settings_alone()
     run_as.check(chosen)
     # Before anything is loaded, opened or started that the supervisor alone needs.
-    template = firstborn.fork(leave=_leave_command)
+    template = zygote.fork(leave=_leave_command)
     log.never_wait()
     tell_misspelt()
     from wakeboard.runtime import supervisor

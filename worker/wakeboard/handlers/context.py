@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import logging
 
     from wakeboard.handlers.memory_effect_store import Remembered
-    from wakeboard.runtime.processes.wire import Assignment
+    from wakeboard.runtime.processes.protocol import Assignment
 
 _SECOND = 1_000_000_000
 

@@ -21,13 +21,13 @@ from wakeboard.config.settings import Settings
 from wakeboard.database.db import DatabaseError, connect
 from wakeboard.queue.operator import CANCEL_CHANNEL, WAKE_CHANNEL
 from wakeboard.runtime.duties.background import Background
-from wakeboard.runtime.duties.hearing import Hearing
 from wakeboard.runtime.duties.lease import CancelAsked, LeaseKeeper, LeaseLost
+from wakeboard.runtime.duties.notify_check import Hearing
 from wakeboard.runtime.duties.presence import Presence, new_worker_id
 from wakeboard.runtime.loop.app import App
 from wakeboard.runtime.loop.claimer import Claimer
 from wakeboard.runtime.loop.claims import Claims
-from wakeboard.runtime.loop.held import Held, Holdings
+from wakeboard.runtime.loop.in_flight import Held, Holdings
 from wakeboard.runtime.loop.inbox import Inbox
 from wakeboard.runtime.loop.limits import Limits
 from wakeboard.runtime.loop.line import Connected, NotConnected
@@ -47,7 +47,7 @@ from wakeboard.runtime.processes.events import (
     TemplateDied,
     Warned,
 )
-from wakeboard.runtime.processes.firstborn import Firstborn
+from wakeboard.runtime.processes.zygote import Firstborn
 
 WATCH_SECONDS, RESTING_SECONDS = 0.05, 0.5
 CUT_SECONDS = 0.25

@@ -19,19 +19,19 @@ from wakeboard.maintenance.retention.sweep import Retention
 from wakeboard.queue import pauses
 from wakeboard.runtime.duties.alerts import ALERTS_SECONDS, Alerts
 from wakeboard.runtime.duties.clock import CLOCK_SECONDS, Clock
-from wakeboard.runtime.duties.counting import MERGE_SECONDS, Counting
-from wakeboard.runtime.duties.hearing import LISTEN_SECONDS, Hearing
+from wakeboard.runtime.duties.duty_thread import Connection, Duties, Duty, Step
 from wakeboard.runtime.duties.indexes import INDEXES_SECONDS, Indexes
 from wakeboard.runtime.duties.lease import LeaseKeeper
 from wakeboard.runtime.duties.live_output import LiveOutput
-from wakeboard.runtime.duties.look import Asked, Found, limited, look, say_alive
+from wakeboard.runtime.duties.notify_check import LISTEN_SECONDS, Hearing
 from wakeboard.runtime.duties.operations import Operations
+from wakeboard.runtime.duties.poll import Asked, Found, limited, look, say_alive
 from wakeboard.runtime.duties.presence import Beat, Presence
 from wakeboard.runtime.duties.reaper import Reaper
-from wakeboard.runtime.duties.thread import Connection, Duties, Duty, Step
+from wakeboard.runtime.duties.statistics_merge import MERGE_SECONDS, Counting
 from wakeboard.runtime.duties.watchdog import Watchdog
 from wakeboard.runtime.loop.claims import Claims
-from wakeboard.runtime.loop.held import Holdings
+from wakeboard.runtime.loop.in_flight import Holdings
 from wakeboard.runtime.processes.memory import resident_bytes
 from wakeboard.schedules import code_schedules, scheduler
 

@@ -26,7 +26,7 @@ from wakeboard.queue.engine.fence import STANDING
 from wakeboard.queue.engine.renewal import CANCELS, RENEW
 from wakeboard.runtime.duties.presence import Beat
 from wakeboard.runtime.duties.watchdog import Watchdog
-from wakeboard.runtime.loop.held import Held, Holdings, boottime_ns
+from wakeboard.runtime.loop.in_flight import Held, Holdings, boottime_ns
 
 BUSY_TRIES = 3
 # Between two looks, however often somebody says that there is something to see.

@@ -8,7 +8,7 @@ from typing import Any
 
 import psycopg
 
-from wakeboard.runtime.loop.held import Held, boottime_ns
+from wakeboard.runtime.loop.in_flight import Held, boottime_ns
 
 SHOWN_AFTER_SECONDS = 2.0
 SWEEP_SECONDS = 60.0

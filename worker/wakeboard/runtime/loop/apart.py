@@ -15,9 +15,9 @@ from typing import Any
 from wakeboard.database.refusals import halves, is_of_row, one_line
 from wakeboard.queue.engine.refused import CLAIM_THESE, SET_ASIDE, candidates
 from wakeboard.runtime.loop.channel import Asked, Rows, Script, Statement, StatementFailed, array, numbers
+from wakeboard.runtime.loop.claim_batch import Refused, Round, Turn
 from wakeboard.runtime.loop.claims import Plan
-from wakeboard.runtime.loop.held import boottime_ns
-from wakeboard.runtime.loop.round import Refused, Round, Turn
+from wakeboard.runtime.loop.in_flight import boottime_ns
 
 # So many refused runs at most are looked for in one round: each costs some statements.
 MOST_REFUSED = 25

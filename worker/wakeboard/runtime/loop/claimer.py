@@ -17,13 +17,13 @@ from wakeboard.database.outage_log import Lack
 from wakeboard.database.refusals import Refusals
 from wakeboard.runtime.duties.presence import Beat
 from wakeboard.runtime.loop.channel import Rows, StatementFailed
+from wakeboard.runtime.loop.claim_batch import Claimed
+from wakeboard.runtime.loop.claim_cursor import Front
 from wakeboard.runtime.loop.claiming import Recovered, busy_script, claim_script, recovery_script
 from wakeboard.runtime.loop.claims import MOST_HELD, Claims, Plan
-from wakeboard.runtime.loop.front import Front
-from wakeboard.runtime.loop.held import Holdings
+from wakeboard.runtime.loop.in_flight import Holdings
 from wakeboard.runtime.loop.line import Line
 from wakeboard.runtime.loop.record import Written
-from wakeboard.runtime.loop.round import Claimed
 from wakeboard.runtime.loop.slots import Slots
 from wakeboard.runtime.loop.turnover import BREAK_SECONDS, MOST_ALONG, Ends, Turnover
 

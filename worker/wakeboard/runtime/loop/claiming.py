@@ -22,10 +22,10 @@ from wakeboard.queue.engine.endings import RELEASE
 from wakeboard.runtime.duties.presence import BUSY, IDLE
 from wakeboard.runtime.loop.apart import claim_apart
 from wakeboard.runtime.loop.channel import Asked, Rows, Script, StatementFailed, array
+from wakeboard.runtime.loop.claim_batch import Round, Turn
+from wakeboard.runtime.loop.claim_cursor import WHOLE, Front
 from wakeboard.runtime.loop.claims import MOST_HELD, Plan, size_of
-from wakeboard.runtime.loop.front import WHOLE, Front
-from wakeboard.runtime.loop.held import Holdings, boottime_ns
-from wakeboard.runtime.loop.round import Round, Turn
+from wakeboard.runtime.loop.in_flight import Holdings, boottime_ns
 from wakeboard.runtime.loop.turnover import Ends
 
 WINDOW = 64

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field, replace
 from time import monotonic
 
 from wakeboard.runtime.loop.channel import Rows
+from wakeboard.runtime.loop.claim_cursor import JOB_TYPE, PAYLOAD
 from wakeboard.runtime.loop.deciding import Ended
-from wakeboard.runtime.loop.front import JOB_TYPE, PAYLOAD
-from wakeboard.runtime.loop.held import Held, Policy
+from wakeboard.runtime.loop.in_flight import Held, Policy
 
 # One statement text per size, so that few are prepared; each is a literal LIMIT.
 SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 100, 150, 200, 300, 500, 750)

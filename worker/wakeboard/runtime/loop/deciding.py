@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from wakeboard.core.errors.error_groups import ErrorGroup
 from wakeboard.core.errors.retrying import delay_seconds
 from wakeboard.core.outcome import PLAIN, Answer
-from wakeboard.runtime.loop.held import Held, boottime_ns
+from wakeboard.runtime.loop.in_flight import Held, boottime_ns
 
 _RETURNED = PLAIN["returned"]
 

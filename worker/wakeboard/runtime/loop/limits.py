@@ -11,7 +11,7 @@ from time import monotonic
 from typing import Protocol
 
 from wakeboard.core.process.shared_slot import Started
-from wakeboard.runtime.loop.held import Held, Holdings, boottime_ns
+from wakeboard.runtime.loop.in_flight import Held, Holdings, boottime_ns
 
 MEMORY_SECONDS = 0.5
 

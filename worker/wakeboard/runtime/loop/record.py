@@ -21,8 +21,8 @@ from wakeboard.queue.engine.endings import FAIL, RELEASE, SUCCEED
 from wakeboard.queue.engine.fence import NOTE_REFUSAL, STANDING
 from wakeboard.runtime.loop.channel import Rows, Script, Statement, StatementFailed, array, numbers
 from wakeboard.runtime.loop.deciding import Ended
-from wakeboard.runtime.loop.held import Held, boottime_ns
-from wakeboard.runtime.loop.told import Told
+from wakeboard.runtime.loop.error_group_throttle import Told
+from wakeboard.runtime.loop.in_flight import Held, boottime_ns
 from wakeboard.runtime.loop.unrecorded import lighten
 
 BATCH = 750

@@ -14,10 +14,10 @@ from time import monotonic
 
 from wakeboard.runtime.duties.presence import WAKE_ANOTHER
 from wakeboard.runtime.loop.channel import Rows, Script, Statement, StatementFailed, Together, array
+from wakeboard.runtime.loop.claim_cursor import JOB_TYPE
 from wakeboard.runtime.loop.claims import Claims
 from wakeboard.runtime.loop.deciding import Ended
-from wakeboard.runtime.loop.front import JOB_TYPE
-from wakeboard.runtime.loop.held import Held
+from wakeboard.runtime.loop.in_flight import Held
 from wakeboard.runtime.loop.record import Recorder, Written, characters, take
 
 # So long after they were handed out, runs that are over in a moment are waited for.

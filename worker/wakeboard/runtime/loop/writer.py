@@ -10,7 +10,7 @@ from wakeboard.database.refusals import Refusals, is_of_row, one_line
 from wakeboard.runtime.duties.presence import Beat
 from wakeboard.runtime.loop.channel import StatementFailed
 from wakeboard.runtime.loop.deciding import Ended
-from wakeboard.runtime.loop.held import Held, Holdings, boottime_ns
+from wakeboard.runtime.loop.in_flight import Held, Holdings, boottime_ns
 from wakeboard.runtime.loop.line import Line
 from wakeboard.runtime.loop.record import Recorder, Written
 

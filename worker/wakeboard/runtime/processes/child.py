@@ -27,11 +27,11 @@ from wakeboard.handlers.event_loop import EventLoop
 from wakeboard.handlers.invoke import invoke
 from wakeboard.handlers.registry import JOB_TYPES, JobType
 from wakeboard.runtime.processes.beginning import strike_off
-from wakeboard.runtime.processes.hygiene import Hygiene
+from wakeboard.runtime.processes.child_reset import Hygiene
+from wakeboard.runtime.processes.fork_guard import Offspring, leave
 from wakeboard.runtime.processes.memory import bursts_refused, held_bytes
-from wakeboard.runtime.processes.offspring import Offspring, leave
 from wakeboard.runtime.processes.output import empty, read_output
-from wakeboard.runtime.processes.wire import Assignment, Frames, Reported, answer_frame, read_assignments
+from wakeboard.runtime.processes.protocol import Assignment, Frames, Reported, answer_frame, read_assignments
 
 _DECODER = json.JSONDecoder()
 _RECEIVE_BYTES = 256 * 1024

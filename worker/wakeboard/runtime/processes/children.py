@@ -17,11 +17,11 @@ from wakeboard.core.outcome import OUTPUT_BYTES
 from wakeboard.core.process.shared_slot import ANYTHING, Started, create_pages
 from wakeboard.runtime.processes.control import Control
 from wakeboard.runtime.processes.events import AppFailed, Event, Ready, TemplateDied, Warned, describe_status
-from wakeboard.runtime.processes.firstborn import Firstborn
 from wakeboard.runtime.processes.memory import Shortage, family_bytes
 from wakeboard.runtime.processes.output import read_output, trim
+from wakeboard.runtime.processes.protocol import Assignment
 from wakeboard.runtime.processes.slot import Slot
-from wakeboard.runtime.processes.wire import Assignment
+from wakeboard.runtime.processes.zygote import Firstborn
 
 _TRIM_SECONDS = 0.1
 _STOP_SECONDS = 1.5

@@ -22,9 +22,9 @@ from wakeboard.config.streams import pass_on
 from wakeboard.config.working_directory import place
 from wakeboard.core.process.process_tree import become_subreaper
 from wakeboard.runtime.processes.events import describe_status
-from wakeboard.runtime.processes.firstborn import Firstborn
-from wakeboard.runtime.processes.leftovers import end_leftovers, new_mark
-from wakeboard.runtime.processes.template import MESSAGE_BYTES, command
+from wakeboard.runtime.processes.fork_server import MESSAGE_BYTES, command
+from wakeboard.runtime.processes.orphans import end_leftovers, new_mark
+from wakeboard.runtime.processes.zygote import Firstborn
 
 _GONE_SECONDS = 0.05
 _KILLED_SECONDS = 1.0
@@ -104,7 +104,7 @@ class Control:
             unless_started.callback(os.close, output)
             given = given | {"pages": self._pages, "control": theirs.fileno()}
             self.template = subprocess.Popen(
-                command("wakeboard.runtime.processes.template", given),
+                command("wakeboard.runtime.processes.fork_server", given),
                 stdin=subprocess.DEVNULL,
                 stdout=printed,
                 stderr=printed,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from wakeboard.core.outcome import Answer
-from wakeboard.runtime.processes.wire import Assignment
+from wakeboard.runtime.processes.protocol import Assignment
 
 
 @dataclass(frozen=True, slots=True)

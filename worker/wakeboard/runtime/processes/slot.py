@@ -23,7 +23,7 @@ from wakeboard.runtime.processes.ending import ended_in_order, word_of_end
 from wakeboard.runtime.processes.events import Died, Event, Finished, Returned, Warned, crash_answer
 from wakeboard.runtime.processes.memory import Shortage
 from wakeboard.runtime.processes.output import create_output, empty, read_output
-from wakeboard.runtime.processes.wire import (
+from wakeboard.runtime.processes.protocol import (
     ANSWER_BYTES,
     Assignment,
     Frames,

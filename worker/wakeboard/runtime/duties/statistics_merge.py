@@ -7,7 +7,7 @@ from time import monotonic
 
 from wakeboard.config import log
 from wakeboard.reporting import hourly_rollups, statistics
-from wakeboard.runtime.duties.thread import Connection
+from wakeboard.runtime.duties.duty_thread import Connection
 
 MERGE_SECONDS = 60.0
 # An hour becomes due once an hour, or when something late is merged.

@@ -21,7 +21,7 @@ from wakeboard.core.text.sanitize import described, first_line
 from wakeboard.database.db import NO_TABLES, DatabaseError, connect, current_revision
 from wakeboard.database.outage_log import Absence, Lack
 from wakeboard.database.refusals import Refusals
-from wakeboard.runtime.duties.hearing import NotHeard
+from wakeboard.runtime.duties.notify_check import NotHeard
 from wakeboard.runtime.duties.presence import Beat
 from wakeboard.runtime.duties.watchdog import Watchdog
 from wakeboard.runtime.loop.channel import DEADLINE_SECONDS, USELESS

@@ -13,7 +13,7 @@ from typing import Any
 
 from wakeboard.core.process.shared_slot import boottime_ns
 from wakeboard.runtime.loop.channel import Rows
-from wakeboard.runtime.processes.wire import Assignment, assignment_of
+from wakeboard.runtime.processes.protocol import Assignment, assignment_of
 
 FENCE = 0.9
 # Ten years: a row may hold any number above 0, Infinity and NaN among them, which no deadline can be made of.

@@ -34,8 +34,8 @@ from wakeboard.core.process.process_tree import (
 from wakeboard.core.process.shared_slot import SlotPage
 from wakeboard.core.text.sanitize import clean_text
 from wakeboard.handlers.registry import JOB_TYPES, load_app, without_handlers
-from wakeboard.runtime.processes import birth, ending, preload
-from wakeboard.runtime.processes.leftovers import wear
+from wakeboard.runtime.processes import ending, preload, spawn
+from wakeboard.runtime.processes.orphans import wear
 
 MESSAGE_BYTES = 128 * 1024
 _TYPES_PER_MESSAGE = 50
@@ -193,11 +193,11 @@ class Template:
         if pid:
             return pid
         try:
-            birth.settle(parent, output)
+            spawn.settle(parent, output)
             for end in (self._control, self._bell, self._bell_rope):
                 end.close()
             given = self._given
-            birth.live(
+            spawn.live(
                 slot, given["pages"], work, given["recycle_runs"], given["recycle_mb"], given["exit_seconds"]
             )
         finally:
@@ -211,7 +211,7 @@ class Template:
         try:
             for fd in kept:
                 os.set_inheritable(fd, True)
-            program = command("wakeboard.runtime.processes.birth", given)
+            program = command("wakeboard.runtime.processes.spawn", given)
             return os.posix_spawn(sys.executable, program, os.environ, setsigmask=STOPS)
         finally:
             os.set_inheritable(self._given["pages"], False)

@@ -9,8 +9,8 @@ from typing import Any
 from wakeboard.queue.engine.claims import LOCK_LIMIT
 from wakeboard.queue.engine.unbegun import listing
 from wakeboard.runtime.loop.channel import Asked, Rows, Script, Statement, StatementFailed, Together, array
-from wakeboard.runtime.loop.front import Front
-from wakeboard.runtime.loop.held import boottime_ns
+from wakeboard.runtime.loop.claim_cursor import Front
+from wakeboard.runtime.loop.in_flight import boottime_ns
 from wakeboard.runtime.loop.turnover import Ends
 
 # Leases run from the claim, and a round asks for one limited type after the other: over a slow link, what it

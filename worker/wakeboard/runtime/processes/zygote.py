@@ -28,7 +28,7 @@ from wakeboard.core.process.process_tree import die_with_parent
 
 # What handlers' processes have loaded anyway: here it is loaded for the supervisor, too.
 from wakeboard.handlers import handler_connection
-from wakeboard.runtime.processes import template
+from wakeboard.runtime.processes import fork_server
 from wakeboard.runtime.processes.preload import hazards
 
 _PAUSE_SECONDS = 0.001
@@ -152,9 +152,9 @@ def _settle(parent: int, control: socket.socket, printed: int) -> None:
 
 
 def _become_template(control: socket.socket) -> NoReturn:
-    data, fds, _, _ = socket.recv_fds(control, template.MESSAGE_BYTES, 1)
+    data, fds, _, _ = socket.recv_fds(control, fork_server.MESSAGE_BYTES, 1)
     if not data:
         os._exit(0)
     message = json.loads(data)
     os.environ.update(message["environment"])
-    template.live({**message["given"], "pages": fds[0], "control": control.detach()})
+    fork_server.live({**message["given"], "pages": fds[0], "control": control.detach()})
