@@ -16,7 +16,7 @@ from tests.conftest import Connection
 from tests.dashboard.remembering import DAY, HOUR, note_removal
 from tests.factories import a_group, a_run, a_type
 from wakeboard.core.errors.error_groups import written
-from wakeboard_dashboard.pages import kept, usual
+from wakeboard_dashboard.pages import baselines, kept
 from wakeboard_dashboard.queries import errors, groups
 from wakeboard_dashboard.queries.errors import Found, Window
 from wakeboard_dashboard.queries.failures import lately, named, remembered
@@ -373,7 +373,7 @@ def test_no_page_keeps_what_a_late_replica_tells(
 ) -> None:
     a_type(connection, "mail")
     passing = {name for name in app.extensions if name.startswith("wakeboard_")}
-    for module in (kept, usual):
+    for module in (kept, baselines):
         monkeypatch.setattr(module, "late_seconds", lambda: 3600.0)
     assert client.get(page).status_code == 200
     settled = {"wakeboard_attention", "wakeboard_cookie", "wakeboard_costs", "wakeboard_has_shop"}

@@ -13,7 +13,7 @@ from tests.conftest import Connection
 from tests.dashboard.apps import overhear
 from tests.dashboard.conftest import assert_fragments_match
 from tests.factories import a_run, a_worker, from_now, insert
-from wakeboard_dashboard.pages import usual
+from wakeboard_dashboard.pages import baselines
 from wakeboard_dashboard.queries.overlong import is_overlong, limit_seconds
 from wakeboard_dashboard.queries.types import Pace
 
@@ -129,7 +129,7 @@ def test_what_is_usual_is_read_once_a_minute(
     overhear(app, lambda sql, _values: asked.append(sql))
     client.get("/_fragments/leases/list")
     assert not [sql for sql in asked if "statistics_" in sql]
-    monkeypatch.setattr(usual, "KEPT", timedelta())
+    monkeypatch.setattr(baselines, "KEPT", timedelta())
     client.get("/_fragments/leases/list")
     assert [sql for sql in asked if "statistics_" in sql]
 

@@ -1,7 +1,7 @@
 """Runs that have run far longer than runs of their type usually take: the rule, and who breaks it.
 
 A stuck run is told of as one: it does not run longer, for all that anybody knows. What is usual is what the
-statistics tell of a type's last day; see ``wakeboard_dashboard.pages.usual``.
+statistics tell of a type's last day; see ``wakeboard_dashboard.pages.baselines``.
 """
 
 from __future__ import annotations

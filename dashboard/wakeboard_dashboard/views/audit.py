@@ -15,8 +15,8 @@ from wakeboard.core.states import VERBS, Role
 from wakeboard.database.tables import audit_log
 from wakeboard.reporting.filters.audit import FIELDS, RESULTS, SOURCES, UNDONE
 from wakeboard.reporting.filters.search import WINDOW
+from wakeboard_dashboard.pages.form_errors import mending
 from wakeboard_dashboard.pages.live import FRAGMENTS, add_page, rows_twin
-from wakeboard_dashboard.pages.mending import mending
 from wakeboard_dashboard.queries import audit
 from wakeboard_dashboard.queries.settled import Settled
 from wakeboard_dashboard.text import targets

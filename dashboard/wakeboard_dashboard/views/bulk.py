@@ -14,8 +14,8 @@ from wakeboard.bulk.start import unconfirmed
 from wakeboard.core.answer import Result
 from wakeboard.core.states import VERBS
 from wakeboard.queue import Answer, selection
-from wakeboard_dashboard.pages import everything, verbs
-from wakeboard_dashboard.pages.confirmed import options_of
+from wakeboard_dashboard.pages import bulk_by_filter, verbs
+from wakeboard_dashboard.pages.bulk_confirmation import options_of
 from wakeboard_dashboard.text import operations as words
 from wakeboard_dashboard.text.formats import number, plural
 from wakeboard_dashboard.web import answers, security
@@ -42,8 +42,8 @@ def ask(verb: str) -> str:
     """Show what would be done to which runs: those chosen, or all that the filter matches."""
     action = VERBS[f"run.{_known(verb)}"]
     security.require(action)
-    if everything.is_asked_instead(request.args.getlist("run")):
-        return everything.ask(verb)
+    if bulk_by_filter.is_asked_instead(request.args.getlist("run")):
+        return bulk_by_filter.ask(verb)
     ids = _ids(request.args.getlist("run"))
     return render_template(
         "confirm.html",
@@ -52,8 +52,8 @@ def ask(verb: str) -> str:
         back=answers.local_path(request.args.get("next")) or answers.came_from() or "/runs",
         fields="runs/_selected.html",
         ids=ids,
-        preview=everything.preview_of(verb, ids),
-        careful=everything.careful_of(verb, ids),
+        preview=bulk_by_filter.preview_of(verb, ids),
+        careful=bulk_by_filter.careful_of(verb, ids),
         words=words,
         watched=verb in rules.WATCHED,
         is_typed=len(ids) > rules.TYPED_ABOVE,
@@ -66,10 +66,10 @@ def ask(verb: str) -> str:
 def ask_json(verb: str) -> Response:
     """Return what ``ask`` shows."""
     security.require(VERBS[f"run.{_known(verb)}"])
-    if everything.is_asked_instead(request.args.getlist("run")):
-        return everything.ask_json(verb)
+    if bulk_by_filter.is_asked_instead(request.args.getlist("run")):
+        return bulk_by_filter.ask_json(verb)
     ids = _ids(request.args.getlist("run"))
-    return jsonify(everything.body_of(everything.preview_of(verb, ids)))
+    return jsonify(bulk_by_filter.body_of(bulk_by_filter.preview_of(verb, ids)))
 
 
 @blueprint.post("/runs/bulk/<verb>")
@@ -82,15 +82,15 @@ def act(verb: str) -> Response:
     action = f"run.{_known(verb)}"
     if (refusal := verbs.refusal_of(VERBS[action], {})) is not None:
         return answers.respond(refusal, "/runs")
-    given = everything.body()
-    if everything.is_asked_instead(given.runs, str(given.fields.get("filter") or "")):
-        return everything.begin(verb, given.fields)
+    given = bulk_by_filter.body()
+    if bulk_by_filter.is_asked_instead(given.runs, str(given.fields.get("filter") or "")):
+        return bulk_by_filter.begin(verb, given.fields)
     ids = _ids(given.runs)
     confirm = given.fields.get("confirm")
     if wrong := unconfirmed(len(ids), None if confirm is None else str(confirm)):
         return _ask_first(verb, ids, given.reason, wrong)
     if options_of(given.fields).any:
-        return everything.begin_on(verb, ids, given.fields)
+        return bulk_by_filter.begin_on(verb, ids, given.fields)
     with writing() as connection:
         found = selection.each(connection, action, ids, g.actor, given.reason)
     whole = summed(verb, found)

@@ -11,7 +11,7 @@ from wakeboard.core.states import FAILING, VERBS, Status
 from wakeboard.database.audit import Actor
 from wakeboard.queue import Answer
 from wakeboard.queue import errors as moves
-from wakeboard_dashboard.pages import everything, failures
+from wakeboard_dashboard.pages import bulk_by_filter, failures
 from wakeboard_dashboard.pages.verbs import add_verb, body, refuse_unread
 from wakeboard_dashboard.queries import groups
 from wakeboard_dashboard.views.alerts import seconds_of
@@ -108,8 +108,8 @@ def retry(fingerprint: str) -> Response | str:
             "confirm.html", verb=verb, says=says, back=back, fields=None, wrong=None, typed={}
         )
     if answers.wanted() == "json":
-        refuse_unread(*everything.HOW)
-        return everything.begin("retry", {**body(), "filter": failures.retry_query(fingerprint)})
+        refuse_unread(*bulk_by_filter.HOW)
+        return bulk_by_filter.begin("retry", {**body(), "filter": failures.retry_query(fingerprint)})
     leads = failures.retry_link(fingerprint)
     if answers.wanted() == "page":
         return answers.see_other(leads)

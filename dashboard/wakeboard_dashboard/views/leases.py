@@ -10,7 +10,7 @@ from sqlalchemy import RowMapping
 
 from wakeboard import queue as transitions
 from wakeboard.core.leases import NAMES, STATES, takeover
-from wakeboard_dashboard.pages import usual
+from wakeboard_dashboard.pages import baselines
 from wakeboard_dashboard.pages.live import add_page
 from wakeboard_dashboard.pages.verbs import add_verb
 from wakeboard_dashboard.queries import leases
@@ -40,7 +40,7 @@ def find() -> dict[str, Any]:
     """Return what runs now, with the state of each lease in words."""
     filters = params.from_request(FIELDS)
     rows = leases.page(reading(), filters)
-    paces = usual.paces({row["job_type"] for row in rows.items})
+    paces = baselines.paces({row["job_type"] for row in rows.items})
     return {
         "filters": filters,
         "rows": rows,

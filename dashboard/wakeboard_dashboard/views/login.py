@@ -10,7 +10,7 @@ from flask import Blueprint, Response, abort, current_app, g, redirect, render_t
 from wakeboard.accounts import users
 from wakeboard.database import audit
 from wakeboard.database.audit import Actor
-from wakeboard_dashboard.pages import again
+from wakeboard_dashboard.pages import form_return
 from wakeboard_dashboard.web import strangers
 from wakeboard_dashboard.web.answers import local_path, see_other
 from wakeboard_dashboard.web.connection import writing
@@ -138,7 +138,7 @@ def _goal(actor: Actor | None = None) -> str:
     if not found or found.startswith(("/_fragments", "/login", "/logout")):
         return "/"
     is_others = actor is not None and request.values.get("whose", actor.name) != actor.name
-    return again.without_reason(found) if is_others else found
+    return form_return.without_reason(found) if is_others else found
 
 
 def _form(token: str = "", says: str = "", name: str = "") -> str:

@@ -16,9 +16,9 @@ from wakeboard.reporting.activity_report import faults, fires, minutes, usual
 from wakeboard.reporting.activity_report.minutes import Ran
 from wakeboard_dashboard.charts import gantt
 from wakeboard_dashboard.pages import failures
+from wakeboard_dashboard.pages.form_errors import mending
 from wakeboard_dashboard.pages.kept import kept
 from wakeboard_dashboard.pages.live import add_page
-from wakeboard_dashboard.pages.mending import mending
 from wakeboard_dashboard.queries import errors
 from wakeboard_dashboard.queries.errors import Window
 from wakeboard_dashboard.queries.nights.hours import KeptMinutes

@@ -13,9 +13,9 @@ from sqlalchemy import RowMapping
 from wakeboard.core.builtin_payloads import command_user, no_worker_for
 from wakeboard.core.text.redaction import redact
 from wakeboard_dashboard.charts.spreads import spread
-from wakeboard_dashboard.pages.existing import missing
+from wakeboard_dashboard.pages.baselines import last_day
 from wakeboard_dashboard.pages.live import add_page
-from wakeboard_dashboard.pages.usual import last_day
+from wakeboard_dashboard.pages.not_found import missing
 from wakeboard_dashboard.queries import hours, one_type
 from wakeboard_dashboard.queries import types as query
 from wakeboard_dashboard.text import schedule

@@ -9,8 +9,8 @@ from flask import Blueprint, abort
 from sqlalchemy import RowMapping
 
 from wakeboard.core.text.redaction import redact
-from wakeboard_dashboard.pages.existing import missing
 from wakeboard_dashboard.pages.live import add_page
+from wakeboard_dashboard.pages.not_found import missing
 from wakeboard_dashboard.queries import asked, one_type, one_worker, workers
 from wakeboard_dashboard.text.changes import changes, hidden
 from wakeboard_dashboard.views.system import loop_error

@@ -12,7 +12,7 @@ from wakeboard.bulk import control, rules
 from wakeboard.core.states import Role
 from wakeboard.core.text.redaction import redact
 from wakeboard_dashboard.charts.shares import WIDTH, shares
-from wakeboard_dashboard.pages.confirmed import filters_of
+from wakeboard_dashboard.pages.bulk_confirmation import filters_of
 from wakeboard_dashboard.pages.filtertext import write_line
 from wakeboard_dashboard.pages.live import add_page, rows_twin
 from wakeboard_dashboard.pages.verbs import add_verb

@@ -11,7 +11,7 @@ from sqlalchemy import RowMapping
 from wakeboard.database.audit import Actor
 from wakeboard.queue import Answer, views
 from wakeboard.reporting.filters.runs import FIELDS
-from wakeboard_dashboard.pages.confirmed import YES
+from wakeboard_dashboard.pages.bulk_confirmation import YES
 from wakeboard_dashboard.pages.filtertext import write_line
 from wakeboard_dashboard.pages.verbs import add_verb, body
 from wakeboard_dashboard.queries import runs

@@ -15,7 +15,7 @@ from wakeboard.core.states import VERBS
 from wakeboard.core.text.redaction import redact
 from wakeboard.database.tables import job_definitions
 from wakeboard.queue import Answer, definitions, editing
-from wakeboard_dashboard.pages.existing import missing
+from wakeboard_dashboard.pages.not_found import missing
 from wakeboard_dashboard.pages.verbs import add_verb, body, refuse_unread
 from wakeboard_dashboard.queries import schedules
 from wakeboard_dashboard.text import schedule as words

@@ -12,7 +12,7 @@ from flask import Blueprint, Response, current_app, g, jsonify, make_response, r
 from wakeboard.queue import Answer, definitions
 from wakeboard.queue.definitions import Definition, DefinitionError
 from wakeboard.queue.manual_enqueue import near
-from wakeboard_dashboard.pages.existing import is_there, missing
+from wakeboard_dashboard.pages.not_found import is_there, missing
 from wakeboard_dashboard.pages.verbs import refuse_unread
 from wakeboard_dashboard.queries import runs
 from wakeboard_dashboard.text import schedule as words

@@ -16,9 +16,9 @@ from wakeboard.database.tables import job_definitions
 from wakeboard.queue import definitions
 from wakeboard.schedules import registered
 from wakeboard_dashboard.charts.marks import marks
-from wakeboard_dashboard.pages.existing import missing
 from wakeboard_dashboard.pages.kept import kept
 from wakeboard_dashboard.pages.live import add_page, rows_twin
+from wakeboard_dashboard.pages.not_found import missing
 from wakeboard_dashboard.pages.verbs import add_verb
 from wakeboard_dashboard.queries import asked, fires, odd_schedules, schedules
 from wakeboard_dashboard.queries.known_schedules import Known

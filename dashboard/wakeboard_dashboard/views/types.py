@@ -18,8 +18,8 @@ from wakeboard.core.text.redaction import redact
 from wakeboard.database.audit import Actor
 from wakeboard.database.tables import job_types
 from wakeboard.queue import Answer, types
+from wakeboard_dashboard.pages.baselines import last_day
 from wakeboard_dashboard.pages.live import add_page
-from wakeboard_dashboard.pages.usual import last_day
 from wakeboard_dashboard.pages.verbs import add_verb, body
 from wakeboard_dashboard.queries import holding
 from wakeboard_dashboard.queries import types as query

@@ -19,7 +19,7 @@ from wakeboard.core.states import VERBS
 from wakeboard.core.text.sanitize import first_line
 from wakeboard.database.db import NO_TABLES, DatabaseError, RefusedError, UnfitError
 from wakeboard.reporting.filters.values import FilterError
-from wakeboard_dashboard.pages import again
+from wakeboard_dashboard.pages import form_return
 from wakeboard_dashboard.web.answers import wanted
 from wakeboard_dashboard.web.security import OPEN_PATHS
 
@@ -109,7 +109,7 @@ def show(code: int, sentence: str, title: str | None = None, more: Elsewhere | N
 
 def _page(code: int, title: str, sentence: str, more: Elsewhere | None) -> str:
     """Return the error as a page; a bare one when the page itself cannot be made."""
-    way = again.back() if request.method in ACTS and code in TRY_AGAIN else None
+    way = form_return.back() if request.method in ACTS and code in TRY_AGAIN else None
     try:
         return render_template(
             "error.html",

@@ -21,8 +21,8 @@ from wakeboard.core.states import Role, Verb
 from wakeboard.database import audit
 from wakeboard.database.audit import NOBODY, Actor
 from wakeboard.queue import token_scope
-from wakeboard_dashboard.pages import again
-from wakeboard_dashboard.pages.existing import missing
+from wakeboard_dashboard.pages import form_return
+from wakeboard_dashboard.pages.not_found import missing
 from wakeboard_dashboard.text.formats import visible
 from wakeboard_dashboard.web import strangers
 from wakeboard_dashboard.web.answers import PROBES, came_from, is_ours, parts_of, wanted
@@ -179,7 +179,7 @@ def _sign_in() -> Response:
     """Answer somebody unknown: 401 for programs, the login page for people."""
     shape = wanted()
     if shape == "page" and request.method in SAFE_METHODS:
-        here = again.path() + request.full_path.removeprefix(request.path).rstrip("?")
+        here = form_return.path() + request.full_path.removeprefix(request.path).rstrip("?")
         return redirect(f"/login?next={quote(here, safe='')}", 303)  # type: ignore[return-value]
     if shape == "htmx":
         page = parts_of(request.headers.get("HX-Current-URL", ""))
@@ -196,7 +196,7 @@ def _sign_in() -> Response:
 
 def _interrupted() -> Response:
     """Answer a form that came after its session had ended: nothing was done, and the same is asked again."""
-    way, whose = again.with_reason(), request.form.get("by", "")
+    way, whose = form_return.with_reason(), request.form.get("by", "")
     query = urlencode({"next": way.address} | ({"whose": whose} if whose else {}), quote_via=quote, safe="")
     page = render_template(
         "signed_out.html",
@@ -204,7 +204,7 @@ def _interrupted() -> Response:
         whose=whose,
         sign_in=f"/login?{query}",
         typed=request.form.get("reason", "").strip()[:500],
-        has_more=again.has_more(),
+        has_more=form_return.has_more(),
     )
     return Response(page, status=401)
 

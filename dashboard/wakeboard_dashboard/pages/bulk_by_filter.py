@@ -18,7 +18,7 @@ from wakeboard.bulk.matching import Preview
 from wakeboard.bulk.start import Wanted, start, unconfirmed
 from wakeboard.core.states import VERBS
 from wakeboard_dashboard.pages import verbs
-from wakeboard_dashboard.pages.confirmed import also_of, filters_of, options_of, seen_of
+from wakeboard_dashboard.pages.bulk_confirmation import also_of, filters_of, options_of, seen_of
 from wakeboard_dashboard.pages.filtertext import write_line
 from wakeboard_dashboard.text import operations as words
 from wakeboard_dashboard.web import answers, security
