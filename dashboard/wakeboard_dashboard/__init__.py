@@ -29,13 +29,13 @@ from wakeboard_dashboard.text import formats
 from wakeboard_dashboard.text.pages import answers as page_answers
 from wakeboard_dashboard.views import BLUEPRINTS
 from wakeboard_dashboard.web import (
-    answers,
     compression,
     connection,
     errors,
     files,
     measuring,
     preferences,
+    responses,
     security,
 )
 from wakeboard_dashboard.web.params import LARGEST_ID
@@ -222,7 +222,7 @@ def _templates(app: Flask, settings: Settings) -> None:
             "more_pages": app.config["MORE_PAGES"],
             **{name: preferences.choice(name) for name in preferences.CHOICES},
             "answers": page_answers(request.path),
-            "waiting_toast": answers.waiting_toast(),
+            "waiting_toast": responses.waiting_toast(),
             "section": _section(),
         }
 
@@ -253,6 +253,6 @@ def _section() -> str:
 def _forget_toast(response: Any) -> Any:
     """Show what a 303 left behind only once."""
     shown = response.mimetype == "text/html" and response.status_code != 303
-    if shown and answers.TOAST_COOKIE in request.cookies and "HX-Request" not in request.headers:
-        response.delete_cookie(answers.TOAST_COOKIE)
+    if shown and responses.TOAST_COOKIE in request.cookies and "HX-Request" not in request.headers:
+        response.delete_cookie(responses.TOAST_COOKIE)
     return response

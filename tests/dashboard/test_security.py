@@ -19,8 +19,8 @@ from wakeboard.database.audit import Actor
 from wakeboard.queue import retry_now
 from wakeboard_dashboard import create_app
 from wakeboard_dashboard.pages.verbs import add_verb
-from wakeboard_dashboard.web import answers, strangers
-from wakeboard_dashboard.web.answers import PROBES
+from wakeboard_dashboard.web import anonymous_throttle, responses
+from wakeboard_dashboard.web.responses import PROBES
 
 BOSS = Actor("cli:boss", Role.ADMIN, "cli")
 PASSWORD = "seven small boats at dawn"
@@ -293,11 +293,11 @@ def test_another_site_cannot_press_a_button(
 
 
 def test_strangers_fill_no_audit_log(anonymous: FlaskClient, connection: Connection) -> None:
-    for _ in range(3 * strangers.MOST_OF_ONE):
+    for _ in range(3 * anonymous_throttle.MOST_OF_ONE):
         assert anonymous.post("/runs/1/retry", headers={"Sec-Fetch-Site": "cross-site"}).status_code == 403
         assert anonymous.post("/login", data={"token": "wrong"}).status_code == 403
     (written,) = connection.execute("SELECT count(*) FROM wakeboard.audit_log").fetchone() or (0,)
-    assert written == strangers.MOST_OF_ONE
+    assert written == anonymous_throttle.MOST_OF_ONE
 
 
 @pytest.mark.parametrize(
@@ -441,10 +441,10 @@ def test_odd_addresses_are_never_a_mistake_of_ours(client: FlaskClient, address:
 @pytest.mark.parametrize("letter", ["a", "ż", "漢", "🙂", '"', "\x01", "\ud83d"])
 def test_a_long_toast_is_cut_so_that_a_browser_keeps_its_cookie(app: Flask, letter: str) -> None:
     with app.test_request_context("/", base_url="https://dashboard.example"):
-        cookie = answers.see_other("/", "Done: " + letter * 5000).headers["Set-Cookie"]
+        cookie = responses.see_other("/", "Done: " + letter * 5000).headers["Set-Cookie"]
     assert len(cookie.encode()) <= 4096
-    value = parse_cookie(cookie)[answers.TOAST_COOKIE]
-    with app.test_request_context("/", headers={"Cookie": f"{answers.TOAST_COOKIE}={value}"}):
-        toast = answers.waiting_toast()
+    value = parse_cookie(cookie)[responses.TOAST_COOKIE]
+    with app.test_request_context("/", headers={"Cookie": f"{responses.TOAST_COOKIE}={value}"}):
+        toast = responses.waiting_toast()
     assert toast is not None and toast[0] == "done"
     assert toast[1].startswith("Done: ") and toast[1].endswith("…") and len(toast[1]) > 300

@@ -25,8 +25,8 @@ from wakeboard_dashboard.pages.live import fragment_tag
 from wakeboard_dashboard.queries.keyset import keyset_page
 from wakeboard_dashboard.text import formats
 from wakeboard_dashboard.web import params
-from wakeboard_dashboard.web.answers import local_path
 from wakeboard_dashboard.web.params import Cursor, WrongFilter, read_cursor, read_filters
+from wakeboard_dashboard.web.responses import local_path
 
 ROOT = Path(__file__).parents[2]
 FIELDS = {"status": params.STATUS, "type": params.TEXT, "since": params.MOMENT, "payload.": params.TEXT}

@@ -21,7 +21,7 @@ from wakeboard_dashboard.pages import verbs
 from wakeboard_dashboard.pages.bulk_confirmation import also_of, filters_of, options_of, seen_of
 from wakeboard_dashboard.pages.filtertext import write_line
 from wakeboard_dashboard.text import operations as words
-from wakeboard_dashboard.web import answers, security
+from wakeboard_dashboard.web import responses, security
 from wakeboard_dashboard.web.connection import as_of, reading, writing
 from wakeboard_dashboard.web.params import Filters, readable
 
@@ -188,7 +188,7 @@ def _begin(
         abort(400, wrong)
     with writing() as connection:
         answer = start(connection, wanted, ids, g.actor, Body((), given).reason)
-    return answers.respond(answer, f"/operations/{answer.id}" if answer.ok else back)
+    return responses.respond(answer, f"/operations/{answer.id}" if answer.ok else back)
 
 
 def _toggled(also: Sequence[str], name: str) -> str | None:

@@ -13,8 +13,8 @@ from typing import Any
 from flask import abort, make_response, render_template, request
 
 from wakeboard_dashboard.pages.live import Query
-from wakeboard_dashboard.web.answers import wanted
 from wakeboard_dashboard.web.params import WrongFilter, readable
+from wakeboard_dashboard.web.responses import wanted
 
 LONGEST = 200
 TIMES = ("since", "until")

@@ -13,7 +13,7 @@ from flask import current_app, request
 from werkzeug.datastructures import MultiDict
 from werkzeug.exceptions import HTTPException
 
-from wakeboard_dashboard.web.answers import came_from
+from wakeboard_dashboard.web.responses import came_from
 
 # What every question takes from its address: where to go afterwards, which runs, and why.
 QUESTION = ("next", "run")

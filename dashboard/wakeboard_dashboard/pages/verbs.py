@@ -18,9 +18,9 @@ from wakeboard.core.states import VERBS, Verb
 from wakeboard.queue import Answer
 from wakeboard.queue.operator import permit
 from wakeboard_dashboard.pages.not_found import require_existing
-from wakeboard_dashboard.web.answers import came_from, local_path, respond, wanted
 from wakeboard_dashboard.web.connection import writing
 from wakeboard_dashboard.web.params import readable
+from wakeboard_dashboard.web.responses import came_from, local_path, respond, wanted
 from wakeboard_dashboard.web.scopes import Scope, declare
 from wakeboard_dashboard.web.security import can, require
 

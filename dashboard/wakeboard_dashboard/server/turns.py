@@ -14,8 +14,8 @@ from time import monotonic
 
 from flask import Flask, g, request
 
-from wakeboard_dashboard.web.answers import PROBES
 from wakeboard_dashboard.web.files import STATIC
+from wakeboard_dashboard.web.responses import PROBES
 
 MOST = 1
 # A page that has had its turn for so long waits for a slow statement, or draws much.

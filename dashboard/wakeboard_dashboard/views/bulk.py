@@ -18,7 +18,7 @@ from wakeboard_dashboard.pages import bulk_by_filter, verbs
 from wakeboard_dashboard.pages.bulk_confirmation import options_of
 from wakeboard_dashboard.text import operations as words
 from wakeboard_dashboard.text.formats import number, plural
-from wakeboard_dashboard.web import answers, security
+from wakeboard_dashboard.web import responses, security
 from wakeboard_dashboard.web.connection import writing
 from wakeboard_dashboard.web.params import LARGEST_PAGE, identifier
 
@@ -49,7 +49,7 @@ def ask(verb: str) -> str:
         "confirm.html",
         verb=action,
         says=words.ASKS[verb].format(runs=plural(len(ids), "run")),
-        back=answers.local_path(request.args.get("next")) or answers.came_from() or "/runs",
+        back=responses.local_path(request.args.get("next")) or responses.came_from() or "/runs",
         fields="runs/_selected.html",
         ids=ids,
         preview=bulk_by_filter.preview_of(verb, ids),
@@ -81,7 +81,7 @@ def act(verb: str) -> Response:
     """
     action = f"run.{_known(verb)}"
     if (refusal := verbs.refusal_of(VERBS[action], {})) is not None:
-        return answers.respond(refusal, "/runs")
+        return responses.respond(refusal, "/runs")
     given = bulk_by_filter.body()
     if bulk_by_filter.is_asked_instead(given.runs, str(given.fields.get("filter") or "")):
         return bulk_by_filter.begin(verb, given.fields)
@@ -94,10 +94,10 @@ def act(verb: str) -> Response:
     with writing() as connection:
         found = selection.each(connection, action, ids, g.actor, given.reason)
     whole = summed(verb, found)
-    if answers.wanted() != "json":
+    if responses.wanted() != "json":
         # Who is told to try again need not look for the runs: those that were moved are “already so”.
         is_over = all(answer.result != "locked" for answer in found)
-        return answers.respond(whole, answers.came_from() or "/runs", clear_selection=is_over)
+        return responses.respond(whole, responses.came_from() or "/runs", clear_selection=is_over)
     counts = Counter(answer.result for answer in found)
     body = {
         "done": counts["done"],
@@ -113,7 +113,7 @@ def act(verb: str) -> Response:
 
 def _ask_first(verb: str, ids: list[int], reason: str | None, wrong: str) -> Response:
     """Lead a page's own button to where the number is typed; refuse everybody else with that sentence."""
-    if answers.wanted() != "htmx":
+    if responses.wanted() != "htmx":
         abort(400, wrong)
     query = urlencode({"run": ids} | ({"reason": reason} if reason else {}), doseq=True)
     return Response(headers={"HX-Redirect": f"/runs/bulk/{verb}?{query}"})

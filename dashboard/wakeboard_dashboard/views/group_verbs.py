@@ -16,7 +16,7 @@ from wakeboard_dashboard.pages.verbs import add_verb, body, refuse_unread
 from wakeboard_dashboard.queries import groups
 from wakeboard_dashboard.views.alerts import seconds_of
 from wakeboard_dashboard.views.error_group import ONE, capped, kept_group
-from wakeboard_dashboard.web import answers, params
+from wakeboard_dashboard.web import params, responses
 from wakeboard_dashboard.web.connection import as_of, reading
 from wakeboard_dashboard.web.security import require
 
@@ -107,11 +107,11 @@ def retry(fingerprint: str) -> Response | str:
         return render_template(
             "confirm.html", verb=verb, says=says, back=back, fields=None, wrong=None, typed={}
         )
-    if answers.wanted() == "json":
+    if responses.wanted() == "json":
         refuse_unread(*bulk_by_filter.HOW)
         return bulk_by_filter.begin("retry", {**body(), "filter": failures.retry_query(fingerprint)})
     leads = failures.retry_link(fingerprint)
-    if answers.wanted() == "page":
-        return answers.see_other(leads)
+    if responses.wanted() == "page":
+        return responses.see_other(leads)
     # htmx's way of going to another page.
     return Response(headers={"HX-Redirect": leads})

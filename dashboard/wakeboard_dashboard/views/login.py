@@ -11,9 +11,9 @@ from wakeboard.accounts import users
 from wakeboard.database import audit
 from wakeboard.database.audit import Actor
 from wakeboard_dashboard.pages import form_return
-from wakeboard_dashboard.web import strangers
-from wakeboard_dashboard.web.answers import local_path, see_other
+from wakeboard_dashboard.web import anonymous_throttle
 from wakeboard_dashboard.web.connection import writing
+from wakeboard_dashboard.web.responses import local_path, see_other
 from wakeboard_dashboard.web.security import cookie_name, identify
 
 blueprint = Blueprint("login", __name__)
@@ -47,7 +47,7 @@ def _by_link(token: str) -> Response | tuple[str, int]:
     with writing() as connection:
         actor = users.consume_login_link(connection, token)
         if actor is None:
-            if strangers.are_told():
+            if anonymous_throttle.are_told():
                 _note(connection, "link", "login.link", "denied")
             return _form(says=SPENT), 403
         return _open(connection, actor)

@@ -21,8 +21,8 @@ from wakeboard_dashboard.queries import schedules
 from wakeboard_dashboard.text import schedule as words
 from wakeboard_dashboard.text import schedule_form as form
 from wakeboard_dashboard.web import params
-from wakeboard_dashboard.web.answers import local_path, respond, wanted
 from wakeboard_dashboard.web.connection import as_of, database, reading, writing
+from wakeboard_dashboard.web.responses import local_path, respond, wanted
 from wakeboard_dashboard.web.security import require
 
 blueprint = Blueprint("schedule_edit", __name__)

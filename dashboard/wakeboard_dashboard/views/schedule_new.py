@@ -19,8 +19,8 @@ from wakeboard_dashboard.text import schedule as words
 from wakeboard_dashboard.text import schedule_form as form
 from wakeboard_dashboard.views.schedule_edit import EDIT, PATH, texts_sent
 from wakeboard_dashboard.web import params
-from wakeboard_dashboard.web.answers import local_path, respond, wanted
 from wakeboard_dashboard.web.connection import as_of, reading, writing
+from wakeboard_dashboard.web.responses import local_path, respond, wanted
 from wakeboard_dashboard.web.security import require
 
 blueprint = Blueprint("schedule_new", __name__)

@@ -16,9 +16,9 @@ from wakeboard_dashboard.pages.fragments import remembered
 from wakeboard_dashboard.pages.live import FRAGMENTS
 from wakeboard_dashboard.text.formats import local
 from wakeboard_dashboard.web import params
-from wakeboard_dashboard.web.answers import came_from, local_path, see_other
 from wakeboard_dashboard.web.connection import as_of
 from wakeboard_dashboard.web.preferences import CHOICES, YEAR_SECONDS, is_zone, zones
+from wakeboard_dashboard.web.responses import came_from, local_path, see_other
 
 blueprint = Blueprint("shell", __name__)
 

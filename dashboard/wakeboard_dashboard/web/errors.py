@@ -20,7 +20,7 @@ from wakeboard.core.text.sanitize import first_line
 from wakeboard.database.db import NO_TABLES, DatabaseError, RefusedError, UnfitError
 from wakeboard.reporting.filters.values import FilterError
 from wakeboard_dashboard.pages import form_return
-from wakeboard_dashboard.web.answers import wanted
+from wakeboard_dashboard.web.responses import wanted
 from wakeboard_dashboard.web.security import OPEN_PATHS
 
 log = logging.getLogger("wakeboard.web")

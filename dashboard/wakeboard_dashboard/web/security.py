@@ -24,10 +24,10 @@ from wakeboard.queue import token_scope
 from wakeboard_dashboard.pages import form_return
 from wakeboard_dashboard.pages.not_found import missing
 from wakeboard_dashboard.text.formats import visible
-from wakeboard_dashboard.web import strangers
-from wakeboard_dashboard.web.answers import PROBES, came_from, is_ours, parts_of, wanted
+from wakeboard_dashboard.web import anonymous_throttle
 from wakeboard_dashboard.web.connection import writing
 from wakeboard_dashboard.web.files import STATIC, fingerprint
+from wakeboard_dashboard.web.responses import PROBES, came_from, is_ours, parts_of, wanted
 from wakeboard_dashboard.web.scopes import Scope, declared
 
 log = logging.getLogger("wakeboard.web")
@@ -229,7 +229,7 @@ def _bearer_alone() -> bool:
 
 def _cross_site(why: str) -> None:
     actor = Actor(NOBODY.name, NOBODY.role, "web", request.remote_addr, g.request_id)
-    if strangers.are_told():
+    if anonymous_throttle.are_told():
         note(actor, "cross_site", "page", request.path, reason=why, result="refused")
     raise Forbidden(f"This request came from another site ({why}) and was refused. Use the page itself.")
 
