@@ -14,7 +14,7 @@ from tests.dashboard.apps import overhear
 from tests.dashboard.conftest import assert_fragments_match
 from tests.factories import a_run, a_worker, from_now, insert
 from wakeboard_dashboard.pages import baselines
-from wakeboard_dashboard.queries.overlong import is_overlong, limit_seconds
+from wakeboard_dashboard.queries.long_running import is_overlong, limit_seconds
 from wakeboard_dashboard.queries.types import Pace
 
 NOW = datetime(2026, 11, 26, 12, 0, tzinfo=UTC)

@@ -17,7 +17,7 @@ from tests.dashboard.conftest import assert_fragments_match, assert_shown_as_tex
 from wakeboard.alerts import checks
 from wakeboard.core.rule_types import KINDS
 from wakeboard_dashboard.charts.spreads import spread
-from wakeboard_dashboard.queries.ended import Bar, Times, Work, busiest_and_slowest
+from wakeboard_dashboard.queries.throughput import Bar, Times, Work, busiest_and_slowest
 
 HOSTILE = "<img src=x onerror=alert(1)>\u202e\"'"
 TABLES = ("statistics_deltas", "statistics_rollups")

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from wakeboard_dashboard.charts.charts import bar_chart, spread_chart
 from wakeboard_dashboard.charts.sparks import layers, sparkline, trend
 from wakeboard_dashboard.charts.spreads import spread
-from wakeboard_dashboard.queries.ended import Bar, Times
+from wakeboard_dashboard.queries.throughput import Bar, Times
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 HOSTILE = "<b>\"'&"

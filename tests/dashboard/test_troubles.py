@@ -15,7 +15,7 @@ from tests.dashboard.test_overview import runs, tiles
 from tests.factories import a_run, a_type, a_worker
 from tests.processes import wait_until
 from wakeboard_dashboard.queries import overview
-from wakeboard_dashboard.queries.troubles import troubles
+from wakeboard_dashboard.queries.attention import troubles
 from wakeboard_dashboard.web.connection import reading
 
 DEAD_ONES = ("'dead'", "{dead}")

@@ -11,8 +11,8 @@ from flask.testing import FlaskClient
 from tests.conftest import Connection
 from tests.factories import a_type
 from wakeboard_dashboard.pages import baselines
-from wakeboard_dashboard.queries import ended, hours
-from wakeboard_dashboard.queries.ended import Times
+from wakeboard_dashboard.queries import hours, throughput
+from wakeboard_dashboard.queries.throughput import Times
 
 TYPES = ("mail", "report")
 
@@ -30,13 +30,13 @@ def ends(connection: Connection, job_type: str, ago: str, table: str = "statisti
 def put_together(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What is put together, as it is: hours of several steps, and the days of types."""
     told: list[str] = []
-    one_bar, pace_of = ended.one_bar, baselines.pace_of
+    one_bar, pace_of = throughput.one_bar, baselines.pace_of
 
-    def an_hour(*arguments: object) -> ended.Bar:
+    def an_hour(*arguments: object) -> throughput.Bar:
         told.append("hour")
         return one_bar(*arguments)  # type: ignore[arg-type]
 
-    def a_day(bars: Sequence[ended.Bar]) -> baselines.Pace:
+    def a_day(bars: Sequence[throughput.Bar]) -> baselines.Pace:
         told.append("day")
         return pace_of(bars)
 
@@ -82,7 +82,7 @@ def test_a_type_tells_the_same_of_its_day_as_the_list(client: FlaskClient, conne
 
 
 def test_a_day_is_another_one_when_an_hour_of_it_is() -> None:
-    bar = ended.Bar(datetime(2026, 3, 2, 12, tzinfo=UTC), 1, 0, Times({20: 1}, 1.0))
+    bar = throughput.Bar(datetime(2026, 3, 2, 12, tzinfo=UTC), 1, 0, Times({20: 1}, 1.0))
     hour: hours.Hour = {"mail": bar}
     day = baselines.Day({bar.start_at: hour})
     assert day.is_of({bar.start_at: hour}) and not day.is_of({bar.start_at: dict(hour)})

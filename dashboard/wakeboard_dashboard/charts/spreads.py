@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
 
-from wakeboard_dashboard.queries.ended import Bar, Times, together
+from wakeboard_dashboard.queries.throughput import Bar, Times, together
 from wakeboard_dashboard.text.formats import duration
 
 HEIGHT = 100

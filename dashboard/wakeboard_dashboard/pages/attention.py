@@ -20,10 +20,11 @@ from wakeboard.alerts.finding import Finding
 from wakeboard.database.db import DatabaseError
 from wakeboard_dashboard.pages import baselines
 from wakeboard_dashboard.pages.kept import kept
-from wakeboard_dashboard.queries import alerts, overview, rising
-from wakeboard_dashboard.queries.overlong import Overlong, overlong
+from wakeboard_dashboard.queries import alerts, overview
+from wakeboard_dashboard.queries import rising_errors as rising
+from wakeboard_dashboard.queries.attention import Troubles, troubles
+from wakeboard_dashboard.queries.long_running import Overlong, overlong
 from wakeboard_dashboard.queries.overview import Counts
-from wakeboard_dashboard.queries.troubles import Troubles, troubles
 from wakeboard_dashboard.text.verdict import untold
 from wakeboard_dashboard.web.connection import as_of, may_ask_in_passing, reading
 

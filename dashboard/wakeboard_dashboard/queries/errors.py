@@ -19,7 +19,7 @@ from sqlalchemy.types import ARRAY, DateTime, Text
 from wakeboard.core.states import FAILING, FAILURES, sql_list
 from wakeboard.database.tables import job_attempts, workers
 from wakeboard.reporting.activity_report.faults import UNKNOWN
-from wakeboard_dashboard.queries import tallies
+from wakeboard_dashboard.queries import error_counts
 from wakeboard_dashboard.queries.groups import Kept, Sameness, by_number
 
 CAP, RUNS_CAP = 20_000, 10_000
@@ -119,9 +119,9 @@ def tried(connection: Connection, window: Window) -> Found:
     They are MOST_GROUPS, and those with as many attempts as the last of them.
     """
     values = {"since": window.since, "until": window.until, "most": MOST_GROUPS}
-    rows = connection.execute(tallies.most_tried(cap=CAP, by_number=True), values).all()
+    rows = connection.execute(error_counts.most_tried(cap=CAP, by_number=True), values).all()
     if any(row.code is None for row in rows):
-        rows = connection.execute(tallies.most_tried(cap=CAP, by_number=False), values).all()
+        rows = connection.execute(error_counts.most_tried(cap=CAP, by_number=False), values).all()
     groups = [
         Group(code, job_type, number, None, count, first_at=first_at, last_at=last_at)
         for code, job_type, number, count, first_at, last_at, _ in rows
@@ -131,7 +131,7 @@ def tried(connection: Connection, window: Window) -> Found:
 
 def steps_of(connection: Connection, window: Window, found: Sequence[Group]) -> list[Sequence[int]]:
     """Return the buckets of each group that ``tried`` found."""
-    statement = tallies.steps_of(cap=CAP, by_number=_all_have_numbers(found))
+    statement = error_counts.steps_of(cap=CAP, by_number=_all_have_numbers(found))
     values = {"since": window.since, "until": window.until, "starts": window.starts, **_asked(found)}
     buckets: list[Sequence[int]] = [NO_STEPS] * len(found)
     for place, steps, counts in connection.execute(statement, values) if found else ():
@@ -181,7 +181,7 @@ def every(
 def _counted(
     connection: Connection, window: Window, most: int | None, apart: bool, *, by_number: bool
 ) -> Sequence[Row[Any]]:
-    statement = tallies.statement(
+    statement = error_counts.statement(
         cap=CAP,
         runs_cap=RUNS_CAP,
         code=window.code is not None,

@@ -14,8 +14,8 @@ from typing import Any
 from sqlalchemy import Connection, Row, text
 
 from wakeboard.core.states import FAILURES, sql_list
-from wakeboard_dashboard.queries.ended import WINDOWS, Bar, Times, one_bar, summed_hour
 from wakeboard_dashboard.queries.hourly import Memory, Source, hourly
+from wakeboard_dashboard.queries.throughput import WINDOWS, Bar, Times, one_bar, summed_hour
 
 DAY = WINDOWS["24h"]
 Hour = Mapping[str, Bar]

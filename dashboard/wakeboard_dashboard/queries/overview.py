@@ -37,7 +37,7 @@ from wakeboard.reporting import worker_states
 from wakeboard.schedules.broken_schedules import IS_UNFIREABLE
 from wakeboard_dashboard.queries.effects import IS_UNCONFIRMED
 from wakeboard_dashboard.queries.fixed import fixed
-from wakeboard_dashboard.queries.held import standing
+from wakeboard_dashboard.queries.running import standing
 from wakeboard_dashboard.queries.schedules import MISSED_LATELY
 
 CAP = 10_000

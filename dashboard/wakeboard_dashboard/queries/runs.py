@@ -36,8 +36,8 @@ from wakeboard.database.tables import job_definitions, job_runs, job_types
 from wakeboard.reporting.filters.conditions import Hidden
 from wakeboard.reporting.filters.search import Search, Start
 from wakeboard.reporting.filters.search import search as filtered
-from wakeboard_dashboard.queries.held import IS_LEASE_ENDED, IS_SILENT, IS_STUCK
 from wakeboard_dashboard.queries.keyset import Rows, beyond, keyset_page
+from wakeboard_dashboard.queries.running import IS_LEASE_ENDED, IS_SILENT, IS_STUCK
 from wakeboard_dashboard.web.params import Filters, WrongFilter, read_cursor
 
 CAP = 10_000

@@ -11,7 +11,7 @@ from sqlalchemy import RowMapping
 from wakeboard.core.text.redaction import redact
 from wakeboard_dashboard.pages.live import add_page
 from wakeboard_dashboard.pages.not_found import missing
-from wakeboard_dashboard.queries import asked, one_type, one_worker, workers
+from wakeboard_dashboard.queries import last_actions, one_type, one_worker, workers
 from wakeboard_dashboard.text.changes import changes, hidden
 from wakeboard_dashboard.views.system import loop_error
 from wakeboard_dashboard.views.workers import ASKED, COLOURS, PATH, path_of, why_not
@@ -38,7 +38,7 @@ def find(name: str) -> dict[str, Any]:
         "state": state,
         "colour": COLOURS[state],
         "running": one_worker.running(reading(), name),
-        "asked": asked.latest(reading(), "worker", [name], ASKED),
+        "asked": last_actions.latest(reading(), "worker", [name], ASKED),
         "why_not": why_not(row),
         "path": path_of(name),
     }

@@ -24,7 +24,7 @@ from wakeboard_dashboard.pages.live import FRAGMENTS, add_page
 from wakeboard_dashboard.pages.not_found import missing
 from wakeboard_dashboard.queries import leases
 from wakeboard_dashboard.queries import run as query
-from wakeboard_dashboard.queries.overlong import is_overlong
+from wakeboard_dashboard.queries.long_running import is_overlong
 from wakeboard_dashboard.queries.waiting import waiting
 from wakeboard_dashboard.text.attempt import after
 from wakeboard_dashboard.text.changes import hidden

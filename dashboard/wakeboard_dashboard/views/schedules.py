@@ -20,7 +20,7 @@ from wakeboard_dashboard.pages.kept import kept
 from wakeboard_dashboard.pages.live import add_page, rows_twin
 from wakeboard_dashboard.pages.not_found import missing
 from wakeboard_dashboard.pages.verbs import add_verb
-from wakeboard_dashboard.queries import asked, fires, odd_schedules, schedules
+from wakeboard_dashboard.queries import fires, last_actions, odd_schedules, schedules
 from wakeboard_dashboard.queries.known_schedules import Known
 from wakeboard_dashboard.text import schedule as words
 from wakeboard_dashboard.text.changes import changes, hidden, whole
@@ -93,7 +93,7 @@ def _strip(runs: str, timezone: str, zone: tzinfo) -> Strip:
 def pauses(definitions: Sequence[RowMapping]) -> dict[str, RowMapping]:
     """Return by name who paused those that are paused, when and why, as far as the audit log knows."""
     names = [row["name"] for row in definitions if not row["enabled"]]
-    found = asked.latest(reading(), "schedule", names, ["schedule.pause"])
+    found = last_actions.latest(reading(), "schedule", names, ["schedule.pause"])
     return {name: row for (name, _), row in found.items()}
 
 

@@ -10,7 +10,7 @@ from functools import cache
 from sqlalchemy import TextClause, text
 
 from wakeboard.core.states import Status
-from wakeboard_dashboard.queries.tallies import FAILED, FAILS_NOW, narrowed
+from wakeboard_dashboard.queries.error_counts import FAILED, FAILS_NOW, narrowed
 
 _ATTEMPTS = """
 SELECT string_agg(timestamptz_send(finished_at), '') AS times,

@@ -14,8 +14,8 @@ from sqlalchemy import Connection, text
 
 from wakeboard.core import leases
 from wakeboard.core.states import Status
-from wakeboard_dashboard.queries.held import LONG_MINUTES
 from wakeboard_dashboard.queries.overview import CAP, GROUPS
+from wakeboard_dashboard.queries.running import LONG_MINUTES
 from wakeboard_dashboard.queries.types import Pace
 
 # The rule: over TIMES what 95 % of those that succeeded took, and over LEAST_SECONDS; of at least FEWEST.
