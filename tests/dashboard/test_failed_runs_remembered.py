@@ -20,7 +20,7 @@ from wakeboard_dashboard.queries.errors import Window
 from wakeboard_dashboard.queries.failures import lately, runs
 from wakeboard_dashboard.queries.failures.remembered import Memory
 from wakeboard_dashboard.queries.failures.runs import Runs
-from wakeboard_dashboard.queries.nights.whole import Night
+from wakeboard_dashboard.queries.nights.report import Night
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from wakeboard_dashboard.queries.errors import Window
 from wakeboard_dashboard.queries.failures import lately, recovered
 from wakeboard_dashboard.queries.failures.recovered import Recovered
 from wakeboard_dashboard.queries.failures.remembered import Memory
-from wakeboard_dashboard.queries.nights.whole import Night
+from wakeboard_dashboard.queries.nights.report import Night
 
 
 def a_recovery(connection: Connection, at: datetime, attempts: int) -> int:

@@ -22,7 +22,7 @@ from wakeboard_dashboard.pages.live import add_page
 from wakeboard_dashboard.queries import errors
 from wakeboard_dashboard.queries.errors import Window
 from wakeboard_dashboard.queries.nights.hours import KeptMinutes
-from wakeboard_dashboard.queries.nights.whole import Night
+from wakeboard_dashboard.queries.nights.report import Night
 from wakeboard_dashboard.queries.settled import Settled
 from wakeboard_dashboard.text import night as words
 from wakeboard_dashboard.text.formats import duration
