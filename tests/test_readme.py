@@ -1,4 +1,4 @@
-"""The README is held to the program: its tables to wakeboard.core.states, its commands to the command line."""
+"""The README is held to the program: its tables to core.states, its commands to the command line."""
 
 from __future__ import annotations
 

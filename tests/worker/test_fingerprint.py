@@ -131,7 +131,8 @@ def test_a_group_has_the_same_number_in_every_process_and_version() -> None:
     trace = TRACE.format(release="1", line=1)
     assert group_of("mail", "smtp_down", "The mail server did not answer.").fingerprint == "049df05ce6fe7"
     assert group_of("mail", "OSError", "[Errno 111] Connection refused", trace).fingerprint == "662424f203924"
-    code = "from wakeboard.core.errors.error_groups import group_of; print(group_of('mail', 'x', 'ünï 7').fingerprint)"
+    load = "from wakeboard.core.errors.error_groups import group_of"
+    code = f"{load}; print(group_of('mail', 'x', 'ünï 7').fingerprint)"
     seen = {
         subprocess.run(
             [sys.executable, "-c", code], cwd=ROOT, env=surroundings(None, {"PYTHONHASHSEED": seed}),

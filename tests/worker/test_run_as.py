@@ -60,7 +60,8 @@ def test_who_is_not_root_registers_its_own_commands_alone_and_runs_no_others() -
     look = (
         "from wakeboard.handlers.registry import JOB_TYPES, load_app; load_app(None);"
         "print(sorted(name for name in JOB_TYPES if name.startswith('command')));"
-        "from wakeboard.handlers.builtin.command import command; from wakeboard.handlers.context import Context;"
+        "from wakeboard.handlers.builtin.command import command;"
+        "from wakeboard.handlers.context import Context;"
         "command(Context(run_id=1, job_type='command:root'))"
     )
     said = subprocess.run(
@@ -69,8 +70,8 @@ def test_who_is_not_root_registers_its_own_commands_alone_and_runs_no_others() -
     )  # fmt: skip
     assert said.stdout == f"['command', 'command:{OTHER}']\n"
     assert said.stderr.endswith(
-        f"wakeboard.core.outcome.Permanent: This is a command of 'root', and its worker runs as '{OTHER}', which "
-        "may not run it: start a worker as root.\n"
+        f"wakeboard.core.outcome.Permanent: This is a command of 'root', and its worker runs as '{OTHER}', "
+        "which may not run it: start a worker as root.\n"
     )
 
 

@@ -1,4 +1,4 @@
-"""The typed line of filters as query arguments; ``wakeboard.reporting.filters.line`` reads and writes the line itself.
+"""The typed line of filters as query arguments; ``reporting.filters.line`` reads and writes the line itself.
 
 The line is what an operator types; the address bar keeps the canonical query string.
 """

@@ -2,7 +2,7 @@
 
 Each is read from an index alone, newest first and at most a cap of its own: failed attempts, failed runs,
 dead runs. A group is a code, a type and a number; the same three in all parts. A number stands for one code
-and one type (``wakeboard.core.errors.error_groups``): where each is known, rows are told apart by it alone, which is
+and one type (``core.errors.error_groups``): where each is known, rows are told apart by it alone, which is
 quicker. Attempts stand alone as well, for a night: it tells what became of their runs.
 """
 

@@ -81,7 +81,8 @@ SELECT definition_id,
     coalesce(array_agg(came_back) FILTER (WHERE is_watched), '{{}}') AS back
 FROM (SELECT * FROM judged ORDER BY definition_id, id) AS judged GROUP BY definition_id""")
 # Whether one of the latest runs may be odd, by indexes but for what was run again: none is if all are plain
-# fires (wakeboard.database.index_predicates), and none was run again. So many in less than as many days are near, some of them.
+# fires (database.index_predicates), and none was run again. So many in less than as many days are near,
+# some of them.
 _SURVEYED = f"""
 SELECT d.id AS definition_id, fires < runs OR of_fires.is_odd OR {{ran_again}} AS is_odd,
     last_at - first_at < (kept - 1) * interval '1 day' AS is_near, first_at, last_at, newest,

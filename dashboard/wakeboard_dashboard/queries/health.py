@@ -61,7 +61,7 @@ FROM wakeboard.job_runs AS r WHERE r.status = '{Status.RUNNING.value}'
 
 
 def duties(connection: Connection) -> list[Loop]:
-    """Return the loops of every process that is not known to be gone; see ``wakeboard.reporting.heartbeats``."""
+    """Return the loops of every process that is not known to be gone; see ``reporting.heartbeats``."""
     return [Loop(*row) for row in connection.exec_driver_sql(heartbeats.LOOPS)]
 
 
@@ -71,7 +71,7 @@ def abandoned(connection: Connection) -> bool:
 
 
 def unfireable(connection: Connection) -> int:
-    """Return how many enabled schedules cannot fire, at most one more than ``wakeboard.schedules.broken_schedules.MOST``."""
+    """Return how many enabled schedules cannot fire, at most one more than ``broken_schedules.MOST``."""
     return len(connection.exec_driver_sql(UNFIREABLE).all())
 
 

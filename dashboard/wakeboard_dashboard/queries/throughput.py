@@ -72,7 +72,7 @@ class Work(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """How long something took, as counts by bucket of wakeboard.reporting.statistics, and the longest of all."""
+    """How long something took, as counts by bucket of reporting.statistics, and the longest of all."""
 
     buckets: Mapping[int, int] = field(default_factory=dict)
     longest_seconds: float = 0.0

@@ -1,1 +1,1 @@
-"""What every page stands on: security, errors, parameters, static files, the database session, request metrics."""
+"""What every page stands on: security, errors, parameters, files, the database session, request metrics."""

@@ -90,7 +90,7 @@ def guard() -> Response | None:
 
 
 def _keep_to_types(actor: Actor) -> None:
-    """Let a token for some job types reach what ``wakeboard_dashboard.web.scopes`` declares for it, nothing else.
+    """Let a token for some job types reach what ``web.scopes`` declares for it, nothing else.
 
     Raises NotFound for a run of another type, as for one that is not there; Forbidden for everything else.
     An address that does not exist is left to say so.

@@ -52,7 +52,7 @@ def create_token(
 ) -> str:
     """Return a new token (``wb_…``), which cannot be shown again; it ends after ``days``, None: never.
 
-    With ``job_types`` it is for runs of these types alone (``wakeboard.queue.token_scope``), known yet or not. Raises
+    With ``job_types`` it is for runs of these types alone (``queue.token_scope``), known yet or not. Raises
     AccountError when the name is taken or wrong, a type's name cannot be one, or the actor may not.
     """
     require(connection, actor, "token.change", "token", name)

@@ -1,4 +1,4 @@
-"""The report of a night as a message: asked of the tables by ``wakeboard.reporting.activity_report``, set as a mail and as JSON.
+"""The report of a night as a message: asked by ``reporting.activity_report``, set as a mail and as JSON.
 
 Like every message it carries names and counts, never a payload, the text of an error or a person's reason.
 """

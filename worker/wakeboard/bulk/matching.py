@@ -24,7 +24,7 @@ from wakeboard.reporting.filters.values import LARGEST_ID, Asked
 Connection = psycopg.Connection[Any]
 _DIALECT = dialect.dialect()  # type: ignore[no-untyped-call]
 
-# Filters that no index serves look at so many windows of wakeboard.reporting.filters.search.WINDOW runs, newest first.
+# Filters that no index serves look at so many windows of reporting.filters.search.WINDOW runs, newest first.
 WINDOWS = 5
 # What is left for its state is counted up to here, a state.
 CAP = 10_000

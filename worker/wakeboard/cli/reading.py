@@ -71,8 +71,8 @@ CROSS JOIN LATERAL (
 ) AS here ORDER BY t.name
 """
 WORKERS = f"""
-SELECT {worker_states.rank("w")} AS rank, w.id, w.name, w.hostname, w.pid, w.version, w.running, w.concurrency,
-    w.job_types, w.is_tick, w.started_at, w.seen_at,
+SELECT {worker_states.rank("w")} AS rank, w.id, w.name, w.hostname, w.pid, w.version, w.running,
+    w.concurrency, w.job_types, w.is_tick, w.started_at, w.seen_at,
     extract(epoch FROM now() - w.seen_at)::float8 AS seen_seconds_ago,
     w.drain_requested_at, w.stop_requested_at, w.stopping_at, w.stopped_at
 FROM wakeboard.workers AS w WHERE %(with_stopped)s OR {worker_states.is_recent("w")}

@@ -162,7 +162,7 @@ def connect(
 
     ``url`` is any libpq URL or key=value string (several hosts allowed: the writable one is chosen);
     ``name`` appears as application_name. A server that does not answer a statement for ``answer_seconds`` is
-    given up (None: never), see ``wakeboard.database.answer_timeout``. Raises UnfitError when the server is too old or
+    given up (None: never), see ``database.answer_timeout``. Raises UnfitError when the server is too old or
     the database is not in UTF8, RefusedError when a server answers and refuses, and DatabaseError when
     nothing answers.
     """

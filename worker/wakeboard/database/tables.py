@@ -622,7 +622,7 @@ statistics_hours_of_types = _summed(
     Column("job_type", Text, primary_key=True),
 )
 
-# ``id`` is what job_runs.error_group and job_attempts.error_group hold; wakeboard.core.errors.error_groups makes it.
+# ``id`` is what job_runs.error_group and job_attempts.error_group hold; core.errors.error_groups makes it.
 error_groups = Table(
     "error_groups",
     metadata,

@@ -11,7 +11,7 @@ from datetime import datetime
 from wakeboard.core.time.durations import format_duration
 
 # No transaction of ours lives longer: a statement of ours ends after 30 s, and so does a session of ours that
-# idles inside a transaction (see wakeboard.database.db). What is open for longer is somebody else's, or a handler's.
+# idles inside a transaction (see database.db). What is open for longer is somebody else's, or a handler's.
 LONG_TRANSACTION_SECONDS = 60
 # Behind a snapshot that old claims were measured at a quarter of their pace (200,000 runs churned).
 MANY_TRANSACTIONS = 100_000

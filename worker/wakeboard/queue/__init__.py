@@ -1,4 +1,4 @@
-"""Every write to the queue: one move, one guarded statement, one function. See ``wakeboard.core.states.MOVES``.
+"""Every write to the queue: one move, one guarded statement, one function. See ``core.states.MOVES``.
 
 ``engine`` has the worker's moves as statements, ``operator`` the buttons on runs, ``definitions`` and
 ``types`` the buttons on schedules and job types, ``enqueue`` and ``enqueue_many`` the front door. Nothing

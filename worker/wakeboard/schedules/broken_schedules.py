@@ -1,6 +1,6 @@
 """Enabled schedules that cannot fire: which, and why. One question for all who tell of them. No imports.
 
-A worker that comes to one notes why with it (``wakeboard.schedules.scheduler``): its zone is not known, its text cannot
+A worker that comes to one notes why with it (``schedules.scheduler``): its zone is not known, its text cannot
 be read, or has no time; or the database refuses its run, which is tried again each minute. A run that is made
 and an edit take the note away.
 """

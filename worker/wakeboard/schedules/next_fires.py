@@ -1,7 +1,7 @@
 """When a schedule will fire, and why each odd fire is where it is. Pure; bounded in fires and in time.
 
 Odd is what a person would not read out of the five fields: a wall time that the clocks skip or repeat (which
-``wakeboard.core.time.cron`` tells), a month without the wanted day, and a day that matches only one of two day fields.
+``core.time.cron`` tells), a month without the wanted day, and a day that matches only one of two day fields.
 """
 
 from __future__ import annotations

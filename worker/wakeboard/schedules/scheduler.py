@@ -1,7 +1,7 @@
 """Firing schedules: what is due becomes a run or a missed fire, and the next fire is set, in one transaction.
 
 Any number of processes may do this at once: definitions are locked with skip locked, and a fire is unique
-by (definition, instant). Which instants are due, and which of them fire, is decided by ``wakeboard.schedules.planner``.
+by (definition, instant). Which instants are due, and which of them fire, is decided by ``schedules.planner``.
 
 A run that the database refuses (a rule of its owner on the tables) holds up its own schedule alone: its fire
 stays due, ``error`` says why, and it is tried again each minute. Once the rule lets it through it is as late

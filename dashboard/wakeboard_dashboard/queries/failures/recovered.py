@@ -1,7 +1,8 @@
 """The runs that succeeded only after failures, where they are many: what ended a while ago is remembered.
 
-A run that succeeded stays so (``wakeboard.core.states``). The answers are those of ``wakeboard.reporting.activity_report.faults``,
-which is asked where nothing is remembered of a window. Knows no request.
+A run that succeeded stays so (``core.states``). The answers are those of
+``reporting.activity_report.faults``, which is asked where nothing is remembered of a window. Knows no
+request.
 """
 
 from __future__ import annotations

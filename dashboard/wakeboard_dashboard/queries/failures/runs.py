@@ -1,8 +1,9 @@
 """The runs that failed in a night, where they are many: what is final of them is remembered.
 
-Attempts that failed a while ago are as they were, and a run that succeeded stays so (``wakeboard.core.states``).
+Attempts that failed a while ago are as they were, and a run that succeeded stays so (``core.states``).
 Asked for are attempts that are newer, and how the other runs stand. The answers are those of
-``wakeboard.reporting.activity_report.faults``, which is asked where nothing is remembered of a window. Knows no request.
+``reporting.activity_report.faults``, which is asked where nothing is remembered of a window. Knows no
+request.
 """
 
 from __future__ import annotations

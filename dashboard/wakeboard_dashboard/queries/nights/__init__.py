@@ -1,1 +1,1 @@
-"""The page of a night: ``whole.Night`` puts answers of ``wakeboard.reporting.activity_report`` and of other pages together."""
+"""The page of a night: ``report.Night`` joins answers of ``reporting.activity_report`` and of other pages."""

@@ -1,1 +1,1 @@
-"""Alembic migrations of schema ``wakeboard``; run by ``wakeboard.database.db.migrate`` under an advisory lock."""
+"""Alembic migrations of schema ``wakeboard``; run by ``database.db.migrate`` under an advisory lock."""

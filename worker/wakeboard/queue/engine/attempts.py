@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from wakeboard.core.errors.error_groups import QUIET_DAYS
 
-# Half powers of two of milliseconds, 0 to 63: what wakeboard.reporting.statistics turns back into percentiles.
+# Half powers of two of milliseconds, 0 to 63: what reporting.statistics turns back into percentiles.
 # (``extract`` would give a numeric, which becomes a float by way of its digits.)
 _BUCKET = "least(63, greatest(0, ceil(2 * ln(greatest(0.001, {ms})) / 0.6931471805599453 + 20)))::smallint"
 
@@ -48,8 +48,9 @@ history AS (
 
 
 # The error groups of ``moved`` whose rows carry a template: made when new, else seen again. A template
-# is sent once a minute per group (wakeboard.runtime.loop.error_group_throttle), so many failures of one kind do not queue at one row;
-# a row that somebody holds, be it to mute it, is skipped. In the order of their ids, or two batches deadlock.
+# is sent once a minute per group (runtime.loop.error_group_throttle), so many failures of one kind do not
+# queue at one row; a row that somebody holds, be it to mute it, is skipped. In the order of their
+# ids, or two batches deadlock.
 GROUPED = f"""
 met AS (
     INSERT INTO wakeboard.error_groups (id, fingerprint, error_code, job_type, template, frame, first_run_id)

@@ -1,8 +1,8 @@
 """What the page of a night asks of the fires of schedules: which were late, or ran beside the one before.
 
-A plain fire (``wakeboard.database.index_predicates``) was not late, and none was beside it. The others are in two indexes of
-their own, those under way and those that ended, so that a night costs what was odd in it, however many fires
-it had. At most CAP of each are read one by one, and MANY walked over.
+A plain fire (``database.index_predicates``) was not late, and none was beside it. The others are in two
+indexes of their own, those under way and those that ended, so that a night costs what was odd in it, however
+many fires it had. At most CAP of each are read one by one, and MANY walked over.
 """
 
 from __future__ import annotations

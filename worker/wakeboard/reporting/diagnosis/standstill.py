@@ -39,7 +39,8 @@ def standstill(job_type: str) -> str:
     return f"""CASE
         WHEN {job_type} IN ({types} WHERE t.paused_at IS NOT NULL) THEN 'paused'
         WHEN {job_type} IN ({types} WHERE coalesce(t.max_running_operator, t.max_running) = 0) THEN 'limit'
-        WHEN {job_type} IN (SELECT unnest(w.job_types) {workers} WHERE {worker_states.is_claiming("w")}) THEN NULL
+        WHEN {job_type} IN (SELECT unnest(w.job_types) {workers} WHERE {worker_states.is_claiming("w")})
+            THEN NULL
         WHEN {job_type} IN (SELECT unnest(w.job_types) {workers} WHERE {ticked}) THEN NULL
         ELSE 'worker' END"""
 
