@@ -48,12 +48,11 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return home / "bin"
 
 
-def run(command: list[str], folder: Path, environment: dict[str, str] | None = None) -> str:
+def run(command: list[str], folder: Path) -> str:
     """Run a command to its good end, away from the checkout's variables; return what it printed."""
     done = subprocess.run(
-        command, cwd=folder, env=surroundings(None, AWAY | (environment or {})), capture_output=True,
-        text=True, timeout=120,
-    )  # fmt: skip
+        command, cwd=folder, env=surroundings(None, AWAY), capture_output=True, text=True, timeout=120
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
