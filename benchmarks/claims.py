@@ -30,7 +30,7 @@ from worker.db import configure, connect, migrate
 from worker.loop.channel import array
 from worker.loop.claiming import WINDOW
 from worker.loop.front import Front
-from worker.transitions.engine.claims import WHOLE, claim
+from worker.transitions.engine.claims import FROM_FIRST, claim
 from worker.transitions.engine.planning import PLANNING
 
 OPEN, AHEAD = "open", "ahead"
@@ -136,7 +136,7 @@ def measure_types(
     statement = claim(limit, past_locks=not ours)
     locked, written = 0, 0
     for round_ in range(31):
-        looked = next(front.tries(names, limit)).values if ours else WHOLE
+        looked = next(front.tries(names, limit)).values if ours else FROM_FIRST
         places = [array(each).decode() for each in looked]
         values = (names, "w1", 30.0, *places)
         connection.execute("BEGIN")
@@ -189,7 +189,7 @@ def main() -> None:
             for scene in SCENES:
                 fill(ours, scene, chosen.ahead)
                 print(f"{chosen.ahead if SCENES[scene][4] else 0:,} runs {scene}")
-                values = (["open", "ahead"], "w1", 30.0, *WHOLE)
+                values = (["open", "ahead"], "w1", 30.0, *FROM_FIRST)
                 tell("wakeboard", measure(ours, claim(BATCH), values, chosen.claims))
                 # Only now: a planner that sees both indexes may take the wrong one for ours.
                 plain.execute(PLAIN_INDEX)

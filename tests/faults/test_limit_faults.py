@@ -19,7 +19,7 @@ from tests.processes import wait_until
 from worker import db, transitions
 from worker.audit import Actor
 from worker.states import Role
-from worker.transitions.engine.claims import WHOLE, claim
+from worker.transitions.engine.claims import FROM_FIRST, claim
 from worker.transitions.engine.planning import PLANNING
 
 Measured = Callable[[str], None]
@@ -123,7 +123,7 @@ def explained(connection: Connection) -> dict[str, Any]:
     with connection.transaction(force_rollback=True):
         row = (
             RawCursor(connection)
-            .execute(explain.encode(), (["open", "paused", "probed"], "w1", 30.0, *WHOLE))
+            .execute(explain.encode(), (["open", "paused", "probed"], "w1", 30.0, *FROM_FIRST))
             .fetchone()
         )
     assert row is not None

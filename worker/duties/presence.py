@@ -13,7 +13,7 @@ import psycopg
 from worker import __version__
 from worker.liveness import Beat as Beat
 from worker.transitions import sayings
-from worker.transitions.engine.unbegun import FORGET_OTHERS
+from worker.transitions.engine.unbegun import FORGET_ENDED
 from worker.transitions.types import PUBLISH
 
 REGISTER = """
@@ -100,4 +100,4 @@ class Presence:
     def forget_old(self, connection: psycopg.Connection[Any]) -> None:
         """Remove workers that ended or fell silent a week ago, and what is listed of attempts that ended."""
         _run(connection, FORGET_OLD)
-        _run(connection, FORGET_OTHERS)
+        _run(connection, FORGET_ENDED)
