@@ -28,7 +28,7 @@ import psycopg
 from wakeboard.database import embedded
 from wakeboard.database.db import configure, connect, migrate
 from wakeboard.database.planning import PLANNING
-from wakeboard.queue.engine.claims import WHOLE, claim
+from wakeboard.queue.engine.claims import FROM_FIRST, claim
 from wakeboard.runtime.loop.channel import array
 from wakeboard.runtime.loop.claim_cursor import Front
 from wakeboard.runtime.loop.claiming import WINDOW
@@ -136,7 +136,7 @@ def measure_types(
     statement = claim(limit, past_locks=not ours)
     locked, written = 0, 0
     for round_ in range(31):
-        looked = next(front.tries(names, limit)).values if ours else WHOLE
+        looked = next(front.tries(names, limit)).values if ours else FROM_FIRST
         places = [array(each).decode() for each in looked]
         values = (names, "w1", 30.0, *places)
         connection.execute("BEGIN")
@@ -189,7 +189,7 @@ def main() -> None:
             for scene in SCENES:
                 fill(ours, scene, chosen.ahead)
                 print(f"{chosen.ahead if SCENES[scene][4] else 0:,} runs {scene}")
-                values = (["open", "ahead"], "w1", 30.0, *WHOLE)
+                values = (["open", "ahead"], "w1", 30.0, *FROM_FIRST)
                 tell("wakeboard", measure(ours, claim(BATCH), values, chosen.claims))
                 # Only now: a planner that sees both indexes may take the wrong one for ours.
                 plain.execute(PLAIN_INDEX)

@@ -93,7 +93,7 @@ class Raw:
                 if rows:
                     return _runs(rows)
             statement = claims.claim(self._batch, past_locks=True)
-            if rows := self.ask(statement, (*values, *claims.WHOLE)):
+            if rows := self.ask(statement, (*values, *claims.FROM_FIRST)):
                 self._front.found_past_locks()
                 return _runs(rows)
         return []

@@ -31,7 +31,7 @@ from wakeboard.database.db import connect, migrate
 from wakeboard.maintenance.retention import state
 from wakeboard.maintenance.retention.keep import Keep
 from wakeboard.maintenance.retention.sweep import RUNS, Retention
-from wakeboard.queue.engine.claims import WHOLE, claim
+from wakeboard.queue.engine.claims import FROM_FIRST, claim
 
 HERE = Path(__file__).resolve().parent
 EXPIRED_DAYS, KEPT_DAYS = 20, 5
@@ -119,7 +119,7 @@ def measure(
     since, began, removed = clock(connection), monotonic(), sweeper.removed
     while monotonic() - began < seconds and not sweeper.is_through.is_set():
         at = perf_counter()
-        cursor.execute(claim(10), (["empty"], "probe", 30.0, *WHOLE), prepare=True).fetchall()
+        cursor.execute(claim(10), (["empty"], "probe", 30.0, *FROM_FIRST), prepare=True).fetchall()
         into.claims.append((perf_counter() - at) * 1000)
         sleep(0.02)
     into.seconds += monotonic() - began

@@ -276,7 +276,7 @@ def claim(
 ) -> list[Claimed]:
     """Claim up to ``limit`` due runs of unlimited ``types`` for ``worker_id``."""
     statement = claims.claim(limit, oldest_first=oldest_first, past_locks=past_locks)
-    values = (list(types), worker_id, lease_seconds, *claims.WHOLE)
+    values = (list(types), worker_id, lease_seconds, *claims.FROM_FIRST)
     return [Claimed(*found) for found in send(connection, statement, *values)]
 
 
@@ -298,7 +298,7 @@ def claim_listed(
     connection: Connection, job_type: str = "mail", worker_id: str = "w1", limit: int = 10
 ) -> list[Claimed]:
     """Claim due runs of a type, and list them as not begun."""
-    values = ([job_type], worker_id, 30, *claims.WHOLE)
+    values = ([job_type], worker_id, 30, *claims.FROM_FIRST)
     statement = unbegun.listing(claims.claim(limit), len(values) + 1)
     return [Claimed(*found) for found in send(connection, statement, *values, [job_type])]
 

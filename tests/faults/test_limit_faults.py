@@ -21,7 +21,7 @@ from wakeboard.core.states import Role
 from wakeboard.database import db
 from wakeboard.database.audit import Actor
 from wakeboard.database.planning import PLANNING
-from wakeboard.queue.engine.claims import WHOLE, claim
+from wakeboard.queue.engine.claims import FROM_FIRST, claim
 
 Measured = Callable[[str], None]
 APP = "tests.faults.apps.limited"
@@ -124,7 +124,7 @@ def explained(connection: Connection) -> dict[str, Any]:
     with connection.transaction(force_rollback=True):
         row = (
             RawCursor(connection)
-            .execute(explain.encode(), (["open", "paused", "probed"], "w1", 30.0, *WHOLE))
+            .execute(explain.encode(), (["open", "paused", "probed"], "w1", 30.0, *FROM_FIRST))
             .fetchone()
         )
     assert row is not None

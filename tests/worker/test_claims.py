@@ -258,7 +258,7 @@ def test_what_may_start_only_once_is_claimed_ahead_and_listed_while_it_is_quick(
 def test_where_no_list_can_be_kept_nothing_with_a_single_try_is_claimed_ahead() -> None:
     made = claims("mail", max_attempts=1)
     learn_quick(made, "mail")
-    assert made.pause_single_tries("mail")
+    assert made.pause_only_tries("mail")
     assert not made.is_quick("mail")
     assert listed(made) == set()
 

@@ -122,7 +122,7 @@ def test_of_a_brief_type_with_a_limit_no_run_is_lost_behind_one_with_one_try_tha
     assert desk.outstanding == [4, 1]
 
 
-def test_a_process_that_cannot_say_what_it_begins_ends_claims_ahead_of_single_tries(desk: Desk) -> None:
+def test_a_process_that_cannot_say_what_it_begins_ends_claims_ahead_of_only_tries(desk: Desk) -> None:
     first, *_ = desk.take(6)
     desk.claims.met_only_try("mail")
     desk.slots.finished(Finished(0, first, Answer("unbegun", message="too many connections"), 1, 1))

@@ -21,7 +21,7 @@ from wakeboard.database import db
 from wakeboard.database.audit import Actor
 from wakeboard.database.planning import PLANNING
 from wakeboard.queue import Answer
-from wakeboard.queue.engine.claims import WHOLE, claim
+from wakeboard.queue.engine.claims import FROM_FIRST, claim
 from wakeboard.queue.engine.endings import SUCCEED
 from wakeboard.queue.engine.fence import STANDING
 
@@ -81,7 +81,7 @@ def test_a_claim_leaves_what_was_changed_behind_its_snapshot_to_the_next(
     db.configure(connection, planning)
     statement = claim(10).replace("WHERE t.paused_at", f"WHERE {GATE}t.paused_at")
     change = f"UPDATE wakeboard.job_runs SET priority = 2, updated_at = now() WHERE id = {runs[1]}"
-    values = (["mail"], "w1", 30.0, *WHOLE)
+    values = (["mail"], "w1", 30.0, *FROM_FIRST)
     assert past_the_gate(connection, other, statement, values, change) == [runs[0], runs[2]]
     assert [factories.status(connection, run) for run in runs] == ["running", "queued", "running"]
     assert [one.id for one in factories.claim(connection)] == [runs[1]]

@@ -143,8 +143,9 @@ def test_an_end_whose_row_somebody_holds_waits_for_the_writer(
     assert desk.written == [(made[0], "succeeded")]
 
 
-def test_ends_whose_transaction_was_lost_are_written_again(
-    channel: Channel, connection: Connection, database: str
+@pytest.mark.parametrize("is_lost", [True, False], ids=["lost", "late"])
+def test_ends_whose_claim_gives_no_answer_are_written_again_by_themselves(
+    channel: Channel, connection: Connection, database: str, is_lost: bool
 ) -> None:
     made = some_runs(connection, 4)
     desk = Desk()
@@ -152,27 +153,11 @@ def test_ends_whose_transaction_was_lost_are_written_again(
     told: list[Any] = []
     script = claim_script(Plan([], 4, limited=["mail"]), "w1", 30, Front(), announce=None, ends=ends)
     channel.run(script, told.append, told.append)
-    # The database has done it, and the answer does not come.
+    # The database has done it, and the answer does not come, or comes later.
     select.select([channel.fileno()], [], [], 10)
-    channel.close()
-    assert isinstance(told[0], ChannelLost)
-    ends.give_back()
-    with db.connect(database, name="wakeboard finish") as raw:
-        write(Channel(raw), desk.recorder)
-    assert sorted(desk.written) == [(one, "succeeded") for one in made[:2]]
-    assert [len(attempts(connection, one)) for one in made] == [1, 1, 0, 0]
-
-
-def test_what_a_silent_claim_has_taken_along_may_be_written_by_itself_meanwhile(
-    channel: Channel, connection: Connection, database: str
-) -> None:
-    made = some_runs(connection, 4)
-    desk = Desk()
-    ends = Ends(desk.recorder, ended(claim(channel)))
-    told: list[Any] = []
-    script = claim_script(Plan([], 4, limited=["mail"]), "w1", 30, Front(), announce=None, ends=ends)
-    channel.run(script, told.append, told.append)
-    select.select([channel.fileno()], [], [], 10)
+    if is_lost:
+        channel.close()
+        assert isinstance(told[0], ChannelLost)
     ends.give_back()
     with db.connect(database, name="wakeboard finish") as raw:
         write(Channel(raw), desk.recorder)

@@ -201,7 +201,7 @@ def test_what_is_released_unbegun_leaves_the_list(connection: Connection) -> Non
 def test_what_is_listed_of_a_run_that_runs_no_more_is_forgotten(connection: Connection) -> None:
     first, second = claimed(connection, 2)
     connection.execute("DELETE FROM wakeboard.job_runs WHERE id = %s", (first,))
-    connection.execute(unbegun.FORGET_OTHERS.encode())
+    connection.execute(unbegun.FORGET_ENDED.encode())
     assert listed(connection) == [second]
 
 

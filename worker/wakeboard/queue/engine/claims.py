@@ -41,7 +41,7 @@ PRIORITIES = 5
 LEVELS = f"(VALUES {', '.join(f'({n}::smallint)' for n in range(PRIORITIES))}) AS level (n)"
 
 # What a claim from the first row on takes for its last three values.
-WHOLE: tuple[Sequence[str], Sequence[int], Sequence[int]] = ([], [], [])
+FROM_FIRST: tuple[Sequence[str], Sequence[int], Sequence[int]] = ([], [], [])
 # A claim looks at twice as many rows of each type and priority as it may take, and so many more: others may
 # hold some.
 SPARE = 32
@@ -72,7 +72,7 @@ def claim(limit: int, *, oldest_first: bool = False, past_locks: bool = False) -
 
     $4 timestamptz[], $5 bigint[]: behind which ``run_at`` and id the rows of each type and priority begin,
     PRIORITIES of them for each of the types in turn; $6 int[]: how many of each are looked at. Empty
-    (``WHOLE``): from the first on, twice the limit. See ``wakeboard.runtime.loop.claim_cursor``.
+    (``FROM_FIRST``): from the first on, twice the limit. See ``wakeboard.runtime.loop.claim_cursor``.
 
     An answer without rows proves nothing: somebody may hold all that were looked at. With ``past_locks`` rows
     are locked as they are read, and what is locked is passed by, however much: then it proves that nothing

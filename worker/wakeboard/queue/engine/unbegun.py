@@ -37,7 +37,7 @@ MAY_HAVE_BEGUN = """NOT EXISTS (
         )"""
 
 # What was given back unbegun, or was listed by a claim whose answer was lost.
-FORGET_OTHERS = """
+FORGET_ENDED = """
 DELETE FROM wakeboard.unbegun_attempts AS u WHERE NOT EXISTS (
     SELECT FROM wakeboard.job_runs AS r
     WHERE r.id = u.run_id AND r.lease_epoch = u.lease_epoch AND r.status = 'running'

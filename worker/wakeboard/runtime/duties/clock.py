@@ -37,6 +37,17 @@ SLICE, PAUSE_SECONDS = 1000, 0.05
 # The slowest pace of an operation lets one run a minute.
 OPERATION_SECONDS = 120
 
+_HEARD_AHEAD = is_ahead("greatest(started_at, seen_at, stopped_at)")
+_LOOKED_AHEAD = f"is_open AND {is_ahead('look_at', OPERATION_SECONDS)}"
+# One question, because an idle worker asks it for as long as it lives. A lease that runs answers it too.
+_IS_ANYTHING_AHEAD = f"""
+SELECT EXISTS (SELECT FROM wakeboard.job_runs WHERE status = 'running' AND {is_ahead("locked_until")})
+    OR EXISTS (SELECT FROM wakeboard.workers WHERE {_HEARD_AHEAD})
+    OR EXISTS (SELECT FROM wakeboard.loops WHERE {is_ahead("last_success_at")})
+    OR EXISTS (SELECT FROM wakeboard.job_definitions WHERE {is_ahead("settled_at")})
+    OR EXISTS (SELECT FROM wakeboard.missed_fires WHERE {is_ahead("noted_at")})
+    OR EXISTS (SELECT FROM wakeboard.operations WHERE {_LOOKED_AHEAD})
+"""
 # Only of who is silent: who lives renews, and may know of a longer lease than anybody has published.
 _LEASES = f"""
 UPDATE wakeboard.job_runs AS r SET locked_until = now() + make_interval(secs => long.seconds)
@@ -61,7 +72,7 @@ FROM (
         ELSE seen_at - (SELECT max(seen_at) FROM wakeboard.workers WHERE id <> %(me)s)
             + now() - make_interval(secs => 2 * heartbeat_seconds + {MARGIN_SECONDS}) END AS at
     FROM wakeboard.workers
-    WHERE {is_ahead("greatest(started_at, seen_at, stopped_at)")}
+    WHERE {_HEARD_AHEAD}
     FOR NO KEY UPDATE SKIP LOCKED
 ) AS heard
 WHERE w.id = heard.id
@@ -92,7 +103,7 @@ WITH ahead AS MATERIALIZED (
 _MISSED = f"UPDATE wakeboard.missed_fires SET noted_at = now() WHERE {is_ahead('noted_at')}"
 _OPERATIONS = f"""
 UPDATE wakeboard.operations SET look_at = now(), paced_at = least(paced_at, now())
-WHERE is_open AND {is_ahead("look_at", OPERATION_SECONDS)}
+WHERE {_LOOKED_AHEAD}
 """
 # Leases first: who was silent is told by heartbeats that are still ahead.
 _PUT_RIGHT = {
@@ -195,7 +206,9 @@ def put_right(connection: Connection, worker_id: str) -> dict[str, int]:
 
     worker_id: who does so, and so lives; its loops are written by its next look.
     """
-    counts = {}
+    counts: dict[str, int] = {}
+    if connection.execute(_IS_ANYTHING_AHEAD.encode()).fetchone() == (False,):
+        return counts
     for name, statement in _PUT_RIGHT.items():
         values = {"me": worker_id} if "%(me)s" in statement else None
         if found := connection.execute(statement.encode(), values).rowcount:

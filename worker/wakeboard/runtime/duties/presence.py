@@ -11,7 +11,7 @@ from typing import Any
 import psycopg
 
 from wakeboard import __version__
-from wakeboard.queue.engine.unbegun import FORGET_OTHERS
+from wakeboard.queue.engine.unbegun import FORGET_ENDED
 from wakeboard.queue.types import PUBLISH
 from wakeboard.reporting.heartbeats import Beat as Beat
 from wakeboard.schedules import sayings
@@ -100,4 +100,4 @@ class Presence:
     def forget_old(self, connection: psycopg.Connection[Any]) -> None:
         """Remove workers that ended or fell silent a week ago, and what is listed of attempts that ended."""
         _run(connection, FORGET_OLD)
-        _run(connection, FORGET_OTHERS)
+        _run(connection, FORGET_ENDED)

@@ -4,10 +4,11 @@ What was claimed stays in the claim's index until vacuum removes it, and cannot 
 holds an old snapshot: a claim from the first row on walks past all of it, further each time. While claims
 bring many, the next one begins behind the last run taken of its type and priority, and looks at twice as
 many of each as the last one took. Where other workers hold much of that, claims pass by what is locked for a
-second, and look at little more than they take. A run can turn up before that: its
-enqueue committed late, it was given back, another worker's claim held it for a moment. So once a second a
-claim looks from the first row on (less often where that takes long), and one that did not never stands for
-an empty queue.
+second, and look at little more than they take.
+
+A run can turn up before where a claim begins: its enqueue committed late, it was given back, another worker's
+claim held it for a moment. So once a second a claim looks from the first row on (less often where that takes
+long), and one that did not never stands for an empty queue.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from time import monotonic
 
 from wakeboard.config import log
@@ -25,7 +26,7 @@ from wakeboard.runtime.loop.in_flight import Holdings
 from wakeboard.runtime.loop.line import Line
 from wakeboard.runtime.loop.record import Written
 from wakeboard.runtime.loop.slots import Slots
-from wakeboard.runtime.loop.turnover import BREAK_SECONDS, MOST_ALONG, Ends, Turnover
+from wakeboard.runtime.loop.turnover import LEAVES_SECONDS, MOST_ALONG, Ends, Turnover
 
 NEVER = -1
 # Somebody who claims from a type with a limit has its lock for about a millisecond.
@@ -226,7 +227,7 @@ class Claimer:
             return
         if not self._is_hungry and now < self._next_poll:
             return
-        if self._turnover.is_turn_over:
+        if self._turnover.must_leave_room:
             self._leave_room()
         elif self._turnover.seconds_to_gather > 0:
             self._is_gathering = True
@@ -273,18 +274,11 @@ class Claimer:
         self._next_poll = self._claimed_at + self._poll_seconds
         round_ = self._rounds()
         # Where other types are asked first, what has ended would wait for them.
-        ends = self._turnover.take(most=0 if plan.unlimited_first else MOST_ALONG)
+        self._ends = ends = self._turnover.take(most=0 if plan.unlimited_first else MOST_ALONG)
         script = claim_script(
             plan, self._worker_id, self._lease_seconds, self._front, announce=announce,
             passed_by=self._still_passed_by() if self._passed_by else (), ends=ends,
         )  # fmt: skip
-
-        self._ends = ends
-
-        def failed(failure: Exception) -> None:
-            ends.give_back()
-            self._tell(ends)
-            self._failed(failure)
 
         def done(claimed: Claimed) -> None:
             rows, is_full = claimed.rows, claimed.is_full
@@ -318,7 +312,7 @@ class Claimer:
             self._slots.take(rows, claimed.sent_ns, claimed.listed)
             self._tell(ends)
 
-        self._line.channel.run(script, done, failed, is_spare=is_proof)
+        self._line.channel.run(script, done, partial(self._lost, ends), is_spare=is_proof)
 
     def give_back_overdue(self) -> None:
         """Leave to the writer what a claim has taken along that has not answered for a second.
@@ -335,17 +329,19 @@ class Claimer:
         self._ends = ends = self._turnover.take()
         self._is_hungry = True
 
-        def failed(failure: Exception) -> None:
-            ends.give_back()
-            self._tell(ends)
-            self._failed(failure)
-
         def done(is_heard: bool) -> None:
             self._tell(ends)
             if is_heard:
-                self.pause(BREAK_SECONDS)
+                self.pause(LEAVES_SECONDS)
 
-        self._line.channel.run(self._turnover.leave_room(ends, self._worker_id.encode()), done, failed)
+        script = self._turnover.leave_room(ends, self._worker_id.encode())
+        self._line.channel.run(script, done, partial(self._lost, ends))
+
+    def _lost(self, ends: Ends, failure: Exception) -> None:
+        """Leave to the writer what a claim has taken along that was refused or lost."""
+        ends.give_back()
+        self._tell(ends)
+        self._failed(failure)
 
     def _tell(self, ends: Ends) -> None:
         """Tell of what was written with a claim."""

@@ -132,8 +132,8 @@ class Claims:
     _written: int = 0
     _is_heavy: bool = False
     # Types whose runs, or some of them, have a single try; what is claimed of these is listed, from then on.
-    _single_tries: set[str] = field(default_factory=set)
-    _single_tries_from: dict[str, float] = field(default_factory=dict)
+    _only_tries: set[str] = field(default_factory=set)
+    _only_tries_from: dict[str, float] = field(default_factory=dict)
 
     def learn(self, policies: Sequence[Mapping[str, object]]) -> None:
         """Take over the types that the handlers registered."""
@@ -144,7 +144,7 @@ class Claims:
             str(policy["name"]): Policy(**{name: policy[name] for name in names})  # type: ignore[arg-type]
             for policy in policies
         }
-        self._single_tries |= {name for name, policy in self.policies.items() if policy.max_attempts == 1}
+        self._only_tries |= {name for name, policy in self.policies.items() if policy.max_attempts == 1}
 
     def observe(self, held: Held, seconds: float) -> None:
         """Learn from a run that took, or has taken by now, so many seconds."""
@@ -152,10 +152,10 @@ class Claims:
         is_only_try = held.max_attempts == 1
         pace.observe(seconds, is_only_try=is_only_try)
         if is_only_try:
-            self._single_tries.add(held.assignment.job_type)
+            self._only_tries.add(held.assignment.job_type)
         if held.assignment.is_listed and not pace.is_quick:
             # Without the list they would be quick again, and with it slow.
-            self.pause_single_tries(held.assignment.job_type)
+            self.pause_only_tries(held.assignment.job_type)
         if pace.mean_seconds < QUICK_SECONDS:
             self._mean_seconds += OF_WORKER * (seconds - self._mean_seconds)
 
@@ -171,16 +171,16 @@ class Claims:
     def met_only_try(self, job_type: str) -> None:
         """List what is claimed of ``job_type``, for a while: a run with one try was among what came."""
         self._pace(job_type).only_try_share = 1.0
-        self._single_tries.add(job_type)
+        self._only_tries.add(job_type)
 
-    def pause_single_tries(self, job_type: str) -> bool:
+    def pause_only_tries(self, job_type: str) -> bool:
         """Claim nothing of a type with single tries ahead for a while: striking off takes long or fails.
 
         Return whether that is new.
         """
         now = monotonic()
-        is_new = now >= self._single_tries_from.get(job_type, 0.0)
-        self._single_tries_from[job_type] = now + UNLISTED_SECONDS
+        is_new = now >= self._only_tries_from.get(job_type, 0.0)
+        self._only_tries_from[job_type] = now + UNLISTED_SECONDS
         return is_new
 
     def weigh(self, rows: Rows) -> None:
@@ -206,7 +206,7 @@ class Claims:
 
     def is_quick(self, job_type: str) -> bool:
         """Return whether runs of ``job_type`` may be claimed ahead."""
-        if job_type in self.fresh or monotonic() < self._single_tries_from.get(job_type, 0.0):
+        if job_type in self.fresh or monotonic() < self._only_tries_from.get(job_type, 0.0):
             return False
         return self._pace(job_type).is_quick
 
@@ -260,7 +260,7 @@ class Claims:
         """Count the round; every fifth claim goes by age alone."""
         self.rounds += 1
         # Where runs under a limit take long, an urgent run of another type must not wait for eight of them.
-        is_brief = limited and len(self.brief(limited)) == len(limited)
+        is_brief = bool(limited) and len(self.brief(limited)) == len(limited)
         turns = EMPTY_EVERY if is_brief and not self.has_more else 2
         return Plan(
             types, size_of(wanted), self.rounds % OLDEST_EVERY == 0, limited, self.rounds,
@@ -270,10 +270,10 @@ class Claims:
     def _listed(self) -> frozenset[str]:
         """Return the types that may be claimed ahead because it is known which of their runs have begun: a
         start that is lost costs them their only try."""
-        self._single_tries = {name for name in self._single_tries if self._has_single_tries(name)}
-        return frozenset(name for name in self._single_tries if self.is_quick(name))
+        self._only_tries = {name for name in self._only_tries if self._has_only_tries(name)}
+        return frozenset(name for name in self._only_tries if self.is_quick(name))
 
-    def _has_single_tries(self, job_type: str) -> bool:
+    def _has_only_tries(self, job_type: str) -> bool:
         policy = self.policies.get(job_type)
         is_so = policy is not None and policy.max_attempts == 1
         return is_so or self._pace(job_type).only_try_share >= FORGOTTEN_TRY

@@ -93,41 +93,18 @@ def held_from_row(
     ``listed``: the types of which the claim listed what has not begun.
     """
     (
-        run_id,
-        epoch,
-        attempt,
-        failures,
-        job_type,
-        payload,
-        key,
-        definition,
-        fire,
-        created,
-        most,
-        timeout,
-        trace,
-        *_,
-    ) = row
+        run_id, epoch, attempt, failures, job_type, payload, key, definition, fire, created, most, timeout,
+        trace, *_,
+    ) = row  # fmt: skip
     policy = policies.get(job_type, UNKNOWN)
     seconds = policy.timeout_seconds if timeout is None else _bounded(timeout)
     longer = policy.lease_seconds
     assignment = assignment_of(
         (
-            run_id,
-            epoch,
-            attempt,
-            job_type,
-            payload,
-            key,
-            definition,
-            fire,
-            created,
-            seconds,
-            trace,
-            worker_id,
-            job_type in listed,
+            run_id, epoch, attempt, job_type, payload, key, definition, fire, created, seconds, trace,
+            worker_id, job_type in listed,
         )
-    )
+    )  # fmt: skip
     return Held(
         assignment,
         failures,

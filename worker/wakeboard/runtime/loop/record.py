@@ -123,7 +123,7 @@ class Recorder:
         Its value are those that were written, each with the status that it has now, and not told yet.
         """
         rows: Rows = yield self.statement(batch)
-        written, missing = self.sorted(batch, rows)
+        written, missing = self.split(batch, rows)
         if missing:
             self.tell(written)
             written = []
@@ -142,7 +142,7 @@ class Recorder:
             self._group(batch)
         return statement, (self._worker_id.encode(), *values(batch))
 
-    def sorted(self, batch: Sequence[Ended], rows: Rows) -> tuple[list[Written], list[Ended]]:
+    def split(self, batch: Sequence[Ended], rows: Rows) -> tuple[list[Written], list[Ended]]:
         """Return what of ``batch`` was written, by the ``rows`` that its statement brought, and the rest."""
         if batch[0].move == "succeed" and len(rows) == len(batch):
             # A success has nothing to tell but that it is written.

@@ -222,7 +222,7 @@ class Slots:
             seconds = max(0.0, (finished_ns - started_ns) / 1e9)
             if answer.kind != "unbegun":
                 self._claims.observe(held, seconds)
-            elif answer.message is not None and self._claims.pause_single_tries(assignment.job_type):
+            elif answer.message is not None and self._claims.pause_only_tries(assignment.job_type):
                 log.warn(
                     "A process cannot tell the database what it begins: for a minute no runs of a type with "
                     "single tries are claimed ahead.",

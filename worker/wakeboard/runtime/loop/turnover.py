@@ -3,7 +3,7 @@ transaction.
 
 No more of them are claimed than may run, so their pace is that of transactions. Where they are over in a
 moment, a claim waits for the ends of all that are out: one transaction for as many as there is room for.
-Whoever has the room keeps it so, as long as there is work; so now and then it lets others have their turn.
+Whoever has the room keeps it so, as long as there is work; so now and then it leaves it to others.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ PATIENCE_SECONDS = 0.05
 # middle of sending keeps a type locked: so many ends at most with so many characters of texts. An end with
 # more than half of them is written by itself.
 MOST_ALONG, CHARACTERS_ALONG = 200, 20_000
-# So often a worker leaves the room to others that are idle, and so long it claims nothing then: on a busy
+# So long a worker keeps the room at most while others are idle, and so long it claims nothing then: on a busy
 # machine they take a while to hear of it.
-TURN_SECONDS, BREAK_SECONDS = 1.0, 0.1
+KEEPS_SECONDS, LEAVES_SECONDS = 1.0, 0.1
 
 
 class Ends:
@@ -67,7 +67,7 @@ class Ends:
             return
         self._batches = {}
         for batch, rows in zip(batches, answers, strict=False):
-            written, missing = self._recorder.sorted(batch, rows)
+            written, missing = self._recorder.split(batch, rows)
             self.written += written
             self._recorder.give_back(missing)
 
@@ -87,7 +87,7 @@ class Turnover:
         self._claims = claims
         self._wake = wake
         self._waiting: deque[Ended] = deque()
-        self._waiting_since = self._turn_began_at = self._handed_out_at = 0.0
+        self._waiting_since = self._left_room_at = self._handed_out_at = 0.0
         self._out: set[tuple[int, int]] = set()
 
     def add(self, ended: Ended) -> None:
@@ -133,9 +133,9 @@ class Turnover:
         return monotonic() - self._waiting_since < PATIENCE_SECONDS
 
     @property
-    def is_turn_over(self) -> bool:
+    def must_leave_room(self) -> bool:
         """Whether what has ended should make room for other workers first."""
-        return bool(self._waiting) and monotonic() - self._turn_began_at >= TURN_SECONDS
+        return bool(self._waiting) and monotonic() - self._left_room_at >= KEEPS_SECONDS
 
     def take(self, most: int = MOST_ALONG) -> Ends:
         """Return what a claim is to take along, up to ``most``."""
@@ -153,6 +153,6 @@ class Turnover:
 
         Its value says whether there is one.
         """
-        self._turn_began_at = monotonic()
+        self._left_room_at = monotonic()
         (woken,) = yield from ends.before((WAKE_ANOTHER, (me, array(self._claims.limited))))
         return bool(woken)

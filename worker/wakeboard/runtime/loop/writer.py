@@ -45,7 +45,7 @@ class Writer:
         self._holdings = holdings
         self._worker_id = worker_id
         self._wrote, self._gave_back = wrote, gave_back
-        self._recorder = self.recorder = Recorder(worker_id, self._written, self._refused, self._gave_up)
+        self.recorder = Recorder(worker_id, self._written, self._refused, self._gave_up)
         self._refusals = Refusals()
         self._gather_seconds = gather_seconds
         self._sent_at = -gather_seconds
@@ -71,27 +71,27 @@ class Writer:
     @property
     def is_clear(self) -> bool:
         """Whether nothing waits to be written and nothing is being written."""
-        return not len(self._recorder) and self._line.is_quiet
+        return not len(self.recorder) and self._line.is_quiet
 
     def add(self, ended: Ended) -> None:
         """Queue an attempt to be written."""
-        self._recorder.add(ended)
+        self.recorder.add(ended)
 
     def add_succeeded(self, ended: Sequence[Ended]) -> None:
         """Queue attempts that succeeded to be written."""
-        self._recorder.add_succeeded(ended)
+        self.recorder.add_succeeded(ended)
 
     def forget(self) -> None:
         """Write nothing of attempts that are forgotten."""
-        self._recorder.forget()
+        self.recorder.forget()
         self.may_write_forgotten = self._is_writing
 
     def step(self) -> None:
         """Send what arrived while the last batch was being committed, when it is worth a statement."""
         self._look()
-        if not len(self._recorder) or not self._line.is_free or self.seconds_to_send > 0:
+        if not len(self.recorder) or not self._line.is_free or self.seconds_to_send > 0:
             return
-        batch = self._recorder.next_batch()
+        batch = self.recorder.next_batch()
         if not batch:
             return
         self._sent_at = monotonic()
@@ -105,9 +105,9 @@ class Writer:
             ended()
             if isinstance(failure, StatementFailed):
                 self._tell(batch, failure)
-                self._recorder.refuse(batch, failure)
+                self.recorder.refuse(batch, failure)
             else:
-                self._recorder.give_back(batch)
+                self.recorder.give_back(batch)
 
         def done(written: Sequence[Written]) -> None:
             ended()
@@ -115,11 +115,11 @@ class Writer:
                 self._is_taken(batch[0].move)
             # The next batch first: to log and to forget hundreds of runs takes as long as a statement.
             self.step()
-            self._recorder.tell(written)
+            self.recorder.tell(written)
 
         self._is_writing = True
         self._sending = batch
-        self._line.channel.run(self._recorder.script(batch), done, failed)
+        self._line.channel.run(self.recorder.script(batch), done, failed)
 
     @property
     def seconds_to_send(self) -> float:
@@ -128,7 +128,7 @@ class Writer:
         Only while STILL_HELD others are held: a statement costs as much as writing thirty rows. What ends by
         itself is sent at once.
         """
-        ended = len(self._recorder)
+        ended = len(self.recorder)
         if ended >= ENOUGH_ENDED or len(self._holdings) - ended < STILL_HELD:
             return 0.0
         return max(0.0, self._sent_at + self._gather_seconds - monotonic())
@@ -165,7 +165,7 @@ class Writer:
         if now - self._looked_at < LOOK_SECONDS:
             return
         self._looked_at = now
-        waiting = [*self._recorder.waiting(), *self._sending]
+        waiting = [*self.recorder.waiting(), *self._sending]
         oldest = min((ended.ended_ns for ended in waiting), default=None)
         self._waiting_since = None if oldest is None else now - max(0, boottime_ns() - oldest) / 1e9
         if self._refused_moves:
@@ -176,7 +176,7 @@ class Writer:
     def _is_taken(self, move: str) -> None:
         """A batch of ``move`` is written, after others were refused."""
         if self._refused_moves.pop(move, None) is not None and not self._refused_moves:
-            log.note("The database takes the answers again.", waiting=len(self._recorder) or None)
+            log.note("The database takes the answers again.", waiting=len(self.recorder) or None)
 
     def _tell(self, batch: Sequence[Ended], failure: StatementFailed) -> None:
         """Log that a batch was refused; of what is refused for one of its rows, who that is."""
@@ -186,7 +186,7 @@ class Writer:
             self._refusals.tell(
                 (batch[0].move, why),
                 "The database refused a batch of answers; trying it again. Nothing is lost meanwhile.",
-                answers=batch[0].move, waiting=len(self._recorder) + len(batch), error=why,
+                answers=batch[0].move, waiting=len(self.recorder) + len(batch), error=why,
             )  # fmt: skip
         elif len(batch) == 1:
             self._refusals.tell(
