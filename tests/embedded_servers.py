@@ -27,7 +27,7 @@ START = "from wakeboard.database import embedded; s = embedded.start(D, settings
 # The interpreter may lie where only root can read, so everything is imported before the change of user.
 BECOME_NOBODY = """
 import os, pwd, sys, psycopg, psutil, encodings.idna
-from wakeboard import embedded
+from wakeboard.database import embedded
 nobody = pwd.getpwnam("nobody")
 os.setgroups([]); os.setresgid(*[nobody.pw_gid] * 3); os.setresuid(*[nobody.pw_uid] * 3)
 os.environ["HOME"] = str(D.parent)

@@ -63,7 +63,8 @@ STORABLE = [text for text in (*HOSTILE.values(), *NEVER.values()) if "\0" not in
 # begins, so that no kill comes too early.
 STEPPER = """
 import os, sys
-from wakeboard import db, schedule
+from wakeboard.database import db
+from wakeboard.schedules import scheduler
 for _ in sys.stdin:
     if pid := os.fork():
         os.waitpid(pid, 0)
@@ -72,7 +73,7 @@ for _ in sys.stdin:
     with db.connect(sys.argv[1], name="wakeboard scheduler") as connection:
         print(os.getpid(), flush=True)
         while True:
-            schedule.step(connection)
+            scheduler.step(connection)
 """
 
 

@@ -18,7 +18,7 @@ APP_SECONDS = 30
 # The answer goes to a file of its own: neither what the module prints nor how the process ends is one.
 PROGRAM = """
 import json, os, sys
-from wakeboard import registry
+from wakeboard.handlers import registry
 file = int(sys.argv[2])
 os.set_inheritable(file, False)
 try:
