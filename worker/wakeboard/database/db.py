@@ -87,6 +87,11 @@ NO_TABLES_STATES = frozenset(error.sqlstate for error in NO_TABLES)
 # What is so, and what helps, where a later version has been here before.
 NEWER = "it was migrated by a newer Wakeboard."
 MEND_NEWER = "Install that version here too."
+MEND_UNRELEASED = (
+    "It was made before the first release: bring it to revision 0022 with the program that made it, "
+    "then run: UPDATE wakeboard.alembic_version SET version_num = '0100'"
+)
+MEND_OLDER = "Run: wakeboard db upgrade"
 
 
 class DatabaseError(Exception):
@@ -340,14 +345,16 @@ def head_revision() -> str:
 
 def is_newer(revision: str | None) -> bool:
     """Return whether a later version of the program brought the schema to ``revision``: no upgrade helps."""
-    return revision is not None and revision not in _revisions()
+    return revision is not None and revision > head_revision()
 
 
 def way_to_head(revision: str | None) -> str | None:
     """Return what to do about a schema at ``revision`` that this version cannot use, None where it can."""
     if revision == head_revision():
         return None
-    return MEND_NEWER if is_newer(revision) else "Run: wakeboard db upgrade"
+    if revision is None or revision in _revisions():
+        return MEND_OLDER
+    return MEND_NEWER if is_newer(revision) else MEND_UNRELEASED
 
 
 def _revisions() -> set[str]:
@@ -411,6 +418,8 @@ def migrate(url: str) -> tuple[str | None, str]:
                     f"The schema is at revision {before}, which this version does not know: {NEWER} "
                     f"{MEND_NEWER}"
                 )
+            if way_to_head(before) == MEND_UNRELEASED:
+                raise DatabaseError(f"The schema is at revision {before}. {MEND_UNRELEASED}")
             config = alembic_config()
             config.attributes["url"] = url
             command.upgrade(config, "head")

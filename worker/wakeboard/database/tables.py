@@ -471,7 +471,7 @@ missed_fires = Table(
     "missed_fires",
     metadata,
     _id(),
-    # None once the schedule was removed; a trigger (migration 0020) keeps its name then.
+    # None once the schedule was removed; a trigger keeps its name then.
     Column("definition_id", BigInteger, ForeignKey(job_definitions.c.id)),
     Column("schedule_name", Text),
     _at("scheduled_for", required=True),

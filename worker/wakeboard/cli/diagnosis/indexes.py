@@ -22,12 +22,11 @@ def indexes(connection: Connection) -> Iterator[Finding]:
     rests = bloat.leftovers(connection)
     invalid = sorted({name for name, valid in known.items() if not valid} - {rest.name for rest in rests})
     if "job_runs_claimable" not in known:
-        is_newer = db.is_newer(db.current_revision(connection))
         yield Finding(
             "indexes",
             "fail",
             "job_runs_claimable, which claims need, is missing.",
-            db.MEND_NEWER if is_newer else "Run: wakeboard db upgrade",
+            db.way_to_head(db.current_revision(connection)) or db.MEND_OLDER,
         )
     elif invalid:
         mend = f"REINDEX INDEX CONCURRENTLY wakeboard.{invalid[0]}"
