@@ -34,7 +34,7 @@ from wakeboard.core.states import Role
 Measured = Callable[[str], None]
 # Every thread of a worker and of a dashboard's process that lives as long as the process does. A new one
 # needs a line here, and a ServiceThread, or something else that starts it again.
-WORKER_THREADS = ("lease", "duties", "pass on", "log")
+WORKER_THREADS = ("lease", "heartbeat", "duties", "pass on", "log")
 WEB_THREADS = ("alerts", "post", "outage", "polls", "log")
 # Each opens a connection, works on the indexes or makes a page, and is over.
 SHORT_LIVED = re.compile(r"connect (claim|finish)|indexes|first page|deadline")
@@ -269,7 +269,9 @@ def test_a_worker_without_a_free_descriptor_is_late_and_comes_back(
     house.wait_until_started([held])
     wait_until(lambda: statusz(address)[0] == 200, 30, "all duties are on time")
     with few_descriptors(worker.pid) as leave:
-        cut_sessions(house, *(f"wakeboard {name}" for name in ("claim", "finish", "duties", "lease")))
+        cut_sessions(
+            house, *(f"wakeboard {name}" for name in ("claim", "finish", "heartbeat", "duties", "lease"))
+        )
         waiting = house.enqueue("note")
         wait_until(lambda: late(address) >= LATE_OF_WORKER, 60, "the status page says who is late")
         assert statusz(address)[0] == 503

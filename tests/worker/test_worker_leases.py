@@ -288,7 +288,7 @@ def test_sessions_killed_again_and_again_cost_no_run(
     with a_worker(database, ready=connection, LEASE_SECONDS=10) as worker:
         ids = insert_many(connection, "gated", 1, {"gate": str(gate)})
         wait_until_status(connection, ids[0], "running")
-        for way in ("claim", "finish", "lease", "duties") * 4:
+        for way in ("claim", "finish", "lease", "heartbeat", "duties") * 4:
             ids += insert_many(connection, "quick", 10, {"answer": 42})
             superuser.execute(
                 "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = %s"

@@ -10,7 +10,9 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from tests.factories import Connection, attempts, row
+import psycopg
+
+from tests.factories import Connection, attempts, row, rows
 from tests.factories import a_worker as a_worker_row
 from tests.middleman import Middleman, between
 from tests.processes import run_wakeboard, wait_until, wakeboard
@@ -26,6 +28,11 @@ from tests.worker.motion import (
 )
 from wakeboard.queue.types import undrain
 from wakeboard.reporting.heartbeats import Loop, late_loops, loops
+
+WAITING_DUTIES = """
+SELECT count(*) FROM pg_stat_activity
+WHERE application_name = 'wakeboard duties' AND wait_event_type = 'Lock'
+"""
 
 
 def late(connection: Connection) -> set[str]:
@@ -249,3 +256,18 @@ def test_doctor_names_each_late_loop_with_its_mend(database: str, connection: Co
     assert "no such module" in found["says"] and "restart it" in found["mend"]
     connection.execute("UPDATE wakeboard.loops SET last_success_at = now()")
     assert "loops: All are on time." in run_wakeboard("doctor", database=database).stdout
+
+
+def test_a_worker_whose_duties_wait_for_a_lock_is_seen_all_the_same(
+    database: str, connection: Connection
+) -> None:
+    def seen_at() -> object:
+        (worker,) = rows(connection, "workers")
+        return worker["seen_at"]
+
+    with a_worker(database, ready=connection), psycopg.connect(database) as maintenance:
+        maintenance.execute("LOCK TABLE wakeboard.alert_rules IN ACCESS EXCLUSIVE MODE")
+        wait_until(lambda: connection.execute(WAITING_DUTIES).fetchone() == (1,), 30, "a duty waits")
+        before = seen_at()
+        wait_until(lambda: seen_at() != before, 10, "the worker is seen again")
+        assert connection.execute(WAITING_DUTIES).fetchone() == (1,), "the same duty waits"

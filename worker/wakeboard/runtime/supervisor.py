@@ -371,7 +371,7 @@ class Supervisor:
         """Look at what time brings: lost connections, limits of runs, restarts, the shutdown deadline."""
         self._watched_at = monotonic()
         self._lines.look()
-        for watchdog in (self._lease.watchdog, self._background.watchdog):
+        for watchdog in (self._lease.watchdog, *self._background.watchdogs):
             if watchdog.check():
                 log.warn("The database has not answered a thread for too long; its connection was shut.")
         self._leave_without_threads()
@@ -391,8 +391,7 @@ class Supervisor:
 
         Nobody renews its leases then, or says that it lives: another process can, in its place.
         """
-        names = {"lease": self._lease.is_lost, "duties": self._background.is_gone}
-        lost = [name for name, is_lost in names.items() if is_lost]
+        lost = [*(["lease"] if self._lease.is_lost else []), *self._background.ended_threads]
         if lost and self._exit_code is None:
             log.warn(
                 "A thread that this worker cannot do without does not stay alive, so the worker ends: others "

@@ -57,9 +57,10 @@ class Paced(Protocol):
 
 
 class Background:
-    """Reaping, firing, presence and the rest, on a thread of their own.
+    """The heartbeat, on a thread and a connection of its own; reaping, firing and the rest, on another.
 
-    Called from that thread are ``wake`` when the worker's row stands, and when each duty has had its first
+    A heartbeat so waits for no slow duty: a worker that is well never looks silent for one. Called from these
+    threads are ``wake`` when the worker's row stands, and when each duty has had its first
     turn (a claim may bring something now), and ``stop_wanted`` when a person wants the worker gone;
     ``hearing`` proves that notifications arrive, ``loop_beats`` tells how the loop itself stands, ``looked``
     is called with whether anything could be claimed and when that was asked.
@@ -108,8 +109,12 @@ class Background:
         self._retention = Retention(Keep.from_settings(settings), presence.worker_id)
         # A tick ends before a rebuild would.
         self._indexes = None if is_tick else Indexes(url)
+        lack = Lack()
+        self._heartbeat = Duties(url, self._heartbeats(), name="heartbeat", lack=lack)
         # A claim from before proves to no tick that nothing is left: what was due is fired now.
-        self._duties = Duties(url, self._list(), reconnected=self._reaper.reconnected, came_round=wake)
+        self._duties = Duties(
+            url, self._list(), lack=lack, reconnected=self._reaper.reconnected, came_round=wake
+        )
         self._policies: Sequence[dict[str, Any]] | None = None
         self._registered_with: Sequence[dict[str, Any]] | None = None
         self._locked_schedules: Sequence[str] = ()
@@ -122,14 +127,14 @@ class Background:
         return self._registered_with is not None
 
     @property
-    def watchdog(self) -> Watchdog:
-        """What the loop looks at, so that a silent database cannot hold the duties for ever."""
-        return self._duties.watchdog
+    def watchdogs(self) -> Sequence[Watchdog]:
+        """What the loop looks at, so that a silent database cannot hold the threads for ever."""
+        return self._heartbeat.watchdog, self._duties.watchdog
 
     @property
-    def is_gone(self) -> bool:
-        """Whether the thread has ended, though nobody stopped it."""
-        return self._duties.is_gone
+    def ended_threads(self) -> list[str]:
+        """The threads that have ended, though nobody stopped them."""
+        return [duties.name for duties in (self._heartbeat, self._duties) if duties.is_gone]
 
     @property
     def lack(self) -> Lack:
@@ -139,7 +144,7 @@ class Background:
     @property
     def is_without_tables(self) -> bool:
         """Whether the database was never migrated: nothing can be done until it is."""
-        return self._duties.is_without_tables
+        return self._heartbeat.is_without_tables or self._duties.is_without_tables
 
     @property
     def rounds(self) -> int:
@@ -147,11 +152,13 @@ class Background:
         return 0 if self._has_more_fires else self._duties.rounds
 
     def start(self) -> None:
-        """Start the thread."""
+        """Start the threads."""
+        self._heartbeat.start()
         self._duties.start()
 
     def stop(self) -> None:
-        """End the thread."""
+        """End the threads."""
+        self._heartbeat.stop()
         self._duties.stop()
         if self._indexes is not None:
             self._indexes.stop()
@@ -159,7 +166,13 @@ class Background:
     def publish(self, policies: Sequence[dict[str, Any]]) -> None:
         """The handlers are known, perhaps anew: register the worker as soon as the database answers."""
         self._policies = policies
-        self._duties.hurry("presence")
+        self._heartbeat.hurry("presence")
+
+    def _heartbeats(self) -> list[Duty]:
+        return [
+            Duty("presence", self._look_seconds, self._be_present),
+            Duty("listen", LISTEN_SECONDS, self._hearing.step, on_demand=True, due_at=math.inf),
+        ]
 
     def _list(self) -> list[Duty]:
         settings, look_seconds = self._settings, self._look_seconds
@@ -176,9 +189,6 @@ class Background:
                 Duty(name, look_seconds, self._soon_again(step), on_demand=True)
                 for name, step in zip(DUE_DUTIES, steps, strict=True)
             ),
-            # After what is due: a look that takes long is in its way no longer than once.
-            Duty("presence", look_seconds, self._be_present),
-            Duty("listen", LISTEN_SECONDS, self._hearing.step, on_demand=True, due_at=math.inf),
             Duty("statistics", MERGE_SECONDS, self._go_on("statistics", self._counting)),
             Duty("alerts", ALERTS_SECONDS, Alerts(settings).step),
             Duty("live output", LIVE_OUTPUT_SECONDS, self._show_output),
@@ -201,7 +211,7 @@ class Background:
             try:
                 return step(connection)
             finally:
-                self._duties.hurry("presence", in_seconds=SOON_SECONDS)
+                self._heartbeat.hurry("presence", in_seconds=SOON_SECONDS)
 
         return stepped
 
@@ -258,7 +268,7 @@ class Background:
                 say_alive(connection, self._presence.worker_id)
             raise
         if asked.proof is not None:
-            self._duties.hurry("listen")
+            self._heartbeat.hurry("listen")
         self._see_what_is_due(found, before, after)
         if asked.wants_work:
             self._looked(found.has_work, before)
@@ -284,7 +294,11 @@ class Background:
         if monotonic() >= self._weigh_at:
             self._weigh_at = monotonic() + MEMORY_SECONDS
             self._memory_bytes = resident_bytes(os.getpid())
-        beats = [*self._duties.beats(), *self._loop_beats(), self._lease.beat()] if self.is_registered else []
+        beats = (
+            [*self._heartbeat.beats(), *self._duties.beats(), *self._loop_beats(), self._lease.beat()]
+            if self.is_registered
+            else []
+        )
         return Asked(
             len(self._holdings), self._memory_bytes or None, self.is_stopping, beats,
             wants_work=self._can_stand_for_polls, channel=self._hearing.channel, proof=self._hearing.ask(),

@@ -1,4 +1,4 @@
-"""The background duties of a worker process: one thread, one connection, one list of loops.
+"""The duties of a worker process that share a thread and a connection, one after the other.
 
 Each duty is a function of a connection, run at its own interval. One that fails is logged, tried again
 and never stops the others; when each last succeeded is written to ``loops``, so that a loop which died
@@ -61,18 +61,27 @@ class Duties:
     """The thread that runs them."""
 
     def __init__(
-        self, url: str, duties: list[Duty], *, reconnected: Callable[[], None], came_round: Callable[[], None]
+        self,
+        url: str,
+        duties: list[Duty],
+        *,
+        name: str = "duties",
+        lack: Lack | None = None,
+        reconnected: Callable[[], None] = lambda: None,
+        came_round: Callable[[], None] = lambda: None,
     ) -> None:
-        """``came_round`` is called when each duty has had its first turn."""
+        """``name``: of the thread and its connection; ``lack``: the tables that are missing, as other threads
+        meet it; ``came_round`` is called when each duty has had its first turn."""
         self._url = url
+        self.name = name
         self._duties = duties
         self._reconnected = reconnected
         self._came_round = came_round
         self._connection: Connection | None = None
         self._was_connected = False
-        self._absence = Absence("duties")
+        self._absence = Absence(name)
         self._revision: str | None = None
-        self.lack = Lack()
+        self.lack = lack or Lack()
         self.is_without_tables = False
         self._stopping = threading.Event()
         self._hurry = threading.Event()
@@ -81,7 +90,7 @@ class Duties:
         self._failures = {
             duty.name: FailureLog(f"The duty {duty.name!r} failed and will be tried again") for duty in duties
         }
-        self._thread = ServiceThread("duties", self._work, stopping=self._stopping, failed=self._failed)
+        self._thread = ServiceThread(name, self._work, stopping=self._stopping, failed=self._failed)
         self.rounds = 0
         self.watchdog = Watchdog(DEADLINE_SECONDS)
 
@@ -119,7 +128,7 @@ class Duties:
         """Return how each loop stands; the first one's tells once what ended the thread of all."""
         beats = [duty.beat() for duty in self._duties]
         if self._ended_by is not None:
-            beats[0] = replace(beats[0], error=f"The thread of the duties ended: {self._ended_by}")
+            beats[0] = replace(beats[0], error=f"The thread {self.name!r} ended: {self._ended_by}")
             self._ended_by = None
         return beats
 
@@ -156,7 +165,7 @@ class Duties:
     def _connect(self) -> None:
         if self._connection is not None and not self._connection.closed:
             return
-        self._connection = connect(self._url, name="wakeboard duties")
+        self._connection = connect(self._url, name=f"wakeboard {self.name}")
         self._absence.back()
         if self._was_connected:
             self._reconnected()

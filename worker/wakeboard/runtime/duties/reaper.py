@@ -11,6 +11,7 @@ sentence; where that is refused too it stays as it is, and this process passes i
 from __future__ import annotations
 
 from collections.abc import Sequence
+from threading import Lock
 from time import monotonic
 from typing import Any, NamedTuple
 
@@ -48,6 +49,8 @@ class Reaper:
         self._lease_seconds = lease_seconds
         self._patience = heartbeat_seconds + 5.0
         self._not_before = monotonic() + (self._patience if waits_first else 0.0)
+        # Both the heartbeat and the reaping compare the clocks.
+        self._clock_lock = Lock()
         self._offset: float | None = None
         # Whether the last step was full: there may be more.
         self.has_more = False
@@ -142,7 +145,8 @@ class Reaper:
         if after - before > self._lease_seconds / 4:
             return False
         offset = clock - (before + after) / 2
-        known, self._offset = self._offset, offset
+        with self._clock_lock:
+            known, self._offset = self._offset, offset
         if known is None or abs(offset - known) <= self._lease_seconds / 4:
             return False
         log.warn("The database's clock jumped; leases are not taken back for a moment.",

@@ -14,8 +14,8 @@ MERGE_SECONDS = 60.0
 LOOK_SECONDS = 300.0
 # After a look that had to leave an hour; a statement that is ended for its time took the thread's as well.
 LOOK_AGAIN_SECONDS = 3600.0
-# After an upgrade there are weeks of hours, and the thread fires schedules and says that the worker lives: a
-# slice, and the pause after it in times of what it took.
+# After an upgrade there are weeks of hours, and the thread fires schedules, too: a slice, and the pause after
+# it in times of what it took.
 SLICE_SECONDS = 0.05
 PAUSE = 2.0
 
