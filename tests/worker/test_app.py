@@ -10,18 +10,17 @@ from tests.processes import wait_until
 from wakeboard.config import log
 from wakeboard.handlers.registry import JobType
 from wakeboard.runtime.loop.app import App
+from wakeboard.runtime.loop.claim_state import ClaimState
 from wakeboard.runtime.loop.claims import Claims
 
 
 def ready(*, is_tick: bool = False, **leases: float | None) -> list[dict[str, Any]]:
     """Let a worker with leases of 30 s hear of types with these leases; return what it publishes."""
-    published: list[dict[str, Any]] = []
     app = App(
-        cast(Any, None), Claims(2), wanted_types=None, lease_seconds=30.0, is_tick=is_tick,
-        publish=published.extend, hindered=lambda _: None,
-    )  # fmt: skip
-    app.ready([JobType(name, print, lease_seconds=lease).policy() for name, lease in leases.items()])
-    return published
+        cast(Any, None), Claims(2), ClaimState(), wanted_types=None, lease_seconds=30.0, is_tick=is_tick
+    )
+    policies = [JobType(name, print, lease_seconds=lease).policy() for name, lease in leases.items()]
+    return list(app.ready(policies))
 
 
 def test_a_lease_below_the_workers_is_a_warning(capsys: pytest.CaptureFixture[str]) -> None:
@@ -53,16 +52,13 @@ def test_a_template_that_cannot_be_started_is_tried_again_later(capsys: pytest.C
             self.starts += 1
             raise OSError("Resource temporarily unavailable")
 
-    children, hindrances = NoRoom(), list[str]()
-    app = App(
-        cast(Any, children), Claims(2), wanted_types=None, lease_seconds=30.0, is_tick=False,
-        publish=lambda _: None, hindered=hindrances.append,
-    )  # fmt: skip
+    children, state = NoRoom(), ClaimState()
+    app = App(cast(Any, children), Claims(2), state, wanted_types=None, lease_seconds=30.0, is_tick=False)
     app.template_died("was killed")
     wait_until(lambda: [app.step(), children.starts][1] == 2, 10, "it is tried twice")
     assert app.is_down
     assert app.lacking_seconds > 0
     app.ready([JobType("mail", print).policy()])
     assert app.lacking_seconds == 0
-    assert hindrances[1:] == ["not started: OSError: Resource temporarily unavailable"] * 2
+    assert state.error == "not started: OSError: Resource temporarily unavailable"
     assert "starting another" in capsys.readouterr().err

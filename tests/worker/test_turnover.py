@@ -15,11 +15,15 @@ from wakeboard.database import db
 from wakeboard.runtime.loop.channel import Channel, ChannelLost
 from wakeboard.runtime.loop.claim_batch import Claimed
 from wakeboard.runtime.loop.claim_cursor import Front
+from wakeboard.runtime.loop.claim_state import ClaimState
 from wakeboard.runtime.loop.claiming import claim_script
 from wakeboard.runtime.loop.claims import Claims, Plan
 from wakeboard.runtime.loop.deciding import Ended
-from wakeboard.runtime.loop.in_flight import Held, held_from_row
+from wakeboard.runtime.loop.in_flight import Held, Holdings, held_from_row
+from wakeboard.runtime.loop.line import Line
+from wakeboard.runtime.loop.record import Recorder
 from wakeboard.runtime.loop.turnover import Ends, Turnover
+from wakeboard.runtime.loop.writer import Writer
 
 SENTENCE = "not this one"
 
@@ -29,6 +33,14 @@ def channel(database: str) -> Iterator[Channel]:
     opened = Channel(db.connect(database, name="wakeboard claim"))
     yield opened
     opened.close()
+
+
+def a_turnover(claims: Claims) -> tuple[Turnover, Recorder, ClaimState]:
+    """Return a turnover without a connection, what else waits to be written, and what the claimer hears."""
+    state = ClaimState()
+    line = Line("postgresql://nowhere", "finish", lambda _: None)
+    writer = Writer(line, Holdings(), claims, state, "w1")
+    return Turnover(writer, claims, state), writer.recorder, state
 
 
 def claim(channel: Channel, ends: Ends | None = None, limit: int = 4) -> Claimed:
@@ -169,8 +181,8 @@ def test_ends_whose_claim_gives_no_answer_are_written_again_by_themselves(
 
 
 def test_runs_that_are_over_in_a_moment_are_waited_for_and_others_are_not() -> None:
-    desk, made = Desk(), Claims(2, limited=["mail"])
-    turnover = Turnover(desk.recorder, made, wake=lambda: None)
+    made = Claims(2, limited=["mail"])
+    turnover, *_ = a_turnover(made)
     brief = [(run_id, 1, 1, 0, "mail", "{}", *[None] * 9) for run_id in (1, 2)]
     turnover.handed_out(brief)
     assert turnover.seconds_to_gather == 0, "nobody knows yet how long they take"
@@ -186,14 +198,14 @@ def test_runs_that_are_over_in_a_moment_are_waited_for_and_others_are_not() -> N
 
 
 def test_only_what_ends_of_a_type_with_a_limit_waits_for_a_claim() -> None:
-    desk, woken = Desk(), []
-    turnover = Turnover(desk.recorder, Claims(2, limited=["mail"]), wake=lambda: woken.append(True))
+    turnover, recorder, state = a_turnover(Claims(2, limited=["mail"]))
+    state.is_hungry = False
     mail, report = (
         held_from_row((1, 1, 1, 0, name, "{}", *[None] * 9), {}, "w1", 30, 0) for name in ("mail", "report")
     )
     turnover.add_succeeded([succeeded(report)])
-    assert (len(desk.recorder), woken) == (1, [])
+    assert (len(recorder), state.is_hungry) == (1, False)
     turnover.add_succeeded([succeeded(mail)])
-    assert (len(desk.recorder), woken) == (1, [True])
+    assert (len(recorder), state.is_hungry) == (1, True), "the claim is sent at once"
     turnover.let_go()
-    assert len(desk.recorder) == 2
+    assert len(recorder) == 2

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import select
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import pytest
 
@@ -11,6 +11,8 @@ from tests.factories import Connection, a_run, a_type, claim
 from wakeboard.core.outcome import Answer
 from wakeboard.database import db
 from wakeboard.runtime.loop.channel import Channel
+from wakeboard.runtime.loop.claim_state import ClaimState
+from wakeboard.runtime.loop.claims import Claims
 from wakeboard.runtime.loop.deciding import decide
 from wakeboard.runtime.loop.in_flight import Held, Holdings, boottime_ns
 from wakeboard.runtime.loop.line import Line
@@ -24,17 +26,17 @@ class Desk:
     """A writer with a connection of its own, and what it holds. Who waits for more waits for ever."""
 
     def __init__(self, database: str) -> None:
-        self.wrote: list[int] = []
-        self.tells: Callable[[], None] = lambda: None
         self.channel = Channel(db.connect(database, name="wakeboard finish"))
         self._holdings = Holdings()
         line = Line(database, "finish", lambda _: None)
         line.adopt(self.channel)
-        self.writer = Writer(line, self._holdings, "w1", wrote=self._wrote, gather_seconds=FOREVER)
+        self._taken = 0
+        self.writer = Writer(line, self._holdings, Claims(2), ClaimState(), "w1", gather_seconds=FOREVER)
 
-    def _wrote(self, written: Sequence[Held]) -> None:
-        self.wrote.extend(held.run_id for held in written)
-        self.tells()
+    @property
+    def wrote(self) -> int:
+        """How many runs are written, and so held no more."""
+        return self._taken - len(self._holdings)
 
     def take(self, connection: Connection, count: int) -> list[Held]:
         """Claim ``count`` runs and hold them."""
@@ -51,6 +53,7 @@ class Desk:
             for one in claim(connection, limit=count)
         ]  # fmt: skip
         self._holdings.add(held)
+        self._taken += count
         return held
 
     def end(self, runs: Sequence[Held]) -> None:
@@ -80,7 +83,7 @@ def test_what_ends_by_itself_is_written_at_once(desk: Desk, connection: Connecti
     for number, run in enumerate(runs, 1):
         desk.end([run])
         desk.settle()
-        assert len(desk.wrote) == number
+        assert desk.wrote == number
     assert desk.writer.is_clear
 
 
@@ -94,7 +97,7 @@ def test_of_a_backlog_a_few_wait_for_more_and_many_do_not(desk: Desk, connection
     desk.end(others[: ENOUGH_ENDED - 1])
     desk.settle()
     assert desk.writer.is_clear
-    assert len(desk.wrote) == ENOUGH_ENDED + 1
+    assert desk.wrote == ENOUGH_ENDED + 1
 
 
 def test_the_end_of_a_backlog_waits_for_nobody(desk: Desk, connection: Connection) -> None:
@@ -105,16 +108,18 @@ def test_the_end_of_a_backlog_waits_for_nobody(desk: Desk, connection: Connectio
     assert not desk.channel.is_busy, "there may be more in a moment"
     desk.end(runs[5:20])
     desk.settle()
-    assert len(desk.wrote) == 20, "as many do not come any more"
+    assert desk.wrote == 20, "as many do not come any more"
 
 
 def test_what_ended_meanwhile_is_sent_before_the_last_batch_is_told(
     desk: Desk, connection: Connection
 ) -> None:
     one, other = desk.take(connection, 2)
-    under_way: list[bool] = []
-    desk.tells = lambda: under_way.append(desk.channel.is_busy)
     desk.end([one])
     desk.end([other])
+    while desk.wrote == 0:
+        select.select([desk.channel.fileno()], [], [], 10)
+        desk.channel.pump()
+    assert desk.channel.is_busy, "the other is being written when the first is told"
     desk.settle()
-    assert under_way == [True, False]
+    assert desk.wrote == 2

@@ -19,23 +19,25 @@ import psycopg
 from wakeboard.config import log, stop_signals
 from wakeboard.config.settings import Settings
 from wakeboard.database.db import DatabaseError, connect
+from wakeboard.database.outage_log import Lack
 from wakeboard.queue.operator import CANCEL_CHANNEL, WAKE_CHANNEL
 from wakeboard.runtime.duties.background import Background
 from wakeboard.runtime.duties.lease import CancelAsked, LeaseKeeper, LeaseLost
 from wakeboard.runtime.duties.notify_check import Hearing
 from wakeboard.runtime.duties.presence import Presence, new_worker_id
 from wakeboard.runtime.loop.app import App
+from wakeboard.runtime.loop.claim_state import ClaimState
 from wakeboard.runtime.loop.claimer import Claimer
 from wakeboard.runtime.loop.claims import Claims
-from wakeboard.runtime.loop.in_flight import Held, Holdings
-from wakeboard.runtime.loop.inbox import Inbox
+from wakeboard.runtime.loop.in_flight import Holdings
+from wakeboard.runtime.loop.inbox import HearsNothing, Inbox, Looked, StopAsked, WorkMayBeDue
 from wakeboard.runtime.loop.limits import Limits
 from wakeboard.runtime.loop.line import Connected, NotConnected
 from wakeboard.runtime.loop.lines import Lines
 from wakeboard.runtime.loop.shutdown import Shutdown
 from wakeboard.runtime.loop.slots import Slots
 from wakeboard.runtime.loop.turnover import Turnover
-from wakeboard.runtime.loop.writer import Writer, log_end
+from wakeboard.runtime.loop.writer import Writer
 from wakeboard.runtime.processes.children import Children
 from wakeboard.runtime.processes.events import (
     AppFailed,
@@ -93,33 +95,30 @@ class Supervisor:
         settings, url, me, tell = self._settings, self._url, self.worker_id, self._inbox.tell
         lease_seconds, poll_seconds = settings.lease_seconds, settings.poll_seconds
         environment = settings.environment_variables() | {"WAKEBOARD_DATABASE_URL": url}
+        missing_tables = Lack()
         self._holdings = Holdings()
         self._children = Children(
             settings.concurrency, app=settings.app, environment=environment, firstborn=firstborn,
             exit_seconds=settings.child_exit_seconds,
         )  # fmt: skip
         self._claims = Claims(settings.concurrency)
+        self._claim_state = ClaimState(is_tick=self._until_drained)
         self._limits = Limits(
             self._children, self._holdings, settings.concurrency, kill_seconds=settings.kill_seconds
         )
-        self._hearing = Hearing(me, poll_seconds=poll_seconds, listen_anew=lambda: tell(self._listen_anew))
-        heard = {
-            WAKE_CHANNEL: self._woken,
-            CANCEL_CHANNEL: self._cancel,
-            self._hearing.channel: self._hearing.heard,
-        }
-        self._lines = Lines(url, self._selector, tell, heard)
-        self._writer = Writer(
-            self._lines.finish, self._holdings, me, wrote=self._wrote,
-            gave_back=lambda: self._claimer.wake(),
-        )  # fmt: skip
-        self._turnover = Turnover(self._writer.recorder, self._claims, wake=lambda: self._claimer.wake())
+        self._hearing = Hearing(me, poll_seconds=poll_seconds, tell=tell)
+        listens = (WAKE_CHANNEL, CANCEL_CHANNEL, self._hearing.channel)
+        self._lines = Lines(url, self._selector, tell, listens)
+        self._writer = Writer(self._lines.finish, self._holdings, self._claims, self._claim_state, me)
+        self._turnover = Turnover(self._writer, self._claims, self._claim_state)
         self._slots = Slots(
-            self._children, self._holdings, self._claims, worker_id=me, lease_seconds=lease_seconds,
-            ended=self._turnover.add, succeeded=self._turnover.add_succeeded, committed=self._committed,
-            forgotten=self._writer.forget, is_writing=lambda: self._writer.may_write_forgotten,
-            hinder=lambda why, seconds: self._claimer.hinder(why, seconds),
-            unhinder=lambda: self._claimer.unhinder(),
+            self._children, self._holdings, self._claims, self._claim_state, self._turnover, self._writer,
+            worker_id=me, lease_seconds=lease_seconds,
+        )  # fmt: skip
+        self._claimer = Claimer(
+            self._lines.claim, self._claims, self._claim_state, self._slots, self._holdings, self._turnover,
+            self._writer, worker_id=me, lease_seconds=lease_seconds, poll_seconds=poll_seconds,
+            lack=missing_tables,
         )  # fmt: skip
         self._lease = LeaseKeeper(
             url, me, self._holdings, heartbeat_seconds=settings.heartbeat_seconds, poll_seconds=poll_seconds,
@@ -131,22 +130,13 @@ class Supervisor:
             lease_seconds=lease_seconds, is_tick=self._until_drained,
         )  # fmt: skip
         self._background = Background(
-            url, settings, self._presence, self._claims, self._holdings, self._lease,
-            read_output=self._slots.tail, is_tick=self._until_drained,
-            wake=lambda: tell(self._claimer.wake),
-            stop_wanted=lambda: tell(lambda: self.stop("asked from the dashboard")),
-            loop_beats=lambda: (self._claimer.beat(), self._writer.beat()), hearing=self._hearing,
-            looked=lambda has_work, at: tell(lambda: self._claimer.looked(has_work, at)),
-        )  # fmt: skip
-        self._claimer = Claimer(
-            self._lines.claim, self._claims, self._slots, self._holdings, self._turnover, worker_id=me,
-            lease_seconds=lease_seconds, poll_seconds=poll_seconds, rounds=lambda: self._background.rounds,
-            may_claim=self._may_claim, lack=self._background.lack,
-            is_writing_refused=lambda: self._writer.is_refused, wrote=self._writer.written,
+            url, settings, self._presence, self._claims, self._holdings,
+            (self._claimer, self._writer, self._lease), self._hearing, missing_tables,
+            read_output=self._slots.tail, is_tick=self._until_drained, tell=tell,
         )  # fmt: skip
         self._app = App(
-            self._children, self._claims, wanted_types=types, lease_seconds=lease_seconds,
-            is_tick=self._until_drained, publish=self._background.publish, hindered=self._claimer.hindered,
+            self._children, self._claims, self._claim_state, wanted_types=types, lease_seconds=lease_seconds,
+            is_tick=self._until_drained,
         )  # fmt: skip
 
     # ---- the loop -----------------------------------------------------------------------------------
@@ -169,17 +159,19 @@ class Supervisor:
             key.data()
         for event in self._children.collect():
             self._hear(event)
+        for channel, payload in self._lines.notifications():
+            self._notified(channel, payload)
         for message in self._inbox.messages():
             self._read(message)
         if monotonic() - self._watched_at >= WATCH_SECONDS:
             self._watch()
-        may_claim = self._may_claim()
+        self._claimer.may_claim = may_claim = self._may_claim()
         if not may_claim:
             self._claimer.give_back_overdue()
             self._turnover.let_go()
         self._writer.step()
         if may_claim:
-            self._claimer.step()
+            self._claimer.step(self._background.rounds)
             if not (self._claimer.is_at_it and self._turnover.may_wait) and self._turnover.let_go():
                 self._writer.step()
         elif not self._app.is_down:
@@ -237,7 +229,7 @@ class Supervisor:
                     "run, and the work is left to the next one."
                 )
                 self._exit_code = FAILED
-            elif max(self._claimer.hindered_seconds, self._app.lacking_seconds) >= PATIENCE_SECONDS:
+            elif max(self._claim_state.hindered_seconds, self._app.lacking_seconds) >= PATIENCE_SECONDS:
                 log.warn(
                     f"Nothing could be run for {PATIENCE_SECONDS:.0f} s: the work is left to the next tick."
                 )
@@ -265,7 +257,7 @@ class Supervisor:
 
     def _on_signal(self, number: int, _frame: object) -> None:
         """Only take note: the loop may be in the middle of writing its log, which is not reentrant."""
-        self._inbox.tell(lambda: self.stop(signal.Signals(number).name))
+        self._inbox.tell(StopAsked(signal.Signals(number).name))
 
     def _end(self) -> None:
         """Leave nothing behind: children first, then threads and connections."""
@@ -321,20 +313,25 @@ class Supervisor:
                 self._limits.cancel(run_id, lease_epoch)
             case LeaseLost(run_id, lease_epoch):
                 self._limits.lost(run_id, lease_epoch)
-            case _ if callable(message):
-                message()
+            case WorkMayBeDue():
+                self._claim_state.wake()
+            case Looked(has_work, asked_at):
+                self._claimer.looked(has_work, asked_at)
+            case StopAsked(why):
+                self.stop(why)
+            case HearsNothing():
+                if self._hearing.is_waiting:
+                    self._lines.listen_anew()
 
-    def _woken(self, _payload: str) -> None:
-        self._claimer.wake()
-
-    def _cancel(self, payload: str) -> None:
-        """Look whether a person wants the run of this id to stop: whoever may connect may say so."""
-        if payload.isascii() and payload.isdigit() and len(payload) < 20 and self._holdings.has(int(payload)):
+    def _notified(self, channel: str, payload: str) -> None:
+        """Take in a notification; whoever may connect to the database may send one."""
+        if channel == WAKE_CHANNEL:
+            self._claim_state.wake()
+        elif channel == self._hearing.channel:
+            self._hearing.heard(payload)
+        elif channel == CANCEL_CHANNEL and _is_id(payload) and self._holdings.has(int(payload)):
+            # A person may want this run to stop.
             self._lease.look()
-
-    def _listen_anew(self) -> None:
-        if self._hearing.is_waiting:
-            self._lines.listen_anew()
 
     def _hear(self, event: Event) -> None:
         """Take in what the children say."""
@@ -346,24 +343,14 @@ class Supervisor:
             case Died():
                 self._slots.died(event)
             case Ready(types):
-                self._app.ready(types)
+                if policies := self._app.ready(types):
+                    self._background.publish(policies)
             case AppFailed(message):
                 self._app.failed(message)
             case TemplateDied(text):
                 self._app.template_died(text)
             case Warned(message):
                 log.warn(message)
-
-    def _wrote(self, written: Sequence[Held]) -> None:
-        self._claims.wrote(len(written))
-        limited = self._claims.limited
-        makes_room = bool(limited) and any(held.assignment.job_type in limited for held in written)
-        self._claimer.look_again(now=self._until_drained or makes_room)
-
-    def _committed(self, held: Held, seconds: float) -> None:
-        self._turnover.is_over(held)
-        log_end(held, "succeed", self.worker_id, seconds)
-        self._wrote([held])
 
     # ---- watching -----------------------------------------------------------------------------------
 
@@ -399,6 +386,10 @@ class Supervisor:
                 thread=", ".join(lost), running=len(self._holdings) or None,
             )  # fmt: skip
             self._exit_code = FAILED
+
+
+def _is_id(payload: str) -> bool:
+    return payload.isascii() and payload.isdigit() and len(payload) < 20
 
 
 def run(

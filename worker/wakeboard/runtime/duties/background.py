@@ -21,7 +21,6 @@ from wakeboard.runtime.duties.alerts import ALERTS_SECONDS, Alerts
 from wakeboard.runtime.duties.clock import CLOCK_SECONDS, Clock
 from wakeboard.runtime.duties.duty_thread import Connection, Duties, Duty, Step
 from wakeboard.runtime.duties.indexes import INDEXES_SECONDS, Indexes
-from wakeboard.runtime.duties.lease import LeaseKeeper
 from wakeboard.runtime.duties.live_output import LiveOutput
 from wakeboard.runtime.duties.notify_check import LISTEN_SECONDS, Hearing
 from wakeboard.runtime.duties.operations import Operations
@@ -32,6 +31,7 @@ from wakeboard.runtime.duties.statistics_merge import MERGE_SECONDS, Counting
 from wakeboard.runtime.duties.watchdog import Watchdog
 from wakeboard.runtime.loop.claims import Claims
 from wakeboard.runtime.loop.in_flight import Holdings
+from wakeboard.runtime.loop.inbox import Looked, StopAsked, WorkMayBeDue
 from wakeboard.runtime.processes.memory import resident_bytes
 from wakeboard.schedules import code_schedules, scheduler
 
@@ -56,14 +56,17 @@ class Paced(Protocol):
         """Do a part of it; ``pause_seconds`` then says when to go on, None for the usual time."""
 
 
+class HasBeat(Protocol):
+    """A loop that tells how it stands, from any thread."""
+
+    def beat(self) -> Beat:
+        """Return when it last succeeded, and why not since."""
+
+
 class Background:
     """The heartbeat, on a thread and a connection of its own; reaping, firing and the rest, on another.
 
-    A heartbeat so waits for no slow duty: a worker that is well never looks silent for one. Called from these
-    threads are ``wake`` when the worker's row stands, and when each duty has had its first
-    turn (a claim may bring something now), and ``stop_wanted`` when a person wants the worker gone;
-    ``hearing`` proves that notifications arrive, ``loop_beats`` tells how the loop itself stands, ``looked``
-    is called with whether anything could be claimed and when that was asked.
+    A heartbeat so waits for no slow duty: a worker that is well never looks silent for one.
     """
 
     def __init__(
@@ -73,26 +76,24 @@ class Background:
         presence: Presence,
         claims: Claims,
         holdings: Holdings,
-        lease: LeaseKeeper,
+        loops: Sequence[HasBeat],
+        hearing: Hearing,
+        lack: Lack,
         *,
         read_output: Callable[[int], str],
         is_tick: bool,
-        wake: Callable[[], None],
-        stop_wanted: Callable[[], None],
-        loop_beats: Callable[[], Sequence[Beat]],
-        hearing: Hearing,
-        looked: Callable[[bool, float], None],
+        tell: Callable[[WorkMayBeDue | Looked | StopAsked], None],
     ) -> None:
+        """``loops``: who else tells how it stands; ``hearing`` proves that notifications arrive;
+        ``read_output`` returns what a slot's run has printed; ``tell`` leaves word for the loop. Both are
+        called from these threads."""
         self._settings = settings
         self._presence = presence
         self._claims = claims
         self._holdings = holdings
-        self._lease = lease
-        self._wake = wake
-        self._stop_wanted = stop_wanted
-        self._loop_beats = loop_beats
+        self._loops = loops
+        self._tell = tell
         self._hearing = hearing
-        self._looked = looked
         self._look_seconds = min(settings.heartbeat_seconds, LOOK_SECONDS)
         self._publish_at = self._weigh_at = 0.0
         self._memory_bytes = 0
@@ -109,11 +110,10 @@ class Background:
         self._retention = Retention(Keep.from_settings(settings), presence.worker_id)
         # A tick ends before a rebuild would.
         self._indexes = None if is_tick else Indexes(url)
-        lack = Lack()
         self._heartbeat = Duties(url, self._heartbeats(), name="heartbeat", lack=lack)
         # A claim from before proves to no tick that nothing is left: what was due is fired now.
         self._duties = Duties(
-            url, self._list(), lack=lack, reconnected=self._reaper.reconnected, came_round=wake
+            url, self._list(), lack=lack, reconnected=self._reaper.reconnected, came_round=self._wake
         )
         self._policies: Sequence[dict[str, Any]] | None = None
         self._registered_with: Sequence[dict[str, Any]] | None = None
@@ -135,11 +135,6 @@ class Background:
     def ended_threads(self) -> list[str]:
         """The threads that have ended, though nobody stopped them."""
         return [duties.name for duties in (self._heartbeat, self._duties) if duties.is_gone]
-
-    @property
-    def lack(self) -> Lack:
-        """The tables that are missing, as the duties and the claims meet it."""
-        return self._duties.lack
 
     @property
     def is_without_tables(self) -> bool:
@@ -167,6 +162,10 @@ class Background:
         """The handlers are known, perhaps anew: register the worker as soon as the database answers."""
         self._policies = policies
         self._heartbeat.hurry("presence")
+
+    def _wake(self) -> None:
+        """A claim may bring something now."""
+        self._tell(WorkMayBeDue())
 
     def _heartbeats(self) -> list[Duty]:
         return [
@@ -271,7 +270,7 @@ class Background:
             self._heartbeat.hurry("listen")
         self._see_what_is_due(found, before, after)
         if asked.wants_work:
-            self._looked(found.has_work, before)
+            self._tell(Looked(found.has_work, before))
         if self._registered_with is not None:
             self._obey(connection, found, self._registered_with)
 
@@ -295,7 +294,7 @@ class Background:
             self._weigh_at = monotonic() + MEMORY_SECONDS
             self._memory_bytes = resident_bytes(os.getpid())
         beats = (
-            [*self._heartbeat.beats(), *self._duties.beats(), *self._loop_beats(), self._lease.beat()]
+            [*self._heartbeat.beats(), *self._duties.beats(), *(loop.beat() for loop in self._loops)]
             if self.is_registered
             else []
         )
@@ -341,4 +340,4 @@ class Background:
         self._claims.limited = found.limited
         self.is_draining = bool(found.drain)
         if found.stop and not self.is_stopping:
-            self._stop_wanted()
+            self._tell(StopAsked("asked from the dashboard"))

@@ -2,7 +2,7 @@
 
 A subscription can be gone while its connection looks well (a half-open socket, a proxy, a pooler). Polling
 finds the work all the same, only later, so nobody would notice. The notification travels with a look. Runs on
-the duties' thread; ``heard`` and ``connected`` are called from the loop.
+the heartbeat's thread; ``heard`` and ``connected`` are called from the loop.
 """
 
 from __future__ import annotations
@@ -14,9 +14,11 @@ from typing import Any
 
 import psycopg
 
+from wakeboard.runtime.loop.inbox import HearsNothing
+
 LISTEN_SECONDS = 8.0
 PATIENCE_SECONDS = 2.0
-# A pooler that passed nothing on so far hardly begins to: the other duties need not wait for it.
+# A pooler that passed nothing on so far hardly begins to: the heartbeat need not wait for it.
 POOLED_PATIENCE_SECONDS = 0.25
 MOST_TRIES_APART = 32
 
@@ -26,12 +28,13 @@ class NotHeard(Exception):
 
 
 class Hearing:
-    """The proof for one process. ``listen_anew`` must be safe to call from the duties' thread."""
+    """The proof for one process. ``tell`` hears that nothing comes back; it must be safe to call from the
+    thread of the heartbeat."""
 
-    def __init__(self, worker_id: str, *, poll_seconds: float, listen_anew: Callable[[], None]) -> None:
+    def __init__(self, worker_id: str, *, poll_seconds: float, tell: Callable[[HearsNothing], None]) -> None:
         self.channel = f"wakeboard_hear_{worker_id[-8:]}"
         self._poll_seconds = poll_seconds
-        self._listen_anew = listen_anew
+        self._tell = tell
         self._came = threading.Event()
         self._sent = 0
         self._failures = 0
@@ -85,7 +88,7 @@ class Hearing:
             return {"hears": f"nothing through the pooler; polls every {self._poll_seconds:g} s"}
         self._failures += 1
         if self._failures & (self._failures - 1) == 0 or self._failures % MOST_TRIES_APART == 0:
-            self._listen_anew()
+            self._tell(HearsNothing())
         raise NotHeard(
             "A notification to this worker did not come back; until one does it finds work by polling."
         )

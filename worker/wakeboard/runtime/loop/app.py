@@ -4,12 +4,13 @@ its template is started once more.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from time import monotonic
 from typing import Any
 
 from wakeboard.config import log
 from wakeboard.core.text.sanitize import described
+from wakeboard.runtime.loop.claim_state import ClaimState
 from wakeboard.runtime.loop.claims import Claims
 from wakeboard.runtime.processes.children import Children
 
@@ -25,23 +26,20 @@ class App:
         self,
         children: Children,
         claims: Claims,
+        claim_state: ClaimState,
         *,
         wanted_types: Sequence[str] | None,
         lease_seconds: float,
         is_tick: bool,
-        publish: Callable[[Sequence[dict[str, Any]]], None],
-        hindered: Callable[[str], None],
     ) -> None:
-        """``wanted_types``: claim these only; ``lease_seconds``: the worker's own; ``publish`` takes the
-        policies of what is claimed, ``hindered`` why nothing can be."""
+        """``wanted_types``: claim these only; ``lease_seconds``: the worker's own."""
         self._children = children
         self._claims = claims
+        self._claim_state = claim_state
         self._wanted_types = None if wanted_types is None else set(wanted_types)
         self._lease_seconds = lease_seconds
         # Cron would mail a tick's warning every minute.
         self._advise = log.hold if is_tick else log.warn
-        self._publish = publish
-        self._hindered = hindered
         self._restart_at: float | None = None
         self._is_loading = False
         self._started_at, self._pause = monotonic(), RESTART_PAUSE
@@ -58,19 +56,19 @@ class App:
         """How long ago the last template that could run handlers went; 0.0 while there is one."""
         return 0.0 if self._lacking_since is None else monotonic() - self._lacking_since
 
-    def ready(self, types: Sequence[dict[str, Any]]) -> None:
-        """A template imported it: these types can run."""
+    def ready(self, types: Sequence[dict[str, Any]]) -> Sequence[dict[str, Any]]:
+        """A template imported it: these types can run. Return the policies of those that are claimed."""
         self._is_loading, self._lacking_since = False, None
         known = {policy["name"] for policy in types}
         wanted = known if self._wanted_types is None else self._wanted_types
         if unknown := sorted(wanted - known):
             log.warn(f"No handler is registered for {', '.join(unknown)}; known: {', '.join(sorted(known))}.")
             self.is_misused = True
-            return
+            return []
         chosen = [policy for policy in types if policy["name"] in wanted]
         self._say_which_lease_counts(chosen)
         self._claims.learn(chosen)
-        self._publish(chosen)
+        return chosen
 
     def _say_which_lease_counts(self, policies: Sequence[dict[str, Any]]) -> None:
         """Of a type's lease and the worker's the longer one counts: the type's author may not know."""
@@ -106,7 +104,7 @@ class App:
     def _restart(self, pause_seconds: float, why: str) -> None:
         self._lacking_since = self._lacking_since or monotonic()
         self._restart_at = monotonic() + pause_seconds
-        self._hindered(why)
+        self._claim_state.error = why
 
     def step(self) -> None:
         """Start another template when the pause is over."""

@@ -8,7 +8,6 @@ enqueue pays for an idle worker.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
 from functools import partial
 from time import monotonic
 
@@ -20,15 +19,15 @@ from wakeboard.runtime.duties.presence import Beat
 from wakeboard.runtime.loop.channel import Rows, StatementFailed
 from wakeboard.runtime.loop.claim_batch import Claimed
 from wakeboard.runtime.loop.claim_cursor import Front
+from wakeboard.runtime.loop.claim_state import NEVER, ClaimState
 from wakeboard.runtime.loop.claiming import Recovered, busy_script, claim_script, recovery_script
 from wakeboard.runtime.loop.claims import MOST_HELD, Claims, Plan
 from wakeboard.runtime.loop.in_flight import Holdings
 from wakeboard.runtime.loop.line import Line
-from wakeboard.runtime.loop.record import Written
 from wakeboard.runtime.loop.slots import Slots
 from wakeboard.runtime.loop.turnover import LEAVES_SECONDS, MOST_ALONG, Ends, Turnover
+from wakeboard.runtime.loop.writer import Writer
 
-NEVER = -1
 # Somebody who claims from a type with a limit has its lock for about a millisecond.
 CONTENDED_SECONDS = 0.02
 OVERDUE_SECONDS = 1.0
@@ -52,63 +51,55 @@ class Claimer:
         self,
         line: Line,
         claims: Claims,
+        state: ClaimState,
         slots: Slots,
         holdings: Holdings,
         turnover: Turnover,
+        writer: Writer,
         *,
         worker_id: str,
         lease_seconds: float,
         poll_seconds: float,
-        rounds: Callable[[], int],
-        may_claim: Callable[[], bool],
         lack: Lack,
-        is_writing_refused: Callable[[], bool],
-        wrote: Callable[[Sequence[Written]], None],
     ) -> None:
-        """``rounds`` counts how often the background duties have run; ``is_writing_refused`` tells whether
-        the database takes no answers; ``wrote`` hears what a claim has written of ``turnover``."""
+        """``lack``: the tables that are missing, as every thread meets it."""
         self._line = line
         self._claims = claims
+        self._state = state
         self._front = Front()
         self._slots = slots
         self._holdings = holdings
         self._turnover = turnover
-        self._wrote = wrote
+        self._writer = writer
+        # Whether the worker may claim, and how often its duties have come round: as of the loop's last step.
+        self.may_claim = False
+        self._duty_rounds = 0
         self._is_gathering = False
         # What the claim under way has taken along.
         self._ends: Ends | None = None
         self._worker_id = worker_id
         self._lease_seconds = lease_seconds
         self._poll_seconds = poll_seconds
-        self._rounds = rounds
-        self._may_claim = may_claim
         self._lack = lack
-        self._is_writing_refused = is_writing_refused
-        self._is_hungry = True
         self._is_idle = False
         self._announcement: bool | None = None
         self._next_poll = self._claimed_at = 0.0
         self._looked_empty = False
-        self._not_before = 0.0
         self._recover_at = math.inf
-        self._empty_since_round = NEVER
         self._succeeded_at = monotonic()
-        self._error: str | None = None
-        self._hindrance: str | None = None
-        self._hindered_at = 0.0
         self._passed_by: dict[int, float] = {}
         self._refusals = Refusals()
 
     def beat(self) -> Beat:
         """Return how the claims stand. The loop itself sets the time: when it hangs, the claims are late."""
-        error = self._hindrance or self._error
+        error = self._state.hindrance or self._state.error
         return Beat("claim", self._poll_seconds, monotonic() - self._succeeded_at, error)
 
     def well(self) -> None:
         """All is as it should be: a claim was answered, or none is due (slots busy, worker draining)."""
-        if self._hindrance is None:
+        if self._state.hindrance is None:
             self._succeeded_at = monotonic()
-        self._error = None
+        self._state.error = None
 
     def rest(self) -> None:
         """Nothing may be claimed for now, and that is as it should be: nobody need notify this worker."""
@@ -117,31 +108,10 @@ class Claimer:
             self._is_idle = self._announcement = False
             self._take_back_idle()
 
-    def hindered(self, why: str) -> None:
-        """Claims cannot be made until somebody mends ``why``."""
-        self._error = why
-
-    def hinder(self, why: str, seconds: float) -> None:
-        """Claim nothing for ``seconds``: what is claimed cannot run. Until ``unhinder`` no claim counts as a
-        success."""
-        if self._hindrance is None:
-            self._hindered_at = monotonic()
-        self._hindrance = why
-        self.pause(seconds)
-
-    def unhinder(self) -> None:
-        """What is claimed can run again."""
-        self._hindrance, self._not_before = None, 0.0
-
-    @property
-    def hindered_seconds(self) -> float:
-        """For how long nothing that was claimed could run, 0 when it can."""
-        return 0.0 if self._hindrance is None else monotonic() - self._hindered_at
-
     @property
     def is_drained(self) -> bool:
         """Whether a claim came back empty after what was due had been fired, and nothing ended since."""
-        return self._empty_since_round >= 1 and not self._is_hungry and self.is_quiet
+        return self._state.empty_since_round >= 1 and not self._state.is_hungry and self.is_quiet
 
     @property
     def is_quiet(self) -> bool:
@@ -161,11 +131,7 @@ class Claimer:
     @property
     def seconds_to_poll(self) -> float:
         """Seconds until the next claim is due anyway; 0 when one is wanted now."""
-        return 0.0 if self._is_hungry else max(0.0, self._next_poll - monotonic())
-
-    def wake(self) -> None:
-        """Somebody said that there may be work."""
-        self._is_hungry = True
+        return 0.0 if self._state.is_hungry else max(0.0, self._next_poll - monotonic())
 
     def looked(self, has_work: bool, asked_at: float) -> None:
         """Somebody asked at ``asked_at`` (monotonic) whether anything could be claimed: no need to poll.
@@ -174,22 +140,17 @@ class Claimer:
         """
         self._looked_empty = not has_work
         if has_work:
-            self.wake()
-        elif self._error is None and self._line.channel is not None and not self._line.channel.is_lost:
+            self._state.wake()
+        elif self._state.error is None and self._line.channel is not None and not self._line.channel.is_lost:
             until = min(
                 asked_at + self._poll_seconds + LATE_LOOK_SECONDS, self._claimed_at + UNPROVEN_SECONDS
             )
             self._next_poll = max(self._next_poll, until)
             self.well()
 
-    def look_again(self, *, now: bool) -> None:
-        """A run ended: there may be room under a limit, and a drained table must be looked at once more."""
-        self._empty_since_round = NEVER
-        self._is_hungry = self._is_hungry or now
-
     def connected(self) -> None:
         """The line has a fresh connection: compare what is held with what it knows, publish anew."""
-        self._is_hungry, self._is_idle, self._announcement = True, False, None
+        self._state.is_hungry, self._is_idle, self._announcement = True, False, None
         self._recover()
         self._recover_at = monotonic() + SETTLED_SECONDS
 
@@ -212,20 +173,20 @@ class Claimer:
         if found.given_back:
             log.note("Gave back claims whose answer was lost.", count=found.given_back)
 
-    def pause(self, seconds: float) -> None:
-        """Claim nothing for a while."""
-        self._not_before = max(self._not_before, monotonic() + seconds)
+    def step(self, duty_rounds: int) -> None:
+        """Send the next claim when somebody may be waiting and a slot is free.
 
-    def step(self) -> None:
-        """Send the next claim when somebody may be waiting and a slot is free."""
+        ``duty_rounds``: how often the duties have come round, so that what was due has been fired.
+        """
+        self._duty_rounds = duty_rounds
         now = monotonic()
         self._is_gathering = False
-        if not self._line.is_free or now < self._not_before or self._slots.is_clearing:
+        if not self._line.is_free or now < self._state.not_before or self._slots.is_clearing:
             return
         if now >= self._recover_at:
             self._recover()
             return
-        if not self._is_hungry and now < self._next_poll:
+        if not self._state.is_hungry and now < self._next_poll:
             return
         if self._turnover.must_leave_room:
             self._leave_room()
@@ -235,7 +196,7 @@ class Claimer:
             self._send(plan)
         else:
             if self._unwritten >= self._most_unwritten:
-                self.hindered(f"{self._unwritten:,} runs have ended and could not be written yet.")
+                self._state.error = f"{self._unwritten:,} runs have ended and could not be written yet."
             else:
                 self.well()
             self._take_back_idle()
@@ -248,7 +209,7 @@ class Claimer:
     @property
     def _most_unwritten(self) -> int:
         """So many answers may wait while claims go on: hardly any while the database refuses them all."""
-        return self._claims.slots if self._is_writing_refused() else MOST_HELD
+        return self._claims.slots if self._writer.is_refused else MOST_HELD
 
     def _plan(self, coming: int = 0) -> Plan | None:
         if self._unwritten >= self._most_unwritten:
@@ -257,7 +218,7 @@ class Claimer:
 
     def _go_on(self, rows: Rows) -> None:
         """Send the next claim of a backlog before ``rows`` are handed out: that takes as long as a claim."""
-        if not self._not_before <= monotonic() < self._recover_at or not self._may_claim():
+        if not self._state.not_before <= monotonic() < self._recover_at or not self.may_claim:
             return
         if not self._claims.are_quick(rows):
             return
@@ -268,11 +229,11 @@ class Claimer:
         assert self._line.channel is not None
         announce, self._announcement = self._announcement, None
         # At rest, where looks say that there is nothing, a claim only proves itself.
-        is_proof = self._looked_empty and not self._is_hungry
-        self._looked_empty = self._is_hungry = False
+        is_proof = self._looked_empty and not self._state.is_hungry
+        self._looked_empty = self._state.is_hungry = False
         self._claimed_at = monotonic()
         self._next_poll = self._claimed_at + self._poll_seconds
-        round_ = self._rounds()
+        round_ = self._duty_rounds
         # Where other types are asked first, what has ended would wait for them.
         self._ends = ends = self._turnover.take(most=0 if plan.unlimited_first else MOST_ALONG)
         script = claim_script(
@@ -290,14 +251,14 @@ class Claimer:
             if claimed.is_contended:
                 self._next_poll = min(self._next_poll, monotonic() + CONTENDED_SECONDS)
             # Hungry by now: something ended or was enqueued after the claim had looked.
-            self._empty_since_round = NEVER if rows or self._is_hungry else round_
+            self._state.empty_since_round = NEVER if rows or self._state.is_hungry else round_
             self._turnover.handed_out(rows)
             # Published as idle first, then claimed once more: nothing that came in between can be missed.
-            self._is_hungry = self._is_hungry or is_full or not self._is_idle
+            self._state.is_hungry = self._state.is_hungry or is_full or not self._is_idle
             if rows and not is_full:
                 # Others may have held for a moment what came next.
                 if len(rows) >= A_GOOD_MANY:
-                    self._is_hungry = True
+                    self._state.is_hungry = True
                 self._next_poll = min(self._next_poll, monotonic() + ANOTHER_LOOK_SECONDS)
             # Runs that are over in a moment end before anybody could be told that a slot is free.
             is_at_rest = is_full or not self._turnover.seconds_to_gather
@@ -327,12 +288,12 @@ class Claimer:
         """Let another worker that is idle be the first to claim from the types with a limit."""
         assert self._line.channel is not None
         self._ends = ends = self._turnover.take()
-        self._is_hungry = True
+        self._state.is_hungry = True
 
         def done(is_heard: bool) -> None:
             self._tell(ends)
             if is_heard:
-                self.pause(LEAVES_SECONDS)
+                self._state.pause(LEAVES_SECONDS)
 
         script = self._turnover.leave_room(ends, self._worker_id.encode())
         self._line.channel.run(script, done, partial(self._lost, ends))
@@ -348,12 +309,12 @@ class Claimer:
         if self._ends is ends:
             self._ends = None
         self._claims.wrote(len(ends.written))
-        self._wrote(ends.written)
+        self._writer.written(ends.written)
 
     def _pass_by(self, claimed: Claimed) -> None:
         """Tell of runs whose claim was refused; a round of nothing else is no reason to hurry."""
         if not claimed.rows:
-            self.pause(REFUSED_PAUSE_SECONDS)
+            self._state.pause(REFUSED_PAUSE_SECONDS)
         for one in claimed.refused:
             if not one.is_set_aside:
                 self._passed_by[one.run_id] = monotonic() + PASSED_BY_SECONDS
@@ -375,15 +336,15 @@ class Claimer:
 
     def _failed(self, failure: Exception) -> None:
         self._is_idle, self._announcement = False, None
-        self._error = str(failure)
+        self._state.error = str(failure)
         if isinstance(failure, StatementFailed):
             # A claim among the refused statements may have been committed: look for runs that nobody holds.
             self._recover_at = monotonic()
             if failure.sqlstate in NO_TABLES_STATES:
-                self.pause(NO_TABLES_PAUSE_SECONDS)
+                self._state.pause(NO_TABLES_PAUSE_SECONDS)
                 self._lack.met("claim", failure)
                 return
-            self.pause(REFUSED_PAUSE_SECONDS)
+            self._state.pause(REFUSED_PAUSE_SECONDS)
             self._refusals.tell(
                 str(failure), "The database refused a claim.", error=str(failure),
                 sqlstate=failure.sqlstate,

@@ -1,4 +1,4 @@
-"""What other threads and signals have to say to the loop, which wakes up for each word of it."""
+"""What other threads and signals have to say to the loop, which wakes up for each message."""
 
 from __future__ import annotations
 
@@ -6,6 +6,32 @@ import os
 import selectors
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class StopAsked:
+    """A signal or a person asked the worker to stop."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class WorkMayBeDue:
+    """Something was done that may have made runs due."""
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """Somebody asked the database at ``asked_at`` (monotonic) whether anything could be claimed."""
+
+    has_work: bool
+    asked_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class HearsNothing:
+    """A notification to this worker did not come back."""
 
 
 class Inbox:

@@ -5,7 +5,8 @@ a new one soon.
 from __future__ import annotations
 
 import selectors
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 
 from wakeboard.config import log
 from wakeboard.runtime.loop.channel import Channel, ChannelLost
@@ -23,12 +24,12 @@ class Lines:
         url: str,
         selector: selectors.BaseSelector,
         tell: Callable[[Connected | NotConnected], None],
-        heard: Mapping[str, Callable[[str], None]],
+        listens: Sequence[str],
     ) -> None:
-        """``tell``: see ``Line``; ``heard``: what is listened to, and who takes its payloads."""
+        """``tell``: see ``Line``; ``listens``: the channels of which ``notifications`` gives what came."""
         self._selector = selector
-        self._heard = heard
-        self.claim = Line(url, "claim", tell, listens=tuple(heard))
+        self._notifications: deque[tuple[str, str]] = deque()
+        self.claim = Line(url, "claim", tell, listens=listens)
         self.finish = Line(url, "finish", tell)
 
     @property
@@ -53,17 +54,20 @@ class Lines:
                 self._selector.modify(channel.fileno(), wanted, key.data)
 
     def _pump(self, line: Line) -> None:
-        """Let a connection go on, and pass on what it was notified of."""
+        """Let a connection go on, and keep what it was notified of."""
         channel = line.channel
         if channel is None:
             return
         try:
-            for name, payload in channel.pump():
-                if name in self._heard:
-                    self._heard[name](payload)
+            self._notifications += channel.pump()
         except ChannelLost as lost:
             self._drop(line)
             line.absence.lost("A database connection was lost; opening another.", error=str(lost))
+
+    def notifications(self) -> Iterator[tuple[str, str]]:
+        """Give out each notification that came, as channel and payload."""
+        while self._notifications:
+            yield self._notifications.popleft()
 
     def look(self) -> None:
         """Drop what is lost or has been silent for too long; open what is missing."""

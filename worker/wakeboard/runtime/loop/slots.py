@@ -1,12 +1,12 @@
 """The slots of one worker: what each was sent, what came back, and what that means for the run.
 
-Joins the children (processes) with the holdings (leases). Sends no statement: ended attempts go to
-whoever was given as ``ended`` and ``succeeded``.
+Joins the children (processes) with the holdings (leases). Sends no statement: ended attempts are left to
+``turnover`` and ``writer``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from heapq import heapify, heapreplace
 from math import inf
 from time import monotonic
@@ -15,9 +15,12 @@ from wakeboard.config import log
 from wakeboard.core.outcome import Answer
 from wakeboard.core.text.sanitize import last_line
 from wakeboard.runtime.loop.channel import Rows
+from wakeboard.runtime.loop.claim_state import ClaimState
 from wakeboard.runtime.loop.claims import LONG_SECONDS, Claims, Load
 from wakeboard.runtime.loop.deciding import Ended, bystander, decide, never_started, succeeded
 from wakeboard.runtime.loop.in_flight import Held, Holdings, boottime_ns, held_from_row, is_past_fence
+from wakeboard.runtime.loop.turnover import Turnover
+from wakeboard.runtime.loop.writer import Writer
 from wakeboard.runtime.processes.children import Children
 from wakeboard.runtime.processes.events import Died, Finished, Returned
 from wakeboard.runtime.processes.protocol import Assignment
@@ -41,22 +44,17 @@ class Slots:
         children: Children,
         holdings: Holdings,
         claims: Claims,
+        claim_state: ClaimState,
+        turnover: Turnover,
+        writer: Writer,
         *,
         worker_id: str,
         lease_seconds: float,
-        ended: Callable[[Ended], None],
-        succeeded: Callable[[Sequence[Ended]], None],
-        committed: Callable[[Held, float], None],
-        forgotten: Callable[[], None],
-        is_writing: Callable[[], bool],
-        hinder: Callable[[str, float], None],
-        unhinder: Callable[[], None],
     ) -> None:
-        """``ended`` takes what must be written, ``succeeded`` several that did, ``committed`` what
-        ``transaction()`` has written already; ``forgotten`` hears that attempts are, ``is_writing`` tells
-        whether one may be written all the same; ``hinder`` hears why nothing can run and stops claims for
-        so many seconds, ``unhinder`` that something ran again."""
-        self._hinder, self._unhinder = hinder, unhinder
+        """``turnover`` takes what has ended and must be written; ``writer`` hears of what is forgotten."""
+        self._claim_state = claim_state
+        self._turnover = turnover
+        self._writer = writer
         self._idle_deaths = 0
         self._pause_seconds, self._paused_until = PAUSE_SECONDS, 0.0
         self._children = children
@@ -64,10 +62,6 @@ class Slots:
         self._claims = claims
         self._worker_id = worker_id
         self._lease_seconds = lease_seconds
-        self._ended = ended
-        self._succeeded = succeeded
-        self._committed = committed
-        self._forgotten, self._is_writing = forgotten, is_writing
         self._clearing: dict[int, float] = {}
         self.loads = [Load(slot=slot) for slot in range(claims.slots)]
         self.is_stopping = False
@@ -101,7 +95,7 @@ class Slots:
         kept: list[Held] = []
         for held in claimed:
             if self.is_stopping or held.is_past_fence(now):
-                self._ended(never_started(held))
+                self._turnover.add(never_started(held))
             else:
                 kept.append(held)
         return kept
@@ -134,7 +128,7 @@ class Slots:
             self.loads[slot].slow, self.loads[slot].outstanding = slows, outstanding
         for held in back:
             self._claims.met_only_try(held.assignment.job_type)
-            self._ended(never_started(held))
+            self._turnover.add(never_started(held))
         return chosen
 
     def step(self) -> None:
@@ -161,7 +155,7 @@ class Slots:
                 for assignment in self._children.take_back(load.slot):
                     behind = self._free(load.slot, assignment.run_id, assignment.lease_epoch)
                     if behind is not None:
-                        self._ended(never_started(behind))
+                        self._turnover.add(never_started(behind))
 
     def _waits_since_ns(self, slot: int) -> int:
         """Return when the run was claimed that comes next in a slot."""
@@ -199,12 +193,14 @@ class Slots:
         for slot in slots:
             self._clearing[slot] = monotonic() + CLEARED_SECONDS
             self._children.kill(slot)
-        self._forgotten()
+        self._writer.forget()
 
     @property
     def is_clearing(self) -> bool:
         """Whether forgotten attempts may still run or be written: their runs must not be claimed so soon."""
-        return self._is_writing() or any(until > monotonic() for until in self._clearing.values())
+        return self._writer.may_write_forgotten or any(
+            until > monotonic() for until in self._clearing.values()
+        )
 
     def _take_off(self, slot: int, held: Held) -> None:
         load = self.loads[slot]
@@ -249,7 +245,7 @@ class Slots:
             if self._idle_deaths:
                 self._live_again()
             self._claims.observe_all(ended)
-            self._succeeded(ended)
+            self._turnover.add_succeeded(ended)
 
     def died(self, event: Died) -> None:
         """A child is gone: what it ran has ended, what it never began goes back."""
@@ -265,7 +261,7 @@ class Slots:
                     # Each such end gives back all that waits: it costs as much as a long run.
                     self._claims.observe(held, LONG_SECONDS)
                 if event.by_order and not held.killed_ns:
-                    self._ended(bystander(held, event.answer, took_seconds=seconds, ended_ns=now))
+                    self._turnover.add(bystander(held, event.answer, took_seconds=seconds, ended_ns=now))
                 else:
                     self._settle(held, event.answer, seconds, now)
         elif event.unstarted and not event.by_order and not event.has_begun:
@@ -277,7 +273,7 @@ class Slots:
                 continue
             held = self._free(event.slot, assignment.run_id, assignment.lease_epoch)
             if held is not None:
-                self._ended(never_started(held))
+                self._turnover.add(never_started(held))
         if again:
             self._children.send(event.slot, again)
 
@@ -303,22 +299,22 @@ class Slots:
         last_words = last_line(event.answer.output_tail or "")
         how = f"{event.text}: {last_words}" if last_words else event.text
         log.warn("Processes for handlers end before they start a run; claims wait.", how=how, seconds=pause)
-        self._hinder(f"Processes for handlers end before they start a run ({how}).", pause)
+        self._claim_state.hinder(f"Processes for handlers end before they start a run ({how}).", pause)
 
     def _live_again(self) -> None:
         """A child has started a run."""
         self._idle_deaths, self._pause_seconds, self._paused_until = 0, PAUSE_SECONDS, 0.0
-        self._unhinder()
+        self._claim_state.unhinder()
 
     def _settle(self, held: Held, answer: Answer, seconds: float, ended_ns: int) -> None:
         ended = decide(held, answer, took_seconds=seconds, ended_ns=ended_ns, is_stopping=self.is_stopping)
         if ended is None:
             self._holdings.drop([held])
-            self._committed(held, seconds)
+            self._turnover.committed(held, seconds)
             if answer.error_code is not None:
                 _warn_of_aftermath(held, answer)
         else:
-            self._ended(ended)
+            self._turnover.add(ended)
 
     def progress(self, held: Held) -> tuple[int, int] | None:
         """Return how far an attempt has come, when it is the one its slot runs. Safe from any thread."""

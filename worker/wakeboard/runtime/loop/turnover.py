@@ -9,16 +9,18 @@ Whoever has the room keeps it so, as long as there is work; so now and then it l
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from time import monotonic
 
 from wakeboard.runtime.duties.presence import WAKE_ANOTHER
 from wakeboard.runtime.loop.channel import Rows, Script, Statement, StatementFailed, Together, array
 from wakeboard.runtime.loop.claim_cursor import JOB_TYPE
+from wakeboard.runtime.loop.claim_state import ClaimState
 from wakeboard.runtime.loop.claims import Claims
 from wakeboard.runtime.loop.deciding import Ended
 from wakeboard.runtime.loop.in_flight import Held
 from wakeboard.runtime.loop.record import Recorder, Written, characters, take
+from wakeboard.runtime.loop.writer import Writer
 
 # So long after they were handed out, runs that are over in a moment are waited for.
 GATHER_SECONDS = 0.002
@@ -81,11 +83,11 @@ class Ends:
 class Turnover:
     """The attempts that ended and wait for the claim that they make room for."""
 
-    def __init__(self, recorder: Recorder, claims: Claims, *, wake: Callable[[], None]) -> None:
-        """``recorder`` takes what is written by itself; ``wake`` hears that there is room under a limit."""
-        self._recorder = recorder
+    def __init__(self, writer: Writer, claims: Claims, claim_state: ClaimState) -> None:
+        """``writer`` writes what does not go with a claim."""
+        self._writer, self._recorder = writer, writer.recorder
         self._claims = claims
-        self._wake = wake
+        self._claim_state = claim_state
         self._waiting: deque[Ended] = deque()
         self._waiting_since = self._left_room_at = self._handed_out_at = 0.0
         self._out: set[tuple[int, int]] = set()
@@ -101,7 +103,7 @@ class Turnover:
         if not self._waiting:
             self._waiting_since = monotonic()
         self._waiting.append(ended)
-        self._wake()
+        self._claim_state.wake()
 
     def add_succeeded(self, ended: Sequence[Ended]) -> None:
         """Queue attempts that succeeded to be written."""
@@ -118,9 +120,10 @@ class Turnover:
             self._handed_out_at = monotonic()
             self._out = {row[:2] for row in rows if row[JOB_TYPE] in brief}
 
-    def is_over(self, held: Held) -> None:
-        """A run has written its own end: no claim waits for it."""
+    def committed(self, held: Held, seconds: float) -> None:
+        """A run has written its own end by ``transaction()``: no claim waits for it."""
         self._out.discard(held.assignment[:2])
+        self._writer.committed(held, seconds)
 
     @property
     def seconds_to_gather(self) -> float:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from time import monotonic
 
 from wakeboard.config import log
 from wakeboard.database.refusals import Refusals, is_of_row, one_line
 from wakeboard.runtime.duties.presence import Beat
 from wakeboard.runtime.loop.channel import StatementFailed
+from wakeboard.runtime.loop.claim_state import ClaimState
+from wakeboard.runtime.loop.claims import Claims
 from wakeboard.runtime.loop.deciding import Ended
 from wakeboard.runtime.loop.in_flight import Held, Holdings, boottime_ns
 from wakeboard.runtime.loop.line import Line
@@ -27,24 +29,23 @@ _EVENTS = {"dead": "dead", "cancelled": "cancelled", "queued": "release", "succe
 
 
 class Writer:
-    """Writes ended attempts on one line. ``wrote`` hears of the runs whose rows need us no more."""
+    """Writes ended attempts on one line."""
 
     def __init__(
         self,
         line: Line,
         holdings: Holdings,
+        claims: Claims,
+        claim_state: ClaimState,
         worker_id: str,
         *,
-        wrote: Callable[[Sequence[Held]], None],
-        gave_back: Callable[[], None] = lambda: None,
         gather_seconds: float = GATHER_SECONDS,
     ) -> None:
-        """``gave_back`` hears that runs are due again that did not begin; ``gather_seconds``: how long after
-        a statement fewer than ENOUGH_ENDED wait for the next one."""
+        """``gather_seconds``: how long after a statement fewer than ENOUGH_ENDED wait for the next one."""
         self._line = line
+        self._claims, self._claim_state = claims, claim_state
         self._holdings = holdings
         self._worker_id = worker_id
-        self._wrote, self._gave_back = wrote, gave_back
         self.recorder = Recorder(worker_id, self._written, self._refused, self._gave_up)
         self._refusals = Refusals()
         self._gather_seconds = gather_seconds
@@ -157,7 +158,20 @@ class Writer:
             log_end(held, _EVENTS.get(status, "fail"), self._worker_id, ended.took_seconds, code, why, delay)
         log.run_moves("succeed", self._worker_id, succeeded)
         if came_back:
-            self._gave_back()
+            # They are due again.
+            self._claim_state.wake()
+
+    def committed(self, held: Held, seconds: float) -> None:
+        """Take note of a run whose ``transaction()`` has written its end."""
+        log_end(held, "succeed", self._worker_id, seconds)
+        self._wrote([held])
+
+    def _wrote(self, written: Sequence[Held]) -> None:
+        """Tell those who plan claims of runs whose rows need us no more."""
+        self._claims.wrote(len(written))
+        limited = self._claims.limited
+        makes_room = bool(limited) and any(held.assignment.job_type in limited for held in written)
+        self._claim_state.run_ended(makes_room=makes_room)
 
     def _look(self) -> None:
         """See, now and then, since when the oldest answer has waited."""
