@@ -13,8 +13,8 @@ from wakeboard.database.outage_log import Absence, Lack
 from wakeboard.runtime.duties import duty_thread, lease
 from wakeboard.runtime.duties.duty_thread import Duties
 from wakeboard.runtime.duties.lease import LeaseKeeper
+from wakeboard.runtime.loop.connections import LoopConnection
 from wakeboard.runtime.loop.in_flight import Holdings
-from wakeboard.runtime.loop.line import Line
 
 NOBODY = "postgresql://nobody@/nothing?host=/nonexistent"
 
@@ -94,9 +94,9 @@ def test_missing_tables_are_told_by_one_voice_once_a_minute_and_until_all_of_it_
 def test_a_connection_of_the_loop_that_cannot_be_made_is_told_once(
     clock: Clock, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    line = Line(NOBODY, "finish", lambda _: None)
+    connection = LoopConnection(NOBODY, "finish", lambda _: None)
     for _ in range(5):
-        line.failed("The database does not answer.")
+        connection.failed("The database does not answer.")
     assert printed_by(capsys) == ["WARNING The database does not answer. connection=finish"]
 
 

@@ -22,7 +22,7 @@ from wakeboard.config.settings import Settings
 from wakeboard.handlers.pool import Pool, Ticket
 from wakeboard.handlers.registry import JobType
 from wakeboard.runtime.duties.watchdog import Watchdog
-from wakeboard.runtime.loop.line import Line, NotConnected
+from wakeboard.runtime.loop.connections import LoopConnection, NotConnected
 
 Said = Callable[[], str]
 
@@ -234,33 +234,33 @@ def test_a_connection_that_cannot_be_opened_for_whatever_reason_is_tried_again(
     monkeypatch: pytest.MonkeyPatch, said: Said
 ) -> None:
     told: list[Any] = []
-    line = Line("postgresql://nowhere", "claim", told.append)
+    connection = LoopConnection("postgresql://nowhere", "claim", told.append)
 
     def connect(*_given: Any, **_named: Any) -> Any:
         raise OSError(24, "Too many open files")
 
-    monkeypatch.setattr("wakeboard.runtime.loop.line.connect", connect)
-    line.ensure()
+    monkeypatch.setattr("wakeboard.runtime.loop.connections.connect", connect)
+    connection.ensure()
     (answer,) = wait_until(lambda: told, 10, "the loop hears of it")
     assert isinstance(answer, NotConnected)
     assert answer.reason == "OSError: [Errno 24] Too many open files"
     assert "Traceback" in said()
-    line.failed(answer.reason)
-    line._retry_at = 0.0
-    line.ensure()
+    connection.failed(answer.reason)
+    connection._retry_at = 0.0
+    connection.ensure()
     wait_until(lambda: len(told) == 2, 10, "it is tried again")
 
 
 def test_a_connection_for_which_there_is_no_thread_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    line = Line("postgresql://nowhere", "claim", lambda told: None)
+    connection = LoopConnection("postgresql://nowhere", "claim", lambda told: None)
 
     def start(_thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(threading.Thread, "start", start)
-    line.ensure()
-    assert not line._connecting
-    assert line.absence._since is not None, "it is said"
+    connection.ensure()
+    assert not connection._connecting
+    assert connection.absence._since is not None, "it is said"
 
 
 class Peer:

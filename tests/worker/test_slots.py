@@ -10,9 +10,9 @@ from tests.worker.test_claims import claimed, claims
 from wakeboard.core.outcome import Answer
 from wakeboard.runtime.loop.claim_state import ClaimState
 from wakeboard.runtime.loop.claims import Claims
+from wakeboard.runtime.loop.connections import LoopConnection
 from wakeboard.runtime.loop.deciding import Ended
 from wakeboard.runtime.loop.in_flight import Holdings, boottime_ns
-from wakeboard.runtime.loop.line import Line
 from wakeboard.runtime.loop.slots import Slots
 from wakeboard.runtime.loop.turnover import Turnover
 from wakeboard.runtime.loop.writer import Writer
@@ -29,8 +29,8 @@ class Desk:
         self.claim_state = ClaimState()
         self.holdings = Holdings()
         self.children = Children(2, app=None)
-        line = Line("postgresql://nowhere", "finish", lambda _: None)
-        writer = Writer(line, self.holdings, self.claims, self.claim_state, "w")
+        connection = LoopConnection("postgresql://nowhere", "finish", lambda _: None)
+        writer = Writer(connection, self.holdings, self.claims, self.claim_state, "w")
         turnover = Turnover(writer, self.claims, self.claim_state)
         self.recorder = writer.recorder
         self.slots = Slots(

@@ -18,9 +18,9 @@ from wakeboard.runtime.loop.claim_cursor import Front
 from wakeboard.runtime.loop.claim_state import ClaimState
 from wakeboard.runtime.loop.claiming import claim_script
 from wakeboard.runtime.loop.claims import Claims, Plan
+from wakeboard.runtime.loop.connections import LoopConnection
 from wakeboard.runtime.loop.deciding import Ended
 from wakeboard.runtime.loop.in_flight import Held, Holdings, held_from_row
-from wakeboard.runtime.loop.line import Line
 from wakeboard.runtime.loop.record import Recorder
 from wakeboard.runtime.loop.turnover import Ends, Turnover
 from wakeboard.runtime.loop.writer import Writer
@@ -38,8 +38,8 @@ def channel(database: str) -> Iterator[Channel]:
 def a_turnover(claims: Claims) -> tuple[Turnover, Recorder, ClaimState]:
     """Return a turnover without a connection, what else waits to be written, and what the claimer hears."""
     state = ClaimState()
-    line = Line("postgresql://nowhere", "finish", lambda _: None)
-    writer = Writer(line, Holdings(), claims, state, "w1")
+    connection = LoopConnection("postgresql://nowhere", "finish", lambda _: None)
+    writer = Writer(connection, Holdings(), claims, state, "w1")
     return Turnover(writer, claims, state), writer.recorder, state
 
 

@@ -13,9 +13,9 @@ from wakeboard.database import db
 from wakeboard.runtime.loop.channel import Channel
 from wakeboard.runtime.loop.claim_state import ClaimState
 from wakeboard.runtime.loop.claims import Claims
+from wakeboard.runtime.loop.connections import LoopConnection
 from wakeboard.runtime.loop.deciding import decide
 from wakeboard.runtime.loop.in_flight import Held, Holdings, boottime_ns
-from wakeboard.runtime.loop.line import Line
 from wakeboard.runtime.loop.writer import ENOUGH_ENDED, STILL_HELD, Writer
 from wakeboard.runtime.processes.protocol import Assignment
 
@@ -28,10 +28,12 @@ class Desk:
     def __init__(self, database: str) -> None:
         self.channel = Channel(db.connect(database, name="wakeboard finish"))
         self._holdings = Holdings()
-        line = Line(database, "finish", lambda _: None)
-        line.adopt(self.channel)
+        connection = LoopConnection(database, "finish", lambda _: None)
+        connection.adopt(self.channel)
         self._taken = 0
-        self.writer = Writer(line, self._holdings, Claims(2), ClaimState(), "w1", gather_seconds=FOREVER)
+        self.writer = Writer(
+            connection, self._holdings, Claims(2), ClaimState(), "w1", gather_seconds=FOREVER
+        )
 
     @property
     def wrote(self) -> int:

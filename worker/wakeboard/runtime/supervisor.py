@@ -29,11 +29,10 @@ from wakeboard.runtime.loop.app import App
 from wakeboard.runtime.loop.claim_state import ClaimState
 from wakeboard.runtime.loop.claimer import Claimer
 from wakeboard.runtime.loop.claims import Claims
+from wakeboard.runtime.loop.connections import Connected, LoopConnections, NotConnected
 from wakeboard.runtime.loop.in_flight import Holdings
 from wakeboard.runtime.loop.inbox import HearsNothing, Inbox, Looked, StopAsked, WorkMayBeDue
 from wakeboard.runtime.loop.limits import Limits
-from wakeboard.runtime.loop.line import Connected, NotConnected
-from wakeboard.runtime.loop.lines import Lines
 from wakeboard.runtime.loop.shutdown import Shutdown
 from wakeboard.runtime.loop.slots import Slots
 from wakeboard.runtime.loop.turnover import Turnover
@@ -108,17 +107,17 @@ class Supervisor:
         )
         self._hearing = Hearing(me, poll_seconds=poll_seconds, tell=tell)
         listens = (WAKE_CHANNEL, CANCEL_CHANNEL, self._hearing.channel)
-        self._lines = Lines(url, self._selector, tell, listens)
-        self._writer = Writer(self._lines.finish, self._holdings, self._claims, self._claim_state, me)
+        self._connections = LoopConnections(url, self._selector, tell, listens)
+        self._writer = Writer(self._connections.finish, self._holdings, self._claims, self._claim_state, me)
         self._turnover = Turnover(self._writer, self._claims, self._claim_state)
         self._slots = Slots(
             self._children, self._holdings, self._claims, self._claim_state, self._turnover, self._writer,
             worker_id=me, lease_seconds=lease_seconds,
         )  # fmt: skip
         self._claimer = Claimer(
-            self._lines.claim, self._claims, self._claim_state, self._slots, self._holdings, self._turnover,
-            self._writer, worker_id=me, lease_seconds=lease_seconds, poll_seconds=poll_seconds,
-            lack=missing_tables,
+            self._connections.claim, self._claims, self._claim_state, self._slots, self._holdings,
+            self._turnover, self._writer, worker_id=me, lease_seconds=lease_seconds,
+            poll_seconds=poll_seconds, lack=missing_tables,
         )  # fmt: skip
         self._lease = LeaseKeeper(
             url, me, self._holdings, heartbeat_seconds=settings.heartbeat_seconds, poll_seconds=poll_seconds,
@@ -154,12 +153,12 @@ class Supervisor:
     def step(self, timeout_seconds: float) -> None:
         """Wait for something to happen, at most ``timeout_seconds``, then hear, watch, record and claim."""
         self._stepped_at = monotonic()
-        self._lines.watch_writing()
+        self._connections.watch_writing()
         for key, _ in self._selector.select(timeout_seconds):
             key.data()
         for event in self._children.collect():
             self._hear(event)
-        for channel, payload in self._lines.notifications():
+        for channel, payload in self._connections.notifications():
             self._notified(channel, payload)
         for message in self._inbox.messages():
             self._read(message)
@@ -272,7 +271,7 @@ class Supervisor:
         self._lease.stop()
         self._background.stop()
         self._say_goodbye()
-        self._lines.close()
+        self._connections.close()
         signal.set_wakeup_fd(-1)
         stop_signals.end()
         if self._exit_code == 0 and log.drop_held():
@@ -281,7 +280,7 @@ class Supervisor:
 
     def _say_goodbye(self) -> None:
         # A database that does not answer would take another five seconds to say so.
-        if not (self._background.is_registered and self._lines.are_free):
+        if not (self._background.is_registered and self._connections.are_free):
             return
         try:
             with connect(self._url, name="wakeboard goodbye", statement_timeout_seconds=2) as connection:
@@ -299,13 +298,13 @@ class Supervisor:
 
     def _read(self, message: object) -> None:
         match message:
-            case Connected(line, channel):
-                self._lines.connected(line, channel)
-                if line is self._lines.claim:
-                    self._hearing.connected(is_pooled=line.is_pooled)
+            case Connected(connection, channel):
+                self._connections.connected(connection, channel)
+                if connection is self._connections.claim:
+                    self._hearing.connected(is_pooled=connection.is_pooled)
                     self._claimer.connected()
-            case NotConnected(line, reason, is_final):
-                line.failed(reason)
+            case NotConnected(connection, reason, is_final):
+                connection.failed(reason)
                 if is_final and not self._background.is_registered:
                     # Nothing was claimed here yet, so nothing is lost.
                     self._exit_code = USE_ERROR
@@ -321,7 +320,7 @@ class Supervisor:
                 self.stop(why)
             case HearsNothing():
                 if self._hearing.is_waiting:
-                    self._lines.listen_anew()
+                    self._connections.listen_anew()
 
     def _notified(self, channel: str, payload: str) -> None:
         """Take in a notification; whoever may connect to the database may send one."""
@@ -357,7 +356,7 @@ class Supervisor:
     def _watch(self) -> None:
         """Look at what time brings: lost connections, limits of runs, restarts, the shutdown deadline."""
         self._watched_at = monotonic()
-        self._lines.look()
+        self._connections.look()
         for watchdog in (self._lease.watchdog, *self._background.watchdogs):
             if watchdog.check():
                 log.warn("The database has not answered a thread for too long; its connection was shut.")

@@ -22,8 +22,8 @@ from wakeboard.runtime.loop.claim_cursor import Front
 from wakeboard.runtime.loop.claim_state import NEVER, ClaimState
 from wakeboard.runtime.loop.claiming import Recovered, busy_script, claim_script, recovery_script
 from wakeboard.runtime.loop.claims import MOST_HELD, Claims, Plan
+from wakeboard.runtime.loop.connections import LoopConnection
 from wakeboard.runtime.loop.in_flight import Holdings
-from wakeboard.runtime.loop.line import Line
 from wakeboard.runtime.loop.slots import Slots
 from wakeboard.runtime.loop.turnover import LEAVES_SECONDS, MOST_ALONG, Ends, Turnover
 from wakeboard.runtime.loop.writer import Writer
@@ -45,11 +45,11 @@ SETTLED_SECONDS = 35.0
 
 
 class Claimer:
-    """Sends claims on one line and hands the rows to the slots. Durations are in seconds."""
+    """Sends claims on one connection and hands the rows to the slots. Durations are in seconds."""
 
     def __init__(
         self,
-        line: Line,
+        connection: LoopConnection,
         claims: Claims,
         state: ClaimState,
         slots: Slots,
@@ -63,7 +63,7 @@ class Claimer:
         lack: Lack,
     ) -> None:
         """``lack``: the tables that are missing, as every thread meets it."""
-        self._line = line
+        self._connection = connection
         self._claims = claims
         self._state = state
         self._front = Front()
@@ -104,7 +104,7 @@ class Claimer:
     def rest(self) -> None:
         """Nothing may be claimed for now, and that is as it should be: nobody need notify this worker."""
         self.well()
-        if self._is_idle and self._line.is_free:
+        if self._is_idle and self._connection.is_free:
             self._is_idle = self._announcement = False
             self._take_back_idle()
 
@@ -116,12 +116,12 @@ class Claimer:
     @property
     def is_quiet(self) -> bool:
         """Whether no claim is under way."""
-        return self._line.is_quiet
+        return self._connection.is_quiet
 
     @property
     def is_at_it(self) -> bool:
         """Whether a claim is under way, or waits for runs that are over in a moment."""
-        return self._is_gathering or not self._line.is_quiet
+        return self._is_gathering or not self._connection.is_quiet
 
     @property
     def seconds_to_gather(self) -> float:
@@ -141,7 +141,7 @@ class Claimer:
         self._looked_empty = not has_work
         if has_work:
             self._state.wake()
-        elif self._state.error is None and self._line.channel is not None and not self._line.channel.is_lost:
+        elif self._state.error is None and self._connection.is_up:
             until = min(
                 asked_at + self._poll_seconds + LATE_LOOK_SECONDS, self._claimed_at + UNPROVEN_SECONDS
             )
@@ -149,16 +149,16 @@ class Claimer:
             self.well()
 
     def connected(self) -> None:
-        """The line has a fresh connection: compare what is held with what it knows, publish anew."""
+        """There is a fresh connection: compare what is held with what the database knows, publish anew."""
         self._state.is_hungry, self._is_idle, self._announcement = True, False, None
         self._recover()
         self._recover_at = monotonic() + SETTLED_SECONDS
 
     def _recover(self) -> None:
-        assert self._line.channel is not None
+        assert self._connection.channel is not None
         self._recover_at = math.inf
         script = recovery_script(self._worker_id, self._holdings)
-        self._line.channel.run(script, self._recovered, self._failed)
+        self._connection.channel.run(script, self._recovered, self._failed)
 
     def _recovered(self, found: Recovered) -> None:
         """Stop what the database does not know of before it is claimed once more."""
@@ -181,7 +181,7 @@ class Claimer:
         self._duty_rounds = duty_rounds
         now = monotonic()
         self._is_gathering = False
-        if not self._line.is_free or now < self._state.not_before or self._slots.is_clearing:
+        if not self._connection.is_free or now < self._state.not_before or self._slots.is_clearing:
             return
         if now >= self._recover_at:
             self._recover()
@@ -226,7 +226,7 @@ class Claimer:
             self._send(plan)
 
     def _send(self, plan: Plan) -> None:
-        assert self._line.channel is not None
+        assert self._connection.channel is not None
         announce, self._announcement = self._announcement, None
         # At rest, where looks say that there is nothing, a claim only proves itself.
         is_proof = self._looked_empty and not self._state.is_hungry
@@ -273,20 +273,20 @@ class Claimer:
             self._slots.take(rows, claimed.sent_ns, claimed.listed)
             self._tell(ends)
 
-        self._line.channel.run(script, done, partial(self._lost, ends), is_spare=is_proof)
+        self._connection.channel.run(script, done, partial(self._lost, ends), is_spare=is_proof)
 
     def give_back_overdue(self) -> None:
         """Leave to the writer what a claim has taken along that has not answered for a second.
 
         For when nothing is claimed any more: a stop waits for no claim. What is written twice is known then.
         """
-        channel = self._line.channel
+        channel = self._connection.channel
         if self._ends is not None and channel is not None and channel.is_overdue(OVERDUE_SECONDS):
             self._ends.give_back()
 
     def _leave_room(self) -> None:
         """Let another worker that is idle be the first to claim from the types with a limit."""
-        assert self._line.channel is not None
+        assert self._connection.channel is not None
         self._ends = ends = self._turnover.take()
         self._state.is_hungry = True
 
@@ -296,7 +296,7 @@ class Claimer:
                 self._state.pause(LEAVES_SECONDS)
 
         script = self._turnover.leave_room(ends, self._worker_id.encode())
-        self._line.channel.run(script, done, partial(self._lost, ends))
+        self._connection.channel.run(script, done, partial(self._lost, ends))
 
     def _lost(self, ends: Ends, failure: Exception) -> None:
         """Leave to the writer what a claim has taken along that was refused or lost."""
@@ -330,9 +330,9 @@ class Claimer:
 
     def _take_back_idle(self) -> None:
         """Every slot is busy: producers need not notify this worker."""
-        if self._announcement is False and self._line.channel is not None:
+        if self._announcement is False and self._connection.channel is not None:
             self._announcement = None
-            self._line.channel.run(busy_script(self._worker_id), lambda _: None, self._failed)
+            self._connection.channel.run(busy_script(self._worker_id), lambda _: None, self._failed)
 
     def _failed(self, failure: Exception) -> None:
         self._is_idle, self._announcement = False, None

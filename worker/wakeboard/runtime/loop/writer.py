@@ -11,9 +11,9 @@ from wakeboard.runtime.duties.presence import Beat
 from wakeboard.runtime.loop.channel import StatementFailed
 from wakeboard.runtime.loop.claim_state import ClaimState
 from wakeboard.runtime.loop.claims import Claims
+from wakeboard.runtime.loop.connections import LoopConnection
 from wakeboard.runtime.loop.deciding import Ended
 from wakeboard.runtime.loop.in_flight import Held, Holdings, boottime_ns
-from wakeboard.runtime.loop.line import Line
 from wakeboard.runtime.loop.record import Recorder, Written
 
 # While so many are still held, a statement waits until so many have ended, but no longer than this.
@@ -29,11 +29,11 @@ _EVENTS = {"dead": "dead", "cancelled": "cancelled", "queued": "release", "succe
 
 
 class Writer:
-    """Writes ended attempts on one line."""
+    """Writes ended attempts on one connection."""
 
     def __init__(
         self,
-        line: Line,
+        connection: LoopConnection,
         holdings: Holdings,
         claims: Claims,
         claim_state: ClaimState,
@@ -42,7 +42,7 @@ class Writer:
         gather_seconds: float = GATHER_SECONDS,
     ) -> None:
         """``gather_seconds``: how long after a statement fewer than ENOUGH_ENDED wait for the next one."""
-        self._line = line
+        self._connection = connection
         self._claims, self._claim_state = claims, claim_state
         self._holdings = holdings
         self._worker_id = worker_id
@@ -72,7 +72,7 @@ class Writer:
     @property
     def is_clear(self) -> bool:
         """Whether nothing waits to be written and nothing is being written."""
-        return not len(self.recorder) and self._line.is_quiet
+        return not len(self.recorder) and self._connection.is_quiet
 
     def add(self, ended: Ended) -> None:
         """Queue an attempt to be written."""
@@ -90,13 +90,13 @@ class Writer:
     def step(self) -> None:
         """Send what arrived while the last batch was being committed, when it is worth a statement."""
         self._look()
-        if not len(self.recorder) or not self._line.is_free or self.seconds_to_send > 0:
+        if not len(self.recorder) or not self._connection.is_free or self.seconds_to_send > 0:
             return
         batch = self.recorder.next_batch()
         if not batch:
             return
         self._sent_at = monotonic()
-        assert self._line.channel is not None
+        assert self._connection.channel is not None
 
         def ended() -> None:
             self._is_writing = self.may_write_forgotten = False
@@ -120,7 +120,7 @@ class Writer:
 
         self._is_writing = True
         self._sending = batch
-        self._line.channel.run(self.recorder.script(batch), done, failed)
+        self._connection.channel.run(self.recorder.script(batch), done, failed)
 
     @property
     def seconds_to_send(self) -> float:
