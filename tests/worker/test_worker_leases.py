@@ -304,7 +304,7 @@ def test_sessions_killed_again_and_again_cost_no_run(
     kept = connection.execute(
         "SELECT count(*) FROM wakeboard.job_attempts WHERE job_type = 'quick' AND result = '42'"
     ).fetchone()
-    assert kept == (160,)
+    assert kept == (200,)
 
 
 def alive(connection: Connection, way: str) -> bool:

@@ -41,6 +41,8 @@ SOON_SECONDS = 1.0
 # A due duty must not come before the database's clock says so.
 PUNCTUAL_SECONDS = 0.005
 POLICIES_SECONDS = 60.0
+# How long the threads have to end what they are at.
+STOP_SECONDS = 2.0
 DUE_DUTIES = ("schedule", "pauses", "reap", "operations")
 MEMORY_SECONDS = 10.0
 LIVE_OUTPUT_SECONDS = 2.0
@@ -153,8 +155,10 @@ class Background:
 
     def stop(self) -> None:
         """End the threads."""
-        self._heartbeat.stop()
-        self._duties.stop()
+        until = monotonic() + STOP_SECONDS
+        for patience in (0.0, STOP_SECONDS):
+            for duties in (self._heartbeat, self._duties):
+                duties.stop(max(0.0, min(patience, until - monotonic())))
         if self._indexes is not None:
             self._indexes.stop()
 

@@ -99,7 +99,7 @@ class Duties:
         self._thread.start()
 
     def stop(self, timeout_seconds: float = 2.0) -> None:
-        """End the thread after the step under way."""
+        """End the thread after the step under way, and wait so long for it."""
         self._stopping.set()
         self._hurry.set()
         self._thread.join(timeout_seconds)
