@@ -115,8 +115,22 @@ def a_run(connection: Connection, status: str = "queued", **columns: Any) -> int
         if isinstance(values.get(name), str):
             values[name] = from_now(values[name])
     run_id = int(insert(connection, "job_runs", values))
+    if values.get("definition_id") and "late_by" not in values:
+        connection.execute(_FIRST_START.encode(), (run_id,))
     _past_attempts(connection, run_id, values)
     return run_id
+
+
+# What the first claim of a run writes, as if it had been at its started_at.
+_FIRST_START = """
+UPDATE wakeboard.job_runs AS r SET late_by = date_part('epoch', started_at - scheduled_for),
+    overlapped = EXISTS (
+        SELECT FROM wakeboard.job_runs AS other
+        WHERE other.definition_id = r.definition_id AND other.id < r.id AND other.started_at <= r.started_at
+            AND coalesce(other.finished_at, 'infinity') > r.started_at
+    )
+WHERE id = %s AND started_at IS NOT NULL
+"""
 
 
 def _past_attempts(connection: Connection, run_id: int, values: Row) -> None:

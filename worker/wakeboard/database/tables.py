@@ -149,6 +149,10 @@ job_runs = Table(
     _at("started_at"),
     _at("finished_at"),
     _at("failed_at"),
+    # Of a fire: seconds from its time to its first start. Of any run of a schedule: whether another run of
+    # it was under way at its first start. The first claim writes both (wakeboard.queue.engine.claims).
+    Column("late_by", Double),
+    Column("overlapped", Boolean, nullable=False, server_default=text("false")),
     Column("error_code", Text),
     Column("last_error", Text),
     Column("error_group", BigInteger),
