@@ -34,7 +34,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import JSONB
 
 from wakeboard.core.states import CLAIMABLE, ENDED, FAILING, FAILURES, Outcome, Role, Status, sql_list
-from wakeboard.database.index_predicates import IS_ODD_FIRE, IS_RECOVERED, IS_SET_ASIDE, IS_UNDER_WAY
+from wakeboard.database.index_predicates import IS_RECOVERED, IS_SET_ASIDE, IS_UNDER_WAY
 
 SCHEMA = "wakeboard"
 NAMING = {
@@ -286,13 +286,6 @@ job_runs = Table(
         postgresql_include=["id", "started_at"],
         postgresql_where=text(f"definition_id IS NOT NULL AND {IS_UNDER_WAY}"),
     ),
-    # The fires that ended and need a look: as small as what was late, was retried or took long.
-    Index(
-        "job_runs_odd_fires",
-        "scheduled_for",
-        postgresql_include=["id", "definition_id", "status", "attempts", "started_at", "finished_at"],
-        postgresql_where=text(IS_ODD_FIRE),
-    ),
     # As small as what needed a retry.
     Index(
         "job_runs_recovered",
@@ -308,13 +301,13 @@ job_runs = Table(
         postgresql_include=["run_at"],
         postgresql_where=text(IS_SET_ASIDE),
     ),
-    # One run for each fire. What a night tells of a schedule's fires is read from here, and from no row.
+    # The scheduler makes one run for each fire. The night page counts fires here and reads no row.
     Index(
         "job_runs_fires",
         "definition_id",
         "scheduled_for",
         unique=True,
-        postgresql_include=["id", "status", "attempts", "started_at", "finished_at"],
+        postgresql_include=["id", "status", "late_by", "overlapped"],
         postgresql_where=text("scheduled_for IS NOT NULL"),
     ),
     Index(
