@@ -14,7 +14,7 @@ from flask import Flask
 from sqlalchemy import text
 
 from tests.conftest import Connection
-from tests.factories import a_definition, a_run, an_attempt
+from tests.factories import a_definition, a_later_success, a_run, an_attempt
 from wakeboard.reporting.activity_report import Ask, faults, fires
 from wakeboard.reporting.activity_report.faults import Failing, Fates
 from wakeboard.reporting.activity_report.fires import LATE, Fired
@@ -148,14 +148,16 @@ def test_what_became_of_failures_is_as_by_a_walk_over_the_newest_of_them(
         for epoch in range(1, chance.choice((1, 2, 7)) + 1):
             at = now - timedelta(minutes=chance.randrange(3 * DAY), seconds=len(failed) / 10 + 1)
             is_lost = chance.random() < 0.1
-            outcome = "lost" if is_lost else chance.choice(("failed", "timed_out", "succeeded", "released"))
-            error = None if outcome in ("succeeded", "released") else "smtp_down"
+            outcome = "lost" if is_lost else chance.choice(("failed", "timed_out", "released"))
+            error = None if outcome == "released" else "smtp_down"
             an_attempt(
                 connection, run, attempt=epoch, lease_epoch=epoch, outcome=outcome, error_code=error,
                 due_at=at, started_at=at, finished_at=at,
             )  # fmt: skip
             if error:
                 failed.append((at, run, epoch, is_lost))
+        if status == "succeeded":
+            a_later_success(connection, run)
     for run in chance.sample(sorted(standing), 5):
         connection.execute("DELETE FROM wakeboard.job_runs WHERE id = %s", (run,))
         standing[run] = (None, None)
