@@ -107,7 +107,7 @@ job_definitions = Table(
     _at("last_fire_at"),
     # Fires up to here are settled. Where next_fire_at is NULL, the next fire is the first one after this.
     Column("settled_at", DateTime(timezone=True), nullable=False, server_default=text("clock_timestamp()")),
-    # What fell due by a rule that was edited before anybody fired it; written by a trigger (migration 0002).
+    # What fell due by a rule that was edited before anybody fired it; a trigger writes it (migration 0100).
     Column("unsettled", JSONB),
     _at("created_at", now=True),
     _at("updated_at", now=True),
