@@ -39,8 +39,8 @@ _SURROUNDINGS = (
 # the last ten minutes, and what will be tried again is among the newest.
 _RUNS = """
 INSERT INTO wakeboard.job_runs (job_type, definition_id, scheduled_for, payload, priority, run_at, status,
-    attempts, failures, lease_epoch, locked_by, locked_until, started_at, finished_at, failed_at, error_code,
-    last_error, error_group, idempotency_key, enqueued_by, created_at, updated_at)
+    attempts, failures, lease_epoch, locked_by, locked_until, started_at, finished_at, failed_at, late_by,
+    error_code, last_error, error_group, idempotency_key, enqueued_by, created_at, updated_at)
 SELECT 'type_' || kind, definition,
     CASE WHEN definition IS NOT NULL THEN date_trunc('second', at - delay) END,
     jsonb_build_object('invoice_id', n, 'customer', n %% 5000, 'note', 'please send by mail'),
@@ -51,6 +51,7 @@ SELECT 'type_' || kind, definition,
     CASE WHEN tries > 0 THEN at END,
     CASE WHEN status IN ('succeeded', 'dead', 'cancelled') THEN at + interval '1 second' END,
     CASE WHEN fails > 0 THEN at + interval '1 second' END,
+    CASE WHEN tries > 0 AND definition IS NOT NULL THEN date_part('epoch', delay) END,
     CASE WHEN fails > 0 THEN 'error_' || code END,
     CASE WHEN fails > 0 THEN 'The other side answered ' || n || ' and then nothing more' END,
     CASE WHEN fails > 0 THEN 100 * kind + code END,

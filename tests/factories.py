@@ -115,8 +115,22 @@ def a_run(connection: Connection, status: str = "queued", **columns: Any) -> int
         if isinstance(values.get(name), str):
             values[name] = from_now(values[name])
     run_id = int(insert(connection, "job_runs", values))
+    if values.get("definition_id") and "late_by" not in values:
+        connection.execute(_FIRST_START.encode(), (run_id,))
     _past_attempts(connection, run_id, values)
     return run_id
+
+
+# What the first claim of a run writes, as if it had been at its started_at.
+_FIRST_START = """
+UPDATE wakeboard.job_runs AS r SET late_by = date_part('epoch', started_at - scheduled_for),
+    overlapped = EXISTS (
+        SELECT FROM wakeboard.job_runs AS other
+        WHERE other.definition_id = r.definition_id AND other.id < r.id AND other.started_at <= r.started_at
+            AND coalesce(other.finished_at, 'infinity') > r.started_at
+    )
+WHERE id = %s AND started_at IS NOT NULL
+"""
 
 
 def _past_attempts(connection: Connection, run_id: int, values: Row) -> None:
@@ -136,7 +150,11 @@ def _past_attempts(connection: Connection, run_id: int, values: Row) -> None:
             lease_epoch=number,
             job_type=values["job_type"],
             outcome=outcome,
-            **(error if outcome == "failed" else {}),
+            **(
+                error
+                if outcome == "failed"
+                else {name: values[name] for name in ("started_at", "finished_at")}
+            ),
         )
 
 
@@ -158,6 +176,13 @@ def an_attempt(connection: Connection, run_id: int, **columns: Any) -> int:
             (run_id, values["lease_epoch"]),
         )
     return run_id
+
+
+def a_later_success(connection: Connection, run_id: int) -> None:
+    """Insert the attempt at which a run succeeded that had failed before."""
+    end = row(connection, run_id)["finished_at"]
+    times = dict.fromkeys(("due_at", "started_at", "finished_at"), end)
+    an_attempt(connection, run_id, attempt=1000, lease_epoch=1000, **times)
 
 
 def a_group(

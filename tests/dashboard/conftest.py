@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from html import unescape
 
 import pytest
 from flask import Flask
 from flask.testing import FlaskClient
 from sqlalchemy import Connection as Session
-from sqlalchemy import RowMapping
 
 from tests.conftest import Connection
 from tests.dashboard.apps import an_app
 from wakeboard.accounts import users
 from wakeboard.core.states import Role
-from wakeboard_dashboard.queries import fires
 from wakeboard_dashboard.web.connection import Database
 
 # As a browser that stays on our pages sends it.
@@ -71,20 +69,6 @@ def as_role(app: Flask, connection: Connection) -> AsRole:
 def client(as_role: AsRole) -> FlaskClient:
     """A browser signed in as an admin."""
     return as_role("admin")
-
-
-@pytest.fixture
-def told_whole(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The definitions of which the latest runs are asked for, as they are."""
-    asked: list[int] = []
-    strips = fires.strips
-
-    def spy(session: Session, ids: Sequence[int]) -> dict[int, RowMapping]:
-        asked.extend(ids)
-        return strips(session, ids)
-
-    monkeypatch.setattr(fires, "strips", spy)
-    return asked
 
 
 def fragments_of(html: str) -> dict[str, str]:

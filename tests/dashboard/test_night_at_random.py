@@ -5,20 +5,19 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from random import Random
-from typing import Any
 
 import pytest
 from flask import Flask
 from sqlalchemy import text
 
 from tests.conftest import Connection
-from tests.factories import a_definition, a_run, an_attempt
+from tests.factories import a_definition, a_later_success, a_run, an_attempt
 from wakeboard.reporting.activity_report import Ask, faults, fires
 from wakeboard.reporting.activity_report.faults import Failing, Fates
-from wakeboard.reporting.activity_report.fires import LATE, STEP, Fired, Fires
+from wakeboard.reporting.activity_report.fires import LATE, Fired
 from wakeboard.reporting.activity_report.summary import Span
 
 # So many minutes ago windows begin and end.
@@ -43,71 +42,47 @@ def spans(now: datetime) -> list[Span]:
 
 @dataclass(frozen=True)
 class Fire:
-    """A run of a fire as a walk sees it."""
+    """A run of a fire as a walk sees it; ``late_by`` is None where it never started and never will."""
 
     schedule: int
     at: datetime
     run: int
-    status: str
-    began: datetime | None
-    ended: datetime | None
-    is_retried: bool = False
+    waits: bool
+    late_by: float | None
+    overlapped: bool
 
 
 def a_fire(connection: Connection, chance: Random, schedule: int, at: datetime) -> Fire:
-    """Write one that waits, runs, ended, or came to its end at the second attempt; soon or much later."""
-    kind = chance.choice(("queued", "running", "succeeded", "succeeded", "retried", "dead", "cancelled"))
-    status = "succeeded" if kind == "retried" else kind
-    began = at + timedelta(seconds=chance.choice((0.25, 1, 61, 900)))
-    ended = began + timedelta(seconds=chance.choice((1, 40, 400, 20_000)))
-    columns: dict[str, Any] = {"definition_id": schedule, "scheduled_for": at, "attempts": 0}
-    if kind in ("queued", "cancelled"):
-        return Fire(schedule, at, a_run(connection, status, **columns), status, None, None)
-    if kind == "running":
-        columns |= {"started_at": began, "attempts": 1}
-        return Fire(schedule, at, a_run(connection, status, **columns), status, began, None)
-    again = began + timedelta(minutes=30) if kind == "retried" else began
-    ended = max(ended, again)
-    run = a_run(connection, status, **columns, started_at=again, finished_at=ended)
-    if kind == "retried":
-        for epoch, moment in ((3, began), (7, again)):
-            times = dict.fromkeys(("due_at", "started_at", "finished_at"), moment)
-            an_attempt(connection, run, attempt=epoch, lease_epoch=epoch, **times)
-        connection.execute("UPDATE wakeboard.job_runs SET attempts = 2 WHERE id = %s", (run,))
-    return Fire(schedule, at, run, status, began, ended, kind == "retried")
+    """Write one that waits, runs, ended, or was cancelled before its start."""
+    status = chance.choice(("queued", "running", "succeeded", "succeeded", "failed", "dead", "cancelled"))
+    started = status not in ("queued", "cancelled")
+    late_by = chance.choice((0.25, 1, 59, 61, 900)) if started else None
+    overlapped = started and chance.random() < 0.3
+    columns = {"definition_id": schedule, "scheduled_for": at, "late_by": late_by, "overlapped": overlapped}
+    run = a_run(connection, status, **columns)
+    return Fire(schedule, at, run, status == "queued", late_by, overlapped)
 
 
-def walked(made: list[Fire], names: dict[int, str], window: Span, now: datetime) -> Fires:
-    """Return what ``fires.fired`` returns, told by walking over the fires one by one."""
+def walked(made: list[Fire], names: dict[int, str], window: Span, now: datetime) -> list[Fired]:
+    """Return the schedules of ``fires.fired``, told by walking over the fires one by one."""
     by_schedule: dict[int, list[Fire]] = defaultdict(list)
     for fire in made:
         if window.since <= fire.at < window.until:
             by_schedule[fire.schedule].append(fire)
-    told, under_way, ended = [], 0, 0
+    told = []
     for schedule, found in by_schedule.items():
-        late, beside, reached, is_there = [], [], None, names[schedule] != "gone"
-        for fire in sorted(found, key=lambda fire: fire.at):
-            is_under_way, through = fire.status in ("queued", "running"), fire.ended or now
-            is_odd = fire.began is not None and (fire.is_retried or through > fire.at + STEP)
-            under_way += is_under_way and is_there
-            ended += is_odd and not is_under_way
-            start = fire.began or (now if is_under_way else None)
-            if start is not None and start > fire.at + LATE:
-                late.append(((start - fire.at).total_seconds(), fire.run))
-            if fire.began is not None:
-                if reached is not None and fire.began < reached:
-                    beside.append(fire.run)
-                reached = max(reached or fire.began, through)
-        if not is_there:
+        if names[schedule] == "gone":
             continue
+        late: list[tuple[float, int]] = []
+        for fire in found:
+            late_by = (now - fire.at).total_seconds() if fire.waits else fire.late_by
+            if late_by is not None and late_by > LATE.total_seconds():
+                late.append((late_by, fire.run))
+        beside = sorted((fire.at, fire.run) for fire in found if fire.overlapped)
         worst = max(late) if late else (None, None)
-        newest = beside[-1] if beside else None
+        newest = beside[-1][1] if beside else None
         told.append(Fired(names[schedule], "skip", len(found), len(late), *worst, len(beside), newest))
-    of_late, of_beside = ([one for one in told if one[place]] for place in (3, 6))
-    return Fires(
-        sum(one.late for one in told), len(of_late), sum(one.beside for one in told), len(of_beside),
-        under_way, ended, 0, sorted({*of_late, *of_beside}),
-    )  # fmt: skip
+    return sorted(each for each in told if each.late or each.beside)
 
 
 def random_fires(
@@ -135,39 +110,14 @@ def test_fires_are_judged_as_by_a_walk_over_all_of_them(
     made, names = random_fires(connection, Random(seed), (8, 60, 30, 20))
     with looking(app) as (ask, now):
         for window in spans(now):
-            assert replace(fires.fired(ask, window), walked=0) == walked(made, names, window, now)
-
-
-def test_of_more_fires_than_are_looked_at_so_many_are_told_and_that_there_are_more(
-    app: Flask, connection: Connection, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    random_fires(connection, Random(7), (8, 60, 30, 20))
-    with looking(app) as (ask, now):
-        for window in spans(now):
-            monkeypatch.setattr(fires, "CAP", 20_000)
-            whole = fires.fired(ask, window)
-            assert not whole.is_cut
-            monkeypatch.setattr(fires, "CAP", 5)
-            found = fires.fired(ask, window)
-            assert found.under_way == min(whole.under_way, 5)
-            assert found.is_cut == (max(whole.under_way, whole.ended) >= 5)
-            assert found.late <= whole.late and found.beside <= whole.beside
-
-
-def test_the_schedule_with_the_worst_delay_and_that_with_most_overlaps_are_told(
-    app: Flask, connection: Connection, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(fires, "MOST_TOLD", 1)
-    made, names = random_fires(connection, Random(8), (8, 60, 30, 20))
-    with looking(app) as (ask, now):
-        for window in spans(now):
-            found, whole = fires.fired(ask, window), walked(made, names, window, now)
-            assert replace(found, walked=0, worst=whole.worst) == whole
-            delays = [one.late_seconds for one in whole.worst if one.late]
-            assert [one.late_seconds for one in fires.late(found)] == sorted(delays, reverse=True)[:1]
-            overlaps = [one.beside for one in whole.worst if one.beside]
-            assert [one.beside for one in fires.beside(found)] == sorted(overlaps, reverse=True)[:1]
-            assert set(found.worst) <= set(whole.worst)
+            found, told = fires.fired(ask, window), walked(made, names, window, now)
+            assert found.schedules == told
+            assert found.late == sum(one.late for one in told)
+            assert found.beside == sum(one.beside for one in told)
+            delays = [one.late_seconds for one in told if one.late_seconds]
+            assert [one.late_seconds for one in found.latest] == sorted(delays, reverse=True)
+            overlaps = [one.beside for one in told if one.beside]
+            assert [one.beside for one in found.most_beside] == sorted(overlaps, reverse=True)
 
 
 # Runs that failed
@@ -198,14 +148,16 @@ def test_what_became_of_failures_is_as_by_a_walk_over_the_newest_of_them(
         for epoch in range(1, chance.choice((1, 2, 7)) + 1):
             at = now - timedelta(minutes=chance.randrange(3 * DAY), seconds=len(failed) / 10 + 1)
             is_lost = chance.random() < 0.1
-            outcome = "lost" if is_lost else chance.choice(("failed", "timed_out", "succeeded", "released"))
-            error = None if outcome in ("succeeded", "released") else "smtp_down"
+            outcome = "lost" if is_lost else chance.choice(("failed", "timed_out", "released"))
+            error = None if outcome == "released" else "smtp_down"
             an_attempt(
                 connection, run, attempt=epoch, lease_epoch=epoch, outcome=outcome, error_code=error,
                 due_at=at, started_at=at, finished_at=at,
             )  # fmt: skip
             if error:
                 failed.append((at, run, epoch, is_lost))
+        if status == "succeeded":
+            a_later_success(connection, run)
     for run in chance.sample(sorted(standing), 5):
         connection.execute("DELETE FROM wakeboard.job_runs WHERE id = %s", (run,))
         standing[run] = (None, None)

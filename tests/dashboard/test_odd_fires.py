@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
 from datetime import UTC, datetime, timedelta
 from random import Random
 from typing import Any
 
 import pytest
 from flask.testing import FlaskClient
-from sqlalchemy import Connection as Session
-from sqlalchemy import RowMapping
 
 from tests.conftest import Connection
 from tests.factories import a_definition, a_run, from_now, insert
@@ -18,8 +15,7 @@ from wakeboard.core.parent_run import maker
 from wakeboard.core.states import Role
 from wakeboard.database.audit import Actor
 from wakeboard.queue import cancel
-from wakeboard_dashboard.queries import fires, odd_schedules
-from wakeboard_dashboard.text.oddities import counted, oddities
+from wakeboard_dashboard.text.oddities import LatestRun, counted, oddities
 
 JSON = {"Accept": "application/json"}
 
@@ -112,18 +108,6 @@ def test_schedules_are_found_by_what_is_odd_about_their_latest_runs(
     assert 'href="/schedules/beside"' not in page
 
 
-def test_a_page_says_when_it_looked_at_the_first_schedules_only(
-    client: FlaskClient, connection: Connection, mine: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    a_fire(connection, mine, 60, 48, 40)
-    a_fire(connection, a_definition(connection, "zest"), 60, 48, 40)
-    monkeypatch.setattr(odd_schedules, "MOST_JUDGED", 1)
-    assert names(client, "state=late") == ["mine"]
-    assert "The first 1 schedules by name were looked at" in client.get("/schedules?state=late").text
-    assert names(client, "state=late&q=zest") == ["zest"]
-    assert "were looked at" not in client.get("/schedules?state=late&q=zest").text
-
-
 def test_a_run_that_still_waits_for_its_start_is_late(
     client: FlaskClient, connection: Connection, mine: int
 ) -> None:
@@ -134,13 +118,7 @@ def test_a_run_that_still_waits_for_its_start_is_late(
 def test_a_retried_run_is_judged_by_its_first_start(
     client: FlaskClient, connection: Connection, mine: int
 ) -> None:
-    run = a_fire(connection, mine, 60, 20, 10, attempts=2, lease_epoch=2)
-    connection.execute(
-        "UPDATE wakeboard.job_attempts SET started_at = now() - interval '60 minutes'"
-        " WHERE run_id = %s AND lease_epoch = (SELECT min(lease_epoch) FROM wakeboard.job_attempts"
-        " WHERE run_id = %s)",
-        (run, run),
-    )
+    a_fire(connection, mine, 60, 20, 10, attempts=2, lease_epoch=2, late_by=0.2)
     assert odd(client) == {}
 
 
@@ -154,7 +132,7 @@ def test_what_was_done_twice_is_told(client: FlaskClient, connection: Connection
     first = a_fire(connection, mine, 60, 60, 50, attempts=2, lease_epoch=2)
     connection.execute(
         "UPDATE wakeboard.job_attempts SET outcome = 'lost', refused_at = now(),"
-        " refused_outcome = 'succeeded', started_at = now() - interval '60 minutes'"
+        " refused_outcome = 'succeeded'"
         " WHERE run_id = %s AND lease_epoch = (SELECT min(lease_epoch) FROM wakeboard.job_attempts"
         " WHERE run_id = %s)",
         (first, first),
@@ -175,10 +153,10 @@ def test_what_its_own_handler_enqueued_is_not_its_work_done_twice(
 
 
 def test_a_time_that_the_clocks_show_twice_is_told() -> None:
-    def run(number: int, hour: int, minute: int) -> dict[str, Any]:
+    def run(number: int, hour: int, minute: int) -> LatestRun:
         moment = datetime(2026, 10, 25, hour, minute, tzinfo=UTC)
-        plain = {"seconds": 0.0, "is_late": False, "is_beside": False, "came_back": False, "ran_again": False}
-        return {"id": number, "scheduled_for": moment, **plain}
+        plain = {"late_by": 0.0, "overlapped": False, "came_back": False, "ran_again": False}
+        return LatestRun(number, "succeeded", moment, moment, moment, None, **plain)
 
     found = oddities([run(1, 0, 30), run(2, 1, 30), run(3, 2, 30)], "Europe/Berlin")
     assert {number: [one.sentence for one in each] for number, each in found.items()} == {
@@ -223,23 +201,18 @@ def test_a_schedule_in_another_zone_is_judged_anew(client: FlaskClient, connecti
     assert item(client)["twice"] == 0 and "twice 2" not in client.get("/schedules").text
 
 
-def test_schedules_behind_those_looked_at_first_are_found_as_well(
-    client: FlaskClient, connection: Connection, mine: int, monkeypatch: pytest.MonkeyPatch
+def test_the_filter_joins_what_runs_say_with_what_clocks_show(
+    client: FlaskClient, connection: Connection, mine: int
 ) -> None:
     a_fire(connection, mine, 60, 48, 40)
     late = a_fire(connection, a_definition(connection, "zest"), 60, 48, 40)
     scheduled(connection, "zone", "Europe/Berlin", *BERLIN)
-    monkeypatch.setattr(odd_schedules, "FIRST", 1)
     assert names(client, "state=late") == names(client, "state=late,late") == ["mine", "zest"]
     assert names(client, "state=late,twice") == ["mine", "zest", "zone"]
     assert f"Run {late}: succeeded, late" in client.get("/schedules?state=late").text
 
 
-@pytest.mark.parametrize("first", (odd_schedules.FIRST, 20, 1))
-def test_the_filter_finds_what_the_badges_say(
-    client: FlaskClient, connection: Connection, monkeypatch: pytest.MonkeyPatch, first: int
-) -> None:
-    monkeypatch.setattr(odd_schedules, "FIRST", first)
+def test_the_filter_finds_what_the_badges_say(client: FlaskClient, connection: Connection) -> None:
     dice = Random(20261025)
     for number in range(40):
         zone = dice.choice(("Europe/Berlin", "Asia/Gaza", "Africa/Casablanca", "Australia/Lord_Howe"))
@@ -274,10 +247,9 @@ def any_run(connection: Connection, dice: Random, definition: int, due: int) -> 
 
 
 @pytest.mark.parametrize("word", ("late", "overlapping", "twice"))
-def test_schedules_that_are_surveyed_first_are_found_by_what_their_badges_say(
-    client: FlaskClient, connection: Connection, monkeypatch: pytest.MonkeyPatch, word: str
+def test_the_filter_finds_what_the_badges_say_page_by_page(
+    client: FlaskClient, connection: Connection, word: str
 ) -> None:
-    monkeypatch.setattr(odd_schedules, "FIRST", 2)
     dice = Random(20261125)
     for number in range(40):
         definition = a_definition(connection, f"some-{number}", timezone="UTC")
@@ -292,46 +264,6 @@ def test_schedules_that_are_surveyed_first_are_found_by_what_their_badges_say(
         page = client.get(f"/schedules.json?state={word}&limit=3&cursor={page['next']}").get_json()
         found += page["items"]
     assert [each["name"] for each in found] == told
-
-
-@pytest.mark.parametrize(
-    ("judged", "found", "more"), [(0, 0, odd_schedules.FIRST), (100, 20, 186), (100, 50, 50), (100, 0, 500)]
-)
-def test_no_more_schedules_are_looked_at_than_will_do(judged: int, found: int, more: int) -> None:
-    """Of every five one is odd: 155 more would have the 31 that a page of 51 lacks."""
-    assert odd_schedules._more(judged, found, 51) == more
-
-
-def test_a_page_that_is_full_needs_no_look_at_the_other_schedules(
-    client: FlaskClient, connection: Connection, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    surveyed: list[int] = []
-    survey = fires.surveyed
-
-    def counting(session: Session, ids: Sequence[int], words: Collection[str]) -> dict[int, RowMapping]:
-        surveyed.append(len(ids))
-        return survey(session, ids, words)
-
-    monkeypatch.setattr(fires, "surveyed", counting)
-    monkeypatch.setattr(odd_schedules, "FIRST", 4)
-    for number in range(30):
-        definition = a_definition(connection, f"some-{number:02}")
-        a_fire(connection, definition, 60, 48 if number % 2 else 60, 40)
-    page = client.get("/schedules.json?state=late&limit=3").get_json()
-    assert [each["name"] for each in page["items"]] == ["some-01", "some-03", "some-05"]
-    assert surveyed == [4, 5], "two of four were odd; four of nine tell that there is another page"
-
-
-def test_schedules_whose_runs_are_plain_are_not_told_whole_to_find_those_with_odd_ones(
-    client: FlaskClient, connection: Connection, monkeypatch: pytest.MonkeyPatch, told_whole: list[int]
-) -> None:
-    monkeypatch.setattr(odd_schedules, "FIRST", 1)
-    for name in ("daily-1", "daily-2", "daily-3"):
-        scheduled(connection, name, "Europe/Berlin", *(at(f"2026-10-{day}T06:00") for day in range(20, 30)))
-    scheduled(connection, "hourly", "Europe/Berlin", *BERLIN)
-    ids = dict(connection.execute("SELECT name, id FROM wakeboard.job_definitions").fetchall())
-    assert names(client, "state=twice") == ["hourly"]
-    assert set(told_whole) == {ids["hourly"]}
 
 
 def test_schedules_that_missed_something_can_be_listed(

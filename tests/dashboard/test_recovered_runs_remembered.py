@@ -136,4 +136,4 @@ def test_what_is_remembered_is_read_from_an_index_alone(connection: Connection, 
     values = {"since": now - HOUR, "until": now, "cap": faults.CAP}
     rows = session.execute(text(f"EXPLAIN {recovered.READ}"), values).scalars()
     plan = "\n".join(rows)
-    assert "Index Only Scan Backward using job_runs_recovered" in plan and "Sort" not in plan, plan
+    assert "Index Only Scan Backward using job_attempts_later_successes" in plan and "Sort" not in plan, plan

@@ -119,7 +119,7 @@ def test_what_fails_is_told_without_a_look_at_a_run(
     lines = [row[0] for row in connection.execute(f"EXPLAIN {asked}".encode(), {}).fetchall()]
     about_failures = [line for line in lines if " on job_runs" in line and "job_runs_leased" not in line]
     assert len(about_failures) == 2
-    assert all("Index Only Scan" in line and "job_runs_failing" in line for line in about_failures), lines
+    assert all("Index Only Scan" in line and "job_runs_by_status" in line for line in about_failures), lines
 
 
 @pytest.mark.parametrize("first_to_wait", [0, 2, 4])

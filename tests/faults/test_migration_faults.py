@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import shutil
 import subprocess
 import sys
@@ -132,7 +133,8 @@ def _git(*words: str) -> bytes:
 def worker_before(house: House, source: Path) -> Iterator[Wakeboard]:
     """Run a worker of the version before."""
     given = {f"WAKEBOARD_{name}": value for name, value in SETTINGS.items()}
-    world = given | {PLACE: str(house.truth_file), "PYTHONPATH": str(source)}
+    roots = os.pathsep.join([str(source / "worker"), str(source)])
+    world = given | {PLACE: str(house.truth_file), "PYTHONPATH": roots}
     with wakeboard("worker", database=house.database, environment=world, folder=source) as started:
         house.processes.append(started)
         house.wait_until_registered(started)

@@ -355,11 +355,11 @@ def test_no_question_walks_a_large_table(large: Connection, kind: str) -> None:
         assert "using job_runs_pkey" not in plan, plan
 
 
-def test_runs_set_aside_are_found_in_an_index_of_their_own(large: Connection) -> None:
+def test_runs_set_aside_are_found_by_their_code(large: Connection) -> None:
     cursor = psycopg.ClientCursor(large)
     cursor.execute(f"EXPLAIN {statements.SET_ASIDE}".encode(), KINDS["queue_age"].values({}))
     plan = "\n".join(row[0] for row in cursor.fetchall())
-    assert "Scan using job_runs_set_aside" in plan, plan
+    assert "Scan using job_runs_by_error" in plan, plan
 
 
 def test_dead_runs_are_counted_in_an_index_and_no_row_is_read(large: Connection) -> None:
@@ -373,5 +373,5 @@ def test_dead_runs_are_counted_in_an_index_and_no_row_is_read(large: Connection)
     cursor = psycopg.ClientCursor(large)
     cursor.execute(f"EXPLAIN {statements.DEAD}".encode(), KINDS["dead_runs"].values({}))
     plan = "\n".join(row[0] for row in cursor.fetchall())
-    assert "Index Only Scan Backward using job_runs_failing" in plan, plan
+    assert "Index Only Scan Backward using job_runs_by_status" in plan, plan
     assert look(large, "dead_runs").value == statements.CAP

@@ -302,4 +302,4 @@ def test_a_claim_walks_its_own_index_once_the_table_was_analyzed(connection: Con
     plan = [one[0] for one in psycopg.RawCursor(connection).execute(explain.encode()).fetchall()]
     assert any("job_runs_claimable" in line for line in plan), plan
     assert any("TID Cond: (head.tid = ctid)" in line for line in plan), plan
-    assert not any("job_runs_listed_by_status" in line for line in plan), plan
+    assert not any("job_runs_by_status" in line for line in plan), plan

@@ -128,7 +128,7 @@ def test_what_an_index_needs_is_what_a_fresh_one_takes(connection: Connection) -
     assert {
         CLAIMABLE,
         "job_runs_pkey",
-        "job_runs_listed_by_status",
+        "job_runs_by_status",
         "job_runs_listed_by_type",
     } <= large.keys()
     for index in large.values():
@@ -142,7 +142,7 @@ def test_a_bloated_index_is_found_and_a_small_one_left(connection: Connection, o
     (found,) = [index for index in bloated(connection, floor_bytes=FLOOR) if index.name == CLAIMABLE]
     assert (found.bytes, found.entries) == (grown, 1000) and found.may_rebuild
     assert found.says.startswith("job_runs_claimable takes ") and found.says.endswith(" would do.")
-    assert bloated(connection, floor_bytes=grown + 1) == []
+    assert CLAIMABLE not in {index.name for index in bloated(connection, floor_bytes=grown + 1)}
 
 
 def test_statistics_of_before_a_rush_make_no_index_look_bloated(connection: Connection) -> None:
@@ -323,7 +323,7 @@ def test_a_rebuild_that_is_in_the_way_is_told_and_tried_again_with_the_next_pass
         current = make_pass(database)
     assert current.failed is not None and "lock timeout" in current.failed
     assert size(connection) == grown and len(claim(connection)) > 0
-    assert len(leftovers(connection)) == 1
+    assert f"{CLAIMABLE}_ccnew" in {left.name for left in leftovers(connection)}
     make_pass(database, current)
     assert leftovers(connection) == [] and size(connection) < grown, "nobody is in its way any more"
 

@@ -129,3 +129,10 @@ def test_an_engine_takes_any_libpq_url(database: str, spell: Callable[[str], str
             == "wakeboard pages"
         )
     engine.dispose()
+
+
+def test_runs_have_at_most_twelve_indexes_beside_their_key(connection: Connection) -> None:
+    found = connection.execute(
+        "SELECT count(*) FROM pg_index WHERE indrelid = 'wakeboard.job_runs'::regclass AND NOT indisprimary"
+    ).fetchone()
+    assert found is not None and found[0] <= 12

@@ -16,22 +16,24 @@ from tests.worker.test_migrations import definitions
 from wakeboard.database import db
 from wakeboard.database.migrations import beforehand
 
-VALID = "SELECT indisvalid FROM pg_index WHERE indexrelid = to_regclass('wakeboard.job_runs_by_group')"
+# The revision before the first one that makes indexes of tables that others may be using.
+BEFORE = "0100"
+VALID = "SELECT indisvalid FROM pg_index WHERE indexrelid = to_regclass('wakeboard.job_runs_by_status')"
 WAITING = """
 SELECT count(*) FROM pg_stat_activity
-WHERE query LIKE 'CREATE INDEX CONCURRENTLY job_runs_by_group%' AND cardinality(pg_blocking_pids(pid)) > 0
+WHERE query LIKE 'CREATE INDEX CONCURRENTLY job_runs_by_status%' AND cardinality(pg_blocking_pids(pid)) > 0
 """
 STARTERS = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'wakeboard migrate'"
 
 
 @pytest.fixture
 def old_database(server: Server) -> Iterator[str]:
-    """The URL of a database with the schema that knew no error groups, and a run in it."""
+    """The URL of a database with the schema of the version before, and a run in it."""
     name = server.create(empty=True)
     url = server.url(name)
     config = db.alembic_config()
     config.attributes["url"] = url
-    command.upgrade(config, "0002")
+    command.upgrade(config, BEFORE)
     with db.connect(url, name="wakeboard test") as connection:
         connection.execute("INSERT INTO wakeboard.job_runs (job_type) VALUES ('mail')")
     yield url
@@ -52,9 +54,9 @@ def test_others_enqueue_while_an_upgrade_makes_its_indexes(old_database: str, wa
         second = pool.submit(db.migrate, old_database)
         wait_until(lambda: watcher.execute(STARTERS).fetchone() == (3,), 10, "a second starter waits")
         watcher.execute("INSERT INTO wakeboard.job_runs (job_type) VALUES ('mail')")
-        assert db.current_revision(watcher) == "0002"
+        assert db.current_revision(watcher) == BEFORE
         author.commit()
-        assert first.result(30) == ("0002", db.head_revision())
+        assert first.result(30) == (BEFORE, db.head_revision())
         assert second.result(30) == (db.head_revision(), db.head_revision())
     assert watcher.execute("SELECT count(*) FROM wakeboard.job_runs").fetchone() == (3,)
 
@@ -76,7 +78,7 @@ def test_an_index_that_was_cut_short_is_made_anew(
         with pytest.raises(db.DatabaseError, match=r"forgotten.*been open for \d+ s.*db upgrade"):
             db.migrate(old_database)
         assert watcher.execute(VALID).fetchone() == (False,)
-        assert db.current_revision(watcher) == "0002"
+        assert db.current_revision(watcher) == BEFORE
     db.migrate(old_database)
     assert watcher.execute(VALID).fetchone() == (True,)
 

@@ -92,7 +92,7 @@ def _troubles() -> Select[Any]:
 
 
 def _newest(status: Status) -> Select[Any]:
-    """Select type and time of failure of the runs in ``status``, newest first, from job_runs_failing alone.
+    """Select type and time of failure of the runs in ``status``, newest first, from job_runs_by_status alone.
 
     With a plain equality the planner walks past millions of rows that do not fail; with a range it takes an
     index that does not have the time, and reads each row.

@@ -24,7 +24,7 @@ from sqlalchemy import (
 )
 
 from wakeboard.core import leases
-from wakeboard.core.states import FAILING, Status
+from wakeboard.core.states import Status
 from wakeboard.database.tables import (
     effects,
     job_definitions,
@@ -54,7 +54,6 @@ ALIVE, IS_CLAIMING, IS_LEAVING = (
 )
 # Not of one that stops as well.
 IS_DRAINING = literal_column(worker_states.is_draining(str(workers)), Boolean())
-IS_FAILING = runs.status.in_([literal(status.value, literal_execute=True) for status in FAILING])
 
 # The first row of every type and priority that have any, found by jumping along job_runs_claimable from one
 # to the next: as many index probes as there are of these, however long the queue is.
@@ -152,14 +151,12 @@ def _newest(status: Status) -> Select[Any]:
     """Select runs in ``status``, newest first, so that only an index by status gives the order.
 
     With a plain equality and a LIMIT the planner expects to meet matches everywhere and walks the table or
-    the primary key, past millions of rows when the matches lie at the other end. What fails has an index of
-    its own, job_runs_failing, that has all that is asked here; what runs is in no index by status. Selected
-    is what the index has, as it has it: to make a row of anything else costs a fifth of counting it.
+    the primary key, past millions of rows when the matches lie at the other end. What runs and what has
+    succeeded is in no index by status. Selected is what the index has, as it has it: to make a row of
+    anything else costs a fifth of counting it.
     """
     constant = literal(status.value, literal_execute=True)
     within = and_(runs.status >= constant, runs.status <= constant)
-    if status in FAILING:
-        within = and_(within, IS_FAILING)
     return select(runs.status, runs.id).where(within).order_by(runs.status.desc(), runs.id.desc())
 
 

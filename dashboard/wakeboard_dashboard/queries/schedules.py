@@ -5,7 +5,7 @@ Nothing here reads cron text: words and next fires are made by the view.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -32,17 +32,17 @@ from wakeboard.database.tables import audit_log, job_definitions, job_runs, job_
 from wakeboard.queue.definitions import WAITING
 from wakeboard.reporting.diagnosis.standstill import standstill
 from wakeboard.reporting.filters.named import removed_schedules_named
+from wakeboard_dashboard.queries.fires import LATEST, is_odd, repeated
 from wakeboard_dashboard.queries.keyset import Rows, keyset_page
 from wakeboard_dashboard.web.params import Filters
 
-LATEST = 20
 MOST_SHOWN = 50
 MISSED_HOURS = 24
 CAP = 1000
 # A fire is made within seconds of its time while any worker lives; this late it is worth a look.
 OVERDUE: ColumnElement[timedelta] = literal_column("interval '1 minute'", Interval())
 
-# Of a schedule's latest runs: wakeboard_dashboard.queries.odd_schedules finds who has them.
+# Of a schedule's latest runs.
 ODD_STATES = ("late", "overlapping", "twice")
 STATES = ("enabled", "paused", "overdue", "missed", *ODD_STATES, "unreadable", "by hand")
 
@@ -68,6 +68,7 @@ _IN_STATE: dict[str, ColumnElement[bool]] = {
     .exists(),
     "unreadable": definitions.error.is_not(None),
     "by hand": definitions.schedule.is_(None),
+    **{word: is_odd(word) for word in ODD_STATES},
 }
 _recent = (
     select(missed_fires.c.definition_id)
@@ -95,31 +96,22 @@ def _made_by(definition_id: ColumnElement[int]) -> ColumnElement[bool]:
     return runs.definition_id.between(definition_id, definition_id)
 
 
-def page(connection: Connection, filters: Filters, odd_ids: Sequence[int] = ()) -> Rows:
-    """Return definitions by name: the columns of job_definitions without payload, is_overdue and standstill.
+def page(connection: Connection, filters: Filters) -> Rows:
+    """Return definitions by name.
 
-    ``odd_ids`` are those that are in one of ODD_STATES, where the filter asks for one.
+    Each has the columns of job_definitions without payload, is_overdue and standstill.
     """
-    statement: Any = _named(select(*_columns), filters)
-    if wanted := filters.get("state"):
-        states = [_IN_STATE[state] for state in wanted if state in _IN_STATE]
-        is_odd = definitions.id == any_(literal(list(odd_ids), ARRAY(BigInteger)))
-        statement = statement.where(or_(is_odd, *states))
-    return keyset_page(connection, statement, [definitions.name], filters, ascending=True)
-
-
-def candidates(connection: Connection, filters: Filters, most: int) -> list[RowMapping]:
-    """Return id and timezone of the first ``most`` definitions that have type and name, in any state."""
-    statement: Any = _named(select(definitions.id, definitions.timezone), filters)
-    return list(connection.execute(statement.order_by(definitions.name).limit(most)).mappings().all())
-
-
-def _named(statement: Any, filters: Filters) -> Any:
+    statement: Any = select(*_columns)
     if job_type := filters.get("type"):
         statement = statement.where(definitions.job_type == job_type)
     if words := filters.get("q"):
         statement = statement.where(definitions.name.icontains(words, autoescape=True))
-    return statement
+    if wanted := filters.get("state"):
+        states = [_IN_STATE[state] for state in wanted]
+        if "twice" in wanted:
+            states.append(definitions.id == any_(literal(repeated(connection), ARRAY(BigInteger))))
+        statement = statement.where(or_(*states))
+    return keyset_page(connection, statement, [definitions.name], filters, ascending=True)
 
 
 def one(connection: Connection, name: str) -> RowMapping | None:

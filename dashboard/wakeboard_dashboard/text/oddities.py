@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta, tzinfo
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from wakeboard.reporting.activity_report.fires import LATE
 from wakeboard_dashboard.text.formats import duration
 from wakeboard_dashboard.text.schedule import wall, zone_of
 
@@ -21,34 +22,39 @@ MEANINGS = {
 BETWEEN_CHANGES = timedelta(days=6)
 
 
+class LatestRun(NamedTuple):
+    """A run of a schedule: what its mark shows, and what may be odd about it.
+
+    ``late_by`` is in seconds, up to now where it still waits for its start. ``came_back`` and ``ran_again``:
+    its work was done twice.
+    """
+
+    id: int
+    status: str
+    scheduled_for: datetime | None
+    run_at: datetime
+    changed_at: datetime
+    error_code: str | None
+    late_by: float | None
+    overlapped: bool
+    came_back: bool
+    ran_again: bool
+
+
 class Odd(NamedTuple):
-    """One thing about one run: ``word`` is a key of MEANINGS, ``late_seconds`` of a late one, where known."""
+    """One thing about one run: ``word`` is a key of MEANINGS."""
 
     word: str
-    told: str = ""
-    late_seconds: float | None = None
-
-    @property
-    def sentence(self) -> str:
-        """What it was; lists of a thousand runs say the word alone."""
-        if self.told or self.late_seconds is None:
-            return self.told or MEANINGS[self.word]
-        return f"started {duration(self.late_seconds)} after its time"
+    sentence: str
 
 
-_OVERLAPPING = Odd("overlapping", MEANINGS["overlapping"])
-_CAME_BACK = Odd("twice", "a worker that had lost it came back with success as well")
-_RAN_AGAIN = Odd("twice", "somebody ran it again after it had succeeded")
-
-
-def oddities(runs: Sequence[Mapping[Any, Any]], timezone: str) -> dict[int, list[Odd]]:
-    """Return by run id what is odd about the runs of one schedule, as ``fires.latest`` or ``read`` has them.
+def oddities(runs: Sequence[LatestRun], timezone: str) -> dict[int, list[Odd]]:
+    """Return by run id what is odd about the runs of one schedule.
 
     ``timezone`` is the schedule's: a time that its clocks show twice is told.
     """
-    moments = [run["scheduled_for"] for run in runs if run["scheduled_for"]]
-    shown_twice = _shown_twice(moments, zone_of(timezone))
-    found = {run["id"]: list(_odd(run, shown_twice)) for run in runs}
+    repeated = shown_twice([run.scheduled_for for run in runs if run.scheduled_for], timezone)
+    found = {run.id: list(_odd(run, repeated)) for run in runs}
     return {run_id: odd for run_id, odd in found.items() if odd}
 
 
@@ -58,30 +64,31 @@ def counted(odd: Mapping[int, Sequence[Odd]]) -> dict[str, int]:
     return {word: words[word] for word in MEANINGS if words[word]}
 
 
-def may_repeat(first_at: datetime, last_at: datetime, zone: tzinfo) -> bool:
+def _may_repeat(first_at: datetime, last_at: datetime, zone: tzinfo) -> bool:
     """Return whether the clocks of ``zone`` may have been set back between two moments."""
     if last_at - first_at > BETWEEN_CHANGES:
         return True
     return first_at.astimezone(zone).utcoffset() != last_at.astimezone(zone).utcoffset()
 
 
-def _shown_twice(moments: Sequence[datetime], zone: tzinfo) -> dict[datetime, str]:
-    """Return in words what the clocks of ``zone`` showed at those of ``moments`` that have it in common."""
-    if not moments or not may_repeat(min(moments), max(moments), zone):
+def shown_twice(moments: Sequence[datetime], timezone: str) -> dict[datetime, str]:
+    """Return in words what the clocks of a zone showed at those of ``moments`` that have it in common."""
+    zone = zone_of(timezone)
+    if not moments or not _may_repeat(min(moments), max(moments), zone):
         return {}
     walls = {moment: moment.astimezone(zone).replace(tzinfo=None) for moment in moments}
     times = Counter(walls.values())
     return {moment: wall(shown) for moment, shown in walls.items() if times[shown] > 1}
 
 
-def _odd(run: Mapping[Any, Any], shown_twice: Mapping[datetime, str]) -> Iterator[Odd]:
-    if run["is_late"]:
-        yield Odd("late", late_seconds=run.get("seconds"))
-    if run["is_beside"]:
-        yield _OVERLAPPING
-    if run["came_back"]:
-        yield _CAME_BACK
-    if run["ran_again"]:
-        yield _RAN_AGAIN
-    if run["scheduled_for"] in shown_twice:
-        yield Odd("twice", f"the clocks showed {shown_twice[run['scheduled_for']]} twice")
+def _odd(run: LatestRun, repeated: Mapping[datetime, str]) -> Iterator[Odd]:
+    if run.late_by is not None and run.late_by > LATE.total_seconds():
+        yield Odd("late", f"started {duration(run.late_by)} after its time")
+    if run.overlapped:
+        yield Odd("overlapping", MEANINGS["overlapping"])
+    if run.came_back:
+        yield Odd("twice", "a worker that had lost it came back with success as well")
+    if run.ran_again:
+        yield Odd("twice", "somebody ran it again after it had succeeded")
+    if run.scheduled_for and run.scheduled_for in repeated:
+        yield Odd("twice", f"the clocks showed {repeated[run.scheduled_for]} twice")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import tzinfo
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 from flask import Blueprint, abort, g
@@ -16,15 +15,13 @@ from wakeboard.database.tables import job_definitions
 from wakeboard.queue import definitions
 from wakeboard.schedules import registered
 from wakeboard_dashboard.charts.marks import marks
-from wakeboard_dashboard.pages.kept import kept
 from wakeboard_dashboard.pages.live import add_page, rows_twin
 from wakeboard_dashboard.pages.not_found import missing
 from wakeboard_dashboard.pages.verbs import add_verb
-from wakeboard_dashboard.queries import fires, last_actions, odd_schedules, schedules
-from wakeboard_dashboard.queries.known_schedules import Known
+from wakeboard_dashboard.queries import fires, last_actions, schedules
 from wakeboard_dashboard.text import schedule as words
 from wakeboard_dashboard.text.changes import changes, hidden, whole
-from wakeboard_dashboard.text.oddities import MEANINGS, counted, oddities
+from wakeboard_dashboard.text.oddities import MEANINGS, LatestRun, counted, oddities
 from wakeboard_dashboard.views.audit import word_of
 from wakeboard_dashboard.web import params
 from wakeboard_dashboard.web.connection import as_of, reading
@@ -44,50 +41,39 @@ COLUMNS = [
     "last_run_id", "last_run_status", "missed_24h", "late", "overlapping", "twice", "paused_by", "paused_at",
     "paused_reason", "misfire", "grace_seconds", "overlap", "standstill",
 ]  # fmt: skip
-# The largest page of schedules and some that changed, 5 kB each.
-STRIPS = 256
 
 
 class Strip(NamedTuple):
-    """The latest runs of a schedule as marks, and how many of them are odd, by word."""
+    """The latest runs of a schedule as marks, the newest of them, and how many are odd, by word."""
 
     marks: Markup
+    newest: LatestRun
     odd: Mapping[str, int]
 
 
 def find() -> dict[str, Any]:
     """Return the definitions of the page with their latest runs and missed fires."""
     filters = params.from_request(FIELDS)
-    odd_words = [state for state in filters.get("state") or () if state in schedules.ODD_STATES]
-    odd, known = odd_schedules.NONE, kept("wakeboard_known_schedules", Known)
-    if odd_words:
-        odd = odd_schedules.matching(reading(), filters, odd_words, known)
-    rows = schedules.page(reading(), filters, odd.ids)
+    rows = schedules.page(reading(), filters)
     zones = {row["id"]: row["timezone"] for row in rows.items}
-    latest = odd.latest | known.strips(reading(), [each for each in zones if each not in odd.latest])
+    latest = fires.latest(reading(), list(zones))
     return {
         "filters": filters,
         "rows": rows,
-        "latest": latest,
-        "strips": {
-            each: _strip(latest[each]["runs"], zone, g.zone) for each, zone in zones.items() if each in latest
-        },
+        "strips": {each: _strip(runs, zones[each], g.zone) for each, runs in latest.items()},
         "missed": schedules.missed_lately(reading()),
         "pauses": pauses(rows.items),
         "meanings": MEANINGS,
         "states": schedules.STATES,
-        "unjudged": None if odd.is_all else odd_schedules.MOST_JUDGED,
         "types": schedules.type_names(reading()),
         "words": words,
     }
 
 
-@lru_cache(STRIPS)
-def _strip(runs: str, timezone: str, zone: tzinfo) -> Strip:
-    """Return what ``runs`` (``fires.strips``) of a schedule in ``timezone`` are to a reader in ``zone``."""
-    latest = fires.read(runs)
-    odd = oddities(latest, timezone)
-    return Strip(marks(latest, odd, zone), counted(odd))
+def _strip(runs: Sequence[LatestRun], timezone: str, zone: tzinfo) -> Strip:
+    """Return what ``runs`` of a schedule in ``timezone`` are to a reader in ``zone``."""
+    odd = oddities(runs, timezone)
+    return Strip(marks(runs, odd, zone), runs[-1], counted(odd))
 
 
 def pauses(definitions: Sequence[RowMapping]) -> dict[str, RowMapping]:
@@ -101,9 +87,9 @@ def twin(context: Mapping[str, Any]) -> dict[str, Any]:
     """Return the list's JSON body."""
 
     def item(row: RowMapping) -> dict[str, Any]:
-        last = context["latest"].get(row["id"])
+        strip = context["strips"].get(row["id"])
         pause = context["pauses"].get(row["name"])
-        odd = context["strips"][row["id"]].odd if last else {}
+        odd = strip.odd if strip else {}
         return {
             **{name: row[name] for name in COLUMNS if name in row},
             "error": redact(row["error"]),
@@ -112,8 +98,8 @@ def twin(context: Mapping[str, Any]) -> dict[str, Any]:
             "paused_at": pause["at"] if pause else None,
             "paused_reason": redact(pause["reason"]) if pause else None,
             "words": words.in_words(row["schedule"]),
-            "last_run_id": last["newest"] if last else None,
-            "last_run_status": last["status"] if last else None,
+            "last_run_id": strip.newest.id if strip else None,
+            "last_run_status": strip.newest.status if strip else None,
             "missed_24h": context["missed"].get(row["id"], 0),
         }
 
@@ -169,7 +155,7 @@ def find_fires(name: str) -> dict[str, Any]:
 def find_history(name: str) -> dict[str, Any]:
     """Return the latest runs of one definition and the fires it missed."""
     definition = _found(name)
-    latest = fires.latest(reading(), definition["id"])
+    latest = fires.latest(reading(), [definition["id"]]).get(definition["id"], ())
     return {
         "definition": definition,
         "runs": schedules.runs_of(reading(), definition["id"]),

@@ -83,9 +83,9 @@ FROM unmanned ORDER BY due_at LIMIT {NAMED}
 """
 # What people have muted for now: few, and by an index of their own.
 MUTED_GROUPS = "SELECT id FROM wakeboard.error_groups WHERE muted_until > now()"
-# Newest first along job_runs_failing, which has all that is asked for: no row is read. With a plain equality
-# and a limit the planner may walk the whole table by its primary key. The newest CAP dead runs are read; one
-# that died lately but was made long ago may be past them.
+# Newest first along job_runs_by_status, which has all that is asked for: no row is read. With a plain
+# equality and a limit the planner may walk the whole table by its primary key. The newest CAP dead runs are
+# read; one that died lately but was made long ago may be past them.
 DEAD = f"""
 WITH newest AS (
     SELECT job_type, failed_at AS died_at, error_group FROM wakeboard.job_runs

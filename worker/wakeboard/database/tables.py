@@ -34,7 +34,12 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import JSONB
 
 from wakeboard.core.states import CLAIMABLE, ENDED, FAILING, FAILURES, Outcome, Role, Status, sql_list
-from wakeboard.database.index_predicates import IS_ODD_FIRE, IS_RECOVERED, IS_SET_ASIDE, IS_UNDER_WAY
+from wakeboard.database.index_predicates import (
+    HAS_ERROR,
+    IS_LATER_SUCCESS,
+    IS_LISTED_BY_STATUS,
+    IS_UNDER_WAY,
+)
 
 SCHEMA = "wakeboard"
 NAMING = {
@@ -102,7 +107,7 @@ job_definitions = Table(
     _at("last_fire_at"),
     # Fires up to here are settled. Where next_fire_at is NULL, the next fire is the first one after this.
     Column("settled_at", DateTime(timezone=True), nullable=False, server_default=text("clock_timestamp()")),
-    # What fell due by a rule that was edited before anybody fired it; written by a trigger (migration 0002).
+    # What fell due by a rule that was edited before anybody fired it; a trigger writes it (migration 0100).
     Column("unsettled", JSONB),
     _at("created_at", now=True),
     _at("updated_at", now=True),
@@ -149,6 +154,10 @@ job_runs = Table(
     _at("started_at"),
     _at("finished_at"),
     _at("failed_at"),
+    # Of a fire: seconds from its time to its first start. Of any run of a schedule: whether another run of
+    # it was under way at its first start. The first claim writes both (wakeboard.queue.engine.claims).
+    Column("late_by", Double),
+    Column("overlapped", Boolean, nullable=False, server_default=text("false")),
     Column("error_code", Text),
     Column("last_error", Text),
     Column("error_group", BigInteger),
@@ -215,7 +224,7 @@ job_runs = Table(
         "created_at",
         "updated_at",
     ),
-    # "Find the next runnable run" for one type, in the order in which it is claimed.
+    # Claim, oldest due run (overview, alerts): the due runs of one type in the order of a claim.
     Index(
         "job_runs_claimable",
         "job_type",
@@ -224,11 +233,18 @@ job_runs = Table(
         "id",
         postgresql_where=text(f"status IN ({sql_list(CLAIMABLE)})"),
     ),
-    # Leases that ended, running per type for its limit; as small as what runs now.
+    # Reaper, limited claim, /leases, and lists of running runs: a claim enters this index and no list.
     Index("job_runs_leased", "job_type", "locked_until", postgresql_where=text("status = 'running'")),
-    # Lists: newest first by status, by type. What runs is in job_runs_leased alone, so that a claim enters
-    # neither: a list puts it in from there.
-    Index("job_runs_listed_by_status", "status", "id", postgresql_where=text("status <> 'running'")),
+    # /runs by state, /errors, overview, alert on dead runs: newest first, and no row is read. Succeeded runs
+    # are nearly all of the table, and are listed by the primary key.
+    Index(
+        "job_runs_by_status",
+        "status",
+        "id",
+        postgresql_include=["job_type", "error_code", "error_group", "failed_at"],
+        postgresql_where=text(IS_LISTED_BY_STATUS),
+    ),
+    # /runs?type=, /types/<name>, slow runs of the night page: newest first.
     Index(
         "job_runs_listed_by_type",
         "job_type",
@@ -236,14 +252,7 @@ job_runs = Table(
         postgresql_where=text("status <> 'running'"),
         postgresql_with={"fillfactor": 50},
     ),
-    # What fails now, newest first, whole, by type and by code: pages read these indexes and no row.
-    Index(
-        "job_runs_failing",
-        "status",
-        "id",
-        postgresql_include=["job_type", "error_code", "error_group", "failed_at"],
-        postgresql_where=text(_FAILING),
-    ),
+    # /errors?type=, /types, /runs?type=&status=dead: what fails now of one type, newest first.
     Index(
         "job_runs_failing_by_type",
         "job_type",
@@ -252,14 +261,15 @@ job_runs = Table(
         postgresql_include=["error_code", "error_group"],
         postgresql_where=text(_FAILING),
     ),
+    # /errors/<code>, /runs?error=, alert on runs that were set aside: what has an error and did not end well.
     Index(
-        "job_runs_failing_by_error",
+        "job_runs_by_error",
         "error_code",
         "id",
         postgresql_include=["status", "job_type", "error_group"],
-        postgresql_where=text(_FAILING),
+        postgresql_where=text(HAS_ERROR),
     ),
-    # The runs of an error group in each state, newest first: as small as what has ever failed.
+    # /errors/<group>, /runs?group=: the runs of an error group in each state, newest first.
     Index(
         "job_runs_by_group",
         "error_group",
@@ -267,14 +277,16 @@ job_runs = Table(
         "id",
         postgresql_where=text("error_group IS NOT NULL"),
     ),
+    # /schedules, /schedules/<name>, /runs?schedule=: the newest runs of a schedule.
     Index(
         "job_runs_by_definition",
         "definition_id",
         "id",
         postgresql_where=text("definition_id IS NOT NULL"),
     ),
+    # /runs/<id>: the runs that came of a run; /schedules: what was run again.
     Index("job_runs_by_origin", "origin_run_id", postgresql_where=text("origin_run_id IS NOT NULL")),
-    # "Has the last run of this schedule ended?", and which of its fires wait: as small as what is under way.
+    # Scheduler (has the last run of a schedule ended?), claim (does a run overlap another?).
     Index(
         "job_runs_under_way_of_definition",
         "definition_id",
@@ -282,37 +294,16 @@ job_runs = Table(
         postgresql_include=["id", "started_at"],
         postgresql_where=text(f"definition_id IS NOT NULL AND {IS_UNDER_WAY}"),
     ),
-    # The fires that ended and need a look: as small as what was late, was retried or took long.
-    Index(
-        "job_runs_odd_fires",
-        "scheduled_for",
-        postgresql_include=["id", "definition_id", "status", "attempts", "started_at", "finished_at"],
-        postgresql_where=text(IS_ODD_FIRE),
-    ),
-    # As small as what needed a retry.
-    Index(
-        "job_runs_recovered",
-        "finished_at",
-        postgresql_include=["id", "attempts"],
-        postgresql_where=text(IS_RECOVERED),
-    ),
-    # As small as what the database refuses to let start.
-    Index(
-        "job_runs_set_aside",
-        "job_type",
-        "updated_at",
-        postgresql_include=["run_at"],
-        postgresql_where=text(IS_SET_ASIDE),
-    ),
-    # One run for each fire. What a night tells of a schedule's fires is read from here, and from no row.
+    # Scheduler: one run for each fire. Night page: counts fires here and reads no row.
     Index(
         "job_runs_fires",
         "definition_id",
         "scheduled_for",
         unique=True,
-        postgresql_include=["id", "status", "attempts", "started_at", "finished_at"],
+        postgresql_include=["id", "status", "late_by", "overlapped"],
         postgresql_where=text("scheduled_for IS NOT NULL"),
     ),
+    # Enqueue: one run for each key.
     Index(
         "job_runs_idempotency_key",
         "idempotency_key",
@@ -355,6 +346,13 @@ job_attempts = Table(
     Column("refused_outcome", Text),
     PrimaryKeyConstraint("run_id", "lease_epoch", name="job_attempts_pkey"),
     CheckConstraint(f"outcome IN ({_ALL_OUTCOMES})", name="job_attempts_outcome_is_known"),
+    # Night page, what succeeded only after a failure: as small as what needed another attempt.
+    Index(
+        "job_attempts_later_successes",
+        "finished_at",
+        postgresql_include=["run_id", "attempt"],
+        postgresql_where=text(IS_LATER_SUCCESS),
+    ),
     # Late answers of stale workers: as small as what was refused.
     Index("job_attempts_refused", "refused_at", postgresql_where=text("refused_at IS NOT NULL")),
     # What failed lately, by code and type, and in which runs: as small as what fails.

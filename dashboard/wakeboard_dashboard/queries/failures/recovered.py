@@ -12,7 +12,7 @@ from heapq import nlargest
 
 from sqlalchemy import Connection, text
 
-from wakeboard.database.index_predicates import IS_RECOVERED
+from wakeboard.database.index_predicates import IS_LATER_SUCCESS
 from wakeboard.reporting.activity_report import Row, faults
 from wakeboard_dashboard.queries.errors import Window
 from wakeboard_dashboard.queries.failures.lately import Attempts, Lately, Newest, array_of
@@ -25,9 +25,11 @@ SELECT string_agg(timestamptz_send(finished_at), '') AS times,
     string_agg(int8send((attempts::bigint << {_ID_BITS}) + id), '')
         FILTER (WHERE attempts < 32768 AND id <= {_ID}) AS numbers
 FROM (
-    SELECT finished_at, attempts, id FROM wakeboard.job_runs
-    WHERE {IS_RECOVERED} AND finished_at >= :since AND finished_at < :until
-    ORDER BY finished_at DESC LIMIT :cap
+    SELECT a.finished_at, r.attempts, r.id
+    FROM (SELECT * FROM wakeboard.job_attempts WHERE {IS_LATER_SUCCESS}) AS a
+    JOIN wakeboard.job_runs AS r ON r.id = a.run_id
+    WHERE a.finished_at >= :since AND a.finished_at < :until AND r.failed_at IS NOT NULL
+    ORDER BY a.finished_at DESC LIMIT :cap
 ) AS newest
 """)
 _WORST = text(f"SELECT {faults.RECOVERED} FROM unnest(CAST(:runs AS bigint[])) AS worst (id) {faults.TRIED}")

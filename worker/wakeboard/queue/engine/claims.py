@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from functools import cache
 
 from wakeboard.core.states import CLAIMABLE, sql_list
+from wakeboard.database.index_predicates import IS_UNDER_WAY
 
 _CLAIMABLE = sql_list(CLAIMABLE)
 
@@ -23,15 +24,28 @@ RETURNING r.id, r.lease_epoch, r.attempts, r.failures, r.job_type, r.payload::te
     ), '') END,
     r.created_at::text, r.max_attempts, r.timeout_seconds, r.traceparent, r.priority, r.run_at::text
 """
+# Whether another run of a run's schedule is under way as it starts: one that has begun, or one that the same
+# claim takes before it. Two claims at the same instant do not see each other.
+_OVERLAPPED = f"""EXISTS (
+        SELECT FROM wakeboard.job_runs AS other
+        WHERE other.definition_id = r.definition_id AND other.{IS_UNDER_WAY} AND other.id <> r.id AND (
+            other.started_at IS NOT NULL
+            OR other.id < r.id AND other.ctid = ANY (ARRAY(SELECT head.tid FROM head))
+        )
+    )"""
 # ``tid`` is where a row stood when it was locked: nothing can move it until we commit, so the update finds it
 # without going down an index again. A row that somebody changed after our snapshot stands where the snapshot
 # does not see it, and is left out like one that somebody holds.
-TAKEN = """
+TAKEN = f"""
 UPDATE wakeboard.job_runs AS r
 SET status = 'running', lease_epoch = r.lease_epoch + 1, attempts = r.attempts + 1,
     locked_by = $2, locked_until = clock_timestamp() + make_interval(secs => head.lease_seconds),
     started_at = clock_timestamp(), cancel_requested_at = NULL, updated_at = now(),
-    progress_done = NULL, progress_total = NULL
+    progress_done = NULL, progress_total = NULL,
+    late_by = CASE WHEN r.attempts > 0 THEN r.late_by
+        ELSE date_part('epoch', clock_timestamp() - r.scheduled_for) END,
+    overlapped = CASE WHEN r.attempts > 0 OR r.definition_id IS NULL THEN r.overlapped
+        ELSE {_OVERLAPPED} END
 FROM head
 WHERE r.ctid = head.tid
 """

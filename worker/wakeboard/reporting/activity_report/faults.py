@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from wakeboard.core.states import FAILURES, sql_list
-from wakeboard.database.index_predicates import IS_RECOVERED, IS_UNDER_WAY
+from wakeboard.database.index_predicates import IS_LATER_SUCCESS, IS_UNDER_WAY
 from wakeboard.reporting.activity_report import Ask, Row, Window
 
 CAP = 10_000
@@ -200,9 +200,11 @@ CROSS JOIN LATERAL (
 ORDER BY tried.failures DESC, r.finished_at DESC, r.id DESC"""
 _RECOVERED = f"""
 WITH well AS MATERIALIZED (
-    SELECT r.id, r.attempts FROM wakeboard.job_runs AS r
-    WHERE {IS_RECOVERED} AND r.finished_at >= :since AND r.finished_at < :until
-    ORDER BY r.finished_at DESC LIMIT :cap
+    SELECT r.id, r.attempts
+    FROM (SELECT * FROM wakeboard.job_attempts WHERE {IS_LATER_SUCCESS}) AS a
+    JOIN wakeboard.job_runs AS r ON r.id = a.run_id
+    WHERE a.finished_at >= :since AND a.finished_at < :until AND r.failed_at IS NOT NULL
+    ORDER BY a.finished_at DESC LIMIT :cap
 )
 SELECT {RECOVERED}, (SELECT count(*) FROM well) AS of_all
 FROM (SELECT id FROM well ORDER BY attempts DESC, id DESC LIMIT :most) AS worst

@@ -106,7 +106,6 @@ def summary(ask: Ask, window: Span, zone: tzinfo) -> Summary:
         acts=len(done),
         unmanned_seconds=sum(each.seconds for each in gone),
     )
-    late, beside = fires.late(fired), fires.beside(fired)
     slow = sorted((each for each in ran if each.slow), key=lambda each: -each.slow)
     new = [kind for kind in kinds if kind.is_new]
     page = f"/night?{window.query}"
@@ -118,8 +117,8 @@ def summary(ask: Ask, window: Span, zone: tzinfo) -> Summary:
         ),
         _section("unmanned", "No worker", [_unmanned(each, zone) for each in gone], page, "missed"),
         _section("missed", "Fires missed", map(_missed, missed.worst), page, count=missed.lines),
-        _section("late", "Started late", map(_late, late), page, count=fired.late_schedules),
-        _section("overlapping", "Overlapping", map(_beside, beside), page, count=fired.beside_schedules),
+        _section("late", "Started late", map(_late, fired.latest), page),
+        _section("overlapping", "Overlapping", map(_beside, fired.most_beside), page),
         _section("slow", "Slower than usual", _slow(ask, window, slow), page),
         _section("lost", "Stuck and taken over", map(_lost, lost), page, count=of_lost),
         _section("ran", "What ran", [_ran(each) for each in ran], page),
