@@ -8,15 +8,12 @@ lock or a statement that took too long and a conflict of two transactions say no
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
-from time import monotonic
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import psycopg
 from psycopg.pq import TransactionStatus
 
-from wakeboard.config import log
 from wakeboard.database.audit import acting, told_at_the_end
 
 # SQLSTATE classes that speak of what was written: cardinality, data, integrity, triggers and what they call
@@ -30,8 +27,6 @@ _KNOWN_CLASSES = frozenset(
 T = TypeVar("T")
 
 MOST_LETTERS = 300
-# Between two lines of the log about the same row; so many rows at most are told of in that time.
-TOLD_SECONDS, MOST_TOLD = 60.0, 100
 
 
 def is_of_row(sqlstate: str) -> bool:
@@ -77,37 +72,3 @@ def judged_in_time(connection: psycopg.Connection[Any], act: Callable[[], T]) ->
     with acting(connection):
         connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
         return act()
-
-
-@dataclass(slots=True)
-class _Told:
-    until: float
-    untold: int = 0
-
-
-class Refusals:
-    """What one process tells in its log about what is refused again and again: of each once in TOLD_SECONDS.
-
-    The next line about the same says how often it came since the last one.
-    """
-
-    def __init__(self) -> None:
-        self._told: dict[Hashable, _Told] = {}
-
-    def tell(self, key: Hashable, sentence: str, **fields: object) -> None:
-        """Warn about ``key``, a row or a statement, unless that was done a moment ago."""
-        now = monotonic()
-        before = self._told.get(key)
-        if before is not None and before.until > now:
-            before.untold += 1
-            return
-        kept_since = now - TOLD_SECONDS
-        self._told = {
-            known: told
-            for known, told in self._told.items()
-            if told.until > (kept_since if told.untold else now)
-        }
-        if len(self._told) < MOST_TOLD:
-            self._told[key] = _Told(now + TOLD_SECONDS)
-            times = before.untold + 1 if before is not None and before.untold else None
-            log.warn(sentence, **fields, times=times)

@@ -23,7 +23,8 @@ from wakeboard.config import log
 from wakeboard.core.time.clock_skew import is_ahead, is_before
 from wakeboard.database import refusals
 from wakeboard.database.index_predicates import IS_UNDER_WAY
-from wakeboard.database.refusals import Refusals, halves, is_refusal
+from wakeboard.database.outage_log import RepeatedWarnings
+from wakeboard.database.refusals import halves, is_refusal
 from wakeboard.schedules.planner import Decision, Due, Missed, find_due, sort_fires
 
 BATCH = 200
@@ -101,7 +102,7 @@ WAIT = "UPDATE wakeboard.job_definitions SET next_fire_at = coalesce(next_fire_a
 
 # Writes one line of the log.
 Line = Callable[[], None]
-_refusals = Refusals()
+_warnings = RepeatedWarnings()
 
 
 class Settled(NamedTuple):
@@ -153,7 +154,7 @@ def _settle_all(connection: psycopg.Connection[Any], ids: Sequence[int] | None =
 def _hold(connection: psycopg.Connection[Any], definition: Mapping[str, Any], refused: psycopg.Error) -> int:
     """Let a fire that the database refused stay due, and say so where people look; return how many do."""
     why, name = refusals.said(refused), definition["name"]
-    _refusals.tell(
+    _warnings.warn(
         name, "The database refuses the run of a schedule.", schedule=name, job_type=definition["job_type"],
         error=why,
     )  # fmt: skip

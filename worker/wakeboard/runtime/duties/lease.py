@@ -19,9 +19,9 @@ import psycopg
 from wakeboard.config.service_thread import ServiceThread
 from wakeboard.core.text.sanitize import described
 from wakeboard.database.db import DatabaseError, configure, connect, is_pooled
-from wakeboard.database.outage_log import Absence
+from wakeboard.database.outage_log import Absence, RepeatedWarnings
 from wakeboard.database.planning import PLANNING
-from wakeboard.database.refusals import Refusals, halves, is_refusal, said
+from wakeboard.database.refusals import halves, is_refusal, said
 from wakeboard.queue.engine.fence import STANDING
 from wakeboard.queue.engine.renewal import CANCELS, RENEW
 from wakeboard.runtime.duties.presence import Beat
@@ -98,7 +98,7 @@ class LeaseKeeper:
         self._error: str | None = None
         self._ended_by: str | None = None
         self._absence = Absence("lease")
-        self._refusals = Refusals()
+        self._warnings = RepeatedWarnings()
         self.watchdog = Watchdog(2 * STATEMENT_SECONDS)
 
     def beat(self) -> Beat:
@@ -157,7 +157,7 @@ class LeaseKeeper:
             self._disconnect()
         except LoopHangs as failure:
             self._error = str(failure)
-            self._refusals.tell(LoopHangs, UNRENEWED, error=self._error)
+            self._warnings.warn(LoopHangs, UNRENEWED, error=self._error)
             self._disconnect()
         else:
             self._succeeded_at, self._error = monotonic(), None
@@ -245,7 +245,7 @@ class LeaseKeeper:
         if len(due) > 1:
             return [entry for part in halves(due) for entry in self._renew(connection, part)]
         (entry,) = due
-        self._refusals.tell(
+        self._warnings.warn(
             entry.run_id, "The database refuses to renew a run's lease; it is stopped before that ends.",
             run_id=entry.run_id, job_type=entry.assignment.job_type, error=said(refused),
         )  # fmt: skip

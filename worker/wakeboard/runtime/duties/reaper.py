@@ -20,7 +20,8 @@ from wakeboard.config import log
 from wakeboard.core.errors.backoff import Backoff
 from wakeboard.core.errors.error_groups import LOST_TEMPLATE, lost_group
 from wakeboard.core.time.clock_skew import is_since
-from wakeboard.database.refusals import Refusals, halves, is_refusal, said
+from wakeboard.database.outage_log import RepeatedWarnings
+from wakeboard.database.refusals import halves, is_refusal, said
 from wakeboard.queue.engine.reaping import END_REFUSED, ENDED_LEASES, GIVE_BACK, REAP
 from wakeboard.queue.engine.unbegun import STRIKE_OFF
 
@@ -54,7 +55,7 @@ class Reaper:
         # How often the database's clock was seen to jump.
         self.jumps = 0
         self._passed_by: dict[int, float] = {}
-        self._refusals = Refusals()
+        self._warnings = RepeatedWarnings()
 
     def reconnected(self) -> None:
         """Wait a heartbeat and more: after an outage all leases look ended, and most will be renewed."""
@@ -106,7 +107,7 @@ class Reaper:
 
     def _bury(self, connection: psycopg.Connection[Any], lost: Lost, why: str) -> Moved:
         """Let a run be dead that may not be tried again: with its attempt if that may be written."""
-        self._refusals.tell(
+        self._warnings.warn(
             lost.id, "The database refuses that a lost run is tried again; it is dead if that may be.",
             run_id=lost.id, job_type=lost.job_type, error=why,
         )  # fmt: skip

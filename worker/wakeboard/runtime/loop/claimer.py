@@ -14,8 +14,7 @@ from time import monotonic
 
 from wakeboard.config import log
 from wakeboard.database.db import NO_TABLES_STATES
-from wakeboard.database.outage_log import Lack
-from wakeboard.database.refusals import Refusals
+from wakeboard.database.outage_log import Lack, RepeatedWarnings
 from wakeboard.runtime.duties.presence import Beat
 from wakeboard.runtime.loop.channel import Rows, StatementFailed
 from wakeboard.runtime.loop.claim_batch import Claimed
@@ -97,7 +96,7 @@ class Claimer:
         self._hindrance: str | None = None
         self._hindered_at = 0.0
         self._passed_by: dict[int, float] = {}
-        self._refusals = Refusals()
+        self._warnings = RepeatedWarnings()
 
     def beat(self) -> Beat:
         """Return how the claims stand. The loop itself sets the time: when it hangs, the claims are late."""
@@ -357,7 +356,7 @@ class Claimer:
         for one in claimed.refused:
             if not one.is_set_aside:
                 self._passed_by[one.run_id] = monotonic() + PASSED_BY_SECONDS
-            self._refusals.tell(
+            self._warnings.warn(
                 one.run_id, "The database refuses to let a run start; the others go past it.",
                 run_id=one.run_id, job_type=one.job_type, error=one.why,
             )  # fmt: skip
@@ -384,7 +383,7 @@ class Claimer:
                 self._lack.met("claim", failure)
                 return
             self.pause(REFUSED_PAUSE_SECONDS)
-            self._refusals.tell(
+            self._warnings.warn(
                 str(failure), "The database refused a claim.", error=str(failure),
                 sqlstate=failure.sqlstate,
             )  # fmt: skip
