@@ -6,6 +6,7 @@ end as read, so a run that was retried in between (its end is gone, or another) 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from random import shuffle
@@ -13,7 +14,7 @@ from typing import Any
 
 import psycopg
 
-from wakeboard.database.refusals import is_refusal
+from wakeboard.database.poison_rows import Parts
 from wakeboard.maintenance.retention.keep import Keep
 from wakeboard.maintenance.retention.zones import Zone, Zones
 
@@ -133,16 +134,15 @@ def remove_batch(
     elif not found.is_old and known_to is None:
         # Whatever was enqueued later than the newest run that may go cannot have ended before it.
         return Batch(None, oldest_at=found.oldest_at)
-    removal = Removal()
     # In any order: the runs that are refused are not always the same ones that are tried.
-    chosen = [*zip(found.ids or [], found.ends or [], strict=True)]
-    shuffle(chosen)
-    runs, attempts = removal.remove(connection, [run for run, _ in chosen], [end for _, end in chosen])
+    expired = [*zip(found.ids or [], found.ends or [], strict=True)]
+    shuffle(expired)
+    removed = remove(connection, expired)
     is_cut = known_to is None or found.rows == most or len(found.ids or []) == REMOVE_ROWS
     # Never past the newest id: what comes later was not looked at.
     end = found.last_id if is_cut and found.last_id is not None else to_id
-    zones.put(from_id, _zone(found, end, runs, now, keep.shortest_days))
-    return Batch(end, runs, attempts, found.oldest_at, removal.why)
+    zones.put(from_id, _zone(found, end, removed.runs, now, keep.shortest_days))
+    return Batch(end, removed.runs, removed.attempts, found.oldest_at, removed.refused)
 
 
 def _look(connection: Connection, keep: Keep, from_id: int, to_id: int, most: int) -> Found:
@@ -165,38 +165,38 @@ def _zone(found: Found, to_id: int, removed: int, now: float, shortest_days: int
 
 
 @dataclass(slots=True)
-class Removal:
-    """One batch: it goes on until the database has refused to let MOST_REFUSED runs go.
+class Removed:
+    """How many runs and attempts went, and why the database would not let a run go, None where it let all."""
 
-    Each of them costs some statements, and where another table refers to all runs each run is one.
+    runs: int = 0
+    attempts: int = 0
+    refused: str | None = None
+
+
+def remove(connection: Connection, expired: Sequence[tuple[int, datetime]]) -> Removed:
+    """Remove runs by id and end as read.
+
+    Where a lock on an attempt or on the output is in the way, or a foreign key of somebody's own table, the
+    batch is halved; what is left is skipped. It goes on until the database has refused MOST_REFUSED runs:
+    each of them costs some statements, and where another table refers to all runs each run is one.
     """
-
-    refused: int = 0
-    why: str | None = None
-
-    def remove(self, connection: Connection, ids: list[int], ends: list[datetime]) -> tuple[int, int]:
-        """Remove runs by id and end as read; return how many runs and attempts went.
-
-        Where a lock on an attempt or on the output is in the way, or a foreign key of somebody's own table,
-        the batch is halved; what is left is skipped.
-        """
-        if not ids or self.refused >= MOST_REFUSED:
-            return 0, 0
+    removed, refused = Removed(), 0
+    parts = Parts(expired)
+    for part in parts:
+        if refused >= MOST_REFUSED:
+            break
+        ids, ends = zip(*part, strict=True)
         try:
             with connection.transaction():
-                row = connection.execute(REMOVE, {"ids": ids, "ends": ends}).fetchone()
-                return (row[0], row[1]) if row else (0, 0)
+                row = connection.execute(REMOVE, {"ids": list(ids), "ends": list(ends)}).fetchone()
         except psycopg.errors.LockNotAvailable:
-            if len(ids) == 1:
-                return 0, 0
-        except psycopg.Error as refused:
-            if not is_refusal(refused):
-                raise
-            if len(ids) == 1:
-                self.refused += 1
-                self.why = refused.diag.message_primary
-                return 0, 0
-        half = len(ids) // 2
-        first = self.remove(connection, ids[:half], ends[:half])
-        second = self.remove(connection, ids[half:], ends[half:])
-        return first[0] + second[0], first[1] + second[1]
+            parts.split(part)
+        except psycopg.Error as failure:
+            if not parts.halve(part, failure):
+                refused += 1
+                removed.refused = failure.diag.message_primary
+        else:
+            assert row is not None
+            removed.runs += row[0]
+            removed.attempts += row[1]
+    return removed

@@ -7,7 +7,7 @@ from time import monotonic
 
 from wakeboard.config import log
 from wakeboard.database.outage_log import RepeatedWarnings
-from wakeboard.database.refusals import is_of_row, one_line
+from wakeboard.database.poison_rows import is_refusal, reason
 from wakeboard.runtime.duties.presence import Beat
 from wakeboard.runtime.loop.channel import StatementFailed
 from wakeboard.runtime.loop.deciding import Ended
@@ -181,8 +181,8 @@ class Writer:
 
     def _tell(self, batch: Sequence[Ended], failure: StatementFailed) -> None:
         """Log that a batch was refused; of what is refused for one of its rows, who that is."""
-        why, held = one_line(str(failure)), batch[0].held
-        if not is_of_row(failure.sqlstate):
+        why, held = reason(failure), batch[0].held
+        if not is_refusal(failure):
             self._refused_moves[batch[0].move] = f"Answers cannot be written: {why}"
             self._warnings.warn(
                 (batch[0].move, why),
