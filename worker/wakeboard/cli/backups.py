@@ -19,8 +19,7 @@ from wakeboard.config.settings import Settings
 from wakeboard.database import db as databases
 from wakeboard.database.audit import terminal_actor
 from wakeboard.database.embedded.progress import Teller
-from wakeboard.maintenance.backups.dump import BackupError, contents, dump
-from wakeboard.maintenance.backups.load import load
+from wakeboard.maintenance.backups.dump import BackupError, contents, dump, load
 from wakeboard.maintenance.backups.new_life import begin_new_life
 
 FORGOTTEN = (
