@@ -28,7 +28,7 @@ PAUSE = 2.0
 TELL_SECONDS = 3600.0
 RUNS = "runs"
 # For one batch. The planner would walk the whole table where a plan was made while it was small (see
-# transitions.engine.planning); a removal that is lost in a crash is made again, so nobody waits for the disk.
+# db.PLANNING); a removal that is lost in a crash is made again, so nobody waits for the disk.
 BATCH_SETTINGS = """
 SELECT set_config('lock_timeout', '100ms', true), set_config('synchronous_commit', 'off', true),
     set_config('enable_seqscan', 'off', true), set_config('enable_hashjoin', 'off', true),

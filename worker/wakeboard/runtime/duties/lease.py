@@ -18,9 +18,8 @@ import psycopg
 
 from wakeboard.config.service_thread import ServiceThread
 from wakeboard.core.text.sanitize import described
-from wakeboard.database.db import DatabaseError, configure, connect, is_pooled
+from wakeboard.database.db import PLANNING, DatabaseError, configure, connect, is_pooled
 from wakeboard.database.outage_log import Absence, RepeatedWarnings
-from wakeboard.database.planning import PLANNING
 from wakeboard.database.poison_rows import Parts, reason
 from wakeboard.queue.engine.fence import STANDING
 from wakeboard.queue.engine.renewal import CANCELS, RENEW
