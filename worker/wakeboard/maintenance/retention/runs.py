@@ -13,9 +13,10 @@ from random import shuffle
 from typing import Any
 
 import psycopg
+from psycopg.rows import class_row
 
 from wakeboard.database.poison_rows import Parts
-from wakeboard.maintenance.retention.keep import Keep
+from wakeboard.maintenance.retention.keep import Keep, OfType
 from wakeboard.maintenance.retention.zones import Zone, Zones
 
 Connection = psycopg.Connection[Any]
@@ -30,7 +31,7 @@ DAY_SECONDS = 86_400.0
 MOST_REFUSED = 8
 
 POLICIES = """
-SELECT name, keep_succeeded_days, keep_dead_days FROM wakeboard.job_types
+SELECT name, keep_succeeded_days AS succeeded_days, keep_dead_days AS dead_days FROM wakeboard.job_types
 WHERE keep_succeeded_days IS NOT NULL OR keep_dead_days IS NOT NULL ORDER BY name
 """
 NEXT_ID = "SELECT r.id FROM wakeboard.job_runs AS r WHERE r.id > %s ORDER BY r.id LIMIT 1"
@@ -49,12 +50,14 @@ WITH looked AS MATERIALIZED (
 ), placed AS (
     SELECT *, count(*) FILTER (WHERE expires_at <= now()) OVER (ORDER BY id) AS place FROM looked
 )
-SELECT count(*), max(id),
-    array_agg(id) FILTER (WHERE expires_at <= now()),
-    array_agg(finished_at) FILTER (WHERE expires_at <= now()),
-    extract(epoch FROM min(expires_at) FILTER (WHERE expires_at > now()))::float8,
-    extract(epoch FROM min(finished_at) FILTER (WHERE (expires_at <= now()) IS NOT TRUE))::float8,
+SELECT count(*) AS rows, max(id) AS last_id,
+    coalesce(array_agg(id) FILTER (WHERE expires_at <= now()), '{}') AS ids,
+    coalesce(array_agg(finished_at) FILTER (WHERE expires_at <= now()), '{}') AS ends,
+    extract(epoch FROM min(expires_at) FILTER (WHERE expires_at > now()))::float8 AS next_expiry_at,
+    extract(epoch FROM min(finished_at) FILTER (WHERE (expires_at <= now()) IS NOT TRUE))::float8
+        AS oldest_at,
     coalesce(bool_or(least(created_at, finished_at) <= now() - make_interval(days => %(shortest)s)), false)
+        AS is_old
 FROM placed WHERE place <= %(most)s
 """
 REMOVE = """
@@ -85,8 +88,8 @@ class Found:
 
     rows: int
     last_id: int | None
-    ids: list[int] | None
-    ends: list[datetime] | None
+    ids: list[int]
+    ends: list[datetime]
     next_expiry_at: float | None
     oldest_at: float | None
     is_old: bool
@@ -109,7 +112,8 @@ class Batch:
 
 def policy(connection: Connection, keep: Keep) -> Keep:
     """Return ``keep`` with what operators decided for single types."""
-    return keep.with_types(connection.execute(POLICIES).fetchall())
+    with connection.cursor(row_factory=class_row(OfType)) as cursor:
+        return keep.with_types(cursor.execute(POLICIES).fetchall())
 
 
 def remove_batch(
@@ -135,10 +139,10 @@ def remove_batch(
         # Whatever was enqueued later than the newest run that may go cannot have ended before it.
         return Batch(None, oldest_at=found.oldest_at)
     # In any order: the runs that are refused are not always the same ones that are tried.
-    expired = [*zip(found.ids or [], found.ends or [], strict=True)]
+    expired = [*zip(found.ids, found.ends, strict=True)]
     shuffle(expired)
     removed = remove(connection, expired)
-    is_cut = known_to is None or found.rows == most or len(found.ids or []) == REMOVE_ROWS
+    is_cut = known_to is None or found.rows == most or len(found.ids) == REMOVE_ROWS
     # Never past the newest id: what comes later was not looked at.
     end = found.last_id if is_cut and found.last_id is not None else to_id
     zones.put(from_id, _zone(found, end, removed.runs, now, keep.shortest_days))
@@ -150,15 +154,16 @@ def _look(connection: Connection, keep: Keep, from_id: int, to_id: int, most: in
         "from_id": from_id, "to_id": to_id, "rows": most, "most": REMOVE_ROWS,
         "succeeded": keep.succeeded_days, "dead": keep.dead_days, "shortest": keep.shortest_days,
     }  # fmt: skip
-    row = connection.execute(LOOK, values).fetchone()
-    assert row is not None
-    return Found(*row)
+    with connection.cursor(row_factory=class_row(Found)) as cursor:
+        found = cursor.execute(LOOK, values).fetchone()
+    assert found is not None
+    return found
 
 
 def _zone(found: Found, to_id: int, removed: int, now: float, shortest_days: int) -> Zone:
     """Return the zone that a look leaves: what has not ended yet can expire in ``shortest_days`` at best."""
     soonest = now + shortest_days * DAY_SECONDS
-    if removed < len(found.ids or []):
+    if removed < len(found.ids):
         soonest = now
     due_at = min(soonest, found.next_expiry_at or soonest)
     return Zone(to_id, found.rows - removed, due_at, found.oldest_at)
@@ -188,7 +193,8 @@ def remove(connection: Connection, expired: Sequence[tuple[int, datetime]]) -> R
         ids, ends = zip(*part, strict=True)
         try:
             with connection.transaction():
-                row = connection.execute(REMOVE, {"ids": list(ids), "ends": list(ends)}).fetchone()
+                values = {"ids": list(ids), "ends": list(ends)}
+                ((runs, attempts),) = connection.execute(REMOVE, values).fetchall()
         except psycopg.errors.LockNotAvailable:
             parts.split(part)
         except psycopg.Error as failure:
@@ -196,7 +202,6 @@ def remove(connection: Connection, expired: Sequence[tuple[int, datetime]]) -> R
                 refused += 1
                 removed.refused = failure.diag.message_primary
         else:
-            assert row is not None
-            removed.runs += row[0]
-            removed.attempts += row[1]
+            removed.runs += runs
+            removed.attempts += attempts
     return removed

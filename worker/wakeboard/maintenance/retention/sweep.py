@@ -57,8 +57,8 @@ class Retention:
         found = state.read(connection)
         if found is None:
             state.create(connection)
-        elif not state.is_due(found[0], found[1], self._worker_id):
-            return found[0].shown()
+        elif not state.is_due(found.last, found.silent_seconds, self._worker_id):
+            return found.last.shown()
         began = monotonic()
         while (current := self._batch(connection)) is not None and current.room is not None:
             if (elapsed := monotonic() - began) >= SLICE_SECONDS:
@@ -85,9 +85,9 @@ class Retention:
                 # Somebody looks at the row, whoever the pass belongs to: again in a moment.
                 self.pause_seconds = PAUSE * SLICE_SECONDS
                 return None
-            if not state.is_due(found[0], found[1], self._worker_id):
+            if not state.is_due(found.last, found.silent_seconds, self._worker_id):
                 return None
-            current, _, now = found
+            current, now = found.last, found.now
             if current.room is None:
                 current = Pass(room=RUNS, started_at=now)
             current.owner = self._worker_id
