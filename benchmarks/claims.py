@@ -26,8 +26,7 @@ from time import perf_counter
 import psycopg
 
 from wakeboard.database import embedded
-from wakeboard.database.db import configure, connect, migrate
-from wakeboard.database.planning import PLANNING
+from wakeboard.database.db import PLANNING, configure, connect, migrate
 from wakeboard.queue.engine.claims import FROM_FIRST, claim
 from wakeboard.runtime.loop.channel import array
 from wakeboard.runtime.loop.claim_cursor import Front

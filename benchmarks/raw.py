@@ -20,8 +20,7 @@ import psycopg
 
 from benchmarks import bench
 from wakeboard.core.errors.error_groups import group_of
-from wakeboard.database import planning
-from wakeboard.database.db import configure
+from wakeboard.database.db import PLANNING, configure
 from wakeboard.queue import effect_store
 from wakeboard.queue.effect_store import Holder
 from wakeboard.queue.engine import claims, endings
@@ -69,7 +68,7 @@ class Raw:
     """One connection that claims up to ``batch`` runs of ``types`` and finishes them."""
 
     def __init__(self, connection: psycopg.Connection, batch: int, types: Sequence[str]) -> None:
-        configure(connection, planning.PLANNING)
+        configure(connection, PLANNING)
         self.connection = connection
         self.me = f"raw {connection.info.backend_pid}"
         self.types = list(types)

@@ -27,7 +27,7 @@ from wakeboard.accounts.tokens import create_token
 from wakeboard.config.settings import Settings
 from wakeboard.core.states import Role
 from wakeboard.database import db
-from wakeboard.database.planning import PLANNING
+from wakeboard.database.db import PLANNING
 from wakeboard_dashboard import create_app
 
 __all__ = ["cluster", "database"]

@@ -20,7 +20,7 @@ from wakeboard import queue as transitions
 from wakeboard.core.states import Role
 from wakeboard.database import db
 from wakeboard.database.audit import Actor
-from wakeboard.database.planning import PLANNING
+from wakeboard.database.db import PLANNING
 from wakeboard.queue.engine.claims import FROM_FIRST, claim
 
 Measured = Callable[[str], None]

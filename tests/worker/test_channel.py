@@ -13,7 +13,7 @@ import pytest
 from tests.factories import Connection, a_run, a_type
 from tests.middleman import Way, between
 from tests.processes import wait_until
-from wakeboard.database import db, planning
+from wakeboard.database import db
 from wakeboard.queue.engine import claims, endings, reaping, renewal
 from wakeboard.runtime.loop.channel import (
     OLDEST_PLANS_SECONDS,
@@ -265,7 +265,7 @@ def test_plans_made_on_a_small_table_find_rows_by_their_key(connection: Connecti
         a_run(connection, "running")
     if count:
         connection.execute("ANALYZE wakeboard.job_runs")
-    db.configure(connection, planning.PLANNING)
+    db.configure(connection, db.PLANNING)
     moves = {
         "succeed": endings.SUCCEED,
         "fail": endings.FAIL,
@@ -297,7 +297,7 @@ def test_a_claim_walks_its_own_index_once_the_table_was_analyzed(connection: Con
     connection.execute("UPDATE wakeboard.job_runs SET status = 'cancelled', finished_at = now()")
     connection.execute(enqueue, (10,))
     connection.execute("ANALYZE wakeboard.job_runs")
-    db.configure(connection, planning.PLANNING)
+    db.configure(connection, db.PLANNING)
     explain = f"EXPLAIN (GENERIC_PLAN) {claims.claim(8)}"
     plan = [one[0] for one in psycopg.RawCursor(connection).execute(explain.encode()).fetchall()]
     assert any("job_runs_claimable" in line for line in plan), plan

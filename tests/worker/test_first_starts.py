@@ -19,7 +19,7 @@ from tests.factories import (
     send,
     succeed,
 )
-from wakeboard.queue.engine.refused import CLAIM_THESE
+from wakeboard.queue.engine.claims import CLAIM_THESE
 
 
 @pytest.fixture

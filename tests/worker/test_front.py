@@ -10,7 +10,7 @@ import pytest
 
 from tests.conftest import Connection
 from tests.factories import Claimed, a_run, a_type, claim, send, succeed
-from wakeboard.database import db, planning
+from wakeboard.database import db
 from wakeboard.queue.engine import claims
 from wakeboard.queue.engine.claims import PRIORITIES
 from wakeboard.runtime.loop import claim_cursor
@@ -229,7 +229,7 @@ def test_under_an_old_snapshot_a_claim_behind_the_front_walks_past_nothing(
         db.connect(database, name="wakeboard worker") as worker,
         db.connect(database, name="report", autocommit=False) as report,
     ):
-        db.configure(worker, planning.PLANNING)
+        db.configure(worker, db.PLANNING)
         report.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         report.execute("SELECT count(*) FROM wakeboard.job_runs")
         # Large ones: a page of the table has seven of them.

@@ -15,9 +15,9 @@ from urllib.parse import quote, unquote
 import pytest
 
 from tests.receivers import serving
+from wakeboard.core import whole_answer
 from wakeboard.core.builtin_payloads import method_of
 from wakeboard.core.outcome import DeadlineExceeded, Permanent, Retryable
-from wakeboard.database import whole_answer
 from wakeboard.handlers.builtin.http import http_request, retry_after
 from wakeboard.handlers.context import Context
 

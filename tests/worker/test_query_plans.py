@@ -9,10 +9,9 @@ import pytest
 
 from tests import factories
 from tests.conftest import Connection
-from wakeboard.queue.engine.claims import claim, claim_limited
+from wakeboard.queue.engine.claims import CLAIM_THESE, candidates, claim, claim_limited
 from wakeboard.queue.engine.endings import FAIL, RELEASE, SUCCEED, SUCCEED_ALONE
 from wakeboard.queue.engine.reaping import ENDED_LEASES, GIVE_BACK, REAP
-from wakeboard.queue.engine.refused import CLAIM_THESE, candidates
 from wakeboard.queue.engine.renewal import RENEW
 from wakeboard.queue.engine.unbegun import listing
 

@@ -11,12 +11,11 @@ from tests.factories import Connection, a_run, a_type, attempts, row, rows
 from tests.worker.motion import a_worker, insert, insert_many, wait_until_all
 from tests.worker.refusing import refuse, refuse_at_commit, refuse_no_more, result_of
 from wakeboard.database import db
-from wakeboard.queue.engine.refused import candidates
-from wakeboard.runtime.loop.apart import MOST_REFUSED
+from wakeboard.queue.engine.claims import candidates
 from wakeboard.runtime.loop.channel import Channel, array, numbers
 from wakeboard.runtime.loop.claim_batch import Claimed
 from wakeboard.runtime.loop.claim_cursor import Front
-from wakeboard.runtime.loop.claiming import claim_script
+from wakeboard.runtime.loop.claiming import MOST_REFUSED, claim_script
 from wakeboard.runtime.loop.claims import Plan
 
 STARTS = "new.payload ? 'bad' AND new.status = 'running'"

@@ -11,7 +11,7 @@ import pytest
 from tests.factories import Connection, Row, a_definition, rows
 from tests.worker.refusing import refuse, refuse_at_commit, refuse_no_more
 from wakeboard.config import log
-from wakeboard.database.refusals import is_of_row, is_refusal
+from wakeboard.database.poison_rows import is_of_row, is_refusal
 from wakeboard.schedules import scheduler
 
 REPORT = "new.job_type = 'report' AND NOT new.payload ? 'customer'"

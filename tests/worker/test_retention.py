@@ -379,7 +379,7 @@ def test_a_run_that_died_anew_since_it_was_looked_at_stays(connection: Connectio
     run_id = a_run(connection, "dead", finished_at="-100 days")
     as_read = row(connection, run_id)["finished_at"]
     connection.execute("UPDATE wakeboard.job_runs SET finished_at = now() WHERE id = %s", (run_id,))
-    assert runs.Removal().remove(connection, [run_id], [as_read]) == (0, 0)
+    assert runs.remove(connection, [(run_id, as_read)]) == runs.Removed()
     assert kept(connection) == {run_id}
 
 
@@ -393,8 +393,8 @@ def test_whoever_retries_a_run_that_is_being_removed_hears_that_it_is_gone(
             target=lambda: answers.append(transitions.retry_now(mine, run_id, OLIVIA).message)
         )
         with connection.transaction():
-            ends = [row(connection, run_id)["finished_at"]]
-            assert runs.Removal().remove(connection, [run_id], ends)[0] == 1
+            ended = row(connection, run_id)["finished_at"]
+            assert runs.remove(connection, [(run_id, ended)]).runs == 1
             operator.start()
             wait_until_blocked(other, mine.info.backend_pid)
         operator.join(10)

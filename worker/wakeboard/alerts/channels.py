@@ -29,7 +29,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 from wakeboard import __version__
 from wakeboard.config.settings import Settings
 from wakeboard.core.rule_types import configured
-from wakeboard.database.whole_answer import CutOff, read_whole
+from wakeboard.core.whole_answer import CutOff, read_whole
 
 WEBHOOK_SECONDS = 5.0
 MAIL_SECONDS = 20.0

@@ -10,7 +10,7 @@ from wakeboard.core.rule_types import JOB_TYPE
 from wakeboard.core.states import CLAIMABLE, FAILURES, Status, sql_list
 from wakeboard.core.time.clock_skew import is_since
 from wakeboard.database.index_predicates import IS_SET_ASIDE
-from wakeboard.queue.engine.refused import FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS
+from wakeboard.queue.engine.claims import FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS
 from wakeboard.reporting import worker_states
 from wakeboard.reporting.heartbeats import SILENCE_SECONDS
 

@@ -29,8 +29,7 @@ from wakeboard.config.settings import Settings
 from wakeboard.core.text.sanitize import described, first_line
 from wakeboard.database.audit import ENGINE
 from wakeboard.database.db import NO_TABLES, DatabaseError, connect
-from wakeboard.database.outage_log import Absence, Lack
-from wakeboard.database.refusals import Refusals
+from wakeboard.database.outage_log import Absence, Lack, RepeatedWarnings
 from wakeboard.queue import cancel
 from wakeboard.reporting.heartbeats import Beat
 
@@ -84,7 +83,7 @@ class Sentinel:
         self._prefix = f"web-{socket.gethostname()[:60]}-"
         self.process_id = f"{self._prefix}{secrets.token_hex(3)}-{os.getpid()}"
         self._lack = Lack()
-        self._refusals = Refusals()
+        self._warnings = RepeatedWarnings()
         self._beside: Sequence[Callable[[], Beat]] = ()
         self._stopping = threading.Event()
         # What the rows of the loops tell: every how many seconds, when it last succeeded, its last error.
@@ -153,7 +152,7 @@ class Sentinel:
 
     def _refused(self, name: str, failure: psycopg.Error) -> None:
         self._errors[name] = first_line(failure)[:300]
-        self._refusals.tell(
+        self._warnings.warn(
             (name, self._errors[name]), "A step of the alerts failed and will be tried again.", loop=name,
             error=self._errors[name],
         )  # fmt: skip

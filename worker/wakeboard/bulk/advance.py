@@ -20,7 +20,7 @@ from wakeboard import queue as transitions
 from wakeboard.bulk import rules, watch
 from wakeboard.core.states import Role
 from wakeboard.database.audit import ENGINE, Actor, record
-from wakeboard.database.refusals import judged_in_time
+from wakeboard.database.poison_rows import with_rules_at_once
 
 Connection = psycopg.Connection[Any]
 Row = dict[str, Any]
@@ -116,7 +116,7 @@ def advance(connection: Connection, operation_id: int) -> Step | None:
 
     A run that the database refuses to move is skipped, also where the rule speaks only at the commit.
     """
-    return judged_in_time(connection, lambda: _advance(connection, operation_id))
+    return with_rules_at_once(connection, lambda: _advance(connection, operation_id))
 
 
 def _advance(connection: Connection, operation_id: int) -> Step | None:

@@ -18,9 +18,8 @@ from wakeboard.cli.refusals import Failed, Wrong
 from wakeboard.config.settings import Settings
 from wakeboard.database import db as databases
 from wakeboard.database.audit import terminal_actor
-from wakeboard.database.embedded.progress import Teller
-from wakeboard.maintenance.backups.dump import BackupError, contents, dump
-from wakeboard.maintenance.backups.load import load
+from wakeboard.database.embedded.server import Teller
+from wakeboard.maintenance.backups.dump import BackupError, contents, dump, load
 from wakeboard.maintenance.backups.new_life import begin_new_life
 
 FORGOTTEN = (

@@ -1,9 +1,13 @@
-"""What the log says while the database is away, or its tables are: a line at the beginning, one a minute, one
-at the end. Each connection tells its own outage; of missing tables a process speaks with one voice.
+"""Log lines about a trouble that lasts, at most one a minute: the database or its tables are away, or it
+refuses the same thing again and again.
+
+Each connection tells its own outage; of missing tables a process speaks with one voice.
 """
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+from dataclasses import dataclass
 from threading import Lock
 from time import monotonic
 
@@ -12,6 +16,8 @@ from wakeboard.database.db import without_tables
 
 # Tries come twice a second at first, and for as long as an outage lasts.
 SAID_AGAIN_SECONDS = 60.0
+# Of so many different warnings at most a process remembers that it gave them.
+MOST_WARNINGS = 100
 
 
 class Absence:
@@ -79,3 +85,37 @@ class Lack:
             self._names.discard(name)
             if not self._names:
                 log.note("The database has the tables now.", after_seconds=monotonic() - self._since)
+
+
+@dataclass(slots=True)
+class _Warned:
+    until: float
+    untold: int = 0
+
+
+class RepeatedWarnings:
+    """Warnings that one process gives again and again: each at most once in SAID_AGAIN_SECONDS.
+
+    The next line about the same says how often it came since the last one.
+    """
+
+    def __init__(self) -> None:
+        self._warned: dict[Hashable, _Warned] = {}
+
+    def warn(self, key: Hashable, sentence: str, **fields: object) -> None:
+        """Warn about ``key``, a row or a statement, unless that was done a moment ago."""
+        now = monotonic()
+        before = self._warned.get(key)
+        if before is not None and before.until > now:
+            before.untold += 1
+            return
+        kept_since = now - SAID_AGAIN_SECONDS
+        self._warned = {
+            known: warned
+            for known, warned in self._warned.items()
+            if warned.until > (kept_since if warned.untold else now)
+        }
+        if len(self._warned) < MOST_WARNINGS:
+            self._warned[key] = _Warned(now + SAID_AGAIN_SECONDS)
+            times = before.untold + 1 if before is not None and before.untold else None
+            log.warn(sentence, **fields, times=times)

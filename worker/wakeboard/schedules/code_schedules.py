@@ -12,9 +12,8 @@ import psycopg
 
 from wakeboard.config import log
 from wakeboard.core.text.sanitize import first_line
-from wakeboard.database import refusals
 from wakeboard.database.db import LOCKED
-from wakeboard.database.refusals import is_refusal
+from wakeboard.database.poison_rows import is_refusal, reason
 from wakeboard.schedules import registered, sayings
 from wakeboard.schedules.sayings import NOTHING_SAID, Said
 
@@ -85,5 +84,5 @@ def _write_said(
         except psycopg.Error as refused:
             if not is_refusal(refused):
                 raise
-            log.warn("A registered schedule was refused.", job_type=name, error=refusals.said(refused))
+            log.warn("A registered schedule was refused.", job_type=name, error=reason(refused))
     return locked

@@ -21,9 +21,9 @@ from psycopg.rows import dict_row
 
 from wakeboard.config import log
 from wakeboard.core.time.clock_skew import is_ahead, is_before
-from wakeboard.database import refusals
 from wakeboard.database.index_predicates import IS_UNDER_WAY
-from wakeboard.database.refusals import Refusals, halves, is_refusal
+from wakeboard.database.outage_log import RepeatedWarnings
+from wakeboard.database.poison_rows import Parts, is_refusal, reason
 from wakeboard.schedules.planner import Decision, Due, Missed, find_due, sort_fires
 
 BATCH = 200
@@ -101,7 +101,7 @@ WAIT = "UPDATE wakeboard.job_definitions SET next_fire_at = coalesce(next_fire_a
 
 # Writes one line of the log.
 Line = Callable[[], None]
-_refusals = Refusals()
+_warnings = RepeatedWarnings()
 
 
 class Settled(NamedTuple):
@@ -121,11 +121,17 @@ def settle(connection: psycopg.Connection[Any]) -> Settled:
 
     Where the database refuses one definition, the others are settled without it.
     """
-    return _settle_all(connection)
+    parts: Parts[int] = Parts()
+    settled = [_settle_part(connection, None, parts)]
+    settled += [_settle_part(connection, part, parts) for part in parts]
+    due = sum(part.due for part in settled)
+    return Settled(due, due > 0 and any(part.has_more for part in settled))
 
 
-def _settle_all(connection: psycopg.Connection[Any], ids: Sequence[int] | None = None) -> Settled:
-    """Settle what is due (of ``ids`` only) in one transaction, in smaller ones where that is refused."""
+def _settle_part(
+    connection: psycopg.Connection[Any], ids: Sequence[int] | None, parts: Parts[int]
+) -> Settled:
+    """Settle what is due (of ``ids`` only) in one transaction; leave its halves in ``parts`` if refused."""
     rows: list[dict[str, Any]] = []
     lines: list[Line] = []
     settled, stop_at = 0, monotonic() + MOST_SECONDS
@@ -138,12 +144,8 @@ def _settle_all(connection: psycopg.Connection[Any], ids: Sequence[int] | None =
                 if monotonic() > stop_at:
                     break
     except psycopg.Error as refused:
-        if not is_refusal(refused):
-            raise
-        if len(rows) > 1:
-            parts = [_settle_all(connection, part) for part in halves([row["id"] for row in rows])]
-            settled, has_more = sum(part.due for part in parts), any(part.has_more for part in parts)
-            return Settled(settled, has_more or (settled > 0 and len(rows) == BATCH))
+        if parts.halve([row["id"] for row in rows], refused):
+            return Settled(0, has_more=len(rows) == BATCH)
         return Settled(_hold(connection, rows[0], refused))
     for line in lines:
         line()
@@ -152,8 +154,8 @@ def _settle_all(connection: psycopg.Connection[Any], ids: Sequence[int] | None =
 
 def _hold(connection: psycopg.Connection[Any], definition: Mapping[str, Any], refused: psycopg.Error) -> int:
     """Let a fire that the database refused stay due, and say so where people look; return how many do."""
-    why, name = refusals.said(refused), definition["name"]
-    _refusals.tell(
+    why, name = reason(refused), definition["name"]
+    _warnings.warn(
         name, "The database refuses the run of a schedule.", schedule=name, job_type=definition["job_type"],
         error=why,
     )  # fmt: skip

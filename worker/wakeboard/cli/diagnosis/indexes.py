@@ -46,19 +46,16 @@ def _half_built(rests: Iterable[bloat.Leftover]) -> Iterator[Finding]:
 
 
 def bloated_ones(connection: Connection, floor_bytes: int = bloat.FLOOR_BYTES) -> Iterator[Finding]:
-    """Name the indexes of ``floor_bytes`` or more that a long transaction left bloated."""
-    for index in bloat.bloated(connection, floor_bytes=floor_bytes):
+    """Name the hot indexes of ``floor_bytes`` or more that a long transaction left bloated."""
+    last, _ = state.read(connection)
+    for index in bloat.bloated(connection, last.entry_bytes, floor_bytes=floor_bytes):
         yield Finding("indexes", "warning", index.says, f"{_who_rebuilds(index)}: {index.rebuilds}")
 
 
 def _who_rebuilds(index: bloat.Index) -> str:
     """Say who should, or will, rebuild ``index``, before the statement that does."""
-    if not index.is_counted:
-        return f"Workers leave it. If it says so again after ANALYZE wakeboard.{index.on_table}"
     if not index.may_rebuild:
         return f"The role {index.role} may not rebuild it. As the owner of its table"
-    if index.is_unique:
-        return "At a quiet hour, because enqueues with a key may fail meanwhile"
     hours, days = state.REST_SECONDS / 3600, state.GIVEN_UP_SECONDS / 86_400
     return (
         f"A worker rebuilds it, at the latest {hours:g} hours after the last try "

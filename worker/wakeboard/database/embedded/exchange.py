@@ -18,8 +18,15 @@ from wakeboard.database.embedded import contact, locks
 from wakeboard.database.embedded.errors import EmbeddedError
 from wakeboard.database.embedded.identity import holder
 from wakeboard.database.embedded.places import Places
-from wakeboard.database.embedded.progress import Teller
-from wakeboard.database.embedded.server import STOP_SECONDS, end, existing, find, prepare, why_used
+from wakeboard.database.embedded.server import (
+    STOP_SECONDS,
+    Teller,
+    end,
+    existing,
+    find,
+    prepare,
+    why_used,
+)
 
 # What an operator may have written by hand: it is the server's, not the data's.
 OWN_FILES = ("postgresql.conf", "postgresql.auto.conf")

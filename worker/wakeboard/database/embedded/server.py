@@ -19,7 +19,6 @@ import psycopg
 from wakeboard.database.embedded import binaries, cluster, contact, identity, locks
 from wakeboard.database.embedded.errors import EmbeddedError
 from wakeboard.database.embedded.places import DATABASE, ROLE, Places, home, resolve
-from wakeboard.database.embedded.progress import Teller
 
 STOP_SECONDS = 60
 GRACE_SECONDS = 2
@@ -28,6 +27,27 @@ DETACH = '"$@" &'
 REFUSALS = ("authentication failed", "requirepeer", "pg_hba.conf")
 NOT_OPEN = ("starting up", "not yet accepting", "shutting down")
 RECOVERY_SECONDS = 1
+PROGRESS_SECONDS = 5
+
+
+class Teller:
+    """Tells a person what is waited for: a sentence that is new, and again each few seconds with the time."""
+
+    def __init__(self, progress: Callable[[str], None] | None) -> None:
+        self._progress = progress
+        self._since = self._last = time.monotonic()
+        self._sentence = ""
+
+    def __call__(self, sentence: str) -> None:
+        now = time.monotonic()
+        if sentence == self._sentence and now - self._last < PROGRESS_SECONDS:
+            return
+        if sentence != self._sentence:
+            self._sentence, self._since = sentence, now
+        self._last = now
+        waited = int(now - self._since)
+        if self._progress:
+            self._progress(f"{sentence} ({waited} s)" if waited else sentence)
 
 
 @dataclass(frozen=True, slots=True)

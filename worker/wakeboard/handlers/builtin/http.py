@@ -30,7 +30,7 @@ from wakeboard.core.builtin_payloads import (
 )
 from wakeboard.core.outcome import Permanent, Retryable
 from wakeboard.core.text.sanitize import clean_text
-from wakeboard.database.whole_answer import CutOff, read_whole
+from wakeboard.core.whole_answer import CutOff, read_whole
 from wakeboard.handlers.builtin.instructions import instructions
 from wakeboard.handlers.context import Context
 from wakeboard.handlers.registry import job

@@ -1,4 +1,7 @@
-"""Writing a backup: pg_dump beside the place, checked, synced, then given its name. All of it or nothing."""
+"""The file of a backup: written by pg_dump, read by pg_restore. Each happens whole or not at all.
+
+It is written beside its place, checked, synced, then given its name.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,11 @@ def dump(
     with _beside(file) as (part, opened):
         command = [str(pg_dump), "--format=custom", "--no-sync", f"--dbname={url}"]
         command += [f"--exclude-table-data=wakeboard.{name}" for name in LEFT_OUT]
-        _run(command, opened, part, progress)
+        complaint = _run(
+            command, opened, lambda: progress(f"writing the backup: {part.stat().st_size / 1e6:.0f} MB")
+        )
+        if complaint:
+            raise BackupError(f"The backup could not be made: {complaint}")
         _check(pg_restore, part)
         os.fsync(opened)
         size = os.fstat(opened).st_size
@@ -50,8 +57,21 @@ def contents(pg_restore: Path, file: Path) -> list[str]:
         raise BackupError(f"{file} cannot be read: {failed.strerror}.") from failed
     listed = subprocess.run([str(pg_restore), "--list", str(file)], capture_output=True, text=True, env=PLAIN)
     if listed.returncode != 0:
-        raise BackupError(f"{file} is no backup that can be read: {said_last(listed.stderr)}")
+        raise BackupError(f"{file} is no backup that can be read: {_last_error(listed.stderr)}")
     return [line for line in listed.stdout.splitlines() if line and not line.startswith(";")]
+
+
+def load(pg_restore: Path, url: str, file: Path, *, progress: Callable[[str], None]) -> None:
+    """Load ``file`` into the empty database of ``url``, all of it or nothing.
+
+    Everything belongs to the role of ``url`` afterwards; rights of other roles are not restored, because a
+    backup holds no roles. Raises BackupError.
+    """
+    command = [str(pg_restore), "--no-owner", "--no-privileges", "--single-transaction", "--exit-on-error"]
+    command += [f"--dbname={url}", str(file)]
+    complaint = _run(command, None, lambda: progress("reading the backup"))
+    if complaint:
+        raise BackupError(f"{file} could not be restored: {complaint}")
 
 
 @contextmanager
@@ -69,21 +89,24 @@ def _beside(file: Path) -> Iterator[tuple[Path, int]]:
         part.unlink(missing_ok=True)
 
 
-def _run(command: list[str], opened: int, part: Path, progress: Callable[[str], None]) -> None:
+def _run(command: list[str], output: int | None, progress: Callable[[], None]) -> str:
+    """Run a program to its end, calling ``progress`` now and then; return its complaint, '' if it went well.
+
+    ``output`` is an open file for what the program writes.
+    """
     with subprocess.Popen(
-        command, stdout=opened, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True, env=PLAIN
-    ) as dumping:
+        command, stdout=output, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True, env=PLAIN
+    ) as program:
         try:
-            while dumping.poll() is None:
-                progress(f"writing the backup: {part.stat().st_size / 1e6:.0f} MB")
+            while program.poll() is None:
+                progress()
                 time.sleep(LOOK_SECONDS)
         except BaseException:
-            dumping.kill()
+            program.kill()
             raise
-        assert dumping.stderr is not None
-        said = dumping.stderr.read()
-    if dumping.returncode != 0:
-        raise BackupError(f"The backup could not be made: {said_last(said)}")
+        assert program.stderr is not None
+        complaint = program.stderr.read()
+    return _last_error(complaint) if program.returncode != 0 else ""
 
 
 def _check(pg_restore: Path, part: Path) -> None:
@@ -108,7 +131,7 @@ def _name(part: Path, file: Path, force: bool) -> None:
         os.close(folder)
 
 
-def said_last(text: str) -> str:
+def _last_error(text: str) -> str:
     """Return the line of a program's complaint that names the error."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return next((line for line in lines if "error" in line), lines[-1] if lines else "it gave no reason")

@@ -1,61 +1,45 @@
-"""Which of our indexes are much larger than their entries need, and what a rebuild that was cut short left.
+"""Which hot indexes are much larger than their entries need, and what a rebuild that was cut short left.
 
-What comes and goes while a snapshot is held open fills an index with entries that nothing may remove. VACUUM
-removes them afterwards, but gives no page back, and a page that is not quite empty stays where it is
-(PostgreSQL's manual, "Routine Reindexing"). Asks the catalogues, then counts; changes nothing.
+Every run enters and leaves the hot indexes. While a snapshot is held open, nothing may remove what left.
+VACUUM removes it afterwards, but gives no page back, and a page that is not quite empty stays where it is
+(PostgreSQL's manual, "Routine Reindexing"). All other indexes grow with their table. Asks the catalogues and
+changes nothing.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from math import ceil
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import psycopg
-from psycopg import sql
 from psycopg.rows import class_row
 
 Connection = psycopg.Connection[Any]
 
+HOT = ("job_runs_claimable", "job_runs_leased", "job_runs_under_way_of_definition")
 # An index of this many times its fresh size is bloated.
 TOO_LARGE = 3.0
 # A rebuild reads its whole table, and some growth is usual: autovacuum comes when 2 % of job_runs are dead,
 # which at ten million runs is reckoned to put some 6 MB of ended runs into the index of what waits.
 FLOOR_BYTES = 16 * 1024 * 1024
-# What CREATE INDEX fills the pages of a B-tree to, in percent, where the index says nothing else.
-FILLFACTOR = 90
-PAGE_BYTES = 8192
-COUNT_SECONDS = 5
-# An entry is its line pointer (4), its header (8) and its columns, each with what aligns it to eight bytes at
-# most: an upper bound, and equal entries share a header. A column of unknown width makes the entry unknown.
-# REINDEX takes the owner, or since PostgreSQL 17 whoever may MAINTAIN the table; DROP INDEX takes the owner.
-LARGE = f"""
+# An entry of a fresh index. Entries are larger where the names of job types are long: the size right after a
+# rebuild tells.
+ENTRY_BYTES = 64.0
+# What was written since the last ANALYZE may have entered the index; so a backlog that has just come makes no
+# index look bloated. REINDEX takes the owner, or since PostgreSQL 17 whoever may MAINTAIN the table.
+SIZES = """
 SELECT c.relname::text AS name, t.relname::text AS on_table, pg_relation_size(c.oid) AS bytes,
-    greatest(c.reltuples, CASE WHEN i.indpred IS NULL THEN s.n_live_tup END)::float8 AS entries,
-    i.indisunique AS is_unique, e.bytes::float8 AS entry_bytes,
-    coalesce((
-        SELECT option_value FROM pg_options_to_table(c.reloptions) WHERE option_name = 'fillfactor'
-    )::int, {FILLFACTOR}) AS fillfactor,
-    pg_get_expr(i.indpred, i.indrelid) AS condition,
-    current_user::text AS role,
+    c.reltuples::float8 + coalesce(s.n_mod_since_analyze, 0) AS entries, current_user::text AS role,
     CASE WHEN current_setting('server_version_num')::int >= 170000 THEN has_table_privilege(t.oid, 'MAINTAIN')
         ELSE pg_has_role(t.relowner, 'USAGE') END AS may_rebuild
 FROM pg_index AS i JOIN pg_class AS c ON c.oid = i.indexrelid JOIN pg_class AS t ON t.oid = i.indrelid
-JOIN pg_am AS m ON m.oid = c.relam LEFT JOIN pg_stat_all_tables AS s ON s.relid = t.oid
-CROSS JOIN LATERAL (
-    SELECT CASE WHEN count(width) = count(*) THEN 12 + 8 * sum(ceil(width / 8.0)) END AS bytes
-    FROM (
-        SELECT CASE WHEN a.attlen > 0 THEN a.attlen ELSE p.avg_width END AS width
-        FROM unnest(i.indkey::int2[]) AS key (number)
-        LEFT JOIN pg_attribute AS a ON a.attrelid = t.oid AND a.attnum = key.number
-        LEFT JOIN pg_stats AS p ON p.schemaname = 'wakeboard' AND p.tablename = t.relname
-            AND p.attname = a.attname
-    ) AS columns
-) AS e
-WHERE t.relnamespace = 'wakeboard'::regnamespace AND t.relkind = 'r' AND m.amname = 'btree' AND i.indisvalid
-    AND c.reltuples >= 0 AND e.bytes IS NOT NULL AND pg_relation_size(c.oid) >= %(floor)s
+LEFT JOIN pg_stat_all_tables AS s ON s.relid = t.oid
+WHERE c.relnamespace = 'wakeboard'::regnamespace AND c.relname = ANY (%(hot)s) AND i.indisvalid
+    AND c.reltuples >= 0 AND pg_relation_size(c.oid) >= %(floor)s
 ORDER BY 3 DESC
 """
+# DROP INDEX takes the owner.
 LEFTOVERS = """
 SELECT c.relname::text AS name, t.relname::text AS on_table, current_user::text AS role,
     pg_has_role(c.relowner, 'USAGE') AS may_drop
@@ -65,42 +49,27 @@ ORDER BY 1
 """
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Index:
-    """An index of the schema ``wakeboard``: its size, and as how many entries of what width it is known.
-
-    Its pages are filled to ``fillfactor`` percent when it is made. ``condition`` is what a partial index asks
-    of a row, as SQL; ``may_rebuild`` is of this ``role``. One that ``is_unique`` is not rebuilt beside the
-    work: INSERT … ON CONFLICT may fail by the new one meanwhile. Entries of one that is not ``is_counted``
-    are what statistics say.
-    """
+    """A hot index: its size, and how many entries it has at most; ``may_rebuild`` is of this ``role``."""
 
     name: str
     on_table: str
     bytes: int
     entries: float
-    is_unique: bool
-    entry_bytes: float
-    fillfactor: int
-    condition: str | None
     role: str
     may_rebuild: bool
-    is_counted: bool = True
+    entry_bytes: float = ENTRY_BYTES
 
     @property
     def needed_bytes(self) -> float:
-        """What its entries would take in a fresh index, of two pages at least."""
-        return max(2 * PAGE_BYTES, self.entries * self.entry_bytes * 100 / self.fillfactor)
+        """What its entries would take in a fresh index."""
+        return self.entries * self.entry_bytes
 
     @property
     def is_bloated(self) -> bool:
         """Whether it is several times as large as that."""
         return self.bytes > TOO_LARGE * self.needed_bytes
-
-    @property
-    def most_entries(self) -> int:
-        """With how many entries it would not be bloated."""
-        return ceil(self.bytes / TOO_LARGE * self.fillfactor / 100 / self.entry_bytes)
 
     @property
     def rebuilds(self) -> str:
@@ -110,9 +79,7 @@ class Index:
     @property
     def says(self) -> str:
         """What is wrong, in one sentence."""
-        says = f"{self.name} takes {megabytes(self.bytes)} where {megabytes(self.needed_bytes)} would do"
-        unsure = "" if self.is_counted else f", by the statistics: its count took over {COUNT_SECONDS} s"
-        return f"{says}{unsure}."
+        return f"{self.name} takes {megabytes(self.bytes)} where {megabytes(self.needed_bytes)} would do."
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,42 +97,25 @@ class Leftover:
         return f"DROP INDEX CONCURRENTLY wakeboard.{self.name}"
 
 
-def bloated(connection: Connection, *, floor_bytes: int = FLOOR_BYTES) -> list[Index]:
-    """Return the indexes of ``floor_bytes`` or more that take over three times what they need, largest first.
+def bloated(
+    connection: Connection, entry_bytes: Mapping[str, float], *, floor_bytes: int = FLOOR_BYTES
+) -> list[Index]:
+    """Return the hot indexes of ``floor_bytes`` or more that take over three times what they need.
 
-    By the statistics, which may be of before a million runs were added; so what they accuse is then counted,
-    as far as it matters. An index whose entries or their width are unknown is left out.
+    ``entry_bytes``: what an entry took right after the last rebuild, by the name of the index. The largest
+    index is the first. An index that nobody has analyzed yet is left out.
     """
     with connection.cursor(row_factory=class_row(Index)) as cursor:
-        large = cursor.execute(LARGE, {"floor": floor_bytes}).fetchall()
-    counted = (_counted(connection, index) for index in large if index.is_bloated)
-    return [index for index in counted if index.is_bloated]
+        large = cursor.execute(SIZES, {"hot": list(HOT), "floor": floor_bytes}).fetchall()
+    for index in large:
+        index.entry_bytes = max(ENTRY_BYTES, entry_bytes.get(index.name, 0.0))
+    return [index for index in large if index.is_bloated]
 
 
 def leftovers(connection: Connection) -> list[Leftover]:
     """Return what REINDEX CONCURRENTLY has under way or left behind: not valid, and named by it."""
     with connection.cursor(row_factory=class_row(Leftover)) as cursor:
         return cursor.execute(LEFTOVERS).fetchall()
-
-
-def _counted(connection: Connection, index: Index) -> Index:
-    """Return ``index`` with its entries as they are, as far as they matter, if it is quick to count."""
-    count = sql.SQL("SELECT count(*) FROM (SELECT FROM wakeboard.{} WHERE {} LIMIT {}) AS counted").format(
-        sql.Identifier(index.on_table),
-        sql.SQL(index.condition or "true"),  # the server's own words
-        sql.Literal(index.most_entries + 1),
-    )
-    try:
-        with connection.transaction():
-            # A plan by old statistics would walk the whole table.
-            connection.execute(
-                "SELECT set_config('statement_timeout', %s, true), set_config('enable_seqscan', 'off', true)",
-                (f"{COUNT_SECONDS}s",),
-            )
-            row = connection.execute(count).fetchone()
-    except psycopg.errors.QueryCanceled:
-        return replace(index, is_counted=False)
-    return replace(index, entries=row[0]) if row else index
 
 
 def megabytes(size: float) -> str:

@@ -42,7 +42,9 @@ WHERE l.locktype = 'relation' AND l.relation = to_regclass(%s) AND l.pid IS DIST
         'AccessExclusiveLock')
 LIMIT 1
 """
-SIZE = "SELECT pg_relation_size(to_regclass(%s))"
+FRESH = "SELECT pg_relation_size(oid), reltuples FROM pg_class WHERE oid = to_regclass(%s)"
+# Of fewer entries the whole pages of a fresh index are no measure.
+FEWEST_ENTRIES = 1000
 
 
 def open_connection(url: str) -> Connection:
@@ -69,15 +71,14 @@ def make_pass(
     waited for ``patience_seconds``, then for the next pass.
     """
     current.waits = current.failed = None
-    rests, found = leftovers(connection), bloated(connection, floor_bytes=floor_bytes)
+    rests, found = leftovers(connection), bloated(connection, current.entry_bytes, floor_bytes=floor_bytes)
     lacks = lacking(rests, found)
     if lacks and lacks != current.lacks:
         log.warn(lacks)
     current.lacks = lacks
     until = monotonic() + LAST_BEGIN_SECONDS
     todo: list[Leftover | Index] = [rest for rest in rests if rest.may_drop]
-    plain = [each for each in found if each.may_rebuild and not each.is_unique]
-    todo += [each for each in plain if each.is_counted and not current.rests(each.name)]
+    todo += [each for each in found if each.may_rebuild and not current.rests(each.name)]
     for each in todo:
         current.waits = _wait(connection, each.on_table, pause, patience_seconds)
         if current.waits or monotonic() > until or pause(0):
@@ -86,13 +87,12 @@ def make_pass(
             current.tries(each.name)
             store(connection, current)
         _do(connection, each, current, is_stopping=lambda: pause(0))
-    current.uncounted = next((each.says for each in plain if not each.is_counted), None)
     store(connection, current)
 
 
 def lacking(rests: Sequence[Leftover], found: Sequence[Index]) -> str | None:
     """Say what this role may not do, and the statement for somebody who may; None when it may do all."""
-    refused = [index for index in found if index.is_counted and not index.may_rebuild]
+    refused = [index for index in found if not index.may_rebuild]
     if refused:
         first, others = refused[0], len(refused) - 1
         more = f" (and {others} more)" if others else ""
@@ -139,7 +139,7 @@ def _do(
         if isinstance(each, Leftover):
             _drop(connection, each)
         else:
-            current.did(_rebuild(connection, each))
+            _rebuild(connection, each, current)
     except psycopg.Error as failure:
         if is_stopping() or isinstance(failure, psycopg.errors.LockNotAvailable):
             current.may_be_tried_again(each.name)
@@ -163,12 +163,15 @@ def _drop(connection: Connection, rest: Leftover) -> None:
     log.note("Dropped what a rebuild had left that was cut short.", index=rest.name)
 
 
-def _rebuild(connection: Connection, index: Index) -> str:
-    """Build ``index`` anew; return what came of it."""
+def _rebuild(connection: Connection, index: Index, current: Pass) -> None:
+    """Build ``index`` anew, and note its sizes."""
     began = monotonic()
     connection.execute(sql.SQL("REINDEX INDEX CONCURRENTLY wakeboard.{}").format(sql.Identifier(index.name)))
     seconds = monotonic() - began
-    row = connection.execute(SIZE, (f"wakeboard.{index.name}",)).fetchone()
-    before, after = megabytes(index.bytes), megabytes(row[0] if row and row[0] else 0)
+    row = connection.execute(FRESH, (f"wakeboard.{index.name}",)).fetchone()
+    size, entries = row or (0, 0.0)
+    if entries >= FEWEST_ENTRIES:
+        current.entry_bytes[index.name] = size / entries
+    before, after = megabytes(index.bytes), megabytes(size)
     log.note("Rebuilt an index.", index=index.name, before=before, after=after, seconds=round(seconds, 2))
-    return f"{index.name}: {before}, now {after}, in {seconds:.1f} s"
+    current.did(f"{index.name}: {before}, now {after}, in {seconds:.1f} s")

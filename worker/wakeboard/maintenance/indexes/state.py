@@ -39,18 +39,18 @@ class Pass:
     """The last pass, as it stands in the shared row.
 
     ``rebuilt`` tells of the last rebuild of all (``rebuilt_at``), ``waits`` what was in the way of the last
-    pass, ``failed`` what went wrong in it, ``uncounted`` what is left because it takes too long to count,
-    ``lacks`` what the worker's role may not do. ``tried`` has when each index was last tried, in seconds of
-    the database's clock.
+    pass, ``failed`` what went wrong in it, ``lacks`` what the worker's role may not do. ``tried`` has when
+    each index was last tried, in seconds of the database's clock, ``entry_bytes`` what an entry of it took
+    right after its last rebuild.
     """
 
     rebuilt: str | None = None
     rebuilt_at: str | None = None
     waits: str | None = None
     failed: str | None = None
-    uncounted: str | None = None
     lacks: str | None = None
     tried: dict[str, float] = field(default_factory=dict)
+    entry_bytes: dict[str, float] = field(default_factory=dict)
     now: float = 0.0
 
     @classmethod
@@ -61,9 +61,7 @@ class Pass:
 
     def shown(self) -> dict[str, Any]:
         """Return what the loop tells of it."""
-        told = {
-            name: getattr(self, name) for name in ("rebuilt", "rebuilt_at", "waits", "failed", "uncounted")
-        }
+        told = {name: getattr(self, name) for name in ("rebuilt", "rebuilt_at", "waits", "failed")}
         return {name: value for name, value in told.items() if value}
 
     def rests(self, index: str) -> bool:
@@ -102,5 +100,7 @@ def take(connection: Connection) -> Pass | None:
 
 def store(connection: Connection, current: Pass) -> None:
     """Write what came of the pass."""
-    numbers = current.shown() | {"lacks": current.lacks, "tried": current.tried}
+    numbers = current.shown() | {
+        "lacks": current.lacks, "tried": current.tried, "entry_bytes": current.entry_bytes,
+    }  # fmt: skip
     connection.execute(STORE, (json.dumps(numbers), PROCESS_ID, NAME))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from wakeboard.config.settings import Settings
 
@@ -14,15 +15,21 @@ STATISTICS_DAYS = 35
 # What tells of the past and nothing else reads: missed fires, messages sent, ended operations, dead tokens.
 TRACES_DAYS = 90
 
-OfType = tuple[str, int | None, int | None]
+
+class OfType(NamedTuple):
+    """What an operator decided for one type; None is the general number of days."""
+
+    name: str
+    succeeded_days: int | None
+    dead_days: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class Keep:
     """Days for which ended runs and audit rows are kept; None keeps them for ever.
 
-    ``dead_days`` is for dead and cancelled runs. ``of_types`` has (name, succeeded days, dead days) of the
-    types for which an operator wants something else; None there is the general number.
+    ``dead_days`` is for dead and cancelled runs. ``of_types`` are the types for which an operator wants
+    something else.
     """
 
     succeeded_days: int | None
@@ -55,5 +62,5 @@ class Keep:
         return None if None in found else max(days for days in found if days is not None)
 
     def _all(self) -> list[int | None]:
-        own = [days for _, *pair in self.of_types for days in pair if days is not None]
-        return [self.succeeded_days, self.dead_days, *own]
+        own = [days for each in self.of_types for days in (each.succeeded_days, each.dead_days)]
+        return [self.succeeded_days, self.dead_days, *(days for days in own if days is not None)]

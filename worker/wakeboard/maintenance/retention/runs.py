@@ -6,15 +6,17 @@ end as read, so a run that was retried in between (its end is gone, or another) 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from random import shuffle
 from typing import Any
 
 import psycopg
+from psycopg.rows import class_row
 
-from wakeboard.database.refusals import is_refusal
-from wakeboard.maintenance.retention.keep import Keep
+from wakeboard.database.poison_rows import Parts
+from wakeboard.maintenance.retention.keep import Keep, OfType
 from wakeboard.maintenance.retention.zones import Zone, Zones
 
 Connection = psycopg.Connection[Any]
@@ -29,7 +31,7 @@ DAY_SECONDS = 86_400.0
 MOST_REFUSED = 8
 
 POLICIES = """
-SELECT name, keep_succeeded_days, keep_dead_days FROM wakeboard.job_types
+SELECT name, keep_succeeded_days AS succeeded_days, keep_dead_days AS dead_days FROM wakeboard.job_types
 WHERE keep_succeeded_days IS NOT NULL OR keep_dead_days IS NOT NULL ORDER BY name
 """
 NEXT_ID = "SELECT r.id FROM wakeboard.job_runs AS r WHERE r.id > %s ORDER BY r.id LIMIT 1"
@@ -48,12 +50,14 @@ WITH looked AS MATERIALIZED (
 ), placed AS (
     SELECT *, count(*) FILTER (WHERE expires_at <= now()) OVER (ORDER BY id) AS place FROM looked
 )
-SELECT count(*), max(id),
-    array_agg(id) FILTER (WHERE expires_at <= now()),
-    array_agg(finished_at) FILTER (WHERE expires_at <= now()),
-    extract(epoch FROM min(expires_at) FILTER (WHERE expires_at > now()))::float8,
-    extract(epoch FROM min(finished_at) FILTER (WHERE (expires_at <= now()) IS NOT TRUE))::float8,
+SELECT count(*) AS rows, max(id) AS last_id,
+    coalesce(array_agg(id) FILTER (WHERE expires_at <= now()), '{}') AS ids,
+    coalesce(array_agg(finished_at) FILTER (WHERE expires_at <= now()), '{}') AS ends,
+    extract(epoch FROM min(expires_at) FILTER (WHERE expires_at > now()))::float8 AS next_expiry_at,
+    extract(epoch FROM min(finished_at) FILTER (WHERE (expires_at <= now()) IS NOT TRUE))::float8
+        AS oldest_at,
     coalesce(bool_or(least(created_at, finished_at) <= now() - make_interval(days => %(shortest)s)), false)
+        AS is_old
 FROM placed WHERE place <= %(most)s
 """
 REMOVE = """
@@ -84,8 +88,8 @@ class Found:
 
     rows: int
     last_id: int | None
-    ids: list[int] | None
-    ends: list[datetime] | None
+    ids: list[int]
+    ends: list[datetime]
     next_expiry_at: float | None
     oldest_at: float | None
     is_old: bool
@@ -108,7 +112,8 @@ class Batch:
 
 def policy(connection: Connection, keep: Keep) -> Keep:
     """Return ``keep`` with what operators decided for single types."""
-    return keep.with_types(connection.execute(POLICIES).fetchall())
+    with connection.cursor(row_factory=class_row(OfType)) as cursor:
+        return keep.with_types(cursor.execute(POLICIES).fetchall())
 
 
 def remove_batch(
@@ -133,16 +138,15 @@ def remove_batch(
     elif not found.is_old and known_to is None:
         # Whatever was enqueued later than the newest run that may go cannot have ended before it.
         return Batch(None, oldest_at=found.oldest_at)
-    removal = Removal()
     # In any order: the runs that are refused are not always the same ones that are tried.
-    chosen = [*zip(found.ids or [], found.ends or [], strict=True)]
-    shuffle(chosen)
-    runs, attempts = removal.remove(connection, [run for run, _ in chosen], [end for _, end in chosen])
-    is_cut = known_to is None or found.rows == most or len(found.ids or []) == REMOVE_ROWS
+    expired = [*zip(found.ids, found.ends, strict=True)]
+    shuffle(expired)
+    removed = remove(connection, expired)
+    is_cut = known_to is None or found.rows == most or len(found.ids) == REMOVE_ROWS
     # Never past the newest id: what comes later was not looked at.
     end = found.last_id if is_cut and found.last_id is not None else to_id
-    zones.put(from_id, _zone(found, end, runs, now, keep.shortest_days))
-    return Batch(end, runs, attempts, found.oldest_at, removal.why)
+    zones.put(from_id, _zone(found, end, removed.runs, now, keep.shortest_days))
+    return Batch(end, removed.runs, removed.attempts, found.oldest_at, removed.refused)
 
 
 def _look(connection: Connection, keep: Keep, from_id: int, to_id: int, most: int) -> Found:
@@ -150,53 +154,54 @@ def _look(connection: Connection, keep: Keep, from_id: int, to_id: int, most: in
         "from_id": from_id, "to_id": to_id, "rows": most, "most": REMOVE_ROWS,
         "succeeded": keep.succeeded_days, "dead": keep.dead_days, "shortest": keep.shortest_days,
     }  # fmt: skip
-    row = connection.execute(LOOK, values).fetchone()
-    assert row is not None
-    return Found(*row)
+    with connection.cursor(row_factory=class_row(Found)) as cursor:
+        found = cursor.execute(LOOK, values).fetchone()
+    assert found is not None
+    return found
 
 
 def _zone(found: Found, to_id: int, removed: int, now: float, shortest_days: int) -> Zone:
     """Return the zone that a look leaves: what has not ended yet can expire in ``shortest_days`` at best."""
     soonest = now + shortest_days * DAY_SECONDS
-    if removed < len(found.ids or []):
+    if removed < len(found.ids):
         soonest = now
     due_at = min(soonest, found.next_expiry_at or soonest)
     return Zone(to_id, found.rows - removed, due_at, found.oldest_at)
 
 
 @dataclass(slots=True)
-class Removal:
-    """One batch: it goes on until the database has refused to let MOST_REFUSED runs go.
+class Removed:
+    """How many runs and attempts went, and why the database would not let a run go, None where it let all."""
 
-    Each of them costs some statements, and where another table refers to all runs each run is one.
+    runs: int = 0
+    attempts: int = 0
+    refused: str | None = None
+
+
+def remove(connection: Connection, expired: Sequence[tuple[int, datetime]]) -> Removed:
+    """Remove runs by id and end as read.
+
+    Where a lock on an attempt or on the output is in the way, or a foreign key of somebody's own table, the
+    batch is halved; what is left is skipped. It goes on until the database has refused MOST_REFUSED runs:
+    each of them costs some statements, and where another table refers to all runs each run is one.
     """
-
-    refused: int = 0
-    why: str | None = None
-
-    def remove(self, connection: Connection, ids: list[int], ends: list[datetime]) -> tuple[int, int]:
-        """Remove runs by id and end as read; return how many runs and attempts went.
-
-        Where a lock on an attempt or on the output is in the way, or a foreign key of somebody's own table,
-        the batch is halved; what is left is skipped.
-        """
-        if not ids or self.refused >= MOST_REFUSED:
-            return 0, 0
+    removed, refused = Removed(), 0
+    parts = Parts(expired)
+    for part in parts:
+        if refused >= MOST_REFUSED:
+            break
+        ids, ends = zip(*part, strict=True)
         try:
             with connection.transaction():
-                row = connection.execute(REMOVE, {"ids": ids, "ends": ends}).fetchone()
-                return (row[0], row[1]) if row else (0, 0)
+                values = {"ids": list(ids), "ends": list(ends)}
+                ((runs, attempts),) = connection.execute(REMOVE, values).fetchall()
         except psycopg.errors.LockNotAvailable:
-            if len(ids) == 1:
-                return 0, 0
-        except psycopg.Error as refused:
-            if not is_refusal(refused):
-                raise
-            if len(ids) == 1:
-                self.refused += 1
-                self.why = refused.diag.message_primary
-                return 0, 0
-        half = len(ids) // 2
-        first = self.remove(connection, ids[:half], ends[:half])
-        second = self.remove(connection, ids[half:], ends[half:])
-        return first[0] + second[0], first[1] + second[1]
+            parts.split(part)
+        except psycopg.Error as failure:
+            if not parts.halve(part, failure):
+                refused += 1
+                removed.refused = failure.diag.message_primary
+        else:
+            removed.runs += runs
+            removed.attempts += attempts
+    return removed

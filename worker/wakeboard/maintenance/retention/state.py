@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 import psycopg
 
@@ -88,6 +88,14 @@ class Pass:
         self.removed[name] = self.removed.get(name, 0) + rows
 
 
+class Standing(NamedTuple):
+    """The shared row: the pass, seconds since the row was written, and the database's clock in seconds."""
+
+    last: Pass
+    silent_seconds: float
+    now: float
+
+
 def is_due(state: Pass, silent_seconds: float, owner: str) -> bool:
     """Tell whether ``owner`` should begin or go on with a pass whose row was last written so long ago.
 
@@ -103,10 +111,10 @@ def is_due(state: Pass, silent_seconds: float, owner: str) -> bool:
     return silent_seconds >= PASS_SECONDS + (0.0 if mine else OTHERS_WAIT_SECONDS)
 
 
-def read(connection: Connection, *, lock: bool = False) -> tuple[Pass, float, float] | None:
-    """Return the pass, seconds since its row was written, and the database's clock; None: held, or no row."""
+def read(connection: Connection, *, lock: bool = False) -> Standing | None:
+    """Return how the pass stands; None when somebody holds its row, or there is none."""
     row = connection.execute((LOCK if lock else READ).encode(), (PROCESS_ID, NAME)).fetchone()
-    return None if row is None else (Pass.read(row[0] or {}), row[1], row[2])
+    return None if row is None else Standing(Pass.read(row[0] or {}), row[1], row[2])
 
 
 def create(connection: Connection) -> None:

@@ -28,7 +28,7 @@ PAUSE = 2.0
 TELL_SECONDS = 3600.0
 RUNS = "runs"
 # For one batch. The planner would walk the whole table where a plan was made while it was small (see
-# transitions.engine.planning); a removal that is lost in a crash is made again, so nobody waits for the disk.
+# db.PLANNING); a removal that is lost in a crash is made again, so nobody waits for the disk.
 BATCH_SETTINGS = """
 SELECT set_config('lock_timeout', '100ms', true), set_config('synchronous_commit', 'off', true),
     set_config('enable_seqscan', 'off', true), set_config('enable_hashjoin', 'off', true),
@@ -57,8 +57,8 @@ class Retention:
         found = state.read(connection)
         if found is None:
             state.create(connection)
-        elif not state.is_due(found[0], found[1], self._worker_id):
-            return found[0].shown()
+        elif not state.is_due(found.last, found.silent_seconds, self._worker_id):
+            return found.last.shown()
         began = monotonic()
         while (current := self._batch(connection)) is not None and current.room is not None:
             if (elapsed := monotonic() - began) >= SLICE_SECONDS:
@@ -85,9 +85,9 @@ class Retention:
                 # Somebody looks at the row, whoever the pass belongs to: again in a moment.
                 self.pause_seconds = PAUSE * SLICE_SECONDS
                 return None
-            if not state.is_due(found[0], found[1], self._worker_id):
+            if not state.is_due(found.last, found.silent_seconds, self._worker_id):
                 return None
-            current, _, now = found
+            current, now = found.last, found.now
             if current.room is None:
                 current = Pass(room=RUNS, started_at=now)
             current.owner = self._worker_id

@@ -2,7 +2,7 @@
 
 ``claims`` starts attempts, ``renewal`` keeps their leases, ``endings`` says how they ended, ``reaping`` takes
 them from workers that have gone. ``fence`` and ``attempts`` are what their statements are made of, and
-``planning`` the session that they are written for.
+``wakeboard.database.db.PLANNING`` has the settings of the sessions that they are written for.
 
 Every statement names ``id``, ``lease_epoch``, ``locked_by`` and ``status = 'running'``, the last one
 written so that no index but the primary key fits (a plain comparison made the planner walk a status

@@ -13,7 +13,7 @@ def held(columns: str) -> str:
     """Return the CTE that locks the rows the answers still own, skipping what somebody holds.
 
     What is decided from the row as it was before the move is computed here, under the lock. LATERAL asks row
-    by row: as a join, a plan made while the table was small walked the whole table (see ``planning``).
+    by row: as a join, a plan made while the table was small walked the whole table (see ``db.PLANNING``).
     ``tid``: see ``claims.TAKEN``.
     """
     return f"""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from wakeboard.database.halving import last_before
 from wakeboard.reporting.activity_report import Ask, Row, Window
+from wakeboard.reporting.ids_by_time import last_before
 
 MOST = 50
 # A row's time is when its transaction began, its id is given later: ids may run ahead by this much.

@@ -13,11 +13,11 @@ from datetime import datetime, timedelta
 
 from wakeboard.core.leases import is_stuck
 from wakeboard.core.states import FAILURES, sql_list
-from wakeboard.database.halving import last_before
 from wakeboard.reporting.activity_report import Ask, Row, Window
 from wakeboard.reporting.activity_report.stretches import Busy, Stretch, joined
 from wakeboard.reporting.activity_report.usual import Usual
 from wakeboard.reporting.hourly_rollups import BEGINNING
+from wakeboard.reporting.ids_by_time import last_before
 
 MOST_TYPES = 1000
 LANES = 20

@@ -14,7 +14,6 @@ from typing import Any
 from sqlalchemy import BigInteger, ColumnElement, DateTime, Select, bindparam, select, text
 
 from wakeboard.core.answer import HTTP
-from wakeboard.database.halving import last_before
 from wakeboard.database.tables import audit_log
 from wakeboard.reporting.filters.search import WINDOW, Search, Start
 from wakeboard.reporting.filters.values import (
@@ -27,6 +26,7 @@ from wakeboard.reporting.filters.values import (
     one_of,
     refuse_reversed,
 )
+from wakeboard.reporting.ids_by_time import last_before
 
 RESULTS = (*HTTP, "refused")
 # Somebody asked and nothing came of it.

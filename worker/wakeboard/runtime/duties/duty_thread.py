@@ -19,8 +19,7 @@ import psycopg
 from wakeboard.config.service_thread import FailureLog, ServiceThread
 from wakeboard.core.text.sanitize import described, first_line
 from wakeboard.database.db import NO_TABLES, DatabaseError, connect, current_revision
-from wakeboard.database.outage_log import Absence, Lack
-from wakeboard.database.refusals import Refusals
+from wakeboard.database.outage_log import Absence, Lack, RepeatedWarnings
 from wakeboard.runtime.duties.notify_check import NotHeard
 from wakeboard.runtime.duties.presence import Beat
 from wakeboard.runtime.duties.watchdog import Watchdog
@@ -85,7 +84,7 @@ class Duties:
         self.is_without_tables = False
         self._stopping = threading.Event()
         self._hurry = threading.Event()
-        self._refusals = Refusals()
+        self._warnings = RepeatedWarnings()
         self._ended_by: str | None = None
         self._failures = {
             duty.name: FailureLog(f"The duty {duty.name!r} failed and will be tried again") for duty in duties
@@ -230,7 +229,7 @@ class Duties:
         if _is_useless(failure):
             self._absence.lost(sentence, **fields)
         else:
-            self._refusals.tell((duty.name, first_line(failure)), sentence, **fields)
+            self._warnings.warn((duty.name, first_line(failure)), sentence, **fields)
 
 
 def _is_useless(failure: Exception) -> bool:

@@ -18,10 +18,9 @@ import psycopg
 
 from wakeboard.config.service_thread import ServiceThread
 from wakeboard.core.text.sanitize import described
-from wakeboard.database.db import DatabaseError, configure, connect, is_pooled
-from wakeboard.database.outage_log import Absence
-from wakeboard.database.planning import PLANNING
-from wakeboard.database.refusals import Refusals, halves, is_refusal, said
+from wakeboard.database.db import PLANNING, DatabaseError, configure, connect, is_pooled
+from wakeboard.database.outage_log import Absence, RepeatedWarnings
+from wakeboard.database.poison_rows import Parts, reason
 from wakeboard.queue.engine.fence import STANDING
 from wakeboard.queue.engine.renewal import CANCELS, RENEW
 from wakeboard.runtime.duties.presence import Beat
@@ -98,7 +97,7 @@ class LeaseKeeper:
         self._error: str | None = None
         self._ended_by: str | None = None
         self._absence = Absence("lease")
-        self._refusals = Refusals()
+        self._warnings = RepeatedWarnings()
         self.watchdog = Watchdog(2 * STATEMENT_SECONDS)
 
     def beat(self) -> Beat:
@@ -157,7 +156,7 @@ class LeaseKeeper:
             self._disconnect()
         except LoopHangs as failure:
             self._error = str(failure)
-            self._refusals.tell(LoopHangs, UNRENEWED, error=self._error)
+            self._warnings.warn(LoopHangs, UNRENEWED, error=self._error)
             self._disconnect()
         else:
             self._succeeded_at, self._error = monotonic(), None
@@ -212,7 +211,27 @@ class LeaseKeeper:
         self._proven_at = monotonic()
 
     def _renew(self, connection: psycopg.Connection[Any], due: Sequence[Held]) -> list[Held]:
-        """Renew ``due``; return those whose row somebody else holds for a moment."""
+        """Renew ``due``; return those whose row somebody else holds for a moment.
+
+        A lease that the database refuses to renew is left to end; all others are renewed.
+        """
+        busy: list[Held] = []
+        parts = Parts(due)
+        for part in parts:
+            try:
+                busy += self._renew_part(connection, part)
+            except psycopg.Error as refused:
+                if not parts.halve(part, refused):
+                    (entry,) = part
+                    self._warnings.warn(
+                        entry.run_id,
+                        "The database refuses to renew a run's lease; it is stopped before that ends.",
+                        run_id=entry.run_id, job_type=entry.assignment.job_type, error=reason(refused),
+                    )  # fmt: skip
+        return busy
+
+    def _renew_part(self, connection: psycopg.Connection[Any], due: Sequence[Held]) -> list[Held]:
+        """Renew ``due`` by one statement; return those whose row somebody else holds for a moment."""
         sent_ns = boottime_ns()
         progress = [self._progress(entry) for entry in due]
         values = (
@@ -223,12 +242,7 @@ class LeaseKeeper:
             [None if told is None else told[0] for told in progress],
             [None if told is None else told[1] for told in progress],
         )
-        try:
-            rows = psycopg.RawCursor(connection).execute(RENEW.encode(), values).fetchall()
-        except psycopg.Error as refused:
-            if not is_refusal(refused):
-                raise
-            return self._renew_apart(connection, due, refused)
+        rows = psycopg.RawCursor(connection).execute(RENEW.encode(), values).fetchall()
         kept = {row[:2] for row in rows}
         missing = []
         for entry in due:
@@ -237,19 +251,6 @@ class LeaseKeeper:
             else:
                 missing.append(entry)
         return self._settle(connection, missing, sent_ns)
-
-    def _renew_apart(
-        self, connection: psycopg.Connection[Any], due: Sequence[Held], refused: psycopg.Error
-    ) -> list[Held]:
-        """Renew in halves what was refused for one of its rows; of that one the lease is left to end."""
-        if len(due) > 1:
-            return [entry for part in halves(due) for entry in self._renew(connection, part)]
-        (entry,) = due
-        self._refusals.tell(
-            entry.run_id, "The database refuses to renew a run's lease; it is stopped before that ends.",
-            run_id=entry.run_id, job_type=entry.assignment.job_type, error=said(refused),
-        )  # fmt: skip
-        return []
 
     def _settle(
         self, connection: psycopg.Connection[Any], missing: Sequence[Held], sent_ns: int

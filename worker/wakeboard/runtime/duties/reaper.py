@@ -21,12 +21,12 @@ from wakeboard.config import log
 from wakeboard.core.errors.backoff import Backoff
 from wakeboard.core.errors.error_groups import LOST_TEMPLATE, lost_group
 from wakeboard.core.time.clock_skew import is_since
-from wakeboard.database.refusals import Refusals, halves, is_refusal, said
+from wakeboard.database.outage_log import RepeatedWarnings
+from wakeboard.database.poison_rows import Parts, PassedBy, is_refusal, reason
 from wakeboard.queue.engine.reaping import END_REFUSED, ENDED_LEASES, GIVE_BACK, REAP
 from wakeboard.queue.engine.unbegun import STRIKE_OFF
 
 BATCH = 500
-PASSED_BY_SECONDS = 60.0
 WHY = LOST_TEMPLATE
 Moved = list[tuple[Any, ...]]
 
@@ -56,8 +56,8 @@ class Reaper:
         self.has_more = False
         # How often the database's clock was seen to jump.
         self.jumps = 0
-        self._passed_by: dict[int, float] = {}
-        self._refusals = Refusals()
+        self._passed_by = PassedBy()
+        self._warnings = RepeatedWarnings()
 
     def reconnected(self) -> None:
         """Wait a heartbeat and more: after an outage all leases look ended, and most will be renewed."""
@@ -70,9 +70,7 @@ class Reaper:
             return {}
         if self._server_is_new(connection):
             return {}
-        now = monotonic()
-        self._passed_by = {run_id: until for run_id, until in self._passed_by.items() if until > now}
-        values = (BATCH, list(self._passed_by))
+        values = (BATCH, self._passed_by.ids)
         rows = psycopg.RawCursor(connection).execute(ENDED_LEASES.encode(), values).fetchall()
         if not rows:
             return {}
@@ -94,22 +92,20 @@ class Reaper:
         return counts
 
     def _reap(self, connection: psycopg.Connection[Any], lost: Sequence[Lost]) -> Moved:
-        """Take the runs back and return them, in halves where the database refuses that."""
-        if not lost:
-            return []
-        try:
-            return _take_back(connection, lost, WHY)
-        except psycopg.Error as refused:
-            if not is_refusal(refused):
-                raise
-            why = said(refused)
-        if len(lost) > 1:
-            return [moved for part in halves(lost) for moved in self._reap(connection, part)]
-        return self._bury(connection, lost[0], why)
+        """Take the runs back and return them; one that the database refuses alone is dead if it may be."""
+        moved: Moved = []
+        parts = Parts(lost)
+        for part in parts:
+            try:
+                moved += _take_back(connection, part, WHY)
+            except psycopg.Error as refused:
+                if not parts.halve(part, refused):
+                    moved += self._bury(connection, part[0], reason(refused))
+        return moved
 
     def _bury(self, connection: psycopg.Connection[Any], lost: Lost, why: str) -> Moved:
         """Let a run be dead that may not be tried again: with its attempt if that may be written."""
-        self._refusals.tell(
+        self._warnings.warn(
             lost.id, "The database refuses that a lost run is tried again; it is dead if that may be.",
             run_id=lost.id, job_type=lost.job_type, error=why,
         )  # fmt: skip
@@ -120,7 +116,7 @@ class Reaper:
             except psycopg.Error as refused:
                 if not is_refusal(refused):
                     raise
-        self._passed_by[lost.id] = monotonic() + PASSED_BY_SECONDS
+        self._passed_by.add(lost.id)
         return []
 
     def _server_is_new(self, connection: psycopg.Connection[Any]) -> bool:
@@ -157,21 +153,18 @@ class Reaper:
 
 
 def _give_back(connection: psycopg.Connection[Any], lost: Sequence[Lost]) -> Moved:
-    """Give back what has not begun, and return it, in halves where the database refuses that. A run that it
-    refuses alone is lost."""
-    if not lost:
-        return []
+    """Give back what has not begun, and return it; a run that the database refuses alone is lost."""
     cursor = psycopg.RawCursor(connection)
-    try:
-        values = [one.id for one in lost], [one.epoch for one in lost]
-        return cursor.execute(GIVE_BACK.encode(), values).fetchall()
-    except psycopg.Error as refused:
-        if not is_refusal(refused):
-            raise
-    if len(lost) > 1:
-        return [moved for part in halves(lost) for moved in _give_back(connection, part)]
-    cursor.execute(STRIKE_OFF.encode(), (lost[0].id, lost[0].epoch))
-    return []
+    moved: Moved = []
+    parts = Parts(lost)
+    for part in parts:
+        try:
+            values = [one.id for one in part], [one.epoch for one in part]
+            moved += cursor.execute(GIVE_BACK.encode(), values).fetchall()
+        except psycopg.Error as refused:
+            if not parts.halve(part, refused):
+                cursor.execute(STRIKE_OFF.encode(), (part[0].id, part[0].epoch))
+    return moved
 
 
 def _take_back(connection: psycopg.Connection[Any], lost: Sequence[Lost], why: str) -> Moved:

@@ -19,8 +19,7 @@ import psycopg
 from psycopg import pq
 from psycopg.adapt import Transformer
 
-from wakeboard.database.db import configure, is_pooled
-from wakeboard.database.planning import PLANNING
+from wakeboard.database.db import PLANNING, configure, is_pooled
 
 # As Python's own values: int, float, bool, str, None.
 Rows = list[tuple[Any, ...]]

@@ -13,8 +13,8 @@ from time import monotonic
 
 from wakeboard.config import log
 from wakeboard.database.db import NO_TABLES_STATES
-from wakeboard.database.outage_log import Lack
-from wakeboard.database.refusals import Refusals
+from wakeboard.database.outage_log import Lack, RepeatedWarnings
+from wakeboard.database.poison_rows import PassedBy
 from wakeboard.runtime.duties.presence import Beat
 from wakeboard.runtime.loop.channel import Rows, StatementFailed
 from wakeboard.runtime.loop.claim_batch import Claimed
@@ -32,8 +32,6 @@ from wakeboard.runtime.loop.writer import Writer
 CONTENDED_SECONDS = 0.02
 OVERDUE_SECONDS = 1.0
 REFUSED_PAUSE_SECONDS, NO_TABLES_PAUSE_SECONDS = 0.2, 1.0
-# A run whose claim is refused, and whose row may not even say so, is passed by for so long.
-PASSED_BY_SECONDS = 60.0
 # A look that found no work stands for a poll: until this much after the next one is expected, and so long
 # after the last claim at most, because only a claim proves that claims can be made.
 LATE_LOOK_SECONDS = 0.5
@@ -87,8 +85,8 @@ class Claimer:
         self._looked_empty = False
         self._recover_at = math.inf
         self._succeeded_at = monotonic()
-        self._passed_by: dict[int, float] = {}
-        self._refusals = Refusals()
+        self._passed_by = PassedBy()
+        self._warnings = RepeatedWarnings()
 
     def beat(self) -> Beat:
         """Return how the claims stand. The loop itself sets the time: when it hangs, the claims are late."""
@@ -238,7 +236,7 @@ class Claimer:
         self._ends = ends = self._turnover.take(most=0 if plan.unlimited_first else MOST_ALONG)
         script = claim_script(
             plan, self._worker_id, self._lease_seconds, self._front, announce=announce,
-            passed_by=self._still_passed_by() if self._passed_by else (), ends=ends,
+            passed_by=self._passed_by.ids, ends=ends,
         )  # fmt: skip
 
         def done(claimed: Claimed) -> None:
@@ -317,16 +315,11 @@ class Claimer:
             self._state.pause(REFUSED_PAUSE_SECONDS)
         for one in claimed.refused:
             if not one.is_set_aside:
-                self._passed_by[one.run_id] = monotonic() + PASSED_BY_SECONDS
-            self._refusals.tell(
+                self._passed_by.add(one.run_id)
+            self._warnings.warn(
                 one.run_id, "The database refuses to let a run start; the others go past it.",
                 run_id=one.run_id, job_type=one.job_type, error=one.why,
             )  # fmt: skip
-
-    def _still_passed_by(self) -> list[int]:
-        now = monotonic()
-        self._passed_by = {run_id: until for run_id, until in self._passed_by.items() if until > now}
-        return list(self._passed_by)
 
     def _take_back_idle(self) -> None:
         """Every slot is busy: producers need not notify this worker."""
@@ -345,7 +338,7 @@ class Claimer:
                 self._lack.met("claim", failure)
                 return
             self._state.pause(REFUSED_PAUSE_SECONDS)
-            self._refusals.tell(
+            self._warnings.warn(
                 str(failure), "The database refused a claim.", error=str(failure),
                 sqlstate=failure.sqlstate,
             )  # fmt: skip

@@ -2,6 +2,12 @@
 
 Unlimited and limited types take turns; what may be claimed ahead comes last. Whatever a statement brought is
 the worker's, also when a later one is refused.
+
+A rule that somebody put on the table may forbid that a run is started. It forbids nothing to the others, so
+what the batch would have taken is read, and claimed in halves until the run is found that is refused alone.
+That one is set aside: it is due again after a minute, then two, up to an hour, with ``claim_refused`` and the
+database's sentence on its row. No attempt of it has begun, and none is counted. Where the rule refuses even
+that, this process passes the run by for a minute.
 """
 
 from __future__ import annotations
@@ -10,19 +16,21 @@ from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from wakeboard.database.refusals import halves, is_of_row
+from wakeboard.database.poison_rows import Parts, is_refusal, reason
 from wakeboard.queue.engine.claims import (
+    CLAIM_THESE,
     FORGOTTEN,
     HELD_BY_ME,
+    SET_ASIDE,
     TYPES_WITH_WORK,
+    candidates,
     claim,
     claim_limited,
 )
 from wakeboard.queue.engine.endings import RELEASE
 from wakeboard.runtime.duties.presence import BUSY, IDLE
-from wakeboard.runtime.loop.apart import claim_apart
-from wakeboard.runtime.loop.channel import Asked, Rows, Script, StatementFailed, array
-from wakeboard.runtime.loop.claim_batch import Round, Turn
+from wakeboard.runtime.loop.channel import Asked, Rows, Script, StatementFailed, array, numbers
+from wakeboard.runtime.loop.claim_batch import Refused, Round, Turn
 from wakeboard.runtime.loop.claim_cursor import WHOLE, Front
 from wakeboard.runtime.loop.claims import MOST_HELD, Plan, size_of
 from wakeboard.runtime.loop.in_flight import Holdings, boottime_ns
@@ -31,6 +39,8 @@ from wakeboard.runtime.loop.turnover import Ends
 WINDOW = 64
 # What others hold may hide what is due: a look past it takes a few, and the next claim follows at once.
 PAST_LOCKS = 8
+# So many refused runs at most are looked for in one round: each costs some statements.
+MOST_REFUSED = 25
 
 
 def claim_script(
@@ -121,7 +131,7 @@ def _together(
             round_.front.found_past_locks()
         return True if rows else None
     except StatementFailed as refused:
-        if not is_of_row(refused.sqlstate):
+        if not is_refusal(refused):
             raise
         round_.front.forget()
     return (yield from _apart(plan, names, limit, round_))
@@ -130,8 +140,53 @@ def _together(
 def _apart(plan: Plan, names: Sequence[str], limit: int, round_: Round) -> Generator[Asked, Any, bool | None]:
     """Claim from ``names`` in parts; returns as a turn does, None where other types are to be asked."""
     before = len(round_.rows)
-    is_full = yield from claim_apart(plan, names, limit, round_, is_limited=False)
+    is_full = yield from _claim_apart(plan, names, limit, round_, is_limited=False)
     return is_full if is_full or len(round_.rows) > before else None
+
+
+def _claim_apart(plan: Plan, names: Sequence[str], limit: int, round_: Round, *, is_limited: bool) -> Turn:
+    """Claim up to ``limit`` runs of ``names`` in parts, and set aside what the database refuses alone.
+
+    is_limited: ``names`` is one type that may run only so often at once.
+    """
+    passed_by = [*round_.passed_by, *(one.run_id for one in round_.refused)]
+    statement = candidates(limit, oldest_first=plan.oldest_first)
+    runs: Rows = yield statement, (array(names), numbers(passed_by), b"t" if is_limited else b"f")
+    known, before = len(round_.refused), len(round_.rows)
+    parts = Parts(runs)
+    for part in parts:
+        if round_.is_late or len(round_.refused) >= MOST_REFUSED:
+            break
+        ids = numbers([run_id for run_id, _ in part])
+        these = CLAIM_THESE, (ids, round_.me, round_.lease, names[0].encode() if is_limited else None)
+        sent_ns = boottime_ns()
+        try:
+            if is_limited:
+                rows: Rows = yield from round_.under_limit(names[0], these)
+            else:
+                rows = yield round_.listing(these, names)
+        except StatementFailed as failure:
+            if not parts.halve(part, failure):
+                ((run_id, job_type),) = part
+                is_set_aside = yield from _set_aside(run_id, reason(failure))
+                round_.refused.append(Refused(run_id, job_type, reason(failure), is_set_aside))
+        else:
+            round_.took(rows, sent_ns)
+    # What is left of runs that a limit or somebody's lock keeps is no reason to ask again at once.
+    is_full = len(runs) >= limit and len(round_.rows) > before
+    return is_full or len(round_.refused) > known
+
+
+def _set_aside(run_id: int, why: str) -> Turn:
+    """Set a run aside; return whether the rule let its row say so."""
+    sentence = f"The database refuses to let it start: {why}. It is tried again later."
+    try:
+        moved: Rows = yield SET_ASIDE, (b"%d" % run_id, sentence.encode())
+    except StatementFailed as refused:
+        if not is_refusal(refused):
+            raise
+        return False
+    return bool(moved)
 
 
 def windows(names: Sequence[str], round_: int) -> Iterator[Sequence[str]]:
@@ -151,7 +206,7 @@ def _limited_types(plan: Plan, limit: int, round_: Round) -> Turn:
         if wanted <= 0 or round_.is_late:
             break
         sent_ns = boottime_ns()
-        apart = claim_apart(plan, [name], size_of(wanted), round_, is_limited=True)
+        apart = _claim_apart(plan, [name], size_of(wanted), round_, is_limited=True)
         if round_.passed_by:
             is_full = (yield from apart) or is_full
             continue
@@ -160,7 +215,7 @@ def _limited_types(plan: Plan, limit: int, round_: Round) -> Turn:
             statement = claim_limited(size_of(wanted), oldest_first=plan.oldest_first)
             rows: Rows = yield from round_.under_limit(name, (statement, values))
         except StatementFailed as refused:
-            if is_of_row(refused.sqlstate):
+            if is_refusal(refused):
                 is_full = (yield from apart) or is_full
                 continue
             if len(round_.rows) == before:
@@ -199,25 +254,18 @@ def recovery_script(worker_id: str, holdings: Holdings) -> Script:
     rows: Rows = yield HELD_BY_ME, (me,)
     unknown = holdings.unknown(rows)
     refused: list[tuple[int, int]] = []
-    if unknown:
-        yield from _give_back(me, unknown, refused)
+    parts = Parts(unknown)
+    for part in parts:
+        try:
+            yield RELEASE, (me, *_never_began(part))
+        except StatementFailed as failure:
+            if not parts.halve(part, failure):
+                refused.append(part[0])
     return Recovered(len(unknown) - len(refused), forgotten, refused)
 
 
-def _give_back(
-    me: bytes, attempts: Sequence[tuple[int, int]], refused: list[tuple[int, int]]
-) -> Generator[Asked, Any, None]:
-    """Release what never started, in halves where the database refuses that; add what is refused alone."""
+def _never_began(attempts: Sequence[tuple[int, int]]) -> tuple[bytes, ...]:
+    """Return the values of a release of ``attempts``, a run and its epoch each, of which nothing is told."""
     zeros, none = array(0.0 for _ in attempts), array(None for _ in attempts)
-    values = (array(i for i, _ in attempts), array(e for _, e in attempts), zeros, zeros, none, none)
-    try:
-        yield RELEASE, (me, *values, array(False for _ in attempts))
-        return
-    except StatementFailed as failure:
-        if not is_of_row(failure.sqlstate):
-            raise
-    if len(attempts) == 1:
-        refused.extend(attempts)
-        return
-    for part in halves(attempts):
-        yield from _give_back(me, part, refused)
+    ids, epochs = array(i for i, _ in attempts), array(e for _, e in attempts)
+    return ids, epochs, zeros, zeros, none, none, array(False for _ in attempts)

@@ -10,9 +10,13 @@ from dataclasses import dataclass, field, replace
 from wakeboard.core.errors.error_groups import ErrorGroup
 from wakeboard.core.errors.retrying import delay_seconds
 from wakeboard.core.outcome import PLAIN, Answer
+from wakeboard.core.states import FINISH_REFUSED
 from wakeboard.runtime.loop.in_flight import Held, boottime_ns
 
 _RETURNED = PLAIN["returned"]
+
+# The longest delay of a run whose end was refused as it was.
+LONGEST_DELAY_SECONDS = 3600.0
 
 
 @dataclass
@@ -104,3 +108,29 @@ def _too_heavy(held: Held, answer: Answer) -> Answer:
 def _fenced(answer: Answer) -> Answer:
     message = "stopped by its own worker: the lease could not be renewed in time"
     return replace(answer, error_code="lease_unconfirmed", message=message, permanent=False)
+
+
+def record_less(ended: Ended, sqlstate: str, why: str) -> bool:
+    """Change an end that the database refuses alone, for its next try; return False when nothing is left.
+
+    First without what its handler supplied, then under a code of ours and without its times: then the data
+    were at fault. A rule of the tables that forbids the end itself forbids these too. Then the run is dead
+    with ``finish_refused`` and the database's sentence, for a person to look at: nobody runs again what may
+    have had its effect. Where that is forbidden as well, the attempt is given up: its lease is not renewed
+    any more, and whoever takes back ended leases decides.
+    """
+    ended.refusals += 1
+    note = f"The answer could not be stored ({sqlstate}) and was left out."
+    if ended.refusals == 1:
+        ended.answer = replace(ended.answer, result=None, output_tail=None, traceback=None, note=note)
+    elif ended.refusals == 2:
+        ended.answer = replace(ended.answer, error_code="unrecordable", message=note)
+        ended.took_seconds = 0.0
+        ended.delay_seconds = min(ended.delay_seconds, LONGEST_DELAY_SECONDS)
+    elif ended.refusals == 3 and ended.move != "release":
+        message = f"The attempt ended ({ended.outcome}), and the database refuses that end: {why}."
+        ended.move, ended.outcome = "fail", "failed"
+        ended.answer = replace(ended.answer, permanent=True, error_code=FINISH_REFUSED, message=message)
+    else:
+        return False
+    return True

@@ -2,7 +2,7 @@
 
 How each ended was decided before (``deciding``); the row decides the rest under its lock. A batch that meets
 a row somebody holds leaves that row for the next try; a batch that the database refuses for one of its rows
-is sent again in halves, down to that one (``unrecorded``): it hurts no other run.
+is sent again in halves, down to that one (``record_less``): it hurts no other run.
 """
 
 from __future__ import annotations
@@ -16,14 +16,13 @@ from typing import Any
 from wakeboard.core.errors.error_groups import group_of
 from wakeboard.core.outcome import PLAIN
 from wakeboard.core.states import Status
-from wakeboard.database.refusals import halves, is_of_row
+from wakeboard.database.poison_rows import Parts, is_refusal, reason
 from wakeboard.queue.engine.endings import FAIL, RELEASE, SUCCEED
 from wakeboard.queue.engine.fence import NOTE_REFUSAL, STANDING
 from wakeboard.runtime.loop.channel import Rows, Script, Statement, StatementFailed, array, numbers
-from wakeboard.runtime.loop.deciding import Ended
+from wakeboard.runtime.loop.deciding import Ended, record_less
 from wakeboard.runtime.loop.error_group_throttle import Told
 from wakeboard.runtime.loop.in_flight import Held, boottime_ns
-from wakeboard.runtime.loop.unrecorded import lighten
 
 BATCH = 750
 # What one statement carries; the socket takes it in pieces while the loop goes on.
@@ -51,15 +50,15 @@ class Recorder:
         # In the order of their turns: the one written last waits for the others.
         self._waiting: dict[str, deque[Ended]] = {"succeed": deque(), "fail": deque(), "release": deque()}
         # Parts of batches that were refused: each is sent as it is.
-        self._parts: deque[Sequence[Ended]] = deque()
+        self._parts: Parts[Ended] = Parts()
         self._told = Told()
 
     def __len__(self) -> int:
-        return sum(map(len, self._waiting.values())) + sum(map(len, self._parts))
+        return sum(map(len, self._waiting.values())) + len(self._parts.rows)
 
     def waiting(self) -> Iterator[Ended]:
         """Give every attempt that waits to be written."""
-        return chain(*self._waiting.values(), *self._parts)
+        return chain(*self._waiting.values(), self._parts.rows)
 
     def add(self, ended: Ended) -> None:
         """Queue an attempt to be written."""
@@ -72,8 +71,8 @@ class Recorder:
 
     def next_batch(self) -> list[Ended]:
         """Take what can be written by one statement now; empty when all wait for a moment."""
-        if self._parts:
-            return list(self._parts.popleft())
+        for part in self._parts:
+            return list(part)
         for move in list(self._waiting):
             batch = take(self._waiting[move], BATCH)
             if batch:
@@ -91,8 +90,7 @@ class Recorder:
         """Leave out attempts that are forgotten: another run may have their number and epoch by now."""
         for move, waiting in self._waiting.items():
             self._waiting[move] = deque(ended for ended in waiting if not ended.held.is_forgotten)
-        kept = ([ended for ended in part if not ended.held.is_forgotten] for part in self._parts)
-        self._parts = deque(part for part in kept if part)
+        self._parts.keep(lambda ended: not ended.held.is_forgotten)
 
     def refuse(self, batch: Sequence[Ended], error: StatementFailed) -> None:
         """Answer the database's refusal of a batch: halve it; of a single row try less, or give it up.
@@ -103,19 +101,18 @@ class Recorder:
         kept = [ended for ended in batch if not ended.held.is_forgotten]
         if not kept:
             return
-        if not is_of_row(error.sqlstate):
+        is_of_row = is_refusal(error)
+        if is_of_row and self._parts.split(kept):
+            return
+        if is_of_row and len(batch) > 1:
+            # It was not refused alone.
+            self._parts.put(kept)
+        elif is_of_row and not record_less(kept[0], error.sqlstate, reason(error)):
+            self._gave_up(kept[0])
+        else:
             for ended in kept:
                 ended.not_before = monotonic() + REFUSED_PAUSE_SECONDS
             self.give_back(kept)
-        elif len(kept) > 1:
-            self._parts.extendleft(reversed(halves(kept)))
-        elif len(batch) > 1:
-            # It was not refused alone.
-            self._parts.appendleft(kept)
-        elif lighten(kept[0], error):
-            self.give_back(kept)
-        else:
-            self._gave_up(kept[0])
 
     def script(self, batch: Sequence[Ended]) -> Script:
         """Return the script that writes ``batch`` (all of one move) and settles every row of it.

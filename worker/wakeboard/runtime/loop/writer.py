@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from time import monotonic
 
 from wakeboard.config import log
-from wakeboard.database.refusals import Refusals, is_of_row, one_line
+from wakeboard.database.outage_log import RepeatedWarnings
+from wakeboard.database.poison_rows import is_refusal, reason
 from wakeboard.runtime.duties.presence import Beat
 from wakeboard.runtime.loop.channel import StatementFailed
 from wakeboard.runtime.loop.claim_state import ClaimState
@@ -47,7 +48,7 @@ class Writer:
         self._holdings = holdings
         self._worker_id = worker_id
         self.recorder = Recorder(worker_id, self._written, self._refused, self._gave_up)
-        self._refusals = Refusals()
+        self._warnings = RepeatedWarnings()
         self._gather_seconds = gather_seconds
         self._sent_at = -gather_seconds
         # Whether a statement is under way, and one that was before something was forgotten.
@@ -194,16 +195,16 @@ class Writer:
 
     def _tell(self, batch: Sequence[Ended], failure: StatementFailed) -> None:
         """Log that a batch was refused; of what is refused for one of its rows, who that is."""
-        why, held = one_line(str(failure)), batch[0].held
-        if not is_of_row(failure.sqlstate):
+        why, held = reason(failure), batch[0].held
+        if not is_refusal(failure):
             self._refused_moves[batch[0].move] = f"Answers cannot be written: {why}"
-            self._refusals.tell(
+            self._warnings.warn(
                 (batch[0].move, why),
                 "The database refused a batch of answers; trying it again. Nothing is lost meanwhile.",
                 answers=batch[0].move, waiting=len(self.recorder) + len(batch), error=why,
             )  # fmt: skip
         elif len(batch) == 1:
-            self._refusals.tell(
+            self._warnings.warn(
                 held.run_id, "The database refuses how a run ended; the others are written.",
                 run_id=held.run_id, job_type=held.assignment.job_type, attempt=held.assignment.attempt,
                 outcome=batch[0].outcome, error=why,

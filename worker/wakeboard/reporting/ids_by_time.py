@@ -1,4 +1,4 @@
-"""Where a moment lies in a table whose times have no index but grow with the ids: found by halving."""
+"""Finds a moment in a table whose times have no index but grow with the ids, by a binary search."""
 
 from __future__ import annotations
 
