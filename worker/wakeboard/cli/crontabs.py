@@ -28,8 +28,7 @@ from wakeboard.database.audit import terminal_actor
 from wakeboard.queue import definitions
 from wakeboard.queue.definitions import Definition, DefinitionError
 from wakeboard.reporting import worker_states
-from wakeboard.schedules.crontab import Line, parse_crontab
-from wakeboard.schedules.crontab_files import LARGEST_FILE, read_crontab
+from wakeboard.schedules.crontab import LARGEST_FILE, Line, parse_crontab, read_crontab
 
 # What the audit log says of an import. Those of before kept no user, whichever kind of file it was.
 OF_A_PERSON, OF_THE_SYSTEM = "imported from a crontab of one user", "imported from a system crontab"
