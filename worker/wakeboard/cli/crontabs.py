@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from wakeboard.core.builtin_payloads import (
 from wakeboard.core.time.zones import check_timezone
 from wakeboard.database.audit import terminal_actor
 from wakeboard.queue import definitions
-from wakeboard.queue.definitions import Definition, DefinitionError
+from wakeboard.queue.definitions import DefinitionError
 from wakeboard.reporting import worker_states
 from wakeboard.schedules.crontab import LARGEST_FILE, Line, parse_crontab, read_crontab
 
@@ -123,25 +123,24 @@ def _take(how: _Import, line: Line) -> dict[str, Any]:
     if line.definition is None:
         unit = {} if line.unit is None else {"unit": line.unit}
         return {"line": line.number, "result": "refused", "name": None, "says": line.reason, **unit}
-    wanted = asdict(line.definition)
-    wanted["name"], codes = _there(how, line)
+    name, codes = _there(how, line)
     codes = how.ok_codes if line.exits and how.ok_codes else codes
-    if codes is not None:
-        wanted["payload"]["ok_codes"] = codes
-    refused = {"line": line.number, "result": "refused", "name": wanted["name"]}
+    payload = line.definition.payload | ({} if codes is None else {"ok_codes": codes})
+    wanted = replace(line.definition, name=name, payload=payload)
+    refused = {"line": line.number, "result": "refused", "name": name}
     try:
-        done = definitions.add(how.connection, Definition(**wanted), terminal_actor(), how.reason)
+        done = definitions.add(how.connection, wanted, terminal_actor(), how.reason)
     except DefinitionError as wrong:
         return refused | {"says": str(wrong)}
     if not done.ok:
         return refused | {"says": done.message}
-    says = f"{wanted['schedule']} {wanted['payload']['argv'][-1]}"
+    says = f"{wanted.schedule} {payload['argv'][-1]}"
     notes = "; ".join(note for note in (line.note, _exits(line, codes)) if note)
     return {
         "line": line.number,
         "result": done.status,
-        "name": wanted["name"],
-        "timezone": wanted["timezone"],
+        "name": name,
+        "timezone": wanted.timezone,
         "user": line.user,
         "says": f"{says} ({notes})" if notes else says,
     }

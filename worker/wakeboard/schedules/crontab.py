@@ -3,7 +3,7 @@
     for line in parse_crontab(text, system=False, user="deploy", timezone="Europe/Paris"):
         print(line.number, line.kind, line.reason or line.note or "")
         if line.definition:
-            save(Definition(**dataclasses.asdict(line.definition)))
+            save(line.definition)
 
 Runs keep to what cron does: the user of a system crontab's line, the shell, the environment in force at that
 line, standard input after `%`, no second attempt, and no run for a time at which nothing was up.
@@ -19,6 +19,7 @@ from typing import Any, Literal
 from wakeboard.core.builtin_payloads import COMMAND_TYPE, command_type
 from wakeboard.core.process.os_user import is_user_name
 from wakeboard.core.time.cron import FIELDS, CronError, check_timezone, read_schedule
+from wakeboard.queue.definitions import Definition
 from wakeboard.schedules.crontab_commands import OrdinaryExit, name_of, ordinary_exit, systemd_unit
 
 Kind = Literal["taken", "refused", "environment", "comment", "blank"]
@@ -60,29 +61,6 @@ NUMBERS = ("no", "one", "two", "three", "four")
 
 
 @dataclass(frozen=True, slots=True)
-class CommandDefinition:
-    """What a taken line becomes; the fields are those of `wakeboard.queue.definitions.Definition`.
-
-    name: what the line is called, and a mark of its command, schedule and user, so that it stays when other
-        lines are added or moved. Of equal lines the second gets "-2" and so on.
-    job_type: with the user of a line of a system crontab.
-    payload: {"argv": [shell, "-c", command], "env": {name: value}}, and "stdin": text if the line has a `%`.
-    misfire, grace_seconds: cron does not make up for what it missed; five minutes bridge a restart.
-    """
-
-    name: str
-    schedule: str
-    timezone: str
-    payload: dict[str, Any]
-    job_type: str = COMMAND_TYPE
-    misfire: str = "none"
-    grace_seconds: int = 300
-    overlap: str = "skip"
-    max_attempts: int = 1
-    timeout_seconds: float = 86_400
-
-
-@dataclass(frozen=True, slots=True)
 class Line:
     """One line of the file.
 
@@ -90,7 +68,8 @@ class Line:
     text: as in the file, without its line ending; a refused one may hold control characters.
     reason: a sentence for a refused line, else None.
     note: what differs from cron or deserves a look, or None.
-    definition: for a taken line, else None.
+    definition: for a taken line, else None. Its payload is {"argv": [shell, "-c", command], "env": {…}}, and
+        "stdin": text if the line has a `%`.
     user: who runs it, for a taken line of a system crontab, else None.
     marks: how the name of its definition ends, whatever it was called when it was imported first; the second
         is that of imports that left the user of a system crontab out.
@@ -103,7 +82,7 @@ class Line:
     kind: Kind
     reason: str | None = None
     note: str | None = None
-    definition: CommandDefinition | None = None
+    definition: Definition | None = None
     user: str | None = None
     marks: tuple[str, ...] = ()
     exits: OrdinaryExit | None = None
@@ -189,10 +168,19 @@ class _Reader:
         marks, same = self._marks(number, schedule, rest, user)
         notes = [f"the same as line {same}: both run, as in cron"] if same else []
         notes += self._doubts(rest)
-        definition = CommandDefinition(
-            f"{name_of(command, comment)}{marks[0]}", schedule, zone, payload,
-            job_type=COMMAND_TYPE if user is None else command_type(user),
-        )  # fmt: skip
+        definition = Definition(
+            # The mark keeps the name when other lines are added or moved.
+            f"{name_of(command, comment)}{marks[0]}",
+            COMMAND_TYPE if user is None else command_type(user),
+            schedule,
+            payload,
+            zone,
+            # Cron does not make up for what it missed; five minutes bridge a restart.
+            misfire="none",
+            grace_seconds=300,
+            max_attempts=1,
+            timeout_seconds=86_400,
+        )
         note = "; ".join(notes) or None
         return Line(
             number, text, "taken", note=note, definition=definition, user=user, marks=marks, exits=exits
