@@ -9,13 +9,13 @@ from contextlib import contextmanager
 from typing import Any
 
 import psycopg
-from psycopg.rows import dict_row
 
 from wakeboard.cli.flags import settings
 from wakeboard.cli.printing import tell
 from wakeboard.config.settings import Settings
 from wakeboard.core.text.tolerant_types import make_readable
 from wakeboard.database import db
+from wakeboard.database.read import read_all
 
 Connection = psycopg.Connection[Any]
 Row = dict[str, Any]
@@ -61,8 +61,7 @@ def connection() -> Iterator[Connection]:
 
 def rows(opened: Connection, statement: str, values: Row | None = None) -> list[Row]:
     """Return the rows of ``statement`` as dictionaries."""
-    with opened.cursor(row_factory=dict_row) as cursor:
-        return cursor.execute(statement.encode(), values or {}).fetchall()
+    return read_all(opened, statement, dict, values)
 
 
 def one(opened: Connection, statement: str, values: Row | None = None) -> Row | None:

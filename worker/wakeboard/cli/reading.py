@@ -10,8 +10,7 @@ from wakeboard.cli.reach import Connection, Row, one, rows
 from wakeboard.core import leases as lease_words
 from wakeboard.queue.effect_store import is_unconfirmed
 from wakeboard.reporting import worker_states
-from wakeboard.reporting.diagnosis.question import QUESTION
-from wakeboard.reporting.diagnosis.reasons import reasons
+from wakeboard.reporting.diagnosis.reasons import waiting
 
 RUN_COLUMNS = """
     r.id, r.definition_id, r.scheduled_for, r.job_type, r.payload, r.priority, r.run_at, r.status, r.attempts,
@@ -108,8 +107,7 @@ def run(connection: Connection, run_id: int) -> Row | None:
     found = one(connection, RUN, values)
     if found is None:
         return None
-    waits = one(connection, QUESTION, values)
-    found["reasons"] = [] if waits is None else reasons(waits)
+    found["reasons"] = waiting(connection, run_id)[1]
     found["history"] = rows(connection, ATTEMPTS, values)
     found["audit"] = rows(connection, AUDIT, values)
     return found

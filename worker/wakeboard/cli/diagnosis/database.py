@@ -83,13 +83,11 @@ def _of_making(made: dict[str, Any]) -> Finding:
 
 def transactions(connection: Connection) -> Iterator[Finding]:
     """Name what has been open for long and holds dead rows back, and what cannot be seen of it."""
-    holders = [vacuum_blockers.Holder(**row) for row in rows(connection, vacuum_blockers.HOLDERS)]
-    long = [holder for holder in holders if holder.is_long]
+    long = [holder for holder in vacuum_blockers.holders(connection) if holder.is_long]
     yield from (Finding("transactions", "warning", holder.says, holder.mend) for holder in long)
-    sight = one(connection, vacuum_blockers.SIGHT)
-    assert sight is not None
-    if sight["hidden"] and not sight["sees_all"]:
-        says = f"Of {sight['hidden']} sessions of other roles this role cannot see how old they are."
-        yield Finding("transactions", "warning", says, f"As a superuser: GRANT pg_monitor TO {sight['role']}")
+    sight = vacuum_blockers.sight(connection)
+    if sight.hidden and not sight.sees_all:
+        says = f"Of {sight.hidden} sessions of other roles this role cannot see how old they are."
+        yield Finding("transactions", "warning", says, f"As a superuser: GRANT pg_monitor TO {sight.role}")
     elif not long:
         yield Finding("transactions", "ok", "None is open for long, and nothing else holds dead rows back.")
