@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import click
 
 from wakeboard.alerts import test_message
-from wakeboard.cli import reach, reading
+from wakeboard.cli import reach
 from wakeboard.cli.flags import Noun, reason_option, settings
 from wakeboard.cli.kinds import DURATION
 from wakeboard.cli.printing import listing, verdicts
@@ -33,7 +33,7 @@ def alerts() -> None:
 def list_() -> None:
     """List the rules, those that fire first."""
     with reach.connection() as connection:
-        now = reading.database_now(connection)
+        now = reach.database_now(connection)
         rows = [{**row, "state": moves.state_of(row)} for row in reach.rows(connection, RULES)]
         listing(rows, COLUMNS, "There is no alert rule.", as_of=now)
 

@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import click
 
-from wakeboard.cli import reach, reading
+from wakeboard.cli import reach
 from wakeboard.cli.flags import Noun, reason_option
 from wakeboard.cli.kinds import EFFECT_ID, RUN_ID
 from wakeboard.cli.printing import listing, verdicts
 from wakeboard.database.audit import terminal_actor
+from wakeboard.queue.effect_store import is_unconfirmed
 from wakeboard.queue.effects import settle as settle_effect
 
 COLUMNS = ("id", "key", "counts_for", "run_id", "job_type", "attempt", "created_at", "run_status")
+UNCONFIRMED = f"""
+SELECT e.id, e.key, e.scope, e.run_id, r.job_type, e.attempt, e.lease_epoch, e.status, e.created_at,
+    CASE e.scope WHEN 'global' THEN 'every run' ELSE 'this run alone' END AS counts_for,
+    r.status AS run_status
+FROM wakeboard.effects AS e LEFT JOIN wakeboard.job_runs AS r ON r.id = e.run_id
+WHERE {is_unconfirmed("e")} AND (%(run_id)s::bigint IS NULL OR e.run_id = %(run_id)s)
+ORDER BY e.created_at DESC, e.id DESC LIMIT 1000
+"""
 # What a person may say, in the words of the page's answer: "settled as done", "settled as not made".
 HAPPENED = {"done": True, "not-made": False}
 
@@ -26,8 +35,8 @@ def effects() -> None:
 def list_(run_id: int | None) -> None:
     """List effects that were begun and never confirmed, newest first."""
     with reach.connection() as connection:
-        now = reading.database_now(connection)
-        found = reading.unconfirmed_effects(connection, run_id)
+        now = reach.database_now(connection)
+        found = reach.rows(connection, UNCONFIRMED, {"run_id": run_id})
         listing(found, COLUMNS, "Every effect is confirmed.", as_of=now)
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import click
 
-from wakeboard.cli import reach, reading
+from wakeboard.cli import reach
 from wakeboard.cli.flags import Verb, is_json, reason_option
 from wakeboard.cli.kinds import RUN_ID
 from wakeboard.cli.printing import listing, say, verdicts
 from wakeboard.cli.reach import Row
+from wakeboard.core import leases as lease_sql
 from wakeboard.core.leases import STATES, takeover
 from wakeboard.database.audit import terminal_actor
 from wakeboard.queue import selection
@@ -17,7 +18,24 @@ COLUMNS = (
     "id", "job_type", "attempt", "state", "seconds_left", "renewed_seconds_ago", "seen_seconds_ago", "worker",
     "hostname", "pid", "started_at",
 )  # fmt: skip
-REFUSED = ("id", "job_type", "attempt", "worker", "refused_at", "refused_outcome")
+REFUSED_COLUMNS = ("id", "job_type", "attempt", "worker", "refused_at", "refused_outcome")
+LEASES = f"""
+SELECT r.id, r.job_type, r.attempts AS attempt, r.locked_by AS worker, w.name AS worker_name, w.hostname,
+    w.pid, r.started_at, r.locked_until, extract(epoch FROM r.locked_until - now())::float8 AS seconds_left,
+    extract(epoch FROM now() - w.seen_at)::float8 AS seen_seconds_ago,
+    extract(epoch FROM now() - ({lease_sql.RENEWED_AT}))::float8 AS renewed_seconds_ago,
+    {lease_sql.STATE} AS state, {lease_sql.SECONDS} AS lease_seconds,
+    {lease_sql.RENEWED_AT} AS renewed_at, {lease_sql.TAKEOVER_AT} AS takeover_at,
+    {lease_sql.TAKERS} AS takers, r.cancel_requested_at
+FROM wakeboard.job_runs AS r LEFT JOIN wakeboard.workers AS w ON w.id = r.locked_by
+LEFT JOIN wakeboard.job_types AS t ON t.name = r.job_type
+WHERE r.status = 'running' ORDER BY {lease_sql.RANK}, r.locked_until, r.id LIMIT 1000
+"""
+REFUSED = """
+SELECT run_id AS id, job_type, attempt, worker_id AS worker, refused_at, refused_outcome
+FROM wakeboard.job_attempts WHERE refused_at > now() - interval '24 hours'
+ORDER BY refused_at DESC, run_id DESC LIMIT 1000
+"""
 
 
 def _explained() -> str:
@@ -30,12 +48,12 @@ def _explained() -> str:
 def leases(refused: bool) -> None:
     """List running runs, those in danger first, or late answers that were refused."""
     with reach.connection() as connection:
-        now = reading.database_now(connection)
-        late = reading.refused(connection)
+        now = reach.database_now(connection)
+        late = reach.rows(connection, REFUSED)
         if refused:
-            listing(late, REFUSED, "No late answer was refused in 24 h.", as_of=now)
+            listing(late, REFUSED_COLUMNS, "No late answer was refused in 24 h.", as_of=now)
             return
-        found = reading.leases(connection)
+        found = reach.rows(connection, LEASES)
     listing(found, COLUMNS, "Nothing runs.", as_of=now, refused_24h=len(late))
     if not is_json():
         _conclude(found, len(late))

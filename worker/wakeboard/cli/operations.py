@@ -10,11 +10,12 @@ import click
 
 from wakeboard.bulk import control, rules
 from wakeboard.bulk.start import Wanted, start, unconfirmed
-from wakeboard.cli import reach, reading
+from wakeboard.cli import reach
 from wakeboard.cli.flags import Noun, is_json, reason_option, settings
 from wakeboard.cli.kinds import RowId
 from wakeboard.cli.printing import answer, cell, listing, say, tell, verdicts
 from wakeboard.cli.refusals import Wrong
+from wakeboard.cli.runs import read_filters
 from wakeboard.database.audit import terminal_actor
 
 OPERATION_ID = RowId("an operation")
@@ -54,7 +55,7 @@ def operations() -> None:
 def list_(limit: int) -> None:
     """List operations, newest first."""
     with reach.connection() as connection:
-        now = reading.database_now(connection)
+        now = reach.database_now(connection)
         rows = reach.rows(connection, f"{OPERATIONS} ORDER BY id DESC LIMIT %(limit)s", {"limit": limit})
         listing(rows, COLUMNS, "There is no operation.", as_of=now)
 
@@ -109,18 +110,17 @@ def start_(
     FILTER is what the box on the page of runs takes: 'status:dead type:mail since:24h'. Workers move
     the runs.
     """
-    # They bring SQLAlchemy along, which no other command of this file needs.
+    # It brings SQLAlchemy along, which no other command of this file needs.
     from wakeboard.bulk import matching
-    from wakeboard.cli import finding
 
     if len(lines) > 1 and not all(line.strip() for line in lines):
         # Such as an unset variable of a shell, which was to narrow the others.
         raise Wrong("One FILTER is empty: give it a value, or leave it out. Nothing was changed.")
-    wanted = finding.asked(lines, ())
+    wanted = read_filters(lines, ())
     if not wanted:
         raise Wrong("Say which runs: a filter such as 'status:dead type:mail since:24h'.")
     with reach.connection() as connection:
-        now = reading.database_now(connection)
+        now = reach.database_now(connection)
         found = matching.preview(connection, verb, wanted, now, also)
         _tell(found)
         if dry_run:

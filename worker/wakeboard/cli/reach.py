@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from typing import Any
 
 import psycopg
@@ -68,6 +69,14 @@ def one(opened: Connection, statement: str, values: Row | None = None) -> Row | 
     """Return the first row of ``statement`` as a dictionary, None when there is none."""
     found = rows(opened, statement, values)
     return found[0] if found else None
+
+
+def database_now(opened: Connection) -> datetime:
+    """Return the database's clock."""
+    row = one(opened, "SELECT now() AS now")
+    assert row is not None
+    now: datetime = row["now"]
+    return now
 
 
 def ourselves(*arguments: str) -> list[str]:

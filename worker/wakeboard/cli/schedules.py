@@ -8,12 +8,12 @@ from zoneinfo import ZoneInfo
 
 import click
 
-from wakeboard.cli import reach, reading
-from wakeboard.cli.enqueuing import require_type
+from wakeboard.cli import reach
 from wakeboard.cli.flags import Noun, is_json, reason_option
 from wakeboard.cli.kinds import DAY, DURATION, json_object
 from wakeboard.cli.printing import answer, listing, say, verdicts
 from wakeboard.cli.refusals import Wrong
+from wakeboard.cli.types import require_type
 from wakeboard.core.builtin_payloads import COMMAND_TYPE, command_type, command_user
 from wakeboard.core.time.cron import Cron, check_timezone
 from wakeboard.database.audit import terminal_actor
@@ -102,7 +102,7 @@ def add(
 def list_() -> None:
     """List schedules with their last and next fire."""
     with reach.connection() as connection:
-        now = reading.database_now(connection)
+        now = reach.database_now(connection)
         listing(reach.rows(connection, LIST), COLUMNS, "There are no schedules.", as_of=now)
 
 
@@ -132,7 +132,7 @@ def preview(name: str, since: datetime | date | None, until: datetime | date | N
     """
     with reach.connection() as connection:
         found = reach.one(connection, ONE, {"name": name})
-        now = reading.database_now(connection)
+        now = reach.database_now(connection)
     if found is None:
         raise Wrong(f"There is no schedule '{name}'. See: wakeboard schedule list")
     try:

@@ -6,14 +6,17 @@ from datetime import datetime, timedelta
 
 import click
 
-from wakeboard.cli import reach, reading
+from wakeboard.cli import reach
 from wakeboard.cli.flags import Noun, reason_option
 from wakeboard.cli.kinds import END
 from wakeboard.cli.printing import listing, verdicts
 from wakeboard.cli.refusals import Wrong
+from wakeboard.core.leases import IS_HEARD
 from wakeboard.database.audit import terminal_actor
 from wakeboard.queue import pause_all
 from wakeboard.queue import types as moves
+from wakeboard.queue.manual_enqueue import near
+from wakeboard.reporting import worker_states
 
 COLUMNS = (
     "name",
@@ -29,6 +32,22 @@ COLUMNS = (
     "keep_dead_days",
     "seen_at",
 )
+TYPES = f"""
+SELECT t.name, CASE WHEN t.paused_at IS NULL THEN 'active' ELSE 'paused' END AS state,
+    (SELECT count(*) FROM wakeboard.job_runs AS b
+        WHERE b.job_type = t.name AND b.status = 'running') AS running,
+    coalesce(t.max_running_operator, t.max_running) AS max_running, t.max_running AS max_running_code,
+    t.max_running_operator, t.max_attempts, t.timeout_seconds, t.lease_seconds, t.backoff, t.schedule,
+    here.workers, here.claiming_workers, here.draining_workers,
+    t.paused_at, t.paused_by, t.paused_reason, t.paused_until,
+    t.keep_succeeded_days, t.keep_dead_days, t.seen_at
+FROM wakeboard.job_types AS t
+CROSS JOIN LATERAL (
+    SELECT count(*) AS workers, count(*) FILTER (WHERE {worker_states.is_claiming("w")}) AS claiming_workers,
+        count(*) FILTER (WHERE {worker_states.is_draining("w")}) AS draining_workers
+    FROM wakeboard.workers AS w WHERE {IS_HEARD} AND t.name = ANY(w.job_types)
+) AS here ORDER BY t.name
+"""
 
 
 @click.group(cls=Noun)
@@ -40,8 +59,8 @@ def types() -> None:
 def list_() -> None:
     """List job types with their policy."""
     with reach.connection() as connection:
-        now = reading.database_now(connection)
-        listing(reading.types(connection), COLUMNS, "No worker has registered a type yet.", as_of=now)
+        now = reach.database_now(connection)
+        listing(reach.rows(connection, TYPES), COLUMNS, "No worker has registered a type yet.", as_of=now)
 
 
 @types.command()
@@ -55,7 +74,7 @@ def pause(name: str, until: datetime | float | str | None, reason: str | None) -
     with reach.connection() as connection:
         end: datetime | moves.Same | None = "same"
         if isinstance(until, float):
-            end = reading.database_now(connection) + timedelta(seconds=until)
+            end = reach.database_now(connection) + timedelta(seconds=until)
         elif until is not None:
             end = until if isinstance(until, datetime) else None
         return verdicts([moves.pause(connection, name, terminal_actor(), reason, until=end)])
@@ -84,7 +103,7 @@ def hold(until: datetime | float | str | None, reason: str | None) -> int:
     """Pause all types that are not paused; what runs goes on. Those alone are let go together."""
     with reach.connection() as connection:
         if isinstance(until, float):
-            until = reading.database_now(connection) + timedelta(seconds=until)
+            until = reach.database_now(connection) + timedelta(seconds=until)
         end = until if isinstance(until, datetime) else None
         return verdicts([pause_all.hold(connection, terminal_actor(), reason, until=end)])
 
@@ -136,3 +155,18 @@ def keep(name: str, succeeded: int | None, dead: int | None, is_default: bool, r
             dead_days=rest if dead is None else dead,
         )
         return verdicts([answer])
+
+
+def require_type(connection: reach.Connection, name: str) -> None:
+    """Raise Wrong, naming what is near, unless a worker has ever registered the type ``name``."""
+    if not name or not name.isprintable():
+        raise Wrong("A job type is text of 1 to 200 characters without control characters.")
+    known = [
+        str(row["name"]) for row in reach.rows(connection, "SELECT name FROM wakeboard.job_types ORDER BY 1")
+    ]
+    if name in known:
+        return
+    hint = near(name, known) if known else " No worker has registered any yet."
+    raise Wrong(
+        f"There is no job type '{name}'.{hint} See: wakeboard types list. To enqueue it anyway: --new-type"
+    )

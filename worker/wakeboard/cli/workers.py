@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import click
 
-from wakeboard.cli import reach, reading
+from wakeboard.cli import reach
 from wakeboard.cli.flags import Noun, reason_option
 from wakeboard.cli.printing import listing, verdicts
 from wakeboard.core.answer import Answer
@@ -18,6 +18,14 @@ COLUMNS = (
     "state", "id", "name", "hostname", "pid", "running", "concurrency", "seen_seconds_ago", "version",
     "started_at", "job_types",
 )  # fmt: skip
+WORKERS = f"""
+SELECT {worker_states.rank("w")} AS rank, w.id, w.name, w.hostname, w.pid, w.version, w.running,
+    w.concurrency, w.job_types, w.is_tick, w.started_at, w.seen_at,
+    extract(epoch FROM now() - w.seen_at)::float8 AS seen_seconds_ago,
+    w.drain_requested_at, w.stop_requested_at, w.stopping_at, w.stopped_at
+FROM wakeboard.workers AS w WHERE %(with_stopped)s OR {worker_states.is_recent("w")}
+ORDER BY 1, w.id LIMIT 1000
+"""
 Move = Callable[[reach.Connection, str, Actor, str | None], Answer]
 
 
@@ -36,8 +44,9 @@ def _explained() -> str:
 def list_(with_stopped: bool) -> None:
     """List the workers, silent ones first."""
     with reach.connection() as connection:
-        now = reading.database_now(connection)
-        found = reading.workers(connection, with_stopped=with_stopped)
+        now = reach.database_now(connection)
+        rows = reach.rows(connection, WORKERS, {"with_stopped": with_stopped})
+    found = [row | {"state": worker_states.NAMES[row.pop("rank")]} for row in rows]
     listing(found, COLUMNS, "No worker is there. Start one: wakeboard worker --app MODULE", as_of=now)
 
 

@@ -6,10 +6,11 @@ from zoneinfo import ZoneInfo
 
 import click
 
-from wakeboard.cli import reach, reading
+from wakeboard.cli import reach
 from wakeboard.cli.flags import Verb, is_json, settings
 from wakeboard.cli.kinds import RowId
 from wakeboard.cli.printing import listing, tell
+from wakeboard.reporting.filters.values import in_zone, read_pairs
 
 COLUMNS = ("id", "at", "actor", "source", "action", "target_type", "target_id", "result", "reason")
 
@@ -38,23 +39,19 @@ COLUMNS = ("id", "at", "actor", "source", "action", "target_type", "target_id", 
 @click.option("--cursor", type=RowId("an audit row"), help="Go on below this id.")
 def audit(limit: int, cursor: int | None, **options: tuple[str, ...]) -> None:
     """List who did what, newest first. --json has what changed: before and after."""
-    # It brings SQLAlchemy along.
-    from wakeboard.cli import finding
+    # They bring SQLAlchemy along.
     from wakeboard.reporting.filters.audit import FIELDS, search
+    from wakeboard.reporting.filters.pages import read_page
     from wakeboard.reporting.filters.search import Start
-    from wakeboard.reporting.filters.values import in_zone, read_pairs
 
     given = [(name, text) for name, texts in options.items() for text in texts]
     wanted = read_pairs(given, in_zone(FIELDS, ZoneInfo(settings().timezone)))
     with reach.connection() as connection:
-        now = reading.database_now(connection)
+        now = reach.database_now(connection)
         found = search(wanted, now, start=None if cursor is None else Start(cursor))
-        statement = found.statement if cursor is None else found.statement.where(found.id < cursor)
-        rows = finding.rows_of(connection, statement.order_by(found.id.desc()).limit(limit + 1))
-        end = finding.rows_of(connection, found.end) if found.end is not None else []
-    last = rows[limit - 1]["id"] if len(rows) > limit else end[0]["id"] if end else None
-    none = "Nothing matches so far." if last else "Nothing matches."
-    listing(rows[:limit], COLUMNS, none, as_of=now, next=last)
-    if last and not is_json():
-        searched = "Only some rows were searched" if len(rows) <= limit else "There are more"
-        tell(f"{searched}: --cursor {last}")
+        page = read_page(connection, found, limit, cursor)
+    none = "Nothing matches so far." if page.below else "Nothing matches."
+    listing(page.rows, COLUMNS, none, as_of=now, next=page.below)
+    if page.below and not is_json():
+        searched = "Only some rows were searched" if page.is_cut else "There are more"
+        tell(f"{searched}: --cursor {page.below}")
