@@ -9,7 +9,7 @@ import click
 from wakeboard.alerts import test_message
 from wakeboard.cli import reach
 from wakeboard.cli.flags import Noun, reason_option, settings
-from wakeboard.cli.kinds import DURATION
+from wakeboard.cli.parameters import read_duration
 from wakeboard.cli.printing import listing, verdicts
 from wakeboard.core.answer import Answer
 from wakeboard.core.rule_types import KINDS
@@ -57,7 +57,14 @@ def test(name: str | None, channel: str | None, reason: str | None) -> int:
 
 @alerts.command()
 @click.argument("name")
-@click.option("--for", "seconds", type=DURATION, default="1h", help="How long, such as 1h; 0 ends it. [1h]")
+@click.option(
+    "--for",
+    "seconds",
+    type=read_duration,
+    metavar="DURATION",
+    default="1h",
+    help="How long, such as 1h; 0 ends it. [1h]",
+)
 @reason_option
 def silence(name: str, seconds: float, reason: str | None) -> int:
     """Send nothing about a rule for a while; it is still looked at."""

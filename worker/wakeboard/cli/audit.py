@@ -8,7 +8,7 @@ import click
 
 from wakeboard.cli import reach
 from wakeboard.cli.flags import Verb, is_json, settings
-from wakeboard.cli.kinds import RowId
+from wakeboard.cli.parameters import id_reader
 from wakeboard.cli.printing import listing, tell
 from wakeboard.reporting.filters.values import in_zone, read_pairs
 
@@ -36,7 +36,7 @@ COLUMNS = ("id", "at", "actor", "source", "action", "target_type", "target_id", 
 @click.option("--until", multiple=True, help="Before.")
 @click.option("--q", multiple=True, metavar="TEXT", help="Text in the reason.")
 @click.option("--limit", type=click.IntRange(1, 1000), default=50, help="How many, newest first [50].")
-@click.option("--cursor", type=RowId("an audit row"), help="Go on below this id.")
+@click.option("--cursor", type=id_reader("an audit row"), metavar="ID", help="Go on below this id.")
 def audit(limit: int, cursor: int | None, **options: tuple[str, ...]) -> None:
     """List who did what, newest first. --json has what changed: before and after."""
     # They bring SQLAlchemy along.

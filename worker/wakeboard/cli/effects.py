@@ -6,7 +6,7 @@ import click
 
 from wakeboard.cli import reach
 from wakeboard.cli.flags import Noun, reason_option
-from wakeboard.cli.kinds import EFFECT_ID, RUN_ID
+from wakeboard.cli.parameters import id_reader, read_run_id
 from wakeboard.cli.printing import listing, verdicts
 from wakeboard.database.audit import terminal_actor
 from wakeboard.queue.effect_store import is_unconfirmed
@@ -31,7 +31,7 @@ def effects() -> None:
 
 
 @effects.command("list")
-@click.option("--run", "run_id", type=RUN_ID, help="Of this run alone.")
+@click.option("--run", "run_id", type=read_run_id, metavar="ID", help="Of this run alone.")
 def list_(run_id: int | None) -> None:
     """List effects that were begun and never confirmed, newest first."""
     with reach.connection() as connection:
@@ -41,7 +41,7 @@ def list_(run_id: int | None) -> None:
 
 
 @effects.command()
-@click.argument("ids", type=EFFECT_ID, nargs=-1, required=True)
+@click.argument("ids", type=id_reader("an effect"), nargs=-1, required=True)
 @click.option(
     "--as",
     "word",

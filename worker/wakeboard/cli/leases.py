@@ -6,7 +6,7 @@ import click
 
 from wakeboard.cli import reach
 from wakeboard.cli.flags import Verb, is_json, reason_option
-from wakeboard.cli.kinds import RUN_ID
+from wakeboard.cli.parameters import read_run_id
 from wakeboard.cli.printing import listing, say, verdicts
 from wakeboard.cli.reach import Row
 from wakeboard.core import leases as lease_sql
@@ -69,7 +69,7 @@ def _conclude(found: list[Row], late: int) -> None:
 
 
 @click.command(cls=Verb)
-@click.argument("ids", type=RUN_ID, nargs=-1, required=True)
+@click.argument("ids", type=read_run_id, nargs=-1, required=True)
 @reason_option
 def release(ids: tuple[int, ...], reason: str | None) -> int:
     """Take runs from a worker that is silent or whose lease has ended."""

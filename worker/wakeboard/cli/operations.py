@@ -12,13 +12,13 @@ from wakeboard.bulk import control, rules
 from wakeboard.bulk.start import Wanted, start, unconfirmed
 from wakeboard.cli import reach
 from wakeboard.cli.flags import Noun, is_json, reason_option, settings
-from wakeboard.cli.kinds import RowId
+from wakeboard.cli.parameters import id_reader
 from wakeboard.cli.printing import answer, cell, listing, say, tell, verdicts
 from wakeboard.cli.refusals import Wrong
 from wakeboard.cli.runs import read_filters
 from wakeboard.database.audit import terminal_actor
 
-OPERATION_ID = RowId("an operation")
+OPERATION_ID = click.argument("operation_id", metavar="ID", type=id_reader("an operation"))
 COLUMNS = (
     "id",
     "status",
@@ -61,7 +61,7 @@ def list_(limit: int) -> None:
 
 
 @operations.command()
-@click.argument("operation_id", metavar="ID", type=OPERATION_ID)
+@OPERATION_ID
 def show(operation_id: int) -> None:
     """Show how far an operation is, and how the moved runs ended."""
     with reach.connection() as connection:
@@ -147,7 +147,7 @@ def _tell(found: Any) -> None:
 
 
 @operations.command()
-@click.argument("operation_id", metavar="ID", type=OPERATION_ID)
+@OPERATION_ID
 @reason_option
 def pause(operation_id: int, reason: str | None) -> int:
     """Move no further run until it is resumed."""
@@ -156,7 +156,7 @@ def pause(operation_id: int, reason: str | None) -> int:
 
 
 @operations.command()
-@click.argument("operation_id", metavar="ID", type=OPERATION_ID)
+@OPERATION_ID
 @reason_option
 def resume(operation_id: int, reason: str | None) -> int:
     """Let it go on where it was paused."""
@@ -165,7 +165,7 @@ def resume(operation_id: int, reason: str | None) -> int:
 
 
 @operations.command()
-@click.argument("operation_id", metavar="ID", type=OPERATION_ID)
+@OPERATION_ID
 @reason_option
 def abort(operation_id: int, reason: str | None) -> int:
     """End it here: what was moved stays moved, the others are left as they are."""

@@ -14,7 +14,7 @@ import click
 
 from wakeboard.cli import printing, reach
 from wakeboard.cli.flags import Verb, is_json, reason_option, settings
-from wakeboard.cli.kinds import DURATION, MOMENT, RUN_ID, json_object
+from wakeboard.cli.parameters import read_duration, read_json_object, read_moment, read_run_id
 from wakeboard.cli.printing import answer, cell, listing, say, tell, verdicts
 from wakeboard.cli.refusals import Wrong
 from wakeboard.cli.types import require_type
@@ -108,7 +108,7 @@ VIEWS = "SELECT name, query FROM wakeboard.saved_views WHERE page = 'runs' ORDER
 @click.option("--q", multiple=True, help="Text in payload, error or type.")
 @click.option("--view", metavar="NAME", help="A view saved on the page; filters beside it win over its own.")
 @click.option("--limit", type=click.IntRange(1, 1000), default=50, help="How many, newest first [50].")
-@click.option("--cursor", type=RUN_ID, help="Go on below this id.")
+@click.option("--cursor", type=read_run_id, metavar="ID", help="Go on below this id.")
 def runs(
     lines: tuple[str, ...],
     payload: tuple[str, ...],
@@ -182,7 +182,7 @@ def _saved_view(connection: reach.Connection, name: str) -> str:
 
 
 @click.command(cls=Verb)
-@click.argument("run_id", metavar="ID", type=RUN_ID)
+@click.argument("run_id", metavar="ID", type=read_run_id)
 def run(run_id: int) -> None:
     """Show a run: its state, why it waits, its attempts and who did what to it."""
     with reach.connection() as connection:
@@ -238,8 +238,16 @@ def _last_words(history: list[dict[str, Any]]) -> None:
 @click.command(cls=Verb)
 @click.argument("job_type", metavar="TYPE")
 @click.option("--payload", metavar="JSON", help="A JSON object, @FILE, or - for standard input.")
-@click.option("--in", "delay", type=DURATION, help="Not before this long from now, such as 5m.")
-@click.option("--at", "run_at", type=MOMENT, help="Not before this time, such as 2026-11-21T09:00+01:00.")
+@click.option(
+    "--in", "delay", type=read_duration, metavar="DURATION", help="Not before this long from now, such as 5m."
+)
+@click.option(
+    "--at",
+    "run_at",
+    type=read_moment,
+    metavar="TIME",
+    help="Not before this time, such as 2026-11-21T09:00+01:00.",
+)
 @click.option("--key", metavar="TEXT", help="Idempotency key: the same key gives the same run.")
 @click.option("--priority", type=click.IntRange(0, 4), default=2, help="0 (first) to 4 (last) [2].")
 @click.option("--max-attempts", type=click.IntRange(1, 2**31 - 1), help="Give up after so many failures.")
@@ -257,7 +265,7 @@ def enqueue(
     """Enqueue a run of TYPE and print its id."""
     if delay is not None and run_at is not None:
         raise Wrong("Give --in or --at, not both.")
-    value, actor = json_object(payload), terminal_actor()
+    value, actor = read_json_object(payload), terminal_actor()
     with reach.connection() as connection, acting(connection):
         if not new_type:
             require_type(connection, job_type)
@@ -270,7 +278,7 @@ def enqueue(
 
 
 @click.command(cls=Verb)
-@click.argument("ids", type=RUN_ID, nargs=-1, required=True)
+@click.argument("ids", type=read_run_id, nargs=-1, required=True)
 @reason_option
 def retry(ids: tuple[int, ...], reason: str | None) -> int:
     """Make runs due now: out of a backoff, or back from dead and cancelled."""
@@ -279,7 +287,7 @@ def retry(ids: tuple[int, ...], reason: str | None) -> int:
 
 
 @click.command(cls=Verb)
-@click.argument("ids", type=RUN_ID, nargs=-1, required=True)
+@click.argument("ids", type=read_run_id, nargs=-1, required=True)
 @reason_option
 def cancel(ids: tuple[int, ...], reason: str | None) -> int:
     """Cancel runs: waiting and dead ones at once, running ones are asked to stop."""
@@ -288,13 +296,13 @@ def cancel(ids: tuple[int, ...], reason: str | None) -> int:
 
 
 @click.command(cls=Verb)
-@click.argument("run_id", metavar="ID", type=RUN_ID)
+@click.argument("run_id", metavar="ID", type=read_run_id)
 @click.option(
     "--payload", metavar="JSON", help="Another payload: a JSON object, @FILE, or - for standard input."
 )
 @reason_option
 def again(run_id: int, payload: str | None, reason: str | None) -> int:
     """Enqueue a new run like an ended one."""
-    value = None if payload is None else json_object(payload)
+    value = None if payload is None else read_json_object(payload)
     with reach.connection() as connection:
         return verdicts([operator.run_again(connection, run_id, terminal_actor(), reason, value)])

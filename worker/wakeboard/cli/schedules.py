@@ -10,7 +10,7 @@ import click
 
 from wakeboard.cli import reach
 from wakeboard.cli.flags import Noun, is_json, reason_option
-from wakeboard.cli.kinds import DAY, DURATION, json_object
+from wakeboard.cli.parameters import read_duration, read_json_object, read_moment_or_day
 from wakeboard.cli.printing import answer, listing, say, verdicts
 from wakeboard.cli.refusals import Wrong
 from wakeboard.cli.types import require_type
@@ -64,7 +64,13 @@ def schedule() -> None:
     default="one",
     help="Fires missed: make up for… [one]",
 )
-@click.option("--grace", type=DURATION, default=60, help="Late by at most this is not missed [60s].")
+@click.option(
+    "--grace",
+    type=read_duration,
+    metavar="DURATION",
+    default=60,
+    help="Late by at most this is not missed [60s].",
+)
 @click.option(
     "--overlap",
     type=click.Choice(["skip", "allow", "wait"]),
@@ -72,7 +78,7 @@ def schedule() -> None:
     help="While the last run has not ended [skip].",
 )
 @click.option("--max-attempts", type=click.IntRange(1, 2**31 - 1), help="Instead of the type's own.")
-@click.option("--timeout", type=DURATION, help="Instead of the type's own.")
+@click.option("--timeout", type=read_duration, metavar="DURATION", help="Instead of the type's own.")
 @click.option("--priority", type=click.IntRange(0, 4), default=2, help="0 (first) to 4 (last) [2].")
 @click.option("--new-type", is_flag=True, help="Allow a type that no worker has registered yet.")
 @reason_option
@@ -87,8 +93,8 @@ def add(
             raise Wrong(f"--user goes with --type {COMMAND_TYPE}: other types run as their worker's user.")
         job_type = command_type(user)
     definition = Definition(
-        name, job_type, cron, json_object(payload), timezone, misfire, round(grace), overlap, max_attempts,
-        timeout, priority,
+        name, job_type, cron, read_json_object(payload), timezone, misfire, round(grace), overlap,
+        max_attempts, timeout, priority,
     )  # fmt: skip
     definition.checked()
     with reach.connection() as connection:
@@ -123,8 +129,20 @@ _verb("remove", definitions.remove, "Remove a schedule; its runs and their histo
 
 @schedule.command()
 @click.argument("name")
-@click.option("--from", "since", type=DAY, help="From this time, or the beginning of this day, on [now].")
-@click.option("--to", "until", type=DAY, help="Up to this time, or the beginning of this day [ten fires].")
+@click.option(
+    "--from",
+    "since",
+    type=read_moment_or_day,
+    metavar="TIME",
+    help="From this time, or the beginning of this day, on [now].",
+)
+@click.option(
+    "--to",
+    "until",
+    type=read_moment_or_day,
+    metavar="TIME",
+    help="Up to this time, or the beginning of this day [ten fires].",
+)
 def preview(name: str, since: datetime | date | None, until: datetime | date | None) -> None:
     """Print when a schedule will fire, and why where a fire is odd: clocks, missing days, either day.
 

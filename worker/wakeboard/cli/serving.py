@@ -12,7 +12,7 @@ from click.globals import pop_context
 
 from wakeboard.cli import reach
 from wakeboard.cli.flags import MISSPELT_TOLD, Verb, settings, settings_alone, tell_misspelt
-from wakeboard.cli.kinds import DURATION
+from wakeboard.cli.parameters import read_duration
 from wakeboard.cli.refusals import Wrong
 from wakeboard.config import certificates, log, stop_signals, streams, working_directory
 from wakeboard.config.settings import Settings
@@ -55,7 +55,13 @@ def worker(types: list[str] | None, name: str | None) -> int:
 
 
 @click.command(cls=Verb, settings=EVERY_SETTING)
-@click.option("--for", "claim_seconds", type=DURATION, help="Claim no longer than this; what runs may end.")
+@click.option(
+    "--for",
+    "claim_seconds",
+    type=read_duration,
+    metavar="DURATION",
+    help="Claim no longer than this; what runs may end.",
+)
 @click.option("--types", callback=_types, metavar="A,B", help="Run these job types alone.")
 def tick(claim_seconds: float | None, types: list[str] | None) -> int:
     """For a crontab line: fire what is due, run until nothing is left, end. Ticks may overlap."""

@@ -8,7 +8,7 @@ import click
 
 from wakeboard.cli import reach
 from wakeboard.cli.flags import Noun, reason_option
-from wakeboard.cli.kinds import END
+from wakeboard.cli.parameters import read_end
 from wakeboard.cli.printing import listing, verdicts
 from wakeboard.cli.refusals import Wrong
 from wakeboard.core.leases import IS_HEARD
@@ -66,7 +66,10 @@ def list_() -> None:
 @types.command()
 @click.argument("name")
 @click.option(
-    "--until", type=END, metavar="TIME", help="End by itself then, or after a duration such as 2h, or never."
+    "--until",
+    type=read_end,
+    metavar="TIME",
+    help="End by itself then, or after a duration such as 2h, or never.",
 )
 @reason_option
 def pause(name: str, until: datetime | float | str | None, reason: str | None) -> int:
@@ -94,7 +97,7 @@ def resume(name: str, reason: str | None) -> int:
     "--for",
     "--until",
     "until",
-    type=END,
+    type=read_end,
     metavar="TIME",
     help="End by itself after a duration such as 2h, or at a time.",
 )
