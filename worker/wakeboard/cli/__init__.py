@@ -45,8 +45,8 @@ ROOMS = {
     "login-link": "people",
     "db": "database",
     "rehearse": "rehearsing",
-    "doctor": "checks",
-    "config": "checks",
+    "doctor": "doctor",
+    "config": "doctor",
 }
 
 

@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Iterator
 from typing import Any
 
-from wakeboard.cli.diagnosis.finding import Finding
+from wakeboard.cli.doctor.finding import Finding
 from wakeboard.cli.siblings import how
 from wakeboard.config.settings import Settings
 from wakeboard.config.working_directory import current

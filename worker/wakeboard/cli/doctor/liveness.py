@@ -1,18 +1,23 @@
-"""The workers and their loops: is anybody there, and who is late."""
+"""The work: who does it, which loops are late, which schedules cannot fire, whose commands root runs."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from wakeboard.cli.diagnosis.finding import Finding
-from wakeboard.cli.reach import Connection, one
+from wakeboard.cli.crontabs import IS_OF_UNKNOWN_USER
+from wakeboard.cli.doctor.finding import Finding, some_of
+from wakeboard.cli.reach import Connection, one, rows
 from wakeboard.core import leases
+from wakeboard.core.builtin_payloads import COMMAND_TYPE, command_type
 from wakeboard.core.leases import IS_HEARD
 from wakeboard.core.time.clock_skew import AHEAD, is_ahead
 from wakeboard.reporting import heartbeats, worker_states
+from wakeboard.reporting.broken_schedules import MOST, broken_schedules
 
 # So many late loops of one process are one trouble, not many.
 MANY_LOOPS = 4
+# So many schedules are told with their reason.
+NAMED = 5
 
 WORKERS = f"""
 SELECT count(*) FILTER (WHERE {IS_HEARD}) AS alive, count(*) FILTER (WHERE NOT {IS_HEARD}) AS silent,
@@ -31,6 +36,16 @@ SELECT (
 """
 UNSERVED = """
 SELECT count(*) AS schedules FROM wakeboard.job_definitions WHERE enabled AND schedule IS NOT NULL
+"""
+# A worker that registers the commands of root is one.
+OF_ROOT = f"""
+SELECT d.name FROM wakeboard.job_definitions AS d
+WHERE {IS_OF_UNKNOWN_USER} AND EXISTS (
+    SELECT FROM wakeboard.workers AS w
+    WHERE w.job_types @> ARRAY['{COMMAND_TYPE}', '{command_type("root")}']
+        AND {worker_states.is_claiming("w")}
+)
+ORDER BY d.name
 """
 
 
@@ -78,6 +93,35 @@ def times(connection: Connection) -> Iterator[Finding]:
     if counts:
         says = f"{AHEAD}. What lies ahead of it counts as past: {counts}."
         yield Finding("times", "warning", says, "A worker puts that right within 10 s. Run: wakeboard worker")
+
+
+def schedules(connection: Connection) -> Iterator[Finding]:
+    """Name the enabled schedules that cannot fire, with the reason of each."""
+    found = broken_schedules(connection)
+    for each in found[:NAMED]:
+        where = f"Correct it on /schedules/{each.name}/edit"
+        correct = "Let the database take its run" if each.is_refused else where
+        mend = f"{correct}, or run: wakeboard schedule pause {each.name}"
+        yield Finding("schedules", "fail", f"{each.name} cannot fire. {each.error}", mend)
+    if len(found) > NAMED:
+        count = f"More than {MOST - NAMED}" if len(found) > MOST else str(len(found) - NAMED)
+        yield Finding("schedules", "fail", f"{count} others cannot either.", "See: wakeboard schedule list")
+    if not found:
+        yield Finding("schedules", "ok", "All that are enabled can fire.")
+
+
+def commands(connection: Connection) -> Iterator[Finding]:
+    """Name the commands that were imported from a crontab without their user and that root runs."""
+    names = [row["name"] for row in rows(connection, OF_ROOT)]
+    if not names:
+        yield Finding("commands", "ok", "None was imported without its user and is run by root.")
+        return
+    yield Finding(
+        "commands",
+        "warning",
+        f"Imported from a crontab without their user, and run by a worker of root: {some_of(names)}.",
+        "Import that crontab again with --system: each gets the user of its line.",
+    )
 
 
 def _by_process(loops: Iterable[heartbeats.Loop]) -> dict[str, list[heartbeats.Loop]]:

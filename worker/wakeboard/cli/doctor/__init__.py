@@ -1,20 +1,25 @@
-"""What ``doctor`` looks at: each check → findings, ok / warning / fail, with the mend. Changes nothing."""
+"""``doctor`` and ``config``: is all in order here, and with which settings. Changes nothing.
+
+Each check yields findings: ok, warning or fail, with what to do.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+import click
 import psycopg
 
-from wakeboard.cli.diagnosis import app, commands, database, indexes, liveness, people, schedules
-from wakeboard.cli.diagnosis.finding import LEVELS, Finding
+from wakeboard.cli.doctor import app, database, indexes, liveness
+from wakeboard.cli.doctor.finding import LEVELS, Finding
+from wakeboard.cli.flags import Verb, is_json, settings
 from wakeboard.cli.misspelt import misspelt
+from wakeboard.cli.printing import answer, listing, say
 from wakeboard.cli.reach import Connection
 from wakeboard.config.settings import Settings
 from wakeboard.database import db
 from wakeboard.database.embedded.errors import EmbeddedError
 
-__all__ = ["LEVELS", "Finding", "examine"]
 # What is asked of the database, in the order in which it is told.
 CHECKS = (
     database.clock,
@@ -25,15 +30,36 @@ CHECKS = (
     liveness.workers,
     liveness.loops,
     liveness.times,
-    people.tokens,
-    schedules.schedules,
-    commands.commands,
+    database.tokens,
+    liveness.schedules,
+    liveness.commands,
 )
 
 
-def examine(settings: Settings) -> list[Finding]:
+@click.command(cls=Verb)
+def doctor() -> int:
+    """Check configuration, database, schema, workers and app; exit code 1 when something fails."""
+    findings = examine(settings())
+    worst = max((finding.level for finding in findings), key=LEVELS.index)
+    if is_json():
+        items = [{"check": f.check, "level": f.level, "says": f.says, "mend": f.mend} for f in findings]
+        answer({"result": worst, "items": items}, "")
+    else:
+        for finding in findings:
+            mend = f" → {finding.mend}" if finding.mend else ""
+            say(f"{finding.level:<8} {finding.check}: {finding.says}{mend}")
+    return 1 if worst == "fail" else 0
+
+
+@click.command(cls=Verb)
+def config() -> None:
+    """List every setting, its value and where it came from; secrets are masked."""
+    listing(settings().rows(), ("name", "value", "origin"), "")
+
+
+def examine(chosen: Settings) -> list[Finding]:
     """Return the findings on everything that can be looked at with these settings."""
-    changed = sum(origin != "default" for origin in settings.origins.values())
+    changed = sum(origin != "default" for origin in chosen.origins.values())
     found = [
         Finding("configuration", "ok", f"Valid; changed from the defaults: {changed} (wakeboard config).")
     ]
@@ -41,18 +67,18 @@ def examine(settings: Settings) -> list[Finding]:
         Finding("configuration", "warning", sentence, "Correct its name, or take it out.")
         for sentence in misspelt()
     ]
-    found += _embedded(settings)
-    found += _database(settings)
-    found += app.app(settings)
+    found += _embedded(chosen)
+    found += _database(chosen)
+    found += app.app(chosen)
     return found
 
 
-def _embedded(settings: Settings) -> Iterator[Finding]:
-    if settings.database_url is not None:
+def _embedded(chosen: Settings) -> Iterator[Finding]:
+    if chosen.database_url is not None:
         return
     from wakeboard.database import embedded
 
-    folder = settings.data_dir
+    folder = chosen.data_dir
     if not folder.exists():
         yield Finding("embedded server", "warning", f"{folder} does not exist yet.", "Run: wakeboard up")
         return
@@ -72,15 +98,15 @@ def _embedded(settings: Settings) -> Iterator[Finding]:
     )
 
 
-def _database(settings: Settings) -> Iterator[Finding]:
-    url = settings.database_url
+def _database(chosen: Settings) -> Iterator[Finding]:
+    url = chosen.database_url
     try:
         if url is None:
             from wakeboard.database import embedded
 
-            if not embedded.is_running(settings.data_dir):
+            if not embedded.is_running(chosen.data_dir):
                 return
-            url = embedded.url(settings.data_dir)
+            url = embedded.url(chosen.data_dir)
         connection = db.connect(url, name="wakeboard doctor")
     except (db.UnfitError, db.RefusedError) as failure:
         # What helps stands in its sentence.

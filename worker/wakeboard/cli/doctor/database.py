@@ -1,4 +1,4 @@
-"""The database itself: its clock, its schema, what this role may do, what holds dead rows back."""
+"""The database: its clock, schema and privileges, what holds dead rows back, tokens without an end."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
-from wakeboard.cli.diagnosis.finding import Finding
+from wakeboard.cli.doctor.finding import Finding, some_of
 from wakeboard.cli.reach import Connection, one, rows
 from wakeboard.database import db, vacuum_blockers
 
@@ -18,8 +18,10 @@ WHERE n.nspname = 'wakeboard' AND c.relkind = 'r'
         AND (c.relname IN ('audit_log', 'alembic_version') OR has_table_privilege(c.oid, 'UPDATE')))
 ORDER BY 1
 """
-
-
+# Tokens that let somebody in for ever.
+ENDLESS = """
+SELECT name FROM wakeboard.tokens WHERE revoked_at IS NULL AND expires_at IS NULL ORDER BY name
+"""
 # Who may make the schema, while there is none.
 MAKES = """
 SELECT to_regnamespace('wakeboard') IS NULL AS absent, current_user AS role, current_database() AS base,
@@ -91,3 +93,17 @@ def transactions(connection: Connection) -> Iterator[Finding]:
         yield Finding("transactions", "warning", says, f"As a superuser: GRANT pg_monitor TO {sight.role}")
     elif not long:
         yield Finding("transactions", "ok", "None is open for long, and nothing else holds dead rows back.")
+
+
+def tokens(connection: Connection) -> Iterator[Finding]:
+    """Name the tokens that never expire: whoever finds such a one in a file keeps the key."""
+    names = [row["name"] for row in rows(connection, ENDLESS)]
+    if not names:
+        yield Finding("tokens", "ok", "None is valid for ever.")
+        return
+    yield Finding(
+        "tokens",
+        "warning",
+        f"Valid until somebody revokes them: {some_of(names)}.",
+        "Replace them (wakeboard token create NAME --role R --days N), then: wakeboard token revoke NAME",
+    )
