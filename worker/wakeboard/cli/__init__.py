@@ -20,7 +20,7 @@ from wakeboard.config.streams import open_closed
 
 INTERRUPTED = 130
 ROOMS = {
-    "up": "serving",
+    "up": "up",
     "worker": "serving",
     "tick": "serving",
     "web": "serving",

@@ -1,4 +1,4 @@
-"""``up``, ``worker``, ``tick``, ``web``: what serves until it is told to stop."""
+"""``worker``, ``tick``, ``web``: what serves until it is told to stop."""
 
 from __future__ import annotations
 
@@ -19,22 +19,6 @@ from wakeboard.config.settings import Settings
 from wakeboard.handlers import run_as
 
 EVERY_SETTING = tuple(entry.name for entry in fields(Settings))
-
-
-@click.command(cls=Verb, settings=EVERY_SETTING)
-@click.option("--port", type=click.IntRange(0, 65535), help="Listen on this port of 127.0.0.1 [8080].")
-@click.option("--demo", is_flag=True, help="With the example shop: jobs with real effects.")
-def up(port: int | None, demo: bool) -> int:
-    """Run all of it on this machine: database, tables, worker with schedules, dashboard. Ctrl-C stops it."""
-    from wakeboard.cli import up as household
-
-    log.never_wait()
-    _need_folder()
-    bind = None if port is None else f"127.0.0.1:{port}"
-    chosen = settings(bind=bind, app="wakeboard.demo" if demo else None)
-    certificates.check(chosen)
-    run_as.check(chosen)
-    return household.run(chosen, demo)
 
 
 def _types(_ctx: click.Context, _parameter: click.Parameter, text: str | None) -> list[str] | None:
@@ -70,7 +54,7 @@ def tick(claim_seconds: float | None, types: list[str] | None) -> int:
     return _supervise(types=types, until_drained=True, claim_seconds=claim_seconds)
 
 
-def _need_folder() -> None:
+def require_folder() -> None:
     """Refuse to serve from a folder that was removed: settings and handlers are looked for in it."""
     if working_directory.current() is None:
         raise Wrong(working_directory.GONE)
@@ -84,7 +68,7 @@ def _leave_command() -> None:
 def _supervise(**how: Any) -> int:
     from wakeboard.runtime.processes import zygote
 
-    _need_folder()
+    require_folder()
     chosen = settings_alone()
     run_as.check(chosen)
     # Before anything is loaded, opened or started that the supervisor alone needs.
@@ -103,7 +87,7 @@ def _supervise(**how: Any) -> int:
 def web() -> None:
     """Run the dashboard alone."""
     log.never_wait()
-    _need_folder()
+    require_folder()
     chosen = settings()
     certificates.check(chosen)
     with stop_signals.interrupting():

@@ -1,4 +1,7 @@
-"""All of it on one machine: database, tables, worker, dashboard, and their end: what ``up`` does."""
+"""``up``: database, tables, worker and dashboard on one machine, each process restarted after a crash.
+
+A process that ends with exit code 2 was used wrongly, which no restart mends.
+"""
 
 from __future__ import annotations
 
@@ -7,28 +10,53 @@ import os
 import signal
 import socket
 import ssl
+import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from types import FrameType
 from urllib.parse import urlsplit
 
+import click
 import psycopg
 
 from wakeboard.accounts.users import create_login_link
 from wakeboard.cli import people, reach
+from wakeboard.cli.flags import Verb, settings
 from wakeboard.cli.printing import answer, tell
 from wakeboard.cli.refusals import Wrong
-from wakeboard.cli.siblings import Family
-from wakeboard.config import stop_signals
+from wakeboard.cli.serving import EVERY_SETTING, require_folder
+from wakeboard.config import certificates, log, stop_signals
 from wakeboard.config.settings import Settings
+from wakeboard.config.working_directory import place
+from wakeboard.core.process.process_tree import die_with_parent
 from wakeboard.database import db
+from wakeboard.handlers import run_as
 
 READY_SECONDS = 60
 LOOK_SECONDS = 0.1
 MORE_SECONDS = 5
+WRONG_USE = 2
+FIRST_WAIT_SECONDS = 1.0
+LONGEST_WAIT_SECONDS = 30.0
+# Whoever lived this long had started well: the next crash is a new story.
+SETTLED_SECONDS = 60.0
+
+
+@click.command(cls=Verb, settings=EVERY_SETTING)
+@click.option("--port", type=click.IntRange(0, 65535), help="Listen on this port of 127.0.0.1 [8080].")
+@click.option("--demo", is_flag=True, help="With the example shop: jobs with real effects.")
+def up(port: int | None, demo: bool) -> int:
+    """Run all of it on this machine: database, tables, worker with schedules, dashboard. Ctrl-C stops it."""
+    log.never_wait()
+    require_folder()
+    bind = None if port is None else f"127.0.0.1:{port}"
+    chosen = settings(bind=bind, app="wakeboard.demo" if demo else None)
+    certificates.check(chosen)
+    run_as.check(chosen)
+    return run(chosen, demo)
 
 
 class Wish:
@@ -48,9 +76,9 @@ class Wish:
             raise stop_signals.Stopped
 
 
-def run(settings: Settings, demo: bool) -> int:
+def run(chosen: Settings, demo: bool) -> int:
     """Start everything, keep it going until a signal, stop it; return the exit code."""
-    settings = replace(settings, bind=free_address(settings.bind))
+    chosen = replace(chosen, bind=free_address(chosen.bind))
     wish = Wish()
     # What nohup has a process ignore stays so. A shell lets everything ignore Ctrl-C that it starts with &: a
     # SIGINT that comes all the same is meant.
@@ -62,16 +90,16 @@ def run(settings: Settings, demo: bool) -> int:
             signal.signal(number, wish.note)
         if stop_signals.was_asked():
             return 0
-        with _database(settings, wish) as url:
+        with _database(chosen, wish) as url:
             try:
-                return _serve(replace(settings, database_url=url), family, wish, demo)
+                return _serve(replace(chosen, database_url=url), family, wish, demo)
             except KeyboardInterrupt:
                 return 0
             finally:
                 wish.is_patient = True
                 asked = wish.times
                 tell("Stopping.")
-                family.stop(settings.shutdown_seconds + MORE_SECONDS, lambda: wish.times > max(1, asked))
+                family.stop(chosen.shutdown_seconds + MORE_SECONDS, lambda: wish.times > max(1, asked))
     except KeyboardInterrupt:
         return 0
     finally:
@@ -103,17 +131,17 @@ def free_address(bind: str) -> str:
 
 
 @contextmanager
-def _database(settings: Settings, wish: Wish) -> Iterator[str]:
+def _database(chosen: Settings, wish: Wish) -> Iterator[str]:
     """Yield the URL of a migrated database; the embedded one is stopped afterwards if it was started here."""
-    if settings.database_url is not None:
-        _migrate(settings.database_url)
-        yield settings.database_url
+    if chosen.database_url is not None:
+        _migrate(chosen.database_url)
+        yield chosen.database_url
         return
     from wakeboard.database import embedded
 
-    was_running = embedded.is_running(settings.data_dir)
+    was_running = embedded.is_running(chosen.data_dir)
     try:
-        server = embedded.start(settings.data_dir, progress=tell)
+        server = embedded.start(chosen.data_dir, progress=tell)
         _migrate(server.url)
         yield server.url
     finally:
@@ -121,7 +149,7 @@ def _database(settings: Settings, wish: Wish) -> Iterator[str]:
         if was_running:
             tell("The embedded database ran before and stays on; to stop it: wakeboard db stop")
         else:
-            tell(embedded.stop(settings.data_dir))
+            tell(embedded.stop(chosen.data_dir))
 
 
 def _migrate(url: str) -> None:
@@ -130,16 +158,16 @@ def _migrate(url: str) -> None:
         tell(f"The schema was brought from {before or 'nothing'} to {after}.")
 
 
-def _serve(settings: Settings, family: Family, wish: Wish, demo: bool) -> int:
-    extra = _prepare_demo(str(settings.database_url)) if demo else []
-    environment = os.environ | settings.environment_variables()
+def _serve(chosen: Settings, family: Family, wish: Wish, demo: bool) -> int:
+    extra = _prepare_demo(str(chosen.database_url)) if demo else []
+    environment = os.environ | chosen.environment_variables()
     # Whoever is interrupted while it starts a process does not know it.
     wish.is_patient = True
     for number, command in enumerate(extra, 1):
         family.add(f"demo's server {number}", command, environment)
     family.add("worker", reach.ourselves("worker"), environment)
     family.add("dashboard", [sys.executable, "-P", "-m", "wakeboard_dashboard"], environment)
-    return _watch(settings, family, wish, people.base_address(settings))
+    return _watch(chosen, family, wish, people.base_address(chosen))
 
 
 def _prepare_demo(url: str) -> list[list[str]]:
@@ -149,7 +177,7 @@ def _prepare_demo(url: str) -> list[list[str]]:
     return prepared
 
 
-def _watch(settings: Settings, family: Family, wish: Wish, address: str) -> int:
+def _watch(chosen: Settings, family: Family, wish: Wish, address: str) -> int:
     """Look after the family until somebody wants an end; print the login link once it can work."""
     deadline, told = time.monotonic() + READY_SECONDS, False
     while not wish.times:
@@ -157,7 +185,7 @@ def _watch(settings: Settings, family: Family, wish: Wish, address: str) -> int:
         if wrong is not None:
             return wrong
         if not told and answers(address):
-            _print_link(str(settings.database_url), address)
+            _print_link(str(chosen.database_url), address)
             told = True
         elif not told and time.monotonic() > deadline:
             tell(f"The dashboard at {address} does not answer yet. When it does: wakeboard login-link")
@@ -197,3 +225,115 @@ def answers(address: str) -> bool:
         return False
     finally:
         connection.close()
+
+
+@dataclass
+class Sibling:
+    """One process and how it fares."""
+
+    name: str
+    command: Sequence[str]
+    environment: Mapping[str, str]
+    process: subprocess.Popen[bytes] | None = None
+    started: float = 0.0
+    due: float = 0.0
+    wait_seconds: float = FIRST_WAIT_SECONDS
+
+    def start(self) -> None:
+        """Start it, in a group of its own so that a Ctrl-C in the terminal reaches us alone."""
+        self.started = time.monotonic()
+        us = os.getpid()
+        self.process = subprocess.Popen(
+            self.command,
+            env=dict(self.environment),
+            # Ours may have been removed since.
+            cwd=place(),
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+            # Should we be killed, it ends as after SIGTERM instead of holding the port for ever.
+            preexec_fn=lambda: die_with_parent(us, signal.SIGTERM),
+        )
+
+    def ended(self) -> int | None:
+        """Return the exit code (negative: a signal) of a process that has just ended, else None."""
+        if self.process is None or not self._has_exited(self.process.pid):
+            return None
+        # Its id is not free before wait(), so this group is still its own.
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        code = self.process.wait()
+        self.process = None
+        return code
+
+    @staticmethod
+    def _has_exited(pid: int) -> bool:
+        return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+
+    def ask(self, signal_number: int) -> None:
+        """Send a signal to the process itself: it knows its own children."""
+        if self.process is not None:
+            with suppress(ProcessLookupError):
+                os.kill(self.process.pid, signal_number)
+
+    def kill(self) -> None:
+        """Kill it with its whole group."""
+        if self.process is not None:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.process.pid, signal.SIGKILL)
+
+
+@dataclass
+class Family:
+    """All of them. ``tell`` gets a sentence when one ends and when it is started again."""
+
+    tell: Callable[[str], None]
+    members: list[Sibling] = field(default_factory=list)
+
+    def add(self, name: str, command: Sequence[str], environment: Mapping[str, str]) -> None:
+        """Start another process called ``name``."""
+        self.members.append(Sibling(name, command, environment))
+        self.members[-1].start()
+
+    def look(self) -> int | None:
+        """Note who ended and start again whose time has come; return 2 when one was used wrongly."""
+        for member in self.members:
+            code = member.ended()
+            if code == WRONG_USE:
+                self.tell(f"The {member.name} cannot run like this; see the line above.")
+                return WRONG_USE
+            if code is not None:
+                self._plan(member, code)
+            elif member.process is None and time.monotonic() >= member.due:
+                member.start()
+        return None
+
+    def _plan(self, member: Sibling, code: int) -> None:
+        if time.monotonic() - member.started > SETTLED_SECONDS:
+            member.wait_seconds = FIRST_WAIT_SECONDS
+        member.due = time.monotonic() + member.wait_seconds
+        self.tell(f"The {member.name} {how(code)}; it starts again in {member.wait_seconds:g} s.")
+        member.wait_seconds = min(LONGEST_WAIT_SECONDS, member.wait_seconds * 2)
+
+    def stop(self, seconds: float, hurry: Callable[[], bool]) -> None:
+        """Ask all to end, wait up to ``seconds`` or until ``hurry()``, kill the rest; nobody is left."""
+        for member in self.members:
+            member.ask(signal.SIGTERM)
+        deadline = time.monotonic() + seconds
+        while any(self._lives(member) for member in self.members):
+            if time.monotonic() > deadline or hurry():
+                for member in self.members:
+                    member.kill()
+                deadline = time.monotonic() + LONGEST_WAIT_SECONDS
+            time.sleep(0.05)
+
+    @staticmethod
+    def _lives(member: Sibling) -> bool:
+        member.ended()
+        return member.process is not None
+
+
+def how(code: int) -> str:
+    """Return how a process ended, in words; a negative ``code`` is a signal."""
+    if code < 0:
+        return f"was killed by {signal.Signals(-code).name}"
+    return f"ended with code {code}"

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from wakeboard.cli.doctor.finding import Finding
-from wakeboard.cli.siblings import how
+from wakeboard.cli.up import how
 from wakeboard.config.settings import Settings
 from wakeboard.config.working_directory import current
 
