@@ -23,7 +23,7 @@ import click
 import psycopg
 
 from wakeboard.accounts.users import create_login_link
-from wakeboard.cli import people, reach
+from wakeboard.cli import accounts, reach
 from wakeboard.cli.flags import Verb, settings
 from wakeboard.cli.printing import answer, tell
 from wakeboard.cli.refusals import Wrong
@@ -167,7 +167,7 @@ def _serve(chosen: Settings, family: Family, wish: Wish, demo: bool) -> int:
         family.add(f"demo's server {number}", command, environment)
     family.add("worker", reach.ourselves("worker"), environment)
     family.add("dashboard", [sys.executable, "-P", "-m", "wakeboard_dashboard"], environment)
-    return _watch(chosen, family, wish, people.base_address(chosen))
+    return _watch(chosen, family, wish, accounts.base_address(chosen))
 
 
 def _prepare_demo(url: str) -> list[list[str]]:
@@ -197,7 +197,7 @@ def _watch(chosen: Settings, family: Family, wish: Wish, address: str) -> int:
 def _print_link(url: str, address: str) -> None:
     try:
         with db.connect(url, name="wakeboard up") as connection:
-            token = create_login_link(connection, people.os_user())
+            token = create_login_link(connection, accounts.os_user())
     except (db.DatabaseError, psycopg.Error) as failure:
         tell(f"Wakeboard is at {address}, but no login link could be made: {failure}")
         return

@@ -12,8 +12,8 @@ from typing import Any
 import click
 
 from wakeboard.cli import reach
+from wakeboard.cli.accounts import os_user
 from wakeboard.cli.flags import Verb, is_json
-from wakeboard.cli.people import os_user
 from wakeboard.cli.printing import answer, say
 from wakeboard.cli.refusals import Wrong
 from wakeboard.core.builtin_payloads import (
