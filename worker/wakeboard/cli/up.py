@@ -41,7 +41,7 @@ MORE_SECONDS = 5
 WRONG_USE = 2
 FIRST_WAIT_SECONDS = 1.0
 LONGEST_WAIT_SECONDS = 30.0
-# Whoever lived this long had started well: the next crash is a new story.
+# A process that ran this long had started well: after its next crash the waits begin anew.
 SETTLED_SECONDS = 60.0
 
 
@@ -59,18 +59,18 @@ def up(port: int | None, demo: bool) -> int:
     return run(chosen, demo)
 
 
-class Wish:
-    """Whether somebody wants an end: once is enough, twice is haste.
+class StopRequests:
+    """Counts the requests to stop: one stops, a second one hurries.
 
-    Until ``is_patient`` the signal interrupts what is going on; afterwards it is only noted.
+    Until ``is_patient`` the signal interrupts what is going on; afterwards it is only counted.
     """
 
     def __init__(self) -> None:
         self.times = 0
         self.is_patient = False
 
-    def note(self, _number: int, _frame: FrameType | None) -> None:
-        """Take a signal."""
+    def count(self, _number: int, _frame: FrameType | None) -> None:
+        """Handle a signal."""
         self.times += 1
         if not self.is_patient:
             raise stop_signals.Stopped
@@ -79,27 +79,27 @@ class Wish:
 def run(chosen: Settings, demo: bool) -> int:
     """Start everything, keep it going until a signal, stop it; return the exit code."""
     chosen = replace(chosen, bind=free_address(chosen.bind))
-    wish = Wish()
+    requests = StopRequests()
     # What nohup has a process ignore stays so. A shell lets everything ignore Ctrl-C that it starts with &: a
     # SIGINT that comes all the same is meant.
     heard = [n for n in stop_signals.STOPS if n != signal.SIGHUP or signal.getsignal(n) is not signal.SIG_IGN]
     before = {number: signal.getsignal(number) for number in heard}
-    family = Family(tell)
+    services = Services(tell)
     try:
         for number in heard:
-            signal.signal(number, wish.note)
+            signal.signal(number, requests.count)
         if stop_signals.was_asked():
             return 0
-        with _database(chosen, wish) as url:
+        with _database(chosen, requests) as url:
             try:
-                return _serve(replace(chosen, database_url=url), family, wish, demo)
+                return _serve(replace(chosen, database_url=url), services, requests, demo)
             except KeyboardInterrupt:
                 return 0
             finally:
-                wish.is_patient = True
-                asked = wish.times
+                requests.is_patient = True
+                asked = requests.times
                 tell("Stopping.")
-                family.stop(chosen.shutdown_seconds + MORE_SECONDS, lambda: wish.times > max(1, asked))
+                services.stop(chosen.shutdown_seconds + MORE_SECONDS, lambda: requests.times > max(1, asked))
     except KeyboardInterrupt:
         return 0
     finally:
@@ -131,7 +131,7 @@ def free_address(bind: str) -> str:
 
 
 @contextmanager
-def _database(chosen: Settings, wish: Wish) -> Iterator[str]:
+def _database(chosen: Settings, requests: StopRequests) -> Iterator[str]:
     """Yield the URL of a migrated database; the embedded one is stopped afterwards if it was started here."""
     if chosen.database_url is not None:
         _migrate(chosen.database_url)
@@ -145,7 +145,7 @@ def _database(chosen: Settings, wish: Wish) -> Iterator[str]:
         _migrate(server.url)
         yield server.url
     finally:
-        wish.is_patient = True
+        requests.is_patient = True
         if was_running:
             tell("The embedded database ran before and stays on; to stop it: wakeboard db stop")
         else:
@@ -158,16 +158,16 @@ def _migrate(url: str) -> None:
         tell(f"The schema was brought from {before or 'nothing'} to {after}.")
 
 
-def _serve(chosen: Settings, family: Family, wish: Wish, demo: bool) -> int:
+def _serve(chosen: Settings, services: Services, requests: StopRequests, demo: bool) -> int:
     extra = _prepare_demo(str(chosen.database_url)) if demo else []
     environment = os.environ | chosen.environment_variables()
     # Whoever is interrupted while it starts a process does not know it.
-    wish.is_patient = True
+    requests.is_patient = True
     for number, command in enumerate(extra, 1):
-        family.add(f"demo's server {number}", command, environment)
-    family.add("worker", reach.ourselves("worker"), environment)
-    family.add("dashboard", [sys.executable, "-P", "-m", "wakeboard_dashboard"], environment)
-    return _watch(chosen, family, wish, accounts.base_address(chosen))
+        services.add(f"demo's server {number}", command, environment)
+    services.add("worker", reach.ourselves("worker"), environment)
+    services.add("dashboard", [sys.executable, "-P", "-m", "wakeboard_dashboard"], environment)
+    return _watch(chosen, services, requests, accounts.base_address(chosen))
 
 
 def _prepare_demo(url: str) -> list[list[str]]:
@@ -177,14 +177,14 @@ def _prepare_demo(url: str) -> list[list[str]]:
     return prepared
 
 
-def _watch(chosen: Settings, family: Family, wish: Wish, address: str) -> int:
-    """Look after the family until somebody wants an end; print the login link once it can work."""
+def _watch(chosen: Settings, services: Services, requests: StopRequests, address: str) -> int:
+    """Keep the services running until a stop is requested; print the login link once it can work."""
     deadline, told = time.monotonic() + READY_SECONDS, False
-    while not wish.times:
-        wrong = family.look()
+    while not requests.times:
+        wrong = services.restart_ended()
         if wrong is not None:
             return wrong
-        if not told and answers(address):
+        if not told and is_healthy(address):
             _print_link(str(chosen.database_url), address)
             told = True
         elif not told and time.monotonic() > deadline:
@@ -206,8 +206,8 @@ def _print_link(url: str, address: str) -> None:
     sys.stdout.flush()
 
 
-def answers(address: str) -> bool:
-    """Tell whether the dashboard at ``address`` is well."""
+def is_healthy(address: str) -> bool:
+    """Return whether the dashboard at ``address`` says that it is well."""
     parts = urlsplit(address)
     host, port = str(parts.hostname), parts.port
     connection: http.client.HTTPConnection
@@ -228,8 +228,8 @@ def answers(address: str) -> bool:
 
 
 @dataclass
-class Sibling:
-    """One process and how it fares."""
+class Service:
+    """One process that ``up`` keeps running."""
 
     name: str
     command: Sequence[str]
@@ -254,7 +254,7 @@ class Sibling:
             preexec_fn=lambda: die_with_parent(us, signal.SIGTERM),
         )
 
-    def ended(self) -> int | None:
+    def reap(self) -> int | None:
         """Return the exit code (negative: a signal) of a process that has just ended, else None."""
         if self.process is None or not self._has_exited(self.process.pid):
             return None
@@ -269,11 +269,11 @@ class Sibling:
     def _has_exited(pid: int) -> bool:
         return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
-    def ask(self, signal_number: int) -> None:
-        """Send a signal to the process itself: it knows its own children."""
+    def terminate(self) -> None:
+        """Send SIGTERM to the process itself: it knows its own children."""
         if self.process is not None:
             with suppress(ProcessLookupError):
-                os.kill(self.process.pid, signal_number)
+                os.kill(self.process.pid, signal.SIGTERM)
 
     def kill(self) -> None:
         """Kill it with its whole group."""
@@ -283,43 +283,43 @@ class Sibling:
 
 
 @dataclass
-class Family:
-    """All of them. ``tell`` gets a sentence when one ends and when it is started again."""
+class Services:
+    """All processes of ``up``. ``tell`` gets a sentence when one ends and when it is started again."""
 
     tell: Callable[[str], None]
-    members: list[Sibling] = field(default_factory=list)
+    members: list[Service] = field(default_factory=list)
 
     def add(self, name: str, command: Sequence[str], environment: Mapping[str, str]) -> None:
         """Start another process called ``name``."""
-        self.members.append(Sibling(name, command, environment))
+        self.members.append(Service(name, command, environment))
         self.members[-1].start()
 
-    def look(self) -> int | None:
-        """Note who ended and start again whose time has come; return 2 when one was used wrongly."""
+    def restart_ended(self) -> int | None:
+        """Note what has ended and start it again when its time has come; return 2 for a wrong use."""
         for member in self.members:
-            code = member.ended()
+            code = member.reap()
             if code == WRONG_USE:
                 self.tell(f"The {member.name} cannot run like this; see the line above.")
                 return WRONG_USE
             if code is not None:
-                self._plan(member, code)
+                self._plan_restart(member, code)
             elif member.process is None and time.monotonic() >= member.due:
                 member.start()
         return None
 
-    def _plan(self, member: Sibling, code: int) -> None:
+    def _plan_restart(self, member: Service, code: int) -> None:
         if time.monotonic() - member.started > SETTLED_SECONDS:
             member.wait_seconds = FIRST_WAIT_SECONDS
         member.due = time.monotonic() + member.wait_seconds
-        self.tell(f"The {member.name} {how(code)}; it starts again in {member.wait_seconds:g} s.")
+        self.tell(f"The {member.name} {describe_exit(code)}; it starts again in {member.wait_seconds:g} s.")
         member.wait_seconds = min(LONGEST_WAIT_SECONDS, member.wait_seconds * 2)
 
     def stop(self, seconds: float, hurry: Callable[[], bool]) -> None:
-        """Ask all to end, wait up to ``seconds`` or until ``hurry()``, kill the rest; nobody is left."""
+        """Terminate all, wait up to ``seconds`` or until ``hurry()``, and kill the rest."""
         for member in self.members:
-            member.ask(signal.SIGTERM)
+            member.terminate()
         deadline = time.monotonic() + seconds
-        while any(self._lives(member) for member in self.members):
+        while any(self._is_running(member) for member in self.members):
             if time.monotonic() > deadline or hurry():
                 for member in self.members:
                     member.kill()
@@ -327,12 +327,12 @@ class Family:
             time.sleep(0.05)
 
     @staticmethod
-    def _lives(member: Sibling) -> bool:
-        member.ended()
+    def _is_running(member: Service) -> bool:
+        member.reap()
         return member.process is not None
 
 
-def how(code: int) -> str:
+def describe_exit(code: int) -> str:
     """Return how a process ended, in words; a negative ``code`` is a signal."""
     if code < 0:
         return f"was killed by {signal.Signals(-code).name}"

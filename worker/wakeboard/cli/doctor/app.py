@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from wakeboard.cli.doctor.finding import Finding
-from wakeboard.cli.up import how
+from wakeboard.cli.up import describe_exit
 from wakeboard.config.settings import Settings
 from wakeboard.config.working_directory import current
 
@@ -75,4 +75,4 @@ def _import(module: str) -> dict[str, Any] | None:
         errors.seek(0)
         lines = errors.read().decode(errors="replace").strip().splitlines()
         last = f": {lines[-1]}" if lines else " without a word"
-        return {"failure": f"the process that tried it {how(code)}{last}"}
+        return {"failure": f"the process that tried it {describe_exit(code)}{last}"}
