@@ -16,7 +16,7 @@ from psycopg.rows import dict_row
 
 from wakeboard.bulk import rules
 from wakeboard.core.states import Status
-from wakeboard.reporting.filters.pages import Page, read_ids, read_page
+from wakeboard.reporting.filters.pages import SearchPage, read_ids, read_page
 from wakeboard.reporting.filters.runs import states_of
 from wakeboard.reporting.filters.search import Start, search
 from wakeboard.reporting.filters.values import LARGEST_ID, Asked
@@ -140,7 +140,7 @@ def _page(
     as_of: datetime,
     limit: int,
     below: int | None = None,
-) -> Page:
+) -> SearchPage:
     """Return the newest runs of ``asked`` in ``states``, of one window of the search."""
     narrowed = Asked({**asked.values, "status": tuple(states)}, asked.texts)
     start = None if below is None else Start(below)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
@@ -25,6 +25,7 @@ from wakeboard.core.builtin_payloads import (
 )
 from wakeboard.core.time.zones import check_timezone
 from wakeboard.database.audit import terminal_actor
+from wakeboard.database.read import read_all
 from wakeboard.queue import definitions
 from wakeboard.queue.definitions import DefinitionError
 from wakeboard.reporting import worker_states
@@ -53,14 +54,22 @@ SELECT EXISTS (
 """
 
 
-@dataclass(frozen=True, slots=True)
-class _Import:
+class KnownCommand(NamedTuple):
+    """A schedule of a command that is there already."""
+
+    name: str
+    job_type: str
+    ok_codes: list[int] | None
+    is_of_unknown_user: bool
+
+
+class Import(NamedTuple):
     """What is there already, and how lines are taken."""
 
     connection: reach.Connection
     reason: str
     ok_codes: list[int] | None
-    known: list[reach.Row] = field(default_factory=list)
+    known: list[KnownCommand]
 
 
 def _codes(_ctx: click.Context, _parameter: click.Parameter, text: str | None) -> list[int] | None:
@@ -96,9 +105,8 @@ def import_crontab(
     except ValueError as wrong:
         raise Wrong(str(wrong)) from wrong
     with reach.connection() as connection, connection.transaction(force_rollback=dry_run):
-        how = _Import(
-            connection, OF_THE_SYSTEM if system else OF_A_PERSON, ok_codes, reach.rows(connection, COMMANDS)
-        )
+        known = read_all(connection, COMMANDS, KnownCommand)
+        how = Import(connection, OF_THE_SYSTEM if system else OF_A_PERSON, ok_codes, known)
         items = [_take(how, line) for line in lines if line.kind in ("taken", "refused")]
         users = _users(connection, items) if system else []
     for line in lines:
@@ -119,7 +127,7 @@ def _read(file: str) -> str:
     return read_crontab(data, name)
 
 
-def _take(how: _Import, line: Line) -> dict[str, Any]:
+def _take(how: Import, line: Line) -> dict[str, Any]:
     if line.definition is None:
         unit = {} if line.unit is None else {"unit": line.unit}
         return {"line": line.number, "result": "refused", "name": None, "says": line.reason, **unit}
@@ -146,21 +154,21 @@ def _take(how: _Import, line: Line) -> dict[str, Any]:
     }
 
 
-def _there(how: _Import, line: Line) -> tuple[str, Any]:
+def _there(how: Import, line: Line) -> tuple[str, list[int] | None]:
     """Return the name that a line's definition has already, or will have, and its exit codes there.
 
     One of its user comes first, else one that was imported without a user, which the line gives its own.
     """
     assert line.definition is not None
     job_type = line.definition.job_type
-    of_its_user = [row for row in how.known if row["job_type"] == job_type]
-    of_unknown_user = [row for row in how.known if row["is_of_unknown_user"]]
-    for rows in (of_its_user, of_unknown_user):
+    of_its_user = [each for each in how.known if each.job_type == job_type]
+    of_unknown_user = [each for each in how.known if each.is_of_unknown_user]
+    for commands in (of_its_user, of_unknown_user):
         for mark in line.marks:
-            for row in rows:
-                if row["name"].endswith(mark):
-                    how.known.remove(row)
-                    return row["name"], row["ok_codes"]
+            for known in commands:
+                if known.name.endswith(mark):
+                    how.known.remove(known)
+                    return known.name, known.ok_codes
     return line.definition.name, None
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 from urllib.parse import quote, urlencode
 from zoneinfo import ZoneInfo
 
@@ -17,6 +17,9 @@ from wakeboard.cli.printing import answer, cell, listing, say, tell, verdicts
 from wakeboard.cli.refusals import Wrong
 from wakeboard.cli.runs import read_filters
 from wakeboard.database.audit import terminal_actor
+
+if TYPE_CHECKING:
+    from wakeboard.bulk.matching import Preview
 
 OPERATION_ID = click.argument("operation_id", metavar="ID", type=id_reader("an operation"))
 COLUMNS = (
@@ -71,7 +74,7 @@ def show(operation_id: int) -> None:
     _print(found)
 
 
-def _print(found: dict[str, Any]) -> None:
+def _print(found: reach.Row) -> None:
     if is_json():
         answer(found, "")
         return
@@ -135,7 +138,7 @@ def start_(
         return verdicts([start(connection, asked, found.matched.ids, terminal_actor(), reason)])
 
 
-def _tell(found: Any) -> None:
+def _tell(found: Preview) -> None:
     """Say what would happen, on standard error: the answer is the operation."""
     states = ", ".join(f"{runs} {state}" for state, runs in found.states.items())
     tell(f"{found.verb}: {found.moves} runs" + (f" ({states})." if states else "."))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import date, datetime, timedelta
-from typing import Any
 from zoneinfo import ZoneInfo
 
 import click
@@ -14,6 +14,7 @@ from wakeboard.cli.parameters import read_duration, read_json_object, read_momen
 from wakeboard.cli.printing import answer, listing, say, verdicts
 from wakeboard.cli.refusals import Wrong
 from wakeboard.cli.types import require_type
+from wakeboard.core.answer import Answer
 from wakeboard.core.builtin_payloads import COMMAND_TYPE, command_type, command_user
 from wakeboard.core.time.cron import Cron, check_timezone
 from wakeboard.database.audit import terminal_actor
@@ -112,7 +113,7 @@ def list_() -> None:
         listing(reach.rows(connection, LIST), COLUMNS, "There are no schedules.", as_of=now)
 
 
-def _verb(name: str, move: Any, text: str) -> None:
+def _verb(name: str, move: Callable[..., Answer], text: str) -> None:
     @schedule.command(name, help=text)
     @click.argument("name")
     @reason_option

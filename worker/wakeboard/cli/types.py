@@ -75,12 +75,15 @@ def list_() -> None:
 def pause(name: str, until: datetime | float | str | None, reason: str | None) -> int:
     """Claim no more runs of a type; what runs goes on. Once more with --until moves the end."""
     with reach.connection() as connection:
-        end: datetime | moves.Same | None = "same"
-        if isinstance(until, float):
-            end = reach.database_now(connection) + timedelta(seconds=until)
-        elif until is not None:
-            end = until if isinstance(until, datetime) else None
+        end: datetime | moves.Same | None = "same" if until is None else _moment_of(connection, until)
         return verdicts([moves.pause(connection, name, terminal_actor(), reason, until=end)])
+
+
+def _moment_of(connection: reach.Connection, until: datetime | float | str | None) -> datetime | None:
+    """Return when a pause ends, as ``read_end`` reads it: None for one that lasts until it is resumed."""
+    if isinstance(until, float):
+        return reach.database_now(connection) + timedelta(seconds=until)
+    return until if isinstance(until, datetime) else None
 
 
 @types.command()
@@ -105,9 +108,7 @@ def resume(name: str, reason: str | None) -> int:
 def hold(until: datetime | float | str | None, reason: str | None) -> int:
     """Pause all types that are not paused; what runs goes on. Those alone are let go together."""
     with reach.connection() as connection:
-        if isinstance(until, float):
-            until = reach.database_now(connection) + timedelta(seconds=until)
-        end = until if isinstance(until, datetime) else None
+        end = _moment_of(connection, until)
         return verdicts([pause_all.hold(connection, terminal_actor(), reason, until=end)])
 
 

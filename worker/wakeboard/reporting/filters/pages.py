@@ -14,7 +14,7 @@ from wakeboard.reporting.filters.search import Search
 _DIALECT = dialect.dialect()  # type: ignore[no-untyped-call]
 
 
-class Page(NamedTuple):
+class SearchPage(NamedTuple):
     """Rows that match, newest first, and the id ``below`` which the next page begins, None at the end.
 
     ``is_cut``: the search stopped at the end of its window, with rows left that were not looked at.
@@ -32,14 +32,14 @@ class Page(NamedTuple):
 
 def read_page(
     connection: psycopg.Connection[Any], found: Search, limit: int, below: int | None = None
-) -> Page:
+) -> SearchPage:
     """Return up to ``limit`` rows of ``found``, from below the id ``below`` on."""
     statement = found.statement if below is None else found.statement.where(found.id < below)
     rows = read_select(connection, statement.order_by(*found.newest_first).limit(limit + 1))
     if len(rows) > limit:
-        return Page(rows[:limit], rows[max(0, limit - 1)]["id"])
+        return SearchPage(rows[:limit], rows[max(0, limit - 1)]["id"])
     last = [] if found.end is None else read_select(connection, found.end)
-    return Page(rows, last[0]["id"], is_cut=True) if last else Page(rows)
+    return SearchPage(rows, last[0]["id"], is_cut=True) if last else SearchPage(rows)
 
 
 def read_select(connection: psycopg.Connection[Any], statement: Select[Any]) -> list[dict[str, Any]]:
