@@ -11,7 +11,7 @@ from tests.worker import test_liveness as liveness_rows
 from wakeboard.accounts import sessions, throttle
 from wakeboard.accounts.throttle import TooManyAttempts
 from wakeboard.alerts.rule_state import Memory, judge
-from wakeboard.cli.doctor import liveness as diagnosis
+from wakeboard.cli.commands.doctor import liveness as diagnosis
 from wakeboard.core import leases
 from wakeboard.core.states import Role
 from wakeboard.database.audit import Actor

@@ -1,4 +1,4 @@
-"""The command line: ``wakeboard …``, ``python -m wakeboard …``. A file per noun, loaded when it is asked for.
+"""The command line: ``wakeboard …``, ``python -m wakeboard …``. A module per noun, loaded when asked for.
 
 Commands translate words into calls of functions elsewhere and answers into lines; they decide nothing.
 Exit code 0: done. 1: failed. 2: wrong use. 130: Ctrl-C.
@@ -73,7 +73,7 @@ class Root(Noun):
         """Return the command ``cmd_name``, None when there is none."""
         if cmd_name not in COMMANDS:
             return None
-        module = import_module(f"wakeboard.cli.{COMMANDS[cmd_name][0]}")
+        module = import_module(f"wakeboard.cli.commands.{COMMANDS[cmd_name][0]}")
         found = getattr(module, cmd_name.replace("-", "_"))
         assert isinstance(found, click.Command)
         return found

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 import click
 import psycopg
 
-from wakeboard.cli.doctor import app, database, indexes, liveness
-from wakeboard.cli.doctor.finding import LEVELS, Finding
+from wakeboard.cli.commands.doctor import app, database, indexes, liveness
+from wakeboard.cli.commands.doctor.finding import LEVELS, Finding
 from wakeboard.cli.flags import Verb, is_json, settings
 from wakeboard.cli.misspelt import misspelt
 from wakeboard.cli.printing import answer, listing, say

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from wakeboard.cli.doctor.finding import Finding, some_of
-from wakeboard.cli.import_crontab import IS_OF_UNKNOWN_USER
+from wakeboard.cli.commands.doctor.finding import Finding, some_of
+from wakeboard.cli.commands.import_crontab import IS_OF_UNKNOWN_USER
 from wakeboard.cli.reach import Connection, one, rows
 from wakeboard.core import leases
 from wakeboard.core.builtin_payloads import COMMAND_TYPE, command_type

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import click
 
 from wakeboard.cli import reach
-from wakeboard.cli.accounts import os_user
+from wakeboard.cli.commands.accounts import os_user
 from wakeboard.cli.flags import Verb, is_json
 from wakeboard.cli.printing import answer, say
 from wakeboard.cli.refusals import Wrong

@@ -9,8 +9,8 @@ import tempfile
 from collections.abc import Iterator
 from typing import Any
 
-from wakeboard.cli.doctor.finding import Finding
-from wakeboard.cli.up import describe_exit
+from wakeboard.cli.commands.doctor.finding import Finding
+from wakeboard.cli.commands.up import describe_exit
 from wakeboard.config.settings import Settings
 from wakeboard.config.working_directory import current
 

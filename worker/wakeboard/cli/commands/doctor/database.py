@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
-from wakeboard.cli.doctor.finding import Finding, some_of
+from wakeboard.cli.commands.doctor.finding import Finding, some_of
 from wakeboard.cli.reach import Connection, one, rows
 from wakeboard.database import db, vacuum_blockers
 

@@ -23,11 +23,12 @@ import click
 import psycopg
 
 from wakeboard.accounts.users import create_login_link
-from wakeboard.cli import accounts, reach
+from wakeboard.cli import reach
+from wakeboard.cli.commands import accounts
+from wakeboard.cli.commands.serving import EVERY_SETTING, require_folder
 from wakeboard.cli.flags import Verb, settings
 from wakeboard.cli.printing import answer, tell
 from wakeboard.cli.refusals import Wrong
-from wakeboard.cli.serving import EVERY_SETTING, require_folder
 from wakeboard.config import certificates, log, stop_signals
 from wakeboard.config.settings import Settings
 from wakeboard.config.working_directory import place

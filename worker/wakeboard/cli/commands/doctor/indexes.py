@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from wakeboard.cli.doctor.finding import Finding
+from wakeboard.cli.commands.doctor.finding import Finding
 from wakeboard.cli.reach import Connection, rows
 from wakeboard.database import db
 from wakeboard.maintenance.indexes import bloat, state
