@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from wakeboard.cli import ROOMS
+from wakeboard.cli import COMMANDS
 from wakeboard.core.states import MOVES, STATES
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -34,4 +34,4 @@ def test_every_command_the_documents_show_is_a_command() -> None:
     pages = [README, *(page.read_text() for page in (ROOT / "docs").glob("*.md"))]
     shown = {word for page in pages for word in re.findall(r"(?:^|`)wakeboard ([a-z-]+)", page, re.MULTILINE)}
     assert shown
-    assert shown - set(ROOMS) == set()
+    assert shown - set(COMMANDS) == set()

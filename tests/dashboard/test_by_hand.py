@@ -244,7 +244,7 @@ def test_types_are_let_go_together_though_the_audit_log_has_forgotten_that_they_
         assert client.post(f"/types/{name}/pause", headers=JSON).status_code == 200
     assert client.post("/everything/hold", headers=JSON).get_json()["changed"] is True
     with connection.transaction():
-        connection.execute("SET LOCAL wakeboard.maintenance.retention = 'on'")
+        connection.execute("SET LOCAL wakeboard.retention = 'on'")
         connection.execute("DELETE FROM wakeboard.audit_log")
     assert 'id="let-go"' in client.get("/types").get_data(as_text=True)
     asked = client.get("/everything/let-go").get_data(as_text=True)

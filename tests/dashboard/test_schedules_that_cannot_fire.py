@@ -11,7 +11,7 @@ from tests.conftest import Connection
 from tests.dashboard.conftest import assert_fragments_match
 from tests.factories import a_definition, a_worker, rows
 from tests.worker.refusing import refuse
-from wakeboard.cli.diagnosis.schedules import schedules as doctor
+from wakeboard.cli.commands.doctor.liveness import schedules as doctor
 from wakeboard.schedules import scheduler
 
 JSON = {"Accept": "application/json"}

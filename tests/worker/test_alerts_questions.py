@@ -23,8 +23,8 @@ from wakeboard.alerts import statements
 from wakeboard.alerts.checks import ask
 from wakeboard.alerts.finding import Finding
 from wakeboard.core.rule_types import KINDS
+from wakeboard.reporting.broken_schedules import BROKEN
 from wakeboard.schedules import scheduler
-from wakeboard.schedules.broken_schedules import UNFIREABLE
 
 HOSTILE = "<img src=x onerror=alert(1)>\u202e\"'"
 
@@ -343,7 +343,7 @@ def test_no_question_walks_a_large_table(large: Connection, kind: str) -> None:
         "dead_runs": statements.DEAD,
         "failures_rise": statements.USUAL,
         "missed_runs": statements.MISSED,
-        "cannot_fire": UNFIREABLE,
+        "cannot_fire": BROKEN,
         "stuck_leases": statements.STUCK,
     }[kind]
     assert look(large, kind).sentence

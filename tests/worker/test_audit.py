@@ -171,11 +171,11 @@ def test_no_row_is_changed_or_removed(request: pytest.FixtureRequest, statement:
 def test_retention_alone_may_remove_old_rows(connection: Connection) -> None:
     record(connection, Actor("alice", Role.ADMIN, "web"), "run.retry")
     with connection.transaction():
-        connection.execute("SET LOCAL wakeboard.maintenance.retention = 'on'")
+        connection.execute("SET LOCAL wakeboard.retention = 'on'")
         connection.execute("DELETE FROM wakeboard.audit_log")
     assert log(connection) == []
     with connection.transaction(force_rollback=True), pytest.raises(psycopg.errors.InsufficientPrivilege):
-        connection.execute("SET LOCAL wakeboard.maintenance.retention = 'on'")
+        connection.execute("SET LOCAL wakeboard.retention = 'on'")
         record(connection, Actor("alice", Role.ADMIN, "web"), "run.retry")
         connection.execute("UPDATE wakeboard.audit_log SET actor = 'x'")
 

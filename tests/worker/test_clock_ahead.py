@@ -11,7 +11,7 @@ from tests.worker import test_liveness as liveness_rows
 from wakeboard.accounts import sessions, throttle
 from wakeboard.accounts.throttle import TooManyAttempts
 from wakeboard.alerts.rule_state import Memory, judge
-from wakeboard.cli.diagnosis import liveness as diagnosis
+from wakeboard.cli.commands.doctor import liveness as diagnosis
 from wakeboard.core import leases
 from wakeboard.core.states import Role
 from wakeboard.database.audit import Actor
@@ -19,7 +19,7 @@ from wakeboard.maintenance.retention import state as retention
 from wakeboard.queue import operator
 from wakeboard.reporting import heartbeats, worker_states
 from wakeboard.runtime.duties.clock import SLICE, Clock
-from wakeboard.schedules import sayings, scheduler
+from wakeboard.schedules import code_schedules, scheduler
 
 ADMIN = Actor("ada", Role.ADMIN, "cli")
 AHEAD = (timedelta(hours=1), timedelta(hours=6), timedelta(days=400))
@@ -261,10 +261,10 @@ def test_an_operation_that_lies_ahead_is_looked_at(connection: Connection) -> No
 
 def test_the_code_of_a_worker_that_lies_ahead_says_nothing_any_more(connection: Connection) -> None:
     a_worker(connection, "w1", job_types=["mail"], code_schedules='{"mail": ["* * * * *", null]}')
-    said = sayings.Said("* * * * *")
-    assert sayings.is_said(connection, "mail", said)
+    declared = code_schedules.Declaration("* * * * *")
+    assert code_schedules.is_declared(connection, "mail", declared)
     be_ahead(connection, timedelta(hours=6))
-    assert not sayings.is_said(connection, "mail", said)
+    assert not code_schedules.is_declared(connection, "mail", declared)
 
 
 @pytest.mark.parametrize("reminds", [0.0, 3600.0])

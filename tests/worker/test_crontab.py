@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wakeboard.schedules.crontab import CommandDefinition, Line, parse_crontab, split_command
+from wakeboard.queue.definitions import Definition
+from wakeboard.schedules.crontab import Line, parse_crontab, split_command
 
 REALISTIC = """\
 # m h  dom mon dow   command
@@ -38,13 +39,13 @@ def only(text: str, **options: Any) -> Line:
     return read(text, **options)[-1]
 
 
-def taken(text: str, **options: Any) -> CommandDefinition:
+def taken(text: str, **options: Any) -> Definition:
     line = only(text, **options)
     assert line.definition is not None, line.reason
     return line.definition
 
 
-def run(definition: CommandDefinition) -> str:
+def run(definition: Definition) -> str:
     payload = definition.payload
     done = subprocess.run(
         payload["argv"],
@@ -95,6 +96,7 @@ def test_a_taken_line_runs_as_cron_would_run_it() -> None:
         "misfire": "none",
         "grace_seconds": 300,
         "overlap": "skip",
+        "priority": 2,
         "max_attempts": 1,
         "timeout_seconds": 86_400,
     }

@@ -27,7 +27,7 @@ OTHERS = (
 
 
 def run_in_removed_folder(
-    folder: Path, *words: str, database: str, module: str = "worker"
+    folder: Path, *words: str, database: str, module: str = "wakeboard"
 ) -> subprocess.CompletedProcess[str]:
     """Run a command in a folder that is removed before the command begins."""
     folder.mkdir()
@@ -51,7 +51,7 @@ def test_what_serves_says_in_one_sentence_that_its_folder_is_gone(
 
 
 def test_the_dashboard_as_a_module_says_that_its_folder_is_gone(shared_database: str, tmp_path: Path) -> None:
-    ended = run_in_removed_folder(tmp_path / "gone", database=shared_database, module="dashboard")
+    ended = run_in_removed_folder(tmp_path / "gone", database=shared_database, module="wakeboard_dashboard")
     assert (ended.returncode, ended.stderr.count("\n")) == (2, 1), ended.stderr
 
 
@@ -80,7 +80,7 @@ def test_up_restarts_its_worker_and_web_its_processes_although_their_folder_is_g
         web = next(
             each
             for each in psutil.Process(up.pid).children()
-            if each.pid != found[0] and "dashboard" in each.cmdline()
+            if each.pid != found[0] and "wakeboard_dashboard" in each.cmdline()
         )
         wait_until(lambda: len(web.children()) == WORKERS, 30, "the dashboard has its processes")
         killed = web.children()

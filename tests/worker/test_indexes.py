@@ -20,7 +20,7 @@ from tests.conftest import Connection
 from tests.factories import a_run, a_type, claim, rows
 from tests.middleman import between
 from tests.processes import ROOT, run_wakeboard, surroundings, wait_until
-from wakeboard.cli.diagnosis.indexes import bloated_ones
+from wakeboard.cli.commands.doctor.indexes import bloated_ones
 from wakeboard.database import db
 from wakeboard.maintenance.indexes import rebuild, state
 from wakeboard.maintenance.indexes.bloat import HOT, bloated, leftovers

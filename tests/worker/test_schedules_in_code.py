@@ -12,13 +12,13 @@ import pytest
 from tests.factories import Connection, rows
 from tests.worker.refusing import refuse
 from wakeboard.config import log
+from wakeboard.core.job_options import schedule_names
 from wakeboard.core.states import Role
 from wakeboard.database.audit import Actor
 from wakeboard.queue import definitions
 from wakeboard.queue.definitions import Definition
 from wakeboard.queue.editing import edit
 from wakeboard.schedules import code_schedules
-from wakeboard.schedules.registered import names_of
 
 ADMIN = Actor("ada", Role.ADMIN, "cli")
 
@@ -56,7 +56,7 @@ def zone_of(connection: Connection, name: str) -> str:
 def forget(connection: Connection) -> None:
     """Remove every audit row, as retention does after years."""
     with connection.transaction():
-        connection.execute("SET LOCAL wakeboard.maintenance.retention = 'on'")
+        connection.execute("SET LOCAL wakeboard.retention = 'on'")
         connection.execute("DELETE FROM wakeboard.audit_log")
 
 
@@ -97,7 +97,7 @@ def test_what_is_there_keeps_its_name(connection: Connection) -> None:
     publish(connection, ("send.report", "@hourly"))
     assert definitions_of(connection) == {"send-report": ("send.report", "@hourly")}
     publish(connection, ("send.report", "@daily"), ("send-report", "@weekly"))
-    other = names_of("send-report")[1]
+    other = schedule_names("send-report")[1]
     assert definitions_of(connection) == {
         "send-report": ("send.report", "@daily"),
         other: ("send-report", "@weekly"),

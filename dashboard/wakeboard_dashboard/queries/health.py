@@ -1,4 +1,4 @@
-"""What the probes ask: are all duties of all live processes on time, is anybody there, how much was done."""
+"""What the probes ask: how much was done. Who is late or missing is ``wakeboard.reporting.heartbeats``."""
 
 from __future__ import annotations
 
@@ -9,10 +9,7 @@ from sqlalchemy import Connection, func, select, text, union_all
 
 from wakeboard.core.states import FAILURES, Status, sql_list
 from wakeboard.database.tables import job_types, statistics_deltas, statistics_rollups
-from wakeboard.reporting import heartbeats
-from wakeboard.reporting.heartbeats import Loop
 from wakeboard.reporting.hourly_rollups import hour_of
-from wakeboard.schedules.broken_schedules import UNFIREABLE
 from wakeboard_dashboard.queries import types
 
 # Types that programs name in their rows, but no worker ever registered, are few of them or none: see
@@ -58,21 +55,6 @@ _LONGEST = f"""
 SELECT coalesce(extract(epoch FROM now() - min(r.started_at)), 0)::float8
 FROM wakeboard.job_runs AS r WHERE r.status = '{Status.RUNNING.value}'
 """
-
-
-def duties(connection: Connection) -> list[Loop]:
-    """Return the loops of every process that is not known to be gone; see ``reporting.heartbeats``."""
-    return [Loop(*row) for row in connection.exec_driver_sql(heartbeats.LOOPS)]
-
-
-def abandoned(connection: Connection) -> bool:
-    """Return whether schedules are enabled and no worker or tick came for three minutes."""
-    return bool(connection.exec_driver_sql(heartbeats.ABANDONED).scalar_one())
-
-
-def unfireable(connection: Connection) -> int:
-    """Return how many enabled schedules cannot fire, at most one more than ``broken_schedules.MOST``."""
-    return len(connection.exec_driver_sql(UNFIREABLE).all())
 
 
 def _ago(seconds: float) -> Any:

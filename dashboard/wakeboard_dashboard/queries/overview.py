@@ -34,7 +34,7 @@ from wakeboard.database.tables import (
     workers,
 )
 from wakeboard.reporting import worker_states
-from wakeboard.schedules.broken_schedules import IS_UNFIREABLE
+from wakeboard.reporting.broken_schedules import IS_BROKEN
 from wakeboard_dashboard.queries.effects import IS_UNCONFIRMED
 from wakeboard_dashboard.queries.fixed import fixed
 from wakeboard_dashboard.queries.running import standing
@@ -172,7 +172,7 @@ def _counts(*, left_out: Sequence[str] = ()) -> Select[Any]:
         "schedules_missed": select(
             func.count(missed.limit(CAP + 1).subquery().c.definition_id.distinct())
         ).scalar_subquery(),
-        "unfireable": _capped(select(job_definitions.c.id).where(text(IS_UNFIREABLE))),
+        "unfireable": _capped(select(job_definitions.c.id).where(text(IS_BROKEN))),
         "unconfirmed": _capped(select(effects.c.id).where(IS_UNCONFIRMED)),
         "paused": _capped(select(job_types.c.name).where(job_types.c.paused_at.is_not(None))),
         **{column.name: column for column in here.c},

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 
 from sqlalchemy import Connection, RowMapping
 
-from wakeboard.database import vacuum_blockers
 from wakeboard.maintenance.indexes import state
 
 MOST_REFUSED = 10_000
@@ -94,21 +93,6 @@ def server(connection: Connection) -> RowMapping:
     ``unrebuilt`` says which bloated index the workers' role may not rebuild, None when it may.
     """
     row = _one(connection, SERVER)
-    assert row is not None
-    return row
-
-
-def holders(connection: Connection) -> list[vacuum_blockers.Holder]:
-    """Return what may hold dead rows back, of what this role may see: the oldest transaction comes first."""
-    return [
-        vacuum_blockers.Holder(**row)
-        for row in connection.exec_driver_sql(vacuum_blockers.HOLDERS).mappings()
-    ]
-
-
-def sight(connection: Connection) -> RowMapping:
-    """Return whether this role sees all sessions (``sees_all``), its name, and how many are ``hidden``."""
-    row = _one(connection, vacuum_blockers.SIGHT)
     assert row is not None
     return row
 

@@ -10,8 +10,9 @@ from typing import Any
 from flask import Blueprint, Response, jsonify
 
 from wakeboard.database import db
+from wakeboard.reporting import heartbeats
+from wakeboard.reporting.broken_schedules import broken_schedules
 from wakeboard.reporting.heartbeats import Loop
-from wakeboard_dashboard.queries import health
 from wakeboard_dashboard.web.connection import as_of, reading, writing
 from wakeboard_dashboard.web.scopes import Scope, scoped
 
@@ -39,10 +40,10 @@ def readyz() -> tuple[Response, int]:
 @scoped(Scope.NO_TYPE)
 def statusz() -> tuple[Response, int]:
     """Say whether every duty of every live process is on time, and whether all schedules are kept."""
-    duties = health.duties(reading())
-    abandoned = health.abandoned(reading())
+    duties = heartbeats.loops(reading())
+    abandoned = heartbeats.is_abandoned(reading())
     late = [loop for loop in duties if loop.late]
-    unfireable = health.unfireable(reading())
+    unfireable = len(broken_schedules(reading()))
     wrong = (
         ("no worker or tick came for 3 minutes", abandoned),
         ("the database's clock was ahead", any(loop.is_ahead for loop in late)),

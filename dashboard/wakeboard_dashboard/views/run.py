@@ -16,7 +16,7 @@ from wakeboard.core.leases import NAMES, STATES, takeover
 from wakeboard.core.states import CLAIMABLE, VERBS, Status, Verb, allowed
 from wakeboard.core.text.redaction import redact
 from wakeboard.database.tables import job_attempts, job_runs
-from wakeboard.reporting.diagnosis.reasons import Reason
+from wakeboard.reporting.diagnosis.reasons import Reason, waiting
 from wakeboard_dashboard.charts.lanes import lanes
 from wakeboard_dashboard.charts.tree import tree
 from wakeboard_dashboard.pages import baselines
@@ -25,7 +25,6 @@ from wakeboard_dashboard.pages.not_found import missing
 from wakeboard_dashboard.queries import leases
 from wakeboard_dashboard.queries import run as query
 from wakeboard_dashboard.queries.long_running import is_overlong
-from wakeboard_dashboard.queries.waiting import waiting
 from wakeboard_dashboard.text.attempt import after
 from wakeboard_dashboard.text.changes import hidden
 from wakeboard_dashboard.text.formats import pretty, visible

@@ -10,10 +10,10 @@ from flask import Blueprint, abort, g
 from markupsafe import Markup
 from sqlalchemy import RowMapping
 
+from wakeboard.core.job_options import schedule_names
 from wakeboard.core.text.redaction import redact
 from wakeboard.database.tables import job_definitions
 from wakeboard.queue import definitions
-from wakeboard.schedules import registered
 from wakeboard_dashboard.charts.marks import marks
 from wakeboard_dashboard.pages.live import add_page, rows_twin
 from wakeboard_dashboard.pages.not_found import missing
@@ -139,7 +139,7 @@ def _said_in_code(definition: RowMapping) -> str | None:
     """
     said: str | None = definition["code_schedule"]
     zone = definition["code_timezone"] or definition["timezone"]
-    is_its = definition["name"] in registered.names_of(definition["job_type"])
+    is_its = definition["name"] in schedule_names(definition["job_type"])
     if said is None or not is_its or (said, zone) == (definition["schedule"], definition["timezone"]):
         return None
     return said if zone == definition["timezone"] else f"{said} in {zone}"

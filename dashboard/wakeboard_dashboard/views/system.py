@@ -18,11 +18,12 @@ from wakeboard.config.settings import HIDDEN, PREFIX, Settings
 from wakeboard.core.states import Role
 from wakeboard.core.text.redaction import redact
 from wakeboard.core.text.sanitize import first_line
-from wakeboard.database import db
+from wakeboard.database import db, vacuum_blockers
 from wakeboard.database.db import DatabaseError
 from wakeboard.database.vacuum_blockers import Holder
+from wakeboard.reporting import heartbeats
 from wakeboard_dashboard.pages.live import add_page
-from wakeboard_dashboard.queries import health, system, workers
+from wakeboard_dashboard.queries import system, workers
 from wakeboard_dashboard.text import formats
 from wakeboard_dashboard.web import params
 from wakeboard_dashboard.web.connection import as_of, database, looking, reading
@@ -80,7 +81,7 @@ def find() -> dict[str, Any]:
 def find_loops() -> dict[str, Any]:
     """Return the loops, late ones first."""
     params.from_request()
-    loops = [asdict(loop) for loop in health.duties(reading())]
+    loops = [asdict(loop) for loop in heartbeats.loops(reading())]
     loops = [
         loop | {"last_error": loop_error(loop["last_error"]), "numbers": redact(loop["numbers"])}
         for loop in loops
@@ -100,12 +101,12 @@ def find_server() -> dict[str, Any]:
     folder, unrebuilt = server.pop("data_folder"), server.pop("unrebuilt")
     server["is_embedded"] = folder is not None and Path(folder).is_relative_to(_own_settings().data_dir)
     server["address"] = _address() if _may_act() else None
-    holders = [_shown(holder) for holder in system.holders(reading())]
+    holders = [_shown(holder) for holder in vacuum_blockers.holders(reading())]
     found = {
         "server": server,
         "oldest_transaction": _oldest(holders),
         "holders": holders,
-        "sight": system.sight(reading()),
+        "sight": vacuum_blockers.sight(reading())._asdict(),
         "replicas": system.replicas(reading()),
         "pages_replica": pages_replica() if database().pages is not database().primary else None,
         "installation": system.installation(reading()),

@@ -10,6 +10,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
+from wakeboard.reporting import heartbeats
 from wakeboard_dashboard.queries import alerts, health, leases, overview, types
 from wakeboard_dashboard.web.connection import as_of, reading
 
@@ -110,7 +111,7 @@ def _loops() -> Metric:
         "Time since a background duty last succeeded.",
         labels=["process", "loop"],
     )
-    for loop in health.duties(reading()):
+    for loop in heartbeats.loops(reading()):
         # Nobody knows when it was where the database's clock was ahead: longer ago than anybody allows.
         ago = inf if loop.is_ahead else (as_of() - loop.last_success_at).total_seconds()
         family.add_metric([loop.process_id, loop.name], ago)

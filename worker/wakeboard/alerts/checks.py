@@ -13,8 +13,8 @@ from wakeboard.alerts.finding import NAMED, Finding, name_of
 from wakeboard.alerts.statements import CAP
 from wakeboard.core.builtin_payloads import command_user, workers_for
 from wakeboard.core.time.durations import format_duration
+from wakeboard.reporting.broken_schedules import broken_schedules
 from wakeboard.reporting.heartbeats import SILENCE_SECONDS, is_abandoned, late_loops
-from wakeboard.schedules.broken_schedules import UNFIREABLE
 
 Connection = psycopg.Connection[Any]
 HOUR = 3600.0
@@ -190,11 +190,11 @@ def _counted(
     return Finding(False, says(total) if total else nothing, total, limit, "count")
 
 
-def _cannot_fire(connection: Connection, settings: Settings) -> Finding:
-    rows = _rows(connection, UNFIREABLE, settings)
+def _cannot_fire(connection: Connection, _settings: Settings) -> Finding:
+    rows = broken_schedules(connection)
     if not rows:
         return Finding(False, "All enabled schedules can fire.", 0, 1, "count")
-    names = tuple(row[0] for row in rows[:NAMED])
+    names = tuple(row.name for row in rows[:NAMED])
     listed = ", ".join(name_of(name) for name in names)
     others = f" and {len(rows) - NAMED} more" if len(rows) > NAMED else ""
     sentence = (

@@ -8,21 +8,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 import psycopg
 from psycopg.rows import dict_row
-from sqlalchemy import Select
-from sqlalchemy.dialects.postgresql import psycopg as dialect
 
 from wakeboard.bulk import rules
 from wakeboard.core.states import Status
+from wakeboard.reporting.filters.pages import SearchPage, read_ids, read_page
 from wakeboard.reporting.filters.runs import states_of
-from wakeboard.reporting.filters.search import Search, Start, search
+from wakeboard.reporting.filters.search import Start, search
 from wakeboard.reporting.filters.values import LARGEST_ID, Asked
 
 Connection = psycopg.Connection[Any]
-_DIALECT = dialect.dialect()  # type: ignore[no-untyped-call]
 
 # Filters that no index serves look at so many windows of reporting.filters.search.WINDOW runs, newest first.
 WINDOWS = 5
@@ -119,17 +118,13 @@ def matching(
     if not states:
         return Matched([])
     ids: list[int] = []
-    start = None if highest is None else Start(min(highest + 1, LARGEST_ID))
+    below = None if highest is None else min(highest + 1, LARGEST_ID)
     for _ in range(WINDOWS):
-        found = _search(connection, asked, states, as_of, start)
-        statement = found.statement if start is None else found.statement.where(found.id < start.id)
-        ids += _ids(connection, statement.order_by(*found.newest_first).limit(rules.MOST_RUNS + 1 - len(ids)))
-        if len(ids) > rules.MOST_RUNS:
-            return Matched(ids[: rules.MOST_RUNS], is_all=False)
-        last = None if found.end is None else next(iter(_ids(connection, found.end)), None)
-        if last is None:
-            return Matched(ids)
-        start = Start(last)
+        page = _page(connection, asked, states, as_of, rules.MOST_RUNS - len(ids), below)
+        ids += page.ids
+        if not page.is_cut:
+            return Matched(ids, is_all=page.below is None)
+        below = page.below
     return Matched(ids, is_all=False, looked=True)
 
 
@@ -138,15 +133,19 @@ def _base(asked: Asked) -> Sequence[str]:
     return states_of(asked) or [state.value for state in Status]
 
 
-def _search(
-    connection: Connection, asked: Asked, states: Sequence[str], as_of: datetime, start: Start | None = None
-) -> Search:
+def _page(
+    connection: Connection,
+    asked: Asked,
+    states: Sequence[str],
+    as_of: datetime,
+    limit: int,
+    below: int | None = None,
+) -> SearchPage:
+    """Return the newest runs of ``asked`` in ``states``, of one window of the search."""
     narrowed = Asked({**asked.values, "status": tuple(states)}, asked.texts)
-
-    def ids_of(statement: Select[Any]) -> Sequence[Any]:
-        return [row["id"] for row in _rows(connection, statement)]
-
-    return search(narrowed, as_of, ids_of, start=start)
+    start = None if below is None else Start(below)
+    found = search(narrowed, as_of, partial(read_ids, connection), start=start)
+    return read_page(connection, found, limit, below)
 
 
 def _left_by_state(
@@ -155,13 +154,10 @@ def _left_by_state(
     """Return how many match in each of the ``states``, counted up to CAP and in one window."""
     found = []
     for state in states:
-        searched = _search(connection, asked, [state], as_of)
-        newest = searched.statement.order_by(*searched.newest_first).limit(CAP + 1)
-        ids = _ids(connection, newest)
-        is_cut = searched.end is not None and bool(_ids(connection, searched.end))
-        if ids or is_cut:
-            more = len(ids) > CAP or is_cut
-            found.append(Left("state", min(len(ids), CAP), state, more, ids[:EXAMPLES]))
+        page = _page(connection, asked, [state], as_of, CAP)
+        if page.rows or page.is_cut:
+            more = page.below is not None
+            found.append(Left("state", len(page.rows), state, more, page.ids[:EXAMPLES]))
     return found
 
 
@@ -204,14 +200,3 @@ def _judged(
 
 def _first(key: tuple[str, str | None]) -> tuple[str, int, str | None]:
     return key[0], 0, key[1]
-
-
-def _ids(connection: Connection, statement: Select[Any]) -> list[int]:
-    return [int(row["id"]) for row in _rows(connection, statement)]
-
-
-def _rows(connection: Connection, statement: Select[Any]) -> list[dict[str, Any]]:
-    """Return the rows of a statement that SQLAlchemy writes and psycopg runs."""
-    compiled = statement.compile(dialect=_DIALECT, compile_kwargs={"render_postcompile": True})
-    with connection.cursor(row_factory=dict_row) as cursor:
-        return cursor.execute(str(compiled).encode(), compiled.params).fetchall()

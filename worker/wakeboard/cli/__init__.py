@@ -1,4 +1,4 @@
-"""The command line: ``wakeboard …``, ``python -m wakeboard …``. A file per noun, loaded when it is asked for.
+"""The command line: ``wakeboard …``, ``python -m wakeboard …``. A module per noun, loaded when asked for.
 
 Commands translate words into calls of functions elsewhere and answers into lines; they decide nothing.
 Exit code 0: done. 1: failed. 2: wrong use. 130: Ctrl-C.
@@ -14,71 +14,83 @@ import click
 
 from wakeboard.cli.flags import Noun
 from wakeboard.cli.printing import complain
-from wakeboard.cli.summaries import SUMMARIES
 from wakeboard.config import stop_signals
 from wakeboard.config.streams import open_closed
 
 INTERRUPTED = 130
-ROOMS = {
-    "up": "serving",
-    "worker": "serving",
-    "tick": "serving",
-    "web": "serving",
-    "enqueue": "enqueuing",
-    "runs": "runs",
-    "run": "runs",
-    "retry": "verbs",
-    "cancel": "verbs",
-    "again": "verbs",
-    "operations": "operations",
-    "leases": "leases",
-    "release": "leases",
-    "schedule": "schedules",
-    "import-crontab": "crontabs",
-    "types": "types",
-    "workers": "workers",
-    "effects": "effects",
-    "alerts": "alerts",
-    "audit": "auditing",
-    "user": "people",
-    "token": "people",
-    "login-link": "people",
-    "db": "database",
-    "rehearse": "rehearsing",
-    "doctor": "checks",
-    "config": "checks",
+# Each command: the module that has it, and its line on the first help page, for which no module is imported.
+COMMANDS = {
+    "up": ("up", "Run all of it on this machine: database, tables, worker with schedules, dashboard."),
+    "worker": ("serving", "Run a worker: it claims runs, fires schedules and takes over what others lost."),
+    "tick": ("serving", "For a crontab line: fire what is due, run until nothing is left, end."),
+    "web": ("serving", "Run the dashboard alone."),
+    "enqueue": ("runs", "Enqueue a run of TYPE and print its id."),
+    "runs": ("runs", "List runs, newest first."),
+    "run": ("runs", "Show a run: its state, why it waits, its attempts and who did what to it."),
+    "retry": ("runs", "Make runs due now: out of a backoff, or back from dead and cancelled."),
+    "cancel": ("runs", "Cancel runs: waiting and dead ones at once, running ones are asked to stop."),
+    "again": ("runs", "Enqueue a new run like an ended one."),
+    "operations": ("operations", "One move on many runs: start, list, show, pause, resume, abort."),
+    "leases": ("leases", "List running runs and how their leases stand."),
+    "release": ("leases", "Take runs from a worker that is silent or whose lease has ended."),
+    "schedule": ("schedules", "Schedules: add, list, preview, run, pause, resume, remove."),
+    "import-crontab": (
+        "import_crontab",
+        "Make a schedule of each line of FILE (- for standard input); a second time nothing changes.",
+    ),
+    "types": ("types", "Job types: list, pause, resume, hold, let-go, limit, keep."),
+    "workers": ("workers", "Workers: list, drain, undrain, stop."),
+    "effects": ("effects", "Unconfirmed effects of once(): list, settle."),
+    "alerts": ("alerts", "Alert rules: list, test, silence, edit, on, off."),
+    "audit": ("audit", "List who did what, newest first."),
+    "user": ("accounts", "People who sign in: add, list, role, passwd, disable, enable."),
+    "token": ("accounts", "API tokens: create, list, revoke."),
+    "login-link": ("accounts", "Print a fresh login link: single use, 15 minutes, the role admin."),
+    "db": ("database", "The database: upgrade, check, url, shell, backup, restore, fence, stop."),
+    "rehearse": (
+        "rehearse",
+        (
+            "Rehearse the worst day: 100 receipts by real mail, 20 refused at first, a worker stopped, "
+            "one killed."
+        ),
+    ),
+    "doctor": (
+        "doctor",
+        "Check configuration, database, schema, workers and app; exit code 1 when something fails.",
+    ),
+    "config": ("doctor", "List every setting, its value and where it came from; secrets are masked."),
 }
 
 
-class House(Noun):
-    """The root: its commands are imported one by one, so that a worker process carries no other's modules."""
+class Root(Noun):
+    """The root group. It imports a command when that is asked for: a worker carries no other code."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names in the order of the help page."""
-        return list(ROOMS)
+        return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Return the command ``cmd_name``, None when there is none."""
-        if cmd_name not in ROOMS:
+        if cmd_name not in COMMANDS:
             return None
-        room = import_module(f"wakeboard.cli.{ROOMS[cmd_name]}")
-        found = getattr(room, cmd_name.replace("-", "_"))
+        module = import_module(f"wakeboard.cli.commands.{COMMANDS[cmd_name][0]}")
+        found = getattr(module, cmd_name.replace("-", "_"))
         assert isinstance(found, click.Command)
         return found
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the commands with a line about each, without importing them."""
-        room = formatter.width - 6 - max(map(len, ROOMS))
+        width = formatter.width - 6 - max(map(len, COMMANDS))
         with formatter.section("Commands"):
-            formatter.write_dl([(name, _within(SUMMARIES[name], room)) for name in ROOMS])
+            formatter.write_dl([(name, _cut(line, width)) for name, (_, line) in COMMANDS.items()])
 
 
-def _within(line: str, room: int) -> str:
-    """Return ``line``, cut at a word where there is no room for it."""
-    return line if len(line) <= room else line[: room - 2].rsplit(" ", 1)[0] + "..."
+def _cut(line: str, width: int) -> str:
+    """Return ``line``, cut at a word where it is longer than ``width``."""
+    return line if len(line) <= width else line[: width - 2].rsplit(" ", 1)[0] + "..."
 
 
-@click.group(cls=House, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.group(cls=Root, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(package_name="wakeboard", message="%(version)s")
 def cli() -> None:
     """Wakeboard: background work on PostgreSQL, and a window onto it.

@@ -6,16 +6,17 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from typing import Any
 
 import psycopg
-from psycopg.rows import dict_row
 
 from wakeboard.cli.flags import settings
 from wakeboard.cli.printing import tell
 from wakeboard.config.settings import Settings
 from wakeboard.core.text.tolerant_types import make_readable
 from wakeboard.database import db
+from wakeboard.database.read import read_all
 
 Connection = psycopg.Connection[Any]
 Row = dict[str, Any]
@@ -61,14 +62,21 @@ def connection() -> Iterator[Connection]:
 
 def rows(opened: Connection, statement: str, values: Row | None = None) -> list[Row]:
     """Return the rows of ``statement`` as dictionaries."""
-    with opened.cursor(row_factory=dict_row) as cursor:
-        return cursor.execute(statement.encode(), values or {}).fetchall()
+    return read_all(opened, statement, dict, values)
 
 
 def one(opened: Connection, statement: str, values: Row | None = None) -> Row | None:
     """Return the first row of ``statement`` as a dictionary, None when there is none."""
     found = rows(opened, statement, values)
     return found[0] if found else None
+
+
+def database_now(opened: Connection) -> datetime:
+    """Return the database's clock."""
+    row = one(opened, "SELECT now() AS now")
+    assert row is not None
+    now: datetime = row["now"]
+    return now
 
 
 def ourselves(*arguments: str) -> list[str]:

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import math
 import re
+from hashlib import blake2b
 
 from wakeboard.core.errors.backoff import DEFAULT_BACKOFF, Backoff
 from wakeboard.core.time.durations import parse_duration
 
 NAME_CHARACTERS = 200
+SCHEDULE_NAME_CHARACTERS = 100
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f]")
 
 
@@ -114,3 +116,13 @@ def zone(name: str, schedule: str | None, value: object) -> str | None:
     except ValueError as error:
         raise ValueError(f"Job type {name!r}: timezone={value!r} cannot be: {error}") from None
     return value
+
+
+def schedule_names(job_type: str) -> tuple[str, str]:
+    """Return the name of the schedule that the code of a type declares, and its name where that is taken.
+
+    Of the type ``send.report``: ``send-report``, ``send-report-`` and six digits that its own name gives.
+    """
+    plain = re.sub(r"[^a-z0-9_-]+", "-", job_type.lower()).strip("-")[:SCHEDULE_NAME_CHARACTERS] or "schedule"
+    digits = blake2b(job_type.encode("utf-8", "replace"), digest_size=3).hexdigest()
+    return plain, f"{plain[: SCHEDULE_NAME_CHARACTERS - len(digits) - 1]}-{digits}"

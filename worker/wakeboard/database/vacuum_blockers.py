@@ -7,8 +7,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
+from typing import TYPE_CHECKING, NamedTuple
 
 from wakeboard.core.time.durations import format_duration
+from wakeboard.database.read import read_all
+
+if TYPE_CHECKING:
+    from wakeboard.database.read import Connection
 
 # No transaction of ours lives longer: a statement of ours ends after 30 s, and so does a session of ours that
 # idles inside a transaction (see database.db). What is open for longer is somebody else's, or a handler's.
@@ -115,3 +120,21 @@ class Holder:
         if self.kind == "slot":
             return f"If no standby will come back for it: SELECT pg_drop_replication_slot('{quoted}')"
         return "A long query runs there, with hot_standby_feedback: end that query on the standby."
+
+
+class Sight(NamedTuple):
+    """What the role ``role`` sees of other roles' sessions: all of them, or all but ``hidden``."""
+
+    sees_all: bool
+    role: str
+    hidden: int
+
+
+def holders(connection: Connection) -> list[Holder]:
+    """Return what may hold dead rows back, of what this role may see: the oldest transaction comes first."""
+    return read_all(connection, HOLDERS, Holder)
+
+
+def sight(connection: Connection) -> Sight:
+    """Return what this role sees of other roles' sessions."""
+    return read_all(connection, SIGHT, Sight)[0]

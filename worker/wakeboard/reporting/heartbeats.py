@@ -1,8 +1,7 @@
 """Who is late: every loop of every process against the database's clock, and whether anybody is there at all.
 
 A healthy-looking process whose listener or scheduler died silently is the commonest outage of job systems;
-here it is a row that grows old. Reads only. The texts are plain SQL, so that the dashboard asks the same
-question through its own connection.
+here it is a row that grows old. Reads only.
 """
 
 from __future__ import annotations
@@ -10,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
-
-import psycopg
+from typing import TYPE_CHECKING, Any
 
 from wakeboard.core.leases import IS_HEARD, is_heard
 from wakeboard.core.time.clock_skew import is_ahead, is_before, is_since, latest
+from wakeboard.database.read import read_all, read_flag
+
+if TYPE_CHECKING:
+    from wakeboard.database.read import Connection
 
 # A loop is late after missing three rounds and this much more, so that one slow statement is no alarm.
 MARGIN_SECONDS = 5
@@ -110,17 +111,16 @@ class Loop:
     is_ahead: bool
 
 
-def loops(connection: psycopg.Connection[Any]) -> list[Loop]:
+def loops(connection: Connection) -> list[Loop]:
     """Return the loops of every process that is not known to be gone, by process and name."""
-    return [Loop(*row) for row in connection.execute(LOOPS.encode()).fetchall()]
+    return read_all(connection, LOOPS, Loop)
 
 
-def late_loops(connection: psycopg.Connection[Any]) -> list[Loop]:
+def late_loops(connection: Connection) -> list[Loop]:
     """Return the loops that missed three rounds, of processes that are not known to be gone."""
-    return [Loop(*row) for row in connection.execute(LATE_LOOPS.encode()).fetchall()]
+    return read_all(connection, LATE_LOOPS, Loop)
 
 
-def is_abandoned(connection: psycopg.Connection[Any]) -> bool:
+def is_abandoned(connection: Connection) -> bool:
     """Return whether schedules are enabled and no worker or tick came for three minutes."""
-    row = connection.execute(ABANDONED.encode()).fetchone()
-    return bool(row and row[0])
+    return read_flag(connection, ABANDONED)

@@ -1,82 +1,184 @@
-"""Schedules that code registers with ``@job(schedule=…)``: written when a worker starts, or while it goes on.
+"""Schedules declared in code: what ``@job(schedule=…)`` declares becomes the definition of its job type.
 
-What is written, and what of an operator's stays, is decided by ``wakeboard.schedules.registered``.
+A declaration is applied once, when its type has never had it before. One that the type has had before (an old
+worker beside new ones, or a release that was taken back) is applied again only when no live worker declares
+the latest one any more, and only where no person has changed or removed the schedule since. A definition that
+a person made is never touched. One that the code no longer declares goes on firing, with a warning.
+
+The type remembers its declarations in ``job_types.said_in_code``. A worker publishes its own in
+``workers.code_schedules``. One process at a time decides, so that a change is made and logged once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
 
 import psycopg
+from psycopg.rows import class_row
 
 from wakeboard.config import log
+from wakeboard.core.answer import Answer
+from wakeboard.core.job_options import schedule_names
 from wakeboard.core.text.sanitize import first_line
+from wakeboard.core.time.clock_skew import is_since
+from wakeboard.database.audit import ENGINE
 from wakeboard.database.db import LOCKED
 from wakeboard.database.poison_rows import is_refusal, reason
-from wakeboard.schedules import registered, sayings
-from wakeboard.schedules.sayings import NOTHING_SAID, Said
+from wakeboard.queue.definitions import Definition, DefinitionError, create
+from wakeboard.queue.editing import edit
+from wakeboard.queue.operator import Connection
+
+Policies = Sequence[Mapping[str, Any]]
+# The newest so many declarations of a type are remembered.
+MOST_REMEMBERED = 50
+# A worker that was not seen for so long declares nothing any more; a tick comes as often as its crontab says.
+WORKER_SECONDS, TICK_SECONDS = 180, 900
+
+DECIDE_ALONE = "SELECT pg_advisory_xact_lock(7229190504)"
+HISTORY = (
+    "SELECT name, said_in_code FROM wakeboard.job_types WHERE name = ANY(%s) AND said_in_code IS NOT NULL"
+)
+REMEMBER = """
+INSERT INTO wakeboard.job_types AS t (name, said_in_code) VALUES (%(name)s, %(history)s::jsonb)
+ON CONFLICT (name) DO UPDATE SET said_in_code = excluded.said_in_code
+"""
+# A worker that has the type and publishes no schedule for it declares that it has none.
+IS_DECLARED = f"""
+SELECT EXISTS (
+    SELECT FROM wakeboard.workers AS w
+    WHERE %(name)s = ANY(w.job_types) AND w.code_schedules IS NOT NULL
+        AND w.code_schedules -> %(name)s IS NOT DISTINCT FROM %(declared)s::jsonb
+        AND CASE WHEN w.is_tick THEN {is_since("w.seen_at", TICK_SECONDS)}
+            ELSE w.stopped_at IS NULL AND {is_since("w.seen_at", WORKER_SECONDS)} END
+)
+"""
+# The code made it when the latest audit row without anything before is the engine's.
+EXISTING = """
+SELECT d.name, d.job_type, d.schedule, d.timezone, (
+    SELECT a.source = 'engine' FROM wakeboard.audit_log AS a
+    WHERE a.target_type = 'schedule' AND a.target_id = d.name AND a.action = 'schedule.edit'
+        AND a.before IS NULL AND a.result = 'done'
+    ORDER BY a.id DESC LIMIT 1
+) AS is_of_code
+FROM wakeboard.job_definitions AS d WHERE d.name = ANY(%s) ORDER BY array_position(%s, d.name)
+"""
 
 
-def sync(connection: psycopg.Connection[Any], policies: Sequence[Mapping[str, Any]]) -> Sequence[str]:
-    """Write the definition of each type registered with ``@job(schedule=…)`` when its code says another.
+class DefinitionLocked(DefinitionError):
+    """Another transaction holds the definition: the declaration may be written later."""
 
-    Another than was applied last, that is: what an operator has edited or removed stays so, and whether it is
-    enabled is never touched (the whole rule: ``wakeboard.schedules.registered``). One that the code has no
-    longer stays too, with a warning: nobody knows here whether a person relies on it. For a worker that
-    starts. Returns the types whose definition another transaction holds: they are for ``resync``.
+
+class Declaration(NamedTuple):
+    """The schedule that code declares for a type: cron text or None, and the zone if the code names one."""
+
+    schedule: str | None
+    timezone: str | None = None
+
+
+class Existing(NamedTuple):
+    """A definition under a name that the type's own may have; ``is_of_code`` is None without an audit row."""
+
+    name: str
+    job_type: str
+    schedule: str | None
+    timezone: str
+    is_of_code: bool | None
+
+    def after(self, declared: Declaration, before: Declaration) -> Existing:
+        """Return this definition as ``declared`` wants it.
+
+        The zone is the code's to change where the code names one, or did ``before``.
+        """
+        zone = declared.timezone or ("UTC" if before.timezone else self.timezone)
+        return self._replace(schedule=declared.schedule, timezone=zone)
+
+
+NO_SCHEDULE = Declaration(None)
+
+
+def declarations(policies: Policies) -> dict[str, Declaration]:
+    """Return what the code declares for each type that it registers."""
+    return {each["name"]: Declaration(each.get("schedule"), each.get("timezone")) for each in policies}
+
+
+def as_published(policies: Policies) -> str:
+    """Return the JSON that a worker's row has about its code: each type with a schedule, and what it is."""
+    declared = declarations(policies)
+    return json.dumps({name: one for name, one in declared.items() if one.schedule is not None})
+
+
+def sync(connection: psycopg.Connection[Any], policies: Policies) -> Sequence[str]:
+    """Write what the code declares and did not declare last. For a worker that starts.
+
+    Returns the types whose definition another transaction holds: ``resync`` tries them again.
     """
-    said, known = _said_and_known(connection, policies)
-    names = [name for name, one in said.items() if one != _last(known.get(name))]
-    return _write_said(connection, said, names)
+    declared = declarations(policies)
+    history = _history(connection, declared)
+    return _write_each(
+        connection, declared, [name for name, one in declared.items() if one != _latest(history[name])]
+    )
 
 
 def resync(
-    connection: psycopg.Connection[Any], policies: Sequence[Mapping[str, Any]], locked: Sequence[str] = ()
+    connection: psycopg.Connection[Any], policies: Policies, locked: Sequence[str] = ()
 ) -> Sequence[str]:
-    """Write what the code says once more, where nobody says the newer any more. For a worker that goes on.
+    """Write older declarations again where no worker declares the latest any more. For a worker that goes on.
 
     So a release that is taken back is applied when the last worker of the newer one has gone. Code without
-    any schedule has nothing to write, and asks nothing. Types that were ``locked`` are tried again; returns
-    those that still are.
+    any schedule asks nothing. Types that were ``locked`` are tried again; returns those that still are.
     """
     if not locked and not any(policy.get("schedule") for policy in policies):
         return ()
-    said, known = _said_and_known(connection, policies)
-    again = [
-        name
-        for name, one in said.items()
-        if one != _last(known.get(name)) and (name in locked or one in known.get(name, ()))
-    ]
-    return _write_said(connection, said, again)
+    declared = declarations(policies)
+    history = _history(connection, declared)
+    return _write_each(
+        connection,
+        declared,
+        [
+            name
+            for name, one in declared.items()
+            if one != _latest(history[name]) and (name in locked or one in history[name])
+        ],
+    )
 
 
-def _said_and_known(
-    connection: psycopg.Connection[Any], policies: Sequence[Mapping[str, Any]]
-) -> tuple[dict[str, Said], dict[str, list[Said]]]:
-    said = sayings.of_policies(policies)
-    return said, sayings.remembered(connection, list(said))
+def is_declared(connection: Connection, job_type: str, declared: Declaration) -> bool:
+    """Return whether a live worker, or a tick of the last quarter of an hour, declares this for the type."""
+    published = None if declared.schedule is None else json.dumps(declared)
+    row = connection.execute(IS_DECLARED, {"name": job_type, "declared": published}).fetchone()
+    return bool(row and row[0])
 
 
-def _last(known: Sequence[Said] | None) -> Said:
-    return known[-1] if known else NOTHING_SAID
+def _history(connection: Connection, job_types: Iterable[str]) -> dict[str, list[Declaration]]:
+    """Return by type what its code has declared so far, latest last."""
+    names = list(job_types)
+    known = dict(connection.execute(HISTORY, (names,)).fetchall())
+    return {name: [Declaration(*each) for each in known.get(name, ())] for name in names}
 
 
-def _write_said(
-    connection: psycopg.Connection[Any], said: Mapping[str, Said], names: Sequence[str]
+def _latest(history: Sequence[Declaration]) -> Declaration:
+    return history[-1] if history else NO_SCHEDULE
+
+
+def _write_each(
+    connection: psycopg.Connection[Any], declared: Mapping[str, Declaration], job_types: Iterable[str]
 ) -> list[str]:
-    """Write what the code says of ``names``; one that is refused hurts no other.
+    """Write the declarations of ``job_types``; one that is refused stops no other.
 
     Returns those that are left for later: after one that another transaction holds no other is waited for.
+    A type that is called as its schedule will be chooses its name first, whatever order the code has.
     """
     locked: list[str] = []
-    for name in registered.in_order(names):
+    for name in sorted(job_types, key=lambda name: (schedule_names(name)[0] != name, name)):
         if locked:
             locked.append(name)
             continue
         try:
-            registered.write(connection, name, said[name])
-        except (registered.DefinitionLocked, *LOCKED) as held:
+            _write(connection, name, declared[name])
+        except (DefinitionLocked, *LOCKED) as held:
             locked.append(name)
             log.warn("A registered schedule is written later.", job_type=name, error=first_line(held))
         except ValueError as wrong:
@@ -86,3 +188,120 @@ def _write_said(
                 raise
             log.warn("A registered schedule was refused.", job_type=name, error=reason(refused))
     return locked
+
+
+def _write(connection: Connection, job_type: str, declared: Declaration) -> None:
+    """Apply a declaration if it is to be applied, and remember it.
+
+    Raises DefinitionError for a text that cannot be, or where both names are taken, and DefinitionLocked,
+    which is one, where it may be tried again; neither is remembered.
+    """
+    with connection.transaction():
+        connection.execute(DECIDE_ALONE)
+        history = _history(connection, [job_type])[job_type]
+        latest = _latest(history)
+        if declared == latest or (declared in history and is_declared(connection, job_type, latest)):
+            return
+        log_it = _apply(connection, job_type, declared, history)
+        remembered = [*(one for one in history if one != declared), declared][-MOST_REMEMBERED:]
+        connection.execute(REMEMBER, {"name": job_type, "history": json.dumps(remembered)})
+    if log_it is not None:
+        log_it()
+
+
+def _apply(
+    connection: Connection, job_type: str, declared: Declaration, history: Sequence[Declaration]
+) -> Callable[[], None] | None:
+    """Create, change or leave the type's definition; return what logs that once it is committed."""
+    names = list(schedule_names(job_type))
+    with connection.cursor(row_factory=class_row(Existing)) as cursor:
+        taken = cursor.execute(EXISTING, (names, names)).fetchall()
+    of_type = [each for each in taken if each.job_type == job_type]
+    last = next((one for one in reversed(history) if one.schedule is not None), NO_SCHEDULE)
+    if declared.schedule is None:
+        return partial(_warn_of_undeclared, [each for each in of_type if each.schedule == last.schedule])
+    is_new = declared not in history
+    own = next((each for each in of_type if _is_of_code(each, last)), None)
+    if own is not None and (is_new or own == own.after(last, NO_SCHEDULE)):
+        return _change(connection, own, own.after(declared, last))
+    if of_type:
+        persons = own or of_type[0]
+        return _warning_of_persons(persons, persons.after(declared, last))
+    # A schedule that was removed while the code declared none was not the code's.
+    if not is_new and history[-1].schedule is not None:
+        return partial(
+            log.warn,
+            "A schedule of the code is not written: somebody removed it, and the code has said the same "
+            "before.",
+            job_type=job_type, code_says=declared.schedule,
+            mend=f"wakeboard schedule add {names[0]} --type … --cron …",
+        )  # fmt: skip
+    return _create(connection, job_type, declared, taken)
+
+
+def _is_of_code(existing: Existing, last: Declaration) -> bool:
+    """Whether the code made it. Without an audit row it is whatever has the schedule that the code had."""
+    if existing.is_of_code is None:
+        return last.schedule is not None and existing.schedule == last.schedule
+    return existing.is_of_code
+
+
+def _change(connection: Connection, own: Existing, wanted: Existing) -> Callable[[], None] | None:
+    if own == wanted:
+        return None
+    changes = {"schedule": wanted.schedule, "timezone": wanted.timezone}
+    _require_done(edit(connection, own.name, changes, ENGINE, "changed in code"))
+    return partial(
+        log.note, "A schedule was changed in code.", schedule=own.name,
+        before=_timing(own.schedule, own.timezone), after=_timing(wanted.schedule, wanted.timezone),
+    )  # fmt: skip
+
+
+def _warning_of_persons(persons: Existing, wanted: Existing) -> Callable[[], None] | None:
+    if persons == wanted:
+        return None
+    return partial(
+        log.warn, "A schedule of the code is not written: somebody made or changed the one under its name.",
+        schedule=persons.name, job_type=persons.job_type, says=_timing(persons.schedule, persons.timezone),
+        code_says=_timing(wanted.schedule, wanted.timezone),
+        mend=f"edit it on /schedules/{persons.name}, or take the schedule out of the code",
+    )  # fmt: skip
+
+
+def _create(
+    connection: Connection, job_type: str, declared: Declaration, taken: Sequence[Existing]
+) -> Callable[[], None]:
+    plain, other = schedule_names(job_type)
+    types_by_name = {each.name: each.job_type for each in taken}
+    name, why = plain, "registered in code"
+    if plain in types_by_name:
+        name, why = other, f"{why}; {plain} is a schedule of the type {types_by_name[plain]}"
+    if name in types_by_name:
+        raise DefinitionError(f"Both {plain} and {other} are schedules of other types: rename one of them.")
+    zone = declared.timezone or "UTC"
+    definition = Definition(name, job_type, declared.schedule, timezone=zone)
+    _require_done(create(connection, definition, ENGINE, why))
+    return partial(
+        log.note, "A schedule was made.", schedule=name, job_type=job_type,
+        says=_timing(declared.schedule, zone), why=why,
+    )  # fmt: skip
+
+
+def _require_done(answer: Answer) -> None:
+    if answer.result == "locked":
+        raise DefinitionLocked(answer.message)
+    if answer.result != "done":
+        raise DefinitionError(answer.message)
+
+
+def _warn_of_undeclared(left: Iterable[Existing]) -> None:
+    for existing in left:
+        log.warn(
+            "A schedule is not in the code any more, and goes on firing.", schedule=existing.name,
+            job_type=existing.job_type, mend=f"wakeboard schedule remove {existing.name}, or pause",
+        )  # fmt: skip
+
+
+def _timing(schedule: str | None, timezone: str) -> str:
+    """Return when a definition fires, for the log: its text, and its zone where that is not UTC."""
+    return str(schedule) if timezone == "UTC" else f"{schedule} in {timezone}"

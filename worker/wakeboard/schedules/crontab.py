@@ -3,12 +3,13 @@
     for line in parse_crontab(text, system=False, user="deploy", timezone="Europe/Paris"):
         print(line.number, line.kind, line.reason or line.note or "")
         if line.definition:
-            save(Definition(**dataclasses.asdict(line.definition)))
+            save(line.definition)
 
 Runs keep to what cron does: the user of a system crontab's line, the shell, the environment in force at that
 line, standard input after `%`, no second attempt, and no run for a time at which nothing was up.
 """
 
+import codecs
 import hashlib
 import re
 from collections.abc import Iterator
@@ -18,13 +19,12 @@ from typing import Any, Literal
 from wakeboard.core.builtin_payloads import COMMAND_TYPE, command_type
 from wakeboard.core.process.os_user import is_user_name
 from wakeboard.core.time.cron import FIELDS, CronError, check_timezone, read_schedule
-from wakeboard.schedules.crontab_exits import OrdinaryExit, ordinary_exit
-from wakeboard.schedules.crontab_files import is_of_anacron
-from wakeboard.schedules.crontab_names import name_of
-from wakeboard.schedules.crontab_units import unit
+from wakeboard.queue.definitions import Definition
+from wakeboard.schedules.crontab_commands import OrdinaryExit, name_of, ordinary_exit, systemd_unit
 
 Kind = Literal["taken", "refused", "environment", "comment", "blank"]
 
+LARGEST_FILE = 4 * 1_048_576
 LONGEST_LINE = 10_000
 WITHOUT_IT = " The commands below would run without it."
 # What cron gives a command that sets neither; the worker's own PATH may lead into a virtual environment.
@@ -49,30 +49,15 @@ _DAYS_AND_MONTHS = "sun|mon|tue|wed|thu|fri|sat|jan|feb|mar|apr|may|jun|jul|aug|
 _TIME = re.compile(rf"(?:[0-9*/,#?-]|L|W|{_DAYS_AND_MONTHS})+", re.IGNORECASE)
 _SIXTH_TIME = re.compile(r"[0-9*][0-9*/,-]*|\?")
 _BEGINS_COMMAND = re.compile(r"[A-Za-z./$\"'_\[({]")
+# Period, delay in minutes, a name and a command. No day of the month is a word of three letters.
+_ANACRON = re.compile(
+    r"(?:\d{1,3}|@(?:daily|weekly|monthly|yearly|annually))[ \t]+\d{1,5}[ \t]+[A-Za-z][\w.-]{2,}[ \t]+\S.*",
+    re.IGNORECASE,
+)
+# A comment, or a variable.
+_ASIDE = re.compile(r"#|\w+[ \t]*=")
+_UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 NUMBERS = ("no", "one", "two", "three", "four")
-
-
-@dataclass(frozen=True, slots=True)
-class CommandDefinition:
-    """What a taken line becomes; the fields are those of `wakeboard.queue.definitions.Definition`.
-
-    name: what the line is called, and a mark of its command, schedule and user, so that it stays when other
-        lines are added or moved. Of equal lines the second gets "-2" and so on.
-    job_type: with the user of a line of a system crontab.
-    payload: {"argv": [shell, "-c", command], "env": {name: value}}, and "stdin": text if the line has a `%`.
-    misfire, grace_seconds: cron does not make up for what it missed; five minutes bridge a restart.
-    """
-
-    name: str
-    schedule: str
-    timezone: str
-    payload: dict[str, Any]
-    job_type: str = COMMAND_TYPE
-    misfire: str = "none"
-    grace_seconds: int = 300
-    overlap: str = "skip"
-    max_attempts: int = 1
-    timeout_seconds: float = 86_400
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +68,8 @@ class Line:
     text: as in the file, without its line ending; a refused one may hold control characters.
     reason: a sentence for a refused line, else None.
     note: what differs from cron or deserves a look, or None.
-    definition: for a taken line, else None.
+    definition: for a taken line, else None. Its payload is {"argv": [shell, "-c", command], "env": {…}}, and
+        "stdin": text if the line has a `%`.
     user: who runs it, for a taken line of a system crontab, else None.
     marks: how the name of its definition ends, whatever it was called when it was imported first; the second
         is that of imports that left the user of a system crontab out.
@@ -96,7 +82,7 @@ class Line:
     kind: Kind
     reason: str | None = None
     note: str | None = None
-    definition: CommandDefinition | None = None
+    definition: Definition | None = None
     user: str | None = None
     marks: tuple[str, ...] = ()
     exits: OrdinaryExit | None = None
@@ -182,10 +168,19 @@ class _Reader:
         marks, same = self._marks(number, schedule, rest, user)
         notes = [f"the same as line {same}: both run, as in cron"] if same else []
         notes += self._doubts(rest)
-        definition = CommandDefinition(
-            f"{name_of(command, comment)}{marks[0]}", schedule, zone, payload,
-            job_type=COMMAND_TYPE if user is None else command_type(user),
-        )  # fmt: skip
+        definition = Definition(
+            # The mark keeps the name when other lines are added or moved.
+            f"{name_of(command, comment)}{marks[0]}",
+            COMMAND_TYPE if user is None else command_type(user),
+            schedule,
+            payload,
+            zone,
+            # Cron does not make up for what it missed; five minutes bridge a restart.
+            misfire="none",
+            grace_seconds=300,
+            max_attempts=1,
+            timeout_seconds=86_400,
+        )
         note = "; ".join(notes) or None
         return Line(
             number, text, "taken", note=note, definition=definition, user=user, marks=marks, exits=exits
@@ -197,7 +192,7 @@ class _Reader:
             return _Refused("There is no command after '@reboot'.")
         payload = self._payload(rest)
         name = name_of(payload["argv"][-1], comment)
-        text = unit(name, user or self.user, payload["argv"], payload["env"], payload.get("stdin"))
+        text = systemd_unit(name, user or self.user, payload["argv"], payload["env"], payload.get("stdin"))
         return _Refused(
             f"'@reboot' is not a time: let the machine's own start-up run it, as the unit {name}.service of "
             "systemd for example.",
@@ -247,6 +242,41 @@ class _Reader:
         count = "" if len(lines) == 1 else f"-{len(lines)}"
         marks = tuple(f"-{_digest(each)}{count}" for each in dict.fromkeys((whole, plain)))
         return marks, lines[0] if count else None
+
+
+def read_crontab(data: bytes, file: str) -> str:
+    """Return the text of the crontab ``file``; bytes that are not UTF-8 are kept as lone surrogates.
+
+    Raises ValueError, in a sentence, for a file that is too large, is UTF-16, has the line ends of old Macs,
+    or is an anacrontab.
+    """
+    if len(data) > LARGEST_FILE:
+        raise ValueError(f"{file} has more than 4 MiB; it is no crontab.")
+    if data.startswith(_UTF_16) or data.count(0) > len(data) // 4:
+        raise ValueError(
+            f"{file} is text in UTF-16, and a crontab is UTF-8: convert it with iconv -f UTF-16 -t UTF-8."
+        )
+    lines = data.replace(b"\r\n", b"\n")
+    if b"\n" not in lines and b"\r" in lines.removesuffix(b"\r"):
+        raise ValueError(
+            f"{file} has a carriage return alone at its line ends, as old Macs wrote them: convert it "
+            "with tr '\\r' '\\n'."
+        )
+    text = data.decode("utf-8", "surrogateescape")
+    _check_is_no_anacrontab(text, file)
+    return text
+
+
+def _check_is_no_anacrontab(text: str, file: str) -> None:
+    """Raise ValueError, in a sentence, where the text of ``file`` is an anacrontab: each line of it is."""
+    lines = [(number, line.strip(" \t\r")) for number, line in enumerate(text.split("\n"), start=1)]
+    jobs = [(number, line) for number, line in lines if line and not _ASIDE.match(line)]
+    if jobs and all(_ANACRON.fullmatch(line) for _, line in jobs):
+        raise ValueError(
+            f"{file} is an anacrontab, no crontab: line {jobs[0][0]} has a period, a delay, a name and a "
+            "command. Leave it to anacron, or write its commands as lines of a crontab, such as "
+            "'30 4 * * * COMMAND'."
+        )
 
 
 def parse_crontab(text: str, *, system: bool, user: str, timezone: str = "UTC") -> list[Line]:
@@ -314,7 +344,7 @@ def _check_characters(bare: str) -> None:
 def _split_schedule(bare: str) -> tuple[str, str]:
     if bare.startswith("-"):
         raise _Refused("A leading '-' (SUSE: do not log this) is not known here: remove it from the line.")
-    if is_of_anacron(bare):
+    if _ANACRON.fullmatch(bare):
         raise _Refused(
             "It is a line of an anacrontab: a period, a delay, a name and a command. Leave it to anacron, or "
             "write its command behind five time fields."

@@ -13,7 +13,6 @@ from typing import Any
 
 import psycopg
 from psycopg import sql
-from psycopg.rows import class_row
 
 from wakeboard.config import log
 from wakeboard.database import vacuum_blockers
@@ -122,10 +121,8 @@ def _wait(
 
 def _hindrance(connection: Connection, table: str) -> str | None:
     """Say who holds an old snapshot, or changes the table as a whole; None when nobody does."""
-    with connection.cursor(row_factory=class_row(vacuum_blockers.Holder)) as cursor:
-        holders = cursor.execute(vacuum_blockers.HOLDERS.encode()).fetchall()
     # Slots and standbys hold rows back, and are waited for by nobody.
-    old = [each for each in holders if (each.seconds or 0.0) > OLD_SECONDS]
+    old = [each for each in vacuum_blockers.holders(connection) if (each.seconds or 0.0) > OLD_SECONDS]
     if old:
         return f"{old[0].title} is open"
     busy = connection.execute(BUSY, (f"wakeboard.{table}",)).fetchone()

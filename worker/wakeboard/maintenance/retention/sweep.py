@@ -32,7 +32,7 @@ RUNS = "runs"
 BATCH_SETTINGS = """
 SELECT set_config('lock_timeout', '100ms', true), set_config('synchronous_commit', 'off', true),
     set_config('enable_seqscan', 'off', true), set_config('enable_hashjoin', 'off', true),
-    set_config('enable_mergejoin', 'off', true), set_config('wakeboard.maintenance.retention', 'on', true)
+    set_config('enable_mergejoin', 'off', true), set_config('wakeboard.retention', 'on', true)
 """
 # Foreign keys of other tables that wait for the end of a transaction would refuse the whole batch there.
 AT_ONCE = "SET CONSTRAINTS ALL IMMEDIATE"

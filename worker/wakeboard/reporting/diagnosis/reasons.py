@@ -1,6 +1,6 @@
-"""The answer to ``QUESTION`` in words: what a run waits for, and what stands in its way. Pure.
+"""The answer to ``QUESTION`` in words: what a run waits for, and what stands in its way.
 
-    for reason in reasons(row):
+    for reason in waiting(connection, run_id)[1]:
         print(reason.say())
 
 A page makes links and live times of the pieces; a terminal joins them. The words are the same.
@@ -12,14 +12,19 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from string import Formatter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from wakeboard.core.builtin_payloads import command_user, no_worker_for
 from wakeboard.core.states import CLAIM_REFUSED
 from wakeboard.core.text.redaction import redact_text
-from wakeboard.reporting.diagnosis.question import CAP, RATE_MINUTES
+from wakeboard.database.read import read_one
+from wakeboard.reporting.diagnosis.question import CAP, QUESTION, RATE_MINUTES
+
+if TYPE_CHECKING:
+    from wakeboard.database.read import Connection
 
 Row = Mapping[str, Any]
+COUNTS = ("running", "ahead", "workers", "slots", "busy", "draining", "others")
 # The first words of what decides.
 LEADS = {
     "paused": "Paused:",
@@ -64,6 +69,18 @@ class Reason:
         """Return the sentence as text; ``moment`` writes a time."""
         parts = [moment(piece.moment) if piece.moment else piece.text for piece in self.pieces]
         return f"{self.lead} {''.join(parts)}" if self.lead else "".join(parts)
+
+
+def waiting(connection: Connection, run_id: int) -> tuple[dict[str, int], list[Reason]]:
+    """Return what stands before run ``run_id``, counted, and why it waits; both empty when it does not.
+
+    Counted: ``running`` runs of its type now, ``ahead`` due runs of its type that are claimed first (both at
+    most CAP + 1), ``workers`` alive that run its type and take work, their ``slots``, how many are ``busy``,
+    ``draining`` workers that run it and would take it once they are undrained, ``others`` alive workers of
+    any type.
+    """
+    row: Row | None = read_one(connection, QUESTION, dict, {"id": run_id})
+    return ({}, []) if row is None else ({name: row[name] for name in COUNTS}, reasons(row))
 
 
 def reasons(row: Row) -> list[Reason]:

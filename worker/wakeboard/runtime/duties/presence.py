@@ -14,7 +14,7 @@ from wakeboard import __version__
 from wakeboard.queue.engine.unbegun import FORGET_ENDED
 from wakeboard.queue.types import PUBLISH
 from wakeboard.reporting.heartbeats import Beat as Beat
-from wakeboard.schedules import sayings
+from wakeboard.schedules import code_schedules
 
 REGISTER = """
 INSERT INTO wakeboard.workers
@@ -76,7 +76,7 @@ class Presence:
     def register(self, connection: psycopg.Connection[Any], policies: Sequence[Mapping[str, Any]]) -> None:
         """Publish the policies of what the worker can run, then insert it: who sees it finds its types."""
         self.job_types = sorted(policy["name"] for policy in policies)
-        self._said = sayings.as_published(policies)
+        self._said = code_schedules.as_published(policies)
         self.publish(connection, policies)
         self.insert(connection)
 

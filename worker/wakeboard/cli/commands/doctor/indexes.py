@@ -1,0 +1,63 @@
+"""The indexes: is one missing, invalid, half built or bloated, and who mends it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from wakeboard.cli.commands.doctor.finding import Finding
+from wakeboard.cli.reach import Connection, rows
+from wakeboard.database import db
+from wakeboard.maintenance.indexes import bloat, state
+
+INDEXES = """
+SELECT c.relname AS name, i.indisvalid AND i.indisready AS valid
+FROM pg_index AS i JOIN pg_class AS c ON c.oid = i.indexrelid JOIN pg_namespace AS n ON n.oid = c.relnamespace
+WHERE n.nspname = 'wakeboard'
+"""
+
+
+def indexes(connection: Connection) -> Iterator[Finding]:
+    """Name the indexes that are missing, invalid, half built or bloated."""
+    known = {row["name"]: row["valid"] for row in rows(connection, INDEXES)}
+    rests = bloat.leftovers(connection)
+    invalid = sorted({name for name, valid in known.items() if not valid} - {rest.name for rest in rests})
+    if "job_runs_claimable" not in known:
+        yield Finding(
+            "indexes",
+            "fail",
+            "job_runs_claimable, which claims need, is missing.",
+            db.way_to_head(db.current_revision(connection)) or db.MEND_OLDER,
+        )
+    elif invalid:
+        mend = f"REINDEX INDEX CONCURRENTLY wakeboard.{invalid[0]}"
+        yield Finding("indexes", "fail", f"Not valid: {', '.join(invalid)}.", mend)
+    elif not (troubles := [*_half_built(rests), *bloated_ones(connection)]):
+        yield Finding("indexes", "ok", f"All {len(known)} are valid, and none is bloated.")
+    else:
+        yield from troubles
+
+
+def _half_built(rests: Iterable[bloat.Leftover]) -> Iterator[Finding]:
+    """Name what a rebuild has under way, or left when it was cut short."""
+    for rest in rests:
+        says = f"{rest.name} is being built, or was left by a rebuild that was cut short."
+        mend = "If nothing builds it, the next look of a worker at the indexes drops it (each half hour)."
+        yield Finding("indexes", "warning", says, mend if rest.may_drop else f"As its owner: {rest.drops}")
+
+
+def bloated_ones(connection: Connection, floor_bytes: int = bloat.FLOOR_BYTES) -> Iterator[Finding]:
+    """Name the hot indexes of ``floor_bytes`` or more that a long transaction left bloated."""
+    last, _ = state.read(connection)
+    for index in bloat.bloated(connection, last.entry_bytes, floor_bytes=floor_bytes):
+        yield Finding("indexes", "warning", index.says, f"{_who_rebuilds(index)}: {index.rebuilds}")
+
+
+def _who_rebuilds(index: bloat.Index) -> str:
+    """Say who should, or will, rebuild ``index``, before the statement that does."""
+    if not index.may_rebuild:
+        return f"The role {index.role} may not rebuild it. As the owner of its table"
+    hours, days = state.REST_SECONDS / 3600, state.GIVEN_UP_SECONDS / 86_400
+    return (
+        f"A worker rebuilds it, at the latest {hours:g} hours after the last try "
+        f"({days:g} days after one that took too long), unless a transaction stays open; or"
+    )

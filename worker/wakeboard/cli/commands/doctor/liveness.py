@@ -1,0 +1,167 @@
+"""The work: who does it, which loops are late, which schedules cannot fire, whose commands root runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from wakeboard.cli.commands.doctor.finding import Finding, some_of
+from wakeboard.cli.commands.import_crontab import IS_OF_UNKNOWN_USER
+from wakeboard.cli.reach import Connection, one, rows
+from wakeboard.core import leases
+from wakeboard.core.builtin_payloads import COMMAND_TYPE, command_type
+from wakeboard.core.leases import IS_HEARD
+from wakeboard.core.time.clock_skew import AHEAD, is_ahead
+from wakeboard.reporting import heartbeats, worker_states
+from wakeboard.reporting.broken_schedules import MOST, broken_schedules
+
+# So many late loops of one process are one trouble, not many.
+MANY_LOOPS = 4
+# So many schedules are told with their reason.
+NAMED = 5
+
+WORKERS = f"""
+SELECT count(*) FILTER (WHERE {IS_HEARD}) AS alive, count(*) FILTER (WHERE NOT {IS_HEARD}) AS silent,
+    count(*) FILTER (WHERE {worker_states.is_claiming("w")}) AS claiming,
+    count(*) FILTER (WHERE {worker_states.is_draining("w")}) AS draining
+FROM wakeboard.workers AS w WHERE w.stopped_at IS NULL AND NOT w.is_tick
+"""
+TIMES = f"""
+SELECT (
+        SELECT count(*) FROM wakeboard.workers WHERE stopped_at IS NULL AND {is_ahead("seen_at")}
+    ) AS heartbeats,
+    (SELECT count(*) FROM wakeboard.job_definitions WHERE {is_ahead("settled_at")}) AS schedules,
+    (SELECT count(*) FROM wakeboard.job_runs AS r LEFT JOIN wakeboard.job_types AS t ON t.name = r.job_type
+        LEFT JOIN wakeboard.workers AS w ON w.id = r.locked_by
+        WHERE r.status = 'running' AND {is_ahead("r.locked_until", leases.SECONDS)}) AS leases
+"""
+UNSERVED = """
+SELECT count(*) AS schedules FROM wakeboard.job_definitions WHERE enabled AND schedule IS NOT NULL
+"""
+# A worker that registers the commands of root is one.
+OF_ROOT = f"""
+SELECT d.name FROM wakeboard.job_definitions AS d
+WHERE {IS_OF_UNKNOWN_USER} AND EXISTS (
+    SELECT FROM wakeboard.workers AS w
+    WHERE w.job_types @> ARRAY['{COMMAND_TYPE}', '{command_type("root")}']
+        AND {worker_states.is_claiming("w")}
+)
+ORDER BY d.name
+"""
+
+
+def workers(connection: Connection) -> Iterator[Finding]:
+    """Count who is alive, and what waits when nobody is."""
+    found, unserved = one(connection, WORKERS), one(connection, UNSERVED)
+    assert found is not None
+    assert unserved is not None
+    if found["alive"]:
+        silent = f", {found['silent']} silent for two heartbeats or more" if found["silent"] else ""
+        if found["claiming"]:
+            yield Finding("workers", "ok", f"{found['alive']} alive{silent}.")
+            return
+        start = "wakeboard worker --app MODULE"
+        undrain = f"wakeboard workers undrain WORKER, or {start}" if found["draining"] else start
+        says = f"{found['alive']} alive{silent}, and none takes new work: they drain or stop."
+        yield Finding("workers", "warning", says, f"Run: {undrain}")
+        return
+    waiting = f" and {unserved['schedules']} schedules are enabled" if unserved["schedules"] else ""
+    yield Finding("workers", "warning", f"None is alive{waiting}.", "Run: wakeboard worker --app MODULE")
+
+
+def loops(connection: Connection) -> Iterator[Finding]:
+    """Name each loop that is late, and whether anybody keeps the schedules."""
+    late = heartbeats.late_loops(connection)
+    for place, theirs in _by_process(late).items():
+        if len(theirs) >= MANY_LOOPS:
+            yield _stands_still(place, theirs)
+            continue
+        yield from (_late(place, loop) for loop in theirs)
+    if heartbeats.is_abandoned(connection):
+        says = f"Schedules are enabled and no worker or tick came for {heartbeats.SILENCE_SECONDS} s."
+        yield Finding(
+            "loops", "fail", says, "Run: wakeboard worker --app MODULE, or wakeboard tick from cron"
+        )
+    elif not late:
+        yield Finding("loops", "ok", "All are on time.")
+
+
+def times(connection: Connection) -> Iterator[Finding]:
+    """Count what was written while the database's clock was ahead and nobody has put right."""
+    found = one(connection, TIMES)
+    assert found is not None
+    counts = ", ".join(f"{name} {count}" for name, count in found.items() if count)
+    if counts:
+        says = f"{AHEAD}. What lies ahead of it counts as past: {counts}."
+        yield Finding("times", "warning", says, "A worker puts that right within 10 s. Run: wakeboard worker")
+
+
+def schedules(connection: Connection) -> Iterator[Finding]:
+    """Name the enabled schedules that cannot fire, with the reason of each."""
+    found = broken_schedules(connection)
+    for each in found[:NAMED]:
+        where = f"Correct it on /schedules/{each.name}/edit"
+        correct = "Let the database take its run" if each.is_refused else where
+        mend = f"{correct}, or run: wakeboard schedule pause {each.name}"
+        yield Finding("schedules", "fail", f"{each.name} cannot fire. {each.error}", mend)
+    if len(found) > NAMED:
+        count = f"More than {MOST - NAMED}" if len(found) > MOST else str(len(found) - NAMED)
+        yield Finding("schedules", "fail", f"{count} others cannot either.", "See: wakeboard schedule list")
+    if not found:
+        yield Finding("schedules", "ok", "All that are enabled can fire.")
+
+
+def commands(connection: Connection) -> Iterator[Finding]:
+    """Name the commands that were imported from a crontab without their user and that root runs."""
+    names = [row["name"] for row in rows(connection, OF_ROOT)]
+    if not names:
+        yield Finding("commands", "ok", "None was imported without its user and is run by root.")
+        return
+    yield Finding(
+        "commands",
+        "warning",
+        f"Imported from a crontab without their user, and run by a worker of root: {some_of(names)}.",
+        "Import that crontab again with --system: each gets the user of its line.",
+    )
+
+
+def _by_process(loops: Iterable[heartbeats.Loop]) -> dict[str, list[heartbeats.Loop]]:
+    found: dict[str, list[heartbeats.Loop]] = {}
+    for loop in loops:
+        place = f"{loop.hostname}:{loop.pid}" if loop.hostname else loop.process_id
+        found.setdefault(place, []).append(loop)
+    return found
+
+
+def _stands_still(place: str, loops: Sequence[heartbeats.Loop]) -> Finding:
+    """Say in one line what many late loops of one process come to."""
+    names = ", ".join(sorted(loop.name for loop in loops))
+    error = next((f" A last error: {loop.last_error}" for loop in loops if loop.last_error), "")
+    seconds = max(loop.ago_seconds for loop in loops)
+    since = f"{seconds:.0f} s" if seconds > 0 else "nobody knows how long (the database's clock was ahead)"
+    says = f"{place} stands still or is gone, for {since}. Late: {names}.{error}"
+    mend = "If that process is alive, restart it: its log says why; if it is gone, start another."
+    return Finding("loops", "fail", says, mend)
+
+
+def _late(place: str, loop: heartbeats.Loop) -> Finding:
+    error = f" Its last error: {loop.last_error}" if loop.last_error else ""
+    when = "while the database's clock was ahead" if loop.is_ahead else f"{loop.ago_seconds:.0f} s ago"
+    says = f"'{loop.name}' of {place} last succeeded {when}.{error}"
+    return Finding("loops", "fail", says, _mend_of(loop))
+
+
+def _mend_of(loop: heartbeats.Loop) -> str:
+    """Return what brings a late loop back."""
+    if loop.name == "listen":
+        return (
+            "Nothing is lost, work only begins later: let the worker reach the server directly, or through a "
+            "pooler in session mode."
+        )
+    if loop.name == "claim":
+        return "Look at the worker's log (a module that cannot be imported?), then restart the worker."
+    if loop.name == "write":
+        return (
+            "Runs have ended and their answers wait to be written: nothing is lost. Mend what the error says "
+            "(a privilege that was taken away? a full disk?); they are written then."
+        )
+    return "If its process is alive, restart it: its log says why; if it is gone, start another worker."

@@ -1,0 +1,264 @@
+"""``import-crontab``: the lines of a crontab become schedules of commands, each one reported."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import click
+
+from wakeboard.cli import reach
+from wakeboard.cli.commands.accounts import os_user
+from wakeboard.cli.flags import Verb, is_json
+from wakeboard.cli.printing import answer, say
+from wakeboard.cli.refusals import Wrong
+from wakeboard.core.builtin_payloads import (
+    COMMAND_TYPE,
+    LARGEST_EXIT_CODE,
+    USER_PREFIX,
+    command_type,
+    workers_for,
+)
+from wakeboard.core.time.zones import check_timezone
+from wakeboard.database.audit import terminal_actor
+from wakeboard.database.read import read_all
+from wakeboard.queue import definitions
+from wakeboard.queue.definitions import DefinitionError
+from wakeboard.reporting import worker_states
+from wakeboard.schedules.crontab import LARGEST_FILE, Line, parse_crontab, read_crontab
+
+# What the audit log says of an import. Those of before kept no user, whichever kind of file it was.
+OF_A_PERSON, OF_THE_SYSTEM = "imported from a crontab of one user", "imported from a system crontab"
+BEFORE_USERS = "imported from a crontab"
+# A definition whose last import did not say whose crontab it was.
+IS_OF_UNKNOWN_USER = f"""(d.job_type = '{COMMAND_TYPE}' AND '{BEFORE_USERS}' = (
+    SELECT a.reason FROM wakeboard.audit_log AS a
+    WHERE a.target_type = 'schedule' AND a.target_id = d.name AND a.action = 'schedule.edit'
+        AND a.reason IN ('{BEFORE_USERS}', '{OF_A_PERSON}', '{OF_THE_SYSTEM}')
+    ORDER BY a.id DESC LIMIT 1
+))"""
+COMMANDS = f"""
+SELECT d.name, d.job_type, d.payload->'ok_codes' AS ok_codes, {IS_OF_UNKNOWN_USER} AS is_of_unknown_user
+FROM wakeboard.job_definitions AS d
+WHERE d.job_type = '{COMMAND_TYPE}' OR starts_with(d.job_type, '{USER_PREFIX}')
+ORDER BY d.id
+"""
+IS_SERVED = f"""
+SELECT EXISTS (
+    SELECT FROM wakeboard.workers AS w WHERE %(type)s = ANY (w.job_types) AND {worker_states.is_claiming("w")}
+) AS is_served
+"""
+
+
+class KnownCommand(NamedTuple):
+    """A schedule of a command that is there already."""
+
+    name: str
+    job_type: str
+    ok_codes: list[int] | None
+    is_of_unknown_user: bool
+
+
+class Import(NamedTuple):
+    """What is there already, and how lines are taken."""
+
+    connection: reach.Connection
+    reason: str
+    ok_codes: list[int] | None
+    known: list[KnownCommand]
+
+
+def _codes(_ctx: click.Context, _parameter: click.Parameter, text: str | None) -> list[int] | None:
+    if text is None:
+        return None
+    codes = [code.strip() for code in text.split(",")]
+    if not all(code.isdecimal() and int(code) <= LARGEST_EXIT_CODE for code in codes):
+        raise click.BadParameter(f"give exit codes from 0 to {LARGEST_EXIT_CODE}, such as --ok-codes 0,1")
+    return [int(code) for code in codes]
+
+
+@click.command(cls=Verb)
+@click.argument("file", metavar="FILE")
+@click.option(
+    "--system", is_flag=True, help="As /etc/crontab: the sixth field is the user who runs the command."
+)
+@click.option("--timezone", metavar="ZONE", help="Zone of its times [this machine's, as cron has it].")
+@click.option(
+    "--ok-codes",
+    callback=_codes,
+    metavar="0,1",
+    help="Exit codes that are success, of lines where others than 0 are ordinary.",
+)
+@click.option("--dry-run", is_flag=True, help="Say what would happen; change nothing.")
+def import_crontab(
+    file: str, system: bool, timezone: str | None, ok_codes: list[int] | None, dry_run: bool
+) -> int:
+    """Make a schedule of each line of FILE (- for standard input); a second time nothing changes."""
+    zone = timezone or machine_zone()
+    try:
+        text = _read(file)
+        lines = parse_crontab(text, system=system, user=os_user(), timezone=zone)
+    except ValueError as wrong:
+        raise Wrong(str(wrong)) from wrong
+    with reach.connection() as connection, connection.transaction(force_rollback=dry_run):
+        known = read_all(connection, COMMANDS, KnownCommand)
+        how = Import(connection, OF_THE_SYSTEM if system else OF_A_PERSON, ok_codes, known)
+        items = [_take(how, line) for line in lines if line.kind in ("taken", "refused")]
+        users = _users(connection, items) if system else []
+    for line in lines:
+        if line.kind == "environment" and line.note:
+            items.append({"line": line.number, "result": "noted", "name": None, "says": line.note})
+    _report(sorted(items, key=lambda item: int(item["line"])), zone, dry_run, users, system)
+    taken = any(item["result"] not in ("refused", "noted") for item in items)
+    return 0 if taken or not any(item["result"] == "refused" for item in items) else 1
+
+
+def _read(file: str) -> str:
+    try:
+        with sys.stdin.buffer if file == "-" else Path(file).open("rb") as source:
+            data = source.read(LARGEST_FILE + 1)
+    except OSError as wrong:
+        raise Wrong(f"The crontab {file} cannot be read: {wrong.strerror}.") from wrong
+    name = "Standard input" if file == "-" else file
+    return read_crontab(data, name)
+
+
+def _take(how: Import, line: Line) -> dict[str, Any]:
+    if line.definition is None:
+        unit = {} if line.unit is None else {"unit": line.unit}
+        return {"line": line.number, "result": "refused", "name": None, "says": line.reason, **unit}
+    name, codes = _there(how, line)
+    codes = how.ok_codes if line.exits and how.ok_codes else codes
+    payload = line.definition.payload | ({} if codes is None else {"ok_codes": codes})
+    wanted = replace(line.definition, name=name, payload=payload)
+    refused = {"line": line.number, "result": "refused", "name": name}
+    try:
+        done = definitions.add(how.connection, wanted, terminal_actor(), how.reason)
+    except DefinitionError as wrong:
+        return refused | {"says": str(wrong)}
+    if not done.ok:
+        return refused | {"says": done.message}
+    says = f"{wanted.schedule} {payload['argv'][-1]}"
+    notes = "; ".join(note for note in (line.note, _exits(line, codes)) if note)
+    return {
+        "line": line.number,
+        "result": done.status,
+        "name": name,
+        "timezone": wanted.timezone,
+        "user": line.user,
+        "says": f"{says} ({notes})" if notes else says,
+    }
+
+
+def _there(how: Import, line: Line) -> tuple[str, list[int] | None]:
+    """Return the name that a line's definition has already, or will have, and its exit codes there.
+
+    One of its user comes first, else one that was imported without a user, which the line gives its own.
+    """
+    assert line.definition is not None
+    job_type = line.definition.job_type
+    of_its_user = [each for each in how.known if each.job_type == job_type]
+    of_unknown_user = [each for each in how.known if each.is_of_unknown_user]
+    for commands in (of_its_user, of_unknown_user):
+        for mark in line.marks:
+            for known in commands:
+                if known.name.endswith(mark):
+                    how.known.remove(known)
+                    return known.name, known.ok_codes
+    return line.definition.name, None
+
+
+def _exits(line: Line, codes: Sequence[int] | None) -> str | None:
+    """Say of a line that another exit code than 0 is ordinary, and what becomes of it."""
+    if line.exits is None:
+        return None
+    program, code, why = line.exits.program, line.exits.code, line.exits.why
+    if codes is not None and code in codes:
+        return f"exit codes {', '.join(map(str, codes))} are success"
+    return (
+        f"'{program}' ends with {code} when {why}, which is a failure here: if it is none, import with "
+        f'--ok-codes 0,{code}, or add "ok_codes": [0, {code}] to its payload'
+    )
+
+
+def _users(connection: reach.Connection, items: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return for each user whose lines were taken which worker runs them, and whether one is there."""
+    lines: dict[str, list[int]] = {}
+    for item in items:
+        if item.get("user"):
+            lines.setdefault(item["user"], []).append(item["line"])
+    found = []
+    for user, numbers in lines.items():
+        served = reach.one(connection, IS_SERVED, {"type": command_type(user)})
+        assert served is not None
+        found.append(
+            {"user": user, "lines": numbers, "worker": workers_for([user]), "is_served": served["is_served"]}
+        )
+    return found
+
+
+def _report(
+    items: list[dict[str, Any]], zone: str, dry_run: bool, users: list[dict[str, Any]], system: bool
+) -> None:
+    taken = [item["line"] for item in items if item["result"] not in ("refused", "noted")]
+    refused = [item["line"] for item in items if item["result"] == "refused"]
+    is_used = any(item.get("timezone") == zone for item in items)
+    if is_json():
+        lines = {"active_in_cron": taken, "left_to_cron": refused, "users": users}
+        answer({"dry_run": dry_run, "timezone": zone if is_used else None, "items": items, **lines}, "")
+        return
+    for item in items:
+        name = f" {item['name']}" if item["name"] else ""
+        would = "would be " if dry_run and item["line"] in taken else ""
+        there = item.get("timezone", zone)
+        says = item["says"] if there == zone else f"{item['says']} [times of {there}]"
+        say(f"line {item['line']}: {would}{item['result']}{name}: {says}")
+    for item in items:
+        if "unit" in item:
+            say(f"A unit of systemd for line {item['line']} (then: systemctl enable):\n{item['unit']}")
+    if dry_run:
+        say("Nothing was changed: this was a dry run.")
+    if not items:
+        say("There is no line with a command in it.")
+    for user in users:
+        runs = "a worker that runs them is there" if user["is_served"] else f"start {user['worker']}"
+        say(f"As {user['user']}: {_numbers(user['lines'])}; {runs}.")
+    if taken and not system:
+        say(f"They run as the user of their worker: start one as {os_user()} for commands of {os_user()}.")
+    if taken:
+        times = f" Times are in the zone {zone}, where a line does not say another." if is_used else ""
+        say(
+            f"Still active in cron: {_numbers(taken)}. To keep cron from running the same once more, comment "
+            f"out there (crontab -e).{times}"
+        )
+    if refused:
+        say(f"Left to cron alone: {_numbers(refused)}.")
+
+
+def _numbers(lines: list[int]) -> str:
+    return f"line{'s' if len(lines) > 1 else ''} {', '.join(str(number) for number in lines)}"
+
+
+def machine_zone() -> str:
+    """Return the name of this machine's time zone, which cron goes by; UTC when it has no name."""
+    places = [os.environ.get("TZ", "").removeprefix(":")]
+    for file in (Path("/etc/timezone"), Path("/etc/localtime")):
+        try:
+            is_link = file.name == "localtime"
+            places.append(
+                str(file.resolve()).partition("zoneinfo/")[2] if is_link else file.read_text().strip()
+            )
+        except OSError:
+            continue
+    for name in filter(None, places):
+        if name in ("Etc/UTC", "Etc/UCT", "Etc/Zulu"):
+            return "UTC"
+        try:
+            return check_timezone(name).key
+        except ValueError:
+            continue
+    return "UTC"
