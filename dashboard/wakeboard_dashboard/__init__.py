@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -14,7 +13,7 @@ from flask import Flask, g, request
 from flask.json.provider import DefaultJSONProvider
 from jinja2 import StrictUndefined
 from werkzeug.middleware.proxy_fix import ProxyFix
-from werkzeug.routing import BaseConverter, PathConverter, Rule, ValidationError
+from werkzeug.routing import BaseConverter, PathConverter, ValidationError
 
 from wakeboard.config.settings import Settings
 from wakeboard.core.errors.error_groups import DIGITS
@@ -22,9 +21,8 @@ from wakeboard.core.states import VERBS
 from wakeboard.core.text.redaction import redact
 from wakeboard_dashboard.charts.charts import bar_chart, spread_chart
 from wakeboard_dashboard.charts.sparks import sparkline
-from wakeboard_dashboard.pages import attention, fragments, live, rendering
+from wakeboard_dashboard.pages import attention, bytecode, fragments, live
 from wakeboard_dashboard.pages.keyboard import GO, KEYS
-from wakeboard_dashboard.server import turns
 from wakeboard_dashboard.text import formats
 from wakeboard_dashboard.text.pages import answers as page_answers
 from wakeboard_dashboard.views import BLUEPRINTS
@@ -33,8 +31,8 @@ from wakeboard_dashboard.web import (
     connection,
     errors,
     files,
-    measuring,
     preferences,
+    request_metrics,
     responses,
     security,
 )
@@ -105,17 +103,6 @@ class NameConverter(PathConverter):
     part_isolating = False
 
 
-class Route(Rule):
-    """A rule that compiles a builder of its addresses only when one is asked to be built.
-
-    Our links are written out: two builders for each of 160 routes took four fifths of what an app takes.
-    """
-
-    def _compile_builder(self, append_unknown: bool = True) -> Callable[..., tuple[str, str]]:
-        compiled = super()._compile_builder
-        return lambda rule, /, **values: compiled(append_unknown)(rule, **values)
-
-
 class JSON(DefaultJSONProvider):
     """JSON as twins give it: keys in our order, text as it is, times in ISO 8601."""
 
@@ -143,7 +130,6 @@ def create_app(settings: Settings, *, database_url: str | None = None) -> Flask:
     root = ui_root()
     app = Flask("dashboard", template_folder=str(root / "templates"), static_folder=str(root / "static"))
     app.json = JSON(app)
-    app.url_rule_class = Route
     app.url_map.converters.update(id=IdConverter, path=NameConverter, group=GroupConverter)
     # A type may be called "a//b"; merged, a verb on it would reach the type "a/b".
     app.url_map.merge_slashes = False
@@ -158,9 +144,8 @@ def create_app(settings: Settings, *, database_url: str | None = None) -> Flask:
         app.wsgi_app = ProxyFix(app.wsgi_app, x_for=1, x_proto=1, x_host=1)  # type: ignore[method-assign]
     fragments.install(app)
     compression.install(app)
-    engines = connection.engines_of(app, url, settings.read_database_url)
-    measuring.install(app, engines)
-    turns.install(app)
+    engines = connection.engines_of(app, url, settings.read_database_url, settings.web_threads)
+    request_metrics.install(app, engines)
     connection.install(app, engines)
     errors.install(app)
     _templates(app, settings)
@@ -182,8 +167,12 @@ def _hosts(settings: Settings) -> list[str]:
 
 def _templates(app: Flask, settings: Settings) -> None:
     """Set Jinja up: strict, escaping everything, with our filters and what the layout shows."""
-    app.jinja_environment = rendering.Pages
-    app.jinja_options = {"undefined": StrictUndefined, "trim_blocks": True, "lstrip_blocks": True}
+    app.jinja_options = {
+        "undefined": StrictUndefined,
+        "trim_blocks": True,
+        "lstrip_blocks": True,
+        "bytecode_cache": bytecode.cache(),
+    }
     environment = app.jinja_env
     environment.autoescape = True
     environment.filters.update(formats.FILTERS | {"redact": redact})
@@ -202,9 +191,6 @@ def _templates(app: Flask, settings: Settings) -> None:
         bar_chart=bar_chart,
         spread_chart=spread_chart,
         sparkline=sparkline,
-        remembered=rendering.remembered,
-        numbered=rendering.numbered,
-        of_row=rendering.of_row,
     )
     folder = str(app.static_folder)
     environment.globals["static"] = lambda name: f"{files.STATIC}{name}?v={files.fingerprint(folder, name)}"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import tzinfo
 
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
-from wakeboard_dashboard.text.formats import clip, html, local, visible
+from wakeboard_dashboard.text.formats import clip, local, visible
 from wakeboard_dashboard.text.oddities import LatestRun, Odd
 
 
@@ -21,7 +21,7 @@ def marks(runs: Sequence[LatestRun], odd: Mapping[int, Sequence[Odd]], zone: tzi
     for run in runs:
         number, status, found = run.id, run.status, odd.get(run.id, ())
         code = run.error_code if status in ("failed", "dead") else None
-        why = f" ({html(clip(visible(code), 60))})" if code else ""
+        why = f" ({escape(clip(visible(code), 60))})" if code else ""
         what = "".join([f", {one.word}" for one in found])
         due = local(run.scheduled_for or run.run_at, zone)
         says = f"Run {number}: {status}{why}{what}, {due}"

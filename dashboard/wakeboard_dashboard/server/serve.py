@@ -1,7 +1,6 @@
 """The dashboard under gunicorn: where it may listen, how many threads, what it logs.
 
-Never Werkzeug's own server, whose debugger runs code. No connection is open at the fork, see
-``wakeboard_dashboard.server.warming``.
+Never Werkzeug's own server, whose debugger runs code. No connection is open at the fork.
 """
 
 from __future__ import annotations
@@ -10,6 +9,7 @@ import errno
 import gc
 import logging
 import os
+import shutil
 import signal
 import socket
 import tempfile
@@ -20,7 +20,6 @@ from time import monotonic, sleep
 from types import FrameType
 from typing import Any
 
-import gunicorn
 import psycopg
 from flask import Flask
 from gunicorn.app.base import BaseApplication
@@ -28,22 +27,14 @@ from gunicorn.app.base import BaseApplication
 from wakeboard.alerts.web_watcher import Sentinel
 from wakeboard.config import stop_signals
 from wakeboard.database import db
-from wakeboard_dashboard.pages import compiling, kept_templates
-from wakeboard_dashboard.server import polls, sharing, warming
-from wakeboard_dashboard.server.board import Board
-from wakeboard_dashboard.server.board import shared_memory as board_memory
-from wakeboard_dashboard.web import measuring
-from wakeboard_dashboard.web.costs import shared_memory
+from wakeboard_dashboard.pages import bytecode
+from wakeboard_dashboard.web.request_metrics import FOLDER
 
 log = logging.getLogger("wakeboard.web")
 
 # Where gunicorn's workers say that they live: a slow disk would make them look dead, and a process that is
 # killed between the making of the file and its unlinking leaves it, here until the machine starts again.
 MEMORY = "/dev/shm"
-WORKERS = 2
-THREADS = 8
-# The major version of gunicorn whose worker ``wakeboard_dashboard.server.listening`` extends.
-KNOWN_INSIDE = 27
 NOT_TAKEN = (signal.SIGUSR2, signal.SIGTTIN, signal.SIGTTOU)
 # How long whoever listens on our address may take to leave it.
 PATIENCE_SECONDS = 3.0
@@ -140,12 +131,10 @@ class Served(BaseApplication):  # type: ignore[misc]
                 self.cfg.set(name, value)
 
     def load(self) -> Flask:
-        """Return the WSGI app, with all that its processes can share: what each made itself is not shared."""
+        """Return the WSGI app with all templates loaded, which its processes share."""
         stop_signals.leave_if_asked()
         app = self._make_app()
-        compiling.load_templates(app.jinja_env, kept_templates.place())
-        warming.ask_nothing(app)
-        warming.make_pages(app)
+        bytecode.load_all(app.jinja_env)
         return app
 
 
@@ -153,6 +142,8 @@ def run(
     make_app: Callable[[], Flask],
     bind: str,
     *,
+    processes: int,
+    threads: int,
     certificate: Path | None = None,
     key: Path | None = None,
     shutdown_seconds: float = 10,
@@ -165,9 +156,9 @@ def run(
     """
     options: dict[str, Any] = {
         "bind": [bind],
-        "worker_class": worker_class(),
-        "workers": WORKERS,
-        "threads": THREADS,
+        "worker_class": "gthread",
+        "workers": processes,
+        "threads": threads,
         "preload_app": True,
         "control_socket_disable": True,
         "graceful_timeout": int(shutdown_seconds),
@@ -182,32 +173,28 @@ def run(
         "limit_request_fields": 60,
         "when_ready": lambda _server: _begin(bind),
     }
-    if os.access(MEMORY, os.W_OK):
-        options["worker_tmp_dir"] = MEMORY
-    options |= _shared(make_sentinel)
+    memory = MEMORY if os.access(MEMORY, os.W_OK) else None
+    if memory:
+        options["worker_tmp_dir"] = memory
+    options |= _hooks(make_sentinel)
     if certificate:
         options |= {"certfile": str(certificate), "keyfile": key and str(key)}
     os.register_at_fork(after_in_parent=stop_signals.let_in)
-    Served(make_app, options).run()
-
-
-def worker_class() -> str:
-    """Return what gunicorn is to serve by: its own threads, unless its inside is the one that we know.
-
-    The short cut before the threads is of no other use than to be quick.
-    """
-    return (
-        "wakeboard_dashboard.server.listening.Listening"
-        if gunicorn.version_info[0] == KNOWN_INSIDE
-        else "gthread"
-    )
+    os.environ[FOLDER] = tempfile.mkdtemp(prefix="wakeboard-metrics-", dir=memory)
+    server = os.getpid()
+    try:
+        Served(make_app, options).run()
+    finally:
+        # The forked processes leave by here, too.
+        if os.getpid() == server:
+            shutil.rmtree(os.environ[FOLDER], ignore_errors=True)
 
 
 def _begin(bind: str) -> None:
     """Say that the dashboard listens, and take only those signals of gunicorn's that fit it.
 
     By SIGUSR2 gunicorn starts a second dashboard beside the first, by SIGTTIN and SIGTTOU, which a shell
-    sends to background jobs, one process more or less: their number is a constant here. It does not know of a
+    sends to background jobs, one process more or less: their number is a setting. It does not know of a
     stop that came before it looked after stops itself.
     """
     stop_signals.leave_if_asked()
@@ -231,33 +218,26 @@ def share_memory(_server: Any, _worker: Any) -> None:
     gc.freeze()
 
 
-def _shared(make_sentinel: Callable[[int], Sentinel] | None) -> dict[str, Any]:
-    """Return the hooks of each worker process: its place in what all of them remember, and its sentinel.
-
-    What the processes share is made here, before any fork.
-    """
-    memory, board, shares = shared_memory(), Board(board_memory()), sharing.shared_memory()
+def _hooks(make_sentinel: Callable[[int], Sentinel] | None) -> dict[str, Any]:
+    """Return the hooks of gunicorn around each worker process, which has a sentinel of its own."""
     stage = tempfile.TemporaryFile()  # noqa: SIM115 (open as long as the process lives)
     standing: list[Sentinel] = []
 
-    def begin(worker: Any) -> None:
+    def begin(_worker: Any) -> None:
         stop_signals.let_in()
-        measuring.of(worker.wsgi).share(memory, worker.age)
-        worker.polls = worker.wsgi.extensions[polls.EXTENSION] = polls.Polls(worker.wsgi, board)
-        worker.polls.start()
-        worker.share = sharing.Share(shares, worker.age)
-        warming.begin(worker.wsgi)
         if make_sentinel is not None:
             standing.append(make_sentinel(stage.fileno()))
-            standing[-1].start([worker.polls.beat])
+            standing[-1].start()
 
-    def end(_server: Any, worker: Any) -> None:
-        if getattr(worker, "polls", None) is not None:
-            worker.polls.stop()
+    def end(_server: Any, _worker: Any) -> None:
         while standing:
             standing.pop().stop()
 
-    def bury(_server: Any, worker: Any) -> None:
-        sharing.leave(shares, worker.age)
+    def forget(_server: Any, worker: Any) -> None:
+        from prometheus_client.multiprocess import mark_process_dead
 
-    return {"child_exit": bury, "post_worker_init": begin, "worker_exit": end, "pre_fork": share_memory}
+        mark_process_dead(worker.pid, os.environ[FOLDER])  # type: ignore[no-untyped-call]
+
+    return {
+        "child_exit": forget, "post_worker_init": begin, "pre_fork": share_memory, "worker_exit": end,
+    }  # fmt: skip
