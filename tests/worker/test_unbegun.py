@@ -40,7 +40,7 @@ from tests.worker.refusing import refuse
 from wakeboard import queue as transitions
 from wakeboard.core.states import Role
 from wakeboard.database.audit import Actor
-from wakeboard.handlers import handler_connection
+from wakeboard.queue import handler_connection
 from wakeboard.queue.engine import endings, reaping, unbegun
 from wakeboard.runtime.duties.reaper import Reaper
 from wakeboard.runtime.processes import beginning

@@ -22,10 +22,10 @@ from wakeboard.core.outcome import Retryable
 from wakeboard.core.process.exits import is_success
 from wakeboard.core.text.plain_json import plain, result_text, what_is_wrong
 from wakeboard.database.db import DatabaseError
-from wakeboard.handlers.handler_connection import drop, joined, own_connection
 from wakeboard.handlers.memory_effect_store import PROCESS_KEYS, Remembered
 from wakeboard.queue import effect_store
 from wakeboard.queue.effect_store import Entry, Holder
+from wakeboard.queue.handler_connection import drop, joined, own_connection
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -293,4 +293,4 @@ def _not_ours(holder: Holder, entry_id: int, key: str) -> None:
         )
 
 
-__all__ = ["LeaseLost", "Unconfirmed", "once", "own_connection", "transaction"]
+__all__ = ["LeaseLost", "Unconfirmed", "once", "transaction"]

@@ -140,6 +140,6 @@ class Staff:
 
 def _close_own_connection() -> None:
     """Close the database connection that handlers have opened in this thread."""
-    own = sys.modules.get("wakeboard.handlers.handler_connection")
+    own = sys.modules.get("wakeboard.queue.handler_connection")
     if own is not None:
         own.drop()

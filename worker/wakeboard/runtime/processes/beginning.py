@@ -33,8 +33,8 @@ def strike_off(assignment: Assignment) -> Answer | None:
 
     from wakeboard.database.answer_timeout import answering_within
     from wakeboard.database.db import DatabaseError
-    from wakeboard.handlers.handler_connection import own_connection
     from wakeboard.queue.engine.unbegun import STRIKE_OFF
+    from wakeboard.queue.handler_connection import own_connection
 
     try:
         with own_connection() as connection, answering_within(connection, ANSWER_SECONDS):
