@@ -18,10 +18,10 @@ from sqlalchemy import create_engine, event
 from sqlalchemy.pool import StaticPool
 
 from wakeboard.core.process.exits import is_success
+from wakeboard.handlers.captured_output import captured_output
 from wakeboard.handlers.effects import LeaseLost
 from wakeboard.queue.engine.endings import MARK, SUCCEED_ALONE
 from wakeboard.queue.handler_connection import ThreadConnection, drop, held, joined, joining
-from wakeboard.runtime.processes.captured import captured_output
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection as SqlConnection

@@ -21,10 +21,10 @@ from time import monotonic_ns, sleep
 from typing import Any
 
 from wakeboard.config.working_directory import Folder
+from wakeboard.core.process.output_file import is_as_new, is_silent, written_bytes
 from wakeboard.core.process.process_tree import has_children, kill_children
 from wakeboard.runtime.processes.identity import Identity
 from wakeboard.runtime.processes.interpreter import Interpreter
-from wakeboard.runtime.processes.output import is_as_new, is_silent, written_bytes
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _KILL_SECONDS = 2.0
