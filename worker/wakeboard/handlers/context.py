@@ -5,7 +5,6 @@ Usable inline too (tests, the in-process pool): without a shared page it keeps c
 
 from __future__ import annotations
 
-import importlib
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -179,15 +178,16 @@ class Context:
         `scope` "run" or "global"; `if_unconfirmed` ("skip", "redo" or a callable that asks the provider)
         decides when an earlier attempt died between start and done. Whatever `function` raises goes on.
         """
-        effects: Any = importlib.import_module("wakeboard.handlers.effects")
+        from wakeboard.handlers import effects
+
         return effects.once(self, key, function, scope=scope, if_unconfirmed=if_unconfirmed)
 
     def transaction(self) -> AbstractContextManager[Any]:
         """`with ctx.transaction() as connection:` a SQLAlchemy connection whose commit also finishes the
         run."""
-        effects: Any = importlib.import_module("wakeboard.handlers.effects")
-        manager: AbstractContextManager[Any] = effects.transaction(self)
-        return manager
+        from wakeboard.handlers.transaction import finishing_transaction
+
+        return finishing_transaction(self)
 
 
 def _in_words(scheduled_for: object) -> str:

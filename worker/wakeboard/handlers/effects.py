@@ -1,4 +1,4 @@
-"""Effects that happen once: ``once()`` and, from its own room, ``transaction()``. For handlers' processes.
+"""Effects that happen once: ``once()``.
 
 No transaction is open while the handler's function is called, unless the handler is inside its own
 ``transaction()``, which everything here joins. Outside of the database worker the ledger is memory.
@@ -28,10 +28,6 @@ from wakeboard.queue.effect_store import Entry, Holder
 from wakeboard.queue.handler_connection import drop, joined, own_connection
 
 if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
-
-    from sqlalchemy import Connection as SqlConnection
-
     from wakeboard.handlers.context import Context
 
 RESULT_BYTES = 8_192
@@ -112,13 +108,6 @@ def _start(connection: psycopg.Connection[Any], holder: Holder, scope: str, key:
     except psycopg.errors.LockNotAvailable as waited:
         message = f"The effect '{key}' is being made in another run's transaction, which has not ended."
         raise Retryable("effect_in_progress", message) from waited
-
-
-def transaction(context: Context) -> AbstractContextManager[SqlConnection]:
-    """Return the block whose SQLAlchemy connection commits together with the run's finish."""
-    from wakeboard.handlers.transaction import finishing_transaction
-
-    return finishing_transaction(context)
 
 
 def _check(key: object, scope: object, if_unconfirmed: object) -> None:
@@ -291,6 +280,3 @@ def _not_ours(holder: Holder, entry_id: int, key: str) -> None:
             f"The effect '{key}' was made by attempt {holder.attempt} of run {holder.run_id}, which had lost "
             "its lease meanwhile: look whether a later attempt made it too."
         )
-
-
-__all__ = ["LeaseLost", "Unconfirmed", "once", "transaction"]
