@@ -8,13 +8,13 @@ import pytest
 
 from tests.worker.test_claims import claimed, claims
 from wakeboard.core.outcome import Answer
+from wakeboard.core.process.assignment import Assignment
 from wakeboard.runtime.loop.claims import Claims
 from wakeboard.runtime.loop.deciding import Ended
 from wakeboard.runtime.loop.in_flight import Holdings, boottime_ns
 from wakeboard.runtime.loop.slots import Slots
 from wakeboard.runtime.processes.children import Children
 from wakeboard.runtime.processes.events import Died, Finished, Returned
-from wakeboard.runtime.processes.protocol import Assignment
 
 
 class Desk:

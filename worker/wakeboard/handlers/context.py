@@ -13,13 +13,13 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from wakeboard.core.outcome import Cancelled, DeadlineExceeded
+from wakeboard.core.process.assignment import Assignment
 from wakeboard.core.process.shared_slot import LARGEST, SlotPage, boottime_ns
 
 if TYPE_CHECKING:
     import logging
 
     from wakeboard.handlers.memory_effect_store import Remembered
-    from wakeboard.runtime.processes.protocol import Assignment
 
 _SECOND = 1_000_000_000
 

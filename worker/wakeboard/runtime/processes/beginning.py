@@ -9,8 +9,8 @@ from __future__ import annotations
 from time import monotonic
 
 from wakeboard.core.outcome import PLAIN, Answer
+from wakeboard.core.process.assignment import Assignment
 from wakeboard.core.text.sanitize import clean_text
-from wakeboard.runtime.processes.protocol import Assignment
 
 # So long the database may take, and so long it is not asked again when it took longer.
 ANSWER_SECONDS, SILENT_SECONDS = 1.0, 30.0

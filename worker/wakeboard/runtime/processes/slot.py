@@ -16,6 +16,7 @@ from collections.abc import Iterable, Sequence
 from time import monotonic
 
 from wakeboard.core.outcome import OUTPUT_BYTES
+from wakeboard.core.process.assignment import Assignment
 from wakeboard.core.process.output_file import create_output, empty, read_output
 from wakeboard.core.process.process_tree import kill_tree, send_signal
 from wakeboard.core.process.shared_slot import NOTHING, SlotPage, Started
@@ -25,7 +26,6 @@ from wakeboard.runtime.processes.events import Died, Event, Finished, Returned, 
 from wakeboard.runtime.processes.memory import Shortage
 from wakeboard.runtime.processes.protocol import (
     ANSWER_BYTES,
-    Assignment,
     Frames,
     assignments_frame,
     read_answer,
