@@ -60,6 +60,9 @@ class Ticket:
         self.last_error: str | None = None
         self.handed_to: int | None = None
         self.submitted_ns = self.due_ns = boottime_ns()
+        self.is_admitted = False
+        # Where it stands among those that are ready.
+        self.place = 0
         self._payload_text = payload_text
         self._result_text: str | None = None
         self._cancel = cancel

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from collections.abc import Callable, MutableMapping
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from threading import Thread, current_thread
 from typing import Any, cast
@@ -103,7 +103,7 @@ class Attempt:
         """The deadline has passed or a cancel was asked: an async handler is cut at its next `await`."""
         self._was_cut = True
         if self._interrupt is not None:
-            with contextlib.suppress(RuntimeError):  # Its loop has just closed: the handler has ended.
+            with suppress(RuntimeError):  # Its loop has just closed: the handler has ended.
                 self._interrupt()
 
     def _await(self, coroutine: Any) -> object:
