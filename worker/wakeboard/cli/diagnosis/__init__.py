@@ -8,9 +8,8 @@ import psycopg
 
 from wakeboard.cli.diagnosis import app, commands, database, indexes, liveness, people, schedules
 from wakeboard.cli.diagnosis.finding import LEVELS, Finding
-from wakeboard.cli.misspelt import misspelt
 from wakeboard.cli.reach import Connection
-from wakeboard.config.settings import Settings
+from wakeboard.config.settings import Settings, misspelt
 from wakeboard.database import db
 from wakeboard.database.embedded.errors import EmbeddedError
 
