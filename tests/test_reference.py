@@ -71,8 +71,8 @@ def test_the_page_names_all_that_a_context_has() -> None:
     public = [name for name in dir(wakeboard.Context) if not name.startswith("_")]
     public += [name for name in vars(wakeboard.Context()) if not name.startswith("_")]
     inside = {
-        "ask_cancel", "committed", "definition_id", "for_assignment", "lease_epoch", "progress_done",
-        "progress_total", "remembered", "traceparent", "worker_id",
+        "ask_cancel", "committed", "definition_id", "effect_store", "for_assignment", "lease_epoch",
+        "progress_done", "progress_total", "traceparent", "worker_id",
     }  # fmt: skip
     page = PAGE.read_text()
     assert [name for name in public if name not in inside and f"`{name}" not in page] == []

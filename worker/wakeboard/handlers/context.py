@@ -19,7 +19,7 @@ from wakeboard.core.process.shared_slot import LARGEST, SlotPage, boottime_ns
 if TYPE_CHECKING:
     import logging
 
-    from wakeboard.handlers.memory_effect_store import Remembered
+    from wakeboard.handlers.memory_effect_store import MemoryEffectStore
 
 _SECOND = 1_000_000_000
 
@@ -33,7 +33,7 @@ class Context:
 
     committed = False
     progress_done = progress_total = 0
-    _remembered: Remembered | None = None
+    _effect_store: MemoryEffectStore | None = None
     _cancel_asked = False
 
     def __init__(
@@ -146,13 +146,13 @@ class Context:
             raise DeadlineExceeded(f"The run passed its deadline of {self.timeout_seconds:g} s.")
 
     @property
-    def remembered(self) -> Remembered:
+    def effect_store(self) -> MemoryEffectStore:
         """What `once()` keeps of this run where there is no table for it."""
-        if self._remembered is None:
-            from wakeboard.handlers.memory_effect_store import Remembered
+        if self._effect_store is None:
+            from wakeboard.handlers.memory_effect_store import MemoryEffectStore
 
-            self._remembered = Remembered()
-        return self._remembered
+            self._effect_store = MemoryEffectStore()
+        return self._effect_store
 
     def progress(self, done: int, total: int) -> None:
         """Show how far the run is: `done` of `total`, whole numbers, cut to 0 … 2^62."""

@@ -22,7 +22,7 @@ from wakeboard.core.outcome import Retryable
 from wakeboard.core.process.exits import is_success
 from wakeboard.core.text.plain_json import plain, result_text, what_is_wrong
 from wakeboard.database.db import DatabaseError
-from wakeboard.handlers.memory_effect_store import PROCESS_KEYS, Remembered
+from wakeboard.handlers.memory_effect_store import PROCESS_KEYS, MemoryEffectStore
 from wakeboard.queue import effect_store
 from wakeboard.queue.effect_store import Entry, Holder
 from wakeboard.queue.handler_connection import drop, joined, own_connection
@@ -36,7 +36,7 @@ _ROUNDS = 5
 _DONE_SECONDS = 30.0
 
 Scope = Literal["run", "global"]
-_process = Remembered(PROCESS_KEYS)
+_process = MemoryEffectStore(PROCESS_KEYS)
 
 
 class LeaseLost(Exception):
@@ -127,7 +127,7 @@ def _once_in_memory(
     decision: str | Callable[[Unconfirmed], Any],
 ) -> Any:
     """Remember for as long as the run (or, with scope "global", the process) lives."""
-    memory = _process if scope == "global" else context.remembered
+    memory = _process if scope == "global" else context.effect_store
     before = memory.take(key, context.run_id, context.attempt)
     if before is not None and before.state == "done":
         return before.result

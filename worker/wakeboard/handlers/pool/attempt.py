@@ -13,7 +13,7 @@ from wakeboard.core.outcome import Answer
 from wakeboard.core.process.shared_slot import boottime_ns
 from wakeboard.handlers.context import Context
 from wakeboard.handlers.invoke import invoke
-from wakeboard.handlers.memory_effect_store import Remembered
+from wakeboard.handlers.memory_effect_store import MemoryEffectStore
 from wakeboard.handlers.pool.future import Ticket
 
 _SECOND = 1_000_000_000
@@ -42,8 +42,8 @@ class _PooledContext(Context):
         self._ticket = ticket
 
     @property
-    def remembered(self) -> Remembered:
-        return self._ticket.remembered
+    def effect_store(self) -> MemoryEffectStore:
+        return self._ticket.effect_store
 
     @property
     def log(self) -> logging.Logger:

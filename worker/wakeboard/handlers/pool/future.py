@@ -9,7 +9,7 @@ from threading import Event
 from typing import Any, Literal
 
 from wakeboard.core.process.shared_slot import boottime_ns
-from wakeboard.handlers.memory_effect_store import Remembered
+from wakeboard.handlers.memory_effect_store import MemoryEffectStore
 from wakeboard.handlers.registry import JobType
 
 State = Literal["queued", "running", "failed", "succeeded", "dead", "cancelled", "dropped", "handed_off"]
@@ -77,9 +77,9 @@ class Ticket:
         return json.loads(self._payload_text)
 
     @cached_property
-    def remembered(self) -> Remembered:
+    def effect_store(self) -> MemoryEffectStore:
         """What `once()` keeps over the job's attempts."""
-        return Remembered()
+        return MemoryEffectStore()
 
     @property
     def has_ended(self) -> bool:
