@@ -152,11 +152,9 @@ class Control:
 
     def _note_others(self) -> None:
         """Remember who is our child while the template lives: its descendants become ours when it is dead."""
-        # Without a free descriptor there is nothing to be seen, and what was remembered stays.
-        with contextlib.suppress(OSError):
-            found = set(own_children())
-            if self.template is not None and not self._is_in_state("WEXITED"):
-                self._others = found
+        found = set(own_children())
+        if self.template is not None and not self._is_in_state("WEXITED"):
+            self._others = found
 
     def _is_stopped(self) -> bool:
         """Whether a signal has stopped the template."""
