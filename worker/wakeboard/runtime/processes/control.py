@@ -6,7 +6,6 @@ killed, which ends its children. Nothing here waits, but for the end of a templa
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import selectors
@@ -21,9 +20,10 @@ from typing import Any
 from wakeboard.config.stop_signals import holding_back
 from wakeboard.config.streams import pass_on
 from wakeboard.config.working_directory import place
-from wakeboard.core.process.process_tree import become_subreaper, kill_children, own_children
+from wakeboard.core.process.process_tree import become_subreaper
 from wakeboard.runtime.processes.events import describe_status
 from wakeboard.runtime.processes.fork_server import MESSAGE_BYTES, command
+from wakeboard.runtime.processes.orphans import end_leftovers, new_mark
 from wakeboard.runtime.processes.zygote import Firstborn
 
 _GONE_SECONDS = 0.05
@@ -58,8 +58,7 @@ class Control:
         self.template: subprocess.Popen[bytes] | Firstborn | None = None
         self._socket: socket.socket | None = None
         self._orders: deque[tuple[bytes, list[int]]] = deque()
-        # Our children that do not descend from the template, such as a database server.
-        self._others: set[int] = set()
+        self._mark = 0
         self._unanswered = 0
         self._is_ready = self._is_condemned = False
         self._silent_seconds, self._looked_at = 0.0, time.monotonic()
@@ -74,9 +73,10 @@ class Control:
         if self.template is not None:
             raise RuntimeError("The template is running already; call stop() first.")
         become_subreaper()
+        self._mark = new_mark()
         self._unanswered, self._silent_seconds = 0, 0.0
         self._is_ready = self._is_condemned = False
-        given = self._given | {"parent": os.getpid()}
+        given = self._given | {"parent": os.getpid(), "mark": self._mark}
         firstborn, self._firstborn = self._firstborn, None
         if firstborn is None:
             ours, output = self._start_afresh(given)
@@ -143,31 +143,21 @@ class Control:
         if self._unanswered or not self._is_ready:
             self._silent_seconds += min(now - self._looked_at, _AWAKE_SECONDS)
         self._looked_at = now
-        self._note_others()
         if not self.is_open or self._is_condemned:
             return False
         is_overdue = self._is_ready and self._silent_seconds >= SILENT_SECONDS
         self._is_condemned = is_overdue or (self._silent_seconds >= STOPPED_SECONDS and self._is_stopped())
         return self._is_condemned
 
-    def _note_others(self) -> None:
-        """Remember who is our child while the template lives: its descendants become ours when it is dead."""
-        found = set(own_children())
-        if self.template is not None and not self._is_in_state("WEXITED"):
-            self._others = found
-
     def _is_stopped(self) -> bool:
         """Whether a signal has stopped the template."""
-        return self._is_in_state("WSTOPPED")
-
-    def _is_in_state(self, state: str) -> bool:
         if self.template is None or not hasattr(os, "waitid"):
             return False
         try:
-            look = getattr(os, state) | os.WNOHANG | os.WNOWAIT
+            look = os.WSTOPPED | os.WNOHANG | os.WNOWAIT
             return os.waitid(os.P_PID, self.template.pid, look) is not None
         except ChildProcessError:
-            return state == "WEXITED"
+            return False
 
     def kill(self) -> None:
         """Kill the template; its end is told as any other."""
@@ -217,13 +207,8 @@ class Control:
         yield message | {"pidfd": fds[0] if fds else None}
 
     def end(self, seconds: float) -> str:
-        """Close the socket, by which the template ends; kill it when it has not in `seconds`, then what it
-        left to us. How it ended.
-
-        A dead template leaves its descendants to this process, their nearest subreaper. Each of them is in
-        another session, which it cannot leave for ours, and was no child of ours while the template lived.
-        """
-        self._note_others()
+        """Close the socket, by which the template ends; kill it when it has not in `seconds`, end what it
+        left to us. How it ended."""
         self._hang_up()
         if self.template is None:
             return "not running"
@@ -232,7 +217,7 @@ class Control:
             self.template.kill()
             code = self._wait(_KILLED_SECONDS)
         self.template = None
-        kill_children(self._others | set(filter(_is_in_our_session, own_children())), _SWEEP_SECONDS)
+        end_leftovers(self._mark, _SWEEP_SECONDS)
         how = "killed and did not end" if code is None else describe_status(-code if code < 0 else code << 8)
         return f"{how}, because it did not answer" if self._is_condemned else how
 
@@ -250,12 +235,6 @@ class Control:
             self._socket = None
         while self._orders:
             _close_all(self._orders.popleft()[1])
-
-
-def _is_in_our_session(pid: int) -> bool:
-    with contextlib.suppress(ProcessLookupError):
-        return os.getsid(pid) == os.getsid(0)
-    return False
 
 
 def _close_all(fds: Sequence[int]) -> None:

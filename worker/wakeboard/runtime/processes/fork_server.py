@@ -35,6 +35,7 @@ from wakeboard.core.process.shared_slot import SlotPage
 from wakeboard.core.text.sanitize import clean_text
 from wakeboard.handlers.registry import JOB_TYPES, load_app, without_handlers
 from wakeboard.runtime.processes import ending, preload, spawn
+from wakeboard.runtime.processes.orphans import wear
 
 MESSAGE_BYTES = 128 * 1024
 _TYPES_PER_MESSAGE = 50
@@ -285,12 +286,13 @@ def main(argument: str) -> NoReturn:
 
 
 def live(given: dict[str, Any]) -> NoReturn:
-    """Be the template until the supervisor is gone; `given` as `Template` wants it."""
+    """Be the template until the supervisor is gone; `given` as `Template` wants it, with `mark` as well."""
     # A service manager signals every process; how to end is the supervisor's to say.
     outlast(*STOPS)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     die_with_parent(given["parent"])
     become_subreaper()
+    wear(given["mark"])
     os.set_inheritable(given["pages"], False)
     os.set_inheritable(given["control"], False)
     ending.prepare()
