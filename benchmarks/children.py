@@ -15,9 +15,9 @@ import sys
 import time
 from pathlib import Path
 
+from wakeboard.core.process.assignment import Assignment
 from wakeboard.runtime.processes.children import Children
 from wakeboard.runtime.processes.events import Finished, Ready, Returned
-from wakeboard.runtime.processes.protocol import Assignment
 
 SLOTS = 2
 HERE = str(Path(__file__).resolve().parent)

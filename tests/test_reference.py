@@ -5,14 +5,13 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable
-from dataclasses import MISSING, fields
 from typing import Any
 
 import pytest
 
 import wakeboard
 from tests.processes import ROOT
-from wakeboard.config.settings import PREFIX, Settings, flag_of
+from wakeboard.config.settings import SETTINGS
 
 PAGE = ROOT / "docs" / "reference.md"
 # What stands for a default that the machine decides.
@@ -24,7 +23,7 @@ MADE = {
 
 
 def _shown(default: object) -> str:
-    if default is None or default is MISSING:
+    if default is None:
         return ""
     return f"`{int(default)}`" if isinstance(default, bool) else f"`{_plain(default)}`"
 
@@ -37,12 +36,11 @@ def test_the_page_has_every_setting_with_what_it_takes() -> None:
     rows = re.findall(r"^\| (`WAKEBOARD_.*?) \| (.+?) \| (.*?) \| (.*?) ?\|$", PAGE.read_text(), re.M)
     assert [(name, takes, default) for name, _, takes, default in rows] == [
         (
-            f"`{PREFIX}{entry.name.upper()}` `{flag_of(entry)}`",
-            entry.metadata["allowed"],
-            MADE.get(entry.name) or _shown(entry.default),
+            f"`{setting.variable}` `{setting.flag}`",
+            setting.allowed,
+            MADE.get(setting.name) or _shown(setting.default),
         )
-        for entry in fields(Settings)
-        if "read" in entry.metadata
+        for setting in SETTINGS
     ]
 
 
@@ -73,8 +71,8 @@ def test_the_page_names_all_that_a_context_has() -> None:
     public = [name for name in dir(wakeboard.Context) if not name.startswith("_")]
     public += [name for name in vars(wakeboard.Context()) if not name.startswith("_")]
     inside = {
-        "ask_cancel", "committed", "definition_id", "for_assignment", "lease_epoch", "progress_done",
-        "progress_total", "remembered", "traceparent", "worker_id",
+        "ask_cancel", "committed", "definition_id", "effect_store", "for_assignment", "lease_epoch",
+        "progress_done", "progress_total", "traceparent", "worker_id",
     }  # fmt: skip
     page = PAGE.read_text()
     assert [name for name in public if name not in inside and f"`{name}" not in page] == []

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from wakeboard.core.outcome import Answer, Kind
+from wakeboard.core.process.assignment import Assignment
 from wakeboard.runtime.loop.deciding import Ended, decide
 from wakeboard.runtime.loop.in_flight import Held, boottime_ns
-from wakeboard.runtime.processes.protocol import Assignment
 
 
 def held(run_id: int = 1, epoch: int = 1, **columns: Any) -> Held:

@@ -16,9 +16,9 @@ import pytest
 
 from tests.processes import SOURCES
 from wakeboard.core.outcome import PLAIN
+from wakeboard.core.process.assignment import Assignment
 from wakeboard.runtime.processes.children import Children
 from wakeboard.runtime.processes.events import Died, Event, Finished, Ready, Returned
-from wakeboard.runtime.processes.protocol import Assignment
 
 APP = "tests.worker.nursery_app"
 _ids = itertools.count(2**31)

@@ -11,8 +11,8 @@ import pytest
 
 from tests.processes import wait_until
 from wakeboard.handlers.context import Context
-from wakeboard.handlers.handler_connection import drop
 from wakeboard.handlers.registry import JOB_TYPES, job
+from wakeboard.queue.handler_connection import drop
 
 PATIENCE_SECONDS = 30.0
 

@@ -27,9 +27,9 @@ from wakeboard.config.settings import Settings, SettingsError
 from wakeboard.core.outcome import Permanent, Retryable
 from wakeboard.core.rule_types import KINDS
 from wakeboard.database import db
-from wakeboard.handlers import handler_connection as own
 from wakeboard.handlers.builtin.alert import alert
 from wakeboard.handlers.context import Context
+from wakeboard.queue import handler_connection as own
 
 __all__ = ["mailbox", "receiver"]
 HOSTILE = "<img src=x onerror=alert(1)>\u202e\r\nBcc: all@example.org"

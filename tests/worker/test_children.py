@@ -15,6 +15,7 @@ import pytest
 from tests.processes import wait_until
 from tests.worker.nursery import APP, Nursery, assign, lives, wait_gone
 from wakeboard.core.outcome import PLAIN
+from wakeboard.core.process.assignment import Assignment
 from wakeboard.runtime.processes import preload
 from wakeboard.runtime.processes.events import (
     AppFailed,
@@ -25,7 +26,7 @@ from wakeboard.runtime.processes.events import (
     TemplateDied,
     Warned,
 )
-from wakeboard.runtime.processes.protocol import Assignment, Reported, answer_frame
+from wakeboard.runtime.processes.protocol import Reported, answer_frame
 
 
 @pytest.fixture

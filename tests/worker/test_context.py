@@ -8,9 +8,9 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
+from wakeboard.core.process.assignment import Assignment
 from wakeboard.core.process.shared_slot import SlotPage, create_pages
 from wakeboard.handlers.context import Context
-from wakeboard.runtime.processes.protocol import Assignment
 
 
 def test_the_context_of_an_assignment_is_that_of_its_fields() -> None:

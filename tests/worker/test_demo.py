@@ -26,9 +26,9 @@ from wakeboard.demo import inbox, invoices, lives, neighbours, orders, past, rep
 from wakeboard.demo.mailbox import LARGEST_BYTES, read
 from wakeboard.demo.pdf import one_page
 from wakeboard.demo.provider import is_outage
-from wakeboard.handlers import handler_connection as own
 from wakeboard.handlers.context import Context
 from wakeboard.handlers.registry import JOB_TYPES
+from wakeboard.queue import handler_connection as own
 
 OPERATOR = Actor("olga", Role.OPERATOR, "web")
 VIEWER = Actor("victor", Role.VIEWER, "web")

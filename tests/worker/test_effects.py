@@ -25,12 +25,12 @@ from wakeboard.core.states import Role
 from wakeboard.database import db, embedded
 from wakeboard.database.audit import Actor
 from wakeboard.database.db import DatabaseError
-from wakeboard.handlers import handler_connection
 from wakeboard.handlers.context import Context
 from wakeboard.handlers.effects import LeaseLost, Unconfirmed
 from wakeboard.handlers.invoke import invoke
 from wakeboard.handlers.registry import JobType
 from wakeboard.handlers.transaction import TransactionEnded
+from wakeboard.queue import handler_connection
 from wakeboard.queue.effects import settle
 from wakeboard.queue.enqueue import enqueue
 

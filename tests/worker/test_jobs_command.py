@@ -16,9 +16,9 @@ from tests import factories
 from tests.conftest import Connection
 from tests.processes import wait_until
 from wakeboard.core.outcome import Cancelled, DeadlineExceeded, Permanent
-from wakeboard.handlers import handler_connection
 from wakeboard.handlers.builtin.command import CommandFailed, command
 from wakeboard.handlers.context import Context
+from wakeboard.queue import handler_connection
 
 
 @pytest.fixture(autouse=True)

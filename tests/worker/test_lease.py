@@ -10,10 +10,10 @@ import pytest
 from tests.factories import Connection, a_run, a_type, claim, end_lease, reap, row, succeed
 from tests.worker.motion import OPERATOR
 from wakeboard import queue as transitions
+from wakeboard.core.process.assignment import Assignment
 from wakeboard.database import db
 from wakeboard.runtime.duties.lease import CancelAsked, LeaseKeeper, LeaseLost, LoopHangs
 from wakeboard.runtime.loop.in_flight import Held, Holdings, boottime_ns
-from wakeboard.runtime.processes.protocol import Assignment
 
 
 def held(run_id: int, epoch: int, *, age_seconds: float = 10) -> Held:

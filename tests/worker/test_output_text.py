@@ -9,9 +9,9 @@ from collections.abc import Iterator
 import pytest
 
 from wakeboard.core.outcome import OUTPUT_BYTES, answer_for_exception
+from wakeboard.core.process.output_file import create_output, empty, read_output, read_tail, trim
 from wakeboard.core.text.redaction import redact_text
 from wakeboard.core.text.sanitize import as_on_screen, clean_text, safe_text
-from wakeboard.runtime.processes.output import create_output, empty, read_output, read_tail, trim
 
 
 @pytest.fixture

@@ -20,13 +20,13 @@ from wakeboard import Context, Permanent, Pool, Retryable, enqueue, job
 from wakeboard.config import log
 from wakeboard.core.errors.backoff import Backoff
 from wakeboard.core.outcome import Answer, answer_for_exception
+from wakeboard.core.process.assignment import Assignment
 from wakeboard.core.run_spec import EnqueueError
 from wakeboard.handlers.pool import NoResult, PoolFull, PoolStopped, Ticket
-from wakeboard.handlers.pool.ending import decide as decide_for_the_pool
+from wakeboard.handlers.pool.state import decide as decide_for_the_pool
 from wakeboard.handlers.registry import JobType
 from wakeboard.runtime.loop.deciding import decide as decide_for_the_table
 from wakeboard.runtime.loop.in_flight import Held
-from wakeboard.runtime.processes.protocol import Assignment
 
 __all__ = ["gate", "registry", "table"]
 pytestmark = pytest.mark.usefixtures("registry")

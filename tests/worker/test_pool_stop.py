@@ -254,9 +254,8 @@ def test_eighty_thousand_jobs_of_eight_submitters_each_run_once() -> None:
 
 PROGRAM = """
 import threading, time
-from wakeboard import Pool, job
+from wakeboard import Pool, job, run_until_signal
 from wakeboard.config import log
-from wakeboard.handlers.pool import run_until_signal
 
 log.configure("text")
 

@@ -15,8 +15,8 @@ from tests.worker.motion import a_worker, insert_many, wait_until_all
 from wakeboard.accounts import users
 from wakeboard.core.states import Role
 from wakeboard.database import db
-from wakeboard.handlers import handler_connection
 from wakeboard.handlers.context import Context
+from wakeboard.queue import handler_connection
 
 pytestmark = pytest.mark.skipif(PGBOUNCER is None, reason=WHY_NOT)
 

@@ -16,10 +16,11 @@ from tests.endtoend.demo_house import as_user, environment, interpreter
 from tests.processes import ROOT, run_wakeboard
 from wakeboard.config.settings import Settings, SettingsError
 from wakeboard.core.outcome import Permanent
-from wakeboard.handlers import handler_connection, run_as
+from wakeboard.handlers import run_as
 from wakeboard.handlers.builtin.command import CommandFailed, command
 from wakeboard.handlers.context import Context
 from wakeboard.handlers.registry import job
+from wakeboard.queue import handler_connection
 
 OTHER = "nobody"
 AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become another OS user")

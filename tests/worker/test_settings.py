@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from wakeboard.cli.misspelt import misspelt
-from wakeboard.config.settings import Settings, SettingsError, default_data_dir, without_password
+from wakeboard.config.settings import Settings, SettingsError, default_data_dir, misspelt, without_password
 
 
 def load(**variables: str) -> Settings:

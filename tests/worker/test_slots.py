@@ -8,6 +8,7 @@ import pytest
 
 from tests.worker.test_claims import claimed, claims
 from wakeboard.core.outcome import Answer
+from wakeboard.core.process.assignment import Assignment
 from wakeboard.runtime.loop.claim_state import ClaimState
 from wakeboard.runtime.loop.claims import Claims
 from wakeboard.runtime.loop.connections import LoopConnection
@@ -18,7 +19,6 @@ from wakeboard.runtime.loop.turnover import Turnover
 from wakeboard.runtime.loop.writer import Writer
 from wakeboard.runtime.processes.children import Children
 from wakeboard.runtime.processes.events import Died, Finished, Returned
-from wakeboard.runtime.processes.protocol import Assignment
 
 
 class Desk:

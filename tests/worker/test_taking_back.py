@@ -8,8 +8,8 @@ import pytest
 
 from tests.worker import nursery as nurseries
 from tests.worker.nursery import Nursery, assign
+from wakeboard.core.process.assignment import Assignment
 from wakeboard.runtime.processes.events import Finished
-from wakeboard.runtime.processes.protocol import Assignment
 
 APP = nurseries.APP
 nursery = nurseries.nursery

@@ -38,14 +38,14 @@ from tests.worker.motion import (
 )
 from tests.worker.refusing import refuse
 from wakeboard import queue as transitions
+from wakeboard.core.process.assignment import Assignment
 from wakeboard.core.states import Role
 from wakeboard.database.audit import Actor
-from wakeboard.handlers import handler_connection
+from wakeboard.queue import handler_connection
 from wakeboard.queue.engine import endings, reaping, unbegun
 from wakeboard.runtime.duties.reaper import Reaper
 from wakeboard.runtime.processes import beginning
 from wakeboard.runtime.processes.beginning import strike_off
-from wakeboard.runtime.processes.protocol import Assignment
 
 OPERATOR = Actor("olivia", Role.OPERATOR, "web")
 

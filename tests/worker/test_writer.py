@@ -9,6 +9,7 @@ import pytest
 
 from tests.factories import Connection, a_run, a_type, claim
 from wakeboard.core.outcome import Answer
+from wakeboard.core.process.assignment import Assignment
 from wakeboard.database import db
 from wakeboard.runtime.loop.channel import Channel
 from wakeboard.runtime.loop.claim_state import ClaimState
@@ -17,7 +18,6 @@ from wakeboard.runtime.loop.connections import LoopConnection
 from wakeboard.runtime.loop.deciding import decide
 from wakeboard.runtime.loop.in_flight import Held, Holdings, boottime_ns
 from wakeboard.runtime.loop.writer import ENOUGH_ENDED, STILL_HELD, Writer
-from wakeboard.runtime.processes.protocol import Assignment
 
 FOREVER = 3600.0
 

@@ -17,9 +17,11 @@ if TYPE_CHECKING:
     from wakeboard.core.run_spec import EnqueueError as EnqueueError
     from wakeboard.core.text.plain_json import PlainEncoder as PlainEncoder
     from wakeboard.handlers.context import Context as Context
+    from wakeboard.handlers.pool import NoResult as NoResult
     from wakeboard.handlers.pool import Pool as Pool
     from wakeboard.handlers.pool import PoolFull as PoolFull
     from wakeboard.handlers.pool import PoolStopped as PoolStopped
+    from wakeboard.handlers.pool import run_until_signal as run_until_signal
     from wakeboard.handlers.registry import job as job
     from wakeboard.handlers.testing import run_now as run_now
     from wakeboard.queue.enqueue import KeyTaken as KeyTaken
@@ -34,6 +36,7 @@ _ROOMS = {
     "EnqueueError": "wakeboard.core.run_spec",
     "KeyTaken": "wakeboard.queue.enqueue",
     "Permanent": "wakeboard.core.outcome",
+    "NoResult": "wakeboard.handlers.pool",
     "PlainEncoder": "wakeboard.core.text.plain_json",
     "Pool": "wakeboard.handlers.pool",
     "PoolFull": "wakeboard.handlers.pool",
@@ -44,6 +47,7 @@ _ROOMS = {
     "job": "wakeboard.handlers.registry",
     "on_child_exit": "wakeboard.core.hooks",
     "run_now": "wakeboard.handlers.testing",
+    "run_until_signal": "wakeboard.handlers.pool",
 }
 __all__ = [
     "Cancelled",
@@ -51,6 +55,7 @@ __all__ = [
     "DeadlineExceeded",
     "EnqueueError",
     "KeyTaken",
+    "NoResult",
     "Permanent",
     "PlainEncoder",
     "Pool",
@@ -62,6 +67,7 @@ __all__ = [
     "job",
     "on_child_exit",
     "run_now",
+    "run_until_signal",
 ]
 
 

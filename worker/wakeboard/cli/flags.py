@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import MISSING, fields
 from typing import Any, TypeVar
 
 import click
 
-from wakeboard.cli.misspelt import misspelt
-from wakeboard.config.settings import Settings, default_data_dir, flag_of
+from wakeboard.config.settings import SETTINGS, Settings, default_data_dir, misspelt
 
 META = "wakeboard.flags"
 JSON = "wakeboard.json"
@@ -36,20 +34,16 @@ def _remember_json(ctx: click.Context, _parameter: click.Parameter, value: bool)
 
 def _setting_options(shown: tuple[str, ...]) -> list[click.Option]:
     options = []
-    for entry in fields(Settings):
-        if "read" not in entry.metadata:
-            continue
-        default = entry.default if entry.default not in (MISSING, None, 0.0) else None
-        if entry.name == "data_dir":
-            default = default_data_dir()
-        usual = "" if default is None or isinstance(default, bool) else f" [{default}]"
-        switch = {"is_flag": True, "flag_value": "1"} if entry.type == "bool" else {"metavar": "VALUE"}
+    for setting in SETTINGS:
+        default = default_data_dir() if setting.name == "data_dir" else setting.default
+        usual = "" if default in (None, 0.0) or setting.is_switch else f" [{default}]"
+        switch = {"is_flag": True, "flag_value": "1"} if setting.is_switch else {"metavar": "VALUE"}
         options.append(
             click.Option(
-                [flag_of(entry), f"setting_{entry.name}"],
-                help=f"{entry.metadata['help']}{usual}",
-                multiple=bool(entry.metadata["each"]),
-                hidden=entry.name not in shown,
+                [setting.flag, f"setting_{setting.name}"],
+                help=f"{setting.help}{usual}",
+                multiple=setting.repeats,
+                hidden=setting.name not in shown,
                 expose_value=False,
                 callback=_remember,
                 default=None,

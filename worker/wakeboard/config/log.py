@@ -1,9 +1,9 @@
 """The program's log: one line per move, as text for people or JSON for machines, on standard error.
 
-Whatever a producer or handler wrote reaches the log escaped, so no line can pretend to be another, and with
-its secrets hidden as on the pages: a log is kept and sent on to more people than those who may see them.
-Moves come by the ten thousand a second and are formatted here, past ``logging``'s records; everything else
-that this process logs (libraries, warnings) goes through ``logging`` and ends in the same stream.
+Sentences go through ``logging``, as those of libraries do. Moves of runs come by the ten thousand a second,
+so they make no record: the same formatter makes their lines, and the same handler writes them. What a
+producer or handler wrote reaches the log escaped, so no line can pretend to be another, and with its secrets
+hidden as on the pages: a log is kept and sent on to more people than those who may see them.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from functools import cache, lru_cache
 from threading import RLock
 from time import monotonic, time
-from typing import Any, Literal
+from typing import Any
 
 from wakeboard.config import streams
 
@@ -31,25 +31,98 @@ SHORT = {
     "error_code": "error",
     "next_delay_seconds": "next",
 }
-# The fields that carry what a handler, a library or a server said.
-SAID = ("reason", "error", "how", "found")
+# The fields with text of a handler, a library or a server.
+FOREIGN_TEXTS = ("reason", "error", "how", "found")
 # A run that moved: its id, type and attempt, and how many seconds that took where it has ended.
 Moved = tuple[int, str, int, float | None]
 KEEP_SECONDS = 0.1
 KEEP_LINES = 200
 # The two moves of a run that goes well. Only these may be left out.
 GOOD = ("claim", "succeed")
-# Of how many runs one is logged, by type; EACH is for every other type. 0: none, None: all of every type.
+# Of how many runs one is logged, by type; EACH is for every other type. 0: none.
 Sample = Mapping[str, int]
 EACH = ""
 _sample: Sample | None = None
 
 
-class _Lines:
-    """Lines on their way out: written together when they are many, or when a tenth of a second has passed."""
+class LineFormatter(logging.Formatter):
+    """Makes a line of an event and its fields; a record's are its message and ``extra={"fields": {…}}``."""
+
+    def line(self, level: int, event: str, fields: Mapping[str, Any]) -> str:
+        """Return one line; fields that are None are left out."""
+        raise NotImplementedError
+
+    def run_lines(self, event: str, worker_id: str, runs: Iterable[Moved]) -> Iterator[str]:
+        """Yield what ``line`` makes of the claims or the good ends of runs."""
+        for run_id, job_type, attempt, seconds in runs:
+            fields = {
+                "run_id": run_id, "job_type": job_type, "attempt": attempt, "worker_id": worker_id,
+                "duration_seconds": seconds,
+            }  # fmt: skip
+            yield self.line(logging.INFO, event, fields)
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the record's line: an exception is a field of it, secrets are hidden."""
+        fields = _redacted(getattr(record, "fields", {}))
+        message = record.getMessage()
+        if record.exc_info and record.exc_info[1] is not None:
+            fields["exception"] = _without_secrets(self.formatException(record.exc_info))
+        # What this program itself says below a warning is made of no foreign text.
+        if record.name != logger.name or record.levelno >= logging.WARNING:
+            message = _without_secrets(message)
+        trace = getattr(record, "trace", None)
+        if trace is None:
+            return self.line(record.levelno, message, fields)
+        return self.traced(message, _without_secrets(trace).rstrip())
+
+    def traced(self, sentence: str, trace: str) -> str:
+        """Return the line of an error with its trace, perhaps empty."""
+        return self.line(logging.ERROR, sentence, {"exception": trace or None})
+
+
+class TextFormatter(LineFormatter):
+    """``12:00:01 claim run=48210 type=send_invoice attempt=1``, in the machine's local time."""
+
+    def line(self, level: int, event: str, fields: Mapping[str, Any]) -> str:
+        """Return one line for people."""
+        parts = [_local_time(), " WARNING " if level >= logging.WARNING else " ", escaped(event)]
+        for name, value in fields.items():
+            if value is not None:
+                parts += _key(name), _shown(value)
+        return "".join(parts)
+
+    def run_lines(self, event: str, worker_id: str, runs: Iterable[Moved]) -> Iterator[str]:
+        """Yield what ``line`` makes of these; what is the same for many runs is made once."""
+        head, took = f"{_local_time()} {event}{_key('run_id')}", _key("duration_seconds")
+        for run_id, job_type, attempt, seconds in runs:
+            ended = "" if seconds is None else took + _seconds(seconds)
+            yield f"{head}{run_id}{_of_attempt(job_type, attempt, worker_id)}{ended}"
+
+    def traced(self, sentence: str, trace: str) -> str:
+        """Return the sentence and the trace below it, as Python would print them."""
+        return f"{sentence}\n{trace}".rstrip()
+
+
+class JsonFormatter(LineFormatter):
+    """One JSON object: at (ISO, UTC), level, event, then the fields under their own names."""
+
+    def line(self, level: int, event: str, fields: Mapping[str, Any]) -> str:
+        """Return one line for machines."""
+        line: dict[str, Any] = {
+            "at": datetime.now(UTC).isoformat(timespec="milliseconds"),
+            "level": logging.getLevelName(level).lower(),
+            "event": event,
+        }
+        line.update((name, value) for name, value in fields.items() if value is not None)
+        return json.dumps(line, default=str)
+
+
+class LineHandler(logging.Handler):
+    """Writes lines to standard error: together when they are many, or when a tenth of a second has passed."""
 
     def __init__(self) -> None:
-        self.write_line: Callable[[int, str, dict[str, Any]], str] = text_line
+        super().__init__()
+        self.lines: LineFormatter = TextFormatter()
         self.begin()
 
     def begin(self) -> None:
@@ -57,19 +130,28 @@ class _Lines:
         self._kept: list[str] = []
         self._held: list[str] = []
         self._since = 0.0
-        self._lock = RLock()
+        self._kept_lock = RLock()
 
-    def add(self, line: str, *, at_once: bool) -> None:
-        with self._lock:
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write one record at once."""
+        try:
+            self.keep([self.lines.format(record)])
+            self.flush()
+        except Exception:
+            self.handleError(record)
+
+    def add(self, line: str) -> None:
+        """Write a line soon."""
+        with self._kept_lock:
             if not self._kept:
                 self._since = monotonic()
             self._kept.append(line)
-        if at_once or len(self._kept) >= KEEP_LINES or monotonic() - self._since >= KEEP_SECONDS:
+        if len(self._kept) >= KEEP_LINES or monotonic() - self._since >= KEEP_SECONDS:
             self.flush()
 
     def keep(self, lines: Iterable[str]) -> None:
         """Add lines without a look at the clock: they wait until they are many, or for ``flush``."""
-        with self._lock:
+        with self._kept_lock:
             self._kept.extend(lines)
         if len(self._kept) >= KEEP_LINES:
             self.flush()
@@ -77,17 +159,19 @@ class _Lines:
     def hold(self, line: str) -> None:
         """Keep a line back that goes out in front of the next ones."""
         self.flush()
-        with self._lock:
+        with self._kept_lock:
             self._held.append(line)
 
     def drop_held(self) -> bool:
+        """Forget what is held back; returns whether there was any."""
         self.flush()
-        with self._lock:
+        with self._kept_lock:
             held, self._held = self._held, []
         return bool(held)
 
     def flush(self) -> None:
-        with self._lock:
+        """Write what waits."""
+        with self._kept_lock:
             kept, self._kept = self._kept, []
             if kept and self._held:
                 kept, self._held = [*self._held, *kept], []
@@ -99,20 +183,24 @@ class _Lines:
                 pass  # A log that cannot be written (a full disk, a closed pipe) stops no work.
 
 
-def configure(
-    format: Literal["text", "json"] | str = "text", *, level: str = "info", moves: str = "all"
-) -> None:
-    """Send the log to standard error in one of the two formats; a second call replaces the first.
+_handler = LineHandler()
+logger.addHandler(_handler)
+logger.propagate = False
+# Windows, where programs enqueue, forks nothing.
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_handler.begin)
+
+
+def configure(format: str = "text", *, level: str = "info", moves: str = "all") -> None:
+    """Log in one of the two formats, text or json; a second call replaces the first.
 
     ``level``: info, warning or error; ``moves`` as ``read_moves`` takes it.
     """
     global _sample
     sample = read_moves(moves)
     _sample = None if sample == {EACH: 1} else sample
-    _lines.write_line = json_line if format == "json" else text_line
-    logger.handlers[:] = [_Handler()]
+    _handler.lines = JsonFormatter() if format == "json" else TextFormatter()
     logger.setLevel(level.upper())
-    logger.propagate = False
 
 
 def never_wait() -> None:
@@ -122,8 +210,8 @@ def never_wait() -> None:
 
 def _dropped_line(count: int, why: str) -> str:
     sentence = f"{count:,} log {'line was' if count == 1 else 'lines were'} dropped because {why}."
-    fields = {} if _lines.write_line is text_line else {"dropped": count}
-    return _lines.write_line(logging.WARNING, sentence, fields) + "\n"
+    fields = {"dropped": count} if isinstance(_handler.lines, JsonFormatter) else {}
+    return _handler.lines.line(logging.WARNING, sentence, fields) + "\n"
 
 
 def read_moves(text: str) -> Sample:
@@ -163,78 +251,59 @@ def move(event: str, **fields: object) -> None:
         run_id, job_type = fields["run_id"], fields["job_type"]
         if isinstance(run_id, int) and isinstance(job_type, str) and not _is_logged(run_id, job_type):
             return
-    _lines.add(_lines.write_line(logging.INFO, event, _told(fields)), at_once=False)
+    _handler.add(_handler.lines.line(logging.INFO, event, _redacted(fields)))
 
 
 def run_moves(event: str, worker_id: str, runs: Iterable[Moved]) -> None:
     """Log the claims or the good ends of runs, a line each, as ``move`` does, but cheaper: each run has both.
 
-    As text the lines wait for ``flush``, or until they are KEEP_LINES.
+    The lines wait for ``flush``, or until they are KEEP_LINES.
     """
+    if not logger.isEnabledFor(logging.INFO):
+        return
     if _sample is not None:
         runs = [each for each in runs if _is_logged(each[0], each[1])]
-    if _lines.write_line is not text_line:
-        for run_id, job_type, attempt, seconds in runs:
-            move(
-                event, run_id=run_id, job_type=job_type, attempt=attempt, worker_id=worker_id,
-                duration_seconds=seconds,
-            )  # fmt: skip
-    elif logger.isEnabledFor(logging.INFO):
-        head, took = f"{_local_time()} {event}{_key('run_id')}", _key("duration_seconds")
-        _lines.keep(
-            f"{head}{run_id}{_attempt(job_type, attempt, worker_id)}"
-            f"{'' if seconds is None else took + _seconds(seconds)}"
-            for run_id, job_type, attempt, seconds in runs
-        )
+    _handler.keep(_handler.lines.run_lines(event, worker_id, runs))
 
 
 def note(sentence: str, **fields: object) -> None:
     """Log that something happened which an operator may want to know."""
-    if logger.isEnabledFor(logging.INFO):
-        _lines.add(_lines.write_line(logging.INFO, sentence, _told(fields)), at_once=True)
+    logger.info(sentence, extra={"fields": fields})
 
 
 def hold(sentence: str, **fields: object) -> None:
     """Log this in front of whatever is logged next: not at all when nothing is."""
     if logger.isEnabledFor(logging.INFO):
-        _lines.hold(_lines.write_line(logging.INFO, sentence, _told(fields)))
+        _handler.hold(_handler.lines.line(logging.INFO, sentence, _redacted(fields)))
 
 
 def drop_held() -> bool:
     """Forget what ``hold`` keeps; tell whether there was any, which is that nothing was logged since."""
-    return _lines.drop_held()
+    return _handler.drop_held()
 
 
 def warn(sentence: str, **fields: object) -> None:
     """Log something that an operator should look at."""
-    if logger.isEnabledFor(logging.WARNING):
-        _lines.add(_lines.write_line(logging.WARNING, sentence, _told(fields)), at_once=True)
+    logger.warning(sentence, extra={"fields": fields})
 
 
 def trouble(sentence: str, trace: str) -> None:
     """Log what somebody has to mend: for machines in one line, for people with its ``trace`` below it."""
-    if not logger.isEnabledFor(logging.ERROR):
-        return
-    sentence, trace = _without_secrets(sentence), _without_secrets(trace)
-    if _lines.write_line is text_line:
-        line = f"{sentence}\n{trace}".rstrip()
-    else:
-        line = _lines.write_line(logging.ERROR, sentence, {"exception": trace.rstrip() or None})
-    _lines.add(line, at_once=True)
+    logger.error(sentence, extra={"trace": trace})
 
 
 def flush() -> None:
     """Write what waits."""
-    _lines.flush()
+    _handler.flush()
 
 
-def _told(fields: dict[str, Any]) -> dict[str, Any]:
-    """Return ``fields`` with the secrets hidden in what somebody SAID; runs that succeed say nothing."""
-    for name in SAID:
-        said = fields.get(name)
-        if isinstance(said, str):
-            fields[name] = _without_secrets(said)
-    return fields
+def _redacted(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return ``fields`` with the secrets hidden in FOREIGN_TEXTS; runs that succeed have none of them."""
+    shown = dict(fields)
+    for name in FOREIGN_TEXTS:
+        if isinstance(text := shown.get(name), str):
+            shown[name] = _without_secrets(text)
+    return shown
 
 
 def _without_secrets(text: str) -> str:
@@ -251,33 +320,19 @@ def escaped(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
-_clock_text: tuple[int, str] = (0, "")
-
-
 def _local_time() -> str:
-    """Return the machine's local time to the second; computed once per second."""
-    global _clock_text
-    second = int(time())
-    if _clock_text[0] != second:
-        _clock_text = (second, datetime.fromtimestamp(second).strftime("%H:%M:%S"))
-    return _clock_text[1]
+    """Return the machine's local time to the second."""
+    return _clock_text(int(time()))
 
 
-def text_line(level: int, event: str, fields: dict[str, Any]) -> str:
-    """Return ``12:00:01 claim run=48210 type=send_invoice attempt=1``, in the machine's local time."""
-    parts = [_local_time(), " WARNING " if level >= logging.WARNING else " ", escaped(event)]
-    for name, value in fields.items():
-        if value is not None:
-            parts += (
-                _key(name),
-                _short(value) if type(value) is str and len(value) <= 100 else _shown(value),
-            )
-    return "".join(parts)
+@lru_cache(maxsize=1)
+def _clock_text(second: int) -> str:
+    return datetime.fromtimestamp(second).strftime("%H:%M:%S")
 
 
 @lru_cache(maxsize=1000)
-def _attempt(job_type: str, attempt: int, worker_id: str) -> str:
-    """Return what ``text_line`` makes of these fields. The same ones are in many thousand lines a second."""
+def _of_attempt(job_type: str, attempt: int, worker_id: str) -> str:
+    """Return what a text line says of these fields. The same ones are in many thousand lines a second."""
     fields = {"job_type": _quoted(job_type), "attempt": attempt, "worker_id": _quoted(worker_id)}
     return "".join(f"{_key(name)}{text}" for name, text in fields.items())
 
@@ -299,42 +354,7 @@ def _seconds(value: float) -> str:
     return f"{value:.3g}s" if -1000 < value < 1000 else f"{value:.0f}s"
 
 
-@lru_cache(maxsize=1000)
-def _short(text: str) -> str:
-    """Return ``text`` as ``_quoted`` does. The same type and worker are in many thousand lines a second."""
-    return _quoted(text)
-
-
 def _quoted(text: str) -> str:
     text = escaped(text)
     needs_quotes = not text or " " in text or '"' in text or "=" in text
     return json.dumps(text, ensure_ascii=False) if needs_quotes else text
-
-
-def json_line(level: int, event: str, fields: dict[str, Any]) -> str:
-    """Return one JSON object: at (ISO, UTC), level, event, then the fields under their own names."""
-    line: dict[str, Any] = {
-        "at": datetime.now(UTC).isoformat(timespec="milliseconds"),
-        "level": logging.getLevelName(level).lower(),
-        "event": event,
-    }
-    line.update((name, value) for name, value in fields.items() if value is not None)
-    return json.dumps(line, default=str)
-
-
-class _Handler(logging.Handler):
-    """Takes what others log through ``logging``."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Write one record, an exception's text among its fields."""
-        fields = dict(getattr(record, "fields", {}))
-        if record.exc_info and record.exc_info[1] is not None:
-            fields["exception"] = _without_secrets(logging.Formatter().formatException(record.exc_info))
-        message = _without_secrets(record.getMessage())
-        _lines.add(_lines.write_line(record.levelno, message, _told(fields)), at_once=True)
-
-
-_lines = _Lines()
-# Windows, where programs enqueue, forks nothing.
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_lines.begin)

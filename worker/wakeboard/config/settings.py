@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import Field, dataclass, field, fields
+from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
@@ -31,6 +31,12 @@ SECRETS = frozenset(
 # Of these all but the password may be told: which server it is, is what one looks for.
 PLACES = frozenset({"database_url", "read_database_url", "smtp_url"})
 HIDDEN = "***"
+# No settings: what a command is told of its run, and where the tests find a server.
+NO_SETTINGS = frozenset(
+    PREFIX + name for name in ("RUN_ID", "ATTEMPT", "KEY", "SCHEDULED_FOR", "TEST_DATABASE_URL")
+)
+# How alike a name must be to a setting's to be taken for it, misspelt: 1 is the same.
+ALIKE = 0.8
 
 
 class SettingsError(ValueError):
@@ -43,6 +49,33 @@ def default_data_dir() -> Path:
         return Path("/var/lib/wakeboard")
     folder = os.environ.get("XDG_DATA_HOME") or home() / ".local" / "share"
     return Path(folder) / "wakeboard"
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What there is to know of one setting.
+
+    ``read`` makes its value of text; ``allowed`` says which text, ``help`` what it is for. A flag with
+    ``repeats`` may be given again, each time with one of its values.
+    """
+
+    name: str
+    flag: str
+    read: Callable[[str], Any]
+    allowed: str
+    help: str
+    default: object
+    repeats: bool
+
+    @property
+    def variable(self) -> str:
+        """The variable of the environment that holds it."""
+        return PREFIX + self.name.upper()
+
+    @property
+    def is_switch(self) -> bool:
+        """Whether it is on or off."""
+        return self.read is kinds.switch
 
 
 def _setting(
@@ -61,8 +94,14 @@ def _setting(
     options: dict[str, Any] = {"default": default} if factory is None else {"default_factory": factory}
     # Addresses carry passwords, and a repr ends up in tracebacks.
     shown = read not in (kinds.conninfo, kinds.web_url, kinds.mail_server, kinds.secret)
-    metadata = {"read": read, "allowed": allowed, "help": says or allowed, "each": each}
-    return field(**options, repr=shown, metadata=metadata)
+    return field(**options, repr=shown, metadata={"given": (read, allowed, says or allowed, each)})
+
+
+def _described(entry: Field[Any]) -> Setting:
+    read, allowed, says, each = entry.metadata["given"]
+    default = None if entry.default is MISSING else entry.default
+    flag = "--" + (each or entry.name).replace("_", "-")
+    return Setting(entry.name, flag, read, allowed, says, default, repeats=each is not None)
 
 
 _SWITCH = "1 or 0 (also on/off, yes/no, true/false)"
@@ -164,20 +203,22 @@ class Settings:
         values: dict[str, Any] = {}
         origins: dict[str, str] = {}
         wrong: list[str] = []
-        for entry in fields(cls):
-            if "read" not in entry.metadata:
+        for setting in SETTINGS:
+            if setting.name in given:
+                text, origin, label = str(given[setting.name]), "flag", setting.flag
+            elif environ.get(setting.variable):
+                text, origin, label = environ[setting.variable], "environment", setting.variable
+            else:
+                origins[setting.name] = "default"
                 continue
-            text, origin, label = _find(entry, given, environ)
-            origins[entry.name] = origin
-            if text is None:
-                continue
+            origins[setting.name] = origin
             try:
-                values[entry.name] = entry.metadata["read"](text)
+                values[setting.name] = setting.read(text)
             except (ValueError, KeyError) as refused:
-                shown = HIDDEN if entry.name in SECRETS else repr(text)
+                shown = HIDDEN if setting.name in SECRETS else repr(text)
                 meant = refused.meant if isinstance(refused, kinds.Misread) else None
                 hint = f" Did you mean {meant}?" if meant else ""
-                wrong.append(f"{label} is {shown}; allowed: {entry.metadata['allowed']}.{hint}")
+                wrong.append(f"{label} is {shown}; allowed: {setting.allowed}.{hint}")
         if wrong:
             raise SettingsError("\n".join(wrong))
         return _with_both_halves(_with_child_exit(_with_heartbeat(cls(**values, origins=origins))))
@@ -203,6 +244,10 @@ class Settings:
             for name, value in values.items()
             if value is not None
         }
+
+
+# Every setting there is, in the order of Settings.
+SETTINGS = tuple(_described(entry) for entry in fields(Settings) if entry.metadata)
 
 
 def _shown(name: str, value: Any) -> str | None:
@@ -231,27 +276,28 @@ def without_password(url: str) -> str:
     return f"{parts.scheme}://{name}{f':{HIDDEN}' if colon else ''}{at}{where}{parts.path}{query}"
 
 
-def flag_of(entry: Field[Any]) -> str:
-    """Return the flag of a setting."""
-    return "--" + (entry.metadata["each"] or entry.name).replace("_", "-")
+def misspelt(environ: Mapping[str, str] | None = None) -> list[str]:
+    """Return a sentence for each variable that looks like one of ours and is no setting: nobody reads it.
 
+    What is not like any setting's name may be somebody's own, and is not told.
+    """
+    names = [setting.variable for setting in SETTINGS]
+    given = os.environ if environ is None else environ
+    unread = sorted({name for name in given if name.startswith(PREFIX)} - NO_SETTINGS.union(names))
+    if not unread:
+        return []
+    from difflib import get_close_matches
 
-def _find(
-    entry: Field[Any], flags: Mapping[str, object], environ: Mapping[str, str]
-) -> tuple[str | None, str, str]:
-    """Return the text of one setting, where it came from, and what to call it in a message."""
-    variable = PREFIX + entry.name.upper()
-    if entry.name in flags:
-        return str(flags[entry.name]), "flag", flag_of(entry)
-    if environ.get(variable, "") != "":
-        return environ[variable], "environment", variable
-    return None, "default", variable
+    prefix = len(PREFIX)
+    return [
+        f"{name} is no setting, so nobody reads it. Did you mean {PREFIX}{meant}?"
+        for name in unread
+        for meant in get_close_matches(name[prefix:], [known[prefix:] for known in names], 1, ALIKE)
+    ]
 
 
 def _with_heartbeat(settings: Settings) -> Settings:
     """Fill the default heartbeat (a third of the lease) or refuse one outside lease/4 … lease/2."""
-    from dataclasses import replace
-
     lease, heartbeat = settings.lease_seconds, settings.heartbeat_seconds
     if heartbeat == 0.0:
         return replace(settings, heartbeat_seconds=lease / 3)
@@ -265,8 +311,6 @@ def _with_heartbeat(settings: Settings) -> Settings:
 
 def _with_child_exit(settings: Settings) -> Settings:
     """Keep the time for a child's end within the shutdown's; refuse one that was given and does not fit."""
-    from dataclasses import replace
-
     seconds, whole = settings.child_exit_seconds, settings.shutdown_seconds
     if seconds <= whole:
         return settings

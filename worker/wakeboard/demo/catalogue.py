@@ -9,8 +9,8 @@ from urllib.parse import quote
 from wakeboard.demo.neighbours import ask
 from wakeboard.demo.shop import PRODUCTS, folder, write_aside
 from wakeboard.handlers.context import Context
-from wakeboard.handlers.handler_connection import own_connection
 from wakeboard.handlers.registry import job
+from wakeboard.queue.handler_connection import own_connection
 
 _STOCK = "UPDATE shop.products SET quantity = %s, synced_at = now() WHERE sku = %s"
 _TITLE = "UPDATE shop.products SET title = %s WHERE sku = %s"

@@ -10,9 +10,9 @@ from wakeboard.demo.neighbours import letter, send, was_received
 from wakeboard.demo.pdf import one_page
 from wakeboard.demo.shop import PRODUCTS, folder, write_aside
 from wakeboard.handlers.context import Context
-from wakeboard.handlers.handler_connection import own_connection
 from wakeboard.handlers.registry import job
 from wakeboard.queue.enqueue import enqueue
+from wakeboard.queue.handler_connection import own_connection
 
 _ORDER = """
 SELECT o.id, o.sku, o.cents, o.paid_at, c.name, c.email

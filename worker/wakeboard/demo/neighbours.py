@@ -11,7 +11,7 @@ from typing import Any
 
 from wakeboard.core.outcome import Permanent, Retryable
 from wakeboard.demo.shop import port_of
-from wakeboard.handlers.handler_connection import own_connection
+from wakeboard.queue.handler_connection import own_connection
 
 LOOPBACK = "127.0.0.1"
 SENDER = "shop@example.com"

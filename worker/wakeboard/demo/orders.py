@@ -12,10 +12,10 @@ from wakeboard.core.run_spec import NewRun
 from wakeboard.demo.neighbours import ask
 from wakeboard.demo.shop import PRODUCTS
 from wakeboard.handlers.context import Context
-from wakeboard.handlers.handler_connection import own_connection
 from wakeboard.handlers.registry import job
 from wakeboard.queue.enqueue import enqueue
 from wakeboard.queue.enqueue_many import enqueue_many
+from wakeboard.queue.handler_connection import own_connection
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection

@@ -12,9 +12,9 @@ from wakeboard.core.run_spec import NewRun
 from wakeboard.demo.neighbours import letter, send, was_received
 from wakeboard.demo.shop import folder, write_aside
 from wakeboard.handlers.context import Context
-from wakeboard.handlers.handler_connection import own_connection
 from wakeboard.handlers.registry import job
 from wakeboard.queue.enqueue_many import enqueue_many
+from wakeboard.queue.handler_connection import own_connection
 
 _DAY_SECONDS = 86_400
 _WEEK = timedelta(days=7)

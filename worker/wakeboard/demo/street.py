@@ -20,7 +20,7 @@ from wakeboard.database.db import DatabaseError
 from wakeboard.demo.mailbox import Mail, serve
 from wakeboard.demo.neighbours import LOOPBACK
 from wakeboard.demo.provider import Provider
-from wakeboard.handlers.handler_connection import drop, own_connection
+from wakeboard.queue.handler_connection import drop, own_connection
 
 _KEEP = """
 INSERT INTO shop.mails (message_id, sender, recipients, subject, body, attachments)

@@ -5,7 +5,6 @@ Usable inline too (tests, the in-process pool): without a shared page it keeps c
 
 from __future__ import annotations
 
-import importlib
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -14,13 +13,13 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from wakeboard.core.outcome import Cancelled, DeadlineExceeded
+from wakeboard.core.process.assignment import Assignment
 from wakeboard.core.process.shared_slot import LARGEST, SlotPage, boottime_ns
 
 if TYPE_CHECKING:
     import logging
 
-    from wakeboard.handlers.memory_effect_store import Remembered
-    from wakeboard.runtime.processes.protocol import Assignment
+    from wakeboard.handlers.memory_effect_store import MemoryEffectStore
 
 _SECOND = 1_000_000_000
 
@@ -34,7 +33,7 @@ class Context:
 
     committed = False
     progress_done = progress_total = 0
-    _remembered: Remembered | None = None
+    _effect_store: MemoryEffectStore | None = None
     _cancel_asked = False
 
     def __init__(
@@ -147,13 +146,13 @@ class Context:
             raise DeadlineExceeded(f"The run passed its deadline of {self.timeout_seconds:g} s.")
 
     @property
-    def remembered(self) -> Remembered:
+    def effect_store(self) -> MemoryEffectStore:
         """What `once()` keeps of this run where there is no table for it."""
-        if self._remembered is None:
-            from wakeboard.handlers.memory_effect_store import Remembered
+        if self._effect_store is None:
+            from wakeboard.handlers.memory_effect_store import MemoryEffectStore
 
-            self._remembered = Remembered()
-        return self._remembered
+            self._effect_store = MemoryEffectStore()
+        return self._effect_store
 
     def progress(self, done: int, total: int) -> None:
         """Show how far the run is: `done` of `total`, whole numbers, cut to 0 … 2^62."""
@@ -179,15 +178,16 @@ class Context:
         `scope` "run" or "global"; `if_unconfirmed` ("skip", "redo" or a callable that asks the provider)
         decides when an earlier attempt died between start and done. Whatever `function` raises goes on.
         """
-        effects: Any = importlib.import_module("wakeboard.handlers.effects")
+        from wakeboard.handlers import effects
+
         return effects.once(self, key, function, scope=scope, if_unconfirmed=if_unconfirmed)
 
     def transaction(self) -> AbstractContextManager[Any]:
         """`with ctx.transaction() as connection:` a SQLAlchemy connection whose commit also finishes the
         run."""
-        effects: Any = importlib.import_module("wakeboard.handlers.effects")
-        manager: AbstractContextManager[Any] = effects.transaction(self)
-        return manager
+        from wakeboard.handlers.transaction import finishing_transaction
+
+        return finishing_transaction(self)
 
 
 def _in_words(scheduled_for: object) -> str:

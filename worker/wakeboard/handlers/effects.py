@@ -1,4 +1,4 @@
-"""Effects that happen once: ``once()`` and, from its own room, ``transaction()``. For handlers' processes.
+"""Effects that happen once: ``once()``.
 
 No transaction is open while the handler's function is called, unless the handler is inside its own
 ``transaction()``, which everything here joins. Outside of the database worker the ledger is memory.
@@ -22,16 +22,12 @@ from wakeboard.core.outcome import Retryable
 from wakeboard.core.process.exits import is_success
 from wakeboard.core.text.plain_json import plain, result_text, what_is_wrong
 from wakeboard.database.db import DatabaseError
-from wakeboard.handlers.handler_connection import drop, joined, own_connection
-from wakeboard.handlers.memory_effect_store import PROCESS_KEYS, Remembered
+from wakeboard.handlers.memory_effect_store import PROCESS_KEYS, MemoryEffectStore
 from wakeboard.queue import effect_store
 from wakeboard.queue.effect_store import Entry, Holder
+from wakeboard.queue.handler_connection import drop, joined, own_connection
 
 if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
-
-    from sqlalchemy import Connection as SqlConnection
-
     from wakeboard.handlers.context import Context
 
 RESULT_BYTES = 8_192
@@ -40,7 +36,7 @@ _ROUNDS = 5
 _DONE_SECONDS = 30.0
 
 Scope = Literal["run", "global"]
-_process = Remembered(PROCESS_KEYS)
+_process = MemoryEffectStore(PROCESS_KEYS)
 
 
 class LeaseLost(Exception):
@@ -114,13 +110,6 @@ def _start(connection: psycopg.Connection[Any], holder: Holder, scope: str, key:
         raise Retryable("effect_in_progress", message) from waited
 
 
-def transaction(context: Context) -> AbstractContextManager[SqlConnection]:
-    """Return the block whose SQLAlchemy connection commits together with the run's finish."""
-    from wakeboard.handlers.transaction import finishing_transaction
-
-    return finishing_transaction(context)
-
-
 def _check(key: object, scope: object, if_unconfirmed: object) -> None:
     if not isinstance(key, str) or not 1 <= len(key) <= 200 or not key.isprintable():
         raise ValueError(f"once() needs a key of 1 to 200 printable characters, not {key!r:.60}.")
@@ -138,7 +127,7 @@ def _once_in_memory(
     decision: str | Callable[[Unconfirmed], Any],
 ) -> Any:
     """Remember for as long as the run (or, with scope "global", the process) lives."""
-    memory = _process if scope == "global" else context.remembered
+    memory = _process if scope == "global" else context.effect_store
     before = memory.take(key, context.run_id, context.attempt)
     if before is not None and before.state == "done":
         return before.result
@@ -291,6 +280,3 @@ def _not_ours(holder: Holder, entry_id: int, key: str) -> None:
             f"The effect '{key}' was made by attempt {holder.attempt} of run {holder.run_id}, which had lost "
             "its lease meanwhile: look whether a later attempt made it too."
         )
-
-
-__all__ = ["LeaseLost", "Unconfirmed", "once", "own_connection", "transaction"]

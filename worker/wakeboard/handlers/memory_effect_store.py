@@ -20,7 +20,7 @@ PROCESS_KEYS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class MemoryEffect:
     """One effect: 'making' while its function runs, 'unconfirmed' when that was cut short, then 'done'."""
 
     state: Literal["making", "unconfirmed", "done"]
@@ -30,27 +30,27 @@ class Kept:
     result: Any = None
 
 
-class Remembered:
+class MemoryEffectStore:
     """Effects by key: of one run and its retries, or of the whole process."""
 
     def __init__(self, limit: int | None = None) -> None:
         """`limit`: how many keys are kept (None: all)."""
         self._limit = limit
-        self._kept: OrderedDict[str, Kept] = OrderedDict()
+        self._kept: OrderedDict[str, MemoryEffect] = OrderedDict()
         self._lock = Lock()
 
-    def take(self, key: str, run_id: int, attempt: int) -> Kept | None:
+    def take(self, key: str, run_id: int, attempt: int) -> MemoryEffect | None:
         """Return what is known of `key`. Unless done or being made, it is now this attempt's to make."""
         with self._lock:
             found = self._kept.get(key)
             if found is None or found.state == "unconfirmed":
-                self._kept[key] = Kept("making", run_id, attempt, datetime.now(UTC))
+                self._kept[key] = MemoryEffect("making", run_id, attempt, datetime.now(UTC))
             return found
 
-    def put(self, key: str, kept: Kept) -> None:
+    def put(self, key: str, effect: MemoryEffect) -> None:
         """Store what became of `key`."""
         with self._lock:
-            self._kept[key] = kept
+            self._kept[key] = effect
             while self._limit is not None and len(self._kept) > self._limit:
                 oldest = next((name for name, each in self._kept.items() if each.state == "done"), None)
                 if oldest is None:
@@ -59,7 +59,7 @@ class Remembered:
 
     def done(self, key: str, run_id: int, attempt: int, result: Any) -> None:
         """The effect happened, with `result`."""
-        self.put(key, Kept("done", run_id, attempt, datetime.now(UTC), result))
+        self.put(key, MemoryEffect("done", run_id, attempt, datetime.now(UTC), result))
 
     @contextmanager
     def making(self, key: str, run_id: int, attempt: int) -> Iterator[None]:
@@ -75,11 +75,11 @@ class Remembered:
                 with self._lock:
                     self._kept.pop(key, None)
             else:
-                self.put(key, Kept("unconfirmed", run_id, attempt, started_at))
+                self.put(key, MemoryEffect("unconfirmed", run_id, attempt, started_at))
             raise
 
     @contextmanager
-    def as_it_was(self, key: str, before: Kept) -> Iterator[None]:
+    def as_it_was(self, key: str, before: MemoryEffect) -> Iterator[None]:
         """The block only looks: when it fails, nothing is known that was not known before."""
         try:
             yield

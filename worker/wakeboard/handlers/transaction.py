@@ -18,16 +18,15 @@ from sqlalchemy import create_engine, event
 from sqlalchemy.pool import StaticPool
 
 from wakeboard.core.process.exits import is_success
+from wakeboard.handlers.captured_output import captured_output
 from wakeboard.handlers.effects import LeaseLost
-from wakeboard.handlers.handler_connection import drop, held, joined, joining
 from wakeboard.queue.engine.endings import MARK, SUCCEED_ALONE
-from wakeboard.runtime.processes.captured import captured_output
+from wakeboard.queue.handler_connection import ThreadConnection, drop, held, joined, joining
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection as SqlConnection
 
     from wakeboard.handlers.context import Context
-    from wakeboard.handlers.handler_connection import _Own
 
 _OUTPUT_BYTES = 8_192
 # The longest limit of a statement that PostgreSQL knows; a run may take longer.
@@ -94,7 +93,8 @@ def finishing_transaction(context: Context) -> Iterator[SqlConnection]:
             "transaction() has finished this run already; put all of its writes into one block."
         )
     own = held()
-    fenced = own.fenced = own.fenced or FencedEngine(own.connection)
+    fenced: FencedEngine = own.fenced or FencedEngine(own.connection)
+    own.fenced = fenced
     with _left_clean(own), joining(own), fenced.engine.connect() as connection:
         fenced.may_end = fenced.refused = False
         root, mark = connection.begin(), uuid4().hex
@@ -124,7 +124,7 @@ def finishing_transaction(context: Context) -> Iterator[SqlConnection]:
 
 
 @contextlib.contextmanager
-def _left_clean(own: _Own) -> Iterator[None]:
+def _left_clean(own: ThreadConnection) -> Iterator[None]:
     """Drop a connection that an interruption left in the middle of a statement."""
     try:
         yield

@@ -63,7 +63,7 @@ def enqueue(
     """
     target = unwrap(target)
     if target is None:
-        from wakeboard.handlers.effects import own_connection
+        from wakeboard.queue.handler_connection import own_connection
 
         with own_connection() as connection:
             return enqueue(

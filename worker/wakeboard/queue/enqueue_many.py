@@ -62,7 +62,7 @@ def enqueue_many(
     entries = _each(_gone_through(runs), _entry)
     columns_of = partial(NewRun.columns, limit=payload_limit(), encoder=encoder)
     if target is None:
-        from wakeboard.handlers.effects import own_connection
+        from wakeboard.queue.handler_connection import own_connection
 
         # Opened when all entries are there: no transaction waits for whoever makes them.
         with own_connection() as connection, connection.transaction():

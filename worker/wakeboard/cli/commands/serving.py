@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import fields
 from typing import Any
 
 import click
@@ -15,10 +14,10 @@ from wakeboard.cli.flags import MISSPELT_TOLD, Verb, settings, settings_alone, t
 from wakeboard.cli.parameters import read_duration
 from wakeboard.cli.refusals import Wrong
 from wakeboard.config import certificates, log, stop_signals, streams, working_directory
-from wakeboard.config.settings import Settings
+from wakeboard.config.settings import SETTINGS
 from wakeboard.handlers import run_as
 
-EVERY_SETTING = tuple(entry.name for entry in fields(Settings))
+EVERY_SETTING = tuple(setting.name for setting in SETTINGS)
 
 
 def _types(_ctx: click.Context, _parameter: click.Parameter, text: str | None) -> list[str] | None:

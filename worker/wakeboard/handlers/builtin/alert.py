@@ -10,8 +10,8 @@ from wakeboard.config.settings import Settings
 from wakeboard.core import rule_types
 from wakeboard.core.outcome import Permanent, Retryable
 from wakeboard.handlers.context import Context
-from wakeboard.handlers.handler_connection import own_connection
 from wakeboard.handlers.registry import job
+from wakeboard.queue.handler_connection import own_connection
 
 # One more than the message's own tries, each of which says itself when the next one makes sense.
 ATTEMPTS = 12

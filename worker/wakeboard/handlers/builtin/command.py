@@ -32,9 +32,9 @@ from wakeboard.core.process import os_user
 from wakeboard.core.process.process_tree import die_with_parent
 from wakeboard.handlers import run_as
 from wakeboard.handlers.builtin.instructions import instructions
+from wakeboard.handlers.captured_output import captured_bytes, last_line
 from wakeboard.handlers.context import Context
 from wakeboard.handlers.registry import JobType, add_builtin, job
-from wakeboard.runtime.processes.captured import captured_bytes, last_line
 
 _LOOK_SECONDS = 0.5
 # How much is copied at once of what a program prints into a pipe, and how often more at its end.

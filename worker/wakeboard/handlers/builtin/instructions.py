@@ -12,7 +12,7 @@ from typing import Any
 from wakeboard.core.builtin_payloads import Instructions, known
 from wakeboard.core.outcome import Permanent
 from wakeboard.handlers.context import Context
-from wakeboard.handlers.handler_connection import own_connection
+from wakeboard.queue.handler_connection import own_connection
 
 _DEFINITION = "SELECT name, job_type, payload FROM wakeboard.job_definitions WHERE id = %s"
 _YES = ("1", "true", "on", "yes")

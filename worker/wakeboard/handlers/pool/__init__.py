@@ -11,10 +11,8 @@ do not survive a fork: make a pool, or use it for the first time, after it.
 from __future__ import annotations
 
 from wakeboard.handlers.pool.future import NoResult, Ticket
-from wakeboard.handlers.pool.metrics import PoolMetrics, Running
-from wakeboard.handlers.pool.pool import Pool, PoolFull, PoolStopped
-from wakeboard.handlers.pool.report import Report
-from wakeboard.handlers.pool.signals import run_until_signal
+from wakeboard.handlers.pool.metrics import PoolMetrics, Report, Running
+from wakeboard.handlers.pool.pool import Pool, PoolFull, PoolStopped, run_until_signal
 
 __all__ = [
     "NoResult",

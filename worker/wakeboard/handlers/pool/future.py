@@ -9,7 +9,7 @@ from threading import Event
 from typing import Any, Literal
 
 from wakeboard.core.process.shared_slot import boottime_ns
-from wakeboard.handlers.memory_effect_store import Remembered
+from wakeboard.handlers.memory_effect_store import MemoryEffectStore
 from wakeboard.handlers.registry import JobType
 
 State = Literal["queued", "running", "failed", "succeeded", "dead", "cancelled", "dropped", "handed_off"]
@@ -60,6 +60,9 @@ class Ticket:
         self.last_error: str | None = None
         self.handed_to: int | None = None
         self.submitted_ns = self.due_ns = boottime_ns()
+        self.is_admitted = False
+        # Where it stands among those that are ready.
+        self.place = 0
         self._payload_text = payload_text
         self._result_text: str | None = None
         self._cancel = cancel
@@ -74,9 +77,9 @@ class Ticket:
         return json.loads(self._payload_text)
 
     @cached_property
-    def remembered(self) -> Remembered:
+    def effect_store(self) -> MemoryEffectStore:
         """What `once()` keeps over the job's attempts."""
-        return Remembered()
+        return MemoryEffectStore()
 
     @property
     def has_ended(self) -> bool:

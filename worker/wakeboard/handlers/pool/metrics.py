@@ -1,12 +1,14 @@
-"""The numbers of a pool: what it counts, and how it hands them out. Nothing here decides anything."""
+"""What a pool tells of itself: its numbers, what runs, and how it ended."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
+
+from wakeboard.handlers.pool.future import ENDED, State, Ticket
 
 
-@dataclass(frozen=True, slots=True)
-class Running:
+class Running(NamedTuple):
     """A handler under way: `seconds` since its start; `given_up` when its job has ended without it."""
 
     id: int
@@ -16,8 +18,7 @@ class Running:
     given_up: bool
 
 
-@dataclass(frozen=True, slots=True)
-class PoolMetrics:
+class PoolMetrics(NamedTuple):
     """A pool at one moment; totals count since it was made, durations are in seconds.
 
     queue_length: jobs that wait, of which `retrying` for their time. in_flight: handlers running for a job.
@@ -61,6 +62,25 @@ class PoolMetrics:
     run_maximum_seconds: float
 
 
+class Report(NamedTuple):
+    """How a pool ended.
+
+    `finished` counts the jobs that came to an end of their own after `stop()`, `dropped` are those that did
+    not and can be submitted again, `handed_off` counts those that went to the table, `still_running` are
+    handlers that heeded no cancel and that the end of the process will cut.
+    """
+
+    finished: int
+    dropped: tuple[Ticket, ...]
+    handed_off: int
+    still_running: tuple[Running, ...]
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether no job was lost and no handler was left behind."""
+        return not self.dropped and not self.still_running
+
+
 @dataclass(slots=True)
 class Span:
     """Durations of one kind, added up."""
@@ -92,5 +112,5 @@ class Tally:
     def __init__(self) -> None:
         self.submitted = self.started = self.failed = self.retried = 0
         self.refused = self.blocked = self.abandoned = self.late = 0
-        self.ended = dict.fromkeys(("succeeded", "dead", "cancelled", "dropped", "handed_off"), 0)
+        self.ended: dict[State, int] = dict.fromkeys(ENDED, 0)
         self.latency, self.wait, self.run = Span(), Span(), Span()

@@ -11,9 +11,9 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from wakeboard.core.process.assignment import Assignment, assignment_of
 from wakeboard.core.process.shared_slot import boottime_ns
 from wakeboard.runtime.loop.channel import Rows
-from wakeboard.runtime.processes.protocol import Assignment, assignment_of
 
 FENCE = 0.9
 # Ten years: a row may hold any number above 0, Infinity and NaN among them, which no deadline can be made of.

@@ -13,6 +13,7 @@ from time import monotonic
 
 from wakeboard.config import log
 from wakeboard.core.outcome import Answer
+from wakeboard.core.process.assignment import Assignment
 from wakeboard.core.text.sanitize import last_line
 from wakeboard.runtime.loop.channel import Rows
 from wakeboard.runtime.loop.claim_state import ClaimState
@@ -23,7 +24,6 @@ from wakeboard.runtime.loop.turnover import Turnover
 from wakeboard.runtime.loop.writer import Writer
 from wakeboard.runtime.processes.children import Children
 from wakeboard.runtime.processes.events import Died, Finished, Returned
-from wakeboard.runtime.processes.protocol import Assignment
 
 IDLE_DEATHS = 3
 # So long what is handed to one slot together lasts at most: to wake one process is quicker than to wake many.

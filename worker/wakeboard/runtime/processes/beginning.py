@@ -9,8 +9,8 @@ from __future__ import annotations
 from time import monotonic
 
 from wakeboard.core.outcome import PLAIN, Answer
+from wakeboard.core.process.assignment import Assignment
 from wakeboard.core.text.sanitize import clean_text
-from wakeboard.runtime.processes.protocol import Assignment
 
 # So long the database may take, and so long it is not asked again when it took longer.
 ANSWER_SECONDS, SILENT_SECONDS = 1.0, 30.0
@@ -33,8 +33,8 @@ def strike_off(assignment: Assignment) -> Answer | None:
 
     from wakeboard.database.answer_timeout import answering_within
     from wakeboard.database.db import DatabaseError
-    from wakeboard.handlers.handler_connection import own_connection
     from wakeboard.queue.engine.unbegun import STRIKE_OFF
+    from wakeboard.queue.handler_connection import own_connection
 
     try:
         with own_connection() as connection, answering_within(connection, ANSWER_SECONDS):

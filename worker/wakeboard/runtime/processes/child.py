@@ -20,6 +20,8 @@ from typing import Any
 from wakeboard.core import parent_run
 from wakeboard.core.errors.exceptions import parts_of
 from wakeboard.core.outcome import OUTPUT_BYTES, PLAIN, Answer, Cancelled, DeadlineExceeded
+from wakeboard.core.process.assignment import Assignment
+from wakeboard.core.process.output_file import empty, read_output
 from wakeboard.core.process.shared_slot import SlotPage, boottime_ns
 from wakeboard.core.text.sanitize import clean_text
 from wakeboard.handlers.context import Context
@@ -30,8 +32,7 @@ from wakeboard.runtime.processes.beginning import strike_off
 from wakeboard.runtime.processes.child_reset import Hygiene
 from wakeboard.runtime.processes.fork_guard import Offspring, leave
 from wakeboard.runtime.processes.memory import bursts_refused, held_bytes
-from wakeboard.runtime.processes.output import empty, read_output
-from wakeboard.runtime.processes.protocol import Assignment, Frames, Reported, answer_frame, read_assignments
+from wakeboard.runtime.processes.protocol import Frames, Reported, answer_frame, read_assignments
 
 _DECODER = json.JSONDecoder()
 _RECEIVE_BYTES = 256 * 1024

@@ -14,17 +14,17 @@ import os
 import resource
 import signal
 import sys
+import threading
 import time
 from collections.abc import Sequence
-from operator import attrgetter
 from time import monotonic_ns, sleep
 from typing import Any
 
 from wakeboard.config.working_directory import Folder
+from wakeboard.core.process.output_file import is_as_new, is_silent, written_bytes
 from wakeboard.core.process.process_tree import has_children, kill_children
 from wakeboard.runtime.processes.identity import Identity
 from wakeboard.runtime.processes.interpreter import Interpreter
-from wakeboard.runtime.processes.output import is_as_new, is_silent, written_bytes
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _KILL_SECONDS = 2.0
@@ -53,12 +53,17 @@ _LIMITS = (
 _JOIN_NS, _LOOK_SECONDS = 20_000_000, 0.0005
 # No process can be started in less.
 _SPAWN_NS = 50_000
-# The functions under the signal module's: without their enumerations a look costs a tenth.
-_look: Any = importlib.import_module("_signal")
-# How many threads Python started and did not see end, by whichever module; without a lock and a list.
-_started_threads: Any = attrgetter("_count")(importlib.import_module("_thread"))
-# The mapping behind os.environ: comparing it costs a twentieth of comparing decoded copies.
-_encoded: Any = attrgetter("_data")
+# Two private parts of CPython, and what is public in their place; CONTRIBUTING.md lists them.
+try:
+    # The functions under the signal module's: without their enumerations a look costs a twentieth.
+    _look: Any = importlib.import_module("_signal")
+except ImportError:
+    _look = signal
+
+
+def _environment_of(environ: Any) -> Any:
+    """The mapping behind `environ`, encoded: comparing `os.environb` itself costs twenty times as much."""
+    return getattr(environ, "_data", None) or dict(os.environb)
 
 
 class Hygiene:
@@ -69,7 +74,7 @@ class Hygiene:
         replaced."""
         self._recycle_bytes = recycle_mb * 1024 * 1024
         self._folder = Folder()
-        self._environment: dict[Any, Any] = dict(_encoded(os.environ))
+        self._environment: dict[Any, Any] = dict(_environment_of(os.environ))
         self._umask = os.umask(0o022)
         os.umask(self._umask)
         self._handlers = list(map(_look.getsignal, _SIGNALS))
@@ -82,7 +87,7 @@ class Hygiene:
         self.new_context = self._interpreter.new_context
         # Types whose runs were looked at and had left nothing.
         self._tidy_types: set[str] = set()
-        self._threads = _started_threads()
+        self._threads = threading.active_count()
         self._tasks = _tasks()
         self._work_fd = work_fd
         self._work_inode = os.fstat(work_fd).st_ino
@@ -126,7 +131,7 @@ class Hygiene:
             if os.geteuid() != self._identity.user:
                 reason = "it changed its user"
             is_very_long = run_ns >= _LONG_NS or self._long_look_is_due
-            if (is_very_long or _started_threads() != self._threads) and self._has_another_thread():
+            if (is_very_long or threading.active_count() != self._threads) and self._has_another_thread():
                 self.has_left_threads = True
                 reason = "it left a thread running"
             if is_very_long:
@@ -152,8 +157,8 @@ class Hygiene:
 
     def _restore(self) -> None:
         """What is looked at after each run."""
-        if _encoded(os.environ) != self._environment:
-            is_zone_same = _encoded(os.environ).get(b"TZ") == self._environment.get(b"TZ")
+        if _environment_of(os.environ) != self._environment:
+            is_zone_same = os.environb.get(b"TZ") == self._environment.get(b"TZ")
             _restore_environment(self._environment)
             if not is_zone_same:
                 self._restore_zone()
@@ -227,13 +232,11 @@ class Hygiene:
     def _has_another_thread(self) -> bool:
         """A thread that was joined has ended for Python; the kernel may take a moment more."""
         until_ns = monotonic_ns() + _JOIN_NS
-        while (found := self._more_threads()) > (0, 0) and monotonic_ns() < until_ns:
+        while (found := _tasks()) > self._tasks and monotonic_ns() < until_ns:
             sleep(_LOOK_SECONDS)
-        return found != (0, 0)
-
-    def _more_threads(self) -> tuple[int, int]:
-        """How many more there are than at first: of Python, of the kernel."""
-        return _started_threads() - self._threads, _tasks() - self._tasks
+        # Python counts for ever a thread of somebody else's that once ran Python's code.
+        self._threads = threading.active_count()
+        return found != self._tasks
 
 
 def _restore_handlers(signals: Sequence[int], handlers: Sequence[Any]) -> bool:
@@ -248,8 +251,8 @@ def _restore_handlers(signals: Sequence[int], handlers: Sequence[Any]) -> bool:
 
 
 def _tasks() -> int:
-    """How many threads the kernel knows of, those that no Python started among them."""
-    return _count("/proc/self/task") if sys.platform == "linux" else 0
+    """How many threads there are; on Linux also those that no Python started."""
+    return _count("/proc/self/task") if sys.platform == "linux" else threading.active_count()
 
 
 def _count(folder: str) -> int:

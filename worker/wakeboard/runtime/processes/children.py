@@ -14,12 +14,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from wakeboard.core.outcome import OUTPUT_BYTES
+from wakeboard.core.process.assignment import Assignment
+from wakeboard.core.process.output_file import read_output, trim
 from wakeboard.core.process.shared_slot import ANYTHING, Started, create_pages
 from wakeboard.runtime.processes.control import Control
 from wakeboard.runtime.processes.events import AppFailed, Event, Ready, TemplateDied, Warned, describe_status
 from wakeboard.runtime.processes.memory import Shortage, family_bytes
-from wakeboard.runtime.processes.output import read_output, trim
-from wakeboard.runtime.processes.protocol import Assignment
 from wakeboard.runtime.processes.slot import Slot
 from wakeboard.runtime.processes.zygote import Firstborn
 

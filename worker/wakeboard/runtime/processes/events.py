@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from wakeboard.core.outcome import Answer
-from wakeboard.runtime.processes.protocol import Assignment
+from wakeboard.core.process.assignment import Assignment
 
 
 @dataclass(frozen=True, slots=True)

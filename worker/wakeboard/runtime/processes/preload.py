@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import sys
 import threading
 from collections.abc import Collection
 from pathlib import Path
@@ -35,8 +36,14 @@ def _threads() -> list[str]:
 
 
 def _module_of(thread: threading.Thread) -> str:
-    target = getattr(thread, "_target", None)
-    return str(getattr(target, "__module__", None) or type(thread).__module__)
+    """The module of the function that the thread runs, as far as its frames tell."""
+    module = type(thread).__module__
+    frame = sys._current_frames().get(thread.ident or 0)
+    while frame is not None:
+        name = str(frame.f_globals.get("__name__"))
+        module = module if name == "threading" else name
+        frame = frame.f_back
+    return module
 
 
 def _connections(own: Collection[int]) -> list[str]:

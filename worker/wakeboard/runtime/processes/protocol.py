@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from wakeboard.core.outcome import KINDS, PLAIN, Answer, Kind
+from wakeboard.core.process.assignment import Assignment, assignment_of
 
 ANSWER_BYTES = 1024 * 1024
 _length = struct.Struct(">I").unpack_from
@@ -24,30 +25,6 @@ _framed_plain = struct.Struct(">IBqqqq").pack
 # A whole frame that says "returned" and nothing more: how it begins, and the four numbers that follow.
 _RETURNED = struct.pack(">IB", _plain.size, KINDS.index("returned"))
 _returned = struct.Struct(f">{len(_RETURNED)}xqqqq")
-
-
-class Assignment(NamedTuple):
-    """One claimed run on its way to a child. `payload` is JSON text (decoded in the child); times are ISO
-    texts, `scheduled_for` with its schedule's zone in brackets. `is_listed`: it stands on the list of those
-    that have not begun, and the child has to strike it off first."""
-
-    run_id: int
-    lease_epoch: int
-    attempt: int
-    job_type: str
-    payload: str
-    key: str | None
-    definition_id: int | None
-    scheduled_for: str | None
-    enqueued_at: str | None
-    timeout_seconds: float
-    traceparent: str | None
-    worker_id: str
-    is_listed: bool = False
-
-
-# A namedtuple's own constructor takes its fields one by one, which is dearer.
-assignment_of: Callable[[Iterable[Any]], Assignment] = partial(tuple.__new__, Assignment)
 
 
 class Reported(NamedTuple):

@@ -16,16 +16,16 @@ from collections.abc import Iterable, Sequence
 from time import monotonic
 
 from wakeboard.core.outcome import OUTPUT_BYTES
+from wakeboard.core.process.assignment import Assignment
+from wakeboard.core.process.output_file import create_output, empty, read_output
 from wakeboard.core.process.process_tree import kill_tree, send_signal
 from wakeboard.core.process.shared_slot import NOTHING, SlotPage, Started
 from wakeboard.runtime.processes.control import Control
 from wakeboard.runtime.processes.ending import ended_in_order, word_of_end
 from wakeboard.runtime.processes.events import Died, Event, Finished, Returned, Warned, crash_answer
 from wakeboard.runtime.processes.memory import Shortage
-from wakeboard.runtime.processes.output import create_output, empty, read_output
 from wakeboard.runtime.processes.protocol import (
     ANSWER_BYTES,
-    Assignment,
     Frames,
     assignments_frame,
     read_answer,

@@ -27,7 +27,7 @@ from wakeboard.config.stop_signals import STOPS, outlast
 from wakeboard.core.process.process_tree import die_with_parent
 
 # What handlers' processes have loaded anyway: here it is loaded for the supervisor, too.
-from wakeboard.handlers import handler_connection as handler_connection
+from wakeboard.queue import handler_connection as handler_connection
 from wakeboard.runtime.processes import fork_server
 from wakeboard.runtime.processes.preload import hazards
 

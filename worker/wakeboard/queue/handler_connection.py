@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 from contextvars import ContextVar
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import psycopg
 from psycopg.pq import TransactionStatus
@@ -20,24 +20,21 @@ from wakeboard.config.settings import default_data_dir
 from wakeboard.database.answer_timeout import TimedConnection, answering_within
 from wakeboard.database.db import PROOF_SECONDS, DatabaseError, connect
 
-if TYPE_CHECKING:
-    from wakeboard.handlers.transaction import FencedEngine
-
 Connection = TimedConnection
 
 # A server restarted since then would cost the next run an attempt, so an older connection is tried first.
 _TRUSTED_SECONDS = 1.0
 
 
-class _Own:
-    """A connection, the process that opened it, and the SQLAlchemy engine around it once somebody asked."""
+class ThreadConnection:
+    """A connection and the process that opened it. `fenced` belongs to `transaction()`: its engine."""
 
     def __init__(self) -> None:
         self.connection = open_connection()
         self.process_id = os.getpid()
         self.used_at = time.monotonic()
         self.in_transaction = False
-        self.fenced: FencedEngine | None = None
+        self.fenced: Any = None
 
     def usable(self) -> bool:
         """Whether it is this process's, open, idle, and the server still answers."""
@@ -115,21 +112,21 @@ def joined() -> Joined | None:
     return current if current is not None and current.is_open else None
 
 
-def held() -> _Own:
+def held() -> ThreadConnection:
     """Return this thread's connection, opened or replaced when there is no usable one."""
-    own: _Own | None = getattr(_mine, "own", None)
+    own: ThreadConnection | None = getattr(_mine, "own", None)
     if own is not None and (own.in_transaction or own.usable()):
         return own
     if own is not None:
         own.close()
     _mine.own = None
-    _mine.own = own = _Own()
+    _mine.own = own = ThreadConnection()
     return own
 
 
 def drop() -> None:
     """Close this thread's connection; the next use opens another."""
-    own: _Own | None = getattr(_mine, "own", None)
+    own: ThreadConnection | None = getattr(_mine, "own", None)
     _mine.own = None
     if own is not None:
         own.close()
@@ -152,7 +149,7 @@ def own_connection() -> Iterator[Connection]:
 
 
 @contextlib.contextmanager
-def joining(own: _Own) -> Iterator[None]:
+def joining(own: ThreadConnection) -> Iterator[None]:
     """Make ``own`` a transaction's connection: not autocommit, and what ``own_connection`` lends inside."""
     current = Joined(own.connection)
     token = _joined.set(current)
@@ -166,7 +163,7 @@ def joining(own: _Own) -> Iterator[None]:
         _leave(own)
 
 
-def _leave(own: _Own) -> None:
+def _leave(own: ThreadConnection) -> None:
     """Return to autocommit, or drop a connection that was left in the middle of something."""
     try:
         own.connection.autocommit = True

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from collections.abc import Callable, MutableMapping
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from threading import Thread, current_thread
 from typing import Any, cast
@@ -13,7 +13,7 @@ from wakeboard.core.outcome import Answer
 from wakeboard.core.process.shared_slot import boottime_ns
 from wakeboard.handlers.context import Context
 from wakeboard.handlers.invoke import invoke
-from wakeboard.handlers.memory_effect_store import Remembered
+from wakeboard.handlers.memory_effect_store import MemoryEffectStore
 from wakeboard.handlers.pool.future import Ticket
 
 _SECOND = 1_000_000_000
@@ -42,8 +42,8 @@ class _PooledContext(Context):
         self._ticket = ticket
 
     @property
-    def remembered(self) -> Remembered:
-        return self._ticket.remembered
+    def effect_store(self) -> MemoryEffectStore:
+        return self._ticket.effect_store
 
     @property
     def log(self) -> logging.Logger:
@@ -103,7 +103,7 @@ class Attempt:
         """The deadline has passed or a cancel was asked: an async handler is cut at its next `await`."""
         self._was_cut = True
         if self._interrupt is not None:
-            with contextlib.suppress(RuntimeError):  # Its loop has just closed: the handler has ended.
+            with suppress(RuntimeError):  # Its loop has just closed: the handler has ended.
                 self._interrupt()
 
     def _await(self, coroutine: Any) -> object:

@@ -9,8 +9,8 @@ import os
 import stat
 import sys
 
+from wakeboard.core.process.output_file import read_output, read_tail, written_bytes
 from wakeboard.core.text import sanitize
-from wakeboard.runtime.processes.output import read_output, read_tail, written_bytes
 
 # A progress bar draws its line a thousand times.
 _TAIL_BYTES = 32 * 1024
