@@ -96,3 +96,11 @@ def test_an_empty_queue_is_one_that_a_claim_past_locks_finds_empty() -> None:
     with pytest.raises(StopIteration) as ended:
         script.send([])
     assert not ended.value.value.is_full
+
+
+def test_a_claim_that_only_proves_itself_is_one_statement() -> None:
+    script = claim_script(Plan(["mail"], limit=24, round=1), "w1", 30, Front(), announce=None, is_proof=True)
+    next(script)
+    with pytest.raises(StopIteration) as ended:
+        script.send([])
+    assert not ended.value.value.is_full

@@ -116,6 +116,20 @@ def test_a_run_that_failed_and_is_due_again_is_work(connection: Connection) -> N
     assert looked(connection).has_work
 
 
+def test_a_look_sees_a_run_that_another_session_has_locked(connection: Connection, other: Connection) -> None:
+    run_id = a_run(connection, "queued", run_at="-1 second")
+    with other.transaction():
+        other.execute("SELECT FROM wakeboard.job_runs WHERE id = %s FOR UPDATE", (run_id,))
+        assert looked(connection).has_work
+
+
+def test_a_look_says_whether_anything_lies_ahead_of_the_clock(connection: Connection) -> None:
+    a_worker_row(connection, "another")
+    assert not looked(connection).is_anything_ahead
+    connection.execute("UPDATE wakeboard.workers SET seen_at = now() + interval '1 hour'")
+    assert looked(connection).is_anything_ahead
+
+
 def test_a_look_finds_its_way_past_many_runs_of_later(connection: Connection) -> None:
     insert(connection, "job_types", {"name": "mail"}, "name")
     connection.execute(

@@ -45,6 +45,12 @@ WHERE r.enabled AND {is_before("session.backend_start", "k.settles")} AND CASE
         AND {is_before("greatest(r.fired_at, r.recovered_at)", NEGLECTED_SECONDS)}
 END
 """
+# How many of all rules fire, too: another process may have looked at those.
+DUE_AND_FIRING = f"""
+SELECT coalesce(array_agg(due.id), '{{}}'), coalesce(array_agg(due.kind), '{{}}'),
+    (SELECT count(*) FROM wakeboard.alert_rules WHERE enabled AND state = 'firing')
+FROM ({DUE}) AS due
+"""
 _STILL_DUE = f"SELECT id FROM ({DUE}) AS due"
 _PLACE = "(SELECT i.id FROM wakeboard.installation AS i ORDER BY i.created_at LIMIT 1) AS place"
 LOCK = f"""
@@ -62,7 +68,6 @@ WHERE r.id = (
 )
 RETURNING r.*, now() AS now, {_PLACE}
 """
-FIRING = "SELECT count(*) FROM wakeboard.alert_rules WHERE enabled AND state = 'firing'"
 SAVE = """
 UPDATE wakeboard.alert_rules SET state = %(state)s, told = %(told)s, turns = %(turns)s,
     fired_at = %(fired_at)s, recovered_at = %(recovered_at)s, sent_at = %(sent_at)s,
@@ -107,20 +112,21 @@ class Watch:
     def step(self, connection: Connection) -> dict[str, int]:
         """Look at every rule that is due and free; return how many were looked at and were told, and how many
         of all rules fire."""
-        numbers = {"looked": 0, "firing": 0, "messages": 0}
-        for rule_id, kind in connection.execute(DUE.encode(), self._kinds()).fetchall():
+        row = connection.execute(DUE_AND_FIRING.encode(), self._kinds()).fetchone()
+        ids, kinds, firing = row or ((), (), 0)
+        numbers = {"looked": 0, "firing": firing, "messages": 0}
+        for rule_id, kind in zip(ids, kinds, strict=True):
             try:
                 with connection.transaction():
                     found = self._look(connection, rule_id, LOCK if KINDS[kind].is_report else TURN)
             except Unanswered as failure:
                 assert isinstance(failure.__cause__, psycopg.Error)
                 _puzzled(connection, failure.row, failure.__cause__)
-                found = 0
+                found = 0, 0
             if found is not None:
                 numbers["looked"] += 1
-                numbers["messages"] += found
-        # Of all: another process may have looked at those that fire.
-        (numbers["firing"],) = connection.execute(FIRING).fetchone() or (0,)
+                numbers["messages"] += found[0]
+                numbers["firing"] += found[1]
         return numbers
 
     def _kinds(self) -> Row:
@@ -134,8 +140,9 @@ class Watch:
             "can_tell": bool(configured(self.settings)),
         }
 
-    def _look(self, connection: Connection, rule_id: int, take: str) -> int | None:
-        """Look at one rule inside a transaction; return how many messages that wrote, None when others do.
+    def _look(self, connection: Connection, rule_id: int, take: str) -> tuple[int, int] | None:
+        """Look at one rule inside a transaction; return how many messages that wrote, and how many more rules
+        fire since (-1 where it has recovered); None when others do.
 
         Raises Unanswered when the transaction cannot go on.
         """
@@ -144,15 +151,15 @@ class Watch:
         if row is None:
             return None
         if KINDS[row["kind"]].is_report:
-            return self._report(connection, row)
+            return self._report(connection, row), 0
         try:
             finding = checks.ask(connection, row["kind"], KINDS[row["kind"]].values(row["settings"]))
         except psycopg.Error as failure:
             raise Unanswered(row) from failure
         return self._decide(connection, row, finding)
 
-    def _decide(self, connection: Connection, row: Row, found: Finding) -> int:
-        """Write what the rule remembers now and the messages that follow; return how many these are."""
+    def _decide(self, connection: Connection, row: Row, found: Finding) -> tuple[int, int]:
+        """Write what the rule remembers now and the messages that follow; return as ``_look`` does."""
         channels, values = configured(self.settings), KINDS[row["kind"]].values(row["settings"])
         before, told = memory_of(row), list((row["found"] or {}).get("told_names", ()))
         after, news = judge(
@@ -175,7 +182,8 @@ class Watch:
         kept = {**found.stored(), "told_names": told[:MOST_TOLD_NAMES]}
         if after != before or kept != row["found"]:
             connection.execute(SAVE.encode(), {"id": row["id"], "found": stored(kept), **asdict(after)})
-        return len(channels) if news else 0
+        more_firing = (after.state == "firing") - (before.state == "firing")
+        return len(channels) if news else 0, more_firing
 
     def _post(self, connection: Connection, row: Row, news: News, found: Finding, memory: Memory) -> None:
         """Write what is to be told of a rule that watches."""

@@ -320,6 +320,7 @@ class Background:
         jumped = self._reaper.clock_jumped(found.clock, before, after)
         if jumped:
             self._duties.hurry("clock")
+        self._clock.looked(is_anything_ahead=found.is_anything_ahead)
         due = {
             "schedule": found.fires_in,
             "pauses": found.ends_in,

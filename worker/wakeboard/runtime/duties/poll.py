@@ -2,7 +2,8 @@
 
 It says that the process lives and how its loops stand, and brings back what people want of the worker, how
 soon a schedule, the end of a pause or an operation is due, whether leases have ended, whether anything could
-be claimed, and the database's clock. What is due is done by its own duty; while nothing is, nobody else asks.
+be claimed, the database's clock, and whether anything lies ahead of it. What is due is done by its own duty;
+while nothing is, nobody else asks.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import psycopg
 
 from wakeboard.core.states import CLAIMABLE, sql_list
 from wakeboard.queue.engine.claims import TYPES_WITH_WORK
+from wakeboard.runtime.duties.clock import IS_ANYTHING_AHEAD
 from wakeboard.runtime.duties.presence import Beat, Presence
 from wakeboard.schedules.scheduler import REFUSED_SECONDS
 
@@ -83,7 +85,8 @@ WHERE work.job_type = ANY ($10) AND NOT EXISTS (
 LOOK = f"""
 WITH seen AS ({_SEEN}), told AS ({_TOLD})
 SELECT seen.drain, seen.stop, ARRAY({_LIMITED}), ({_FIRES}), ({_ENDS}), ({_STEPS}), EXISTS ({_ENDED}),
-    $11::boolean AND EXISTS ({_CLAIMABLE}), extract(epoch FROM clock_timestamp())::float8,
+    $11::boolean AND EXISTS ({_CLAIMABLE}), ({IS_ANYTHING_AHEAD}),
+    extract(epoch FROM clock_timestamp())::float8,
     CASE WHEN $13::text IS NOT NULL THEN pg_notify($12, $13)::text END
 FROM (VALUES (1)) AS one (one) LEFT JOIN seen ON true
 """
@@ -115,6 +118,7 @@ class Found(NamedTuple):
     steps_in: float | None
     has_ended_leases: bool
     has_work: bool
+    is_anything_ahead: bool
     clock: float
 
 

@@ -53,13 +53,17 @@ class Claimed:
 
 @dataclass(slots=True)
 class Round:
-    """One round under way: who claims, which runs it passes by, and what it has so far."""
+    """One round under way: who claims, which runs it passes by, and what it has so far.
+
+    ``is_proof``: a look found nothing, and the round only shows that claims can be made.
+    """
 
     me: bytes
     lease_seconds: float
     front: Front
     passed_by: Sequence[int] = ()
     listed: frozenset[str] = frozenset()
+    is_proof: bool = False
     rows: Rows = field(default_factory=list)
     is_full: bool = False
     has_more: bool | None = None

@@ -236,7 +236,7 @@ class Claimer:
         self._ends = ends = self._turnover.take(most=0 if plan.unlimited_first else MOST_ALONG)
         script = claim_script(
             plan, self._worker_id, self._lease_seconds, self._front, announce=announce,
-            passed_by=self._passed_by.ids, ends=ends,
+            passed_by=self._passed_by.ids, ends=ends, is_proof=is_proof,
         )  # fmt: skip
 
         def done(claimed: Claimed) -> None:

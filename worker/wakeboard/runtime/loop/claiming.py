@@ -52,14 +52,17 @@ def claim_script(
     announce: bool | None,
     passed_by: Sequence[int] = (),
     ends: Ends | None = None,
+    is_proof: bool = False,
 ) -> Script:
     """Return the script of one round of claims; its value is a Claimed.
 
     ``announce``: True publishes the worker as idle before claiming once more, False takes that back.
     ``passed_by``: runs whose claim the database refuses, and which could not be set aside. ``ends``: what has
-    ended of types with a limit and is written with their claims.
+    ended of types with a limit and is written with their claims. ``is_proof``: a look found nothing to claim.
     """
-    round_ = Round(worker_id.encode(), lease_seconds, front, passed_by, plan.listed, ends=ends)
+    round_ = Round(
+        worker_id.encode(), lease_seconds, front, passed_by, plan.listed, is_proof, ends=ends
+    )  # fmt: skip
     if announce is not None:
         yield (IDLE if announce else BUSY), (round_.me,)
     # In turns: a backlog of either kind leaves the other every second round, or every eighth where the other
@@ -123,6 +126,9 @@ def _together(
             if rows:
                 # There may be more before where it began or behind what it looked at, however few came.
                 return len(rows) >= limit or places != WHOLE
+        if round_.is_proof:
+            # The look saw what others have locked, too.
+            return None
         sent_ns = boottime_ns()
         statement = claim(min(limit, PAST_LOCKS), past_locks=True)
         rows = yield round_.listing((statement, (*values, *map(array, WHOLE.values))), names)
