@@ -100,6 +100,8 @@ class Line:
     is_own: bool
 
 
+# A fault fails many runs with the same words; a traceback may be long.
+@lru_cache(maxsize=32)
 def group_of(job_type: str, code: str, message: str | None, traceback: str | None = None) -> ErrorGroup:
     """Return the group of a failure. The texts may be of any length; bounded parts of them count."""
     template = template_of(_MORE.sub("", message or ""))
@@ -126,7 +128,6 @@ def read(text: str) -> int:
     return int(text, 16)
 
 
-# A fault fails many runs with the same words.
 @lru_cache(maxsize=256)
 def template_of(message: str) -> str:
     """Return ``message`` in one line, with ``<n>``, ``<id>``, ``<value>`` … for what changes."""

@@ -28,10 +28,11 @@ _OUR_ROOMS = (
     "concurrent.futures.thread", "concurrent.futures._base",
 )  # fmt: skip
 
-# A file, the code in it, an instruction of that.
-Place = tuple[str, CodeType, int]
-# The lines of the tracebacks whose places have been met.
-_written: dict[tuple[Place, ...], str] = {}
+# Where a frame stands: the number that Python gives its code, an instruction of that.
+Place = tuple[int, int]
+# The lines of the tracebacks whose places have been met, and the codes there: while these are kept, no other
+# code has their numbers.
+_written: dict[tuple[Place, ...], tuple[str, list[CodeType]]] = {}
 _MOST_PLACES, _MOST_WRITTEN = 20, 100
 
 _T = TypeVar("_T")
@@ -92,10 +93,10 @@ def _real_parts(group: BaseException) -> tuple[BaseException, ...]:
 def speaker_of(exception: BaseException) -> BaseException:
     """Return the exception whose code, message and traceback stand for ``exception``: of a group the first
     one in it, unless the group's class has an `error_code` of its own."""
-    own_code = guarded(partial(_own_code, exception))
-    if own_code is not None or not issubclass(type(exception), BaseExceptionGroup):
+    if not issubclass(type(exception), BaseExceptionGroup):
         return exception
-    return parts_of(exception)[0]
+    own_code = guarded(partial(_own_code, exception))
+    return exception if own_code is not None else parts_of(exception)[0]
 
 
 def _own_code(exception: BaseException) -> str | None:
@@ -185,26 +186,23 @@ def _frames(trace: TracebackType | None) -> str:
         trace = trace.tb_next
     if trace is None:
         return ""
-    places = tuple(_places(trace))
-    if len(places) >= _MOST_PLACES:
+    # A code's own hash would read all of it.
+    codes: list[CodeType] = []
+    places: list[Place] = []
+    step: TracebackType | None = trace
+    while step is not None and len(codes) < _MOST_PLACES:
+        code = step.tb_frame.f_code
+        codes.append(code)
+        places.append((id(code), step.tb_lasti))
+        step = step.tb_next
+    if step is not None:
         return _lines(trace)
-    text = _written.get(places)
-    if text is None:
+    written = _written.get(tuple(places))
+    if written is None:
         if len(_written) >= _MOST_WRITTEN:
             _written.clear()
-        text = _written[places] = _lines(trace)
-    return text
-
-
-def _places(trace: TracebackType | None) -> Iterator[Place]:
-    """Where each frame of a traceback stands, up to _MOST_PLACES."""
-    for _ in range(_MOST_PLACES):
-        if trace is None:
-            break
-        code = trace.tb_frame.f_code
-        # The same code in two files is the same to Python.
-        yield code.co_filename, code, trace.tb_lasti
-        trace = trace.tb_next
+        written = _written[tuple(places)] = _lines(trace), codes
+    return written[0]
 
 
 def _lines(trace: TracebackType) -> str:

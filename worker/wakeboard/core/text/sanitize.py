@@ -52,6 +52,9 @@ def _typed(line: str) -> str:
 def safe_text(text: str) -> str:
     """`text` as on a screen, every character that neither a screen nor PostgreSQL can hold replaced by
     U+FFFD."""
+    # What a screen would change has one of these; most texts have none.
+    if _UNSAFE.search(text) is None:
+        return text
     return _UNSAFE.sub("\ufffd", as_on_screen(text))
 
 

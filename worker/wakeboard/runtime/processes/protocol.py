@@ -83,6 +83,7 @@ def frame(body: bytes) -> bytes:
     return len(body).to_bytes(4, "big") + body
 
 
+_encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 _decode = json.JSONDecoder().raw_decode
 _ANSWER_DEFAULTS = {field.name: field.default for field in fields(Answer) if field.name != "kind"}
 _NUMBERS = {kind: number for number, kind in enumerate(KINDS)}
@@ -108,9 +109,8 @@ def answer_frame(reported: Reported) -> bytes:
         return _framed_plain(_plain.size, _NUMBERS[kind], run_id, lease_epoch, started_ns, finished_ns)
     values = ((name, getattr(answer, name)) for name in _ANSWER_DEFAULTS)
     extras = {name: value for name, value in values if value != _ANSWER_DEFAULTS[name]}
-    text = json.dumps(extras, separators=(",", ":"), ensure_ascii=False)
     head = f'[{run_id},{lease_epoch},{started_ns},{finished_ns},"{kind}"'
-    return frame(f"{head},{text}]".encode("utf-8", "replace"))
+    return frame(f"{head},{_encode(extras)}]".encode("utf-8", "replace"))
 
 
 def read_answer(body: bytes) -> Reported:
