@@ -22,7 +22,7 @@ from wakeboard.core.states import VERBS
 from wakeboard.core.text.redaction import redact
 from wakeboard_dashboard.charts.charts import bar_chart, spread_chart
 from wakeboard_dashboard.charts.sparks import sparkline
-from wakeboard_dashboard.pages import attention, fragments, live, rendering
+from wakeboard_dashboard.pages import attention, bytecode, fragments, live
 from wakeboard_dashboard.pages.keyboard import GO, KEYS
 from wakeboard_dashboard.server import turns
 from wakeboard_dashboard.text import formats
@@ -182,8 +182,12 @@ def _hosts(settings: Settings) -> list[str]:
 
 def _templates(app: Flask, settings: Settings) -> None:
     """Set Jinja up: strict, escaping everything, with our filters and what the layout shows."""
-    app.jinja_environment = rendering.Pages
-    app.jinja_options = {"undefined": StrictUndefined, "trim_blocks": True, "lstrip_blocks": True}
+    app.jinja_options = {
+        "undefined": StrictUndefined,
+        "trim_blocks": True,
+        "lstrip_blocks": True,
+        "bytecode_cache": bytecode.cache(),
+    }
     environment = app.jinja_env
     environment.autoescape = True
     environment.filters.update(formats.FILTERS | {"redact": redact})
@@ -202,9 +206,6 @@ def _templates(app: Flask, settings: Settings) -> None:
         bar_chart=bar_chart,
         spread_chart=spread_chart,
         sparkline=sparkline,
-        remembered=rendering.remembered,
-        numbered=rendering.numbered,
-        of_row=rendering.of_row,
     )
     folder = str(app.static_folder)
     environment.globals["static"] = lambda name: f"{files.STATIC}{name}?v={files.fingerprint(folder, name)}"

@@ -1,124 +1,89 @@
-"""Templates are rendered as Jinja would by itself, in less time: what is foreign is escaped all the same."""
+"""Templates: foreign text is escaped, a missing name is an error, compiled code is kept where possible."""
 
 from __future__ import annotations
 
 import re
+import stat
+import tempfile
+from pathlib import Path
 
 import pytest
-from flask import Flask
-from flask.templating import Environment
+from flask import Flask, render_template_string
 from flask.testing import FlaskClient
-from jinja2 import StrictUndefined, UndefinedError, pass_context, pass_eval_context
-from jinja2.nodes import EvalContext
-from jinja2.runtime import Context
+from jinja2 import Environment, FileSystemLoader, TemplateSyntaxError, UndefinedError
 from markupsafe import Markup, escape
-from sqlalchemy import RowMapping, text
+from sqlalchemy import text
 
-from wakeboard_dashboard.pages.rendering import Pages, numbered, of_row, remembered
-from wakeboard_dashboard.text.formats import html
+from wakeboard_dashboard.pages import bytecode
 
-HOSTILE = ("<b>", "a & b", "'", '"', "<" * 300, "plain", "", Markup("<b>safe</b>"), 7, -1, 1.5, True, None)
-
-
-@pytest.mark.parametrize("value", HOSTILE)
-def test_a_value_is_escaped_as_by_markupsafe(value: object) -> None:
-    assert html(value) == str(escape(value))
+VALUES = ("<b>", "a & b", "'", '"', "<" * 300, "plain", "", Markup("<b>safe</b>"), 7, -1, 1.5, True, None)
 
 
-@pytest.mark.parametrize("value", HOSTILE)
-def test_a_template_writes_what_jinja_would(value: object, client: FlaskClient) -> None:
-    source = (
-        "{{ x }}|{% set y %}{{ x }}!{% endset %}{{ y }}|"
-        "{% macro m(z) %}<i>{{ z }}</i>{% endmacro %}{{ m(x) }}|{{ x ~ y }}"
-    )
-    pages = Pages(client.application, undefined=StrictUndefined, autoescape=True)
-    usual = Environment(client.application, autoescape=True)
-    assert pages.from_string(source).render(x=value) == usual.from_string(source).render(x=value)
+@pytest.mark.parametrize("value", VALUES)
+def test_a_template_escapes_values(value: object, client: FlaskClient) -> None:
+    with client.application.test_request_context("/"):
+        assert render_template_string("{{ x }}", x=value) == str(escape(value))
 
 
-def test_what_is_not_there_is_an_error(client: FlaskClient) -> None:
-    pages = Pages(client.application, undefined=StrictUndefined, autoescape=True)
-    with pytest.raises(UndefinedError):
-        pages.from_string("{{ missing }}").render()
+def test_a_missing_name_is_an_error(client: FlaskClient) -> None:
+    with client.application.test_request_context("/"), pytest.raises(UndefinedError):
+        render_template_string("{{ missing }}")
 
 
-def test_a_remembered_macro_tells_text_from_markup() -> None:
-    macro = remembered(lambda word: Markup("<i>{}</i>").format(word))
-    assert macro(Markup("<b>")) == "<i><b></i>"
-    assert macro("<b>") == "<i>&lt;b&gt;</i>"
-    assert macro(Markup("<b>")) == "<i><b></i>"
+def test_a_column_is_read_from_a_row(app: Flask) -> None:
+    with app.extensions["wakeboard_database"].primary.connect() as session:
+        row = session.execute(text("SELECT 7 AS id, 'a' AS name")).mappings().one()
+    with app.test_request_context("/"):
+        assert render_template_string("{{ row.id }} {{ row.name }}", row=row) == "7 a"
 
 
-def test_a_numbered_macro_is_rendered_once_for_all_numbers() -> None:
-    rendered: list[str] = []
-
-    def macro(number: object, word: str) -> Markup:
-        rendered.append(word)
-        return Markup('<i id="{0}">{1} {0}</i>').format(number, word)
-
-    written = numbered(macro)
-    assert [written(number, "<b>") for number in (7, 8)] == [
-        f'<i id="{number}">&lt;b&gt; {number}</i>' for number in (7, 8)
-    ]
-    assert isinstance(written(9, "<b>"), Markup) and rendered == ["<b>"]
-    with pytest.raises(ValueError):
-        written("<b>", "no number")
-
-
-def test_a_macro_of_a_row_is_rendered_once_for_rows_that_say_the_same(app: Flask) -> None:
-    rendered: list[int] = []
-
-    def macro(row: RowMapping, word: str) -> Markup:
-        rendered.append(row["id"])
-        return Markup("<i>{} {}</i>").format(row["name"], word)
-
-    def row(number: int, name: str) -> RowMapping:
-        statement = text("SELECT CAST(:id AS int) AS id, :name AS name, CAST('{}' AS jsonb) AS extra")
-        with app.extensions["wakeboard_database"].primary.connect() as session:
-            return session.execute(statement, {"id": number, "name": name}).mappings().one()
-
-    written = of_row(macro, ("id", "name"))
-    assert [written(row(7, name), "<b>") for name in ("a", "a", "<u>")] == [
-        "<i>a &lt;b&gt;</i>", "<i>a &lt;b&gt;</i>", "<i>&lt;u&gt; &lt;b&gt;</i>",
-    ]  # fmt: skip
-    assert rendered == [7, 7]
-    assert written(row(7, "a"), Markup("<b>")) == "<i>a <b></i>" and len(rendered) == 3
-    with pytest.raises(TypeError):
-        of_row(macro)(row(8, "a"), "what its columns say must be hashable")
-
-
-def test_badges_of_foreign_words_are_escaped_each_time(client: FlaskClient) -> None:
+def test_a_badge_escapes_a_foreign_word(client: FlaskClient) -> None:
     with client.application.test_request_context("/"):
         badge = client.application.jinja_env.get_template("macros.html").module.badge  # type: ignore[attr-defined]
-        for _ in range(2):
-            assert re.search("</svg>&lt;x&gt;</span>", badge("dead", "<x>"))
+        assert re.search("</svg>&lt;x&gt;</span>", badge("dead", "<x>"))
 
 
-def test_functions_are_handed_what_jinja_would_hand_them(client: FlaskClient) -> None:
-    class Kind:
-        """Callable itself, and by a method."""
+@pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder for temporary files."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
+    (tmp_path / "tmp").mkdir()
+    return tmp_path / "tmp"
 
-        def __call__(self, word: str) -> str:
-            return f"called {word}"
 
-        def told(self, word: str) -> str:
-            return f"told {word}"
-
-    @pass_context
-    def seen(context: Context, word: str) -> str:
-        return f"{word} in {context['x']} at {context.get('place')}"
-
-    @pass_eval_context
-    def is_escaped(found: EvalContext) -> bool:
-        return found.autoescape
-
-    source = (
-        "{% macro m(a, b=2) %}<i>{{ a }}{{ b }}{{ caller('<') if caller is defined }}</i>{% endmacro %}"
-        "{% for place in (1, 2) %}{{ m(place) }}{{ m(b='<', a=place) }}{{ seen('here') }}{{ is_escaped() }}"
-        "{{ kind('<') }}{{ kind.told(word='<') }}{{ x.upper() }}{{ again('<') }}"
-        "{% call(y) m(place) %}{{ y }}{{ place }}{% endcall %}{% endfor %}"
+def _environment(folder: Path, **templates: str) -> Environment:
+    for name, source in templates.items():
+        (folder / f"{name}.html").write_text(source)
+    return Environment(
+        loader=FileSystemLoader(folder), autoescape=True, bytecode_cache=bytecode.cache(), auto_reload=False
     )
-    given = {"x": "<x>", "kind": Kind(), "seen": seen, "is_escaped": is_escaped, "again": remembered(escape)}
-    pages = Pages(client.application, undefined=StrictUndefined, autoescape=True)
-    usual = Environment(client.application, autoescape=True)
-    assert pages.from_string(source).render(**given) == usual.from_string(source).render(**given)
+
+
+def test_compiled_templates_are_kept_for_their_owner_alone(temporary: Path, tmp_path: Path) -> None:
+    bytecode.load_all(_environment(tmp_path, a="<b>{{ x }}</b>"))
+    (folder,) = temporary.iterdir()
+    assert stat.S_IMODE(folder.stat().st_mode) == stat.S_IRWXU
+    assert len(list(folder.iterdir())) == 1
+
+
+def test_a_changed_template_is_compiled_again(temporary: Path, tmp_path: Path) -> None:
+    for number in "12":
+        environment = _environment(tmp_path, a=f"{number}{{{{ x }}}}")
+        assert environment.get_template("a.html").render(x="<") == f"{number}&lt;"
+
+
+def test_templates_are_compiled_where_nothing_can_be_kept(
+    temporary: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    environment = _environment(tmp_path, a="1")
+    (folder,) = temporary.iterdir()
+    folder.rmdir()
+    assert environment.get_template("a.html").render() == "1"
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary / "nothing" / "here"))
+    assert bytecode.cache() is None
+
+
+def test_a_broken_template_is_named(temporary: Path, tmp_path: Path) -> None:
+    with pytest.raises(TemplateSyntaxError) as raised:
+        bytecode.load_all(_environment(tmp_path, good="1", broken="{% if %}"))
+    assert raised.value.name == "broken.html"

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from datetime import tzinfo
 from typing import Any
 
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
-from wakeboard_dashboard.text.formats import clip, html, local, visible
+from wakeboard_dashboard.text.formats import clip, local, visible
 from wakeboard_dashboard.text.oddities import Odd
 
 
@@ -22,7 +22,7 @@ def marks(runs: Sequence[Mapping[Any, Any]], odd: Mapping[int, Sequence[Odd]], z
     for run in runs:
         number, status, found = run["id"], run["status"], odd.get(run["id"], ())
         code = run["error_code"] if status in ("failed", "dead") else None
-        why = f" ({html(clip(visible(code), 60))})" if code else ""
+        why = f" ({escape(clip(visible(code), 60))})" if code else ""
         what = "".join([f", {one.word}" for one in found])
         due = local(run["scheduled_for"] or run["run_at"], zone)
         says = f"Run {number}: {status}{why}{what}, {due}"

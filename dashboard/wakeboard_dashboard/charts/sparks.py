@@ -6,9 +6,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Protocol
 
-from markupsafe import Markup
-
-from wakeboard_dashboard.text.formats import html
+from markupsafe import Markup, escape
 
 WIDTH, HEIGHT, AXIS = 4, 19, 20
 LEAST = 1.5
@@ -51,7 +49,7 @@ def _drawn(whole: str, failed: str, columns: int, title: str) -> Markup:
     bad = f'<path class="bad" d="{failed}"/>' if failed else ""
     return Markup(
         f'<svg class="chart small" viewBox="0 0 {width} {AXIS}" preserveAspectRatio="none" role="img"'
-        f' aria-label="{html(title)}">{ok}{bad}'
+        f' aria-label="{escape(title)}">{ok}{bad}'
         f'<line class="axis" x1="0" x2="{width}" y1="{AXIS}" y2="{AXIS}"/></svg>'
     )
 

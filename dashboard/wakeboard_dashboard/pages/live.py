@@ -15,12 +15,12 @@ from typing import Any
 from urllib.parse import quote
 
 from flask import Blueprint, Response, g, jsonify, render_template, request
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from wakeboard.core.text.redaction import redact
 from wakeboard.database import audit
 from wakeboard_dashboard.pages.fragments import fragment_tag, remembered
-from wakeboard_dashboard.text.formats import cell, html
+from wakeboard_dashboard.text.formats import cell
 from wakeboard_dashboard.web.connection import as_of, writing
 from wakeboard_dashboard.web.scopes import Scope, declare
 
@@ -188,8 +188,8 @@ def live(fragment: str, element: str = "div", *, id: str, every: str = "2s", **a
         "hx-ptag": fragment_tag(inner),
         **{name.rstrip("_").replace("_", "-"): value for name, value in attributes.items()},
     }
-    opening = " ".join([f'{html(name)}="{html(value)}"' for name, value in given.items()])
-    return Markup(f"<{html(element)} {opening}>{inner}</{html(element)}>")
+    opening = " ".join([f'{escape(name)}="{escape(value)}"' for name, value in given.items()])
+    return Markup(f"<{escape(element)} {opening}>{inner}</{escape(element)}>")
 
 
 def _address(current: _Live, fragment: str) -> str:

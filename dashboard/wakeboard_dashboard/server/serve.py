@@ -28,7 +28,7 @@ from gunicorn.app.base import BaseApplication
 from wakeboard.alerts.web_watcher import Sentinel
 from wakeboard.config import stop_signals
 from wakeboard.database import db
-from wakeboard_dashboard.pages import compiling, kept_templates
+from wakeboard_dashboard.pages import bytecode
 from wakeboard_dashboard.server import polls, sharing, warming
 from wakeboard_dashboard.server.board import Board
 from wakeboard_dashboard.server.board import shared_memory as board_memory
@@ -143,7 +143,7 @@ class Served(BaseApplication):  # type: ignore[misc]
         """Return the WSGI app, with all that its processes can share: what each made itself is not shared."""
         stop_signals.leave_if_asked()
         app = self._make_app()
-        compiling.load_templates(app.jinja_env, kept_templates.place())
+        bytecode.load_all(app.jinja_env)
         warming.ask_nothing(app)
         warming.make_pages(app)
         return app

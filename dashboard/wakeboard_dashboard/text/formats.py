@@ -18,27 +18,11 @@ from typing import Any
 
 from markupsafe import Markup, escape
 
-try:
-    # What ``escape`` makes of a text, without a ``Markup`` around it.
-    from markupsafe._speedups import _escape_inner as _escaped
-except ImportError:
-    _escaped = escape
-
 _UNSEEN = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 # A page has hundreds of moments, and polls show the same ones again.
 MOMENTS = 4096
 _DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 _NO_MOMENT = Markup('<span class="muted">–</span>')
-
-
-def html(value: Any) -> str:
-    """Return the text of ``markupsafe.escape(value)``, to be joined with others: no ``Markup``."""
-    kind = type(value)
-    if kind is str:
-        return _escaped(value)
-    if kind is Markup:
-        return value  # type: ignore[no-any-return]
-    return str(value) if kind is int else escape(value)
 
 
 def iso(value: datetime) -> str:
@@ -85,15 +69,15 @@ def when(value: datetime | None, zone: tzinfo = UTC, mode: str = "relative", mis
     A table has hundreds of them, and a macro takes longer.
     """
     if value is None:
-        return Markup(f'<span class="muted">{html(missing)}</span>')
+        return Markup(f'<span class="muted">{escape(missing)}</span>')
     return _when(value.astimezone(UTC), zone, mode)
 
 
 @lru_cache(MOMENTS)
 def _when(value: datetime, zone: tzinfo, mode: str) -> Markup:
     here, both = here_and_both(value, zone)
-    script = "" if mode == "absolute" else f' data-relative="{html(mode)}" hx-morph-skip-children'
-    return Markup(f'<time datetime="{instant(value)}" title="{html(both)}"{script}>{html(here)}</time>')
+    script = "" if mode == "absolute" else f' data-relative="{escape(mode)}" hx-morph-skip-children'
+    return Markup(f'<time datetime="{instant(value)}" title="{escape(both)}"{script}>{escape(here)}</time>')
 
 
 def brief(value: datetime | None, zone: tzinfo = UTC) -> Markup:
