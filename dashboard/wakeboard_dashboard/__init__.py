@@ -24,7 +24,6 @@ from wakeboard_dashboard.charts.charts import bar_chart, spread_chart
 from wakeboard_dashboard.charts.sparks import sparkline
 from wakeboard_dashboard.pages import attention, bytecode, fragments, live
 from wakeboard_dashboard.pages.keyboard import GO, KEYS
-from wakeboard_dashboard.server import turns
 from wakeboard_dashboard.text import formats
 from wakeboard_dashboard.text.pages import answers as page_answers
 from wakeboard_dashboard.views import BLUEPRINTS
@@ -160,7 +159,6 @@ def create_app(settings: Settings, *, database_url: str | None = None) -> Flask:
     compression.install(app)
     engines = connection.engines_of(app, url, settings.read_database_url)
     measuring.install(app, engines)
-    turns.install(app)
     connection.install(app, engines)
     errors.install(app)
     _templates(app, settings)

@@ -36,8 +36,8 @@ Measured = Callable[[str], None]
 # needs a line here, and a ServiceThread, or something else that starts it again.
 WORKER_THREADS = ("lease", "duties", "pass on", "log")
 WEB_THREADS = ("alerts", "post", "outage", "polls", "log")
-# Each opens a connection, works on the indexes or makes a page, and is over.
-SHORT_LIVED = re.compile(r"connect (claim|finish)|indexes|first page|deadline")
+# Each opens a connection or works on the indexes, and is over.
+SHORT_LIVED = re.compile(r"connect (claim|finish)|indexes|deadline")
 # An executor has as many threads as are needed.
 KNOWN_OF_WEB = re.compile(rf"MainThread|{'|'.join(WEB_THREADS)}|pages-\d+_\d+")
 LATE_OF_WORKER = {"claim", "renew", "schedule", "reap", "presence"}
@@ -177,7 +177,7 @@ def act(house: House, address: str) -> None:
 
 
 def is_brief(name: str) -> bool:
-    """Whether the thread opens a connection, works on the indexes or makes a first page, and is over."""
+    """Whether the thread opens a connection, or works on the indexes, and is over."""
     return bool(SHORT_LIVED.fullmatch(name))
 
 

@@ -1,7 +1,6 @@
 """The dashboard under gunicorn: where it may listen, how many threads, what it logs.
 
-Never Werkzeug's own server, whose debugger runs code. No connection is open at the fork, see
-``wakeboard_dashboard.server.warming``.
+Never Werkzeug's own server, whose debugger runs code. No connection is open at the fork.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from wakeboard.alerts.web_watcher import Sentinel
 from wakeboard.config import stop_signals
 from wakeboard.database import db
 from wakeboard_dashboard.pages import bytecode
-from wakeboard_dashboard.server import polls, sharing, warming
+from wakeboard_dashboard.server import polls, sharing
 from wakeboard_dashboard.server.board import Board
 from wakeboard_dashboard.server.board import shared_memory as board_memory
 from wakeboard_dashboard.web import measuring
@@ -140,12 +139,10 @@ class Served(BaseApplication):  # type: ignore[misc]
                 self.cfg.set(name, value)
 
     def load(self) -> Flask:
-        """Return the WSGI app, with all that its processes can share: what each made itself is not shared."""
+        """Return the WSGI app with all templates loaded, which its processes share."""
         stop_signals.leave_if_asked()
         app = self._make_app()
         bytecode.load_all(app.jinja_env)
-        warming.ask_nothing(app)
-        warming.make_pages(app)
         return app
 
 
@@ -246,7 +243,6 @@ def _shared(make_sentinel: Callable[[int], Sentinel] | None) -> dict[str, Any]:
         worker.polls = worker.wsgi.extensions[polls.EXTENSION] = polls.Polls(worker.wsgi, board)
         worker.polls.start()
         worker.share = sharing.Share(shares, worker.age)
-        warming.begin(worker.wsgi)
         if make_sentinel is not None:
             standing.append(make_sentinel(stage.fileno()))
             standing[-1].start([worker.polls.beat])

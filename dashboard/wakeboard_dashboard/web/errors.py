@@ -210,13 +210,3 @@ def _unexpected(error: Exception) -> Response:
     request_id = g.get("request_id", "")
     log.error("request failed: %s %s %s", request_id, request.method, request.path, exc_info=error)
     return show(500, _of_act(ACT_WRONG, f"{ACT_WRONG} Nothing was changed by this page."))
-
-
-def in_a_line(error: BaseException) -> str:
-    """Return what is wrong in one line for the log: no statement, and the mend where it is known."""
-    cause = getattr(error, "orig", None) or error
-    if isinstance(cause, NO_TABLES):
-        return EMPTY
-    if isinstance(cause, psycopg.errors.InsufficientPrivilege):
-        return f"{SHUT_OUT} ({first_line(cause)})"
-    return first_line(cause)
