@@ -1,12 +1,10 @@
-"""Polls that find nothing new: answered from memory, and never longer than they may be."""
+"""Polls of live regions: many viewers get one rendering, and what changes shows within seconds."""
 
 from __future__ import annotations
 
 import http.client
-import select
-import socket
 from collections.abc import Iterator
-from dataclasses import replace
+from time import sleep
 from urllib.parse import urlsplit
 
 import pytest
@@ -14,20 +12,20 @@ from flask import Flask
 
 from tests.browser.places import serving
 from tests.conftest import Connection
-from tests.dashboard.conftest import fragments_of
+from tests.dashboard.apps import overhear
+from tests.dashboard.conftest import AsRole, fragments_of
 from tests.factories import a_run, a_type
 from tests.processes import wait_until
 from wakeboard.accounts import users
 from wakeboard.core.states import Role
 from wakeboard.database.audit import Actor
 from wakeboard.queue.operator import cancel
-from wakeboard_dashboard.server.board import CHOICE, Board, News, View, shared_memory
-from wakeboard_dashboard.server.polls import Polls
-from wakeboard_dashboard.web.connection import writing
+from wakeboard_dashboard.pages.fragments import FragmentCache, Rendering
+from wakeboard_dashboard.web.poll_sessions import PollSessions
 from wakeboard_dashboard.web.security import HEADERS
 
 ANNA = Actor("anna", Role.OPERATOR, "web")
-TOLD = "X-Wakeboard-Age"
+LIST = "/_fragments/runs/list"
 
 
 class Viewer:
@@ -52,11 +50,6 @@ class Viewer:
         answer.read()
         return answer
 
-    def is_told(self, address: str, tag: str) -> bool:
-        """Poll, and return whether it was answered by what was known."""
-        answer = self.ask(address, tag)
-        return answer.status == 304 and answer.headers[TOLD] is not None
-
 
 @pytest.fixture
 def url(database: str) -> Iterator[str]:
@@ -65,40 +58,23 @@ def url(database: str) -> Iterator[str]:
 
 
 def opened(viewer: Viewer, page: str = "/runs") -> tuple[str, str]:
-    """Open a page and poll until polls are answered from memory; return the region and its tag."""
+    """Open a page and poll its region until nothing is new; return the region and its tag."""
     ((address, tag),) = viewer.open(page).items()
-    wait_until(lambda: viewer.is_told(address, tag), 20, "a poll is answered from memory")
+    wait_until(lambda: viewer.ask(address, tag).status == 304, 20, "nothing is new")
     return address, tag
 
 
-def test_the_watch_beside_a_page_leaves_no_connection_for_the_next_page(app: Flask) -> None:
-    """That one would know no statement of the pages, and be taken because it was used last."""
-    polls, pool = Polls(app, Board(shared_memory())), app.extensions["wakeboard_database"].primary.pool
-    with app.app_context():
-        with writing():
-            polls._ask_for_news()
-            polls._prove_sessions()
-        assert (pool.checkedin(), pool.checkedout()) == (1, 0)
-    assert polls._board.news.asked_at > 0
-
-
-def test_a_poll_that_is_repeated_is_answered_from_memory_with_all_that_every_answer_says(
+def test_a_poll_that_finds_nothing_new_says_all_that_every_answer_says(
     url: str, connection: Connection
 ) -> None:
     a_run(connection)
     viewer = Viewer(url, connection)
     address, tag = opened(viewer)
-
-    def told() -> http.client.HTTPResponse | None:
-        answer = viewer.ask(address, tag)
-        return answer if answer.headers[TOLD] is not None else None
-
-    answer = wait_until(told, 10)
-    assert answer is not None
-    said = answer.headers
+    said = viewer.ask(address, tag).headers
     assert {name: said[name] for name in HEADERS} == HEADERS
     assert (said["HX-PTag"], said["Cache-Control"]) == (tag, "no-store")
     assert said["X-Request-Id"] and said["X-Wakeboard-As-Of"] and said["X-Wakeboard-Clock"]
+    assert 0 <= float(said["X-Wakeboard-Age"]) < 10
 
 
 def test_what_a_person_does_shows_for_everybody_who_polls(url: str, connection: Connection) -> None:
@@ -109,16 +85,6 @@ def test_what_a_person_does_shows_for_everybody_who_polls(url: str, connection: 
     cancel(connection, run_id, ANNA)
     for viewer, (address, tag) in zip(viewers, places, strict=True):
         wait_until(lambda v=viewer, a=address, t=tag: v.ask(a, t).status == 200, 10, "it shows")  # type: ignore[misc]
-
-
-def test_what_shows_after_news_is_answered_from_memory_again(url: str, connection: Connection) -> None:
-    run_id = a_run(connection)
-    viewer = Viewer(url, connection)
-    address, tag = opened(viewer)
-    cancel(connection, run_id, ANNA)
-    wait_until(lambda: viewer.ask(address, tag).status == 200, 10, "it shows")
-    news = viewer.ask(address, tag).headers["HX-PTag"]
-    wait_until(lambda: viewer.is_told(address, news), 20, "the new state is known")
 
 
 def test_who_is_signed_out_elsewhere_is_told_so_at_the_next_polls(url: str, connection: Connection) -> None:
@@ -143,86 +109,75 @@ def test_what_shows_the_verbs_of_one_role_is_not_given_to_another(url: str, conn
     assert watcher.ask(address, seen_by_operator).headers["HX-PTag"] == seen_by_watcher
 
 
-def test_a_poll_with_a_body_goes_the_long_way_so_that_its_body_is_no_request(
-    url: str, connection: Connection
-) -> None:
+@pytest.mark.parametrize("change", ["ended", "role"])
+def test_an_open_page_loses_what_its_session_loses(url: str, connection: Connection, change: str) -> None:
     a_run(connection)
     viewer = Viewer(url, connection)
     address, tag = opened(viewer)
-    place = urlsplit(url)
-    head = (
-        f"GET {address} HTTP/1.1\r\nHost: {place.netloc}\r\nCookie: {viewer.cookie}\r\nHX-Request: true\r\n"
-        f"Sec-Fetch-Site: same-origin\r\nHX-PTag: {tag}\r\nContent-Length: 18\r\n\r\n"
-    ).encode()
-    with socket.create_connection((place.hostname, place.port), timeout=20) as client:
-        for _ in range(10):
-            client.sendall(head)
-            select.select([client], [], [], 0.1)
-            client.sendall(b"GET / HTTP/1.1\r\n\r\n")
-            assert client.recv(65_536).startswith((b"HTTP/1.1 304", b"HTTP/1.1 200"))
-        assert not select.select([client], [], [], 0.5)[0], "the body was answered as a request"
+    if change == "ended":
+        connection.execute("DELETE FROM wakeboard.sessions")
+        wait_until(lambda: viewer.ask(address, tag).status == 401, 10, "the session has ended")
+    else:
+        connection.execute("UPDATE wakeboard.sessions SET role = 'viewer'")
+        wait_until(lambda: viewer.ask(address, tag).status == 200, 10, "the verbs of the role show")
 
 
-def test_a_region_that_changes_at_every_look_of_one_viewer_is_no_crowd(
-    url: str, connection: Connection
+def test_two_viewers_are_given_one_rendering(app: Flask, as_role: AsRole) -> None:
+    first, second = as_role("viewer"), as_role("viewer")
+    for client in (first, second):
+        client.get(LIST)
+    asked: list[str] = []
+    overhear(app, lambda sql, _values: asked.append(sql))
+    answers = [client.get(LIST) for client in (first, second, first)]
+    assert asked == [] and len({answer.get_data() for answer in answers}) == 1
+    tag = answers[0].headers["HX-PTag"]
+    assert first.get(LIST, headers={"HX-PTag": tag}).status_code == 304
+
+
+def test_who_has_just_acted_is_given_a_rendering_of_their_own(
+    app: Flask, as_role: AsRole, connection: Connection
 ) -> None:
-    viewer = Viewer(url, connection)
-    a_run(connection)
-    address, tag = opened(viewer)
-    for n in range(13):
-        connection.execute("UPDATE wakeboard.job_runs SET job_type = %s", (f"kind-{n}",))
-        tag = wait_until(lambda t=tag: _new(viewer.ask(address, t)), 4, "what changed shows")  # type: ignore[misc]
+    client = as_role("operator")
+    client.get(LIST)
+    run_id = a_run(connection)
+    assert client.post(f"/runs/{run_id}/cancel").status_code == 303
+    assert f'id="run-{run_id}"' in client.get(LIST).get_data(as_text=True)
 
 
-def _new(answer: http.client.HTTPResponse) -> str | None:
-    return answer.headers["HX-PTag"] if answer.status == 200 else None
+def a_rendering(html: str, made_at: float) -> Rendering:
+    return Rendering(html, html, "2026-11-20T22:44:10+00:00", "2026-11-20 22:44:10 UTC", made_at)
 
 
-A_VIEW = View(b"k" * 16, 12.5, 5.0, "tag", "2026-11-20T22:44:10.123456+00:00", "2026-11-20 22:44:10 UTC")
+def test_a_rendering_is_made_again_by_one_request_while_others_get_the_former(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 100.0
+    monkeypatch.setattr("wakeboard_dashboard.pages.fragments.monotonic", lambda: now)
+    cache, key = FragmentCache(2.0), ("/runs",)
+    assert cache.find(key) is None
+    old = a_rendering("old", 100.0)
+    cache.keep(key, old)
+    now = 101.9
+    assert cache.find(key) is old
+    now = 102.0
+    assert (cache.find(key), cache.find(key)) == (None, old)
+    now = 104.5
+    assert (cache.find(key), cache.find(key)) == (None, old), "another request takes over"
+    now = 120.0
+    assert cache.find(key) is None and cache.find(key) is None, "what is too old is for nobody"
+    cache.keep(key, a_rendering("new", 120.0))
+    assert cache.find(key) == a_rendering("new", 120.0)
 
 
-def test_a_board_gives_back_what_it_was_given() -> None:
-    board = Board(shared_memory())
-    board.keep(A_VIEW)
-    board.tell(News(1.0, 2.0, 3.0, 4, -5))
-    assert board.view(A_VIEW.key) == A_VIEW
-    assert board.news == News(1.0, 2.0, 3.0, 4, -5)
-
-
-def test_a_place_that_is_half_written_counts_as_empty() -> None:
-    memory = shared_memory()
-    board = Board(memory)
-    board.keep(A_VIEW)
-    held = bytes(memory)
-    at = held.index(b"22:44:10 UTC")
-    memory[at : at + 2] = b"23"
-    assert board.view(A_VIEW.key) is None
-
-
-def test_views_that_want_the_same_places_share_them_and_the_oldest_goes_when_they_are_too_many() -> None:
-    board = Board(shared_memory())
-    views = [replace(A_VIEW, key=b"same" + bytes([n]) * 12, looked_at=100.0 + n) for n in range(CHOICE + 1)]
-    for view in views[:-1]:
-        board.keep(view)
-    assert [board.view(view.key) for view in views[:-1]] == views[:-1]
-    board.keep(views[-1])
-    assert [board.view(view.key) for view in views] == [None, *views[1:]]
-    newer = replace(views[1], looked_at=200.0, tag="newer")
-    board.keep(newer)
-    assert [board.view(view.key) for view in views] == [None, newer, *views[2:]]
-
-
-def test_views_that_want_the_same_places_have_turns_of_their_own() -> None:
-    board = Board(shared_memory())
-    other = replace(A_VIEW, key=A_VIEW.key[:8] + b"o" * 8)
-    board.keep(A_VIEW)
-    board.keep(other)
-    assert board.take_turn(A_VIEW.key, 100.0, 1.0) and board.take_turn(other.key, 100.0, 1.0)
-    assert board.is_turn_taken(A_VIEW.key, 100.5, 1.0)
-
-
-def test_a_turn_to_look_is_one_persons_for_a_while() -> None:
-    board = Board(shared_memory())
-    assert board.take_turn(A_VIEW.key, 100.0, 1.0)
-    assert not board.take_turn(A_VIEW.key, 100.5, 1.0)
-    assert board.take_turn(A_VIEW.key, 101.5, 1.0)
+def test_sessions_that_poll_are_checked_by_one_statement(app: Flask, connection: Connection) -> None:
+    sessions = PollSessions(60.0, check_seconds=0.05)
+    cookies = [users.open_session(connection, name, Role.VIEWER) for name in ("anna", "vera")]
+    with app.app_context():
+        for cookie in cookies:
+            assert sessions.find(cookie) is None
+            sessions.add(cookie, ANNA)
+        users.close_session(connection, cookies[1])
+        sleep(0.1)
+        found = sessions.find(cookies[0])
+        assert found is not None and found.role is Role.VIEWER
+        assert sessions.find(cookies[1]) is None

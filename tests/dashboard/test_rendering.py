@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-import stat
-import tempfile
+import sys
 from pathlib import Path
 
 import pytest
@@ -44,11 +43,11 @@ def test_a_badge_escapes_a_foreign_word(client: FlaskClient) -> None:
 
 
 @pytest.fixture
-def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty folder for temporary files."""
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
-    (tmp_path / "tmp").mkdir()
-    return tmp_path / "tmp"
+def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder where compiled templates are kept, as if the module stood in an empty one."""
+    monkeypatch.setattr(bytecode, "__file__", str(tmp_path / "pages" / "bytecode.py"))
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    return tmp_path / "pages" / "__pycache__" / "templates"
 
 
 def _environment(folder: Path, **templates: str) -> Environment:
@@ -59,31 +58,31 @@ def _environment(folder: Path, **templates: str) -> Environment:
     )
 
 
-def test_compiled_templates_are_kept_for_their_owner_alone(temporary: Path, tmp_path: Path) -> None:
-    bytecode.load_all(_environment(tmp_path, a="<b>{{ x }}</b>"))
-    (folder,) = temporary.iterdir()
-    assert stat.S_IMODE(folder.stat().st_mode) == stat.S_IRWXU
-    assert len(list(folder.iterdir())) == 1
+def test_compiled_templates_are_kept_beside_the_modules(kept: Path, tmp_path: Path) -> None:
+    bytecode.load_all(_environment(tmp_path, a="<b>{{ x }}</b>", b="{% include 'a.html' %}"))
+    assert len(list(kept.iterdir())) == 2
 
 
-def test_a_changed_template_is_compiled_again(temporary: Path, tmp_path: Path) -> None:
+def test_a_changed_template_is_compiled_again(kept: Path, tmp_path: Path) -> None:
     for number in "12":
         environment = _environment(tmp_path, a=f"{number}{{{{ x }}}}")
         assert environment.get_template("a.html").render(x="<") == f"{number}&lt;"
 
 
 def test_templates_are_compiled_where_nothing_can_be_kept(
-    temporary: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     environment = _environment(tmp_path, a="1")
-    (folder,) = temporary.iterdir()
-    folder.rmdir()
+    kept.rmdir()
     assert environment.get_template("a.html").render() == "1"
-    monkeypatch.setattr(tempfile, "tempdir", str(temporary / "nothing" / "here"))
+    kept.parent.rmdir()
+    kept.parent.write_text("no folder")
+    assert bytecode.cache() is None
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
     assert bytecode.cache() is None
 
 
-def test_a_broken_template_is_named(temporary: Path, tmp_path: Path) -> None:
+def test_a_broken_template_is_named(kept: Path, tmp_path: Path) -> None:
     with pytest.raises(TemplateSyntaxError) as raised:
         bytecode.load_all(_environment(tmp_path, good="1", broken="{% if %}"))
     assert raised.value.name == "broken.html"

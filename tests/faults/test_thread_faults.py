@@ -10,7 +10,7 @@ import secrets
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,6 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.dashboard.test_polls import Viewer
 from tests.endtoend.visitor import JSON, Visitor
 from tests.factories import rows
 from tests.faults.house import LEASE_SECONDS, House
@@ -35,11 +34,11 @@ Measured = Callable[[str], None]
 # Every thread of a worker and of a dashboard's process that lives as long as the process does. A new one
 # needs a line here, and a ServiceThread, or something else that starts it again.
 WORKER_THREADS = ("lease", "duties", "pass on", "log")
-WEB_THREADS = ("alerts", "post", "outage", "polls", "log")
+WEB_THREADS = ("alerts", "post", "outage", "log")
 # Each opens a connection or works on the indexes, and is over.
 SHORT_LIVED = re.compile(r"connect (claim|finish)|indexes|deadline")
-# An executor has as many threads as are needed.
-KNOWN_OF_WEB = re.compile(rf"MainThread|{'|'.join(WEB_THREADS)}|pages-\d+_\d+")
+# gunicorn's executor has as many threads as are needed.
+KNOWN_OF_WEB = re.compile(rf"MainThread|{'|'.join(WEB_THREADS)}|ThreadPoolExecutor-\d+_\d+")
 LATE_OF_WORKER = {"claim", "renew", "schedule", "reap", "presence"}
 ENDED = "The thread '{}' ended by an error and is started again: SystemExit"
 
@@ -121,15 +120,11 @@ def ends_of_the_web(house: House, orders: Orders, scale: Scale) -> int:
     def names() -> set[str]:
         return set(orders.names(process.pid))
 
-    def is_told() -> bool:
+    def is_asked() -> bool:
         ask(address)
-        return "of the threads that make pages ended" in web.output
+        return any(name.startswith("ThreadPoolExecutor") for name in names())
 
-    def pages(pool: int) -> set[str]:
-        ask(address)
-        return {name for name in names() if name.startswith(f"pages-{pool}_")}
-
-    wait_until(lambda: pages(1), 30, "it makes pages")
+    wait_until(is_asked, 30, "it makes pages")
     strangers: list[str] = []
 
     def all_are_known() -> bool:
@@ -140,32 +135,18 @@ def ends_of_the_web(house: House, orders: Orders, scale: Scale) -> int:
         wait_until(all_are_known, 30)
     assert not strangers, "a thread without a line here"
     # One that waits hears of it when it wakes: the rules are looked at four times a minute.
-    ended = scale.times(("post", "outage", "polls"), ("alerts", "post", "outage", "polls"))
-    orders.end(process.pid, *ended, *pages(1))
-    wait_until(lambda: [poll(house, address), ENDED.format("polls") in web.output][1], 40, "polls is told")
+    ended = scale.times(("post", "outage"), ("alerts", "post", "outage"))
+    orders.end(process.pid, *ended)
     for name in ended:
         web.wait_for(ENDED.format(name), 40)
-    wait_until(is_told, 30, "it is told")
     # What writes the log loses the line at hand, so it comes last.
     orders.end(process.pid, "log")
     wait_until(lambda: [act(house, address), ENDED.format("log") in web.output][1], 40, "log is told")
     wait_until(lambda: names() >= set(WEB_THREADS), 10, "all live again")
-    with ExitStack() as stack:
-        # What stays open counts, so that this process gets some as well.
-        wait_until(lambda: stack.enter_context(asked(address)) and pages(2), 30, "others make pages")
     if scale.full:
         wait_until(lambda: "SystemExit" in last_error(house, "post"), 60, "the rows tell it")
     assert process.is_running()
-    return len(ended) + 2
-
-
-def poll(house: House, address: str) -> None:
-    """Let some process answer a browser that asks for what is live on a page once more."""
-    viewer = Viewer(address, house.connection)
-    # A thread that was told to end may take the connection with it.
-    with suppress(OSError, http.client.HTTPException):
-        for region, tag in viewer.open("/").items():
-            viewer.ask(region, tag)
+    return len(ended) + 1
 
 
 def act(house: House, address: str) -> None:

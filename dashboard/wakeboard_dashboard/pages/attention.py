@@ -94,11 +94,11 @@ def standing() -> Standing:
     return found
 
 
-def known(*, anew: bool = False) -> int | None:
-    """Return the number, at most KEPT old or counted ``anew``; None when it cannot be had."""
+def known() -> int | None:
+    """Return the number, at most KEPT old; None when it cannot be had."""
     memory = _memory()
     try:
-        if anew or memory.at is None or not timedelta() <= as_of() - memory.at < KEPT:
+        if memory.at is None or not timedelta() <= as_of() - memory.at < KEPT:
             memory.count, memory.at = _ask(), as_of()
     except (SQLAlchemyError, DatabaseError, psycopg.Error):
         log.warning("what needs attention was not counted", exc_info=True)

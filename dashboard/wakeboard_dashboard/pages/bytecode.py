@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import sys
 from contextlib import suppress
+from pathlib import Path
 
 from jinja2 import BytecodeCache, Environment, FileSystemBytecodeCache
 from jinja2.bccache import Bucket
@@ -23,15 +25,20 @@ class _Cache(FileSystemBytecodeCache):
 
 
 def cache() -> BytecodeCache | None:
-    """Return a cache in the user's own folder for temporary files, or None where there can be none.
+    """Return a cache beside the compiled modules, or None where Python is to keep nothing there.
 
     Filters of constants are computed when a template is compiled, so each version has files of its own.
     """
+    if sys.dont_write_bytecode:
+        return None
+    folder = Path(__file__).parent / "__pycache__" / "templates"
     try:
-        return _Cache(pattern=f"wakeboard-{__version__}-%s.cache")
-    except (OSError, RuntimeError) as refused:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as refused:
         log.info("compiled templates are not kept: %s", refused)
         return None
+    python = sys.implementation.cache_tag
+    return _Cache(str(folder), f"wakeboard-{__version__}-{python}-%s.cache")
 
 
 def load_all(environment: Environment) -> None:

@@ -19,7 +19,7 @@ from markupsafe import Markup, escape
 
 from wakeboard.core.text.redaction import redact
 from wakeboard.database import audit
-from wakeboard_dashboard.pages.fragments import fragment_tag, remembered
+from wakeboard_dashboard.pages.fragments import fragment_tag, respond
 from wakeboard_dashboard.text.formats import cell
 from wakeboard_dashboard.web.connection import as_of, writing
 from wakeboard_dashboard.web.scopes import Scope, declare
@@ -30,10 +30,7 @@ Query = Callable[..., Context]
 # A fragment is a template that takes the page's context, or a template with a query of its own.
 Fragment = str | tuple[str, Query]
 Twin = Callable[[Any], Mapping[str, Any]]
-SECONDS = 2.0
 LONGEST_FILTER = 500
-# How often the regions ask that ask less often, by page and name; known once a page was shown.
-_EVERY: dict[tuple[str, str], float] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +110,7 @@ def _page(page: Page, arguments: dict[str, Any]) -> str:
 
 def _fragment(page: Page, fragment: str, arguments: dict[str, Any]) -> Response:
     template, query = page.fragment(fragment)
-    every_seconds = _EVERY.get((page.stem, fragment), SECONDS)
-    return remembered(lambda: render_template(template, **query(**arguments)), every_seconds)
+    return respond(lambda: render_template(template, **query(**arguments)))
 
 
 def _twin(page: Page, arguments: dict[str, Any]) -> Response:
@@ -173,7 +169,6 @@ def live(fragment: str, element: str = "div", *, id: str, every: str = "2s", **a
     the page has no such fragment.
     """
     current: _Live = g.live
-    _EVERY[current.page.stem, fragment] = float(every.removesuffix("s"))
     template, query = current.page.fragment(fragment)
     if query not in current.contexts:
         current.contexts[query] = query(**current.arguments)

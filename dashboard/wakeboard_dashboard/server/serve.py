@@ -19,7 +19,6 @@ from time import monotonic, sleep
 from types import FrameType
 from typing import Any
 
-import gunicorn
 import psycopg
 from flask import Flask
 from gunicorn.app.base import BaseApplication
@@ -28,9 +27,6 @@ from wakeboard.alerts.web_watcher import Sentinel
 from wakeboard.config import stop_signals
 from wakeboard.database import db
 from wakeboard_dashboard.pages import bytecode
-from wakeboard_dashboard.server import polls, sharing
-from wakeboard_dashboard.server.board import Board
-from wakeboard_dashboard.server.board import shared_memory as board_memory
 from wakeboard_dashboard.web import measuring
 from wakeboard_dashboard.web.costs import shared_memory
 
@@ -41,8 +37,6 @@ log = logging.getLogger("wakeboard.web")
 MEMORY = "/dev/shm"
 WORKERS = 2
 THREADS = 8
-# The major version of gunicorn whose worker ``wakeboard_dashboard.server.listening`` extends.
-KNOWN_INSIDE = 27
 NOT_TAKEN = (signal.SIGUSR2, signal.SIGTTIN, signal.SIGTTOU)
 # How long whoever listens on our address may take to leave it.
 PATIENCE_SECONDS = 3.0
@@ -162,7 +156,7 @@ def run(
     """
     options: dict[str, Any] = {
         "bind": [bind],
-        "worker_class": worker_class(),
+        "worker_class": "gthread",
         "workers": WORKERS,
         "threads": THREADS,
         "preload_app": True,
@@ -186,18 +180,6 @@ def run(
         options |= {"certfile": str(certificate), "keyfile": key and str(key)}
     os.register_at_fork(after_in_parent=stop_signals.let_in)
     Served(make_app, options).run()
-
-
-def worker_class() -> str:
-    """Return what gunicorn is to serve by: its own threads, unless its inside is the one that we know.
-
-    The short cut before the threads is of no other use than to be quick.
-    """
-    return (
-        "wakeboard_dashboard.server.listening.Listening"
-        if gunicorn.version_info[0] == KNOWN_INSIDE
-        else "gthread"
-    )
 
 
 def _begin(bind: str) -> None:
@@ -233,27 +215,19 @@ def _shared(make_sentinel: Callable[[int], Sentinel] | None) -> dict[str, Any]:
 
     What the processes share is made here, before any fork.
     """
-    memory, board, shares = shared_memory(), Board(board_memory()), sharing.shared_memory()
+    memory = shared_memory()
     stage = tempfile.TemporaryFile()  # noqa: SIM115 (open as long as the process lives)
     standing: list[Sentinel] = []
 
     def begin(worker: Any) -> None:
         stop_signals.let_in()
         measuring.of(worker.wsgi).share(memory, worker.age)
-        worker.polls = worker.wsgi.extensions[polls.EXTENSION] = polls.Polls(worker.wsgi, board)
-        worker.polls.start()
-        worker.share = sharing.Share(shares, worker.age)
         if make_sentinel is not None:
             standing.append(make_sentinel(stage.fileno()))
-            standing[-1].start([worker.polls.beat])
+            standing[-1].start()
 
-    def end(_server: Any, worker: Any) -> None:
-        if getattr(worker, "polls", None) is not None:
-            worker.polls.stop()
+    def end(_server: Any, _worker: Any) -> None:
         while standing:
             standing.pop().stop()
 
-    def bury(_server: Any, worker: Any) -> None:
-        sharing.leave(shares, worker.age)
-
-    return {"child_exit": bury, "post_worker_init": begin, "worker_exit": end, "pre_fork": share_memory}
+    return {"post_worker_init": begin, "worker_exit": end, "pre_fork": share_memory}

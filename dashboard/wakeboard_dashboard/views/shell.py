@@ -12,7 +12,7 @@ from zoneinfo import ZoneInfo
 from flask import Blueprint, Response, abort, g, render_template, request
 
 from wakeboard_dashboard.pages import attention
-from wakeboard_dashboard.pages.fragments import remembered
+from wakeboard_dashboard.pages.fragments import respond
 from wakeboard_dashboard.pages.live import FRAGMENTS
 from wakeboard_dashboard.text.formats import local
 from wakeboard_dashboard.web import params
@@ -27,15 +27,11 @@ blueprint = Blueprint("shell", __name__)
 def count() -> Response:
     """Return the live region of the bar; every page asks for it, whatever else it shows."""
     params.from_request()
-    return remembered(_counted, 4.0)
+    return respond(_counted)
 
 
 def _counted() -> str:
-    # What is given to all who ask for a while begins with no older number.
-    known = attention.known(anew="poll" in g)
-    if known is None:
-        abort(503, "What needs attention could not be counted.")
-    return render_template("_attention.html", attention=known)
+    return render_template("_attention.html", attention=attention.remember(attention.standing().needing))
 
 
 @blueprint.get("/display")

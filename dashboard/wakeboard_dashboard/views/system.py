@@ -50,7 +50,6 @@ LOOPS = {
     "operations": "moves the runs of /operations, a little at a time. Late: they stand still",
     "outage": "tells people when the database does not answer",
     "pauses": "ends the pauses of types whose end has come",
-    "polls": "knows what is new for pages that ask again. Late: each of them asks the database itself",
     "post": "sends the messages that no worker sends",
     "presence": "says that the worker is alive",
     "reap": "takes back runs whose lease ended, of whichever worker",

@@ -27,6 +27,7 @@ from wakeboard_dashboard.text.formats import visible
 from wakeboard_dashboard.web import anonymous_throttle
 from wakeboard_dashboard.web.connection import writing
 from wakeboard_dashboard.web.files import STATIC, fingerprint
+from wakeboard_dashboard.web.poll_sessions import PollSessions
 from wakeboard_dashboard.web.responses import PROBES, came_from, is_ours, parts_of, wanted
 from wakeboard_dashboard.web.scopes import Scope, declared
 
@@ -60,6 +61,8 @@ NOT_OF_FILES = (
 
 def install(app: Flask) -> None:
     """Guard every request of ``app`` and mark every response."""
+    idle_seconds = app.config["SETTINGS"].session_idle_seconds
+    app.extensions["wakeboard_poll_sessions"] = PollSessions(idle_seconds)
     app.before_request(guard)
     app.after_request(mark)
 
@@ -147,12 +150,30 @@ def _is_loopback() -> bool:
 def identify() -> Actor | None:
     """Return who asks, from the Bearer token or the session cookie; None when neither is valid."""
     authorization = request.authorization
+    if authorization is None and is_poll() and (known := _polling()) is not None:
+        return _here(known)
     with writing() as connection:
         if authorization is not None and authorization.type == "bearer":
             found = users.authenticate_token(connection, authorization.token or "")
         else:
             found = _by_cookie(connection, request.cookies.get(cookie_name(connection)))
     return _here(found) if found else None
+
+
+def _polling() -> Actor | None:
+    """Return who polls, as far as that is known without a statement of its own."""
+    name = known_cookie_name()
+    cookie = request.cookies.get(name) if name else None
+    found = _poll_sessions().find(cookie) if cookie else None
+    if found is not None:
+        g.session_cookie = cookie
+    return found
+
+
+def _poll_sessions() -> PollSessions:
+    found = current_app.extensions["wakeboard_poll_sessions"]
+    assert isinstance(found, PollSessions)
+    return found
 
 
 def _by_cookie(connection: users.Connection, cookie: str | None) -> Actor | None:
@@ -162,6 +183,8 @@ def _by_cookie(connection: users.Connection, cookie: str | None) -> Actor | None
     found = users.authenticate_session(connection, cookie, touch=not is_poll(), idle_seconds=idle_seconds)
     if found is not None:
         g.session_cookie = cookie
+        if is_poll():
+            _poll_sessions().add(cookie, found)
     return found
 
 
@@ -266,10 +289,18 @@ def require_role(role: Role) -> None:
 
 def cookie_name(connection: Any) -> str:
     """Return the session cookie's name; it carries the installation's id because cookies ignore ports."""
+    known = known_cookie_name()
+    if known is None:
+        current_app.extensions["wakeboard_cookie"] = f"wakeboard_{users.install_id(connection)}"
+        known = known_cookie_name()
+        assert known is not None
+    return known
+
+
+def known_cookie_name() -> str | None:
+    """Return the session cookie's name; None before the database was asked for it."""
     name: str | None = current_app.extensions.get("wakeboard_cookie")
-    if name is None:
-        name = current_app.extensions["wakeboard_cookie"] = f"wakeboard_{users.install_id(connection)}"
-    return f"__Host-{name}" if request.is_secure else name
+    return f"__Host-{name}" if name and request.is_secure else name
 
 
 def _how_long() -> str:

@@ -1,0 +1,74 @@
+"""The sessions of open pages, checked together: one statement every two seconds, not one for each poll."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, replace
+from time import monotonic
+
+from wakeboard.accounts.sessions import hash_of, still_good
+from wakeboard.database.audit import Actor
+from wakeboard_dashboard.web.connection import writing
+
+CHECK_SECONDS = 2.0
+# While one request checks the sessions, the others rely on a check that is up to so old.
+LATE_SECONDS = 6.0
+# A session that has not polled for so long is forgotten.
+FORGET_SECONDS = 60.0
+MOST_SESSIONS = 5000
+
+
+@dataclass(slots=True)
+class _Session:
+    actor: Actor
+    checked_at: float
+    polled_at: float
+
+
+class PollSessions:
+    """Who polls, as one process knows it; each was signed in at the last check."""
+
+    def __init__(self, idle_seconds: float, check_seconds: float = CHECK_SECONDS) -> None:
+        self._idle_seconds = idle_seconds
+        self._check_seconds = check_seconds
+        self._sessions: dict[str, _Session] = {}
+        self._checking = threading.Lock()
+
+    def add(self, cookie: str, actor: Actor) -> None:
+        """Remember that ``cookie`` was found to be the session of ``actor`` just now."""
+        now = monotonic()
+        if len(self._sessions) < MOST_SESSIONS:
+            self._sessions[hash_of(cookie)] = _Session(actor, now, now)
+
+    def find(self, cookie: str) -> Actor | None:
+        """Return who polls with ``cookie``; None where that is not known and must be looked up.
+
+        Raises DatabaseError when the check finds no database.
+        """
+        known = self._sessions.get(hash_of(cookie))
+        if known is None:
+            return None
+        known.polled_at = now = monotonic()
+        if now - known.checked_at < self._check_seconds:
+            return known.actor
+        if self._checking.acquire(blocking=False):
+            try:
+                self._check()
+            finally:
+                self._checking.release()
+            known = self._sessions.get(hash_of(cookie))
+            return known.actor if known else None
+        return known.actor if now - known.checked_at < LATE_SECONDS else None
+
+    def _check(self) -> None:
+        """Look up all sessions that poll; forget the others, and those that ended."""
+        now = monotonic()
+        sessions = dict(self._sessions)
+        polling = [each for each, session in sessions.items() if now - session.polled_at < FORGET_SECONDS]
+        with writing() as connection:
+            roles = still_good(connection, polling, self._idle_seconds)
+        for each, session in sessions.items():
+            if each in roles:
+                session.actor, session.checked_at = replace(session.actor, role=roles[each]), now
+            else:
+                self._sessions.pop(each, None)
