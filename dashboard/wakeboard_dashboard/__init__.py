@@ -32,8 +32,8 @@ from wakeboard_dashboard.web import (
     connection,
     errors,
     files,
-    measuring,
     preferences,
+    request_metrics,
     responses,
     security,
 )
@@ -158,7 +158,7 @@ def create_app(settings: Settings, *, database_url: str | None = None) -> Flask:
     fragments.install(app)
     compression.install(app)
     engines = connection.engines_of(app, url, settings.read_database_url)
-    measuring.install(app, engines)
+    request_metrics.install(app, engines)
     connection.install(app, engines)
     errors.install(app)
     _templates(app, settings)

@@ -27,7 +27,7 @@ from wakeboard_dashboard.web import errors
 
 ANNA = Actor("anna", Role.ADMIN, "web")
 # What an app has from its beginning; all else it remembers of what it has read.
-LASTING = ("wakeboard_database", "wakeboard_costs")
+LASTING = ("wakeboard_database", "wakeboard_request_metrics")
 # Where a page finds out who asks.
 IDENTITY = ("installation", "sessions", "users", "tokens")
 TABLES = """

@@ -376,7 +376,7 @@ def test_no_page_keeps_what_a_late_replica_tells(
     for module in (kept, baselines):
         monkeypatch.setattr(module, "late_seconds", lambda: 3600.0)
     assert client.get(page).status_code == 200
-    settled = {"wakeboard_attention", "wakeboard_cookie", "wakeboard_costs", "wakeboard_has_shop"}
+    settled = {"wakeboard_attention", "wakeboard_cookie", "wakeboard_request_metrics", "wakeboard_has_shop"}
     assert {name for name in app.extensions if name.startswith("wakeboard_")} - passing <= settled
     monkeypatch.undo()
     client.get(page)

@@ -9,6 +9,7 @@ import errno
 import gc
 import logging
 import os
+import shutil
 import signal
 import socket
 import tempfile
@@ -27,8 +28,7 @@ from wakeboard.alerts.web_watcher import Sentinel
 from wakeboard.config import stop_signals
 from wakeboard.database import db
 from wakeboard_dashboard.pages import bytecode
-from wakeboard_dashboard.web import measuring
-from wakeboard_dashboard.web.costs import shared_memory
+from wakeboard_dashboard.web.request_metrics import FOLDER
 
 log = logging.getLogger("wakeboard.web")
 
@@ -173,13 +173,21 @@ def run(
         "limit_request_fields": 60,
         "when_ready": lambda _server: _begin(bind),
     }
-    if os.access(MEMORY, os.W_OK):
-        options["worker_tmp_dir"] = MEMORY
-    options |= _shared(make_sentinel)
+    memory = MEMORY if os.access(MEMORY, os.W_OK) else None
+    if memory:
+        options["worker_tmp_dir"] = memory
+    options |= _hooks(make_sentinel)
     if certificate:
         options |= {"certfile": str(certificate), "keyfile": key and str(key)}
     os.register_at_fork(after_in_parent=stop_signals.let_in)
-    Served(make_app, options).run()
+    os.environ[FOLDER] = tempfile.mkdtemp(prefix="wakeboard-metrics-", dir=memory)
+    server = os.getpid()
+    try:
+        Served(make_app, options).run()
+    finally:
+        # The forked processes leave by here, too.
+        if os.getpid() == server:
+            shutil.rmtree(os.environ[FOLDER], ignore_errors=True)
 
 
 def _begin(bind: str) -> None:
@@ -210,18 +218,13 @@ def share_memory(_server: Any, _worker: Any) -> None:
     gc.freeze()
 
 
-def _shared(make_sentinel: Callable[[int], Sentinel] | None) -> dict[str, Any]:
-    """Return the hooks of each worker process: its place in what all of them remember, and its sentinel.
-
-    What the processes share is made here, before any fork.
-    """
-    memory = shared_memory()
+def _hooks(make_sentinel: Callable[[int], Sentinel] | None) -> dict[str, Any]:
+    """Return the hooks of gunicorn around each worker process, which has a sentinel of its own."""
     stage = tempfile.TemporaryFile()  # noqa: SIM115 (open as long as the process lives)
     standing: list[Sentinel] = []
 
-    def begin(worker: Any) -> None:
+    def begin(_worker: Any) -> None:
         stop_signals.let_in()
-        measuring.of(worker.wsgi).share(memory, worker.age)
         if make_sentinel is not None:
             standing.append(make_sentinel(stage.fileno()))
             standing[-1].start()
@@ -230,4 +233,11 @@ def _shared(make_sentinel: Callable[[int], Sentinel] | None) -> dict[str, Any]:
         while standing:
             standing.pop().stop()
 
-    return {"post_worker_init": begin, "worker_exit": end, "pre_fork": share_memory}
+    def forget(_server: Any, worker: Any) -> None:
+        from prometheus_client.multiprocess import mark_process_dead
+
+        mark_process_dead(worker.pid, os.environ[FOLDER])  # type: ignore[no-untyped-call]
+
+    return {
+        "child_exit": forget, "post_worker_init": begin, "pre_fork": share_memory, "worker_exit": end,
+    }  # fmt: skip

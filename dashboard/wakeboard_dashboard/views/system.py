@@ -5,7 +5,6 @@ from __future__ import annotations
 import platform
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +25,8 @@ from wakeboard_dashboard.queries import health, system, workers
 from wakeboard_dashboard.text import formats
 from wakeboard_dashboard.web import params
 from wakeboard_dashboard.web.connection import as_of, database, looking, reading
-from wakeboard_dashboard.web.costs import Page
-from wakeboard_dashboard.web.measuring import costs
 from wakeboard_dashboard.web.replica import TOLD_SECONDS
+from wakeboard_dashboard.web.request_metrics import Page, request_metrics
 
 blueprint = Blueprint("system", __name__)
 
@@ -146,12 +144,12 @@ def _oldest(holders: list[dict[str, Any]]) -> dict[str, Any] | None:
 
 
 def find_costs() -> dict[str, Any]:
-    """Return what the pages of this host's dashboard cost in the last hour, and its processes."""
+    """Return what the pages of this host's dashboard took since it started, and its processes."""
     params.from_request()
     as_of()
-    found = costs()
+    found = request_metrics()
     return {
-        "processes": [asdict(each) | {"started_at": _moment(each.started_at)} for each in found.processes()],
+        "processes": [asdict(each) for each in found.processes()],
         "pages": [_spent(page) for page in found.pages()],
         "host": platform.node(),
     }
@@ -159,25 +157,19 @@ def find_costs() -> dict[str, Any]:
 
 def _spent(page: Page) -> dict[str, Any]:
     """Return what one page cost, in seconds; ``median`` and ``p95`` are limits that hold."""
-    # Another process writes while this one reads: a cell may have its name and no answer yet.
-    answers = max(page.answers, 1)
     return {
         "name": page.name,
         "answers": page.answers,
-        "median_seconds": (page.percentile(0.5) or 0) / 1000,
-        "p95_seconds": (page.percentile(0.95) or 0) / 1000,
-        "slowest_seconds": page.slowest_ms / 1000,
+        "median_seconds": page.percentile(0.5),
+        "p95_seconds": page.percentile(0.95),
+        "slowest_seconds": page.slowest_seconds,
         "slowest_address": page.slowest_address,
         "slowest_pid": page.slowest_pid,
-        "database_seconds": page.database_ms / 1000 / answers,
-        "statements": page.statements / answers,
+        "database_seconds": page.database_seconds / page.answers,
+        "statements": page.statements / page.answers,
         "refused": page.refused,
         "failed": page.failed,
     }
-
-
-def _moment(epoch: float) -> datetime:
-    return datetime.fromtimestamp(epoch, UTC)
 
 
 def find_sizes() -> dict[str, Any]:

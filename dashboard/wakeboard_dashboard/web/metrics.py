@@ -12,6 +12,7 @@ from prometheus_client.registry import Collector
 
 from wakeboard_dashboard.queries import alerts, health, leases, overview, types
 from wakeboard_dashboard.web.connection import as_of, reading
+from wakeboard_dashboard.web.request_metrics import request_metrics
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 
@@ -20,6 +21,7 @@ def text() -> bytes:
     """Return all of them as Prometheus reads them."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Tables())
+    registry.register(_Requests())
     return generate_latest(registry)
 
 
@@ -57,6 +59,16 @@ class _Tables(Collector):
         yield from _by_type(health.known_types(reading()))
         yield _loops()
         yield _alerts()
+
+
+class _Requests(Collector):
+    """Tells what the pages of this host's dashboard took."""
+
+    def describe(self) -> Iterator[Metric]:
+        return iter(())
+
+    def collect(self) -> Iterator[Metric]:
+        yield from request_metrics().page_metrics()
 
 
 def _by_state(counts: overview.Counts) -> Metric:
