@@ -157,7 +157,7 @@ def create_app(settings: Settings, *, database_url: str | None = None) -> Flask:
         app.wsgi_app = ProxyFix(app.wsgi_app, x_for=1, x_proto=1, x_host=1)  # type: ignore[method-assign]
     fragments.install(app)
     compression.install(app)
-    engines = connection.engines_of(app, url, settings.read_database_url)
+    engines = connection.engines_of(app, url, settings.read_database_url, settings.web_threads)
     request_metrics.install(app, engines)
     connection.install(app, engines)
     errors.install(app)

@@ -47,6 +47,8 @@ def main(bind: str | None, database_url: str | None) -> None:
     serve.run(
         lambda: create_app(settings),
         settings.bind,
+        processes=settings.web_processes,
+        threads=settings.web_threads,
         certificate=settings.certificate,
         key=settings.certificate_key,
         shutdown_seconds=min(10.0, settings.shutdown_seconds),

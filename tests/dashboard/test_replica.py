@@ -133,7 +133,7 @@ def test_a_late_standby_is_told_on_every_page_until_it_has_caught_up(
         assert told["is_paused"] and told["behind_seconds"] > 1
         # A process that has just begun to look tells at once.
         app.extensions["wakeboard_database"] = Database.of(
-            app.config["SETTINGS"].database_url, app.config["SETTINGS"].read_database_url
+            app.config["SETTINGS"].database_url, app.config["SETTINGS"].read_database_url, pool_size=2
         )
         assert int(client.get("/runs.json").headers[HEADER]) >= 1
         app.extensions["wakeboard_database"].dispose()

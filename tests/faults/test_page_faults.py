@@ -16,14 +16,15 @@ from tests.faults.people import ADMIN
 from tests.faults.rows import Scale, fault
 from tests.processes import Wakeboard, wait_until
 from wakeboard.accounts.tokens import create_token
+from wakeboard.config.settings import Settings
 from wakeboard.core.states import Role
-from wakeboard_dashboard.server import serve
 
 __all__ = ["cluster", "database"]
 Measured = Callable[[str], None]
 PAGES = ("/", "/runs", "/schedules", "/audit", "/types", "/night", "/system", "/runs.json")
 # The longest that a page may take to say that the database is away.
 BOUND_SECONDS = 10.0
+PROCESSES = Settings().web_processes
 PROBE_SECONDS = 3.0
 # More than the dashboard has threads, so that some wait for one.
 AT_ONCE = 24
@@ -91,9 +92,9 @@ def processes_of(dashboard: Wakeboard, but: Collection[int] = ()) -> set[int]:
 
     def found() -> set[int]:
         pids = {each.pid for each in dashboard.family()}
-        return pids if len(pids) == serve.WORKERS and not pids & set(but) else set()
+        return pids if len(pids) == PROCESSES and not pids & set(but) else set()
 
-    return wait_until(found, 10, f"the dashboard has {serve.WORKERS} processes below it, and others")
+    return wait_until(found, 10, f"the dashboard has {PROCESSES} processes below it, and others")
 
 
 @fault(

@@ -14,7 +14,9 @@ import pytest
 from tests.factories import Connection
 from tests.processes import free_port, surroundings, wait_until, wakeboard
 from tests.worker.motion import SHORT, insert, wait_until_status
-from wakeboard_dashboard.server.serve import WORKERS
+from wakeboard.config.settings import Settings
+
+PROCESSES = Settings().web_processes
 
 COMMANDS = (["worker"], ["worker", "--app", "jobs"], ["tick"], ["up"], ["web"])
 OTHERS = (
@@ -82,12 +84,14 @@ def test_up_restarts_its_worker_and_web_its_processes_although_their_folder_is_g
             for each in psutil.Process(up.pid).children()
             if each.pid != found[0] and "dashboard" in each.cmdline()
         )
-        wait_until(lambda: len(web.children()) == WORKERS, 30, "the dashboard has its processes")
+        wait_until(lambda: len(web.children()) == PROCESSES, 30, "the dashboard has its processes")
         killed = web.children()
         for each in killed:
             each.kill()
         wait_until(
-            lambda: len({*web.children()} - {*killed}) == WORKERS, 30, "the dashboard has processes again"
+            lambda: len({*web.children()} - {*killed}) == PROCESSES,
+            30,
+            "the dashboard has processes again",
         )
         run_id = insert(connection, "quick")
         wait_until_status(connection, run_id, "succeeded", seconds=60)

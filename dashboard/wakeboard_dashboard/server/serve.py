@@ -35,8 +35,6 @@ log = logging.getLogger("wakeboard.web")
 # Where gunicorn's workers say that they live: a slow disk would make them look dead, and a process that is
 # killed between the making of the file and its unlinking leaves it, here until the machine starts again.
 MEMORY = "/dev/shm"
-WORKERS = 2
-THREADS = 8
 NOT_TAKEN = (signal.SIGUSR2, signal.SIGTTIN, signal.SIGTTOU)
 # How long whoever listens on our address may take to leave it.
 PATIENCE_SECONDS = 3.0
@@ -144,6 +142,8 @@ def run(
     make_app: Callable[[], Flask],
     bind: str,
     *,
+    processes: int,
+    threads: int,
     certificate: Path | None = None,
     key: Path | None = None,
     shutdown_seconds: float = 10,
@@ -157,8 +157,8 @@ def run(
     options: dict[str, Any] = {
         "bind": [bind],
         "worker_class": "gthread",
-        "workers": WORKERS,
-        "threads": THREADS,
+        "workers": processes,
+        "threads": threads,
         "preload_app": True,
         "control_socket_disable": True,
         "graceful_timeout": int(shutdown_seconds),
@@ -194,7 +194,7 @@ def _begin(bind: str) -> None:
     """Say that the dashboard listens, and take only those signals of gunicorn's that fit it.
 
     By SIGUSR2 gunicorn starts a second dashboard beside the first, by SIGTTIN and SIGTTOU, which a shell
-    sends to background jobs, one process more or less: their number is a constant here. It does not know of a
+    sends to background jobs, one process more or less: their number is a setting. It does not know of a
     stop that came before it looked after stops itself.
     """
     stop_signals.leave_if_asked()

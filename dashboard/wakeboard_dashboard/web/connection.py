@@ -44,7 +44,7 @@ class Database:
     follower: replica.Follower = field(default_factory=replica.Follower)
 
     @classmethod
-    def of(cls, url: str, read_url: str | None, pool_size: int = 10) -> Database:
+    def of(cls, url: str, read_url: str | None, pool_size: int) -> Database:
         """Return the engines for libpq URLs ``url`` and ``read_url``; nothing is connected yet."""
         primary = db.engine(
             _bounded(url),
@@ -169,9 +169,10 @@ def _is_whole(connection: Connection) -> bool:
     return bool(session.info.transaction_status == TransactionStatus.INTRANS)
 
 
-def engines_of(app: Flask, url: str, read_url: str | None) -> set[Engine]:
-    """Give ``app`` its engines, and return them."""
-    engines = app.extensions["wakeboard_database"] = Database.of(url, read_url)
+def engines_of(app: Flask, url: str, read_url: str | None, threads: int) -> set[Engine]:
+    """Give ``app`` its engines, for so many ``threads``, and return them."""
+    # A request that reads may act as well.
+    engines = app.extensions["wakeboard_database"] = Database.of(url, read_url, pool_size=threads + 2)
     return {engines.primary, engines.pages}
 
 

@@ -97,6 +97,8 @@ class Settings:
     )
     certificate: Path | None = _setting(kinds.path, "a PEM file, for TLS of our own")  # noqa: RUF009
     certificate_key: Path | None = _setting(kinds.path, "a PEM file with its private key")  # noqa: RUF009
+    web_processes: int = _setting(kinds.whole(1, 64), "a whole number from 1 to 64", 2)
+    web_threads: int = _setting(kinds.whole(1, 256), "a whole number from 1 to 256", 8)
     concurrency: int = _setting(
         kinds.whole(1, 1000), "a whole number from 1 to 1000", factory=lambda: max(2, os.cpu_count() or 2)
     )
