@@ -164,7 +164,7 @@ def resting(url: str, folder: Path, seconds: int) -> None:
         ("worker with its template and two children, MB", f"{worker.megabytes:.1f}", "75"),
         ("each further child, MB", f"{(wide.megabytes - worker.megabytes) / 4:.1f}", "5"),
         ("worker with 6 slots, % of a core", f"{wide.cpu:.2f}", ""),
-        ("dashboard with 2 processes, MB", f"{web.megabytes:.1f}", "110"),
+        ("dashboard with 2 processes, MB", f"{web.megabytes:.1f}", "170"),
         ("dashboard, % of a core", f"{web.cpu:.2f}", ""),
         ("dashboard, statements/s", f"{web.statements:.2f}", ""),
     )
