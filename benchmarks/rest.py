@@ -24,7 +24,7 @@ from tests.processes import free_port, wait_until
 from wakeboard.accounts.sessions import open_session
 from wakeboard.accounts.users import install_id
 from wakeboard.core.states import Role
-from wakeboard_dashboard import NAVIGATION
+from wakeboard_dashboard.pages.templates import NAVIGATION
 
 SETTLE_SECONDS = 10
 

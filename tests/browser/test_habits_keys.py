@@ -12,8 +12,8 @@ from tests.conftest import Connection
 from tests.factories import a_run, a_type, rows, status
 from tests.processes import wait_until
 from wakeboard.core.states import Role
-from wakeboard_dashboard import MORE_PAGES, NAVIGATION
 from wakeboard_dashboard.pages.keyboard import GO, KEYS
+from wakeboard_dashboard.pages.templates import MORE_PAGES, NAVIGATION
 
 pytestmark = pytest.mark.browser
 

@@ -13,6 +13,7 @@ from sqlalchemy import event
 
 from wakeboard.config.settings import Settings
 from wakeboard_dashboard import create_app
+from wakeboard_dashboard.pages import fragments
 
 
 class _Codes(BytecodeCache):
@@ -34,9 +35,13 @@ _codes = _Codes()
 
 
 def an_app(**settings: str) -> Flask:
-    """Return the dashboard with ``settings`` and no others; it takes what apps before it compiled."""
+    """Return the dashboard with ``settings`` and no others; it takes what apps before it compiled.
+
+    Each poll renders anew, so that a test sees what it changed.
+    """
     app = create_app(Settings.load(settings, environ={}))
     app.jinja_env.bytecode_cache = _codes
+    fragments.install(app, seconds=0.0)
     return app
 
 

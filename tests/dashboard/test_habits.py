@@ -21,8 +21,9 @@ from wakeboard.accounts import users
 from wakeboard.cli import cli
 from wakeboard.core.states import Role
 from wakeboard.database.audit import Actor
-from wakeboard_dashboard import MORE_PAGES, NAVIGATION
+from wakeboard_dashboard.pages import fragments
 from wakeboard_dashboard.pages.keyboard import GO
+from wakeboard_dashboard.pages.templates import MORE_PAGES, NAVIGATION
 from wakeboard_dashboard.text.pages import ANSWERS
 from wakeboard_dashboard.web.connection import reading
 
@@ -74,6 +75,7 @@ def test_the_count_is_the_overviews_and_tells_alerts_that_no_number_tells(
 
 
 def test_many_tabs_share_one_count(app: Flask, client: FlaskClient) -> None:
+    fragments.install(app)
     asked: list[str] = []
     overhear(app, lambda sql, _values: asked.append(sql))
     for _ in range(5):

@@ -20,6 +20,7 @@ from wakeboard.accounts import users
 from wakeboard.core.states import Role
 from wakeboard.database.audit import Actor
 from wakeboard.queue.operator import cancel
+from wakeboard_dashboard.pages import fragments
 from wakeboard_dashboard.pages.fragments import FragmentCache, Rendering
 from wakeboard_dashboard.web.poll_sessions import PollSessions
 from wakeboard_dashboard.web.security import HEADERS
@@ -123,6 +124,7 @@ def test_an_open_page_loses_what_its_session_loses(url: str, connection: Connect
 
 
 def test_two_viewers_are_given_one_rendering(app: Flask, as_role: AsRole) -> None:
+    fragments.install(app)
     first, second = as_role("viewer"), as_role("viewer")
     for client in (first, second):
         client.get(LIST)
@@ -137,6 +139,7 @@ def test_two_viewers_are_given_one_rendering(app: Flask, as_role: AsRole) -> Non
 def test_who_has_just_acted_is_given_a_rendering_of_their_own(
     app: Flask, as_role: AsRole, connection: Connection
 ) -> None:
+    fragments.install(app)
     client = as_role("operator")
     client.get(LIST)
     run_id = a_run(connection)

@@ -13,7 +13,7 @@ from jinja2 import Environment, FileSystemLoader, TemplateSyntaxError, Undefined
 from markupsafe import Markup, escape
 from sqlalchemy import text
 
-from wakeboard_dashboard.pages import bytecode
+from wakeboard_dashboard.pages import templates
 
 VALUES = ("<b>", "a & b", "'", '"', "<" * 300, "plain", "", Markup("<b>safe</b>"), 7, -1, 1.5, True, None)
 
@@ -45,21 +45,21 @@ def test_a_badge_escapes_a_foreign_word(client: FlaskClient) -> None:
 @pytest.fixture
 def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder where compiled templates are kept, as if the module stood in an empty one."""
-    monkeypatch.setattr(bytecode, "__file__", str(tmp_path / "pages" / "bytecode.py"))
+    monkeypatch.setattr(templates, "__file__", str(tmp_path / "pages" / "templates.py"))
     monkeypatch.setattr(sys, "dont_write_bytecode", False)
     return tmp_path / "pages" / "__pycache__" / "templates"
 
 
-def _environment(folder: Path, **templates: str) -> Environment:
-    for name, source in templates.items():
+def _environment(folder: Path, **sources: str) -> Environment:
+    for name, source in sources.items():
         (folder / f"{name}.html").write_text(source)
     return Environment(
-        loader=FileSystemLoader(folder), autoescape=True, bytecode_cache=bytecode.cache(), auto_reload=False
+        loader=FileSystemLoader(folder), autoescape=True, bytecode_cache=templates.cache(), auto_reload=False
     )
 
 
 def test_compiled_templates_are_kept_beside_the_modules(kept: Path, tmp_path: Path) -> None:
-    bytecode.load_all(_environment(tmp_path, a="<b>{{ x }}</b>", b="{% include 'a.html' %}"))
+    templates.load_all(_environment(tmp_path, a="<b>{{ x }}</b>", b="{% include 'a.html' %}"))
     assert len(list(kept.iterdir())) == 2
 
 
@@ -77,12 +77,12 @@ def test_templates_are_compiled_where_nothing_can_be_kept(
     assert environment.get_template("a.html").render() == "1"
     kept.parent.rmdir()
     kept.parent.write_text("no folder")
-    assert bytecode.cache() is None
+    assert templates.cache() is None
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    assert bytecode.cache() is None
+    assert templates.cache() is None
 
 
 def test_a_broken_template_is_named(kept: Path, tmp_path: Path) -> None:
     with pytest.raises(TemplateSyntaxError) as raised:
-        bytecode.load_all(_environment(tmp_path, good="1", broken="{% if %}"))
+        templates.load_all(_environment(tmp_path, good="1", broken="{% if %}"))
     assert raised.value.name == "broken.html"

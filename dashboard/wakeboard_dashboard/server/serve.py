@@ -27,7 +27,7 @@ from gunicorn.app.base import BaseApplication
 from wakeboard.alerts.web_watcher import Sentinel
 from wakeboard.config import stop_signals
 from wakeboard.database import db
-from wakeboard_dashboard.pages import bytecode
+from wakeboard_dashboard.pages import templates
 from wakeboard_dashboard.web.request_metrics import FOLDER
 
 log = logging.getLogger("wakeboard.web")
@@ -134,7 +134,7 @@ class Served(BaseApplication):  # type: ignore[misc]
         """Return the WSGI app with all templates loaded, which its processes share."""
         stop_signals.leave_if_asked()
         app = self._make_app()
-        bytecode.load_all(app.jinja_env)
+        templates.load_all(app.jinja_env)
         return app
 
 
