@@ -28,7 +28,6 @@ from wakeboard_dashboard.text import night as words
 from wakeboard_dashboard.text.formats import duration
 from wakeboard_dashboard.text.schedule import OVERLAPS, REASONS
 from wakeboard_dashboard.views import audit as audit_page
-from wakeboard_dashboard.views import errors as errors_page
 from wakeboard_dashboard.web import params
 from wakeboard_dashboard.web.connection import as_of, reading
 
@@ -75,7 +74,7 @@ def find() -> dict[str, Any]:
     filters = params.from_request(FIELDS)
     settled = kept("wakeboard_settled_nights", Settled)
     kept_minutes = kept("wakeboard_settled_minutes", KeptMinutes)
-    found = Night(reading(), asked(filters), as_of(), settled, kept_minutes, errors_page.memory())
+    found = Night(reading(), asked(filters), as_of(), settled, kept_minutes)
     window, is_over = found.window, found.window.until <= as_of()
     good, sentence, rest = words.verdict(found.numbers, is_over=is_over)
     return {

@@ -19,12 +19,10 @@ from wakeboard.reporting.activity_report import missed as missed_fires
 from wakeboard.reporting.activity_report.minutes import Minutes, Ran
 from wakeboard.reporting.activity_report.unmanned import Unmanned, unmanned
 from wakeboard.reporting.activity_report.usual import Usual, medians, usual_until
+from wakeboard.reporting.hourly_rollups import HOUR, SETTLED
 from wakeboard_dashboard.charts import gantt
 from wakeboard_dashboard.queries import audit, errors, removed
-from wakeboard_dashboard.queries.errors import Found, Group, Window
-from wakeboard_dashboard.queries.failures import recovered, remembered, runs
-from wakeboard_dashboard.queries.failures.lately import SETTLES
-from wakeboard_dashboard.queries.failures.remembered import Memory, Tried
+from wakeboard_dashboard.queries.errors import Group, Window
 from wakeboard_dashboard.queries.keyset import Rows
 from wakeboard_dashboard.queries.nights import failures, hours
 from wakeboard_dashboard.queries.nights.failures import Failures
@@ -34,6 +32,8 @@ from wakeboard_dashboard.text import night as words
 from wakeboard_dashboard.web import params
 
 Answer = TypeVar("Answer")
+# As with hours: this long after it ended an attempt has been written down, and a replica has caught up.
+SETTLES = SETTLED - HOUR
 
 # Making one of the questions costs as much Python as asking it; they are some twenty.
 _statement = cache(text)
@@ -48,7 +48,6 @@ class Night:
     now: datetime
     settled: Settled = field(default_factory=Settled)
     kept_minutes: KeptMinutes = field(default_factory=KeptMinutes)
-    memory: Memory = field(default_factory=Memory)
 
     def _once(
         self, question: Hashable, ask: Callable[[], Answer], *, up_to: datetime | None = None
@@ -128,7 +127,7 @@ class Night:
     @cached_property
     def failures(self) -> Failures:
         """The failed attempts by code and type."""
-        found = self._lately.found if self._lately is not None else self._tried
+        found = self._of_runs("tried", lambda: errors.tried(self.connection, self.window))
         return failures.told(self.connection, found, self.window.since, lambda: self.known[0])
 
     @cached_property
@@ -137,23 +136,9 @@ class Night:
         return failures.in_full(self.connection, self.failures.shown, self._standing[1])
 
     @cached_property
-    def _tried(self) -> Found:
-        """The groups of the failed attempts, from the database."""
-        found = self._of_runs("tried", lambda: errors.tried(self.connection, self.window))
-        self.memory.lately.note(self.window, sum(group.count for group in found.heard))
-        return found
-
-    @cached_property
-    def _lately(self) -> Tried | None:
-        """The groups of the failed attempts of a window that has just ended, from memory; None without."""
-        return remembered.tried(self.memory, self.connection, self.window, self.now)
-
-    @cached_property
     def trends(self) -> list[Sequence[int]]:
         """The failed attempts of each group that is shown by the steps of the window."""
         groups = self.failures.shown
-        if self._lately is not None:
-            return self._lately.steps(groups)
         # Which group comes first changes with what becomes of the runs, the steps do not.
         groups = sorted(groups, key=lambda group: (group.code, group.job_type, group.number or 0))
         names = [(group.code, group.job_type, group.number) for group in groups]
@@ -167,11 +152,7 @@ class Night:
     def failed(self) -> faults.Failed:
         """The attempts that failed, by run, and how those stood when they were asked for."""
         groups = self.failures.numbers
-        found = runs.failed(self.memory.runs, self.connection, self.window, self.now, groups)
-        if found is None:
-            found = self._of_runs("failed", lambda: faults.failed(self.ask, self.window, groups))
-            self.memory.runs.attempts.note(self.window, found.looked)
-        return found
+        return self._of_runs("failed", lambda: faults.failed(self.ask, self.window, groups))
 
     @cached_property
     def _standing(self) -> tuple[faults.Fates, Mapping[faults.Mark, faults.Failing]]:
@@ -193,12 +174,7 @@ class Night:
     @cached_property
     def recovered(self) -> tuple[list[Row], int]:
         """The runs that succeeded only after failures, and how many there are."""
-        memory = self.memory.recovered
-        found = recovered.recovered(memory, self.connection, self.window, self.now)
-        if found is None:
-            found = self._of_runs("recovered", lambda: faults.recovered(self.ask, self.window))
-            memory.ended.note(self.window, found[1])
-        return found
+        return self._of_runs("recovered", lambda: faults.recovered(self.ask, self.window))
 
     @cached_property
     def lost(self) -> tuple[list[Row], int]:
