@@ -9,7 +9,6 @@ from typing import NamedTuple
 from sqlalchemy import Connection, RowMapping
 
 from wakeboard_dashboard.queries import fires, schedules
-from wakeboard_dashboard.queries.known_schedules import Known
 from wakeboard_dashboard.text.oddities import Odd, may_repeat, oddities
 from wakeboard_dashboard.text.schedule import zone_of
 from wakeboard_dashboard.web.params import Filters
@@ -34,11 +33,10 @@ class Matching(NamedTuple):
 NONE = Matching([], True, {})
 
 
-def matching(connection: Connection, filters: Filters, words: Collection[str], known: Known) -> Matching:
+def matching(connection: Connection, filters: Filters, words: Collection[str]) -> Matching:
     """Return which definitions have runs of one of ``words``.
 
     They are those of the page that ``filters`` ask for, at least: a first page that is full needs no others.
-    What ``known`` remembers is not asked for again.
     """
     found = schedules.candidates(connection, filters, MOST_JUDGED + 1)
     zones = {row["id"]: row["timezone"] for row in found[:MOST_JUDGED]}
@@ -48,7 +46,7 @@ def matching(connection: Connection, filters: Filters, words: Collection[str], k
     end = 0
     while end < len(zones) and (not is_first or len(ids) < wanted):
         begin, end = end, end + (_more(end, len(ids), wanted) if is_first else MOST_JUDGED)
-        judged = _judged(connection, list(zones)[begin:end], words, known)
+        judged = _judged(connection, list(zones)[begin:end], words)
         latest |= {each: row for each, row in judged.items() if "runs" in row}
         ids += _odd(connection, judged, zones, words)
     return Matching(ids, len(found) <= MOST_JUDGED, latest)
@@ -66,14 +64,10 @@ def _more(judged: int, found: int, wanted: int) -> int:
     return max(judged // 2, ceil(1.2 * (wanted - found) * judged / found))
 
 
-def _judged(
-    connection: Connection, ids: Sequence[int], words: Collection[str], known: Known
-) -> dict[int, RowMapping]:
-    """Return rows of ``fires`` by id: of those of ``ids`` that are not known, the plain ones are surveyed."""
-    found = known.of(connection, ids)
-    found |= known.surveyed(connection, [each for each in ids if each not in found], words)
-    unsure = [each for each, row in found.items() if "runs" not in row and row["is_odd"]]
-    return found | known.told(connection, unsure)
+def _judged(connection: Connection, ids: Sequence[int], words: Collection[str]) -> dict[int, RowMapping]:
+    """Return rows of ``fires`` by id: those of ``surveyed``, and of ``strips`` where one may be odd."""
+    found = fires.surveyed(connection, ids, words)
+    return found | fires.strips(connection, [each for each, row in found.items() if row["is_odd"]])
 
 
 def _odd(

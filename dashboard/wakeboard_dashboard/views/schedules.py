@@ -16,12 +16,10 @@ from wakeboard.database.tables import job_definitions
 from wakeboard.queue import definitions
 from wakeboard.schedules import registered
 from wakeboard_dashboard.charts.marks import marks
-from wakeboard_dashboard.pages.kept import kept
 from wakeboard_dashboard.pages.live import add_page, rows_twin
 from wakeboard_dashboard.pages.not_found import missing
 from wakeboard_dashboard.pages.verbs import add_verb
 from wakeboard_dashboard.queries import fires, last_actions, odd_schedules, schedules
-from wakeboard_dashboard.queries.known_schedules import Known
 from wakeboard_dashboard.text import schedule as words
 from wakeboard_dashboard.text.changes import changes, hidden, whole
 from wakeboard_dashboard.text.oddities import MEANINGS, counted, oddities
@@ -59,12 +57,12 @@ def find() -> dict[str, Any]:
     """Return the definitions of the page with their latest runs and missed fires."""
     filters = params.from_request(FIELDS)
     odd_words = [state for state in filters.get("state") or () if state in schedules.ODD_STATES]
-    odd, known = odd_schedules.NONE, kept("wakeboard_known_schedules", Known)
+    odd = odd_schedules.NONE
     if odd_words:
-        odd = odd_schedules.matching(reading(), filters, odd_words, known)
+        odd = odd_schedules.matching(reading(), filters, odd_words)
     rows = schedules.page(reading(), filters, odd.ids)
     zones = {row["id"]: row["timezone"] for row in rows.items}
-    latest = odd.latest | known.strips(reading(), [each for each in zones if each not in odd.latest])
+    latest = odd.latest | fires.strips(reading(), [each for each in zones if each not in odd.latest])
     return {
         "filters": filters,
         "rows": rows,
