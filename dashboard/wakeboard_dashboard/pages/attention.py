@@ -18,7 +18,6 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from wakeboard.alerts.finding import Finding
 from wakeboard.database.db import DatabaseError
-from wakeboard_dashboard.pages import baselines
 from wakeboard_dashboard.pages.kept import kept
 from wakeboard_dashboard.queries import alerts, overview
 from wakeboard_dashboard.queries import rising_errors as rising
@@ -82,7 +81,7 @@ def standing() -> Standing:
         memory = kept("wakeboard_rising", rising.Memory)
         counts = overview.counts(reading(), known)
         # Where nothing runs for long, which is nearly always, nobody asks how long is usual.
-        longer = overlong(reading(), baselines.paces()) if counts.long else []
+        longer = overlong(reading(), as_of()) if counts.long else []
         g.standing = Standing(
             replace(counts, overlong=sum(each.count for each in longer)),
             rising.failures_rise(reading(), as_of(), memory),
