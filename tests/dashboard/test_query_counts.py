@@ -32,7 +32,7 @@ MOST: dict[str, tuple[int, int]] = {
     "/errors/<group:fingerprint>": (12, 12),
     "/errors/<path:code>": (7, 7),
     "/leases": (7, 7),
-    "/night": (17, 17),
+    "/night": (18, 18),
     "/operations": (2, 2),
     "/operations/<id:operation_id>": (4, 4),
     "/runs": (5, 4),
