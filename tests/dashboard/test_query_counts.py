@@ -24,7 +24,7 @@ from wakeboard_dashboard.web.connection import Database
 MOST: dict[str, tuple[int, int]] = {
     "/": (10, 9),
     "/alerts": (4, 4),
-    "/audit": (7, 7),
+    "/audit": (11, 7),
     "/audit/find": (0, 0),
     "/effects": (2, 2),
     # Some failures of this house have no group: they are counted once more, by code and type.
