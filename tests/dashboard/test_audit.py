@@ -6,15 +6,12 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
-from flask import Flask
 from flask.testing import FlaskClient
 
 from tests.conftest import Connection
-from tests.dashboard.apps import overhear
 from tests.dashboard.conftest import AsRole, assert_fragments_match, assert_shown_as_text, fragments_of
 from tests.factories import a_definition, a_run, from_now, insert, row
 from wakeboard_dashboard.text.changes import changes
-from wakeboard_dashboard.views import audit as audit_page
 
 JSON = {"Accept": "application/json"}
 HOSTILE = "<img src=x onerror=alert(1)>\u202e\"'"
@@ -57,31 +54,9 @@ def test_who_did_it_leads_to_what_else_they_did_of_the_same_kind(
     assert '<a href="/audit?who=bert">' in client.get("/audit").text
 
 
-def test_what_there_is_to_choose_is_asked_again_when_the_log_has_another_row(
-    app: Flask, client: FlaskClient, connection: Connection, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # Long enough for no test to meet its end.
-    monkeypatch.setattr(audit_page, "KEPT_SECONDS", 1e6)
-
-    def did(actor: str, action: str) -> None:
-        insert(connection, "audit_log", {"actor": actor, "source": "web", "action": action})
-
-    asked: list[str] = []
-    overhear(app, lambda sql, _values: asked.append(sql))
-    did("anna", "run.retry")
-    for filters in ("", "?who=anna", "?what=run.retry"):
-        page = client.get(f"/audit{filters}").text
-        assert ">anna</option>" in page and "(run.retry)</option>" in page
-    assert len([sql for sql in asked if "SELECT DISTINCT actor" in sql]) == 1
-    did("bert", "run.cancel")
-    page = client.get("/audit").text
-    assert ">bert</option>" in page and "(run.cancel)</option>" in page
-
-
 def test_an_account_is_offered_though_the_log_says_nothing_of_it(
-    client: FlaskClient, connection: Connection, monkeypatch: pytest.MonkeyPatch
+    client: FlaskClient, connection: Connection
 ) -> None:
-    monkeypatch.setattr(audit_page, "KEPT_SECONDS", 1e-6)
     assert ">carl</option>" not in client.get("/audit").text
     insert(connection, "users", {"name": "carl", "role": "viewer", "password_hash": "x"})
     assert ">carl</option>" in client.get("/audit").text

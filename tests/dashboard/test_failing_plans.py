@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -14,7 +13,6 @@ from tests.conftest import Connection
 from tests.dashboard.apps import overhear
 from tests.factories import a_type
 from tests.processes import wait_until
-from wakeboard_dashboard.queries.failures import read
 
 Asked = list[tuple[str, Any]]
 # Single rows by their ids, examples of groups, and what the frame of every page asks.
@@ -122,34 +120,6 @@ def test_failures_of_a_window_are_found_by_their_index(
     plan = plans(app, client, connection, path, "job_attempts")[0]
     assert f" {index} " in plan.replace("\n", " "), plan
     assert "Seq Scan on job_attempts" not in plan
-
-
-@pytest.mark.usefixtures("many_dead")
-@pytest.mark.parametrize(
-    ("narrowed", "of_attempts", "of_runs"),
-    [
-        ({}, "job_attempts_failed_runs", "job_runs_by_status"),
-        ({"code": "code_2"}, "job_attempts_failed_by_code", "job_runs_by_error"),
-        ({"job_type": "type_1"}, "job_attempts_failed_runs", "job_runs_failing_by_type"),
-        ({"number": 7}, "job_attempts_by_group", None),
-    ],
-)
-def test_what_is_remembered_of_failures_is_read_from_indexes_alone(
-    connection: Connection, narrowed: dict[str, Any], of_attempts: str, of_runs: str | None
-) -> None:
-    connection.execute("SET enable_bitmapscan = off")
-    connection.execute("SET enable_seqscan = off")
-    by = {name: name in narrowed for name in ("code", "job_type")}
-    number = "number" in narrowed
-    asked = {of_attempts: read.newest(cap=20_000, unknown=False, number=number, **by)}
-    if of_runs:
-        asked[of_runs] = read.failing(cap=20_000, **by)
-    values = narrowed | {"since": datetime.now(UTC) - timedelta(days=1), "until": datetime.now(UTC)}
-    for index, statement in asked.items():
-        sql = re.sub(r"(?<!:):(\w+)", r"%(\1)s", statement.text)
-        plan = "\n".join(line for (line,) in connection.execute(f"EXPLAIN {sql}".encode(), values).fetchall())
-        reads = re.findall(r"(\S+ \S+) Scan.* using (\S+) on job_(?:runs|attempts)", plan)
-        assert reads and set(reads) == {("Index Only", index)}, plan
 
 
 @pytest.mark.usefixtures("many_dead")

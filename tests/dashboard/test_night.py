@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import astuple, replace
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from html import unescape
 from random import Random
@@ -36,24 +34,19 @@ from tests.factories import (
 from wakeboard.accounts import users
 from wakeboard.core.states import Role
 from wakeboard.database import audit
-from wakeboard.maintenance.retention.keep import Keep
-from wakeboard.maintenance.retention.sweep import Retention
-from wakeboard.reporting.activity_report import Ask, faults, fires, missed
-from wakeboard.reporting.activity_report import minutes as statistics
-from wakeboard.reporting.activity_report.minutes import SLICES, Ran, busy, ran, slice_length, summed
+from wakeboard.reporting.activity_report import faults, fires, missed
+from wakeboard.reporting.activity_report.minutes import SLICES, busy, ran, slice_length
 from wakeboard.reporting.activity_report.stretches import Busy, Stretch, joined
 from wakeboard.reporting.activity_report.summary import Span, summary
 from wakeboard.reporting.activity_report.usual import Usual
+from wakeboard.reporting.hourly_rollups import sum_next
 from wakeboard_dashboard.charts import gantt
 from wakeboard_dashboard.queries import errors
 from wakeboard_dashboard.queries.errors import Window
 from wakeboard_dashboard.queries.nights import failures as night_failures
-from wakeboard_dashboard.queries.nights.hours import KeptMinutes, minutes_of, settled_hours
-from wakeboard_dashboard.queries.settled import Settled
 from wakeboard_dashboard.text import night as words
 from wakeboard_dashboard.text.formats import anchor
 from wakeboard_dashboard.views.night import BOUNDS
-from wakeboard_dashboard.web import connection as connections
 
 HOSTILE = "<img src=x onerror=alert(1)>\u202e\"'/?#"
 DAY = "since=24h"
@@ -645,101 +638,6 @@ def test_groups_are_told_apart_by_number_and_those_that_are_not_kept_beside_them
     }
 
 
-# What is remembered
-
-# Of the statements that walk over failed attempts: of those by run, those by group, and groups by step.
-WALKS = ("WITH tried AS MATERIALIZED", "AS tried GROUP BY error_group", "width_bucket(tried.finished_at")
-
-
-def watched(app: Flask) -> Callable[[], set[str]]:
-    """Return a function that tells which of WALKS were made since it was last called."""
-    statements: list[str] = []
-    overhear(app, lambda sql, _values: statements.append(sql))
-
-    def walked() -> set[str]:
-        found = {walk for walk in WALKS for sql in statements if walk in sql}
-        statements.clear()
-        return found
-
-    return walked
-
-
-@pytest.mark.parametrize("until", ["40m", "2h"])
-def test_of_a_settled_window_only_what_may_still_change_is_asked_again(
-    app: Flask, client: FlaskClient, connection: Connection, until: str
-) -> None:
-    dead, lost = a_run(connection, "dead", attempts=0), a_run(connection, "failed", attempts=0)
-    well = a_run(connection, "succeeded", attempts=0, finished_at="-3 hours")
-    a_later_success(connection, well)
-    failure(connection, "4 hours", dead)
-    failure(connection, "4 hours", well)
-    an_attempt(
-        connection, lost, outcome="lost", error_code="lease_lost", lease_epoch=4,
-        started_at="-5 hours", finished_at="-4 hours",
-    )  # fmt: skip
-    window, walked = f"since=12h&until={until}", watched(app)
-    first = night(client, window)
-    assert (first["dead"], first["recovered"], first["taken_over"]) == (1, 1, 1)
-    assert walked() == set(WALKS)
-    connection.execute(
-        "UPDATE wakeboard.job_runs SET status = 'queued', finished_at = NULL WHERE id = %s", (dead,)
-    )
-    connection.execute(
-        """UPDATE wakeboard.job_attempts SET refused_at = now(), refused_outcome = 'succeeded'
-        WHERE run_id = %s""",
-        (lost,),
-    )
-    window = f"since={first['since'][:16]}Z&until={first['until'][:16]}Z"
-    again = night(client, window)
-    assert (again["dead"], again["waiting"], again["recovered"]) == (0, 2, 1)
-    assert again["taken_over_runs"][0]["refused_outcome"] == "succeeded"
-    assert walked() == set()
-
-
-def test_what_an_outage_wrote_into_a_settled_night_is_told_within_an_hour(
-    client: FlaskClient, connection: Connection, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    counted(connection, "4 hours", runs=3)
-    failure(connection, "4 hours", a_run(connection, "dead", attempts=0))
-    first = night(client, "since=12h&until=2h")
-    assert (first["attempts"], sum(group["count"] for group in first["failures"])) == (3, 1)
-    # The database was away, and workers write now how their runs had ended then.
-    counted(connection, "3 hours", runs=2)
-    failure(connection, "3 hours", a_run(connection, "dead", attempts=0))
-    monkeypatch.setattr(connections, "_NOW", text("SELECT now() + interval '61 minutes'"))
-    window = f"since={first['since'][:16]}Z&until={first['until'][:16]}Z"
-    later = night(client, window)
-    assert (later["attempts"], sum(group["count"] for group in later["failures"])) == (5, 2)
-    assert (later["failed"], later["dead"]) == (first["failed"], 2)
-
-
-def test_what_is_remembered_of_older_failures_goes_with_the_runs_that_retention_removes(
-    app: Flask, client: FlaskClient, connection: Connection
-) -> None:
-    gone, here = (a_run(connection, "dead", attempts=0) for _ in range(2))
-    for run in (gone, here):
-        failure(connection, "26 hours", run)
-    connection.execute("UPDATE wakeboard.job_runs SET finished_at = now() - interval '26 hours'")
-    first = night(client, "since=30h&until=2h")
-    window, walked = f"since={first['since'][:16]}Z&until={first['until'][:16]}Z", watched(app)
-
-    def failed() -> tuple[int, int, int]:
-        """Return how many runs are told, how many of them are gone, and how many attempts."""
-        runs, groups = (body := night(client, window))["failed_runs"], body["failures"]
-        return runs["runs"], runs["gone"], sum(group["count"] for group in groups)
-
-    assert failed() == (2, 0, 2)
-    assert walked() == set(), "nothing was removed"
-    keep = Keep(succeeded_days=1, dead_days=1, audit_days=None)
-    connection.execute("UPDATE wakeboard.job_runs SET finished_at = now() WHERE id = %s", (here,))
-    while Retention(keep, "w1").step(connection)["finished_at"] is None:
-        pass
-    assert failed() == (1, 0, 1)
-    assert walked() == set(WALKS)
-    assert failed() == (1, 0, 1)
-    assert walked() == set()
-
-
 def test_of_each_failure_the_runs_of_the_window_are_told_that_fail_with_it_now(
     client: FlaskClient, connection: Connection
 ) -> None:
@@ -789,114 +687,46 @@ def test_of_many_failures_the_new_ones_are_shown_first_and_the_others_counted(
     assert body["new"] == 1 and page.count("</svg>first time</span>") == 1
 
 
-@contextmanager
-def asking(app: Flask) -> Iterator[tuple[Ask, list[timedelta]]]:
-    """Yield how minutes are asked for, and how long the spans were that somebody asked for."""
-    spans: list[timedelta] = []
-    with app.extensions["wakeboard_database"].primary.connect() as connection:
-
-        def ask(sql: str, values: Any) -> Any:
-            if "step" in values:
-                spans.append(values["until"] - values["since"])
-            return connection.execute(text(sql), dict(values)).mappings().all()
-
-        yield ask, spans
-
-
-def test_a_window_that_moves_on_sums_only_the_minutes_that_are_new_or_of_which_there_are_more(
-    app: Flask, connection: Connection
-) -> None:
-    now = datetime.now(UTC).replace(minute=40, second=0, microsecond=0)
-    begin = now - timedelta(hours=24)
-
-    def count(at: datetime, table: str = "statistics_rollups") -> None:
-        counted(connection, f"{(datetime.now(UTC) - at).total_seconds()} seconds", table=table)
-
-    for hours in range(24):
-        count(begin + timedelta(hours=hours, minutes=20))
-    kept = KeptMinutes()
-    with asking(app) as (ask, spans):
-
-        def attempts(later: timedelta) -> int:
-            window = Window(begin + later, now + later)
-            return sum(each.attempts for each in ran(minutes_of(ask, window, {}, window.until, kept), {}))
-
-        assert attempts(timedelta(0)) == 24 and sum(spans, timedelta(0)) == timedelta(hours=24)
-        count(now - timedelta(minutes=9, seconds=30), "statistics_deltas")
-        for minute in (0, 1, 2):
-            spans.clear()
-            assert attempts(timedelta(minutes=minute)) == 25, "the newest minutes may change"
-            beginning, rest = timedelta(minutes=20 - minute), timedelta(minutes=10 + minute)
-            # The first one has been asked about before.
-            assert spans == ([beginning, rest] if minute else [rest])
-            spans.clear()
-            assert attempts(timedelta(minutes=minute)) == 25
-            assert spans == [rest], "slices to which nothing came, and what is before them, stay as they are"
-        slices = timedelta(minutes=30)
-        count(now - timedelta(minutes=20))
-        for asked in ([slices, rest], [rest]):
-            spans.clear()
-            assert attempts(timedelta(minutes=2)) == 26 and spans == asked
-        count(now - timedelta(minutes=20), "statistics_deltas")
-        for _ in range(2):
-            spans.clear()
-            assert attempts(timedelta(minutes=2)) == 27
-            assert spans == [slices + rest], "nothing is kept of what is still to be merged"
-
-
-def test_what_is_remembered_of_hours_adds_up_to_what_one_walk_over_the_minutes_says(
+def test_a_window_is_told_the_same_by_its_hours_and_by_its_minutes(
     app: Flask, connection: Connection
 ) -> None:
     chance = Random(7)
     now = datetime.now(UTC)
-
-    def count(ago: int, table: str) -> None:
+    # Of each run time one bucket.
+    times = {0.5: 38, 1: 40, 40: 51, 9000: 63}
+    for _ in range(400):
+        ago, seconds = chance.randrange(50 * 60), chance.choice(list(times))
         counted(
             connection, f"{ago} minutes", chance.choice(("mail", "report", "sync")),
             chance.choice(("succeeded", "succeeded", "failed", "lost", "cancelled")), chance.randrange(1, 5),
-            seconds=chance.choice((0.5, 1, 40, 9000)), table=table,
+            seconds=seconds, bucket=times[seconds],
+            table="statistics_rollups" if ago > 5 else chance.choice(STATISTICS),
         )  # fmt: skip
-
-    for _ in range(400):
-        ago = chance.randrange(50 * 60)
-        # What is to be merged is mostly new: else hardly a window had ends that are remembered.
-        count(ago, "statistics_rollups" if ago > 5 else chance.choice(STATISTICS))
-    count(45 * 60, "statistics_deltas")
-    kept, types = KeptMinutes(*(Settled(1000) for _ in range(3))), ["mail", "report", "sync"]
     usual = {"mail": Usual(9, 1.0), "sync": Usual(9, 20.0)}
-    known = 0
-    with asking(app) as (ask, spans):
-        for round in range(60):
-            if round % 3 == 2:
-                count(chance.randrange(29), "statistics_rollups")
-            until = now - timedelta(minutes=chance.randrange(300))
-            length = timedelta(minutes=chance.choice((1, 59, 61, 720, 1440, chance.randrange(1, 2400))))
-            window = words.whole_minutes(until - length, until)
-            at = until if chance.random() < 0.5 else now
-            whole = [summed(ask, window, usual, slice_length(window))]
-            for _ in range(2):
-                spans.clear()
-                parts = minutes_of(ask, window, usual, at, kept)
-                assert told(ran(parts, usual)) == told(ran(whole, usual))
-                drawn = busy(parts, window.since, types)
-                assert rounded(drawn) == rounded(busy(whole, window.since, types))
-            first, last = settled_hours(window, at)
-            remembered = last - window.since if first < last else timedelta(0)
-            asked_twice = sum(spans, remembered)
-            assert asked_twice <= window.until - window.since
-            known += asked_twice < window.until - window.since
-    assert known > 20, "of most windows the ends are remembered, too"
+    windows = []
+    for length in (1, 59, 61, 360, 420, 720, 1440, *(chance.randrange(1, 2900) for _ in range(20))):
+        until = now - timedelta(minutes=chance.randrange(300))
+        windows.append(words.whole_minutes(until - timedelta(minutes=length), until))
 
+    def told() -> list[Any]:
+        with app.extensions["wakeboard_database"].primary.connect() as session:
 
-def test_a_type_is_drawn_whole_though_in_some_hours_others_did_more(
-    client: FlaskClient, connection: Connection, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(statistics, "MOST_DRAWN", 1)
-    for ago in ("10 hours", "5 minutes"):
-        counted(connection, ago, "mail", "failed" if ago == "10 hours" else "succeeded", 5)
-    counted(connection, "5 minutes", "report", "failed", 1)
-    lane = next(each for each in night(client)["timeline"] if each["job_type"] == "mail")
-    assert [each["attempts"] for each in lane["stretches"]] == [5, 5]
+            def ask(sql: str, values: Any) -> Any:
+                return session.execute(text(sql), dict(values)).mappings().all()
+
+            return [
+                (
+                    [replace(each, seconds=round(each.seconds, 6)) for each in ran(ask, window, usual)],
+                    rounded(busy(ask, window, ["mail", "report", "sync"])),
+                )
+                for window in windows
+            ]
+
+    by_minutes = told()
+    assert sum(each.slow for ran, _ in by_minutes for each in ran) > 50
+    while sum_next(connection) is not None:
+        pass
+    assert told() == by_minutes
 
 
 @pytest.mark.parametrize(
@@ -920,36 +750,11 @@ def test_what_began_with_a_minute_is_told_to_have_begun_then(
 STATISTICS = ("statistics_rollups", "statistics_deltas")
 
 
-def told(found: list[Ran]) -> list[tuple[Any, ...]]:
-    return [(*astuple(replace(each, seconds=0, usual=None)), round(each.seconds, 6)) for each in found]
-
-
 def rounded(found: dict[str, Busy]) -> dict[str, list[list[tuple[float, ...]]]]:
     return {
         name: [[tuple(round(each, 6) for each in stretch) for stretch in stretches] for stretches in of_type]
         for name, of_type in found.items()
     }
-
-
-def test_nothing_is_remembered_of_minutes_that_retention_may_remove(
-    client: FlaskClient, connection: Connection
-) -> None:
-    begin = datetime.now(UTC).replace(minute=0, second=0, microsecond=0) - timedelta(days=34, hours=12)
-    window = f"since={begin:%Y-%m-%dT%H:%M}Z&until={begin + timedelta(hours=6):%Y-%m-%dT%H:%M}Z"
-    for hours in (2, 4):
-        counted(connection, f"{datetime.now(UTC) - begin - timedelta(hours=hours)}".replace(",", ""))
-    assert night(client, window)["attempts"] == 2
-    connection.execute(
-        "DELETE FROM wakeboard.statistics_rollups WHERE minute < %s", (begin + timedelta(hours=3),)
-    )
-    assert night(client, window)["attempts"] == 1
-
-
-def test_settled_hours_are_whole_ones_that_began_an_hour_and_a_half_ago() -> None:
-    window = Window(moment("2026-11-20T18:07"), moment("2026-11-21T09:20"))
-    for now, end in (("09:29", "08:00"), ("09:30", "09:00"), ("10:29", "09:00"), ("12:00", "09:00")):
-        found = settled_hours(window, moment(f"2026-11-21T{now}"))
-        assert found == (moment("2026-11-20T19:00"), moment(f"2026-11-21T{end}"))
 
 
 # Nobody there

@@ -13,7 +13,6 @@ from tests.conftest import Connection
 from tests.dashboard.apps import overhear
 from tests.dashboard.conftest import assert_fragments_match
 from tests.factories import a_run, a_worker, from_now, insert
-from wakeboard_dashboard.pages import baselines
 from wakeboard_dashboard.queries.long_running import is_overlong, limit_seconds
 from wakeboard_dashboard.queries.types import Pace
 
@@ -116,22 +115,6 @@ def test_where_nothing_runs_for_long_nobody_asks_what_is_usual(
     overhear(app, lambda sql, _values: asked.append(sql))
     client.get("/_fragments/overview/tiles")
     assert asked and not [sql for sql in asked if "unnest" in sql or "statistics_hours_of_types" in sql]
-
-
-def test_what_is_usual_is_read_once_a_minute(
-    app: Flask, client: FlaskClient, connection: Connection, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    a_worker(connection, "alive")
-    took(connection, "import", SLOW)
-    running(connection, "import", "-2 hours")
-    client.get("/leases")
-    asked: list[str] = []
-    overhear(app, lambda sql, _values: asked.append(sql))
-    client.get("/_fragments/leases/list")
-    assert not [sql for sql in asked if "statistics_" in sql]
-    monkeypatch.setattr(baselines, "KEPT", timedelta())
-    client.get("/_fragments/leases/list")
-    assert [sql for sql in asked if "statistics_" in sql]
 
 
 def test_a_stuck_run_is_told_of_once(client: FlaskClient, connection: Connection) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from datetime import timedelta
 from html import unescape
 from typing import Any
 
@@ -243,7 +242,3 @@ def test_no_window_walks_all_statistics(
     for sql, values in looked:
         plan = "\n".join(line[0] for line in connection.execute(f"EXPLAIN {sql}".encode(), values).fetchall())
         assert "Seq Scan on statistics_rollups" not in plan, plan
-    asked.clear()
-    overview(client, window)
-    again = [values["until"] - values["first"] for sql, values in asked if "statistics_rollups" in sql]
-    assert again and sum(again, timedelta()) <= timedelta(hours=3), "settled hours are in memory"

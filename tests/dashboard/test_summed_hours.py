@@ -50,7 +50,7 @@ def a_new_dashboard(database: str, connection: Connection) -> Iterator[FlaskClie
 
 
 def told(database: str, connection: Connection, places: Sequence[str] = HOURS) -> Told:
-    """Return what a new dashboard says, the second time from memory."""
+    """Return what a new dashboard says, the second time too."""
     with a_new_dashboard(database, connection) as client:
         first, again = ({place: answer(client, place) for place in places} for _ in range(2))
     assert first == again
@@ -174,7 +174,7 @@ def test_no_page_walks_all_summed_hours(database: str, past: Connection) -> None
         for place in (*HOURS, "/night.json?since=24h"):
             client.get(place)
     looked = [one for one in asked if "statistics_hours" in one[0]]
-    assert len(looked) == 6
+    assert len(looked) == 9
     for statement, values in looked:
         plan = past.execute(f"EXPLAIN {statement}".encode(), values).fetchall()
         assert not any("Seq Scan on statistics_hours_of_types" in line for (line,) in plan), plan

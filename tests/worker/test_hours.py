@@ -88,6 +88,8 @@ def test_an_hour_says_what_its_minutes_said(connection: Connection) -> None:
         "succeeded": 7, "failed": 3, "duration_ms": 16, "duration_max_ms": 4, "succeeded_max_ms": 4,
         "wait_max_ms": 4500, "duration_buckets": [20, 24], "duration_runs": [5, 2],
         "duration_bucket_ms": [5, 8], "wait_buckets": [10, 12], "wait_runs": [12, 5],
+        "attempts": 17, "lost": 3, "busy_ms": 63016, "slice_minutes": [0, 55], "slice_starts": [0, 59],
+        "slice_ends": [1, 60], "slice_attempts": [15, 2], "slice_failed": [3, 0],
     }  # fmt: skip
     assert sums(connection, "statistics_hours", "hour = %s", hour) == {
         "succeeded": 8, "failed": 3, "duration_ms": 20, "duration_max_ms": 4, "succeeded_max_ms": 4,

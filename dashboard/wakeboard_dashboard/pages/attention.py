@@ -18,13 +18,11 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from wakeboard.alerts.finding import Finding
 from wakeboard.database.db import DatabaseError
-from wakeboard_dashboard.pages import baselines
-from wakeboard_dashboard.pages.kept import kept
 from wakeboard_dashboard.queries import alerts, overview
-from wakeboard_dashboard.queries import rising_errors as rising
 from wakeboard_dashboard.queries.attention import Troubles, troubles
 from wakeboard_dashboard.queries.long_running import Overlong, overlong
 from wakeboard_dashboard.queries.overview import Counts
+from wakeboard_dashboard.queries.rising_errors import failures_rise
 from wakeboard_dashboard.text.verdict import untold
 from wakeboard_dashboard.web.connection import as_of, may_ask_in_passing, reading
 
@@ -79,13 +77,12 @@ def standing() -> Standing:
     """Return how things are at this request's moment; what says so in several places asks once."""
     if "standing" not in g:
         known = g.troubles.counted if "troubles" in g else None
-        memory = kept("wakeboard_rising", rising.Memory)
         counts = overview.counts(reading(), known)
         # Where nothing runs for long, which is nearly always, nobody asks how long is usual.
-        longer = overlong(reading(), baselines.paces()) if counts.long else []
+        longer = overlong(reading(), as_of()) if counts.long else []
         g.standing = Standing(
             replace(counts, overlong=sum(each.count for each in longer)),
-            rising.failures_rise(reading(), as_of(), memory),
+            failures_rise(reading()),
             alerts.firing(reading()),
             longer,
         )

@@ -8,7 +8,7 @@ that fail: as many as lists of runs count.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -20,7 +20,7 @@ from wakeboard.core.states import FAILING, FAILURES, sql_list
 from wakeboard.database.tables import job_attempts, workers
 from wakeboard.reporting.activity_report.faults import UNKNOWN
 from wakeboard_dashboard.queries import error_counts
-from wakeboard_dashboard.queries.groups import Kept, Sameness, by_number
+from wakeboard_dashboard.queries.groups import Kept, by_number
 
 CAP, RUNS_CAP = 20_000, 10_000
 BUCKETS = 24
@@ -100,8 +100,8 @@ class Found:
     """The groups of a window, most failures first: ``heard`` and, if they stand apart, ``muted`` ones.
 
     ``count``: how many are heard, told or not. ``numbers``: those of all groups, as PostgreSQL writes an
-    array, to be asked about again; or ``types``, the types of all by what failed, where these are known.
-    ``is_cut``: counting stopped at CAP, ``are_runs_cut``: that of runs at RUNS_CAP.
+    array, to be asked about again. ``is_cut``: counting stopped at CAP, ``are_runs_cut``: that of runs at
+    RUNS_CAP.
     """
 
     heard: list[Group] = field(default_factory=list)
@@ -110,7 +110,6 @@ class Found:
     numbers: str | None = None
     is_cut: bool = False
     are_runs_cut: bool = False
-    types: Mapping[Sameness, Sequence[str]] | None = None
 
 
 def tried(connection: Connection, window: Window) -> Found:

@@ -1,30 +1,26 @@
 """What the statistics tell about the attempts that ended in a window: how many, how long, of which types.
 
 Every ended attempt is in them, so nothing here reads runs or attempts. A busy day is 200,000 rows of minutes:
-hours that a worker has summed are read as such, and those that cannot change any more are kept by the caller,
-from one request to the next.
+hours that a worker has summed are read as such, the others, one or two, by their minutes.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, Row, text
+from sqlalchemy import Connection, Row, TextClause, text
 
 from wakeboard.core.states import FAILURES, sql_list
 from wakeboard.reporting.hourly_rollups import HOUR
 from wakeboard.reporting.statistics import bucket_seconds, percentiles
-from wakeboard_dashboard.queries.hourly import Memory, Source, hourly
-from wakeboard_dashboard.queries.settled import Settled
-from wakeboard_dashboard.queries.steps import STEP
 
 TYPES = 5
 LARGEST_BUCKET = 63
+STEP = timedelta(minutes=5)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +49,7 @@ WINDOWS = {
         Window("7d", "7 days", HOUR, 168, "hour", "60s"),
     )
 }
-LONGEST = max(window.step * window.count for window in WINDOWS.values())
+DAY = WINDOWS["24h"]
 
 
 class Work(NamedTuple):
@@ -76,10 +72,6 @@ class Times:
 
     buckets: Mapping[int, int] = field(default_factory=dict)
     longest_seconds: float = 0.0
-    # Hours that are kept are asked for the same shares at each request.
-    _told: dict[tuple[float, ...], tuple[float | None, ...]] = field(
-        default_factory=dict, init=False, repr=False, compare=False
-    )
 
     @property
     def count(self) -> int:
@@ -96,9 +88,7 @@ class Times:
 
     def at_most_each(self, shares: tuple[float, ...]) -> tuple[float | None, ...]:
         """Return for each of ascending ``shares`` what ``at_most`` does, in one walk."""
-        if shares not in self._told:
-            self._told[shares] = tuple(self._known(found) for found in percentiles(self.buckets, shares))
-        return self._told[shares]
+        return tuple(self._known(found) for found in percentiles(self.buckets, shares))
 
     def _known(self, seconds: float | None) -> float | None:
         if seconds is None or seconds >= bucket_seconds(LARGEST_BUCKET):
@@ -129,58 +119,67 @@ class Bar:
         return self.good + self.bad
 
 
-# One pass over the statistics for four questions: sums, run times, waits and types of each step.
-SUMMED = text(f"""
-SELECT start_at, job_type, duration_bucket, wait_bucket,
-    grouping(job_type, duration_bucket, wait_bucket) AS which,
-    coalesce(sum(runs), 0)::bigint AS attempts,
-    coalesce(sum(runs) FILTER (WHERE is_good), 0)::bigint AS good,
-    coalesce(sum(runs) FILTER (WHERE is_bad), 0)::bigint AS bad,
-    coalesce(sum(duration_ms) FILTER (WHERE is_good OR is_bad), 0) / 1000 AS seconds,
-    coalesce(max(duration_max_ms) FILTER (WHERE is_good), 0) / 1000 AS longest_good,
-    coalesce(max(duration_max_ms) FILTER (WHERE is_good OR is_bad), 0) / 1000 AS longest,
-    coalesce(max(wait_max_ms), 0) / 1000 AS longest_wait
-FROM (
-    SELECT *, date_bin(:step, minute, :first) AS start_at, outcome = 'succeeded' AS is_good,
-        outcome IN ({sql_list(FAILURES)}) AS is_bad
+_COUNTS = """coalesce(sum(runs), 0)::bigint AS attempts,
+        coalesce(sum(runs) FILTER (WHERE is_good), 0)::bigint AS good,
+        coalesce(sum(runs) FILTER (WHERE is_bad), 0)::bigint AS bad,
+        coalesce(sum(duration_ms) FILTER (WHERE is_good OR is_bad), 0) / 1000 AS seconds,
+        coalesce(max(duration_max_ms) FILTER (WHERE is_good), 0) / 1000 AS longest_good,
+        coalesce(max(duration_max_ms) FILTER (WHERE is_good OR is_bad), 0) / 1000 AS longest,
+        coalesce(max(wait_max_ms), 0) / 1000 AS longest_wait"""
+
+
+def _by_minutes(columns: str, sets: str, narrowed: str = "") -> TextClause:
+    """Return the statement that sums the minutes of the steps that begin at :starts, each of :length.
+
+    Each step is summed by itself: a whole day at once would be sorted on disk.
+    """
+    return text(f"""
+SELECT step.start_at, told.*
+FROM unnest(CAST(:starts AS timestamptz[])) AS step (start_at) CROSS JOIN LATERAL (
+    SELECT {columns}, {_COUNTS}
     FROM (
-        SELECT * FROM wakeboard.statistics_deltas WHERE minute >= :first AND minute < :until
-        UNION ALL
-        SELECT * FROM wakeboard.statistics_rollups WHERE minute >= :first AND minute < :until
-    ) AS both_tables
-) AS judged
-GROUP BY start_at, GROUPING SETS ((), (job_type), (duration_bucket), (wait_bucket))
+        SELECT *, outcome = 'succeeded' AS is_good, outcome IN ({sql_list(FAILURES)}) AS is_bad
+        FROM (
+            SELECT * FROM wakeboard.statistics_deltas
+            WHERE minute >= step.start_at AND minute < step.start_at + :length {narrowed}
+            UNION ALL
+            SELECT * FROM wakeboard.statistics_rollups
+            WHERE minute >= step.start_at AND minute < step.start_at + :length {narrowed}
+        ) AS ended
+    ) AS judged
+    GROUP BY GROUPING SETS ({sets})
+) AS told
 """)
+
+
+# One pass answers four questions: sums, types, run times and waits of each step.
+MINUTES = _by_minutes(
+    "job_type, duration_bucket, wait_bucket, grouping(job_type, duration_bucket, wait_bucket) AS which",
+    "(), (job_type), (duration_bucket), (wait_bucket)",
+)
 # What ``which`` says: a bit for each of the three columns that the row is not grouped by.
 BY_TYPE, BY_RUN_TIME, BY_WAIT, WHOLE = 0b011, 0b101, 0b110, 0b111
-
-
-def bars(connection: Connection, now: datetime, window: Window, memory: Memory[Bar]) -> list[Bar]:
-    """Return the steps of ``window``, oldest first, none left out; ``memory`` is that of ``hourly``."""
-    starts = window.starts(now)
-    if window.step == STEP:
-        by_minutes = partial(_by_minutes, connection)
-        known = memory.steps.read(connection, starts[0], starts[-1] + STEP, by_minutes)
-        return [known.get(start) or Bar(start) for start in starts]
-    return list(hourly(connection, starts, now, _SOURCE, memory, now - LONGEST).values())
-
-
 _HOURS = text("""
 SELECT hour, succeeded, failed, succeeded_max_ms / 1000 AS longest_good, wait_max_ms / 1000 AS longest_wait,
     duration_buckets, duration_runs, wait_buckets, wait_runs
-FROM wakeboard.statistics_hours WHERE hour >= :first AND hour < :until AND summed_at IS NOT NULL
+FROM wakeboard.statistics_hours WHERE hour = ANY (CAST(:hours AS timestamptz[])) AND summed_at IS NOT NULL
 """)
 
 
-def _hours(connection: Connection, first: datetime, until: datetime) -> dict[datetime, Bar]:
-    """Return the bars of the hours from ``first`` to ``until`` that a worker has summed."""
-    return {
-        row.hour: summed_hour(row, None)
-        for row in connection.execute(_HOURS, {"first": first, "until": until})
-    }
+def bars(connection: Connection, now: datetime, window: Window) -> list[Bar]:
+    """Return the steps of ``window``, oldest first, none left out."""
+    starts = window.starts(now)
+    found: dict[datetime, Bar] = {}
+    if window.step == HOUR:
+        found = {row.hour: _summed_hour(row, None) for row in connection.execute(_HOURS, {"hours": starts})}
+    others = [start for start in starts if start not in found]
+    rows: dict[datetime, list[Row[Any]]] = {}
+    for row in connection.execute(MINUTES, {"starts": others, "length": window.step}):
+        rows.setdefault(row.start_at, []).append(row)
+    return [found[start] if start in found else _bar(start, rows[start]) for start in starts]
 
 
-def summed_hour(row: Row[Any], types: Mapping[str, Work] | None) -> Bar:
+def _summed_hour(row: Row[Any], types: Mapping[str, Work] | None) -> Bar:
     """Return the bar that a row of summed hours makes, of one type or of all."""
     return Bar(
         row.hour,
@@ -192,19 +191,8 @@ def summed_hour(row: Row[Any], types: Mapping[str, Work] | None) -> Bar:
     )
 
 
-def _by_minutes(
-    connection: Connection, first: datetime, until: datetime, step: timedelta
-) -> dict[datetime, Bar]:
-    """Return the bars of the steps from ``first`` to ``until`` in which anything ended, by their minutes."""
-    rows = connection.execute(SUMMED, {"step": step, "first": first, "until": until}).all()
-    by_start: dict[datetime, list[Row[Any]]] = {}
-    for row in rows:
-        by_start.setdefault(row.start_at, []).append(row)
-    return {start: _bar(start, rows) for start, rows in by_start.items()}
-
-
 def _bar(start: datetime, rows: Iterable[Row[Any]]) -> Bar:
-    """Return the bar that the ``rows`` of SUMMED for one step make."""
+    """Return the bar that the ``rows`` of MINUTES for one step make."""
     by: dict[int, list[Row[Any]]] = {BY_TYPE: [], BY_RUN_TIME: [], BY_WAIT: [], WHOLE: []}
     for row in rows:
         by[row.which].append(row)
@@ -223,19 +211,55 @@ def _bar(start: datetime, rows: Iterable[Row[Any]]) -> Bar:
     )
 
 
-def one_bar(start: datetime, parts: Sequence[Bar]) -> Bar:
-    """Return the bar from ``start`` on that ``parts`` are together; each knows its types."""
+# An hour in which nothing ended has a row without a type.
+_HOURS_OF_TYPES = text("""
+SELECT known.hour, told.job_type, told.succeeded, told.failed, told.succeeded_max_ms / 1000 AS longest_good,
+    told.wait_max_ms / 1000 AS longest_wait, told.duration_buckets, told.duration_runs, told.wait_buckets,
+    told.wait_runs
+FROM wakeboard.statistics_hours AS known
+LEFT JOIN wakeboard.statistics_hours_of_types AS told
+    ON told.hour = known.hour AND told.hour >= :first AND told.job_type = ANY (CAST(:types AS text[]))
+WHERE known.hour = ANY (CAST(:hours AS timestamptz[])) AND known.summed_at IS NOT NULL
+""")
+_MINUTES_OF_TYPES = _by_minutes(
+    "job_type, duration_bucket, wait_bucket",
+    "(job_type, duration_bucket), (job_type, wait_bucket)",
+    "AND job_type = ANY (CAST(:types AS text[]))",
+)
+
+
+def last_day(connection: Connection, now: datetime, types: Collection[str]) -> dict[str, list[Bar]]:
+    """Return the bars of each of ``types`` by the hours of DAY, oldest first, none left out."""
+    starts = DAY.starts(now)
+    found: dict[tuple[datetime, str | None], Bar] = {}
+    summed = set()
+    values = {"hours": starts, "first": starts[0], "types": list(types)}
+    for row in connection.execute(_HOURS_OF_TYPES, values):
+        summed.add(row.hour)
+        if row.job_type is not None:
+            found[row.hour, row.job_type] = _summed_hour(row, {})
+    rows: dict[tuple[datetime, str], list[Row[Any]]] = {}
+    others = [start for start in starts if start not in summed]
+    values = {"starts": others, "length": HOUR, "types": list(types)}
+    for row in connection.execute(_MINUTES_OF_TYPES, values):
+        rows.setdefault((row.start_at, row.job_type), []).append(row)
+    found |= {(start, name): _bar_of_type(start, parts) for (start, name), parts in rows.items()}
+    return {name: [found.get((start, name)) or Bar(start) for start in starts] for name in types}
+
+
+def _bar_of_type(start: datetime, rows: Sequence[Row[Any]]) -> Bar:
+    """Return the bar that the rows of _MINUTES_OF_TYPES for one hour and type make."""
+    ran = [row for row in rows if row.duration_bucket is not None]
+    waited = [row for row in rows if row.wait_bucket is not None]
     return Bar(
         start,
-        sum(part.good for part in parts),
-        sum(part.bad for part in parts),
-        together(part.run_times for part in parts),
-        together(part.waits for part in parts),
-        _works_of(part.types or {} for part in parts),
+        sum(row.good for row in ran),
+        sum(row.bad for row in ran),
+        Times(
+            {row.duration_bucket: row.good for row in ran if row.good}, max(row.longest_good for row in ran)
+        ),
+        Times({row.wait_bucket: row.attempts for row in waited}, max(row.longest_wait for row in waited)),
     )
-
-
-_SOURCE = Source(_hours, _by_minutes, one_bar, Bar)
 
 
 def together(times: Iterable[Times]) -> Times:
@@ -259,33 +283,16 @@ GROUP BY job_type
 """)
 
 
-def works(connection: Connection, found: Sequence[Bar], kept: Settled) -> dict[str, Work]:
-    """Return what each type did in all of the bars ``found``, oldest first.
-
-    ``kept`` has the answers about summed hours, from one call to the next.
-    """
-    parts = [bar.types for bar in found if bar.types is not None]
-    if hours := [bar.start_at for bar in found if bar.types is None]:
-        parts.append(kept.get(tuple(hours), lambda: _works(connection, hours)))
-    return _works_of(parts)
-
-
-def _works_of(parts: Iterable[Mapping[str, Work]]) -> dict[str, Work]:
-    """Return what each type did in all of ``parts``."""
+def works(connection: Connection, found: Sequence[Bar]) -> dict[str, Work]:
+    """Return what each type did in all of the bars ``found``, oldest first."""
     by_type: defaultdict[str, list[Work]] = defaultdict(list)
-    for part in parts:
-        for name, work in part.items():
+    for bar in found:
+        for name, work in (bar.types or {}).items():
             by_type[name].append(work)
+    if hours := [bar.start_at for bar in found if bar.types is None]:
+        for row in connection.execute(_WORKS, {"first": hours[0], "last": hours[-1], "hours": hours}):
+            by_type[row.job_type].append(Work(row.attempts, row.failed, row.seconds, row.longest))
     return {name: _summed_up(works) for name, works in by_type.items()}
-
-
-def _works(connection: Connection, hours: Sequence[datetime]) -> dict[str, Work]:
-    """Return what each type did in summed ``hours``, which ascend."""
-    values = {"first": hours[0], "last": hours[-1], "hours": hours}
-    return {
-        row.job_type: Work(row.attempts, row.failed, row.seconds, row.longest)
-        for row in connection.execute(_WORKS, values)
-    }
 
 
 def busiest_and_slowest(

@@ -6,7 +6,7 @@ what is dead and what failed lately among the newest rows of all types.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -19,7 +19,7 @@ from wakeboard.database.tables import job_types, workers
 from wakeboard.reporting import worker_states
 from wakeboard_dashboard.queries.keyset import Rows, keyset_page
 from wakeboard_dashboard.queries.overview import ALIVE
-from wakeboard_dashboard.queries.throughput import Bar, together
+from wakeboard_dashboard.queries.throughput import Bar, last_day, together
 from wakeboard_dashboard.web.params import Filters
 
 CAP = 1000
@@ -298,8 +298,12 @@ def _oldest(connection: Connection, names: Sequence[str]) -> dict[str, datetime]
     return {row[0]: row[1] for row in connection.execute(_OLDEST, {"names": list(names)})}
 
 
-def pace_of(bars: Sequence[Bar]) -> Pace:
-    """Return how the attempts of the hours ``bars`` of one type went."""
+def paces(connection: Connection, now: datetime, names: Collection[str]) -> dict[str, Pace]:
+    """Return how the attempts of each of the types ``names`` went in the last day."""
+    return {name: _pace(bars) for name, bars in last_day(connection, now, names).items()}
+
+
+def _pace(bars: Sequence[Bar]) -> Pace:
     times = together([bar.run_times for bar in bars if bar.good])
     median, p95 = times.at_most_each((0.5, 0.95))
     return Pace(times.count, median, p95, bars)

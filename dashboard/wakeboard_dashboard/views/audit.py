@@ -18,7 +18,6 @@ from wakeboard.reporting.filters.search import WINDOW
 from wakeboard_dashboard.pages.form_errors import mending
 from wakeboard_dashboard.pages.live import FRAGMENTS, add_page, rows_twin
 from wakeboard_dashboard.queries import audit
-from wakeboard_dashboard.queries.settled import Settled
 from wakeboard_dashboard.text import targets
 from wakeboard_dashboard.text.changes import changes, hidden, whole
 from wakeboard_dashboard.web import params
@@ -45,8 +44,6 @@ COLUMNS = [column.name for column in audit_log.c]
 # Whether there is such a page: the same things stand in many rows, and in each poll and page again.
 _SERVED = "wakeboard_audit_served"
 MOST_LINKS = 1000
-_OFFERED = "wakeboard_audit_choices"
-KEPT_SECONDS = 15
 
 
 def find() -> dict[str, Any]:
@@ -61,7 +58,7 @@ def find() -> dict[str, Any]:
         "goes_on": goes_on,
         "window": WINDOW,
         "address": f"{FRAGMENTS}{PATH}/news?{query}{'&' if query else ''}after={newest}",
-        "choices": _choices(newest),
+        "choices": _choices(),
         "between": {name: _typed(filters.get(name)) for name in ("since", "until")},
         # A page has fifty lines of a few people.
         "log_of_actor": cache(lambda name: filters.link(PATH, who=name, cursor=None)),
@@ -85,18 +82,12 @@ def from_form() -> Response:
     abort(redirect(f"{PATH}?{query}" if query else PATH, 303))
 
 
-def _choices(newest: int) -> dict[str, Any]:
-    """Return what the controls offer, each as (value, words); the twin shows none of it.
-
-    What is in the log is asked when it has another ``newest`` row, and after KEPT_SECONDS: who looks for
-    something tries one filter after the other.
-    """
+def _choices() -> dict[str, Any]:
+    """Return what the controls offer, each as (value, words); the twin shows none of it."""
     if request.path.endswith((".json", ".csv")):
         return {}
     refused = (",".join(UNDONE), "refused, in any way")
-    kept: Settled = current_app.extensions.setdefault(_OFFERED, Settled(1))
-    mark = newest, as_of().timestamp() // KEPT_SECONDS
-    return kept.get("choices", _in_the_log, mark) | {
+    return _in_the_log() | {
         "result": [("done", "done"), refused, *((each, each) for each in RESULTS[1:])],
         "source": [(source, source) for source in SOURCES],
         "since": AGES,

@@ -15,7 +15,6 @@ from wakeboard_dashboard.pages import failures
 from wakeboard_dashboard.pages.live import add_page
 from wakeboard_dashboard.queries import errors, groups, runs
 from wakeboard_dashboard.queries.errors import Window
-from wakeboard_dashboard.queries.failures import remembered
 from wakeboard_dashboard.queries.groups import Kept
 from wakeboard_dashboard.queries.runs import Payloads
 from wakeboard_dashboard.text.changes import hidden
@@ -181,8 +180,7 @@ def _step(filters: params.Filters, length: timedelta) -> str:
 def trend(kept: Kept, since: datetime, until: datetime, step: str) -> list[Step]:
     """Return the failures of each hour or day of the operator's zone, from that of ``since`` on."""
     begun = starts(since, until, step, g.zone)
-    window = Window(since, until, number=kept.id)
-    counted = remembered.trend(errors_page.memory(), reading(), window, begun, as_of())
+    counted = groups.trend(reading(), kept.id, since, until, begun)
     form = "%a %H:%M" if step == "hour" else "%a %-d %b"
     return [
         Step(start_at, start_at.astimezone(g.zone).strftime(form), count)

@@ -15,12 +15,10 @@ from flask import Blueprint, g
 
 from wakeboard_dashboard.charts.sparks import trend
 from wakeboard_dashboard.pages import failures
-from wakeboard_dashboard.pages.kept import kept
 from wakeboard_dashboard.pages.live import add_page
 from wakeboard_dashboard.queries import errors, runs
 from wakeboard_dashboard.queries import groups as kept_groups
 from wakeboard_dashboard.queries.errors import Found, Group, Window
-from wakeboard_dashboard.queries.failures import remembered
 from wakeboard_dashboard.queries.groups import Kept
 from wakeboard_dashboard.web import params
 from wakeboard_dashboard.web.connection import as_of, reading
@@ -80,11 +78,6 @@ def span(filters: params.Filters, usual: timedelta) -> tuple[datetime, datetime]
     return since, until
 
 
-def memory() -> remembered.Memory:
-    """Return what this process remembers of failures."""
-    return kept("wakeboard_failures", remembered.Memory)
-
-
 def find() -> dict[str, Any]:
     """Return what narrows the list of groups; the list asks for itself."""
     filters = params.from_request(FIELDS)
@@ -104,7 +97,7 @@ def find_groups() -> dict[str, Any]:
     states = filters.get("state")
     # How a group stands is known of what is kept of it: then all are looked at.
     most = None if states else errors.MOST_GROUPS
-    found = remembered.every(memory(), reading(), asked, as_of(), most=most)
+    found = errors.every(reading(), asked, most=most)
     heard, muted, count = found.heard, [*found.muted, *_silent(found.muted, asked)], found.count
     if states:
         now = as_of()
@@ -173,9 +166,7 @@ def _silent(met: Iterable[Group], asked: Window) -> list[Group]:
 
 def _also_in(found: Found, shown: Iterable[Group]) -> dict[int, tuple[str, ...]]:
     """Return the other types in which the same failure was met in the window, by the shown group's number."""
-    types = found.types
-    if types is None:
-        types = kept_groups.types_of_the_same(reading(), found.numbers)
+    types = kept_groups.types_of_the_same(reading(), found.numbers)
     return {
         group.kept.id: _without(types.get(group.kept.same, ()), group.kept.job_type)
         for group in shown
@@ -212,12 +203,13 @@ def find_groups_of(code: str) -> dict[str, Any]:
     if "groups_of_code" not in g:
         filters = params.from_request(WINDOW_FIELDS)
         asked = window(filters, code)
-        found = remembered.groups(memory(), reading(), asked, as_of())
+        found = errors.every(reading(), asked, apart=False)
+        shown = errors.in_full(reading(), found.heard)
         g.groups_of_code = {
-            "groups": found.heard,
+            "groups": shown,
             "more": 0,
             "muted": [],
-            **_shared(filters, asked, found, found.heard),
+            **_shared(filters, asked, found, shown),
         }
     context: dict[str, Any] = g.groups_of_code
     return context

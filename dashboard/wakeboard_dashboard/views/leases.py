@@ -10,12 +10,11 @@ from sqlalchemy import RowMapping
 
 from wakeboard import queue as transitions
 from wakeboard.core.leases import NAMES, STATES, takeover
-from wakeboard_dashboard.pages import baselines
 from wakeboard_dashboard.pages.live import add_page
 from wakeboard_dashboard.pages.verbs import add_verb
 from wakeboard_dashboard.queries import leases
 from wakeboard_dashboard.queries.keyset import Rows
-from wakeboard_dashboard.queries.long_running import is_overlong
+from wakeboard_dashboard.queries.long_running import is_overlong, usual_paces
 from wakeboard_dashboard.queries.runs import type_names
 from wakeboard_dashboard.web import params
 from wakeboard_dashboard.web.connection import as_of, reading
@@ -40,7 +39,7 @@ def find() -> dict[str, Any]:
     """Return what runs now, with the state of each lease in words."""
     filters = params.from_request(FIELDS)
     rows = leases.page(reading(), filters)
-    paces = baselines.paces({row["job_type"] for row in rows.items})
+    paces = usual_paces(reading(), as_of(), {row["job_type"] for row in rows.items})
     return {
         "filters": filters,
         "rows": rows,

@@ -17,18 +17,14 @@ from wakeboard.reporting.activity_report.minutes import Ran
 from wakeboard_dashboard.charts import gantt
 from wakeboard_dashboard.pages import failures
 from wakeboard_dashboard.pages.form_errors import mending
-from wakeboard_dashboard.pages.kept import kept
 from wakeboard_dashboard.pages.live import add_page
 from wakeboard_dashboard.queries import errors
 from wakeboard_dashboard.queries.errors import Window
-from wakeboard_dashboard.queries.nights.hours import KeptMinutes
 from wakeboard_dashboard.queries.nights.report import Night
-from wakeboard_dashboard.queries.settled import Settled
 from wakeboard_dashboard.text import night as words
 from wakeboard_dashboard.text.formats import duration
 from wakeboard_dashboard.text.schedule import OVERLAPS, REASONS
 from wakeboard_dashboard.views import audit as audit_page
-from wakeboard_dashboard.views import errors as errors_page
 from wakeboard_dashboard.web import params
 from wakeboard_dashboard.web.connection import as_of, reading
 
@@ -73,9 +69,7 @@ def asked(filters: params.Filters) -> Window:
 def find() -> dict[str, Any]:
     """Return everything about the window that the address asks for."""
     filters = params.from_request(FIELDS)
-    settled = kept("wakeboard_settled_nights", Settled)
-    kept_minutes = kept("wakeboard_settled_minutes", KeptMinutes)
-    found = Night(reading(), asked(filters), as_of(), settled, kept_minutes, errors_page.memory())
+    found = Night(reading(), asked(filters), as_of())
     window, is_over = found.window, found.window.until <= as_of()
     good, sentence, rest = words.verdict(found.numbers, is_over=is_over)
     return {

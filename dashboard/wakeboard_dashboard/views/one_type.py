@@ -13,17 +13,17 @@ from sqlalchemy import RowMapping
 from wakeboard.core.builtin_payloads import command_user, no_worker_for
 from wakeboard.core.text.redaction import redact
 from wakeboard_dashboard.charts.spreads import spread
-from wakeboard_dashboard.pages.baselines import last_day
 from wakeboard_dashboard.pages.live import add_page
 from wakeboard_dashboard.pages.not_found import missing
-from wakeboard_dashboard.queries import hours, one_type
+from wakeboard_dashboard.queries import one_type
 from wakeboard_dashboard.queries import types as query
+from wakeboard_dashboard.queries.throughput import DAY
 from wakeboard_dashboard.text import schedule
 from wakeboard_dashboard.text.changes import changes, hidden
 from wakeboard_dashboard.text.policy import patience_seconds, retries
 from wakeboard_dashboard.views.types import ONE, capped, path_of
 from wakeboard_dashboard.web import params
-from wakeboard_dashboard.web.connection import reading
+from wakeboard_dashboard.web.connection import as_of, reading
 from wakeboard_dashboard.web.scopes import Scope
 
 blueprint = Blueprint("one_type", __name__)
@@ -40,10 +40,18 @@ def _found(name: str) -> RowMapping:
     return row
 
 
+def _pace(name: str) -> query.Pace:
+    """Return how the last day of the request's type went, asked for once by all regions of its page."""
+    if "pace" not in g:
+        g.pace = query.paces(reading(), as_of(), [name])[name]
+    pace: query.Pace = g.pace
+    return pace
+
+
 def find(name: str) -> dict[str, Any]:
     """Return how a type stands: its row, what is counted, its policy in words."""
     row = _found(name)
-    numbers = query.numbers(reading(), {name: last_day().pace(name)})
+    numbers = query.numbers(reading(), {name: _pace(name)})
     return {
         "type": row,
         "load": numbers.loads[name],
@@ -62,11 +70,10 @@ def find_day(name: str) -> dict[str, Any]:
     """Return the last day of a type, hour by hour: how many attempts, how long they ran and waited."""
     _found(name)
     bars = [
-        replace(bar, label=bar.start_at.astimezone(g.zone).strftime("%a %H:%M"))
-        for bar in last_day().pace(name).bars
+        replace(bar, label=bar.start_at.astimezone(g.zone).strftime("%a %H:%M")) for bar in _pace(name).bars
     ]
     return {
-        "window": hours.DAY,
+        "window": DAY,
         "bars": bars,
         "good": sum(bar.good for bar in bars),
         "bad": sum(bar.bad for bar in bars),

@@ -12,11 +12,8 @@ from wakeboard.core.text.redaction import redact
 from wakeboard.reporting.hourly_rollups import HOUR
 from wakeboard_dashboard.charts.spreads import Column, Spread, spread
 from wakeboard_dashboard.pages import attention
-from wakeboard_dashboard.pages.kept import kept
 from wakeboard_dashboard.pages.live import add_page
 from wakeboard_dashboard.queries import overview, throughput
-from wakeboard_dashboard.queries.hourly import Memory
-from wakeboard_dashboard.queries.settled import Settled
 from wakeboard_dashboard.queries.throughput import WINDOWS, Bar, Window, Work
 from wakeboard_dashboard.text.verdict import capped, leaving_in_words, slots_in_words, verdict
 from wakeboard_dashboard.web import params
@@ -60,11 +57,10 @@ def _bars() -> list[Bar]:
     """Return what ended in each step of the window; asked once in a request."""
     if "ended" not in g:
         window = _window()
-        memory: Memory[Bar] = kept("wakeboard_ended", Memory)
         words = "%a %H:%M" if window.step * window.count > HOUR else "%H:%M"
         g.ended = [
             replace(bar, label=bar.start_at.astimezone(g.zone).strftime(words))
-            for bar in throughput.bars(reading(), as_of(), window, memory)
+            for bar in throughput.bars(reading(), as_of(), window)
         ]
     bars: list[Bar] = g.ended
     return bars
@@ -96,8 +92,7 @@ def find_pace() -> dict[str, Any]:
 
 def find_works() -> dict[str, Any]:
     """Return the busiest and the slowest types of the window."""
-    settled = kept("wakeboard_works_of_hours", lambda: Settled(len(WINDOWS)))
-    busiest, slowest = throughput.busiest_and_slowest(throughput.works(reading(), _bars(), settled))
+    busiest, slowest = throughput.busiest_and_slowest(throughput.works(reading(), _bars()))
     return {"window": _window(), "busiest": busiest, "slowest": slowest}
 
 

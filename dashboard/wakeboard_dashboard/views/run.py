@@ -19,12 +19,11 @@ from wakeboard.database.tables import job_attempts, job_runs
 from wakeboard.reporting.diagnosis.reasons import Reason, waiting
 from wakeboard_dashboard.charts.lanes import lanes
 from wakeboard_dashboard.charts.tree import tree
-from wakeboard_dashboard.pages import baselines
 from wakeboard_dashboard.pages.live import FRAGMENTS, add_page
 from wakeboard_dashboard.pages.not_found import missing
 from wakeboard_dashboard.queries import leases
 from wakeboard_dashboard.queries import run as query
-from wakeboard_dashboard.queries.long_running import is_overlong
+from wakeboard_dashboard.queries.long_running import is_overlong, usual_paces
 from wakeboard_dashboard.text.attempt import after
 from wakeboard_dashboard.text.changes import hidden
 from wakeboard_dashboard.text.formats import pretty, visible
@@ -78,7 +77,8 @@ def find(run_id: int) -> dict[str, Any]:
     is_stuck = bool(run["is_stuck"])
     is_running = run["status"] == Status.RUNNING
     lease = leases.standing(reading(), run_id) if is_running else None
-    pace = baselines.paces([run["job_type"]]).get(run["job_type"]) if is_running else None
+    usual = usual_paces(reading(), as_of(), [run["job_type"]]) if is_running else {}
+    pace = usual.get(run["job_type"])
     return {
         "run": run,
         "usual": pace,

@@ -18,7 +18,6 @@ from wakeboard.core.text.redaction import redact
 from wakeboard.database.audit import Actor
 from wakeboard.database.tables import job_types
 from wakeboard.queue import Answer, types
-from wakeboard_dashboard.pages.baselines import last_day
 from wakeboard_dashboard.pages.live import add_page
 from wakeboard_dashboard.pages.verbs import add_verb, body
 from wakeboard_dashboard.queries import holding
@@ -83,7 +82,7 @@ def find() -> dict[str, Any]:
     """Return the types of the page and what is counted about them."""
     filters = params.from_request(FIELDS)
     rows = query.page(reading(), filters)
-    numbers = query.numbers(reading(), {row["name"]: last_day().pace(row["name"]) for row in rows.items})
+    numbers = query.numbers(reading(), query.paces(reading(), as_of(), [row["name"] for row in rows.items]))
     return {
         "filters": filters,
         "rows": rows,

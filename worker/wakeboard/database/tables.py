@@ -618,6 +618,18 @@ statistics_hours_of_types = _summed(
         primary_key=True,
     ),
     Column("job_type", Text, primary_key=True),
+    # All attempts, the cancelled and released ones too, and how long they held slots.
+    Column("attempts", BigInteger, nullable=False, server_default=text("0")),
+    Column("lost", BigInteger, nullable=False, server_default=text("0")),
+    Column("busy_ms", Double, nullable=False, server_default=text("0")),
+    # Parallel arrays, an entry for each slice in which attempts ended: the minute of the hour in which the
+    # slice begins; the minutes in which the first of them began (below 0 before the hour) and after which the
+    # last one had ended; how many they were, and how many failed.
+    Column("slice_minutes", ARRAY(SmallInteger), nullable=False, server_default=text("'{}'")),
+    Column("slice_starts", ARRAY(Integer), nullable=False, server_default=text("'{}'")),
+    Column("slice_ends", ARRAY(SmallInteger), nullable=False, server_default=text("'{}'")),
+    Column("slice_attempts", ARRAY(BigInteger), nullable=False, server_default=text("'{}'")),
+    Column("slice_failed", ARRAY(BigInteger), nullable=False, server_default=text("'{}'")),
 )
 
 # ``id`` is what job_runs.error_group and job_attempts.error_group hold; core.errors.error_groups makes it.

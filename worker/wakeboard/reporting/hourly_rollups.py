@@ -21,6 +21,10 @@ HOUR = timedelta(hours=1)
 BEGINNING = datetime(2000, 1, 1, tzinfo=UTC)
 # An hour is settled this long after it began: late batches have committed, a replica has caught up.
 SETTLED = timedelta(minutes=90)
+# Slices of an hour, of which each type tells when its attempts ran. A start further back than the longest one
+# is told from there: before every window that is drawn.
+SLICE_MINUTES = 5
+LONGEST_MINUTES = 10 * 24 * 60
 # Whoever has it changes roll-ups, or sums them, until its transaction ends.
 IN_TURN = "pg_try_advisory_xact_lock(7229190502)"
 
@@ -55,11 +59,21 @@ ORDER BY each.hour DESC LIMIT 1
 _FORGET = "DELETE FROM wakeboard.statistics_hours WHERE hour = %(hour)s"
 _COLUMNS = """succeeded, failed, duration_ms, duration_max_ms, succeeded_max_ms, wait_max_ms,
     duration_buckets, duration_runs, duration_bucket_ms, wait_buckets, wait_runs"""
+_OF_A_TYPE = """attempts, lost, busy_ms, slice_minutes, slice_starts, slice_ends, slice_attempts,
+    slice_failed"""
+
+
+def first_minute(minute: str) -> str:
+    """Return the SQL of the minute in which the first attempt of a row began that ended in ``minute``."""
+    return f"{minute} - floor(least(duration_max_ms / 60000, {LONGEST_MINUTES}))"
+
+
 # Types are never empty: '' stands for all of them together.
 _SUM = f"""
 WITH ended AS MATERIALIZED (
     SELECT job_type, duration_bucket, wait_bucket, sum(runs) AS runs,
         sum(runs) FILTER (WHERE is_good) AS succeeded, sum(runs) FILTER (WHERE is_bad) AS failed,
+        sum(runs) FILTER (WHERE outcome = 'lost') AS lost, sum(duration_ms) AS busy_ms,
         sum(duration_ms) FILTER (WHERE is_good) AS succeeded_ms,
         sum(duration_ms) FILTER (WHERE is_good OR is_bad) AS duration_ms,
         max(duration_max_ms) FILTER (WHERE is_good OR is_bad) AS duration_max_ms,
@@ -73,6 +87,7 @@ WITH ended AS MATERIALIZED (
 ), whole AS (
     SELECT coalesce(job_type, '') AS job_type, coalesce(sum(succeeded), 0) AS succeeded,
         coalesce(sum(failed), 0) AS failed, coalesce(sum(duration_ms), 0) AS duration_ms,
+        sum(runs) AS attempts, coalesce(sum(lost), 0) AS lost, sum(busy_ms) AS busy_ms,
         coalesce(max(duration_max_ms), 0) AS duration_max_ms,
         coalesce(max(succeeded_max_ms), 0) AS succeeded_max_ms, coalesce(max(wait_max_ms), 0) AS wait_max_ms
     FROM ended GROUP BY GROUPING SETS ((job_type), ())
@@ -95,9 +110,26 @@ WITH ended AS MATERIALIZED (
         FROM ended GROUP BY GROUPING SETS ((job_type, wait_bucket), (wait_bucket))
     ) AS buckets
     GROUP BY job_type
+), sliced AS (
+    SELECT job_type, array_agg(slice ORDER BY slice) AS slice_minutes,
+        array_agg(first ORDER BY slice) AS slice_starts, array_agg(last + 1 ORDER BY slice) AS slice_ends,
+        array_agg(attempts ORDER BY slice) AS slice_attempts, array_agg(failed ORDER BY slice) AS slice_failed
+    FROM (
+        SELECT job_type, minute / {SLICE_MINUTES} * {SLICE_MINUTES} AS slice, sum(runs) AS attempts,
+            min({first_minute("minute")})::int AS first, max(minute) AS last,
+            coalesce(sum(runs) FILTER (WHERE outcome IN ({sql_list(FAILURES)})), 0) AS failed
+        FROM (
+            SELECT job_type, outcome, runs, duration_max_ms,
+                (date_part('epoch', minute - %(hour)s) / 60)::int AS minute
+            FROM wakeboard.statistics_rollups
+            WHERE minute >= %(hour)s AND minute < %(hour)s + interval '1 hour'
+        ) AS ended
+        GROUP BY job_type, slice
+    ) AS slices
+    GROUP BY job_type
 ), told AS (
-    SELECT job_type, succeeded, failed, duration_ms, duration_max_ms, succeeded_max_ms, wait_max_ms,
-        coalesce(duration_buckets, '{{}}') AS duration_buckets,
+    SELECT job_type, succeeded, failed, duration_ms, duration_max_ms, succeeded_max_ms, wait_max_ms, attempts,
+        lost, busy_ms, coalesce(duration_buckets, '{{}}') AS duration_buckets,
         coalesce(duration_runs, '{{}}') AS duration_runs,
         coalesce(duration_bucket_ms, '{{}}') AS duration_bucket_ms,
         coalesce(wait_buckets, '{{}}') AS wait_buckets, coalesce(wait_runs, '{{}}') AS wait_runs
@@ -106,8 +138,9 @@ WITH ended AS MATERIALIZED (
     INSERT INTO wakeboard.statistics_hours (hour, summed_at, {_COLUMNS})
     SELECT %(hour)s, now(), {_COLUMNS} FROM told WHERE job_type = ''
 )
-INSERT INTO wakeboard.statistics_hours_of_types (hour, job_type, {_COLUMNS})
-SELECT %(hour)s, job_type, {_COLUMNS} FROM told WHERE job_type <> ''
+INSERT INTO wakeboard.statistics_hours_of_types (hour, job_type, {_COLUMNS}, {_OF_A_TYPE})
+SELECT %(hour)s, job_type, {_COLUMNS}, {_OF_A_TYPE}
+FROM told JOIN sliced USING (job_type) WHERE job_type <> ''
 """
 
 

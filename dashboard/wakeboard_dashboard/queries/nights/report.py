@@ -1,39 +1,31 @@
 """One window of time and everything that is found about it, for the page of a night and its twin.
 
-Each question is asked of the database once, when somebody first wants its answer; what is told of a window
-that cannot change any more is kept from one request to the next. Knows no request.
+Each question is asked of the database once, when somebody first wants its answer. Knows no request.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from functools import cache, cached_property
-from typing import TypeVar, cast
+from typing import cast
 
 from sqlalchemy import Connection, text
 
 from wakeboard.reporting.activity_report import Ask, Row, faults, fires, minutes
 from wakeboard.reporting.activity_report import missed as missed_fires
-from wakeboard.reporting.activity_report.minutes import Minutes, Ran
+from wakeboard.reporting.activity_report.minutes import Ran
 from wakeboard.reporting.activity_report.unmanned import Unmanned, unmanned
-from wakeboard.reporting.activity_report.usual import Usual, medians, usual_until
+from wakeboard.reporting.activity_report.usual import Usual, medians
 from wakeboard_dashboard.charts import gantt
-from wakeboard_dashboard.queries import audit, errors, removed
-from wakeboard_dashboard.queries.errors import Found, Group, Window
-from wakeboard_dashboard.queries.failures import recovered, remembered, runs
-from wakeboard_dashboard.queries.failures.lately import SETTLES
-from wakeboard_dashboard.queries.failures.remembered import Memory, Tried
+from wakeboard_dashboard.queries import audit, errors
+from wakeboard_dashboard.queries.errors import Group, Window
 from wakeboard_dashboard.queries.keyset import Rows
-from wakeboard_dashboard.queries.nights import failures, hours
+from wakeboard_dashboard.queries.nights import failures
 from wakeboard_dashboard.queries.nights.failures import Failures
-from wakeboard_dashboard.queries.nights.hours import KeptMinutes
-from wakeboard_dashboard.queries.settled import Settled
 from wakeboard_dashboard.text import night as words
 from wakeboard_dashboard.web import params
-
-Answer = TypeVar("Answer")
 
 # Making one of the questions costs as much Python as asking it; they are some twenty.
 _statement = cache(text)
@@ -46,41 +38,6 @@ class Night:
     connection: Connection
     window: Window
     now: datetime
-    settled: Settled = field(default_factory=Settled)
-    kept_minutes: KeptMinutes = field(default_factory=KeptMinutes)
-    memory: Memory = field(default_factory=Memory)
-
-    def _once(
-        self, question: Hashable, ask: Callable[[], Answer], *, up_to: datetime | None = None
-    ) -> Answer:
-        """Return what ``ask`` finds; once, when the window or what is before ``up_to`` is settled."""
-        if not self._is_settled(up_to or self.window.until):
-            return ask()
-        return self.settled.get((up_to or self.window, question), ask)
-
-    def _of_minutes(
-        self, question: Hashable, ask: Callable[[], Answer], *, up_to: datetime | None = None
-    ) -> Answer:
-        """Return what ``_once`` does, of minutes that retention may be removing what ``ask`` finds now."""
-        stay = hours.stay(self.window, self.now)
-        return self._once(question, ask, up_to=up_to) if stay else ask()
-
-    def _of_runs(self, question: Hashable, ask: Callable[[], Answer]) -> Answer:
-        """Return what ``ask`` finds, when it is settled once for as long as retention removes no run."""
-        if not self._is_settled(self.window.until):
-            return ask()
-        if self.window.since + removed.STAY > self.now:
-            return self._once(question, ask)
-        return self.settled.get((self.window, question), ask, self._removed)
-
-    def _is_settled(self, moment: datetime) -> bool:
-        """Whether nothing more can end before ``moment``."""
-        return moment + SETTLES < self.now
-
-    @cached_property
-    def _removed(self) -> removed.Mark:
-        """What tells that retention has removed no run since an answer was found."""
-        return removed.mark(self.connection, self.now)
 
     @cached_property
     def ask(self) -> Ask:
@@ -92,19 +49,12 @@ class Night:
     @cached_property
     def usual(self) -> dict[str, Usual]:
         """What was usual before."""
-        since = self.window.since
-        before = usual_until(since)
-        return self._of_minutes("usual", lambda: medians(self.ask, since), up_to=before)
-
-    @cached_property
-    def parts(self) -> list[Minutes]:
-        """What the minutes of the window say."""
-        return hours.minutes_of(self.ask, self.window, self.usual, self.now, self.kept_minutes)
+        return medians(self.ask, self.window.since)
 
     @cached_property
     def ran(self) -> list[Ran]:
         """What ended, by type, those with failures first."""
-        return self._of_minutes("ran", lambda: minutes.ran(self.parts, self.usual))
+        return minutes.ran(self.ask, self.window, self.usual)
 
     @cached_property
     def running(self) -> list[Row]:
@@ -128,77 +78,38 @@ class Night:
     @cached_property
     def failures(self) -> Failures:
         """The failed attempts by code and type."""
-        found = self._lately.found if self._lately is not None else self._tried
+        found = errors.tried(self.connection, self.window)
         return failures.told(self.connection, found, self.window.since, lambda: self.known[0])
 
     @cached_property
     def shown_failures(self) -> list[Group]:
         """Those that are shown, in full."""
-        return failures.in_full(self.connection, self.failures.shown, self._standing[1])
-
-    @cached_property
-    def _tried(self) -> Found:
-        """The groups of the failed attempts, from the database."""
-        found = self._of_runs("tried", lambda: errors.tried(self.connection, self.window))
-        self.memory.lately.note(self.window, sum(group.count for group in found.heard))
-        return found
-
-    @cached_property
-    def _lately(self) -> Tried | None:
-        """The groups of the failed attempts of a window that has just ended, from memory; None without."""
-        return remembered.tried(self.memory, self.connection, self.window, self.now)
+        return failures.in_full(self.connection, self.failures.shown, self.failed.failing)
 
     @cached_property
     def trends(self) -> list[Sequence[int]]:
         """The failed attempts of each group that is shown by the steps of the window."""
-        groups = self.failures.shown
-        if self._lately is not None:
-            return self._lately.steps(groups)
-        # Which group comes first changes with what becomes of the runs, the steps do not.
-        groups = sorted(groups, key=lambda group: (group.code, group.job_type, group.number or 0))
-        names = [(group.code, group.job_type, group.number) for group in groups]
-        steps = self._of_runs(
-            ("trends", *names), lambda: errors.steps_of(self.connection, self.window, groups)
-        )
-        of_group = dict(zip(names, steps, strict=True))
-        return [of_group[group.code, group.job_type, group.number] for group in self.failures.shown]
+        return errors.steps_of(self.connection, self.window, self.failures.shown)
 
     @cached_property
     def failed(self) -> faults.Failed:
         """The attempts that failed, by run, and how those stood when they were asked for."""
-        groups = self.failures.numbers
-        found = runs.failed(self.memory.runs, self.connection, self.window, self.now, groups)
-        if found is None:
-            found = self._of_runs("failed", lambda: faults.failed(self.ask, self.window, groups))
-            self.memory.runs.attempts.note(self.window, found.looked)
-        return found
-
-    @cached_property
-    def _standing(self) -> tuple[faults.Fates, Mapping[faults.Mark, faults.Failing]]:
-        """What became of the runs that failed, and which of them fail now, by mark."""
-        if self._is_settled(self.window.until):
-            return faults.fates_now(self.ask, self.failed, self.failures.numbers)
-        return self.failed.fates, self.failed.failing
+        return faults.failed(self.ask, self.window, self.failures.numbers)
 
     @property
     def fates(self) -> faults.Fates:
         """What became of the runs that failed."""
-        return self._standing[0]
+        return self.failed.fates
 
     @cached_property
     def known(self) -> tuple[set[tuple[str, str]], bool]:
         """The kinds of failure from before the window, and whether only the newest were read."""
-        return self._once("known", lambda: faults.known(self.ask, self.window), up_to=self.window.since)
+        return faults.known(self.ask, self.window)
 
     @cached_property
     def recovered(self) -> tuple[list[Row], int]:
         """The runs that succeeded only after failures, and how many there are."""
-        memory = self.memory.recovered
-        found = recovered.recovered(memory, self.connection, self.window, self.now)
-        if found is None:
-            found = self._of_runs("recovered", lambda: faults.recovered(self.ask, self.window))
-            memory.ended.note(self.window, found[1])
-        return found
+        return faults.recovered(self.ask, self.window)
 
     @cached_property
     def lost(self) -> tuple[list[Row], int]:
@@ -233,15 +144,8 @@ class Night:
         under_way = {row["job_type"]: (row["first_at"], row["runs"]) for row in self.running}
         busiest = sorted(self.ran, key=lambda each: (-each.failed, -each.seconds, each.job_type))
         types = list(dict.fromkeys([*(each.job_type for each in busiest), *under_way]))[: minutes.LANES]
-
-        def drawn() -> list[gantt.Lane]:
-            step = minutes.slice_length(self.window)
-            parts = minutes.drawn(self.ask, self.parts, self.usual, step, types)
-            busy = minutes.busy(parts, self.window.since, types)
-            return gantt.lanes(self.window, types, busy, under_way, self.now)
-
-        # Nothing is under way in a window that is over.
-        return self._of_minutes(tuple(types), drawn)
+        busy = minutes.busy(self.ask, self.window, types)
+        return gantt.lanes(self.window, types, busy, under_way, self.now)
 
     @cached_property
     def numbers(self) -> words.Numbers:

@@ -57,35 +57,31 @@ class Failing(NamedTuple):
 class Failed:
     """The attempts that failed in a window, by run, and how those runs stood when they were asked for.
 
-    ``fates`` is what became of them, ``failing`` which of them fail now, by mark; ``not_succeeded`` are those
-    that may still come to another end. ``of_lost`` attempts were lost; the newest are ``lost_runs``, in their
-    ``lost_epochs``. What are several is an array in PostgreSQL's own words. ``looked`` is how many attempts
-    there were.
+    ``fates`` is what became of them, ``failing`` which of them fail now, by mark. ``of_lost`` attempts were
+    lost; the newest are ``lost_runs``, in their ``lost_epochs``, arrays in PostgreSQL's own words.
     """
 
     fates: Fates
     failing: Mapping[Mark, Failing]
-    looked: int
-    not_succeeded: str
     of_lost: int
     lost_runs: str
     lost_epochs: str
 
 
-NEWEST = f"""
+_NEWEST = f"""
         SELECT a.run_id, a.lease_epoch, a.finished_at, a.outcome = 'lost' AS is_lost
         FROM {_ATTEMPTS} AND a.finished_at >= :since AND a.finished_at < :until
         ORDER BY a.finished_at DESC
         LIMIT :cap"""
 # A run that failed has the group of its last failure. Those of :groups are told apart, all others are one: a
 # join finds them in half of the time that asking each run for one of an array takes.
-APART = """LEFT JOIN (
+_APART = """LEFT JOIN (
     SELECT DISTINCT number FROM unnest(CAST(:groups AS bigint[])) AS number
 ) AS apart ON apart.number = error_group"""
-MARK = f"""apart.number,
+_MARK = f"""apart.number,
     CASE WHEN error_group IS NULL THEN coalesce(error_code, '{UNKNOWN}') END AS code,
     CASE WHEN error_group IS NULL THEN job_type END AS of_type"""
-STANDING = f"""count(*) FILTER (WHERE status = 'succeeded') AS succeeded,
+_STANDING = f"""count(*) FILTER (WHERE status = 'succeeded') AS succeeded,
     count(*) FILTER (WHERE {IS_UNDER_WAY}) AS waiting,
     count(*) FILTER (WHERE status = 'dead') AS dead,
     count(*) FILTER (WHERE status = 'cancelled') AS cancelled,
@@ -95,7 +91,7 @@ STANDING = f"""count(*) FILTER (WHERE status = 'succeeded') AS succeeded,
 # cannot. Few attempts are lost: only where one was they are walked over once more.
 _FAILED = f"""
 WITH tried AS MATERIALIZED (
-    SELECT run_id, count(*) AS failures, bool_or(is_lost) AS is_lost FROM ({NEWEST}) AS newest GROUP BY run_id
+    SELECT run_id, bool_or(is_lost) AS is_lost FROM ({_NEWEST}) AS newest GROUP BY run_id
 ), told AS MATERIALIZED (
     SELECT tried.run_id, runs.*
     FROM tried FULL JOIN (
@@ -104,17 +100,15 @@ WITH tried AS MATERIALIZED (
         WHERE r.id = ANY (ARRAY(SELECT run_id FROM tried))
     ) AS runs ON runs.id = tried.run_id
 ), lost AS (
-    SELECT run_id, lease_epoch, count(*) OVER () AS of_all FROM ({NEWEST}) AS newest
+    SELECT run_id, lease_epoch, count(*) OVER () AS of_all FROM ({_NEWEST}) AS newest
     WHERE is_lost AND (SELECT bool_or(is_lost) FROM tried)
     ORDER BY finished_at DESC LIMIT :most
 )
-SELECT fates.*, lost.*, (SELECT CAST(coalesce(sum(failures), 0) AS bigint) FROM tried) AS looked
+SELECT fates.*, lost.*
 FROM (
     SELECT count(*) AS runs,
-        coalesce(array_agg(run_id) FILTER (WHERE status IS DISTINCT FROM 'succeeded'), '{NOTHING}')::text
-            AS not_succeeded,
         (SELECT coalesce(json_agg(marks), '[]') FROM (
-            SELECT {MARK}, {STANDING} FROM told {APART} GROUP BY 1, 2, 3
+            SELECT {_MARK}, {_STANDING} FROM told {_APART} GROUP BY 1, 2, 3
         ) AS marks) AS standing
     FROM told
 ) AS fates CROSS JOIN (
@@ -133,37 +127,21 @@ def failed(ask: Ask, window: Window, groups: Sequence[int] = ()) -> Failed:
     """
     values = {"since": window.since, "until": window.until, "cap": CAP, "most": MOST_SHOWN}
     found = dict(ask(_FAILED, values | {"groups": list(groups)})[0])
-    return Failed(*stand(found.pop("standing"), found.pop("runs")), **found)
+    return Failed(*_stand(found.pop("standing"), found.pop("runs")), **found)
 
 
-def stand(standing: Sequence[Row], runs: int, succeeded: int = 0) -> tuple[Fates, Mapping[Mark, Failing]]:
+def _stand(standing: Sequence[Row], runs: int) -> tuple[Fates, Mapping[Mark, Failing]]:
     """Return what became of so many ``runs``, and which fail now, by mark.
 
-    ``standing`` has a row of MARK and STANDING for each mark, of all runs but so many that have
-    ``succeeded``; those that are in none are gone.
+    ``standing`` has a row of _MARK and _STANDING for each mark; runs that are in none are gone.
     """
     now = {name: sum(row[name] for row in standing) for name in ("succeeded", "waiting", "dead", "cancelled")}
-    now["succeeded"] += succeeded
     failing = {
         (row["number"], row["code"], row["of_type"]): Failing(row["failed"], row["dead"])
         for row in standing
         if row["failed"] or row["dead"]
     }
     return Fates(runs, **now, gone=runs - sum(now.values())), failing
-
-
-_FATES = f"""
-SELECT {MARK}, {STANDING} FROM wakeboard.job_runs {APART}
-WHERE id = ANY (CAST(:runs AS bigint[])) GROUP BY 1, 2, 3
-"""
-
-
-def fates_now(ask: Ask, found: Failed, groups: Sequence[int] = ()) -> tuple[Fates, Mapping[Mark, Failing]]:
-    """Return what has become of the runs of ``found`` meanwhile, and which of them fail now, by mark."""
-    if found.not_succeeded == NOTHING:
-        return found.fates, found.failing
-    standing = ask(_FATES, {"runs": found.not_succeeded, "groups": list(groups)})
-    return stand(standing, found.fates.runs, found.fates.succeeded)
 
 
 _KNOWN = f"""
@@ -190,14 +168,6 @@ def known(ask: Ask, window: Window) -> tuple[set[tuple[str, str]], bool]:
     return old, bool(found) and found[0]["looked"] >= CAP
 
 
-# What is told of each of the runs ``worst``.
-RECOVERED = """r.id, r.job_type, r.attempts, r.error_code, r.failed_at, r.finished_at, tried.failures,
-    tried.first_failed_at"""
-TRIED = f"""JOIN wakeboard.job_runs AS r ON r.id = worst.id
-CROSS JOIN LATERAL (
-    SELECT count(*) AS failures, min(a.finished_at) AS first_failed_at FROM {_ATTEMPTS} AND a.run_id = r.id
-) AS tried
-ORDER BY tried.failures DESC, r.finished_at DESC, r.id DESC"""
 _RECOVERED = f"""
 WITH well AS MATERIALIZED (
     SELECT r.id, r.attempts
@@ -206,9 +176,14 @@ WITH well AS MATERIALIZED (
     WHERE a.finished_at >= :since AND a.finished_at < :until AND r.failed_at IS NOT NULL
     ORDER BY a.finished_at DESC LIMIT :cap
 )
-SELECT {RECOVERED}, (SELECT count(*) FROM well) AS of_all
+SELECT r.id, r.job_type, r.attempts, r.error_code, r.failed_at, r.finished_at, tried.failures,
+    tried.first_failed_at, (SELECT count(*) FROM well) AS of_all
 FROM (SELECT id FROM well ORDER BY attempts DESC, id DESC LIMIT :most) AS worst
-{TRIED}
+JOIN wakeboard.job_runs AS r ON r.id = worst.id
+CROSS JOIN LATERAL (
+    SELECT count(*) AS failures, min(a.finished_at) AS first_failed_at FROM {_ATTEMPTS} AND a.run_id = r.id
+) AS tried
+ORDER BY tried.failures DESC, r.finished_at DESC, r.id DESC
 """
 
 

@@ -1,49 +1,31 @@
 """What the page of a night asks of the statistics: what ran, when each type was busy, what was slow.
 
-Minutes are summed, never attempts: a night of 200,000 attempts is at most as many rows as minutes, types and
-outcomes make. Only the runs behind a slow type are looked up, among FEW of each.
+Hours that a worker has summed are read as such, the others by their minutes; attempts never. Only the runs
+behind a slow type are looked up, among FEW of each.
 """
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
 
 from wakeboard.core.leases import is_stuck
 from wakeboard.core.states import FAILURES, sql_list
 from wakeboard.reporting.activity_report import Ask, Row, Window
 from wakeboard.reporting.activity_report.stretches import Busy, Stretch, joined
 from wakeboard.reporting.activity_report.usual import Usual
-from wakeboard.reporting.hourly_rollups import BEGINNING
+from wakeboard.reporting.hourly_rollups import BEGINNING, SLICE_MINUTES, first_minute, hour_of
 from wakeboard.reporting.ids_by_time import last_before
 
 MOST_TYPES = 1000
 LANES = 20
 SLICES = 96
-# What an hour can be parted by evenly.
-_STEPS = [timedelta(minutes=each) for each in (1, 2, 3, 4, 5, 6, 10, 12, 15, 20, 30, 60)]
-# Of so many types, those with failures or the most work, slices are told.
-MOST_DRAWN = 10 * LANES
-# A start further back is drawn from here: before every window.
-LONGEST_MS = 10 * 86_400_000
+# What parts an hour evenly. From those of SLICE_MINUTES on they are made of the slices that hours keep.
+_STEPS = [timedelta(minutes=each) for each in (1, 2, 3, 4, SLICE_MINUTES, 10, 15, 20, 30, 60)]
 SLOW_TYPES = 10
 FEW = 3000
 EXAMPLES = 5
-
-_FAILED = sql_list(FAILURES)
-# Deltas are the minutes that no worker has merged yet.
-_BOTH = """
-    SELECT minute, job_type, outcome, duration_bucket, runs, duration_ms, duration_max_ms
-    FROM wakeboard.{table} WHERE minute >= :since AND minute < :until {more}"""
-
-
-def _minutes(more: str = "") -> str:
-    """Return the SQL of the window's statistics, each table read by its index of minutes."""
-    return "\n    UNION ALL".join(
-        f"({_BOTH.format(table=table, more=more)})" for table in ("statistics_rollups", "statistics_deltas")
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,156 +46,148 @@ class Ran:
 def slice_length(window: Window) -> timedelta:
     """Return how long slices are: a step that parts an hour evenly, at least a SLICES-th of ``window``.
 
-    They begin at the same moments in each window, so that hours can be remembered and bars stay where they
-    are while a window moves on. Of windows of over SLICES hours they are days, however many.
+    They begin at the same moments in each window, so that bars stay where they are while a window moves on.
+    Of windows of over SLICES hours they are days, however many.
     """
     least = (window.until - window.since) / SLICES
     return next((step for step in _STEPS if step >= least), timedelta(days=1))
 
 
-@dataclass(frozen=True, slots=True)
-class Minutes:
-    """What the minutes of a span say, by type: sums in the order of ``Ran``, and slices of MOST_DRAWN types.
+def _hours(minutes: str, hours: str, *, only: str = "") -> str:
+    """Return the SQL of the window's hours: ``in_hours`` of those that are summed, ``in_minutes`` of others.
 
-    Of each type's slices, each a ``step`` long: where they begin, first starts, last ends (seconds since the
-    span began), attempts and failures, in columns that take little room.
+    An hour of which a part is asked for is read by its minutes; so are deltas, which no worker has merged
+    yet. ``minutes`` and ``hours`` are the columns, ``only`` a condition on the types.
     """
+    tables = " UNION ALL ".join(
+        f"""
+        SELECT {minutes} FROM wakeboard.{table}
+        WHERE minute >= asked.since AND minute < asked.until {only}"""
+        for table in ("statistics_rollups", "statistics_deltas")
+    )
+    return f"""
+asked AS MATERIALIZED (
+    SELECT greatest(hour, :since) AS since, least(hour + interval '1 hour', :until) AS until,
+        :by_hours AND EXISTS (
+            SELECT FROM wakeboard.statistics_hours AS known WHERE known.hour = each.hour
+                AND known.summed_at IS NOT NULL
+                AND each.hour >= :since AND each.hour + interval '1 hour' <= :until
+        ) AS is_summed
+    FROM generate_series({hour_of(":since")}, :until - interval '1 microsecond', '1 hour') AS each (hour)
+), in_hours AS MATERIALIZED (
+    SELECT asked.since, told.* FROM asked CROSS JOIN LATERAL (
+        SELECT {hours} FROM wakeboard.statistics_hours_of_types AS summed
+        WHERE summed.hour = asked.since AND summed.hour >= :since AND summed.hour < :until {only}
+    ) AS told
+    WHERE asked.is_summed
+), in_minutes AS MATERIALIZED (
+    SELECT asked.since, told.* FROM asked CROSS JOIN LATERAL ({tables}
+    ) AS told
+    WHERE NOT asked.is_summed
+)"""
 
-    since: datetime
-    until: datetime
-    step: timedelta
-    sums: Mapping[str, tuple[int, int, int, int, float, int, float]]
-    slices: Mapping[str, Sequence[array[float]]]
-    _busy: dict[str, Busy] = field(init=False, default_factory=dict, compare=False)
 
-    def busy(self, job_type: str) -> Busy:
-        """Return when ``job_type`` was busy, found once."""
-        if job_type not in self._busy:
-            length = self.step.total_seconds()
-            stretches, failing = [], []
-            for begin, start, end, *counts in zip(*self.slices.get(job_type, ()), strict=True):
-                attempts, failed = map(int, counts)
-                stretches.append(Stretch(start, end, attempts, failed))
-                if failed:
-                    failing.append(Stretch(begin, begin + length, attempts, failed))
-            self._busy[job_type] = Busy(joined(stretches, length), joined(failing, length))
-        return self._busy[job_type]
-
-
-# One walk over the minutes: groups by slice and type, then a row for each type, with an array for each column
-# of its slices: those may be two thousand.
-_SUMMED = """
-SELECT told.*, row_number() OVER (ORDER BY failed DESC, seconds DESC, job_type) <= :most_drawn AS is_drawn
-FROM (
-    SELECT job_type, sum(attempts)::bigint AS attempts, sum(succeeded)::bigint AS succeeded,
-        sum(failed)::bigint AS failed, sum(lost)::bigint AS lost, sum(ms) / 1000 AS seconds,
-        sum(slow)::bigint AS slow, max(slowest_ms) / 1000 AS slowest_seconds,
-        array_agg(date_part('epoch', begin_at - :since)) AS begins, array_agg(first) AS starts,
-        array_agg(last) AS ends, array_agg(attempts) AS of_slices, array_agg(failed) AS failed_of_slices
+_IS_BAD = f"outcome IN ({sql_list(FAILURES)})"
+# What is slow is told by the mean of those that took about as long within an hour.
+_RAN = f"""
+WITH {
+    _hours(
+        "job_type, outcome, duration_bucket, runs, duration_ms, duration_max_ms",
+        "job_type, attempts, succeeded, failed, lost, busy_ms, succeeded_max_ms, duration_runs,"
+        " duration_bucket_ms",
+    )
+}, slow AS (
+    SELECT job_type, sum(runs) AS slow
     FROM (
-        SELECT ended.job_type, date_bin(:step, minute, TIMESTAMPTZ '{beginning}') AS begin_at,
-            sum(runs)::bigint AS attempts,
-            coalesce(sum(runs) FILTER (WHERE outcome = 'succeeded'), 0)::bigint AS succeeded,
-            coalesce(sum(runs) FILTER (WHERE outcome IN ({failed})), 0)::bigint AS failed,
-            coalesce(sum(runs) FILTER (WHERE outcome = 'lost'), 0)::bigint AS lost,
-            sum(duration_ms) AS ms,
-            coalesce(sum(runs) FILTER (WHERE outcome = 'succeeded' AND duration_ms > limits.ms * runs), 0)
-                AS slow,
-            coalesce(max(duration_max_ms) FILTER (WHERE outcome = 'succeeded'), 0) AS slowest_ms,
-            min(date_part('epoch', minute - :since)
-                - floor(least(duration_max_ms, {longest_ms}) / 60000) * 60) AS first,
-            max(date_part('epoch', minute - :since)) + 60 AS last
-        FROM ({minutes}) AS ended
-        LEFT JOIN unnest(CAST(:types AS text[]), CAST(:limits AS float8[])) AS limits (job_type, ms)
-            ON limits.job_type = ended.job_type
-        GROUP BY ended.job_type, begin_at
-    ) AS sliced
+        SELECT job_type, bucket.runs, bucket.ms
+        FROM in_hours CROSS JOIN LATERAL unnest(duration_runs, duration_bucket_ms) AS bucket (runs, ms)
+        UNION ALL
+        SELECT job_type, sum(runs), sum(duration_ms) FROM in_minutes WHERE outcome = 'succeeded'
+        GROUP BY since, job_type, duration_bucket
+    ) AS alike
+    JOIN unnest(CAST(:types AS text[]), CAST(:limits AS float8[])) AS limits (job_type, ms) USING (job_type)
+    WHERE alike.ms > limits.ms * runs
     GROUP BY job_type
-) AS told
-"""
-_OF_ALL, _OF_SOME = (
-    _SUMMED.format(failed=_FAILED, beginning=BEGINNING, longest_ms=LONGEST_MS, minutes=_minutes(more))
-    for more in ("", "AND job_type = ANY (CAST(:only AS text[]))")
 )
+SELECT job_type, sum(attempts)::bigint AS attempts, sum(succeeded)::bigint AS succeeded,
+    sum(failed)::bigint AS failed, sum(lost)::bigint AS lost, sum(ms) / 1000 AS seconds,
+    coalesce(max(slow.slow), 0)::bigint AS slow, coalesce(max(slowest_ms), 0) / 1000 AS slowest_seconds
+FROM (
+    SELECT job_type, attempts, succeeded, failed, lost, busy_ms AS ms, succeeded_max_ms AS slowest_ms
+    FROM in_hours
+    UNION ALL
+    SELECT job_type, sum(runs), coalesce(sum(runs) FILTER (WHERE outcome = 'succeeded'), 0),
+        coalesce(sum(runs) FILTER (WHERE {_IS_BAD}), 0),
+        coalesce(sum(runs) FILTER (WHERE outcome = 'lost'), 0), sum(duration_ms),
+        max(duration_max_ms) FILTER (WHERE outcome = 'succeeded')
+    FROM in_minutes GROUP BY job_type
+) AS parts LEFT JOIN slow USING (job_type)
+GROUP BY job_type
+ORDER BY failed DESC, attempts DESC, job_type LIMIT :most
+"""
 
 
-def summed(
-    ask: Ask, span: Window, usually: Mapping[str, Usual], step: timedelta, only: Sequence[str] = ()
-) -> Minutes:
-    """Return what the minutes of ``span`` say, in slices of ``step``; ``usually`` says what is slow.
-
-    Of all types, or of those of ``only``.
-    """
+def ran(ask: Ask, window: Window, usually: Mapping[str, Usual]) -> list[Ran]:
+    """Return what ended in ``window`` by type, those with failures first, at most MOST_TYPES."""
     values = {
-        "most_drawn": MOST_DRAWN,
-        "since": span.since,
-        "until": span.until,
+        "since": window.since,
+        "until": window.until,
+        "by_hours": True,
         "types": list(usually),
         "limits": [each.slow_seconds * 1000 for each in usually.values()],
+        "most": MOST_TYPES,
+    }
+    return [Ran(**row, usual=usually.get(row["job_type"])) for row in ask(_RAN, values)]
+
+
+# Seconds since the window began.
+_BUSY = f"""
+WITH {
+    _hours(
+        "job_type, outcome, minute, runs, duration_max_ms",
+        "job_type, slice_minutes, slice_starts, slice_ends, slice_attempts, slice_failed",
+        only="AND job_type = ANY (CAST(:types AS text[]))",
+    )
+}
+SELECT job_type, date_part('epoch', begin_at - :since) AS begin, min(start) AS start, max(till) AS till,
+    sum(attempts)::bigint AS attempts, sum(failed)::bigint AS failed
+FROM (
+    SELECT job_type, date_bin(:step, since + make_interval(mins => slice.minute), TIMESTAMPTZ '{BEGINNING}')
+            AS begin_at,
+        date_part('epoch', since - :since) + 60 * slice.start AS start,
+        date_part('epoch', since - :since) + 60 * slice.till AS till, slice.attempts, slice.failed
+    FROM in_hours CROSS JOIN LATERAL unnest(slice_minutes, slice_starts, slice_ends, slice_attempts,
+        slice_failed) AS slice (minute, start, till, attempts, failed)
+    UNION ALL
+    SELECT job_type, date_bin(:step, minute, TIMESTAMPTZ '{BEGINNING}'),
+        60 * ({first_minute("date_part('epoch', minute - :since) / 60")}),
+        date_part('epoch', minute - :since) + 60, runs, CASE WHEN {_IS_BAD} THEN runs ELSE 0 END
+    FROM in_minutes
+) AS ended
+GROUP BY job_type, begin_at
+ORDER BY job_type, begin_at
+"""
+
+
+def busy(ask: Ask, window: Window, types: Sequence[str]) -> dict[str, Busy]:
+    """Return when each of ``types`` was busy in ``window``, in seconds since it began."""
+    step = slice_length(window)
+    values = {
+        "since": window.since,
+        "until": window.until,
+        "by_hours": step >= timedelta(minutes=SLICE_MINUTES),
+        "types": list(types),
         "step": step,
     }
-    found = ask(_OF_SOME, values | {"only": list(only)}) if only else ask(_OF_ALL, values)
-    names = ("attempts", "succeeded", "failed", "lost", "seconds", "slow", "slowest_seconds")
-    columns = ("begins", "starts", "ends", "of_slices", "failed_of_slices")
-    return Minutes(
-        span.since,
-        span.until,
-        step,
-        {row["job_type"]: tuple(row[name] for name in names) for row in found},
-        {row["job_type"]: [array("d", row[name]) for name in columns] for row in found if row["is_drawn"]},
-    )
-
-
-def drawn(
-    ask: Ask, parts: Iterable[Minutes], usually: Mapping[str, Usual], step: timedelta, types: Sequence[str]
-) -> list[Minutes]:
-    """Return ``parts`` with the slices of all of ``types``: in one of the spans a type may be of many."""
-    found = []
-    for part in parts:
-        if missing := [name for name in types if name in part.sums and name not in part.slices]:
-            slices = summed(ask, part, usually, step, missing).slices
-            part = replace(part, slices={**part.slices, **slices})
-        found.append(part)
-    return found
-
-
-def ran(parts: Sequence[Minutes], usually: Mapping[str, Usual]) -> list[Ran]:
-    """Return what ended in the spans of ``parts`` by type, those with failures first, at most MOST_TYPES."""
-    by_type: dict[str, list[tuple[int, int, int, int, float, int, float]]] = {}
-    for part in parts:
-        for name, sums in part.sums.items():
-            by_type.setdefault(name, []).append(sums)
-    found = []
-    for name, each in by_type.items():
-        attempts, succeeded, failed, lost, seconds, slow, slowest = zip(*each, strict=True)
-        found.append(
-            Ran(
-                name,
-                sum(attempts),
-                sum(succeeded),
-                sum(failed),
-                sum(lost),
-                sum(seconds),
-                sum(slow),
-                max(slowest),
-                usually.get(name),
-            )
-        )
-    return sorted(found, key=lambda one: (-one.failed, -one.attempts, one.job_type))[:MOST_TYPES]
-
-
-def busy(parts: Sequence[Minutes], since: datetime, types: Iterable[str]) -> dict[str, Busy]:
-    """Return when each of ``types`` was busy in the spans of ``parts``, in seconds since ``since``."""
-    pause = max((part.step for part in parts), default=timedelta(0)).total_seconds()
-    spans = [((part.since - since).total_seconds(), part) for part in parts]
-    found = {}
-    for name in types:
-        of_spans = [(later, part.busy(name)) for later, part in spans]
-        found[name] = Busy(
-            joined([each.moved(later) for later, there in of_spans for each in there.stretches], pause),
-            joined([each.moved(later) for later, there in of_spans for each in there.failing], pause),
-        )
-    return found
+    length = step.total_seconds()
+    stretches: dict[str, list[Stretch]] = {name: [] for name in types}
+    failing: dict[str, list[Stretch]] = {name: [] for name in types}
+    for row in ask(_BUSY, values) if types else ():
+        attempts, failed = row["attempts"], row["failed"]
+        stretches[row["job_type"]].append(Stretch(row["start"], row["till"], attempts, failed))
+        if failed:
+            failing[row["job_type"]].append(Stretch(row["begin"], row["begin"] + length, attempts, failed))
+    return {name: Busy(joined(stretches[name], length), joined(failing[name], length)) for name in types}
 
 
 _LAST_BEFORE = last_before("job_runs", "created_at")

@@ -19,10 +19,6 @@ class Stretch(NamedTuple):
     attempts: int
     failed: int
 
-    def moved(self, later: float) -> Stretch:
-        """Return it so many seconds ``later``."""
-        return Stretch(self.start + later, self.end + later, self.attempts, self.failed)
-
 
 class Busy(NamedTuple):
     """When a type was busy, from first starts to last ends, and the slices in which attempts failed.

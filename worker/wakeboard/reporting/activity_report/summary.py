@@ -83,7 +83,7 @@ class Summary:
 def summary(ask: Ask, window: Span, zone: tzinfo) -> Summary:
     """Return what is to be told of ``window``, which is over; times in words are of ``zone``."""
     usually = medians(ask, window.since)
-    ran = minutes.ran([minutes.summed(ask, window, usually, minutes.slice_length(window))], usually)
+    ran = minutes.ran(ask, window, usually)
     kinds, failed = failed_kinds(ask, window)
     recovered, of_recovered = faults.recovered(ask, window)
     lost, of_lost = faults.lost(ask, failed)

@@ -1,1 +1,0 @@
-"""Failures where they are many, from memory: ``remembered`` answers by group, ``runs`` by run."""
