@@ -1,4 +1,4 @@
-"""Invoices: a PDF in the data folder, one mail to the customer, one note to the team."""
+"""Invoices: a text file in the data folder, one mail to the customer, one note to the team."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from datetime import datetime
 
 from wakeboard.core.outcome import Permanent
 from wakeboard.demo.neighbours import letter, send, was_received
-from wakeboard.demo.pdf import one_page
 from wakeboard.demo.shop import PRODUCTS, folder, write_aside
 from wakeboard.handlers.context import Context
 from wakeboard.handlers.handler_connection import own_connection
@@ -42,18 +41,18 @@ class PaidOrder:
 
 @job("send_invoice", max_attempts=10, timeout=60, backoff="5s,15s,45s,2m", permanent=(LookupError,))
 def send_invoice(context: Context) -> dict[str, str]:
-    """Make the PDF, mail it once, tell the team. Every step may be repeated; none happens twice."""
+    """Write the invoice, mail it once, tell the team. Every step may be repeated; none happens twice."""
     order = _order(int(context.payload["order"]))
-    file = folder("invoices") / f"invoice-{order.id}.pdf"
-    pdf = one_page(_lines(order))
-    write_aside(file, pdf)
+    file = folder("invoices") / f"invoice-{order.id}.txt"
+    invoice = _text(order)
+    write_aside(file, invoice.encode())
     mail = letter(
         order.email,
         f"Your invoice {order.id}",
         f"Dear {order.name},\n\nattached is the invoice for your {PRODUCTS[order.sku][0]}, {order.amount}.\n",
         f"invoice-{order.id}",
     )
-    mail.add_attachment(pdf, maintype="application", subtype="pdf", filename=file.name)
+    mail.add_attachment(invoice, filename=file.name)
     context.once("mail", lambda: send(mail), if_unconfirmed=lambda _found: was_received(mail))
     with own_connection() as connection:
         connection.execute(_INVOICED, (str(file), order.id))
@@ -79,14 +78,14 @@ def _order(order: int) -> PaidOrder:
     return PaidOrder(*row)
 
 
-def _lines(order: PaidOrder) -> list[str]:
-    return [
-        f"INVOICE {order.id}",
-        "",
-        f"For     {order.name} <{order.email}>",
-        f"Paid    {order.paid_at:%Y-%m-%d %H:%M} UTC",
-        "",
-        f"1 x {PRODUCTS[order.sku][0]:<40} {order.amount:>14}",
-        "",
-        "Thank you for riding with us.",
-    ]
+def _text(order: PaidOrder) -> str:
+    return f"""\
+INVOICE {order.id}
+
+For     {order.name} <{order.email}>
+Paid    {order.paid_at:%Y-%m-%d %H:%M} UTC
+
+1 x {PRODUCTS[order.sku][0]:<40} {order.amount:>14}
+
+Thank you for riding with us.
+"""
