@@ -13,7 +13,7 @@ from click.globals import pop_context
 from wakeboard.cli import reach
 from wakeboard.cli.flags import MISSPELT_TOLD, Verb, settings, settings_alone, tell_misspelt
 from wakeboard.cli.kinds import DURATION
-from wakeboard.cli.refusals import Wrong
+from wakeboard.cli.refusals import Failed, Wrong
 from wakeboard.config import certificates, log, stop_signals, streams, working_directory
 from wakeboard.config.settings import Settings
 from wakeboard.handlers import run_as
@@ -34,7 +34,19 @@ def up(port: int | None, demo: bool) -> int:
     chosen = settings(bind=bind, app="wakeboard.demo" if demo else None)
     certificates.check(chosen)
     run_as.check(chosen)
+    if demo:
+        _need_mail_server()
     return household.run(chosen, demo)
+
+
+def _need_mail_server() -> None:
+    """Refuse the example shop before anything is started when its mail server is not installed."""
+    from wakeboard.demo.mail_server import MailServerMissing, require_mail_server
+
+    try:
+        require_mail_server()
+    except MailServerMissing as missing:
+        raise Failed(str(missing)) from None
 
 
 def _types(_ctx: click.Context, _parameter: click.Parameter, text: str | None) -> list[str] | None:

@@ -7,18 +7,18 @@ SIGTERM, and when its starter has gone.
 from __future__ import annotations
 
 import argparse
-import asyncio
 import os
 import signal
 import threading
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
 
 import psycopg
 
 from wakeboard.database.db import DatabaseError
-from wakeboard.demo.mailbox import Mail, serve
-from wakeboard.demo.neighbours import LOOPBACK
+from wakeboard.demo.mail_server import LOOPBACK, Mail, MailServer
 from wakeboard.demo.provider import Provider
 from wakeboard.handlers.handler_connection import drop, own_connection
 
@@ -34,74 +34,67 @@ _BUSY_ONE_IN = 6
 _LOOK_SECONDS = 1.0
 
 
-class Postbox:
-    """Keeps mails in the database; one in six is asked for a second time, as busy servers do."""
+class Mailbox:
+    """Keeps mails in the database; one in six is refused at first, as busy servers do."""
 
     def __init__(self) -> None:
-        self._asked_again: set[str] = set()
-        self._lock = threading.Lock()
+        self._refused: set[str] = set()
 
     def keep(self, mail: Mail) -> str:
         """Return the SMTP reply to ``mail``: 250 when it is in the table."""
         if self._is_busy(mail.message_id or ""):
             return "451 The mailbox is busy, try again later"
-        with self._lock:
-            try:
-                with own_connection() as connection:
-                    connection.execute(_KEEP, (
-                        mail.message_id, mail.sender, mail.recipients, mail.subject, mail.body,
-                        mail.attachments,
-                    ))  # fmt: skip
-            except (psycopg.Error, DatabaseError):
-                return "451 The mailbox cannot be written"
-            finally:
-                # Each message comes in a thread of its own, and a thread's connection would outlive it.
-                drop()
+        try:
+            with _connection() as connection:
+                connection.execute(_KEEP, mail)
+        except (psycopg.Error, DatabaseError):
+            return "451 The mailbox cannot be written"
         return "250 Kept"
 
     def _is_busy(self, message_id: str) -> bool:
-        if zlib.crc32(message_id.encode()) % _BUSY_ONE_IN or message_id in self._asked_again:
+        if zlib.crc32(message_id.encode()) % _BUSY_ONE_IN or message_id in self._refused:
             return False
-        self._asked_again.add(message_id)
+        self._refused.add(message_id)
         return True
 
 
 def charge(key: str, cents: int) -> str:
     """Keep a charge and return its id; the same key gives the same charge."""
-    try:
-        with own_connection() as connection:
-            row = connection.execute(_CHARGE, (key[:200], cents)).fetchone()
-    finally:
-        drop()
+    with _connection() as connection:
+        row = connection.execute(_CHARGE, (key[:200], cents)).fetchone()
     assert row is not None
     return str(row[0])
 
 
-async def _live(smtp: int, http: int) -> None:
-    starter, stop = os.getppid(), asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    provider = Provider(LOOPBACK, http, charge)
-    threading.Thread(target=provider.serve_forever, name="provider", daemon=True).start()
-    server = await serve(LOOPBACK, smtp, Postbox().keep)
-    while not stop.is_set() and os.getppid() == starter:
-        try:
-            await asyncio.wait_for(stop.wait(), _LOOK_SECONDS)
-        except TimeoutError:
-            continue
-    server.close()
-    provider.closing.set()
-    provider.shutdown()
-    provider.server_close()
+@contextmanager
+def _connection() -> Iterator[psycopg.Connection[Any]]:
+    try:
+        with own_connection() as connection:
+            yield connection
+    finally:
+        # Each message and each request has a thread of its own, and the thread's connection would outlive it.
+        drop()
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Live until told to stop."""
+    """Serve until told to stop."""
     parser = argparse.ArgumentParser(description="The example shop's mailbox and providers, on loopback.")
     parser.add_argument("--smtp", type=int, required=True, metavar="PORT")
     parser.add_argument("--http", type=int, required=True, metavar="PORT")
     given = parser.parse_args(arguments)
-    asyncio.run(_live(given.smtp, given.http))
+    starter, stops = os.getppid(), {signal.SIGTERM, signal.SIGINT}
+    # Before any thread starts: each would else take the signal itself.
+    signal.pthread_sigmask(signal.SIG_BLOCK, stops)
+    provider = Provider(LOOPBACK, given.http, charge)
+    threading.Thread(target=provider.serve_forever, name="provider", daemon=True).start()
+    mail_server = MailServer(Mailbox().keep, given.smtp)
+    mail_server.start()
+    while os.getppid() == starter and signal.sigtimedwait(stops, _LOOK_SECONDS) is None:
+        pass
+    mail_server.stop()
+    provider.closing.set()
+    provider.shutdown()
+    provider.server_close()
 
 
 if __name__ == "__main__":

@@ -15,9 +15,10 @@ from wakeboard.core.states import ENDED, sql_list
 from wakeboard.database import db
 from wakeboard.database.audit import terminal_actor
 from wakeboard.database.embedded.errors import EmbeddedError
+from wakeboard.demo.mail_server import LOOPBACK, MailServer, MailServerMissing
 from wakeboard.demo.rehearsal import receipts
 from wakeboard.demo.rehearsal.findings import Attempt, Evidence, Report, Stopped, findings
-from wakeboard.demo.rehearsal.mailserver import Mailbox, MailServer
+from wakeboard.demo.rehearsal.mailbox import Mailbox
 from wakeboard.demo.rehearsal.sandbox import Ground, clear_abandoned, ground
 from wakeboard.demo.rehearsal.waiting import Patience, RehearsalError
 from wakeboard.demo.rehearsal.workers import KILL_SECONDS, SLOTS, Crew, Member
@@ -74,9 +75,10 @@ def _carry_out(
         clear_abandoned(say)
         here = stack.enter_context(ground())
         mailbox = Mailbox(here.inbox, {_address(number) for number in _refused()})
-        server = MailServer(mailbox)
+        server = _mail_server(mailbox)
         stack.callback(server.stop)
-        server.start()
+        # Held answers are given first: a thread that waits outlives the server.
+        stack.callback(mailbox.answer)
         say(f"A mail server of its own listens on port {server.port}.")
         url = _database(here, patience)
         say("A database of its own is ready, on an embedded server in a temporary folder.")
@@ -87,7 +89,19 @@ def _carry_out(
             taken, left = drill.measured()
         except RehearsalError as stuck:
             raise RehearsalError(f"{stuck} What it printed last:\n{drill.crew.last_words()}") from None
-    return taken, left + server.left() + here.left()
+    return taken, left + (["the mail server"] if server.is_listening() else []) + here.left()
+
+
+def _mail_server(mailbox: Mailbox) -> MailServer:
+    """Return a listening server. Raises RehearsalError."""
+    try:
+        server = MailServer(mailbox.keep)
+        server.start()
+    except MailServerMissing as missing:
+        raise RehearsalError(str(missing)) from None
+    except OSError as failed:
+        raise RehearsalError(f"The mail server could not listen on {LOOPBACK}: {failed}") from failed
+    return server
 
 
 def _database(here: Ground, patience: Patience) -> str:
