@@ -22,7 +22,7 @@ from wakeboard.core.errors.error_groups import group_of, own_frame
 from wakeboard.core.outcome import Cancelled, Permanent, Retryable
 from wakeboard.core.states import Role
 from wakeboard.database.audit import Actor
-from wakeboard.demo import inbox, invoices, lives, neighbours, orders, past, reports, shop
+from wakeboard.demo import inbox, invoices, neighbours, orders, past, reports, shop
 from wakeboard.demo.mail_server import LARGEST_BYTES, read
 from wakeboard.demo.provider import is_outage
 from wakeboard.handlers import handler_connection as own
@@ -117,6 +117,7 @@ def test_the_first_start_finds_a_week_of_history_and_the_second_start_the_same(
 
 
 def test_the_past_agrees_with_itself(database: str, connection: Connection) -> None:
+    shop.create(connection)
     past.write(connection)
     wrong = connection.execute("""
         SELECT r.id FROM wakeboard.job_runs AS r
@@ -137,6 +138,7 @@ def test_the_past_agrees_with_itself(database: str, connection: Connection) -> N
 
 
 def test_what_schedules_made_in_the_past_stands_on_their_pages(connection: Connection) -> None:
+    shop.create(connection)
     past.write(connection)
     fired = connection.execute(
         """SELECT d.name, count(*)::int, bool_and(r.scheduled_for = r.created_at),
@@ -159,6 +161,7 @@ def test_what_schedules_made_in_the_past_stands_on_their_pages(connection: Conne
 
 def test_a_schedule_that_somebody_made_before_stays_as_it_is(connection: Connection) -> None:
     own = factories.a_definition(connection, "nightly_cleanup", job_type="mail", schedule="0 4 * * *")
+    shop.create(connection)
     past.write(connection)
     assert count(connection, "wakeboard.job_runs", f"definition_id = {own}") == 0
     assert count(connection, "wakeboard.job_definitions", f"id = {own} AND schedule = '0 4 * * *'") == 1
@@ -254,8 +257,9 @@ def test_a_declined_card_is_dead_at_once_and_its_order_says_so(street: Connectio
         orders.charge_card(context)
     assert declined.value.error_code == "card_declined"
     told = "".join(traceback.format_exception(declined.value))
-    before = failed("card_declined", lives.DECLINED.format(order=7)).group("charge_card")
-    assert before == group_of("charge_card", "card_declined", str(declined.value), told)
+    (before,) = [failure for failure in past.FAILURES if failure.code == "card_declined"]
+    made = group_of("charge_card", "card_declined", before.message.format(order=7), before.traceback)
+    assert made == group_of("charge_card", "card_declined", str(declined.value), told)
     assert inbox.orders(street)[0]["status"] == "DECLINED"
     assert count(street, "wakeboard.effects") == 0
 
@@ -263,20 +267,15 @@ def test_a_declined_card_is_dead_at_once_and_its_order_says_so(street: Connectio
 @pytest.mark.parametrize(
     ("code", "frame"),
     [
-        ("KeyError", "catalogue.py in _render"), ("http_503", "neighbours.py in ask"),
+        ("KeyError", "catalogue.py in fill"), ("http_503", "neighbours.py in ask"),
         ("card_declined", "orders.py in charge_card"), ("smtp_451", "neighbours.py in send"),
-        ("smtp_unreachable", "neighbours.py in send"),
+        ("smtp_unreachable", "neighbours.py in send"), ("timed_out", None), ("lease_lost", None),
     ],
 )  # fmt: skip
-def test_what_failed_in_the_past_tells_where_it_was_raised(code: str, frame: str) -> None:
-    assert own_frame(failed(code, "a message").traceback or "") == frame
-    codes = {each[2] for habit in lives.HABITS.values() for each in habit.wrong}
-    assert codes - {"timed_out"} <= {*lives.RAISED}
-
-
-def failed(code: str, message: str) -> lives.Try:
-    now = datetime.now(UTC)
-    return lives.Try(now, now, now, "failed", code, message)
+def test_what_failed_in_the_past_tells_where_it_was_raised(code: str, frame: str | None) -> None:
+    for failure in past.FAILURES:
+        if failure.code == code:
+            assert own_frame(failure.traceback or "") == frame
 
 
 def test_checkout_commits_orders_and_what_follows_together(street: Connection) -> None:
@@ -400,7 +399,9 @@ def test_whatever_is_wrong_with_a_message_it_is_a_mail(content: bytes) -> None:
 
 
 @pytest.mark.parametrize("verb", [("up", "--demo"), ("rehearse",)])
-def test_without_its_mail_server_a_command_says_what_to_install(verb: tuple[str, ...], tmp_path: Path) -> None:
+def test_without_its_mail_server_a_command_says_what_to_install(
+    verb: tuple[str, ...], tmp_path: Path
+) -> None:
     without = "import sys; sys.modules['aiosmtpd'] = None; from wakeboard.__main__ import main; main()"
     told = subprocess.run(
         [sys.executable, "-c", without, *verb],

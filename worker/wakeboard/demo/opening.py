@@ -28,8 +28,7 @@ def prepare(url: str) -> list[list[str]]:
     with connect(url, name="wakeboard demo") as connection:
         shop.create(connection)
         ports = {place: _settle(connection, place) for place in ("smtp", "http")}
-        if past.write(connection):
-            past.write_orders(connection)
+        past.write(connection)
         past.leave_stuck(connection)
         _define(connection, ports["http"])
         enqueue(connection, "import_catalogue", delay=75, key="import:first", enqueued_by="demo")
