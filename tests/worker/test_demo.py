@@ -22,9 +22,9 @@ from wakeboard.core.errors.error_groups import group_of, own_frame
 from wakeboard.core.outcome import Cancelled, Permanent, Retryable
 from wakeboard.core.states import Role
 from wakeboard.database.audit import Actor
-from wakeboard.demo import inbox, invoices, neighbours, orders, past, reports, shop
+from wakeboard.demo import inbox, neighbours, orders, past, reports, shop
 from wakeboard.demo.mail_server import LARGEST_BYTES, read
-from wakeboard.demo.provider import is_outage
+from wakeboard.demo.servers import is_outage
 from wakeboard.handlers import handler_connection as own
 from wakeboard.handlers.context import Context
 from wakeboard.handlers.registry import JOB_TYPES
@@ -215,8 +215,8 @@ def test_an_order_is_charged_invoiced_and_mailed_once(street: Connection, tmp_pa
         count(street, "wakeboard.job_runs", f"idempotency_key = 'invoice:{order}' AND status = 'queued'") == 1
     )
     invoice = running(street, "send_invoice", {"order": order})
-    insistent(lambda: invoices.send_invoice(invoice))
-    insistent(lambda: invoices.send_invoice(invoice))
+    insistent(lambda: orders.send_invoice(invoice))
+    insistent(lambda: orders.send_invoice(invoice))
     assert count(street, "shop.charges") == 1
     (mail,) = inbox.mails(street)
     assert (mail["subject"], mail["attachments"]) == (f"Your invoice {order}", [f"invoice-{order}.txt"])
@@ -246,7 +246,7 @@ def test_a_mail_that_arrived_before_its_sender_died_is_found_and_not_sent_again(
         run_id=first.run_id, attempt=2, lease_epoch=3, worker_id="w1", job_type="send_invoice",
         payload={"order": order}, timeout_seconds=30,
     )  # fmt: skip
-    insistent(lambda: invoices.send_invoice(second))
+    insistent(lambda: orders.send_invoice(second))
     assert len(inbox.mails(street)) == 1
 
 
