@@ -6,7 +6,7 @@ import time
 from typing import Any
 from urllib.parse import quote
 
-from wakeboard.demo.neighbours import ask
+from wakeboard.demo.clients import ask
 from wakeboard.demo.shop import PRODUCTS, folder, write_aside
 from wakeboard.handlers.context import Context
 from wakeboard.handlers.handler_connection import own_connection

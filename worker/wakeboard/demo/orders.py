@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from wakeboard.core.outcome import Permanent
 from wakeboard.core.run_spec import NewRun
-from wakeboard.demo.neighbours import ask, letter, send, was_received
+from wakeboard.demo.clients import ask, letter, send, was_received
 from wakeboard.demo.shop import PRODUCTS, folder, write_aside
 from wakeboard.handlers.context import Context
 from wakeboard.handlers.handler_connection import own_connection

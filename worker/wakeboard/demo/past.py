@@ -15,7 +15,7 @@ from psycopg import Connection
 
 from wakeboard.core.errors.error_groups import LOST, LOST_TEMPLATE, group_of
 from wakeboard.database.audit import ENGINE
-from wakeboard.demo import catalogue, neighbours, orders
+from wakeboard.demo import catalogue, clients, orders
 from wakeboard.demo.shop import PRODUCTS
 from wakeboard.handlers.registry import type_of
 from wakeboard.queue.definitions import Definition, add
@@ -61,15 +61,15 @@ FAILURES = (
     ),
     Failure(
         "send_invoice", 0.08, "smtp_451", "The mail server said 451 The mailbox is busy, try again later",
-        raised_in=neighbours.send,
+        raised_in=clients.send,
     ),
     Failure(
         "send_invoice", 1, "smtp_unreachable",
         "The mail server cannot be reached: [Errno 111] Connection refused",
-        raised_in=neighbours.send, outage="mail",
+        raised_in=clients.send, outage="mail",
     ),
-    Failure("sync_stock", 0.02, "http_503", _STOCK_DOWN, raised_in=neighbours.ask),
-    Failure("sync_stock", 1, "http_503", _STOCK_DOWN, raised_in=neighbours.ask, outage="stock"),
+    Failure("sync_stock", 0.02, "http_503", _STOCK_DOWN, raised_in=clients.ask),
+    Failure("sync_stock", 1, "http_503", _STOCK_DOWN, raised_in=clients.ask, outage="stock"),
     Failure(
         "render_newsletter", 0.15, "KeyError", "'name'", exception="KeyError", raised_in=catalogue.fill
     ),
