@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from wakeboard.database import embedded
-from wakeboard.demo.rehearsal import process_scan
+from wakeboard.demo.rehearsal import workers
 
 NAME = "wakeboard-rehearsal-"
 UNFINISHED = "wakeboard-making-rehearsal-"
@@ -47,16 +47,16 @@ class Ground:
 
     def clear(self) -> None:
         """End what still runs here, the database last, and remove the folder."""
-        process_scan.end(process_scan.workers_of(self.folder), signal.SIGKILL)
+        workers.end(workers.workers_of(self.folder), signal.SIGKILL)
         with suppress(embedded.EmbeddedError):
             embedded.stop(self.data_dir, only_if_unused=False)
-        if left := process_scan.servers_of(self.folder):
-            process_scan.end(left, signal.SIGQUIT)
+        if left := workers.servers_of(self.folder):
+            workers.end(left, signal.SIGQUIT)
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def left(self) -> list[str]:
         """Return what clear() could not remove, in words."""
-        servers = ["the database server"] if process_scan.servers_of(self.folder) else []
+        servers = ["the database server"] if workers.servers_of(self.folder) else []
         return servers + ([f"files in {self.folder}"] if self.folder.exists() else [])
 
 

@@ -7,14 +7,14 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
 
 from wakeboard.core.process.process_tree import die_with_parent
-from wakeboard.demo.rehearsal import process_scan
-from wakeboard.demo.rehearsal.waiting import Patience, RehearsalError
+from wakeboard.demo.rehearsal.waiting import Patience, RehearsalError, comes_true
 
 SLOTS = 4
 LAST_LINES = 5
@@ -31,6 +31,8 @@ SETTINGS = {
 }
 # What would steer our workers, or libpq in them, and was meant for others.
 FOREIGN = ("WAKEBOARD_", "PG")
+# Each of our workers, and so each of its children, is started with this variable: so the system tells ours.
+MARK = "WAKEBOARD_DATA_DIR"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +74,7 @@ class Crew:
     def of(cls, folder: Path, url: str, more: dict[str, str]) -> Crew:
         """Return a crew that works on the database at ``url``; ``more`` is for its handlers."""
         given = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
-        ours = {"WAKEBOARD_DATABASE_URL": url, process_scan.MARK: str(folder)}
+        ours = {"WAKEBOARD_DATABASE_URL": url, MARK: str(folder)}
         return cls(folder, given | SETTINGS | ours | more)
 
     def start(self) -> Member:
@@ -94,7 +96,7 @@ class Crew:
 
     def family(self) -> list[psutil.Process]:
         """Return every living process of every worker."""
-        return process_scan.workers_of(self.folder)
+        return workers_of(self.folder)
 
     def last_words(self) -> str:
         """Return the last lines that the latest worker printed."""
@@ -102,3 +104,47 @@ class Crew:
             return "(no worker was started)"
         lines = self.members[-1].log.read_text(errors="replace").strip().splitlines()
         return "\n".join(lines[-LAST_LINES:])
+
+
+def workers_of(folder: Path) -> list[psutil.Process]:
+    """Return the living processes that were started as workers of the rehearsal in ``folder``."""
+    return [each for each in _others() if _environment(each).get(MARK) == str(folder)]
+
+
+def servers_of(folder: Path) -> list[psutil.Process]:
+    """Return the living database servers whose data is inside ``folder``."""
+    return [each for each in _others() if any(word.startswith(f"{folder}/") for word in _words(each))]
+
+
+def end(processes: list[psutil.Process], by: signal.Signals, seconds: float = 10) -> bool:
+    """Send ``by`` to ``processes`` and tell whether they are gone within ``seconds``."""
+    for each in processes:
+        with suppress(psutil.Error):
+            each.send_signal(by)
+    return comes_true(lambda: not any(_lives(each) for each in processes), seconds)
+
+
+def _others() -> list[psutil.Process]:
+    return [each for each in psutil.process_iter() if each.pid != os.getpid() and _lives(each)]
+
+
+def _lives(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return False
+
+
+def _environment(process: psutil.Process) -> dict[str, str]:
+    try:
+        return process.environ()
+    except (psutil.Error, OSError):
+        return {}
+
+
+def _words(process: psutil.Process) -> list[str]:
+    try:
+        words = process.cmdline()
+    except (psutil.Error, OSError):
+        return []
+    return words if words and Path(words[0]).name == "postgres" else []
