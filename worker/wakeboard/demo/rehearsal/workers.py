@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 
 from wakeboard.core.process.process_tree import die_with_parent
-from wakeboard.demo.rehearsal.waiting import Patience, RehearsalError, comes_true
+from wakeboard.demo.rehearsal.waiting import RehearsalError, Waiting, comes_true
 
 SLOTS = 4
 LAST_LINES = 5
@@ -36,7 +36,7 @@ MARK = "WAKEBOARD_DATA_DIR"
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class Worker:
     """One worker process; ``log`` is the file with its output."""
 
     process: subprocess.Popen[bytes]
@@ -51,9 +51,9 @@ class Member:
         """Ask it to stop, as a deploy does."""
         self.process.send_signal(signal.SIGTERM)
 
-    def exit_code(self, patience: Patience) -> int | None:
+    def exit_code(self, waiting: Waiting) -> int | None:
         """Return its exit code (negative: a signal), None when it does not end in time."""
-        patience.sees(lambda: self.process.poll() is not None, SHUTDOWN_SECONDS + 5)
+        waiting.sees(lambda: self.process.poll() is not None, SHUTDOWN_SECONDS + 5)
         return self.process.returncode
 
     def kill(self) -> None:
@@ -63,23 +63,23 @@ class Member:
 
 
 @dataclass
-class Crew:
+class Workers:
     """All workers of one rehearsal, one after the other."""
 
     folder: Path
     environment: dict[str, str]
-    members: list[Member] = field(default_factory=list)
+    started: list[Worker] = field(default_factory=list)
 
     @classmethod
-    def of(cls, folder: Path, url: str, more: dict[str, str]) -> Crew:
-        """Return a crew that works on the database at ``url``; ``more`` is for its handlers."""
+    def of(cls, folder: Path, url: str, more: dict[str, str]) -> Workers:
+        """Return workers that work on the database at ``url``; ``more`` is for their handlers."""
         given = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
         ours = {"WAKEBOARD_DATABASE_URL": url, MARK: str(folder)}
         return cls(folder, given | SETTINGS | ours | more)
 
-    def start(self) -> Member:
+    def start(self) -> Worker:
         """Start another worker, in a group of its own so that a Ctrl-C in the terminal reaches us alone."""
-        log, us = self.folder / f"worker-{len(self.members) + 1}.log", os.getpid()
+        log, us = self.folder / f"worker-{len(self.started) + 1}.log", os.getpid()
         with log.open("wb") as output:
             process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "wakeboard", "worker"],
@@ -91,18 +91,18 @@ class Crew:
                 start_new_session=True,
                 preexec_fn=lambda: die_with_parent(us, signal.SIGTERM),
             )
-        self.members.append(Member(process, log))
-        return self.members[-1]
+        self.started.append(Worker(process, log))
+        return self.started[-1]
 
-    def family(self) -> list[psutil.Process]:
+    def processes(self) -> list[psutil.Process]:
         """Return every living process of every worker."""
         return workers_of(self.folder)
 
     def last_words(self) -> str:
         """Return the last lines that the latest worker printed."""
-        if not self.members:
+        if not self.started:
             return "(no worker was started)"
-        lines = self.members[-1].log.read_text(errors="replace").strip().splitlines()
+        lines = self.started[-1].log.read_text(errors="replace").strip().splitlines()
         return "\n".join(lines[-LAST_LINES:])
 
 
