@@ -35,7 +35,7 @@ make_venv() {
     fi
 }
 
-# ensure_venv EXTRAS: .venv works and holds this checkout with EXTRAS, such as '' or '[test]'. A stamp of
+# ensure_venv EXTRAS: .venv works and holds this checkout with EXTRAS, such as '[demo]' or '[test]'. A stamp of
 # pyproject.toml makes the second time quick; what was installed with more extras also does for fewer.
 ensure_venv() {
     local extras=$1 wanted stamp=$venv/.wakeboard-installed

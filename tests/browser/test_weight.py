@@ -11,7 +11,7 @@ from playwright.sync_api import Browser, CDPSession, Page, expect
 
 from tests.browser.places import Dashboard, profile, serving
 from tests.conftest import Connection
-from wakeboard.demo import past
+from wakeboard.demo import past, shop
 
 pytestmark = pytest.mark.browser
 
@@ -76,6 +76,7 @@ class Wire:
 @pytest.fixture(scope="module")
 def lived_in(chromium: Browser, shared_database: str, shared: Connection) -> Iterator[Dashboard]:
     """The dashboard of a shop with a week behind it."""
+    shop.create(shared)
     assert past.write(shared) > 1000
     past.leave_stuck(shared)
     with serving(shared_database) as served:

@@ -19,7 +19,7 @@ from tests.dashboard.conftest import SAME_ORIGIN
 from tests.validity import faults
 from wakeboard.accounts import users
 from wakeboard.core.states import Role
-from wakeboard.demo import past
+from wakeboard.demo import past, shop
 from wakeboard_dashboard.web.connection import Database
 
 LIVE = re.compile(r"<(\w+) [^>]*\bdata-live\b[^>]*>")
@@ -66,6 +66,7 @@ WHOLE = (
 @pytest.fixture(scope="module")
 def pages(shared_database: str, shared: Connection) -> Iterator[tuple[Flask, list[str]]]:
     """The dashboard over a week's past and rows of every kind, and the addresses of its pages."""
+    shop.create(shared)
     past.write(shared)
     filling = furnish(shared)
     app = an_app(database_url=shared_database)

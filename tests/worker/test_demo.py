@@ -1,4 +1,4 @@
-"""The example shop: a past to look at, a street of its own, and effects that happen once."""
+"""The example shop: a past to look at, servers of its own, and effects that happen once."""
 
 from __future__ import annotations
 
@@ -22,10 +22,9 @@ from wakeboard.core.errors.error_groups import group_of, own_frame
 from wakeboard.core.outcome import Cancelled, Permanent, Retryable
 from wakeboard.core.states import Role
 from wakeboard.database.audit import Actor
-from wakeboard.demo import inbox, invoices, lives, neighbours, orders, past, reports, shop
-from wakeboard.demo.mailbox import LARGEST_BYTES, read
-from wakeboard.demo.pdf import one_page
-from wakeboard.demo.provider import is_outage
+from wakeboard.demo import clients, orders, page, past, reports, shop
+from wakeboard.demo.mail_server import LARGEST_BYTES, read
+from wakeboard.demo.servers import is_outage
 from wakeboard.handlers.context import Context
 from wakeboard.handlers.registry import JOB_TYPES
 from wakeboard.queue import handler_connection as own
@@ -44,7 +43,7 @@ def handler_process(database: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
 
 
 @pytest.fixture
-def street(database: str, connection: Connection) -> Iterator[Connection]:
+def opened(database: str, connection: Connection) -> Iterator[Connection]:
     """The open shop with its mailbox and providers running; a connection to its database."""
     (command,) = demo.prepare(database)
     with subprocess.Popen(command, env=os.environ.copy()) as process:
@@ -94,7 +93,7 @@ def an_order(connection: Connection, *, remainder: int, paid: bool = False) -> i
 
 
 def insistent(work: Any) -> Any:
-    """Do ``work`` as its retries would, while the street says that it is busy."""
+    """Do ``work`` as its retries would, while the mailbox says that it is busy."""
     for _ in range(3):
         try:
             return work()
@@ -118,6 +117,7 @@ def test_the_first_start_finds_a_week_of_history_and_the_second_start_the_same(
 
 
 def test_the_past_agrees_with_itself(database: str, connection: Connection) -> None:
+    shop.create(connection)
     past.write(connection)
     wrong = connection.execute("""
         SELECT r.id FROM wakeboard.job_runs AS r
@@ -138,6 +138,7 @@ def test_the_past_agrees_with_itself(database: str, connection: Connection) -> N
 
 
 def test_what_schedules_made_in_the_past_stands_on_their_pages(connection: Connection) -> None:
+    shop.create(connection)
     past.write(connection)
     fired = connection.execute(
         """SELECT d.name, count(*)::int, bool_and(r.scheduled_for = r.created_at),
@@ -160,27 +161,28 @@ def test_what_schedules_made_in_the_past_stands_on_their_pages(connection: Conne
 
 def test_a_schedule_that_somebody_made_before_stays_as_it_is(connection: Connection) -> None:
     own = factories.a_definition(connection, "nightly_cleanup", job_type="mail", schedule="0 4 * * *")
+    shop.create(connection)
     past.write(connection)
     assert count(connection, "wakeboard.job_runs", f"definition_id = {own}") == 0
     assert count(connection, "wakeboard.job_definitions", f"id = {own} AND schedule = '0 4 * * *'") == 1
 
 
-def test_what_failed_in_the_past_gets_through_when_it_is_tried_again(street: Connection) -> None:
+def test_what_failed_in_the_past_gets_through_when_it_is_tried_again(opened: Connection) -> None:
     for job_type in ("charge_card", "send_invoice", "check_address", "tell_team"):
-        payload, key = street.execute(
+        payload, key = opened.execute(
             """SELECT payload, idempotency_key FROM wakeboard.job_runs
             WHERE job_type = %s AND (payload->>'order')::int %% 12 IN (2, 3, 6) ORDER BY id LIMIT 1""",
             (job_type,),
         ).fetchone() or ({}, None)
-        again = factories.a_run(street, "running", job_type=job_type, payload=payload)
+        again = factories.a_run(opened, "running", job_type=job_type, payload=payload)
         asked = Context(
             run_id=again, lease_epoch=1, worker_id="w1", job_type=job_type, payload=payload, key=key,
             timeout_seconds=30,
         )  # fmt: skip
         insistent(lambda asked=asked: JOB_TYPES[asked.job_type].function(asked))
     named = "job_type = 'render_newsletter' AND payload->'customer'->>'name' IS"
-    assert count(street, "wakeboard.job_runs", f"{named} NOT NULL AND status <> 'succeeded'") == 0
-    assert count(street, "wakeboard.job_runs", f"{named} NULL AND status = 'succeeded'") == 0
+    assert count(opened, "wakeboard.job_runs", f"{named} NOT NULL AND status <> 'succeeded'") == 0
+    assert count(opened, "wakeboard.job_runs", f"{named} NULL AND status = 'succeeded'") == 0
 
 
 def test_a_database_with_runs_of_its_own_gets_no_invented_past(database: str, connection: Connection) -> None:
@@ -204,96 +206,93 @@ def test_one_run_is_stuck_with_a_worker_that_is_gone_until_it_is_released(
     assert factories.status(connection, run_id) == "failed"
 
 
-def test_an_order_is_charged_invoiced_and_mailed_once(street: Connection, tmp_path: Path) -> None:
-    order = an_order(street, remainder=0)
-    charge = running(street, "charge_card", {"order": order, "cents": 1290}, f"charge:{order}")
+def test_an_order_is_charged_invoiced_and_mailed_once(opened: Connection, tmp_path: Path) -> None:
+    order = an_order(opened, remainder=0)
+    charge = running(opened, "charge_card", {"order": order, "cents": 1290}, f"charge:{order}")
     orders.charge_card(charge)
-    assert factories.status(street, charge.run_id) == "succeeded"
+    assert factories.status(opened, charge.run_id) == "succeeded"
     assert (
-        count(street, "wakeboard.job_runs", f"idempotency_key = 'invoice:{order}' AND status = 'queued'") == 1
+        count(opened, "wakeboard.job_runs", f"idempotency_key = 'invoice:{order}' AND status = 'queued'") == 1
     )
-    invoice = running(street, "send_invoice", {"order": order})
-    insistent(lambda: invoices.send_invoice(invoice))
-    insistent(lambda: invoices.send_invoice(invoice))
-    assert count(street, "shop.charges") == 1
-    (mail,) = inbox.mails(street)
-    assert (mail["subject"], mail["attachments"]) == (f"Your invoice {order}", [f"invoice-{order}.pdf"])
-    assert (tmp_path / "demo/invoices" / f"invoice-{order}.pdf").read_bytes().startswith(b"%PDF-1.4")
+    invoice = running(opened, "send_invoice", {"order": order})
+    insistent(lambda: orders.send_invoice(invoice))
+    insistent(lambda: orders.send_invoice(invoice))
+    assert count(opened, "shop.charges") == 1
+    (mail,) = page.mails(opened)
+    assert (mail["subject"], mail["attachments"]) == (f"Your invoice {order}", [f"invoice-{order}.txt"])
+    invoice = (tmp_path / "demo/invoices" / f"invoice-{order}.txt").read_text()
+    assert f"INVOICE {order}\n" in invoice and "1 x Board wax" in invoice and "12.90 EUR" in invoice
     assert list((tmp_path / "demo/invoices").glob("*.part")) == []
-    (shown,) = [one for one in inbox.orders(street) if one["id"] == order]
+    (shown,) = [one for one in page.orders(opened) if one["id"] == order]
     assert (shown["status"], shown["product"]) == ("INVOICED", "Board wax")
-    assert count(street, "wakeboard.job_runs", f"idempotency_key = 'team:{order}'") == 1
+    assert count(opened, "wakeboard.job_runs", f"idempotency_key = 'team:{order}'") == 1
 
 
-def test_a_mail_that_arrived_before_its_sender_died_is_found_and_not_sent_again(street: Connection) -> None:
-    order = an_order(street, remainder=0, paid=True)
-    first = running(street, "send_invoice", {"order": order})
+def test_a_mail_that_arrived_before_its_sender_died_is_found_and_not_sent_again(opened: Connection) -> None:
+    order = an_order(opened, remainder=0, paid=True)
+    first = running(opened, "send_invoice", {"order": order})
 
     def died_after_sending() -> None:
-        insistent(lambda: neighbours.send(mail))
+        insistent(lambda: clients.send(mail))
         raise Cancelled("killed")
 
-    mail = neighbours.letter("alice@example.com", "Your invoice", "…", f"invoice-{order}")
+    mail = clients.letter("alice@example.com", "Your invoice", "…", f"invoice-{order}")
     with pytest.raises(Cancelled):
         first.once("mail", died_after_sending)
-    street.execute(
+    opened.execute(
         "UPDATE wakeboard.job_runs SET lease_epoch = 3, attempts = 2 WHERE id = %s", (first.run_id,)
     )
     second = Context(
         run_id=first.run_id, attempt=2, lease_epoch=3, worker_id="w1", job_type="send_invoice",
         payload={"order": order}, timeout_seconds=30,
     )  # fmt: skip
-    insistent(lambda: invoices.send_invoice(second))
-    assert len(inbox.mails(street)) == 1
+    insistent(lambda: orders.send_invoice(second))
+    assert len(page.mails(opened)) == 1
 
 
-def test_a_declined_card_is_dead_at_once_and_its_order_says_so(street: Connection) -> None:
-    order = an_order(street, remainder=5)
-    context = running(street, "charge_card", {"order": order, "cents": 1290}, f"charge:{order}")
+def test_a_declined_card_is_dead_at_once_and_its_order_says_so(opened: Connection) -> None:
+    order = an_order(opened, remainder=5)
+    context = running(opened, "charge_card", {"order": order, "cents": 1290}, f"charge:{order}")
     with pytest.raises(Permanent, match="refused to pay") as declined:
         orders.charge_card(context)
     assert declined.value.error_code == "card_declined"
     told = "".join(traceback.format_exception(declined.value))
-    before = failed("card_declined", lives.DECLINED.format(order=7)).group("charge_card")
-    assert before == group_of("charge_card", "card_declined", str(declined.value), told)
-    assert inbox.orders(street)[0]["status"] == "DECLINED"
-    assert count(street, "wakeboard.effects") == 0
+    (before,) = [failure for failure in past.FAILURES if failure.code == "card_declined"]
+    made = group_of("charge_card", "card_declined", before.message.format(order=7), before.traceback)
+    assert made == group_of("charge_card", "card_declined", str(declined.value), told)
+    assert page.orders(opened)[0]["status"] == "DECLINED"
+    assert count(opened, "wakeboard.effects") == 0
 
 
 @pytest.mark.parametrize(
     ("code", "frame"),
     [
-        ("KeyError", "catalogue.py in _render"), ("http_503", "neighbours.py in ask"),
-        ("card_declined", "orders.py in charge_card"), ("smtp_451", "neighbours.py in send"),
-        ("smtp_unreachable", "neighbours.py in send"),
+        ("KeyError", "catalogue.py in fill"), ("http_503", "clients.py in ask"),
+        ("card_declined", "orders.py in charge_card"), ("smtp_451", "clients.py in send"),
+        ("smtp_unreachable", "clients.py in send"), ("timed_out", None), ("lease_lost", None),
     ],
 )  # fmt: skip
-def test_what_failed_in_the_past_tells_where_it_was_raised(code: str, frame: str) -> None:
-    assert own_frame(failed(code, "a message").traceback or "") == frame
-    codes = {each[2] for habit in lives.HABITS.values() for each in habit.wrong}
-    assert codes - {"timed_out"} <= {*lives.RAISED}
+def test_what_failed_in_the_past_tells_where_it_was_raised(code: str, frame: str | None) -> None:
+    for failure in past.FAILURES:
+        if failure.code == code:
+            assert own_frame(failure.traceback or "") == frame
 
 
-def failed(code: str, message: str) -> lives.Try:
-    now = datetime.now(UTC)
-    return lives.Try(now, now, now, "failed", code, message)
-
-
-def test_checkout_commits_orders_and_what_follows_together(street: Connection) -> None:
-    context = running(street, "checkout", {})
-    before = count(street, "shop.orders")
+def test_checkout_commits_orders_and_what_follows_together(opened: Connection) -> None:
+    context = running(opened, "checkout", {})
+    before = count(opened, "shop.orders")
     orders.checkout(context)
     assert context.committed
-    assert count(street, "shop.orders") == before + 2
+    assert count(opened, "shop.orders") == before + 2
     for job_type, number in (("charge_card", 2), ("check_address", 2), ("resize_photo", 12)):
-        assert count(street, "wakeboard.job_runs", f"job_type = '{job_type}' AND status = 'queued'") == number
+        assert count(opened, "wakeboard.job_runs", f"job_type = '{job_type}' AND status = 'queued'") == number
 
 
-def test_an_outage_of_the_stock_service_comes_soon_and_ends(street: Connection) -> None:
+def test_an_outage_of_the_stock_service_comes_soon_and_ends(opened: Connection) -> None:
     assert [is_outage(seconds) for seconds in (0, 59, 60, 149, 150, 359, 420)] == [
         False, False, True, True, False, False, True,
     ]  # fmt: skip
-    assert neighbours.ask("/stock/wax")["sku"] == "wax"
+    assert clients.ask("/stock/wax")["sku"] == "wax"
 
 
 def test_a_report_has_one_key_whether_signing_up_the_schedule_or_a_click_asks_for_it(
@@ -333,14 +332,14 @@ def test_the_nightly_clean_up_removes_what_is_old_and_nothing_else(
 
 def test_the_buttons_of_the_demo_page_enqueue_and_are_audited(database: str, connection: Connection) -> None:
     demo.prepare(database)
-    assert inbox.is_open(connection)
-    placed = inbox.place_order(connection, OPERATOR, "try it")
+    assert page.is_open(connection)
+    placed = page.place_order(connection, OPERATOR, "try it")
     assert (placed.result, factories.row(connection, int(placed.id))["job_type"]) == ("done", "check_address")
-    signed = inbox.sign_up(connection, OPERATOR)
+    signed = page.sign_up(connection, OPERATOR)
     assert factories.row(connection, int(signed.id))["run_at"] > datetime.now(UTC)
-    exported = inbox.export_report(connection, OPERATOR)
-    assert inbox.export_report(connection, OPERATOR).id == exported.id
-    assert inbox.mail_report(connection, OPERATOR).ok
+    exported = page.export_report(connection, OPERATOR)
+    assert page.export_report(connection, OPERATOR).id == exported.id
+    assert page.mail_report(connection, OPERATOR).ok
     assert count(connection, "wakeboard.audit_log", "actor = 'olga' AND action = 'run.enqueue'") == 5
     assert count(connection, "wakeboard.audit_log", "reason = 'try it'") == 1
 
@@ -348,31 +347,27 @@ def test_the_buttons_of_the_demo_page_enqueue_and_are_audited(database: str, con
 def test_who_may_only_look_cannot_press_the_demos_buttons(database: str, connection: Connection) -> None:
     demo.prepare(database)
     before = count(connection, "wakeboard.job_runs"), count(connection, "shop.orders")
-    for button in (inbox.place_order, inbox.sign_up, inbox.export_report, inbox.mail_report):
+    for button in (page.place_order, page.sign_up, page.export_report, page.mail_report):
         assert button(connection, VIEWER).result == "denied"
     assert (count(connection, "wakeboard.job_runs"), count(connection, "shop.orders")) == before
 
 
 def test_a_database_without_the_shop_says_so(connection: Connection) -> None:
-    assert not inbox.is_open(connection)
+    assert not page.is_open(connection)
 
 
-def test_the_mailbox_keeps_what_it_is_sent_and_refuses_what_it_cannot_keep(street: Connection) -> None:
-    with smtplib.SMTP("127.0.0.1", shop.port_of(street, "smtp") or 0, timeout=10) as client:
-        assert client.docmd("DATA")[0] == 503
-        assert client.docmd("RCPT", "TO:<a@example.com>")[0] == 503
-        assert client.docmd("MAIL", "nonsense")[0] == 501
-        assert client.docmd("BREW", "coffee")[0] == 502
+def test_the_mailbox_keeps_what_it_is_sent_and_refuses_what_it_cannot_keep(opened: Connection) -> None:
+    with smtplib.SMTP("127.0.0.1", shop.port_of(opened, "smtp") or 0, timeout=10) as client:
         text = "Subject: dots\r\nMessage-ID: <1@example.com>\r\n\r\n.\r\n..two\r\nend \u00fc\x00"
         insistent_mail(client, text.encode())
-        with pytest.raises(smtplib.SMTPDataError) as refused:
+        with pytest.raises(smtplib.SMTPSenderRefused) as refused:
             client.sendmail(
                 "a@example.com",
                 ["b@example.com"],
                 b"Subject: x\r\n\r\n" + (b"y" * 70 + b"\r\n") * (LARGEST_BYTES // 70),
             )
         assert refused.value.smtp_code == 552
-    (mail,) = inbox.mails(street)
+    (mail,) = page.mails(opened)
     assert (mail["subject"], mail["recipients"]) == ("dots", ["b@example.com"])
     assert mail["body"].startswith(".\n..two\nend")
 
@@ -403,21 +398,28 @@ def test_whatever_is_wrong_with_a_message_it_is_a_mail(content: bytes) -> None:
     assert "\x00" not in mail.subject + mail.body
 
 
-def test_an_invoice_is_a_pdf_whose_table_points_at_its_objects() -> None:
-    document = one_page(["Invoice (1)", "back\\slash", "Zoë €", *["line"] * 60])
-    start = int(document.rsplit(b"startxref\n", 1)[1].split(b"\n")[0])
-    entries = document[start:].split(b"\n")[3:9]
-    for number, entry in enumerate(entries, 1):
-        assert document[int(entry[:10]) :].startswith(b"%d 0 obj" % number)
-    assert b"(Invoice \\(1\\)) Tj" in document
-    assert document.endswith(b"%%EOF\n")
+@pytest.mark.parametrize("verb", [("up", "--demo"), ("rehearse",)])
+def test_without_its_mail_server_a_command_says_what_to_install(
+    verb: tuple[str, ...], tmp_path: Path
+) -> None:
+    without = "import sys; sys.modules['aiosmtpd'] = None; from wakeboard.__main__ import main; main()"
+    told = subprocess.run(
+        [sys.executable, "-c", without, *verb],
+        env=os.environ | {"WAKEBOARD_DATA_DIR": str(tmp_path / "empty")},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert told.returncode == 1
+    assert "pip install 'wakeboard[demo]'" in told.stderr
+    assert not (tmp_path / "empty").exists()
 
 
 def test_the_shop_mails_to_its_own_loopback_mailbox_only(connection: Connection) -> None:
-    assert neighbours.LOOPBACK == "127.0.0.1"
+    assert clients.LOOPBACK == "127.0.0.1"
     shop.create(connection)
     with pytest.raises(Permanent, match="wakeboard up --demo"):
-        neighbours.send(neighbours.letter("alice@example.com", "s", "t", "m"))
+        clients.send(clients.letter("alice@example.com", "s", "t", "m"))
 
 
 def test_the_shop_costs_no_import_of_sqlalchemy_until_a_handler_needs_it() -> None:

@@ -35,29 +35,29 @@ BUTTONS = {
 }
 
 
-def inbox() -> ModuleType:
-    """Return the shop's own room of questions and buttons."""
-    from wakeboard.demo import inbox as room
+def shop() -> ModuleType:
+    """Return the shop's own questions and buttons."""
+    from wakeboard.demo import page
 
-    return room
+    return page
 
 
 def _must_be_open() -> None:
     params.from_request()
-    if not inbox().is_open(reading()):
+    if not shop().is_open(reading()):
         abort(404, "This database has no example shop. Start one: wakeboard up --demo.")
 
 
 def find_orders() -> dict[str, Any]:
     """Return the newest orders, each with the run that is at work on it."""
     _must_be_open()
-    return {"orders": inbox().orders(reading(), MOST)}
+    return {"orders": shop().orders(reading(), MOST)}
 
 
 def find_mails() -> dict[str, Any]:
     """Return the newest mails, and how many of them the shop's customers have got twice."""
     _must_be_open()
-    mails = inbox().mails(reading(), MOST)
+    mails = shop().mails(reading(), MOST)
     names = [mail["message_id"] for mail in mails if mail["message_id"]]
     return {"mails": mails, "twice": len(names) - len(set(names))}
 
@@ -84,10 +84,10 @@ add_page(
 
 
 def _press(connection: psycopg.Connection[Any], actor: Actor, reason: str | None, button: str) -> Answer:
-    room = inbox()
-    if not room.is_open(connection):
+    page = shop()
+    if not page.is_open(connection):
         abort(404, "This database has no example shop. Start one: wakeboard up --demo.")
-    answer: Answer = getattr(room, BUTTONS[button][2])(connection, actor, reason)
+    answer: Answer = getattr(page, BUTTONS[button][2])(connection, actor, reason)
     return answer
 
 

@@ -6,7 +6,7 @@ import time
 from typing import Any
 from urllib.parse import quote
 
-from wakeboard.demo.neighbours import ask
+from wakeboard.demo.clients import ask
 from wakeboard.demo.shop import PRODUCTS, folder, write_aside
 from wakeboard.handlers.context import Context
 from wakeboard.handlers.registry import job
@@ -68,8 +68,9 @@ def _thumbnail(number: int) -> bytes:
 def render_newsletter(context: Context) -> dict[str, int]:
     """Fill a template. Customers without a name make it fail with a traceback, as real bugs do."""
     context.log.info("Rendering for %s", context.payload)
-    return {"characters": len(_render("Hello {name}, new boards are in.", context.payload["customer"]))}
+    return {"characters": len(fill("Hello {name}, new boards are in.", context.payload["customer"]))}
 
 
-def _render(template: str, fields: dict[str, Any]) -> str:
+def fill(template: str, fields: dict[str, Any]) -> str:
+    """Return a template with its fields. Raises KeyError."""
     return template.format_map(fields)

@@ -1,4 +1,4 @@
-"""``rehearse``: the drill before a release, and its table."""
+"""``rehearse``: tries a release before it is one, and prints a table."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from wakeboard.demo.rehearsal.findings import Finding, Report
 
 @click.command(cls=Verb, settings=())
 @click.option(
-    "--without-effects", is_flag=True, help="Do not use the effects ledger: the drill must fail then."
+    "--without-effects", is_flag=True, help="Do not use the effects ledger: the rehearsal must fail then."
 )
 def rehearse(without_effects: bool) -> int:
     """Rehearse the worst day: 100 receipts by real mail, 20 refused at first, a worker stopped, one killed.

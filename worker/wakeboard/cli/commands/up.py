@@ -28,7 +28,7 @@ from wakeboard.cli.commands import accounts
 from wakeboard.cli.commands.serving import EVERY_SETTING, require_folder
 from wakeboard.cli.flags import Verb, settings
 from wakeboard.cli.printing import answer, tell
-from wakeboard.cli.refusals import Wrong
+from wakeboard.cli.refusals import Failed, Wrong
 from wakeboard.config import certificates, log, stop_signals
 from wakeboard.config.settings import Settings
 from wakeboard.config.working_directory import place
@@ -57,7 +57,19 @@ def up(port: int | None, demo: bool) -> int:
     chosen = settings(bind=bind, app="wakeboard.demo" if demo else None)
     certificates.check(chosen)
     run_as.check(chosen)
+    if demo:
+        _require_mail_server()
     return run(chosen, demo)
+
+
+def _require_mail_server() -> None:
+    """Refuse the example shop before anything is started when its mail server is not installed."""
+    from wakeboard.demo.mail_server import MailServerMissing, require_mail_server
+
+    try:
+        require_mail_server()
+    except MailServerMissing as missing:
+        raise Failed(str(missing)) from None
 
 
 class StopRequests:

@@ -1,6 +1,6 @@
 """The rehearsal: a hundred receipts by real workers, real mail and real signals, on a database of its own.
 
-``drill`` is the order of its steps; the others are what it stands on. Reads no settings, and so never reaches
+``scenario`` holds the steps in their order. Reads no settings, and so never reaches
 the configured database; whatever it starts or writes is gone when it returns.
 """
 

@@ -1,6 +1,6 @@
-"""The ground a rehearsal stands on: a temporary folder, and in it an embedded PostgreSQL of its own.
+"""The sandbox of a rehearsal: a temporary folder, and in it an embedded PostgreSQL of its own.
 
-The folder's lock tells a living rehearsal from one that was killed, whose ground the next one clears.
+The folder's lock tells a living rehearsal from a killed one, whose folder the next rehearsal clears.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from wakeboard.database import embedded
-from wakeboard.demo.rehearsal import process_scan
+from wakeboard.demo.rehearsal.workers import end, servers_of, workers_of
 
 NAME = "wakeboard-rehearsal-"
 UNFINISHED = "wakeboard-making-rehearsal-"
@@ -28,7 +28,7 @@ LONGEST_PLACE = 40
 
 
 @dataclass(frozen=True, slots=True)
-class Ground:
+class Sandbox:
     """The folder of one rehearsal."""
 
     folder: Path
@@ -47,37 +47,37 @@ class Ground:
 
     def clear(self) -> None:
         """End what still runs here, the database last, and remove the folder."""
-        process_scan.end(process_scan.workers_of(self.folder), signal.SIGKILL)
+        end(workers_of(self.folder), signal.SIGKILL)
         with suppress(embedded.EmbeddedError):
             embedded.stop(self.data_dir, only_if_unused=False)
-        if left := process_scan.servers_of(self.folder):
-            process_scan.end(left, signal.SIGQUIT)
+        if left := servers_of(self.folder):
+            end(left, signal.SIGQUIT)
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def left(self) -> list[str]:
         """Return what clear() could not remove, in words."""
-        servers = ["the database server"] if process_scan.servers_of(self.folder) else []
+        servers = ["the database server"] if servers_of(self.folder) else []
         return servers + ([f"files in {self.folder}"] if self.folder.exists() else [])
 
 
 @contextmanager
-def ground() -> Iterator[Ground]:
-    """Give a new ground, and clear it afterwards whatever happened."""
+def new_sandbox() -> Iterator[Sandbox]:
+    """Give a new sandbox, and clear it afterwards whatever happened."""
     made = Path(tempfile.mkdtemp(prefix=UNFINISHED, dir=place()))
     # As root the database's own OS user must be able to pass.
     made.chmod(0o711 if os.geteuid() == 0 else 0o700)
     with _locked(made / "lock") as is_ours:
         assert is_ours
         # Nobody looks at it under its first name, so nobody can take the lock before us.
-        here = Ground(made.rename(made.with_name(NAME + made.name.removeprefix(UNFINISHED))))
+        sandbox = Sandbox(made.rename(made.with_name(NAME + made.name.removeprefix(UNFINISHED))))
         try:
-            yield here
+            yield sandbox
         finally:
-            here.clear()
+            sandbox.clear()
 
 
 def clear_abandoned(tell: Callable[[str], None]) -> None:
-    """Clear the grounds of this user's rehearsals that were killed."""
+    """Clear the sandboxes of this user's rehearsals that were killed."""
     for folder in sorted(Path(place()).glob(f"{NAME}*")):
         with suppress(OSError):
             found = folder.lstat()
@@ -86,7 +86,7 @@ def clear_abandoned(tell: Callable[[str], None]) -> None:
             with _locked(folder / "lock") as is_abandoned:
                 if is_abandoned:
                     tell("Removing what a killed rehearsal had left.")
-                    Ground(folder).clear()
+                    Sandbox(folder).clear()
 
 
 def place() -> str:

@@ -15,12 +15,13 @@ from wakeboard.core.states import ENDED, sql_list
 from wakeboard.database import db
 from wakeboard.database.audit import terminal_actor
 from wakeboard.database.embedded.errors import EmbeddedError
+from wakeboard.demo.mail_server import LOOPBACK, MailServer, MailServerMissing
 from wakeboard.demo.rehearsal import receipts
 from wakeboard.demo.rehearsal.findings import Attempt, Evidence, Report, Stopped, findings
-from wakeboard.demo.rehearsal.mailserver import Mailbox, MailServer
-from wakeboard.demo.rehearsal.sandbox import Ground, clear_abandoned, ground
-from wakeboard.demo.rehearsal.waiting import Patience, RehearsalError
-from wakeboard.demo.rehearsal.workers import KILL_SECONDS, SLOTS, Crew, Member
+from wakeboard.demo.rehearsal.mailbox import Mailbox
+from wakeboard.demo.rehearsal.sandbox import Sandbox, clear_abandoned, new_sandbox
+from wakeboard.demo.rehearsal.waiting import RehearsalError, Waiting
+from wakeboard.demo.rehearsal.workers import KILL_SECONDS, SLOTS, Worker, Workers
 from wakeboard.queue import NewRun, cancel, enqueue_many
 
 RECEIPTS = 100
@@ -59,67 +60,80 @@ def rehearse(tell: Callable[[str], None], *, with_effects: bool = True) -> Repor
     def say(sentence: str) -> None:
         tell(f"{time.monotonic() - began:5.1f} s  {sentence}")
 
-    patience = Patience()
-    with patience.interruptible():
-        taken, left = _carry_out(say, with_effects, patience)
+    waiting = Waiting()
+    with waiting.interruptible():
+        taken, left = _carry_out(say, with_effects, waiting)
     evidence = Evidence(**taken, left=left)
     return Report(findings(evidence, with_effects=with_effects), time.monotonic() - began, with_effects)
 
 
 def _carry_out(
-    say: Callable[[str], None], with_effects: bool, patience: Patience
+    say: Callable[[str], None], with_effects: bool, waiting: Waiting
 ) -> tuple[dict[str, Any], list[str]]:
     """Return what was measured, and what was left after everything had been put away."""
     with ExitStack() as stack:
         clear_abandoned(say)
-        here = stack.enter_context(ground())
-        mailbox = Mailbox(here.inbox, {_address(number) for number in _refused()})
-        server = MailServer(mailbox)
+        sandbox = stack.enter_context(new_sandbox())
+        mailbox = Mailbox(sandbox.inbox, {_address(number) for number in _refused()})
+        server = _mail_server(mailbox)
         stack.callback(server.stop)
-        server.start()
+        # Held answers are given first: a thread that waits outlives the server.
+        stack.callback(mailbox.answer)
         say(f"A mail server of its own listens on port {server.port}.")
-        url = _database(here, patience)
+        url = _database(sandbox, waiting)
         say("A database of its own is ready, on an embedded server in a temporary folder.")
-        surroundings = _surroundings(here, server, with_effects)
+        surroundings = _surroundings(sandbox, server, with_effects)
         connection = stack.enter_context(db.connect(url, name="wakeboard rehearsal"))
-        drill = Drill(Crew.of(here.folder, url, surroundings), mailbox, connection, patience, say)
+        scenario = Scenario(Workers.of(sandbox.folder, url, surroundings), mailbox, connection, waiting, say)
         try:
-            taken, left = drill.measured()
+            taken, left = scenario.measured()
         except RehearsalError as stuck:
-            raise RehearsalError(f"{stuck} What it printed last:\n{drill.crew.last_words()}") from None
-    return taken, left + server.left() + here.left()
+            raise RehearsalError(f"{stuck} What it printed last:\n{scenario.workers.last_words()}") from None
+    return taken, left + (["the mail server"] if server.is_listening() else []) + sandbox.left()
 
 
-def _database(here: Ground, patience: Patience) -> str:
+def _mail_server(mailbox: Mailbox) -> MailServer:
+    """Return a listening server. Raises RehearsalError."""
+    try:
+        server = MailServer(mailbox.keep)
+        server.start()
+    except MailServerMissing as missing:
+        raise RehearsalError(str(missing)) from None
+    except OSError as failed:
+        raise RehearsalError(f"The mail server could not listen on {LOOPBACK}: {failed}") from failed
+    return server
+
+
+def _database(sandbox: Sandbox, waiting: Waiting) -> str:
     """Return the URL of a migrated database. Raises EmbeddedError, or KeyboardInterrupt."""
     try:
-        url = here.start_database()
+        url = sandbox.start_database()
     except EmbeddedError as failed:
         # In a terminal Ctrl-C ends initdb too, which looks like a failure.
-        patience.check()
-        own = f"(A rehearsal makes its folder in {here.folder.parent}, whatever WAKEBOARD_DATA_DIR says.)"
+        waiting.check()
+        own = f"(A rehearsal makes its folder in {sandbox.folder.parent}, whatever WAKEBOARD_DATA_DIR says.)"
         raise EmbeddedError(f"{failed} {own}") from failed
-    patience.check()
+    waiting.check()
     db.migrate(url)
     return url
 
 
-def _surroundings(here: Ground, server: MailServer, with_effects: bool) -> dict[str, str]:
+def _surroundings(sandbox: Sandbox, server: MailServer, with_effects: bool) -> dict[str, str]:
     return {
         receipts.PORT: str(server.port),
-        receipts.INBOX: str(here.inbox),
+        receipts.INBOX: str(sandbox.inbox),
         receipts.EFFECTS: "on" if with_effects else "off",
     }
 
 
 @dataclass
-class Drill:
+class Scenario:
     """One rehearsal under way."""
 
-    crew: Crew
+    workers: Workers
     mailbox: Mailbox
     connection: psycopg.Connection[Any]
-    patience: Patience
+    waiting: Waiting
     say: Callable[[str], None]
 
     def measured(self) -> tuple[dict[str, Any], list[str]]:
@@ -127,13 +141,13 @@ class Drill:
         taken: dict[str, Any] = {"refused_runs": self.enqueue()}
         taken |= self.stop_midway()
         taken |= self.kill_midway()
-        last = self.crew.start()
+        last = self.workers.start()
         asked_at, ids = self.cancel_work()
         self.say("Waiting for the lost runs: they are taken over once their leases have ended.")
-        self.patience.sees(lambda: not self._number(_OPEN), END_SECONDS)
+        self.waiting.sees(lambda: not self._number(_OPEN), END_SECONDS)
         self.say("Every run has ended." if not self._number(_OPEN) else "Some runs do not end.")
         last.terminate()
-        last.exit_code(self.patience)
+        last.exit_code(self.waiting)
         taken |= {"cancelled": self.stopped(asked_at, ids), "cancel_seconds": CANCEL_SECONDS}
         return taken | self.records(), self.left()
 
@@ -158,11 +172,11 @@ class Drill:
         """Stop a worker with SIGTERM while its mails are on the wire; they may end."""
         worker, name = self._work_until(STOP_AFTER)
         worker.terminate()
-        self.patience.until(
+        self.waiting.until(
             "the worker says it is stopping", lambda: self._row(_IS_STOPPING, name), STEP_SECONDS
         )
         self.mailbox.answer()
-        code = worker.exit_code(self.patience)
+        code = worker.exit_code(self.waiting)
         self.say(f"SIGTERM after {STOP_AFTER} mails, {SLOTS} more under way: the worker ended with {code}.")
         return {"stopped_worker": name, "stopped_code": code}
 
@@ -172,16 +186,18 @@ class Drill:
         unanswered = self.mailbox.held
         worker.kill()
         # Its children must not live to hear that their mails were accepted.
-        self.patience.until("a killed worker's children end", lambda: not self.crew.family(), STEP_SECONDS)
+        self.waiting.until(
+            "a killed worker's children end", lambda: not self.workers.processes(), STEP_SECONDS
+        )
         claims = self._number(_CLAIMS, name)
         self.mailbox.answer()
         self.say(f"SIGKILL after {KILL_AFTER} mails, {unanswered} more accepted but not recorded.")
         return {"killed_worker": name, "lost_claims": claims, "unanswered": unanswered}
 
-    def _work_until(self, accepted: int) -> tuple[Member, str]:
+    def _work_until(self, accepted: int) -> tuple[Worker, str]:
         """Start a worker and return it, with its id, when each slot's mail is accepted and unanswered."""
         self.mailbox.hold_after(accepted)
-        worker = self.crew.start()
+        worker = self.workers.start()
 
         def is_under_way() -> str:
             worker.require_alive()
@@ -189,7 +205,7 @@ class Drill:
             is_so = row and self.mailbox.held == SLOTS == self._number(_CLAIMS, row[0])
             return str(row[0]) if row and is_so else ""
 
-        name = self.patience.until(
+        name = self.waiting.until(
             f"{accepted} mails are accepted and {SLOTS} wait", is_under_way, STEP_SECONDS
         )
         return worker, name
@@ -204,13 +220,13 @@ class Drill:
             for how, job_type in LONG_RUNS.items()
         ]
         ids = dict(zip(LONG_RUNS, enqueue_many(self.connection, runs), strict=True))
-        self.patience.until(
+        self.waiting.until(
             "the long runs are at work", lambda: all(self._sign(how).exists() for how in ids), STEP_SECONDS
         )
         asked_at = time.time()
         for run_id in ids.values():
             cancel(self.connection, run_id, terminal_actor(), "the rehearsal")
-        self.patience.sees(
+        self.waiting.sees(
             lambda: all(self._status(run_id) == "cancelled" for run_id in ids.values()), STEP_SECONDS
         )
         self.say("Two long runs were cancelled, one of which hears nothing.")
@@ -225,7 +241,7 @@ class Drill:
 
     def _sign(self, how: str) -> Path:
         """Return the file that the long run touches while it works."""
-        return self.crew.folder / how
+        return self.workers.folder / how
 
     def records(self) -> dict[str, Any]:
         """Return what the tables and the mailbox say of the receipts."""
@@ -238,8 +254,8 @@ class Drill:
     def left(self) -> list[str]:
         """Return what still runs when every worker has been told to end, in words."""
         runs = self._number(_OPEN)
-        self.patience.sees(lambda: not self.crew.family(), LINGER_SECONDS)
-        processes = len(self.crew.family())
+        self.waiting.sees(lambda: not self.workers.processes(), LINGER_SECONDS)
+        processes = len(self.workers.processes())
         return [f"{count} {what}" for count, what in ((runs, "runs"), (processes, "processes")) if count]
 
     def _status(self, run_id: int) -> str:

@@ -21,8 +21,8 @@ class RehearsalError(Exception):
     """The rehearsal could not be carried to its end; ``str()`` is a sentence that says where it stuck."""
 
 
-class Patience:
-    """Whoever waits, until somebody interrupts."""
+class Waiting:
+    """Waits for conditions, until somebody interrupts."""
 
     def __init__(self) -> None:
         self._is_interrupted = False

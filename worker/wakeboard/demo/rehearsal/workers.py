@@ -7,14 +7,14 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
 
 from wakeboard.core.process.process_tree import die_with_parent
-from wakeboard.demo.rehearsal import process_scan
-from wakeboard.demo.rehearsal.waiting import Patience, RehearsalError
+from wakeboard.demo.rehearsal.waiting import RehearsalError, Waiting, comes_true
 
 SLOTS = 4
 LAST_LINES = 5
@@ -31,10 +31,12 @@ SETTINGS = {
 }
 # What would steer our workers, or libpq in them, and was meant for others.
 FOREIGN = ("WAKEBOARD_", "PG")
+# Each of our workers, and so each of its children, is started with this variable: so the system tells ours.
+MARK = "WAKEBOARD_DATA_DIR"
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class Worker:
     """One worker process; ``log`` is the file with its output."""
 
     process: subprocess.Popen[bytes]
@@ -49,9 +51,9 @@ class Member:
         """Ask it to stop, as a deploy does."""
         self.process.send_signal(signal.SIGTERM)
 
-    def exit_code(self, patience: Patience) -> int | None:
+    def exit_code(self, waiting: Waiting) -> int | None:
         """Return its exit code (negative: a signal), None when it does not end in time."""
-        patience.sees(lambda: self.process.poll() is not None, SHUTDOWN_SECONDS + 5)
+        waiting.sees(lambda: self.process.poll() is not None, SHUTDOWN_SECONDS + 5)
         return self.process.returncode
 
     def kill(self) -> None:
@@ -61,23 +63,23 @@ class Member:
 
 
 @dataclass
-class Crew:
+class Workers:
     """All workers of one rehearsal, one after the other."""
 
     folder: Path
     environment: dict[str, str]
-    members: list[Member] = field(default_factory=list)
+    started: list[Worker] = field(default_factory=list)
 
     @classmethod
-    def of(cls, folder: Path, url: str, more: dict[str, str]) -> Crew:
-        """Return a crew that works on the database at ``url``; ``more`` is for its handlers."""
+    def of(cls, folder: Path, url: str, more: dict[str, str]) -> Workers:
+        """Return workers that work on the database at ``url``; ``more`` is for their handlers."""
         given = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
-        ours = {"WAKEBOARD_DATABASE_URL": url, process_scan.MARK: str(folder)}
+        ours = {"WAKEBOARD_DATABASE_URL": url, MARK: str(folder)}
         return cls(folder, given | SETTINGS | ours | more)
 
-    def start(self) -> Member:
+    def start(self) -> Worker:
         """Start another worker, in a group of its own so that a Ctrl-C in the terminal reaches us alone."""
-        log, us = self.folder / f"worker-{len(self.members) + 1}.log", os.getpid()
+        log, us = self.folder / f"worker-{len(self.started) + 1}.log", os.getpid()
         with log.open("wb") as output:
             process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "wakeboard", "worker"],
@@ -89,16 +91,60 @@ class Crew:
                 start_new_session=True,
                 preexec_fn=lambda: die_with_parent(us, signal.SIGTERM),
             )
-        self.members.append(Member(process, log))
-        return self.members[-1]
+        self.started.append(Worker(process, log))
+        return self.started[-1]
 
-    def family(self) -> list[psutil.Process]:
+    def processes(self) -> list[psutil.Process]:
         """Return every living process of every worker."""
-        return process_scan.workers_of(self.folder)
+        return workers_of(self.folder)
 
     def last_words(self) -> str:
         """Return the last lines that the latest worker printed."""
-        if not self.members:
+        if not self.started:
             return "(no worker was started)"
-        lines = self.members[-1].log.read_text(errors="replace").strip().splitlines()
+        lines = self.started[-1].log.read_text(errors="replace").strip().splitlines()
         return "\n".join(lines[-LAST_LINES:])
+
+
+def workers_of(folder: Path) -> list[psutil.Process]:
+    """Return the living processes that were started as workers of the rehearsal in ``folder``."""
+    return [each for each in _others() if _environment(each).get(MARK) == str(folder)]
+
+
+def servers_of(folder: Path) -> list[psutil.Process]:
+    """Return the living database servers whose data is inside ``folder``."""
+    return [each for each in _others() if any(word.startswith(f"{folder}/") for word in _words(each))]
+
+
+def end(processes: list[psutil.Process], by: signal.Signals, seconds: float = 10) -> bool:
+    """Send ``by`` to ``processes`` and tell whether they are gone within ``seconds``."""
+    for each in processes:
+        with suppress(psutil.Error):
+            each.send_signal(by)
+    return comes_true(lambda: not any(_lives(each) for each in processes), seconds)
+
+
+def _others() -> list[psutil.Process]:
+    return [each for each in psutil.process_iter() if each.pid != os.getpid() and _lives(each)]
+
+
+def _lives(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return False
+
+
+def _environment(process: psutil.Process) -> dict[str, str]:
+    try:
+        return process.environ()
+    except (psutil.Error, OSError):
+        return {}
+
+
+def _words(process: psutil.Process) -> list[str]:
+    try:
+        words = process.cmdline()
+    except (psutil.Error, OSError):
+        return []
+    return words if words and Path(words[0]).name == "postgres" else []

@@ -1,4 +1,4 @@
-"""How the shop's handlers reach the street: mail and HTTP, on this machine's loopback and nowhere else."""
+"""How the shop's handlers send mail and ask its providers: on loopback alone."""
 
 from __future__ import annotations
 
