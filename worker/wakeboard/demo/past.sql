@@ -30,7 +30,7 @@ END * interval '1 second'
 FROM generate_series(1, 10) AS attempt;
 
 INSERT INTO shop.orders (customer_id, sku, cents, status, charge, placed_at, paid_at)
-SELECT c.id, p.sku, p.cents, 'PAID', 'past-' || number, placed_at, placed_at
+SELECT c.id, p.sku, p.cents, 'INVOICED', 'past-' || number, placed_at, placed_at
 FROM generate_series(0, 899) AS number
 CROSS JOIN LATERAL (SELECT now() - interval '7 days' * (1 - number / 900.0) AS placed_at) AS placed
 JOIN (
