@@ -39,7 +39,7 @@ from benchmarks.latency import tell as tell_times
 from benchmarks.latency import worker
 from benchmarks.neighbours import PGQUEUER, ask, program
 from benchmarks.typed import Moments
-from tests.processes import wait_until
+from tests.support.processes import wait_until
 from wakeboard import enqueue
 
 TYPES, SLOTS = 20, typed.SLOTS

@@ -48,7 +48,7 @@ from psycopg import sql
 
 from benchmarks import bench, pasts
 from benchmarks.pages import Browser, NoPage, Times, dashboard, p95
-from tests.processes import free_port, wait_until
+from tests.support.processes import free_port, wait_until
 from wakeboard.database import embedded
 from wakeboard.database.db import migrate
 

@@ -30,8 +30,8 @@ from time import perf_counter
 import psycopg
 
 from benchmarks import bench, grown, rest
-from tests.dashboard.everything import Filling, addresses, is_page
-from tests.processes import free_port, wait_until
+from tests.support.every_page import Filling, addresses, is_page
+from tests.support.processes import free_port, wait_until
 from wakeboard.accounts import users
 from wakeboard.config.settings import Settings
 from wakeboard.core.states import Role

@@ -20,7 +20,7 @@ from pathlib import Path
 from time import perf_counter, sleep
 
 from benchmarks import asked, bench
-from tests.processes import free_port, wait_until
+from tests.support.processes import free_port, wait_until
 from wakeboard.accounts.sessions import open_session
 from wakeboard.accounts.users import install_id
 from wakeboard.core.states import Role

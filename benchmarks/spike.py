@@ -28,7 +28,7 @@ import psycopg
 from benchmarks import bench, throughput
 from benchmarks import raw as statements
 from benchmarks.latency import worker
-from tests.processes import free_port, wait_until
+from tests.support.processes import free_port, wait_until
 from wakeboard.accounts import users
 from wakeboard.core.states import Role
 

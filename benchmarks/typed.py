@@ -12,7 +12,7 @@ from typing import NamedTuple
 import psycopg
 
 from benchmarks.spike import drained
-from tests.processes import wait_until
+from tests.support.processes import wait_until
 
 # As many runs at once as a worker of ours has by itself.
 SLOTS = max(2, os.cpu_count() or 2)

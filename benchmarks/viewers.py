@@ -21,7 +21,7 @@ from time import monotonic, sleep
 
 from benchmarks import asked, bench, rest
 from benchmarks.viewing import Viewer, all_watch
-from tests.processes import free_port, wait_until
+from tests.support.processes import free_port, wait_until
 from wakeboard.accounts.sessions import open_session
 from wakeboard.accounts.users import install_id
 from wakeboard.core.states import Role

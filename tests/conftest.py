@@ -16,8 +16,8 @@ import hypothesis
 import psycopg
 import pytest
 
-from tests import order
 from tests.servers import Server, running_server
+from tests.support import file_order
 from wakeboard.config import log
 from wakeboard.database import db
 
@@ -50,7 +50,7 @@ _shared: list[Server] = []
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin the files in our own order."""
-    place = {file: n for n, file in enumerate(order.of(dict.fromkeys(item.path for item in items)))}
+    place = {file: n for n, file in enumerate(file_order.of(dict.fromkeys(item.path for item in items)))}
     items.sort(key=lambda item: place[item.path])
 
 

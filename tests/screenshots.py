@@ -21,10 +21,10 @@ from PIL import Image
 from playwright.sync_api import Browser, BrowserContext, FloatRect, Page, sync_playwright
 
 from tests.browser.conftest import CHROMIUM, QUIET
-from tests.browser.places import profile
 from tests.conftest import Connection
-from tests.endtoend.demo_house import Demo, empty_home, environment, running_demo
-from tests.processes import ROOT, wait_until
+from tests.support.browsers import profile
+from tests.support.demo import Demo, empty_home, environment, running_demo
+from tests.support.processes import ROOT, wait_until
 from wakeboard.database import db
 
 FOLDER = ROOT / "docs" / "screenshots"

@@ -16,8 +16,8 @@ from pathlib import Path
 import psycopg
 from psycopg.conninfo import make_conninfo
 
-from tests.processes import wait_until
 from tests.servers import Server, make_folder, with_database
+from tests.support.processes import wait_until
 from wakeboard.database import embedded
 from wakeboard.database.embedded import binaries, cluster
 from wakeboard.database.embedded.places import DATABASE, PORT, ROLE, SUPERUSER, Places

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Connection
-from tests.processes import free_port, wait_until, wakeboard
+from tests.support.processes import free_port, wait_until, wakeboard
 from tests.test_wheel import AWAY, answers, fetch, installed, run, wheel
 
 __all__ = ["installed", "wheel"]

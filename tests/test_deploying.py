@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.processes import ROOT
+from tests.support.processes import ROOT
 from wakeboard.config.settings import Settings
 from wakeboard.database.embedded.server import STOP_SECONDS
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import wakeboard
-from tests.processes import ROOT
+from tests.support.processes import ROOT
 from wakeboard.config.settings import SETTINGS
 
 PAGE = ROOT / "docs" / "reference.md"

@@ -6,8 +6,8 @@ import re
 
 from PIL import Image
 
-from tests.processes import ROOT
 from tests.screenshots import FOLDER, MOST_BYTES, SHOTS
+from tests.support.processes import ROOT
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 SHOWN = re.compile(r"(?:\]\(|src(?:set)?=\")((?:docs/)?screenshots/[^)\"]+)")

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.processes import ROOT, free_port, surroundings, wait_until, wakeboard
+from tests.support.processes import ROOT, free_port, surroundings, wait_until, wakeboard
 
 # Each with the folder that it is below.
 PACKAGES = (

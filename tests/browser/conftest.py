@@ -11,8 +11,8 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
-from tests.browser.places import Dashboard, listen, profile, serving
 from tests.conftest import Connection
+from tests.support.browsers import Dashboard, listen, profile, serving
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 # With RenderDocument, Chromium answers a close that meets a navigation's commit, and closes nothing: whoever

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from tests.browser.places import Dashboard, profile
 from tests.conftest import Connection
-from tests.factories import a_run, rows
-from tests.receivers import Mailbox, Receiver, mailbox, receiver
+from tests.support.browsers import Dashboard, profile
+from tests.support.factories import a_run, rows
+from tests.support.receivers import Mailbox, Receiver, mailbox, receiver
 from wakeboard.alerts.watch import Watch
 from wakeboard.config.settings import Settings
 

@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import Page, Route, expect
 
 from tests.conftest import Connection
-from tests.factories import insert
+from tests.support.factories import insert
 
 pytestmark = pytest.mark.browser
 # A navigation on a machine that has other work.

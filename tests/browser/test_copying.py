@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import BrowserContext, Page, expect
 
 from tests.conftest import Connection
-from tests.factories import a_run
+from tests.support.factories import a_run
 
 pytestmark = pytest.mark.browser
 

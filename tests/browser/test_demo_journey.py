@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from playwright.sync_api import Browser, expect
 
-from tests.browser.places import listen
 from tests.browser.test_every_page import AXE, VIOLATIONS
-from tests.endtoend.demo_house import empty_home, running_demo
 from tests.endtoend.test_demo import RETRY_SECONDS, assert_ctrl_c_leaves_nothing
+from tests.support.browsers import listen
+from tests.support.demo import empty_home, running_demo
 
 pytestmark = pytest.mark.browser
 

@@ -11,9 +11,18 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, Response, ViewportSize
 
-from tests.browser.places import Dashboard, listen, profile, serving
 from tests.conftest import Connection
-from tests.factories import a_definition, a_group, a_run, a_type, a_worker, an_attempt, from_now, insert
+from tests.support.browsers import Dashboard, listen, profile, serving
+from tests.support.factories import (
+    a_definition,
+    a_group,
+    a_run,
+    a_type,
+    a_worker,
+    an_attempt,
+    from_now,
+    insert,
+)
 from wakeboard.config.settings import Settings
 from wakeboard.core.errors.error_groups import written
 from wakeboard_dashboard import create_app

@@ -9,7 +9,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from tests.conftest import Connection
-from tests.factories import a_definition, a_group, a_run, a_type, a_worker
+from tests.support.factories import a_definition, a_group, a_run, a_type, a_worker
 from tests.worker.operating import begin
 
 pytestmark = pytest.mark.browser

@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterator
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.browser.places import Dashboard, follow, serving
 from tests.browser.test_habits_away import forget_everybody, sign_in
 from tests.conftest import Connection
 from tests.dashboard.test_effects import an_effect
-from tests.factories import a_definition, a_run, a_type, rows
 from tests.middleman import Middleman, Way, between
+from tests.support.browsers import Dashboard, follow, serving
+from tests.support.factories import a_definition, a_run, a_type, rows
 
 pytestmark = pytest.mark.browser
 

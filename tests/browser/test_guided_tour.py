@@ -9,8 +9,8 @@ import pytest
 from playwright.sync_api import Locator, Page, expect
 
 from tests.conftest import Connection
-from tests.factories import rows
-from tests.processes import Wakeboard, wait_until
+from tests.support.factories import rows
+from tests.support.processes import Wakeboard, wait_until
 from tests.worker.motion import a_worker, insert
 from tests.worker.operating import operation
 from wakeboard.core.rule_types import KINDS

@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from tests.conftest import Connection
-from tests.factories import a_run, rows, status
+from tests.support.factories import a_run, rows, status
 from wakeboard.accounts import users
 from wakeboard.core.states import Role
 from wakeboard.database.audit import Actor

@@ -7,10 +7,10 @@ import re
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from tests.browser.places import Dashboard, profile
 from tests.conftest import Connection
-from tests.factories import a_run, a_type, rows, status
-from tests.processes import wait_until
+from tests.support.browsers import Dashboard, profile
+from tests.support.factories import a_run, a_type, rows, status
+from tests.support.processes import wait_until
 from wakeboard.core.states import Role
 from wakeboard_dashboard.pages.keyboard import GO, KEYS
 from wakeboard_dashboard.pages.templates import MORE_PAGES, NAVIGATION

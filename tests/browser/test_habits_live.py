@@ -8,11 +8,11 @@ from datetime import datetime, timedelta
 import pytest
 from playwright.sync_api import Page, Route, expect
 
-from tests.browser.places import Dashboard
 from tests.browser.test_every_page import SHIFTS
 from tests.conftest import Connection
-from tests.factories import a_run
-from tests.processes import wait_until
+from tests.support.browsers import Dashboard
+from tests.support.factories import a_run
+from tests.support.processes import wait_until
 
 pytestmark = pytest.mark.browser
 

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from tests.browser.places import Dashboard, profile, serving
 from tests.browser.test_every_page import AXE, PHONE, VIOLATIONS, furnish
 from tests.conftest import Connection
+from tests.support.browsers import Dashboard, profile, serving
 
 pytestmark = pytest.mark.browser
 

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from tests.browser.places import Dashboard, profile, serving
 from tests.browser.test_every_page import A_LITTLE_LATER, DESK, PAINTED, PHONE, SHIFTS, furnish
 from tests.conftest import Connection
-from tests.factories import a_run, an_attempt
+from tests.support.browsers import Dashboard, profile, serving
+from tests.support.factories import a_run, an_attempt
 from wakeboard.core.errors.error_groups import read
 
 pytestmark = pytest.mark.browser

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from tests.browser.places import Dashboard, follow, profile
 from tests.conftest import Connection
-from tests.factories import a_type, rows
+from tests.support.browsers import Dashboard, follow, profile
+from tests.support.factories import a_type, rows
 from tests.worker.motion import a_worker as a_real_worker
 from tests.worker.operating import operation
 

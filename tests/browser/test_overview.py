@@ -7,7 +7,7 @@ from playwright.sync_api import Page, expect
 
 from tests.browser.test_every_page import SHIFTS
 from tests.conftest import Connection
-from tests.factories import a_definition, a_run, a_worker, from_now, insert
+from tests.support.factories import a_definition, a_run, a_worker, from_now, insert
 
 pytestmark = pytest.mark.browser
 

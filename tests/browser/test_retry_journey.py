@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from tests.browser.places import listen, profile
 from tests.conftest import Connection
-from tests.endtoend.household import Household, enqueue, running_household, wait_for_end
-from tests.factories import rows, status
-from tests.processes import wait_until
+from tests.support.browsers import listen, profile
+from tests.support.factories import rows, status
+from tests.support.installation import Household, enqueue, running_household, wait_for_end
+from tests.support.processes import wait_until
 
 pytestmark = pytest.mark.browser
 

@@ -8,8 +8,8 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from tests.conftest import Connection
-from tests.factories import a_run
-from tests.processes import wait_until
+from tests.support.factories import a_run
+from tests.support.processes import wait_until
 
 pytestmark = pytest.mark.browser
 

@@ -7,8 +7,8 @@ import re
 import pytest
 from playwright.sync_api import BrowserContext, Page, expect
 
-from tests.browser.places import Dashboard
 from tests.conftest import Connection
+from tests.support.browsers import Dashboard
 
 pytestmark = pytest.mark.browser
 

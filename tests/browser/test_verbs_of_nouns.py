@@ -6,8 +6,8 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from tests.conftest import Connection
-from tests.factories import a_run, a_type, a_worker, rows, status
-from tests.processes import wait_until
+from tests.support.factories import a_run, a_type, a_worker, rows, status
+from tests.support.processes import wait_until
 
 pytestmark = pytest.mark.browser
 

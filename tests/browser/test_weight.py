@@ -9,8 +9,8 @@ from urllib.parse import urlsplit
 import pytest
 from playwright.sync_api import Browser, CDPSession, Page, expect
 
-from tests.browser.places import Dashboard, profile, serving
 from tests.conftest import Connection
+from tests.support.browsers import Dashboard, profile, serving
 from wakeboard.demo import past, shop
 
 pytestmark = pytest.mark.browser

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Browser, Page
 
-from tests.browser.places import Dashboard, profile, serving
 from tests.browser.test_every_page import AXE, PAINTED, VIOLATIONS, furnish
 from tests.conftest import Connection
-from tests.factories import a_definition, a_run, an_attempt, from_now, insert
+from tests.support.browsers import Dashboard, profile, serving
+from tests.support.factories import a_definition, a_run, an_attempt, from_now, insert
 
 pytestmark = pytest.mark.browser
 

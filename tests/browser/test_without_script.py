@@ -11,10 +11,10 @@ from urllib.parse import urlsplit
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 
-from tests.browser.places import Dashboard, follow, profile, serving
 from tests.browser.test_every_page import NOT_PAGES, fill, furnish
 from tests.conftest import Connection
-from tests.factories import a_definition, a_run, a_type, a_worker, insert, rows, status
+from tests.support.browsers import Dashboard, follow, profile, serving
+from tests.support.factories import a_definition, a_run, a_type, a_worker, insert, rows, status
 from wakeboard.accounts import users
 from wakeboard.config.settings import Settings
 from wakeboard.core.states import VERBS, Role

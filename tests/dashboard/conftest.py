@@ -12,7 +12,7 @@ from flask.testing import FlaskClient
 from sqlalchemy import Connection as Session
 
 from tests.conftest import Connection
-from tests.dashboard.apps import an_app
+from tests.support.dashboard_apps import an_app
 from wakeboard.accounts import users
 from wakeboard.core.states import Role
 from wakeboard_dashboard.web.connection import Database

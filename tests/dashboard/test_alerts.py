@@ -13,8 +13,8 @@ from flask.testing import FlaskClient
 
 from tests.conftest import Connection
 from tests.dashboard.conftest import AsRole, assert_fragments_match, assert_shown_as_text
-from tests.factories import a_run, a_worker, age, insert, rows
-from tests.receivers import SECRET, Mailbox, Receiver, mailbox, receiver
+from tests.support.factories import a_run, a_worker, age, insert, rows
+from tests.support.receivers import SECRET, Mailbox, Receiver, mailbox, receiver
 from wakeboard.accounts import users
 from wakeboard.alerts.watch import Watch
 from wakeboard.config.settings import Settings

@@ -8,7 +8,7 @@ import pytest
 from flask import Flask
 
 from tests.conftest import Connection
-from tests.factories import insert
+from tests.support.factories import insert
 from wakeboard_dashboard.queries import last_actions
 from wakeboard_dashboard.web.connection import reading
 

@@ -10,7 +10,7 @@ from flask.testing import FlaskClient
 
 from tests.conftest import Connection
 from tests.dashboard.conftest import AsRole, assert_fragments_match, assert_shown_as_text, fragments_of
-from tests.factories import a_definition, a_run, from_now, insert, row
+from tests.support.factories import a_definition, a_run, from_now, insert, row
 from wakeboard_dashboard.text.changes import changes
 
 JSON = {"Accept": "application/json"}

@@ -13,7 +13,7 @@ from flask.testing import FlaskClient
 from tests.conftest import Connection
 from tests.dashboard.conftest import AsRole
 from tests.dashboard.test_audit import an_entry, listed
-from tests.factories import a_definition, a_run, a_type, a_worker, insert
+from tests.support.factories import a_definition, a_run, a_type, a_worker, insert
 from wakeboard.reporting.filters import audit as filters
 from wakeboard_dashboard.text.targets import log_of, page_of
 

@@ -7,7 +7,7 @@ from flask.testing import FlaskClient
 
 from tests.conftest import Connection
 from tests.dashboard.conftest import AsRole
-from tests.factories import a_run, a_type, from_now, rows, status
+from tests.support.factories import a_run, a_type, from_now, rows, status
 
 JSON = {"Accept": "application/json"}
 HTMX = {"HX-Request": "true"}

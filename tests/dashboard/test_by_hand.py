@@ -13,7 +13,7 @@ from markupsafe import escape
 
 from tests.conftest import Connection
 from tests.dashboard.conftest import AsRole
-from tests.factories import a_run, a_type, claim, rows
+from tests.support.factories import a_run, a_type, claim, rows
 
 JSON = {"Accept": "application/json"}
 

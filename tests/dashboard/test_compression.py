@@ -12,8 +12,8 @@ from flask.testing import FlaskClient
 from werkzeug.test import TestResponse
 
 from tests.conftest import Connection
-from tests.factories import a_run
-from tests.processes import ROOT
+from tests.support.factories import a_run
+from tests.support.processes import ROOT
 from wakeboard_dashboard.web.files import OURS, SCRIPTS_ARE, content
 
 PACKED = {"Accept-Encoding": "gzip, deflate, br, zstd"}

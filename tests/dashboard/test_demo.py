@@ -7,7 +7,7 @@ from flask.testing import FlaskClient
 
 from tests.conftest import Connection
 from tests.dashboard.conftest import AsRole, assert_fragments_match, assert_shown_as_text
-from tests.factories import rows
+from tests.support.factories import rows
 from wakeboard.demo import shop
 
 JSON = {"Accept": "application/json"}

@@ -14,9 +14,9 @@ from flask import Flask
 from flask.testing import FlaskClient
 
 from tests.conftest import Connection
-from tests.dashboard.apps import overhear
 from tests.dashboard.conftest import assert_fragments_match
-from tests.factories import a_definition, a_group, a_run, a_worker, age, an_attempt, from_now, rows
+from tests.support.dashboard_apps import overhear
+from tests.support.factories import a_definition, a_group, a_run, a_worker, age, an_attempt, from_now, rows
 from wakeboard.core.errors.error_groups import group_of, written
 from wakeboard_dashboard.charts.trend import starts
 from wakeboard_dashboard.queries import groups

@@ -14,9 +14,9 @@ from sqlalchemy import exc
 from werkzeug.exceptions import NotFound
 
 from tests.conftest import Connection
-from tests.dashboard.apps import an_app
 from tests.dashboard.conftest import SAME_ORIGIN
-from tests.dashboard.everything import Filling, addresses, furnish, is_page, plain_text
+from tests.support.dashboard_apps import an_app
+from tests.support.every_page import Filling, addresses, furnish, is_page, plain_text
 from wakeboard.accounts import users
 from wakeboard.core.states import Role
 from wakeboard.database.audit import Actor

@@ -11,9 +11,9 @@ from flask import Flask
 from flask.testing import FlaskClient
 
 from tests.conftest import Connection
-from tests.dashboard.apps import overhear
 from tests.dashboard.conftest import assert_fragments_match
-from tests.factories import a_run, a_type, age, an_attempt
+from tests.support.dashboard_apps import overhear
+from tests.support.factories import a_run, a_type, age, an_attempt
 from wakeboard_dashboard.queries import errors
 
 HOSTILE = "<img src=x onerror=alert(1)>\u202e\"'/?#"

@@ -12,8 +12,8 @@ from flask.testing import FlaskClient
 
 from tests.conftest import Connection
 from tests.dashboard.conftest import AsRole
-from tests.dashboard.everything import addresses, furnish, plain_text
-from tests.factories import a_run, rows
+from tests.support.every_page import addresses, furnish, plain_text
+from tests.support.factories import a_run, rows
 from wakeboard.accounts import users
 from wakeboard.core.states import Role
 from wakeboard.database.audit import terminal_actor

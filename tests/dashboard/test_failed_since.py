@@ -9,7 +9,7 @@ from flask.testing import FlaskClient
 
 from tests.conftest import Connection
 from tests.dashboard.conftest import AsRole
-from tests.factories import a_definition, a_run, from_now
+from tests.support.factories import a_definition, a_run, from_now
 from wakeboard.accounts import users
 from wakeboard.core.states import Role
 from wakeboard.database.audit import terminal_actor

@@ -10,9 +10,9 @@ from flask import Flask
 from flask.testing import FlaskClient
 
 from tests.conftest import Connection
-from tests.dashboard.apps import overhear
-from tests.factories import a_type
-from tests.processes import wait_until
+from tests.support.dashboard_apps import overhear
+from tests.support.factories import a_type
+from tests.support.processes import wait_until
 
 Asked = list[tuple[str, Any]]
 # Single rows by their ids, examples of groups, and what the frame of every page asks.

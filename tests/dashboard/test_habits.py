@@ -14,9 +14,9 @@ from flask.testing import FlaskClient
 from sqlalchemy import text
 
 from tests.conftest import Connection
-from tests.dashboard.apps import an_app, overhear
 from tests.dashboard.conftest import AsRole
-from tests.factories import a_definition, a_run, from_now, insert, rows, status
+from tests.support.dashboard_apps import an_app, overhear
+from tests.support.factories import a_definition, a_run, from_now, insert, rows, status
 from wakeboard.accounts import users
 from wakeboard.cli import cli
 from wakeboard.core.states import Role

@@ -13,8 +13,8 @@ from flask.testing import FlaskClient
 from psycopg import sql
 
 from tests.conftest import Connection
-from tests.dashboard.apps import an_app
 from tests.dashboard.conftest import AsRole
+from tests.support.dashboard_apps import an_app
 from wakeboard_dashboard.web.params import Cursor
 
 FAILED = """

@@ -15,9 +15,9 @@ from flask import Flask
 from flask.testing import FlaskClient
 
 from tests.conftest import Connection
-from tests.dashboard.apps import an_app
 from tests.dashboard.conftest import SAME_ORIGIN
-from tests.dashboard.everything import APART, Filling, Text, addresses, furnish
+from tests.support.dashboard_apps import an_app
+from tests.support.every_page import APART, Filling, Text, addresses, furnish
 from wakeboard.accounts import users
 from wakeboard.core.states import Role
 from wakeboard_dashboard.web.connection import Database

@@ -9,8 +9,18 @@ from flask.testing import FlaskClient
 
 from tests.conftest import Connection
 from tests.dashboard.conftest import AsRole, assert_fragments_match, assert_shown_as_text
-from tests.factories import a_run, a_type, a_worker, age, an_attempt, end_lease, from_now, rows, status
-from tests.processes import ROOT
+from tests.support.factories import (
+    a_run,
+    a_type,
+    a_worker,
+    age,
+    an_attempt,
+    end_lease,
+    from_now,
+    rows,
+    status,
+)
+from tests.support.processes import ROOT
 from wakeboard.core.leases import STATES
 
 JSON = {"Accept": "application/json"}

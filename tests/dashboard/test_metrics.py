@@ -10,8 +10,8 @@ from flask.testing import FlaskClient
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.conftest import Connection
-from tests.factories import a_run, a_type, insert
-from tests.processes import ROOT
+from tests.support.factories import a_run, a_type, insert
+from tests.support.processes import ROOT
 from wakeboard.reporting.hourly_rollups import sum_next
 from wakeboard_dashboard.queries import health, overview, types
 

@@ -8,7 +8,7 @@ import pytest
 from flask.testing import FlaskClient
 
 from tests.conftest import Connection
-from tests.factories import a_definition, from_now, insert, rows
+from tests.support.factories import a_definition, from_now, insert, rows
 from wakeboard.alerts import checks
 from wakeboard.core.rule_types import KINDS
 from wakeboard.core.states import Role

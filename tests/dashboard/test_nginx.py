@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.endtoend.visitor import Visitor
-from tests.processes import ROOT, free_port, run_wakeboard, wait_until, wakeboard
+from tests.support.http_client import Visitor
+from tests.support.processes import ROOT, free_port, run_wakeboard, wait_until, wakeboard
 
 NGINX = shutil.which("nginx", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
 PAGE = ROOT / "docs" / "deploying.md"

@@ -17,9 +17,9 @@ from markupsafe import escape
 from sqlalchemy import text
 
 from tests.conftest import Connection
-from tests.dashboard.apps import an_app, overhear
 from tests.dashboard.conftest import NIGHT_TILES, SAME_ORIGIN, assert_shown_as_text
-from tests.factories import (
+from tests.support.dashboard_apps import an_app, overhear
+from tests.support.factories import (
     a_definition,
     a_group,
     a_later_success,

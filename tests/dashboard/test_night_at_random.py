@@ -14,7 +14,7 @@ from flask import Flask
 from sqlalchemy import text
 
 from tests.conftest import Connection
-from tests.factories import a_definition, a_later_success, a_run, an_attempt
+from tests.support.factories import a_definition, a_later_success, a_run, an_attempt
 from wakeboard.reporting.activity_report import Ask, faults, fires
 from wakeboard.reporting.activity_report.faults import Failing, Fates
 from wakeboard.reporting.activity_report.fires import LATE, Fired

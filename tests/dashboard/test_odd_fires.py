@@ -10,7 +10,7 @@ import pytest
 from flask.testing import FlaskClient
 
 from tests.conftest import Connection
-from tests.factories import a_definition, a_run, from_now, insert
+from tests.support.factories import a_definition, a_run, from_now, insert
 from wakeboard.core.parent_run import maker
 from wakeboard.core.states import Role
 from wakeboard.database.audit import Actor

@@ -13,7 +13,7 @@ import pytest
 from flask.testing import FlaskClient
 
 from tests.conftest import Connection
-from tests.factories import a_definition, a_run, a_worker, age, an_attempt
+from tests.support.factories import a_definition, a_run, a_worker, age, an_attempt
 from wakeboard import cli
 from wakeboard.reporting.filters import search
 from wakeboard.reporting.filters.line import read_line, write_line

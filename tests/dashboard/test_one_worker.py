@@ -9,9 +9,9 @@ from flask import Flask
 from flask.testing import FlaskClient
 
 from tests.conftest import Connection
-from tests.dashboard.apps import overhear
 from tests.dashboard.conftest import AsRole, assert_fragments_match, assert_shown_as_text
-from tests.factories import a_run, a_worker, an_attempt, from_now, insert
+from tests.support.dashboard_apps import overhear
+from tests.support.factories import a_run, a_worker, an_attempt, from_now, insert
 from wakeboard_dashboard.queries.one_worker import ENDS
 
 JSON = {"Accept": "application/json"}

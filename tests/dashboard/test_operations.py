@@ -14,7 +14,7 @@ from werkzeug.test import TestResponse
 
 from tests.conftest import Connection
 from tests.dashboard.conftest import AsRole, assert_fragments_match, assert_shown_as_text
-from tests.factories import a_run, a_type, a_worker, rows, status
+from tests.support.factories import a_run, a_type, a_worker, rows, status
 from tests.worker.operating import begin, finish, operation, step
 
 JSON = {"Accept": "application/json"}

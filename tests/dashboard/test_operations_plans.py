@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import Select
 
 from tests.conftest import Connection
-from tests.factories import a_type
+from tests.support.factories import a_type
 from tests.worker.operating import asked, begin, database_now, operation
 from wakeboard.bulk import advance, matching, rules, start, watch
 

@@ -10,9 +10,9 @@ from flask import Flask
 from flask.testing import FlaskClient
 
 from tests.conftest import Connection
-from tests.dashboard.apps import overhear
 from tests.dashboard.conftest import assert_fragments_match
-from tests.factories import a_run, a_worker, from_now, insert
+from tests.support.dashboard_apps import overhear
+from tests.support.factories import a_run, a_worker, from_now, insert
 from wakeboard_dashboard.queries.long_running import is_overlong, limit_seconds
 from wakeboard_dashboard.queries.types import Pace
 

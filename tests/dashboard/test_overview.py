@@ -11,9 +11,9 @@ from flask import Flask
 from flask.testing import FlaskClient
 
 from tests.conftest import Connection
-from tests.dashboard.apps import overhear
 from tests.dashboard.conftest import assert_fragments_match
-from tests.factories import a_definition, a_run, a_type, a_worker, from_now, insert, rows
+from tests.support.dashboard_apps import overhear
+from tests.support.factories import a_definition, a_run, a_type, a_worker, from_now, insert, rows
 from wakeboard.core.states import Role
 from wakeboard.database.audit import Actor
 from wakeboard.queue.pause_all import hold

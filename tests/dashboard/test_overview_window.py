@@ -11,8 +11,8 @@ from flask import Flask
 from flask.testing import FlaskClient
 
 from tests.conftest import Connection
-from tests.dashboard.apps import overhear
 from tests.dashboard.conftest import assert_fragments_match, assert_shown_as_text
+from tests.support.dashboard_apps import overhear
 from wakeboard.alerts import checks
 from wakeboard.core.rule_types import KINDS
 from wakeboard_dashboard.charts.spreads import spread

@@ -10,12 +10,12 @@ from urllib.parse import urlsplit
 import pytest
 from flask import Flask
 
-from tests.browser.places import serving
 from tests.conftest import Connection
-from tests.dashboard.apps import overhear
 from tests.dashboard.conftest import AsRole, fragments_of
-from tests.factories import a_run, a_type
-from tests.processes import wait_until
+from tests.support.browsers import serving
+from tests.support.dashboard_apps import overhear
+from tests.support.factories import a_run, a_type
+from tests.support.processes import wait_until
 from wakeboard.accounts import users
 from wakeboard.core.states import Role
 from wakeboard.database.audit import Actor

@@ -11,9 +11,9 @@ from flask import Flask
 from flask.testing import FlaskClient
 
 from tests.conftest import Connection
-from tests.dashboard.apps import an_app, overhear
 from tests.dashboard.conftest import SAME_ORIGIN
-from tests.dashboard.everything import Filling, addresses, furnish, is_page, plain_text
+from tests.support.dashboard_apps import an_app, overhear
+from tests.support.every_page import Filling, addresses, furnish, is_page, plain_text
 from wakeboard.accounts import users
 from wakeboard.core.states import Role
 from wakeboard_dashboard.pages import attention

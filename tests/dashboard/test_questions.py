@@ -12,9 +12,9 @@ from flask.testing import FlaskClient
 
 from tests.browser.test_every_page import furnish
 from tests.conftest import Connection
-from tests.dashboard.apps import an_app
 from tests.dashboard.conftest import SAME_ORIGIN
-from tests.processes import ROOT
+from tests.support.dashboard_apps import an_app
+from tests.support.processes import ROOT
 from wakeboard.accounts import users
 from wakeboard.cli import cli
 from wakeboard.core.states import Role

@@ -13,8 +13,8 @@ from tests.conftest import Connection
 from tests.dashboard.conftest import AsRole
 from tests.dashboard.test_alerts import JSON, told
 from tests.dashboard.test_night import HOSTILE, a_full_night, failure, html, night
-from tests.factories import a_run, age, from_now, insert, rows
-from tests.receivers import Mailbox, Receiver, mailbox, receiver
+from tests.support.factories import a_run, age, from_now, insert, rows
+from tests.support.receivers import Mailbox, Receiver, mailbox, receiver
 from wakeboard.alerts import report
 from wakeboard.reporting.activity_report import Row
 from wakeboard.reporting.activity_report.summary import FEW, Span, Summary, summary

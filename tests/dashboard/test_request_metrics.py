@@ -11,10 +11,10 @@ from urllib.request import Request, urlopen
 from flask import Flask
 from flask.testing import FlaskClient
 
-from tests.browser.places import serving
 from tests.conftest import Connection
 from tests.dashboard.conftest import AsRole
-from tests.processes import wait_until
+from tests.support.browsers import serving
+from tests.support.processes import wait_until
 from wakeboard.accounts import users
 from wakeboard.core.states import Role
 from wakeboard_dashboard.web.request_metrics import Page, RequestMetrics, request_metrics

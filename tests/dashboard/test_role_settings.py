@@ -9,10 +9,10 @@ import pytest
 from flask.testing import FlaskClient
 from psycopg import sql
 
-from tests import factories
 from tests.conftest import Connection
-from tests.processes import run_wakeboard, wait_until
 from tests.servers import Server
+from tests.support import factories
+from tests.support.processes import run_wakeboard, wait_until
 from tests.worker.motion import a_worker, insert, wait_until_status
 from wakeboard import enqueue
 from wakeboard.database import db

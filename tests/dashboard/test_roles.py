@@ -9,8 +9,8 @@ from flask import Flask
 
 from tests.conftest import Connection
 from tests.dashboard.conftest import AsRole
-from tests.dashboard.everything import acts, furnish, plain_text
-from tests.factories import rows
+from tests.support.every_page import acts, furnish, plain_text
+from tests.support.factories import rows
 from wakeboard.core.states import VERBS, Role
 
 JSON = {"Accept": "application/json"}

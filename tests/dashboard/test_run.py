@@ -12,7 +12,18 @@ from flask.testing import FlaskClient
 
 from tests.conftest import Connection
 from tests.dashboard.conftest import AsRole, assert_fragments_match
-from tests.factories import a_definition, a_run, a_type, a_worker, age, an_attempt, insert, row, rows, status
+from tests.support.factories import (
+    a_definition,
+    a_run,
+    a_type,
+    a_worker,
+    age,
+    an_attempt,
+    insert,
+    row,
+    rows,
+    status,
+)
 from wakeboard.core.states import VERBS, Status, allowed
 from wakeboard.maintenance.retention.keep import Keep
 from wakeboard.maintenance.retention.sweep import Retention

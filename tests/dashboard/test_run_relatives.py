@@ -12,7 +12,7 @@ from flask.testing import FlaskClient
 
 from tests.conftest import Connection
 from tests.dashboard.conftest import AsRole
-from tests.factories import a_definition, a_run, a_worker, an_attempt, from_now, insert, row
+from tests.support.factories import a_definition, a_run, a_worker, an_attempt, from_now, insert, row
 from wakeboard.core import parent_run
 from wakeboard.queue import enqueue, enqueue_many
 

@@ -10,9 +10,9 @@ from flask import Flask
 from flask.testing import FlaskClient
 
 from tests.conftest import Connection
-from tests.dashboard.apps import overhear
 from tests.dashboard.conftest import along, fragments_of, page_of, rows_in
-from tests.factories import a_run, a_type
+from tests.support.dashboard_apps import overhear
+from tests.support.factories import a_run, a_type
 from wakeboard.core.states import Status
 
 EVEN = "payload ->> 'is' = 'even'"

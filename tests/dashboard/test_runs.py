@@ -12,9 +12,9 @@ from flask import Flask
 from flask.testing import FlaskClient
 
 from tests.conftest import Connection
-from tests.dashboard.apps import overhear
 from tests.dashboard.conftest import AsRole, assert_fragments_match, fragments_of, rows_in
-from tests.factories import a_definition, a_run, a_type, a_worker, age, an_attempt
+from tests.support.dashboard_apps import overhear
+from tests.support.factories import a_definition, a_run, a_type, a_worker, age, an_attempt
 from wakeboard.core.states import Status, allowed
 from wakeboard.reporting.filters import search
 from wakeboard_dashboard.queries import runs

@@ -11,9 +11,9 @@ from flask import Flask
 from flask.testing import FlaskClient
 
 from tests.conftest import Connection
-from tests.dashboard.apps import overhear
 from tests.dashboard.conftest import along, fragments_of, page_of, rows_in
-from tests.factories import a_definition, a_run, a_type
+from tests.support.dashboard_apps import overhear
+from tests.support.factories import a_definition, a_run, a_type
 from wakeboard import cli
 from wakeboard.accounts import users
 from wakeboard.core.states import Role

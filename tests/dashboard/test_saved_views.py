@@ -10,7 +10,7 @@ from flask.testing import FlaskClient
 
 from tests.conftest import Connection
 from tests.dashboard.conftest import AsRole
-from tests.factories import a_run, insert, rows
+from tests.support.factories import a_run, insert, rows
 from wakeboard import cli
 from wakeboard.queue import views
 

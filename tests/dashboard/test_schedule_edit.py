@@ -13,7 +13,7 @@ from flask.testing import FlaskClient
 
 from tests.conftest import Connection
 from tests.dashboard.conftest import AsRole, assert_shown_as_text
-from tests.factories import a_definition, a_run, rows
+from tests.support.factories import a_definition, a_run, rows
 from wakeboard_dashboard.text import schedule_form as form
 
 JSON = {"Accept": "application/json"}

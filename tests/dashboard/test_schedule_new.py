@@ -10,7 +10,7 @@ from flask.testing import FlaskClient
 
 from tests.conftest import Connection
 from tests.dashboard.conftest import AsRole
-from tests.factories import a_definition, a_type, rows
+from tests.support.factories import a_definition, a_type, rows
 
 JSON = {"Accept": "application/json"}
 PATH = "/schedules/+new"

@@ -13,7 +13,7 @@ from psycopg.types.json import Jsonb
 
 from tests.conftest import Connection
 from tests.dashboard.conftest import AsRole, assert_fragments_match, assert_shown_as_text
-from tests.factories import a_definition, a_run, a_type, insert, row, rows
+from tests.support.factories import a_definition, a_run, a_type, insert, row, rows
 from wakeboard.database.audit import ENGINE
 from wakeboard.queue import definitions
 from wakeboard_dashboard.text import schedule as words

@@ -10,8 +10,8 @@ from flask import Flask
 from flask.testing import FlaskClient
 
 from tests.conftest import Connection
-from tests.dashboard.apps import overhear
-from tests.factories import a_definition, a_type, a_worker
+from tests.support.dashboard_apps import overhear
+from tests.support.factories import a_definition, a_type, a_worker
 
 JSON = {"Accept": "application/json"}
 SAID = {

@@ -7,8 +7,8 @@ from flask import Flask
 
 from tests.conftest import Connection
 from tests.dashboard.conftest import AsRole
-from tests.dashboard.everything import LONGEST, addresses, furnish, plain_text
-from tests.factories import insert
+from tests.support.every_page import LONGEST, addresses, furnish, plain_text
+from tests.support.factories import insert
 
 SAID = "they said postgres://app:hunter2@db/x, password=hunter2"
 # Names that stand in the same columns as long texts: what tells one type, person or code from another.

@@ -19,7 +19,7 @@ import pytest
 import trustme
 
 from tests.conftest import Connection
-from tests.processes import free_port
+from tests.support.processes import free_port
 from wakeboard.accounts import users
 from wakeboard.config import certificates
 from wakeboard.config.settings import Settings, SettingsError

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tests.conftest import Connection
-from tests.dashboard.apps import an_app
 from tests.dashboard.conftest import SAME_ORIGIN, AsRole
+from tests.support.dashboard_apps import an_app
 from wakeboard.accounts import users
 from wakeboard.core.states import Role
 from wakeboard.database.audit import terminal_actor

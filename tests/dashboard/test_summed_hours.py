@@ -12,9 +12,9 @@ import pytest
 from flask.testing import FlaskClient
 
 from tests.conftest import Connection
-from tests.dashboard.apps import an_app, overhear
 from tests.dashboard.conftest import SAME_ORIGIN
-from tests.factories import a_type
+from tests.support.dashboard_apps import an_app, overhear
+from tests.support.factories import a_type
 from wakeboard.accounts import users
 from wakeboard.alerts import report
 from wakeboard.core.states import Role

@@ -14,7 +14,7 @@ from sqlalchemy import event
 
 from tests.conftest import Connection
 from tests.dashboard.conftest import AsRole, fragments_of
-from tests.factories import a_run, a_worker, an_attempt, insert
+from tests.support.factories import a_run, a_worker, an_attempt, insert
 from wakeboard.config.settings import Settings
 from wakeboard.maintenance.indexes.state import NAME, PROCESS_ID
 from wakeboard_dashboard.views.system import warnings

@@ -12,9 +12,9 @@ from flask import Flask
 from flask.testing import FlaskClient
 
 from tests.conftest import Connection
-from tests.dashboard.apps import overhear
 from tests.dashboard.conftest import AsRole
-from tests.factories import a_run, a_type, a_worker, row, rows
+from tests.support.dashboard_apps import overhear
+from tests.support.factories import a_run, a_type, a_worker, row, rows
 from wakeboard.accounts import users
 from wakeboard.core.run_spec import NewRun
 from wakeboard.core.states import Role

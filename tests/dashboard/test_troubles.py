@@ -9,11 +9,11 @@ from flask import Flask
 from flask.testing import FlaskClient
 
 from tests.conftest import Connection
-from tests.dashboard.apps import overhear
 from tests.dashboard.test_failing_plans import vacuumed
 from tests.dashboard.test_overview import runs, tiles
-from tests.factories import a_run, a_type, a_worker
-from tests.processes import wait_until
+from tests.support.dashboard_apps import overhear
+from tests.support.factories import a_run, a_type, a_worker
+from tests.support.processes import wait_until
 from wakeboard_dashboard.queries import overview
 from wakeboard_dashboard.queries.attention import troubles
 from wakeboard_dashboard.web.connection import reading

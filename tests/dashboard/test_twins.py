@@ -13,10 +13,10 @@ from flask import Flask
 from flask.testing import FlaskClient
 
 from tests.conftest import Connection
-from tests.dashboard.apps import an_app
 from tests.dashboard.conftest import NIGHT_TILES, SAME_ORIGIN
-from tests.dashboard.everything import Filling, addresses, furnish, is_page, plain_text
-from tests.factories import a_run
+from tests.support.dashboard_apps import an_app
+from tests.support.every_page import Filling, addresses, furnish, is_page, plain_text
+from tests.support.factories import a_run
 from wakeboard.accounts import users
 from wakeboard.core.states import Role
 from wakeboard_dashboard.text.formats import anchor, number

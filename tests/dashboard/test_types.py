@@ -11,7 +11,7 @@ from flask.testing import FlaskClient
 
 from tests.conftest import Connection
 from tests.dashboard.conftest import AsRole, assert_fragments_match, assert_shown_as_text
-from tests.factories import a_definition, a_run, a_type, a_worker, from_now, rows
+from tests.support.factories import a_definition, a_run, a_type, a_worker, from_now, rows
 from wakeboard_dashboard.queries import types as query
 
 JSON = {"Accept": "application/json"}

@@ -6,7 +6,7 @@ import pytest
 from flask.testing import FlaskClient
 
 from tests.conftest import Connection
-from tests.factories import a_definition, a_group, a_run, rows
+from tests.support.factories import a_definition, a_group, a_run, rows
 from wakeboard.core.errors.error_groups import written
 
 JSON = {"Accept": "application/json"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from flask.testing import FlaskClient
 
 from tests.conftest import Connection
-from tests.factories import a_type
+from tests.support.factories import a_type
 
 TYPES = ("mail", "report")
 

@@ -14,9 +14,9 @@ from flask.testing import FlaskClient
 
 from tests.browser.test_every_page import NOT_PAGES, fill, furnish
 from tests.conftest import Connection
-from tests.dashboard.apps import an_app
 from tests.dashboard.conftest import SAME_ORIGIN
-from tests.validity import faults
+from tests.support.dashboard_apps import an_app
+from tests.support.html_validity import faults
 from wakeboard.accounts import users
 from wakeboard.core.states import Role
 from wakeboard.demo import past, shop

@@ -12,7 +12,7 @@ import pytest
 from flask.testing import FlaskClient
 
 from tests.conftest import Connection
-from tests.factories import a_run, a_type, a_worker, from_now, insert
+from tests.support.factories import a_run, a_type, a_worker, from_now, insert
 from wakeboard import cli
 from wakeboard.reporting.diagnosis.question import CAP, QUESTION
 from wakeboard.reporting.diagnosis.reasons import reasons

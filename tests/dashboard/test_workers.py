@@ -8,7 +8,7 @@ from flask.testing import FlaskClient
 
 from tests.conftest import Connection
 from tests.dashboard.conftest import AsRole, assert_fragments_match, assert_shown_as_text
-from tests.factories import a_type, a_worker, claim, rows
+from tests.support.factories import a_type, a_worker, claim, rows
 from wakeboard.core.run_spec import NewRun
 from wakeboard.queue.enqueue_many import enqueue_many
 from wakeboard_dashboard.queries.workers import MOST_NAMED, MOST_RUNNING

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from tests.endtoend.household import Household, running_household
-from tests.endtoend.visitor import Visitor, sign_in
-from tests.processes import run_wakeboard
+from tests.support.http_client import Visitor, sign_in
+from tests.support.installation import Household, running_household
+from tests.support.processes import run_wakeboard
 
 
 @pytest.fixture(scope="module")

@@ -16,8 +16,8 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from tests.processes import ROOT, surroundings
 from tests.servers import Server
+from tests.support.processes import ROOT, surroundings
 
 # What applications have that were begun years ago, or are kept at a version.
 HELD_BY_APPLICATIONS = [

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from tests.conftest import Connection
-from tests.endtoend.household import Household, wait_for_end
-from tests.endtoend.visitor import Visitor
-from tests.factories import rows
-from tests.processes import run_wakeboard, wait_until
+from tests.support.factories import rows
+from tests.support.http_client import Visitor
+from tests.support.installation import Household, wait_for_end
+from tests.support.processes import run_wakeboard, wait_until
 
 CRONTAB = """\
 # The shop's night

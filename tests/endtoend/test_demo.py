@@ -9,9 +9,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.endtoend.demo_house import Demo, empty_home, running_demo
-from tests.endtoend.visitor import JSON, Visitor, sign_in
-from tests.processes import wait_until
+from tests.support.demo import Demo, empty_home, running_demo
+from tests.support.http_client import JSON, Visitor, sign_in
+from tests.support.processes import wait_until
 
 USER = "nobody" if os.geteuid() == 0 else None
 RETRY_SECONDS = 180  # the shop's provider has outages of a minute and a half, and retries get over them

@@ -16,8 +16,8 @@ import psutil
 import psycopg
 import pytest
 
-from tests.endtoend.demo_house import as_user, command_line, empty_home, environment, interpreter, lives
-from tests.processes import Wakeboard, wait_until
+from tests.support.demo import as_user, command_line, empty_home, environment, interpreter, lives
+from tests.support.processes import Wakeboard, wait_until
 
 USER = "nobody" if os.geteuid() == 0 else None
 PROMISED_SECONDS = 90

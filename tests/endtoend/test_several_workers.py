@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from tests.conftest import Connection
-from tests.endtoend.household import APP, ENDED, QUICK
-from tests.factories import Row, rows
-from tests.processes import Wakeboard, wait_until, wakeboard
+from tests.support.factories import Row, rows
+from tests.support.installation import APP, ENDED, QUICK
+from tests.support.processes import Wakeboard, wait_until, wakeboard
 
 RUNS = 50
 LEASE_SECONDS = 2

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from tests.conftest import Connection
-from tests.endtoend.household import Household, enqueue, wait_for_end
-from tests.endtoend.visitor import JSON, OTHER_SITE, Visitor
-from tests.factories import a_run, status
-from tests.processes import run_wakeboard, wait_until
+from tests.support.factories import a_run, status
+from tests.support.http_client import JSON, OTHER_SITE, Visitor
+from tests.support.installation import Household, enqueue, wait_for_end
+from tests.support.processes import run_wakeboard, wait_until
 
 PASSWORD = "seven small boats at dawn"
 

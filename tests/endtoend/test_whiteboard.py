@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Connection
-from tests.endtoend.household import QUICK, Household, enqueue, wait_for_end
-from tests.endtoend.visitor import Visitor
-from tests.factories import attempts, row
-from tests.processes import wait_until
+from tests.support.factories import attempts, row
+from tests.support.http_client import Visitor
+from tests.support.installation import QUICK, Household, enqueue, wait_for_end
+from tests.support.processes import wait_until
 from tests.worker.motion import is_alive
 
 KILL_SECONDS = float(QUICK["WAKEBOARD_KILL_SECONDS"])

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from tests.conftest import Connection
-from tests.endtoend.household import Household, enqueue, wait_for_end
-from tests.endtoend.visitor import JSON, Visitor
-from tests.factories import a_run, rows
-from tests.processes import run_wakeboard
+from tests.support.factories import a_run, rows
+from tests.support.http_client import JSON, Visitor
+from tests.support.installation import Household, enqueue, wait_for_end
+from tests.support.processes import run_wakeboard
 
 LONG_ID = "1" * 23
 ADD = ("schedule", "add", "x", "--type", "tidy")

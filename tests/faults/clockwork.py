@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 from tests.faults.house import House
 from tests.faults.truth import now
-from tests.processes import wait_until
+from tests.support.processes import wait_until
 
 MINUTE = timedelta(minutes=1)
 # How long after its time a fire may be written on a busy machine.

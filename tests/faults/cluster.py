@@ -11,8 +11,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.processes import wait_until
 from tests.servers import Server, own_server
+from tests.support.processes import wait_until
 from wakeboard.database import embedded
 
 # Commits reach the operating system, which is not what crashes here.

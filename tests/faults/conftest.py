@@ -11,7 +11,7 @@ import pytest
 
 from tests.faults.house import House, a_house
 from tests.faults.rows import Scale
-from tests.processes import wait_until
+from tests.support.processes import wait_until
 from wakeboard.database import db
 
 # Workers leave ended leases alone for a heartbeat and five seconds after a server's start (duties.reaper).

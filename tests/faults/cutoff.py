@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from tests.factories import rows
 from tests.faults.house import House
 from tests.faults.rows import Scale
 from tests.faults.truth import Line
-from tests.processes import wait_until
+from tests.support.factories import rows
+from tests.support.processes import wait_until
 from wakeboard.core.states import Role
 from wakeboard.database.audit import Actor
 from wakeboard.queue.effects import settle

@@ -17,11 +17,11 @@ from typing import Any
 import psutil
 import psycopg
 
-from tests import factories
 from tests.faults import invariants
 from tests.faults.sampler import Sampler
 from tests.faults.truth import PLACE, Line, hash_of, now, read
-from tests.processes import Wakeboard, free_port, wait_until, wakeboard
+from tests.support import factories
+from tests.support.processes import Wakeboard, free_port, wait_until, wakeboard
 from wakeboard.database import db
 
 Connection = psycopg.Connection[Any]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tests.endtoend.visitor import Visitor
 from tests.faults.house import House
+from tests.support.http_client import Visitor
 from wakeboard.accounts.tokens import create_token
 from wakeboard.core.states import Role
 from wakeboard.database.audit import Actor

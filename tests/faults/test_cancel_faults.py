@@ -10,13 +10,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from random import Random
 
-from tests.endtoend.visitor import JSON, Reply, Visitor
-from tests.factories import row, rows
 from tests.faults.house import KILL_SECONDS, SETTINGS, House
 from tests.faults.people import an_operator
 from tests.faults.rows import Scale, fault
 from tests.faults.truth import now
-from tests.processes import wait_until
+from tests.support.factories import row, rows
+from tests.support.http_client import JSON, Reply, Visitor
+from tests.support.processes import wait_until
 
 Measured = Callable[[str], None]
 APP = "tests.faults.apps.cancels"

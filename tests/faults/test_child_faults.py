@@ -14,12 +14,12 @@ from statistics import median
 
 import psutil
 
-from tests.factories import rows
 from tests.faults.groups import memory_group
 from tests.faults.house import KILL_SECONDS, House
 from tests.faults.rows import Scale, fault
 from tests.faults.truth import now
-from tests.processes import wait_until
+from tests.support.factories import rows
+from tests.support.processes import wait_until
 from tests.worker.motion import is_alive
 
 Measured = Callable[[str], None]

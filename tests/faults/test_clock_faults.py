@@ -16,14 +16,14 @@ from typing import Any
 
 import pytest
 
-from tests.endtoend.visitor import JSON
 from tests.faults.house import House, a_house
 from tests.faults.people import an_operator
 from tests.faults.rows import Scale, fault
 from tests.faults.truth import now
 from tests.faults.wallclock import WallClock, build, compiler
-from tests.processes import Wakeboard, wait_until
 from tests.servers import own_server
+from tests.support.http_client import JSON
+from tests.support.processes import Wakeboard, wait_until
 from wakeboard.database.embedded.identity import Identity
 
 Measured = Callable[[str], None]

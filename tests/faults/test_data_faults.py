@@ -18,14 +18,14 @@ import pytest
 from hypothesis import HealthCheck
 from hypothesis import strategies as st
 
-from tests.factories import rows
 from tests.faults.apps.enqueuers import DIED
 from tests.faults.doors import Doors, as_stored, room
 from tests.faults.hostility import FAILURES, hostile_value, nested
 from tests.faults.house import House
 from tests.faults.rows import Scale, fault
 from tests.faults.truth import now
-from tests.processes import ROOT, surroundings
+from tests.support.factories import rows
+from tests.support.processes import ROOT, surroundings
 from wakeboard import enqueue
 from wakeboard.accounts import users
 from wakeboard.config.settings import Settings

@@ -12,8 +12,6 @@ from typing import Any
 import psutil
 import pytest
 
-from tests import factories
-from tests.factories import rows
 from tests.faults.clockwork import every
 from tests.faults.cluster import Cluster, cluster, database
 from tests.faults.feeding import Feeder, Producer, failed_without_sessions, resumed_after
@@ -22,7 +20,9 @@ from tests.faults.invariants import NAMES_OF_TESTS
 from tests.faults.people import ADMIN
 from tests.faults.rows import Scale, fault
 from tests.faults.truth import Line, now
-from tests.processes import wait_until
+from tests.support import factories
+from tests.support.factories import rows
+from tests.support.processes import wait_until
 from wakeboard.accounts.tokens import create_token
 from wakeboard.config.settings import Settings
 from wakeboard.core.states import Role

@@ -16,7 +16,6 @@ import psycopg
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict
 
-from tests.factories import rows
 from tests.faults.cluster import Cluster, cluster, database
 from tests.faults.cutoff import (
     APP,
@@ -32,7 +31,8 @@ from tests.faults.cutoff import (
 )  # fmt: skip
 from tests.faults.house import House
 from tests.faults.rows import Scale, fault
-from tests.processes import wait_until
+from tests.support.factories import rows
+from tests.support.processes import wait_until
 from tests.worker.motion import is_alive
 
 __all__ = ["cluster", "database"]

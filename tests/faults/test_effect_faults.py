@@ -15,7 +15,6 @@ from typing import Any
 
 import psutil
 
-from tests.factories import rows
 from tests.faults.cutoff import (
     APP,
     OPERATOR,
@@ -32,7 +31,8 @@ from tests.faults.cutoff import (
 from tests.faults.house import House
 from tests.faults.rows import Scale, fault
 from tests.faults.truth import Line
-from tests.processes import wait_until
+from tests.support.factories import rows
+from tests.support.processes import wait_until
 from tests.worker.motion import is_alive
 from wakeboard.database import db
 from wakeboard.queue import cancel, retry_now

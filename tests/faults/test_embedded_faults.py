@@ -45,7 +45,7 @@ from tests.embedded_servers import (
 from tests.faults.house import LEASE_SECONDS, SETTINGS, House, a_house
 from tests.faults.rows import Scale, fault
 from tests.faults.truth import PLACE, now
-from tests.processes import Wakeboard, surroundings, wait_until, wakeboard
+from tests.support.processes import Wakeboard, surroundings, wait_until, wakeboard
 from wakeboard.database import db, embedded
 from wakeboard.database.embedded.identity import Identity, first_blocked
 

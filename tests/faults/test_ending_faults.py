@@ -7,12 +7,12 @@ from collections.abc import Callable
 from functools import partial
 from random import Random
 
-from tests.factories import rows
 from tests.faults.apps.ending import EVENTS
 from tests.faults.house import KILL_SECONDS, SHUTDOWN_SECONDS, House
 from tests.faults.rows import Scale, fault
 from tests.faults.truth import now
-from tests.processes import wait_until
+from tests.support.factories import rows
+from tests.support.processes import wait_until
 from tests.worker.motion import is_alive
 
 Measured = Callable[[str], None]

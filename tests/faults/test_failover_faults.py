@@ -13,16 +13,16 @@ from random import Random
 
 import pytest
 
-from tests.endtoend.visitor import JSON, Visitor
 from tests.faults.cluster import SETTINGS
 from tests.faults.feeding import Feeder, Producer, failed_without_sessions, resumed_after
 from tests.faults.house import House
 from tests.faults.people import an_operator
 from tests.faults.rows import Scale, fault
 from tests.faults.truth import Line, now
-from tests.processes import wait_until
 from tests.servers import own_server
 from tests.standbys import Node, as_one, pair_of
+from tests.support.http_client import JSON, Visitor
+from tests.support.processes import wait_until
 
 Measured = Callable[[str], None]
 AT_ONCE = 4

@@ -10,7 +10,6 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from tests.factories import Connection, a_definition, a_run, a_worker, an_attempt, from_now, insert
 from tests.faults import invariants, truth
 from tests.faults.house import House
 from tests.faults.invariants import Footprint
@@ -18,7 +17,8 @@ from tests.faults.reporting import as_text
 from tests.faults.rows import FaultRow, Scale, as_markdown, in_order
 from tests.faults.sampler import Sampler
 from tests.faults.truth import Line
-from tests.processes import ROOT, wait_until
+from tests.support.factories import Connection, a_definition, a_run, a_worker, an_attempt, from_now, insert
+from tests.support.processes import ROOT, wait_until
 from wakeboard.database import db
 
 HASH = truth.hash_of({})

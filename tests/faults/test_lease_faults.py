@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from tests import factories
-from tests.factories import Connection, Held, rows
 from tests.faults.house import LEASE_SECONDS, House
 from tests.faults.rows import Scale, fault
-from tests.processes import Wakeboard, wait_until
+from tests.support import factories
+from tests.support.factories import Connection, Held, rows
+from tests.support.processes import Wakeboard, wait_until
 from wakeboard.queue.engine import endings, renewal
 from wakeboard.runtime.duties.reaper import Reaper
 

@@ -10,12 +10,12 @@ from typing import Any
 
 from psycopg import RawCursor
 
-from tests.factories import rows
 from tests.faults.burial import bury
 from tests.faults.house import Connection, House
 from tests.faults.invariants import most_at_once
 from tests.faults.rows import Scale, fault
-from tests.processes import wait_until
+from tests.support.factories import rows
+from tests.support.processes import wait_until
 from wakeboard import queue as transitions
 from wakeboard.core.states import Role
 from wakeboard.database import db

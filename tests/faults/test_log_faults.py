@@ -12,13 +12,13 @@ from threading import Thread
 
 import pytest
 
-from tests.endtoend.visitor import JSON, Visitor
-from tests.factories import row
 from tests.faults.house import House
 from tests.faults.people import ADMIN
 from tests.faults.rows import Scale, fault
 from tests.faults.talk import LINE, LINES
-from tests.processes import Wakeboard, free_port, wait_until
+from tests.support.factories import row
+from tests.support.http_client import JSON, Visitor
+from tests.support.processes import Wakeboard, free_port, wait_until
 from wakeboard.accounts.tokens import create_token
 from wakeboard.core.states import Role
 

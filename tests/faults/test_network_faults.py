@@ -15,12 +15,12 @@ from typing import Any
 import psycopg
 import pytest
 
-from tests.factories import rows
 from tests.faults.house import House
 from tests.faults.rows import Scale, fault
 from tests.faults.truth import now
 from tests.middleman import Middleman, Way, between
-from tests.processes import wait_until
+from tests.support.factories import rows
+from tests.support.processes import wait_until
 from tests.worker.motion import is_alive
 from wakeboard.core.states import Role
 from wakeboard.database import db

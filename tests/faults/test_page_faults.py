@@ -14,7 +14,7 @@ from tests.faults.cluster import Cluster, cluster, database
 from tests.faults.house import House
 from tests.faults.people import ADMIN
 from tests.faults.rows import Scale, fault
-from tests.processes import Wakeboard, wait_until
+from tests.support.processes import Wakeboard, wait_until
 from wakeboard.accounts.tokens import create_token
 from wakeboard.config.settings import Settings
 from wakeboard.core.states import Role

@@ -11,13 +11,13 @@ from random import Random
 
 import pytest
 
-from tests.factories import rows
 from tests.faults.clockwork import Clockwork, every
 from tests.faults.house import KILL_SECONDS, PATIENCE_SECONDS, House
 from tests.faults.invariants import LATE
 from tests.faults.rows import Scale, fault
 from tests.faults.truth import Line, now
 from tests.faults.wallclock import TIMEOUT_SECONDS, WallClock, build, compiler
+from tests.support.factories import rows
 
 Measured = Callable[[str], None]
 APP = "tests.faults.apps.clocks"

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.endtoend.demo_house import environment, interpreter
 from tests.faults.house import House
 from tests.faults.people import ADMIN
 from tests.faults.rows import Scale, fault
 from tests.middleman import between
-from tests.processes import ROOT, run_wakeboard, surroundings, wait_until
+from tests.support.demo import environment, interpreter
+from tests.support.processes import ROOT, run_wakeboard, surroundings, wait_until
 from wakeboard.queue import definitions
 from wakeboard.queue.definitions import Definition
 

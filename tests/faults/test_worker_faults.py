@@ -11,14 +11,14 @@ from datetime import datetime
 from random import Random
 from typing import Any
 
-from tests.factories import rows
 from tests.faults.burial import bury
 from tests.faults.clockwork import Clockwork, every
 from tests.faults.house import KILL_SECONDS, LEASE_SECONDS, RECLAIM_SECONDS, SHUTDOWN_SECONDS, House
 from tests.faults.invariants import i14_silence_is_visible
 from tests.faults.rows import Scale, fault
 from tests.faults.truth import now
-from tests.processes import Wakeboard, wait_until
+from tests.support.factories import rows
+from tests.support.processes import Wakeboard, wait_until
 from wakeboard.core.states import Role
 from wakeboard.database.audit import Actor
 from wakeboard.queue import cancel, retry_now

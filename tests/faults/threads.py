@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tests.faults.house import House
-from tests.processes import SOURCES, wait_until
+from tests.support.processes import SOURCES, wait_until
 
 ORDER = signal.SIGRTMIN + 5
 

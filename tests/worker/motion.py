@@ -13,9 +13,9 @@ from typing import Any
 
 import psutil
 
-from tests import factories
-from tests.factories import Connection, attempts, row
-from tests.processes import Wakeboard, wait_until, wakeboard
+from tests.support import factories
+from tests.support.factories import Connection, attempts, row
+from tests.support.processes import Wakeboard, wait_until, wakeboard
 from wakeboard.core.states import Role
 from wakeboard.database.audit import Actor
 

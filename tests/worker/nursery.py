@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from tests.processes import SOURCES
+from tests.support.processes import SOURCES
 from wakeboard.core.outcome import PLAIN
 from wakeboard.core.process.assignment import Assignment
 from wakeboard.runtime.processes.children import Children

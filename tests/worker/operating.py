@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from tests.factories import Connection, Row, rows
-from tests.processes import wait_until
+from tests.support.factories import Connection, Row, rows
+from tests.support.processes import wait_until
 from wakeboard.bulk import advance, matching
 from wakeboard.bulk.matching import Preview
 from wakeboard.bulk.start import Wanted, start

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.processes import wait_until
+from tests.support.processes import wait_until
 from wakeboard.handlers.context import Context
 from wakeboard.handlers.registry import JOB_TYPES, job
 from wakeboard.queue.handler_connection import drop

@@ -5,7 +5,7 @@ from __future__ import annotations
 import select
 from typing import Any
 
-from tests.factories import Connection, a_run, a_type, claim
+from tests.support.factories import Connection, a_run, a_type, claim
 from tests.worker.endings import held
 from wakeboard.core.outcome import Answer
 from wakeboard.runtime.loop.channel import Channel, StatementFailed

@@ -5,7 +5,7 @@ from __future__ import annotations
 import select
 from typing import Any
 
-from tests.factories import Connection
+from tests.support.factories import Connection
 from wakeboard.runtime.loop.channel import Channel, Script
 
 

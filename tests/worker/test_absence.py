@@ -5,7 +5,7 @@ from __future__ import annotations
 import psycopg
 import pytest
 
-from tests.processes import wait_until
+from tests.support.processes import wait_until
 from wakeboard.config import log
 from wakeboard.database import outage_log
 from wakeboard.database.db import DatabaseError

@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from tests.conftest import Connection
-from tests.factories import a_run, rows
-from tests.receivers import Mailbox, Receiver, mailbox, receiver
+from tests.support.factories import a_run, rows
+from tests.support.receivers import Mailbox, Receiver, mailbox, receiver
 from wakeboard import cli
 from wakeboard.alerts.watch import Watch
 from wakeboard.config.settings import Settings

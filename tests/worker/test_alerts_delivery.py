@@ -14,9 +14,9 @@ import psycopg
 import pytest
 
 from tests.conftest import Connection
-from tests.factories import a_definition, a_run, a_worker, age, from_now, insert, rows
-from tests.processes import free_port, wait_until
-from tests.receivers import SECRET, Mailbox, Receiver, mailbox, receiver
+from tests.support.factories import a_definition, a_run, a_worker, age, from_now, insert, rows
+from tests.support.processes import free_port, wait_until
+from tests.support.receivers import SECRET, Mailbox, Receiver, mailbox, receiver
 from wakeboard.alerts import channels as channels_module
 from wakeboard.alerts import delivery
 from wakeboard.alerts import watch as watch_module

@@ -8,7 +8,7 @@ import psycopg
 import pytest
 
 from tests.conftest import Connection
-from tests.factories import (
+from tests.support.factories import (
     a_definition,
     a_group,
     a_run,

@@ -10,8 +10,8 @@ import psycopg
 import pytest
 
 from tests.conftest import Connection
-from tests.factories import a_run, age, rows
-from tests.receivers import Mailbox, Receiver, mailbox, receiver
+from tests.support.factories import a_run, age, rows
+from tests.support.receivers import Mailbox, Receiver, mailbox, receiver
 from wakeboard.alerts import report, test_message
 from wakeboard.alerts.channels import Channels
 from wakeboard.alerts.delivery import deliver, waiting

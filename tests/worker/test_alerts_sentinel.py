@@ -16,12 +16,12 @@ import psutil
 import psycopg
 import pytest
 
-from tests.browser.places import serving
 from tests.conftest import Connection
-from tests.factories import a_run, age, rows
-from tests.processes import wait_until, wakeboard
-from tests.receivers import Mailbox, Receiver, mailbox, receiver
 from tests.servers import SETTINGS, running_server
+from tests.support.browsers import serving
+from tests.support.factories import a_run, age, rows
+from tests.support.processes import wait_until, wakeboard
+from tests.support.receivers import Mailbox, Receiver, mailbox, receiver
 from wakeboard.alerts.outage import Outage
 from wakeboard.alerts.web_watcher import Sentinel
 from wakeboard.config import log

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from tests.processes import wait_until
+from tests.support.processes import wait_until
 from wakeboard.config import log
 from wakeboard.handlers.registry import JobType
 from wakeboard.runtime.loop.app import App

@@ -8,8 +8,8 @@ from typing import Any
 import psycopg
 import pytest
 
-from tests import factories
 from tests.conftest import Connection
+from tests.support import factories
 from wakeboard import queue as transitions
 from wakeboard.config import log as lines
 from wakeboard.core.errors.error_groups import written

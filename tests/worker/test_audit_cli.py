@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.conftest import Connection
-from tests.factories import a_run
+from tests.support.factories import a_run
 from wakeboard import cli
 
 Command = Callable[..., tuple[int, str, str]]

@@ -13,9 +13,9 @@ from subprocess import CompletedProcess
 import pytest
 
 from tests.conftest import Connection
-from tests.factories import row
-from tests.processes import Wakeboard, run_wakeboard, wait_until, wakeboard
 from tests.servers import make_folder, on_disk
+from tests.support.factories import row
+from tests.support.processes import Wakeboard, run_wakeboard, wait_until, wakeboard
 from tests.worker.motion import SHORT, insert_many, wait_until_registered, wait_until_status
 from wakeboard.database import db, embedded
 from wakeboard.database.embedded import locks

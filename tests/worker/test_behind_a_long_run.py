@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests import factories
-from tests.factories import Connection, row, rows
-from tests.processes import wait_until
+from tests.support import factories
+from tests.support.factories import Connection, row, rows
+from tests.support.processes import wait_until
 from tests.worker.motion import a_worker, counts, insert
 
 APP = "tests.worker.apps.waiting"

@@ -10,9 +10,9 @@ from typing import Any
 import psycopg
 import pytest
 
-from tests.factories import Connection, a_run, a_type
 from tests.middleman import Way, between
-from tests.processes import wait_until
+from tests.support.factories import Connection, a_run, a_type
+from tests.support.processes import wait_until
 from wakeboard.database import db
 from wakeboard.queue.engine import claims, endings, reaping, renewal
 from wakeboard.runtime.loop.channel import (

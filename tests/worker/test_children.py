@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.processes import wait_until
+from tests.support.processes import wait_until
 from tests.worker.nursery import APP, Nursery, assign, lives, wait_gone
 from wakeboard.core.outcome import PLAIN
 from wakeboard.core.process.assignment import Assignment

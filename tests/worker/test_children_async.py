@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.processes import wait_until
+from tests.support.processes import wait_until
 from tests.worker.nursery import Nursery, assign, nursery, returned
 from wakeboard.core.outcome import Answer
 from wakeboard.runtime.processes.events import Died, Finished

@@ -10,8 +10,8 @@ from functools import partial
 
 import pytest
 
-from tests.factories import Connection, attempts
-from tests.processes import wait_until
+from tests.support.factories import Connection, attempts
+from tests.support.processes import wait_until
 from tests.worker.motion import a_worker, insert
 from tests.worker.nursery import Nursery, assign, returned
 from wakeboard.runtime.processes.events import Died, Finished, Ready, Warned

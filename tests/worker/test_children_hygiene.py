@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.processes import ROOT, SOURCES, wait_until
+from tests.support.processes import ROOT, SOURCES, wait_until
 from tests.worker.nursery import Nursery, assign, descendants, lives, open_files, wait_gone
 from tests.worker.nursery_app import ESCAPED
 from wakeboard.runtime.processes.events import Died, Finished

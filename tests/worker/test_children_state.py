@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.processes import ROOT
+from tests.support.processes import ROOT
 from tests.worker.nursery import Nursery, assign
 from tests.worker.nursery_state_app import LINES
 from wakeboard.runtime.processes.events import Died

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.conftest import Connection
-from tests.factories import a_type, claim
+from tests.support.factories import a_type, claim
 from wakeboard.queue.engine import claims
 from wakeboard.runtime.loop.claim_cursor import Front
 from wakeboard.runtime.loop.claiming import PAST_LOCKS, claim_script

@@ -20,8 +20,18 @@ from psycopg import sql
 from psycopg.rows import dict_row
 
 from tests.conftest import Connection
-from tests.factories import a_definition, a_run, a_type, a_worker, an_attempt, from_now, insert, row, rows
 from tests.servers import Server
+from tests.support.factories import (
+    a_definition,
+    a_run,
+    a_type,
+    a_worker,
+    an_attempt,
+    from_now,
+    insert,
+    row,
+    rows,
+)
 from wakeboard import cli
 from wakeboard.accounts import users
 from wakeboard.core.leases import STATES

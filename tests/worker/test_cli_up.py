@@ -16,11 +16,11 @@ from urllib.parse import urlsplit
 import psutil
 import pytest
 
-from tests import processes
 from tests.conftest import Connection
 from tests.embedded_servers import short_folder
-from tests.factories import rows
-from tests.processes import Wakeboard, run_wakeboard, wait_until, wakeboard
+from tests.support import processes
+from tests.support.factories import rows
+from tests.support.processes import Wakeboard, run_wakeboard, wait_until, wakeboard
 from wakeboard.database import embedded
 
 LINK = re.compile(r"Wakeboard is at (http://127\.0\.0\.1:\d+)/login\?token=\S+")

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from tests.endtoend.visitor import Visitor
-from tests.factories import Connection, row, rows
-from tests.processes import ROOT, free_port, surroundings, wait_until
+from tests.support.factories import Connection, row, rows
+from tests.support.http_client import Visitor
+from tests.support.processes import ROOT, free_port, surroundings, wait_until
 from tests.worker.motion import SHORT, insert
 
 CLOSED = ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"]

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from tests import factories
 from tests.conftest import Connection
-from tests.processes import wait_until_blocked
+from tests.support import factories
+from tests.support.processes import wait_until_blocked
 from wakeboard.core.states import Role
 from wakeboard.database.audit import Actor
 from wakeboard.queue import definitions, editing

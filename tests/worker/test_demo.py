@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from tests import factories
 from tests.conftest import Connection
-from tests.processes import wait_until
+from tests.support import factories
+from tests.support.processes import wait_until
 from wakeboard import demo
 from wakeboard.core.errors.error_groups import group_of, own_frame
 from wakeboard.core.outcome import Cancelled, Permanent, Retryable

@@ -13,7 +13,7 @@ from random import Random
 import pytest
 
 from tests.faults.invariants import marked
-from tests.processes import ROOT, Wakeboard, wait_until, wakeboard
+from tests.support.processes import ROOT, Wakeboard, wait_until, wakeboard
 from tests.worker.motion import SHORT
 
 AT_ONCE = 6

@@ -16,10 +16,10 @@ import pytest
 from psycopg.rows import dict_row
 from sqlalchemy import text
 
-from tests import factories
 from tests.conftest import Connection
 from tests.embedded_servers import FAST, short_folder
-from tests.processes import wait_until, wait_until_blocked, wakeboard
+from tests.support import factories
+from tests.support.processes import wait_until, wait_until_blocked, wakeboard
 from wakeboard.core.outcome import Cancelled, Retryable
 from wakeboard.core.states import Role
 from wakeboard.database import db, embedded

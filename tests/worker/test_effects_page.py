@@ -15,10 +15,10 @@ from typing import Any
 import psutil
 import pytest
 
-from tests import factories
 from tests.conftest import Connection
-from tests.processes import Wakeboard, wait_until, wakeboard
-from tests.receivers import Mailbox, mailbox, serving
+from tests.support import factories
+from tests.support.processes import Wakeboard, wait_until, wakeboard
+from tests.support.receivers import Mailbox, mailbox, serving
 from tests.worker.motion import SHORT
 from wakeboard import enqueue
 

@@ -41,7 +41,7 @@ from tests.embedded_servers import (
     socket_folder,
     tear_pid_files,
 )
-from tests.processes import wait_until
+from tests.support.processes import wait_until
 from wakeboard.database import embedded
 from wakeboard.database.embedded import EmbeddedError
 from wakeboard.database.embedded.identity import Identity, first_blocked

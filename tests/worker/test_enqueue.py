@@ -22,9 +22,9 @@ from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import NullPool
 
-from tests import factories
 from tests.conftest import Connection
-from tests.processes import ROOT, wait_until
+from tests.support import factories
+from tests.support.processes import ROOT, wait_until
 from wakeboard.core.run_spec import payload_limit
 from wakeboard.database import db
 from wakeboard.queue import EnqueueError, NewRun, enqueue, enqueue_many

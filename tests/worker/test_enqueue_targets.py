@@ -19,8 +19,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, create_async_e
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import NullPool
 
-from tests import factories
 from tests.conftest import Connection
+from tests.support import factories
 from wakeboard.queue import EnqueueError, NewRun, enqueue, enqueue_many
 
 HOSTILE = "%s %(a)s :v1 ::int \\ ' \" {a,NULL} $1 日本"

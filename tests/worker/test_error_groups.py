@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from tests.conftest import Connection
-from tests.factories import (
+from tests.support.factories import (
     a_group,
     a_run,
     a_type,

@@ -6,8 +6,8 @@ from datetime import timedelta
 
 import pytest
 
-from tests import factories
 from tests.conftest import Connection
+from tests.support import factories
 from wakeboard.core.states import Status
 
 

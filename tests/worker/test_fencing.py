@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from tests.conftest import Connection
-from tests.factories import a_run, a_worker, row, rows
-from tests.processes import run_wakeboard
+from tests.support.factories import a_run, a_worker, row, rows
+from tests.support.processes import run_wakeboard
 from wakeboard.accounts import users
 from wakeboard.core.states import Role
 from wakeboard.database import db

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from tests.processes import ROOT, surroundings
+from tests.support.processes import ROOT, surroundings
 from wakeboard.core.errors.error_groups import (
     ANYWHERE,
     group_of,

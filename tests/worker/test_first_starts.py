@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.conftest import Connection
-from tests.factories import (
+from tests.support.factories import (
     a_definition,
     a_run,
     a_type,

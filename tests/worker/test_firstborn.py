@@ -10,8 +10,8 @@ import psutil
 import pytest
 
 from tests.conftest import Connection
-from tests.factories import attempts
-from tests.processes import ROOT, Wakeboard, surroundings, wait_until
+from tests.support.factories import attempts
+from tests.support.processes import ROOT, Wakeboard, surroundings, wait_until
 from tests.worker.motion import a_worker, insert, is_alive
 
 APP = "tests.worker.apps.surroundings"

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from tests.conftest import Connection
-from tests.factories import a_run, a_type, claim, fail, rows, send, status, succeed
-from tests.factories import renew as renewed
+from tests.support.factories import a_run, a_type, claim, fail, rows, send, status, succeed
+from tests.support.factories import renew as renewed
 from wakeboard import queue as transitions
 from wakeboard.config.settings import Settings
 from wakeboard.core.states import Role

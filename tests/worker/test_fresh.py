@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from tests.factories import Connection, attempts, rows
-from tests.processes import wait_until
+from tests.support.factories import Connection, attempts, rows
+from tests.support.processes import wait_until
 from tests.worker.apps import fresh
 from tests.worker.motion import a_worker, counts, insert
 from tests.worker.nursery import Nursery, assign, nursery, returned

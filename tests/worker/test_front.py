@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from tests.conftest import Connection
-from tests.factories import Claimed, a_run, a_type, claim, send, succeed
+from tests.support.factories import Claimed, a_run, a_type, claim, send, succeed
 from wakeboard.database import db
 from wakeboard.queue.engine import claims
 from wakeboard.queue.engine.claims import PRIORITIES

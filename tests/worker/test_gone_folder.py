@@ -11,8 +11,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.factories import Connection
-from tests.processes import free_port, surroundings, wait_until, wakeboard
+from tests.support.factories import Connection
+from tests.support.processes import free_port, surroundings, wait_until, wakeboard
 from tests.worker.motion import SHORT, insert, wait_until_status
 from wakeboard.config.settings import Settings
 

@@ -10,8 +10,8 @@ from typing import Any
 import psycopg
 import pytest
 
-from tests.factories import Connection, from_now, insert, rows
-from tests.processes import wait_until_blocked
+from tests.support.factories import Connection, from_now, insert, rows
+from tests.support.processes import wait_until_blocked
 from wakeboard.database import db
 from wakeboard.reporting import hourly_rollups, statistics
 from wakeboard.reporting.hourly_rollups import HOUR

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.processes import ROOT, surroundings
+from tests.support.processes import ROOT, surroundings
 
 WORKER, DASHBOARD = ROOT / "worker" / "wakeboard", ROOT / "dashboard" / "wakeboard_dashboard"
 

@@ -17,9 +17,9 @@ from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from tests.conftest import Connection
-from tests.factories import a_run, a_type, claim, rows
 from tests.middleman import between
-from tests.processes import ROOT, run_wakeboard, surroundings, wait_until
+from tests.support.factories import a_run, a_type, claim, rows
+from tests.support.processes import ROOT, run_wakeboard, surroundings, wait_until
 from wakeboard.cli.commands.doctor.indexes import bloated_ones
 from wakeboard.database import db
 from wakeboard.maintenance.indexes import rebuild, state

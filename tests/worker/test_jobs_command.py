@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from tests import factories
 from tests.conftest import Connection
-from tests.processes import wait_until
+from tests.support import factories
+from tests.support.processes import wait_until
 from wakeboard.core.outcome import Cancelled, DeadlineExceeded, Permanent
 from wakeboard.handlers.builtin.command import CommandFailed, command
 from wakeboard.handlers.context import Context

@@ -14,7 +14,7 @@ from urllib.parse import quote, unquote
 
 import pytest
 
-from tests.receivers import serving
+from tests.support.receivers import serving
 from wakeboard.core import whole_answer
 from wakeboard.core.builtin_payloads import method_of
 from wakeboard.core.outcome import DeadlineExceeded, Permanent, Retryable

@@ -7,7 +7,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from tests.factories import Connection, a_run, a_type, claim, end_lease, reap, row, succeed
+from tests.support.factories import Connection, a_run, a_type, claim, end_lease, reap, row, succeed
 from tests.worker.motion import OPERATOR
 from wakeboard import queue as transitions
 from wakeboard.core.process.assignment import Assignment

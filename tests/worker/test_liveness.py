@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.factories import Connection
+from tests.support.factories import Connection
 from wakeboard.reporting.heartbeats import is_abandoned, late_loops, loops
 
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from tests.factories import Connection, a_definition, a_run, a_type, end_lease, insert, rows
-from tests.factories import a_worker as a_worker_row
-from tests.processes import wait_until
+from tests.support.factories import Connection, a_definition, a_run, a_type, end_lease, insert, rows
+from tests.support.factories import a_worker as a_worker_row
+from tests.support.processes import wait_until
 from tests.worker.motion import a_worker, wait_until_idle, wait_until_status
 from tests.worker.motion import insert as enqueue
 from wakeboard.runtime.duties.poll import Asked, Found, look

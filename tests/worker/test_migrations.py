@@ -11,7 +11,7 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import text
 
 from tests.conftest import Connection
-from tests.processes import wait_until
+from tests.support.processes import wait_until
 from wakeboard.database import db
 from wakeboard.database.tables import SCHEMA, metadata
 

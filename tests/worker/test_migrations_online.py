@@ -10,8 +10,8 @@ import pytest
 from alembic import command
 
 from tests.conftest import Connection
-from tests.processes import wait_until
 from tests.servers import Server
+from tests.support.processes import wait_until
 from tests.worker.test_migrations import definitions
 from wakeboard.database import db
 from wakeboard.database.migrations import beforehand

@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.processes import ROOT, free_port, surroundings, wait_until
+from tests.support.processes import ROOT, free_port, surroundings, wait_until
 
 IGNORING = 'trap "" HUP INT; exec "$@"'
 

@@ -10,8 +10,8 @@ import psycopg
 import pytest
 
 from tests.conftest import Connection
-from tests.factories import a_run, a_type, an_attempt, claim, fail, insert, row, rows, status
-from tests.processes import wait_until_blocked
+from tests.support.factories import a_run, a_type, an_attempt, claim, fail, insert, row, rows, status
+from tests.support.processes import wait_until_blocked
 from tests.worker.operating import (
     ANNA,
     asked,

@@ -6,8 +6,8 @@ from collections import Counter
 from pathlib import Path
 
 from tests.conftest import Connection
-from tests.factories import rows
-from tests.processes import run_wakeboard, wait_until
+from tests.support.factories import rows
+from tests.support.processes import run_wakeboard, wait_until
 from tests.worker.motion import a_worker
 from tests.worker.operating import ANNA, begin, operation
 from wakeboard.bulk import control

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.endtoend.visitor import Visitor
-from tests.factories import Connection, row, rows
 from tests.middleman import between
-from tests.processes import ROOT, SOURCES, free_port, wait_until
+from tests.support.factories import Connection, row, rows
+from tests.support.http_client import Visitor
+from tests.support.processes import ROOT, SOURCES, free_port, wait_until
 from tests.worker.motion import SHORT, insert
 
 UID = next(uid for uid in range(12345, 65000) if uid not in {user.pw_uid for user in pwd.getpwall()})

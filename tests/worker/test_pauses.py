@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.factories import Connection, a_run, a_type, claim, row, rows
-from tests.processes import wait_until
+from tests.support.factories import Connection, a_run, a_type, claim, row, rows
+from tests.support.processes import wait_until
 from tests.worker.motion import a_worker, insert, wait_until_status
 from wakeboard import cli
 from wakeboard.core.states import Role

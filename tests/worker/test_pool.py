@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from tests.factories import Connection, row
-from tests.processes import wait_until
+from tests.support.factories import Connection, row
+from tests.support.processes import wait_until
 from tests.worker.pooled import PATIENCE_SECONDS, Gate, gate, heedful, registry, table
 from wakeboard import Context, Permanent, Pool, Retryable, enqueue, job
 from wakeboard.config import log

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from functools import partial
 
-from tests.processes import wait_until
+from tests.support.processes import wait_until
 from wakeboard.core.outcome import Answer
 from wakeboard.handlers.pool.future import Ticket
 from wakeboard.handlers.pool.state import PoolState

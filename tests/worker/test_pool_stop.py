@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from tests.factories import Connection, row
-from tests.processes import ROOT, surroundings, wait_until
+from tests.support.factories import Connection, row
+from tests.support.processes import ROOT, surroundings, wait_until
 from tests.worker.pooled import PATIENCE_SECONDS, Gate, gate, heedful, registry, table
 from wakeboard import Context, Pool, enqueue, job
 from wakeboard.handlers.pool import NoResult, PoolStopped, Ticket

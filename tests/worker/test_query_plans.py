@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests import factories
 from tests.conftest import Connection
+from tests.support import factories
 from wakeboard.queue.engine.claims import CLAIM_THESE, candidates, claim, claim_limited
 from wakeboard.queue.engine.endings import FAIL, RELEASE, SUCCEED, SUCCEED_ALONE
 from wakeboard.queue.engine.reaping import ENDED_LEASES, GIVE_BACK, REAP

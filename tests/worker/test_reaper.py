@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.factories import Connection, a_run, a_type, attempts, end_lease, row, status
-from tests.processes import wait_until
+from tests.support.factories import Connection, a_run, a_type, attempts, end_lease, row, status
+from tests.support.processes import wait_until
 from tests.worker.refusing import refuse, refuse_at_commit
 from wakeboard.config import log
 from wakeboard.database import db

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.factories import Connection, attempts, claim, end_lease, reap, row, status
+from tests.support.factories import Connection, attempts, claim, end_lease, reap, row, status
 from tests.worker.endings import decided, held
 from tests.worker.recording import recorder, running, succeeded, write
 from wakeboard.core.outcome import Answer

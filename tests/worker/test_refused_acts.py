@@ -7,7 +7,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from tests.factories import Connection, a_run, row, rows
+from tests.support.factories import Connection, a_run, row, rows
 from tests.worker.motion import OPERATOR
 from tests.worker.refusing import refuse, refuse_at_commit
 from wakeboard import queue as transitions

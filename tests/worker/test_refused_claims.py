@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.factories import Connection, a_run, a_type, attempts, row, rows
+from tests.support.factories import Connection, a_run, a_type, attempts, row, rows
 from tests.worker.motion import a_worker, insert, insert_many, wait_until_all
 from tests.worker.refusing import refuse, refuse_at_commit, refuse_no_more, result_of
 from wakeboard.database import db

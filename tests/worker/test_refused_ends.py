@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.factories import Connection, a_run, attempts, claim, row, status
-from tests.processes import wait_until
+from tests.support.factories import Connection, a_run, attempts, claim, row, status
+from tests.support.processes import wait_until
 from tests.worker.endings import decided
 from tests.worker.motion import (
     REAPED_WITHIN,

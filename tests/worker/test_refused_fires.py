@@ -8,7 +8,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from tests.factories import Connection, Row, a_definition, rows
+from tests.support.factories import Connection, Row, a_definition, rows
 from tests.worker.refusing import refuse, refuse_at_commit, refuse_no_more
 from wakeboard.config import log
 from wakeboard.database.poison_rows import is_of_row, is_refusal

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.processes import wait_until
+from tests.support.processes import wait_until
 from wakeboard.demo.mail_server import LOOPBACK, MailServer
 from wakeboard.demo.rehearsal.mailbox import Mailbox
 

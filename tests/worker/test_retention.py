@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from tests.conftest import Connection
-from tests.factories import (
+from tests.support.factories import (
     a_definition,
     a_run,
     a_type,
@@ -23,7 +23,7 @@ from tests.factories import (
     rows,
     status,
 )
-from tests.processes import run_wakeboard, wait_until, wait_until_blocked
+from tests.support.processes import run_wakeboard, wait_until, wait_until_blocked
 from tests.worker.motion import SHORT, a_worker
 from wakeboard import queue as transitions
 from wakeboard.config.settings import Settings

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from tests import factories
 from tests.conftest import Connection
-from tests.endtoend.demo_house import as_user, environment, interpreter
-from tests.processes import ROOT, run_wakeboard
+from tests.support import factories
+from tests.support.demo import as_user, environment, interpreter
+from tests.support.processes import ROOT, run_wakeboard
 from wakeboard.config.settings import Settings, SettingsError
 from wakeboard.core.outcome import Permanent
 from wakeboard.handlers import run_as

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests import factories
-from tests.factories import Connection, Row, a_definition, a_run, rows
+from tests.support import factories
+from tests.support.factories import Connection, Row, a_definition, a_run, rows
 from wakeboard.config import log
 from wakeboard.core.states import Role
 from wakeboard.database import db

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.factories import Connection, Row, rows
+from tests.support.factories import Connection, Row, rows
 from tests.worker import cron_oracle
 from wakeboard.core.states import Role
 from wakeboard.database.audit import ENGINE, Actor

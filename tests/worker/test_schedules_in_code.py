@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 import psycopg
 import pytest
 
-from tests.factories import Connection, rows
+from tests.support.factories import Connection, rows
 from tests.worker.refusing import refuse
 from wakeboard.config import log
 from wakeboard.core.job_options import schedule_names

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.factories import Connection, rows
+from tests.support.factories import Connection, rows
 from wakeboard.config import log
 from wakeboard.core.states import Role
 from wakeboard.database.audit import Actor

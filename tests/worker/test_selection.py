@@ -8,8 +8,8 @@ from time import monotonic
 import pytest
 
 from tests.conftest import Connection
-from tests.factories import a_run, a_worker, from_now, rows, status
-from tests.processes import wait_until, wait_until_blocked
+from tests.support.factories import a_run, a_worker, from_now, rows, status
+from tests.support.processes import wait_until, wait_until_blocked
 from wakeboard import cli
 from wakeboard.core.states import Role
 from wakeboard.database.audit import Actor

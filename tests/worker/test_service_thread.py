@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from tests.conftest import Connection
-from tests.factories import rows
-from tests.processes import wait_until
+from tests.support.factories import rows
+from tests.support.processes import wait_until
 from wakeboard import Context
 from wakeboard.alerts.web_watcher import Sentinel
 from wakeboard.config import log, service_thread

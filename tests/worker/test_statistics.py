@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.factories import Connection, a_run, a_type, claim, fail, succeed
+from tests.support.factories import Connection, a_run, a_type, claim, fail, succeed
 from wakeboard.database import db
 from wakeboard.reporting import statistics
 from wakeboard.reporting.statistics import bucket_seconds, percentile

@@ -14,7 +14,7 @@ import time
 
 import pytest
 
-from tests.processes import ROOT
+from tests.support.processes import ROOT
 
 BEGIN = (
     "import os, sys, threading, time, resource, signal\n"

@@ -10,8 +10,8 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from tests import factories
 from tests.conftest import Connection
+from tests.support import factories
 from wakeboard.queue import NewRun, enqueue_many
 
 INVOICE = (

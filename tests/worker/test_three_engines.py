@@ -12,8 +12,8 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from tests.factories import Connection, attempts
-from tests.processes import ROOT, run_wakeboard, surroundings
+from tests.support.factories import Connection, attempts
+from tests.support.processes import ROOT, run_wakeboard, surroundings
 from tests.worker.apps import invoices
 from tests.worker.pooled import PATIENCE_SECONDS
 from wakeboard import Pool, enqueue, run_now

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from tests.conftest import Connection
-from tests.factories import a_type, rows
+from tests.support.factories import a_type, rows
 from wakeboard.accounts import users
 from wakeboard.accounts.users import AccountError
 from wakeboard.cli import run

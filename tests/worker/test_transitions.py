@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests import factories
 from tests.conftest import Connection
+from tests.support import factories
 from wakeboard import queue as transitions
 from wakeboard.core.states import Role
 from wakeboard.database.audit import Actor

@@ -10,8 +10,8 @@ from typing import Any
 import psycopg
 import pytest
 
-from tests import factories
 from tests.conftest import Connection
+from tests.support import factories
 from wakeboard import queue as transitions
 from wakeboard.core.states import MOVES, VERBS, Move, Outcome, Role, Status, Verb, allowed
 from wakeboard.database.audit import Actor

@@ -12,9 +12,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 
-from tests import factories
 from tests.conftest import Connection
-from tests.processes import wait_until, wait_until_blocked
+from tests.support import factories
+from tests.support.processes import wait_until, wait_until_blocked
 from wakeboard import queue as transitions
 from wakeboard.core.states import Role
 from wakeboard.database import db

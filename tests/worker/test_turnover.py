@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.factories import Connection, a_run, a_type, attempts, row, rows, status
+from tests.support.factories import Connection, a_run, a_type, attempts, row, rows, status
 from tests.worker.recording import Desk, succeeded, write
 from tests.worker.refusing import refuse, refuse_at_commit, result_of
 from wakeboard.database import db

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.factories import (
+from tests.middleman import between
+from tests.support.factories import (
     Connection,
     a_run,
     a_type,
@@ -24,8 +25,7 @@ from tests.factories import (
     send,
     status,
 )
-from tests.middleman import between
-from tests.processes import wait_until
+from tests.support.processes import wait_until
 from tests.worker.motion import (
     REAPED_WITHIN,
     a_worker,

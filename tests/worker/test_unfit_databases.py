@@ -15,9 +15,9 @@ from psycopg.conninfo import make_conninfo
 
 from tests.conftest import Connection
 from tests.old_servers import is_installed, old_server
-from tests.processes import free_port, run_wakeboard, wait_until, wakeboard
 from tests.servers import Server
 from tests.standbys import standby_of
+from tests.support.processes import free_port, run_wakeboard, wait_until, wakeboard
 from wakeboard.config.settings import Settings
 from wakeboard.database import db
 from wakeboard_dashboard import create_app

@@ -8,7 +8,7 @@ import pytest
 from werkzeug import security
 
 from tests.conftest import Connection
-from tests.factories import rows
+from tests.support.factories import rows
 from wakeboard.accounts import passwords, users
 from wakeboard.accounts.sessions import IDLE_SECONDS, SESSION_SECONDS
 from wakeboard.config.settings import Settings

@@ -12,9 +12,9 @@ import psutil
 import psycopg
 import pytest
 
-from tests.factories import rows
-from tests.processes import run_wakeboard, wait_until
 from tests.servers import make_folder, on_disk
+from tests.support.factories import rows
+from tests.support.processes import run_wakeboard, wait_until
 from tests.worker.motion import (
     SHORT,
     a_worker,

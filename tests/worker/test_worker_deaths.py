@@ -10,8 +10,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.factories import Connection, attempts, row
-from tests.processes import ROOT, Wakeboard, wait_until
+from tests.support.factories import Connection, attempts, row
+from tests.support.processes import ROOT, Wakeboard, wait_until
 from tests.worker.motion import a_worker, counts, insert, insert_many, wait_until_all, wait_until_status
 from wakeboard.database import db
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import psutil
 
-from tests.factories import Connection, attempts, from_now, row, rows
-from tests.processes import run_wakeboard, wait_until
+from tests.support.factories import Connection, attempts, from_now, row, rows
+from tests.support.processes import run_wakeboard, wait_until
 from tests.worker.motion import (
     LEASE,
     REAPED_WITHIN,

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.factories import Connection, attempts, row, rows
-from tests.processes import wait_until
+from tests.support.factories import Connection, attempts, row, rows
+from tests.support.processes import wait_until
 from tests.worker.motion import (
     OPERATOR,
     a_worker,

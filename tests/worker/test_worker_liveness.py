@@ -12,10 +12,10 @@ from pathlib import Path
 
 import psycopg
 
-from tests.factories import Connection, attempts, row, rows
-from tests.factories import a_worker as a_worker_row
 from tests.middleman import Middleman, between
-from tests.processes import run_wakeboard, wait_until, wakeboard
+from tests.support.factories import Connection, attempts, row, rows
+from tests.support.factories import a_worker as a_worker_row
+from tests.support.processes import run_wakeboard, wait_until, wakeboard
 from tests.worker.motion import (
     OPERATOR,
     SHORT,

@@ -9,8 +9,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.factories import Connection, attempts, row, rows
-from tests.processes import Wakeboard, wait_until
+from tests.support.factories import Connection, attempts, row, rows
+from tests.support.processes import Wakeboard, wait_until
 from tests.worker.motion import (
     OPERATOR,
     a_worker,

@@ -12,9 +12,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.factories import Connection, attempts, row, rows
 from tests.middleman import between
-from tests.processes import wait_until
+from tests.support.factories import Connection, attempts, row, rows
+from tests.support.processes import wait_until
 from tests.worker.motion import (
     LEASE,
     a_worker,

@@ -11,9 +11,9 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from tests import factories
-from tests.factories import Connection, from_now, row, rows
-from tests.processes import ROOT, run_wakeboard, surroundings, wait_until, wakeboard
+from tests.support import factories
+from tests.support.factories import Connection, from_now, row, rows
+from tests.support.processes import ROOT, run_wakeboard, surroundings, wait_until, wakeboard
 from tests.worker.motion import (
     LEASE,
     SHORT,

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.factories import Connection
-from tests.processes import wait_until
+from tests.support.factories import Connection
+from tests.support.processes import wait_until
 from tests.worker.motion import (
     REAPED_WITHIN,
     a_worker,

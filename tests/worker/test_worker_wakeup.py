@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.factories import Connection, row
-from tests.processes import Wakeboard, wait_until
+from tests.support.factories import Connection, row
+from tests.support.processes import Wakeboard, wait_until
 from tests.worker.motion import (
     a_worker,
     insert,
@@ -80,7 +80,7 @@ def test_polling_alone_finds_every_run(database: str, connection: Connection, su
 
 
 def test_a_delayed_run_starts_when_it_is_due_and_not_before(database: str, connection: Connection) -> None:
-    from tests.factories import attempts, from_now
+    from tests.support.factories import attempts, from_now
 
     with a_worker(database, ready=connection):
         run_id = insert(connection, "quick", run_at=from_now("1.5 seconds"))

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from tests.factories import Connection, a_run, a_type, claim
+from tests.support.factories import Connection, a_run, a_type, claim
 from wakeboard.core.outcome import Answer
 from wakeboard.core.process.assignment import Assignment
 from wakeboard.database import db

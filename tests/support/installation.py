@@ -11,9 +11,9 @@ from typing import Any
 
 import psycopg
 
-from tests.processes import Wakeboard, wait_until, wakeboard
+from tests.support.processes import Wakeboard, wait_until, wakeboard
 
-APP = "tests.endtoend.handlers"
+APP = "tests.support.installed_handlers"
 LINK = re.compile(r"(http://127\.0\.0\.1:\d+)/login\?token=\S+")
 # Short leases show within seconds what otherwise shows within a minute.
 QUICK = {"WAKEBOARD_LEASE_SECONDS": "3", "WAKEBOARD_KILL_SECONDS": "1", "WAKEBOARD_CONCURRENCY": "4"}

@@ -13,7 +13,16 @@ from urllib.parse import quote
 from flask import Flask
 
 from tests.conftest import Connection
-from tests.factories import a_definition, a_group, a_run, a_type, a_worker, an_attempt, from_now, insert
+from tests.support.factories import (
+    a_definition,
+    a_group,
+    a_run,
+    a_type,
+    a_worker,
+    an_attempt,
+    from_now,
+    insert,
+)
 
 # Gives a text of at most so many characters.
 Text = Callable[[int], str]
@@ -39,7 +48,7 @@ class Filling:
         for key in (f"{noun} {name}", name):
             if key in self.arguments:
                 return self.arguments[key]
-        raise KeyError(f"{rule}: say in tests/dashboard/everything.py what stands for <{name}>.")
+        raise KeyError(f"{rule}: say in tests/support/every_page.py what stands for <{name}>.")
 
 
 def furnish(connection: Connection, any_text: Text, plain: Text) -> Filling:

@@ -21,8 +21,8 @@ from urllib.parse import urlsplit
 import psutil
 import pytest
 
-from tests.endtoend.household import LINK
-from tests.processes import SOURCES, Wakeboard, wait_until
+from tests.support.installation import LINK
+from tests.support.processes import SOURCES, Wakeboard, wait_until
 
 # What is promised of a first start, database and history included.
 FIRST_START_SECONDS = 120

@@ -15,7 +15,7 @@ from xml.etree.ElementTree import Element
 import html5lib
 from html5lib.constants import E as SENTENCES
 
-from tests.html_standard import (
+from tests.support.html_rules import (
     BLOCKS,
     BOOLEANS,
     CHILDREN,

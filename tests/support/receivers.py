@@ -18,7 +18,7 @@ import pytest
 from aiosmtpd.controller import Controller
 from aiosmtpd.smtp import SMTP, Envelope, Session
 
-from tests.processes import free_port
+from tests.support.processes import free_port
 
 SECRET = "a secret of more than sixteen letters"
 

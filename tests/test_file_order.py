@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests import order
-from tests.processes import ROOT
+from tests.support import file_order
+from tests.support.processes import ROOT
 
 
 def files(*names: str) -> list[Path]:
@@ -13,12 +13,12 @@ def files(*names: str) -> list[Path]:
 
 
 def test_each_of_the_longest_files_is_there() -> None:
-    assert [name for name in order.LONGEST if not (ROOT / "tests" / name).is_file()] == []
+    assert [name for name in file_order.LONGEST if not (ROOT / "tests" / name).is_file()] == []
 
 
 def test_each_kind_is_spread_over_the_whole_run() -> None:
     browsers, computing = (f"browser/test_{n}.py" for n in "ab"), (f"worker/test_{n}.py" for n in "cdef")
-    begun = order.of(files(*browsers, "faults/test_g.py", *computing))
+    begun = file_order.of(files(*browsers, "faults/test_g.py", *computing))
     assert begun == files(
         "browser/test_a.py",
         "faults/test_g.py",
@@ -31,5 +31,5 @@ def test_each_kind_is_spread_over_the_whole_run() -> None:
 
 
 def test_the_longest_of_a_kind_comes_first() -> None:
-    long, longer = order.LONGEST[1], order.LONGEST[0]
-    assert order.of(files("browser/test_a.py", long, longer)) == files(longer, long, "browser/test_a.py")
+    long, longer = file_order.LONGEST[1], file_order.LONGEST[0]
+    assert file_order.of(files("browser/test_a.py", long, longer)) == files(longer, long, "browser/test_a.py")
