@@ -16,8 +16,8 @@ import hypothesis
 import psycopg
 import pytest
 
-from tests.servers import Server, running_server
 from tests.support import file_order
+from tests.support.postgres.servers import Server, running_server
 from wakeboard.config import log
 from wakeboard.database import db
 

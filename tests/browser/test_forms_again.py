@@ -11,9 +11,9 @@ from playwright.sync_api import Page, expect
 from tests.browser.test_habits_away import forget_everybody, sign_in
 from tests.conftest import Connection
 from tests.dashboard.test_effects import an_effect
-from tests.middleman import Middleman, Way, between
 from tests.support.browsers import Dashboard, follow, serving
 from tests.support.factories import a_definition, a_run, a_type, rows
+from tests.support.postgres.wire_proxy import Middleman, Way, between
 
 pytestmark = pytest.mark.browser
 

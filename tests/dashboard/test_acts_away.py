@@ -11,9 +11,9 @@ from flask.testing import FlaskClient
 
 from tests.conftest import Connection
 from tests.dashboard.conftest import SAME_ORIGIN, AsRole
-from tests.middleman import Middleman, Way, between
 from tests.support.dashboard_apps import an_app
 from tests.support.factories import a_definition, a_run, status
+from tests.support.postgres.wire_proxy import Middleman, Way, between
 from wakeboard.accounts import users
 from wakeboard.core.states import Role
 from wakeboard.database.db import DatabaseError

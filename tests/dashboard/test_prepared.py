@@ -12,7 +12,7 @@ from sqlalchemy import event, text
 from sqlalchemy.exc import DBAPIError
 
 from tests.conftest import Connection
-from tests.middleman import between
+from tests.support.postgres.wire_proxy import between
 from wakeboard.database import db
 from wakeboard_dashboard.web.connection import Database, reading
 

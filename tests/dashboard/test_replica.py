@@ -9,13 +9,13 @@ import pytest
 from flask import Flask
 from flask.testing import FlaskClient
 
-from tests import standbys
 from tests.conftest import Connection
 from tests.dashboard.conftest import SAME_ORIGIN
-from tests.servers import SETTINGS, Server, own_server
-from tests.standbys import Node, standby_of
 from tests.support.dashboard_apps import an_app
 from tests.support.factories import a_run, a_worker
+from tests.support.postgres import standbys
+from tests.support.postgres.servers import SETTINGS, Server, own_server
+from tests.support.postgres.standbys import Node, standby_of
 from tests.support.processes import wait_until
 from wakeboard.accounts import users
 from wakeboard.core.states import Role

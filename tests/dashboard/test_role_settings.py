@@ -10,8 +10,8 @@ from flask.testing import FlaskClient
 from psycopg import sql
 
 from tests.conftest import Connection
-from tests.servers import Server
 from tests.support import factories
+from tests.support.postgres.servers import Server
 from tests.support.processes import run_wakeboard, wait_until
 from tests.worker.motion import a_worker, insert, wait_until_status
 from wakeboard import enqueue

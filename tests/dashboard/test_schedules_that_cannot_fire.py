@@ -10,7 +10,7 @@ from flask.testing import FlaskClient
 from tests.conftest import Connection
 from tests.dashboard.conftest import assert_fragments_match
 from tests.support.factories import a_definition, a_worker, rows
-from tests.worker.refusing import refuse
+from tests.support.postgres.write_refusals import refuse
 from wakeboard.cli.commands.doctor.liveness import schedules as doctor
 from wakeboard.schedules import scheduler
 

@@ -16,7 +16,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from tests.servers import Server
+from tests.support.postgres.servers import Server
 from tests.support.processes import ROOT, surroundings
 
 # What applications have that were begun years ago, or are kept at a version.

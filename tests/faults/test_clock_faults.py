@@ -21,8 +21,8 @@ from tests.faults.people import an_operator
 from tests.faults.rows import Scale, fault
 from tests.faults.truth import now
 from tests.faults.wallclock import WallClock, build, compiler
-from tests.servers import own_server
 from tests.support.http_client import JSON
+from tests.support.postgres.servers import own_server
 from tests.support.processes import Wakeboard, wait_until
 from wakeboard.database.embedded.identity import Identity
 

@@ -13,7 +13,6 @@ import psutil
 import pytest
 
 from tests.faults.clockwork import every
-from tests.faults.cluster import Cluster, cluster, database
 from tests.faults.feeding import Feeder, Producer, failed_without_sessions, resumed_after
 from tests.faults.house import LEASE_SECONDS, RECLAIM_SECONDS, Connection, House
 from tests.faults.invariants import NAMES_OF_TESTS
@@ -22,6 +21,7 @@ from tests.faults.rows import Scale, fault
 from tests.faults.truth import Line, now
 from tests.support import factories
 from tests.support.factories import rows
+from tests.support.postgres.cluster import Cluster, cluster, database
 from tests.support.processes import wait_until
 from wakeboard.accounts.tokens import create_token
 from wakeboard.config.settings import Settings

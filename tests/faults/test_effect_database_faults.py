@@ -16,7 +16,6 @@ import psycopg
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict
 
-from tests.faults.cluster import Cluster, cluster, database
 from tests.faults.cutoff import (
     APP,
     DECISIONS,
@@ -32,6 +31,7 @@ from tests.faults.cutoff import (
 from tests.faults.house import House
 from tests.faults.rows import Scale, fault
 from tests.support.factories import rows
+from tests.support.postgres.cluster import Cluster, cluster, database
 from tests.support.processes import wait_until
 from tests.worker.motion import is_alive
 

@@ -19,7 +19,10 @@ import psutil
 import psycopg
 import pytest
 
-from tests.embedded_servers import (
+from tests.faults.house import LEASE_SECONDS, SETTINGS, House, a_house
+from tests.faults.rows import Scale, fault
+from tests.faults.truth import PLACE, now
+from tests.support.postgres.embedded import (
     AS_ROOT,
     BECOME_NOBODY,
     FAST,
@@ -42,9 +45,6 @@ from tests.embedded_servers import (
     tear_own_files,
     tear_pid_files,
 )
-from tests.faults.house import LEASE_SECONDS, SETTINGS, House, a_house
-from tests.faults.rows import Scale, fault
-from tests.faults.truth import PLACE, now
 from tests.support.processes import Wakeboard, surroundings, wait_until, wakeboard
 from wakeboard.database import db, embedded
 from wakeboard.database.embedded.identity import Identity, first_blocked

@@ -13,15 +13,15 @@ from random import Random
 
 import pytest
 
-from tests.faults.cluster import SETTINGS
 from tests.faults.feeding import Feeder, Producer, failed_without_sessions, resumed_after
 from tests.faults.house import House
 from tests.faults.people import an_operator
 from tests.faults.rows import Scale, fault
 from tests.faults.truth import Line, now
-from tests.servers import own_server
-from tests.standbys import Node, as_one, pair_of
 from tests.support.http_client import JSON, Visitor
+from tests.support.postgres.cluster import SETTINGS
+from tests.support.postgres.servers import own_server
+from tests.support.postgres.standbys import Node, as_one, pair_of
 from tests.support.processes import wait_until
 
 Measured = Callable[[str], None]

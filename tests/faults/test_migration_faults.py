@@ -23,7 +23,7 @@ from alembic.script import ScriptDirectory
 from tests.faults.house import SETTINGS, House, a_house
 from tests.faults.rows import Scale, fault
 from tests.faults.truth import PLACE, now
-from tests.servers import Server
+from tests.support.postgres.servers import Server
 from tests.support.processes import ROOT, Wakeboard, surroundings, wait_until, wakeboard
 from wakeboard.database import db
 from wakeboard.database.migrations.locks import PATIENCE_SECONDS, TRY_SECONDS

@@ -18,8 +18,8 @@ import pytest
 from tests.faults.house import House
 from tests.faults.rows import Scale, fault
 from tests.faults.truth import now
-from tests.middleman import Middleman, Way, between
 from tests.support.factories import rows
+from tests.support.postgres.wire_proxy import Middleman, Way, between
 from tests.support.processes import wait_until
 from tests.worker.motion import is_alive
 from wakeboard.core.states import Role

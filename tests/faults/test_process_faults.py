@@ -15,8 +15,8 @@ import pytest
 from tests.faults.house import KILL_SECONDS, SHUTDOWN_SECONDS, House
 from tests.faults.rows import fault
 from tests.faults.truth import Line, now
-from tests.middleman import Middleman, between
 from tests.support.factories import row, rows
+from tests.support.postgres.wire_proxy import Middleman, between
 from tests.support.processes import Wakeboard, run_wakeboard, wait_until
 from tests.worker.motion import is_alive
 from wakeboard.core.states import Role

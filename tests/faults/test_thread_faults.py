@@ -23,9 +23,9 @@ from tests.faults.people import ADMIN
 from tests.faults.rows import Scale, fault
 from tests.faults.threads import Orders
 from tests.faults.truth import now
-from tests.middleman import Middleman, between
 from tests.support.factories import rows
 from tests.support.http_client import JSON, Visitor
+from tests.support.postgres.wire_proxy import Middleman, between
 from tests.support.processes import Wakeboard, run_wakeboard, wait_until
 from wakeboard.accounts.tokens import create_token
 from wakeboard.core.states import Role

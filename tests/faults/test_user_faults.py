@@ -15,8 +15,8 @@ import pytest
 from tests.faults.house import House
 from tests.faults.people import ADMIN
 from tests.faults.rows import Scale, fault
-from tests.middleman import between
 from tests.support.demo import environment, interpreter
+from tests.support.postgres.wire_proxy import between
 from tests.support.processes import ROOT, run_wakeboard, surroundings, wait_until
 from wakeboard.queue import definitions
 from wakeboard.queue.definitions import Definition

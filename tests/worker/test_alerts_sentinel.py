@@ -17,9 +17,9 @@ import psycopg
 import pytest
 
 from tests.conftest import Connection
-from tests.servers import SETTINGS, running_server
 from tests.support.browsers import serving
 from tests.support.factories import a_run, age, rows
+from tests.support.postgres.servers import SETTINGS, running_server
 from tests.support.processes import wait_until, wakeboard
 from tests.support.receivers import Mailbox, Receiver, mailbox, receiver
 from wakeboard.alerts.outage import Outage

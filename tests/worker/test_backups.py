@@ -13,8 +13,8 @@ from subprocess import CompletedProcess
 import pytest
 
 from tests.conftest import Connection
-from tests.servers import make_folder, on_disk
 from tests.support.factories import row
+from tests.support.postgres.servers import make_folder, on_disk
 from tests.support.processes import Wakeboard, run_wakeboard, wait_until, wakeboard
 from tests.worker.motion import SHORT, insert_many, wait_until_registered, wait_until_status
 from wakeboard.database import db, embedded

@@ -10,8 +10,8 @@ from typing import Any
 import psycopg
 import pytest
 
-from tests.middleman import Way, between
 from tests.support.factories import Connection, a_run, a_type
+from tests.support.postgres.wire_proxy import Way, between
 from tests.support.processes import wait_until
 from wakeboard.database import db
 from wakeboard.queue.engine import claims, endings, reaping, renewal

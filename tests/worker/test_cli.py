@@ -20,7 +20,6 @@ from psycopg import sql
 from psycopg.rows import dict_row
 
 from tests.conftest import Connection
-from tests.servers import Server
 from tests.support.factories import (
     a_definition,
     a_run,
@@ -32,6 +31,7 @@ from tests.support.factories import (
     row,
     rows,
 )
+from tests.support.postgres.servers import Server
 from wakeboard import cli
 from wakeboard.accounts import users
 from wakeboard.core.leases import STATES

@@ -17,9 +17,9 @@ import psutil
 import pytest
 
 from tests.conftest import Connection
-from tests.embedded_servers import short_folder
 from tests.support import processes
 from tests.support.factories import rows
+from tests.support.postgres.embedded import short_folder
 from tests.support.processes import Wakeboard, run_wakeboard, wait_until, wakeboard
 from wakeboard.database import embedded
 

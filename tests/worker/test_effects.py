@@ -17,8 +17,8 @@ from psycopg.rows import dict_row
 from sqlalchemy import text
 
 from tests.conftest import Connection
-from tests.embedded_servers import FAST, short_folder
 from tests.support import factories
+from tests.support.postgres.embedded import FAST, short_folder
 from tests.support.processes import wait_until, wait_until_blocked, wakeboard
 from wakeboard.core.outcome import Cancelled, Retryable
 from wakeboard.core.states import Role

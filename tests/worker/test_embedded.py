@@ -24,7 +24,7 @@ import psutil
 import psycopg
 import pytest
 
-from tests.embedded_servers import (
+from tests.support.postgres.embedded import (
     AS_ROOT,
     FAST,
     START,

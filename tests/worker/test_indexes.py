@@ -17,8 +17,8 @@ from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from tests.conftest import Connection
-from tests.middleman import between
 from tests.support.factories import a_run, a_type, claim, rows
+from tests.support.postgres.wire_proxy import between
 from tests.support.processes import ROOT, run_wakeboard, surroundings, wait_until
 from wakeboard.cli.commands.doctor.indexes import bloated_ones
 from wakeboard.database import db

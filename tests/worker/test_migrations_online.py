@@ -10,7 +10,7 @@ import pytest
 from alembic import command
 
 from tests.conftest import Connection
-from tests.servers import Server
+from tests.support.postgres.servers import Server
 from tests.support.processes import wait_until
 from tests.worker.test_migrations import definitions
 from wakeboard.database import db

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.middleman import between
 from tests.support.factories import Connection, row, rows
 from tests.support.http_client import Visitor
+from tests.support.postgres.wire_proxy import between
 from tests.support.processes import ROOT, SOURCES, free_port, wait_until
 from tests.worker.motion import SHORT, insert
 

@@ -8,9 +8,9 @@ import psycopg
 import pytest
 
 from tests.conftest import Connection
-from tests.poolers import PGBOUNCER, WHY_NOT, pooler
 from tests.support.dashboard_apps import an_app
 from tests.support.factories import a_run, row
+from tests.support.postgres.pgbouncer import PGBOUNCER, WHY_NOT, pooler
 from tests.worker.motion import a_worker, insert_many, wait_until_all
 from wakeboard.accounts import users
 from wakeboard.core.states import Role

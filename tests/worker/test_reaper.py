@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from tests.support.factories import Connection, a_run, a_type, attempts, end_lease, row, status
+from tests.support.postgres.write_refusals import refuse, refuse_at_commit
 from tests.support.processes import wait_until
-from tests.worker.refusing import refuse, refuse_at_commit
 from wakeboard.config import log
 from wakeboard.database import db
 from wakeboard.runtime.duties.reaper import Reaper

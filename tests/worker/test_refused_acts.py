@@ -8,8 +8,8 @@ import psycopg
 import pytest
 
 from tests.support.factories import Connection, a_run, row, rows
+from tests.support.postgres.write_refusals import refuse, refuse_at_commit
 from tests.worker.motion import OPERATOR
-from tests.worker.refusing import refuse, refuse_at_commit
 from wakeboard import queue as transitions
 from wakeboard.config import log
 from wakeboard.database.audit import acting

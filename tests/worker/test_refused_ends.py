@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.support.factories import Connection, a_run, attempts, claim, row, status
+from tests.support.postgres.write_refusals import refuse, refuse_at_commit, refuse_no_more, result_of
 from tests.support.processes import wait_until
 from tests.worker.endings import decided
 from tests.worker.motion import (
@@ -21,7 +22,6 @@ from tests.worker.motion import (
     wait_until_status,
 )
 from tests.worker.recording import Desk, running, succeeded, write
-from tests.worker.refusing import refuse, refuse_at_commit, refuse_no_more, result_of
 from wakeboard.config import log
 from wakeboard.database import db
 from wakeboard.runtime.duties.lease import LeaseKeeper

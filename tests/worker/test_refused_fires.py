@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from tests.support.factories import Connection, Row, a_definition, rows
-from tests.worker.refusing import refuse, refuse_at_commit, refuse_no_more
+from tests.support.postgres.write_refusals import refuse, refuse_at_commit, refuse_no_more
 from wakeboard.config import log
 from wakeboard.database.poison_rows import is_of_row, is_refusal
 from wakeboard.schedules import scheduler

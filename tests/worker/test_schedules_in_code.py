@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from tests.support.factories import Connection, rows
-from tests.worker.refusing import refuse
+from tests.support.postgres.write_refusals import refuse
 from wakeboard.config import log
 from wakeboard.core.job_options import schedule_names
 from wakeboard.core.states import Role

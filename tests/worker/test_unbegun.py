@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.middleman import between
 from tests.support.factories import (
     Connection,
     a_run,
@@ -25,6 +24,8 @@ from tests.support.factories import (
     send,
     status,
 )
+from tests.support.postgres.wire_proxy import between
+from tests.support.postgres.write_refusals import refuse
 from tests.support.processes import wait_until
 from tests.worker.motion import (
     REAPED_WITHIN,
@@ -36,7 +37,6 @@ from tests.worker.motion import (
     wait_until_all,
     wait_until_registered,
 )
-from tests.worker.refusing import refuse
 from wakeboard import queue as transitions
 from wakeboard.core.process.assignment import Assignment
 from wakeboard.core.states import Role

@@ -14,9 +14,9 @@ from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
 from tests.conftest import Connection
-from tests.old_servers import is_installed, old_server
-from tests.servers import Server
-from tests.standbys import standby_of
+from tests.support.postgres.old_server import is_installed, old_server
+from tests.support.postgres.servers import Server
+from tests.support.postgres.standbys import standby_of
 from tests.support.processes import free_port, run_wakeboard, wait_until, wakeboard
 from wakeboard.config.settings import Settings
 from wakeboard.database import db

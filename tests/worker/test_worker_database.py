@@ -12,8 +12,8 @@ import psutil
 import psycopg
 import pytest
 
-from tests.servers import make_folder, on_disk
 from tests.support.factories import rows
+from tests.support.postgres.servers import make_folder, on_disk
 from tests.support.processes import run_wakeboard, wait_until
 from tests.worker.motion import (
     SHORT,

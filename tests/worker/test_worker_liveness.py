@@ -12,9 +12,9 @@ from pathlib import Path
 
 import psycopg
 
-from tests.middleman import Middleman, between
 from tests.support.factories import Connection, attempts, row, rows
 from tests.support.factories import a_worker as a_worker_row
+from tests.support.postgres.wire_proxy import Middleman, between
 from tests.support.processes import run_wakeboard, wait_until, wakeboard
 from tests.worker.motion import (
     OPERATOR,

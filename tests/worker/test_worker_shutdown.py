@@ -12,8 +12,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.middleman import between
 from tests.support.factories import Connection, attempts, row, rows
+from tests.support.postgres.wire_proxy import between
 from tests.support.processes import wait_until
 from tests.worker.motion import (
     LEASE,

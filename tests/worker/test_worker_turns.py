@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.support.factories import Connection
+from tests.support.postgres.write_refusals import refuse
 from tests.support.processes import wait_until
 from tests.worker.motion import (
     REAPED_WITHIN,
@@ -19,7 +20,6 @@ from tests.worker.motion import (
     wait_until_all,
     wait_until_idle,
 )
-from tests.worker.refusing import refuse
 from wakeboard.database.db import connect
 
 # How many of a type's attempts overlapped at most, by the times that their history tells.

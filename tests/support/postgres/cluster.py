@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.servers import Server, own_server
+from tests.support.postgres.servers import Server, own_server
 from tests.support.processes import wait_until
 from wakeboard.database import embedded
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import psycopg
 from psycopg.conninfo import make_conninfo
 
-from tests.servers import Server, make_folder, with_database
+from tests.support.postgres.servers import Server, make_folder, with_database
 from tests.support.processes import wait_until
 from wakeboard.database import embedded
 from wakeboard.database.embedded import binaries, cluster

@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import psycopg
 
-from tests.servers import make_folder, memory
+from tests.support.postgres.servers import make_folder, memory
 from tests.support.processes import ROOT
 from wakeboard.database import embedded
 from wakeboard.database.embedded.identity import holder

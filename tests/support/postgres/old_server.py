@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.servers import make_folder, on_disk
+from tests.support.postgres.servers import make_folder, on_disk
 
 # Debian's; bin/test installs it.
 BINARIES = Path("/usr/lib/postgresql/15/bin")
