@@ -42,7 +42,7 @@ for _stop in (signal.SIGINT, signal.SIGHUP):
 hypothesis.settings.register_profile("patient", deadline=None)
 hypothesis.settings.load_profile("patient")
 
-pytest_plugins = ("tests.faults.reporting",)
+pytest_plugins = ("tests.support.faults.result_table",)
 Connection = psycopg.Connection[tuple[Any, ...]]
 _controller = ExitStack()
 _shared: list[Server] = []

@@ -9,7 +9,7 @@ A row is a test that injects one fault of the list and states what it measured. 
     the row's printed seed: every choice comes from it), ``measured`` (call it once, numbers in words).
 3.  Enqueue with ``house.enqueue`` or ``house.enqueue_many``, which keep what was acknowledged; tell
     ``house.acknowledge`` of runs made elsewhere. Handlers (``apps/``) tell the truth file what they do; those
-    of another module are started with ``house.worker(APP="tests.faults.apps.…")``.
+    of another module are started with ``house.worker(APP="tests.support.faults.apps.…")``.
 4.  End with ``house.settle(seconds)`` (every run ends) and ``house.check()``: it stops everything and asserts
     the invariants; a row that forgets it fails. Limits and fires are told to it:
     ``house.check(limits={"one_at_a_time": 1}, fires={definition_id: slots})``.

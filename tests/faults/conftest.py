@@ -9,8 +9,8 @@ from random import Random
 
 import pytest
 
-from tests.faults.house import House, a_house
-from tests.faults.rows import Scale
+from tests.support.faults.deployment import House, a_house
+from tests.support.faults.fault_rows import Scale
 from tests.support.processes import wait_until
 from wakeboard.database import db
 

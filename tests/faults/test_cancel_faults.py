@@ -10,16 +10,16 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from random import Random
 
-from tests.faults.house import KILL_SECONDS, SETTINGS, House
-from tests.faults.people import an_operator
-from tests.faults.rows import Scale, fault
-from tests.faults.truth import now
 from tests.support.factories import row, rows
+from tests.support.faults.deployment import KILL_SECONDS, SETTINGS, House
+from tests.support.faults.fault_rows import Scale, fault
+from tests.support.faults.page_users import an_operator
+from tests.support.faults.truth_file import now
 from tests.support.http_client import JSON, Reply, Visitor
 from tests.support.processes import wait_until
 
 Measured = Callable[[str], None]
-APP = "tests.faults.apps.cancels"
+APP = "tests.support.faults.apps.cancels"
 AT_ONCE = 4
 NEAR_SECONDS = 0.005
 # A wave of runs ends one after the other, so that each cancel has the machine for itself.

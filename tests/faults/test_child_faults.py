@@ -14,11 +14,11 @@ from statistics import median
 
 import psutil
 
-from tests.faults.groups import memory_group
-from tests.faults.house import KILL_SECONDS, House
-from tests.faults.rows import Scale, fault
-from tests.faults.truth import now
 from tests.support.factories import rows
+from tests.support.faults.deployment import KILL_SECONDS, House
+from tests.support.faults.fault_rows import Scale, fault
+from tests.support.faults.memory_cgroup import memory_group
+from tests.support.faults.truth_file import now
 from tests.support.processes import wait_until
 from tests.worker.motion import is_alive
 

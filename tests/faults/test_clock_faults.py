@@ -16,11 +16,11 @@ from typing import Any
 
 import pytest
 
-from tests.faults.house import House, a_house
-from tests.faults.people import an_operator
-from tests.faults.rows import Scale, fault
-from tests.faults.truth import now
-from tests.faults.wallclock import WallClock, build, compiler
+from tests.support.faults.deployment import House, a_house
+from tests.support.faults.fake_clock import WallClock, build, compiler
+from tests.support.faults.fault_rows import Scale, fault
+from tests.support.faults.page_users import an_operator
+from tests.support.faults.truth_file import now
 from tests.support.http_client import JSON
 from tests.support.postgres.servers import own_server
 from tests.support.processes import Wakeboard, wait_until

@@ -20,10 +20,10 @@ from typing import Any
 
 import pytest
 
-from tests.faults.house import House
-from tests.faults.invariants import LATE, i10_fires_are_kept_once
-from tests.faults.rows import Scale, fault
 from tests.support.factories import Connection, a_definition, rows
+from tests.support.faults.deployment import House
+from tests.support.faults.fault_rows import Scale, fault
+from tests.support.faults.invariants import LATE, i10_fires_are_kept_once
 from tests.support.processes import ROOT, surroundings, wait_until
 from tests.worker import cron_oracle
 from wakeboard.core.time.cron import Cron, CronError

@@ -18,13 +18,13 @@ import pytest
 from hypothesis import HealthCheck
 from hypothesis import strategies as st
 
-from tests.faults.apps.enqueuers import DIED
-from tests.faults.doors import Doors, as_stored, room
-from tests.faults.hostility import FAILURES, hostile_value, nested
-from tests.faults.house import House
-from tests.faults.rows import Scale, fault
-from tests.faults.truth import now
 from tests.support.factories import rows
+from tests.support.faults.apps.enqueuers import DIED
+from tests.support.faults.deployment import House
+from tests.support.faults.enqueue_ways import Doors, as_stored, room
+from tests.support.faults.fault_rows import Scale, fault
+from tests.support.faults.hostile_values import FAILURES, hostile_value, nested
+from tests.support.faults.truth_file import now
 from tests.support.processes import ROOT, surroundings
 from wakeboard import enqueue
 from wakeboard.accounts import users
@@ -33,7 +33,7 @@ from wakeboard.core.states import Role
 from wakeboard_dashboard import create_app
 
 Measured = Callable[[str], None]
-HOSTILE = "tests.faults.apps.hostile"
+HOSTILE = "tests.support.faults.apps.hostile"
 # An idle worker looks for work as often as this by default.
 POLL_SECONDS = 2.0
 MEGABYTES = 2**20
@@ -353,7 +353,7 @@ def test_a_key_gives_one_run_whoever_dies(house: House, scale: Scale, measured: 
 
 def race(database: str, ways: Sequence[str], threads: int, keys: Sequence[str]) -> Iterator[tuple[str, int]]:
     """Run a program of enqueuing threads for each way at once; yield each key and id that they told."""
-    command = [sys.executable, "-m", "tests.faults.apps.enqueuers", database]
+    command = [sys.executable, "-m", "tests.support.faults.apps.enqueuers", database]
     programs = [
         subprocess.Popen(
             [*command, way, str(threads), *keys],

@@ -12,15 +12,15 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.faults.clockwork import every
-from tests.faults.feeding import Feeder, Producer, failed_without_sessions, resumed_after
-from tests.faults.house import LEASE_SECONDS, RECLAIM_SECONDS, Connection, House
-from tests.faults.invariants import NAMES_OF_TESTS
-from tests.faults.people import ADMIN
-from tests.faults.rows import Scale, fault
-from tests.faults.truth import Line, now
 from tests.support import factories
 from tests.support.factories import rows
+from tests.support.faults.deployment import LEASE_SECONDS, RECLAIM_SECONDS, Connection, House
+from tests.support.faults.enqueue_load import Feeder, Producer, failed_without_sessions, resumed_after
+from tests.support.faults.fault_rows import Scale, fault
+from tests.support.faults.invariants import NAMES_OF_TESTS
+from tests.support.faults.page_users import ADMIN
+from tests.support.faults.timed_steps import every
+from tests.support.faults.truth_file import Line, now
 from tests.support.postgres.cluster import Cluster, cluster, database
 from tests.support.processes import wait_until
 from wakeboard.accounts.tokens import create_token

@@ -16,7 +16,8 @@ import psycopg
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict
 
-from tests.faults.cutoff import (
+from tests.support.factories import rows
+from tests.support.faults.cut_off_effects import (
     APP,
     DECISIONS,
     Case,
@@ -28,9 +29,8 @@ from tests.faults.cutoff import (
     tell_measures,
     wait_until_between,
 )  # fmt: skip
-from tests.faults.house import House
-from tests.faults.rows import Scale, fault
-from tests.support.factories import rows
+from tests.support.faults.deployment import House
+from tests.support.faults.fault_rows import Scale, fault
 from tests.support.postgres.cluster import Cluster, cluster, database
 from tests.support.processes import wait_until
 from tests.worker.motion import is_alive

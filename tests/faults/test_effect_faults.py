@@ -15,7 +15,8 @@ from typing import Any
 
 import psutil
 
-from tests.faults.cutoff import (
+from tests.support.factories import rows
+from tests.support.faults.cut_off_effects import (
     APP,
     OPERATOR,
     Case,
@@ -28,10 +29,9 @@ from tests.faults.cutoff import (
     tell_measures,
     wait_until_between,
 )  # fmt: skip
-from tests.faults.house import House
-from tests.faults.rows import Scale, fault
-from tests.faults.truth import Line
-from tests.support.factories import rows
+from tests.support.faults.deployment import House
+from tests.support.faults.fault_rows import Scale, fault
+from tests.support.faults.truth_file import Line
 from tests.support.processes import wait_until
 from tests.worker.motion import is_alive
 from wakeboard.database import db

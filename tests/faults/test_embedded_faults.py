@@ -19,9 +19,9 @@ import psutil
 import psycopg
 import pytest
 
-from tests.faults.house import LEASE_SECONDS, SETTINGS, House, a_house
-from tests.faults.rows import Scale, fault
-from tests.faults.truth import PLACE, now
+from tests.support.faults.deployment import LEASE_SECONDS, SETTINGS, House, a_house
+from tests.support.faults.fault_rows import Scale, fault
+from tests.support.faults.truth_file import PLACE, now
 from tests.support.postgres.embedded import (
     AS_ROOT,
     BECOME_NOBODY,

@@ -7,16 +7,16 @@ from collections.abc import Callable
 from functools import partial
 from random import Random
 
-from tests.faults.apps.ending import EVENTS
-from tests.faults.house import KILL_SECONDS, SHUTDOWN_SECONDS, House
-from tests.faults.rows import Scale, fault
-from tests.faults.truth import now
 from tests.support.factories import rows
+from tests.support.faults.apps.ending import EVENTS
+from tests.support.faults.deployment import KILL_SECONDS, SHUTDOWN_SECONDS, House
+from tests.support.faults.fault_rows import Scale, fault
+from tests.support.faults.truth_file import now
 from tests.support.processes import wait_until
 from tests.worker.motion import is_alive
 
 Measured = Callable[[str], None]
-APP = "tests.faults.apps.ending"
+APP = "tests.support.faults.apps.ending"
 WAYS = ("thread", "atexit", "in C", "hook")
 
 

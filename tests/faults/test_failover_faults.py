@@ -13,11 +13,11 @@ from random import Random
 
 import pytest
 
-from tests.faults.feeding import Feeder, Producer, failed_without_sessions, resumed_after
-from tests.faults.house import House
-from tests.faults.people import an_operator
-from tests.faults.rows import Scale, fault
-from tests.faults.truth import Line, now
+from tests.support.faults.deployment import House
+from tests.support.faults.enqueue_load import Feeder, Producer, failed_without_sessions, resumed_after
+from tests.support.faults.fault_rows import Scale, fault
+from tests.support.faults.page_users import an_operator
+from tests.support.faults.truth_file import Line, now
 from tests.support.http_client import JSON, Visitor
 from tests.support.postgres.cluster import SETTINGS
 from tests.support.postgres.servers import own_server

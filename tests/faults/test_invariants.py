@@ -10,18 +10,18 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from tests.faults import invariants, truth
-from tests.faults.house import House
-from tests.faults.invariants import Footprint
-from tests.faults.reporting import as_text
-from tests.faults.rows import FaultRow, Scale, as_markdown, in_order
-from tests.faults.sampler import Sampler
-from tests.faults.truth import Line
 from tests.support.factories import Connection, a_definition, a_run, a_worker, an_attempt, from_now, insert
+from tests.support.faults import invariants, truth_file
+from tests.support.faults.deployment import House
+from tests.support.faults.fault_rows import FaultRow, Scale, as_markdown, in_order
+from tests.support.faults.invariants import Footprint
+from tests.support.faults.result_table import as_text
+from tests.support.faults.run_sampler import Sampler
+from tests.support.faults.truth_file import Line
 from tests.support.processes import ROOT, wait_until
 from wakeboard.database import db
 
-HASH = truth.hash_of({})
+HASH = truth_file.hash_of({})
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
 
@@ -281,7 +281,7 @@ def test_i13_tells_a_limit_that_was_exceeded() -> None:
 def test_i13_forgets_a_handler_that_died_when_its_attempt_was_told_to_be_over(connection: Connection) -> None:
     dead, later = a_run(connection, "cancelled"), a_run(connection, "queued")
     an_attempt(connection, dead, outcome="cancelled", finished_at="-1 minute", started_at="-2 minutes")
-    at = truth.now()
+    at = truth_file.now()
     lines = [line("start", dead, at - 120), line("start", later, at, pid=2), line("end", later, at, pid=2)]
     assert not told_of_limits(connection, lines)
     connection.execute("UPDATE wakeboard.job_attempts SET finished_at = now() + interval '1 minute'")
@@ -311,7 +311,7 @@ def test_i14_tells_a_silence_that_the_status_page_hides(connection: Connection) 
 
 
 def test_i15_tells_a_payload_that_changed_on_its_way() -> None:
-    (told,) = invariants.i15_payloads_arrive_whole([line("start", 1)], {1: truth.hash_of({"n": 2**70})})
+    (told,) = invariants.i15_payloads_arrive_whole([line("start", 1)], {1: truth_file.hash_of({"n": 2**70})})
     assert told == "I15: attempt 1 of run 1 got another payload than was enqueued"
 
 

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from tests.faults.house import LEASE_SECONDS, House
-from tests.faults.rows import Scale, fault
 from tests.support import factories
 from tests.support.factories import Connection, Held, rows
+from tests.support.faults.deployment import LEASE_SECONDS, House
+from tests.support.faults.fault_rows import Scale, fault
 from tests.support.processes import Wakeboard, wait_until
 from wakeboard.queue.engine import endings, renewal
 from wakeboard.runtime.duties.reaper import Reaper

@@ -10,11 +10,11 @@ from typing import Any
 
 from psycopg import RawCursor
 
-from tests.faults.burial import bury
-from tests.faults.house import Connection, House
-from tests.faults.invariants import most_at_once
-from tests.faults.rows import Scale, fault
 from tests.support.factories import rows
+from tests.support.faults.dead_handlers import bury
+from tests.support.faults.deployment import Connection, House
+from tests.support.faults.fault_rows import Scale, fault
+from tests.support.faults.invariants import most_at_once
 from tests.support.processes import wait_until
 from wakeboard import queue as transitions
 from wakeboard.core.states import Role
@@ -24,7 +24,7 @@ from wakeboard.database.db import PLANNING
 from wakeboard.queue.engine.claims import FROM_FIRST, claim
 
 Measured = Callable[[str], None]
-APP = "tests.faults.apps.limited"
+APP = "tests.support.faults.apps.limited"
 OPERATOR = Actor("olivia", Role.OPERATOR, "web")
 LIMIT, WORKERS = 4, 8
 # One claim of ten reads its ten runs, the types and little else, however many stand ahead.

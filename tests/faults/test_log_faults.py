@@ -12,18 +12,18 @@ from threading import Thread
 
 import pytest
 
-from tests.faults.house import House
-from tests.faults.people import ADMIN
-from tests.faults.rows import Scale, fault
-from tests.faults.talk import LINE, LINES
 from tests.support.factories import row
+from tests.support.faults.deployment import House
+from tests.support.faults.fault_rows import Scale, fault
+from tests.support.faults.page_users import ADMIN
+from tests.support.faults.printed_lines import LINE, LINES
 from tests.support.http_client import JSON, Visitor
 from tests.support.processes import Wakeboard, free_port, wait_until
 from wakeboard.accounts.tokens import create_token
 from wakeboard.core.states import Role
 
 Measured = Callable[[str], None]
-TALKATIVE = "tests.faults.apps.talkative"
+TALKATIVE = "tests.support.faults.apps.talkative"
 # A stop waits a second for whoever reads the log, `up` once more for each of its processes.
 STOP_SECONDS = 10.0
 DROPPED = re.compile(r"WARNING ([\d,]+) log lines were dropped because (.+)\.")

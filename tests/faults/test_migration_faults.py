@@ -20,9 +20,9 @@ import pytest
 from alembic import command
 from alembic.script import ScriptDirectory
 
-from tests.faults.house import SETTINGS, House, a_house
-from tests.faults.rows import Scale, fault
-from tests.faults.truth import PLACE, now
+from tests.support.faults.deployment import SETTINGS, House, a_house
+from tests.support.faults.fault_rows import Scale, fault
+from tests.support.faults.truth_file import PLACE, now
 from tests.support.postgres.servers import Server
 from tests.support.processes import ROOT, Wakeboard, surroundings, wait_until, wakeboard
 from wakeboard.database import db

@@ -15,10 +15,10 @@ from typing import Any
 import psycopg
 import pytest
 
-from tests.faults.house import House
-from tests.faults.rows import Scale, fault
-from tests.faults.truth import now
 from tests.support.factories import rows
+from tests.support.faults.deployment import House
+from tests.support.faults.fault_rows import Scale, fault
+from tests.support.faults.truth_file import now
 from tests.support.postgres.wire_proxy import Middleman, Way, between
 from tests.support.processes import wait_until
 from tests.worker.motion import is_alive

@@ -10,9 +10,9 @@ import urllib.request
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from tests.faults.house import House
-from tests.faults.people import ADMIN
-from tests.faults.rows import Scale, fault
+from tests.support.faults.deployment import House
+from tests.support.faults.fault_rows import Scale, fault
+from tests.support.faults.page_users import ADMIN
 from tests.support.postgres.cluster import Cluster, cluster, database
 from tests.support.processes import Wakeboard, wait_until
 from wakeboard.accounts.tokens import create_token

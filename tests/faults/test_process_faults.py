@@ -12,10 +12,10 @@ import psutil
 import psycopg
 import pytest
 
-from tests.faults.house import KILL_SECONDS, SHUTDOWN_SECONDS, House
-from tests.faults.rows import fault
-from tests.faults.truth import Line, now
 from tests.support.factories import row, rows
+from tests.support.faults.deployment import KILL_SECONDS, SHUTDOWN_SECONDS, House
+from tests.support.faults.fault_rows import fault
+from tests.support.faults.truth_file import Line, now
 from tests.support.postgres.wire_proxy import Middleman, between
 from tests.support.processes import Wakeboard, run_wakeboard, wait_until
 from tests.worker.motion import is_alive
@@ -26,7 +26,7 @@ from wakeboard.runtime.processes.control import SILENT_SECONDS
 
 Measured = Callable[[str], None]
 OPERATOR = Actor("olivia", Role.OPERATOR, "web")
-APP = "tests.faults.apps.pulses"
+APP = "tests.support.faults.apps.pulses"
 TIMEOUT = 1.5
 LEASE = 4.0
 # A template that is stopped is taken for dead after a second; one more for a busy machine.
@@ -367,7 +367,7 @@ LATE_CLAIMS = "SELECT last_error FROM wakeboard.loops WHERE name = 'claim' AND l
 # A module that leaves a thread: each child is a process of its own, which imports it anew.
 THREADED = """
 import threading
-from tests.faults.apps.handlers import note
+from tests.support.faults.apps.handlers import note
 threading.Thread(target=threading.Event().wait, daemon=True).start()
 """
 

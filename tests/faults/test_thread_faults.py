@@ -18,12 +18,12 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.faults.house import LEASE_SECONDS, House
-from tests.faults.people import ADMIN
-from tests.faults.rows import Scale, fault
-from tests.faults.threads import Orders
-from tests.faults.truth import now
 from tests.support.factories import rows
+from tests.support.faults.deployment import LEASE_SECONDS, House
+from tests.support.faults.fault_rows import Scale, fault
+from tests.support.faults.page_users import ADMIN
+from tests.support.faults.thread_orders import Orders
+from tests.support.faults.truth_file import now
 from tests.support.http_client import JSON, Visitor
 from tests.support.postgres.wire_proxy import Middleman, between
 from tests.support.processes import Wakeboard, run_wakeboard, wait_until

@@ -11,16 +11,16 @@ from random import Random
 
 import pytest
 
-from tests.faults.clockwork import Clockwork, every
-from tests.faults.house import KILL_SECONDS, PATIENCE_SECONDS, House
-from tests.faults.invariants import LATE
-from tests.faults.rows import Scale, fault
-from tests.faults.truth import Line, now
-from tests.faults.wallclock import TIMEOUT_SECONDS, WallClock, build, compiler
 from tests.support.factories import rows
+from tests.support.faults.deployment import KILL_SECONDS, PATIENCE_SECONDS, House
+from tests.support.faults.fake_clock import TIMEOUT_SECONDS, WallClock, build, compiler
+from tests.support.faults.fault_rows import Scale, fault
+from tests.support.faults.invariants import LATE
+from tests.support.faults.timed_steps import Clockwork, every
+from tests.support.faults.truth_file import Line, now
 
 Measured = Callable[[str], None]
-APP = "tests.faults.apps.clocks"
+APP = "tests.support.faults.apps.clocks"
 HOUR, DAY = 3_600, 86_400
 # How exactly a deadline is kept.
 EXACT_SECONDS = 1

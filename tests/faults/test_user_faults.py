@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.house import House
-from tests.faults.people import ADMIN
-from tests.faults.rows import Scale, fault
 from tests.support.demo import environment, interpreter
+from tests.support.faults.deployment import House
+from tests.support.faults.fault_rows import Scale, fault
+from tests.support.faults.page_users import ADMIN
 from tests.support.postgres.wire_proxy import between
 from tests.support.processes import ROOT, run_wakeboard, surroundings, wait_until
 from wakeboard.queue import definitions

@@ -11,13 +11,19 @@ from datetime import datetime
 from random import Random
 from typing import Any
 
-from tests.faults.burial import bury
-from tests.faults.clockwork import Clockwork, every
-from tests.faults.house import KILL_SECONDS, LEASE_SECONDS, RECLAIM_SECONDS, SHUTDOWN_SECONDS, House
-from tests.faults.invariants import i14_silence_is_visible
-from tests.faults.rows import Scale, fault
-from tests.faults.truth import now
 from tests.support.factories import rows
+from tests.support.faults.dead_handlers import bury
+from tests.support.faults.deployment import (
+    KILL_SECONDS,
+    LEASE_SECONDS,
+    RECLAIM_SECONDS,
+    SHUTDOWN_SECONDS,
+    House,
+)
+from tests.support.faults.fault_rows import Scale, fault
+from tests.support.faults.invariants import i14_silence_is_visible
+from tests.support.faults.timed_steps import Clockwork, every
+from tests.support.faults.truth_file import now
 from tests.support.processes import Wakeboard, wait_until
 from wakeboard.core.states import Role
 from wakeboard.database.audit import Actor

@@ -12,7 +12,7 @@ from random import Random
 
 import pytest
 
-from tests.faults.invariants import marked
+from tests.support.faults.invariants import marked
 from tests.support.processes import ROOT, Wakeboard, wait_until, wakeboard
 from tests.worker.motion import SHORT
 

@@ -6,8 +6,8 @@ while others have its place.
 
 from __future__ import annotations
 
-from tests.faults.house import House
-from tests.faults.truth import now
+from tests.support.faults.deployment import House
+from tests.support.faults.truth_file import now
 from tests.worker.motion import is_alive
 
 

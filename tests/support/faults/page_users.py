@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.faults.house import House
+from tests.support.faults.deployment import House
 from tests.support.http_client import Visitor
 from wakeboard.accounts.tokens import create_token
 from wakeboard.core.states import Role

@@ -8,7 +8,7 @@ import signal
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.faults.house import House
+from tests.support.faults.deployment import House
 from tests.support.processes import SOURCES, wait_until
 
 ORDER = signal.SIGRTMIN + 5

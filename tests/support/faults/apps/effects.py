@@ -14,8 +14,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tests.faults.apps.handlers import BACKOFF, be_deaf, never_end, stand_before_gate
-from tests.faults.truth import PLACE, read, tell
+from tests.support.faults.apps.handlers import BACKOFF, be_deaf, never_end, stand_before_gate
+from tests.support.faults.truth_file import PLACE, read, tell
 from wakeboard import Context, job
 
 HEAVY_MB = 48

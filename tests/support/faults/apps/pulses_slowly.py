@@ -6,7 +6,7 @@ import os
 import time
 from pathlib import Path
 
-from tests.faults.apps.pulses import note, pulse
+from tests.support.faults.apps.pulses import note, pulse
 
 __all__ = ["note", "pulse"]
 

@@ -6,8 +6,8 @@ import os
 import time
 from typing import NoReturn
 
-from tests.faults.apps.handlers import BACKOFF, be_deaf, note
-from tests.faults.truth import tell
+from tests.support.faults.apps.handlers import BACKOFF, be_deaf, note
+from tests.support.faults.truth_file import tell
 from wakeboard import Context, job
 
 __all__ = ["note", "pulse"]

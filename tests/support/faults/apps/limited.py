@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from tests.faults.truth import tell
+from tests.support.faults.truth_file import tell
 from wakeboard import Context, job
 
 

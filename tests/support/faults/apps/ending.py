@@ -7,7 +7,7 @@ import ctypes
 import threading
 import time
 
-from tests.faults.truth import tell
+from tests.support.faults.truth_file import tell
 from tests.worker.shipper import shipper
 from wakeboard import Context, job, on_child_exit
 

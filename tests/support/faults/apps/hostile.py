@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from tests.faults.hostility import FAILURES, hostile_value
-from tests.faults.truth import tell
+from tests.support.faults.hostile_values import FAILURES, hostile_value
+from tests.support.faults.truth_file import tell
 from wakeboard import Context, job
 
 

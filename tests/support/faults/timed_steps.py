@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import datetime, timedelta
 
-from tests.faults.house import House
-from tests.faults.truth import now
+from tests.support.faults.deployment import House
+from tests.support.faults.truth_file import now
 from tests.support.processes import wait_until
 
 MINUTE = timedelta(minutes=1)

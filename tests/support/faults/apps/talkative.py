@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 
-from tests.faults.apps.handlers import *  # noqa: F403
-from tests.faults.talk import LINE, LINES
+from tests.support.faults.apps.handlers import *  # noqa: F403
+from tests.support.faults.printed_lines import LINE, LINES
 
 for number in range(LINES):
     sys.stderr.write(LINE.format(number))

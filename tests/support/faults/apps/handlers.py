@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import NoReturn
 
-from tests.faults.truth import tell
+from tests.support.faults.truth_file import tell
 from wakeboard import Context, Retryable, job
 
 BACKOFF = "fixed 0.2s"

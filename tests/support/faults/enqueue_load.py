@@ -8,10 +8,10 @@ from typing import Any
 
 import psycopg
 
-from tests.faults.clockwork import every
-from tests.faults.house import Connection, House
-from tests.faults.truth import now
 from tests.support.factories import rows
+from tests.support.faults.deployment import Connection, House
+from tests.support.faults.timed_steps import every
+from tests.support.faults.truth_file import now
 from wakeboard import enqueue
 from wakeboard.database import db
 

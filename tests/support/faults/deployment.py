@@ -17,15 +17,15 @@ from typing import Any
 import psutil
 import psycopg
 
-from tests.faults import invariants
-from tests.faults.sampler import Sampler
-from tests.faults.truth import PLACE, Line, hash_of, now, read
 from tests.support import factories
+from tests.support.faults import invariants
+from tests.support.faults.run_sampler import Sampler
+from tests.support.faults.truth_file import PLACE, Line, hash_of, now, read
 from tests.support.processes import Wakeboard, free_port, wait_until, wakeboard
 from wakeboard.database import db
 
 Connection = psycopg.Connection[Any]
-APP = "tests.faults.apps.handlers"
+APP = "tests.support.faults.apps.handlers"
 LEASE_SECONDS = 2.0
 KILL_SECONDS = 1.0
 SHUTDOWN_SECONDS = 5.0

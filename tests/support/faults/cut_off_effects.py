@@ -13,17 +13,17 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from tests.faults.house import House
-from tests.faults.rows import Scale
-from tests.faults.truth import Line
 from tests.support.factories import rows
+from tests.support.faults.deployment import House
+from tests.support.faults.fault_rows import Scale
+from tests.support.faults.truth_file import Line
 from tests.support.processes import wait_until
 from wakeboard.core.states import Role
 from wakeboard.database.audit import Actor
 from wakeboard.queue.effects import settle
 
 Measured = Callable[[str], None]
-APP = "tests.faults.apps.effects"
+APP = "tests.support.faults.apps.effects"
 OPERATOR = Actor("olivia", Role.OPERATOR, "web")
 DECISIONS = ("skip", "redo", "look")
 UNCONFIRMED = """

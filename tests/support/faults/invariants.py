@@ -17,7 +17,7 @@ from typing import Any
 import psutil
 import psycopg
 
-from tests.faults.truth import Line, now
+from tests.support.faults.truth_file import Line, now
 
 Connection = psycopg.Connection[Any]
 ENDED = "('succeeded', 'dead', 'cancelled')"

@@ -11,8 +11,8 @@ from typing import Any
 
 import psycopg
 
-from tests.faults.invariants import epochs_fell
-from tests.faults.truth import now
+from tests.support.faults.invariants import epochs_fell
+from tests.support.faults.truth_file import now
 from wakeboard.database import db
 
 EVERY_SECONDS = 0.5

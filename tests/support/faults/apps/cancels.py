@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 
-from tests.faults.apps.handlers import BACKOFF, deaf
-from tests.faults.truth import now, tell
+from tests.support.faults.apps.handlers import BACKOFF, deaf
+from tests.support.faults.truth_file import now, tell
 from wakeboard import Context, job
 
 __all__ = ["deaf", "listener", "punctual"]

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.faults.rows import HEADINGS, FaultRow, as_markdown, in_order
+from tests.support.faults.fault_rows import HEADINGS, FaultRow, as_markdown, in_order
 
 VERDICTS = {"passed": "held", "failed": "BROKEN", "skipped": "not run"}
 

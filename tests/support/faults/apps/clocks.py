@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 
-from tests.faults.apps.handlers import BACKOFF, effect, hang, note, slow, unsteady
-from tests.faults.truth import tell
-from tests.faults.wallclock import TIMEOUT_SECONDS
+from tests.support.faults.apps.handlers import BACKOFF, effect, hang, note, slow, unsteady
+from tests.support.faults.fake_clock import TIMEOUT_SECONDS
+from tests.support.faults.truth_file import tell
 from wakeboard import Context, enqueue, job
 
 __all__ = ["asked", "effect", "hang", "note", "patient", "postpone", "slow", "unsteady"]
