@@ -10,7 +10,7 @@ from playwright.sync_api import Page, expect
 
 from tests.conftest import Connection
 from tests.support.factories import a_definition, a_group, a_run, a_type, a_worker
-from tests.worker.operating import begin
+from tests.support.workers.bulk_operations import begin
 
 pytestmark = pytest.mark.browser
 

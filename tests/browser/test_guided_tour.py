@@ -11,8 +11,8 @@ from playwright.sync_api import Locator, Page, expect
 from tests.conftest import Connection
 from tests.support.factories import rows
 from tests.support.processes import Wakeboard, wait_until
-from tests.worker.motion import a_worker, insert
-from tests.worker.operating import operation
+from tests.support.workers.bulk_operations import operation
+from tests.support.workers.worker_processes import a_worker, insert
 from wakeboard.core.rule_types import KINDS
 
 pytestmark = pytest.mark.browser
@@ -78,7 +78,7 @@ def worker(database: str, connection: Connection, repaired: Path) -> Iterator[Wa
     """A worker whose partner was down: its runs are dead, each with a message of its own."""
     for number in range(FAILED):
         insert(connection, "bill_customer", {"repaired": str(repaired), "invoice": number})
-    with a_worker(database, APP="tests.worker.apps.crm", ready=connection) as started:
+    with a_worker(database, APP="tests.support.workers.apps.crm", ready=connection) as started:
         wait_until(lambda: len(rows(connection, "job_runs", "status = 'dead'")) == FAILED, 30, "all are dead")
         yield started
 

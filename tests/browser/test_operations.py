@@ -10,8 +10,8 @@ from playwright.sync_api import Browser, Page, expect
 from tests.conftest import Connection
 from tests.support.browsers import Dashboard, follow, profile
 from tests.support.factories import a_type, rows
-from tests.worker.motion import a_worker as a_real_worker
-from tests.worker.operating import operation
+from tests.support.workers.bulk_operations import operation
+from tests.support.workers.worker_processes import a_worker as a_real_worker
 
 pytestmark = pytest.mark.browser
 

@@ -17,7 +17,7 @@ from sqlalchemy.dialects import postgresql
 import wakeboard_dashboard.views
 from tests.conftest import Connection
 from tests.support.factories import a_definition, a_group, a_run, status
-from tests.worker.operating import begin
+from tests.support.workers.bulk_operations import begin
 from wakeboard import cli
 from wakeboard.core.errors.error_groups import written
 from wakeboard.reporting.filters import audit, runs, search

@@ -15,7 +15,7 @@ from werkzeug.test import TestResponse
 from tests.conftest import Connection
 from tests.dashboard.conftest import AsRole, assert_fragments_match, assert_shown_as_text
 from tests.support.factories import a_run, a_type, a_worker, rows, status
-from tests.worker.operating import begin, finish, operation, step
+from tests.support.workers.bulk_operations import begin, finish, operation, step
 
 JSON = {"Accept": "application/json"}
 HOSTILE = "<img src=x onerror=alert(1)>\u202e\"'"

@@ -10,7 +10,7 @@ from sqlalchemy import Select
 
 from tests.conftest import Connection
 from tests.support.factories import a_type
-from tests.worker.operating import asked, begin, database_now, operation
+from tests.support.workers.bulk_operations import asked, begin, database_now, operation
 from wakeboard.bulk import advance, matching, rules, start, watch
 
 WALKS = (

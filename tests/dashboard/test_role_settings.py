@@ -13,7 +13,7 @@ from tests.conftest import Connection
 from tests.support import factories
 from tests.support.postgres.servers import Server
 from tests.support.processes import run_wakeboard, wait_until
-from tests.worker.motion import a_worker, insert, wait_until_status
+from tests.support.workers.worker_processes import a_worker, insert, wait_until_status
 from wakeboard import enqueue
 from wakeboard.database import db
 from wakeboard.runtime.duties.presence import Presence

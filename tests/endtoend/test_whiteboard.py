@@ -12,7 +12,7 @@ from tests.support.factories import attempts, row
 from tests.support.http_client import Visitor
 from tests.support.installation import QUICK, Household, enqueue, wait_for_end
 from tests.support.processes import wait_until
-from tests.worker.motion import is_alive
+from tests.support.workers.worker_processes import is_alive
 
 KILL_SECONDS = float(QUICK["WAKEBOARD_KILL_SECONDS"])
 

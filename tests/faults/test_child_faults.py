@@ -20,7 +20,7 @@ from tests.support.faults.fault_rows import Scale, fault
 from tests.support.faults.memory_cgroup import memory_group
 from tests.support.faults.truth_file import now
 from tests.support.processes import wait_until
-from tests.worker.motion import is_alive
+from tests.support.workers.worker_processes import is_alive
 
 Measured = Callable[[str], None]
 HANG_TIMEOUT = 2.0

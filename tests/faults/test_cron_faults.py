@@ -25,7 +25,7 @@ from tests.support.faults.deployment import House
 from tests.support.faults.fault_rows import Scale, fault
 from tests.support.faults.invariants import LATE, i10_fires_are_kept_once
 from tests.support.processes import ROOT, surroundings, wait_until
-from tests.worker import cron_oracle
+from tests.support.workers import cron_oracle
 from wakeboard.core.time.cron import Cron, CronError
 from wakeboard.reporting.heartbeats import MARGIN_SECONDS
 from wakeboard.runtime.duties.background import SOON_SECONDS

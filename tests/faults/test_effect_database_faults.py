@@ -33,7 +33,7 @@ from tests.support.faults.deployment import House
 from tests.support.faults.fault_rows import Scale, fault
 from tests.support.postgres.cluster import Cluster, cluster, database
 from tests.support.processes import wait_until
-from tests.worker.motion import is_alive
+from tests.support.workers.worker_processes import is_alive
 
 __all__ = ["cluster", "database"]
 # Longer than a crashed server needs to come back on a busy machine.

@@ -33,7 +33,7 @@ from tests.support.faults.deployment import House
 from tests.support.faults.fault_rows import Scale, fault
 from tests.support.faults.truth_file import Line
 from tests.support.processes import wait_until
-from tests.worker.motion import is_alive
+from tests.support.workers.worker_processes import is_alive
 from wakeboard.database import db
 from wakeboard.queue import cancel, retry_now
 

@@ -13,7 +13,7 @@ from tests.support.faults.deployment import KILL_SECONDS, SHUTDOWN_SECONDS, Hous
 from tests.support.faults.fault_rows import Scale, fault
 from tests.support.faults.truth_file import now
 from tests.support.processes import wait_until
-from tests.worker.motion import is_alive
+from tests.support.workers.worker_processes import is_alive
 
 Measured = Callable[[str], None]
 APP = "tests.support.faults.apps.ending"

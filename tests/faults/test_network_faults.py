@@ -21,7 +21,7 @@ from tests.support.faults.fault_rows import Scale, fault
 from tests.support.faults.truth_file import now
 from tests.support.postgres.wire_proxy import Middleman, Way, between
 from tests.support.processes import wait_until
-from tests.worker.motion import is_alive
+from tests.support.workers.worker_processes import is_alive
 from wakeboard.core.states import Role
 from wakeboard.database import db
 from wakeboard.database.audit import Actor

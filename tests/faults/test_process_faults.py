@@ -18,7 +18,7 @@ from tests.support.faults.fault_rows import fault
 from tests.support.faults.truth_file import Line, now
 from tests.support.postgres.wire_proxy import Middleman, between
 from tests.support.processes import Wakeboard, run_wakeboard, wait_until
-from tests.worker.motion import is_alive
+from tests.support.workers.worker_processes import is_alive
 from wakeboard.core.states import Role
 from wakeboard.database.audit import Actor
 from wakeboard.queue import cancel

@@ -16,7 +16,12 @@ from tests.conftest import Connection
 from tests.support.factories import row
 from tests.support.postgres.servers import make_folder, on_disk
 from tests.support.processes import Wakeboard, run_wakeboard, wait_until, wakeboard
-from tests.worker.motion import SHORT, insert_many, wait_until_registered, wait_until_status
+from tests.support.workers.worker_processes import (
+    SHORT,
+    insert_many,
+    wait_until_registered,
+    wait_until_status,
+)
 from wakeboard.database import db, embedded
 from wakeboard.database.embedded import locks
 from wakeboard.database.embedded.server import find

@@ -9,9 +9,9 @@ import pytest
 from tests.support import factories
 from tests.support.factories import Connection, row, rows
 from tests.support.processes import wait_until
-from tests.worker.motion import a_worker, counts, insert
+from tests.support.workers.worker_processes import a_worker, counts, insert
 
-APP = "tests.worker.apps.waiting"
+APP = "tests.support.workers.apps.waiting"
 MANY = """
 INSERT INTO wakeboard.job_runs (job_type) SELECT 'task' FROM generate_series(1, 300) RETURNING id
 """

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.processes import wait_until
-from tests.worker.nursery import APP, Nursery, assign, lives, wait_gone
+from tests.support.workers.child_processes import APP, Nursery, assign, lives, wait_gone
 from wakeboard.core.outcome import PLAIN
 from wakeboard.core.process.assignment import Assignment
 from wakeboard.runtime.processes import preload

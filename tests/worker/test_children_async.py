@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from tests.support.processes import wait_until
-from tests.worker.nursery import Nursery, assign, nursery, returned
+from tests.support.workers.child_processes import Nursery, assign, nursery, returned
 from wakeboard.core.outcome import Answer
 from wakeboard.runtime.processes.events import Died, Finished
 
-APP = "tests.worker.nursery_async_app"
+APP = "tests.support.workers.apps.async_handlers"
 
 __all__ = ["nursery"]
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from tests.worker.nursery import Nursery, assign, lives
+from tests.support.workers.child_processes import Nursery, assign, lives
 from wakeboard.core import hooks
 from wakeboard.runtime.processes.events import Died, Finished, Warned
 
-APP = "tests.worker.nursery_ending_app"
+APP = "tests.support.workers.apps.exit_hooks"
 LAST = ["hook", "async hook True", "atexit of the import"]
 
 

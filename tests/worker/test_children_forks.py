@@ -12,11 +12,11 @@ import pytest
 
 from tests.support.factories import Connection, attempts
 from tests.support.processes import wait_until
-from tests.worker.motion import a_worker, insert
-from tests.worker.nursery import Nursery, assign, returned
+from tests.support.workers.child_processes import Nursery, assign, returned
+from tests.support.workers.worker_processes import a_worker, insert
 from wakeboard.runtime.processes.events import Died, Finished, Ready, Warned
 
-APP = "tests.worker.nursery_forking_app"
+APP = "tests.support.workers.apps.forking"
 # Python itself ignores two; whoever started the tests in the background of a shell, others.
 PYTHONS = 1 << (signal.SIGPIPE - 1) | 1 << (signal.SIGXFSZ - 1)
 IGNORED = sum(
@@ -55,7 +55,7 @@ def test_programs_find_their_signals_as_they_were_born(nursery: Nursery) -> None
 
 
 def test_programs_find_their_signals_as_they_were_born_where_children_are_started_afresh() -> None:
-    nursery = Nursery(1, app="tests.worker.nursery_forking_threaded_app")
+    nursery = Nursery(1, app="tests.support.workers.apps.forking_threaded")
     nursery.children.start()
     try:
         nursery.wait_for(Warned)

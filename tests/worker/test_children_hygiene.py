@@ -14,8 +14,8 @@ import psutil
 import pytest
 
 from tests.support.processes import ROOT, SOURCES, wait_until
-from tests.worker.nursery import Nursery, assign, descendants, lives, open_files, wait_gone
-from tests.worker.nursery_app import ESCAPED
+from tests.support.workers.apps.misbehaving import ESCAPED
+from tests.support.workers.child_processes import Nursery, assign, descendants, lives, open_files, wait_gone
 from wakeboard.runtime.processes.events import Died, Finished
 
 
@@ -127,7 +127,7 @@ def test_twenty_thousand_runs_leave_no_zombie_and_no_descriptor() -> None:
 DRIVER = f"""
 import sys
 sys.path[:0] = {SOURCES!r}.split(":")
-from tests.worker.nursery import Nursery, assign
+from tests.support.workers.child_processes import Nursery, assign
 nursery = Nursery(3).start()
 for slot in range(2):
     folder = sys.argv[1] + "/" + str(slot)

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from tests.support.processes import ROOT
-from tests.worker.nursery import Nursery, assign
-from tests.worker.nursery_state_app import LINES
+from tests.support.workers.apps.process_state import LINES
+from tests.support.workers.child_processes import Nursery, assign
 from wakeboard.runtime.processes.events import Died
 
 PAGE = ROOT / "docs" / "handlers.md"
@@ -34,7 +34,7 @@ def nursery() -> Iterator[Nursery]:
     """One slot, whose processes may open few files."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (600, hard))
-    nursery = Nursery(1, app="tests.worker.nursery_state_app", patience=60, exit_seconds=1)
+    nursery = Nursery(1, app="tests.support.workers.apps.process_state", patience=60, exit_seconds=1)
     try:
         yield nursery.start()
     finally:

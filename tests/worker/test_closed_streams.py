@@ -12,7 +12,7 @@ import pytest
 from tests.support.factories import Connection, row, rows
 from tests.support.http_client import Visitor
 from tests.support.processes import ROOT, free_port, surroundings, wait_until
-from tests.worker.motion import SHORT, insert
+from tests.support.workers.worker_processes import SHORT, insert
 
 CLOSED = ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"]
 # Every command's help in a process of its own, forked from one that has loaded the command line.
@@ -70,7 +70,9 @@ def test_the_help_of_every_command_needs_no_open_stream() -> None:
 @pytest.mark.parametrize("closed", CLOSED)
 def test_commands_work_where_a_stream_is_closed(database: str, connection: Connection, closed: str) -> None:
     for command in ("runs", "runs --json", "config", "doctor"):
-        code, out, err = in_shell(f"{command} {closed}", database, WAKEBOARD_APP="tests.worker.apps.motion")
+        code, out, err = in_shell(
+            f"{command} {closed}", database, WAKEBOARD_APP="tests.support.workers.apps.motion"
+        )
         assert code == 0, (command, out, err)
         assert bool(out) == (">&-" not in closed.replace("2>&-", "") and command != "runs"), (command, out)
         assert "bug" not in err, err

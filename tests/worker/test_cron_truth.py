@@ -11,8 +11,8 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from tests.worker import cron_oracle
-from tests.worker.cron_oracle import INTERVALS, MINUTE, WALL_TIMES, ZONES
+from tests.support.workers import cron_oracle
+from tests.support.workers.cron_oracle import INTERVALS, MINUTE, WALL_TIMES, ZONES
 from wakeboard.core.time.cron import Cron
 
 NEW_YORK, PARIS = "America/New_York", "Europe/Paris"

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.worker.endings import decided, held
+from tests.support.workers.ended_attempts import decided, held
 from wakeboard.core.outcome import PLAIN, Answer, Kind
 from wakeboard.runtime.loop.deciding import bystander, decide
 from wakeboard.runtime.loop.in_flight import boottime_ns

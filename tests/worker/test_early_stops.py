@@ -14,7 +14,7 @@ import pytest
 
 from tests.support.faults.invariants import marked
 from tests.support.processes import ROOT, Wakeboard, wait_until, wakeboard
-from tests.worker.motion import SHORT
+from tests.support.workers.worker_processes import SHORT
 
 AT_ONCE = 6
 COMMANDS = {

@@ -19,7 +19,7 @@ from tests.conftest import Connection
 from tests.support import factories
 from tests.support.processes import Wakeboard, wait_until, wakeboard
 from tests.support.receivers import Mailbox, mailbox, serving
-from tests.worker.motion import SHORT
+from tests.support.workers.worker_processes import SHORT
 from wakeboard import enqueue
 
 __all__ = ["mailbox"]

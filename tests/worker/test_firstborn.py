@@ -12,9 +12,9 @@ import pytest
 from tests.conftest import Connection
 from tests.support.factories import attempts
 from tests.support.processes import ROOT, Wakeboard, surroundings, wait_until
-from tests.worker.motion import a_worker, insert, is_alive
+from tests.support.workers.worker_processes import a_worker, insert, is_alive
 
-APP = "tests.worker.apps.surroundings"
+APP = "tests.support.workers.apps.surroundings"
 FORK = "import os, sys, threading\nfrom wakeboard.runtime.processes import zygote\n"
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere every template is started afresh")

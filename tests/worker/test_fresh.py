@@ -8,13 +8,13 @@ import pytest
 
 from tests.support.factories import Connection, attempts, rows
 from tests.support.processes import wait_until
-from tests.worker.apps import fresh
-from tests.worker.motion import a_worker, counts, insert
-from tests.worker.nursery import Nursery, assign, nursery, returned
+from tests.support.workers.apps import fresh
+from tests.support.workers.child_processes import Nursery, assign, nursery, returned
+from tests.support.workers.worker_processes import a_worker, counts, insert
 from wakeboard import Pool, run_now
 from wakeboard.runtime.processes.events import Died
 
-APP = "tests.worker.apps.fresh"
+APP = "tests.support.workers.apps.fresh"
 
 __all__ = ["nursery"]
 

@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.factories import Connection
 from tests.support.processes import free_port, surroundings, wait_until, wakeboard
-from tests.worker.motion import SHORT, insert, wait_until_status
+from tests.support.workers.worker_processes import SHORT, insert, wait_until_status
 from wakeboard.config.settings import Settings
 
 PROCESSES = Settings().web_processes
@@ -22,7 +22,7 @@ COMMANDS = (["worker"], ["worker", "--app", "jobs"], ["tick"], ["up"], ["web"])
 OTHERS = (
     ["runs"],
     ["workers", "list"],
-    ["doctor", "--app", "tests.worker.apps.motion"],
+    ["doctor", "--app", "tests.support.workers.apps.motion"],
     ["config"],
     ["db", "check"],
 )

@@ -8,7 +8,7 @@ import psycopg
 import pytest
 
 from tests.support.factories import Connection, a_run, a_type, claim, end_lease, reap, row, succeed
-from tests.worker.motion import OPERATOR
+from tests.support.workers.worker_processes import OPERATOR
 from wakeboard import queue as transitions
 from wakeboard.core.process.assignment import Assignment
 from wakeboard.database import db

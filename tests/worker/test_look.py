@@ -10,8 +10,8 @@ import pytest
 from tests.support.factories import Connection, a_definition, a_run, a_type, end_lease, insert, rows
 from tests.support.factories import a_worker as a_worker_row
 from tests.support.processes import wait_until
-from tests.worker.motion import a_worker, wait_until_idle, wait_until_status
-from tests.worker.motion import insert as enqueue
+from tests.support.workers.worker_processes import a_worker, wait_until_idle, wait_until_status
+from tests.support.workers.worker_processes import insert as enqueue
 from wakeboard.runtime.duties.poll import Asked, Found, look
 from wakeboard.runtime.duties.presence import Beat, Presence
 

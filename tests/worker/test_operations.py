@@ -12,7 +12,7 @@ import pytest
 from tests.conftest import Connection
 from tests.support.factories import a_run, a_type, an_attempt, claim, fail, insert, row, rows, status
 from tests.support.processes import wait_until_blocked
-from tests.worker.operating import (
+from tests.support.workers.bulk_operations import (
     ANNA,
     asked,
     begin,

@@ -8,8 +8,8 @@ from pathlib import Path
 from tests.conftest import Connection
 from tests.support.factories import rows
 from tests.support.processes import run_wakeboard, wait_until
-from tests.worker.motion import a_worker
-from tests.worker.operating import ANNA, begin, operation
+from tests.support.workers.bulk_operations import ANNA, begin, operation
+from tests.support.workers.worker_processes import a_worker
 from wakeboard.bulk import control
 
 ENDED = ("finished", "stopped", "aborted")

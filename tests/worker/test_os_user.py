@@ -17,7 +17,7 @@ from tests.support.factories import Connection, row, rows
 from tests.support.http_client import Visitor
 from tests.support.postgres.wire_proxy import between
 from tests.support.processes import ROOT, SOURCES, free_port, wait_until
-from tests.worker.motion import SHORT, insert
+from tests.support.workers.worker_processes import SHORT, insert
 
 UID = next(uid for uid in range(12345, 65000) if uid not in {user.pw_uid for user in pwd.getpwall()})
 # Only root can become somebody else. The tests' Python may stand where only root may look, so reading is let
@@ -76,7 +76,7 @@ def test_commands_work(way_in: str, connection: Connection, home: str | None) ->
         ["runs"],
         ["enqueue", "quick", "--new-type"],
     ):
-        done = unknown(*words, home=home, database=way_in, WAKEBOARD_APP="tests.worker.apps.motion")
+        done = unknown(*words, home=home, database=way_in, WAKEBOARD_APP="tests.support.workers.apps.motion")
         assert (done.returncode, "Traceback" in done.stderr) == (0, False), (words, done.stderr)
     (enqueued,) = rows(connection, "job_runs")
     assert unknown("cancel", str(enqueued["id"]), home=home, database=way_in).returncode == 0

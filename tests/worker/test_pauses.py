@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.factories import Connection, a_run, a_type, claim, row, rows
 from tests.support.processes import wait_until
-from tests.worker.motion import a_worker, insert, wait_until_status
+from tests.support.workers.worker_processes import a_worker, insert, wait_until_status
 from wakeboard import cli
 from wakeboard.core.states import Role
 from wakeboard.database.audit import Actor

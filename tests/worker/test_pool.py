@@ -15,7 +15,7 @@ import pytest
 
 from tests.support.factories import Connection, row
 from tests.support.processes import wait_until
-from tests.worker.pooled import PATIENCE_SECONDS, Gate, gate, heedful, registry, table
+from tests.support.workers.pool_handlers import PATIENCE_SECONDS, Gate, gate, heedful, registry, table
 from wakeboard import Context, Permanent, Pool, Retryable, enqueue, job
 from wakeboard.config import log
 from wakeboard.core.errors.backoff import Backoff

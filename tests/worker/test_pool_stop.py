@@ -15,7 +15,7 @@ import pytest
 
 from tests.support.factories import Connection, row
 from tests.support.processes import ROOT, surroundings, wait_until
-from tests.worker.pooled import PATIENCE_SECONDS, Gate, gate, heedful, registry, table
+from tests.support.workers.pool_handlers import PATIENCE_SECONDS, Gate, gate, heedful, registry, table
 from wakeboard import Context, Pool, enqueue, job
 from wakeboard.handlers.pool import NoResult, PoolStopped, Ticket
 

@@ -11,7 +11,7 @@ from tests.conftest import Connection
 from tests.support.dashboard_apps import an_app
 from tests.support.factories import a_run, row
 from tests.support.postgres.pgbouncer import PGBOUNCER, WHY_NOT, pooler
-from tests.worker.motion import a_worker, insert_many, wait_until_all
+from tests.support.workers.worker_processes import a_worker, insert_many, wait_until_all
 from wakeboard.accounts import users
 from wakeboard.core.states import Role
 from wakeboard.database import db

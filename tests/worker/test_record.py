@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support.factories import Connection, attempts, claim, end_lease, reap, row, status
-from tests.worker.endings import decided, held
-from tests.worker.recording import recorder, running, succeeded, write
+from tests.support.workers.ended_attempts import decided, held
+from tests.support.workers.result_recorder import recorder, running, succeeded, write
 from wakeboard.core.outcome import Answer
 from wakeboard.database import db
 from wakeboard.runtime.loop.channel import Channel, StatementFailed

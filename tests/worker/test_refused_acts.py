@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.factories import Connection, a_run, row, rows
 from tests.support.postgres.write_refusals import refuse, refuse_at_commit
-from tests.worker.motion import OPERATOR
+from tests.support.workers.worker_processes import OPERATOR
 from wakeboard import queue as transitions
 from wakeboard.config import log
 from wakeboard.database.audit import acting

@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.factories import Connection, a_run, a_type, attempts, row, rows
 from tests.support.postgres.write_refusals import refuse, refuse_at_commit, refuse_no_more, result_of
-from tests.worker.motion import a_worker, insert, insert_many, wait_until_all
+from tests.support.workers.worker_processes import a_worker, insert, insert_many, wait_until_all
 from wakeboard.database import db
 from wakeboard.queue.engine.claims import candidates
 from wakeboard.runtime.loop.channel import Channel, array, numbers

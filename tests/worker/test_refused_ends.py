@@ -11,8 +11,9 @@ import pytest
 from tests.support.factories import Connection, a_run, attempts, claim, row, status
 from tests.support.postgres.write_refusals import refuse, refuse_at_commit, refuse_no_more, result_of
 from tests.support.processes import wait_until
-from tests.worker.endings import decided
-from tests.worker.motion import (
+from tests.support.workers.ended_attempts import decided
+from tests.support.workers.result_recorder import Desk, running, succeeded, write
+from tests.support.workers.worker_processes import (
     REAPED_WITHIN,
     a_worker,
     insert,
@@ -21,7 +22,6 @@ from tests.worker.motion import (
     wait_until_all,
     wait_until_status,
 )
-from tests.worker.recording import Desk, running, succeeded, write
 from wakeboard.config import log
 from wakeboard.database import db
 from wakeboard.runtime.duties.lease import LeaseKeeper

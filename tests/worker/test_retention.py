@@ -24,7 +24,7 @@ from tests.support.factories import (
     status,
 )
 from tests.support.processes import run_wakeboard, wait_until, wait_until_blocked
-from tests.worker.motion import SHORT, a_worker
+from tests.support.workers.worker_processes import SHORT, a_worker
 from wakeboard import queue as transitions
 from wakeboard.config.settings import Settings
 from wakeboard.core.states import Role

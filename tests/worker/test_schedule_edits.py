@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.support.factories import Connection, Row, rows
-from tests.worker import cron_oracle
+from tests.support.workers import cron_oracle
 from wakeboard.core.states import Role
 from wakeboard.database.audit import ENGINE, Actor
 from wakeboard.queue import definitions, editing

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.worker import nursery as nurseries
-from tests.worker.nursery import Nursery, assign
+from tests.support.workers import child_processes as nurseries
+from tests.support.workers.child_processes import Nursery, assign
 from wakeboard.core.process.assignment import Assignment
 from wakeboard.runtime.processes.events import Finished
 

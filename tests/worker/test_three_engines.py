@@ -14,8 +14,8 @@ import pytest
 
 from tests.support.factories import Connection, attempts
 from tests.support.processes import ROOT, run_wakeboard, surroundings
-from tests.worker.apps import invoices
-from tests.worker.pooled import PATIENCE_SECONDS
+from tests.support.workers.apps import invoices
+from tests.support.workers.pool_handlers import PATIENCE_SECONDS
 from wakeboard import Pool, enqueue, run_now
 from wakeboard.handlers.pool import NoResult
 
@@ -48,7 +48,7 @@ def test_the_same_handler_answers_the_same_inline_in_a_pool_and_in_the_table(
     ids = [enqueue(connection, "total", payload) for payload in (GOOD, BAD)]
     connection.commit()
     done = run_wakeboard(
-        "tick", database=database, environment={"WAKEBOARD_APP": "tests.worker.apps.invoices"}
+        "tick", database=database, environment={"WAKEBOARD_APP": "tests.support.workers.apps.invoices"}
     )
     assert done.returncode == 0, done.stderr
     in_the_table = [attempts(connection, run_id)[0] for run_id in ids]

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.factories import Connection, a_run, a_type, attempts, row, rows, status
 from tests.support.postgres.write_refusals import refuse, refuse_at_commit, result_of
-from tests.worker.recording import Desk, succeeded, write
+from tests.support.workers.result_recorder import Desk, succeeded, write
 from wakeboard.database import db
 from wakeboard.runtime.loop.channel import Channel, ChannelLost
 from wakeboard.runtime.loop.claim_batch import Claimed

@@ -27,7 +27,7 @@ from tests.support.factories import (
 from tests.support.postgres.wire_proxy import between
 from tests.support.postgres.write_refusals import refuse
 from tests.support.processes import wait_until
-from tests.worker.motion import (
+from tests.support.workers.worker_processes import (
     REAPED_WITHIN,
     a_worker,
     claim_ahead,

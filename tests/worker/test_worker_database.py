@@ -15,7 +15,7 @@ import pytest
 from tests.support.factories import rows
 from tests.support.postgres.servers import make_folder, on_disk
 from tests.support.processes import run_wakeboard, wait_until
-from tests.worker.motion import (
+from tests.support.workers.worker_processes import (
     SHORT,
     a_worker,
     insert,

@@ -12,7 +12,14 @@ import pytest
 
 from tests.support.factories import Connection, attempts, row
 from tests.support.processes import ROOT, Wakeboard, wait_until
-from tests.worker.motion import a_worker, counts, insert, insert_many, wait_until_all, wait_until_status
+from tests.support.workers.worker_processes import (
+    a_worker,
+    counts,
+    insert,
+    insert_many,
+    wait_until_all,
+    wait_until_status,
+)
 from wakeboard.database import db
 
 DEATHS = {
@@ -36,7 +43,7 @@ def shared(shared_database: str) -> Iterator[Connection]:
 @pytest.fixture(scope="module")
 def worker(shared_database: str, shared: Connection) -> Iterator[Wakeboard]:
     """One worker for the module: whatever dies, it must not."""
-    with a_worker(shared_database, ready=shared, APP="tests.worker.apps.deaths") as started:
+    with a_worker(shared_database, ready=shared, APP="tests.support.workers.apps.deaths") as started:
         yield started
         assert started.process.poll() is None, "the worker itself died"
 

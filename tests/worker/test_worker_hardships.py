@@ -7,7 +7,14 @@ from pathlib import Path
 
 from tests.support.factories import Connection
 from tests.support.processes import wait_until
-from tests.worker.motion import a_worker, insert, insert_many, outcomes, wait_until_all, wait_until_status
+from tests.support.workers.worker_processes import (
+    a_worker,
+    insert,
+    insert_many,
+    outcomes,
+    wait_until_all,
+    wait_until_status,
+)
 from wakeboard.database.db import connect
 from wakeboard.queue import enqueue_many
 

@@ -13,7 +13,7 @@ import psutil
 
 from tests.support.factories import Connection, attempts, from_now, row, rows
 from tests.support.processes import run_wakeboard, wait_until
-from tests.worker.motion import (
+from tests.support.workers.worker_processes import (
     LEASE,
     REAPED_WITHIN,
     SHORT,

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.factories import Connection, attempts, row, rows
 from tests.support.processes import wait_until
-from tests.worker.motion import (
+from tests.support.workers.worker_processes import (
     OPERATOR,
     a_worker,
     counts,

@@ -16,7 +16,7 @@ from tests.support.factories import Connection, attempts, row, rows
 from tests.support.factories import a_worker as a_worker_row
 from tests.support.postgres.wire_proxy import Middleman, between
 from tests.support.processes import run_wakeboard, wait_until, wakeboard
-from tests.worker.motion import (
+from tests.support.workers.worker_processes import (
     OPERATOR,
     SHORT,
     a_worker,
@@ -181,7 +181,7 @@ def test_a_frozen_worker_is_late_with_everything(database: str, connection: Conn
 def the_hanging_one(folder: Path) -> Path:
     """Return a ``wakeboard`` command whose loop hangs at SIGUSR1."""
     program = folder / "wakeboard"
-    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m tests.worker.apps.hanging "$@"\n')
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m tests.support.workers.apps.hanging "$@"\n')
     program.chmod(0o755)
     return program
 

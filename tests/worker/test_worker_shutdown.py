@@ -15,7 +15,7 @@ import pytest
 from tests.support.factories import Connection, attempts, row, rows
 from tests.support.postgres.wire_proxy import between
 from tests.support.processes import wait_until
-from tests.worker.motion import (
+from tests.support.workers.worker_processes import (
     LEASE,
     a_worker,
     claim_ahead,

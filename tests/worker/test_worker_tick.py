@@ -14,7 +14,7 @@ import pytest
 from tests.support import factories
 from tests.support.factories import Connection, from_now, row, rows
 from tests.support.processes import ROOT, run_wakeboard, surroundings, wait_until, wakeboard
-from tests.worker.motion import (
+from tests.support.workers.worker_processes import (
     LEASE,
     SHORT,
     a_worker,

@@ -10,7 +10,7 @@ from pathlib import Path
 from tests.support.factories import Connection
 from tests.support.postgres.write_refusals import refuse
 from tests.support.processes import wait_until
-from tests.worker.motion import (
+from tests.support.workers.worker_processes import (
     REAPED_WITHIN,
     a_worker,
     counts,

@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.factories import Connection, row
 from tests.support.processes import Wakeboard, wait_until
-from tests.worker.motion import (
+from tests.support.workers.worker_processes import (
     a_worker,
     insert,
     insert_many,
@@ -62,7 +62,7 @@ def test_a_run_that_waits_for_room_under_a_limit_is_not_overslept(
 
 
 def test_a_cancel_reaches_a_worker_that_hardly_polls(listener: Wakeboard, shared: Connection) -> None:
-    from tests.worker.motion import OPERATOR
+    from tests.support.workers.worker_processes import OPERATOR
     from wakeboard import queue as transitions
 
     run_id = insert(shared, "patient")
@@ -109,7 +109,7 @@ def test_an_idle_worker_says_so_and_takes_it_back_when_it_is_full(
 def test_a_draining_worker_is_not_idle_and_is_so_again_when_it_is_undrained(
     database: str, connection: Connection
 ) -> None:
-    from tests.worker.motion import OPERATOR
+    from tests.support.workers.worker_processes import OPERATOR
     from wakeboard.queue import types
 
     with a_worker(database, ready=connection, POLL_SECONDS=0.5) as started:

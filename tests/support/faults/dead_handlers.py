@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from tests.support.faults.deployment import House
 from tests.support.faults.truth_file import now
-from tests.worker.motion import is_alive
+from tests.support.workers.worker_processes import is_alive
 
 
 def bury(house: House) -> bool:

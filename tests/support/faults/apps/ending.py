@@ -8,7 +8,7 @@ import threading
 import time
 
 from tests.support.faults.truth_file import tell
-from tests.worker.shipper import shipper
+from tests.support.workers.background_shipper import shipper
 from wakeboard import Context, job, on_child_exit
 
 BACKOFF = "fixed 0.2s"

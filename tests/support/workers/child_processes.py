@@ -20,7 +20,7 @@ from wakeboard.core.process.assignment import Assignment
 from wakeboard.runtime.processes.children import Children
 from wakeboard.runtime.processes.events import Died, Event, Finished, Ready, Returned
 
-APP = "tests.worker.nursery_app"
+APP = "tests.support.workers.apps.misbehaving"
 _ids = itertools.count(2**31)
 _Event = TypeVar("_Event")
 

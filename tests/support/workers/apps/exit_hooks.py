@@ -13,7 +13,7 @@ import threading
 import time
 from typing import Any
 
-from tests.worker.shipper import shipper, write
+from tests.support.workers.background_shipper import shipper, write
 from wakeboard import Context, job, on_child_exit
 
 _pool = concurrent.futures.ThreadPoolExecutor(1)

@@ -19,7 +19,7 @@ from tests.support.processes import Wakeboard, wait_until, wakeboard
 from wakeboard.core.states import Role
 from wakeboard.database.audit import Actor
 
-APP = "tests.worker.apps.motion"
+APP = "tests.support.workers.apps.motion"
 LEASE = 2.0
 OPERATOR = Actor("olivia", Role.OPERATOR, "web")
 # A lease ends after LEASE; a new worker's reaper waits a heartbeat and 5 s before its first look.

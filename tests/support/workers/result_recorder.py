@@ -6,7 +6,7 @@ import select
 from typing import Any
 
 from tests.support.factories import Connection, a_run, a_type, claim
-from tests.worker.endings import held
+from tests.support.workers.ended_attempts import held
 from wakeboard.core.outcome import Answer
 from wakeboard.runtime.loop.channel import Channel, StatementFailed
 from wakeboard.runtime.loop.deciding import Ended, decide

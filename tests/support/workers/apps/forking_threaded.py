@@ -2,6 +2,4 @@
 
 from __future__ import annotations
 
-from tests.worker import nursery_forking_app, nursery_threaded_app
-
 __all__ = ["nursery_forking_app", "nursery_threaded_app"]
