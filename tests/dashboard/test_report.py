@@ -11,8 +11,8 @@ from flask.testing import FlaskClient
 
 from tests.conftest import Connection
 from tests.dashboard.conftest import AsRole
+from tests.dashboard.test_activity_report import HOSTILE, a_full_night, failure, html, night
 from tests.dashboard.test_alerts import JSON, told
-from tests.dashboard.test_night import HOSTILE, a_full_night, failure, html, night
 from tests.support.factories import a_run, age, from_now, insert, rows
 from tests.support.receivers import Mailbox, Receiver, mailbox, receiver
 from wakeboard.alerts import report

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 import pytest
 
 from tests.support.factories import Connection, a_definition, a_run, a_type, a_worker, insert, rows
-from tests.worker import test_liveness as liveness_rows
+from tests.worker import test_heartbeats as liveness_rows
 from wakeboard.accounts import sessions, throttle
 from wakeboard.accounts.throttle import TooManyAttempts
 from wakeboard.alerts.rule_state import Memory, judge
