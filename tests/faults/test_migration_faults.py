@@ -117,7 +117,8 @@ def source_before(folder: Path) -> Path | None:
     with tarfile.open(fileobj=io.BytesIO(archive)) as packed:
         packed.extractall(folder)  # Our own; and filters came with Python 3.11.4.
     # Today's handlers run on yesterday's worker.
-    for name in ("__init__.py", "faults/truth.py", "faults/apps/__init__.py", "faults/apps/handlers.py"):
+    parts = ("__init__.py", "faults/__init__.py", "faults/truth_file.py", "faults/apps/__init__.py")
+    for name in ("__init__.py", *(f"support/{part}" for part in (*parts, "faults/apps/handlers.py"))):
         place = folder / "tests" / name
         place.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(ROOT / "tests" / name, place)

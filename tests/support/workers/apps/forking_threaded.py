@@ -2,4 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["nursery_forking_app", "nursery_threaded_app"]
+from tests.support.workers.apps import forking, threaded
+
+__all__ = ["forking", "threaded"]
