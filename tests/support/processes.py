@@ -19,7 +19,7 @@ import psutil
 import psycopg
 
 T = TypeVar("T")
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 # Where the packages and the tests are, for processes that do not find them by themselves.
 SOURCES = os.pathsep.join(str(ROOT / folder) for folder in ("worker", "dashboard", ""))
 PAUSE_SECONDS = 0.02
