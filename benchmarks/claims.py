@@ -29,8 +29,8 @@ from wakeboard.database import embedded
 from wakeboard.database.db import PLANNING, configure, connect, migrate
 from wakeboard.queue.engine.claims import FROM_FIRST, claim
 from wakeboard.runtime.loop.channel import array
+from wakeboard.runtime.loop.claim_batch import WINDOW
 from wakeboard.runtime.loop.claim_cursor import Front
-from wakeboard.runtime.loop.claiming import WINDOW
 
 OPEN, AHEAD = "open", "ahead"
 BATCH = 10

@@ -25,8 +25,8 @@ from wakeboard.queue import effect_store
 from wakeboard.queue.effect_store import Holder
 from wakeboard.queue.engine import claims, endings
 from wakeboard.runtime.loop.channel import Rows
+from wakeboard.runtime.loop.claim_batch import windows
 from wakeboard.runtime.loop.claim_cursor import Front
-from wakeboard.runtime.loop.claiming import windows
 
 BATCH = 100
 LEASE_SECONDS = 30.0

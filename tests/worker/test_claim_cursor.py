@@ -14,8 +14,8 @@ from wakeboard.database import db
 from wakeboard.queue.engine import claims
 from wakeboard.queue.engine.claims import PRIORITIES
 from wakeboard.runtime.loop import claim_cursor
+from wakeboard.runtime.loop.claim_batch import claim_script
 from wakeboard.runtime.loop.claim_cursor import MORE, WHOLE, Front, Places
-from wakeboard.runtime.loop.claiming import claim_script
 from wakeboard.runtime.loop.claims import Plan
 
 MORNING, NOON = "2026-01-01 08:00:00+00", "2026-01-01 12:00:00+00"

@@ -7,8 +7,8 @@ import pytest
 from tests.conftest import Connection
 from tests.support.factories import a_type, claim
 from wakeboard.queue.engine import claims
+from wakeboard.runtime.loop.claim_batch import PAST_LOCKS, claim_script
 from wakeboard.runtime.loop.claim_cursor import Front
-from wakeboard.runtime.loop.claiming import PAST_LOCKS, claim_script
 from wakeboard.runtime.loop.claims import Plan
 
 TYPES = [f"type{number:02d}" for number in range(20)]

@@ -11,9 +11,8 @@ import pytest
 
 from wakeboard.queue.engine.claims import LOCK_LIMIT
 from wakeboard.runtime.loop.channel import Together, array
-from wakeboard.runtime.loop.claim_batch import Claimed
+from wakeboard.runtime.loop.claim_batch import WINDOW, Claimed, claim_script, windows
 from wakeboard.runtime.loop.claim_cursor import Front
-from wakeboard.runtime.loop.claiming import WINDOW, claim_script, windows
 from wakeboard.runtime.loop.claims import LETTERS_AHEAD, MOST_HELD, SIZES, Claims, Load, Plan
 from wakeboard.runtime.loop.deciding import succeeded
 from wakeboard.runtime.loop.in_flight import Held, held_from_row

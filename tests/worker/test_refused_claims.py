@@ -13,9 +13,8 @@ from tests.support.workers.worker_processes import a_worker, insert, insert_many
 from wakeboard.database import db
 from wakeboard.queue.engine.claims import candidates
 from wakeboard.runtime.loop.channel import Channel, array, numbers
-from wakeboard.runtime.loop.claim_batch import Claimed
+from wakeboard.runtime.loop.claim_batch import MOST_REFUSED, Claimed, claim_script
 from wakeboard.runtime.loop.claim_cursor import Front
-from wakeboard.runtime.loop.claiming import MOST_REFUSED, claim_script
 from wakeboard.runtime.loop.claims import Plan
 
 STARTS = "new.payload ? 'bad' AND new.status = 'running'"

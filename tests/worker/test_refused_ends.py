@@ -26,7 +26,7 @@ from wakeboard.config import log
 from wakeboard.database import db
 from wakeboard.runtime.duties.lease import LeaseKeeper
 from wakeboard.runtime.loop.channel import Channel
-from wakeboard.runtime.loop.claiming import Recovered, recovery_script
+from wakeboard.runtime.loop.claim_batch import Recovered, recovery_script
 from wakeboard.runtime.loop.deciding import never_started
 from wakeboard.runtime.loop.in_flight import Holdings, boottime_ns
 

@@ -13,10 +13,9 @@ from tests.support.postgres.write_refusals import refuse, refuse_at_commit, resu
 from tests.support.workers.result_recorder import Desk, succeeded, write
 from wakeboard.database import db
 from wakeboard.runtime.loop.channel import Channel, ChannelLost
-from wakeboard.runtime.loop.claim_batch import Claimed
+from wakeboard.runtime.loop.claim_batch import Claimed, claim_script
 from wakeboard.runtime.loop.claim_cursor import Front
 from wakeboard.runtime.loop.claim_state import ClaimState
-from wakeboard.runtime.loop.claiming import claim_script
 from wakeboard.runtime.loop.claims import Claims, Plan
 from wakeboard.runtime.loop.connections import LoopConnection
 from wakeboard.runtime.loop.deciding import Ended

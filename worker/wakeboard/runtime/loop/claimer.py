@@ -17,10 +17,9 @@ from wakeboard.database.outage_log import Lack, RepeatedWarnings
 from wakeboard.database.poison_rows import PassedBy
 from wakeboard.runtime.duties.presence import Beat
 from wakeboard.runtime.loop.channel import Rows, StatementFailed
-from wakeboard.runtime.loop.claim_batch import Claimed
+from wakeboard.runtime.loop.claim_batch import Claimed, Recovered, busy_script, claim_script, recovery_script
 from wakeboard.runtime.loop.claim_cursor import Front
 from wakeboard.runtime.loop.claim_state import NEVER, ClaimState
-from wakeboard.runtime.loop.claiming import Recovered, busy_script, claim_script, recovery_script
 from wakeboard.runtime.loop.claims import MOST_HELD, Claims, Plan
 from wakeboard.runtime.loop.connections import LoopConnection
 from wakeboard.runtime.loop.in_flight import Holdings

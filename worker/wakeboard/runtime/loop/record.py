@@ -8,7 +8,7 @@ is sent again in halves, down to that one (``record_less``): it hurts no other r
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from time import monotonic
 from typing import Any
@@ -21,7 +21,6 @@ from wakeboard.queue.engine.endings import FAIL, RELEASE, SUCCEED
 from wakeboard.queue.engine.fence import NOTE_REFUSAL, STANDING
 from wakeboard.runtime.loop.channel import Rows, Script, Statement, StatementFailed, array, numbers
 from wakeboard.runtime.loop.deciding import Ended, record_less
-from wakeboard.runtime.loop.error_group_throttle import Told
 from wakeboard.runtime.loop.in_flight import Held, boottime_ns
 
 BATCH = 750
@@ -32,6 +31,10 @@ REFUSED_PAUSE_SECONDS = 0.2
 
 # What nearly every answer is, with no texts.
 _RETURNED = PLAIN["returned"]
+
+TOLD_SECONDS = 60.0
+# More groups than this in a minute are told again earlier, which is right and merely costs more.
+MOST_TOLD = 10_000
 
 # An attempt, and the status that its run has now.
 Written = tuple[Ended, str]
@@ -199,6 +202,29 @@ class Recorder:
                 ended.not_before = monotonic() + (BUSY_PAUSE_SECONDS if ended.tries > 2 else 0.0)
                 self.add(ended)
         return lost
+
+
+class Told:
+    """Which error groups this process has told the database of lately, so that it tells each once a minute.
+
+    A fault that fails ten thousand runs a minute would otherwise write one row of ``error_groups`` as often:
+    every writer would queue at it, and each write leaves a dead row behind. ``last_seen_at`` is a minute old
+    at most.
+    """
+
+    def __init__(self) -> None:
+        self._at: dict[int, float] = {}
+
+    def is_due(self, group: int) -> bool:
+        """Return whether the database has not heard of ``group`` from here for TOLD_SECONDS."""
+        at = self._at.get(group)
+        return at is None or monotonic() - at >= TOLD_SECONDS
+
+    def note(self, groups: Iterable[int]) -> None:
+        """Remember that these groups were told just now."""
+        if len(self._at) > MOST_TOLD:
+            self._at.clear()
+        self._at.update(dict.fromkeys(groups, monotonic()))
 
 
 def take(queue: deque[Ended], size: int, room: int = BATCH_CHARACTERS) -> list[Ended]:
