@@ -30,7 +30,7 @@ from wakeboard.database.db import PLANNING, configure, connect, migrate
 from wakeboard.queue.engine.claims import FROM_FIRST, claim
 from wakeboard.runtime.loop.channel import array
 from wakeboard.runtime.loop.claim_batch import WINDOW
-from wakeboard.runtime.loop.claim_cursor import Front
+from wakeboard.runtime.loop.claim_cursor import ClaimCursor
 
 OPEN, AHEAD = "open", "ahead"
 BATCH = 10
@@ -131,7 +131,7 @@ def measure_types(
     connection: psycopg.Connection, other: psycopg.Connection, names: list[str], limit: int, ours: bool
 ) -> tuple[float, float, int, int]:
     """Return the median and the largest time of claims of ``limit`` in ms, rows locked, and kB of WAL."""
-    cursor, front, times = psycopg.RawCursor(connection), Front(), []
+    cursor, front, times = psycopg.RawCursor(connection), ClaimCursor(), []
     statement = claim(limit, past_locks=not ours)
     locked, written = 0, 0
     for round_ in range(31):

@@ -26,7 +26,7 @@ from wakeboard.queue.effect_store import Holder
 from wakeboard.queue.engine import claims, endings
 from wakeboard.runtime.loop.channel import Rows
 from wakeboard.runtime.loop.claim_batch import windows
-from wakeboard.runtime.loop.claim_cursor import Front
+from wakeboard.runtime.loop.claim_cursor import ClaimCursor
 
 BATCH = 100
 LEASE_SECONDS = 30.0
@@ -74,7 +74,7 @@ class Raw:
         self.types = list(types)
         self._batch = batch
         self._cursor = psycopg.RawCursor(connection)
-        self._front, self._rounds, self._has_told = Front(), 0, False
+        self._front, self._rounds, self._has_told = ClaimCursor(), 0, False
 
     def ask(self, statement: str, values: Sequence[object]) -> Rows:
         """Send a prepared statement and return its rows."""

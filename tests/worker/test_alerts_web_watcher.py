@@ -27,7 +27,7 @@ from wakeboard.alerts.web_watcher import Sentinel
 from wakeboard.config import log
 from wakeboard.config.settings import Settings
 from wakeboard.database import db, embedded
-from wakeboard.database.outage_log import Lack
+from wakeboard.database.outage_log import MissingTables
 
 __all__ = ["mailbox", "receiver"]
 SLOW = 40
@@ -286,12 +286,12 @@ def test_without_tables_the_watcher_says_in_a_line_what_to_run_and_looks_after_t
     log.configure("text")
     tries: list[str] = []
 
-    class Heard(Lack):
+    class Heard(MissingTables):
         def met(self, name: str, failure: Exception) -> None:
             tries.append(name)
             super().met(name, failure)
 
-    monkeypatch.setattr("wakeboard.alerts.web_watcher.Lack", Heard)
+    monkeypatch.setattr("wakeboard.alerts.web_watcher.MissingTables", Heard)
     for name in ("POST_SECONDS", "NO_TABLES_SECONDS"):
         monkeypatch.setattr(f"wakeboard.alerts.web_watcher.{name}", 0.05)
     watching = Sentinel(empty_database, settings(), stage.fileno(), look_seconds=0.05)

@@ -11,13 +11,13 @@ from wakeboard.config import log
 from wakeboard.handlers.registry import JobType
 from wakeboard.runtime.loop.app import App
 from wakeboard.runtime.loop.claim_state import ClaimState
-from wakeboard.runtime.loop.claims import Claims
+from wakeboard.runtime.loop.claims import ClaimPlanner
 
 
 def ready(*, is_tick: bool = False, **leases: float | None) -> list[dict[str, Any]]:
     """Let a worker with leases of 30 s hear of types with these leases; return what it publishes."""
     app = App(
-        cast(Any, None), Claims(2), ClaimState(), wanted_types=None, lease_seconds=30.0, is_tick=is_tick
+        cast(Any, None), ClaimPlanner(2), ClaimState(), wanted_types=None, lease_seconds=30.0, is_tick=is_tick
     )
     policies = [JobType(name, print, lease_seconds=lease).policy() for name, lease in leases.items()]
     return list(app.ready(policies))
@@ -53,7 +53,9 @@ def test_a_template_that_cannot_be_started_is_tried_again_later(capsys: pytest.C
             raise OSError("Resource temporarily unavailable")
 
     children, state = NoRoom(), ClaimState()
-    app = App(cast(Any, children), Claims(2), state, wanted_types=None, lease_seconds=30.0, is_tick=False)
+    app = App(
+        cast(Any, children), ClaimPlanner(2), state, wanted_types=None, lease_seconds=30.0, is_tick=False
+    )
     app.template_died("was killed")
     wait_until(lambda: [app.step(), children.starts][1] == 2, 10, "it is tried twice")
     assert app.is_down

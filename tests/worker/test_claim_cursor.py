@@ -15,8 +15,8 @@ from wakeboard.queue.engine import claims
 from wakeboard.queue.engine.claims import PRIORITIES
 from wakeboard.runtime.loop import claim_cursor
 from wakeboard.runtime.loop.claim_batch import claim_script
-from wakeboard.runtime.loop.claim_cursor import MORE, WHOLE, Front, Places
-from wakeboard.runtime.loop.claims import Plan
+from wakeboard.runtime.loop.claim_cursor import MORE, WHOLE, ClaimCursor, Places
+from wakeboard.runtime.loop.claims import ClaimPlan
 
 MORNING, NOON = "2026-01-01 08:00:00+00", "2026-01-01 12:00:00+00"
 NORMAL = 2
@@ -27,16 +27,16 @@ def row(run_id: int, run_at: str = NOON, job_type: str = "mail", priority: int =
     return (run_id, 1, 1, 0, job_type, *[None] * 8, priority, run_at)
 
 
-def after(front: Front, types: Sequence[str] = ("mail",), limit: int = 4) -> list[Places]:
+def after(front: ClaimCursor, types: Sequence[str] = ("mail",), limit: int = 4) -> list[Places]:
     return list(front.tries(types, limit))
 
 
 def test_the_first_claim_begins_at_the_first_row() -> None:
-    assert after(Front()) == [WHOLE]
+    assert after(ClaimCursor()) == [WHOLE]
 
 
 def test_after_a_full_claim_the_next_begins_behind_the_last_run_taken_of_each_type_and_priority() -> None:
-    front = Front()
+    front = ClaimCursor()
     assert after(front, ["mail", "report"]) == [WHOLE]
     front.took([row(7), row(9), row(8), row(5, MORNING, "report", 0)], 4)
     behind, whole = after(front, ["mail", "report"])
@@ -47,7 +47,7 @@ def test_after_a_full_claim_the_next_begins_behind_the_last_run_taken_of_each_ty
 
 
 def test_a_claim_that_was_not_full_lets_the_next_begin_at_the_first_row() -> None:
-    front = Front()
+    front = ClaimCursor()
     after(front)
     front.took([row(7)], 1)
     front.took([row(8)], 4)
@@ -55,7 +55,7 @@ def test_a_claim_that_was_not_full_lets_the_next_begin_at_the_first_row() -> Non
 
 
 def test_a_run_that_turned_up_before_the_front_does_not_move_it_back() -> None:
-    front = Front()
+    front = ClaimCursor()
     after(front)
     front.took([row(9)], 1)
     front.took([row(3, MORNING)], 1)
@@ -63,7 +63,7 @@ def test_a_run_that_turned_up_before_the_front_does_not_move_it_back() -> None:
 
 
 def test_once_a_second_a_claim_begins_at_the_first_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    front, clock = Front(), [10_000_000_000]
+    front, clock = ClaimCursor(), [10_000_000_000]
     monkeypatch.setattr(claim_cursor, "boottime_ns", lambda: clock[0])
     after(front)
     front.took([row(7)], 1)
@@ -74,7 +74,7 @@ def test_once_a_second_a_claim_begins_at_the_first_row(monkeypatch: pytest.Monke
 
 
 def test_claims_from_the_first_row_on_take_a_tenth_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    front, clock = Front(), [10_000_000_000]
+    front, clock = ClaimCursor(), [10_000_000_000]
     monkeypatch.setattr(claim_cursor, "boottime_ns", lambda: clock[0])
     assert next(front.tries(["mail"], 4)) == WHOLE
     clock[0] += 500_000_000
@@ -89,7 +89,7 @@ def test_claims_from_the_first_row_on_take_a_tenth_of_the_time(monkeypatch: pyte
 
 
 def test_each_type_has_its_second_when_they_are_asked_by_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    front, clock = Front(), [10_000_000_000]
+    front, clock = ClaimCursor(), [10_000_000_000]
     monkeypatch.setattr(claim_cursor, "boottime_ns", lambda: clock[0])
     after(front, ["mail"])
     clock[0] += 600_000_000
@@ -101,10 +101,10 @@ def test_each_type_has_its_second_when_they_are_asked_by_turns(monkeypatch: pyte
 
 
 def test_few_runs_behind_the_front_do_not_pass_for_the_end_of_the_queue() -> None:
-    front = Front()
+    front = ClaimCursor()
     after(front)
     front.took([row(7)], 1)
-    script = claim_script(Plan(["mail"], limit=4, round=1), "w1", 30, front, announce=None)
+    script = claim_script(ClaimPlan(["mail"], limit=4, round=1), "w1", 30, front, announce=None)
     next(script)
     with pytest.raises(StopIteration) as ended:
         script.send([row(8)])
@@ -113,7 +113,7 @@ def test_few_runs_behind_the_front_do_not_pass_for_the_end_of_the_queue() -> Non
 
 
 def test_the_next_claim_looks_at_twice_as_many_of_each_as_came() -> None:
-    front = Front()
+    front = ClaimCursor()
     assert list(front.tries(["mail", "report"], 100)) == [WHOLE]
     front.took(
         [row(n, job_type="mail") for n in range(90)] + [row(n, job_type="report") for n in range(90, 100)],
@@ -125,7 +125,7 @@ def test_the_next_claim_looks_at_twice_as_many_of_each_as_came() -> None:
 
 
 def test_of_what_gave_all_that_a_claim_looked_at_the_next_looks_at_four_times_as_many() -> None:
-    front = Front()
+    front = ClaimCursor()
     list(front.tries(["mail", "report"], 100))
     front.took([row(n, job_type="mail") for n in range(100)], 100)
     next(front.tries(["mail", "report"], 100))
@@ -141,7 +141,7 @@ def test_of_what_gave_all_that_a_claim_looked_at_the_next_looks_at_four_times_as
 def test_where_others_held_much_claims_pass_by_what_is_locked_for_a_second(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    front, clock = Front(), [10_000_000_000]
+    front, clock = ClaimCursor(), [10_000_000_000]
     monkeypatch.setattr(claim_cursor, "boottime_ns", lambda: clock[0])
     list(front.tries(["mail"], 100))
     front.took([row(n) for n in range(60)], 100)
@@ -155,7 +155,7 @@ def test_where_others_held_much_claims_pass_by_what_is_locked_for_a_second(
 
 
 def test_a_claim_that_brought_few_lets_the_next_look_at_all_of_it() -> None:
-    front = Front()
+    front = ClaimCursor()
     list(front.tries(["mail"], 100))
     front.took([row(n) for n in range(60)], 100)
     list(front.tries(["mail"], 100))
@@ -164,7 +164,7 @@ def test_a_claim_that_brought_few_lets_the_next_look_at_all_of_it() -> None:
 
 
 def test_claims_by_age_look_at_what_claims_by_age_have_taken() -> None:
-    front = Front()
+    front = ClaimCursor()
     list(front.tries(["mail"], 100))
     front.took([row(n, job_type="mail", priority=0) for n in range(100)], 100)
     list(front.tries(["mail"], 100, oldest_first=True))
@@ -179,14 +179,14 @@ def test_claims_by_age_look_at_what_claims_by_age_have_taken() -> None:
 
 
 def test_a_small_claim_looks_at_the_usual_number_of_each() -> None:
-    front = Front()
+    front = ClaimCursor()
     list(front.tries(["mail", "report"], 2))
     front.took([row(1, job_type="mail"), row(2, job_type="mail")], 2)
     assert next(front.tries(["mail", "report"], 2)).shares == (), "twice as many as it may take, and some"
 
 
 def test_once_a_second_more_is_looked_at_of_what_brought_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    front, clock = Front(), [10_000_000_000]
+    front, clock = ClaimCursor(), [10_000_000_000]
     monkeypatch.setattr(claim_cursor, "boottime_ns", lambda: clock[0])
     list(front.tries(["mail", "report"], 100))
     front.took([row(n, job_type="mail") for n in range(100)], 100)

@@ -8,8 +8,8 @@ from tests.conftest import Connection
 from tests.support.factories import a_type, claim
 from wakeboard.queue.engine import claims
 from wakeboard.runtime.loop.claim_batch import PAST_LOCKS, claim_script
-from wakeboard.runtime.loop.claim_cursor import Front
-from wakeboard.runtime.loop.claims import Plan
+from wakeboard.runtime.loop.claim_cursor import ClaimCursor
+from wakeboard.runtime.loop.claims import ClaimPlan
 
 TYPES = [f"type{number:02d}" for number in range(20)]
 
@@ -88,7 +88,7 @@ def held(connection: Connection) -> set[int]:
 
 
 def test_an_empty_queue_is_one_that_a_claim_past_locks_finds_empty() -> None:
-    script = claim_script(Plan(["mail"], limit=24, round=1), "w1", 30, Front(), announce=None)
+    script = claim_script(ClaimPlan(["mail"], limit=24, round=1), "w1", 30, ClaimCursor(), announce=None)
     statement, _ = next(script)
     assert statement == claims.claim(24)
     statement, _ = script.send([])
@@ -99,7 +99,9 @@ def test_an_empty_queue_is_one_that_a_claim_past_locks_finds_empty() -> None:
 
 
 def test_a_claim_that_only_proves_itself_is_one_statement() -> None:
-    script = claim_script(Plan(["mail"], limit=24, round=1), "w1", 30, Front(), announce=None, is_proof=True)
+    script = claim_script(
+        ClaimPlan(["mail"], limit=24, round=1), "w1", 30, ClaimCursor(), announce=None, is_proof=True
+    )
     next(script)
     with pytest.raises(StopIteration) as ended:
         script.send([])

@@ -11,29 +11,29 @@ import pytest
 
 from wakeboard.queue.engine.claims import LOCK_LIMIT
 from wakeboard.runtime.loop.channel import Together, array
-from wakeboard.runtime.loop.claim_batch import WINDOW, Claimed, claim_script, windows
-from wakeboard.runtime.loop.claim_cursor import Front
-from wakeboard.runtime.loop.claims import LETTERS_AHEAD, MOST_HELD, SIZES, Claims, Load, Plan
+from wakeboard.runtime.loop.claim_batch import WINDOW, ClaimResult, claim_script, windows
+from wakeboard.runtime.loop.claim_cursor import ClaimCursor
+from wakeboard.runtime.loop.claims import LETTERS_AHEAD, MOST_HELD, SIZES, ClaimPlan, ClaimPlanner, Load
 from wakeboard.runtime.loop.deciding import succeeded
-from wakeboard.runtime.loop.in_flight import Held, held_from_row
+from wakeboard.runtime.loop.in_flight import RunInFlight, held_from_row
 
 POLICY = {"timeout_seconds": 300.0, "lease_seconds": None, "backoff": "fixed 1s", "memory_mb": None}
 
 
-def claims(*names: str, slots: int = 2, max_attempts: int = 10) -> Claims:
-    made = Claims(slots, has_more=True)
+def claims(*names: str, slots: int = 2, max_attempts: int = 10) -> ClaimPlanner:
+    made = ClaimPlanner(slots, has_more=True)
     made.learn([POLICY | {"name": name, "max_attempts": max_attempts} for name in names])
     return made
 
 
-def held(made: Claims, job_type: str, most: int | None = None) -> Held:
+def held(made: ClaimPlanner, job_type: str, most: int | None = None) -> RunInFlight:
     head = (1, 1, 1, 0, job_type, "{}", None, None, None, "2026-01-01")
     return held_from_row(
         (*head, most, None, None), made.policies, worker_id="w", lease_seconds=30, leased_ns=0
     )
 
 
-def learn_quick(made: Claims, job_type: str, most: int | None = None) -> None:
+def learn_quick(made: ClaimPlanner, job_type: str, most: int | None = None) -> None:
     for _ in range(300):
         made.observe(held(made, job_type, most), 0.001)
     made.wrote(300)
@@ -163,7 +163,7 @@ def test_more_is_claimed_ahead_before_the_slots_run_dry_but_not_for_a_few() -> N
     assert made.plan(loads(230, 230)) is None
 
 
-def learn_very_quick(made: Claims, job_type: str) -> None:
+def learn_very_quick(made: ClaimPlanner, job_type: str) -> None:
     for _ in range(1000):
         made.observe(held(made, job_type), 0.00002)
     made.wrote(1000)
@@ -203,7 +203,7 @@ def test_nothing_is_claimed_for_free_slots_either_while_too_much_waits_to_be_wri
     assert made.plan(loads(0, 0), unwritten=MOST_HELD) is None
 
 
-def listed(made: Claims) -> set[str]:
+def listed(made: ClaimPlanner) -> set[str]:
     """Return the types of which the next claim lists what has not begun."""
     plan = made.plan(loads(0, 0))
     assert plan is not None
@@ -276,15 +276,17 @@ def test_where_it_takes_long_to_begin_what_is_listed_nothing_of_its_type_is_clai
 
 
 def test_every_claim_of_a_listed_type_lists_it_and_no_other() -> None:
-    plan = Plan(["mail", "send"], limit=2, limited=["charge"], round=1, listed=frozenset(["mail", "charge"]))
-    script = claim_script(plan, "w1", 30, Front(), announce=None)
+    plan = ClaimPlan(
+        ["mail", "send"], limit=2, limited=["charge"], round=1, listed=frozenset(["mail", "charge"])
+    )
+    script = claim_script(plan, "w1", 30, ClaimCursor(), announce=None)
     text, values = next(script)
     assert "INTO wakeboard.unbegun_attempts" in text and values[-1] == array(["mail"])
     past_locks, values = script.send([])
     assert "INTO wakeboard.unbegun_attempts" in past_locks and values[-1] == array(["mail"])
     _, (limited, values) = script.send([])
     assert "INTO wakeboard.unbegun_attempts" in limited and values[-1] == array(["charge"])
-    script = claim_script(replace(plan, listed=frozenset(["other"])), "w1", 30, Front(), announce=None)
+    script = claim_script(replace(plan, listed=frozenset(["other"])), "w1", 30, ClaimCursor(), announce=None)
     text, _ = next(script)
     assert "unbegun_attempts" not in text
 
@@ -344,14 +346,14 @@ def test_a_claim_for_a_free_slot_brings_quick_runs_ahead_with_it() -> None:
 
 
 def test_what_is_claimed_ahead_leaves_out_slots_that_a_slow_run_was_claimed_for() -> None:
-    plan = Plan(["mail", "report"], limit=2, quick=["mail"], ahead=200, slots=2)
+    plan = ClaimPlan(["mail", "report"], limit=2, quick=["mail"], ahead=200, slots=2)
     mail, report = claimed("mail", 1), claimed("report", 2)
     assert [plan.ahead_beside(rows) for rows in ([mail], [mail, report], [report, report])] == [200, 100, 0]
 
 
 def test_nothing_is_claimed_ahead_when_the_free_slots_could_not_be_filled() -> None:
-    plan = Plan(["mail", "report"], limit=2, quick=["mail"], ahead=200, slots=2, round=1)
-    script = claim_script(plan, "w1", 30, Front(), announce=None)
+    plan = ClaimPlan(["mail", "report"], limit=2, quick=["mail"], ahead=200, slots=2, round=1)
+    script = claim_script(plan, "w1", 30, ClaimCursor(), announce=None)
     next(script)
     with pytest.raises(StopIteration) as ended:
         script.send([claimed("mail", 1)])
@@ -359,8 +361,8 @@ def test_nothing_is_claimed_ahead_when_the_free_slots_could_not_be_filled() -> N
 
 
 def test_what_is_claimed_ahead_is_asked_of_quick_types_alone() -> None:
-    plan = Plan(["mail", "report"], limit=1, quick=["mail"], ahead=200, slots=2, round=1)
-    script = claim_script(plan, "w1", 30, Front(), announce=None)
+    plan = ClaimPlan(["mail", "report"], limit=1, quick=["mail"], ahead=200, slots=2, round=1)
+    script = claim_script(plan, "w1", 30, ClaimCursor(), announce=None)
     next(script)
     _, (types, *_) = script.send([claimed("mail", 1)])
     assert types == b"{mail}" or types == b'{"mail"}'
@@ -401,22 +403,22 @@ def test_a_timeout_without_an_end_is_bounded() -> None:
         assert entry.assignment.timeout_seconds == 315_360_000
 
 
-def round_with_a_row_at_once(lease_seconds: float) -> Claimed | Together:
+def round_with_a_row_at_once(lease_seconds: float) -> ClaimResult | Together:
     """Answer a round's first claim with a row; return what it hands over, or what it sends next."""
-    plan = Plan(["send"], limit=4, limited=["charge", "refund"], round=1)
-    script = claim_script(plan, "w1", lease_seconds, Front(), announce=None)
+    plan = ClaimPlan(["send"], limit=4, limited=["charge", "refund"], round=1)
+    script = claim_script(plan, "w1", lease_seconds, ClaimCursor(), announce=None)
     next(script)
     try:
         return Together(script.send([(1, 1)]))
     except StopIteration as ended:
-        assert isinstance(ended.value, Claimed)
+        assert isinstance(ended.value, ClaimResult)
         return ended.value
 
 
 def test_over_a_slow_link_a_round_hands_over_what_it_has_and_the_next_follows_at_once() -> None:
     # A lease so short that any answer is slow.
     found = round_with_a_row_at_once(lease_seconds=1e-6)
-    assert isinstance(found, Claimed)
+    assert isinstance(found, ClaimResult)
     assert (found.rows, found.is_full) == ([(1, 1)], True)
     assert found.sent_ns > 0
 

@@ -31,7 +31,7 @@ from wakeboard.database import db
 from wakeboard.database.audit import Actor
 from wakeboard.queue import errors
 from wakeboard.runtime.loop import record
-from wakeboard.runtime.loop.record import Told
+from wakeboard.runtime.loop.record import ErrorGroupThrottle
 
 ANNA = Actor("anna", Role.OPERATOR, "web")
 
@@ -173,7 +173,7 @@ def test_a_lost_lease_is_one_group_whether_the_reaper_or_a_person_noticed(connec
 def test_a_process_tells_a_group_once_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
     monkeypatch.setattr(record, "monotonic", lambda: now)
-    known = Told()
+    known = ErrorGroupThrottle()
     assert known.is_due(7)
     known.note([7, 8])
     now += 59
@@ -184,7 +184,7 @@ def test_a_process_tells_a_group_once_a_minute(monkeypatch: pytest.MonkeyPatch) 
 
 def test_what_is_remembered_of_groups_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(record, "MOST_TOLD", 3)
-    known = Told()
+    known = ErrorGroupThrottle()
     for number in range(1000):
         known.note([number])
     assert sum(not known.is_due(number) for number in range(1000)) <= 4

@@ -13,21 +13,21 @@ from wakeboard import queue as transitions
 from wakeboard.core.process.assignment import Assignment
 from wakeboard.database import db
 from wakeboard.runtime.duties.lease import CancelAsked, LeaseKeeper, LeaseLost, LoopHangs
-from wakeboard.runtime.loop.in_flight import Held, Holdings, boottime_ns
+from wakeboard.runtime.loop.in_flight import RunInFlight, RunsInFlight, boottime_ns
 
 
-def held(run_id: int, epoch: int, *, age_seconds: float = 10) -> Held:
+def held(run_id: int, epoch: int, *, age_seconds: float = 10) -> RunInFlight:
     assignment = Assignment(run_id, epoch, 1, "mail", "{}", None, None, None, None, 300.0, None, "w1")
     then = boottime_ns() - int(age_seconds * 1e9)
-    return Held(assignment, 0, 10, "fixed 1s", 30.0, leased_ns=then, claimed_ns=then)
+    return RunInFlight(assignment, 0, 10, "fixed 1s", 30.0, leased_ns=then, claimed_ns=then)
 
 
 class Keeper:
     """A keeper whose steps the test makes, and what it told."""
 
-    def __init__(self, database: str, *entries: Held, progress: tuple[int, int] | None = None) -> None:
+    def __init__(self, database: str, *entries: RunInFlight, progress: tuple[int, int] | None = None) -> None:
         self.told: list[Any] = []
-        self.holdings = Holdings()
+        self.holdings = RunsInFlight()
         self.holdings.add(entries)
         self.loop_silent_seconds = 0.5
         self.keeper = LeaseKeeper(
@@ -37,7 +37,7 @@ class Keeper:
         )  # fmt: skip
 
 
-def running(connection: Connection, count: int = 1) -> list[Held]:
+def running(connection: Connection, count: int = 1) -> list[RunInFlight]:
     a_type(connection)
     for _ in range(count):
         a_run(connection)
@@ -159,7 +159,7 @@ def test_the_fence_counts_from_before_the_renewal_was_sent(connection: Connectio
 
 
 def test_two_attempts_of_one_run_are_held_apart() -> None:
-    holdings = Holdings()
+    holdings = RunsInFlight()
     old, new = held(7, 1), held(7, 3)
     holdings.add([old])
     holdings.add([new])
@@ -175,7 +175,7 @@ def test_two_attempts_of_one_run_are_held_apart() -> None:
 
 
 def test_of_two_attempts_with_one_epoch_the_later_one_is_held() -> None:
-    holdings = Holdings()
+    holdings = RunsInFlight()
     old, new = held(7, 1), held(7, 1)
     assert holdings.add([old]) == [] and holdings.add([new]) == [old]
     assert old.is_forgotten and not new.is_forgotten

@@ -9,12 +9,12 @@ from tests.support.processes import wait_until
 from wakeboard.config import log
 from wakeboard.database import outage_log
 from wakeboard.database.db import DatabaseError
-from wakeboard.database.outage_log import Absence, Lack
+from wakeboard.database.outage_log import MissingTables, OutageLog
 from wakeboard.runtime.duties import duty_thread, lease
 from wakeboard.runtime.duties.duty_thread import Duties
 from wakeboard.runtime.duties.lease import LeaseKeeper
 from wakeboard.runtime.loop.connections import LoopConnection
-from wakeboard.runtime.loop.in_flight import Holdings
+from wakeboard.runtime.loop.in_flight import RunsInFlight
 
 NOBODY = "postgresql://nobody@/nothing?host=/nonexistent"
 
@@ -45,7 +45,7 @@ def printed_by(capsys: pytest.CaptureFixture[str]) -> list[str]:
 def test_an_outage_is_told_when_it_begins_once_a_minute_and_when_it_ends(
     clock: Clock, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    away = Absence("claim")
+    away = OutageLog("claim")
     away.back()
     away.lost("It was lost.", error="gone")
     for _ in range(150):
@@ -63,7 +63,7 @@ def test_an_outage_is_told_when_it_begins_once_a_minute_and_when_it_ends(
 
 
 def test_the_next_outage_is_told_at_once(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
-    away = Absence("claim")
+    away = OutageLog("claim")
     for _ in range(2):
         away.lost("It was lost.")
         away.back()
@@ -73,7 +73,10 @@ def test_the_next_outage_is_told_at_once(clock: Clock, capsys: pytest.CaptureFix
 def test_missing_tables_are_told_by_one_voice_once_a_minute_and_until_all_of_it_is_over(
     clock: Clock, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    lack, missing = Lack(), psycopg.errors.UndefinedTable('relation "runs" does not exist\nLINE 1: …')
+    lack, missing = (
+        MissingTables(),
+        psycopg.errors.UndefinedTable('relation "runs" does not exist\nLINE 1: …'),
+    )
     lack.remind()
     lack.over("claim")
     for _ in range(100):
@@ -114,7 +117,7 @@ def test_the_lease_and_the_duties_tell_an_outage_once_and_to_the_end_of_the_sent
         monkeypatch.setattr(module, "connect", refuse)
     monkeypatch.setattr(duty_thread, "RECONNECT_SECONDS", 0.01)
     keeper = LeaseKeeper(
-        NOBODY, "w1", Holdings(), heartbeat_seconds=0.01, poll_seconds=0.01, patience_seconds=30,
+        NOBODY, "w1", RunsInFlight(), heartbeat_seconds=0.01, poll_seconds=0.01, patience_seconds=30,
         loop_silent_seconds=lambda: 0.0, progress=lambda _: None, tell=lambda _: None,
     )  # fmt: skip
     duties = Duties(NOBODY, [], reconnected=lambda: None, came_round=lambda: None)
@@ -141,7 +144,7 @@ def test_an_outage_that_an_error_of_the_leases_thread_began_is_no_error_of_that_
 
     monkeypatch.setattr(lease, "connect", refuse)
     keeper = LeaseKeeper(
-        NOBODY, "w1", Holdings(), heartbeat_seconds=0.01, poll_seconds=0.01, patience_seconds=0.3,
+        NOBODY, "w1", RunsInFlight(), heartbeat_seconds=0.01, poll_seconds=0.01, patience_seconds=0.3,
         loop_silent_seconds=lambda: 0.0, progress=lambda _: None, tell=lambda _: None,
     )  # fmt: skip
     keeper.start()

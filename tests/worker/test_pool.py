@@ -26,7 +26,7 @@ from wakeboard.handlers.pool import NoResult, PoolFull, PoolStopped, Ticket
 from wakeboard.handlers.pool.state import decide as decide_for_the_pool
 from wakeboard.handlers.registry import JobType
 from wakeboard.runtime.loop.deciding import decide as decide_for_the_table
-from wakeboard.runtime.loop.in_flight import Held
+from wakeboard.runtime.loop.in_flight import RunInFlight
 
 __all__ = ["gate", "registry", "table"]
 pytestmark = pytest.mark.usefixtures("registry")
@@ -573,10 +573,10 @@ def test_a_handler_that_asks_to_be_tried_at_once_waits_by_the_backoff() -> None:
     assert came[-1] - came[0] < 1.5, "no floor of a second is put under the author's own rule"
 
 
-def held(failures: int, backoff: str) -> Held:
+def held(failures: int, backoff: str) -> RunInFlight:
     """A claimed run of the database worker."""
     assignment = Assignment(1, 1, 1, "one", "{}", None, None, None, None, 60.0, None, "w")
-    return Held(assignment, failures, 5, backoff, lease_seconds=30.0, leased_ns=0, claimed_ns=0)
+    return RunInFlight(assignment, failures, 5, backoff, lease_seconds=30.0, leased_ns=0, claimed_ns=0)
 
 
 def test_the_default_backoff_is_every_engines() -> None:

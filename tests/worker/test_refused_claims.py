@@ -13,9 +13,9 @@ from tests.support.workers.worker_processes import a_worker, insert, insert_many
 from wakeboard.database import db
 from wakeboard.queue.engine.claims import candidates
 from wakeboard.runtime.loop.channel import Channel, array, numbers
-from wakeboard.runtime.loop.claim_batch import MOST_REFUSED, Claimed, claim_script
-from wakeboard.runtime.loop.claim_cursor import Front
-from wakeboard.runtime.loop.claims import Plan
+from wakeboard.runtime.loop.claim_batch import MOST_REFUSED, ClaimResult, claim_script
+from wakeboard.runtime.loop.claim_cursor import ClaimCursor
+from wakeboard.runtime.loop.claims import ClaimPlan
 
 STARTS = "new.payload ? 'bad' AND new.status = 'running'"
 SENTENCE = "not this one"
@@ -28,16 +28,16 @@ def channel(database: str) -> Iterator[Channel]:
     opened.close()
 
 
-def claim(channel: Channel, limit: int = 100, *, limited: bool = False, passed_by: Any = ()) -> Claimed:
+def claim(channel: Channel, limit: int = 100, *, limited: bool = False, passed_by: Any = ()) -> ClaimResult:
     names = ["mail"]
-    plan = Plan([] if limited else names, limit, limited=names if limited else (), round=1)
-    script = claim_script(plan, "w1", 30, Front(), announce=None, passed_by=passed_by)
+    plan = ClaimPlan([] if limited else names, limit, limited=names if limited else (), round=1)
+    script = claim_script(plan, "w1", 30, ClaimCursor(), announce=None, passed_by=passed_by)
     claimed = result_of(channel, script)
-    assert isinstance(claimed, Claimed)
+    assert isinstance(claimed, ClaimResult)
     return claimed
 
 
-def ids(claimed: Claimed) -> list[int]:
+def ids(claimed: ClaimResult) -> list[int]:
     return sorted(one[0] for one in claimed.rows)
 
 
@@ -111,8 +111,8 @@ def test_a_run_whose_row_may_not_change_at_all_is_passed_by(channel: Channel, co
 @pytest.mark.parametrize("limited", [False, True])
 def test_while_a_run_is_passed_by_no_statement_comes_to_it_again(limited: bool) -> None:
     names = ["mail"]
-    plan = Plan([] if limited else names, 8, limited=names if limited else (), round=1)
-    script = claim_script(plan, "w1", 30, Front(), announce=None, passed_by=[7])
+    plan = ClaimPlan([] if limited else names, 8, limited=names if limited else (), round=1)
+    script = claim_script(plan, "w1", 30, ClaimCursor(), announce=None, passed_by=[7])
     statement, values = next(script)
     assert statement == candidates(8)
     assert values == (array(names), numbers([7]), b"t" if limited else b"f")

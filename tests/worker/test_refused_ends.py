@@ -26,9 +26,9 @@ from wakeboard.config import log
 from wakeboard.database import db
 from wakeboard.runtime.duties.lease import LeaseKeeper
 from wakeboard.runtime.loop.channel import Channel
-from wakeboard.runtime.loop.claim_batch import Recovered, recovery_script
+from wakeboard.runtime.loop.claim_batch import RecoveryResult, recovery_script
 from wakeboard.runtime.loop.deciding import never_started
-from wakeboard.runtime.loop.in_flight import Holdings, boottime_ns
+from wakeboard.runtime.loop.in_flight import RunsInFlight, boottime_ns
 
 SENTENCE = "no good end for this one"
 BAD = "new.payload ? 'bad'"
@@ -112,11 +112,11 @@ def test_what_is_forgotten_is_left_out_of_the_parts_of_a_batch_too(
 def test_what_was_given_up_is_not_given_back_as_if_it_had_never_started(
     channel: Channel, connection: Connection
 ) -> None:
-    holdings = Holdings()
+    holdings = RunsInFlight()
     ended, unanswered = running(connection, 2)
     holdings.give_up([(ended.run_id, ended.lease_epoch)])
     found = result_of(channel, recovery_script("w1", holdings))
-    assert found == Recovered(1, [], [])
+    assert found == RecoveryResult(1, [], [])
     assert (status(connection, ended.run_id), status(connection, unanswered.run_id)) == ("running", "queued")
 
 
@@ -127,8 +127,8 @@ def test_a_claim_that_may_not_go_back_keeps_no_other_from_it(
     bad = ones[2]
     mark_bad(connection, bad.run_id)
     refuse(connection, BAD, SENTENCE)
-    found = result_of(channel, recovery_script("w1", Holdings()))
-    assert found == Recovered(4, [], [(bad.run_id, bad.lease_epoch)])
+    found = result_of(channel, recovery_script("w1", RunsInFlight()))
+    assert found == RecoveryResult(4, [], [(bad.run_id, bad.lease_epoch)])
     assert [status(connection, one.run_id) for one in ones] == [
         "queued",
         "queued",
@@ -145,7 +145,7 @@ def test_a_lease_that_may_not_be_renewed_costs_no_other_its_lease(
     ones = running(connection, 5)
     mark_bad(connection, ones[1].run_id)
     refuse(connection, BAD, SENTENCE)
-    holdings, long_ago = Holdings(), boottime_ns() - int(20e9)
+    holdings, long_ago = RunsInFlight(), boottime_ns() - int(20e9)
     for one in ones:
         one.leased_ns = long_ago
     holdings.add(ones)

@@ -10,10 +10,10 @@ from tests.worker.test_claims import claimed, claims
 from wakeboard.core.outcome import Answer
 from wakeboard.core.process.assignment import Assignment
 from wakeboard.runtime.loop.claim_state import ClaimState
-from wakeboard.runtime.loop.claims import Claims
+from wakeboard.runtime.loop.claims import ClaimPlanner
 from wakeboard.runtime.loop.connections import LoopConnection
-from wakeboard.runtime.loop.deciding import Ended
-from wakeboard.runtime.loop.in_flight import Holdings, boottime_ns
+from wakeboard.runtime.loop.deciding import EndedAttempt
+from wakeboard.runtime.loop.in_flight import RunsInFlight, boottime_ns
 from wakeboard.runtime.loop.slots import Slots
 from wakeboard.runtime.loop.turnover import Turnover
 from wakeboard.runtime.loop.writer import Writer
@@ -24,10 +24,10 @@ from wakeboard.runtime.processes.events import Died, Finished, Returned
 class Desk:
     """Slots whose children were never started, and a writer without a connection, which keeps what ended."""
 
-    def __init__(self, made: Claims | None = None) -> None:
+    def __init__(self, made: ClaimPlanner | None = None) -> None:
         self.claims = made or claims("mail")
         self.claim_state = ClaimState()
-        self.holdings = Holdings()
+        self.holdings = RunsInFlight()
         self.children = Children(2, app=None)
         connection = LoopConnection("postgresql://nowhere", "finish", lambda _: None)
         writer = Writer(connection, self.holdings, self.claims, self.claim_state, "w")
@@ -39,7 +39,7 @@ class Desk:
         )  # fmt: skip
 
     @property
-    def ended(self) -> list[Ended]:
+    def ended(self) -> list[EndedAttempt]:
         return list(self.recorder.waiting())
 
     def take(self, runs: int) -> list[Assignment]:

@@ -13,15 +13,15 @@ from tests.support.postgres.write_refusals import refuse, refuse_at_commit, resu
 from tests.support.workers.result_recorder import Desk, succeeded, write
 from wakeboard.database import db
 from wakeboard.runtime.loop.channel import Channel, ChannelLost
-from wakeboard.runtime.loop.claim_batch import Claimed, claim_script
-from wakeboard.runtime.loop.claim_cursor import Front
+from wakeboard.runtime.loop.claim_batch import ClaimResult, claim_script
+from wakeboard.runtime.loop.claim_cursor import ClaimCursor
 from wakeboard.runtime.loop.claim_state import ClaimState
-from wakeboard.runtime.loop.claims import Claims, Plan
+from wakeboard.runtime.loop.claims import ClaimPlan, ClaimPlanner
 from wakeboard.runtime.loop.connections import LoopConnection
-from wakeboard.runtime.loop.deciding import Ended
-from wakeboard.runtime.loop.in_flight import Held, Holdings, held_from_row
+from wakeboard.runtime.loop.deciding import EndedAttempt
+from wakeboard.runtime.loop.in_flight import RunInFlight, RunsInFlight, held_from_row
 from wakeboard.runtime.loop.record import Recorder
-from wakeboard.runtime.loop.turnover import Ends, Turnover
+from wakeboard.runtime.loop.turnover import EndsWithClaim, Turnover
 from wakeboard.runtime.loop.writer import Writer
 
 SENTENCE = "not this one"
@@ -34,31 +34,33 @@ def channel(database: str) -> Iterator[Channel]:
     opened.close()
 
 
-def a_turnover(claims: Claims) -> tuple[Turnover, Recorder, ClaimState]:
+def a_turnover(claims: ClaimPlanner) -> tuple[Turnover, Recorder, ClaimState]:
     """Return a turnover without a connection, what else waits to be written, and what the claimer hears."""
     state = ClaimState()
     connection = LoopConnection("postgresql://nowhere", "finish", lambda _: None)
-    writer = Writer(connection, Holdings(), claims, state, "w1")
+    writer = Writer(connection, RunsInFlight(), claims, state, "w1")
     return Turnover(writer, claims, state), writer.recorder, state
 
 
-def claim(channel: Channel, ends: Ends | None = None, limit: int = 4) -> Claimed:
+def claim(channel: Channel, ends: EndsWithClaim | None = None, limit: int = 4) -> ClaimResult:
     """Claim runs of the type mail, which has a limit, and write ``ends`` with them."""
-    script = claim_script(Plan([], limit, limited=["mail"]), "w1", 30, Front(), announce=None, ends=ends)
+    script = claim_script(
+        ClaimPlan([], limit, limited=["mail"]), "w1", 30, ClaimCursor(), announce=None, ends=ends
+    )
     claimed = result_of(channel, script)
-    assert isinstance(claimed, Claimed)
+    assert isinstance(claimed, ClaimResult)
     return claimed
 
 
-def held(claimed: Claimed) -> list[Held]:
+def held(claimed: ClaimResult) -> list[RunInFlight]:
     return [held_from_row(one, {}, "w1", 30, claimed.sent_ns) for one in claimed.rows]
 
 
-def ended(claimed: Claimed) -> list[Ended]:
+def ended(claimed: ClaimResult) -> list[EndedAttempt]:
     return [succeeded(one) for one in held(claimed)]
 
 
-def ids(claimed: Claimed) -> list[int]:
+def ids(claimed: ClaimResult) -> list[int]:
     return sorted(one[0] for one in claimed.rows)
 
 
@@ -81,7 +83,7 @@ def test_an_end_and_the_claim_that_it_makes_room_for_are_one_transaction(
     assert ids(first) == made[:2], "as many as may run"
     assert claim(channel).rows == []
     desk = Desk()
-    ends = Ends(desk.recorder, ended(first))
+    ends = EndsWithClaim(desk.recorder, ended(first))
     second = claim(channel, ends)
     assert ids(second) == made[2:4]
     assert sorted(one.held.run_id for one, status in ends.written if status == "succeeded") == made[:2]
@@ -94,7 +96,7 @@ def test_how_a_run_ended_makes_no_difference(channel: Channel, connection: Conne
     made = some_runs(connection, 4)
     good, bad = ended(claim(channel))
     bad.move, bad.outcome, bad.delay_seconds = "fail", "failed", 60.0
-    ends = Ends(Desk().recorder, [good, bad])
+    ends = EndsWithClaim(Desk().recorder, [good, bad])
     assert ids(claim(channel, ends)) == made[2:]
     assert {one.held.run_id: after for one, after in ends.written} == {
         made[0]: "succeeded",
@@ -116,7 +118,7 @@ def test_whichever_is_refused_the_other_is_made_all_the_same(
     desk = Desk()
     first = claim(channel)
     rule(connection, f"new.payload ? 'bad' AND {when}", SENTENCE)
-    ends = Ends(desk.recorder, ended(first))
+    ends = EndsWithClaim(desk.recorder, ended(first))
     claimed = claim(channel, ends)
     assert (ends.written, len(desk.recorder)) == ([], 2), "left to the writer"
     assert claimed.rows == [], "there is no room yet"
@@ -133,8 +135,8 @@ def test_ends_that_no_claim_takes_along_are_written_in_the_same_round(
     channel: Channel, connection: Connection
 ) -> None:
     made = some_runs(connection, 2)
-    ends = Ends(Desk().recorder, ended(claim(channel)))
-    script = claim_script(Plan([], 4), "w1", 30, Front(), announce=None, ends=ends)
+    ends = EndsWithClaim(Desk().recorder, ended(claim(channel)))
+    script = claim_script(ClaimPlan([], 4), "w1", 30, ClaimCursor(), announce=None, ends=ends)
     assert result_of(channel, script).rows == []
     assert [status(connection, one) for one in made] == ["succeeded"] * 2
 
@@ -144,7 +146,7 @@ def test_an_end_whose_row_somebody_holds_waits_for_the_writer(
 ) -> None:
     made = some_runs(connection, 4)
     desk = Desk()
-    ends = Ends(desk.recorder, ended(claim(channel)))
+    ends = EndsWithClaim(desk.recorder, ended(claim(channel)))
     with other.transaction():
         other.execute("SELECT FROM wakeboard.job_runs WHERE id = %s FOR UPDATE", (made[0],))
         claimed = claim(channel, ends)
@@ -160,9 +162,11 @@ def test_ends_whose_claim_gives_no_answer_are_written_again_by_themselves(
 ) -> None:
     made = some_runs(connection, 4)
     desk = Desk()
-    ends = Ends(desk.recorder, ended(claim(channel)))
+    ends = EndsWithClaim(desk.recorder, ended(claim(channel)))
     told: list[Any] = []
-    script = claim_script(Plan([], 4, limited=["mail"]), "w1", 30, Front(), announce=None, ends=ends)
+    script = claim_script(
+        ClaimPlan([], 4, limited=["mail"]), "w1", 30, ClaimCursor(), announce=None, ends=ends
+    )
     channel.run(script, told.append, told.append)
     # The database has done it, and the answer does not come, or comes later.
     select.select([channel.fileno()], [], [], 10)
@@ -180,7 +184,7 @@ def test_ends_whose_claim_gives_no_answer_are_written_again_by_themselves(
 
 
 def test_runs_that_are_over_in_a_moment_are_waited_for_and_others_are_not() -> None:
-    made = Claims(2, limited=["mail"])
+    made = ClaimPlanner(2, limited=["mail"])
     turnover, *_ = a_turnover(made)
     brief = [(run_id, 1, 1, 0, "mail", "{}", *[None] * 9) for run_id in (1, 2)]
     turnover.handed_out(brief)
@@ -197,7 +201,7 @@ def test_runs_that_are_over_in_a_moment_are_waited_for_and_others_are_not() -> N
 
 
 def test_only_what_ends_of_a_type_with_a_limit_waits_for_a_claim() -> None:
-    turnover, recorder, state = a_turnover(Claims(2, limited=["mail"]))
+    turnover, recorder, state = a_turnover(ClaimPlanner(2, limited=["mail"]))
     state.is_hungry = False
     mail, report = (
         held_from_row((1, 1, 1, 0, name, "{}", *[None] * 9), {}, "w1", 30, 0) for name in ("mail", "report")

@@ -13,10 +13,10 @@ from wakeboard.core.process.assignment import Assignment
 from wakeboard.database import db
 from wakeboard.runtime.loop.channel import Channel
 from wakeboard.runtime.loop.claim_state import ClaimState
-from wakeboard.runtime.loop.claims import Claims
+from wakeboard.runtime.loop.claims import ClaimPlanner
 from wakeboard.runtime.loop.connections import LoopConnection
 from wakeboard.runtime.loop.deciding import decide
-from wakeboard.runtime.loop.in_flight import Held, Holdings, boottime_ns
+from wakeboard.runtime.loop.in_flight import RunInFlight, RunsInFlight, boottime_ns
 from wakeboard.runtime.loop.writer import ENOUGH_ENDED, STILL_HELD, Writer
 
 FOREVER = 3600.0
@@ -27,12 +27,12 @@ class Desk:
 
     def __init__(self, database: str) -> None:
         self.channel = Channel(db.connect(database, name="wakeboard finish"))
-        self._holdings = Holdings()
+        self._holdings = RunsInFlight()
         connection = LoopConnection(database, "finish", lambda _: None)
         connection.adopt(self.channel)
         self._taken = 0
         self.writer = Writer(
-            connection, self._holdings, Claims(2), ClaimState(), "w1", gather_seconds=FOREVER
+            connection, self._holdings, ClaimPlanner(2), ClaimState(), "w1", gather_seconds=FOREVER
         )
 
     @property
@@ -40,14 +40,14 @@ class Desk:
         """How many runs are written, and so held no more."""
         return self._taken - len(self._holdings)
 
-    def take(self, connection: Connection, count: int) -> list[Held]:
+    def take(self, connection: Connection, count: int) -> list[RunInFlight]:
         """Claim ``count`` runs and hold them."""
         a_type(connection)
         for _ in range(count):
             a_run(connection)
         now = boottime_ns()
         held = [
-            Held(
+            RunInFlight(
                 Assignment(one.id, one.epoch, 1, "mail", "{}", None, None, None, None, 300.0, None, "w1"),
                 failures=0, max_attempts=10, backoff="fixed 1s", lease_seconds=30.0, leased_ns=now,
                 claimed_ns=now,
@@ -58,7 +58,7 @@ class Desk:
         self._taken += count
         return held
 
-    def end(self, runs: Sequence[Held]) -> None:
+    def end(self, runs: Sequence[RunInFlight]) -> None:
         """Let attempts end well, and the loop make one step."""
         for run in runs:
             ended = decide(run, Answer("returned"), took_seconds=1, ended_ns=boottime_ns(), is_stopping=False)

@@ -6,11 +6,11 @@ from typing import Any
 
 from wakeboard.core.outcome import Answer, Kind
 from wakeboard.core.process.assignment import Assignment
-from wakeboard.runtime.loop.deciding import Ended, decide
-from wakeboard.runtime.loop.in_flight import Held, boottime_ns
+from wakeboard.runtime.loop.deciding import EndedAttempt, decide
+from wakeboard.runtime.loop.in_flight import RunInFlight, boottime_ns
 
 
-def held(run_id: int = 1, epoch: int = 1, **columns: Any) -> Held:
+def held(run_id: int = 1, epoch: int = 1, **columns: Any) -> RunInFlight:
     """Return a held run of the type mail; ``columns`` are what else it should be."""
     assignment = Assignment(run_id, epoch, 1, "mail", "{}", None, None, None, None, 300.0, None, "w1")
     now = boottime_ns()
@@ -18,14 +18,14 @@ def held(run_id: int = 1, epoch: int = 1, **columns: Any) -> Held:
         "failures": 0, "max_attempts": 10, "backoff": "fixed 7s", "lease_seconds": 30.0, "leased_ns": now,
         "claimed_ns": now,
     }  # fmt: skip
-    made = Held(assignment, **values)
+    made = RunInFlight(assignment, **values)
     for name, value in columns.items():
         assert hasattr(made, name), name
         setattr(made, name, value)
     return made
 
 
-def decided(kind: Kind, *, is_stopping: bool = False, **columns: Any) -> Ended:
+def decided(kind: Kind, *, is_stopping: bool = False, **columns: Any) -> EndedAttempt:
     """Return what is decided of an answer of ``kind`` for a run that is held as ``columns`` say."""
     ended = decide(
         held(**columns), Answer(kind, error_code="code"), took_seconds=1, ended_ns=boottime_ns(),

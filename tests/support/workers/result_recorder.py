@@ -9,8 +9,8 @@ from tests.support.factories import Connection, a_run, a_type, claim
 from tests.support.workers.ended_attempts import held
 from wakeboard.core.outcome import Answer
 from wakeboard.runtime.loop.channel import Channel, StatementFailed
-from wakeboard.runtime.loop.deciding import Ended, decide
-from wakeboard.runtime.loop.in_flight import Held, boottime_ns
+from wakeboard.runtime.loop.deciding import EndedAttempt, decide
+from wakeboard.runtime.loop.in_flight import RunInFlight, boottime_ns
 from wakeboard.runtime.loop.record import Recorder
 
 
@@ -58,7 +58,7 @@ def write(channel: Channel, made: Recorder, *, rounds: int = 50) -> int:
     return sent
 
 
-def running(connection: Connection, count: int) -> list[Held]:
+def running(connection: Connection, count: int) -> list[RunInFlight]:
     """Claim ``count`` new runs for w1, and hold them."""
     a_type(connection)
     for _ in range(count):
@@ -66,7 +66,7 @@ def running(connection: Connection, count: int) -> list[Held]:
     return [held(one.id, one.epoch) for one in claim(connection, limit=count)]
 
 
-def succeeded(one: Held, **answer: Any) -> Ended:
+def succeeded(one: RunInFlight, **answer: Any) -> EndedAttempt:
     """Let a held run end well."""
     ended = decide(
         one, Answer("returned", **answer), took_seconds=1, ended_ns=boottime_ns(), is_stopping=False

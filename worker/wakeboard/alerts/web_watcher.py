@@ -29,7 +29,7 @@ from wakeboard.config.settings import Settings
 from wakeboard.core.text.sanitize import described, first_line
 from wakeboard.database.audit import ENGINE
 from wakeboard.database.db import NO_TABLES, DatabaseError, connect
-from wakeboard.database.outage_log import Absence, Lack, RepeatedWarnings
+from wakeboard.database.outage_log import MissingTables, OutageLog, RepeatedWarnings
 from wakeboard.queue import cancel
 from wakeboard.reporting.heartbeats import Beat
 
@@ -82,7 +82,7 @@ class Sentinel:
         self.outage = Outage(settings, stage, patience_seconds=patience_seconds)
         self._prefix = f"web-{socket.gethostname()[:60]}-"
         self.process_id = f"{self._prefix}{secrets.token_hex(3)}-{os.getpid()}"
-        self._lack = Lack()
+        self._lack = MissingTables()
         self._warnings = RepeatedWarnings()
         self._beside: Sequence[Callable[[], Beat]] = ()
         self._stopping = threading.Event()
@@ -123,7 +123,7 @@ class Sentinel:
     def _connected(self, name: str, every_seconds: float, step: Callable[[Connection], None]) -> None:
         """Call ``step`` every so often with a connection, opened again whenever it was lost."""
         connection: Connection | None = None
-        absence = Absence(name)
+        absence = OutageLog(name)
         try:
             while not self._stopping.is_set():
                 try:

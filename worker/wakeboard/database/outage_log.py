@@ -20,7 +20,7 @@ SAID_AGAIN_SECONDS = 60.0
 MOST_WARNINGS = 100
 
 
-class Absence:
+class OutageLog:
     """The outages of one connection, one after the other."""
 
     def __init__(self, connection: str) -> None:
@@ -45,7 +45,7 @@ class Absence:
             log.note("The database answers again.", connection=self._connection, away_seconds=away)
 
 
-class Lack:
+class MissingTables:
     """Tables that the database lacks, or has as another version had them. Any thread may meet that."""
 
     def __init__(self) -> None:

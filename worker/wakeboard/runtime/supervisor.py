@@ -19,18 +19,18 @@ import psycopg
 from wakeboard.config import log, stop_signals
 from wakeboard.config.settings import Settings
 from wakeboard.database.db import DatabaseError, connect
-from wakeboard.database.outage_log import Lack
+from wakeboard.database.outage_log import MissingTables
 from wakeboard.queue.operator import CANCEL_CHANNEL, WAKE_CHANNEL
 from wakeboard.runtime.duties.background import Background
 from wakeboard.runtime.duties.lease import CancelAsked, LeaseKeeper, LeaseLost
-from wakeboard.runtime.duties.notify_check import Hearing
+from wakeboard.runtime.duties.notify_check import NotifyCheck
 from wakeboard.runtime.duties.presence import Presence, new_worker_id
 from wakeboard.runtime.loop.app import App
 from wakeboard.runtime.loop.claim_state import ClaimState
 from wakeboard.runtime.loop.claimer import Claimer
-from wakeboard.runtime.loop.claims import Claims
+from wakeboard.runtime.loop.claims import ClaimPlanner
 from wakeboard.runtime.loop.connections import Connected, LoopConnections, NotConnected
-from wakeboard.runtime.loop.in_flight import Holdings
+from wakeboard.runtime.loop.in_flight import RunsInFlight
 from wakeboard.runtime.loop.inbox import HearsNothing, Inbox, Looked, StopAsked, WorkMayBeDue
 from wakeboard.runtime.loop.limits import Limits
 from wakeboard.runtime.loop.shutdown import Shutdown
@@ -48,7 +48,7 @@ from wakeboard.runtime.processes.events import (
     TemplateDied,
     Warned,
 )
-from wakeboard.runtime.processes.zygote import Firstborn
+from wakeboard.runtime.processes.zygote import Zygote
 
 WATCH_SECONDS, RESTING_SECONDS = 0.05, 0.5
 CUT_SECONDS = 0.25
@@ -72,7 +72,7 @@ class Supervisor:
         name: str | None = None,
         until_drained: bool = False,
         claim_seconds: float | None = None,
-        firstborn: Firstborn | None = None,
+        firstborn: Zygote | None = None,
     ) -> None:
         """``types``: claim these only; ``until_drained``: return when nothing is due; ``claim_seconds``: stop
         claiming after so long (what runs is waited for); ``firstborn``: what becomes the first template."""
@@ -89,23 +89,23 @@ class Supervisor:
         self._exit_code: int | None = None
         self._build(name, types, firstborn)
 
-    def _build(self, name: str | None, types: Sequence[str] | None, firstborn: Firstborn | None) -> None:
+    def _build(self, name: str | None, types: Sequence[str] | None, firstborn: Zygote | None) -> None:
         """Make the parts and tie them together."""
         settings, url, me, tell = self._settings, self._url, self.worker_id, self._inbox.tell
         lease_seconds, poll_seconds = settings.lease_seconds, settings.poll_seconds
         environment = settings.environment_variables() | {"WAKEBOARD_DATABASE_URL": url}
-        missing_tables = Lack()
-        self._holdings = Holdings()
+        missing_tables = MissingTables()
+        self._holdings = RunsInFlight()
         self._children = Children(
             settings.concurrency, app=settings.app, environment=environment, firstborn=firstborn,
             exit_seconds=settings.child_exit_seconds,
         )  # fmt: skip
-        self._claims = Claims(settings.concurrency)
+        self._claims = ClaimPlanner(settings.concurrency)
         self._claim_state = ClaimState(is_tick=self._until_drained)
         self._limits = Limits(
             self._children, self._holdings, settings.concurrency, kill_seconds=settings.kill_seconds
         )
-        self._hearing = Hearing(me, poll_seconds=poll_seconds, tell=tell)
+        self._hearing = NotifyCheck(me, poll_seconds=poll_seconds, tell=tell)
         listens = (WAKE_CHANNEL, CANCEL_CHANNEL, self._hearing.channel)
         self._connections = LoopConnections(url, self._selector, tell, listens)
         self._writer = Writer(self._connections.finish, self._holdings, self._claims, self._claim_state, me)
@@ -399,7 +399,7 @@ def run(
     name: str | None = None,
     until_drained: bool = False,
     claim_seconds: float | None = None,
-    firstborn: Firstborn | None = None,
+    firstborn: Zygote | None = None,
 ) -> int:
     """Run a worker in this process until it is told to stop; return the exit code.
 

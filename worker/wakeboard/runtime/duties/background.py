@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import psycopg
 
 from wakeboard.config.settings import Settings
-from wakeboard.database.outage_log import Lack
+from wakeboard.database.outage_log import MissingTables
 from wakeboard.maintenance.retention.keep import Keep
 from wakeboard.maintenance.retention.sweep import LOOK_SECONDS as RETENTION_SECONDS
 from wakeboard.maintenance.retention.sweep import Retention
@@ -22,15 +22,15 @@ from wakeboard.runtime.duties.clock import CLOCK_SECONDS, Clock
 from wakeboard.runtime.duties.duty_thread import Connection, Duties, Duty, Step
 from wakeboard.runtime.duties.indexes import INDEXES_SECONDS, Indexes
 from wakeboard.runtime.duties.live_output import LiveOutput
-from wakeboard.runtime.duties.notify_check import LISTEN_SECONDS, Hearing
+from wakeboard.runtime.duties.notify_check import LISTEN_SECONDS, NotifyCheck
 from wakeboard.runtime.duties.operations import Operations
 from wakeboard.runtime.duties.poll import Asked, Found, limited, look, say_alive
 from wakeboard.runtime.duties.presence import Beat, Presence
 from wakeboard.runtime.duties.reaper import Reaper
 from wakeboard.runtime.duties.statistics_merge import MERGE_SECONDS, Counting
 from wakeboard.runtime.duties.watchdog import Watchdog
-from wakeboard.runtime.loop.claims import Claims
-from wakeboard.runtime.loop.in_flight import Holdings
+from wakeboard.runtime.loop.claims import ClaimPlanner
+from wakeboard.runtime.loop.in_flight import RunsInFlight
 from wakeboard.runtime.loop.inbox import Looked, StopAsked, WorkMayBeDue
 from wakeboard.runtime.processes.memory import resident_bytes
 from wakeboard.schedules import code_schedules, scheduler
@@ -76,11 +76,11 @@ class Background:
         url: str,
         settings: Settings,
         presence: Presence,
-        claims: Claims,
-        holdings: Holdings,
+        claims: ClaimPlanner,
+        holdings: RunsInFlight,
         loops: Sequence[HasBeat],
-        hearing: Hearing,
-        lack: Lack,
+        hearing: NotifyCheck,
+        lack: MissingTables,
         *,
         read_output: Callable[[int], str],
         is_tick: bool,

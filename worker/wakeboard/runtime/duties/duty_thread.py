@@ -19,7 +19,7 @@ import psycopg
 from wakeboard.config.service_thread import FailureLog, ServiceThread
 from wakeboard.core.text.sanitize import described, first_line
 from wakeboard.database.db import NO_TABLES, DatabaseError, connect, current_revision
-from wakeboard.database.outage_log import Absence, Lack, RepeatedWarnings
+from wakeboard.database.outage_log import MissingTables, OutageLog, RepeatedWarnings
 from wakeboard.runtime.duties.notify_check import NotHeard
 from wakeboard.runtime.duties.presence import Beat
 from wakeboard.runtime.duties.watchdog import Watchdog
@@ -65,7 +65,7 @@ class Duties:
         duties: list[Duty],
         *,
         name: str = "duties",
-        lack: Lack | None = None,
+        lack: MissingTables | None = None,
         reconnected: Callable[[], None] = lambda: None,
         came_round: Callable[[], None] = lambda: None,
     ) -> None:
@@ -78,9 +78,9 @@ class Duties:
         self._came_round = came_round
         self._connection: Connection | None = None
         self._was_connected = False
-        self._absence = Absence(name)
+        self._absence = OutageLog(name)
         self._revision: str | None = None
-        self.lack = lack or Lack()
+        self.lack = lack or MissingTables()
         self.is_without_tables = False
         self._stopping = threading.Event()
         self._hurry = threading.Event()

@@ -19,13 +19,13 @@ import psycopg
 from wakeboard.config.service_thread import ServiceThread
 from wakeboard.core.text.sanitize import described
 from wakeboard.database.db import PLANNING, DatabaseError, configure, connect, is_pooled
-from wakeboard.database.outage_log import Absence, RepeatedWarnings
+from wakeboard.database.outage_log import OutageLog, RepeatedWarnings
 from wakeboard.database.poison_rows import Parts, reason
 from wakeboard.queue.engine.fence import STANDING
 from wakeboard.queue.engine.renewal import CANCELS, RENEW
 from wakeboard.runtime.duties.presence import Beat
 from wakeboard.runtime.duties.watchdog import Watchdog
-from wakeboard.runtime.loop.in_flight import Held, Holdings, boottime_ns
+from wakeboard.runtime.loop.in_flight import RunInFlight, RunsInFlight, boottime_ns
 
 BUSY_TRIES = 3
 # Between two looks, however often somebody says that there is something to see.
@@ -71,13 +71,13 @@ class LeaseKeeper:
         self,
         url: str,
         worker_id: str,
-        holdings: Holdings,
+        holdings: RunsInFlight,
         *,
         heartbeat_seconds: float,
         poll_seconds: float,
         patience_seconds: float,
         loop_silent_seconds: Callable[[], float],
-        progress: Callable[[Held], tuple[int, int] | None],
+        progress: Callable[[RunInFlight], tuple[int, int] | None],
         tell: Callable[[Told], None],
     ) -> None:
         self._url = url
@@ -96,7 +96,7 @@ class LeaseKeeper:
         self._succeeded_at = self._proven_at = monotonic()
         self._error: str | None = None
         self._ended_by: str | None = None
-        self._absence = Absence("lease")
+        self._absence = OutageLog("lease")
         self._warnings = RepeatedWarnings()
         self.watchdog = Watchdog(2 * STATEMENT_SECONDS)
 
@@ -210,12 +210,12 @@ class LeaseKeeper:
         self._look_for_cancels(connection, [entry.run_id for entry in held])
         self._proven_at = monotonic()
 
-    def _renew(self, connection: psycopg.Connection[Any], due: Sequence[Held]) -> list[Held]:
+    def _renew(self, connection: psycopg.Connection[Any], due: Sequence[RunInFlight]) -> list[RunInFlight]:
         """Renew ``due``; return those whose row somebody else holds for a moment.
 
         A lease that the database refuses to renew is left to end; all others are renewed.
         """
-        busy: list[Held] = []
+        busy: list[RunInFlight] = []
         parts = Parts(due)
         for part in parts:
             try:
@@ -230,7 +230,9 @@ class LeaseKeeper:
                     )  # fmt: skip
         return busy
 
-    def _renew_part(self, connection: psycopg.Connection[Any], due: Sequence[Held]) -> list[Held]:
+    def _renew_part(
+        self, connection: psycopg.Connection[Any], due: Sequence[RunInFlight]
+    ) -> list[RunInFlight]:
         """Renew ``due`` by one statement; return those whose row somebody else holds for a moment."""
         sent_ns = boottime_ns()
         progress = [self._progress(entry) for entry in due]
@@ -253,8 +255,8 @@ class LeaseKeeper:
         return self._settle(connection, missing, sent_ns)
 
     def _settle(
-        self, connection: psycopg.Connection[Any], missing: Sequence[Held], sent_ns: int
-    ) -> list[Held]:
+        self, connection: psycopg.Connection[Any], missing: Sequence[RunInFlight], sent_ns: int
+    ) -> list[RunInFlight]:
         """Tell the loop which of ``missing`` are gone; return those that are merely busy.
 
         A row that our own attempt has ended (by ``transaction()``) needs no lease: code after it may go on.

@@ -8,7 +8,7 @@ from typing import Any
 
 import psycopg
 
-from wakeboard.runtime.loop.in_flight import Held, boottime_ns
+from wakeboard.runtime.loop.in_flight import RunInFlight, boottime_ns
 
 SHOWN_AFTER_SECONDS = 2.0
 SWEEP_SECONDS = 60.0
@@ -36,7 +36,7 @@ class LiveOutput:
         self._written: dict[tuple[int, int], str] = {}
         self._sweep_at = 0.0
 
-    def step(self, connection: psycopg.Connection[Any], held: Sequence[Held]) -> None:
+    def step(self, connection: psycopg.Connection[Any], held: Sequence[RunInFlight]) -> None:
         """Write what is new, and remove the tails of runs that have ended: of others' runs once a minute."""
         had_written = any(self._written.values())
         tails = {entry.assignment[:2]: (entry, self._tail(entry)) for entry in held}
@@ -57,7 +57,7 @@ class LiveOutput:
             connection.execute(FORGET)
             self._sweep_at = monotonic() + SWEEP_SECONDS
 
-    def _tail(self, entry: Held) -> str:
+    def _tail(self, entry: RunInFlight) -> str:
         """Return what the run has written, once it has run long enough for somebody to look."""
         age = (boottime_ns() - entry.claimed_ns) / 1e9
         if entry.slot is None or not entry.is_slow or age < SHOWN_AFTER_SECONDS:

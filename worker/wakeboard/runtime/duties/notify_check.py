@@ -27,7 +27,7 @@ class NotHeard(Exception):
     """A notification to oneself did not come back; ``str()`` says what follows."""
 
 
-class Hearing:
+class NotifyCheck:
     """The proof for one process. ``tell`` hears that nothing comes back; it must be safe to call from the
     thread of the heartbeat."""
 

@@ -41,10 +41,10 @@ from wakeboard.runtime.loop.channel import (
     array,
     numbers,
 )
-from wakeboard.runtime.loop.claim_cursor import WHOLE, Front
-from wakeboard.runtime.loop.claims import MOST_HELD, Plan, size_of
-from wakeboard.runtime.loop.in_flight import Holdings, boottime_ns
-from wakeboard.runtime.loop.turnover import Ends
+from wakeboard.runtime.loop.claim_cursor import WHOLE, ClaimCursor
+from wakeboard.runtime.loop.claims import MOST_HELD, ClaimPlan, size_of
+from wakeboard.runtime.loop.in_flight import RunsInFlight, boottime_ns
+from wakeboard.runtime.loop.turnover import EndsWithClaim
 
 WINDOW = 64
 # What others hold may hide what is due: a look past it takes a few, and the next claim follows at once.
@@ -60,7 +60,7 @@ Turn = Generator[Asked, Any, bool]
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class RefusedClaim:
     """A run whose claim the database refuses, with its sentence; ``is_set_aside``: its row says so too."""
 
     run_id: int
@@ -70,7 +70,7 @@ class Refused:
 
 
 @dataclass(frozen=True, slots=True)
-class Claimed:
+class ClaimResult:
     """What one round of claims brought: the rows are ours even when a later statement was refused.
 
     ``sent_ns``: when the first claim that brought something was sent, from which all their leases count.
@@ -84,13 +84,13 @@ class Claimed:
     has_more: bool | None = None
     failure: StatementFailed | None = None
     sent_ns: int = 0
-    refused: Sequence[Refused] = ()
+    refused: Sequence[RefusedClaim] = ()
     is_contended: bool = False
     listed: frozenset[str] = frozenset()
 
 
 @dataclass(slots=True)
-class Round:
+class ClaimBatch:
     """One round under way: who claims, which runs it passes by, and what it has so far.
 
     ``is_proof``: a look found nothing, and the round only shows that claims can be made.
@@ -98,7 +98,7 @@ class Round:
 
     me: bytes
     lease_seconds: float
-    front: Front
+    front: ClaimCursor
     passed_by: Sequence[int] = ()
     listed: frozenset[str] = frozenset()
     is_proof: bool = False
@@ -107,8 +107,8 @@ class Round:
     has_more: bool | None = None
     failure: StatementFailed | None = None
     sent_ns: int = 0
-    refused: list[Refused] = field(default_factory=list)
-    ends: Ends | None = None
+    refused: list[RefusedClaim] = field(default_factory=list)
+    ends: EndsWithClaim | None = None
     is_contended: bool = False
 
     @property
@@ -122,10 +122,10 @@ class Round:
         return self.sent_ns > 0 and boottime_ns() - self.sent_ns > self.lease_seconds * PATIENCE * 1e9
 
     @property
-    def result(self) -> Claimed:
+    def result(self) -> ClaimResult:
         """What it hands over. One cut short has not asked for everything: the next one follows at once."""
         is_full = self.is_full or self.is_late
-        return Claimed(
+        return ClaimResult(
             self.rows, is_full, self.has_more, self.failure, self.sent_ns, self.refused, self.is_contended,
             self.listed,
         )  # fmt: skip
@@ -161,23 +161,23 @@ class Round:
 
 
 def claim_script(
-    plan: Plan,
+    plan: ClaimPlan,
     worker_id: str,
     lease_seconds: float,
-    front: Front,
+    front: ClaimCursor,
     *,
     announce: bool | None,
     passed_by: Sequence[int] = (),
-    ends: Ends | None = None,
+    ends: EndsWithClaim | None = None,
     is_proof: bool = False,
 ) -> Script:
-    """Return the script of one round of claims; its value is a Claimed.
+    """Return the script of one round of claims; its value is a ClaimResult.
 
     ``announce``: True publishes the worker as idle before claiming once more, False takes that back.
     ``passed_by``: runs whose claim the database refuses, and which could not be set aside. ``ends``: what has
     ended of types with a limit and is written with their claims. ``is_proof``: a look found nothing to claim.
     """
-    round_ = Round(
+    round_ = ClaimBatch(
         worker_id.encode(), lease_seconds, front, passed_by, plan.listed, is_proof, ends=ends
     )  # fmt: skip
     if announce is not None:
@@ -200,7 +200,7 @@ def claim_script(
     return round_.result
 
 
-def _tried(round_: Round, turn: Turn) -> Turn:
+def _tried(round_: ClaimBatch, turn: Turn) -> Turn:
     """Take a turn, and return what it does; one that is refused leaves the round what it has."""
     try:
         is_full = yield from turn
@@ -211,7 +211,7 @@ def _tried(round_: Round, turn: Turn) -> Turn:
     return is_full
 
 
-def _unlimited(plan: Plan, limit: int, round_: Round) -> Turn:
+def _unlimited(plan: ClaimPlan, limit: int, round_: ClaimBatch) -> Turn:
     """Claim from the types without a limit, a window of them at a time until one has something."""
     names: Sequence[str] = plan.types
     if len(names) > WINDOW:
@@ -229,7 +229,7 @@ def _unlimited(plan: Plan, limit: int, round_: Round) -> Turn:
 
 
 def _together(
-    plan: Plan, names: Sequence[str], limit: int, round_: Round
+    plan: ClaimPlan, names: Sequence[str], limit: int, round_: ClaimBatch
 ) -> Generator[Asked, Any, bool | None]:
     """Claim from ``names`` by one statement; returns as a turn does, None where they have nothing."""
     values = (array(names), round_.me, round_.lease)
@@ -260,14 +260,18 @@ def _together(
     return (yield from _apart(plan, names, limit, round_))
 
 
-def _apart(plan: Plan, names: Sequence[str], limit: int, round_: Round) -> Generator[Asked, Any, bool | None]:
+def _apart(
+    plan: ClaimPlan, names: Sequence[str], limit: int, round_: ClaimBatch
+) -> Generator[Asked, Any, bool | None]:
     """Claim from ``names`` in parts; returns as a turn does, None where other types are to be asked."""
     before = len(round_.rows)
     is_full = yield from _claim_apart(plan, names, limit, round_, is_limited=False)
     return is_full if is_full or len(round_.rows) > before else None
 
 
-def _claim_apart(plan: Plan, names: Sequence[str], limit: int, round_: Round, *, is_limited: bool) -> Turn:
+def _claim_apart(
+    plan: ClaimPlan, names: Sequence[str], limit: int, round_: ClaimBatch, *, is_limited: bool
+) -> Turn:
     """Claim up to ``limit`` runs of ``names`` in parts, and set aside what the database refuses alone.
 
     is_limited: ``names`` is one type that may run only so often at once.
@@ -292,7 +296,7 @@ def _claim_apart(plan: Plan, names: Sequence[str], limit: int, round_: Round, *,
             if not parts.halve(part, failure):
                 ((run_id, job_type),) = part
                 is_set_aside = yield from _set_aside(run_id, reason(failure))
-                round_.refused.append(Refused(run_id, job_type, reason(failure), is_set_aside))
+                round_.refused.append(RefusedClaim(run_id, job_type, reason(failure), is_set_aside))
         else:
             round_.took(rows, sent_ns)
     # What is left of runs that a limit or somebody's lock keeps is no reason to ask again at once.
@@ -320,7 +324,7 @@ def windows(names: Sequence[str], round_: int) -> Iterator[Sequence[str]]:
         yield turned[place : place + WINDOW]
 
 
-def _limited_types(plan: Plan, limit: int, round_: Round) -> Turn:
+def _limited_types(plan: ClaimPlan, limit: int, round_: ClaimBatch) -> Turn:
     """Claim from the types with a limit, one after the other; what is claimed is ours whatever follows."""
     before, is_full = len(round_.rows), False
     for name in plan.limited:
@@ -354,7 +358,7 @@ def busy_script(worker_id: str) -> Script:
 
 
 @dataclass(frozen=True, slots=True)
-class Recovered:
+class RecoveryResult:
     """What a look after a connection error found; attempts are a run and its epoch each.
 
     ``given_back``: how many claims went back whose answer never came. ``forgotten``: attempts of ours that
@@ -367,8 +371,8 @@ class Recovered:
     refused: Sequence[tuple[int, int]] = ()
 
 
-def recovery_script(worker_id: str, holdings: Holdings) -> Script:
-    """Return the script that compares what we hold with what is locked by us; its value is a Recovered."""
+def recovery_script(worker_id: str, holdings: RunsInFlight) -> Script:
+    """Return the script that compares what is held with what is locked; its value is a RecoveryResult."""
     held = holdings.attempts()
     forgotten: Rows = []
     if held:
@@ -384,7 +388,7 @@ def recovery_script(worker_id: str, holdings: Holdings) -> Script:
         except StatementFailed as failure:
             if not parts.halve(part, failure):
                 refused.append(part[0])
-    return Recovered(len(unknown) - len(refused), forgotten, refused)
+    return RecoveryResult(len(unknown) - len(refused), forgotten, refused)
 
 
 def _never_began(attempts: Sequence[tuple[int, int]]) -> tuple[bytes, ...]:

@@ -61,7 +61,7 @@ _Key = tuple[str, int]
 
 
 @dataclass(slots=True)
-class Front:
+class ClaimCursor:
     """The last run taken of each type and priority, and the part that each had, while claims bring many."""
 
     _reached: dict[_Key, tuple[str, int]] = field(default_factory=dict)

@@ -13,18 +13,24 @@ from time import monotonic
 
 from wakeboard.config import log
 from wakeboard.database.db import NO_TABLES_STATES
-from wakeboard.database.outage_log import Lack, RepeatedWarnings
+from wakeboard.database.outage_log import MissingTables, RepeatedWarnings
 from wakeboard.database.poison_rows import PassedBy
 from wakeboard.runtime.duties.presence import Beat
 from wakeboard.runtime.loop.channel import Rows, StatementFailed
-from wakeboard.runtime.loop.claim_batch import Claimed, Recovered, busy_script, claim_script, recovery_script
-from wakeboard.runtime.loop.claim_cursor import Front
+from wakeboard.runtime.loop.claim_batch import (
+    ClaimResult,
+    RecoveryResult,
+    busy_script,
+    claim_script,
+    recovery_script,
+)
+from wakeboard.runtime.loop.claim_cursor import ClaimCursor
 from wakeboard.runtime.loop.claim_state import NEVER, ClaimState
-from wakeboard.runtime.loop.claims import MOST_HELD, Claims, Plan
+from wakeboard.runtime.loop.claims import MOST_HELD, ClaimPlan, ClaimPlanner
 from wakeboard.runtime.loop.connections import LoopConnection
-from wakeboard.runtime.loop.in_flight import Holdings
+from wakeboard.runtime.loop.in_flight import RunsInFlight
 from wakeboard.runtime.loop.slots import Slots
-from wakeboard.runtime.loop.turnover import LEAVES_SECONDS, MOST_ALONG, Ends, Turnover
+from wakeboard.runtime.loop.turnover import LEAVES_SECONDS, MOST_ALONG, EndsWithClaim, Turnover
 from wakeboard.runtime.loop.writer import Writer
 
 # Somebody who claims from a type with a limit has its lock for about a millisecond.
@@ -47,23 +53,23 @@ class Claimer:
     def __init__(
         self,
         connection: LoopConnection,
-        claims: Claims,
+        claims: ClaimPlanner,
         state: ClaimState,
         slots: Slots,
-        holdings: Holdings,
+        holdings: RunsInFlight,
         turnover: Turnover,
         writer: Writer,
         *,
         worker_id: str,
         lease_seconds: float,
         poll_seconds: float,
-        lack: Lack,
+        lack: MissingTables,
     ) -> None:
         """``lack``: the tables that are missing, as every thread meets it."""
         self._connection = connection
         self._claims = claims
         self._state = state
-        self._front = Front()
+        self._front = ClaimCursor()
         self._slots = slots
         self._holdings = holdings
         self._turnover = turnover
@@ -73,7 +79,7 @@ class Claimer:
         self._duty_rounds = 0
         self._is_gathering = False
         # What the claim under way has taken along.
-        self._ends: Ends | None = None
+        self._ends: EndsWithClaim | None = None
         self._worker_id = worker_id
         self._lease_seconds = lease_seconds
         self._poll_seconds = poll_seconds
@@ -157,7 +163,7 @@ class Claimer:
         script = recovery_script(self._worker_id, self._holdings)
         self._connection.channel.run(script, self._recovered, self._failed)
 
-    def _recovered(self, found: Recovered) -> None:
+    def _recovered(self, found: RecoveryResult) -> None:
         """Stop what the database does not know of before it is claimed once more."""
         self._lack.over("claim")
         if found.forgotten:
@@ -208,7 +214,7 @@ class Claimer:
         """So many answers may wait while claims go on: hardly any while the database refuses them all."""
         return self._claims.slots if self._writer.is_refused else MOST_HELD
 
-    def _plan(self, coming: int = 0) -> Plan | None:
+    def _plan(self, coming: int = 0) -> ClaimPlan | None:
         if self._unwritten >= self._most_unwritten:
             return None
         return self._claims.plan(self._slots.loads, coming=coming, unwritten=self._unwritten)
@@ -222,7 +228,7 @@ class Claimer:
         if (plan := self._plan(len(rows))) is not None:
             self._send(plan)
 
-    def _send(self, plan: Plan) -> None:
+    def _send(self, plan: ClaimPlan) -> None:
         assert self._connection.channel is not None
         announce, self._announcement = self._announcement, None
         # At rest, where looks say that there is nothing, a claim only proves itself.
@@ -238,7 +244,7 @@ class Claimer:
             passed_by=self._passed_by.ids, ends=ends, is_proof=is_proof,
         )  # fmt: skip
 
-        def done(claimed: Claimed) -> None:
+        def done(claimed: ClaimResult) -> None:
             rows, is_full = claimed.rows, claimed.is_full
             if rows or claimed.failure is None:
                 self.well()
@@ -295,20 +301,20 @@ class Claimer:
         script = self._turnover.leave_room(ends, self._worker_id.encode())
         self._connection.channel.run(script, done, partial(self._lost, ends))
 
-    def _lost(self, ends: Ends, failure: Exception) -> None:
+    def _lost(self, ends: EndsWithClaim, failure: Exception) -> None:
         """Leave to the writer what a claim has taken along that was refused or lost."""
         ends.give_back()
         self._tell(ends)
         self._failed(failure)
 
-    def _tell(self, ends: Ends) -> None:
+    def _tell(self, ends: EndsWithClaim) -> None:
         """Tell of what was written with a claim."""
         if self._ends is ends:
             self._ends = None
         self._claims.wrote(len(ends.written))
         self._writer.written(ends.written)
 
-    def _pass_by(self, claimed: Claimed) -> None:
+    def _pass_by(self, claimed: ClaimResult) -> None:
         """Tell of runs whose claim was refused; a round of nothing else is no reason to hurry."""
         if not claimed.rows:
             self._state.pause(REFUSED_PAUSE_SECONDS)

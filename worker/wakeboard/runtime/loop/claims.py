@@ -15,8 +15,8 @@ from time import monotonic
 
 from wakeboard.runtime.loop.channel import Rows
 from wakeboard.runtime.loop.claim_cursor import JOB_TYPE, PAYLOAD
-from wakeboard.runtime.loop.deciding import Ended
-from wakeboard.runtime.loop.in_flight import Held, Policy
+from wakeboard.runtime.loop.deciding import EndedAttempt
+from wakeboard.runtime.loop.in_flight import Policy, RunInFlight
 
 # One statement text per size, so that few are prepared; each is a literal LIMIT.
 SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 100, 150, 200, 300, 500, 750)
@@ -86,7 +86,7 @@ class Load:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ClaimPlan:
     """One claim to make: up to ``limit`` runs of ``types`` and of limited types, then ``ahead`` of ``quick``.
 
     ``slots``: how many slots what is claimed ahead was reckoned for; a slow run among the first takes one.
@@ -114,7 +114,7 @@ class Plan:
 
 
 @dataclass(slots=True)
-class Claims:
+class ClaimPlanner:
     """The planning of one worker's claims."""
 
     slots: int
@@ -146,7 +146,7 @@ class Claims:
         }
         self._only_tries |= {name for name, policy in self.policies.items() if policy.max_attempts == 1}
 
-    def observe(self, held: Held, seconds: float) -> None:
+    def observe(self, held: RunInFlight, seconds: float) -> None:
         """Learn from a run that took, or has taken by now, so many seconds."""
         pace = self._pace(held.assignment.job_type)
         is_only_try = held.max_attempts == 1
@@ -159,7 +159,7 @@ class Claims:
         if pace.mean_seconds < QUICK_SECONDS:
             self._mean_seconds += OF_WORKER * (seconds - self._mean_seconds)
 
-    def observe_all(self, ended: Sequence[Ended]) -> None:
+    def observe_all(self, ended: Sequence[EndedAttempt]) -> None:
         """Learn from ended runs, in their order."""
         for one in ended:
             self.observe(one.held, one.took_seconds)
@@ -224,7 +224,7 @@ class Claims:
         """Return whether all ``rows`` of a claim are of types that may be claimed ahead."""
         return all(map(self.is_quick, {row[JOB_TYPE] for row in rows}))
 
-    def plan(self, loads: Sequence[Load], *, coming: int = 0, unwritten: int = 0) -> Plan | None:
+    def plan(self, loads: Sequence[Load], *, coming: int = 0, unwritten: int = 0) -> ClaimPlan | None:
         """Return the next claim, None while the slots have enough.
 
         ``coming``: so many quick runs are claimed and not with the slots yet; ``unwritten``: so many have
@@ -256,13 +256,13 @@ class Claims:
             )  # fmt: skip
         return self._plan(quick, ahead) if ahead else None
 
-    def _plan(self, types: Sequence[str], wanted: int, limited: Sequence[str] = ()) -> Plan:
+    def _plan(self, types: Sequence[str], wanted: int, limited: Sequence[str] = ()) -> ClaimPlan:
         """Count the round; every fifth claim goes by age alone."""
         self.rounds += 1
         # Where runs under a limit take long, an urgent run of another type must not wait for eight of them.
         is_brief = bool(limited) and len(self.brief(limited)) == len(limited)
         turns = EMPTY_EVERY if is_brief and not self.has_more else 2
-        return Plan(
+        return ClaimPlan(
             types, size_of(wanted), self.rounds % OLDEST_EVERY == 0, limited, self.rounds,
             unlimited_first=self.rounds % turns == 1, listed=self._listed(),
         )  # fmt: skip

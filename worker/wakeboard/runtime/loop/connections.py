@@ -19,7 +19,7 @@ from wakeboard.config import log
 from wakeboard.config.service_thread import FailureLog
 from wakeboard.core.text.sanitize import described
 from wakeboard.database.db import DatabaseError, UnfitError, connect, is_pooled
-from wakeboard.database.outage_log import Absence
+from wakeboard.database.outage_log import OutageLog
 from wakeboard.runtime.loop.channel import Channel, ChannelLost
 
 # Within five seconds of the end of an outage, however long it was, a worker is at work again.
@@ -61,7 +61,7 @@ class LoopConnection:
         self._listens = listens
         self.channel: Channel | None = None
         self.is_pooled = False
-        self.absence = Absence(name)
+        self.absence = OutageLog(name)
         self._connecting = False
         self._failures = FailureLog(f"The connection {name!r} could not be opened and is tried again")
         self._retry_at = 0.0

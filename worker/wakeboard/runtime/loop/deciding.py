@@ -11,7 +11,7 @@ from wakeboard.core.errors.error_groups import ErrorGroup
 from wakeboard.core.errors.retrying import delay_seconds
 from wakeboard.core.outcome import PLAIN, Answer
 from wakeboard.core.states import FINISH_REFUSED
-from wakeboard.runtime.loop.in_flight import Held, boottime_ns
+from wakeboard.runtime.loop.in_flight import RunInFlight, boottime_ns
 
 _RETURNED = PLAIN["returned"]
 
@@ -20,10 +20,10 @@ LONGEST_DELAY_SECONDS = 3600.0
 
 
 @dataclass
-class Ended:
+class EndedAttempt:
     """One attempt that ended and waits to be written. ``move`` is 'succeed', 'fail' or 'release'."""
 
-    held: Held
+    held: RunInFlight
     move: str
     answer: Answer
     outcome: str
@@ -40,14 +40,14 @@ class Ended:
 
 
 def decide(
-    held: Held, answer: Answer, *, took_seconds: float, ended_ns: int, is_stopping: bool
-) -> Ended | None:
+    held: RunInFlight, answer: Answer, *, took_seconds: float, ended_ns: int, is_stopping: bool
+) -> EndedAttempt | None:
     """Return what to write for ``answer``, or None when ``transaction()`` has already written it.
 
     ``is_stopping``: an attempt cut short because the worker stops is given back and costs nothing.
     """
     if answer.kind == "returned":
-        return Ended(held, "succeed", answer, "succeeded", True, ended_ns, took_seconds)
+        return EndedAttempt(held, "succeed", answer, "succeeded", True, ended_ns, took_seconds)
     if answer.kind == "committed":
         return None
     if answer.kind == "unbegun":
@@ -63,43 +63,43 @@ def decide(
     if held.is_fenced and cut_short:
         return _failed(held, _fenced(answer), "failed", took_seconds, ended_ns)
     if is_stopping and cut_short:
-        return Ended(held, "release", answer, "released", True, ended_ns, took_seconds)
+        return EndedAttempt(held, "release", answer, "released", True, ended_ns, took_seconds)
     outcome = "timed_out" if answer.kind == "timed_out" else "failed"
     return _failed(held, answer, outcome, took_seconds, ended_ns)
 
 
-def succeeded(held: Held, took_seconds: float, ended_ns: int) -> Ended:
+def succeeded(held: RunInFlight, took_seconds: float, ended_ns: int) -> EndedAttempt:
     """Return what to write of an attempt that returned and told nothing more."""
-    return Ended(held, "succeed", _RETURNED, "succeeded", True, ended_ns, took_seconds)
+    return EndedAttempt(held, "succeed", _RETURNED, "succeeded", True, ended_ns, took_seconds)
 
 
-def never_started(held: Held) -> Ended:
+def never_started(held: RunInFlight) -> EndedAttempt:
     """Return the release of a run that no handler has seen: it costs no attempt."""
     nothing = Answer(kind="cancelled")
-    return Ended(
+    return EndedAttempt(
         held, "release", nothing, "released", started=False, ended_ns=boottime_ns(), took_seconds=0.0
     )
 
 
-def bystander(held: Held, answer: Answer, *, took_seconds: float, ended_ns: int) -> Ended:
+def bystander(held: RunInFlight, answer: Answer, *, took_seconds: float, ended_ns: int) -> EndedAttempt:
     """Return the release of a run whose process was killed for another run's sake: it costs no failure."""
     note = "its process was ended for the sake of another run; this costs the run nothing"
     given = replace(answer, note=note)
-    return Ended(held, "release", given, "released", True, ended_ns, took_seconds)
+    return EndedAttempt(held, "release", given, "released", True, ended_ns, took_seconds)
 
 
-def _failed(held: Held, answer: Answer, outcome: str, took: float, ended_ns: int) -> Ended:
+def _failed(held: RunInFlight, answer: Answer, outcome: str, took: float, ended_ns: int) -> EndedAttempt:
     delay = delay_seconds(answer, held.backoff, held.failures + 1)
-    return Ended(held, "fail", answer, outcome, True, ended_ns, took, delay_seconds=delay)
+    return EndedAttempt(held, "fail", answer, outcome, True, ended_ns, took, delay_seconds=delay)
 
 
-def _timed_out(held: Held, answer: Answer) -> Answer:
+def _timed_out(held: RunInFlight, answer: Answer) -> Answer:
     seconds = held.assignment.timeout_seconds
     message = f"ran longer than its timeout of {seconds:g} s and was stopped"
     return replace(answer, error_code="timed_out", message=message, permanent=False)
 
 
-def _too_heavy(held: Held, answer: Answer) -> Answer:
+def _too_heavy(held: RunInFlight, answer: Answer) -> Answer:
     used = held.memory_bytes / 2**20
     message = f"held {used:,.0f} MB of memory, where its type may hold {held.memory_mb:,} MB, and was killed"
     return replace(answer, error_code="memory_limit", message=message, permanent=False)
@@ -110,7 +110,7 @@ def _fenced(answer: Answer) -> Answer:
     return replace(answer, error_code="lease_unconfirmed", message=message, permanent=False)
 
 
-def record_less(ended: Ended, sqlstate: str, why: str) -> bool:
+def record_less(ended: EndedAttempt, sqlstate: str, why: str) -> bool:
     """Change an end that the database refuses alone, for its next try; return False when nothing is left.
 
     First without what its handler supplied, then under a code of ours and without its times: then the data

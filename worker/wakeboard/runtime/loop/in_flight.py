@@ -36,7 +36,7 @@ UNKNOWN = Policy()
 
 
 @dataclass
-class Held:
+class RunInFlight:
     """One claimed run: who it is, what rules it, when its lease was last known to be ours.
 
     What most runs never come to is of the class until then: ten thousand are made a second.
@@ -87,7 +87,7 @@ def held_from_row(
     lease_seconds: float,
     leased_ns: int,
     listed: Collection[str] = (),
-) -> Held:
+) -> RunInFlight:
     """Return the Held of one row of a claim (the columns of ``engine.claims``).
 
     ``listed``: the types of which the claim listed what has not begun.
@@ -105,7 +105,7 @@ def held_from_row(
             worker_id, job_type in listed,
         )
     )  # fmt: skip
-    return Held(
+    return RunInFlight(
         assignment,
         failures,
         most or policy.max_attempts,
@@ -121,24 +121,24 @@ def _bounded(seconds: float) -> float:
     return seconds if seconds < LONGEST_SECONDS else LONGEST_SECONDS
 
 
-__all__ = ["Held", "Holdings", "Policy", "boottime_ns", "held_from_row", "is_past_fence"]
+__all__ = ["Policy", "RunInFlight", "RunsInFlight", "boottime_ns", "held_from_row", "is_past_fence"]
 
 
-class Holdings:
+class RunsInFlight:
     """The attempts held, safe to read from the lease thread.
 
     Kept by run and epoch: a run that was taken from us may come back to us while its old attempt still runs.
     """
 
     def __init__(self) -> None:
-        self._held: dict[tuple[int, int], Held] = {}
+        self._held: dict[tuple[int, int], RunInFlight] = {}
         self._given_up: set[tuple[int, int]] = set()
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
         return len(self._held)
 
-    def add(self, entries: Iterable[Held]) -> list[Held]:
+    def add(self, entries: Iterable[RunInFlight]) -> list[RunInFlight]:
         """Hold what was claimed; return attempts whose run and epoch that has, as ``forget`` does.
 
         The database gives an epoch out twice when it is back at an earlier state.
@@ -152,11 +152,11 @@ class Holdings:
             entry.is_forgotten = True
         return again
 
-    def get(self, run_id: int, lease_epoch: int) -> Held | None:
+    def get(self, run_id: int, lease_epoch: int) -> RunInFlight | None:
         """Return the attempt when it is held."""
         return self._held.get((run_id, lease_epoch))
 
-    def of(self, assignments: Iterable[Assignment]) -> list[Held | None]:
+    def of(self, assignments: Iterable[Assignment]) -> list[RunInFlight | None]:
         """Return the attempt of each assignment, None where it is not held."""
         held = self._held
         return [held.get(assignment[:2]) for assignment in assignments]
@@ -166,7 +166,7 @@ class Holdings:
         with self._lock:
             return any(held_id == run_id for held_id, _ in self._held)
 
-    def drop(self, entries: Iterable[Held]) -> None:
+    def drop(self, entries: Iterable[RunInFlight]) -> None:
         """Hold these no more: their rows no longer need us."""
         with self._lock:
             held = self._held
@@ -184,7 +184,7 @@ class Holdings:
                 self._held.pop(attempt, None)
             self._given_up |= gone
 
-    def forget(self, attempts: Iterable[tuple[int, int]]) -> list[Held]:
+    def forget(self, attempts: Iterable[tuple[int, int]]) -> list[RunInFlight]:
         """Drop attempts that the database does not know of, and return them, each marked as such."""
         with self._lock:
             gone = [held for attempt in attempts if (held := self._held.pop(attempt, None)) is not None]
@@ -197,7 +197,7 @@ class Holdings:
         with self._lock:
             return list(self._held)
 
-    def all(self) -> list[Held]:
+    def all(self) -> list[RunInFlight]:
         """Return a snapshot of everything held."""
         with self._lock:
             return list(self._held.values())

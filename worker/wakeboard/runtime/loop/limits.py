@@ -11,7 +11,7 @@ from time import monotonic
 from typing import Protocol
 
 from wakeboard.core.process.shared_slot import Started
-from wakeboard.runtime.loop.in_flight import Held, Holdings, boottime_ns
+from wakeboard.runtime.loop.in_flight import RunInFlight, RunsInFlight, boottime_ns
 
 MEMORY_SECONDS = 0.5
 
@@ -27,7 +27,9 @@ class _Processes(Protocol):
 class Limits:
     """The stopping of runs on all slots of one worker. Durations are in seconds."""
 
-    def __init__(self, children: _Processes, holdings: Holdings, slots: int, *, kill_seconds: float) -> None:
+    def __init__(
+        self, children: _Processes, holdings: RunsInFlight, slots: int, *, kill_seconds: float
+    ) -> None:
         self._children = children
         self._holdings = holdings
         self._slots = slots
@@ -64,7 +66,7 @@ class Limits:
                 held.is_fenced = True
                 self._kill(held.slot, held, now, whatever_runs=True)
 
-    def _look_at(self, slot: int, started: Started, held: Held, now: int) -> None:
+    def _look_at(self, slot: int, started: Started, held: RunInFlight, now: int) -> None:
         if held.terminated_ns:
             if now - held.terminated_ns >= self._kill_ns:
                 self._kill(slot, held, now)
@@ -78,13 +80,13 @@ class Limits:
             held.timed_out = True
             self.terminate(slot, held, now)
 
-    def terminate(self, slot: int, held: Held, now: int) -> None:
+    def terminate(self, slot: int, held: RunInFlight, now: int) -> None:
         """Send TERM to what a slot runs, once."""
         if not held.terminated_ns:
             held.terminated_ns = now
             self._children.terminate(slot)
 
-    def _weigh(self, slot: int, held: Held, megabytes: int, now: int) -> None:
+    def _weigh(self, slot: int, held: RunInFlight, megabytes: int, now: int) -> None:
         """Kill a run whose processes hold more than its type may."""
         limit = megabytes * 1024 * 1024
         weight = None if held.killed_ns else self._children.memory(slot, limit)
@@ -92,7 +94,7 @@ class Limits:
             held.memory_bytes = weight
             self._kill(slot, held, now)
 
-    def _kill(self, slot: int, held: Held, now: int, *, whatever_runs: bool = False) -> None:
+    def _kill(self, slot: int, held: RunInFlight, now: int, *, whatever_runs: bool = False) -> None:
         """Kill ``held``'s process, once; ``whatever_runs`` there, or only while it is this run."""
         if held.killed_ns:
             return

@@ -20,8 +20,8 @@ from wakeboard.database.poison_rows import Parts, is_refusal, reason
 from wakeboard.queue.engine.endings import FAIL, RELEASE, SUCCEED
 from wakeboard.queue.engine.fence import NOTE_REFUSAL, STANDING
 from wakeboard.runtime.loop.channel import Rows, Script, Statement, StatementFailed, array, numbers
-from wakeboard.runtime.loop.deciding import Ended, record_less
-from wakeboard.runtime.loop.in_flight import Held, boottime_ns
+from wakeboard.runtime.loop.deciding import EndedAttempt, record_less
+from wakeboard.runtime.loop.in_flight import RunInFlight, boottime_ns
 
 BATCH = 750
 # What one statement carries; the socket takes it in pieces while the loop goes on.
@@ -37,42 +37,51 @@ TOLD_SECONDS = 60.0
 MOST_TOLD = 10_000
 
 # An attempt, and the status that its run has now.
-Written = tuple[Ended, str]
+WrittenAttempt = tuple[EndedAttempt, str]
 
 
 class Recorder:
     """The queue of ended attempts and the scripts that write them."""
 
-    def __init__(self, worker_id: str, written: Callable[[Sequence[Written]], None],
-                 refused: Callable[[Ended], None], gave_up: Callable[[Ended], None]) -> None:  # fmt: skip
+    def __init__(
+        self,
+        worker_id: str,
+        written: Callable[[Sequence[WrittenAttempt]], None],
+        refused: Callable[[EndedAttempt], None],
+        gave_up: Callable[[EndedAttempt], None],
+    ) -> None:
         """``refused``: a late answer, whose lease was lost; ``gave_up``: one that the database forbids."""
         self._worker_id = worker_id
         self._written = written
         self._refused = refused
         self._gave_up = gave_up
         # In the order of their turns: the one written last waits for the others.
-        self._waiting: dict[str, deque[Ended]] = {"succeed": deque(), "fail": deque(), "release": deque()}
+        self._waiting: dict[str, deque[EndedAttempt]] = {
+            "succeed": deque(),
+            "fail": deque(),
+            "release": deque(),
+        }
         # Parts of batches that were refused: each is sent as it is.
-        self._parts: Parts[Ended] = Parts()
-        self._told = Told()
+        self._parts: Parts[EndedAttempt] = Parts()
+        self._told = ErrorGroupThrottle()
 
     def __len__(self) -> int:
         return sum(map(len, self._waiting.values())) + len(self._parts.rows)
 
-    def waiting(self) -> Iterator[Ended]:
+    def waiting(self) -> Iterator[EndedAttempt]:
         """Give every attempt that waits to be written."""
         return chain(*self._waiting.values(), self._parts.rows)
 
-    def add(self, ended: Ended) -> None:
+    def add(self, ended: EndedAttempt) -> None:
         """Queue an attempt to be written."""
         if not ended.held.is_forgotten:
             self._waiting[ended.move].append(ended)
 
-    def add_succeeded(self, ended: Sequence[Ended]) -> None:
+    def add_succeeded(self, ended: Sequence[EndedAttempt]) -> None:
         """Queue attempts that succeeded to be written."""
         self._waiting["succeed"].extend(ended)
 
-    def next_batch(self) -> list[Ended]:
+    def next_batch(self) -> list[EndedAttempt]:
         """Take what can be written by one statement now; empty when all wait for a moment."""
         for part in self._parts:
             return list(part)
@@ -83,7 +92,7 @@ class Recorder:
                 return batch
         return []
 
-    def give_back(self, batch: Sequence[Ended]) -> None:
+    def give_back(self, batch: Sequence[EndedAttempt]) -> None:
         """Put a batch back whose fate is unknown (the connection went): the epoch guards a second try."""
         for ended in reversed(batch):
             if not ended.held.is_forgotten:
@@ -95,7 +104,7 @@ class Recorder:
             self._waiting[move] = deque(ended for ended in waiting if not ended.held.is_forgotten)
         self._parts.keep(lambda ended: not ended.held.is_forgotten)
 
-    def refuse(self, batch: Sequence[Ended], error: StatementFailed) -> None:
+    def refuse(self, batch: Sequence[EndedAttempt], error: StatementFailed) -> None:
         """Answer the database's refusal of a batch: halve it; of a single row try less, or give it up.
 
         A refusal that does not speak of a row (a lock or statement timeout, a full disk) costs no answer: the
@@ -117,7 +126,7 @@ class Recorder:
                 ended.not_before = monotonic() + REFUSED_PAUSE_SECONDS
             self.give_back(kept)
 
-    def script(self, batch: Sequence[Ended]) -> Script:
+    def script(self, batch: Sequence[EndedAttempt]) -> Script:
         """Return the script that writes ``batch`` (all of one move) and settles every row of it.
 
         Its value are those that were written, each with the status that it has now, and not told yet.
@@ -134,7 +143,7 @@ class Recorder:
                 self._refused(ended)
         return written
 
-    def statement(self, batch: Sequence[Ended]) -> Statement:
+    def statement(self, batch: Sequence[EndedAttempt]) -> Statement:
         """Return the statement that writes ``batch`` (all of one move)."""
         move = batch[0].move
         statement, values = _STATEMENTS[move]
@@ -142,7 +151,9 @@ class Recorder:
             self._group(batch)
         return statement, (self._worker_id.encode(), *values(batch))
 
-    def split(self, batch: Sequence[Ended], rows: Rows) -> tuple[list[Written], list[Ended]]:
+    def split(
+        self, batch: Sequence[EndedAttempt], rows: Rows
+    ) -> tuple[list[WrittenAttempt], list[EndedAttempt]]:
         """Return what of ``batch`` was written, by the ``rows`` that its statement brought, and the rest."""
         if batch[0].move == "succeed" and len(rows) == len(batch):
             # A success has nothing to tell but that it is written.
@@ -164,12 +175,12 @@ class Recorder:
                 written.append((ended, row[0] if row else Status.SUCCEEDED))
         return written, missing
 
-    def tell(self, written: Sequence[Written]) -> None:
+    def tell(self, written: Sequence[WrittenAttempt]) -> None:
         """Tell of attempts that they are written, if there are any."""
         if written:
             self._written(written)
 
-    def _group(self, batch: Sequence[Ended]) -> None:
+    def _group(self, batch: Sequence[EndedAttempt]) -> None:
         """Say to which error group each failure belongs; what was stopped on request has none."""
         for ended in batch:
             answer = ended.answer
@@ -180,12 +191,12 @@ class Recorder:
             )
             ended.tells = ended.group is not None and self._told.is_due(ended.group.id)
 
-    def _is_taken(self, row: tuple[Any, ...], held: Held) -> bool:
+    def _is_taken(self, row: tuple[Any, ...], held: RunInFlight) -> bool:
         """Whether somebody else owns the run now; after a failover that lost a claim, under our own epoch."""
         _, epoch, owner, _ = row
         return epoch != held.lease_epoch or owner not in (None, self._worker_id)
 
-    def _settle(self, missing: Sequence[Ended], standing: Rows) -> list[Ended]:
+    def _settle(self, missing: Sequence[EndedAttempt], standing: Rows) -> list[EndedAttempt]:
         """Sort the rows that did not move: busy ones wait a moment; return those that are lost to us."""
         rows = {row[0]: row for row in standing}
         lost = []
@@ -204,7 +215,7 @@ class Recorder:
         return lost
 
 
-class Told:
+class ErrorGroupThrottle:
     """Which error groups this process has told the database of lately, so that it tells each once a minute.
 
     A fault that fails ten thousand runs a minute would otherwise write one row of ``error_groups`` as often:
@@ -227,10 +238,10 @@ class Told:
         self._at.update(dict.fromkeys(groups, monotonic()))
 
 
-def take(queue: deque[Ended], size: int, room: int = BATCH_CHARACTERS) -> list[Ended]:
+def take(queue: deque[EndedAttempt], size: int, room: int = BATCH_CHARACTERS) -> list[EndedAttempt]:
     """Take up to ``size`` answers that may be written now, and about ``room`` characters of their texts."""
     now = monotonic()
-    batch: list[Ended] = []
+    batch: list[EndedAttempt] = []
     for _ in range(min(len(queue), size)):
         ended = queue.popleft()
         if ended.held.is_forgotten:
@@ -245,7 +256,7 @@ def take(queue: deque[Ended], size: int, room: int = BATCH_CHARACTERS) -> list[E
     return batch
 
 
-def characters(ended: Ended) -> int:
+def characters(ended: EndedAttempt) -> int:
     """Return how long the texts of an answer are."""
     answer = ended.answer
     if answer is _RETURNED:
@@ -254,12 +265,12 @@ def characters(ended: Ended) -> int:
     return sum(len(text) for text in texts if text)
 
 
-def _refusal(ended: Ended) -> tuple[bytes, bytes, bytes]:
+def _refusal(ended: EndedAttempt) -> tuple[bytes, bytes, bytes]:
     held = ended.held
     return str(held.run_id).encode(), str(held.lease_epoch).encode(), ended.outcome.encode()
 
 
-def _times(batch: Sequence[Ended]) -> tuple[bytes, bytes, bytes, bytes]:
+def _times(batch: Sequence[EndedAttempt]) -> tuple[bytes, bytes, bytes, bytes]:
     """Return ids, epochs, seconds since each ended, seconds each took (both to the microsecond)."""
     now = boottime_ns()
     assigned = [ended.held.assignment for ended in batch]
@@ -276,7 +287,7 @@ def _microseconds(values: Sequence[int]) -> bytes:
     return ("{" + "e-6,".join(map(str, values)) + "e-6}").encode("ascii")
 
 
-def _rules(batch: Sequence[Ended]) -> tuple[bytes, bytes]:
+def _rules(batch: Sequence[EndedAttempt]) -> tuple[bytes, bytes]:
     return (
         _alike([ended.held.max_attempts for ended in batch]),
         _alike([ended.held.assignment[9] for ended in batch]),
@@ -296,7 +307,7 @@ def _sparse(values: list[Any]) -> bytes:
     return array(() if values.count(None) == len(values) else values)
 
 
-def _succeed_values(batch: Sequence[Ended]) -> tuple[bytes, ...]:
+def _succeed_values(batch: Sequence[EndedAttempt]) -> tuple[bytes, ...]:
     answers = [ended.answer for ended in batch]
     return (
         *_times(batch),
@@ -307,11 +318,11 @@ def _succeed_values(batch: Sequence[Ended]) -> tuple[bytes, ...]:
     )
 
 
-def _code(ended: Ended) -> str:
+def _code(ended: EndedAttempt) -> str:
     return ended.answer.error_code or "unknown"
 
 
-def _fail_values(batch: Sequence[Ended]) -> tuple[bytes, ...]:
+def _fail_values(batch: Sequence[EndedAttempt]) -> tuple[bytes, ...]:
     return (
         *_times(batch),
         array(ended.outcome for ended in batch),
@@ -329,7 +340,7 @@ def _fail_values(batch: Sequence[Ended]) -> tuple[bytes, ...]:
     )
 
 
-def _release_values(batch: Sequence[Ended]) -> tuple[bytes, ...]:
+def _release_values(batch: Sequence[EndedAttempt]) -> tuple[bytes, ...]:
     return (
         *_times(batch),
         _sparse([ended.answer.output_tail for ended in batch]),
@@ -338,7 +349,7 @@ def _release_values(batch: Sequence[Ended]) -> tuple[bytes, ...]:
     )
 
 
-_STATEMENTS: dict[str, tuple[str, Callable[[Sequence[Ended]], tuple[bytes, ...]]]] = {
+_STATEMENTS: dict[str, tuple[str, Callable[[Sequence[EndedAttempt]], tuple[bytes, ...]]]] = {
     "succeed": (SUCCEED, _succeed_values),
     "fail": (FAIL, _fail_values),
     "release": (RELEASE, _release_values),

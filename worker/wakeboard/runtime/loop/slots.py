@@ -17,9 +17,15 @@ from wakeboard.core.process.assignment import Assignment
 from wakeboard.core.text.sanitize import last_line
 from wakeboard.runtime.loop.channel import Rows
 from wakeboard.runtime.loop.claim_state import ClaimState
-from wakeboard.runtime.loop.claims import LONG_SECONDS, Claims, Load
-from wakeboard.runtime.loop.deciding import Ended, bystander, decide, never_started, succeeded
-from wakeboard.runtime.loop.in_flight import Held, Holdings, boottime_ns, held_from_row, is_past_fence
+from wakeboard.runtime.loop.claims import LONG_SECONDS, ClaimPlanner, Load
+from wakeboard.runtime.loop.deciding import EndedAttempt, bystander, decide, never_started, succeeded
+from wakeboard.runtime.loop.in_flight import (
+    RunInFlight,
+    RunsInFlight,
+    boottime_ns,
+    held_from_row,
+    is_past_fence,
+)
 from wakeboard.runtime.loop.turnover import Turnover
 from wakeboard.runtime.loop.writer import Writer
 from wakeboard.runtime.processes.children import Children
@@ -42,8 +48,8 @@ class Slots:
     def __init__(
         self,
         children: Children,
-        holdings: Holdings,
-        claims: Claims,
+        holdings: RunsInFlight,
+        claims: ClaimPlanner,
         claim_state: ClaimState,
         turnover: Turnover,
         writer: Writer,
@@ -89,10 +95,10 @@ class Slots:
         """Whether all of a claim that was sent at ``sent_ns`` may start: no lease is shorter than ours."""
         return not self.is_stopping and not is_past_fence(sent_ns, self._lease_seconds, boottime_ns())
 
-    def _kept(self, claimed: Sequence[Held]) -> list[Held]:
+    def _kept(self, claimed: Sequence[RunInFlight]) -> list[RunInFlight]:
         """Return what may start, one by one; the rest goes back."""
         now = boottime_ns()
-        kept: list[Held] = []
+        kept: list[RunInFlight] = []
         for held in claimed:
             if self.is_stopping or held.is_past_fence(now):
                 self._turnover.add(never_started(held))
@@ -100,14 +106,14 @@ class Slots:
                 kept.append(held)
         return kept
 
-    def _share_out(self, claimed: Sequence[Held]) -> dict[int, list[Assignment]]:
+    def _share_out(self, claimed: Sequence[RunInFlight]) -> dict[int, list[Assignment]]:
         """Give each run the slot with the least to do, one with a slow run only when there is no other.
 
         Returns what is to be sent to each slot.
         """
         job_types = {held.assignment.job_type for held in claimed}
         slow = {job_type: not self._claims.is_quick(job_type) for job_type in job_types}
-        back: list[Held] = []
+        back: list[RunInFlight] = []
         burdens = [(load.slow, load.outstanding, load.slot) for load in self.loads]
         heapify(burdens)
         chosen: dict[int, list[Assignment]] = {}
@@ -163,7 +169,7 @@ class Slots:
         held = self._holdings.get(waiting.run_id, waiting.lease_epoch)
         return boottime_ns() if held is None else held.claimed_ns
 
-    def _free(self, slot: int, run_id: int, lease_epoch: int) -> Held | None:
+    def _free(self, slot: int, run_id: int, lease_epoch: int) -> RunInFlight | None:
         """Take a run off its slot; None when it is not there (any more)."""
         held = self._holdings.get(run_id, lease_epoch)
         if held is None or held.slot != slot:
@@ -184,7 +190,7 @@ class Slots:
             count=count,
         )
 
-    def _stop(self, gone: Iterable[Held]) -> None:
+    def _stop(self, gone: Iterable[RunInFlight]) -> None:
         slots = set()
         for held in gone:
             if held.slot is not None:
@@ -202,7 +208,7 @@ class Slots:
             until > monotonic() for until in self._clearing.values()
         )
 
-    def _take_off(self, slot: int, held: Held) -> None:
+    def _take_off(self, slot: int, held: RunInFlight) -> None:
         load = self.loads[slot]
         load.outstanding -= 1
         load.slow -= held.is_slow
@@ -229,7 +235,7 @@ class Slots:
     def returned(self, event: Returned) -> None:
         """A child answered that these returned."""
         slot, attempts = event
-        ended: list[Ended] = []
+        ended: list[EndedAttempt] = []
         slow = 0
         helds = self._holdings.of([assignment for assignment, _, _ in attempts])
         for held, (_, started_ns, finished_ns) in zip(helds, attempts, strict=True):
@@ -306,7 +312,7 @@ class Slots:
         self._idle_deaths, self._pause_seconds, self._paused_until = 0, PAUSE_SECONDS, 0.0
         self._claim_state.unhinder()
 
-    def _settle(self, held: Held, answer: Answer, seconds: float, ended_ns: int) -> None:
+    def _settle(self, held: RunInFlight, answer: Answer, seconds: float, ended_ns: int) -> None:
         ended = decide(held, answer, took_seconds=seconds, ended_ns=ended_ns, is_stopping=self.is_stopping)
         if ended is None:
             self._holdings.drop([held])
@@ -316,7 +322,7 @@ class Slots:
         else:
             self._turnover.add(ended)
 
-    def progress(self, held: Held) -> tuple[int, int] | None:
+    def progress(self, held: RunInFlight) -> tuple[int, int] | None:
         """Return how far an attempt has come, when it is the one its slot runs. Safe from any thread."""
         slot = held.slot
         started = None if slot is None else self._children.current(slot)
@@ -331,10 +337,10 @@ class Slots:
         return self._children.output_tail(slot)
 
 
-def _handfuls(claimed: Sequence[Held], brief: Mapping[str, float]) -> Iterator[Sequence[Held]]:
+def _handfuls(claimed: Sequence[RunInFlight], brief: Mapping[str, float]) -> Iterator[Sequence[RunInFlight]]:
     """Yield what goes to one slot at once: runs of the types ``brief``, with the seconds that each lasts, and
     any other by itself, as one with a single try that is not listed."""
-    handful: list[Held] = []
+    handful: list[RunInFlight] = []
     left = 0.0
     for held in claimed:
         stands_alone = held.max_attempts == 1 and not held.assignment.is_listed
@@ -350,7 +356,7 @@ def _handfuls(claimed: Sequence[Held], brief: Mapping[str, float]) -> Iterator[S
         yield handful
 
 
-def _warn_of_aftermath(held: Held, answer: Answer) -> None:
+def _warn_of_aftermath(held: RunInFlight, answer: Answer) -> None:
     """Say what failed after a run had finished itself: its outcome stands, so nothing else tells of it."""
     log.warn(
         "Code after the handler's transaction() failed. The run has succeeded; nothing of this is recorded.",
@@ -361,6 +367,6 @@ def _warn_of_aftermath(held: Held, answer: Answer) -> None:
     )
 
 
-def _moved(held: Held) -> log.Moved:
+def _moved(held: RunInFlight) -> log.Moved:
     assignment = held.assignment
     return assignment[0], assignment[3], assignment[2], None

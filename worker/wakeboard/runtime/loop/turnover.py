@@ -16,10 +16,10 @@ from wakeboard.runtime.duties.presence import WAKE_ANOTHER
 from wakeboard.runtime.loop.channel import Rows, Script, Statement, StatementFailed, Together, array
 from wakeboard.runtime.loop.claim_cursor import JOB_TYPE
 from wakeboard.runtime.loop.claim_state import ClaimState
-from wakeboard.runtime.loop.claims import Claims
-from wakeboard.runtime.loop.deciding import Ended
-from wakeboard.runtime.loop.in_flight import Held
-from wakeboard.runtime.loop.record import Recorder, Written, characters, take
+from wakeboard.runtime.loop.claims import ClaimPlanner
+from wakeboard.runtime.loop.deciding import EndedAttempt
+from wakeboard.runtime.loop.in_flight import RunInFlight
+from wakeboard.runtime.loop.record import Recorder, WrittenAttempt, characters, take
 from wakeboard.runtime.loop.writer import Writer
 
 # So long after they were handed out, runs that are over in a moment are waited for.
@@ -35,15 +35,15 @@ MOST_ALONG, CHARACTERS_ALONG = 200, 20_000
 KEEPS_SECONDS, LEAVES_SECONDS = 1.0, 0.1
 
 
-class Ends:
+class EndsWithClaim:
     """What has ended and is written with a claim. ``written``: what is known to be written, not told yet."""
 
-    def __init__(self, recorder: Recorder, ended: Sequence[Ended]) -> None:
+    def __init__(self, recorder: Recorder, ended: Sequence[EndedAttempt]) -> None:
         self._recorder = recorder
-        self._batches: dict[str, list[Ended]] = {}
+        self._batches: dict[str, list[EndedAttempt]] = {}
         for one in ended:
             self._batches.setdefault(one.move, []).append(one)
-        self.written: list[Written] = []
+        self.written: list[WrittenAttempt] = []
 
     def before(self, *statements: Statement) -> Script:
         """Return the script that sends ``statements``, and before them in one transaction what has ended.
@@ -62,7 +62,7 @@ class Ends:
                 return answers[len(batches) :]
         return (yield Together(statements)) if statements else []
 
-    def _wrote(self, batches: Sequence[Sequence[Ended]], answers: Sequence[Rows]) -> None:
+    def _wrote(self, batches: Sequence[Sequence[EndedAttempt]], answers: Sequence[Rows]) -> None:
         """Take in what was written. Whose row did not move is left to the writer, which finds out why, and so
         is all that was given back meanwhile."""
         if not self._batches:
@@ -83,16 +83,16 @@ class Ends:
 class Turnover:
     """The attempts that ended and wait for the claim that they make room for."""
 
-    def __init__(self, writer: Writer, claims: Claims, claim_state: ClaimState) -> None:
+    def __init__(self, writer: Writer, claims: ClaimPlanner, claim_state: ClaimState) -> None:
         """``writer`` writes what does not go with a claim."""
         self._writer, self._recorder = writer, writer.recorder
         self._claims = claims
         self._claim_state = claim_state
-        self._waiting: deque[Ended] = deque()
+        self._waiting: deque[EndedAttempt] = deque()
         self._waiting_since = self._left_room_at = self._handed_out_at = 0.0
         self._out: set[tuple[int, int]] = set()
 
-    def add(self, ended: Ended) -> None:
+    def add(self, ended: EndedAttempt) -> None:
         """Queue an attempt to be written."""
         assignment = ended.held.assignment
         self._out.discard(assignment[:2])
@@ -105,7 +105,7 @@ class Turnover:
         self._waiting.append(ended)
         self._claim_state.wake()
 
-    def add_succeeded(self, ended: Sequence[Ended]) -> None:
+    def add_succeeded(self, ended: Sequence[EndedAttempt]) -> None:
         """Queue attempts that succeeded to be written."""
         limited = self._claims.limited
         if limited and any(one.held.assignment.job_type in limited for one in ended):
@@ -120,7 +120,7 @@ class Turnover:
             self._handed_out_at = monotonic()
             self._out = {row[:2] for row in rows if row[JOB_TYPE] in brief}
 
-    def committed(self, held: Held, seconds: float) -> None:
+    def committed(self, held: RunInFlight, seconds: float) -> None:
         """A run has written its own end by ``transaction()``: no claim waits for it."""
         self._out.discard(held.assignment[:2])
         self._writer.committed(held, seconds)
@@ -140,9 +140,9 @@ class Turnover:
         """Whether what has ended should make room for other workers first."""
         return bool(self._waiting) and monotonic() - self._left_room_at >= KEEPS_SECONDS
 
-    def take(self, most: int = MOST_ALONG) -> Ends:
+    def take(self, most: int = MOST_ALONG) -> EndsWithClaim:
         """Return what a claim is to take along, up to ``most``."""
-        return Ends(self._recorder, take(self._waiting, most, CHARACTERS_ALONG))
+        return EndsWithClaim(self._recorder, take(self._waiting, most, CHARACTERS_ALONG))
 
     def let_go(self) -> bool:
         """Leave what waits to the writer: no claim comes soon. Return whether there was something."""
@@ -151,7 +151,7 @@ class Turnover:
             self._recorder.add(self._waiting.popleft())
         return had_some
 
-    def leave_room(self, ends: Ends, me: bytes) -> Script:
+    def leave_room(self, ends: EndsWithClaim, me: bytes) -> Script:
         """Return the script that writes ``ends``, and wakes an idle worker that has a type with a limit.
 
         Its value says whether there is one.

@@ -11,11 +11,11 @@ from wakeboard.database.poison_rows import is_refusal, reason
 from wakeboard.runtime.duties.presence import Beat
 from wakeboard.runtime.loop.channel import StatementFailed
 from wakeboard.runtime.loop.claim_state import ClaimState
-from wakeboard.runtime.loop.claims import Claims
+from wakeboard.runtime.loop.claims import ClaimPlanner
 from wakeboard.runtime.loop.connections import LoopConnection
-from wakeboard.runtime.loop.deciding import Ended
-from wakeboard.runtime.loop.in_flight import Held, Holdings, boottime_ns
-from wakeboard.runtime.loop.record import Recorder, Written
+from wakeboard.runtime.loop.deciding import EndedAttempt
+from wakeboard.runtime.loop.in_flight import RunInFlight, RunsInFlight, boottime_ns
+from wakeboard.runtime.loop.record import Recorder, WrittenAttempt
 
 # While so many are still held, a statement waits until so many have ended, but no longer than this.
 STILL_HELD = 300
@@ -35,8 +35,8 @@ class Writer:
     def __init__(
         self,
         connection: LoopConnection,
-        holdings: Holdings,
-        claims: Claims,
+        holdings: RunsInFlight,
+        claims: ClaimPlanner,
         claim_state: ClaimState,
         worker_id: str,
         *,
@@ -53,7 +53,7 @@ class Writer:
         self._sent_at = -gather_seconds
         # Whether a statement is under way, and one that was before something was forgotten.
         self._is_writing = self.may_write_forgotten = False
-        self._sending: Sequence[Ended] = ()
+        self._sending: Sequence[EndedAttempt] = ()
         # Which moves the database refuses whatever they write, and why it did last.
         self._refused_moves: dict[str, str] = {}
         self._looked_at = 0.0
@@ -75,11 +75,11 @@ class Writer:
         """Whether nothing waits to be written and nothing is being written."""
         return not len(self.recorder) and self._connection.is_quiet
 
-    def add(self, ended: Ended) -> None:
+    def add(self, ended: EndedAttempt) -> None:
         """Queue an attempt to be written."""
         self.recorder.add(ended)
 
-    def add_succeeded(self, ended: Sequence[Ended]) -> None:
+    def add_succeeded(self, ended: Sequence[EndedAttempt]) -> None:
         """Queue attempts that succeeded to be written."""
         self.recorder.add_succeeded(ended)
 
@@ -111,7 +111,7 @@ class Writer:
             else:
                 self.recorder.give_back(batch)
 
-        def done(written: Sequence[Written]) -> None:
+        def done(written: Sequence[WrittenAttempt]) -> None:
             ended()
             if self._refused_moves:
                 self._is_taken(batch[0].move)
@@ -135,11 +135,11 @@ class Writer:
             return 0.0
         return max(0.0, self._sent_at + self._gather_seconds - monotonic())
 
-    def _written(self, written: Sequence[Written]) -> None:
+    def _written(self, written: Sequence[WrittenAttempt]) -> None:
         self.written(written)
         self._wrote([ended.held for ended, _ in written])
 
-    def written(self, written: Sequence[Written]) -> None:
+    def written(self, written: Sequence[WrittenAttempt]) -> None:
         """Take note of what is written: hold it no more, and log it."""
         helds = [ended.held for ended, _ in written]
         self._holdings.drop(helds)
@@ -162,12 +162,12 @@ class Writer:
             # They are due again.
             self._claim_state.wake()
 
-    def committed(self, held: Held, seconds: float) -> None:
+    def committed(self, held: RunInFlight, seconds: float) -> None:
         """Take note of a run whose ``transaction()`` has written its end."""
         log_end(held, "succeed", self._worker_id, seconds)
         self._wrote([held])
 
-    def _wrote(self, written: Sequence[Held]) -> None:
+    def _wrote(self, written: Sequence[RunInFlight]) -> None:
         """Tell those who plan claims of runs whose rows need us no more."""
         self._claims.wrote(len(written))
         limited = self._claims.limited
@@ -193,7 +193,7 @@ class Writer:
         if self._refused_moves.pop(move, None) is not None and not self._refused_moves:
             log.note("The database takes the answers again.", waiting=len(self.recorder) or None)
 
-    def _tell(self, batch: Sequence[Ended], failure: StatementFailed) -> None:
+    def _tell(self, batch: Sequence[EndedAttempt], failure: StatementFailed) -> None:
         """Log that a batch was refused; of what is refused for one of its rows, who that is."""
         why, held = reason(failure), batch[0].held
         if not is_refusal(failure):
@@ -210,7 +210,7 @@ class Writer:
                 outcome=batch[0].outcome, error=why,
             )  # fmt: skip
 
-    def _gave_up(self, ended: Ended) -> None:
+    def _gave_up(self, ended: EndedAttempt) -> None:
         """Hold a run no more whose end may not be written: its lease ends by itself."""
         held = ended.held
         self._holdings.give_up([held.assignment[:2]])
@@ -220,7 +220,7 @@ class Writer:
         )  # fmt: skip
         self._wrote([held])
 
-    def _refused(self, ended: Ended) -> None:
+    def _refused(self, ended: EndedAttempt) -> None:
         held = ended.held
         self._holdings.drop([held])
         log.warn(
@@ -230,7 +230,7 @@ class Writer:
         self._wrote([held])
 
 
-def _why(ended: Ended) -> str:
+def _why(ended: EndedAttempt) -> str:
     """Return why a run is given back: that it was cut short for it is no error of its own."""
     if not ended.started:
         return "it had not begun"
@@ -238,7 +238,7 @@ def _why(ended: Ended) -> str:
 
 
 def log_end(
-    held: Held,
+    held: RunInFlight,
     event: str,
     worker_id: str,
     seconds: float,

@@ -21,7 +21,7 @@ from wakeboard.runtime.processes.control import Control
 from wakeboard.runtime.processes.events import AppFailed, Event, Ready, TemplateDied, Warned, describe_status
 from wakeboard.runtime.processes.memory import Shortage, family_bytes
 from wakeboard.runtime.processes.slot import Slot
-from wakeboard.runtime.processes.zygote import Firstborn
+from wakeboard.runtime.processes.zygote import Zygote
 
 _TRIM_SECONDS = 0.1
 _STOP_SECONDS = 1.5
@@ -40,7 +40,7 @@ class Children:
         recycle_runs: int = 10_000,
         recycle_mb: int = 512,
         exit_seconds: float = 2.0,
-        firstborn: Firstborn | None = None,
+        firstborn: Zygote | None = None,
     ) -> None:
         """`app`: the handlers' module; `environment`: variables added to this process's own for the template
         and its children; a child is replaced after `recycle_runs` runs or above `recycle_mb` MB of resident

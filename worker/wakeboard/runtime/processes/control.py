@@ -24,7 +24,7 @@ from wakeboard.core.process.process_tree import become_subreaper
 from wakeboard.runtime.processes.events import describe_status
 from wakeboard.runtime.processes.fork_server import MESSAGE_BYTES, command
 from wakeboard.runtime.processes.orphans import end_leftovers, new_mark
-from wakeboard.runtime.processes.zygote import Firstborn
+from wakeboard.runtime.processes.zygote import Zygote
 
 _GONE_SECONDS = 0.05
 _KILLED_SECONDS = 1.0
@@ -46,7 +46,7 @@ class Control:
         given: Mapping[str, Any],
         *,
         environment: Mapping[str, str],
-        firstborn: Firstborn | None,
+        firstborn: Zygote | None,
     ) -> None:
         """`selector`: where the socket is watched, with None as its data; `pages`: descriptor of the slots'
         pages; `given`: what each template is told beside who starts it; `environment`: variables added to
@@ -55,7 +55,7 @@ class Control:
         self._given = dict(given) | {"folder": place()}
         self._environment = environment
         self._firstborn = firstborn
-        self.template: subprocess.Popen[bytes] | Firstborn | None = None
+        self.template: subprocess.Popen[bytes] | Zygote | None = None
         self._socket: socket.socket | None = None
         self._orders: deque[tuple[bytes, list[int]]] = deque()
         self._mark = 0

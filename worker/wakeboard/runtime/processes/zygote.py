@@ -34,7 +34,7 @@ from wakeboard.runtime.processes.preload import hazards
 _PAUSE_SECONDS = 0.001
 
 
-class Firstborn:
+class Zygote:
     """The forked process, waiting for ``load``; then what ``subprocess.Popen`` is for one started afresh."""
 
     def __init__(self, pid: int, control: socket.socket, output: int) -> None:
@@ -75,7 +75,7 @@ class Firstborn:
                 os.kill(self.pid, signal.SIGKILL)
 
 
-def fork(leave: Callable[[], object] = int) -> Firstborn | None:
+def fork(leave: Callable[[], object] = int) -> Zygote | None:
     """Fork what is to be the template; None where it has to be started afresh.
 
     Call it before anything is opened or started that must not be in handlers' processes. `leave` is called in
@@ -102,7 +102,7 @@ def fork(leave: Callable[[], object] = int) -> Firstborn | None:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         theirs.close()
         os.close(printed)
-        return Firstborn(pid, ours, output)
+        return Zygote(pid, ours, output)
     try:
         ours.close()
         _settle(parent, theirs, printed)
