@@ -105,7 +105,9 @@ def test_better_priorities_start_first_and_every_fifth_claim_goes_by_age(
     order = [line.run_id for line in truth(record) if line.word == "start"]
     first = order[:20]
     olds = [run_id for run_id in first if run_id in old]
-    assert 2 <= len(olds) <= 5, "one claim in five goes by age"
+    # Single tries are claimed ahead, several with a claim.
+    least = 1 if job_type == "only_try" else 2
+    assert least <= len(olds) <= 5, "one claim in five goes by age"
     assert olds == old[: len(olds)], "oldest first"
 
 
