@@ -1,15 +1,20 @@
-"""The README is held to the program: its tables to core.states, its commands to the command line."""
+"""README and ARCHITECTURE are held to the program: tables of states, commands, paths and functions."""
 
 from __future__ import annotations
 
 import re
+from importlib import import_module
 from pathlib import Path
+
+import pytest
 
 from wakeboard.cli import COMMANDS
 from wakeboard.core.states import MOVES, STATES
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text()
+ARCHITECTURE = (ROOT / "ARCHITECTURE.md").read_text()
+SOURCES = (ROOT, ROOT / "worker" / "wakeboard", ROOT / "dashboard" / "wakeboard_dashboard")
 
 
 def test_the_table_of_states_is_the_programs_own() -> None:
@@ -35,3 +40,47 @@ def test_every_command_the_documents_show_is_a_command() -> None:
     shown = {word for page in pages for word in re.findall(r"(?:^|`)wakeboard ([a-z-]+)", page, re.MULTILINE)}
     assert shown
     assert shown - set(COMMANDS) == set()
+
+
+def paths_of(page: str) -> list[str]:
+    """Return the paths that ``page`` names in backticks: folders end in a slash."""
+    return sorted(set(re.findall(r"`([\w./-]+(?:/|\.(?:py|html|md|toml)))`", page)))
+
+
+def functions_of(page: str) -> list[str]:
+    """Return the dotted names that ``page`` has in backticks, from a room on."""
+    rooms = "|".join(room.name for source in SOURCES[1:] for room in source.iterdir() if room.is_dir())
+    return sorted(set(re.findall(rf"`((?:{rooms})(?:\.\w+)+)`", page)))
+
+
+def resolve(name: str) -> object:
+    """Return what ``name`` (room.module.Class.method) is in one of the packages. Raises LookupError."""
+    parts = name.split(".")
+    for package in ("wakeboard", "wakeboard_dashboard"):
+        for length in range(len(parts), 0, -1):
+            try:
+                found: object = import_module(".".join((package, *parts[:length])))
+                for part in parts[length:]:
+                    found = getattr(found, part)
+            except (ModuleNotFoundError, AttributeError):
+                continue
+            return found
+    raise LookupError(name)
+
+
+@pytest.mark.parametrize("page", [README, ARCHITECTURE], ids=["README", "ARCHITECTURE"])
+def test_every_path_the_pages_name_exists(page: str) -> None:
+    paths = paths_of(page)
+    assert paths
+    assert [path for path in paths if not any((source / path).exists() for source in SOURCES)] == []
+
+
+@pytest.mark.parametrize("name", functions_of(ARCHITECTURE))
+def test_every_function_the_architecture_names_exists(name: str) -> None:
+    assert resolve(name) is not None
+
+
+def test_the_maps_name_every_room() -> None:
+    for source in SOURCES[1:]:
+        rooms = {f"{room.name}/" for room in source.iterdir() if (room / "__init__.py").exists()}
+        assert rooms - set(paths_of(ARCHITECTURE)) == set()
