@@ -90,7 +90,6 @@ def main() -> None:
             title = f"Effects: {kind.title} ({chosen.runs:,} runs, {chosen.rounds} rounds)"
             print(bench.table(title, found, "runs/s", beside=BESIDE))
         print(bench.machine(url))
-        bench.keep("effects", url)
 
 
 if __name__ == "__main__":

@@ -144,7 +144,6 @@ def main() -> None:
             one_by_one(url, folder / "log", number, chosen.seconds, chosen.rounds)
         at_once(url, folder / "log", chosen.rows, chosen.rounds)
         print(f"{bench.machine(url)}\n")
-        bench.keep("enqueue", url)
 
 
 if __name__ == "__main__":

@@ -271,7 +271,6 @@ def main() -> None:
                 if chosen.pairs:
                     beside_retention(copy, log, chosen.runs, chosen.pairs)
         print(f"{bench.machine(urls[grown.EMPTY])}\n")
-        bench.keep("growth", urls[grown.EMPTY])
 
 
 if __name__ == "__main__":

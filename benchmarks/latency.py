@@ -95,8 +95,7 @@ def theirs(url: str, folder: Path, runs: int, peer: Peer) -> list[float]:
 
 
 def tell(title: str, found: dict[str, list[float]]) -> None:
-    """Print p50, p95, p99 and the largest of each case, and have them kept."""
-    bench.remember(title, found, "ms")
+    """Print p50, p95, p99 and the largest of each case."""
     print(f"### {title}\n")
     print("| milliseconds | p50 | p95 | p99 | largest |\n|---|--:|--:|--:|--:|")
     for name, values in found.items():
@@ -120,7 +119,6 @@ def main() -> None:
                 bench.say(f"round {number + 1}: {name}")
         tell(f"Pick-up by an idle worker, {chosen.rounds} rounds of {chosen.runs:,} runs", found)
         print(f"\n{bench.machine(url)}\n")
-        bench.keep("latency", url)
 
 
 if __name__ == "__main__":

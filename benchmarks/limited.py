@@ -55,7 +55,6 @@ def main() -> None:
         )
         print(bench.table(title, found, "runs/s", beside=BESIDE))
         print(bench.machine(url))
-        bench.keep("limited", url)
 
 
 if __name__ == "__main__":

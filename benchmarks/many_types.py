@@ -109,7 +109,6 @@ def main() -> None:
         for workers in (1, 2):
             tell(found, shares, numbers, workers)
         print(bench.machine(url))
-        bench.keep("many_types", url)
 
 
 if __name__ == "__main__":

@@ -267,8 +267,6 @@ def tell_disturbed(found: Mapping[str, Sequence[Sequence[int]]], noops: int) -> 
         each = ", ".join(map(told_back, backs))
         before = median(map(old_rate, rounds))
         print(f"| {name} | {before:,.0f} | {meanwhile:,.0f} | {told_back(median(backs))} | {each} |")
-        title = f"Runs of each half second, busy from {BEFORE_SECONDS:g} s on for {BUSY_SECONDS:g} s: {name}"
-        bench.remember(title, {f"round {n}": counts for n, counts in enumerate(rounds, 1)}, "runs")
     print()
 
 
@@ -299,7 +297,6 @@ def main() -> None:
         print()
         tell_disturbed(counts, chosen.noops)
         print(bench.machine(url))
-        bench.keep("mixed", url)
 
 
 if __name__ == "__main__":

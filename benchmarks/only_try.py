@@ -43,7 +43,6 @@ def main() -> None:
         title = f"A type that has one try ({chosen.runs:,} no-op runs, {chosen.rounds} rounds)"
         print(bench.table(title, found, "runs/s", beside=BESIDE))
         print(bench.machine(url))
-        bench.keep("only_try", url)
 
 
 if __name__ == "__main__":

@@ -343,9 +343,6 @@ def main() -> None:
         found = in_turns(browsers, asked, chosen.requests)
         for size in chosen.sizes:
             print(table(found, titles, size))
-        for page, told in found.items():
-            warm = {f"{title}, {size:,} jobs": times.warm for (title, size), times in told.items()}
-            bench.remember(page, warm, "ms")
         shared = [page for page in PAGES if all(page in each.pages for each in DASHBOARDS)]
         crowds = {key: Crowd() for key in ports}
         for number in range(chosen.rounds):
@@ -354,10 +351,7 @@ def main() -> None:
                 at_once(*at, pages, chosen.clients, chosen.seconds, crowds[key])
                 bench.say(f"round {number + 1}: {key[0]}, {key[1]:,}: {len(crowds[key].warm)} answers")
         print(table_of_crowds(crowds, chosen.clients, shared))
-        warm = {f"{title}, {size:,} jobs": crowd.warm for (title, size), crowd in crowds.items()}
-        bench.remember(f"{chosen.clients} clients at once", warm, "ms")
         print(f"{versions()}\n\n{bench.machine(main_url)}")
-        bench.keep("others", main_url)
 
 
 if __name__ == "__main__":

@@ -306,10 +306,6 @@ def main() -> None:
             together = at_once(*open_at[largest], addressed, chosen.clients, 2 * chosen.requests)
             tell_together(together, chosen.clients, largest)
         print(bench.machine(urls[largest]))
-        for rule in sorted(whole):
-            warm = {f"{size:,} finished runs": times.warm for size, times in pages[rule].items()}
-            bench.remember(rule, warm, "ms")
-        bench.keep("pages", urls[largest])
 
 
 if __name__ == "__main__":

@@ -111,14 +111,6 @@ def tell(name: str, rounds: Sequence[Moments]) -> None:
         f"{name}: {FULL} of its later rate after {median(counts):,.0f} runs ({each}), "
         f"{median(times):.2f} s after its first start.\n"
     )
-    bench.remember(
-        f"Start: {name}, until each hundredth run",
-        {
-            f"round {number}": [at - one.began for at in one.finished[EVERY - 1 : STEPS[-1] : EVERY]]
-            for number, one in enumerate(rounds, 1)
-        },
-        "s",
-    )
 
 
 def main() -> None:
@@ -139,7 +131,6 @@ def main() -> None:
         for name, rounds in found.items():
             tell(name, rounds)
         print(bench.machine(url))
-        bench.keep("start", url)
 
 
 if __name__ == "__main__":

@@ -152,7 +152,6 @@ def main() -> None:
             print(bench.table(title, rates, "runs/s", beside=next(iter(rates))))
             print(_beside_the_quickest_peer(rates))
         print(f"{fewer(chosen.runs)}\n\n{bench.machine(url)}")
-        bench.keep("throughput", url)
 
 
 if __name__ == "__main__":
