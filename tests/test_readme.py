@@ -14,6 +14,11 @@ from wakeboard.core.states import MOVES, STATES
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text()
 ARCHITECTURE = (ROOT / "ARCHITECTURE.md").read_text()
+DOCUMENTS = sorted(
+    page
+    for folder in (ROOT, ROOT / "docs", ROOT / "benchmarks", ROOT / "tests" / "faults")
+    for page in folder.glob("*.md")
+)
 SOURCES = (ROOT, ROOT / "worker" / "wakeboard", ROOT / "dashboard" / "wakeboard_dashboard")
 
 
@@ -29,10 +34,24 @@ def test_the_table_of_moves_is_the_programs_own() -> None:
         assert row in README
 
 
-def test_every_file_the_readme_links_to_exists() -> None:
-    links = re.findall(r"\]\(([^)]+)\)", README)
-    assert links
-    assert [link for link in links if not (ROOT / link).exists()] == []
+@pytest.mark.parametrize("page", DOCUMENTS, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_link_leads_to_a_file_and_a_heading(page: Path) -> None:
+    links = re.findall(r"\]\(([^)\s]+)\)", page.read_text())
+    broken = [link for link in links if not link.startswith("http") and not is_there(page, link)]
+    assert broken == []
+
+
+def is_there(page: Path, link: str) -> bool:
+    """Return whether ``link`` on ``page`` leads to a file, and to a heading of it where it names one."""
+    path, _, anchor = link.partition("#")
+    target = page.parent / path if path else page
+    if not target.exists():
+        return False
+    prose = re.sub(r"```.*?```", "", target.read_text(), flags=re.DOTALL) if anchor else ""
+    headings = re.findall(r"^#+ (.*)$", prose, re.MULTILINE)
+    return not anchor or anchor in {
+        re.sub(r"[^\w -]", "", each.lower()).replace(" ", "-") for each in headings
+    }
 
 
 def test_every_command_the_documents_show_is_a_command() -> None:
@@ -84,3 +103,4 @@ def test_the_maps_name_every_room() -> None:
     for source in SOURCES[1:]:
         rooms = {f"{room.name}/" for room in source.iterdir() if (room / "__init__.py").exists()}
         assert rooms - set(paths_of(ARCHITECTURE)) == set()
+        assert rooms - set(re.findall(r"^  (\w+/) ", README, re.MULTILINE)) == set()

@@ -1,4 +1,4 @@
-"""docs/handlers.md: each worked example runs as it stands, is killed at the worst moment, and happens once."""
+"""docs/handlers.md: each worked example runs as it stands, is killed in its worst moment, happens once."""
 
 from __future__ import annotations
 
