@@ -21,7 +21,7 @@ from time import perf_counter
 import psycopg
 
 from benchmarks import bench
-from benchmarks.neighbours import PEERS, Peer, ask, fewer
+from benchmarks.peer_programs import PEERS, Peer, ask, fewer
 from wakeboard import enqueue, enqueue_many
 from wakeboard.core.run_spec import NewRun
 

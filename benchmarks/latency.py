@@ -23,7 +23,7 @@ from time import monotonic_ns, sleep
 import psycopg
 
 from benchmarks import bench
-from benchmarks.neighbours import PEERS, Peer, ask, program
+from benchmarks.peer_programs import PEERS, Peer, ask, program
 from wakeboard import enqueue
 
 PAUSE_SECONDS = 0.03
@@ -79,7 +79,7 @@ def ours(url: str, folder: Path, runs: int) -> list[float]:
     """Measure a worker of ours with its default settings."""
     with ear(folder) as (heard, address):
         environment = bench.environment(url) | {"EAR": address}
-        command: list[str | Path] = [sys.executable, "-m", "wakeboard", "worker", "--app", "told_app"]
+        command: list[str | Path] = [sys.executable, "-m", "wakeboard", "worker", "--app", "latency_app"]
         with worker(command, environment, folder / "log"):
             return measure(url, heard, lambda connection: enqueue(connection, "told"), runs)
 

@@ -3,7 +3,7 @@
     benchmarks/run others [--sizes 10000,1000000] [--requests 20] [--clients 20] [--rounds 2] [--seconds 6]
 
 One PostgreSQL server with default durability has a database of each for each size, a number of jobs of the
-past; ``benchmarks.pasts`` says what each keeps of them. All dashboards run at once, as they come:
+past; ``benchmarks.peer_pasts`` says what each keeps of them. All dashboards run at once, as they come:
 ``wakeboard web``, two processes of eight threads; ``python -m pgqueuer.adapters.web`` of ``pgqueuer[web]``
 1.6.0, one process; and ``pg-boss-dashboard`` of ``@pg-boss/dashboard`` 1.9.0, one process: the newest
 releases. The last has a copy of pg-boss that wants tables of schema 42, so those are of ``pg-boss``
@@ -46,7 +46,7 @@ from time import monotonic, perf_counter
 import psycopg
 from psycopg import sql
 
-from benchmarks import bench, pasts
+from benchmarks import bench, peer_pasts
 from benchmarks.pages import Browser, NoPage, Times, dashboard, p95
 from tests.support.processes import free_port, wait_until
 from wakeboard.database import embedded
@@ -146,7 +146,7 @@ def run_pgboss(url: str, log: Path) -> AbstractContextManager[tuple[int, str]]:
 
 DASHBOARDS = (
     Dashboard(
-        "Wakeboard", pasts.ours, dashboard,
+        "Wakeboard", peer_pasts.ours, dashboard,
         "SELECT id FROM wakeboard.job_runs WHERE status = 'dead' ORDER BY id DESC LIMIT 1",
         {
             "overview": "/",
@@ -157,11 +157,11 @@ DASHBOARDS = (
             "one failed job": "/runs/{0}",
             "jobs of a name": f"/runs?type={NAME}",
             "failed jobs of a name": f"/runs?type={NAME}&status=dead",
-            "search what jobs were given": f"/runs?payload.customer={pasts.CUSTOMER}",
+            "search what jobs were given": f"/runs?payload.customer={peer_pasts.CUSTOMER}",
         },
     ),
     Dashboard(
-        "PgQueuer", pasts.pgqueuer, run_pgqueuer,
+        "PgQueuer", peer_pasts.pgqueuer, run_pgqueuer,
         "SELECT id FROM public.pgqueuer WHERE status = 'failed' ORDER BY id DESC LIMIT 1",
         {
             "overview": "/",
@@ -173,7 +173,7 @@ DASHBOARDS = (
         },
     ),
     Dashboard(
-        "pg-boss", pasts.pgboss, run_pgboss,
+        "pg-boss", peer_pasts.pgboss, run_pgboss,
         "SELECT name, id FROM pgboss.job WHERE state = 'failed' ORDER BY created_on DESC LIMIT 1",
         {
             "overview": "/",
@@ -184,7 +184,7 @@ DASHBOARDS = (
             "one failed job": "/queues/{0}/jobs/{1}",
             "jobs of a name": f"/queues/{NAME}?state=all",
             "failed jobs of a name": f"/queues/{NAME}?state=failed",
-            "search what jobs were given": f"/jobs?state=all&data.customer={pasts.CUSTOMER}",
+            "search what jobs were given": f"/jobs?state=all&data.customer={peer_pasts.CUSTOMER}",
         },
     ),
 )  # fmt: skip
