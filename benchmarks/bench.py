@@ -11,7 +11,6 @@ would have a share together, where each session of PostgreSQL has one for itself
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import platform
 import shutil
@@ -33,11 +32,7 @@ HERE = Path(__file__).resolve().parent
 PEERS = HERE / "peers"
 # Environments of peers, each by itself: they are nobody's dependency.
 ENVIRONMENTS = HERE.parent / ".benchmarks"
-# Where the raw figures go, when they are to be kept; ``run all`` says so. No setting of the product:
-# the tests, whose list of pages is used here, take those away.
-KEPT = "BENCHMARK_RESULTS"
 TICKS = os.sysconf("SC_CLK_TCK")
-_remembered: dict[str, dict[str, object]] = {}
 
 
 @contextmanager
@@ -96,12 +91,11 @@ def take_turns(rounds: int, cases: Mapping[str, Callable[[], float]], unit: str)
 
 
 def table(title: str, found: Mapping[str, Sequence[float]], unit: str, *, beside: str) -> str:
-    """Return the results as a table, each case also as a share of the one ``beside``; remember them.
+    """Return the results as a table, each case also as a share of the one ``beside``.
 
     The share is told twice: of the medians, and as the median of what each round gave, for which it does not
     matter that the machine was slower in one round than in the next.
     """
-    remember(title, found, unit)
     lines = [f"### {title}", "", f"| {unit} | median | smallest | largest | of {beside} | round by round |"]
     lines.append("|---|--:|--:|--:|--:|--:|")
     for name, values in found.items():
@@ -119,20 +113,6 @@ def shares(values: Sequence[float], others: Sequence[float]) -> tuple[float, flo
 
 def _number(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.2f}"
-
-
-def remember(title: str, found: Mapping[str, Sequence[float]], unit: str) -> None:
-    """Have the raw values of each case kept under ``title`` by ``keep``."""
-    values = {name: [float(f"{value:.5g}") for value in each] for name, each in found.items()}
-    _remembered[title] = {"unit": unit, "values": values}
-
-
-def keep(name: str, url: str) -> None:
-    """Leave what was remembered as ``name``.json in the folder for results, if there is to be one."""
-    if folder := os.environ.get(KEPT):
-        kept = {"measured": machine(url), "tables": _remembered}
-        Path(folder).mkdir(parents=True, exist_ok=True)
-        (Path(folder) / f"{name}.json").write_text(json.dumps(kept, indent=1) + "\n")
 
 
 def together(commands: Sequence[Sequence[str | Path]], url: str, log: Path) -> list[str]:

@@ -19,8 +19,8 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks import bench, raw, throughput, typed
-from benchmarks.neighbours import PGQUEUER
+from benchmarks import backlogs, bench, raw, throughput
+from benchmarks.peer_programs import PGQUEUER
 
 SLOTS = 4
 BESIDE, OURS, THEIRS = (
@@ -67,7 +67,7 @@ def ours(url: str, log: Path, runs: int, job_type: str, how_many: int, command: 
 def cases(url: str, log: Path, runs: int, job_type: str) -> dict[str, Callable[[], float]]:
     """Return what is measured of one type."""
     by_sql = raw.command(url, job_type, types=[job_type])
-    worker = typed.worker("tick", 0, app="effects_app", slots=SLOTS)
+    worker = backlogs.worker("tick", 0, app="effects_app", slots=SLOTS)
     found: dict[str, Callable[[], float]] = {
         BESIDE: partial(ours, url, log, runs, job_type, SLOTS, by_sql),
         OURS: partial(ours, url, log, runs, job_type, 1, worker),
@@ -90,7 +90,6 @@ def main() -> None:
             title = f"Effects: {kind.title} ({chosen.runs:,} runs, {chosen.rounds} rounds)"
             print(bench.table(title, found, "runs/s", beside=BESIDE))
         print(bench.machine(url))
-        bench.keep("effects", url)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from time import perf_counter
 import psycopg
 
 from benchmarks import bench
-from benchmarks.neighbours import PEERS, Peer, ask, fewer
+from benchmarks.peer_programs import PEERS, Peer, ask, fewer
 from wakeboard import enqueue, enqueue_many
 from wakeboard.core.run_spec import NewRun
 
@@ -144,7 +144,6 @@ def main() -> None:
             one_by_one(url, folder / "log", number, chosen.seconds, chosen.rounds)
         at_once(url, folder / "log", chosen.rows, chosen.rounds)
         print(f"{bench.machine(url)}\n")
-        bench.keep("enqueue", url)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
     benchmarks/run growth [--sizes 10000,…,10000000] [--runs 60000] [--rounds 7] [--abreast 11]
         [--churn 1000000] [--held 300] [--floor 16] [--pairs 8] [--folder FOLDER]
 
-Databases of ``benchmarks.grown`` stand side by side in one server: an empty one and one of each size,
+Databases of ``benchmarks.ages`` stand side by side in one server: an empty one and one of each size,
 taking turns; of each size 50,000 other runs wait. In each, no-op runs are added and drained by the worker's
 own statements in batches of 100 on one connection, and by one real worker (``wakeboard tick``, default
 settings but for keeping everything). The CPU time that the server's process had for the statements is told
@@ -34,8 +34,8 @@ from time import monotonic, sleep
 import psycopg
 from psycopg import sql
 
-from benchmarks import bench, draining, grown, retention
-from benchmarks.draining import Way
+from benchmarks import ages, bench, drains, retention
+from benchmarks.drains import Way
 from wakeboard.database import embedded
 from wakeboard.maintenance.indexes import rebuild
 from wakeboard.maintenance.indexes.state import Pass
@@ -45,7 +45,7 @@ from wakeboard.maintenance.retention.sweep import RUNS
 COPY = "grown_copy"
 AFTER_SECONDS = 75
 KEEP_EVERYTHING = {"WAKEBOARD_KEEP_SUCCEEDED_DAYS": "0", "WAKEBOARD_KEEP_DEAD_DAYS": "0"}
-WAYS: Mapping[str, Way] = {"raw SQL in batches of 100": draining.raw, "one worker": draining.worker}
+WAYS: Mapping[str, Way] = {"raw SQL in batches of 100": drains.raw, "one worker": drains.worker}
 _INDEXES = """
 SELECT indexrelid::regclass::text, pg_relation_size(indexrelid) / 1048576.0 FROM pg_index
 WHERE indrelid IN ('wakeboard.job_runs'::regclass, 'wakeboard.job_attempts'::regclass)
@@ -58,13 +58,13 @@ def by_size(urls: dict[int, str], log: Path, runs: int, rounds: int) -> None:
     server: dict[str, list[float]] = {named(size): [] for size in urls}
     for size, url in urls.items():
         with bench.session(url) as connection:
-            last[size] = draining.last_run(connection)
+            last[size] = drains.last_run(connection)
 
     def case(size: int, way: Way) -> Callable[[], float]:
         def measure() -> float:
-            draining.clear(urls[size], last[size])
-            drained = draining.drain(urls[size], log, runs, way)
-            if way is draining.raw:
+            drains.clear(urls[size], last[size])
+            drained = drains.drain(urls[size], log, runs, way)
+            if way is drains.raw:
                 server[named(size)].append(float(drained.said) * 1e6 / runs)
             return drained.rate
 
@@ -74,24 +74,25 @@ def by_size(urls: dict[int, str], log: Path, runs: int, rounds: int) -> None:
         cases = {named(size): case(size, way) for size in urls}
         found = bench.take_turns(rounds, cases, "runs/s")
         print(
-            bench.table(f"Claim and finish, {title}", found, "runs/s", beside=named(grown.EMPTY)), flush=True
+            bench.table(f"Claim and finish, {title}", found, "runs/s", beside=named(ages.EMPTY)),
+            flush=True,
         )
     title = "CPU of the server's session, claim and finish by statements"
-    print(bench.table(title, server, "µs a run", beside=named(grown.EMPTY)), flush=True)
+    print(bench.table(title, server, "µs a run", beside=named(ages.EMPTY)), flush=True)
     for size, url in urls.items():
-        draining.clear(url, last[size])
+        drains.clear(url, last[size])
 
 
 def at_the_same_time(urls: Mapping[int, str], size: int, log: Path, runs: int, rounds: int) -> None:
     """Drain a size and the empty one at the same time, and print the rate of each."""
-    both = urls[size], urls[grown.EMPTY]
+    both = urls[size], urls[ages.EMPTY]
     with bench.session(urls[size]) as connection:
-        last = draining.last_run(connection)
+        last = drains.last_run(connection)
 
     def measure(way: Way) -> list[float]:
-        draining.clear(urls[size], last)
-        draining.clear(urls[grown.EMPTY], 0)
-        return draining.abreast(both, log, runs, way)
+        drains.clear(urls[size], last)
+        drains.clear(urls[ages.EMPTY], 0)
+        return drains.abreast(both, log, runs, way)
 
     for title, way in WAYS.items():
         pairs = []
@@ -99,11 +100,12 @@ def at_the_same_time(urls: Mapping[int, str], size: int, log: Path, runs: int, r
             pairs.append(measure(way))
             bench.say(f"round {number + 1}: {title} beside the empty one {pairs[-1][0] / pairs[-1][1]:.2f}")
         here, beside = zip(*pairs, strict=True)
-        found = {named(grown.EMPTY): beside, named(size): here}
+        found = {named(ages.EMPTY): beside, named(size): here}
         print(
-            bench.table(f"At the same time, {title}", found, "runs/s", beside=named(grown.EMPTY)), flush=True
+            bench.table(f"At the same time, {title}", found, "runs/s", beside=named(ages.EMPTY)),
+            flush=True,
         )
-    draining.clear(urls[size], last)
+    drains.clear(urls[size], last)
 
 
 def named(size: int) -> str:
@@ -160,9 +162,9 @@ def under_a_snapshot(
     began = monotonic()
 
     def turn() -> None:
-        here = draining.drain(urls[size], log, runs, draining.raw).rate
-        draining.clear(urls[grown.EMPTY], 0)
-        beside = draining.drain(urls[grown.EMPTY], log, runs, draining.raw).rate
+        here = drains.drain(urls[size], log, runs, drains.raw).rate
+        drains.clear(urls[ages.EMPTY], 0)
+        beside = drains.drain(urls[ages.EMPTY], log, runs, drains.raw).rate
         pairs.append((monotonic() - began, here, beside))
         bench.say(f"{pairs[-1][0]:5.0f} s: {here:9,.0f} runs/s, empty {beside:9,.0f}")
 
@@ -213,7 +215,7 @@ def beside_retention(url: str, log: Path, runs: int, pairs: int) -> None:
         def measured(is_on: bool) -> float:
             retention.own(connection)
             (sweeper.is_on.set if is_on else sweeper.is_on.clear)()
-            return draining.drain(url, log, runs, draining.raw).rate
+            return drains.drain(url, log, runs, drains.raw).rate
 
         began = monotonic()
         cases = {"without": lambda: measured(False), "while it removes": lambda: measured(True)}
@@ -227,11 +229,11 @@ def beside_retention(url: str, log: Path, runs: int, pairs: int) -> None:
 @contextmanager
 def copied(folder: Path, size: int) -> Iterator[str]:
     """Yield the URL of a copy of a size's database, which goes at the end."""
-    names = [sql.Identifier(name) for name in (COPY, grown.name_of(size))]
+    names = [sql.Identifier(name) for name in (COPY, ages.name_of(size))]
     admin = psycopg.connect(embedded.url(folder, user="postgres", database="postgres"), autocommit=True)
     with admin:
         admin.execute(sql.SQL("DROP DATABASE IF EXISTS {}").format(names[0]))
-        bench.say(f"copying {grown.name_of(size)}")
+        bench.say(f"copying {ages.name_of(size)}")
         statement = "CREATE DATABASE {} OWNER wakeboard TEMPLATE {} STRATEGY file_copy"
         admin.execute(sql.SQL(statement).format(*names))
         try:
@@ -242,7 +244,7 @@ def copied(folder: Path, size: int) -> Iterator[str]:
 
 def main() -> None:
     """Measure and print the tables."""
-    parser = grown.options(__doc__ or "")
+    parser = ages.options(__doc__ or "")
     defaults = {
         "runs": 60_000,
         "rounds": 7,
@@ -257,7 +259,7 @@ def main() -> None:
     chosen = parser.parse_args()
     os.environ.update(KEEP_EVERYTHING)
     log = chosen.folder / "growth.log"
-    with grown.server(chosen.folder, chosen.sizes) as urls:
+    with ages.server(chosen.folder, chosen.sizes) as urls:
         if chosen.rounds:
             by_size(urls, log, chosen.runs, chosen.rounds)
         if chosen.abreast:
@@ -265,13 +267,12 @@ def main() -> None:
         if chosen.churn or chosen.pairs:
             largest = max(chosen.sizes)
             with copied(chosen.folder, largest) as copy:
-                both = {grown.EMPTY: urls[grown.EMPTY], largest: copy}
+                both = {ages.EMPTY: urls[ages.EMPTY], largest: copy}
                 if chosen.churn:
                     under_a_snapshot(both, largest, log, chosen.runs, chosen.churn, chosen.held, chosen.floor)
                 if chosen.pairs:
                     beside_retention(copy, log, chosen.runs, chosen.pairs)
-        print(f"{bench.machine(urls[grown.EMPTY])}\n")
-        bench.keep("growth", urls[grown.EMPTY])
+        print(f"{bench.machine(urls[ages.EMPTY])}\n")
 
 
 if __name__ == "__main__":

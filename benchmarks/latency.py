@@ -23,7 +23,7 @@ from time import monotonic_ns, sleep
 import psycopg
 
 from benchmarks import bench
-from benchmarks.neighbours import PEERS, Peer, ask, program
+from benchmarks.peer_programs import PEERS, Peer, ask, program
 from wakeboard import enqueue
 
 PAUSE_SECONDS = 0.03
@@ -79,7 +79,7 @@ def ours(url: str, folder: Path, runs: int) -> list[float]:
     """Measure a worker of ours with its default settings."""
     with ear(folder) as (heard, address):
         environment = bench.environment(url) | {"EAR": address}
-        command: list[str | Path] = [sys.executable, "-m", "wakeboard", "worker", "--app", "told_app"]
+        command: list[str | Path] = [sys.executable, "-m", "wakeboard", "worker", "--app", "latency_app"]
         with worker(command, environment, folder / "log"):
             return measure(url, heard, lambda connection: enqueue(connection, "told"), runs)
 
@@ -95,8 +95,7 @@ def theirs(url: str, folder: Path, runs: int, peer: Peer) -> list[float]:
 
 
 def tell(title: str, found: dict[str, list[float]]) -> None:
-    """Print p50, p95, p99 and the largest of each case, and have them kept."""
-    bench.remember(title, found, "ms")
+    """Print p50, p95, p99 and the largest of each case."""
     print(f"### {title}\n")
     print("| milliseconds | p50 | p95 | p99 | largest |\n|---|--:|--:|--:|--:|")
     for name, values in found.items():
@@ -120,7 +119,6 @@ def main() -> None:
                 bench.say(f"round {number + 1}: {name}")
         tell(f"Pick-up by an idle worker, {chosen.rounds} rounds of {chosen.runs:,} runs", found)
         print(f"\n{bench.machine(url)}\n")
-        bench.keep("latency", url)
 
 
 if __name__ == "__main__":

@@ -15,8 +15,8 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from benchmarks import bench, raw, throughput, typed
-from benchmarks.neighbours import PGQUEUER
+from benchmarks import backlogs, bench, raw, throughput
+from benchmarks.peer_programs import PGQUEUER
 
 LIMIT = 4
 # For raw SQL, which registers nothing.
@@ -26,7 +26,7 @@ BESIDE = f"raw SQL, {LIMIT} at a time"
 
 def cases(url: str, log: Path, runs: int) -> dict[str, Callable[[], float]]:
     """Return what is measured."""
-    types = typed.names(1)
+    types = backlogs.names(1)
 
     def ours(command: list[str]) -> Callable[[], float]:
         return partial(throughput.ours, url, log, runs, 1, command, types)
@@ -35,8 +35,8 @@ def cases(url: str, log: Path, runs: int) -> dict[str, Callable[[], float]]:
     return {
         BESIDE: ours(raw.command(url, "limited", LIMIT, types)),
         f"{BESIDE}, joined": ours(raw.command(url, "limited_joined", LIMIT, types)),
-        f"Wakeboard, 1 worker, {typed.SLOTS} slots (default)": ours(typed.worker("tick", 1, policy)),
-        f"Wakeboard, 1 worker, {LIMIT} slots": ours(typed.worker("tick", 1, policy, slots=LIMIT)),
+        f"Wakeboard, 1 worker, {backlogs.SLOTS} slots (default)": ours(backlogs.worker("tick", 1, policy)),
+        f"Wakeboard, 1 worker, {LIMIT} slots": ours(backlogs.worker("tick", 1, policy, slots=LIMIT)),
         "PgQueuer, 1 process": partial(
             throughput.theirs, url, log, runs, 1, PGQUEUER, ahead=LIMIT, types=1, limit=LIMIT
         ),
@@ -48,14 +48,13 @@ def main() -> None:
     chosen = bench.options(__doc__ or "", runs=2_000, rounds=3)
     with bench.server() as (url, folder):
         with bench.session(url) as connection:
-            connection.execute(SET_LIMIT, (typed.names(1)[0], LIMIT))
+            connection.execute(SET_LIMIT, (backlogs.names(1)[0], LIMIT))
         found = bench.take_turns(chosen.rounds, cases(url, folder / "log", chosen.runs), "runs/s")
         title = (
             f"A type of which {LIMIT} may run at once ({chosen.runs:,} no-op runs, {chosen.rounds} rounds)"
         )
         print(bench.table(title, found, "runs/s", beside=BESIDE))
         print(bench.machine(url))
-        bench.keep("limited", url)
 
 
 if __name__ == "__main__":

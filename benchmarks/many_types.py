@@ -16,8 +16,8 @@ from functools import partial
 from pathlib import Path
 from statistics import median
 
-from benchmarks import bench, raw, throughput, typed
-from benchmarks.neighbours import PGQUEUER
+from benchmarks import backlogs, bench, raw, throughput
+from benchmarks.peer_programs import PGQUEUER
 
 NUMBERS = (1, 20, 200, 1_000)
 SUBJECTS = RAW, OURS, THEIRS = "raw SQL", "Wakeboard", "PgQueuer"
@@ -43,9 +43,9 @@ def ours(
     url: str, log: Path, runs: int, count: int, workers: int, command: Sequence[str], shares: list[float]
 ) -> float:
     """Return the runs per second; ``shares`` gains that of the worker that had least."""
-    rate = throughput.ours(url, log, runs, workers, command, typed.names(count))
+    rate = throughput.ours(url, log, runs, workers, command, backlogs.names(count))
     with bench.session(url) as connection:
-        shares.append(typed.least_share(connection, workers))
+        shares.append(backlogs.least_share(connection, workers))
     return rate
 
 
@@ -53,7 +53,10 @@ def cases(
     url: str, log: Path, runs: int, count: int, workers: int, shares: Shares
 ) -> dict[str, Callable[[], float]]:
     """Return what is measured with ``count`` types and so many workers; see ``ours`` for ``shares``."""
-    commands = {RAW: raw.command(url, types=typed.names(count)), OURS: typed.worker("tick", count)}
+    commands = {
+        RAW: raw.command(url, types=backlogs.names(count)),
+        OURS: backlogs.worker("tick", count),
+    }
     found: dict[str, Callable[[], float]] = {}
     for subject, command in commands.items():
         name = case(subject, count, workers)
@@ -109,7 +112,6 @@ def main() -> None:
         for workers in (1, 2):
             tell(found, shares, numbers, workers)
         print(bench.machine(url))
-        bench.keep("many_types", url)
 
 
 if __name__ == "__main__":

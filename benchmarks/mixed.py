@@ -34,15 +34,15 @@ from time import monotonic, sleep, time
 
 import psycopg
 
-from benchmarks import bench, raw, throughput, typed
+from benchmarks import backlogs, bench, raw, throughput
+from benchmarks.backlogs import Moments
 from benchmarks.latency import tell as tell_times
 from benchmarks.latency import worker
-from benchmarks.neighbours import PGQUEUER, ask, program
-from benchmarks.typed import Moments
+from benchmarks.peer_programs import PGQUEUER, ask, program
 from tests.support.processes import wait_until
 from wakeboard import enqueue
 
-TYPES, SLOTS = 20, typed.SLOTS
+TYPES, SLOTS = 20, backlogs.SLOTS
 # Of one run of ten; how many of both kinds the slots can make in a second at best.
 MEAN_SECONDS = 0.9 * raw.QUICK_SECONDS + 0.1 * raw.SLOW_SECONDS
 MOST = SLOTS / MEAN_SECONDS
@@ -65,8 +65,8 @@ THREADS, AWAITS = f"PgQueuer, {SLOTS} threads", "PgQueuer, awaiting"
 
 def mixed_cases(url: str, log: Path, runs: int) -> dict[str, Callable[[], float]]:
     """Return who drains quick runs and slow ones."""
-    types = typed.names(TYPES)
-    command = typed.worker("tick", TYPES, app="mixed_app")
+    types = backlogs.names(TYPES)
+    command = backlogs.worker("tick", TYPES, app="mixed_app")
     theirs = partial(throughput.theirs, url, log, runs, 1, PGQUEUER, types=TYPES)
     return {
         RAW: partial(throughput.ours, url, log, runs, SLOTS, raw.command(url, "mixed", 1, types), types),
@@ -104,7 +104,7 @@ def waited(url: str, runs: int, drain: Callable[[psycopg.Connection], None]) -> 
     """Let ``drain`` meet a table in which the last run waits; return what the rows tell of the quick ones."""
     with bench.session(url) as connection:
         due = f"now() + interval '{last_due_seconds(runs)} s'"
-        throughput.fill(connection, 1, due, typed.names(TYPES))
+        throughput.fill(connection, 1, due, backlogs.names(TYPES))
         drain(connection)
         throughput.rate(connection, runs + 1)
         return [wait for (wait,) in connection.execute(WAITS)]
@@ -112,7 +112,7 @@ def waited(url: str, runs: int, drain: Callable[[psycopg.Connection], None]) -> 
 
 def feed_ours(url: str, runs: int) -> None:
     """Enqueue runs as a program does."""
-    types = typed.names(TYPES)
+    types = backlogs.names(TYPES)
     feed(url, runs, lambda connection, n: enqueue(connection, types[n % TYPES], {"n": n}))
 
 
@@ -120,16 +120,16 @@ def our_waits(url: str, log: Path, runs: int) -> list[float]:
     """Feed a worker of ours."""
 
     def drain(connection: psycopg.Connection) -> None:
-        with worker(list(typed.worker("worker", TYPES, app="mixed_app")), bench.environment(url), log):
+        with worker(list(backlogs.worker("worker", TYPES, app="mixed_app")), bench.environment(url), log):
             feed_ours(url, runs)
-            typed.wait_until_drained(connection, PATIENCE_SECONDS)
+            backlogs.wait_until_drained(connection, PATIENCE_SECONDS)
 
     return waited(url, runs, drain)
 
 
 def raw_waits(url: str, log: Path, runs: int) -> list[float]:
     """Feed plain loops."""
-    loops = [raw.command(url, "mixed", 1, typed.names(TYPES))] * SLOTS
+    loops = [raw.command(url, "mixed", 1, backlogs.names(TYPES))] * SLOTS
 
     def drain(_connection: psycopg.Connection) -> None:
         with ThreadPoolExecutor(1) as beside:
@@ -142,7 +142,7 @@ def raw_waits(url: str, log: Path, runs: int) -> list[float]:
 
 def their_waits(url: str, log: Path, runs: int, threads: int) -> list[float]:
     """Feed PgQueuer."""
-    types = typed.names(TYPES)
+    types = backlogs.names(TYPES)
     (told,) = ask(PGQUEUER, url, log, "prepare", 1, types=TYPES, lead=1000 * last_due_seconds(runs))
 
     def enqueue_one(connection: psycopg.Connection, number: int) -> None:
@@ -186,15 +186,15 @@ def by_steps(found: Moments, began: float, runs: int) -> list[int]:
 def disturbed(url: str, log: Path, noops: int, command: Sequence[str]) -> list[int]:
     """Disturb what drains our table."""
     with bench.session(url) as connection:
-        throughput.fill(connection, noops, types=typed.names(TYPES))
+        throughput.fill(connection, noops, types=backlogs.names(TYPES))
         with worker(list(command), bench.environment(url), log):
             began = disturb(connection, "SELECT 1 FROM wakeboard.job_attempts LIMIT 1")
-        return by_steps(typed.moments(connection), began, noops)
+        return by_steps(backlogs.moments(connection), began, noops)
 
 
 def ours_disturbed(url: str, log: Path, noops: int) -> list[int]:
     """Disturb a worker of ours."""
-    counts = disturbed(url, log, noops, typed.worker("worker", TYPES))
+    counts = disturbed(url, log, noops, backlogs.worker("worker", TYPES))
     with bench.session(url) as connection:
         if odd := connection.execute(ODD).fetchall():
             raise SystemExit(f"not a result: some runs are {odd}")
@@ -203,7 +203,7 @@ def ours_disturbed(url: str, log: Path, noops: int) -> list[int]:
 
 def raw_disturbed(url: str, log: Path, noops: int) -> list[int]:
     """Disturb a plain loop."""
-    return disturbed(url, log, noops, raw.command(url, types=typed.names(TYPES)))
+    return disturbed(url, log, noops, raw.command(url, types=backlogs.names(TYPES)))
 
 
 def theirs_disturbed(url: str, log: Path, noops: int) -> list[int]:
@@ -215,7 +215,7 @@ def theirs_disturbed(url: str, log: Path, noops: int) -> list[int]:
         with worker(command, bench.environment(url), log):
             under_way = "SELECT 1 FROM wakeboard.pgqueuer_log WHERE status = 'successful' LIMIT 1"
             began = disturb(connection, under_way)
-        return by_steps(typed.pgqueuer_moments(connection), began, noops)
+        return by_steps(backlogs.pgqueuer_moments(connection), began, noops)
 
 
 DISTURBED: Mapping[str, Callable[[str, Path, int], list[int]]] = {
@@ -267,8 +267,6 @@ def tell_disturbed(found: Mapping[str, Sequence[Sequence[int]]], noops: int) -> 
         each = ", ".join(map(told_back, backs))
         before = median(map(old_rate, rounds))
         print(f"| {name} | {before:,.0f} | {meanwhile:,.0f} | {told_back(median(backs))} | {each} |")
-        title = f"Runs of each half second, busy from {BEFORE_SECONDS:g} s on for {BUSY_SECONDS:g} s: {name}"
-        bench.remember(title, {f"round {n}": counts for n, counts in enumerate(rounds, 1)}, "runs")
     print()
 
 
@@ -299,7 +297,6 @@ def main() -> None:
         print()
         tell_disturbed(counts, chosen.noops)
         print(bench.machine(url))
-        bench.keep("mixed", url)
 
 
 if __name__ == "__main__":

@@ -14,23 +14,23 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from benchmarks import bench, raw, throughput, typed
-from benchmarks.neighbours import PGQUEUER
+from benchmarks import backlogs, bench, raw, throughput
+from benchmarks.peer_programs import PGQUEUER
 
-BESIDE = f"raw SQL, {typed.SLOTS} at a time"
+BESIDE = f"raw SQL, {backlogs.SLOTS} at a time"
 
 
 def cases(url: str, log: Path, runs: int) -> dict[str, Callable[[], float]]:
     """Return what is measured."""
-    types = typed.names(1)
+    types = backlogs.names(1)
 
     def ours(command: list[str]) -> Callable[[], float]:
         return partial(throughput.ours, url, log, runs, 1, command, types)
 
     return {
-        BESIDE: ours(raw.command(url, "plain", typed.SLOTS, types)),
-        f"{BESIDE}, joined": ours(raw.command(url, "joined", typed.SLOTS, types)),
-        "Wakeboard, 1 worker": ours(typed.worker("tick", 1, {"max_attempts": 1})),
+        BESIDE: ours(raw.command(url, "plain", backlogs.SLOTS, types)),
+        f"{BESIDE}, joined": ours(raw.command(url, "joined", backlogs.SLOTS, types)),
+        "Wakeboard, 1 worker": ours(backlogs.worker("tick", 1, {"max_attempts": 1})),
         "PgQueuer, 1 process": partial(throughput.theirs, url, log, runs, 1, PGQUEUER, types=1),
     }
 
@@ -43,7 +43,6 @@ def main() -> None:
         title = f"A type that has one try ({chosen.runs:,} no-op runs, {chosen.rounds} rounds)"
         print(bench.table(title, found, "runs/s", beside=BESIDE))
         print(bench.machine(url))
-        bench.keep("only_try", url)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
     benchmarks/run others [--sizes 10000,1000000] [--requests 20] [--clients 20] [--rounds 2] [--seconds 6]
 
 One PostgreSQL server with default durability has a database of each for each size, a number of jobs of the
-past; ``benchmarks.pasts`` says what each keeps of them. All dashboards run at once, as they come:
+past; ``benchmarks.peer_pasts`` says what each keeps of them. All dashboards run at once, as they come:
 ``wakeboard web``, two processes of eight threads; ``python -m pgqueuer.adapters.web`` of ``pgqueuer[web]``
 1.6.0, one process; and ``pg-boss-dashboard`` of ``@pg-boss/dashboard`` 1.9.0, one process: the newest
 releases. The last has a copy of pg-boss that wants tables of schema 42, so those are of ``pg-boss``
@@ -46,7 +46,7 @@ from time import monotonic, perf_counter
 import psycopg
 from psycopg import sql
 
-from benchmarks import bench, pasts
+from benchmarks import bench, peer_pasts
 from benchmarks.pages import Browser, NoPage, Times, dashboard, p95
 from tests.support.processes import free_port, wait_until
 from wakeboard.database import embedded
@@ -146,7 +146,7 @@ def run_pgboss(url: str, log: Path) -> AbstractContextManager[tuple[int, str]]:
 
 DASHBOARDS = (
     Dashboard(
-        "Wakeboard", pasts.ours, dashboard,
+        "Wakeboard", peer_pasts.ours, dashboard,
         "SELECT id FROM wakeboard.job_runs WHERE status = 'dead' ORDER BY id DESC LIMIT 1",
         {
             "overview": "/",
@@ -157,11 +157,11 @@ DASHBOARDS = (
             "one failed job": "/runs/{0}",
             "jobs of a name": f"/runs?type={NAME}",
             "failed jobs of a name": f"/runs?type={NAME}&status=dead",
-            "search what jobs were given": f"/runs?payload.customer={pasts.CUSTOMER}",
+            "search what jobs were given": f"/runs?payload.customer={peer_pasts.CUSTOMER}",
         },
     ),
     Dashboard(
-        "PgQueuer", pasts.pgqueuer, run_pgqueuer,
+        "PgQueuer", peer_pasts.pgqueuer, run_pgqueuer,
         "SELECT id FROM public.pgqueuer WHERE status = 'failed' ORDER BY id DESC LIMIT 1",
         {
             "overview": "/",
@@ -173,7 +173,7 @@ DASHBOARDS = (
         },
     ),
     Dashboard(
-        "pg-boss", pasts.pgboss, run_pgboss,
+        "pg-boss", peer_pasts.pgboss, run_pgboss,
         "SELECT name, id FROM pgboss.job WHERE state = 'failed' ORDER BY created_on DESC LIMIT 1",
         {
             "overview": "/",
@@ -184,7 +184,7 @@ DASHBOARDS = (
             "one failed job": "/queues/{0}/jobs/{1}",
             "jobs of a name": f"/queues/{NAME}?state=all",
             "failed jobs of a name": f"/queues/{NAME}?state=failed",
-            "search what jobs were given": f"/jobs?state=all&data.customer={pasts.CUSTOMER}",
+            "search what jobs were given": f"/jobs?state=all&data.customer={peer_pasts.CUSTOMER}",
         },
     ),
 )  # fmt: skip
@@ -343,9 +343,6 @@ def main() -> None:
         found = in_turns(browsers, asked, chosen.requests)
         for size in chosen.sizes:
             print(table(found, titles, size))
-        for page, told in found.items():
-            warm = {f"{title}, {size:,} jobs": times.warm for (title, size), times in told.items()}
-            bench.remember(page, warm, "ms")
         shared = [page for page in PAGES if all(page in each.pages for each in DASHBOARDS)]
         crowds = {key: Crowd() for key in ports}
         for number in range(chosen.rounds):
@@ -354,10 +351,7 @@ def main() -> None:
                 at_once(*at, pages, chosen.clients, chosen.seconds, crowds[key])
                 bench.say(f"round {number + 1}: {key[0]}, {key[1]:,}: {len(crowds[key].warm)} answers")
         print(table_of_crowds(crowds, chosen.clients, shared))
-        warm = {f"{title}, {size:,} jobs": crowd.warm for (title, size), crowd in crowds.items()}
-        bench.remember(f"{chosen.clients} clients at once", warm, "ms")
         print(f"{versions()}\n\n{bench.machine(main_url)}")
-        bench.keep("others", main_url)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
     benchmarks/run pages [--sizes 10000,…,10000000] [--requests 40] [--clients 20] [--folder FOLDER]
 
-The data is that of ``benchmarks.grown``, filled where it is not there or older than NEWEST. Each size has a
+The data is that of ``benchmarks.ages``, filled where it is not there or older than NEWEST. Each size has a
 dashboard process of its own (``wakeboard web``, default settings) and a signed-in browser that keeps its
 connection. Every address takes turns: the smallest size, the next, and so on; the time is from the
 request's first byte to the answer's last, over loopback, so it holds the program, the database and the
@@ -29,7 +29,7 @@ from time import perf_counter
 
 import psycopg
 
-from benchmarks import bench, grown, rest
+from benchmarks import ages, bench, rest
 from tests.support.every_page import Filling, addresses, is_page
 from tests.support.processes import free_port, wait_until
 from wakeboard.accounts import users
@@ -283,12 +283,12 @@ def tell_together(found: Mapping[str, Sequence[float]], clients: int, size: int)
 
 def main() -> None:
     """Measure and print the tables."""
-    parser = grown.options(__doc__ or "")
+    parser = ages.options(__doc__ or "")
     parser.add_argument("--requests", type=int, default=40, help="warm requests of each address")
     parser.add_argument("--clients", type=int, default=20, help="clients at once")
     parser.add_argument("--only", default="", help="only addresses that contain this")
     chosen = parser.parse_args()
-    with grown.server(chosen.folder, chosen.sizes, newest=NEWEST) as urls, ExitStack() as running:
+    with ages.server(chosen.folder, chosen.sizes, newest=NEWEST) as urls, ExitStack() as running:
         log = chosen.folder / "dashboard.log"
         asked = {size: every_address(urls[size]) for size in chosen.sizes}
         asked = {size: {r: a for r, a in each.items() if chosen.only in r} for size, each in asked.items()}
@@ -306,10 +306,6 @@ def main() -> None:
             together = at_once(*open_at[largest], addressed, chosen.clients, 2 * chosen.requests)
             tell_together(together, chosen.clients, largest)
         print(bench.machine(urls[largest]))
-        for rule in sorted(whole):
-            warm = {f"{size:,} finished runs": times.warm for size, times in pages[rule].items()}
-            bench.remember(rule, warm, "ms")
-        bench.keep("pages", urls[largest])
 
 
 if __name__ == "__main__":

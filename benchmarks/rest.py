@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter, sleep
 
-from benchmarks import asked, bench
+from benchmarks import bench, statement_log
 from tests.support.processes import free_port, wait_until
 from wakeboard.accounts.sessions import open_session
 from wakeboard.accounts.users import install_id
@@ -84,7 +84,7 @@ def at_rest(pid: int, url: str, folder: Path, seconds: int) -> Resting:
     sleep(seconds)
     used, count = bench.cpu_seconds(pids) - cpu, transactions(url) - ended - 1
     held = megabytes(pids)
-    sent = asked.statements(folder, seconds)
+    sent = statement_log.statements(folder, seconds)
     return Resting(100 * used / seconds, count / seconds, sum(each[1] for each in sent.values()), held)
 
 

@@ -191,7 +191,6 @@ def raw(url: str, log: Path, runs: int) -> float:
 def tell_pages(pages: dict[str, Sequence[float]]) -> None:
     """Print what each address took, the slowest first."""
     title = "Pages during the spike"
-    bench.remember(title, pages, "ms")
     print(f"### {title}: target p95 {WANTED_P95} ms\n")
     print("| milliseconds | asked | p50 | p95 | largest | target |\n|---|--:|--:|--:|--:|---|")
     late = {name: quantiles(each, n=20, method="inclusive")[18] for name, each in pages.items()}
@@ -219,7 +218,6 @@ def main() -> None:
         print(f"Target {WANTED_SHARE} of raw: {met}. No lease was lost, every run ran once.\n")
         tell_pages(pages)
         print(f"\n{bench.machine(url)}\n")
-        bench.keep("spike", url)
 
 
 if __name__ == "__main__":

@@ -18,11 +18,11 @@ from pathlib import Path
 from statistics import median
 from time import sleep
 
-from benchmarks import bench, raw, throughput, typed
+from benchmarks import backlogs, bench, raw, throughput
+from benchmarks.backlogs import Moments
 from benchmarks.latency import worker
-from benchmarks.neighbours import PGQUEUER
+from benchmarks.peer_programs import PGQUEUER
 from benchmarks.spike import seconds_left
-from benchmarks.typed import Moments
 
 TYPES = 20
 # From one of these numbers of runs to the next rates are told; the later ones are the second half.
@@ -37,33 +37,33 @@ AHEAD_SECONDS, PATIENCE_SECONDS = 10, 240
 def ours(url: str, log: Path, runs: int) -> Moments:
     """Let a worker that has been idle meet runs that are due."""
     with bench.session(url) as connection:
-        typed.retire(connection)
+        backlogs.retire(connection)
         due = f"now() + interval '{AHEAD_SECONDS} seconds'"
-        throughput.fill(connection, runs, due, typed.names(TYPES))
-        with worker(list(typed.worker("worker", TYPES)), bench.environment(url), log):
-            typed.wait_for_worker(connection)
+        throughput.fill(connection, runs, due, backlogs.names(TYPES))
+        with worker(list(backlogs.worker("worker", TYPES)), bench.environment(url), log):
+            backlogs.wait_for_worker(connection)
             left = seconds_left(connection)
             if left < 0:
                 raise SystemExit(f"not a result: the worker was ready {-left:.1f} s after the runs were due")
             sleep(left)
-            typed.wait_until_drained(connection, PATIENCE_SECONDS)
+            backlogs.wait_until_drained(connection, PATIENCE_SECONDS)
         throughput.rate(connection, runs)
-        return typed.moments(connection)
+        return backlogs.moments(connection)
 
 
 def by_sql(url: str, log: Path, runs: int) -> Moments:
     """Let a new connection drain."""
-    types = typed.names(TYPES)
+    types = backlogs.names(TYPES)
     throughput.ours(url, log, runs, 1, raw.command(url, types=types), types)
     with bench.session(url) as connection:
-        return typed.moments(connection)
+        return backlogs.moments(connection)
 
 
 def theirs(url: str, log: Path, runs: int) -> Moments:
     """Let a new process of PgQueuer drain."""
     throughput.theirs(url, log, runs, 1, PGQUEUER, types=TYPES)
     with bench.session(url) as connection:
-        return typed.pgqueuer_moments(connection)
+        return backlogs.pgqueuer_moments(connection)
 
 
 CASES: Mapping[str, Callable[[str, Path, int], Moments]] = {
@@ -111,14 +111,6 @@ def tell(name: str, rounds: Sequence[Moments]) -> None:
         f"{name}: {FULL} of its later rate after {median(counts):,.0f} runs ({each}), "
         f"{median(times):.2f} s after its first start.\n"
     )
-    bench.remember(
-        f"Start: {name}, until each hundredth run",
-        {
-            f"round {number}": [at - one.began for at in one.finished[EVERY - 1 : STEPS[-1] : EVERY]]
-            for number, one in enumerate(rounds, 1)
-        },
-        "s",
-    )
 
 
 def main() -> None:
@@ -139,7 +131,6 @@ def main() -> None:
         for name, rounds in found.items():
             tell(name, rounds)
         print(bench.machine(url))
-        bench.keep("start", url)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ import psycopg
 
 from benchmarks import bench, raw
 from benchmarks.bench import together
-from benchmarks.neighbours import PEERS, Peer, ask, fewer
+from benchmarks.peer_programs import PEERS, Peer, ask, fewer
 
 WORDS = {
     1: ("1 connection", "1 worker", "1 process"),
@@ -96,7 +96,7 @@ def ours(
 def theirs(url: str, log: Path, runs: int, how_many: int, peer: Peer, ahead: int = 0, **how: int) -> float:
     """Drain a peer's table with ``how_many`` of its processes.
 
-    ``ahead``: so many in hand at once, 0 as many as where it is quickest; ``how``: see ``peers/asked.py``.
+    ``ahead``: so many in hand at once, 0 as many as where it is quickest; ``how``: see ``peers/command.py``.
     """
     ask(peer, url, log, "prepare", runs, **how)
     with bench.session(url) as connection:
@@ -152,7 +152,6 @@ def main() -> None:
             print(bench.table(title, rates, "runs/s", beside=next(iter(rates))))
             print(_beside_the_quickest_peer(rates))
         print(f"{fewer(chosen.runs)}\n\n{bench.machine(url)}")
-        bench.keep("throughput", url)
 
 
 if __name__ == "__main__":

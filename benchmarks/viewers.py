@@ -19,8 +19,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic, sleep
 
-from benchmarks import asked, bench, rest
-from benchmarks.viewing import Viewer, all_watch
+from benchmarks import bench, rest, statement_log
+from benchmarks.browsers import Viewer, all_watch
 from tests.support.processes import free_port, wait_until
 from wakeboard.accounts.sessions import open_session
 from wakeboard.accounts.users import install_id
@@ -136,7 +136,7 @@ def measure(url: str, folder: Path, count: int, seconds: int, rounds: int) -> No
             used = bench.cpu_seconds(rest.family(pid)) - cpu
             polls = (viewers.asked - began) / seconds
             bench.say(f"{100 * used / seconds:.1f} % of a core for {polls:.0f} polls/s")
-            told = asked.statements(folder, min(20, seconds))
+            told = statement_log.statements(folder, min(20, seconds))
             shown = []
             for number in range(rounds):
                 shown.append(slowest(viewers, port, ("cancel", "retry")[number % 2]))

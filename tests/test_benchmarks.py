@@ -1,19 +1,17 @@
-"""The pictures and figures of the README are those that the benchmarks left; nothing is measured here."""
+"""How benchmarks tell what they found, and whether the README repeats it. Nothing is measured here."""
 
 from __future__ import annotations
 
 import re
 import subprocess
 from pathlib import Path
-from xml.etree import ElementTree
 
 import pytest
 
-from benchmarks import bench, mixed, pictures, start
-from benchmarks.drawing import Bar, Curve, bars, curves, small
+from benchmarks import bench, mixed, start
+from benchmarks.backlogs import Moments
 from benchmarks.others import Crowd, Told, table, table_of_crowds
 from benchmarks.pages import Times, tell
-from benchmarks.typed import Moments
 
 ROOT = Path(__file__).resolve().parent.parent
 RATES = {
@@ -23,97 +21,21 @@ RATES = {
 }
 
 
-@pytest.fixture
-def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of results of nobody's."""
-    monkeypatch.setattr(pictures, "RESULTS", tmp_path)
-    monkeypatch.setenv(bench.KEPT, str(tmp_path))
-    monkeypatch.setattr(bench, "machine", lambda url: "on some machine")
-    monkeypatch.setattr(bench, "_remembered", {})
-    return tmp_path
-
-
-def widths(svg: str) -> list[float]:
-    """Return how long the bars of a picture are."""
-    return [float(width) for width in re.findall(r'<rect x="\d+" y="[\d.]+" width="([\d.]+)"', svg)]
-
-
-def test_the_readme_shows_the_figures_that_were_kept() -> None:
-    assert pictures.with_section(pictures.README.read_text()) == pictures.README.read_text()
-
-
-@pytest.mark.parametrize("name", [name for name in pictures.PICTURES if pictures.has_figures(name)])
-def test_a_picture_is_drawn_from_the_figures_that_were_kept(name: str) -> None:
-    for ending, dark in (("", False), ("-dark", True)):
-        assert (pictures.FOLDER / f"{name}{ending}.svg").read_text() == pictures.PICTURES[name][1](dark)
-
-
 def test_a_share_is_told_of_the_medians_and_round_by_round() -> None:
     assert bench.shares([50.0, 100.0, 30.0], [100.0, 200.0, 40.0]) == (0.5, 0.5)
     assert bench.shares([50.0, 100.0, 30.0], [50.0, 200.0, 40.0]) == (1.0, 0.75)
 
 
-def test_what_a_table_told_is_kept_with_every_round(results: Path) -> None:
-    bench.table("Throughput: one", RATES, "runs/s", beside="raw SQL, 1 connection")
-    bench.keep("throughput", "")
-    assert pictures.table("throughput", ": one") == RATES
-    assert pictures.kept("throughput")["measured"] == "on some machine"
+def test_a_table_tells_the_median_and_the_share_of_what_is_beside() -> None:
+    told = bench.table("Throughput: one", RATES, "runs/s", beside="raw SQL, 1 connection")
+    assert "| Wakeboard, 1 worker | 6,000 | 5,900 | 6,100 | 0.66 | 0.66 |" in told
 
 
-def test_nothing_is_kept_unless_a_folder_is_named(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(bench.KEPT)
-    bench.table("Throughput: one", RATES, "runs/s", beside="raw SQL, 1 connection")
-    bench.keep("throughput", "")
-    assert list(results.iterdir()) == []
-
-
-def test_the_table_marks_the_best_queue_even_where_it_is_a_peer(results: Path) -> None:
-    bench.remember("Throughput: one", RATES, "runs/s")
-    bench.remember(
-        "Throughput: two", {"Wakeboard, 2 workers": [5.0], "PgQueuer, 2 processes": [9.0]}, "runs/s"
-    )
-    bench.keep("throughput", "")
-    section = pictures.section()
-    assert "| runs/s, one worker | **6,000** | 9,050 | – | 700 | – |" in section
-    assert "| runs/s, two workers | 5.0 | – | **9.0** | – | – |" in section
-
-
-def test_a_bar_is_as_long_as_its_value_beside_the_largest() -> None:
-    picture = bars("Rates", [("One", [Bar("ours", 50, "Wakeboard"), Bar("raw", 100, "raw")])], dark=False)
-    ours, raw = widths(picture)
-    assert ours == pytest.approx(raw / 2, abs=0.1)
-
-
-def test_a_curve_has_a_point_for_each_size_and_its_axes_go_by_tens() -> None:
-    picture = curves("Growth", [Curve("claim", [(10_000, 900.0), (10_000_000, 850.0)])], dark=True)
-    (line,) = re.findall(r'<polyline points="([^"]+)"', picture)
-    assert len(line.split()) == 2
-    assert ">10,000,000<" in picture and ">1,000<" in picture
-
-
-def test_a_table_whose_cases_are_sizes_makes_a_curve(results: Path) -> None:
-    sizes = {"empty": [9.0], "1,000,000 finished runs": [6.0], "10,000 finished runs": [5.0, 7.0]}
-    bench.remember("Claim and finish, one worker", sizes, "runs/s")
-    bench.remember("CPU of the server's session", sizes, "µs a run")
-    bench.remember("Beside retention", {"with": [1.0], "without": [2.0]}, "runs/s")
-    bench.keep("growth", "")
-    assert pictures.growth("growth") == [Curve("one worker", [(10_000.0, 6.0), (1_000_000.0, 6.0)])]
-
-
-@pytest.mark.parametrize("dark", [False, True])
-def test_a_picture_is_xml_whatever_stands_in_its_words(dark: bool) -> None:
-    hostile = '<&">'
-    ElementTree.fromstring(bars(hostile, [(hostile, [Bar(hostile, 1, "")])], dark=dark))
-    ElementTree.fromstring(curves(hostile, [Curve(hostile, [(10, 1), (100, 2)])], dark=dark))
-    ElementTree.fromstring(small(hostile, [Curve(hostile, [(10, 1), (100, 2)])], 1.5, dark=dark))
-
-
-def test_a_small_plot_above_its_limit_has_another_colour() -> None:
-    below, above = Curve("below", [(10, 9), (100, 9)]), Curve("above", [(10, 9), (100, 11)])
-    drawn = re.findall(
-        r'<polyline[^>]+stroke="([^"]+)"', small("Pages", [below, above, below], 10, dark=False)
-    )
-    assert drawn[0] == drawn[2] != drawn[1]
+def test_the_figures_of_the_readme_are_those_of_the_results() -> None:
+    results = (ROOT / "benchmarks" / "RESULTS.md").read_text()
+    rows = re.findall(r"^\| (?:runs/s|commit|enqueue/s).*\|$", (ROOT / "README.md").read_text(), re.MULTILINE)
+    assert rows
+    assert [row for row in rows if row.replace("**", "") not in results] == []
 
 
 def test_the_command_that_runs_all_is_bash_and_names_what_is_there() -> None:
@@ -125,7 +47,7 @@ def test_the_command_that_runs_all_is_bash_and_names_what_is_there() -> None:
         for file in (ROOT / "benchmarks").glob("*.py")
         if '__name__ == "__main__"' in file.read_text()
     }
-    assert known - set(names.split()) == {"pictures", "grown"}
+    assert known - set(names.split()) == {"ages"}
 
 
 def test_a_page_of_somebody_else_that_is_faster_is_marked_and_one_that_failed_is_told() -> None:
@@ -155,15 +77,15 @@ def test_what_was_not_answered_in_time_is_told_and_counts_as_that_time() -> None
 def test_a_page_that_shows_less_at_the_smallest_size_is_told_apart(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    large = Times(3.0, [2.0, 2.0], length=1000)
+    large = Times(3.0, [2.1, 2.1], length=1000)
     found = {
         "/same": {10: Times(3.0, [1.0, 1.0], length=900), 20: large},
         "/less": {10: Times(3.0, [1.0, 1.0], length=100), 20: large},
     }
     tell(found, "Pages", 50)
     told = capsys.readouterr().out
-    assert "median over 1.5 times that at 10: 2, of which 1 show as much there;" in told
-    assert "| `/less` | 1.0 | 2.0 | 2.0 | 3.0 | 2.00 | 0.10 |" in told
+    assert "median over 2 times that at 10: 2, of which 1 show as much there;" in told
+    assert "| `/less` | 1.0 | 2.1 | 2.1 | 3.0 | 2.10 | 0.10 |" in told
 
 
 def test_a_worker_has_reached_its_later_rate_where_the_next_runs_are_nearly_as_quick() -> None:

@@ -1,4 +1,4 @@
-"""Chancy in its own environment; ``asked.py`` says what for.
+"""Chancy in its own environment; ``command.py`` says what for.
 
 Its jobs run in its own process (its executor for asyncio, the quickest of four), polling again as soon as one
 has ended, with results written each tenth of a second instead of each second and without the plugins that
@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from time import monotonic_ns, perf_counter
 
-import asked
+import command
 import psycopg
 from chancy import Chancy, Job, Queue, Worker
 
@@ -71,7 +71,7 @@ def job(n: int, key: str | None = None) -> Job:
     return Job(func="__main__.noop", kwargs={"n": n}, unique_key=key)
 
 
-async def prepare(url: str, jobs: int) -> asked.Answer:
+async def prepare(url: str, jobs: int) -> command.Answer:
     """Make its tables with ``jobs`` jobs and nothing else in them."""
     async with (
         opened(url) as chancy,
@@ -79,14 +79,14 @@ async def prepare(url: str, jobs: int) -> asked.Answer:
     ):
         await chancy.migrate()
         await connection.execute("TRUNCATE chancy_jobs, chancy_workers")
-        for part in asked.parts(jobs):
+        for part in command.parts(jobs):
             async for _ in chancy.push_many([job(n) for n in part], batch_size=len(part)):
                 pass
         await connection.execute("VACUUM ANALYZE chancy_jobs")
     return {"runs": jobs, "enqueue": ENQUEUE}
 
 
-async def drain(url: str, ahead: int) -> asked.Answer:
+async def drain(url: str, ahead: int) -> command.Answer:
     """Work off all that is due, ``ahead`` at once."""
     async with opened(url) as chancy:
         await chancy.declare(queue(ahead), upsert=True)
@@ -96,12 +96,12 @@ async def drain(url: str, ahead: int) -> asked.Answer:
             begun_ns = monotonic_ns()
             while monotonic_ns() - (starts[-1] if starts else begun_ns) < IDLE_NS:
                 await asyncio.sleep(0.1)
-        return asked.drained(starts) | {"last_ns": worker.last_ns}
+        return command.drained(starts) | {"last_ns": worker.last_ns}
 
 
-async def serve(url: str, address: str) -> asked.Answer:
+async def serve(url: str, address: str) -> command.Answer:
     """Stay and work, until killed."""
-    tell.append(asked.mouth(address))
+    tell.append(command.mouth(address))
     async with opened(url) as chancy:
         await chancy.declare(queue(2), upsert=True)
         async with Worker(chancy) as worker:
@@ -109,21 +109,21 @@ async def serve(url: str, address: str) -> asked.Answer:
     return {}
 
 
-async def singly(url: str, seconds: int) -> asked.Answer:
+async def singly(url: str, seconds: int) -> command.Answer:
     """Enqueue one by one."""
     async with opened(url) as chancy:
-        return await asked.one_by_one(seconds, lambda n: chancy.push(job(n)))
+        return await command.one_by_one(seconds, lambda n: chancy.push(job(n)))
 
 
-async def bulk(url: str, jobs: int) -> asked.Answer:
+async def bulk(url: str, jobs: int) -> command.Answer:
     """Enqueue many in as few calls as it takes."""
     async with opened(url) as chancy:
         began = perf_counter()
         made = [job(n, f"mail:{n}") for n in range(jobs)]
-        async for _ in chancy.push_many(made, batch_size=asked.AT_ONCE):
+        async for _ in chancy.push_many(made, batch_size=command.AT_ONCE):
             pass
         return {"runs": jobs, "seconds": perf_counter() - began}
 
 
 if __name__ == "__main__":
-    asked.answer(prepare, drain, serve, singly, bulk)
+    command.answer(prepare, drain, serve, singly, bulk)

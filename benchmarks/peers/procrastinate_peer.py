@@ -1,4 +1,4 @@
-"""Procrastinate in its own environment; ``asked.py`` says what for.
+"""Procrastinate in its own environment; ``command.py`` says what for.
 
 Its handlers run in its own process; it keeps the job, and a row of its events for each move. It claims and
 finishes jobs one by one. Keys are its ``queueing_lock``.
@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from time import monotonic_ns, perf_counter
 
-import asked
+import command
 import psycopg
 from procrastinate import App, PsycopgConnector
 from procrastinate.tasks import Task
@@ -41,7 +41,7 @@ def plain(app: App) -> Task:
     return noop
 
 
-async def prepare(url: str, jobs: int) -> asked.Answer:
+async def prepare(url: str, jobs: int) -> command.Answer:
     """Make its tables with ``jobs`` jobs and nothing else in them."""
     async with (
         opened(url) as app,
@@ -52,13 +52,13 @@ async def prepare(url: str, jobs: int) -> asked.Answer:
             await app.schema_manager.apply_schema_async()
         await connection.execute("TRUNCATE procrastinate_jobs, procrastinate_events CASCADE")
         noop = plain(app)
-        for part in asked.parts(jobs):
+        for part in command.parts(jobs):
             await noop.batch_defer_async(*({"n": n} for n in part))
         await connection.execute("VACUUM ANALYZE procrastinate_jobs")
     return {"runs": jobs, "enqueue": ENQUEUE}
 
 
-async def drain(url: str, ahead: int) -> asked.Answer:
+async def drain(url: str, ahead: int) -> command.Answer:
     """Work off all that is due, ``ahead`` at once."""
     starts: list[int] = []
     async with opened(url, ahead) as app:
@@ -68,12 +68,12 @@ async def drain(url: str, ahead: int) -> asked.Answer:
             starts.append(monotonic_ns())
 
         await app.run_worker_async(wait=False, concurrency=ahead, listen_notify=False)
-        return asked.drained(starts)
+        return command.drained(starts)
 
 
-async def serve(url: str, address: str) -> asked.Answer:
+async def serve(url: str, address: str) -> command.Answer:
     """Stay and work, until killed."""
-    tell = asked.mouth(address)
+    tell = command.mouth(address)
     async with opened(url, 2) as app:
 
         @app.task(name="noop")
@@ -84,23 +84,23 @@ async def serve(url: str, address: str) -> asked.Answer:
     return {}
 
 
-async def singly(url: str, seconds: int) -> asked.Answer:
+async def singly(url: str, seconds: int) -> command.Answer:
     """Enqueue one by one."""
     async with opened(url) as app:
         noop = plain(app)
-        return await asked.one_by_one(seconds, lambda n: noop.defer_async(n=n))
+        return await command.one_by_one(seconds, lambda n: noop.defer_async(n=n))
 
 
-async def bulk(url: str, jobs: int) -> asked.Answer:
+async def bulk(url: str, jobs: int) -> command.Answer:
     """Enqueue many in as few calls as it takes; for a lock each the manager is asked, as a task has one."""
     async with opened(url) as app:
         one = plain(app).configure().job
         began = perf_counter()
-        for part in asked.parts(jobs):
+        for part in command.parts(jobs):
             made = [one.evolve(queueing_lock=f"mail:{n}", task_kwargs={"n": n}) for n in part]
             await app.job_manager.batch_defer_jobs_async(jobs=made)
         return {"runs": jobs, "seconds": perf_counter() - began}
 
 
 if __name__ == "__main__":
-    asked.answer(prepare, drain, serve, singly, bulk)
+    command.answer(prepare, drain, serve, singly, bulk)

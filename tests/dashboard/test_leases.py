@@ -183,7 +183,7 @@ def test_late_answers_that_were_refused_are_counted_and_lead_to_their_attempts(
 
 def test_every_state_is_explained_on_the_page_and_in_the_docs(client: FlaskClient) -> None:
     page = client.get("/leases").get_data(as_text=True)
-    docs = (ROOT / "docs" / "leases.md").read_text()
+    docs = (ROOT / "docs" / "operating.md").read_text()
     for state in STATES:
         assert f"| `{state.name}` |" in docs
         assert f"<dt>{state.title}</dt>" in page

@@ -1,4 +1,4 @@
-"""docs/effects.md: each worked example runs as it stands, is killed in the worst moment, and happens once."""
+"""docs/handlers.md: each worked example runs as it stands, is killed in its worst moment, happens once."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ from wakeboard import enqueue
 
 __all__ = ["mailbox"]
 
-PAGE = Path(__file__).parents[2] / "docs" / "effects.md"
+PAGE = Path(__file__).parents[2] / "docs" / "handlers.md"
+WORKED = "## Worked examples"
 # What the page leaves to its reader.
 SHOP = """
 import os, time
@@ -101,7 +102,8 @@ def provider() -> Iterator[Provider]:
 @contextmanager
 def the_page_at_work(database: str, folder: Path, **environment: object) -> Iterator[Wakeboard]:
     """Run a worker whose handlers are the page's examples, with the waiting between tries taken out."""
-    program = "\n".join(re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL))
+    examples = PAGE.read_text().partition(WORKED)[2]
+    program = "\n".join(re.findall(r"```python\n(.*?)```", examples, re.DOTALL))
     (folder / "page.py").write_text(
         re.sub(r'@job\("(\w+)"(, backoff="[^"]*")?', r'@job("\1", backoff="fixed 0.2s"', program)
     )

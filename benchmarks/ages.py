@@ -1,6 +1,6 @@
 """One installation at several ages, in databases that are kept between benchmarks.
 
-    python -m benchmarks.grown [--folder /var/tmp/wakeboard-grown] [--sizes 10000,100000,1000000,10000000]
+    python -m benchmarks.ages [--folder /var/tmp/wakeboard-ages] [--sizes 10000,100000,1000000,10000000]
 
 It has 111,111 runs a day: a hundred thousand were over after nearly a day, a million after nine days, ten
 million after ninety. The smallest has ten thousand in a whole day, the longest that pages look back at by
@@ -26,12 +26,12 @@ from pathlib import Path
 import psycopg
 from psycopg import sql
 
-from benchmarks import bench, filling
+from benchmarks import bench, past
 from wakeboard.database import embedded
 from wakeboard.database.db import migrate
 from wakeboard.reporting import hourly_rollups
 
-FOLDER = Path("/var/tmp/wakeboard-grown")
+FOLDER = Path("/var/tmp/wakeboard-ages")
 SIZES = (10_000, 100_000, 1_000_000, 10_000_000)
 EMPTY = 0
 SECONDS_PER_RUN, WAITING = 90 * 86_400 / max(SIZES), 50_000
@@ -132,7 +132,7 @@ def _make(folder: Path, size: int) -> None:
         migrate(url)
         with bench.session(url) as connection:
             connection.execute("SET statement_timeout = 0")
-            filling.fill(connection, size, seconds=age_seconds(size), waiting=WAITING)
+            past.fill(connection, size, seconds=age_seconds(size), waiting=WAITING)
         admin.execute(sql.SQL("ALTER DATABASE filling RENAME TO {}").format(name))
 
 

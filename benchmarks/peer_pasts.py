@@ -3,7 +3,7 @@
 A past is a number of jobs that ended in the ninety days before now, of sixty names of very unequal shares,
 of which a tenth failed, and QUEUED jobs that wait. What each keeps of it:
 
-* Wakeboard: what ``benchmarks.filling`` writes, the run and a row for each attempt, of which a failed run has
+* Wakeboard: what ``benchmarks.past`` writes, the run and a row for each attempt, of which a failed run has
   ten; a few runs beside that are cancelled, running or to be tried again.
 * PgQueuer: nothing of a finished job but its log, a row each for queued, picked and successful, exception or
   failed, and its statistics, a row for each name, outcome and second, both without an end. A failed job is
@@ -20,7 +20,7 @@ import subprocess
 
 import psycopg
 
-from benchmarks import bench, filling, grown
+from benchmarks import ages, bench, past
 
 DAYS, NAMES, QUEUED = 90, 60, 5_000
 # What is searched for: one in 5,000 jobs was given it.
@@ -94,9 +94,9 @@ _PGBOSS = (
 def ours(url: str, jobs: int) -> None:
     """Fill a database that has our schema."""
     with bench.session(url) as connection:
-        filling.fill(connection, jobs, seconds=DAYS * 86_400, waiting=0)
+        past.fill(connection, jobs, seconds=DAYS * 86_400, waiting=0)
         connection.execute((_OURS_WAITING % ()).encode())
-        grown.keep_awake(connection)
+        ages.keep_awake(connection)
         _settle(connection)
 
 

@@ -40,7 +40,7 @@ def fewer(jobs: int) -> str:
 
 
 def program(peer: Peer, url: str, verb: str, argument: object, **how: int) -> list[str | Path]:
-    """Return the command that asks a peer; ``peers/asked.py`` knows the verbs."""
+    """Return the command that asks a peer; ``peers/command.py`` knows the verbs."""
     script, options = bench.PEERS / f"{peer.name}_peer.py", [f"{name}={value}" for name, value in how.items()]
     return [bench.peer(peer.name), script, bench.peer_url(url), verb, str(argument), *options]
 
