@@ -28,7 +28,6 @@ from urllib.parse import SplitResult, unquote, urlsplit
 
 from wakeboard import __version__
 from wakeboard.config.settings import Settings
-from wakeboard.core.rule_types import configured
 from wakeboard.core.whole_answer import CutOff, read_whole
 
 WEBHOOK_SECONDS = 5.0
@@ -66,7 +65,7 @@ class Channels:
     @property
     def names(self) -> tuple[str, ...]:
         """The configured ones of ``mail`` and ``webhook``."""
-        return configured(self.settings)
+        return self.settings.alert_channels
 
     def send(self, channel: str, message: Outgoing) -> str:
         """Send ``message`` now and return what the other side answered, in words. Raises NotSent."""

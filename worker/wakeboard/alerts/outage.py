@@ -22,7 +22,7 @@ from wakeboard.alerts.rule_state import Memory, judge
 from wakeboard.alerts.watch import place_of
 from wakeboard.config import log
 from wakeboard.config.settings import Settings
-from wakeboard.core.rule_types import OUTAGE, WINDOW, configured
+from wakeboard.core.rule_types import OUTAGE, WINDOW
 
 # Longer than a restart takes, and than the wait of a statement that is given up.
 PATIENCE_SECONDS = 45.0
@@ -68,7 +68,7 @@ class Outage:
 
     def step(self) -> None:
         """Tell people when it is time; a message that no channel took is tried again at the next step."""
-        if not configured(self._settings) or not self._elected():
+        if not self._settings.alert_channels or not self._elected():
             return
         firing = monotonic() - self._answered > self._patience_seconds
         before = self._read()
@@ -108,7 +108,7 @@ class Outage:
         text = words(OUTAGE, OUTAGE, news, finding, memory, place, self._clock())
         name = f"alert.database.{int(self._clock().timestamp())}.{os.getpid()}"
         accepted = False
-        for channel in configured(self._settings):
+        for channel in self._settings.alert_channels:
             try:
                 answer = Channels(self._settings).send(channel, Outgoing(name, text.subject, text.body))
                 self.history.append(Told(news, channel, text, answer))

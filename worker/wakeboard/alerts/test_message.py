@@ -19,7 +19,7 @@ from wakeboard.alerts.rule_state import Memory
 from wakeboard.alerts.watch import place_of, post
 from wakeboard.config.settings import Settings
 from wakeboard.core.answer import Answer
-from wakeboard.core.rule_types import KINDS, configured
+from wakeboard.core.rule_types import KINDS
 from wakeboard.database.audit import Actor
 from wakeboard.queue.alerts import missing
 from wakeboard.queue.operator import act
@@ -64,9 +64,9 @@ def test(
             row = cursor.execute(RULE, (rule_id,)).fetchone()
         if row is None:
             return missing(rule_id), None, None
-        chosen = [name for name in configured(settings) if channel in (None, name)]
+        chosen = [name for name in settings.alert_channels if channel in (None, name)]
         if not chosen:
-            known = ", ".join(configured(settings))
+            known = ", ".join(settings.alert_channels)
             message = f"There is no channel “{str(channel)[:40]}”; there are: {known}." if known else HOW
             return Answer(rule_id, row["state"], "forbidden", message), None, None
         text = _words(connection, settings, row)

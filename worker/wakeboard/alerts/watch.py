@@ -18,7 +18,7 @@ from wakeboard.alerts.messages import Place, Words, stored, words
 from wakeboard.alerts.rule_state import Memory, News, judge
 from wakeboard.config import log
 from wakeboard.config.settings import Settings
-from wakeboard.core.rule_types import JOB_TYPE, KINDS, Watcher, configured
+from wakeboard.core.rule_types import JOB_TYPE, KINDS, Watcher
 from wakeboard.core.time.clock_skew import is_before
 from wakeboard.queue.enqueue import enqueue
 
@@ -137,7 +137,7 @@ class Watch:
             "every": [kind.every_seconds for kind in chosen],
             "mine": [kind.watcher == self.watcher for kind in chosen],
             "settles": [float(kind.is_of_others * SETTLE_SECONDS) for kind in chosen],
-            "can_tell": bool(configured(self.settings)),
+            "can_tell": bool(self.settings.alert_channels),
         }
 
     def _look(self, connection: Connection, rule_id: int, take: str) -> tuple[int, int] | None:
@@ -160,7 +160,7 @@ class Watch:
 
     def _decide(self, connection: Connection, row: Row, found: Finding) -> tuple[int, int]:
         """Write what the rule remembers now and the messages that follow; return as ``_look`` does."""
-        channels, values = configured(self.settings), KINDS[row["kind"]].values(row["settings"])
+        channels, values = self.settings.alert_channels, KINDS[row["kind"]].values(row["settings"])
         before, told = memory_of(row), list((row["found"] or {}).get("told_names", ()))
         after, news = judge(
             before,
@@ -193,7 +193,7 @@ class Watch:
 
     def _report(self, connection: Connection, row: Row) -> int:
         """Write the report that is due, if one is; return how many messages these are."""
-        found, channels = report.plan_of(row, self.settings), configured(self.settings)
+        found, channels = report.plan_of(row, self.settings), self.settings.alert_channels
         memory = {"sentence": report.said(found, self.settings), "day": (row["found"] or {}).get("day")}
         is_silenced = row["silenced_until"] is not None and row["silenced_until"] > row["now"]
         values = {"id": row["id"], "is_sent": False}
@@ -217,7 +217,7 @@ class Watch:
 
     def _send(self, connection: Connection, rule_id: int, cause: str, text: Words) -> None:
         """Write a message for each channel, and the run that delivers it where workers do that."""
-        for channel in configured(self.settings):
+        for channel in self.settings.alert_channels:
             message_id = post(connection, rule_id, cause, channel, text.subject, text.body)
             if self.watcher == "worker":
                 key, payload = f"{JOB_TYPE}:{message_id}", {"message_id": message_id}

@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from wakeboard.config.settings import Settings
 from wakeboard.core.time.durations import format_duration, parse_duration
 
 Watcher = Literal["web", "worker"]
@@ -239,9 +238,3 @@ def title_of(kind: str) -> str:
     if kind == OUTAGE:
         return "The database does not answer"
     return KINDS[kind].title if kind in KINDS else kind
-
-
-def configured(settings: Settings) -> tuple[str, ...]:
-    """Return the channels that ``settings`` name: of ``mail`` and ``webhook``."""
-    given = (("mail", settings.alert_mail), ("webhook", settings.alert_webhook_url))
-    return tuple(name for name, value in given if value)
