@@ -11,9 +11,9 @@ from zoneinfo import ZoneInfo
 
 from flask import Blueprint, current_app, g
 
-from wakeboard.maintenance.retention.keep import STATISTICS_DAYS
 from wakeboard.reporting.activity_report import faults, fires, minutes, usual
 from wakeboard.reporting.activity_report.minutes import Ran
+from wakeboard.reporting.hourly_rollups import STATISTICS_DAYS
 from wakeboard_dashboard.charts import gantt
 from wakeboard_dashboard.pages import failures
 from wakeboard_dashboard.pages.form_errors import mending

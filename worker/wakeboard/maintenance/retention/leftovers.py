@@ -12,7 +12,8 @@ from typing import Any
 
 import psycopg
 
-from wakeboard.maintenance.retention.keep import EFFECTS_DAYS, STATISTICS_DAYS, TRACES_DAYS, Keep
+from wakeboard.maintenance.retention.keep import EFFECTS_DAYS, TRACES_DAYS, Keep
+from wakeboard.reporting.hourly_rollups import STATISTICS_DAYS
 
 ROWS = 1000
 Connection = psycopg.Connection[Any]
