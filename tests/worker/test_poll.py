@@ -12,8 +12,9 @@ from tests.support.factories import a_worker as a_worker_row
 from tests.support.processes import wait_until
 from tests.support.workers.worker_processes import a_worker, wait_until_idle, wait_until_status
 from tests.support.workers.worker_processes import insert as enqueue
+from wakeboard.reporting.heartbeats import Beat
 from wakeboard.runtime.duties.poll import Asked, Found, look
-from wakeboard.runtime.duties.presence import Beat, Presence
+from wakeboard.runtime.duties.presence import Presence
 
 ME = "w1"
 

@@ -17,6 +17,7 @@ from wakeboard.maintenance.retention.keep import Keep
 from wakeboard.maintenance.retention.sweep import LOOK_SECONDS as RETENTION_SECONDS
 from wakeboard.maintenance.retention.sweep import Retention
 from wakeboard.queue import pauses
+from wakeboard.reporting.heartbeats import Beat
 from wakeboard.runtime.duties.alerts import ALERTS_SECONDS, Alerts
 from wakeboard.runtime.duties.clock import CLOCK_SECONDS, Clock
 from wakeboard.runtime.duties.duty_thread import Connection, Duties, Duty, Step
@@ -25,7 +26,7 @@ from wakeboard.runtime.duties.live_output import LiveOutput
 from wakeboard.runtime.duties.notify_check import LISTEN_SECONDS, Hearing
 from wakeboard.runtime.duties.operations import Operations
 from wakeboard.runtime.duties.poll import Asked, Found, limited, look, say_alive
-from wakeboard.runtime.duties.presence import Beat, Presence
+from wakeboard.runtime.duties.presence import Presence
 from wakeboard.runtime.duties.reaper import Reaper
 from wakeboard.runtime.duties.statistics_merge import MERGE_SECONDS, Counting
 from wakeboard.runtime.duties.watchdog import Watchdog

@@ -23,7 +23,7 @@ from wakeboard.database.outage_log import Absence, RepeatedWarnings
 from wakeboard.database.poison_rows import Parts, reason
 from wakeboard.queue.engine.fence import STANDING
 from wakeboard.queue.engine.renewal import CANCELS, RENEW
-from wakeboard.runtime.duties.presence import Beat
+from wakeboard.reporting.heartbeats import Beat
 from wakeboard.runtime.duties.watchdog import Watchdog
 from wakeboard.runtime.loop.in_flight import Held, Holdings, boottime_ns
 

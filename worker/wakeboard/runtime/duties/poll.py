@@ -18,8 +18,9 @@ import psycopg
 
 from wakeboard.core.states import CLAIMABLE, sql_list
 from wakeboard.queue.engine.claims import TYPES_WITH_WORK
+from wakeboard.reporting.heartbeats import Beat
 from wakeboard.runtime.duties.clock import IS_ANYTHING_AHEAD
-from wakeboard.runtime.duties.presence import Beat, Presence
+from wakeboard.runtime.duties.presence import Presence
 from wakeboard.schedules.scheduler import REFUSED_SECONDS
 
 # $1 worker, $2 running, $3 memory, $4 whether it stops.

@@ -18,9 +18,11 @@ from typing import Any
 
 from wakeboard.database.poison_rows import Parts, is_refusal, reason
 from wakeboard.queue.engine.claims import (
+    BUSY,
     CLAIM_THESE,
     FORGOTTEN,
     HELD_BY_ME,
+    IDLE,
     SET_ASIDE,
     TYPES_WITH_WORK,
     candidates,
@@ -28,7 +30,6 @@ from wakeboard.queue.engine.claims import (
     claim_limited,
 )
 from wakeboard.queue.engine.endings import RELEASE
-from wakeboard.runtime.duties.presence import BUSY, IDLE
 from wakeboard.runtime.loop.channel import Asked, Rows, Script, StatementFailed, array, numbers
 from wakeboard.runtime.loop.claim_batch import Refused, Round, Turn
 from wakeboard.runtime.loop.claim_cursor import WHOLE, Front
