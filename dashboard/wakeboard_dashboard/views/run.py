@@ -11,8 +11,8 @@ from flask import Blueprint, abort, g, request
 from sqlalchemy import RowMapping
 
 from wakeboard.core import parent_run
-from wakeboard.core.errors.backoff import Backoff
 from wakeboard.core.leases import NAMES, STATES, takeover
+from wakeboard.core.retry import Backoff
 from wakeboard.core.states import CLAIMABLE, VERBS, Status, Verb, allowed
 from wakeboard.core.text.redaction import redact
 from wakeboard.database.tables import job_attempts, job_runs

@@ -13,9 +13,9 @@ from threading import Condition, Lock
 from time import monotonic
 from typing import Literal, NamedTuple
 
-from wakeboard.core.errors.retrying import delay_seconds, gives_up
 from wakeboard.core.outcome import Answer
 from wakeboard.core.process.shared_slot import boottime_ns
+from wakeboard.core.retry import delay_seconds, gives_up
 from wakeboard.handlers.pool.attempt import Attempt
 from wakeboard.handlers.pool.future import State, Ticket
 from wakeboard.handlers.pool.metrics import Tally

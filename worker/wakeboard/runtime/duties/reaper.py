@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 import psycopg
 
 from wakeboard.config import log
-from wakeboard.core.errors.backoff import Backoff
 from wakeboard.core.errors.error_groups import LOST_TEMPLATE, lost_group
+from wakeboard.core.retry import Backoff
 from wakeboard.core.time.clock_skew import is_since
 from wakeboard.database.outage_log import RepeatedWarnings
 from wakeboard.database.poison_rows import Parts, PassedBy, is_refusal, reason
