@@ -13,7 +13,7 @@ from importlib import import_module
 import click
 
 from wakeboard.cli.flags import Noun
-from wakeboard.cli.printing import complain
+from wakeboard.cli.terminal import complain
 from wakeboard.config import stop_signals
 from wakeboard.config.streams import open_closed
 

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 import click
 
+from wakeboard.cli.terminal import tell
 from wakeboard.config.settings import SETTINGS, Settings, default_data_dir, misspelt
 
 META = "wakeboard.flags"
@@ -107,8 +108,6 @@ def settings_alone(**given: object) -> Settings:
 
 def tell_misspelt() -> None:
     """Print, once in a command, which variables are no settings, and what was meant."""
-    from wakeboard.cli.printing import tell
-
     meta = click.get_current_context().meta
     if not meta.get(MISSPELT_TOLD):
         meta[MISSPELT_TOLD] = True

@@ -12,7 +12,7 @@ from typing import Any
 import psycopg
 
 from wakeboard.cli.flags import settings
-from wakeboard.cli.printing import tell
+from wakeboard.cli.terminal import tell
 from wakeboard.config.settings import Settings
 from wakeboard.core.text.tolerant_types import make_readable
 from wakeboard.database import db

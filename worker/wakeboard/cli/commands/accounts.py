@@ -14,8 +14,9 @@ import click
 from wakeboard.accounts import users
 from wakeboard.cli import reach
 from wakeboard.cli.flags import Noun, Verb, is_json, settings
-from wakeboard.cli.printing import answer, listing, tell
+from wakeboard.cli.printing import answer, listing
 from wakeboard.cli.refusals import Wrong
+from wakeboard.cli.terminal import tell
 from wakeboard.config.settings import Settings
 from wakeboard.core.states import Role
 from wakeboard.database.audit import terminal_actor

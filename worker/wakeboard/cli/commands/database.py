@@ -14,8 +14,9 @@ import click
 
 from wakeboard.cli import reach
 from wakeboard.cli.flags import Noun, settings
-from wakeboard.cli.printing import answer, tell
+from wakeboard.cli.printing import answer
 from wakeboard.cli.refusals import Failed, Wrong
+from wakeboard.cli.terminal import tell
 from wakeboard.config.settings import Settings
 from wakeboard.database import db as databases
 from wakeboard.database.audit import terminal_actor

@@ -14,8 +14,9 @@ import click
 from wakeboard.cli import reach
 from wakeboard.cli.commands.accounts import os_user
 from wakeboard.cli.flags import Verb, is_json
-from wakeboard.cli.printing import answer, say
+from wakeboard.cli.printing import answer
 from wakeboard.cli.refusals import Wrong
+from wakeboard.cli.terminal import say
 from wakeboard.core.builtin_payloads import (
     COMMAND_TYPE,
     LARGEST_EXIT_CODE,

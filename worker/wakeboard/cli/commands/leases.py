@@ -7,8 +7,9 @@ import click
 from wakeboard.cli import reach
 from wakeboard.cli.flags import Verb, is_json, reason_option
 from wakeboard.cli.parameters import read_run_id
-from wakeboard.cli.printing import listing, say, verdicts
+from wakeboard.cli.printing import listing, verdicts
 from wakeboard.cli.reach import Row
+from wakeboard.cli.terminal import say
 from wakeboard.core import leases as lease_sql
 from wakeboard.core.leases import STATES, takeover
 from wakeboard.database.audit import terminal_actor

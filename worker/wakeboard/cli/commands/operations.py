@@ -14,8 +14,9 @@ from wakeboard.cli import reach
 from wakeboard.cli.commands.runs import read_filters
 from wakeboard.cli.flags import Noun, is_json, reason_option, settings
 from wakeboard.cli.parameters import id_reader
-from wakeboard.cli.printing import answer, cell, listing, say, tell, verdicts
+from wakeboard.cli.printing import answer, cell, listing, verdicts
 from wakeboard.cli.refusals import Wrong
+from wakeboard.cli.terminal import say, tell
 from wakeboard.database.audit import terminal_actor
 
 if TYPE_CHECKING:

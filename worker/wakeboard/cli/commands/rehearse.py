@@ -9,8 +9,8 @@ from dataclasses import asdict
 import click
 
 from wakeboard.cli.flags import Verb, is_json
-from wakeboard.cli.printing import say, tell
 from wakeboard.cli.refusals import Failed
+from wakeboard.cli.terminal import say, tell
 from wakeboard.demo.rehearsal.findings import Finding, Report
 
 

@@ -16,8 +16,9 @@ from wakeboard.cli import printing, reach
 from wakeboard.cli.commands.types import require_type
 from wakeboard.cli.flags import Verb, is_json, reason_option, settings
 from wakeboard.cli.parameters import read_duration, read_json_object, read_moment, read_run_id
-from wakeboard.cli.printing import answer, cell, listing, say, tell, verdicts
+from wakeboard.cli.printing import answer, cell, listing, verdicts
 from wakeboard.cli.refusals import Wrong
+from wakeboard.cli.terminal import say, tell
 from wakeboard.core.time.durations import format_duration
 from wakeboard.database.audit import acting, record, terminal_actor
 from wakeboard.queue import operator, selection

@@ -12,8 +12,9 @@ from wakeboard.cli import reach
 from wakeboard.cli.commands.types import require_type
 from wakeboard.cli.flags import Noun, is_json, reason_option
 from wakeboard.cli.parameters import read_duration, read_json_object, read_moment_or_day
-from wakeboard.cli.printing import answer, listing, say, verdicts
+from wakeboard.cli.printing import answer, listing, verdicts
 from wakeboard.cli.refusals import Wrong
+from wakeboard.cli.terminal import say
 from wakeboard.core.answer import Answer
 from wakeboard.core.builtin_payloads import COMMAND_TYPE, command_type, command_user
 from wakeboard.core.time.cron import Cron, check_timezone

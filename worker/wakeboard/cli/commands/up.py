@@ -27,8 +27,9 @@ from wakeboard.cli import reach
 from wakeboard.cli.commands import accounts
 from wakeboard.cli.commands.serving import EVERY_SETTING, require_folder
 from wakeboard.cli.flags import Verb, settings
-from wakeboard.cli.printing import answer, tell
+from wakeboard.cli.printing import answer
 from wakeboard.cli.refusals import Failed, Wrong
+from wakeboard.cli.terminal import tell
 from wakeboard.config import certificates, log, stop_signals
 from wakeboard.config.settings import Settings
 from wakeboard.config.working_directory import place

@@ -13,8 +13,9 @@ import psycopg
 from wakeboard.cli.commands.doctor import app, database, indexes, liveness
 from wakeboard.cli.commands.doctor.finding import LEVELS, Finding
 from wakeboard.cli.flags import Verb, is_json, settings
-from wakeboard.cli.printing import answer, listing, say
+from wakeboard.cli.printing import answer, listing
 from wakeboard.cli.reach import Connection
+from wakeboard.cli.terminal import say
 from wakeboard.config.settings import Settings, misspelt
 from wakeboard.database import db
 from wakeboard.database.embedded.errors import EmbeddedError
