@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from wakeboard.core.run_spec import Encoder, EnqueueError, NewRun, payload_limit
-from wakeboard.queue.targets import runner, unwrap
+from wakeboard.database.callers import runner, unwrap
 
 ROUNDS = 5
 INSERT = """

@@ -14,9 +14,9 @@ from psycopg.errors import UniqueViolation
 from psycopg.rows import tuple_row
 
 from wakeboard.core.run_spec import Encoder, EnqueueError, NewRun, check_names, payload_limit
+from wakeboard.database.callers import array, is_psycopg, runner, unwrap
 from wakeboard.queue.bulk_copy import Row, copy, may_copy, reserve
 from wakeboard.queue.enqueue import ROUNDS, same_type
-from wakeboard.queue.targets import array, is_psycopg, runner, unwrap
 
 CHUNK = 1000
 ColumnsOf = Callable[[Any], Row]
