@@ -17,8 +17,8 @@ from werkzeug.exceptions import BadRequest
 from wakeboard.core.states import VERBS, Verb
 from wakeboard.queue import Answer
 from wakeboard.queue.operator import permit
-from wakeboard_dashboard.pages.not_found import require_existing
 from wakeboard_dashboard.web.connection import writing
+from wakeboard_dashboard.web.not_found import require_existing
 from wakeboard_dashboard.web.params import readable
 from wakeboard_dashboard.web.responses import came_from, local_path, respond, wanted
 from wakeboard_dashboard.web.scopes import Scope, declare

@@ -20,7 +20,6 @@ from wakeboard.reporting.diagnosis.reasons import Reason, waiting
 from wakeboard_dashboard.charts.lanes import lanes
 from wakeboard_dashboard.charts.tree import tree
 from wakeboard_dashboard.pages.live import FRAGMENTS, add_page
-from wakeboard_dashboard.pages.not_found import missing
 from wakeboard_dashboard.queries import leases
 from wakeboard_dashboard.queries import run as query
 from wakeboard_dashboard.queries.long_running import is_overlong, usual_paces
@@ -31,6 +30,7 @@ from wakeboard_dashboard.text.progress import Progress, progress
 from wakeboard_dashboard.text.ticket import commands, markdown
 from wakeboard_dashboard.web import params
 from wakeboard_dashboard.web.connection import as_of, reading
+from wakeboard_dashboard.web.not_found import missing
 from wakeboard_dashboard.web.scopes import Scope
 
 blueprint = Blueprint("run", __name__)

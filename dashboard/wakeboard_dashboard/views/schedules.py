@@ -16,7 +16,6 @@ from wakeboard.database.tables import job_definitions
 from wakeboard.queue import definitions
 from wakeboard_dashboard.charts.marks import marks
 from wakeboard_dashboard.pages.live import add_page, rows_twin
-from wakeboard_dashboard.pages.not_found import missing
 from wakeboard_dashboard.pages.verbs import add_verb
 from wakeboard_dashboard.queries import fires, last_actions, schedules
 from wakeboard_dashboard.text import schedule as words
@@ -26,6 +25,7 @@ from wakeboard_dashboard.views.audit import word_of
 from wakeboard_dashboard.web import params
 from wakeboard_dashboard.web.connection import as_of, reading
 from wakeboard_dashboard.web.errors import Elsewhere
+from wakeboard_dashboard.web.not_found import missing
 
 blueprint = Blueprint("schedules", __name__)
 

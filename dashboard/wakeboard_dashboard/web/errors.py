@@ -19,7 +19,7 @@ from wakeboard.core.states import VERBS
 from wakeboard.core.text.sanitize import first_line
 from wakeboard.database.db import NO_TABLES, DatabaseError, RefusedError, UnfitError
 from wakeboard.reporting.filters.values import FilterError
-from wakeboard_dashboard.pages import form_return
+from wakeboard_dashboard.web import form_return
 from wakeboard_dashboard.web.responses import wanted
 from wakeboard_dashboard.web.security import OPEN_PATHS
 
