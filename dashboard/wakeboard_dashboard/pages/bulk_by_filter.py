@@ -20,10 +20,11 @@ from wakeboard.core.states import VERBS
 from wakeboard_dashboard.pages import verbs
 from wakeboard_dashboard.pages.bulk_confirmation import also_of, filters_of, options_of, seen_of
 from wakeboard_dashboard.pages.filtertext import write_line
+from wakeboard_dashboard.queries.filters import Filters
 from wakeboard_dashboard.text import operations as words
 from wakeboard_dashboard.web import responses, security
 from wakeboard_dashboard.web.connection import as_of, reading, writing
-from wakeboard_dashboard.web.params import Filters, readable
+from wakeboard_dashboard.web.params import readable
 
 LONGEST_REASON = 500
 # What a POST may say of how runs are moved, and how many somebody saw; of which ones; the rest is of a
@@ -65,7 +66,7 @@ def body() -> Body:
 def is_asked_instead(chosen: Iterable[Any], text: str | None = None) -> bool:
     """Whether a filter, of the address or the query string ``text``, says which runs, and none was chosen.
 
-    Raises WrongFilter. Aborts with 400 where both are given: one of them would be left out.
+    Raises FilterError. Aborts with 400 where both are given: one of them would be left out.
     """
     is_filtered, is_chosen = bool(filters_of(text or None)), any(True for _ in chosen)
     if is_filtered and is_chosen:

@@ -46,7 +46,7 @@ class Seen:
 
 
 def filters_of(text: str | None = None) -> params.Filters:
-    """Return the filters of a query string, or of the address of this request. Raises WrongFilter."""
+    """Return the filters of a query string, or of the address of this request. Raises FilterError."""
     if text is not None:
         return params.read_text(text, FIELDS)
     arguments = request.args.copy()

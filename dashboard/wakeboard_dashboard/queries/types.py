@@ -17,10 +17,10 @@ from wakeboard.core import leases
 from wakeboard.core.states import CLAIMABLE, FAILING, FAILURES, Status, sql_list
 from wakeboard.database.tables import job_types, workers
 from wakeboard.reporting import worker_states
+from wakeboard_dashboard.queries.filters import Filters
 from wakeboard_dashboard.queries.keyset import Rows, keyset_page
 from wakeboard_dashboard.queries.overview import ALIVE
 from wakeboard_dashboard.queries.throughput import Bar, last_day, together
-from wakeboard_dashboard.web.params import Filters
 
 CAP = 1000
 # Dead runs and failed attempts are looked for among this many of the newest, whatever their types.

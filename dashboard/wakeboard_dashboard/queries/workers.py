@@ -11,9 +11,9 @@ from sqlalchemy import Boolean, Connection, Integer, any_, literal, literal_colu
 from wakeboard.core.states import Status
 from wakeboard.database.tables import workers
 from wakeboard.reporting import worker_states
+from wakeboard_dashboard.queries.filters import Filters
 from wakeboard_dashboard.queries.keyset import Rows, keyset_page
 from wakeboard_dashboard.queries.overview import ALIVE
-from wakeboard_dashboard.web.params import Filters
 
 STATES = worker_states.NAMES
 MOST_RUNNING = 1000

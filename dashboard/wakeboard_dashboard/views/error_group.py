@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 from flask import Blueprint, abort, g, request
 
 from wakeboard.core.errors.error_groups import read, written
+from wakeboard.reporting.filters.values import FilterError
 from wakeboard_dashboard.charts.trend import Step, starts
 from wakeboard_dashboard.pages import failures
 from wakeboard_dashboard.pages.live import add_page
@@ -168,10 +169,10 @@ def _runs_of(kept: Kept, filters: params.Filters) -> params.Filters:
 
 
 def _step(filters: params.Filters, length: timedelta) -> str:
-    """Return 'hour' or 'day'. Raises WrongFilter for more hours than anybody can tell apart."""
+    """Return 'hour' or 'day'. Raises FilterError for more hours than anybody can tell apart."""
     wanted = filters.get("by") or ("hour" if length <= HOURS_BY_THEMSELVES else "day")
     if wanted == "hour" and length > MOST_HOURS:
-        raise params.WrongFilter(
+        raise FilterError(
             f"By the hour the window is at most {MOST_HOURS.days} days; take by=day, or a later “since”."
         )
     return str(wanted)

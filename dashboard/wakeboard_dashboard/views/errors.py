@@ -13,6 +13,7 @@ from urllib.parse import quote, urlencode
 
 from flask import Blueprint, g
 
+from wakeboard.reporting.filters.values import FilterError
 from wakeboard_dashboard.charts.sparks import trend
 from wakeboard_dashboard.pages import failures
 from wakeboard_dashboard.pages.live import add_page
@@ -54,7 +55,7 @@ class Bar:
 def window(filters: params.Filters, code: str | None = None) -> Window:
     """Return the window that ``filters`` ask for: the last 24 hours unless they say otherwise.
 
-    Raises WrongFilter when it is empty or too long to count.
+    Raises FilterError when it is empty or too long to count.
     """
     since, until = span(filters, DEFAULT_WINDOW)
     return Window(since, until, code or filters.get("error"), filters.get("type"))
@@ -63,18 +64,16 @@ def window(filters: params.Filters, code: str | None = None) -> Window:
 def span(filters: params.Filters, usual: timedelta) -> tuple[datetime, datetime]:
     """Return (since, until) that ``filters`` ask for, ``usual`` long unless they say otherwise.
 
-    Raises WrongFilter when it is empty or too long to count.
+    Raises FilterError when it is empty or too long to count.
     """
     now = as_of()
     # Attempts that end within this very microsecond belong to the page too.
     until = filters.get("until").at(now) if filters.get("until") else now + timedelta(seconds=1)
     since = filters.get("since").at(now) if filters.get("since") else until - usual
     if not since < until:
-        raise params.WrongFilter("“since” is not before “until”: nothing can have failed in between.")
+        raise FilterError("“since” is not before “until”: nothing can have failed in between.")
     if until - since > LONGEST_WINDOW:
-        raise params.WrongFilter(
-            f"The window is longer than {LONGEST_WINDOW.days} days; give a later “since”."
-        )
+        raise FilterError(f"The window is longer than {LONGEST_WINDOW.days} days; give a later “since”.")
     return since, until
 
 

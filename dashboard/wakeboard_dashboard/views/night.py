@@ -13,6 +13,7 @@ from flask import Blueprint, current_app, g
 
 from wakeboard.reporting.activity_report import faults, fires, minutes, usual
 from wakeboard.reporting.activity_report.minutes import Ran
+from wakeboard.reporting.filters.values import FilterError
 from wakeboard.reporting.hourly_rollups import STATISTICS_DAYS
 from wakeboard_dashboard.charts import gantt
 from wakeboard_dashboard.pages import failures
@@ -45,7 +46,7 @@ def site_zone() -> tzinfo:
 def asked(filters: params.Filters) -> Window:
     """Return the window that ``filters`` ask for: last night unless they say otherwise.
 
-    With ``since`` alone it ends now, with ``until`` alone it is as long as a night. Raises WrongFilter when
+    With ``since`` alone it ends now, with ``until`` alone it is as long as a night. Raises FilterError when
     it is empty or too long to count.
     """
     now = as_of()
@@ -57,9 +58,9 @@ def asked(filters: params.Filters) -> Window:
     assert until is not None
     since = since or until - words.NIGHT
     if since > until or (since == until and filters.get("until")):
-        raise params.WrongFilter("“since” is not before “until”: nothing can have run in between.")
+        raise FilterError("“since” is not before “until”: nothing can have run in between.")
     if until - since > words.LONGEST:
-        raise params.WrongFilter(
+        raise FilterError(
             f"The window is longer than {duration(words.LONGEST.total_seconds())}; "
             "give a later “since” or an earlier “until”."
         )

@@ -18,14 +18,15 @@ from wakeboard.reporting.activity_report import missed as missed_fires
 from wakeboard.reporting.activity_report.minutes import Ran
 from wakeboard.reporting.activity_report.unmanned import Unmanned, unmanned
 from wakeboard.reporting.activity_report.usual import Usual, medians
+from wakeboard.reporting.filters.values import Moment
 from wakeboard_dashboard.charts import gantt
 from wakeboard_dashboard.queries import audit, errors
 from wakeboard_dashboard.queries.errors import Group, Window
+from wakeboard_dashboard.queries.filters import Filters
 from wakeboard_dashboard.queries.keyset import Rows
 from wakeboard_dashboard.queries.nights import failures
 from wakeboard_dashboard.queries.nights.failures import Failures
 from wakeboard_dashboard.text import night as words
-from wakeboard_dashboard.web import params
 
 # Making one of the questions costs as much Python as asking it; they are some twenty.
 _statement = cache(text)
@@ -134,8 +135,8 @@ class Night:
     @cached_property
     def acts(self) -> Rows:
         """What people did, newest first."""
-        moments = {name: params.Moment(getattr(self.window, name)) for name in ("since", "until")}
-        filters = params.Filters(moments, limit=faults.MOST_SHOWN)
+        moments = {name: Moment(getattr(self.window, name)) for name in ("since", "until")}
+        filters = Filters(moments, limit=faults.MOST_SHOWN)
         return audit.page(self.connection, filters, self.now, sees_secrets=False)[0]
 
     @cached_property
