@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime
 
+from wakeboard.reporting.statistics import DurationHistogram
 from wakeboard_dashboard.charts.charts import bar_chart, spread_chart
 from wakeboard_dashboard.charts.sparks import layers, sparkline, trend
 from wakeboard_dashboard.charts.spreads import spread
-from wakeboard_dashboard.queries.throughput import Bar, Times
+from wakeboard_dashboard.queries.throughput import Bar
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 HOSTILE = "<b>\"'&"
@@ -58,7 +59,9 @@ def test_a_chart_of_nothing_has_its_axis_alone() -> None:
 
 def test_a_chart_of_times_says_its_percentiles() -> None:
     bars = [Bar(AT, label="11:00"), Bar(AT, label="12:00")]
-    svg = spread_chart(spread(bars, [Times(), Times({20: 90, 40: 10}, 1.0)]), "Run time")
+    svg = spread_chart(
+        spread(bars, [DurationHistogram(), DurationHistogram({20: 90, 40: 10}, 1.0)]), "Run time"
+    )
     assert re.findall("<title>(.*?)</title>", svg) == ["12:00: half took at most 1 ms, 95 % 1 s, 99 % 1 s"]
     assert [re.findall(f'class="{kind}" x="(\\d+)"', svg) for kind in ("hit", "rest", "ok")] == [
         ["10"],

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
 
-from wakeboard_dashboard.queries.throughput import Bar, Times, together
+from wakeboard.reporting.statistics import DurationHistogram, merged_histogram
+from wakeboard_dashboard.queries.throughput import Bar
 from wakeboard_dashboard.text.formats import duration
 
 HEIGHT = 100
@@ -61,9 +62,9 @@ class Spread:
         return f"{low} at the bottom, ten times that at each line, {high} on top"
 
 
-def spread(bars: Sequence[Bar], each: Sequence[Times]) -> Spread:
+def spread(bars: Sequence[Bar], each: Sequence[DurationHistogram]) -> Spread:
     """Return the spread of ``each`` bar's times, and of all together."""
-    whole = together(each)
+    whole = merged_histogram(each)
     reached = [times.at_most_each(SHARES) for times in each]
     known = [seconds for p50, _, p99 in reached for seconds in (p50, p99) if seconds]
     bottom = math.floor(math.log10(max(min(known, default=LOWEST), LOWEST)))

@@ -16,10 +16,9 @@ from sqlalchemy import Connection, Row, TextClause, text
 
 from wakeboard.core.states import FAILURES, sql_list
 from wakeboard.reporting.hourly_rollups import HOUR
-from wakeboard.reporting.statistics import bucket_seconds, percentiles
+from wakeboard.reporting.statistics import DurationHistogram
 
 TYPES = 5
-LARGEST_BUCKET = 63
 STEP = timedelta(minutes=5)
 
 
@@ -67,36 +66,6 @@ class Work(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Times:
-    """How long something took, as counts by bucket of reporting.statistics, and the longest of all."""
-
-    buckets: Mapping[int, int] = field(default_factory=dict)
-    longest_seconds: float = 0.0
-
-    @property
-    def count(self) -> int:
-        """Of how many attempts."""
-        return sum(self.buckets.values())
-
-    def at_most(self, share: float) -> float | None:
-        """Return the seconds that ``share`` (0 to 1) of them did not pass, None without any.
-
-        It is the upper end of the bucket, half a power of two: what it stands for is up to 29 % less. The
-        largest bucket has no end, and no bucket reaches past the longest.
-        """
-        return self.at_most_each((share,))[0]
-
-    def at_most_each(self, shares: tuple[float, ...]) -> tuple[float | None, ...]:
-        """Return for each of ascending ``shares`` what ``at_most`` does, in one walk."""
-        return tuple(self._known(found) for found in percentiles(self.buckets, shares))
-
-    def _known(self, seconds: float | None) -> float | None:
-        if seconds is None or seconds >= bucket_seconds(LARGEST_BUCKET):
-            return None if seconds is None else self.longest_seconds
-        return min(seconds, self.longest_seconds)
-
-
-@dataclass(frozen=True, slots=True)
 class Bar:
     """The attempts that ended in one step of a window. ``label`` is filled in by the view.
 
@@ -108,8 +77,8 @@ class Bar:
     start_at: datetime
     good: int = 0
     bad: int = 0
-    run_times: Times = field(default_factory=Times)
-    waits: Times = field(default_factory=Times)
+    run_times: DurationHistogram = field(default_factory=DurationHistogram)
+    waits: DurationHistogram = field(default_factory=DurationHistogram)
     types: Mapping[str, Work] | None = field(default_factory=dict)
     label: str = ""
 
@@ -185,8 +154,8 @@ def _summed_hour(row: Row[Any], types: Mapping[str, Work] | None) -> Bar:
         row.hour,
         row.succeeded,
         row.failed,
-        Times(dict(zip(row.duration_buckets, row.duration_runs, strict=True)), row.longest_good),
-        Times(dict(zip(row.wait_buckets, row.wait_runs, strict=True)), row.longest_wait),
+        DurationHistogram(dict(zip(row.duration_buckets, row.duration_runs, strict=True)), row.longest_good),
+        DurationHistogram(dict(zip(row.wait_buckets, row.wait_runs, strict=True)), row.longest_wait),
         types,
     )
 
@@ -201,8 +170,10 @@ def _bar(start: datetime, rows: Iterable[Row[Any]]) -> Bar:
         start,
         whole.good,
         whole.bad,
-        Times({row.duration_bucket: row.good for row in by[BY_RUN_TIME] if row.good}, whole.longest_good),
-        Times({row.wait_bucket: row.attempts for row in by[BY_WAIT]}, whole.longest_wait),
+        DurationHistogram(
+            {row.duration_bucket: row.good for row in by[BY_RUN_TIME] if row.good}, whole.longest_good
+        ),
+        DurationHistogram({row.wait_bucket: row.attempts for row in by[BY_WAIT]}, whole.longest_wait),
         {
             row.job_type: Work(row.good + row.bad, row.bad, row.seconds, row.longest)
             for row in by[BY_TYPE]
@@ -255,23 +226,13 @@ def _bar_of_type(start: datetime, rows: Sequence[Row[Any]]) -> Bar:
         start,
         sum(row.good for row in ran),
         sum(row.bad for row in ran),
-        Times(
+        DurationHistogram(
             {row.duration_bucket: row.good for row in ran if row.good}, max(row.longest_good for row in ran)
         ),
-        Times({row.wait_bucket: row.attempts for row in waited}, max(row.longest_wait for row in waited)),
+        DurationHistogram(
+            {row.wait_bucket: row.attempts for row in waited}, max(row.longest_wait for row in waited)
+        ),
     )
-
-
-def together(times: Iterable[Times]) -> Times:
-    """Return all of ``times`` as one."""
-    buckets: dict[int, int] = {}
-    longest = 0.0
-    for each in times:
-        for bucket, count in each.buckets.items():
-            buckets[bucket] = buckets.get(bucket, 0) + count
-        if each.longest_seconds > longest:
-            longest = each.longest_seconds
-    return Times(buckets, longest)
 
 
 _WORKS = text("""

@@ -17,10 +17,11 @@ from wakeboard.core import leases
 from wakeboard.core.states import CLAIMABLE, FAILING, FAILURES, Status, sql_list
 from wakeboard.database.tables import job_types, workers
 from wakeboard.reporting import worker_states
+from wakeboard.reporting.statistics import merged_histogram
 from wakeboard_dashboard.queries.filters import Filters
 from wakeboard_dashboard.queries.keyset import Rows, keyset_page
 from wakeboard_dashboard.queries.overview import ALIVE
-from wakeboard_dashboard.queries.throughput import Bar, last_day, together
+from wakeboard_dashboard.queries.throughput import Bar, last_day
 
 CAP = 1000
 # Dead runs and failed attempts are looked for among this many of the newest, whatever their types.
@@ -304,7 +305,7 @@ def paces(connection: Connection, now: datetime, names: Collection[str]) -> dict
 
 
 def _pace(bars: Sequence[Bar]) -> Pace:
-    times = together([bar.run_times for bar in bars if bar.good])
+    times = merged_histogram([bar.run_times for bar in bars if bar.good])
     median, p95 = times.at_most_each((0.5, 0.95))
     return Pace(times.count, median, p95, bars)
 
