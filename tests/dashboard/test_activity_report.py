@@ -34,15 +34,14 @@ from tests.support.factories import (
 from wakeboard.accounts import users
 from wakeboard.core.states import Role
 from wakeboard.database import audit
-from wakeboard.reporting.activity_report import faults, fires, missed
+from wakeboard.reporting.activity_report import TimeWindow, faults, fires, missed
 from wakeboard.reporting.activity_report.minutes import SLICES, busy, ran, slice_length
 from wakeboard.reporting.activity_report.stretches import Busy, Stretch, joined
-from wakeboard.reporting.activity_report.summary import Span, summary
+from wakeboard.reporting.activity_report.summary import summary
 from wakeboard.reporting.activity_report.usual import Usual
 from wakeboard.reporting.hourly_rollups import sum_next
 from wakeboard_dashboard.charts import gantt
 from wakeboard_dashboard.queries import errors
-from wakeboard_dashboard.queries.errors import Window
 from wakeboard_dashboard.queries.nights import failures as night_failures
 from wakeboard_dashboard.text import night as words
 from wakeboard_dashboard.text.formats import anchor
@@ -803,7 +802,7 @@ def piece(start: float, failed: int = 0, length: float = 5) -> Stretch:
 
 
 def test_busy_stretches_are_joined_and_long_pauses_are_not() -> None:
-    window = Window(moment("2026-11-20T18:00"), moment("2026-11-21T08:00"))
+    window = TimeWindow(moment("2026-11-20T18:00"), moment("2026-11-21T08:00"))
     pause = slice_length(window).total_seconds()
     pieces = joined([piece(0), piece(9), piece(400, failed=2), piece(-60, length=90)], pause)
     failing = [piece(400, failed=2, length=10)]
@@ -815,7 +814,7 @@ def test_busy_stretches_are_joined_and_long_pauses_are_not() -> None:
 
 
 def test_nothing_of_a_window_that_goes_on_ends_later_than_now() -> None:
-    window = Window(moment("2026-11-20T18:00"), moment("2026-11-21T08:00"))
+    window = TimeWindow(moment("2026-11-20T18:00"), moment("2026-11-21T08:00"))
     now = moment("2026-11-20T18:21") + timedelta(seconds=3)
     pieces = [piece(20, failed=1, length=2)]
     (lane,) = gantt.lanes(window, ["mail"], {"mail": Busy(pieces, pieces)}, {}, now)
@@ -823,7 +822,7 @@ def test_nothing_of_a_window_that_goes_on_ends_later_than_now() -> None:
 
 
 def test_a_lane_has_a_bounded_number_of_bars_inside_of_the_drawing() -> None:
-    window = Window(moment("2026-11-20T18:03"), moment("2026-11-21T08:03"))
+    window = TimeWindow(moment("2026-11-20T18:03"), moment("2026-11-21T08:03"))
     step = slice_length(window) / timedelta(minutes=1)
     begins = [-3 + place * step for place in range(int(14 * 60 / step) + 1)]
     pieces = [piece(begin, failed=1, length=0.1) for begin in begins]
@@ -845,7 +844,7 @@ def test_a_lane_has_a_bounded_number_of_bars_inside_of_the_drawing() -> None:
 )
 def test_slices_part_an_hour_evenly_and_are_no_more_than_can_be_drawn(hours: float, minutes: int) -> None:
     since = moment("2026-11-20T18:07")
-    length = slice_length(Window(since, since + timedelta(hours=hours)))
+    length = slice_length(TimeWindow(since, since + timedelta(hours=hours)))
     assert length == timedelta(minutes=minutes) and hours * 60 / minutes <= SLICES
 
 
@@ -934,7 +933,7 @@ def test_the_page_of_a_night_never_reads_a_whole_table(
     with app.extensions["wakeboard_database"].primary.connect() as asking:
         summary(
             lambda sql, values: [*asking.execute(text(sql), dict(values)).mappings()],
-            Span(now - timedelta(hours=14), now),
+            TimeWindow(now - timedelta(hours=14), now),
             UTC,
         )
     big = ("job_runs", "job_attempts", "statistics_rollups", "missed_fires", "audit_log")

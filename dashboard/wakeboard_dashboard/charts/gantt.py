@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from wakeboard.reporting.activity_report import TimeWindow
 from wakeboard.reporting.activity_report.stretches import Busy, Stretch
-from wakeboard_dashboard.queries.errors import Window
 
 WIDTH = 1000
 # Narrower bars cannot be seen, nor pointed at.
@@ -59,7 +59,7 @@ class Lane:
 
 
 def lanes(
-    window: Window,
+    window: TimeWindow,
     types: Sequence[str],
     busy: Mapping[str, Busy],
     running: Mapping[str, tuple[datetime, int]],
@@ -81,25 +81,25 @@ def lanes(
     return found
 
 
-def _running(window: Window, first_at: datetime, runs: int, now: datetime) -> Bar | None:
+def _running(window: TimeWindow, first_at: datetime, runs: int, now: datetime) -> Bar | None:
     if first_at >= window.until:
         return None
     start, end = ((moment - window.since).total_seconds() for moment in (first_at, now))
     return _bar(window, max(start, 0), min(end, _seconds(window)), runs, 0)
 
 
-def _seconds(window: Window) -> float:
+def _seconds(window: TimeWindow) -> float:
     return (window.until - window.since).total_seconds()
 
 
-def _bars(window: Window, stretches: Sequence[Stretch], reached: float) -> tuple[Bar, ...]:
+def _bars(window: TimeWindow, stretches: Sequence[Stretch], reached: float) -> tuple[Bar, ...]:
     """Return the bars of ``stretches``, cut at the window's beginning and where it has ``reached``."""
     return tuple(
         [_bar(window, max(start, 0), min(end, reached), *counts) for start, end, *counts in stretches]
     )
 
 
-def _bar(window: Window, start: float, end: float, attempts: int, failed: int) -> Bar:
+def _bar(window: TimeWindow, start: float, end: float, attempts: int, failed: int) -> Bar:
     """Return the bar of a stretch between two seconds of ``window``, with its place on the line."""
     scale = WIDTH / _seconds(window)
     x, width = start * scale, max((end - start) * scale, NARROWEST)
@@ -113,6 +113,6 @@ def _bar(window: Window, start: float, end: float, attempts: int, failed: int) -
     )
 
 
-def ticks(window: Window) -> list[datetime]:
+def ticks(window: TimeWindow) -> list[datetime]:
     """Return TICKS + 1 moments that part the window evenly, both ends included."""
     return [window.since + (window.until - window.since) * step / TICKS for step in range(TICKS + 1)]

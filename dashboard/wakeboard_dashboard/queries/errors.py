@@ -18,6 +18,7 @@ from sqlalchemy.types import ARRAY, DateTime, Text
 
 from wakeboard.core.states import FAILING, FAILURES, sql_list
 from wakeboard.database.tables import job_attempts, workers
+from wakeboard.reporting.activity_report import TimeWindow
 from wakeboard.reporting.activity_report.faults import UNKNOWN
 from wakeboard_dashboard.queries import error_counts
 from wakeboard_dashboard.queries.groups import Kept, by_number
@@ -36,11 +37,9 @@ _code = func.coalesce(attempts.error_code, literal(UNKNOWN, literal_execute=True
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class FailureWindow(TimeWindow):
     """The failures that a page is about: a span of time and, if given, one code, one type, one group."""
 
-    since: datetime
-    until: datetime
     code: str | None = None
     job_type: str | None = None
     number: int | None = None
@@ -112,7 +111,7 @@ class Found:
     are_runs_cut: bool = False
 
 
-def tried(connection: Connection, window: Window) -> Found:
+def tried(connection: Connection, window: FailureWindow) -> Found:
     """Return the groups of the most failed attempts of any code and type, without steps and what fails now.
 
     They are MOST_GROUPS, and those with as many attempts as the last of them.
@@ -128,7 +127,7 @@ def tried(connection: Connection, window: Window) -> Found:
     return Found(groups, is_cut=rows[0].is_cut) if rows else Found()
 
 
-def steps_of(connection: Connection, window: Window, found: Sequence[Group]) -> list[Sequence[int]]:
+def steps_of(connection: Connection, window: FailureWindow, found: Sequence[Group]) -> list[Sequence[int]]:
     """Return the buckets of each group that ``tried`` found."""
     statement = error_counts.steps_of(cap=CAP, by_number=_all_have_numbers(found))
     values = {"since": window.since, "until": window.until, "starts": window.starts, **_asked(found)}
@@ -159,7 +158,7 @@ def _all_have_numbers(found: Sequence[Group]) -> bool:
 
 
 def every(
-    connection: Connection, window: Window, *, most: int | None = MOST_GROUPS, apart: bool = True
+    connection: Connection, window: FailureWindow, *, most: int | None = MOST_GROUPS, apart: bool = True
 ) -> Found:
     """Return the groups, at most ``most`` that are muted and as many others; ``apart``: see Found.
 
@@ -178,7 +177,7 @@ def every(
 
 
 def _counted(
-    connection: Connection, window: Window, most: int | None, apart: bool, *, by_number: bool
+    connection: Connection, window: FailureWindow, most: int | None, apart: bool, *, by_number: bool
 ) -> Sequence[Row[Any]]:
     statement = error_counts.statement(
         cap=CAP,
@@ -212,7 +211,7 @@ def kept_of(connection: Connection, found: Sequence[Group]) -> dict[int, Kept]:
     return by_number(connection, {group.number for group in found if group.number is not None})
 
 
-def _in_window(window: Window) -> list[Any]:
+def _in_window(window: FailureWindow) -> list[Any]:
     """Return the conditions of the window's failures; all attempts of a group are failures."""
     which = _failed if window.number is None else attempts.error_group == window.number
     conditions: list[Any] = [which, attempts.finished_at >= window.since, attempts.finished_at < window.until]
@@ -268,7 +267,7 @@ def in_full(connection: Connection, found: Sequence[Group]) -> list[Group]:
     ]
 
 
-def newest(connection: Connection, window: Window) -> list[RowMapping]:
+def newest(connection: Connection, window: FailureWindow) -> list[RowMapping]:
     """Return the newest failed attempts of the window, at most NEWEST, with worker_name."""
     statement = (
         select(job_attempts, workers.c.name.label("worker_name"))

@@ -23,7 +23,7 @@ STEP = timedelta(minutes=5)
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class ChartWindow:
     """So many ``count`` steps of the clock, the last of which is the current one."""
 
     name: str
@@ -43,9 +43,9 @@ class Window:
 WINDOWS = {
     window.name: window
     for window in (
-        Window("1h", "hour", STEP, 12, "five minutes", "15s"),
-        Window("24h", "24 hours", HOUR, 24, "hour", "15s"),
-        Window("7d", "7 days", HOUR, 168, "hour", "60s"),
+        ChartWindow("1h", "hour", STEP, 12, "five minutes", "15s"),
+        ChartWindow("24h", "24 hours", HOUR, 24, "hour", "15s"),
+        ChartWindow("7d", "7 days", HOUR, 168, "hour", "60s"),
     )
 }
 DAY = WINDOWS["24h"]
@@ -135,7 +135,7 @@ FROM wakeboard.statistics_hours WHERE hour = ANY (CAST(:hours AS timestamptz[]))
 """)
 
 
-def bars(connection: Connection, now: datetime, window: Window) -> list[Bar]:
+def bars(connection: Connection, now: datetime, window: ChartWindow) -> list[Bar]:
     """Return the steps of ``window``, oldest first, none left out."""
     starts = window.starts(now)
     found: dict[datetime, Bar] = {}

@@ -15,7 +15,7 @@ from wakeboard_dashboard.charts.trend import Step, starts
 from wakeboard_dashboard.pages import failures
 from wakeboard_dashboard.pages.live import add_page
 from wakeboard_dashboard.queries import errors, groups, runs
-from wakeboard_dashboard.queries.errors import Window
+from wakeboard_dashboard.queries.errors import FailureWindow
 from wakeboard_dashboard.queries.groups import Kept
 from wakeboard_dashboard.queries.runs import Payloads
 from wakeboard_dashboard.text.changes import hidden
@@ -46,7 +46,7 @@ MOST_ROWS = 20
 def find(fingerprint: str) -> dict[str, Any]:
     """Return one group, and a failure of the window in full; the parts of the page ask for themselves."""
     filters, kept = params.from_request(FIELDS), _shown(fingerprint)
-    newest = errors.newest(reading(), Window(*_span(filters), number=kept.id))
+    newest = errors.newest(reading(), FailureWindow(*_span(filters), number=kept.id))
     sample = next((row for row in newest if row["traceback"]), newest[0] if newest else None)
     return {
         "filters": filters,

@@ -19,7 +19,7 @@ from wakeboard_dashboard.pages import failures
 from wakeboard_dashboard.pages.live import add_page
 from wakeboard_dashboard.queries import errors, runs
 from wakeboard_dashboard.queries import groups as kept_groups
-from wakeboard_dashboard.queries.errors import Found, Group, Window
+from wakeboard_dashboard.queries.errors import FailureWindow, Found, Group
 from wakeboard_dashboard.queries.groups import Kept
 from wakeboard_dashboard.web import params
 from wakeboard_dashboard.web.connection import as_of, reading
@@ -52,13 +52,13 @@ class Bar:
         return self.total
 
 
-def window(filters: params.Filters, code: str | None = None) -> Window:
+def window(filters: params.Filters, code: str | None = None) -> FailureWindow:
     """Return the window that ``filters`` ask for: the last 24 hours unless they say otherwise.
 
     Raises FilterError when it is empty or too long to count.
     """
     since, until = span(filters, DEFAULT_WINDOW)
-    return Window(since, until, code or filters.get("error"), filters.get("type"))
+    return FailureWindow(since, until, code or filters.get("error"), filters.get("type"))
 
 
 def span(filters: params.Filters, usual: timedelta) -> tuple[datetime, datetime]:
@@ -116,7 +116,9 @@ def find_groups() -> dict[str, Any]:
     }
 
 
-def _shared(filters: params.Filters, asked: Window, found: Found, shown: Sequence[Group]) -> dict[str, Any]:
+def _shared(
+    filters: params.Filters, asked: FailureWindow, found: Found, shown: Sequence[Group]
+) -> dict[str, Any]:
     """Return what every list of groups shows a group with."""
     now, also_in = as_of(), _also_in(found, shown)
 
@@ -146,7 +148,7 @@ def _shared(filters: params.Filters, asked: Window, found: Found, shown: Sequenc
     }
 
 
-def _muted(asked: Window) -> list[Kept]:
+def _muted(asked: FailureWindow) -> list[Kept]:
     """Return the muted groups that the page is about, whether or not they failed in the window."""
     return [
         kept
@@ -155,7 +157,7 @@ def _muted(asked: Window) -> list[Kept]:
     ]
 
 
-def _silent(met: Iterable[Group], asked: Window) -> list[Group]:
+def _silent(met: Iterable[Group], asked: FailureWindow) -> list[Group]:
     """Return the muted groups without a failure in the window."""
     seen = {group.number for group in met}
     return [
@@ -223,7 +225,7 @@ def find_newest_of(code: str) -> dict[str, Any]:
     return context
 
 
-def bars(asked: Window, counts: Sequence[int]) -> list[Bar]:
+def bars(asked: FailureWindow, counts: Sequence[int]) -> list[Bar]:
     """Return the bars of a chart over the window; labels are in the operator's zone."""
     form = "%a %H:%M" if asked.bucket < timedelta(days=1) else "%Y-%m-%d"
     starts = [asked.since + step * asked.bucket for step in range(len(counts))]

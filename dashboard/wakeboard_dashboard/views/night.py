@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict
-from datetime import UTC, timedelta, tzinfo
+from datetime import timedelta, tzinfo
 from typing import Any
-from urllib.parse import urlencode
 from zoneinfo import ZoneInfo
 
 from flask import Blueprint, current_app, g
 
-from wakeboard.reporting.activity_report import faults, fires, minutes, usual
+from wakeboard.reporting.activity_report import TimeWindow, faults, fires, minutes, usual
 from wakeboard.reporting.activity_report.minutes import Ran
 from wakeboard.reporting.filters.values import FilterError
 from wakeboard.reporting.hourly_rollups import STATISTICS_DAYS
@@ -20,7 +19,6 @@ from wakeboard_dashboard.pages import failures
 from wakeboard_dashboard.pages.form_errors import mending
 from wakeboard_dashboard.pages.live import add_page
 from wakeboard_dashboard.queries import errors
-from wakeboard_dashboard.queries.errors import Window
 from wakeboard_dashboard.queries.nights.report import Night
 from wakeboard_dashboard.text import night as words
 from wakeboard_dashboard.text.formats import duration
@@ -43,7 +41,7 @@ def site_zone() -> tzinfo:
     return ZoneInfo(current_app.config["SETTINGS"].timezone)
 
 
-def asked(filters: params.Filters) -> Window:
+def asked(filters: params.Filters) -> TimeWindow:
     """Return the window that ``filters`` ask for: last night unless they say otherwise.
 
     With ``since`` alone it ends now, with ``until`` alone it is as long as a night. Raises FilterError when
@@ -76,7 +74,7 @@ def find() -> dict[str, Any]:
     return {
         "night": found,
         "window": window,
-        "span": span(window),
+        "span": window.query,
         "is_over": is_over,
         "is_default": not filters,
         "filters": filters,
@@ -101,7 +99,7 @@ def find() -> dict[str, Any]:
     }
 
 
-def spelled(window: Window) -> str:
+def spelled(window: TimeWindow) -> str:
     """Return ``Fri 20 Nov 18:00 to Sat 21 Nov 08:00 CET``, in the reader's zone."""
     since, until = (moment.astimezone(g.zone) for moment in (window.since, window.until))
     return f"{since:%a %-d %b %H:%M} to {until:%a %-d %b %H:%M %Z}"
@@ -136,16 +134,9 @@ BOUNDS = {
 }
 
 
-def span(window: Window) -> str:
-    """Return the window as a query string that means the same to every page and reader."""
-    moments = {"since": window.since, "until": window.until}
-    texts = {name: f"{moment.astimezone(UTC):%Y-%m-%dT%H:%M}Z" for name, moment in moments.items()}
-    return urlencode(texts, safe=":")
-
-
-def link(window: Window) -> str:
+def link(window: TimeWindow) -> str:
     """Return the address of this page for ``window``."""
-    return f"{PATH}?{span(window)}"
+    return f"{PATH}?{window.query}"
 
 
 def ran_item(each: Ran) -> dict[str, Any]:

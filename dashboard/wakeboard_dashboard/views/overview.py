@@ -14,7 +14,7 @@ from wakeboard_dashboard.charts.spreads import Column, Spread, spread
 from wakeboard_dashboard.pages import attention
 from wakeboard_dashboard.pages.live import add_page
 from wakeboard_dashboard.queries import overview, throughput
-from wakeboard_dashboard.queries.throughput import WINDOWS, Bar, Window, Work
+from wakeboard_dashboard.queries.throughput import WINDOWS, Bar, ChartWindow, Work
 from wakeboard_dashboard.text.verdict import capped, leaving_in_words, slots_in_words, verdict
 from wakeboard_dashboard.web import params
 from wakeboard_dashboard.web.connection import as_of, reading
@@ -49,7 +49,7 @@ def find() -> dict[str, Any]:
     }
 
 
-def _window() -> Window:
+def _window() -> ChartWindow:
     return WINDOWS[params.from_request(FIELDS).get("window", USUAL)]
 
 

@@ -20,8 +20,8 @@ from wakeboard.alerts.messages import VERSION, Place, Words
 from wakeboard.alerts.report_schedule import LATE, LATEST, Clocks, Morning, Plan, plan
 from wakeboard.config.settings import Settings
 from wakeboard.core.rule_types import KINDS
-from wakeboard.reporting.activity_report import Row
-from wakeboard.reporting.activity_report.summary import Section, Span, Summary, summary
+from wakeboard.reporting.activity_report import Row, TimeWindow
+from wakeboard.reporting.activity_report.summary import Section, Summary, summary
 from wakeboard.reporting.activity_report.words import Numbers, number, plural
 
 Connection = psycopg.Connection[Any]
@@ -84,7 +84,7 @@ def letter(
     Asks the tables, each question within STATEMENT_TIMEOUT. Raises psycopg.Error.
     """
     zone, now = ZoneInfo(settings.timezone), row["now"]
-    window = Span(morning.since_at, morning.due_at)
+    window = TimeWindow(morning.since_at, morning.due_at)
     with connection.transaction():
         connection.execute("SELECT set_config('statement_timeout', %s, true)", (STATEMENT_TIMEOUT,))
         found = summary(lambda sql, values: _asked(connection, sql, values), window, zone)
@@ -141,7 +141,7 @@ def _first(cause: str, is_late: bool, morning: Morning, now: datetime, zone: tzi
     return ""
 
 
-def _text(rule: str, first: str, found: Summary, window: Span, zone: tzinfo, place: Place) -> str:
+def _text(rule: str, first: str, found: Summary, window: TimeWindow, zone: tzinfo, place: Place) -> str:
     since, until = (moment.astimezone(zone) for moment in (window.since, window.until))
     page = _address(f"/night?{window.query}", place)
     stuck = (

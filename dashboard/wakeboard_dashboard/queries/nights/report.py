@@ -13,7 +13,7 @@ from typing import cast
 
 from sqlalchemy import Connection, text
 
-from wakeboard.reporting.activity_report import Ask, Row, faults, fires, minutes
+from wakeboard.reporting.activity_report import Ask, Row, TimeWindow, faults, fires, minutes
 from wakeboard.reporting.activity_report import missed as missed_fires
 from wakeboard.reporting.activity_report.minutes import Ran
 from wakeboard.reporting.activity_report.unmanned import Unmanned, unmanned
@@ -21,7 +21,7 @@ from wakeboard.reporting.activity_report.usual import Usual, medians
 from wakeboard.reporting.filters.values import Moment
 from wakeboard_dashboard.charts import gantt
 from wakeboard_dashboard.queries import audit, errors
-from wakeboard_dashboard.queries.errors import Group, Window
+from wakeboard_dashboard.queries.errors import FailureWindow, Group
 from wakeboard_dashboard.queries.filters import Filters
 from wakeboard_dashboard.queries.keyset import Rows
 from wakeboard_dashboard.queries.nights import failures
@@ -37,7 +37,7 @@ class Night:
     """Everything that was found about one window; each question is asked of the database once."""
 
     connection: Connection
-    window: Window
+    window: TimeWindow
     now: datetime
 
     @cached_property
@@ -77,9 +77,14 @@ class Night:
         return found
 
     @cached_property
+    def failure_window(self) -> FailureWindow:
+        """The window as the pages of errors ask of it."""
+        return FailureWindow(self.window.since, self.window.until)
+
+    @cached_property
     def failures(self) -> Failures:
         """The failed attempts by code and type."""
-        found = errors.tried(self.connection, self.window)
+        found = errors.tried(self.connection, self.failure_window)
         return failures.told(self.connection, found, self.window.since, lambda: self.known[0])
 
     @cached_property
@@ -90,7 +95,7 @@ class Night:
     @cached_property
     def trends(self) -> list[Sequence[int]]:
         """The failed attempts of each group that is shown by the steps of the window."""
-        return errors.steps_of(self.connection, self.window, self.failures.shown)
+        return errors.steps_of(self.connection, self.failure_window, self.failures.shown)
 
     @cached_property
     def failed(self) -> faults.Failed:

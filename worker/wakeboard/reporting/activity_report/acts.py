@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from wakeboard.reporting.activity_report import Ask, Row, Window
+from wakeboard.reporting.activity_report import Ask, Row, TimeWindow
 from wakeboard.reporting.ids_by_time import last_before
 
 MOST = 50
@@ -19,7 +19,7 @@ ORDER BY id DESC LIMIT :most
 """
 
 
-def acts(ask: Ask, window: Window) -> list[Row]:
+def acts(ask: Ask, window: TimeWindow) -> list[Row]:
     """Return what was done in ``window``, newest first, at most MOST: the columns that say who did what."""
     first, last = (
         ask(_LAST_BEFORE, {"moment": moment})[0]["low"]

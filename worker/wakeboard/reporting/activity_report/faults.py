@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from wakeboard.core.states import FAILURES, sql_list
 from wakeboard.database.index_predicates import IS_LATER_SUCCESS, IS_UNDER_WAY
-from wakeboard.reporting.activity_report import Ask, Row, Window
+from wakeboard.reporting.activity_report import Ask, Row, TimeWindow
 
 CAP = 10_000
 # So many lines of each list of a night are told.
@@ -120,7 +120,7 @@ FROM (
 """
 
 
-def failed(ask: Ask, window: Window, groups: Sequence[int] = ()) -> Failed:
+def failed(ask: Ask, window: TimeWindow, groups: Sequence[int] = ()) -> Failed:
     """Return what failed in ``window``, of its newest CAP failures.
 
     Of marks it tells those of ``groups``, and of failures without a group.
@@ -158,7 +158,7 @@ FROM (
 """
 
 
-def known(ask: Ask, window: Window) -> tuple[set[tuple[str, str]], bool]:
+def known(ask: Ask, window: TimeWindow) -> tuple[set[tuple[str, str]], bool]:
     """Return the (code, type) that had failed before ``window``, and whether only CAP were read.
 
     Of failures that were written before there were error groups: those tell themselves when they began.
@@ -187,7 +187,7 @@ ORDER BY tried.failures DESC, r.finished_at DESC, r.id DESC
 """
 
 
-def recovered(ask: Ask, window: Window) -> tuple[list[Row], int]:
+def recovered(ask: Ask, window: TimeWindow) -> tuple[list[Row], int]:
     """Return runs that succeeded in ``window`` after failures, and how many there are, CAP at most.
 
     id, job_type, attempts, error_code and failed_at (of the last failure), failures, first_failed_at,

@@ -12,7 +12,7 @@ from datetime import timedelta
 from typing import NamedTuple
 
 from wakeboard.core.states import CLAIMABLE, sql_list
-from wakeboard.reporting.activity_report import Ask, Window
+from wakeboard.reporting.activity_report import Ask, TimeWindow
 from wakeboard.reporting.activity_report.faults import MOST_SHOWN
 
 # A fire is made within seconds of its time while any worker lives, and started when a slot is free.
@@ -96,12 +96,12 @@ ORDER BY d.name
 _ANY = f"SELECT EXISTS (SELECT FROM wakeboard.job_runs AS r WHERE {_WITHIN}) AS is_any"
 
 
-def fired(ask: Ask, window: Window) -> Fires:
+def fired(ask: Ask, window: TimeWindow) -> Fires:
     """Return how the fires of ``window`` began for which a run was made."""
     values = {"since": window.since, "until": window.until, "late": LATE.total_seconds()}
     return Fires([Fired(**row) for row in ask(_FIRED, values)])
 
 
-def is_any(ask: Ask, window: Window) -> bool:
+def is_any(ask: Ask, window: TimeWindow) -> bool:
     """Return whether a run was made for a fire of ``window``, of a schedule that is still there."""
     return bool(ask(_ANY, {"since": window.since, "until": window.until})[0]["is_any"])

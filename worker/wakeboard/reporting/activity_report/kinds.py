@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from wakeboard.core.errors.error_groups import written
 from wakeboard.core.states import FAILURES, sql_list
-from wakeboard.reporting.activity_report import Ask, Window, faults
+from wakeboard.reporting.activity_report import Ask, TimeWindow, faults
 from wakeboard.reporting.activity_report.faults import UNKNOWN, Failed, Failing, known, mark_of
 
 CAP = 20_000
@@ -49,7 +49,7 @@ class Kind:
     fingerprint: str | None
 
 
-def failed_kinds(ask: Ask, window: Window) -> tuple[list[Kind], Failed]:
+def failed_kinds(ask: Ask, window: TimeWindow) -> tuple[list[Kind], Failed]:
     """Return the kinds of failure of ``window``, most first, at most MOST, and what became of its runs."""
     values = {"since": window.since, "until": window.until, "cap": CAP, "most": MOST}
     found = ask(_KINDS, values)

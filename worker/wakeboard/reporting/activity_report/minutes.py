@@ -12,7 +12,7 @@ from datetime import timedelta
 
 from wakeboard.core.leases import is_stuck
 from wakeboard.core.states import FAILURES, sql_list
-from wakeboard.reporting.activity_report import Ask, Row, Window
+from wakeboard.reporting.activity_report import Ask, Row, TimeWindow
 from wakeboard.reporting.activity_report.stretches import Busy, Stretch, joined
 from wakeboard.reporting.activity_report.usual import Usual
 from wakeboard.reporting.hourly_rollups import BEGINNING, SLICE_MINUTES, first_minute, hour_of
@@ -43,7 +43,7 @@ class Ran:
     usual: Usual | None
 
 
-def slice_length(window: Window) -> timedelta:
+def slice_length(window: TimeWindow) -> timedelta:
     """Return how long slices are: a step that parts an hour evenly, at least a SLICES-th of ``window``.
 
     They begin at the same moments in each window, so that bars stay where they are while a window moves on.
@@ -127,7 +127,7 @@ ORDER BY failed DESC, attempts DESC, job_type LIMIT :most
 """
 
 
-def ran(ask: Ask, window: Window, usually: Mapping[str, Usual]) -> list[Ran]:
+def ran(ask: Ask, window: TimeWindow, usually: Mapping[str, Usual]) -> list[Ran]:
     """Return what ended in ``window`` by type, those with failures first, at most MOST_TYPES."""
     values = {
         "since": window.since,
@@ -169,7 +169,7 @@ ORDER BY job_type, begin_at
 """
 
 
-def busy(ask: Ask, window: Window, types: Sequence[str]) -> dict[str, Busy]:
+def busy(ask: Ask, window: TimeWindow, types: Sequence[str]) -> dict[str, Busy]:
     """Return when each of ``types`` was busy in ``window``, in seconds since it began."""
     step = slice_length(window)
     values = {
@@ -216,7 +216,7 @@ ORDER BY t.place, found.seconds DESC, found.id DESC
 """
 
 
-def slow_runs(ask: Ask, window: Window, slow: Sequence[Ran]) -> list[Row]:
+def slow_runs(ask: Ask, window: TimeWindow, slow: Sequence[Ran]) -> list[Row]:
     """Return the slowest runs of each of ``slow``: id, job_type, started_at, finished_at, seconds.
 
     At most EXAMPLES of each, found among the FEW newest that had been made when the window ended.

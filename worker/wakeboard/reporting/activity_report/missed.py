@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import NamedTuple
 
-from wakeboard.reporting.activity_report import Ask, Window
+from wakeboard.reporting.activity_report import Ask, TimeWindow
 
 # So many fires are counted; in a night without a worker each of each schedule may be one.
 MANY = 200_000
@@ -71,7 +71,7 @@ LIMIT :most
 """
 
 
-def missed(ask: Ask, window: Window) -> AllMissed:
+def missed(ask: Ask, window: TimeWindow) -> AllMissed:
     """Return by schedule and reason the fires that fell into ``window`` and were not made, most first."""
     values = {"since": window.since, "until": window.until, "many": MANY, "most": MOST_TOLD}
     rows = ask(_MISSED, values)

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, tzinfo
+from datetime import tzinfo
 from typing import Any
 from urllib.parse import quote, urlencode
 
 from wakeboard.core.time.durations import format_duration
-from wakeboard.reporting.activity_report import Ask, Row, faults, fires, minutes
+from wakeboard.reporting.activity_report import Ask, Row, TimeWindow, faults, fires, minutes
 from wakeboard.reporting.activity_report import missed as missed_fires
 from wakeboard.reporting.activity_report.acts import acts
 from wakeboard.reporting.activity_report.kinds import Kind, failed_kinds
@@ -27,21 +27,6 @@ REASONS = {
     "capped": "too many were due at once",
     "paused": "the schedule was paused",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Span:
-    """The window of a report."""
-
-    since: datetime
-    until: datetime
-
-    @property
-    def query(self) -> str:
-        """The window as a query string that means the same to every page and reader."""
-        given = {"since": self.since, "until": self.until}
-        texts = {name: f"{moment.astimezone(UTC):%Y-%m-%dT%H:%M}Z" for name, moment in given.items()}
-        return urlencode(texts, safe=":")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +65,7 @@ class Summary:
         return f"{self.strong} {self.rest}"
 
 
-def summary(ask: Ask, window: Span, zone: tzinfo) -> Summary:
+def summary(ask: Ask, window: TimeWindow, zone: tzinfo) -> Summary:
     """Return what is to be told of ``window``, which is over; times in words are of ``zone``."""
     usually = medians(ask, window.since)
     ran = minutes.ran(ask, window, usually)
@@ -141,7 +126,7 @@ def _type(name: str) -> str:
     return f"/runs?{urlencode({'type': name})}"
 
 
-def _kind(kind: Kind, window: Span) -> Line:
+def _kind(kind: Kind, window: TimeWindow) -> Line:
     dead = f", {plural(kind.dead, 'run')} dead now" if kind.dead else ""
     path = f"/errors/{kind.fingerprint or quote(kind.code)}?{window.query}"
     return Line(f"{number(kind.failures)} × {_short(kind.code)} of {_short(kind.job_type)}{dead}", path)
@@ -176,7 +161,7 @@ def _beside(each: fires.Fired) -> Line:
     return Line(text, f"/runs/{each.beside_run_id}")
 
 
-def _slow(ask: Ask, window: Span, slow: Sequence[minutes.Ran]) -> list[Line]:
+def _slow(ask: Ask, window: TimeWindow, slow: Sequence[minutes.Ran]) -> list[Line]:
     slowest = {row["job_type"]: row for row in reversed(minutes.slow_runs(ask, window, slow[:FEW]))}
     return [_slow_line(each, slowest.get(each.job_type)) for each in slow]
 
@@ -201,7 +186,7 @@ def _ran(each: minutes.Ran) -> Line:
     return Line(f"{_short(each.job_type)}: {plural(each.attempts, 'attempt')}{failed}", _type(each.job_type))
 
 
-def _act(row: Row, zone: tzinfo, window: Span) -> Line:
+def _act(row: Row, zone: tzinfo, window: TimeWindow) -> Line:
     of = f" of {row['target_type']} {_short(row['target_id'] or '')}".rstrip() if row["target_type"] else ""
     result = "" if row["result"] == "done" else f" ({row['result']})"
     clock = f"{row['at'].astimezone(zone):%H:%M}"
@@ -219,4 +204,4 @@ def _short(text: Any) -> str:
     return line if len(line) <= 60 else f"{line[:59]}…"
 
 
-__all__ = ["Line", "Section", "Span", "Summary", "summary"]
+__all__ = ["Line", "Section", "Summary", "summary"]
