@@ -84,6 +84,7 @@ def find() -> dict[str, Any]:
         "numbers": found.numbers,
         "earlier": link(words.moved(window, -1, site_zone())),
         "later": link(words.moved(window, 1, site_zone())) if is_over else None,
+        "lanes": gantt.lanes(window, found.lane_types, found.busy, found.under_way, found.now),
         "ticks": gantt.ticks(window),
         "words": spelled(window),
         "is_empty": is_empty(found),
@@ -167,7 +168,7 @@ def twin(context: Mapping[str, Any]) -> dict[str, Any]:
         **asdict(found.numbers),
         "items": [ran_item(each) for each in found.ran],
         "next": None,
-        "timeline": [lane_item(lane) for lane in found.lanes],
+        "timeline": [lane_item(lane) for lane in context["lanes"]],
         "failures": [
             failures.item(group) | {"buckets": buckets, "is_new": place < found.failures.new}
             for place, (group, buckets) in enumerate(zip(found.shown_failures, found.trends, strict=True))

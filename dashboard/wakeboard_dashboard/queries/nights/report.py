@@ -16,17 +16,17 @@ from sqlalchemy import Connection, text
 from wakeboard.reporting.activity_report import Ask, Row, TimeWindow, faults, fires, minutes
 from wakeboard.reporting.activity_report import missed as missed_fires
 from wakeboard.reporting.activity_report.minutes import Ran
+from wakeboard.reporting.activity_report.stretches import Busy
 from wakeboard.reporting.activity_report.unmanned import Unmanned, unmanned
 from wakeboard.reporting.activity_report.usual import Usual, medians
+from wakeboard.reporting.activity_report.words import Numbers
 from wakeboard.reporting.filters.values import Moment
-from wakeboard_dashboard.charts import gantt
 from wakeboard_dashboard.queries import audit, errors
 from wakeboard_dashboard.queries.errors import FailureWindow, Group
 from wakeboard_dashboard.queries.filters import Filters
 from wakeboard_dashboard.queries.keyset import Rows
 from wakeboard_dashboard.queries.nights import failures
 from wakeboard_dashboard.queries.nights.failures import Failures
-from wakeboard_dashboard.text import night as words
 
 # Making one of the questions costs as much Python as asking it; they are some twenty.
 _statement = cache(text)
@@ -145,18 +145,25 @@ class Night:
         return audit.page(self.connection, filters, self.now, sees_secrets=False)[0]
 
     @cached_property
-    def lanes(self) -> list[gantt.Lane]:
-        """The types with failures, then the busiest, on a line of time."""
-        under_way = {row["job_type"]: (row["first_at"], row["runs"]) for row in self.running}
-        busiest = sorted(self.ran, key=lambda each: (-each.failed, -each.seconds, each.job_type))
-        types = list(dict.fromkeys([*(each.job_type for each in busiest), *under_way]))[: minutes.LANES]
-        busy = minutes.busy(self.ask, self.window, types)
-        return gantt.lanes(self.window, types, busy, under_way, self.now)
+    def under_way(self) -> dict[str, tuple[datetime, int]]:
+        """By type when the longest running run began, and how many run."""
+        return {row["job_type"]: (row["first_at"], row["runs"]) for row in self.running}
 
     @cached_property
-    def numbers(self) -> words.Numbers:
+    def lane_types(self) -> list[str]:
+        """The types that are drawn on a line of time: those with failures, then the busiest."""
+        busiest = sorted(self.ran, key=lambda each: (-each.failed, -each.seconds, each.job_type))
+        return list(dict.fromkeys([*(each.job_type for each in busiest), *self.under_way]))[: minutes.LANES]
+
+    @cached_property
+    def busy(self) -> dict[str, Busy]:
+        """When each of ``lane_types`` was busy."""
+        return minutes.busy(self.ask, self.window, self.lane_types)
+
+    @cached_property
+    def numbers(self) -> Numbers:
         """What the sentence and the tiles say."""
-        return words.Numbers(
+        return Numbers(
             attempts=sum(each.attempts for each in self.ran),
             types=len(self.ran),
             failed=sum(each.failed for each in self.ran),
