@@ -21,9 +21,8 @@ from wakeboard.database.db import DatabaseError
 from wakeboard_dashboard.queries import alerts, overview
 from wakeboard_dashboard.queries.attention import Troubles, troubles
 from wakeboard_dashboard.queries.long_running import Overlong, overlong
-from wakeboard_dashboard.queries.overview import Counts
 from wakeboard_dashboard.queries.rising_errors import failures_rise
-from wakeboard_dashboard.text.verdict import untold
+from wakeboard_dashboard.text.verdict import Counts, untold
 from wakeboard_dashboard.web.connection import as_of, may_ask_in_passing, reading
 
 log = logging.getLogger("wakeboard.web")

@@ -26,8 +26,9 @@ from sqlalchemy import (
 from wakeboard.core.states import Status
 from wakeboard.database.tables import job_runs, workers
 from wakeboard_dashboard.queries.fixed import fixed
-from wakeboard_dashboard.queries.overview import BY_TYPE, CAP, GROUPS, IN_PASSING
+from wakeboard_dashboard.queries.overview import BY_TYPE, GROUPS, IN_PASSING
 from wakeboard_dashboard.queries.running import IS_STUCK, standing
+from wakeboard_dashboard.text.verdict import CAP
 
 runs = job_runs.c
 # The order of job_runs_leased, which has what runs and nothing else.

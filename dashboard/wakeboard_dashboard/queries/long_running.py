@@ -14,9 +14,10 @@ from sqlalchemy import Connection, text
 
 from wakeboard.core import leases
 from wakeboard.core.states import Status
-from wakeboard_dashboard.queries.overview import CAP, GROUPS
+from wakeboard_dashboard.queries.overview import GROUPS
 from wakeboard_dashboard.queries.running import LONG_MINUTES
 from wakeboard_dashboard.queries.types import Pace, paces
+from wakeboard_dashboard.text.verdict import CAP
 
 # The rule: over TIMES what 95 % of those that succeeded took, and over LEAST_SECONDS; of at least FEWEST.
 TIMES = 5
