@@ -29,6 +29,7 @@ def database_url(chosen: Settings) -> str:
     """
     if chosen.database_url is not None:
         return chosen.database_url
+    # Loaded without a URL only: it takes as long as everything else that a command loads.
     from wakeboard.database import embedded
 
     if embedded.is_running(chosen.data_dir):

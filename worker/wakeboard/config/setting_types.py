@@ -77,6 +77,7 @@ def one_of(*words: str) -> Callable[[str], str]:
 
 def moves(text: str) -> str:
     """Read which good moves of runs are logged."""
+    # Applications that enqueue read settings and log nothing.
     from wakeboard.config.log import read_moves
 
     read_moves(text)

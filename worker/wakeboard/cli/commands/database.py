@@ -19,7 +19,9 @@ from wakeboard.cli.refusals import Failed, Wrong
 from wakeboard.cli.terminal import tell
 from wakeboard.config.settings import Settings
 from wakeboard.database import db as databases
+from wakeboard.database import embedded
 from wakeboard.database.audit import terminal_actor
+from wakeboard.database.embedded.identity import make_folders
 from wakeboard.database.embedded.server import Teller
 from wakeboard.maintenance.backups.dump import BackupError, contents, dump, load
 from wakeboard.maintenance.backups.new_life import Before, begin_new_life, look
@@ -88,8 +90,6 @@ def shell(arguments: tuple[str, ...]) -> None:
 
 
 def _own_psql() -> str:
-    from wakeboard.database import embedded
-
     return str(embedded.binary("psql", settings().data_dir))
 
 
@@ -110,8 +110,6 @@ def _as_variables(url: str) -> dict[str, str]:
 @db.command()
 def stop() -> int:
     """Stop the embedded server, unless somebody uses it."""
-    from wakeboard.database import embedded
-
     chosen = settings()
     if chosen.database_url is not None:
         raise Wrong("A database URL is set, so there is no embedded server to stop. Stop that server itself.")
@@ -126,8 +124,6 @@ def stop() -> int:
 @click.option("--force", is_flag=True, help="Overwrite FILE when it exists.")
 def backup(file: Path | None, force: bool) -> None:
     """Write the embedded database into FILE, while all goes on; without FILE into DATA_DIR/backups."""
-    from wakeboard.database import embedded
-
     chosen = settings()
     _require_embedded(chosen, 'pg_dump --format=custom --file=FILE "$WAKEBOARD_DATABASE_URL"')
     if not embedded.has_cluster(chosen.data_dir):
@@ -156,8 +152,6 @@ def backup(file: Path | None, force: bool) -> None:
 @click.option("--yes", is_flag=True, help="Do not ask; what was done since the backup is forgotten.")
 def restore(file: Path, yes: bool) -> None:
     """Put the backup FILE in the place of the embedded database; the one before is kept aside."""
-    from wakeboard.database import embedded
-
     chosen = settings()
     _require_embedded(chosen, 'pg_restore --dbname="$WAKEBOARD_DATABASE_URL" FILE, into an empty database')
     _require_unused(chosen.data_dir)
@@ -190,8 +184,6 @@ def _say_done(file: Path, aside: Path | None, running: int) -> None:
 
 def _require_embedded(chosen: Settings, instead: str) -> None:
     """Raise Wrong unless the database is the embedded one (``up`` hands its URL to what it starts)."""
-    from wakeboard.database import embedded
-
     if chosen.database_url is None:
         return
     own = None
@@ -212,8 +204,6 @@ def _own_file(chosen: Settings) -> Path:
 
 def _require_unused(data_dir: Path) -> None:
     """Raise Failed, naming who is connected, while anybody is."""
-    from wakeboard.database import embedded
-
     connected = embedded.sessions(data_dir)
     if not connected:
         return
@@ -227,9 +217,6 @@ def _require_unused(data_dir: Path) -> None:
 @contextmanager
 def _workshop(data_dir: Path) -> Iterator[Path]:
     """Give a data folder of its own beside the cluster, on the same disk, gone afterwards."""
-    from wakeboard.database import embedded
-    from wakeboard.database.embedded.identity import make_folders
-
     make_folders(data_dir)
     made = Path(tempfile.mkdtemp(prefix="restore-", dir=data_dir))
     made.chmod(data_dir.stat().st_mode & 0o777)
@@ -242,8 +229,6 @@ def _workshop(data_dir: Path) -> Iterator[Path]:
 
 def _rebuild(workshop: Path, program: Path, file: Path) -> int:
     """Make the restored cluster in ``workshop`` and stop it; return how many runs were running."""
-    from wakeboard.database import embedded
-
     teller = Teller(tell)
     server = embedded.start(workshop, progress=teller)
     load(program, server.url, file, progress=teller)
@@ -257,8 +242,6 @@ def _rebuild(workshop: Path, program: Path, file: Path) -> int:
 
 def _prove(data_dir: Path, aside: Path | None, was_running: bool) -> None:
     """Start the server on the restored cluster; when it does not answer, bring the old one back."""
-    from wakeboard.database import embedded
-
     try:
         server = embedded.start(data_dir, progress=Teller(tell))
         with databases.connect(server.url, name="wakeboard restore") as connection:

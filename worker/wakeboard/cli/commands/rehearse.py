@@ -24,6 +24,7 @@ def rehearse(without_effects: bool) -> int:
     Takes up to a minute on a database of its own, never on the one that --database-url names. Prints what was
     expected and what was measured; exit code 1 when a line is not so.
     """
+    # The rehearsal brings the demo along, which the help page does not need.
     from wakeboard.demo import rehearsal
 
     try:

@@ -65,6 +65,7 @@ def _leave_command() -> None:
 
 
 def _supervise(**how: Any) -> int:
+    # Of the runtime only this is loaded before the fork: what the fork server has loaded, every child has.
     from wakeboard.runtime.processes import zygote
 
     require_folder()
@@ -74,6 +75,7 @@ def _supervise(**how: Any) -> int:
     template = zygote.fork(leave=_leave_command)
     log.never_wait()
     tell_misspelt()
+    # Loaded after the fork: children need nothing of it.
     from wakeboard.runtime import supervisor
 
     log.configure(chosen.log_format, level=chosen.log_level, moves=chosen.log_moves)

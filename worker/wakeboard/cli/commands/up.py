@@ -65,6 +65,7 @@ def up(port: int | None, demo: bool) -> int:
 
 def _require_mail_server() -> None:
     """Refuse the example shop before anything is started when its mail server is not installed."""
+    # Only --demo needs it.
     from wakeboard.demo.mail_server import MailServerMissing, require_mail_server
 
     try:
@@ -151,6 +152,7 @@ def _database(chosen: Settings, requests: StopRequests) -> Iterator[str]:
         _migrate(chosen.database_url)
         yield chosen.database_url
         return
+    # Loading it takes longer than the rest of this command; with a URL it is not needed.
     from wakeboard.database import embedded
 
     was_running = embedded.is_running(chosen.data_dir)

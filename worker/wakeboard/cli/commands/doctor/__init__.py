@@ -17,7 +17,7 @@ from wakeboard.cli.printing import answer, listing
 from wakeboard.cli.reach import Connection
 from wakeboard.cli.terminal import say
 from wakeboard.config.settings import Settings, misspelt
-from wakeboard.database import db
+from wakeboard.database import db, embedded
 from wakeboard.database.embedded.errors import EmbeddedError
 
 # What is asked of the database, in the order in which it is told.
@@ -76,8 +76,6 @@ def examine(chosen: Settings) -> list[Finding]:
 def _embedded(chosen: Settings) -> Iterator[Finding]:
     if chosen.database_url is not None:
         return
-    from wakeboard.database import embedded
-
     folder = chosen.data_dir
     if not folder.exists():
         yield Finding("embedded server", "warning", f"{folder} does not exist yet.", "Run: wakeboard up")
@@ -102,8 +100,6 @@ def _database(chosen: Settings) -> Iterator[Finding]:
     url = chosen.database_url
     try:
         if url is None:
-            from wakeboard.database import embedded
-
             if not embedded.is_running(chosen.data_dir):
                 return
             url = embedded.url(chosen.data_dir)
