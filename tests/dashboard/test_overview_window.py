@@ -17,7 +17,7 @@ from wakeboard.alerts import checks
 from wakeboard.core.rule_types import KINDS
 from wakeboard.reporting.statistics import DurationHistogram
 from wakeboard_dashboard.charts.spreads import spread
-from wakeboard_dashboard.queries.throughput import Bar, Work, busiest_and_slowest
+from wakeboard_dashboard.queries.throughput import WindowBar, Work, busiest_and_slowest
 
 HOSTILE = "<img src=x onerror=alert(1)>\u202e\"'"
 TABLES = ("statistics_deltas", "statistics_rollups")
@@ -170,7 +170,7 @@ def test_the_chart_stands_on_its_lowest_ten_and_nothing_leaves_it(connection: Co
     start = connection.execute("SELECT now()").fetchone()
     assert start
     times = [DurationHistogram({20: 5, 40: 5}, 1.024), DurationHistogram(), DurationHistogram({0: 1}, 0.0)]
-    found = spread([Bar(start[0])] * 3, times)
+    found = spread([WindowBar(start[0])] * 3, times)
     assert (found.low, found.high, found.lines) == (0.001, 10.0, [75.0, 50.0, 25.0])
     assert (found.columns[0].y50, found.columns[1].y99) == (100, 100)
     assert all(0 <= column.y99 <= column.y95 <= column.y50 <= 100 for column in found.columns)

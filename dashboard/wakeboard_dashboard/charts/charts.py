@@ -24,7 +24,7 @@ ABOVE = 4
 REMEMBERED = 512
 
 
-class Step(Counted, Protocol):
+class ChartStep(Counted, Protocol):
     """What a bar stands for."""
 
     @property
@@ -32,7 +32,7 @@ class Step(Counted, Protocol):
         """When it began, in the reader's words."""
 
 
-def bar_chart(bars: Sequence[Step], title: str, height: int = HEIGHT) -> Markup:
+def bar_chart(bars: Sequence[ChartStep], title: str, height: int = HEIGHT) -> Markup:
     """Return a bar for each of ``bars``, the failed ones on top; ``height`` in units of the picture."""
     top = max((bar.total for bar in bars), default=0) or 1
     scale = (height - ABOVE) / top

@@ -17,7 +17,7 @@ _NEVER = Busy((), ())
 
 
 @dataclass(frozen=True, slots=True)
-class Bar:
+class BusyBar:
     """A stretch in which a type was busy without a pause worth drawing; x and width in WIDTH-ths."""
 
     first_at: datetime
@@ -29,13 +29,13 @@ class Bar:
 
 
 @dataclass(frozen=True, slots=True)
-class Lane:
+class TypeLane:
     """One type: its busy stretches, where attempts failed (``marks``, bars too), and what still runs."""
 
     job_type: str
-    bars: tuple[Bar, ...]
-    marks: tuple[Bar, ...]
-    running: Bar | None = None
+    bars: tuple[BusyBar, ...]
+    marks: tuple[BusyBar, ...]
+    running: BusyBar | None = None
 
     @property
     def attempts(self) -> int:
@@ -64,7 +64,7 @@ def lanes(
     busy: Mapping[str, Busy],
     running: Mapping[str, tuple[datetime, int]],
     now: datetime,
-) -> list[Lane]:
+) -> list[TypeLane]:
     """Return a lane for each of ``types`` that was busy, in their order.
 
     ``running`` maps types to (when the longest running began, how many run); their bars end ``now``.
@@ -77,11 +77,11 @@ def lanes(
         under_way = _running(window, *running[name], now) if name in running else None
         if stretches or under_way:
             bars, marks = _bars(window, stretches, reached), _bars(window, failing, reached)
-            found.append(Lane(name, bars, marks, under_way))
+            found.append(TypeLane(name, bars, marks, under_way))
     return found
 
 
-def _running(window: TimeWindow, first_at: datetime, runs: int, now: datetime) -> Bar | None:
+def _running(window: TimeWindow, first_at: datetime, runs: int, now: datetime) -> BusyBar | None:
     if first_at >= window.until:
         return None
     start, end = ((moment - window.since).total_seconds() for moment in (first_at, now))
@@ -92,18 +92,18 @@ def _seconds(window: TimeWindow) -> float:
     return (window.until - window.since).total_seconds()
 
 
-def _bars(window: TimeWindow, stretches: Sequence[Stretch], reached: float) -> tuple[Bar, ...]:
+def _bars(window: TimeWindow, stretches: Sequence[Stretch], reached: float) -> tuple[BusyBar, ...]:
     """Return the bars of ``stretches``, cut at the window's beginning and where it has ``reached``."""
     return tuple(
         [_bar(window, max(start, 0), min(end, reached), *counts) for start, end, *counts in stretches]
     )
 
 
-def _bar(window: TimeWindow, start: float, end: float, attempts: int, failed: int) -> Bar:
+def _bar(window: TimeWindow, start: float, end: float, attempts: int, failed: int) -> BusyBar:
     """Return the bar of a stretch between two seconds of ``window``, with its place on the line."""
     scale = WIDTH / _seconds(window)
     x, width = start * scale, max((end - start) * scale, NARROWEST)
-    return Bar(
+    return BusyBar(
         window.since + timedelta(seconds=start),
         window.since + timedelta(seconds=end),
         attempts,

@@ -9,7 +9,7 @@ HOUR = timedelta(hours=1)
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class TrendBar:
     """One bar of the trend: an hour or a day of the operator's zone."""
 
     start_at: datetime

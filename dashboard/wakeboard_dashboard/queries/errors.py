@@ -95,7 +95,7 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FailureGroups:
     """The groups of a window, most failures first: ``heard`` and, if they stand apart, ``muted`` ones.
 
     ``count``: how many are heard, told or not. ``numbers``: those of all groups, as PostgreSQL writes an
@@ -111,7 +111,7 @@ class Found:
     are_runs_cut: bool = False
 
 
-def tried(connection: Connection, window: FailureWindow) -> Found:
+def tried(connection: Connection, window: FailureWindow) -> FailureGroups:
     """Return the groups of the most failed attempts of any code and type, without steps and what fails now.
 
     They are MOST_GROUPS, and those with as many attempts as the last of them.
@@ -124,7 +124,7 @@ def tried(connection: Connection, window: FailureWindow) -> Found:
         Group(code, job_type, number, None, count, first_at=first_at, last_at=last_at)
         for code, job_type, number, count, first_at, last_at, _ in rows
     ]
-    return Found(groups, is_cut=rows[0].is_cut) if rows else Found()
+    return FailureGroups(groups, is_cut=rows[0].is_cut) if rows else FailureGroups()
 
 
 def steps_of(connection: Connection, window: FailureWindow, found: Sequence[Group]) -> list[Sequence[int]]:
@@ -159,8 +159,8 @@ def _all_have_numbers(found: Sequence[Group]) -> bool:
 
 def every(
     connection: Connection, window: FailureWindow, *, most: int | None = MOST_GROUPS, apart: bool = True
-) -> Found:
-    """Return the groups, at most ``most`` that are muted and as many others; ``apart``: see Found.
+) -> FailureGroups:
+    """Return the groups, at most ``most`` that are muted and as many others; ``apart``: see FailureGroups.
 
     Without what is kept of them and without examples: there may be thousands.
     """
@@ -169,11 +169,11 @@ def every(
     if rows and rows[0].is_nameless:
         rows = _counted(connection, window, most, apart, by_number=False)
     if not rows:
-        return Found()
+        return FailureGroups()
     of_heard, first = sum(not row.is_muted for row in rows), rows[0]
     found = [_group(row) for row in rows]
     heard, muted = found[:of_heard], found[of_heard:]
-    return Found(heard, muted, first.heard, first.numbers, first.is_cut, first.are_runs_cut)
+    return FailureGroups(heard, muted, first.heard, first.numbers, first.is_cut, first.are_runs_cut)
 
 
 def _counted(

@@ -66,7 +66,7 @@ class Work(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Bar:
+class WindowBar:
     """The attempts that ended in one step of a window. ``label`` is filled in by the view.
 
     ``good`` succeeded, ``bad`` failed, timed out or were lost. ``run_times`` are those of the good ones,
@@ -135,10 +135,10 @@ FROM wakeboard.statistics_hours WHERE hour = ANY (CAST(:hours AS timestamptz[]))
 """)
 
 
-def bars(connection: Connection, now: datetime, window: ChartWindow) -> list[Bar]:
+def bars(connection: Connection, now: datetime, window: ChartWindow) -> list[WindowBar]:
     """Return the steps of ``window``, oldest first, none left out."""
     starts = window.starts(now)
-    found: dict[datetime, Bar] = {}
+    found: dict[datetime, WindowBar] = {}
     if window.step == HOUR:
         found = {row.hour: _summed_hour(row, None) for row in connection.execute(_HOURS, {"hours": starts})}
     others = [start for start in starts if start not in found]
@@ -148,9 +148,9 @@ def bars(connection: Connection, now: datetime, window: ChartWindow) -> list[Bar
     return [found[start] if start in found else _bar(start, rows[start]) for start in starts]
 
 
-def _summed_hour(row: Row[Any], types: Mapping[str, Work] | None) -> Bar:
+def _summed_hour(row: Row[Any], types: Mapping[str, Work] | None) -> WindowBar:
     """Return the bar that a row of summed hours makes, of one type or of all."""
-    return Bar(
+    return WindowBar(
         row.hour,
         row.succeeded,
         row.failed,
@@ -160,13 +160,13 @@ def _summed_hour(row: Row[Any], types: Mapping[str, Work] | None) -> Bar:
     )
 
 
-def _bar(start: datetime, rows: Iterable[Row[Any]]) -> Bar:
+def _bar(start: datetime, rows: Iterable[Row[Any]]) -> WindowBar:
     """Return the bar that the ``rows`` of MINUTES for one step make."""
     by: dict[int, list[Row[Any]]] = {BY_TYPE: [], BY_RUN_TIME: [], BY_WAIT: [], WHOLE: []}
     for row in rows:
         by[row.which].append(row)
     (whole,) = by[WHOLE]
-    return Bar(
+    return WindowBar(
         start,
         whole.good,
         whole.bad,
@@ -199,10 +199,10 @@ _MINUTES_OF_TYPES = _by_minutes(
 )
 
 
-def last_day(connection: Connection, now: datetime, types: Collection[str]) -> dict[str, list[Bar]]:
+def last_day(connection: Connection, now: datetime, types: Collection[str]) -> dict[str, list[WindowBar]]:
     """Return the bars of each of ``types`` by the hours of DAY, oldest first, none left out."""
     starts = DAY.starts(now)
-    found: dict[tuple[datetime, str | None], Bar] = {}
+    found: dict[tuple[datetime, str | None], WindowBar] = {}
     summed = set()
     values = {"hours": starts, "first": starts[0], "types": list(types)}
     for row in connection.execute(_HOURS_OF_TYPES, values):
@@ -215,14 +215,14 @@ def last_day(connection: Connection, now: datetime, types: Collection[str]) -> d
     for row in connection.execute(_MINUTES_OF_TYPES, values):
         rows.setdefault((row.start_at, row.job_type), []).append(row)
     found |= {(start, name): _bar_of_type(start, parts) for (start, name), parts in rows.items()}
-    return {name: [found.get((start, name)) or Bar(start) for start in starts] for name in types}
+    return {name: [found.get((start, name)) or WindowBar(start) for start in starts] for name in types}
 
 
-def _bar_of_type(start: datetime, rows: Sequence[Row[Any]]) -> Bar:
+def _bar_of_type(start: datetime, rows: Sequence[Row[Any]]) -> WindowBar:
     """Return the bar that the rows of _MINUTES_OF_TYPES for one hour and type make."""
     ran = [row for row in rows if row.duration_bucket is not None]
     waited = [row for row in rows if row.wait_bucket is not None]
-    return Bar(
+    return WindowBar(
         start,
         sum(row.good for row in ran),
         sum(row.bad for row in ran),
@@ -244,7 +244,7 @@ GROUP BY job_type
 """)
 
 
-def works(connection: Connection, found: Sequence[Bar]) -> dict[str, Work]:
+def works(connection: Connection, found: Sequence[WindowBar]) -> dict[str, Work]:
     """Return what each type did in all of the bars ``found``, oldest first."""
     by_type: defaultdict[str, list[Work]] = defaultdict(list)
     for bar in found:

@@ -11,7 +11,7 @@ from flask import Blueprint, abort, g, request
 
 from wakeboard.core.errors.error_groups import read, written
 from wakeboard.reporting.filters.values import FilterError
-from wakeboard_dashboard.charts.trend import Step, starts
+from wakeboard_dashboard.charts.trend import TrendBar, starts
 from wakeboard_dashboard.pages import failures
 from wakeboard_dashboard.pages.live import add_page
 from wakeboard_dashboard.queries import errors, groups, runs
@@ -178,13 +178,13 @@ def _step(filters: params.Filters, length: timedelta) -> str:
     return str(wanted)
 
 
-def trend(kept: Kept, since: datetime, until: datetime, step: str) -> list[Step]:
+def trend(kept: Kept, since: datetime, until: datetime, step: str) -> list[TrendBar]:
     """Return the failures of each hour or day of the operator's zone, from that of ``since`` on."""
     begun = starts(since, until, step, g.zone)
     counted = groups.trend(reading(), kept.id, since, until, begun)
     form = "%a %H:%M" if step == "hour" else "%a %-d %b"
     return [
-        Step(start_at, start_at.astimezone(g.zone).strftime(form), count)
+        TrendBar(start_at, start_at.astimezone(g.zone).strftime(form), count)
         for start_at, count in zip(begun, counted, strict=True)
     ]
 

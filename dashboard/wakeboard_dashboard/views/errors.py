@@ -19,7 +19,7 @@ from wakeboard_dashboard.pages import failures
 from wakeboard_dashboard.pages.live import add_page
 from wakeboard_dashboard.queries import errors, runs
 from wakeboard_dashboard.queries import groups as kept_groups
-from wakeboard_dashboard.queries.errors import FailureWindow, Found, Group
+from wakeboard_dashboard.queries.errors import FailureGroups, FailureWindow, Group
 from wakeboard_dashboard.queries.groups import Kept
 from wakeboard_dashboard.web import params
 from wakeboard_dashboard.web.connection import as_of, reading
@@ -40,7 +40,7 @@ FIELDS = {"error": params.TEXT, "state": params.one_of(kept_groups.STATES, many=
 
 
 @dataclass(frozen=True, slots=True)
-class Bar:
+class FailureBar:
     """One bar of a chart of failures."""
 
     label: str
@@ -117,7 +117,7 @@ def find_groups() -> dict[str, Any]:
 
 
 def _shared(
-    filters: params.Filters, asked: FailureWindow, found: Found, shown: Sequence[Group]
+    filters: params.Filters, asked: FailureWindow, found: FailureGroups, shown: Sequence[Group]
 ) -> dict[str, Any]:
     """Return what every list of groups shows a group with."""
     now, also_in = as_of(), _also_in(found, shown)
@@ -165,7 +165,7 @@ def _silent(met: Iterable[Group], asked: FailureWindow) -> list[Group]:
     ]
 
 
-def _also_in(found: Found, shown: Iterable[Group]) -> dict[int, tuple[str, ...]]:
+def _also_in(found: FailureGroups, shown: Iterable[Group]) -> dict[int, tuple[str, ...]]:
     """Return the other types in which the same failure was met in the window, by the shown group's number."""
     types = kept_groups.types_of_the_same(reading(), found.numbers)
     return {
@@ -225,12 +225,12 @@ def find_newest_of(code: str) -> dict[str, Any]:
     return context
 
 
-def bars(asked: FailureWindow, counts: Sequence[int]) -> list[Bar]:
+def bars(asked: FailureWindow, counts: Sequence[int]) -> list[FailureBar]:
     """Return the bars of a chart over the window; labels are in the operator's zone."""
     form = "%a %H:%M" if asked.bucket < timedelta(days=1) else "%Y-%m-%d"
     starts = [asked.since + step * asked.bucket for step in range(len(counts))]
     return [
-        Bar(start.astimezone(g.zone).strftime(form), count)
+        FailureBar(start.astimezone(g.zone).strftime(form), count)
         for start, count in zip(starts, counts, strict=True)
     ]
 

@@ -147,7 +147,7 @@ def ran_item(each: Ran) -> dict[str, Any]:
     }
 
 
-def lane_item(lane: gantt.Lane) -> dict[str, Any]:
+def lane_item(lane: gantt.TypeLane) -> dict[str, Any]:
     """Return a lane as the twin gives it: its stretches without their places on the drawing."""
     names = ("first_at", "last_at", "attempts", "failed")
     return {

@@ -40,11 +40,11 @@ def _found(name: str) -> RowMapping:
     return row
 
 
-def _pace(name: str) -> query.Pace:
+def _pace(name: str) -> query.TypePace:
     """Return how the last day of the request's type went, asked for once by all regions of its page."""
     if "pace" not in g:
         g.pace = query.paces(reading(), as_of(), [name])[name]
-    pace: query.Pace = g.pace
+    pace: query.TypePace = g.pace
     return pace
 
 

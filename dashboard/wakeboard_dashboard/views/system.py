@@ -27,7 +27,7 @@ from wakeboard_dashboard.text import formats
 from wakeboard_dashboard.web import params
 from wakeboard_dashboard.web.connection import as_of, database, looking, reading
 from wakeboard_dashboard.web.replica import TOLD_SECONDS
-from wakeboard_dashboard.web.request_metrics import Page, request_metrics
+from wakeboard_dashboard.web.request_metrics import PageMetrics, request_metrics
 
 blueprint = Blueprint("system", __name__)
 
@@ -156,7 +156,7 @@ def find_costs() -> dict[str, Any]:
     }
 
 
-def _spent(page: Page) -> dict[str, Any]:
+def _spent(page: PageMetrics) -> dict[str, Any]:
     """Return what one page cost, in seconds; ``median`` and ``p95`` are limits that hold."""
     return {
         "name": page.name,

@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 
 from wakeboard.reporting.activity_report.faults import MOST_SHOWN, Failing, Mark, mark_of
 from wakeboard_dashboard.queries import errors, groups
-from wakeboard_dashboard.queries.errors import Found, Group
+from wakeboard_dashboard.queries.errors import FailureGroups, Group
 
 NONE_FAILS = Failing()
 
@@ -37,7 +37,7 @@ class Failures:
 
 def told(
     connection: Connection,
-    found: Found,
+    found: FailureGroups,
     since: datetime,
     known: Callable[[], Collection[tuple[str, str]]],
 ) -> Failures:
