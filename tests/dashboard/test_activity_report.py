@@ -549,13 +549,13 @@ def test_page_and_twin_say_the_same(client: FlaskClient, connection: Connection)
     ],
 )
 def test_the_sentence_says_how_the_night_was(numbers: dict[str, Any], well: bool, said: str) -> None:
-    good, strong, rest = words.verdict(words.Numbers(**numbers), is_over=True)
+    good, strong, rest = words.verdict(words.NightNumbers(**numbers), is_over=True)
     assert good == well and said in f"{strong} {rest}"
 
 
 def test_a_night_that_goes_on_is_judged_so_far() -> None:
-    assert words.verdict(words.Numbers(attempts=1), is_over=False)[1] == "Quiet so far."
-    assert words.verdict(words.Numbers(), is_over=False)[1:] == ("Nothing ran.", "Not yet.")
+    assert words.verdict(words.NightNumbers(attempts=1), is_over=False)[1] == "Quiet so far."
+    assert words.verdict(words.NightNumbers(), is_over=False)[1:] == ("Nothing ran.", "Not yet.")
 
 
 def test_what_was_not_looked_at_is_said(

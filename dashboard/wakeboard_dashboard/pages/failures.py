@@ -11,7 +11,7 @@ from urllib.parse import quote, urlencode
 
 from sqlalchemy import RowMapping
 
-from wakeboard.core.errors.error_groups import Line, lines_of, written
+from wakeboard.core.errors.error_groups import TraceLine, lines_of, written
 from wakeboard.core.states import Status
 from wakeboard.core.text.redaction import redact
 from wakeboard_dashboard.queries import groups as kept_groups
@@ -47,7 +47,7 @@ MEANINGS = (
 )
 
 
-def trace(sample: RowMapping | None) -> list[Line]:
+def trace(sample: RowMapping | None) -> list[TraceLine]:
     """Return the lines of a failure's trace, secrets hidden, the author's own frames marked; none without."""
     text = redact(sample["traceback"]) if sample else None
     return list(lines_of(text)) if text else []

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from wakeboard.reporting.filters.values import LARGEST_ID, Asked, FilterError
+from wakeboard.reporting.filters.values import LARGEST_ID, FilterError, FilterValues
 
 PAGE_SIZE = 50
 LARGEST_PAGE = 200
@@ -63,7 +63,7 @@ def _key(value: object, kind: type) -> object:
 
 
 @dataclass(frozen=True, slots=True)
-class Filters(Asked):
+class Filters(FilterValues):
     """What a query string asks for, and which page of it."""
 
     cursor_text: str | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, time, timedelta, tzinfo
 
 from wakeboard.reporting.activity_report import TimeWindow
-from wakeboard.reporting.activity_report.words import Numbers, verdict
+from wakeboard.reporting.activity_report.words import NightNumbers, verdict
 
 EVENING, MORNING = time(18), time(8)
 NIGHT = timedelta(hours=14)
@@ -37,4 +37,4 @@ def whole_minutes(since: datetime, until: datetime) -> TimeWindow:
     return TimeWindow(start, end if end == until else end + MINUTE)
 
 
-__all__ = ["Numbers", "last_night", "moved", "verdict", "whole_minutes"]
+__all__ = ["NightNumbers", "last_night", "moved", "verdict", "whole_minutes"]

@@ -19,7 +19,7 @@ from wakeboard.core.text.redaction import redact
 from wakeboard.core.text.sanitize import first_line
 from wakeboard.database import db, vacuum_blockers
 from wakeboard.database.db import DatabaseError
-from wakeboard.database.vacuum_blockers import Holder
+from wakeboard.database.vacuum_blockers import VacuumBlocker
 from wakeboard.reporting import heartbeats
 from wakeboard_dashboard.pages.live import add_page
 from wakeboard_dashboard.queries import system, workers
@@ -125,7 +125,7 @@ def pages_replica() -> dict[str, Any]:
         return {"error": said, "is_replica": None, "behind_seconds": None}
 
 
-def _shown(holder: Holder) -> dict[str, Any]:
+def _shown(holder: VacuumBlocker) -> dict[str, Any]:
     """Return what holds dead rows back as pages and twins show it; statements are for those who may act."""
     told = asdict(holder) | {name: getattr(holder, name) for name in ("title", "is_long", "says", "mend")}
     statement = redact(holder.statement) if _may_act() else holder.statement and "(for operators)"

@@ -14,12 +14,12 @@ from wakeboard.bulk.start import Wanted, start
 from wakeboard.core.states import Role
 from wakeboard.database.audit import Actor
 from wakeboard.reporting.filters.runs import FIELDS
-from wakeboard.reporting.filters.values import Asked, read_pairs
+from wakeboard.reporting.filters.values import FilterValues, read_pairs
 
 ANNA = Actor("anna", Role.OPERATOR, "web")
 
 
-def asked(**filters: str) -> Asked:
+def asked(**filters: str) -> FilterValues:
     """Return the filters as a page reads them; ``payload__id`` stands for ``payload.id``."""
     return read_pairs([(name.replace("__", "."), text) for name, text in filters.items()], FIELDS)
 

@@ -17,8 +17,8 @@ from typing import Any
 
 from wakeboard.alerts.channels import Channels, NotSent, Outgoing
 from wakeboard.alerts.finding import Finding
-from wakeboard.alerts.messages import Words, words
-from wakeboard.alerts.rule_state import Memory, judge
+from wakeboard.alerts.messages import MessageText, words
+from wakeboard.alerts.rule_state import RuleMemory, judge
 from wakeboard.alerts.watch import place_of
 from wakeboard.config import log
 from wakeboard.config.settings import Settings
@@ -30,12 +30,12 @@ REMIND_SECONDS = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class OutageMessage:
     """A message that was sent without the database, to be written there once it answers."""
 
     cause: str
     channel: str
-    words: Words
+    words: MessageText
     answer: str
 
 
@@ -60,7 +60,7 @@ class Outage:
         self._answered = monotonic()
         self._answered_at = clock()
         self._is_elected = False
-        self.history: list[Told] = []
+        self.history: list[OutageMessage] = []
 
     def answered(self) -> None:
         """Note that the database answers."""
@@ -80,7 +80,7 @@ class Outage:
             remind_seconds=REMIND_SECONDS,
         )
         if news is not None and not self._tell(news, after):
-            after = Memory(after.state, before.told, after.turns, after.fired_at, after.recovered_at)
+            after = RuleMemory(after.state, before.told, after.turns, after.fired_at, after.recovered_at)
         if after != before:
             self._write(after)
 
@@ -94,7 +94,7 @@ class Outage:
                 return False
         return True
 
-    def _tell(self, news: Any, memory: Memory) -> bool:
+    def _tell(self, news: Any, memory: RuleMemory) -> bool:
         """Send to every channel; return whether one took it."""
         since = self._answered_at.strftime("%Y-%m-%d %H:%M:%S UTC")
         sentence = (
@@ -111,22 +111,22 @@ class Outage:
         for channel in self._settings.alert_channels:
             try:
                 answer = Channels(self._settings).send(channel, Outgoing(name, text.subject, text.body))
-                self.history.append(Told(news, channel, text, answer))
+                self.history.append(OutageMessage(news, channel, text, answer))
                 accepted = True
             except NotSent as failure:
                 log.warn("An alert could not be sent.", rule=OUTAGE, channel=channel, error=str(failure))
         return accepted
 
-    def _read(self) -> Memory:
+    def _read(self) -> RuleMemory:
         text = os.pread(self._stage, 10_000, 0)
         if not text:
-            return Memory()
+            return RuleMemory()
         kept = json.loads(text)
         for name in ("fired_at", "recovered_at", "sent_at", "silenced_until"):
             kept[name] = datetime.fromisoformat(kept[name]) if kept[name] else None
-        return Memory(**kept)
+        return RuleMemory(**kept)
 
-    def _write(self, memory: Memory) -> None:
+    def _write(self, memory: RuleMemory) -> None:
         text = json.dumps(asdict(memory), default=lambda moment: moment.isoformat()).encode()
         os.ftruncate(self._stage, 0)
         os.pwrite(self._stage, text, 0)

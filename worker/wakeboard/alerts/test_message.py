@@ -14,8 +14,8 @@ from psycopg.rows import dict_row
 
 from wakeboard.alerts import report
 from wakeboard.alerts.channels import Channels, NotSent, Outgoing
-from wakeboard.alerts.messages import Words, words
-from wakeboard.alerts.rule_state import Memory
+from wakeboard.alerts.messages import MessageText, words
+from wakeboard.alerts.rule_state import RuleMemory
 from wakeboard.alerts.watch import place_of, post
 from wakeboard.config.settings import Settings
 from wakeboard.core.answer import Answer
@@ -85,13 +85,13 @@ def test(
     return Answer(rule_id, answer.status, result, " ".join(sentence for _, sentence in said))  # type: ignore[arg-type]
 
 
-def _words(connection: Connection, settings: Settings, row: dict[str, Any]) -> Words:
+def _words(connection: Connection, settings: Settings, row: dict[str, Any]) -> MessageText:
     """Return what a test says; that of a report is the last night's, whether or not it was sent."""
     place = place_of(settings, row["place"])
     if KINDS[row["kind"]].is_report:
         clocks = report.clocks_of(row, ZoneInfo(settings.timezone))
         return report.letter(connection, settings, row, clocks.latest(row["now"]), place, "test")
-    return words(row["name"], row["kind"], "test", None, Memory(), place, row["now"])
+    return words(row["name"], row["kind"], "test", None, RuleMemory(), place, row["now"])
 
 
 def _sent(

@@ -14,8 +14,8 @@ from psycopg.rows import dict_row
 
 from wakeboard.alerts import checks, report
 from wakeboard.alerts.finding import Finding
-from wakeboard.alerts.messages import Place, Words, stored, words
-from wakeboard.alerts.rule_state import Memory, News, judge
+from wakeboard.alerts.messages import MessageText, Place, stored, words
+from wakeboard.alerts.rule_state import News, RuleMemory, judge
 from wakeboard.config import log
 from wakeboard.config.settings import Settings
 from wakeboard.core.rule_types import JOB_TYPE, KINDS, Watcher
@@ -185,7 +185,7 @@ class Watch:
         more_firing = (after.state == "firing") - (before.state == "firing")
         return len(channels) if news else 0, more_firing
 
-    def _post(self, connection: Connection, row: Row, news: News, found: Finding, memory: Memory) -> None:
+    def _post(self, connection: Connection, row: Row, news: News, found: Finding, memory: RuleMemory) -> None:
         """Write what is to be told of a rule that watches."""
         place = place_of(self.settings, row["place"])
         text = words(row["name"], row["kind"], news, found, memory, place, row["now"])
@@ -215,7 +215,7 @@ class Watch:
         connection.execute(REPORTED, {**values, "is_sent": True, "found": stored(memory)})
         return len(channels)
 
-    def _send(self, connection: Connection, rule_id: int, cause: str, text: Words) -> None:
+    def _send(self, connection: Connection, rule_id: int, cause: str, text: MessageText) -> None:
         """Write a message for each channel, and the run that delivers it where workers do that."""
         for channel in self.settings.alert_channels:
             message_id = post(connection, rule_id, cause, channel, text.subject, text.body)
@@ -240,9 +240,9 @@ def place_of(settings: Settings, installation: str | None) -> Place:
     return Place(installation or "", _ribbon(settings.environment), settings.public_url)
 
 
-def memory_of(row: Row) -> Memory:
+def memory_of(row: Row) -> RuleMemory:
     """Return what the rule of ``row`` (of alert_rules) remembers."""
-    return Memory(**{each.name: row[each.name] for each in fields(Memory)})
+    return RuleMemory(**{each.name: row[each.name] for each in fields(RuleMemory)})
 
 
 def _ribbon(environment: str | None) -> str | None:

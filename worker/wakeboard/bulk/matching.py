@@ -19,7 +19,7 @@ from wakeboard.core.states import Status
 from wakeboard.reporting.filters.pages import SearchPage, read_ids, read_page
 from wakeboard.reporting.filters.runs import states_of
 from wakeboard.reporting.filters.search import Start, search
-from wakeboard.reporting.filters.values import LARGEST_ID, Asked
+from wakeboard.reporting.filters.values import LARGEST_ID, FilterValues
 
 Connection = psycopg.Connection[Any]
 
@@ -86,7 +86,7 @@ class Preview:
 
 
 def preview(
-    connection: Connection, verb: str, asked: Asked, as_of: datetime, also: Sequence[str] = ()
+    connection: Connection, verb: str, asked: FilterValues, as_of: datetime, also: Sequence[str] = ()
 ) -> Preview:
     """Return what ``verb`` would do now to all the runs of ``asked``, ``as_of`` being the database's now."""
     found = matching(connection, verb, asked, as_of)
@@ -108,7 +108,7 @@ def preview_of(
 
 
 def matching(
-    connection: Connection, verb: str, asked: Asked, as_of: datetime, highest: int | None = None
+    connection: Connection, verb: str, asked: FilterValues, as_of: datetime, highest: int | None = None
 ) -> Matched:
     """Return the runs of ``asked`` in states that ``verb`` moves, from the id ``highest`` down.
 
@@ -128,28 +128,28 @@ def matching(
     return Matched(ids, is_all=False, looked=True)
 
 
-def _base(asked: Asked) -> Sequence[str]:
+def _base(asked: FilterValues) -> Sequence[str]:
     """Return the states in which the filter looks."""
     return states_of(asked) or [state.value for state in Status]
 
 
 def _page(
     connection: Connection,
-    asked: Asked,
+    asked: FilterValues,
     states: Sequence[str],
     as_of: datetime,
     limit: int,
     below: int | None = None,
 ) -> SearchPage:
     """Return the newest runs of ``asked`` in ``states``, of one window of the search."""
-    narrowed = Asked({**asked.values, "status": tuple(states)}, asked.texts)
+    narrowed = FilterValues({**asked.values, "status": tuple(states)}, asked.texts)
     start = None if below is None else Start(below)
     found = search(narrowed, as_of, partial(read_ids, connection), start=start)
     return read_page(connection, found, limit, below)
 
 
 def _left_by_state(
-    connection: Connection, asked: Asked, states: Sequence[str], as_of: datetime
+    connection: Connection, asked: FilterValues, states: Sequence[str], as_of: datetime
 ) -> list[Left]:
     """Return how many match in each of the ``states``, counted up to CAP and in one window."""
     found = []

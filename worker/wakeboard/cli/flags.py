@@ -66,7 +66,7 @@ def _add(command: click.Command, shown: tuple[str, ...]) -> None:
     command.params += [o for o in [*_setting_options(shown), json] if not taken & set(o.opts)]
 
 
-class Verb(click.Command):
+class LeafCommand(click.Command):
     """A command with the flags that all commands have."""
 
     def __init__(self, *args: Any, settings: tuple[str, ...] = SHOWN, **kwargs: Any) -> None:
@@ -78,10 +78,10 @@ class MissingVerb(click.UsageError):
     """A group was called without anything: its help page says what there is."""
 
 
-class Noun(click.Group):
+class CommandGroup(click.Group):
     """A group of commands, which takes the same flags before the verb."""
 
-    command_class = Verb
+    command_class = LeafCommand
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

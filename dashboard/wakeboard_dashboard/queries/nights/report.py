@@ -19,7 +19,7 @@ from wakeboard.reporting.activity_report.minutes import Ran
 from wakeboard.reporting.activity_report.stretches import Busy
 from wakeboard.reporting.activity_report.unmanned import Unmanned, unmanned
 from wakeboard.reporting.activity_report.usual import Usual, medians
-from wakeboard.reporting.activity_report.words import Numbers
+from wakeboard.reporting.activity_report.words import NightNumbers
 from wakeboard.reporting.filters.values import Moment
 from wakeboard_dashboard.queries import audit, errors
 from wakeboard_dashboard.queries.errors import FailureWindow, Group
@@ -98,7 +98,7 @@ class Night:
         return errors.steps_of(self.connection, self.failure_window, self.failures.shown)
 
     @cached_property
-    def failed(self) -> faults.Failed:
+    def failed(self) -> faults.FailedAttempts:
         """The attempts that failed, by run, and how those stood when they were asked for."""
         return faults.failed(self.ask, self.window, self.failures.numbers)
 
@@ -161,9 +161,9 @@ class Night:
         return minutes.busy(self.ask, self.window, self.lane_types)
 
     @cached_property
-    def numbers(self) -> Numbers:
+    def numbers(self) -> NightNumbers:
         """What the sentence and the tiles say."""
-        return Numbers(
+        return NightNumbers(
             attempts=sum(each.attempts for each in self.ran),
             types=len(self.ran),
             failed=sum(each.failed for each in self.ran),

@@ -17,7 +17,7 @@ import psycopg
 from wakeboard.database.embedded import contact, locks
 from wakeboard.database.embedded.errors import EmbeddedError
 from wakeboard.database.embedded.identity import holder
-from wakeboard.database.embedded.places import Places
+from wakeboard.database.embedded.places import ClusterPaths
 from wakeboard.database.embedded.server import (
     STOP_SECONDS,
     Teller,
@@ -80,7 +80,7 @@ def put_back(data_dir: Path, aside: Path | None) -> Path:
     return failed
 
 
-def _require_stopped(places: Places) -> None:
+def _require_stopped(places: ClusterPaths) -> None:
     """Stop the server unless somebody uses it, for the holder of start.lock."""
     locks.unmark_use(places)
     pid = contact.postmaster(places)
@@ -95,11 +95,11 @@ def _require_stopped(places: Places) -> None:
         )
 
 
-def _aside(places: Places, word: str) -> Path:
+def _aside(places: ClusterPaths, word: str) -> Path:
     return places.home / f"data.{word}-{datetime.now(UTC):%Y%m%dT%H%M%S}-{os.getpid()}"
 
 
-def _keep_own_files(places: Places, fresh: Places) -> None:
+def _keep_own_files(places: ClusterPaths, fresh: ClusterPaths) -> None:
     for name in OWN_FILES:
         old, new = places.cluster / name, fresh.cluster / name
         with suppress(FileNotFoundError):

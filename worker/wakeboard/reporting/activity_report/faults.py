@@ -54,7 +54,7 @@ class Failing(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
+class FailedAttempts:
     """The attempts that failed in a window, by run, and how those runs stood when they were asked for.
 
     ``fates`` is what became of them, ``failing`` which of them fail now, by mark. ``of_lost`` attempts were
@@ -120,14 +120,14 @@ FROM (
 """
 
 
-def failed(ask: Ask, window: TimeWindow, groups: Sequence[int] = ()) -> Failed:
+def failed(ask: Ask, window: TimeWindow, groups: Sequence[int] = ()) -> FailedAttempts:
     """Return what failed in ``window``, of its newest CAP failures.
 
     Of marks it tells those of ``groups``, and of failures without a group.
     """
     values = {"since": window.since, "until": window.until, "cap": CAP, "most": MOST_SHOWN}
     found = dict(ask(_FAILED, values | {"groups": list(groups)})[0])
-    return Failed(*_stand(found.pop("standing"), found.pop("runs")), **found)
+    return FailedAttempts(*_stand(found.pop("standing"), found.pop("runs")), **found)
 
 
 def _stand(standing: Sequence[Row], runs: int) -> tuple[Fates, Mapping[Mark, Failing]]:
@@ -211,7 +211,7 @@ ORDER BY a.finished_at DESC, a.run_id DESC
 """
 
 
-def lost(ask: Ask, found: Failed) -> tuple[list[Row], int]:
+def lost(ask: Ask, found: FailedAttempts) -> tuple[list[Row], int]:
     """Return attempts whose lease ended and whose run was taken over, newest first; and how many there are.
 
     run_id, attempt, lease_epoch, job_type, worker_name, started_at, finished_at (when it was taken over),

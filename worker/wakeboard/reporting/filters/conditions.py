@@ -29,7 +29,7 @@ from sqlalchemy import (
 from wakeboard.database.tables import job_attempts, job_runs
 from wakeboard.reporting.filters.named import workers_named
 from wakeboard.reporting.filters.runs import FAILED
-from wakeboard.reporting.filters.values import LARGEST_ID, Asked
+from wakeboard.reporting.filters.values import LARGEST_ID, FilterValues
 
 # The filters that no index serves, beside those of payloads, and the columns that they look at.
 WALKING = ("q", "attempts", "worker", "since", "until", *FAILED)
@@ -49,7 +49,7 @@ class Hidden(NamedTuple):
     flag: str
 
 
-def plain(asked: Asked, run: Any = runs) -> list[ColumnElement[bool]]:
+def plain(asked: FilterValues, run: Any = runs) -> list[ColumnElement[bool]]:
     """Return the filters that are a comparison with an indexed column."""
     columns = {
         "type": run.job_type,
@@ -62,7 +62,7 @@ def plain(asked: Asked, run: Any = runs) -> list[ColumnElement[bool]]:
 
 def looked_at(
     run: Any,
-    asked: Asked,
+    asked: FilterValues,
     now: datetime,
     ids_of: Callable[[Select[Any]], Sequence[Any]],
     hidden: Hidden | None,
@@ -86,7 +86,7 @@ def looked_at(
     return found
 
 
-def failed_between(run: Any, asked: Asked, now: datetime) -> list[ColumnElement[bool]]:
+def failed_between(run: Any, asked: FilterValues, now: datetime) -> list[ColumnElement[bool]]:
     """Return what the filters FAILED ask of the last failure of ``run``."""
     since, until = map(asked.get, FAILED)
     return [

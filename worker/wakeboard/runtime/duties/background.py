@@ -25,7 +25,7 @@ from wakeboard.runtime.duties.indexes import INDEXES_SECONDS, Indexes
 from wakeboard.runtime.duties.live_output import LiveOutput
 from wakeboard.runtime.duties.notify_check import LISTEN_SECONDS, Hearing
 from wakeboard.runtime.duties.operations import Operations
-from wakeboard.runtime.duties.poll import Asked, Found, limited, look, say_alive
+from wakeboard.runtime.duties.poll import PollRequest, PollResult, limited, look, say_alive
 from wakeboard.runtime.duties.presence import Presence
 from wakeboard.runtime.duties.reaper import Reaper
 from wakeboard.runtime.duties.statistics_merge import MERGE_SECONDS, Counting
@@ -294,7 +294,7 @@ class Background:
         if is_first:
             self._wake()
 
-    def _asked(self) -> Asked:
+    def _asked(self) -> PollRequest:
         if monotonic() >= self._weigh_at:
             self._weigh_at = monotonic() + MEMORY_SECONDS
             self._memory_bytes = resident_bytes(os.getpid())
@@ -303,7 +303,7 @@ class Background:
             if self.is_registered
             else []
         )
-        return Asked(
+        return PollRequest(
             len(self._holdings), self._memory_bytes or None, self.is_stopping, beats,
             wants_work=self._can_stand_for_polls, channel=self._hearing.channel, proof=self._hearing.ask(),
         )  # fmt: skip
@@ -315,7 +315,7 @@ class Background:
         claims = self.is_registered and not (self.is_draining or self.is_stopping)
         return comes_in_time and claims and self._hearing.is_proven
 
-    def _see_what_is_due(self, found: Found, before: float, after: float) -> None:
+    def _see_what_is_due(self, found: PollResult, before: float, after: float) -> None:
         """Let each duty come at its time; one that has nothing to do is well."""
         ended = 0.0 if found.has_ended_leases else None
         jumped = self._reaper.clock_jumped(found.clock, before, after)
@@ -335,7 +335,7 @@ class Background:
                 at = before + max(0.0, seconds) + PUNCTUAL_SECONDS
                 self._duties.hurry(name, in_seconds=at - monotonic())
 
-    def _obey(self, connection: Connection, found: Found, policies: Sequence[dict[str, Any]]) -> None:
+    def _obey(self, connection: Connection, found: PollResult, policies: Sequence[dict[str, Any]]) -> None:
         """Take over what people decided, and write again what somebody took away."""
         if found.drain is None:
             self._presence.insert(connection)

@@ -37,7 +37,7 @@ UNRENEWED = "The leases could not be renewed; trying again."
 
 
 @dataclass(frozen=True, slots=True)
-class LeaseLost:
+class LeaseTaken:
     """Somebody took the run over, or its row is gone."""
 
     run_id: int
@@ -52,7 +52,7 @@ class CancelAsked:
     lease_epoch: int
 
 
-Told = LeaseLost | CancelAsked
+Told = LeaseTaken | CancelAsked
 
 
 class LoopHangs(Exception):
@@ -268,7 +268,7 @@ class LeaseKeeper:
         for entry in missing:
             row = standing.get(entry.run_id)
             if row is None or row[1] != entry.lease_epoch or row[2] not in (None, self._worker_id):
-                self._tell(LeaseLost(entry.run_id, entry.lease_epoch))
+                self._tell(LeaseTaken(entry.run_id, entry.lease_epoch))
             elif row[3] == "running":
                 busy.append(entry)
             else:
