@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections import ChainMap
 from collections.abc import Mapping
-from datetime import datetime, timedelta
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Any, NoReturn
 
 from flask import Blueprint, abort, g, request
 
 from wakeboard.core.errors.error_groups import read, written
 from wakeboard.reporting.filters.values import FilterError
-from wakeboard_dashboard.charts.trend import TrendBar, starts
 from wakeboard_dashboard.pages import failures
 from wakeboard_dashboard.pages.live import add_page
 from wakeboard_dashboard.queries import errors, groups, runs
@@ -41,6 +41,20 @@ FIELDS = {
 }
 # Fewer than a list has: below it, and on a phone below that, stand the workers and the trace.
 MOST_ROWS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class TrendBar:
+    """One bar of the trend: an hour or a day of the operator's zone."""
+
+    start_at: datetime
+    label: str
+    total: int
+
+    @property
+    def bad(self) -> int:
+        """All of them are failures."""
+        return self.total
 
 
 def find(fingerprint: str) -> dict[str, Any]:
@@ -176,6 +190,19 @@ def _step(filters: params.Filters, length: timedelta) -> str:
             f"By the hour the window is at most {MOST_HOURS.days} days; take by=day, or a later “since”."
         )
     return str(wanted)
+
+
+def starts(since: datetime, until: datetime, step: str, zone: tzinfo) -> list[datetime]:
+    """Return when each hour or day of ``zone`` between two moments began; a day may have 23 or 25 hours."""
+    local = since.astimezone(zone).replace(minute=0, second=0, microsecond=0)
+    if step == "day":
+        local = local.replace(hour=0, fold=0)
+        days = range((until.astimezone(zone).date() - local.date()).days + 1)
+        found = [(local + timedelta(days=day)).astimezone(UTC) for day in days]
+    else:
+        first = local.astimezone(UTC)
+        found = [first + hour * STEPS["hour"] for hour in range(int((until - first) / STEPS["hour"]) + 1)]
+    return [start_at for start_at in found if start_at < until]
 
 
 def trend(kept: Kept, since: datetime, until: datetime, step: str) -> list[TrendBar]:

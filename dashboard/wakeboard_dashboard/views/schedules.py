@@ -14,7 +14,7 @@ from wakeboard.core.job_options import schedule_names
 from wakeboard.core.text.redaction import redact
 from wakeboard.database.tables import job_definitions
 from wakeboard.queue import definitions
-from wakeboard_dashboard.charts.marks import marks
+from wakeboard_dashboard.charts.sparks import marks
 from wakeboard_dashboard.pages.live import add_page, rows_twin
 from wakeboard_dashboard.pages.verbs import add_verb
 from wakeboard_dashboard.queries import fires, last_actions, schedules

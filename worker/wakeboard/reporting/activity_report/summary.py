@@ -7,18 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import tzinfo
+from datetime import timedelta, tzinfo
 from typing import Any
 from urllib.parse import quote, urlencode
 
 from wakeboard.core.time.durations import format_duration
 from wakeboard.reporting.activity_report import Ask, Row, TimeWindow, faults, fires, minutes
 from wakeboard.reporting.activity_report import missed as missed_fires
-from wakeboard.reporting.activity_report.acts import acts
 from wakeboard.reporting.activity_report.kinds import FailureKind, failed_kinds
 from wakeboard.reporting.activity_report.unmanned import Unmanned, unmanned
 from wakeboard.reporting.activity_report.usual import medians
 from wakeboard.reporting.activity_report.words import NightNumbers, number, plural, verdict
+from wakeboard.reporting.ids_by_time import last_before
 
 FEW = 5
 REASONS = {
@@ -27,6 +27,17 @@ REASONS = {
     "capped": "too many were due at once",
     "paused": "the schedule was paused",
 }
+MOST_ACTS = 50
+# A row of the audit log has the time when its transaction began and gets its id later: ids may run ahead by
+# this much.
+SLACK = timedelta(minutes=10)
+
+_LAST_BEFORE = last_before("audit_log", "at")
+_ACTS = """
+SELECT id, at, actor, action, target_type, target_id, result FROM wakeboard.audit_log
+WHERE id > CAST(:first AS bigint) AND id <= CAST(:last AS bigint) AND at >= :since AND at < :until
+ORDER BY id DESC LIMIT :most
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +199,16 @@ def _ran(each: minutes.Ran) -> ReportLine:
     return ReportLine(
         f"{_short(each.job_type)}: {plural(each.attempts, 'attempt')}{failed}", _type(each.job_type)
     )
+
+
+def acts(ask: Ask, window: TimeWindow) -> list[Row]:
+    """Return what was done in ``window``, newest first, at most MOST_ACTS: who did what."""
+    first, last = (
+        ask(_LAST_BEFORE, {"moment": moment})[0]["low"]
+        for moment in (window.since - SLACK, window.until + SLACK)
+    )
+    values = {"first": first, "last": last, "since": window.since, "until": window.until, "most": MOST_ACTS}
+    return ask(_ACTS, values)
 
 
 def _act(row: Row, zone: tzinfo, window: TimeWindow) -> ReportLine:

@@ -11,6 +11,8 @@ from typing import Any, Protocol
 
 import psycopg
 
+from wakeboard.alerts.heartbeat import Heartbeat
+from wakeboard.alerts.watch import Watch
 from wakeboard.config.settings import Settings
 from wakeboard.database.outage_log import Lack
 from wakeboard.maintenance.retention.keep import Keep
@@ -18,7 +20,6 @@ from wakeboard.maintenance.retention.sweep import LOOK_SECONDS as RETENTION_SECO
 from wakeboard.maintenance.retention.sweep import Retention
 from wakeboard.queue import pauses
 from wakeboard.reporting.heartbeats import Beat
-from wakeboard.runtime.duties.alerts import ALERTS_SECONDS, Alerts
 from wakeboard.runtime.duties.clock import CLOCK_SECONDS, Clock
 from wakeboard.runtime.duties.duty_thread import Connection, Duties, Duty, Step
 from wakeboard.runtime.duties.indexes import INDEXES_SECONDS, Indexes
@@ -48,6 +49,22 @@ DUE_DUTIES = ("schedule", "pauses", "reap", "operations")
 MEMORY_SECONDS = 10.0
 LIVE_OUTPUT_SECONDS = 2.0
 FORGET_SECONDS = 3600.0
+
+
+ALERTS_SECONDS = 15.0
+
+
+class Alerts:
+    """The duty of one worker process; what it finds is delivered by runs of type ``alert``."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._watch = Watch("worker", settings)
+        self._heartbeat = Heartbeat(settings.heartbeat_url)
+
+    def step(self, connection: psycopg.Connection[Any]) -> dict[str, int]:
+        """Look once; return how many rules were looked at, fire, and how many messages were written."""
+        self._heartbeat.step(connection)
+        return self._watch.step(connection)
 
 
 class Paced(Protocol):

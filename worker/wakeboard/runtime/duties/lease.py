@@ -21,8 +21,7 @@ from wakeboard.core.text.sanitize import described
 from wakeboard.database.db import PLANNING, DatabaseError, configure, connect, is_pooled
 from wakeboard.database.outage_log import Absence, RepeatedWarnings
 from wakeboard.database.poison_rows import Parts, reason
-from wakeboard.queue.engine.fence import STANDING
-from wakeboard.queue.engine.renewal import CANCELS, RENEW
+from wakeboard.queue.engine.fence import CANCELS, RENEW, STANDING
 from wakeboard.reporting.heartbeats import Beat
 from wakeboard.runtime.duties.watchdog import Watchdog
 from wakeboard.runtime.loop.in_flight import Held, Holdings, boottime_ns
